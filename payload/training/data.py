@@ -1,0 +1,226 @@
+"""The images that mnist_ddp.py trains on, and the order in which the ranks take them.
+
+Source of the file format and of the four names: http://yann.lecun.com/exdb/mnist
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from training import TrainingError
+
+TRAIN_IMAGES = "train-images-idx3-ubyte"
+TRAIN_LABELS = "train-labels-idx1-ubyte"
+TEST_IMAGES = "t10k-images-idx3-ubyte"
+TEST_LABELS = "t10k-labels-idx1-ubyte"
+
+# Mean and standard deviation of the pixels of MNIST's training images, on a scale of 0 to 1.
+PIXEL_MEAN = 0.1307
+PIXEL_DEVIATION = 0.3081
+
+DIGITS_TRAIN, DIGITS_TEST = 6000, 1000
+GLYPHS = (  # the digits 0 to 9 as 7 rows of 5 pixels
+    "01110 10001 10011 10101 11001 10001 01110",
+    "00100 01100 00100 00100 00100 00100 01110",
+    "01110 10001 00001 00110 01000 10000 11111",
+    "11111 00010 00100 00010 00001 10001 01110",
+    "00010 00110 01010 10010 11111 00010 00010",
+    "11111 10000 11110 00001 00001 10001 01110",
+    "00110 01000 10000 11110 10001 10001 01110",
+    "11111 00001 00010 00100 01000 01000 01000",
+    "01110 10001 10001 01110 10001 10001 01110",
+    "01110 10001 10001 01111 00001 00010 01100",
+)
+
+
+class Dataset(NamedTuple):
+    """Images are uint8 of shape [N, 28, 28], labels int64 of shape [N] with values 0 to 9."""
+
+    train_images: Tensor
+    train_labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
+    source: str
+
+
+def load_dataset(directory: Path | None) -> Dataset:
+    """Return the MNIST of ``directory``, or the digits set where no directory is named.
+
+    The four IDX files lie in ``directory`` or in ``directory/MNIST/raw`` (where torchvision puts
+    them), plain or gzip-compressed. Raises TrainingError where one is missing or damaged.
+    """
+    if directory is None:
+        return digits_set()
+    files = find_idx_files(directory)
+    train = read_labelled_images(files[TRAIN_IMAGES], files[TRAIN_LABELS])
+    test = read_labelled_images(files[TEST_IMAGES], files[TEST_LABELS])
+    return Dataset(*train, *test, source=str(directory))
+
+
+def find_idx_files(directory: Path) -> dict[str, Path]:
+    """Map each of the four names to its file. Raises TrainingError where one is missing."""
+    names = (TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS)
+    for folder in (directory, directory / "MNIST" / "raw"):
+        candidates = {name: (folder / name, folder / f"{name}.gz") for name in names}
+        found = {name: path for name in names for path in candidates[name] if path.is_file()}
+        if found:
+            break
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise TrainingError(
+            f"{directory} holds no {missing[0]} or {missing[0]}.gz, neither directly nor in "
+            "MNIST/raw; name the directory of the four MNIST files with --data or MNIST_ROOT"
+        )
+    return found
+
+
+def read_labelled_images(images_file: Path, labels_file: Path) -> tuple[Tensor, Tensor]:
+    """Return uint8 images [N, 28, 28] and int64 labels [N]; raises TrainingError."""
+    images = read_idx(images_file, dimensions=3)
+    labels = read_idx(labels_file, dimensions=1).long()
+    if images.shape[1:] != (28, 28) or not len(images):
+        raise TrainingError(
+            f"{images_file}: expected images of 28 x 28 pixels, found the shape "
+            f"{list(images.shape)}; put the MNIST files there"
+        )
+    if len(labels) != len(images):
+        raise TrainingError(
+            f"{labels_file}: expected {len(images)} labels, one for each image of "
+            f"{images_file.name}, found {len(labels)}; take both files from one source"
+        )
+    if labels.max() > 9:
+        raise TrainingError(
+            f"{labels_file}: expected labels from 0 to 9, found {labels.max()}; "
+            "put the MNIST files there"
+        )
+    return images, labels
+
+
+def read_idx(path: Path, *, dimensions: int) -> Tensor:
+    """Read an IDX file of unsigned bytes, gzip-compressed if its name ends in ``.gz``.
+
+    The format: a magic number 0x00 0x00 0x08 ``dimensions``, each dimension's size as a
+    big-endian 32-bit integer, then the bytes, last dimension fastest.
+    Returns uint8 of those sizes. Raises TrainingError where the file is something else.
+    """
+    remedy = "copy or download the file again"
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+    except EOFError:
+        raise TrainingError(
+            f"{path}: expected a whole gzip stream, found one cut short after "
+            f"{len(content)} bytes; {remedy}"
+        ) from None
+    except (OSError, zlib.error) as error:
+        raise TrainingError(f"{path}: cannot be read ({error}); {remedy}") from None
+    magic = bytes((0, 0, 8, dimensions))
+    if content[:4] != magic:
+        raise TrainingError(
+            f"{path}: expected the magic number 0x{magic.hex()}, found "
+            f"0x{content[:4].hex()}: not this kind of IDX file; {remedy}"
+        )
+    header = 4 + 4 * dimensions
+    shape = [int.from_bytes(content[at : at + 4], "big") for at in range(4, header, 4)]
+    expected = header + torch.Size(shape).numel()
+    if len(content) != expected:
+        raise TrainingError(
+            f"{path}: expected {expected} bytes for the shape {shape} that its header gives, "
+            f"found {len(content)}; {remedy}"
+        )
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=header).view(shape)
+
+
+def digits_set() -> Dataset:
+    """Make small images of shifted, stretched, slanted, noisy digits: the set for a dry site.
+
+    Drawn with integers only from a fixed seed, so that every rank and every platform gets the
+    same bytes.
+    """
+    count = DIGITS_TRAIN + DIGITS_TEST
+    generator = torch.Generator().manual_seed(28)
+
+    def draw(low: int, high: int, *shape: int) -> Tensor:
+        return torch.randint(low, high + 1, (count, *(shape or (1, 1))), generator=generator)
+
+    labels = draw(0, 9)
+    pixel_height, pixel_width = draw(2, 3), draw(2, 3)
+    top = (28 - 7 * pixel_height) // 2 + draw(-3, 3)
+    left = (28 - 5 * pixel_width) // 2 + draw(-3, 3)
+    slant = draw(-2, 2)
+    y, x = torch.arange(28).view(1, 28, 1), torch.arange(28).view(1, 1, 28)
+    row = (y - top) // pixel_height
+    column = (x - left + slant * (y - 14) // 8) // pixel_width
+    inside = (row >= 0) & (row < 7) & (column >= 0) & (column < 5)
+    glyphs = torch.tensor([[[int(p) for p in line] for line in g.split()] for g in GLYPHS])
+    ink = draw(130, 255) * inside * glyphs[labels, row.clamp(0, 6), column.clamp(0, 4)]
+    images = (ink + draw(0, 80, 28, 28)).clamp(max=255).to(torch.uint8)
+    labels = labels.flatten()
+    return Dataset(
+        images[:DIGITS_TRAIN],
+        labels[:DIGITS_TRAIN],
+        images[DIGITS_TRAIN:],
+        labels[DIGITS_TRAIN:],
+        source="digits set",
+    )
+
+
+def normalise(images: Tensor, device: torch.device) -> Tensor:
+    """Turn uint8 [N, 28, 28] into float32 [N, 1, 28, 28] on ``device``, around 0 with width 1."""
+    pixels = images.to(device).unsqueeze(1).float()
+    return pixels.div_(255).sub_(PIXEL_MEAN).div_(PIXEL_DEVIATION)
+
+
+class GlobalBatchSampler:
+    """Deal every global batch of an epoch out to the ranks.
+
+    The batches depend on ``seed`` and the epoch, not on the number of ranks: batch ``i`` is
+    ``order[i * batch_size : (i + 1) * batch_size]``, and rank ``r`` of ``W`` takes ``[r::W]`` of
+    it. No sample is repeated or left out, so a rank's share of a batch may be one smaller than
+    another's, and empty in a batch of fewer than ``W``.
+    """
+
+    def __init__(
+        self,
+        sample_count: int,
+        batch_size: int,
+        *,
+        rank: int,
+        world_size: int,
+        seed: int,
+        device: torch.device,
+    ):
+        self.sample_count = sample_count
+        self.batch_size = batch_size
+        self.rank = rank
+        self.world_size = world_size
+        self.seed = seed
+        self.device = device
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch, from 0, whose order the next iteration follows."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        """Return the number of batches in an epoch, the same on every rank."""
+        return math.ceil(self.sample_count / self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        """Yield this rank's indices, int64 of shape [n] on the device, and the global count."""
+        # An epoch's seed is drawn from `seed`: with seed + epoch, neighbouring seeds would share
+        # all epochs but one.
+        generator = torch.Generator().manual_seed(self.seed)
+        epoch_seed = torch.randint(2**31, (self.epoch + 1,), generator=generator)[-1]
+        order = torch.randperm(self.sample_count, generator=generator.manual_seed(int(epoch_seed)))
+        for batch in order.to(self.device).split(self.batch_size):
+            yield batch[self.rank :: self.world_size], len(batch)

@@ -1,0 +1,129 @@
+"""The ranks of one run: who they are, their process group, and what they add up together.
+
+Called by mnist_ddp.py: ``process_group`` around everything, and inside it ``fail_together`` and
+``sum_over_ranks``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from training import TrainingError
+
+
+class World(NamedTuple):
+    """This rank, the number of ranks, and the device that this rank computes on."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+
+@contextmanager
+def process_group(
+    environment: Mapping[str, str], *, use_gpu: bool, timeout: float
+) -> Iterator[World]:
+    """Join the ranks for the length of a ``with`` block: NCCL between GPUs, gloo between CPUs.
+
+    A rendezvous or a collective that takes longer than ``timeout`` seconds fails. Raises
+    TrainingError where the environment makes no sense, no GPU is seen, or the ranks do not find
+    each other. A world of one needs no port, so any number of them can run on one host.
+    """
+    rank, size, local_rank = read_ranks(environment)
+    device = select_device(use_gpu, local_rank)
+    rendezvous = {"store": dist.HashStore()} if size == 1 else {"init_method": "env://"}
+    try:
+        dist.init_process_group(
+            "nccl" if use_gpu else "gloo",
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=timeout),
+            **rendezvous,
+        )
+    except (RuntimeError, ValueError) as error:
+        address = f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')}"
+        raise TrainingError(
+            f"no rendezvous at {address} (MASTER_ADDR:MASTER_PORT) within {timeout:g} s; see that "
+            f"all {size} ranks started and reach it ({str(error).splitlines()[0]})"
+        ) from None
+    try:
+        yield World(rank, size, device)
+    finally:
+        dist.destroy_process_group()
+
+
+def read_ranks(environment: Mapping[str, str]) -> tuple[int, int, int]:
+    """Return rank, world size and local rank; (0, 1, 0) with neither RANK nor WORLD_SIZE set.
+
+    Source: https://docs.pytorch.org/docs/stable/distributed.html, "Environment variable
+    initialization". Raises TrainingError where a variable is missing or makes no sense.
+    """
+    if "RANK" not in environment and "WORLD_SIZE" not in environment:
+        return 0, 1, 0
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    missing = [name for name in names if not environment.get(name)]
+    if missing:
+        raise TrainingError(
+            f"{', '.join(missing)} not set, though RANK or WORLD_SIZE is; start the script with a "
+            "launcher that sets all of them, such as torchrun, or unset those two"
+        )
+    try:
+        rank, size, local_rank = (int(environment[name]) for name in names[:3])
+    except ValueError as error:
+        raise TrainingError(
+            f"RANK, WORLD_SIZE and LOCAL_RANK must be whole numbers ({error}); look at what the "
+            "launcher set"
+        ) from None
+    if not 0 <= rank < size or local_rank < 0:
+        raise TrainingError(
+            f"RANK {rank} of WORLD_SIZE {size} with LOCAL_RANK {local_rank} cannot be: ranks count "
+            "from 0; look at what the launcher set"
+        )
+    return rank, size, local_rank
+
+
+def select_device(use_gpu: bool, local_rank: int) -> torch.device:
+    """Return this rank's device, and make it the current one; TrainingError if no GPU is seen.
+
+    The index is taken modulo the visible devices: a launcher may show a rank all GPUs of its node
+    or only its own.
+    """
+    if not use_gpu:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise TrainingError(
+            f"--gpu was given but torch {torch.__version__} sees no GPU; run where one is visible "
+            "(in a container: --nv or --rocm), or leave --gpu out"
+        )
+    device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+@contextmanager
+def fail_together(world: World) -> Iterator[None]:
+    """End all ranks if the ``with`` block raises on any, so that none waits for one that is gone.
+
+    The lowest rank that failed raises its error; all others leave with exit status 1 and no word.
+    """
+    fault = None
+    try:
+        yield
+    except Exception as error:
+        fault = error
+    lowest = torch.tensor(world.rank if fault else world.size, device=world.device)
+    dist.all_reduce(lowest, op=dist.ReduceOp.MIN)
+    if lowest < world.size:
+        raise fault if lowest == world.rank else SystemExit(1)
+
+
+def sum_over_ranks(values: torch.Tensor) -> list[float]:
+    """Add up a 1-D tensor over all ranks, in place, and wait for the sums."""
+    dist.all_reduce(values)
+    return values.tolist()

@@ -1,0 +1,42 @@
+"""Which of Python's arguments names the script; called by `launch`, so that a wrong path costs one
+line per node and not a traceback per rank.
+"""
+
+# Options of python(1) after which no script follows: code, a module, or a text that it prints.
+NO_SCRIPT = ("c", "m", "h", "V", "?")
+# Those that take a value, attached or as the next argument.
+TAKES_VALUE = ("W", "X")
+
+
+def script_path(arguments):
+    """The path of the script in the arguments of Python, None if they name no file."""
+    words = iter(arguments)
+    for word in words:
+        if word == "-" or not word.startswith("-"):
+            return _unless_stdin(word)
+        if word == "--":
+            return _unless_stdin(next(words, "-"))
+        if word == "--check-hash-based-pycs":
+            next(words, None)
+            continue
+        option, value = _option_with_value(word)
+        if word.startswith("--") or option in NO_SCRIPT:
+            return None
+        if option in TAKES_VALUE and not value:
+            next(words, None)
+    return None
+
+
+def _unless_stdin(word):
+    return None if word == "-" else word
+
+
+def _option_with_value(word):
+    """The first option in `word` that ends the reading of letters, and what is attached to it.
+
+    `-uXdev` gives X and dev, `-um` gives m and nothing, `-uB` nothing at all.
+    """
+    for position, letter in enumerate(word):
+        if letter in NO_SCRIPT or letter in TAKES_VALUE:
+            return letter, word[position + 1 :]
+    return None, None

@@ -1,0 +1,75 @@
+"""Usage: python3 tests/testbed up|status|env|stop|down
+
+up      install what is missing, start the cluster; again: nothing to do
+status  say whether it is up, and with which nodes (status 1 when it is down)
+env     print shell code for `eval` that gives module, eb, srun, singularity
+stop    end the cluster's processes and delete its files; what was installed stays
+down    stop, and delete the whole testbed directory
+
+The directory is $PYTORCH_TESTBED, else .testbed in this checkout.
+"""
+
+import os
+import sys
+
+import apptainer
+import easybuild
+import packages
+import shell
+import slurm
+from layout import Layout, TestbedError
+
+
+def up(layout):
+    """Bring the testbed up; return why there is no container runtime, or None when there is."""
+    layout.claim()
+    packages.install_missing(layout)
+    easybuild.provide(layout)
+    try:
+        apptainer.provide(layout)
+        obstacle = None
+    except TestbedError as error:
+        obstacle = str(error)
+    slurm.start(layout)
+    return obstacle
+
+
+def down(layout):
+    """Leave no process and no file."""
+    layout.require_claim()
+    slurm.stop(layout)
+    layout.remove()
+
+
+def main(arguments):
+    """Run one verb; return the exit status."""
+    layout = Layout.from_environment(os.environ)
+    verb = arguments[0] if len(arguments) == 1 else ""
+    try:
+        if verb == "up":
+            obstacle = up(layout)
+            if obstacle:
+                print(f"No containers here: {obstacle}", file=sys.stderr)
+        elif verb == "down":
+            down(layout)
+        elif verb == "stop":
+            layout.require_claim()
+            slurm.stop(layout)
+        elif verb == "status":
+            line = slurm.status(layout)
+            print(f"{layout.root}: {line}")
+            return 1 if line == "down" else 0
+        elif verb == "env":
+            layout.require_claim()
+            print(shell.environment_code(layout))
+        else:
+            print(__doc__, file=sys.stderr)
+            return 2
+    except TestbedError as error:
+        print(f"testbed: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,173 @@
+"""A container runtime for the testbed: the machine's own, or Debian's package under a prefix."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from layout import TestbedError
+from packages import CONTAINER_PACKAGES, apt_install, find_command, missing_packages, privilege
+from progress import run, step
+
+#: Apptainer 1.4 is packaged for no Debian release before 13; its unstable package needs this libc.
+UNPACKED_PACKAGES = ("apptainer", "libc6", "libseccomp2", "libsqlite3-0")
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+LIBRARIES = ("libc", "libpthread", "libdl", "libm", "librt", "libresolv", "libutil", "libnss_files",
+             "libnss_dns", "libseccomp", "libsqlite3")  # fmt: skip
+
+
+def provide(layout):
+    """Put ``apptainer`` and ``singularity`` on the testbed's PATH.
+
+    Raises
+    ------
+    TestbedError
+        With the reason why no container can run on this machine; the venv modules still work.
+    """
+    obstacle = find_obstacle()
+    if obstacle:
+        raise TestbedError(obstacle)
+    command = find_runtime() or install_runtime(layout)
+    for name in ("apptainer", "singularity"):
+        layout.link_command(name, command)
+    if os.geteuid() == 0:
+        grant_subordinate_ids()
+
+
+def find_obstacle():
+    """Why this user could not run a container here with any runtime, or None."""
+    missing = missing_packages({"mksquashfs": "squashfs-tools", "squashfuse": "squashfuse"})
+    if missing:
+        return f"Containers need the packages {', '.join(missing)}; ask an administrator for them."
+    if os.geteuid() == 0:
+        return None
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        return "Containers need /dev/fuse; ask an administrator for `chmod 0666 /dev/fuse`."
+    probe = subprocess.run(["unshare", "--user", "true"], stderr=subprocess.DEVNULL, check=False)
+    if probe.returncode:
+        return "Containers need user namespaces, which this machine denies to ordinary users."
+    return None
+
+
+def find_runtime():
+    """The Apptainer or Singularity that is already on PATH, or None."""
+    return find_command("apptainer") or find_command("singularity")
+
+
+def install_runtime(layout):
+    """Apptainer from the configured archive if it has it, else unpacked from a newer release."""
+    unpacked = layout.apptainer / "usr" / "bin" / "apptainer"
+    if unpacked.exists():
+        return unpacked
+    if not find_command("apt-get"):
+        raise TestbedError("No apptainer or singularity is on PATH, and there is no apt to get it.")
+    prefix = privilege()
+    candidate = run(["apt-cache", "policy", "apptainer"])
+    if prefix is not None and "Candidate:" in candidate and "(none)" not in candidate:
+        apt_install(layout, prefix, ["apptainer"])
+        return find_command("apptainer")
+    missing = missing_packages(CONTAINER_PACKAGES)
+    if missing:
+        raise TestbedError(
+            f"Unpacking Apptainer needs {', '.join(missing)}; ask an administrator for them."
+        )
+    with step("unpacking Apptainer from Debian's unstable release"):
+        unpack_runtime(layout)
+    return unpacked
+
+
+def unpack_runtime(layout):
+    """Make `layout.apptainer`, a relocated Apptainer with a C library of its own.
+
+    The steps and their reasons are those of the project's design notes: the package's binaries
+    get the newer libc by RPATH and interpreter, and find ``etc`` and ``var`` beside ``lib``.
+    """
+    new = layout.root / "apptainer.new"
+    shutil.rmtree(new, ignore_errors=True)
+    for package in download_packages(layout.root / "apt"):
+        run(["dpkg-deb", "--extract", package, new])
+    usr, library = new / "usr", new / "libc"
+    library.mkdir()
+    triplet = next(path.parent for path in (usr / "lib").glob("*/libc.so.6"))
+    for name in LIBRARIES:
+        for file in triplet.glob(f"{name}.so*"):
+            shutil.copy2(file, library, follow_symlinks=False)
+    loader = next(triplet.glob("ld-linux*.so.*"))
+    shutil.copy2(loader, library)
+    (new / "etc").rename(usr / "etc")
+    (usr / "var/lib/apptainer/mnt/session").mkdir(parents=True)
+    (usr / "lib" / "etc").symlink_to("../etc")
+    (usr / "lib" / "var").symlink_to("../var")
+    final = layout.apptainer / "libc"
+    for binary in [usr / "bin" / "apptainer", *(usr / "lib").glob("*/apptainer/bin/starter")]:
+        run(["patchelf", "--force-rpath", "--set-rpath", final,
+             "--set-interpreter", final / loader.name, binary])  # fmt: skip
+    if lacks_capability():
+        configuration = usr / "etc" / "apptainer" / "apptainer.conf"
+        text = configuration.read_text()
+        configuration.write_text(
+            text.replace("root default capabilities = full", "root default capabilities = no")
+        )
+    new.rename(layout.apptainer)
+    shutil.rmtree(layout.root / "apt")
+
+
+def download_packages(directory):
+    """Fetch `UNPACKED_PACKAGES` from the machine's configured archive, at its unstable suite."""
+    for name in ("lists/partial", "cache/archives/partial", "sources", "packages"):
+        (directory / name).mkdir(parents=True, exist_ok=True)
+    (directory / "sources" / "unstable.sources").write_text(unstable_source())
+    configuration = directory / "apt.conf"
+    configuration.write_text(
+        f'Dir::Etc::sourcelist "/dev/null";\n'
+        f'Dir::Etc::sourceparts "{directory}/sources";\n'
+        f'Dir::State::lists "{directory}/lists";\n'
+        f'Dir::Cache "{directory}/cache";\n'
+        f'APT::Sandbox::User "root";\n'
+        f'Acquire::Languages "none";\n'
+    )
+    environment = {**os.environ, "APT_CONFIG": str(configuration)}
+    advice = "Apptainer could not be fetched from the machine's package archive."
+    run(["apt-get", "-q", "update"], env=environment, advice=advice)
+    run(["apt-get", "-q", "download", *UNPACKED_PACKAGES],
+        env=environment, cwd=directory / "packages", advice=advice)  # fmt: skip
+    return sorted((directory / "packages").glob("*.deb"))
+
+
+def unstable_source():
+    """The machine's own Debian archive as an apt source, with the suite replaced by `sid`."""
+    release = dict(
+        line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line
+    )
+    suites = {release.get("VERSION_CODENAME", ""), "stable", "oldstable"}
+    targets = run(["apt-get", "indextargets", "--format",
+                   "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"])  # fmt: skip
+    for uri, suite, component in (line.split() for line in targets.splitlines()):
+        if release.get("ID") == "debian" and suite in suites and component == "main":
+            return f"Types: deb\nURIs: {uri}\nSuites: sid\nComponents: main\nSigned-By: {KEYRING}\n"
+    raise TestbedError(
+        "No apptainer or singularity is on PATH and this machine's package archive has none; "
+        "install one (https://apptainer.org/docs/admin/latest/installation.html)."
+    )
+
+
+def lacks_capability():
+    """Whether root here has fewer capabilities than the kernel knows, as in some virtual machines."""
+    permitted = next(
+        line.split()[1]
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("CapPrm:")
+    )
+    last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
+    return int(permitted, 16) != (1 << (last + 1)) - 1
+
+
+def grant_subordinate_ids():
+    """Give root the subordinate ids that ``apptainer build --fakeroot`` asks for, if it has none."""
+    for file, option in (("/etc/subuid", "--add-subuids"), ("/etc/subgid", "--add-subgids")):
+        path = Path(file)
+        lines = path.read_text().splitlines() if path.exists() else []
+        if not any(line.startswith(("root:", "0:")) for line in lines):
+            first = max([int(line.split(":")[1]) + int(line.split(":")[2]) for line in lines if line]
+                        + [100000])  # fmt: skip
+            run([find_command("usermod"), option, f"{first}-{first + 65535}", "root"])

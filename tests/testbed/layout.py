@@ -1,0 +1,96 @@
+"""Where everything of one testbed lives: a single directory, and who may remove it."""
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+#: Moves the testbed; two values are two testbeds that run side by side.
+ROOT_VARIABLE = "PYTORCH_TESTBED"
+#: Unix-domain socket addresses end at 107 bytes (unix(7)); munge's is the longest that we make.
+LONGEST_ROOT = 80
+NODES = tuple(f"nid{number:06d}" for number in range(1001, 1005))
+
+
+class TestbedError(Exception):
+    """What is wrong, where, and what to try, in one sentence for the user."""
+
+
+class Layout:
+    """The paths of one testbed.
+
+    Attributes
+    ----------
+    root : Path
+        The directory that holds all state; nothing is written outside it.
+    cluster : Path
+        Slurm and munge: configuration, logs, spool, sockets; gone after `stop`.
+    bin : Path
+        First on a user's ``PATH``: ``eb``, ``apptainer``, ``singularity``.
+    easybuild : Path
+        EasyBuild's prefix: sources, build, software, modules.
+    """
+
+    def __init__(self, root):
+        self.root = Path(root).absolute()
+        self.repository = Path(__file__).resolve().parents[2]
+        self.marker = self.root / ".pytorch-testbed"
+        self.cluster = self.root / "cluster"
+        self.slurm_conf = self.cluster / "etc" / "slurm.conf"
+        self.logs = self.cluster / "log"
+        self.bin = self.root / "bin"
+        self.apptainer = self.root / "apptainer"
+        self.eb_venv = self.root / "eb-venv"
+        self.easybuild = self.root / "easybuild"
+        self.modules = self.easybuild / "modules" / "all"
+
+    @classmethod
+    def from_environment(cls, environ):
+        """The testbed that `ROOT_VARIABLE` names, or the one inside this checkout."""
+        return cls(environ.get(ROOT_VARIABLE) or Path(__file__).resolve().parents[2] / ".testbed")
+
+    @property
+    def identity(self):
+        """A number that differs between testbeds, to keep their ports and job ids apart."""
+        return int.from_bytes(hashlib.sha256(os.fsencode(self.root)).digest()[:4], "big")
+
+    def claim(self):
+        """Make the directory ours, or raise TestbedError if it is somebody else's."""
+        if len(os.fsencode(self.root)) > LONGEST_ROOT:
+            raise TestbedError(
+                f"{self.root} is longer than {LONGEST_ROOT} bytes, too long for munge's socket; "
+                f"set {ROOT_VARIABLE} to a shorter directory."
+            )
+        if any(character in str(self.root) for character in " :,\"'\\\n"):
+            raise TestbedError(
+                f"'{self.root}' has a space, colon, comma or quote, which bind specifications "
+                f"cannot carry; set {ROOT_VARIABLE} to another directory."
+            )
+        if self.root.is_dir() and not self.marker.exists() and any(self.root.iterdir()):
+            raise TestbedError(
+                f"{self.root} has files and is no testbed; "
+                f"set {ROOT_VARIABLE} to an empty or new directory."
+            )
+        self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self.marker.touch()
+        self.bin.mkdir(exist_ok=True)
+
+    def require_claim(self):
+        """Raise TestbedError unless there is a testbed here."""
+        if not self.marker.exists():
+            raise TestbedError(f"There is no testbed in {self.root}; `up` makes one.")
+
+    def remove(self):
+        """Delete the testbed with all that was installed into it."""
+        self.require_claim()
+        for directory, _, _ in os.walk(self.root):
+            # EasyBuild and mmdebstrap leave directories that their own owner may not write.
+            os.chmod(directory, 0o700)
+        shutil.rmtree(self.root)
+
+    def link_command(self, name, target):
+        """Put `target` on the testbed's PATH as `name`, replacing an older link."""
+        link = self.bin / name
+        new = link.with_name(f".{name}.{os.getpid()}")
+        new.symlink_to(target)
+        new.replace(link)

@@ -1,0 +1,127 @@
+"""What the testbed needs from the distribution, and how it gets there."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from layout import TestbedError
+from progress import run, step
+
+#: Directories that daemons live in and an ordinary user's PATH may lack.
+SYSTEM_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+
+#: A command, and the Debian package that has it; without these there is no cluster.
+CLUSTER_PACKAGES = {
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "srun": "slurm-client",
+    "munged": "munge",
+    "unshare": "util-linux",
+}
+#: Without these the cluster has no container runtime, and the venv modules remain.
+CONTAINER_PACKAGES = {
+    "mksquashfs": "squashfs-tools",
+    "squashfuse": "squashfuse",
+    "newuidmap": "uidmap",
+    "fuse2fs": "fuse2fs",
+    "mmdebstrap": "mmdebstrap",
+    "patchelf": "patchelf",
+}
+LMOD_INIT_FILES = ("/usr/share/lmod/lmod/init/profile", "/opt/apps/lmod/lmod/init/profile")
+
+
+def find_command(name):
+    """The path of a command, daemons included, or None."""
+    return shutil.which(name, path=SYSTEM_PATH)
+
+
+def find_lmod():
+    """Lmod's shell initialisation file: of the Lmod in use, else of the distribution's."""
+    candidates = [Path(file) for file in LMOD_INIT_FILES]
+    if os.environ.get("LMOD_PKG"):
+        candidates.insert(0, Path(os.environ["LMOD_PKG"]) / "init" / "profile")
+    return next((file for file in candidates if file.is_file()), None)
+
+
+def missing_packages(wanted):
+    """The packages among `wanted` (command -> package) whose command is not there."""
+    return sorted({package for command, package in wanted.items() if not find_command(command)})
+
+
+def privilege():
+    """The command prefix that makes apt-get work, or None where nothing does."""
+    if not find_command("apt-get"):
+        return None
+    if os.geteuid() == 0:
+        return []
+    if find_command("sudo"):
+        permitted = subprocess.run(
+            ["sudo", "-n", "true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+        )
+        if permitted.returncode == 0:
+            return ["sudo", "-n"]
+    return None
+
+
+def install_missing(layout):
+    """Install what is missing, or raise TestbedError with the one command that does it.
+
+    Returns
+    -------
+    list of str
+        The packages for containers that are still missing; the cluster's own are all there.
+    """
+    wanted = missing_packages(CLUSTER_PACKAGES)
+    if not find_lmod():
+        wanted.append("lmod")
+    if not venv_works():
+        wanted.append("python3-venv")
+    optional = missing_packages(CONTAINER_PACKAGES)
+    prefix = privilege()
+    if prefix is None:
+        if wanted:
+            raise TestbedError(
+                f"The testbed needs packages that only an administrator can install: "
+                f"`apt-get install {' '.join(wanted + optional)}` (or their like), then try again."
+            )
+        return optional
+    if wanted or optional:
+        apt_install(layout, prefix, wanted + optional)
+    return []
+
+
+def apt_install(layout, prefix, packages):
+    """Install `packages` without starting any of their services."""
+    quiet = [*prefix, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-y"]
+    log = layout.root / "log" / "apt.log"
+    advice = "Install them by hand and try again."
+    with step(f"installing {', '.join(packages)}"), services_kept_off(prefix):
+        run([*quiet, "update"], log=log, advice="Is the package archive reachable?")
+        run([*quiet, "install", "--no-install-recommends", *packages], log=log, advice=advice)
+
+
+class services_kept_off:  # noqa: N801 - reads as a statement
+    """Forbid package scripts to start daemons (Debian's policy-rc.d): the testbed runs its own."""
+
+    policy = Path("/usr/sbin/policy-rc.d")
+
+    def __init__(self, prefix):
+        self.prefix = prefix
+        self.ours = not self.policy.exists()
+
+    def __enter__(self):
+        if self.ours:
+            script = f"printf '#!/bin/sh\\nexit 101\\n' > {self.policy} && chmod 755 {self.policy}"
+            run([*self.prefix, "sh", "-c", script])
+
+    def __exit__(self, *exception):
+        if self.ours:
+            run([*self.prefix, "rm", "-f", self.policy])
+
+
+def venv_works():
+    """Whether this Python can make virtual environments (Debian splits that off)."""
+    probe = [sys.executable, "-c", "import ensurepip, venv"]
+    return subprocess.run(probe, stderr=subprocess.DEVNULL, check=False).returncode == 0

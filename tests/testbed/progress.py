@@ -1,0 +1,70 @@
+"""Says what is happening and for how long, on a terminal and in a log."""
+
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+
+from layout import TestbedError
+
+
+@contextlib.contextmanager
+def step(title):
+    """Announce a step, count its seconds on a terminal, and close it with the time it took.
+
+    Lines go to standard error, so that ``demo --env`` can be evaluated by a shell.
+    """
+    out, start, finished = sys.stderr, time.monotonic(), threading.Event()
+
+    def count():
+        while not finished.wait(1):
+            out.write(f"\r  {title} ... {time.monotonic() - start:.0f} s ")
+            out.flush()
+
+    out.write(f"  {title} ...")
+    out.flush()
+    counter = threading.Thread(target=count, daemon=True)
+    if out.isatty():
+        counter.start()
+    verdict = "failed"
+    try:
+        yield
+        verdict = "done"
+    finally:
+        finished.set()
+        if counter.is_alive():
+            counter.join()
+        lead = f"\r  {title} ..." if out.isatty() else ""
+        out.write(f"{lead} {verdict} ({time.monotonic() - start:.0f} s)\n")
+        out.flush()
+
+
+def run(command, *, log=None, advice="", **options):
+    """Run `command` (a list) quietly; return its standard output.
+
+    Raises TestbedError with the last lines of output, `advice`, and the `log` kept, if it fails.
+    """
+    try:
+        result = subprocess.run(
+            [str(word) for word in command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            check=False,
+            **options,
+        )
+    except OSError as error:
+        raise TestbedError(f"`{command[0]}` could not be started: {error}. {advice}") from error
+    if log:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(result.stdout)
+    if result.returncode:
+        tail = "\n    ".join(result.stdout.strip().splitlines()[-8:])
+        kept = f" The whole output is in {log}." if log else ""
+        raise TestbedError(
+            f"`{' '.join(map(str, command[:4]))} ...` ended with status {result.returncode}. "
+            f"{advice}{kept}\n    {tail}"
+        )
+    return result.stdout

@@ -1,0 +1,39 @@
+"""The shell code that turns a user's shell into a login shell of the testbed's cluster."""
+
+import os
+import shlex
+
+from packages import find_lmod
+
+
+def environment_code(layout):
+    """Lines for `eval` in bash or zsh: Slurm, Lmod, EasyBuild and the container runtime of `layout`.
+
+    They end with this tree's bootstrap module loaded, so that ``eb`` and ``module`` know the recipes.
+    """
+    exports = {
+        "PYTORCH_TESTBED": layout.root,
+        "SLURM_CONF": layout.slurm_conf,
+        "EASYBUILD_PREFIX": layout.easybuild,
+        "EASYBUILD_SOURCEPATH": os.pathsep.join(source_path(layout)),
+    }
+    if os.geteuid() == 0:
+        exports["EASYBUILD_ALLOW_USE_AS_ROOT_AND_ACCEPT_CONSEQUENCES"] = 1
+    lines = [f"export {name}={shlex.quote(str(value))}" for name, value in exports.items()]
+    lines += [
+        f'case ":$PATH:" in *:{layout.bin}:*) ;; *) export PATH={layout.bin}:"$PATH" ;; esac',
+        f". {shlex.quote(str(find_lmod()))}",
+        f"module use {shlex.quote(str(layout.repository / 'modulefiles'))}",
+        "module load pytorch-easybuild",
+    ]
+    return "\n".join(lines)
+
+
+def source_path(layout):
+    """Where EasyBuild looks for sources: its own downloads first, then files given with the tree."""
+    own = [str(layout.easybuild / "sources")]
+    given = [os.environ.get("EASYBUILD_SOURCEPATH", ""), str(layout.repository.parent / "shared" / "mnist")]
+    for path in os.pathsep.join(given).split(os.pathsep):
+        if path and path not in own and os.path.isdir(path):
+            own.append(path)
+    return own

@@ -1,0 +1,221 @@
+"""Starts and stops the cluster of one testbed: munged, slurmctld, and a slurmd per node."""
+
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from layout import NODES, TestbedError
+from packages import find_command
+from progress import run, step
+
+DAEMONS = ("munged", "slurmctld", "slurmd", "slurmstepd")
+#: Below the kernel's ephemeral ports and clear of the range that the runscripts choose from.
+PORTS = range(10000, 19000)
+RESERVED_PORTS = 64
+START_SECONDS = 30
+
+
+def start(layout):
+    """Start the cluster unless it is up; return when all nodes are idle or in use."""
+    if responding(layout):
+        return
+    stop(layout)
+    with step(f"starting a Slurm cluster of {len(NODES)} nodes"):
+        write_configuration(layout)
+        start_munge(layout)
+        run([find_command("slurmctld"), "-f", layout.slurm_conf])
+        for name in NODES:
+            start_node(layout, name)
+        wait_until_ready(layout)
+
+
+def stop(layout):
+    """End every daemon and every job of the cluster, and delete its files."""
+    if running(layout, daemons=("slurmctld",)):
+        query(layout, ["scancel", "--quiet", *live_jobs(layout)])
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        for pid in running(layout):
+            signal_process(pid, sign)
+        deadline = time.monotonic() + 10
+        while running(layout) and time.monotonic() < deadline:
+            time.sleep(0.05)
+    survivors = running(layout)
+    if survivors:
+        raise TestbedError(f"Processes {survivors} of {layout.cluster} did not end; kill them.")
+    shutil.rmtree(layout.cluster, ignore_errors=True)
+
+
+def status(layout):
+    """One line a person reads: up with its nodes, or down."""
+    if not responding(layout):
+        return "down"
+    return query(layout, ["sinfo", "--noheader", "--format", "%P %D nodes %T: %N"]).strip()
+
+
+def responding(layout):
+    """Whether every node answers the controller."""
+    if not layout.slurm_conf.exists() or not running(layout, daemons=("slurmctld",)):
+        return False
+    states = query(layout, ["sinfo", "--noheader", "--Node", "--format", "%T"]).split()
+    return len(states) == len(NODES) and all(
+        state in ("idle", "mixed", "allocated", "completing") for state in states
+    )
+
+
+def query(layout, command):
+    """The output of a Slurm client command, empty where the controller does not answer."""
+    environment = {**os.environ, "SLURM_CONF": str(layout.slurm_conf)}
+    answer = subprocess.run(
+        [find_command(command[0]), *command[1:]],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False,
+        timeout=60,
+    )  # fmt: skip
+    return answer.stdout
+
+
+def live_jobs(layout):
+    """The ids of the jobs that have not ended."""
+    return query(layout, ["squeue", "--noheader", "--format", "%A"]).split()
+
+
+def write_configuration(layout):
+    """Write slurm.conf, the nodes' hosts file, and the directories that they name."""
+    for name in ("etc", "log", "run", "state", "spool"):
+        (layout.cluster / name).mkdir(parents=True, exist_ok=True)
+    first = free_ports(layout.identity, 1 + len(NODES) + RESERVED_PORTS)
+    node_ports = (first + 1, first + len(NODES))
+    hostname = socket.gethostname().split(".")[0]
+    template = (Path(__file__).parent / "slurm.conf.in").read_text()
+    layout.slurm_conf.write_text(
+        template.format(
+            hostname=hostname,
+            user=getpass.getuser(),
+            cluster=layout.cluster,
+            nodes=f"nid[{NODES[0][3:]}-{NODES[-1][3:]}]",
+            slurmctld_port=first,
+            slurmd_ports=f"[{node_ports[0]}-{node_ports[1]}]",
+            resv_ports=f"{node_ports[1] + 1}-{node_ports[1] + RESERVED_PORTS}",
+            first_job_id=1000 + layout.identity % 60000,
+            epilog=Path(__file__).with_name("epilog"),
+            cpus=max(2, os.cpu_count() or 1),
+        )
+    )
+    own_names = "".join(f"127.0.0.1 {name}\n" for name in NODES)
+    machine = Path("/etc/hosts")
+    (layout.cluster / "etc" / "hosts").write_text(
+        (machine.read_text() if machine.exists() else "127.0.0.1 localhost\n") + own_names
+    )
+
+
+def free_ports(seed, count):
+    """The first of `count` consecutive ports that nothing listens on, searched from `seed` on."""
+    starts = range(PORTS.start, PORTS.stop - count, count)
+    for turn in range(len(starts)):
+        first = starts[(seed + turn) % len(starts)]
+        if all(port_is_free(port) for port in range(first, first + count)):
+            return first
+    raise TestbedError(f"No {count} free consecutive ports between {PORTS.start} and {PORTS.stop}.")
+
+
+def port_is_free(port):
+    """Whether a server could listen on this port of the machine now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def start_munge(layout):
+    """Start a munge daemon with a key and a socket of this testbed's own."""
+    key, runtime, logs = layout.cluster / "etc" / "munge.key", layout.cluster / "run", layout.logs
+    with open(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(os.urandom(128))
+    # --force: munge distrusts group-writable parents; this socket serves one throw-away cluster.
+    run([find_command("munged"), "--force", f"--key-file={key}", f"--socket={runtime}/munge.sock",
+         f"--pid-file={runtime}/munged.pid", f"--log-file={logs}/munged.log",
+         f"--seed-file={runtime}/munge.seed"])  # fmt: skip
+
+
+def start_node(layout, name):
+    """Start one slurmd with the node's name, in namespaces of its own where that is permitted."""
+    slurmd, conf = find_command("slurmd"), layout.slurm_conf
+    namespaces = ["unshare", "--mount", "--uts"]
+    if os.geteuid() != 0:
+        namespaces += ["--user", "--map-root-user"]
+    probe = subprocess.run([*namespaces, "true"], stderr=subprocess.DEVNULL, check=False)
+    if probe.returncode == 0:
+        command = [*namespaces, "--", Path(__file__).with_name("node"), name,
+                   layout.cluster / "etc" / "hosts", slurmd, conf, os.geteuid(), os.getegid()]  # fmt: skip
+    else:
+        command = [slurmd, "-D", "-f", conf, "-N", name]
+        require_resolvable(name)
+    environment = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
+    with open(layout.logs / f"{name}.out", "wb") as output:
+        subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, cwd="/",
+            start_new_session=True,
+        )  # fmt: skip
+
+
+def require_resolvable(name):
+    """Raise TestbedError unless the machine itself resolves the node's name."""
+    try:
+        socket.gethostbyname(name)
+    except OSError as error:
+        raise TestbedError(
+            f"This machine denies namespaces to ordinary users and does not know the node {name}; "
+            f"ask an administrator to add '127.0.0.1 {' '.join(NODES)}' to /etc/hosts."
+        ) from error
+
+
+def wait_until_ready(layout):
+    """Return when all nodes answer; raise TestbedError with the logs' place otherwise."""
+    deadline = time.monotonic() + START_SECONDS
+    while not responding(layout):
+        if time.monotonic() > deadline:
+            raise TestbedError(
+                f"The Slurm cluster was not up after {START_SECONDS} s; its logs are in {layout.logs}."
+            )
+        time.sleep(0.1)
+
+
+def running(layout, daemons=DAEMONS):
+    """The process ids of this cluster's daemons, and of its jobs' processes if all are asked for."""
+    own = os.fsencode(layout.cluster)
+    pids = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            arguments = (entry / "cmdline").read_bytes().split(b"\0")
+            environment = (entry / "environ").read_bytes().split(b"\0")
+        except OSError:  # it has ended, or is somebody else's
+            continue
+        conf = b"SLURM_CONF=" + own + b"/etc/slurm.conf"
+        name = Path(os.fsdecode(arguments[0].split(b":")[0])).name.split("-")[0]
+        is_daemon = name in daemons and (
+            any(own + b"/" in argument for argument in arguments) or conf in environment
+        )
+        is_task = daemons is DAEMONS and conf in environment and any(
+            variable.startswith(b"SLURMD_NODENAME=") for variable in environment
+        )  # fmt: skip
+        if is_daemon or is_task:
+            pids.append(int(entry.name))
+    return pids
+
+
+def signal_process(pid, sign):
+    """Send a signal to a process that may have ended already."""
+    try:
+        os.kill(pid, sign)
+    except ProcessLookupError:
+        return

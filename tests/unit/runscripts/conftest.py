@@ -1,0 +1,58 @@
+"""Makes `pytorch_launch` importable for the tests of the runscripts, and describes Slurm steps."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+RUNSCRIPTS = Path(__file__).parents[3] / "runscripts"
+sys.path.insert(0, str(RUNSCRIPTS))
+
+
+@pytest.fixture
+def runscripts():
+    """The directory of the commands."""
+    return RUNSCRIPTS
+
+
+@pytest.fixture
+def step():
+    """The variables of task 3 of `srun -N2 --ntasks-per-node=2`, step 0 of job 7, Slurm 22.05.
+
+    The job holds one more node, in front: a step is not its job.
+    """
+    return {
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "nid[001001-001003]",
+        "SLURM_NODELIST": "nid[001001-001003]",
+        "SLURM_NTASKS": "4",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEPID": "0",
+        "SLURM_STEP_NODELIST": "nid[001002-001003]",
+        "SLURM_STEP_NUM_NODES": "2",
+        "SLURM_STEP_NUM_TASKS": "4",
+        "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+        "SLURM_PROCID": "3",
+        "SLURM_LOCALID": "1",
+        "SLURM_NODEID": "1",
+        "SLURM_CPUS_ON_NODE": "8",
+        "SLURMD_NODENAME": "nid001003",
+    }
+
+
+@pytest.fixture
+def batch_script():
+    """The variables of a batch script of that job before any srun, Slurm 22.05."""
+    return {
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "nid[001001-001003]",
+        "SLURM_NODELIST": "nid[001001-001003]",
+        "SLURM_NTASKS": "4",
+        "SLURM_NPROCS": "4",
+        "SLURM_TASKS_PER_NODE": "2,1(x2)",
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": "0",
+        "SLURM_CPUS_ON_NODE": "8",
+        "SLURMD_NODENAME": "nid001001",
+    }

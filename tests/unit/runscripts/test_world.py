@@ -1,0 +1,222 @@
+"""Which world a process belongs to, by the variables its launcher set."""
+
+import pytest
+from pytorch_launch.world import WorldError, discover, node_list
+
+
+@pytest.fixture
+def torchrun():
+    """What torchrun exports to its second worker on the second node."""
+    return {
+        "TORCHELASTIC_RUN_ID": "none",
+        "RANK": "5",
+        "WORLD_SIZE": "8",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "4",
+        "GROUP_RANK": "1",
+        "MASTER_ADDR": "node7",
+        "MASTER_PORT": "40001",
+    }
+
+
+def test_a_task_of_a_step_is_a_rank(step):
+    world = discover(step, "vm")
+    assert world.variables() == {
+        "RANK": "3",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "1",
+    }
+    assert (world.job, world.step, world.source) == (7, 0, "Slurm step 7.0")
+    assert world.node == "nid001003"
+    assert not world.exported
+
+
+def test_the_first_host_is_that_of_the_step_not_of_the_job(step):
+    assert discover(step, "vm").first_host == "nid001002"
+
+
+def test_the_older_name_of_the_step_number_will_do(step):
+    del step["SLURM_STEP_ID"]
+    step["SLURM_STEPID"] = "12"
+    assert discover(step, "vm").step == 12
+
+
+def test_an_interactive_step_is_a_step(step):
+    step["SLURM_STEP_ID"] = "4294967290"
+    assert discover(step, "vm").step == 4294967290
+
+
+def test_the_host_name_stands_in_for_an_unnamed_node(step):
+    del step["SLURMD_NODENAME"]
+    assert discover(step, "vm").node == "vm"
+
+
+@pytest.mark.parametrize(
+    ("tasks", "node", "size", "local_size"),
+    [("2(x3),1", 0, 7, 2), ("2(x3),1", 2, 7, 2), ("2(x3),1", 3, 7, 1), ("1,3,2(x2)", 1, 8, 3)],
+)
+def test_the_ranks_of_a_node_are_counted_where_nodes_differ(step, tasks, node, size, local_size):
+    step.update(
+        SLURM_STEP_TASKS_PER_NODE=tasks,
+        SLURM_STEP_NUM_TASKS=str(size),
+        SLURM_NODEID=str(node),
+        SLURM_LOCALID="0",
+    )
+    assert discover(step, "vm").local_size == local_size
+
+
+def test_what_slurm_says_of_cpus_is_kept(step):
+    world = discover({**step, "SLURM_CPUS_PER_TASK": "4"}, "vm")
+    assert (world.node_cpus, world.cpus_per_task) == (8, 4)
+    del step["SLURM_CPUS_ON_NODE"]
+    world = discover(step, "vm")
+    assert (world.node_cpus, world.cpus_per_task) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("ports", "first"),
+    [("12000-12003", 12000), ("12000,12005", 12000), ("12007", 12007), ("", None)],
+)
+def test_the_first_reserved_port_is_taken(step, ports, first):
+    assert discover({**step, "SLURM_STEP_RESV_PORTS": ports}, "vm").reserved_port == first
+
+
+@pytest.mark.parametrize("ports", ["(null)", "0-3", "65536", "-12000", ","])
+def test_a_reservation_that_starts_with_no_port_is_an_error(step, ports):
+    with pytest.raises(WorldError, match="SLURM_STEP_RESV_PORTS="):
+        discover({**step, "SLURM_STEP_RESV_PORTS": ports}, "vm")
+
+
+def test_a_batch_script_is_a_single_process(batch_script):
+    world = discover(batch_script, "vm")
+    assert (world.rank, world.size, world.first_host) == (0, 1, "127.0.0.1")
+    assert (world.job, world.step, world.source) == (7, None, "single process")
+    assert world.node == "nid001001"
+
+
+@pytest.mark.parametrize("mark", ["SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS"])
+def test_a_step_number_alone_makes_no_step(batch_script, step, mark):
+    batch_script["SLURM_STEP_ID"] = "4294967291"
+    batch_script[mark] = step[mark]
+    assert discover(batch_script, "vm").size == 1
+
+
+@pytest.mark.parametrize(
+    "lost", ["SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", ("SLURM_STEP_ID", "SLURM_STEPID")]
+)
+def test_a_rank_that_lost_its_step_does_not_train_alone(step, lost):
+    for name in [lost] if isinstance(lost, str) else lost:
+        del step[name]
+    with pytest.raises(WorldError, match="SLURM_PROCID=3 .* missing"):
+        discover(step, "vm")
+
+
+def test_a_process_without_any_launcher_is_a_world_of_one():
+    world = discover({}, "laptop")
+    assert world.variables() == {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "GROUP_RANK": "0",
+    }
+    assert (world.node, world.job, world.step) == ("laptop", None, None)
+
+
+def test_torchrun_comes_before_the_step_it_runs_in(torchrun, step):
+    world = discover({**step, **torchrun}, "vm")
+    assert world.exported
+    assert world.variables() == {
+        name: torchrun[name]
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+    }
+    assert (world.first_host, world.job, world.source) == ("node7", 7, "torchrun run none")
+
+
+def test_a_worker_of_torchrun_without_a_rank_is_an_error(torchrun):
+    del torchrun["RANK"]
+    with pytest.raises(WorldError, match=r"RANK=\(not set\) is not a number"):
+        discover(torchrun, "vm")
+
+
+@pytest.mark.parametrize(
+    ("changes", "first", "second"),
+    [
+        ({"SLURM_PROCID": "4"}, "SLURM_PROCID=4", "SLURM_STEP_NUM_TASKS=4"),
+        ({"SLURM_LOCALID": "2"}, "SLURM_LOCALID=2", "SLURM_STEP_TASKS_PER_NODE=2(x2)"),
+        ({"SLURM_NODEID": "2"}, "SLURM_NODEID=2", "SLURM_STEP_TASKS_PER_NODE=2(x2)"),
+        ({"SLURM_STEP_NUM_TASKS": "5"}, "SLURM_STEP_NUM_TASKS=5", "TASKS_PER_NODE=2(x2)"),
+        ({"RANK": "0"}, "RANK=0", "SLURM_PROCID=3"),
+        ({"WORLD_SIZE": "8"}, "WORLD_SIZE=8", "SLURM_STEP_NUM_TASKS=4"),
+        ({"LOCAL_RANK": "0"}, "LOCAL_RANK=0", "SLURM_LOCALID=1"),
+        ({"LOCAL_WORLD_SIZE": "4"}, "LOCAL_WORLD_SIZE=4", "SLURM_STEP_TASKS_PER_NODE=2(x2)"),
+        ({"GROUP_RANK": "0"}, "GROUP_RANK=0", "SLURM_NODEID=1"),
+    ],
+)
+def test_variables_that_contradict_each_other_are_both_named(step, changes, first, second):
+    with pytest.raises(WorldError) as raised:
+        discover({**step, **changes}, "vm")
+    assert first in str(raised.value)
+    assert second in str(raised.value)
+
+
+def test_exports_that_agree_with_the_step_are_welcome(step):
+    exported = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "GROUP_RANK": ""}
+    assert discover({**step, **exported}, "vm").rank == 3
+
+
+def test_a_leftover_world_size_does_not_make_a_single_process_wait(batch_script):
+    with pytest.raises(WorldError, match="WORLD_SIZE=8 .* no srun or torchrun"):
+        discover({**batch_script, "WORLD_SIZE": "8"}, "vm")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SLURM_PROCID",
+        "SLURM_STEP_NUM_TASKS",
+        "SLURM_LOCALID",
+        "SLURM_NODEID",
+        "SLURM_JOB_ID",
+        "SLURM_STEP_ID",
+        "SLURM_CPUS_ON_NODE",
+        "SLURM_CPUS_PER_TASK",
+    ],
+)
+@pytest.mark.parametrize("value", ["two", "-1", "1.5", "²", " 1"])
+def test_a_value_that_is_no_number_is_named(step, name, value):
+    with pytest.raises(WorldError) as raised:
+        discover({**step, name: value}, "vm")
+    assert f"{name}={value} is not a number" in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["SLURM_LOCALID", "SLURM_NODEID", "SLURM_JOB_ID"])
+def test_a_step_with_a_variable_missing_is_an_error(step, name):
+    del step[name]
+    with pytest.raises(WorldError, match=rf"{name}=\(not set\)"):
+        discover(step, "vm")
+
+
+@pytest.mark.parametrize("tasks", ["", "2(x)", "2(2)", "2(x2", "(x2)", "2,,2", "2(x²)", "2(x2)1"])
+def test_tasks_per_node_outside_slurms_notation_are_an_error(step, tasks):
+    with pytest.raises(WorldError, match="SLURM_STEP_TASKS_PER_NODE="):
+        discover({**step, "SLURM_STEP_TASKS_PER_NODE": tasks}, "vm")
+
+
+def test_a_node_list_that_cannot_be_read_is_an_error_with_its_place(step):
+    step["SLURM_STEP_NODELIST"] = "nid[001002-"
+    with pytest.raises(WorldError, match=r"SLURM_STEP_NODELIST: .*never closed at character 4"):
+        discover(step, "vm")
+
+
+def test_the_node_list_of_the_step_comes_before_that_of_the_job(step, batch_script):
+    assert node_list(step) == "nid[001002-001003]"
+    assert node_list(batch_script) == "nid[001001-001003]"
+    assert node_list({"SLURM_NODELIST": "a,b"}) == "a,b"
+
+
+def test_outside_a_job_there_is_no_node_list():
+    with pytest.raises(WorldError, match="run inside a job"):
+        node_list({"SLURM_STEP_NODELIST": ""})
