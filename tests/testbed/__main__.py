@@ -11,34 +11,12 @@ The directory is $PYTORCH_TESTBED, else .testbed in this checkout.
 
 import os
 import sys
+from pathlib import Path
 
-import apptainer
-import easybuild
-import packages
-import shell
-import slurm
-from layout import Layout, TestbedError
-
-
-def up(layout):
-    """Bring the testbed up; return why there is no container runtime, or None when there is."""
-    layout.claim()
-    packages.install_missing(layout)
-    easybuild.provide(layout)
-    try:
-        apptainer.provide(layout)
-        obstacle = None
-    except TestbedError as error:
-        obstacle = str(error)
-    slurm.start(layout)
-    return obstacle
-
-
-def down(layout):
-    """Leave no process and no file."""
-    layout.require_claim()
-    slurm.stop(layout)
-    layout.remove()
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+from testbed import shell, slurm  # noqa: E402
+from testbed.layout import Layout, TestbedError  # noqa: E402
+from testbed.lifecycle import down, up  # noqa: E402
 
 
 def main(arguments):

@@ -5,9 +5,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from layout import TestbedError
-from packages import CONTAINER_PACKAGES, apt_install, find_command, missing_packages, privilege
-from progress import run, step
+from testbed.layout import TestbedError
+from testbed.packages import CONTAINER_PACKAGES, apt_install, find_command, missing_packages, privilege
+from testbed.progress import run, step
 
 #: Apptainer 1.4 is packaged for no Debian release before 13; its unstable package needs this libc.
 UNPACKED_PACKAGES = ("apptainer", "libc6", "libseccomp2", "libsqlite3-0")

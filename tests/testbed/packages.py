@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from layout import TestbedError
-from progress import run, step
+from testbed.layout import TestbedError
+from testbed.progress import run, step
 
 #: Directories that daemons live in and an ordinary user's PATH may lack.
 SYSTEM_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 
-from layout import TestbedError
+from testbed.layout import TestbedError
 
 
 @contextlib.contextmanager

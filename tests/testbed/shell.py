@@ -3,7 +3,7 @@
 import os
 import shlex
 
-from packages import find_lmod
+from testbed.packages import find_lmod
 
 
 def environment_code(layout):

@@ -9,9 +9,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from layout import NODES, TestbedError
-from packages import find_command
-from progress import run, step
+from testbed.layout import NODES, TestbedError
+from testbed.packages import find_command
+from testbed.progress import run, step
 
 DAEMONS = ("munged", "slurmctld", "slurmd", "slurmstepd")
 #: Below the kernel's ephemeral ports and clear of the range that the runscripts choose from.

@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from pytorch_launch.caches import SUBDIRECTORIES, place
@@ -29,12 +30,13 @@ def assert_private(directory):
 
 def assert_elsewhere_and_private(base, directory, variables):
     """The caches are under `base`, but not where an attacker could expect them."""
-    root = base / os.path.relpath(directory, base).split(os.sep)[0]
+    root = Path(directory).parent
+    assert directory == str(root / KEY)
     assert root.parent == base
     assert root != base / f"pytorch-{UID}"
-    for path in (root, root / KEY, *(root / KEY / place for place in SUBDIRECTORIES.values())):
+    assert variables == {name: f"{directory}/{sub}" for name, sub in SUBDIRECTORIES.items()}
+    for path in (root, root / KEY, *map(Path, variables.values())):
         assert_private(path)
-    assert set(variables.values()) == {f"{directory}/{sub}" for sub in SUBDIRECTORIES.values()}
 
 
 def test_each_cache_gets_a_private_directory(tmp_path):

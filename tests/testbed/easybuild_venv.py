@@ -4,7 +4,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from progress import run, step
+from testbed.progress import run, step
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 WRAPPER = Path(__file__).with_name("eb")

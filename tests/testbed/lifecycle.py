@@ -1,0 +1,36 @@
+"""Brings a whole testbed up and takes it down again; called by ``demo``, the tests, and __main__."""
+
+from testbed import apptainer, easybuild_venv, packages, slurm
+from testbed.layout import TestbedError
+
+
+def up(layout):
+    """Install what is missing and start the cluster; again: nothing to do.
+
+    Returns
+    -------
+    str or None
+        Why no container can run here, where that is so: the venv modules still work.
+
+    Raises
+    ------
+    TestbedError
+        With what to do, if the cluster cannot be had.
+    """
+    layout.claim()
+    packages.install_missing(layout)
+    easybuild_venv.provide(layout)
+    try:
+        apptainer.provide(layout)
+        obstacle = None
+    except TestbedError as error:
+        obstacle = str(error)
+    slurm.start(layout)
+    return obstacle
+
+
+def down(layout):
+    """Leave no process and no file."""
+    layout.require_claim()
+    slurm.stop(layout)
+    layout.remove()

@@ -1,0 +1,397 @@
+"""The commands as users start them: real bash, real Python, a synthetic environment."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PYTHON_DIRECTORY = str(Path(sys.executable).parent)
+PATH = f"{PYTHON_DIRECTORY}:/usr/bin:/bin"
+SHOW_ARGUMENTS = "import json, sys; print(json.dumps(sys.argv))"
+SHOW_ENVIRONMENT = "import json, os; print(json.dumps(dict(os.environ)))"
+TORCH_VARIABLES = {
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "OMP_NUM_THREADS",
+}
+CACHE_VARIABLES = {
+    "MIOPEN_USER_DB_PATH",
+    "MIOPEN_CUSTOM_CACHE_DIR",
+    "TRITON_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "CUDA_CACHE_PATH",
+    "AITER_JIT_DIR",
+}
+
+
+@pytest.fixture
+def home(tmp_path):
+    """The working directory of the commands, and beside it their `TMPDIR`."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "tmp").mkdir()
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def run_unchecked(runscripts, home):
+    """Run a command of `runscripts`, or another program, in exactly the given environment."""
+
+    def run(command, *arguments, env=None, **options):
+        program = command if "/" in command else str(runscripts / command)
+        return subprocess.run(
+            [program, *arguments],
+            env={"PATH": PATH, "TMPDIR": str(home.parent / "tmp"), **(env or {})},
+            cwd=options.pop("cwd", home),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            **options,
+        )
+
+    return run
+
+
+@pytest.fixture
+def run(run_unchecked):
+    """The same for a command that succeeds in silence; returns its output."""
+
+    def checked(*arguments, **options):
+        done = run_unchecked(*arguments, **options)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    return checked
+
+
+@pytest.fixture(params=["conda-python-simple", "conda-python-distributed"])
+def either(request):
+    """What holds for both commands that run Python."""
+    return request.param
+
+
+def dry_run(run, env):
+    lines = run("conda-python-distributed", "--dry-run", env=env).splitlines()
+    assert lines == sorted(lines)
+    return dict(line.split("=", 1) for line in lines)
+
+
+# Python's arguments
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["print('two  spaces')", 'print("$HOME `id` \\"quoted\\" * \\\\")', "print('a\\nb')", ""],
+)
+def test_code_reaches_python_letter_by_letter(run, either, code):
+    expected = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert run(either, "-c", code) == expected.stdout
+
+
+def test_arguments_reach_the_script_unchanged(run, either, home):
+    (home / "train.py").write_text(SHOW_ARGUMENTS)
+    arguments = ["train.py", "--lr", "0.1", "", "a b", "*", "--dry-run", "--help", "-"]
+    assert json.loads(run(either, "-u", *arguments)) == arguments
+
+
+def test_a_module_is_run(run, either, home):
+    (home / "package").mkdir()
+    (home / "package" / "__main__.py").write_text(SHOW_ARGUMENTS)
+    assert json.loads(run(either, "-m", "package", "--lr", "0.1"))[1:] == ["--lr", "0.1"]
+
+
+@pytest.mark.parametrize("arguments", [["-"], []])
+def test_standard_input_is_the_program_where_no_script_is_named(run, either, arguments):
+    assert run(either, *arguments, input="print(6 * 7)") == "42\n"
+
+
+def test_options_that_take_a_value_do_not_hide_the_script(run, home):
+    (home / "train.py").write_text(SHOW_ARGUMENTS)
+    options = ["-W", "ignore", "-X", "dev", "--check-hash-based-pycs", "never"]
+    assert json.loads(run("conda-python-distributed", *options, "train.py")) == ["train.py"]
+
+
+# Processes
+
+
+def test_the_exit_status_is_pythons(run_unchecked, either):
+    assert run_unchecked(either, "-c", "raise SystemExit(42)").returncode == 42
+
+
+def test_python_is_the_process_that_was_started_and_gets_its_signals(runscripts, either, home):
+    program = (
+        "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(17))\n"
+        "print(os.getpid(), flush=True)\n"
+        "time.sleep(60)"
+    )
+    with subprocess.Popen(
+        [runscripts / either, "-c", program],
+        env={"PATH": PATH, "TMPDIR": str(home)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert int(process.stdout.readline()) == process.pid
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(timeout=10) == 17
+
+
+# Activation
+
+
+def test_both_environments_are_activated_one_after_the_other(run, either, home):
+    (home / "conda").write_text('export TRAIL="conda $1 of $#"; : $UNSET; false; true')
+    (home / "venv").write_text('export TRAIL="$TRAIL, venv with $#"')
+    env = {"WITH_CONDA": f"source {home}/conda env", "WITH_VENV": f"source {home}/venv"}
+    trail = run(either, "-c", "import os; print(os.environ['TRAIL'])", env=env)
+    assert trail == "conda env of 1, venv with 0\n"
+
+
+def test_the_activated_python_is_the_one_that_runs(run, either, home):
+    (home / "bin").mkdir()
+    (home / "bin" / "python").write_text("#!/bin/sh\necho activated\n")
+    (home / "bin" / "python").chmod(0o755)
+    (home / "activate").write_text(f"PATH={home}/bin:$PATH")
+    assert run(either, "-c", "", env={"WITH_VENV": f"source {home}/activate"}) == "activated\n"
+
+
+@pytest.mark.parametrize("value", ["", " ", "true"])
+def test_nothing_to_activate_is_fine(run, either, value):
+    env = {"WITH_CONDA": value, "WITH_VENV": value}
+    assert run(either, "-c", "print(1)", env=env) == "1\n"
+
+
+@pytest.mark.parametrize("variable", ["WITH_CONDA", "WITH_VENV"])
+def test_a_failed_activation_is_an_error(run_unchecked, either, variable):
+    done = run_unchecked(either, "-c", "print(1)", env={variable: "source /does/not/exist"})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1] == (
+        f"{either}: 'source /does/not/exist' failed: correct or unset WITH_CONDA or WITH_VENV"
+    )
+
+
+def test_python3_will_do_where_there_is_no_python(run, either, home):
+    (home / "python3").symlink_to(sys.executable)
+    assert run(either, "-c", "print(1)", env={"PATH": str(home)}) == "1\n"
+
+
+def test_no_python_at_all_is_status_127_and_one_line(run_unchecked, either, home):
+    done = run_unchecked(either, "-c", "print(1)", env={"PATH": str(home)})
+    assert (done.returncode, done.stdout) == (127, "")
+    assert done.stderr.startswith(f"{either}: no python")
+    assert done.stderr.count("\n") == 1
+
+
+# The way from the command to the package
+
+
+def installed(runscripts, directory):
+    """An install tree as a module has it: `runscripts/`, and links to its commands in `bin/`."""
+    shutil.copytree(
+        runscripts, directory / "runscripts", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    (directory / "bin").mkdir()
+    for command in ("conda-python-simple", "conda-python-distributed", "get-master"):
+        (directory / "bin" / command).symlink_to(f"../runscripts/{command}")
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("directory", "command"),
+    [
+        ("runscripts", "{0}"),
+        ("runscripts", "./{0}"),
+        ("runscripts", "bash {0}"),
+        ("bin", "./{0}"),
+        ("bin", "bash {0}"),
+        (".", "runscripts/{0}"),
+        (".", "bin/{0}"),
+        (".", "bash bin/{0}"),
+        (".", "PATH=$PWD/bin:$PATH {0}"),
+        (".", "PATH=$PWD/bin:$PATH bash {0}"),
+        (".", "PATH=bin:$PATH {0}"),
+        ("/", "{1}/bin/{0}"),
+    ],
+)
+def test_a_command_finds_its_files_however_it_is_called(
+    run, runscripts, tmp_path, either, directory, command
+):
+    tree = installed(runscripts, tmp_path / "install tree")
+    path = f"{tree}/runscripts:{PATH}" if command == "{0}" else PATH
+    call = command.replace("{1}", f"'{tree}'").format(either)
+    done = run("/bin/bash", "-c", f"{call} -c 'print(7)'", cwd=tree / directory, env={"PATH": path})
+    assert done == "7\n"
+
+
+def test_get_master_finds_its_files_through_a_link(run, runscripts, tmp_path):
+    tree = installed(runscripts, tmp_path / "tree")
+    assert run(str(tree / "bin" / "get-master"), "n[1-2]") == "n1\n"
+
+
+def test_modules_of_the_user_do_not_reach_the_launcher(run, home, step):
+    """With -I the final Python is clean, so that only the launcher could stumble."""
+    poison = home / "poison"
+    poison.mkdir()
+    for name in ("os", "sys", "stat", "posixpath", "world", "launch", "pytorch_launch", "site"):
+        (poison / f"{name}.py").write_text(f"raise SystemExit('poisoned {name}')")
+    env = {**step, "PYTHONPATH": str(poison), "PYTHONSTARTUP": str(poison / "os.py")}
+    arguments = ("-I", "-c", "print('clean')")
+    assert run("conda-python-distributed", *arguments, env=env, cwd=poison) == "clean\n"
+    assert run("get-master", "n[1-2]", env=env, cwd=poison) == "n1\n"
+
+
+# The world
+
+
+def test_a_task_of_a_step_becomes_a_rank(run, step):
+    env = json.loads(run("conda-python-distributed", "-c", SHOW_ENVIRONMENT, env=step))
+    assert {name: env[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK")} == {
+        "RANK": "3",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "1",
+        "GROUP_RANK": "1",
+    }
+    assert env["MASTER_ADDR"] == "nid001002"
+    for name in CACHE_VARIABLES:
+        assert Path(env[name]).is_dir()
+        assert f"/pytorch-{os.geteuid()}/7-nid001003/" in env[name]
+
+
+def test_a_dry_run_prints_exactly_what_python_would_see(run, step):
+    printed = dry_run(run, step)
+    without = json.loads(run("conda-python-simple", "-c", SHOW_ENVIRONMENT, env=step))
+    with_launcher = json.loads(run("conda-python-distributed", "-c", SHOW_ENVIRONMENT, env=step))
+    for env in (without, with_launcher):
+        env.pop("_")  # bash's own: the program it started
+    assert set(printed) == TORCH_VARIABLES | CACHE_VARIABLES
+    assert with_launcher == {**without, **printed}
+
+
+def test_a_dry_run_starts_nothing_and_creates_nothing(run, step, home):
+    run("conda-python-distributed", "--dry-run", "-c", "print('started')", env=step)
+    assert list((home.parent / "tmp").iterdir()) == []
+
+
+def test_what_the_user_exported_is_not_set_again(run, step):
+    mine = {"MASTER_PORT": "4000", "OMP_NUM_THREADS": "3", "TRITON_CACHE_DIR": "/mine"}
+    assert set(dry_run(run, {**step, **mine})) == (TORCH_VARIABLES | CACHE_VARIABLES) - set(mine)
+
+
+def test_a_worker_of_torchrun_only_gets_its_caches(run, step):
+    torchrun = {
+        "TORCHELASTIC_RUN_ID": "none",
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": "node7",
+        "MASTER_PORT": "40001",
+    }
+    assert set(dry_run(run, {**step, **torchrun})) == CACHE_VARIABLES
+
+
+def test_a_batch_script_without_srun_waits_for_nobody(run, batch_script):
+    printed = dry_run(run, batch_script)
+    assert (printed["WORLD_SIZE"], printed["MASTER_ADDR"]) == ("1", "127.0.0.1")
+    assert "/7-nid001001/" in printed["TRITON_CACHE_DIR"]
+
+
+def test_a_laptop_is_a_world_of_one(run):
+    printed = dry_run(run, {})
+    assert (printed["RANK"], printed["WORLD_SIZE"]) == ("0", "1")
+    assert f"/local-{os.uname().nodename}/" in printed["TRITON_CACHE_DIR"]
+    assert int(printed["OMP_NUM_THREADS"]) == len(os.sched_getaffinity(0))
+
+
+# What is said
+
+
+def test_one_line_tells_what_was_decided_if_asked(run_unchecked, step):
+    done = run_unchecked(
+        "conda-python-distributed", "-c", "", env={**step, "PYTORCH_LAUNCH_VERBOSE": "1"}
+    )
+    assert done.returncode == 0
+    assert done.stderr.startswith("nid001003: rank 3 of 4, local rank 1 of 2, node rank 1, ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("value", ["0", ""])
+def test_nothing_is_said_if_not_asked(run, step, value):
+    env = {**step, "PYTORCH_LAUNCH_VERBOSE": value}
+    assert run("conda-python-distributed", "-c", "", env=env) == ""
+
+
+def test_a_missing_script_is_one_line_of_the_first_rank_of_each_node(run_unchecked, step, home):
+    others = run_unchecked("conda-python-distributed", "-u", "trian.py", env=step)
+    assert (others.returncode, others.stdout, others.stderr) == (2, "", "")
+    step.update(SLURM_PROCID="2", SLURM_LOCALID="0")
+    first = run_unchecked("conda-python-distributed", "-u", "trian.py", env=step)
+    assert (first.returncode, first.stdout) == (2, "")
+    assert first.stderr.startswith(f"conda-python-distributed: no file trian.py in {home}: ")
+    assert "SINGULARITY_BIND" in first.stderr
+    assert first.stderr.count("\n") == 1
+
+
+def test_a_node_list_that_cannot_be_read_is_one_line_and_no_localhost(run_unchecked, step):
+    env = {**step, "SLURM_STEP_NODELIST": "nid[001002-"}
+    done = run_unchecked("conda-python-distributed", "--dry-run", env=env)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(
+        "conda-python-distributed: SLURM_STEP_NODELIST: node list 'nid[001002-' has "
+    )
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_warning_about_caches_comes_from_the_first_rank_of_a_node_only(run_unchecked, step):
+    step["TMPDIR"] = "/does/not/exist"
+    others = run_unchecked("conda-python-distributed", "--dry-run", env=step)
+    step.update(SLURM_PROCID="2", SLURM_LOCALID="0")
+    first = run_unchecked("conda-python-distributed", "--dry-run", env=step)
+    assert others.stderr == ""
+    assert first.stderr.startswith("conda-python-distributed: no caches in /does/not/exist: ")
+    assert first.returncode == others.returncode == 0
+
+
+@pytest.mark.parametrize("command", ["conda-python-distributed", "get-master"])
+def test_help_is_printed(run, command):
+    assert run(command, "--help").startswith(f"usage: {command} ")
+
+
+# get-master
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "host"),
+    [
+        (["r[1-2]n[01-04]"], {"SLURM_STEP_NODELIST": "other"}, "r1n01"),
+        ([], {"SLURM_STEP_NODELIST": "n[2-3]", "SLURM_JOB_NODELIST": "n[1-3]"}, "n2"),
+        ([], {"SLURM_JOB_NODELIST": "n[1-3]"}, "n1"),
+    ],
+)
+def test_get_master_prints_the_first_host(run, arguments, env, host):
+    assert run("get-master", *arguments, env=env) == f"{host}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["n[3-1]"], "backward range"), ([], "run inside a job"), (["n1", "n2"], "quotes")],
+)
+def test_get_master_fails_with_one_line(run_unchecked, arguments, said):
+    done = run_unchecked("get-master", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("get-master: ")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,110 @@
+"""The edge between a rank's environment and its Python, without the shell in front of it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+INTERPRETER = [sys.executable, "-I", "-S"]
+
+
+@pytest.fixture
+def launch(runscripts, tmp_path):
+    """Run the launcher with exactly the given environment, in an empty directory."""
+
+    def run(*arguments, env, options=()):
+        return subprocess.run(
+            [*INTERPRETER, *options, runscripts / "pytorch_launch" / "__main__.py", *arguments],
+            env={"TMPDIR": str(tmp_path), **env},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            timeout=60,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def directory_of(tmp_path):
+    """Make a directory for PATH with programs of the given names, each a shell script."""
+
+    def make(name, **programs):
+        directory = tmp_path / name
+        directory.mkdir()
+        for program, body in programs.items():
+            (directory / program).write_text(f"#!/bin/sh\n{body}\n")
+            (directory / program).chmod(0o755)
+        return str(directory)
+
+    return make
+
+
+def test_python_is_searched_on_path_and_python3_is_the_second_choice(launch, directory_of):
+    both = directory_of("both", python="echo python $*", python3="echo python3 $*")
+    only = directory_of("only", python3="echo python3 $*")
+    done = launch("distributed", "-c", "x", env={"PATH": f"/missing:{only}:{both}"})
+    assert done.stdout == "python -c x\n"
+    done = launch("distributed", "-c", "x", env={"PATH": f"/missing:{only}"})
+    assert done.stdout == "python3 -c x\n"
+
+
+def test_without_any_python_on_path_the_status_is_127_with_one_line(launch, directory_of):
+    done = launch("distributed", "-c", "x", env={"PATH": directory_of("empty")})
+    assert done.returncode == 127
+    assert done.stdout == ""
+    assert done.stderr == (
+        "conda-python-distributed: no python or python3 on PATH: "
+        "activate one with WITH_CONDA or WITH_VENV\n"
+    )
+
+
+def test_a_python_that_cannot_be_started_is_not_passed_over(launch, directory_of):
+    directory = directory_of("bin", python="", python3="echo wrong")
+    (Path(directory) / "python").chmod(0o644)
+    done = launch("distributed", "-c", "x", env={"PATH": directory})
+    assert done.returncode == 127
+    assert done.stderr == "conda-python-distributed: python cannot be started: Permission denied\n"
+
+
+def test_a_shell_script_in_place_of_python_ignores_no_signal(launch, directory_of):
+    directory = directory_of("bin", python='while read -r l; do echo "$l"; done </proc/self/status')
+    done = launch("distributed", "-c", "x", env={"PATH": directory})
+    ignored = next(line.split()[1] for line in done.stdout.splitlines() if line[:6] == "SigIgn")
+    assert int(ignored, 16) == 0
+
+
+def test_a_rank_has_little_to_import(launch, runscripts, step):
+    """Start-up time is paid by every rank, so what is imported is listed here one by one."""
+
+    def modules(stderr):
+        return {line.split("|")[-1].strip() for line in stderr.splitlines() if "|" in line}
+
+    bare = subprocess.run(
+        [*INTERPRETER, "-X", "importtime", "-c", ""], capture_output=True, text=True, check=True
+    )
+    done = launch("distributed", "--dry-run", env=step, options=("-X", "importtime"))
+    imported = modules(done.stderr) - modules(bare.stderr)
+    of_python = {name for name in imported if not name.startswith("pytorch_launch")}
+    assert of_python <= {"os", "stat", "_stat", "posixpath", "genericpath", "_collections_abc"}
+    assert {"pytorch_launch", "pytorch_launch.launch"} <= imported
+    assert not imported & {"pytorch_launch.report", "pytorch_launch.usage"}
+
+
+def test_nothing_is_written_or_looked_up_for_the_sake_of_a_dry_run(launch, step, tmp_path):
+    done = launch("distributed", "--dry-run", env=step)
+    assert done.returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_values_that_are_no_valid_text_survive(launch, directory_of, tmp_path):
+    directory = directory_of("bin", python='echo "$ODD $2"')
+    odd = os.fsdecode(b"\xff\xfe")
+    env = {"PATH": directory, "ODD": odd, "LC_ALL": "C.UTF-8", "TMPDIR": f"{tmp_path}/{odd}"}
+    done = launch("distributed", "-c", odd, env=env)
+    assert done.stdout == f"{odd} {odd}\n"
+    assert os.fsencode(f"no caches in {tmp_path}/{odd}: ") in os.fsencode(done.stderr)
