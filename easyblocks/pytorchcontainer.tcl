@@ -22,7 +22,7 @@ proc add_to_both {singularity apptainer separator ours} {
     foreach {from to} [list $singularity $apptainer $apptainer $singularity] {
         set note __PYTORCH_COPIED_TO_$to
         set copied [expr {[info exists env($note)] ? $env($note) : ""}]
-        if {![module-info mode unload]} {
+        if {[module-info mode] ni {remove unload}} {
             set copied [expr {$user($from) ne $user($to) ? $user($from) : ""}]
         }
         if {$copied ne ""} {

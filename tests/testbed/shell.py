@@ -19,9 +19,11 @@ def environment_code(layout):
     }
     if os.geteuid() == 0:
         exports["EASYBUILD_ALLOW_USE_AS_ROOT_AND_ACCEPT_CONSEQUENCES"] = 1
+    # Lmod drops duplicates from every path that a module extends: without any, unloading changes nothing
+    path = dict.fromkeys([str(layout.bin), *os.environ["PATH"].split(os.pathsep)])
+    exports["PATH"] = os.pathsep.join(path)
     lines = [f"export {name}={shlex.quote(str(value))}" for name, value in exports.items()]
     lines += [
-        f'case ":$PATH:" in *:{layout.bin}:*) ;; *) export PATH={layout.bin}:"$PATH" ;; esac',
         f". {shlex.quote(str(find_lmod()))}",
         f"module use {shlex.quote(str(layout.repository / 'modulefiles'))}",
         "module load pytorch-easybuild",

@@ -274,7 +274,7 @@ def test_a_dry_run_prints_exactly_what_python_would_see(run, step):
     without = json.loads(run("conda-python-simple", "-c", SHOW_ENVIRONMENT, env=step))
     with_launcher = json.loads(run("conda-python-distributed", "-c", SHOW_ENVIRONMENT, env=step))
     for env in (without, with_launcher):
-        env.pop("_")  # bash's own: the program it started
+        env.pop("_", None)  # bash's own: the program it started
     assert set(printed) == TORCH_VARIABLES | CACHE_VARIABLES
     assert with_launcher == {**without, **printed}
 

@@ -78,7 +78,7 @@ def test_a_shell_script_in_place_of_python_ignores_no_signal(launch, directory_o
     assert int(ignored, 16) == 0
 
 
-def test_a_rank_has_little_to_import(launch, runscripts, step):
+def test_a_rank_has_little_to_import(launch, step):
     """Start-up time is paid by every rank, so what is imported is listed here one by one."""
 
     def modules(stderr):
