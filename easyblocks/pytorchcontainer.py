@@ -22,6 +22,8 @@ RUNTIMES = ['singularity', 'apptainer']
 class EB_PyTorchContainer(EB_PyTorchModule):
     """Support for installing PyTorch as a container image with a module around it."""
 
+    LAUNCH = 'singularity exec {image} '
+
     @staticmethod
     def extra_options(extra_vars=None):
         """Easyconfig parameters of images."""
@@ -42,10 +44,6 @@ class EB_PyTorchContainer(EB_PyTorchModule):
     def image_name(self):
         """File name of the installed image."""
         return '%s-%s.sif' % (self.name, self.full_version())
-
-    def launch_prefix(self, image):
-        """Commands run inside the image."""
-        return 'singularity exec %s ' % image
 
     def configure_step(self):
         """Check for a container runtime and for exactly one image source."""
@@ -119,7 +117,7 @@ class EB_PyTorchContainer(EB_PyTorchModule):
     def commands(self):
         """On the host every command enters the image first."""
         names = list(super().commands()) + self.cfg['image_commands']
-        return {name: 'enter-image' for name in names}
+        return dict.fromkeys(names, 'enter-image')
 
     def make_module_extra(self, *args, **kwargs):
         """Add the image, what it sees of the host, and its search path."""

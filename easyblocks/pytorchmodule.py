@@ -15,13 +15,16 @@ import sys
 from easybuild.framework.easyblock import EasyBlock
 from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError, print_msg
-from easybuild.tools.config import source_paths
+from easybuild.tools.config import build_option, source_paths
 from easybuild.tools.filetools import change_dir, copy_dir, copy_file, mkdir, remove_dir, symlink
 from easybuild.tools.run import run_shell_cmd
 from easybuild.tools.utilities import shell_quote
 
 # The tree that this file belongs to: EasyBuild includes easyblocks through symbolic links.
 TREE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+
+# Its directories that go into every installation, and have variables of their own in the module.
+TREE_PARTS = ['runscripts', 'payload']
 
 # Oldest to newest glibc that wheels of the last years are tagged with (PEP 600).
 MANYLINUX = ['manylinux1', 'manylinux2010', 'manylinux2014'] + ['manylinux_2_%d' % minor for minor in range(5, 29)]
@@ -34,6 +37,9 @@ ALLREDUCE = ("import torch, torch.distributed as dist; dist.init_process_group('
 
 class EB_PyTorchModule(EasyBlock):
     """Shared base of the PyTorch easyblocks; a subclass provides the runtime."""
+
+    # What stands before a command to run it with this module's Python, with the place of the image.
+    LAUNCH = ''
 
     @staticmethod
     def extra_options(extra_vars=None):
@@ -54,20 +60,16 @@ class EB_PyTorchModule(EasyBlock):
         self.module_load_environment.PATH = ['bin']
         self.wheels = None
         if not self.cfg['usage']:
+            launch = self.LAUNCH.format(image='$SIF')
             self.cfg['usage'] = '\n'.join([
                 "module load %s/%s" % (self.name, self.full_version()),
-                "srun -N2 --ntasks-per-node=2 %sconda-python-distributed -u train.py" % self.launch_prefix('$SIF'),
-                "srun -N2 --ntasks-per-node=2 %sconda-python-distributed -u $PAYLOAD/mnist_ddp.py"
-                % self.launch_prefix('$SIF'),
+                "srun -N2 --ntasks-per-node=2 %sconda-python-distributed -u train.py" % launch,
+                "srun -N2 --ntasks-per-node=2 %sconda-python-distributed -u $PAYLOAD/mnist_ddp.py" % launch,
             ])
 
     def full_version(self):
         """Version with prefix and suffix, as in the module's name."""
         return self.cfg['versionprefix'] + self.version + self.cfg['versionsuffix']
-
-    def launch_prefix(self, image):
-        """What stands before a command to run it with this module's Python; ends with a space if not empty."""
-        raise NotImplementedError
 
     def source_with_extension(self, extension):
         """Path of the one source with this file name extension, or None."""
@@ -77,11 +79,11 @@ class EB_PyTorchModule(EasyBlock):
                                  os.path.basename(self.cfg.path), len(found), extension, ', '.join(found))
         return found[0] if found else None
 
-    def fetch_step(self, *args, **kwargs):
-        """Fetch sources, and the wheels of the requirements lock, so that all later steps work offline."""
-        super().fetch_step(*args, **kwargs)
+    def checksum_step(self):
+        """Verify the sources, then fetch the wheels that the lock among them names: all later steps work offline."""
+        super().checksum_step()
         self.wheels = os.path.join(source_paths()[0], 'p', self.name, 'wheels')
-        if not self.dry_run and self.lock:
+        if self.lock and not self.dry_run and not build_option('module_only'):
             self.fetch_wheels()
 
     @property
@@ -137,7 +139,7 @@ class EB_PyTorchModule(EasyBlock):
 
     def install_tree(self):
         """Install runscripts, payload, cluster profile, and the commands in bin/."""
-        for part in ('runscripts', 'payload'):
+        for part in TREE_PARTS:
             copy_dir(os.path.join(TREE, part), os.path.join(self.installdir, part),
                      ignore=lambda _, names: [name for name in names if name == '__pycache__'])
         profile = os.path.join('cluster', self.cfg['cluster'])
@@ -169,9 +171,10 @@ class EB_PyTorchModule(EasyBlock):
     def make_module_extra(self, *args, **kwargs):
         """Write the interface that both runtimes share; a user's own values come back on unload."""
         txt = super().make_module_extra(*args, **kwargs)
-        suffix = self.name.upper()
-        for variable, path in [('CONTAINERROOT', ''), ('RUNSCRIPTS', 'runscripts'), ('RUNSCRIPTS' + suffix, 'runscripts'),
-                               ('PAYLOAD', 'payload'), ('PAYLOAD' + suffix, 'payload')]:
+        directories = {'CONTAINERROOT': ''}
+        for part in TREE_PARTS:
+            directories.update({part.upper(): part, part.upper() + self.name.upper(): part})
+        for variable, path in directories.items():
             txt += self.module_generator.set_environment(variable, {'value': path, 'pushenv': True}, relpath=True)
         for variable, value in self.activation().items():
             txt += self.module_generator.set_environment(variable, {'value': value, 'pushenv': True})
@@ -189,15 +192,15 @@ class EB_PyTorchModule(EasyBlock):
 
     def sanity_check_step(self, custom_paths=None, custom_commands=None, **kwargs):
         """Run torch: import it, reduce over a world of one through the runscript, and start the payload."""
-        prefix = self.launch_prefix('"$SIF"')
+        launch = self.LAUNCH.format(image='"$SIF"')
         paths = {
             'files': ['runscripts/conda-python-distributed', 'payload/mnist_ddp.py'] + (custom_paths or []),
             'dirs': ['bin', 'modulefiles/cluster'],
         }
         version = "import torch; found = torch.__version__.split('+')[0]; assert found == '%s', found" % self.version
         commands = [
-            prefix + 'conda-python-simple -c "%s"' % version,
-            prefix + 'conda-python-distributed -c "%s"' % ALLREDUCE,
-            prefix + 'conda-python-simple "$PAYLOAD"/mnist_ddp.py --help',
+            launch + 'conda-python-simple -c "%s"' % version,
+            launch + 'conda-python-distributed -c "%s"' % ALLREDUCE,
+            launch + 'conda-python-simple "$PAYLOAD"/mnist_ddp.py --help',
         ] + (custom_commands or [])
         super().sanity_check_step(custom_paths=paths, custom_commands=commands, **kwargs)

@@ -21,10 +21,6 @@ class EB_PyTorchVenv(EB_PyTorchModule):
         super().__init__(*args, **kwargs)
         self.module_load_environment.PATH = ['bin', 'venv/bin']
 
-    def launch_prefix(self, image):
-        """Commands run on the host as they are."""
-        return ''
-
     def configure_step(self):
         """Check for the Python that the wheels are locked for."""
         if not self.lock:

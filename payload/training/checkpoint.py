@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import secrets
 import tempfile
@@ -36,10 +37,12 @@ def save_model(state: Mapping[str, torch.Tensor], path: Path) -> None:
     A reader of ``path`` sees the old file or the new one, never a part. On a failure the old
     file stays, nothing else is left behind, and TrainingError is raised.
     """
+    content = io.BytesIO()  # on a full disk torch.save itself hides the reason: "unexpected pos"
+    torch.save({name: tensor.cpu() for name, tensor in state.items()}, content)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with temporary.open("xb") as file:
-            torch.save({name: tensor.cpu() for name, tensor in state.items()}, file)
+            file.write(content.getbuffer())
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

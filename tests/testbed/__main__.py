@@ -1,10 +1,11 @@
-"""Usage: python3 tests/testbed up|status|env|stop|down
+"""Usage: python3 tests/testbed up|status|env|stop|down|tools
 
 up      install what is missing, start the cluster; again: nothing to do
 status  say whether it is up, and with which nodes (status 1 when it is down)
 env     print shell code for `eval` that gives module, eb, srun, singularity
 stop    end the cluster's processes and delete its files; what was installed stays
 down    stop, and delete the whole testbed directory
+tools   install what ./run-tests needs, without starting the cluster
 
 The directory is $PYTORCH_TESTBED, else .testbed in this checkout.
 """
@@ -16,7 +17,7 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 from testbed import shell, slurm  # noqa: E402
 from testbed.layout import Layout, TestbedError  # noqa: E402
-from testbed.lifecycle import down, up  # noqa: E402
+from testbed.lifecycle import down, provide_tools, up  # noqa: E402
 
 
 def main(arguments):
@@ -30,6 +31,8 @@ def main(arguments):
                 print(f"No containers here: {obstacle}", file=sys.stderr)
         elif verb == "down":
             down(layout)
+        elif verb == "tools":
+            provide_tools(layout)
         elif verb == "stop":
             layout.require_claim()
             slurm.stop(layout)

@@ -68,9 +68,7 @@ def install_runtime(layout):
         return find_command("apptainer")
     missing = missing_packages(CONTAINER_PACKAGES)
     if missing:
-        raise TestbedError(
-            f"Unpacking Apptainer needs {', '.join(missing)}; ask an administrator for them."
-        )
+        raise TestbedError(f"Unpacking Apptainer needs {', '.join(missing)}; ask an administrator for them.")
     with step("unpacking Apptainer from Debian's unstable release"):
         unpack_runtime(layout)
     return unpacked
@@ -105,9 +103,7 @@ def unpack_runtime(layout):
     if lacks_capability():
         configuration = usr / "etc" / "apptainer" / "apptainer.conf"
         text = configuration.read_text()
-        configuration.write_text(
-            text.replace("root default capabilities = full", "root default capabilities = no")
-        )
+        configuration.write_text(text.replace("root default capabilities = full", "root default capabilities = no"))
     new.rename(layout.apptainer)
     shutil.rmtree(layout.root / "apt")
 
@@ -136,9 +132,7 @@ def download_packages(directory):
 
 def unstable_source():
     """The machine's own Debian archive as an apt source, with the suite replaced by `sid`."""
-    release = dict(
-        line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line
-    )
+    release = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
     suites = {release.get("VERSION_CODENAME", ""), "stable", "oldstable"}
     targets = run(["apt-get", "indextargets", "--format",
                    "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"])  # fmt: skip
@@ -154,9 +148,7 @@ def unstable_source():
 def lacks_capability():
     """Whether root here has fewer capabilities than the kernel knows, as in some virtual machines."""
     permitted = next(
-        line.split()[1]
-        for line in Path("/proc/self/status").read_text().splitlines()
-        if line.startswith("CapPrm:")
+        line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapPrm:")
     )
     last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
     return int(permitted, 16) != (1 << (last + 1)) - 1

@@ -41,6 +41,7 @@ class Layout:
         self.bin = self.root / "bin"
         self.apptainer = self.root / "apptainer"
         self.eb_venv = self.root / "eb-venv"
+        self.test_venv = self.root / "test-venv"
         self.easybuild = self.root / "easybuild"
         self.modules = self.easybuild / "modules" / "all"
 
@@ -68,8 +69,7 @@ class Layout:
             )
         if self.root.is_dir() and not self.marker.exists() and any(self.root.iterdir()):
             raise TestbedError(
-                f"{self.root} has files and is no testbed; "
-                f"set {ROOT_VARIABLE} to an empty or new directory."
+                f"{self.root} has files and is no testbed; set {ROOT_VARIABLE} to an empty or new directory."
             )
         self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
         self.marker.touch()
@@ -85,7 +85,7 @@ class Layout:
         self.require_claim()
         for directory, _, _ in os.walk(self.root):
             # EasyBuild and mmdebstrap leave directories that their own owner may not write.
-            os.chmod(directory, 0o700)
+            Path(directory).chmod(0o700)
         shutil.rmtree(self.root)
 
     def link_command(self, name, target):

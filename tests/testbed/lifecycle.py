@@ -1,6 +1,6 @@
 """Brings a whole testbed up and takes it down again; called by ``demo``, the tests, and __main__."""
 
-from testbed import apptainer, easybuild_venv, packages, slurm
+from testbed import apptainer, environments, packages, slurm
 from testbed.layout import TestbedError
 
 
@@ -18,8 +18,9 @@ def up(layout):
         With what to do, if the cluster cannot be had.
     """
     layout.claim()
-    packages.install_missing(layout)
-    easybuild_venv.provide(layout)
+    packages.install_venv(layout)
+    packages.install_cluster(layout)
+    environments.provide_easybuild(layout)
     try:
         apptainer.provide(layout)
         obstacle = None
@@ -27,6 +28,13 @@ def up(layout):
         obstacle = str(error)
     slurm.start(layout)
     return obstacle
+
+
+def provide_tools(layout):
+    """Install what the unit tests need: an environment for the test runner."""
+    layout.claim()
+    packages.install_venv(layout)
+    environments.provide_test_tools(layout)
 
 
 def down(layout):

@@ -65,31 +65,29 @@ def privilege():
     return None
 
 
-def install_missing(layout):
-    """Install what is missing, or raise TestbedError with the one command that does it.
-
-    Returns
-    -------
-    list of str
-        The packages for containers that are still missing; the cluster's own are all there.
-    """
-    wanted = missing_packages(CLUSTER_PACKAGES)
-    if not find_lmod():
-        wanted.append("lmod")
+def install_venv(layout):
+    """Install Python's venv module where the distribution splits it off."""
     if not venv_works():
-        wanted.append("python3-venv")
+        install(layout, ["python3-venv"])
+
+
+def install_cluster(layout):
+    """Install what is missing for a cluster, and for containers as far as this user can."""
+    wanted = missing_packages(CLUSTER_PACKAGES) + ([] if find_lmod() else ["lmod"])
     optional = missing_packages(CONTAINER_PACKAGES)
+    if wanted or (optional and privilege() is not None):
+        install(layout, wanted + optional)
+
+
+def install(layout, packages):
+    """Install packages, or raise TestbedError with the one command that an administrator runs."""
     prefix = privilege()
     if prefix is None:
-        if wanted:
-            raise TestbedError(
-                f"The testbed needs packages that only an administrator can install: "
-                f"`apt-get install {' '.join(wanted + optional)}` (or their like), then try again."
-            )
-        return optional
-    if wanted or optional:
-        apt_install(layout, prefix, wanted + optional)
-    return []
+        raise TestbedError(
+            "Packages are missing that only an administrator can install: "
+            f"`apt-get install {' '.join(packages)}` (or their like); then try again."
+        )
+    apt_install(layout, prefix, packages)
 
 
 def apt_install(layout, prefix, packages):

@@ -64,7 +64,6 @@ def run(command, *, log=None, advice="", **options):
         tail = "\n    ".join(result.stdout.strip().splitlines()[-8:])
         kept = f" The whole output is in {log}." if log else ""
         raise TestbedError(
-            f"`{' '.join(map(str, command[:4]))} ...` ended with status {result.returncode}. "
-            f"{advice}{kept}\n    {tail}"
+            f"`{' '.join(map(str, command[:4]))} ...` ended with status {result.returncode}. {advice}{kept}\n    {tail}"
         )
     return result.stdout

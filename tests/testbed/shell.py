@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from pathlib import Path
 
 from testbed.packages import find_lmod
 
@@ -36,6 +37,6 @@ def source_path(layout):
     own = [str(layout.easybuild / "sources")]
     given = [os.environ.get("EASYBUILD_SOURCEPATH", ""), str(layout.repository.parent / "shared" / "mnist")]
     for path in os.pathsep.join(given).split(os.pathsep):
-        if path and path not in own and os.path.isdir(path):
+        if path and path not in own and Path(path).is_dir():
             own.append(path)
     return own

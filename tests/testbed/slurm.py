@@ -62,9 +62,7 @@ def responding(layout):
     if not layout.slurm_conf.exists() or not running(layout, daemons=("slurmctld",)):
         return False
     states = query(layout, ["sinfo", "--noheader", "--Node", "--format", "%T"]).split()
-    return len(states) == len(NODES) and all(
-        state in ("idle", "mixed", "allocated", "completing") for state in states
-    )
+    return len(states) == len(NODES) and all(state in ("idle", "mixed", "allocated", "completing") for state in states)
 
 
 def query(layout, command):
@@ -136,8 +134,8 @@ def port_is_free(port):
 def start_munge(layout):
     """Start a munge daemon with a key and a socket of this testbed's own."""
     key, runtime, logs = layout.cluster / "etc" / "munge.key", layout.cluster / "run", layout.logs
-    with open(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(os.urandom(128))
+    key.touch(mode=0o600, exist_ok=False)
+    key.write_bytes(os.urandom(128))
     # --force: munge distrusts group-writable parents; this socket serves one throw-away cluster.
     run([find_command("munged"), "--force", f"--key-file={key}", f"--socket={runtime}/munge.sock",
          f"--pid-file={runtime}/munged.pid", f"--log-file={logs}/munged.log",
@@ -158,7 +156,7 @@ def start_node(layout, name):
         command = [slurmd, "-D", "-f", conf, "-N", name]
         require_resolvable(name)
     environment = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
-    with open(layout.logs / f"{name}.out", "wb") as output:
+    with (layout.logs / f"{name}.out").open("wb") as output:
         subprocess.Popen(
             [str(word) for word in command],
             stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, cwd="/",
@@ -182,9 +180,7 @@ def wait_until_ready(layout):
     deadline = time.monotonic() + START_SECONDS
     while not responding(layout):
         if time.monotonic() > deadline:
-            raise TestbedError(
-                f"The Slurm cluster was not up after {START_SECONDS} s; its logs are in {layout.logs}."
-            )
+            raise TestbedError(f"The Slurm cluster was not up after {START_SECONDS} s; its logs are in {layout.logs}.")
         time.sleep(0.1)
 
 
@@ -202,9 +198,7 @@ def running(layout, daemons=DAEMONS):
             continue
         conf = b"SLURM_CONF=" + own + b"/etc/slurm.conf"
         name = Path(os.fsdecode(arguments[0].split(b":")[0])).name.split("-")[0]
-        is_daemon = name in daemons and (
-            any(own + b"/" in argument for argument in arguments) or conf in environment
-        )
+        is_daemon = name in daemons and (any(own + b"/" in argument for argument in arguments) or conf in environment)
         is_task = daemons is DAEMONS and conf in environment and any(
             variable.startswith(b"SLURMD_NODENAME=") for variable in environment
         )  # fmt: skip

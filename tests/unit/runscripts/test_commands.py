@@ -94,9 +94,7 @@ def dry_run(run, env):
     ["print('two  spaces')", 'print("$HOME `id` \\"quoted\\" * \\\\")', "print('a\\nb')", ""],
 )
 def test_code_reaches_python_letter_by_letter(run, either, code):
-    expected = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    expected = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run(either, "-c", code) == expected.stdout
 
 
@@ -199,9 +197,7 @@ def test_no_python_at_all_is_status_127_and_one_line(run_unchecked, either, home
 
 def installed(runscripts, directory):
     """An install tree as a module has it: `runscripts/`, and links to its commands in `bin/`."""
-    shutil.copytree(
-        runscripts, directory / "runscripts", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    shutil.copytree(runscripts, directory / "runscripts", ignore=shutil.ignore_patterns("__pycache__"))
     (directory / "bin").mkdir()
     for command in ("conda-python-simple", "conda-python-distributed", "get-master"):
         (directory / "bin" / command).symlink_to(f"../runscripts/{command}")
@@ -225,9 +221,7 @@ def installed(runscripts, directory):
         ("/", "{1}/bin/{0}"),
     ],
 )
-def test_a_command_finds_its_files_however_it_is_called(
-    run, runscripts, tmp_path, either, directory, command
-):
+def test_a_command_finds_its_files_however_it_is_called(run, runscripts, tmp_path, either, directory, command):
     tree = installed(runscripts, tmp_path / "install tree")
     path = f"{tree}/runscripts:{PATH}" if command == "{0}" else PATH
     call = command.replace("{1}", f"'{tree}'").format(either)
@@ -320,9 +314,7 @@ def test_a_laptop_is_a_world_of_one(run):
 
 
 def test_one_line_tells_what_was_decided_if_asked(run_unchecked, step):
-    done = run_unchecked(
-        "conda-python-distributed", "-c", "", env={**step, "PYTORCH_LAUNCH_VERBOSE": "1"}
-    )
+    done = run_unchecked("conda-python-distributed", "-c", "", env={**step, "PYTORCH_LAUNCH_VERBOSE": "1"})
     assert done.returncode == 0
     assert done.stderr.startswith("nid001003: rank 3 of 4, local rank 1 of 2, node rank 1, ")
     assert done.stderr.count("\n") == 1
@@ -349,9 +341,7 @@ def test_a_node_list_that_cannot_be_read_is_one_line_and_no_localhost(run_unchec
     env = {**step, "SLURM_STEP_NODELIST": "nid[001002-"}
     done = run_unchecked("conda-python-distributed", "--dry-run", env=env)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(
-        "conda-python-distributed: SLURM_STEP_NODELIST: node list 'nid[001002-' has "
-    )
+    assert done.stderr.startswith("conda-python-distributed: SLURM_STEP_NODELIST: node list 'nid[001002-' has ")
     assert done.stderr.count("\n") == 1
 
 

@@ -42,11 +42,7 @@ def random_name(choose):
                 width = choose.randint(1, 5)
                 low = choose.randint(0, 120)
                 high = low + choose.randint(0, 9)
-                ranges.append(
-                    f"{low:0{width}}-{high:0{width}}"
-                    if choose.random() < 0.5
-                    else f"{low:0{width}}"
-                )
+                ranges.append(f"{low:0{width}}-{high:0{width}}" if choose.random() < 0.5 else f"{low:0{width}}")
             parts.append(f"[{','.join(ranges)}]")
     return "".join(parts)
 

@@ -22,9 +22,7 @@ SPECIAL_STEPS = range(4294967290, 4294967296)
 def test_every_rank_computes_the_same_place(step):
     places = []
     for rank in range(4):
-        step.update(
-            SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank % 2), SLURM_NODEID=str(rank // 2)
-        )
+        step.update(SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank % 2), SLURM_NODEID=str(rank // 2))
         places.append(rendezvous({}, discover(step, "vm"), pid=1000 + rank))
     assert places == [{"MASTER_ADDR": "nid001002", "MASTER_PORT": str(step_port(7, 0))}] * 4
 
@@ -45,9 +43,7 @@ def test_steps_of_neighbouring_jobs_never_share_a_port():
 
 def test_the_guarantee_covers_jobs_200_and_steps_60_apart_wherever_they_start():
     for start in range(0, SPAN, 97):
-        ports = {
-            step_port(start + job, 1000 + step) for job in (0, 1, 199, 200) for step in (0, 60)
-        }
+        ports = {step_port(start + job, 1000 + step) for job in (0, 1, 199, 200) for step in (0, 60)}
         assert len(ports) == 8
 
 

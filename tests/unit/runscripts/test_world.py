@@ -103,9 +103,7 @@ def test_a_step_number_alone_makes_no_step(batch_script, step, mark):
     assert discover(batch_script, "vm").size == 1
 
 
-@pytest.mark.parametrize(
-    "lost", ["SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", ("SLURM_STEP_ID", "SLURM_STEPID")]
-)
+@pytest.mark.parametrize("lost", ["SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", ("SLURM_STEP_ID", "SLURM_STEPID")])
 def test_a_rank_that_lost_its_step_does_not_train_alone(step, lost):
     for name in [lost] if isinstance(lost, str) else lost:
         del step[name]
@@ -129,8 +127,7 @@ def test_torchrun_comes_before_the_step_it_runs_in(torchrun, step):
     world = discover({**step, **torchrun}, "vm")
     assert world.exported
     assert world.variables() == {
-        name: torchrun[name]
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+        name: torchrun[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
     }
     assert (world.first_host, world.job, world.source) == ("node7", 7, "torchrun run none")
 

@@ -1,0 +1,1 @@
+"""Side-by-side measurements of what this tree promises; `benchmarks/run` is the command."""

@@ -1,0 +1,141 @@
+"""A user's line on the cluster: the world that comes up, and what comes back from it."""
+
+import re
+
+import pytest
+
+pytestmark = pytest.mark.testbed
+
+#: Prints what one rank was given, and what a collective over all ranks sees.
+PROBE = """
+import os, socket, torch, torch.distributed as dist
+dist.init_process_group('gloo')
+total = torch.ones(1)
+dist.all_reduce(total)
+names = ['RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'GROUP_RANK', 'MASTER_ADDR', 'MASTER_PORT']
+print(socket.gethostname(), int(total), *[os.environ[name] for name in names])
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def probe(testbed):
+    """The probe as a file in a directory that ranks on the host and in the image both see."""
+    directory = testbed.layout.root / "work"
+    directory.mkdir(exist_ok=True)
+    (directory / "probe.py").write_text(PROBE)
+    return directory
+
+
+def test_four_ranks_on_two_nodes_form_one_world(testbed, module, enter, probe):
+    output = testbed.run(
+        f"module load {module}\nsrun -N2 --ntasks-per-node=2 {enter}conda-python-distributed -u probe.py", cwd=probe
+    )
+    ranks = sorted(line.split() for line in output.splitlines() if line)
+    assert [rank[:7] for rank in ranks] == [
+        ["nid001001", "4", "0", "4", "0", "2", "0"],
+        ["nid001001", "4", "1", "4", "1", "2", "0"],
+        ["nid001002", "4", "2", "4", "0", "2", "1"],
+        ["nid001002", "4", "3", "4", "1", "2", "1"],
+    ]
+    assert {rank[7] for rank in ranks} == {"nid001001"}
+    assert len({rank[8] for rank in ranks}) == 1
+
+
+def test_the_hosts_own_command_enters_the_image_by_itself(testbed, container, probe):
+    output = testbed.run(f"module load {container}\nsrun -N1 -n2 conda-python-distributed probe.py", cwd=probe)
+    assert [line.split()[1] for line in output.splitlines()] == ["2", "2"]
+
+
+def test_the_master_is_the_first_node_of_the_step_not_of_the_job(testbed, venv, probe):
+    output = testbed.run(
+        f"module load {venv}\nsalloc --quiet -N3 srun -N2 -n2 -w nid001002,nid001003 conda-python-distributed probe.py",
+        cwd=probe,
+    )
+    assert {line.split()[7] for line in output.splitlines()} == {"nid001002"}
+
+
+def test_two_jobs_on_one_node_both_finish_with_worlds_of_their_own(testbed, module, enter, probe):
+    output = testbed.run(
+        f"""module load {module}
+for job in 1 2; do srun -N1 -n2 -w nid001001 {enter}conda-python-distributed probe.py & pids="${{pids:-}} $!"; done
+for pid in $pids; do wait $pid; done""",
+        cwd=probe,
+    )
+    ranks = [line.split() for line in output.splitlines()]
+    assert [rank[1] for rank in ranks] == ["2"] * 4
+    assert len({rank[8] for rank in ranks}) == 2
+
+
+def test_two_steps_of_one_job_both_finish_with_worlds_of_their_own(testbed, venv, probe):
+    output = testbed.run(
+        f"""module load {venv}
+salloc --quiet -N1 -n2 bash -c '
+srun --overlap -n2 conda-python-distributed probe.py & first=$!
+srun --overlap -n2 conda-python-distributed probe.py & second=$!
+wait $first && wait $second'""",
+        cwd=probe,
+    )
+    ranks = [line.split() for line in output.splitlines()]
+    assert [rank[1] for rank in ranks] == ["2"] * 4
+    assert len({rank[8] for rank in ranks}) == 2
+
+
+def test_ports_that_slurm_reserved_for_the_step_are_used(testbed, venv):
+    output = testbed.run(
+        f"module load {venv}\n"
+        "srun -n2 --resv-ports=1 bash -c 'conda-python-distributed --dry-run; env' | sort -u | "
+        "grep -E '^(MASTER_PORT|SLURM_STEP_RESV_PORTS)='"
+    )
+    values = dict(line.split("=") for line in output.splitlines())
+    assert values["MASTER_PORT"] == values["SLURM_STEP_RESV_PORTS"].split("-")[0]
+
+
+def test_a_batch_script_without_srun_is_a_world_of_one(testbed, venv, probe):
+    script = probe / "job.sh"
+    script.write_text("#!/bin/bash\nconda-python-distributed probe.py\n")
+    testbed.run(f"module load {venv}\nsbatch --quiet --wait -N2 -n4 -o job.out job.sh", cwd=probe)
+    assert (probe / "job.out").read_text().split()[1:4] == ["1", "0", "1"]
+
+
+def test_pythons_own_options_and_arguments_arrive_unchanged(testbed, module, enter):
+    code = "import sys; print(sys.argv[1:], sys.stdout.write_through)"
+    output = testbed.run(
+        f"""module load {module}
+srun -n1 {enter}conda-python-distributed -u -c "{code}" --lr 0.1 'two words' '$HOME' ''
+srun -n1 {enter}conda-python-distributed -m json.tool --help"""
+    )
+    assert output.splitlines()[0] == "['--lr', '0.1', 'two words', '$HOME', ''] True"
+    assert "usage: python" in output
+
+
+def test_pythons_exit_status_is_the_steps(testbed, module, enter):
+    result = testbed.run_unchecked(
+        f"module load {module}\nsrun -n2 {enter}conda-python-distributed -c 'raise SystemExit(7)'"
+    )
+    assert result.returncode == 7
+
+
+def test_verbose_says_in_one_line_per_rank_what_was_decided(testbed, module, enter):
+    result = testbed.run_unchecked(
+        f"module load {module}\nexport PYTORCH_LAUNCH_VERBOSE=1\nsrun -N2 -n2 {enter}conda-python-distributed -c pass"
+    )
+    lines = sorted(line for line in result.stderr.splitlines() if "rank" in line)
+    assert len(lines) == 2
+    for rank, line in enumerate(lines):
+        assert re.search(rf"nid00100{rank + 1}.*rank {rank} of 2.*nid001001:\d+", line)
+
+
+def test_what_the_host_exports_does_not_change_which_torch_is_imported(testbed, module, enter, tmp_path):
+    (tmp_path / "lib/python3.11/site-packages").mkdir(parents=True)
+    for directory in (tmp_path, tmp_path / "lib/python3.11/site-packages"):
+        (directory / "torch.py").write_text("raise SystemExit('the wrong torch')\n")
+    local = tmp_path / ".local" / "lib/python3.11/site-packages"
+    local.mkdir(parents=True)
+    (local / "torch.py").write_text("raise SystemExit('the wrong torch')\n")
+    output = testbed.run(
+        f"""export HOME={tmp_path}
+module load {module}
+srun -n1 {enter}conda-python-distributed -c 'import torch; print(torch.__version__)'"""
+    )
+    assert output.startswith("2.13.0")

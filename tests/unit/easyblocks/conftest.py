@@ -1,0 +1,64 @@
+"""Sets EasyBuild up for this tree in a throw-away prefix, for the tests of easyblocks and recipes."""
+
+import os
+import shutil
+
+import pytest
+from easybuild.framework.easyconfig.easyconfig import EasyConfig, get_easyblock_class
+from easybuild.tools.options import set_up_configuration
+from recipes import RECIPES, TREE
+from testbed.packages import find_lmod
+
+
+@pytest.fixture
+def lmod(monkeypatch):
+    """Lmod in the environment, the way its own initialisation leaves it."""
+    profile = find_lmod()
+    if profile is None:
+        pytest.skip("Lmod is not installed: ./run-tests without --fast installs it")
+    monkeypatch.setenv("LMOD_CMD", str(profile.parents[1] / "libexec" / "lmod"))
+
+
+@pytest.fixture(params=["Lua", "Tcl"])
+def prefix(request, tmp_path, monkeypatch, lmod):
+    """An EasyBuild prefix configured for this tree's easyblocks, once for each module syntax."""
+    for name in [name for name in os.environ if name.startswith("EASYBUILD_")]:
+        monkeypatch.delenv(name)
+    arguments = [
+        f"--prefix={tmp_path}",
+        f"--include-easyblocks={TREE}/easyblocks/*.py",
+        f"--robot-paths={TREE}/easyconfigs",
+        "--modules-tool=Lmod",
+        f"--tmpdir={tmp_path}",
+        f"--module-syntax={request.param}",
+        "--allow-use-as-root-and-accept-consequences",
+    ]
+    set_up_configuration(args=arguments, silent=True, reconfigure=True)
+    return tmp_path
+
+
+@pytest.fixture
+def easyblock(prefix):
+    """A function that makes the easyblock instance of a recipe, named by file or given as text."""
+
+    def make(recipe):
+        easyconfig = EasyConfig(str(recipe))
+        return get_easyblock_class(easyconfig["easyblock"])(easyconfig)
+
+    return make
+
+
+@pytest.fixture
+def edited(tmp_path):
+    """A function that copies a recipe with its data files and replaces text in it."""
+
+    def edit(name, old, new):
+        source = next(recipe for recipe in RECIPES if recipe.name == name)
+        directory = tmp_path / "edited"
+        shutil.copytree(source.parent, directory)
+        text = source.read_text()
+        assert old in text
+        (directory / name).write_text(text.replace(old, new))
+        return directory / name
+
+    return edit

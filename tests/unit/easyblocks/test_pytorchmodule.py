@@ -1,0 +1,142 @@
+"""The easyblocks in the manner of EasyBuild's own tests: constructors, options, generated modules."""
+
+import re
+from pathlib import Path
+
+import pytest
+from easybuild.framework.easyconfig.default import CUSTOM
+from easybuild.framework.easyconfig.easyconfig import get_easyblock_class
+from easybuild.tools.build_log import EasyBuildError
+from recipes import RECIPES, TREE
+
+CONTAINER = "PyTorch-2.13.0-cpu-singularity.eb"
+VENV = "PyTorch-2.13.0-cpu-venv.eb"
+
+
+def recipe(name):
+    return next(path for path in RECIPES if path.name == name)
+
+
+def module_text(app):
+    """The module file as EasyBuild would write it, without the sections that need an installation."""
+    app.src = []
+    app.make_installdir()
+    app.module_generator.start_module_creation()
+    return app.module_generator.get_description() + app.make_module_extra()
+
+
+@pytest.mark.parametrize("name", ["EB_PyTorchModule", "EB_PyTorchContainer", "EB_PyTorchVenv"])
+def test_every_custom_parameter_has_a_default_a_help_text_and_its_category(prefix, name):
+    options = get_easyblock_class(name).extra_options()
+    for parameter, (_, text, category) in options.items():
+        assert re.fullmatch(r"[a-z_]+", parameter)
+        assert len(text) > 10
+        assert category == CUSTOM
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
+def test_a_recipe_makes_an_instance_of_its_easyblock(easyblock, path):
+    app = easyblock(path)
+    assert app.name + "-" + app.version in path.name
+
+
+@pytest.mark.parametrize("name", [CONTAINER, VENV])
+def test_the_module_has_no_none_in_it_and_the_variables_of_the_interface(easyblock, name):
+    text = module_text(easyblock(recipe(name)))
+    assert "None" not in text
+    for variable in ("EBROOTPYTORCH", "CONTAINERROOT", "RUNSCRIPTS", "RUNSCRIPTSPYTORCH", "PAYLOAD",
+                     "PAYLOADPYTORCH", "WITH_CONDA", "WITH_VENV", "PYTHONUSERBASE"):  # fmt: skip
+        assert re.search(rf"(set|push)env\W+{variable}\W", text), variable
+
+
+def test_only_the_container_module_speaks_of_images(easyblock):
+    assert "SINGULARITY_BIND" in module_text(easyblock(recipe(CONTAINER)))
+    assert "SINGULARITY" not in module_text(easyblock(recipe(VENV)))
+
+
+def test_a_cuda_image_lets_a_plain_exec_see_the_gpus(easyblock, edited):
+    plain = module_text(easyblock(recipe(CONTAINER)))
+    cuda = module_text(easyblock(edited(CONTAINER, "cluster = 'local'", "cluster = 'local'\ngpu = 'cuda'")))
+    assert "_NV" not in plain
+    assert "SINGULARITY_NV" in cuda
+    assert "APPTAINER_NV" in cuda
+
+
+@pytest.mark.parametrize(("name", "enters"), [(CONTAINER, "singularity exec $SIF "), (VENV, "")])
+def test_help_shows_the_three_lines_a_user_copies(easyblock, name, enters):
+    text = module_text(easyblock(recipe(name)))
+    module = name[: -len(".eb")].replace("-", "/", 1)
+    lines = [f"module load {module}",
+             f"srun -N2 --ntasks-per-node=2 {enters}conda-python-distributed -u train.py",
+             f"srun -N2 --ntasks-per-node=2 {enters}conda-python-distributed -u $PAYLOAD/mnist_ddp.py"]  # fmt: skip
+    assert "\n".join(lines) in text
+
+
+def test_compiler_and_linker_paths_stay_out_of_the_module(easyblock):
+    for name in (CONTAINER, VENV):
+        assert easyblock(recipe(name)).module_load_environment.vars == ["PATH"]
+
+
+def test_a_container_without_an_image_source_is_refused(easyblock, edited, monkeypatch):
+    monkeypatch.setattr("easybuild.easyblocks.pytorchcontainer.which", lambda _: "/bin/true")
+    app = easyblock(edited(CONTAINER, "debian_release", "# debian_release"))
+    app.src = []
+    with pytest.raises(EasyBuildError, match=r"must name one image source .*found: none"):
+        app.configure_step()
+
+
+def test_two_image_sources_are_refused(easyblock, monkeypatch):
+    monkeypatch.setattr("easybuild.easyblocks.pytorchcontainer.which", lambda _: "/bin/true")
+    app = easyblock(recipe(CONTAINER))
+    app.src = [{"name": name, "path": "/" + name} for name in ("a.sif", "b.def")]
+    with pytest.raises(EasyBuildError, match=r"found: \.sif, \.def"):
+        app.configure_step()
+
+
+def test_without_a_container_runtime_the_error_says_what_to_install(easyblock, monkeypatch):
+    monkeypatch.setattr("easybuild.easyblocks.pytorchcontainer.which", lambda _: None)
+    with pytest.raises(EasyBuildError, match="install Apptainer or load its module"):
+        easyblock(recipe(CONTAINER)).configure_step()
+
+
+def test_a_venv_says_which_python_it_lacks(easyblock, edited):
+    app = easyblock(edited(VENV, "python_version = '3.11'", "python_version = '2.99'"))
+    app.src = [{"name": "lock.txt", "path": "/lock.txt"}]
+    with pytest.raises(EasyBuildError, match=r"python2\.99 is not on PATH"):
+        app.configure_step()
+
+
+def test_an_unknown_cluster_profile_is_named_with_those_that_exist_and_nothing_is_left(easyblock, edited, monkeypatch):
+    app = easyblock(edited(VENV, "cluster = 'local'", "cluster = 'nowhere'"))
+    monkeypatch.setattr(app, "install_runtime", lambda: None)
+    app.make_installdir()
+    with pytest.raises(EasyBuildError, match=r"no cluster profile .*nowhere.*one of: .*local"):
+        app.install_step()
+    assert not Path(app.installdir).exists()
+
+
+def test_a_source_with_another_checksum_is_refused(easyblock, edited):
+    path = edited(VENV, "cluster", "cluster")
+    lock = path.with_name("PyTorch-2.13.0-cpu.txt")
+    lock.write_text(lock.read_text() + "# changed\n")
+    app = easyblock(path)
+    app.fetch_step()
+    with pytest.raises(EasyBuildError, match="Checksum verification"):
+        app.checksum_step()
+    assert not any(Path(app.installdir).iterdir())
+
+
+def test_the_installed_tree_carries_no_bytecode_of_the_checkout(easyblock, monkeypatch):
+    app = easyblock(recipe(VENV))
+    monkeypatch.setattr(app, "compile_bytecode", lambda: None)
+    app.make_installdir()
+    app.install_tree()
+    root = Path(app.installdir)
+    assert not list(root.rglob("*.pyc"))
+    assert (root / "payload" / "mnist_ddp.py").is_file()
+    assert (root / "bin" / "get-master").resolve() == root.resolve() / "runscripts" / "get-master"
+
+
+def test_easyblocks_hold_no_shell_script():
+    for path in TREE.glob("easyblocks/*.py"):
+        assert not re.search(r"#!/|<<\s*'?EOF", path.read_text()), path.name

@@ -1,0 +1,54 @@
+"""Every recipe is data: short, without script text, with checksums, in EasyBuild's style."""
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from recipes import RECIPES, TREE
+
+each_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
+
+
+@each_recipe
+def test_a_recipe_is_at_most_forty_lines_of_data(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= 40
+    assert not re.search(r"<<|#!|postinstallcmds|^\s*(for|while|if|def)\b", text, re.MULTILINE)
+
+
+@each_recipe
+def test_a_recipe_lies_where_easybuild_looks_for_it(path):
+    name = path.name.split("-")[0]
+    assert path.parent == TREE / "easyconfigs" / name[0].lower() / name
+
+
+@each_recipe
+def test_checksums_of_files_beside_a_recipe_are_those_of_the_files(path):
+    digests = {hashlib.sha256(file.read_bytes()).hexdigest() for file in path.parent.iterdir()}
+    text = path.read_text()
+    given = re.findall(r"\b[0-9a-f]{64}\b", text)
+    assert given, "a recipe without checksums"
+    if "sources = ['%(name)s" in text:
+        assert set(given) <= digests
+
+
+@pytest.mark.parametrize("lock", sorted(TREE.glob("easyconfigs/*/*/*.txt")), ids=lambda path: path.name)
+def test_every_locked_requirement_has_a_version_and_a_hash(lock):
+    lines = [line for line in lock.read_text().splitlines() if line and not line.startswith("#")]
+    assert lines
+    for line in lines:
+        assert re.fullmatch(r"[a-z0-9-]+==\S+( --hash=sha256:[0-9a-f]{64})+", line), line
+
+
+@pytest.mark.parametrize("check", ["--check-style", "--check-contrib"])
+def test_the_recipes_pass_easybuilds_own_check(check, tmp_path, lmod):
+    eb = Path(sys.executable).with_name("eb")
+    command = [eb, check, f"--include-easyblocks={TREE}/easyblocks/*.py", f"--prefix={tmp_path}"]
+    command += [f"--robot-paths={TREE}/easyconfigs", "--allow-use-as-root-and-accept-consequences", *RECIPES]
+    environment = {**os.environ, "EB_PYTHON": sys.executable}
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert result.returncode == 0, result.stdout + result.stderr
