@@ -108,9 +108,7 @@ def load(session, module):
     directory = session.scratch / "modulefiles"
     directory.mkdir(exist_ok=True)
     (directory / "empty.lua").write_text("-- loads nothing\n")
-    env = session.environment(
-        "module unload pytorch-easybuild", f"module use {session.layout.modules} {directory}"
-    )
+    env = session.environment("module unload pytorch-easybuild", f"module use {session.layout.modules} {directory}")
 
     def loads(name):
         script = f"""
@@ -125,18 +123,109 @@ def load(session, module):
 
 
 def install(session):
-    """`eb` against the same steps by hand, to the same place, wheels fetched before."""
-    prefix, keep = session.scratch / "installation", session.scratch / "by-eb.lua"
-    temporary = session.scratch / "tmp"
+    """`eb` against the same steps by hand: to one and the same place, fetched before, nothing there yet."""
+    scratch = session.scratch
+    prefix, by_eb, temporary = scratch / "installation", scratch / "by-eb.lua", scratch / "tmp"
     temporary.mkdir()
     env = {**session.environment(), "TMPDIR": str(temporary)}
-    modulefile = modulefile_of(prefix / "modules" / "all", VENV)
     wheels = session.layout.easybuild / "sources" / "p" / "PyTorch" / "wheels"
-    eb = ["eb", f"{VENV.replace('/', '-')}.eb", "--rebuild", f"--installpath={prefix}"]
-    eb += [f"--buildpath={session.scratch}/build", f"--repositorypath={session.scratch}/repository"]
+    places = {"installpath": prefix, "buildpath": scratch / "build", "repositorypath": scratch / "repository"}
+    eb = ["eb", recipe(VENV), "--rebuild", *(f"--{option}={path}" for option, path in places.items())]
 
-    def fresh(command):
+    def install_with(command):
         shutil.rmtree(prefix, ignore_errors=True)
-        os.sync()  # what the other side left to write
+        os.sync()  # the other side's files are not this side's burden
         return seconds_of(session, env, command)
-    return eb, env
+
+    def with_eb():
+        elapsed = install_with(eb)
+        shutil.copy(f"{prefix}/modules/all/{VENV}.lua", by_eb)
+        return elapsed
+
+    return with_eb, lambda: install_with([HERE / "install-by-hand", TREE, prefix, VENV, by_eb, wheels, LOCK])
+
+
+def seconds_of(session, env, command):
+    """Seconds that `command` takes from start to end."""
+    start = time.monotonic()
+    session.run(command, env)
+    return time.monotonic() - start
+
+
+def recipe(module):
+    """File name of a module's easyconfig."""
+    return f"{module.replace('/', '-')}.eb"
+
+
+COMPARISONS = (
+    Comparison(
+        name="launch-host",
+        what="launch 4 ranks on 2 nodes, venv module",
+        sides="seconds from `srun -N2 --ntasks-per-node=2 conda-python-distributed` to the first line of Python in "
+        "the last rank, against the same with `benchmarks/exec-only` in its place: plain assignments, then Python",
+        modules=(VENV,),
+        container=False,
+        prepare=launch_on_host,
+        pairs=21,
+        estimate=0.3,
+        target=1.2,
+        anchor="LUMI's own script: 28 (4.2 s against 0.15 s)",
+    ),
+    Comparison(
+        name="launch-image",
+        what="launch 4 ranks on 2 nodes, inside the image",
+        sides="the same two behind `singularity exec $SIF`",
+        modules=(CONTAINER,),
+        container=True,
+        prepare=launch_in_image,
+        pairs=15,
+        estimate=1,
+        target=1.2,
+        anchor="LUMI's own script: 28 (4.2 s against 0.15 s)",
+    ),
+    Comparison(
+        name="import",
+        what="`import torch` in the image, against the host",
+        sides="`singularity exec $SIF python -c 'import torch'` against `python -c 'import torch'` of the venv "
+        "module, from start to end, files in memory",
+        modules=(CONTAINER, VENV),
+        container=True,
+        prepare=import_torch,
+        pairs=9,
+        estimate=4,
+        target=1.4,
+        anchor="image with Apptainer's default, gzip: 1.95",
+    ),
+    Comparison(
+        name="load-image",
+        what="`module load` of the container module, against an empty one",
+        sides=f"mean of {LOADS} times `(module load ...)` in one shell, nothing loaded before",
+        modules=(CONTAINER,),
+        container=False,
+        prepare=load_container,
+        pairs=11,
+        estimate=2,
+        target=1.3,
+    ),
+    Comparison(
+        name="load-venv",
+        what="`module load` of the venv module, against an empty one",
+        sides="the same",
+        modules=(VENV,),
+        container=False,
+        prepare=load_venv,
+        pairs=11,
+        estimate=2,
+        target=1.3,
+    ),
+    Comparison(
+        name="install",
+        what="`eb` for the venv module, against the same by hand",
+        sides="`eb --rebuild` to an empty place against `benchmarks/install-by-hand`, wheels fetched before",
+        modules=(VENV,),
+        container=False,
+        prepare=install,
+        pairs=7,
+        estimate=60,
+    ),
+)

@@ -1,9 +1,6 @@
 """Writes the results as Markdown; called by `run`."""
 
-HEADER = (
-    "| A against B | A | B | A / B | single pairs | target | anchor |\n"
-    "|---|---:|---:|---:|---:|---:|---|"
-)
+HEADER = "| A against B | A | B | A / B | single pairs | target | anchor |\n|---|---:|---:|---:|---:|---:|---|"
 LEGEND = (
     "Medians of seconds, measured in turn, A B A B ..., after one pair that is not counted; "
     "A / B is the ratio of the medians, `single pairs` its smallest and largest value in one pair."
@@ -23,8 +20,10 @@ def markdown(results, *, machine, left_out=()):
 
 
 def seconds(value):
-    """Seconds as text, to three digits."""
-    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.{max(0, 3 - len(str(int(value))))}f} s"
+    """Seconds as text, to three digits or whole milliseconds."""
+    if round(value, 3) < 1:
+        return f"{value * 1000:.0f} ms"
+    return f"{value:.{max(0, 3 - len(str(int(value))))}f} s"
 
 
 def _row(comparison, ratio):

@@ -12,9 +12,7 @@ def variables(env, world, *, mask_cpus, node_cpus, pid):
     """
     if world.exported:
         return {}
-    threads = threads_per_rank(
-        mask_cpus, world.node_cpus or node_cpus, world.local_size, world.cpus_per_task
-    )
+    threads = threads_per_rank(mask_cpus, world.node_cpus or node_cpus, world.local_size, world.cpus_per_task)
     return {
         **world.variables(),
         **rendezvous(env, world, pid),

@@ -91,7 +91,7 @@ def _become_python(arguments, environment):
         _signal.signal(signal, _signal.SIG_DFL)
     for python in ("python", "python3"):
         try:
-            os.execvpe(python, [python, *arguments], environment)  # noqa: S606  (no shell wanted)
+            os.execvpe(python, [python, *arguments], environment)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:

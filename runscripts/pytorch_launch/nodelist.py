@@ -27,8 +27,7 @@ class NodeListError(LaunchError):
 
     def __init__(self, text, position, fault):
         super().__init__(
-            f"node list {text!r} has {fault} at character {position + 1}: "
-            "expected something like nid[001-004],login1"
+            f"node list {text!r} has {fault} at character {position + 1}: expected something like nid[001-004],login1"
         )
         self.text = text
         self.position = position

@@ -47,9 +47,7 @@ def free_port(start):
         port = LOWEST_PORT + (start + offset) % SPAN
         if _is_free(port):
             return port
-    raise RendezvousError(
-        f"no free port from {LOWEST_PORT} to {LOWEST_PORT + SPAN - 1}: export MASTER_PORT"
-    )
+    raise RendezvousError(f"no free port from {LOWEST_PORT} to {LOWEST_PORT + SPAN - 1}: export MASTER_PORT")
 
 
 def _address(world):

@@ -239,10 +239,7 @@ def _tasks_per_node(env, name):
 def _check_inside(env, index, bound, size):
     """Raise WorldError unless the variable `index` is below the `size` that `bound` stands for."""
     if _number(env, index) >= size:
-        raise WorldError(
-            f"{index}={env[index]} is outside 0 to {size - 1}, as of {bound}={env[bound]}: "
-            f"{STRAY_EXPORT}"
-        )
+        raise WorldError(f"{index}={env[index]} is outside 0 to {size - 1}, as of {bound}={env[bound]}: {STRAY_EXPORT}")
 
 
 def _check_exported(env, name, value, reason):

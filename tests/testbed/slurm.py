@@ -2,10 +2,12 @@
 
 import getpass
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -18,6 +20,8 @@ DAEMONS = ("munged", "slurmctld", "slurmd", "slurmstepd")
 PORTS = range(10000, 19000)
 RESERVED_PORTS = 64
 START_SECONDS = 30
+#: Names of Unix-domain sockets end at 107 bytes (unix(7)); the longest here is that of a batch step.
+LONGEST_CLUSTER = 107 - len("/spool/nid001001/nid001001_100000.4294967291")
 
 
 def start(layout):
@@ -47,6 +51,7 @@ def stop(layout):
     survivors = running(layout)
     if survivors:
         raise TestbedError(f"Processes {survivors} of {layout.cluster} did not end; kill them.")
+    remove_short_name(layout)
     shutil.rmtree(layout.cluster, ignore_errors=True)
 
 
@@ -94,6 +99,7 @@ def write_configuration(layout):
             hostname=hostname,
             user=getpass.getuser(),
             cluster=layout.cluster,
+            sockets=short_name(layout),
             nodes=f"nid[{NODES[0][3:]}-{NODES[-1][3:]}]",
             slurmctld_port=first,
             slurmd_ports=f"[{node_ports[0]}-{node_ports[1]}]",
@@ -108,6 +114,25 @@ def write_configuration(layout):
     (layout.cluster / "etc" / "hosts").write_text(
         (machine.read_text() if machine.exists() else "127.0.0.1 localhost\n") + own_names
     )
+
+
+def short_name(layout):
+    """The cluster's directory under a name that sockets in it can have: a link where its own is too long."""
+    if len(os.fsencode(layout.cluster)) <= LONGEST_CLUSTER:
+        return layout.cluster
+    link = Path(tempfile.mkdtemp(prefix="testbed-")) / "cluster"
+    link.symlink_to(layout.cluster)
+    (layout.cluster / "etc" / "short-name").write_text(str(link))
+    return link
+
+
+def remove_short_name(layout):
+    """Remove the link that `short_name` made, if it did."""
+    note = layout.cluster / "etc" / "short-name"
+    if note.exists():
+        link = Path(note.read_text())
+        link.unlink(missing_ok=True)
+        link.parent.rmdir()
 
 
 def free_ports(seed, count):
@@ -134,10 +159,11 @@ def port_is_free(port):
 def start_munge(layout):
     """Start a munge daemon with a key and a socket of this testbed's own."""
     key, runtime, logs = layout.cluster / "etc" / "munge.key", layout.cluster / "run", layout.logs
+    socket_name = re.search(r"^AuthInfo=socket=(.*)$", layout.slurm_conf.read_text(), re.MULTILINE)[1]
     key.touch(mode=0o600, exist_ok=False)
     key.write_bytes(os.urandom(128))
     # --force: munge distrusts group-writable parents; this socket serves one throw-away cluster.
-    run([find_command("munged"), "--force", f"--key-file={key}", f"--socket={runtime}/munge.sock",
+    run([find_command("munged"), "--force", f"--key-file={key}", f"--socket={socket_name}",
          f"--pid-file={runtime}/munged.pid", f"--log-file={logs}/munged.log",
          f"--seed-file={runtime}/munge.seed"])  # fmt: skip
 

@@ -219,6 +219,11 @@ def test_the_sticky_bit_makes_a_directory_of_everybody_usable(tmp_path):
     assert (directory, warnings) == (str(usual(tmp_path)), [])
 
 
+def test_a_directory_of_a_group_is_usable(tmp_path):
+    tmp_path.chmod(0o770)
+    assert place({"TMPDIR": str(tmp_path)}, UID, KEY, create=True)[2] == []
+
+
 def test_where_no_directory_will_do_caches_stay_where_they_are():
     directory, variables, warnings = place(
         {"TMPDIR": "/does/not/exist"}, UID, KEY, create=True, default="/nor/does/this"

@@ -240,7 +240,7 @@ def test_modules_of_the_user_do_not_reach_the_launcher(run, home, step):
     poison.mkdir()
     for name in ("os", "sys", "stat", "posixpath", "world", "launch", "pytorch_launch", "site"):
         (poison / f"{name}.py").write_text(f"raise SystemExit('poisoned {name}')")
-    env = {**step, "PYTHONPATH": str(poison), "PYTHONSTARTUP": str(poison / "os.py")}
+    env = {**step, "PYTHONPATH": str(poison), "PYTHONHOME": str(poison)}
     arguments = ("-I", "-c", "print('clean')")
     assert run("conda-python-distributed", *arguments, env=env, cwd=poison) == "clean\n"
     assert run("get-master", "n[1-2]", env=env, cwd=poison) == "n1\n"

@@ -37,9 +37,10 @@ def test_the_first_host_is_that_of_the_step_not_of_the_job(step):
     assert discover(step, "vm").first_host == "nid001002"
 
 
-def test_the_older_name_of_the_step_number_will_do(step):
-    del step["SLURM_STEP_ID"]
-    step["SLURM_STEPID"] = "12"
+@pytest.mark.parametrize(("name", "other"), [("SLURM_STEP_ID", "SLURM_STEPID"), ("SLURM_STEPID", "SLURM_STEP_ID")])
+def test_either_name_of_the_step_number_will_do(step, name, other):
+    del step[other]
+    step[name] = "12"
     assert discover(step, "vm").step == 12
 
 
@@ -77,7 +78,7 @@ def test_what_slurm_says_of_cpus_is_kept(step):
 
 @pytest.mark.parametrize(
     ("ports", "first"),
-    [("12000-12003", 12000), ("12000,12005", 12000), ("12007", 12007), ("", None)],
+    [("12000-12003", 12000), ("12000,12005", 12000), ("1", 1), ("65535", 65535), ("", None)],
 )
 def test_the_first_reserved_port_is_taken(step, ports, first):
     assert discover({**step, "SLURM_STEP_RESV_PORTS": ports}, "vm").reserved_port == first
@@ -130,6 +131,8 @@ def test_torchrun_comes_before_the_step_it_runs_in(torchrun, step):
         name: torchrun[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
     }
     assert (world.first_host, world.job, world.source) == ("node7", 7, "torchrun run none")
+    assert world.node == "nid001003"
+    assert discover(torchrun, "node8").node == "node8"
 
 
 def test_a_worker_of_torchrun_without_a_rank_is_an_error(torchrun):
@@ -141,7 +144,7 @@ def test_a_worker_of_torchrun_without_a_rank_is_an_error(torchrun):
 @pytest.mark.parametrize(
     ("changes", "first", "second"),
     [
-        ({"SLURM_PROCID": "4"}, "SLURM_PROCID=4", "SLURM_STEP_NUM_TASKS=4"),
+        ({"SLURM_PROCID": "4"}, "SLURM_PROCID=4 is outside 0 to 3", "SLURM_STEP_NUM_TASKS=4"),
         ({"SLURM_LOCALID": "2"}, "SLURM_LOCALID=2", "SLURM_STEP_TASKS_PER_NODE=2(x2)"),
         ({"SLURM_NODEID": "2"}, "SLURM_NODEID=2", "SLURM_STEP_TASKS_PER_NODE=2(x2)"),
         ({"SLURM_STEP_NUM_TASKS": "5"}, "SLURM_STEP_NUM_TASKS=5", "TASKS_PER_NODE=2(x2)"),

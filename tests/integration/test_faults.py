@@ -1,0 +1,133 @@
+"""Bad input: one sentence, a non-zero status, and nothing half-done left behind."""
+
+import os
+import shutil
+
+import pytest
+
+pytestmark = pytest.mark.testbed
+
+
+@pytest.fixture
+def recipes(testbed, tmp_path):
+    """A function that copies the recipes of PyTorch with a change, and returns the copy's path."""
+
+    def edit(name, old, new):
+        directory = tmp_path / "recipes"
+        shutil.copytree(testbed.layout.repository / "easyconfigs" / "p" / "PyTorch", directory)
+        text = (directory / name).read_text()
+        assert old in text
+        (directory / name).write_text(text.replace(old, new))
+        return directory / name
+
+    return edit
+
+
+def eb(testbed, recipe, prefix, sources=""):
+    """Run ``eb`` on a recipe into a prefix of its own; return the process and the files it left."""
+    result = testbed.run_unchecked(
+        f"module unuse {testbed.layout.modules}\n"
+        f"eb --installpath={prefix} --buildpath={prefix}/build --sourcepath={sources or prefix / 'sources'} "
+        f"--sourcepath-data={sources or prefix / 'sources'} {recipe}"
+    )
+    left = [path for part in ("software", "data", "modules") for path in (prefix / part).rglob("*")]
+    return result, [path for path in left if not path.is_dir()]
+
+
+def one_error(result):
+    """The one line of error that the process ended with."""
+    assert result.returncode != 0, result.stdout
+    lines = [line for line in result.stderr.splitlines() if line.startswith("ERROR")]
+    assert len(lines) == 1, result.stderr
+    return lines[0]
+
+
+def test_a_missing_image_source_is_named(testbed, recipes, tmp_path):
+    recipe = recipes(
+        "PyTorch-2.13.0-cpu-singularity.eb",
+        "sources = ['%(name)s-%(version)s-cpu.def',",
+        "sources = ['absent.sif',",
+    )
+    result, left = eb(testbed, recipe, tmp_path / "prefix")
+    assert "Couldn't find file absent.sif" in one_error(result)
+    assert left == []
+
+
+def test_a_source_whose_checksum_does_not_match_is_refused(testbed, recipes, tmp_path):
+    recipe = recipes("PyTorch-2.13.0-cpu-venv.eb", "cluster", "cluster")
+    lock = recipe.with_name("PyTorch-2.13.0-cpu.txt")
+    lock.write_text(lock.read_text() + "# another\n")
+    result, left = eb(testbed, recipe, tmp_path / "prefix")
+    assert "Checksum verification for" in one_error(result)
+    assert left == []
+
+
+def test_a_wheel_with_another_hash_is_refused(testbed, venv, recipes, tmp_path):
+    recipe = recipes("PyTorch-2.13.0-cpu-venv.eb", "checksums", "# checksums")
+    lock = recipe.with_name("PyTorch-2.13.0-cpu.txt")
+    lock.write_text("filelock==4.2.11 --hash=sha256:" + 64 * "0" + "\n")
+    result, left = eb(testbed, recipe, tmp_path / "prefix")
+    assert "Fetching the wheels" in one_error(result)
+    assert "hash" in one_error(result).lower()
+    assert left == []
+
+
+def test_a_data_set_file_cut_short_is_refused(testbed, dataset, tmp_path):
+    given = next(
+        path for path in testbed.run("echo $EASYBUILD_SOURCEPATH").strip().split(":")
+        if os.path.exists(f"{path}/train-images-idx3-ubyte.gz")  # noqa: PTH110
+    )  # fmt: skip
+    sources = tmp_path / "sources"
+    shutil.copytree(given, sources)
+    cut = sources / "t10k-images-idx3-ubyte.gz"
+    cut.write_bytes(cut.read_bytes()[:100_000])
+    result, left = eb(testbed, "MNIST-1998.eb", tmp_path / "prefix", sources)
+    assert "Checksum verification" in one_error(result)
+    assert "t10k-images-idx3-ubyte.gz" in one_error(result)
+    assert left == []
+
+
+def test_a_training_file_cut_short_ends_the_run_with_one_sentence(testbed, module, enter, dataset, tmp_path):
+    data = testbed.layout.root / "work" / tmp_path.name
+    testbed.run(
+        f"module load {dataset}; mkdir -p {data}; cp $MNIST_ROOT/*ubyte {data}; truncate -s 9999 {data}/t10k-im*"
+    )
+    result = testbed.run_unchecked(
+        f"""module load {module}
+srun -N2 -n2 {enter}conda-python-distributed $PAYLOAD/mnist_ddp.py --epochs 1 --data {data}"""
+    )
+    shutil.rmtree(data)
+    assert result.returncode != 0
+    lines = [line for line in result.stderr.splitlines() if not line.startswith(("srun:", "slurmstepd:"))]
+    assert len(lines) == 1, result.stderr
+    assert "t10k-images-idx3-ubyte" in lines[0]
+
+
+def test_a_payload_that_does_not_exist_is_one_line_for_each_node(testbed, module, enter):
+    result = testbed.run_unchecked(
+        f"module load {module}\nsrun -N1 -n2 {enter}conda-python-distributed -u /no/such/train.py"
+    )
+    assert result.returncode == 2
+    lines = [line for line in result.stderr.splitlines() if "train.py" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("conda-python-distributed: ")
+
+
+def test_a_node_list_that_cannot_be_parsed_is_an_error_and_never_localhost(testbed, module, enter):
+    result = testbed.run_unchecked(
+        f"""module load {module}
+srun -n1 bash -c 'SLURM_STEP_NODELIST="nid[0010" {enter}conda-python-distributed --dry-run'"""
+    )
+    assert result.returncode == 2
+    assert "nid[0010" in result.stderr
+    assert "MASTER_ADDR" not in result.stdout
+
+
+def test_a_rank_that_dies_ends_the_step(testbed, module, enter):
+    code = (
+        "import os, signal, time; os.environ['RANK'] == '0' and os.kill(os.getpid(), signal.SIGKILL); time.sleep(120)"
+    )
+    result = testbed.run_unchecked(
+        f'module load {module}\nsrun -N2 -n2 {enter}conda-python-distributed -c "{code}"', timeout=100
+    )
+    assert result.returncode != 0

@@ -1,0 +1,89 @@
+"""The testbed itself: beside another one, and gone without a trace."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from testbed import slurm
+from testbed.layout import Layout
+
+pytestmark = pytest.mark.testbed
+
+
+def verb(name, root):
+    """Run one verb of the testbed at `root`; return the completed process."""
+    tree = Path(__file__).resolve().parents[2]
+    return subprocess.run(
+        [sys.executable, tree / "tests" / "testbed", name],
+        env={**os.environ, "PYTORCH_TESTBED": str(root)},
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+
+
+def processes_that_mention(text):
+    """The command lines of all processes that name `text`."""
+    lines = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            lines.append(entry.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:  # it has ended
+            continue
+    return [line for line in lines if text in line and "pytest" not in line]
+
+
+def test_a_second_testbed_runs_beside_the_first_and_down_leaves_no_process_and_no_file(testbed, tmp_path):
+    root = tmp_path / "second"
+    machine = Path("/etc/hosts").read_bytes()
+    assert verb("up", root).returncode == 0
+    assert verb("status", root).returncode == 0
+    second = Layout(root)
+    names = "srun -N4 -n4 hostname | sort | tr '\\n' ' '"
+    environment = {**os.environ, "SLURM_CONF": str(second.slurm_conf)}
+    probe = subprocess.run(["bash", "-c", names], env=environment, capture_output=True, text=True, check=True)
+    output = probe.stdout
+    assert probe.stderr == ""
+    assert output.split() == ["nid001001", "nid001002", "nid001003", "nid001004"]
+    assert testbed.run(names) == output
+
+    left = subprocess.Popen(["srun", "-N2", "sleep", "600"], env=environment, stderr=subprocess.DEVNULL)
+    while "RUNNING" not in slurm.query(second, ["squeue", "--noheader", "--format", "%T"]):
+        assert left.poll() is None
+    down = verb("down", root)
+    assert down.returncode == 0, down.stderr
+    left.wait(timeout=30)
+    assert not root.exists()
+    assert processes_that_mention(str(root)) == []
+    assert Path("/etc/hosts").read_bytes() == machine
+    assert slurm.responding(testbed.layout)
+
+
+def test_nodes_have_their_own_names_and_the_machine_keeps_its_own(testbed):
+    assert testbed.run("srun -N1 -w nid001003 hostname") == "nid001003\n"
+    assert "nid00100" not in Path("/etc/hosts").read_text()
+
+
+def test_a_directory_with_files_of_somebody_else_is_neither_used_nor_removed(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    for name in ("up", "down"):
+        result = verb(name, tmp_path)
+        assert result.returncode == 1
+        assert result.stderr.startswith("testbed: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_job_leaves_no_cache_in_tmp(testbed, venv):
+    output = testbed.run(
+        f"""module load {venv}
+sbatch --quiet --wait -o /dev/null --wrap 'srun conda-python-distributed -c pass'
+srun bash -c 'conda-python-distributed -c "import os; print(os.environ[\\"TRITON_CACHE_DIR\\"])"'"""
+    )
+    directory = Path(output.strip())
+    job = directory.parent
+    assert job.name.endswith("-nid001001")
+    for _ in range(100):
+        if not job.exists():
+            break
+        testbed.run("sleep 0.1")
+    assert not job.exists()

@@ -1,0 +1,51 @@
+"""The payload on two nodes: the same result from the container, the venv, and any number of ranks."""
+
+import re
+
+import pytest
+
+pytestmark = pytest.mark.testbed
+
+
+def accuracy(output):
+    return float(re.search(r"^test accuracy: (\d+\.\d\d) %$", output, re.MULTILINE)[1])
+
+
+def test_two_nodes_train_mnist_to_97_percent_in_one_epoch(testbed, module, enter, dataset):
+    output = testbed.run(
+        f"""module load {dataset} {module}
+srun -N2 --ntasks-per-node=2 {enter}conda-python-distributed -u $PAYLOAD/mnist_ddp.py --epochs 1"""
+    )
+    assert "world size 4" in output
+    assert "60000 training and 10000 test images" in output
+    assert re.search(r"^epoch 1/1  loss \d\.\d+  images/s \d+$", output, re.MULTILINE)
+    assert re.search(r"^training time: \d+\.\d s$", output, re.MULTILINE)
+    assert accuracy(output) >= 97
+
+
+def test_one_process_without_srun_ends_where_four_ranks_end(testbed, venv, dataset):
+    script = f"module load {dataset} {venv}\n{{}} conda-python-distributed $PAYLOAD/mnist_ddp.py --epochs 1"
+    alone = accuracy(testbed.run(script.format("")))
+    together = accuracy(testbed.run(script.format("srun -N2 --ntasks-per-node=2")))
+    assert abs(alone - together) < 0.2
+
+
+def test_without_the_data_set_it_makes_digits_and_says_so(testbed, module, enter):
+    output = testbed.run(
+        f"""module load {module}
+unset MNIST_ROOT
+srun -N1 -n2 {enter}conda-python-distributed $PAYLOAD/mnist_ddp.py --epochs 1"""
+    )
+    assert "digits" in output
+    assert accuracy(output) > 50
+
+
+def test_rank_zero_alone_writes_the_model(testbed, module, enter, tmp_path):
+    work = testbed.layout.root / "work" / tmp_path.name
+    work.mkdir(parents=True)
+    testbed.run(
+        f"""module load {module}
+srun -N2 -n2 {enter}conda-python-distributed $PAYLOAD/mnist_ddp.py --epochs 1 --modelpath model""",
+        cwd=work,
+    )
+    assert [path.name for path in (work / "model").iterdir()] == ["mnist_ddp.pt"]

@@ -1,0 +1,60 @@
+"""The results as Markdown."""
+
+import pytest
+
+from benchmarks.measurements import COMPARISONS
+from benchmarks.pairs import Ratio
+from benchmarks.table import markdown, seconds
+
+COMPARISON = COMPARISONS[0]._replace(
+    name="tea", what="tea against water", sides="a cup", target=1.2, anchor="coffee: 3"
+)
+RATIO = Ratio(a=0.3, b=0.2, low=1.1, high=1.9, pairs=7)
+
+
+def rows(text):
+    """Cells of the lines that are a table's."""
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+
+
+def test_a_row_has_both_medians_their_ratio_and_its_spread():
+    header, _, row = rows(markdown([(COMPARISON, RATIO)], machine="a laptop"))
+    assert dict(zip(header, row)) == {
+        "A against B": "tea against water",
+        "A": "300 ms",
+        "B": "200 ms",
+        "A / B": "**1.50**",
+        "single pairs": "1.10 to 1.90",
+        "target": "≤ 1.2, missed",
+        "anchor": "coffee: 3",
+    }
+
+
+@pytest.mark.parametrize(("target", "cell"), [(1.2, "≤ 1.2, missed"), (1.5, "≤ 1.5"), (None, "–")])
+def test_a_missed_target_is_marked(target, cell):
+    ratio = Ratio(a=3.0, b=2.0, low=1.5, high=1.5, pairs=7)
+    assert rows(markdown([(COMPARISON._replace(target=target), ratio)], machine="a laptop"))[-1][-2] == cell
+
+
+def test_the_text_says_what_was_measured_how_often_and_where():
+    text = markdown([(COMPARISON, RATIO)], machine="a laptop")
+    assert "- `tea`, 7 pairs: a cup\n" in text
+    assert "Machine: a laptop.\n" in text
+
+
+def test_what_was_not_measured_is_said_with_the_reason():
+    assert "- `milk`: not measured: no cow\n" in markdown([], machine="a laptop", left_out=[("milk", "no cow")])
+
+
+def test_every_row_has_as_many_cells_as_the_header():
+    table = rows(markdown([(each, RATIO) for each in COMPARISONS], machine="a laptop"))
+    assert len(table) == 2 + len(COMPARISONS)
+    assert {len(row) for row in table} == {len(table[0])}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0284, "28 ms"), (0.9994, "999 ms"), (0.9996, "1.00 s"), (1.404, "1.40 s"), (46.93, "46.9 s"), (123.4, "123 s")],
+)
+def test_seconds_have_three_digits(value, text):
+    assert seconds(value) == text

@@ -1,0 +1,151 @@
+"""Starts ranks as a launcher would, and writes MNIST directories for the payload's tests to train on."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+PAYLOAD = REPOSITORY / "payload"
+sys.path.insert(0, str(PAYLOAD))
+
+TORCH_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class Rank(NamedTuple):
+    """What is left of a rank that has ended."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+class Ranks:
+    """The processes of one world, one for each environment, started and not yet waited for."""
+
+    def __init__(self, command, environments, cwd=None):
+        base = {name: value for name, value in os.environ.items() if name not in (*TORCH_VARIABLES, "MNIST_ROOT")}
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, *map(str, command)],
+                env={**base, **environment},
+                cwd=cwd,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for environment in environments
+        ]
+
+    def wait(self):
+        try:
+            outputs = [process.communicate(timeout=120) for process in self.processes]
+        finally:
+            for process in self.processes:
+                process.kill()
+        return [Rank(process.returncode, *output) for process, output in zip(self.processes, outputs)]
+
+
+def launch(size, command, environments=None):
+    """Start a world on this host as a launcher does, with one thread for each rank."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    world = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    return Ranks(
+        command,
+        [
+            {**world, "RANK": str(rank), "LOCAL_RANK": str(rank), **(environments[rank] if environments else {})}
+            for rank in range(size)
+        ],
+    )
+
+
+@pytest.fixture(scope="session")
+def payload():
+    """The directory of ``mnist_ddp.py``."""
+    return PAYLOAD
+
+
+@pytest.fixture(scope="session")
+def start_ranks():
+    """Start ``mnist_ddp.py`` with the given arguments on each rank of a world."""
+
+    def start(size, *arguments, **settings):
+        return launch(size, (PAYLOAD / "mnist_ddp.py", *arguments), **settings)
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def run_ranks(start_ranks):
+    """Run ``mnist_ddp.py`` on each rank of a world and return what is left of them."""
+
+    def run(size, *arguments, **settings):
+        return start_ranks(size, *arguments, **settings).wait()
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def run_code():
+    """Run a piece of Python, which can import the payload, on each rank of a world."""
+
+    def run(size, code):
+        return launch(size, ("-c", code), environments=[{"PYTHONPATH": str(PAYLOAD)}] * size).wait()
+
+    return run
+
+
+@pytest.fixture
+def run_alone(tmp_path):
+    """Run a script as a user does at a prompt: with none of torch's variables."""
+
+    def run(*arguments, script=PAYLOAD / "mnist_ddp.py", cwd=tmp_path, **environment):
+        (rank,) = Ranks((script, *arguments), [environment], cwd=cwd).wait()
+        return rank
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def write_mnist():
+    """Write images and labels as the four IDX files of MNIST."""
+    from training import data
+
+    def write(directory, train_count, test_count):
+        directory.mkdir(parents=True)
+        digits = data.digits_set()
+        train = digits.train_images[:train_count], digits.train_labels[:train_count]
+        test = digits.test_images[:test_count], digits.test_labels[:test_count]
+        for (images, labels), (images_name, labels_name) in (
+            (train, (data.TRAIN_IMAGES, data.TRAIN_LABELS)),
+            (test, (data.TEST_IMAGES, data.TEST_LABELS)),
+        ):
+            count = len(images).to_bytes(4, "big")
+            side = (28).to_bytes(4, "big")
+            pixels = bytes(images.flatten().tolist())
+            (directory / images_name).write_bytes(b"\0\0\x08\x03" + count + side + side + pixels)
+            (directory / labels_name).write_bytes(b"\0\0\x08\x01" + count + bytes(labels.tolist()))
+        return directory
+
+    return write
+
+
+@pytest.fixture
+def small_mnist(tmp_path, write_mnist):
+    """A directory of 130 training and 31 test images."""
+    return write_mnist(tmp_path / "mnist", 130, 31)
+
+
+@pytest.fixture(scope="session")
+def mnist():
+    """The directory of the real MNIST files."""
+    directory = Path(os.environ.get("MNIST_ROOT") or REPOSITORY.parent / "shared" / "mnist")
+    if not directory.is_dir():
+        pytest.skip(f"no MNIST files: MNIST_ROOT is not set and {directory} does not exist")
+    return directory

@@ -1,0 +1,215 @@
+"""training/data.py: the IDX files, the digits set, and the order in which the ranks take the samples."""
+
+import gzip
+import hashlib
+import shutil
+
+import pytest
+import torch
+from training import TrainingError
+from training.data import (
+    TEST_LABELS,
+    TRAIN_IMAGES,
+    TRAIN_LABELS,
+    GlobalBatchSampler,
+    digits_set,
+    load_dataset,
+    normalise,
+)
+
+CPU = torch.device("cpu")
+
+
+def compress(path):
+    with gzip.open(f"{path}.gz", "wb") as file:
+        file.write(path.read_bytes())
+    path.unlink()
+
+
+def sampler(count=130, batch=32, rank=0, size=1, seed=0, epoch=0):
+    made = GlobalBatchSampler(count, batch, rank=rank, world_size=size, seed=seed, device=CPU)
+    made.set_epoch(epoch)
+    return made
+
+
+def epoch_order(**settings):
+    return torch.cat([indices for indices, _ in sampler(**settings)])
+
+
+def test_idx_files_give_back_the_images_and_labels_written_into_them(small_mnist):
+    data, digits = load_dataset(small_mnist), digits_set()
+    assert torch.equal(data.train_images, digits.train_images[:130])
+    assert torch.equal(data.train_labels, digits.train_labels[:130])
+    assert torch.equal(data.test_images, digits.test_images[:31])
+    assert torch.equal(data.test_labels, digits.test_labels[:31])
+    assert data.source == str(small_mnist)
+
+
+def test_compressed_files_are_read_like_plain_ones(small_mnist):
+    plain = load_dataset(small_mnist)
+    for path in list(small_mnist.iterdir()):
+        compress(path)
+    assert all(torch.equal(a, b) for a, b in zip(plain[:4], load_dataset(small_mnist)[:4]))
+
+
+def test_files_are_found_where_torchvision_puts_them(small_mnist, tmp_path):
+    (tmp_path / "data" / "MNIST").mkdir(parents=True)
+    small_mnist.rename(tmp_path / "data" / "MNIST" / "raw")
+    assert len(load_dataset(tmp_path / "data").train_labels) == 130
+
+
+def test_the_real_mnist_is_read_as_published(mnist):
+    data = load_dataset(mnist)
+    # The counts of the digits, from the published training labels.
+    counts = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert data.train_images.shape == (60000, 28, 28)
+    assert data.test_images.shape == (10000, 28, 28)
+    assert data.train_labels.bincount().tolist() == counts
+    header = bytes.fromhex("00000803 0000ea60 0000001c 0000001c")
+    content = hashlib.md5(header + data.train_images.numpy().tobytes(), usedforsecurity=False)
+    assert content.hexdigest() == "6bbc9ace898e44ae57da46a324031adb"
+
+
+def cut_short(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def cut_short_compressed(path):
+    compress(path)
+    compressed = path.with_name(path.name + ".gz")
+    compressed.write_bytes(compressed.read_bytes()[:-100])
+
+
+def lengthen(path):
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def no_gzip(path):
+    path.rename(path.with_name(path.name + ".gz"))
+
+
+def replace_with_labels(path):
+    shutil.copy(path.with_name(TRAIN_LABELS), path)
+
+
+def halve_image_width(path):
+    content = bytearray(path.read_bytes())
+    content[4:16] = b"".join(n.to_bytes(4, "big") for n in (130, 56, 14))
+    path.write_bytes(content)
+
+
+def take_labels_of_the_test_set(path):
+    shutil.copy(path.with_name(TEST_LABELS), path)
+
+
+def label_ten(path):
+    path.write_bytes(path.read_bytes()[:-1] + b"\x0a")
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "expected_and_found"),
+    [
+        (TRAIN_IMAGES, cut_short, ("expected 101936 bytes", "found 101836")),
+        (TRAIN_IMAGES, cut_short_compressed, (f"{TRAIN_IMAGES}.gz", "expected a whole gzip stream", "cut short")),
+        (TRAIN_IMAGES, lengthen, ("expected 101936 bytes", "found 101937")),
+        (TRAIN_IMAGES, empty, ("expected the magic number 0x00000803", "found 0x:")),
+        (TRAIN_IMAGES, no_gzip, (f"{TRAIN_IMAGES}.gz", "cannot be read (Not a gzipped file")),
+        (TRAIN_IMAGES, replace_with_labels, ("expected the magic number 0x00000803", "found 0x00000801")),
+        (TRAIN_IMAGES, halve_image_width, ("expected images of 28 x 28 pixels", "found the shape [130, 56, 14]")),
+        (TRAIN_LABELS, take_labels_of_the_test_set, ("expected 130 labels", "found 31")),
+        (TRAIN_LABELS, label_ten, ("expected labels from 0 to 9", "found 10")),
+    ],
+)
+def test_a_damaged_file_is_named_with_what_was_expected_and_found(small_mnist, name, damage, expected_and_found):
+    damage(small_mnist / name)
+    with pytest.raises(TrainingError) as fault:
+        load_dataset(small_mnist)
+    message = str(fault.value)
+    assert message.startswith(str(small_mnist / name))
+    assert all(part in message for part in expected_and_found)
+    assert "; " in message and "\n" not in message
+
+
+def test_a_missing_file_is_named_with_the_places_looked_at(small_mnist):
+    (small_mnist / TEST_LABELS).unlink()
+    with pytest.raises(TrainingError, match=f"{small_mnist} holds no {TEST_LABELS} or {TEST_LABELS}.gz, .*MNIST/raw"):
+        load_dataset(small_mnist)
+
+
+def test_a_directory_that_does_not_exist_is_an_error(tmp_path):
+    with pytest.raises(TrainingError, match=f"nowhere holds no {TRAIN_IMAGES}"):
+        load_dataset(tmp_path / "nowhere")
+
+
+def test_the_digits_set_is_the_same_bytes_everywhere():
+    digits = load_dataset(None)
+    assert digits.train_images.shape == (6000, 28, 28) and digits.train_images.dtype == torch.uint8
+    assert digits.test_images.shape == (1000, 28, 28)
+    content = b"".join(bytes(tensor.flatten().tolist()) for tensor in digits[:4])
+    assert hashlib.sha256(content).hexdigest() == "e2ef8c329fa01a15d82aba0c588f35d3033576c2089117e643ee416d6b636efd"
+
+
+def test_the_digits_set_has_about_as_many_of_each_digit():
+    digits = digits_set()
+    assert digits.train_labels.bincount(minlength=10).min() > 500
+    assert digits.test_labels.bincount(minlength=10).min() > 70
+
+
+def test_the_digits_of_the_test_set_are_not_among_those_of_the_training():
+    digits = digits_set()
+    training = {bytes(image.flatten().tolist()) for image in digits.train_images}
+    assert not training & {bytes(image.flatten().tolist()) for image in digits.test_images}
+
+
+def test_normalised_mnist_has_mean_0_and_width_1(mnist):
+    images = normalise(load_dataset(mnist).train_images, CPU)
+    assert images.shape == (60000, 1, 28, 28) and images.dtype == torch.float32
+    assert abs(images.mean()) < 0.001 and abs(images.std() - 1) < 0.001
+
+
+def test_normalising_leaves_the_images_as_they_are():
+    images = torch.full((1, 28, 28), 255, dtype=torch.uint8)
+    normalise(images, CPU)
+    assert images.min() == 255
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_the_ranks_shares_are_the_global_batch_dealt_out(size):
+    alone = list(sampler())
+    shares = [list(sampler(rank=rank, size=size)) for rank in range(size)]
+    for step, (batch, count) in enumerate(alone):
+        dealt = torch.empty(count, dtype=torch.int64)
+        for rank in range(size):
+            indices, global_count = shares[rank][step]
+            assert global_count == count == len(batch)
+            dealt[rank::size] = indices
+        assert torch.equal(dealt, batch)
+
+
+def test_every_sample_is_taken_once_in_an_epoch():
+    assert epoch_order().sort().values.tolist() == list(range(130))
+
+
+def test_the_last_batch_is_short_and_may_leave_a_rank_empty_handed():
+    batches = list(sampler(rank=2, size=3))
+    assert len(batches) == len(sampler(rank=2, size=3)) == 5
+    assert [count for _, count in batches] == [32, 32, 32, 32, 2]
+    assert len(batches[-1][0]) == 0
+
+
+def test_each_epoch_has_its_own_order():
+    orders = [epoch_order(epoch=epoch).tolist() for epoch in range(3)]
+    assert orders[0] != orders[1] != orders[2] != orders[0]
+
+
+def test_an_epoch_has_the_same_order_again():
+    assert torch.equal(epoch_order(epoch=2), epoch_order(epoch=2))
+
+
+def test_neighbouring_seeds_share_no_epoch():
+    orders = {tuple(epoch_order(seed=seed, epoch=epoch).tolist()) for seed in range(4) for epoch in range(4)}
+    assert len(orders) == 16

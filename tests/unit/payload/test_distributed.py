@@ -1,0 +1,138 @@
+"""training/distributed.py: who the ranks are, how they meet, and how they part."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from training import TrainingError
+from training.distributed import process_group, read_ranks, select_device
+
+LAUNCHED = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "nid001001", "MASTER_PORT": "29400"}
+
+
+def test_the_ranks_are_read_from_torchs_variables():
+    assert read_ranks(LAUNCHED) == (5, 8, 1)
+
+
+def test_without_torchs_variables_the_world_is_one_rank():
+    assert read_ranks({"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "MASTER_ADDR": "nid001001"}) == (0, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"RANK": None}, "RANK not set"),
+        ({"WORLD_SIZE": None, "MASTER_ADDR": ""}, "WORLD_SIZE, MASTER_ADDR not set"),
+        ({"LOCAL_RANK": None}, "LOCAL_RANK not set"),
+        ({"RANK": "five"}, "must be whole numbers .*'five'"),
+        ({"RANK": "8"}, "RANK 8 of WORLD_SIZE 8 .* cannot be"),
+        ({"RANK": "-1"}, "RANK -1 of WORLD_SIZE 8 .* cannot be"),
+        ({"LOCAL_RANK": "-1"}, "LOCAL_RANK -1 cannot be"),
+    ],
+)
+def test_variables_that_make_no_sense_are_errors(variables, message):
+    environment = {name: value for name, value in {**LAUNCHED, **variables}.items() if value is not None}
+    with pytest.raises(TrainingError, match=message):
+        read_ranks(environment)
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    """Two GPUs in view; the list of those that were made current."""
+    current = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    return current
+
+
+@pytest.mark.parametrize(("local_rank", "index"), [(0, 0), (1, 1), (2, 0), (5, 1)])
+def test_a_rank_takes_the_gpu_of_its_local_rank_among_those_in_view(two_gpus, local_rank, index):
+    device = select_device(True, local_rank)
+    assert device == torch.device("cuda", index)
+    assert two_gpus == [device]
+
+
+def test_without_gpu_the_device_is_the_cpu_even_where_gpus_are(two_gpus):
+    assert select_device(False, 1) == torch.device("cpu")
+    assert two_gpus == []
+
+
+def test_no_gpu_in_view_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(TrainingError, match="--gpu was given but torch .* sees no GPU; run where one is visible"):
+        select_device(True, 0)
+
+
+def test_a_world_of_one_has_a_process_group_for_the_length_of_the_block():
+    with process_group({}, use_gpu=False, timeout=10) as world:
+        assert world == (0, 1, torch.device("cpu"))
+        assert dist.get_world_size() == 1 and dist.get_backend() == "gloo"
+    assert not dist.is_initialized()
+
+
+def test_the_process_group_is_destroyed_when_the_block_fails():
+    with pytest.raises(KeyError), process_group({}, use_gpu=False, timeout=10):
+        raise KeyError
+    assert not dist.is_initialized()
+
+
+def test_worlds_of_one_do_not_share_a_port(monkeypatch):
+    monkeypatch.setattr(dist, "TCPStore", None)
+    with process_group({**LAUNCHED, "RANK": "0", "WORLD_SIZE": "1"}, use_gpu=False, timeout=10) as world:
+        assert world.size == 1
+
+
+def test_no_thread_of_gloo_outlives_the_process_group(run_code):
+    # A thread that does may abort the process when Python ends.
+    (rank,) = run_code(
+        1,
+        """
+import os
+from pathlib import Path
+from training.distributed import process_group
+from torch import nn, ones
+from torch.nn.parallel import DistributedDataParallel
+
+def gloo_threads():
+    return [t for t in Path("/proc/self/task").iterdir() if "gloo" in (t / "comm").read_text()]
+
+with process_group(os.environ, use_gpu=False, timeout=60):
+    model = DistributedDataParallel(nn.Linear(3, 3))
+    model(ones(2, 3)).sum().backward()
+    assert gloo_threads()
+    del model
+assert not gloo_threads()
+""",
+    )
+    assert rank.status == 0, rank.stderr
+
+
+def test_ranks_that_do_not_come_are_missed_at_the_rendezvous(start_ranks):
+    ranks = start_ranks(2, "--timeout", "1")
+    ranks.processes.pop().kill()
+    (rank,) = ranks.wait()
+    assert rank.status == 1 and rank.stdout == ""
+    assert rank.stderr.splitlines()[-1].startswith("rank 0: no rendezvous at 127.0.0.1:")
+    assert "all 2 ranks" in rank.stderr and "Traceback" not in rank.stderr
+
+
+def test_sums_are_over_all_ranks_and_a_fault_of_some_ends_all_with_the_word_of_the_lowest(run_code):
+    ranks = run_code(
+        3,
+        """
+import os, torch
+from training.distributed import fail_together, process_group, sum_over_ranks
+
+with process_group(os.environ, use_gpu=False, timeout=60) as world:
+    with fail_together(world):
+        pass
+    print(sum_over_ranks(torch.tensor([1, world.rank])))
+    with fail_together(world):
+        if world.rank > 0:
+            raise OSError(f"disk of rank {world.rank}")
+    print("went on")
+""",
+    )
+    assert [rank.stdout for rank in ranks] == ["[3, 3]\n"] * 3
+    assert [rank.status for rank in ranks] == [1, 1, 1]
+    assert [rank.stderr.count("OSError: disk of rank") for rank in ranks] == [0, 1, 0]

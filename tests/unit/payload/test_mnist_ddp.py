@@ -1,0 +1,275 @@
+"""mnist_ddp.py: one training, whatever the number of ranks."""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import mnist_ddp
+import pytest
+import torch
+import torch.nn.functional as F
+from training.data import GlobalBatchSampler, digits_set, load_dataset, normalise
+from training.distributed import process_group
+
+OUTPUT = re.compile(
+    r"""world size (?P<size>\d+), backend gloo, device cpu, torch \S+, data \S+: 130 training and 31 test images
+epoch 1/2  loss (?P<loss>\d\.\d{4})  images/s \d+
+epoch 2/2  loss \d\.\d{4}  images/s \d+
+test accuracy: (?P<accuracy>\d+\.\d\d) %
+training time: \d+\.\d s
+model written to (?P<model>\S+/mnist_ddp\.pt)
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory, write_mnist, run_ranks):
+    """The same training in worlds of 1, 2 and 3: what the ranks printed, by the size of the world.
+
+    Of the five global batches of an epoch the last has two samples, so that in a world of three
+    one rank has none.
+    """
+    root = tmp_path_factory.mktemp("worlds")
+    data = write_mnist(root / "mnist", 130, 31)
+    return {
+        size: run_ranks(size, "--data", data, "--epochs", 2, "--batch-size", 32, "--modelpath", root / str(size))
+        for size in (1, 2, 3)
+    }
+
+
+def outcome(ranks):
+    return OUTPUT.fullmatch(ranks[0].stdout)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_rank_0_prints_the_lines_that_people_and_tests_look_for(worlds, size):
+    assert outcome(worlds[size]), worlds[size][0].stdout
+    assert int(outcome(worlds[size])["size"]) == size
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_all_ranks_end_well_and_only_rank_0_prints(worlds, size):
+    assert [rank.status for rank in worlds[size]] == [0] * size
+    assert [rank.stderr for rank in worlds[size]] == [""] * size
+    assert [rank.stdout for rank in worlds[size][1:]] == [""] * (size - 1)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_loss_is_that_of_all_ranks_samples(worlds, size):
+    alone, together = outcome(worlds[1]), outcome(worlds[size])
+    assert float(together["loss"]) == pytest.approx(float(alone["loss"]), abs=0.001)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_model_does_not_depend_on_the_number_of_ranks(worlds, size):
+    alone = torch.load(outcome(worlds[1])["model"], weights_only=True)
+    together = torch.load(outcome(worlds[size])["model"], weights_only=True)
+    # Where two pixels of a pooling window are equal but for rounding, the steps can part.
+    for name, weight in alone.items():
+        torch.testing.assert_close(together[name], weight, rtol=0, atol=0.002)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_the_model_is_that_of_the_network_without_the_wrapper(worlds, size):
+    mnist_ddp.build_model().load_state_dict(torch.load(outcome(worlds[size])["model"], weights_only=True))
+
+
+def test_rank_0_writes_one_file(worlds):
+    assert os.listdir(Path(outcome(worlds[3])["model"]).parent) == ["mnist_ddp.pt"]
+
+
+STEPS = """
+import mnist_ddp, os, torch
+from pathlib import Path
+from training.data import GlobalBatchSampler, load_dataset, normalise
+from training.distributed import process_group
+from torch.nn.parallel import DistributedDataParallel
+
+data = load_dataset(Path({data!r}))
+cpu = torch.device("cpu")
+with process_group(os.environ, use_gpu=False, timeout=60) as world:
+    torch.manual_seed(1)
+    network = mnist_ddp.build_model().double()
+    model = DistributedDataParallel(network)
+    sampler = GlobalBatchSampler(130, 32, rank=world.rank, world_size=world.size, seed=3, device=cpu)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1)
+    loss = mnist_ddp.train_epoch(
+        model, optimizer, schedule, normalise(data.train_images, cpu).double(), data.train_labels,
+        sampler, world, "",
+    )
+    tally = mnist_ddp.evaluate(network, normalise(data.test_images, cpu).double(), data.test_labels, world)
+    if world.rank == 0:
+        torch.save([loss, tally, network.state_dict()], {result!r})
+"""
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_training_takes_the_steps_of_the_mean_loss_over_the_global_batches(size, small_mnist, tmp_path, run_code):
+    """In double precision, against a loop without ranks; SGD shows a gradient that is off by a factor."""
+    ranks = run_code(size, STEPS.format(data=str(small_mnist), result=str(tmp_path / "result")))
+    assert [rank.status for rank in ranks] == [0] * size, ranks[-1].stderr
+    loss, (correct, total), weights = torch.load(tmp_path / "result", weights_only=True)
+
+    data = load_dataset(small_mnist)
+    images, labels = normalise(data.train_images, torch.device("cpu")).double(), data.train_labels
+    torch.manual_seed(1)
+    network = mnist_ddp.build_model().double()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    losses = []
+    for batch, _ in GlobalBatchSampler(130, 32, rank=0, world_size=1, seed=3, device=torch.device("cpu")):
+        mean_loss = F.cross_entropy(network(images[batch]), labels[batch])
+        optimizer.zero_grad()
+        mean_loss.backward()
+        optimizer.step()
+        losses += [mean_loss.item()] * len(batch)
+
+    assert loss == pytest.approx(sum(losses) / 130, rel=1e-9)
+    for name, weight in network.state_dict().items():
+        torch.testing.assert_close(weights[name], weight, rtol=1e-9, atol=1e-9)
+    scores = network(normalise(data.test_images, torch.device("cpu")).double())
+    assert total == 31
+    assert correct == (scores.argmax(dim=1) == data.test_labels).sum()
+
+
+def test_the_same_run_again_gives_the_same_model(worlds, run_ranks, small_mnist, tmp_path):
+    run_ranks(1, "--data", small_mnist, "--epochs", 2, "--batch-size", 32, "--modelpath", tmp_path)
+    before = torch.load(outcome(worlds[1])["model"], weights_only=True)
+    again = torch.load(tmp_path / "mnist_ddp.pt", weights_only=True)
+    assert all(torch.equal(before[name], again[name]) for name in before)
+
+
+def test_alone_in_any_directory_it_learns_the_digits_set_and_says_so(payload, run_alone, tmp_path):
+    payload = shutil.copytree(payload, tmp_path / "payload", ignore=shutil.ignore_patterns("__pycache__"))
+    for path in [payload, *payload.rglob("*")]:
+        path.chmod(0o555)
+    (tmp_path / "elsewhere").mkdir()
+    files = sorted(payload.rglob("*.py"))
+    rank = run_alone(script=payload / "mnist_ddp.py", cwd=tmp_path / "elsewhere", SLURM_PROCID="1", SLURM_NTASKS="2")
+    assert rank.status == 0 and rank.stderr == ""
+    assert rank.stdout.startswith("world size 1, ")
+    assert "neither --data nor MNIST_ROOT names the MNIST files: the digits set is drawn here\n" in rank.stdout
+    assert float(re.search(r"^test accuracy: (.*) %$", rank.stdout, re.M)[1]) > 97
+    assert "model written" not in rank.stdout
+    assert os.listdir(tmp_path / "elsewhere") == []
+    assert sorted(p for p in payload.rglob("*") if p.is_file() and p.suffix != ".pyc") == files
+
+
+def test_one_epoch_of_mnist_reaches_97_5_percent(run_ranks, mnist):
+    ranks = run_ranks(2, "--data", mnist, "--epochs", 1)
+    assert "60000 training and 10000 test images" in ranks[0].stdout
+    assert float(re.search(r"^test accuracy: (.*) %$", ranks[0].stdout, re.M)[1]) >= 97.5
+
+
+def test_mnist_root_names_the_data_and_the_option_comes_before_it(monkeypatch):
+    monkeypatch.setenv("MNIST_ROOT", "/data/mnist")
+    assert mnist_ddp.parse_arguments([]).data == Path("/data/mnist")
+    assert mnist_ddp.parse_arguments(["--data", "other"]).data == Path("other")
+    monkeypatch.setenv("MNIST_ROOT", "")
+    assert mnist_ddp.parse_arguments([]).data is None
+
+
+def test_data_that_is_not_there_ends_all_ranks_with_one_line(run_ranks, tmp_path):
+    ranks = run_ranks(2, "--data", tmp_path)
+    assert [rank.status for rank in ranks] == [1, 1]
+    assert re.fullmatch(rf"rank 0: {tmp_path} holds no train-images-.*\n", ranks[0].stderr)
+    assert ranks[1].stderr == "" and ranks[0].stdout == ranks[1].stdout == ""
+
+
+def test_data_that_only_rank_1_lacks_is_reported_by_rank_1(run_ranks, small_mnist, tmp_path):
+    ranks = run_ranks(2, environments=[{"MNIST_ROOT": str(small_mnist)}, {"MNIST_ROOT": str(tmp_path)}])
+    assert [rank.status for rank in ranks] == [1, 1]
+    assert ranks[0].stderr == "" and ranks[1].stderr.startswith(f"rank 1: {tmp_path} holds no ")
+
+
+def test_a_modelpath_that_cannot_be_made_is_reported_before_the_training(run_alone, tmp_path):
+    (tmp_path / "model").write_text("a file")
+    rank = run_alone("--modelpath", "model")
+    assert rank.status == 1 and rank.stdout == ""
+    assert rank.stderr.startswith("rank 0: model: cannot be written (File exists); ")
+
+
+def test_a_rank_that_is_killed_takes_the_others_with_it(start_ranks, small_mnist):
+    ranks = start_ranks(2, "--data", small_mnist, "--epochs", 100000, "--timeout", "60")
+    ranks.processes[0].stdout.readline()
+    assert ranks.processes[0].stdout.readline().startswith("epoch 1/100000")
+    ranks.processes[1].kill()
+    assert ranks.processes[0].wait(timeout=60) == 1
+    assert ranks.wait()[0].stderr.splitlines()[-1].startswith("rank 0: RuntimeError: ")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is visible here")
+def test_gpu_without_a_gpu_is_one_sentence(run_alone):
+    rank = run_alone("--gpu")
+    assert rank.status == 1 and rank.stdout == ""
+    assert re.fullmatch(r"rank 0: --gpu was given but torch \S+ sees no GPU; .*\n", rank.stderr)
+
+
+@pytest.fixture
+def no_torch(tmp_path):
+    """The environment of a Python in which torch cannot be imported."""
+    (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported')")
+    return {"PYTHONPATH": str(tmp_path)}
+
+
+def test_help_answers_without_waiting_for_torch(run_alone, no_torch):
+    rank = run_alone("--help", **no_torch)
+    assert rank.status == 0 and rank.stderr == ""
+    for option in ("--gpu", "--modelpath", "--epochs", "--batch-size", "--lr", "--seed", "--data", "--timeout"):
+        assert option in rank.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--epochs", "0"], "--epochs must be finite and above 0, found 0"),
+        (["--epochs", "1.5"], "argument --epochs: invalid int value: '1.5'"),
+        (["--batch-size", "-8"], "--batch-size must be finite and above 0, found -8"),
+        (["--lr", "nan"], "--lr must be finite and above 0, found nan"),
+        (["--timeout", "inf"], "--timeout must be finite and above 0, found inf"),
+        (["--seed", "-1"], "--seed must be from 0 to 2^32 - 1, found -1"),
+        (["--seed", "4294967296"], "--seed must be from 0 to 2^32 - 1, found 4294967296"),
+        (["--epoch-count", "3"], "unrecognized arguments: --epoch-count 3"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_one_line_and_status_2(run_alone, no_torch, arguments, complaint):
+    rank = run_alone(*arguments, **no_torch)
+    assert rank.status == 2 and rank.stdout == ""
+    assert rank.stderr == f"mnist_ddp.py: {complaint}; see --help\n"
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 10, 235])
+def test_the_learning_rate_reaches_its_peak_once_and_falls_to_0(steps):
+    factors = [mnist_ddp.learning_rate_factor(step, steps) for step in range(steps + 1)]
+    peak = factors.index(1)
+    assert factors.count(1) == 1 and factors[-1] == 0
+    assert factors[: peak + 1] == sorted(factors[: peak + 1])
+    assert factors[peak:] == sorted(factors[peak:], reverse=True)
+
+
+def test_training_shuffles_anew_for_each_epoch(monkeypatch, small_mnist):
+    orders = []
+
+    def note_order(*arguments):
+        (sampler,) = (argument for argument in arguments if isinstance(argument, GlobalBatchSampler))
+        orders.append(torch.cat([indices for indices, _ in sampler]).tolist())
+        return 0.0
+
+    monkeypatch.setattr(mnist_ddp, "train_epoch", note_order)
+    options = mnist_ddp.parse_arguments(["--data", str(small_mnist), "--epochs", "3"])
+    with process_group({}, use_gpu=False, timeout=10) as world:
+        mnist_ddp.train(options, world)
+    assert len(orders) == 3 and orders[0] != orders[1] != orders[2] != orders[0]
+
+
+def test_a_long_epoch_reports_how_far_it_is(monkeypatch, capsys):
+    monkeypatch.setattr(mnist_ddp, "PROGRESS_SECONDS", 0)
+    monkeypatch.setattr(mnist_ddp, "load_dataset", lambda _directory: digits_set())
+    options = mnist_ddp.parse_arguments(["--epochs", "1", "--batch-size", "2000"])
+    with process_group({}, use_gpu=False, timeout=10) as world:
+        mnist_ddp.train(options, world)
+    lines = [line for line in capsys.readouterr().out.splitlines() if " %  loss " in line]
+    assert [re.sub(r"\d\.\d{4}", "2.3", line) for line in lines] == [
+        f"epoch 1/1  {share} %  loss 2.3 (rank 0)" for share in (33, 66, 100)
+    ]
