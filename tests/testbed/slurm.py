@@ -16,8 +16,8 @@ from testbed.packages import find_command
 from testbed.progress import run, step
 
 DAEMONS = ("munged", "slurmctld", "slurmd", "slurmstepd")
-#: Below the kernel's ephemeral ports and clear of the range that the runscripts choose from.
-PORTS = range(10000, 19000)
+#: Below the kernel's ephemeral ports and above those that the runscripts choose from.
+PORTS = range(30000, 32768)
 RESERVED_PORTS = 64
 START_SECONDS = 30
 #: Names of Unix-domain sockets end at 107 bytes (unix(7)); the longest here is that of a batch step.

@@ -105,11 +105,10 @@ with process_group(os.environ, use_gpu=False, timeout=60) as world:
 """
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_training_takes_the_steps_of_the_mean_loss_over_the_global_batches(size, small_mnist, tmp_path, run_code):
+def test_training_takes_the_steps_of_the_mean_loss_over_the_global_batches(small_mnist, tmp_path, run_code):
     """In double precision, against a loop without ranks; SGD shows a gradient that is off by a factor."""
-    ranks = run_code(size, STEPS.format(data=str(small_mnist), result=str(tmp_path / "result")))
-    assert [rank.status for rank in ranks] == [0] * size, ranks[-1].stderr
+    ranks = run_code(3, STEPS.format(data=str(small_mnist), result=str(tmp_path / "result")))
+    assert [rank.status for rank in ranks] == [0, 0, 0], ranks[-1].stderr
     loss, (correct, total), weights = torch.load(tmp_path / "result", weights_only=True)
 
     data = load_dataset(small_mnist)
