@@ -29,7 +29,8 @@ def probe(testbed):
 
 def test_four_ranks_on_two_nodes_form_one_world(testbed, module, enter, probe):
     output = testbed.run(
-        f"module load {module}\nsrun -N2 --ntasks-per-node=2 {enter}conda-python-distributed -u probe.py", cwd=probe
+        f"module load {module}\nsrun -N2 --ntasks-per-node=2 -w nid001001,nid001002 {enter}conda-python-distributed -u probe.py",
+        cwd=probe,
     )
     ranks = sorted(line.split() for line in output.splitlines() if line)
     assert [rank[:7] for rank in ranks] == [
@@ -115,14 +116,14 @@ srun -n1 {enter}conda-python-distributed -m json.tool --help"""
 
 def test_pythons_exit_status_is_the_steps(testbed, module, enter):
     result = testbed.run_unchecked(
-        f"module load {module}\nsrun -n2 {enter}conda-python-distributed -c 'raise SystemExit(7)'"
+        f"module load {module}\nsrun -n1 {enter}conda-python-distributed -c 'raise SystemExit(7)'"
     )
     assert result.returncode == 7
 
 
 def test_verbose_says_in_one_line_per_rank_what_was_decided(testbed, module, enter):
     result = testbed.run_unchecked(
-        f"module load {module}\nexport PYTORCH_LAUNCH_VERBOSE=1\nsrun -N2 -n2 {enter}conda-python-distributed -c pass"
+        f"module load {module}\nexport PYTORCH_LAUNCH_VERBOSE=1\nsrun -N2 -n2 -w nid001001,nid001002 {enter}conda-python-distributed -c pass"
     )
     lines = sorted(line for line in result.stderr.splitlines() if "rank" in line)
     assert len(lines) == 2
