@@ -87,7 +87,8 @@ class EB_PyTorchContainer(EB_PyTorchModule):
             listing = os.path.join(self.builddir, 'sources.list')
             write_file(listing, '\n'.join(sources) + '\n')
             arguments.append(shell_quote(listing))
-        run_shell_cmd('mmdebstrap ' + ' '.join(arguments), work_dir=self.builddir)
+        # an ordinary user's mmdebstrap works under subordinate ids, which EasyBuild's private TMPDIR shuts out
+        run_shell_cmd('env --unset=TMPDIR mmdebstrap ' + ' '.join(arguments), work_dir=self.builddir)
         mkdir(base)
         # owned by this user and without device files, which an ordinary user may not make
         run_shell_cmd("tar --extract --no-same-owner --exclude './dev/*' --file %s --directory %s"

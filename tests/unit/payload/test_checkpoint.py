@@ -53,6 +53,13 @@ def test_the_model_is_on_the_disk_before_it_takes_the_place_of_the_old_one(tmp_p
     assert seen_at_sync == ["old"]
 
 
+def test_whoever_is_reading_the_old_model_reads_it_to_its_end(tmp_path):
+    (tmp_path / "model.pt").write_text("old")
+    with (tmp_path / "model.pt").open() as reader:
+        save_model(STATE, tmp_path / "model.pt")
+        assert reader.read() == "old"
+
+
 def test_others_may_read_the_model_as_far_as_the_umask_lets_them(tmp_path):
     umask = os.umask(0o022)
     try:
