@@ -162,7 +162,8 @@ COMPARISONS = (
         name="launch-host",
         what="launch 4 ranks on 2 nodes, venv module",
         sides="seconds from `srun -N2 --ntasks-per-node=2 conda-python-distributed` to the first line of Python in "
-        "the last rank, against the same with `benchmarks/exec-only` in its place: plain assignments, then Python",
+        "the last rank, against the same with `benchmarks/exec-only` in its place: plain assignments, then Python; "
+        "the testbed's nodes are one machine, so that ranks of two nodes share a core",
         modules=(VENV,),
         container=False,
         prepare=launch_on_host,

@@ -28,7 +28,7 @@ def seconds(value):
 
 def _row(comparison, ratio):
     target = f"≤ {comparison.target}" if comparison.target else "–"
-    if comparison.target and ratio.value > comparison.target:
+    if comparison.target and round(ratio.value, 2) > comparison.target:  # as printed
         target += ", missed"
     cells = (
         comparison.what,

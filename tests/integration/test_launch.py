@@ -6,6 +6,10 @@ import pytest
 
 pytestmark = pytest.mark.testbed
 
+#: Two nodes by name, whichever others are busy.
+PAIR = "srun -N2 -w nid001001,nid001002"
+#: Slurm 22.05 reserves ports for every step where it may; without them a rank computes its own.
+COMPUTED = "env --unset=SLURM_STEP_RESV_PORTS "
 #: Prints what one rank was given, and what a collective over all ranks sees.
 PROBE = """
 import os, socket, torch, torch.distributed as dist
@@ -29,7 +33,7 @@ def probe(testbed):
 
 def test_four_ranks_on_two_nodes_form_one_world(testbed, module, enter, probe):
     output = testbed.run(
-        f"module load {module}\nsrun -N2 --ntasks-per-node=2 -w nid001001,nid001002 {enter}conda-python-distributed -u probe.py",
+        f"module load {module}\n{PAIR} --ntasks-per-node=2 {enter}conda-python-distributed -u probe.py",
         cwd=probe,
     )
     ranks = sorted(line.split() for line in output.splitlines() if line)
@@ -56,15 +60,13 @@ def test_the_master_is_the_first_node_of_the_step_not_of_the_job(testbed, venv, 
     assert {line.split()[7] for line in output.splitlines()} == {"nid001002"}
 
 
-#: Slurm 22.05 reserves ports for every step where it may; without them a rank computes its own.
-COMPUTED = "env --unset=SLURM_STEP_RESV_PORTS "
-
-
 def test_two_jobs_on_one_node_both_finish_with_worlds_of_their_own(testbed, module, enter, probe):
     output = testbed.run(
         f"""module load {module}
-for job in 1 2; do srun -N1 -n2 -w nid001001 {COMPUTED}{enter}conda-python-distributed probe.py & pids="${{pids:-}} $!"; done
-for pid in $pids; do wait $pid; done""",
+launch="srun -N1 -n2 -w nid001001 {COMPUTED}{enter}conda-python-distributed probe.py"
+$launch & first=$!
+$launch & second=$!
+wait $first && wait $second""",
         cwd=probe,
     )
     ranks = [line.split() for line in output.splitlines()]
@@ -123,7 +125,7 @@ def test_pythons_exit_status_is_the_steps(testbed, module, enter):
 
 def test_verbose_says_in_one_line_per_rank_what_was_decided(testbed, module, enter):
     result = testbed.run_unchecked(
-        f"module load {module}\nexport PYTORCH_LAUNCH_VERBOSE=1\nsrun -N2 -n2 -w nid001001,nid001002 {enter}conda-python-distributed -c pass"
+        f"module load {module}\nexport PYTORCH_LAUNCH_VERBOSE=1\n{PAIR} -n2 {enter}conda-python-distributed -c pass"
     )
     lines = sorted(line for line in result.stderr.splitlines() if "rank" in line)
     assert len(lines) == 2

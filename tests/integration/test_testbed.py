@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,36 @@ def test_a_second_testbed_runs_beside_the_first_and_down_leaves_no_process_and_n
 def test_nodes_have_their_own_names_and_the_machine_keeps_its_own(testbed):
     assert testbed.run("srun -N1 -w nid001003 hostname") == "nid001003\n"
     assert "nid00100" not in Path("/etc/hosts").read_text()
+
+
+def test_an_ordinary_user_gets_a_cluster_too(tmp_path_factory):
+    if os.geteuid() != 0:
+        pytest.skip("these tests run as an ordinary user already")
+    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]
+    python = ["/usr/bin/python3", "-c", "import ensurepip, venv"]
+    if subprocess.run([*user, *python], stderr=subprocess.DEVNULL, check=False).returncode != 0:
+        pytest.skip("an ordinary user has no Python with venv here: /usr/bin/python3 lacks it")
+    root = Path(tempfile.mkdtemp(prefix="testbed-user-"))
+    os.chown(root, 65534, 65534)
+    environment = {**os.environ, "PYTORCH_TESTBED": str(root), "HOME": str(root)}
+    tree = Path(__file__).resolve().parents[2]
+
+    def as_user(*command):
+        return subprocess.run([*user, *command], env=environment, cwd="/", capture_output=True, text=True, check=False)
+
+    try:
+        up = as_user("/usr/bin/python3", "-B", tree / "tests" / "testbed", "up")
+        assert up.returncode == 0, up.stderr
+        environment["SLURM_CONF"] = str(Layout(root).slurm_conf)
+        names = as_user("srun", "-N2", "-n2", "sh", "-c", "hostname; id -u; getent hosts nid001004")
+        assert sorted(names.stdout.split()) == sorted(
+            2 * ["127.0.0.1", "65534", "nid001004"] + ["nid001001", "nid001002"]
+        )
+    finally:
+        down = as_user("/usr/bin/python3", "-B", tree / "tests" / "testbed", "down")
+    assert down.returncode == 0, down.stderr
+    assert not root.exists()
+    assert processes_that_mention(str(root)) == []
 
 
 def test_a_directory_with_files_of_somebody_else_is_neither_used_nor_removed(tmp_path):

@@ -1,6 +1,5 @@
 """Starts and stops the cluster of one testbed: munged, slurmctld, and a slurmd per node."""
 
-import getpass
 import os
 import re
 import shutil
@@ -97,7 +96,7 @@ def write_configuration(layout):
     layout.slurm_conf.write_text(
         template.format(
             hostname=hostname,
-            user=getpass.getuser(),
+            user=os.geteuid(),
             cluster=layout.cluster,
             sockets=short_name(layout),
             nodes=f"nid[{NODES[0][3:]}-{NODES[-1][3:]}]",

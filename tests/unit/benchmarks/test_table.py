@@ -36,6 +36,13 @@ def test_a_missed_target_is_marked(target, cell):
     assert rows(markdown([(COMPARISON._replace(target=target), ratio)], machine="a laptop"))[-1][-2] == cell
 
 
+def test_a_target_is_met_by_the_ratio_that_is_printed():
+    ratio = Ratio(a=1.404, b=1.0, low=1.4, high=1.4, pairs=7)
+    row = rows(markdown([(COMPARISON._replace(target=1.4), ratio)], machine="a laptop"))[-1]
+    assert row[3] == "**1.40**"
+    assert row[5] == "≤ 1.4"
+
+
 def test_the_text_says_what_was_measured_how_often_and_where():
     text = markdown([(COMPARISON, RATIO)], machine="a laptop")
     assert "- `tea`, 7 pairs: a cup\n" in text

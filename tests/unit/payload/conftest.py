@@ -25,14 +25,14 @@ class Rank(NamedTuple):
 
 
 class Ranks:
-    """The processes of one world, one for each environment, started and not yet waited for."""
+    """The processes of one world, one of one thread for each environment, not yet waited for."""
 
     def __init__(self, command, environments, cwd=None):
         base = {name: value for name, value in os.environ.items() if name not in (*TORCH_VARIABLES, "MNIST_ROOT")}
         self.processes = [
             subprocess.Popen(
                 [sys.executable, *map(str, command)],
-                env={**base, **environment},
+                env={**base, "OMP_NUM_THREADS": "1", **environment},
                 cwd=cwd,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -51,11 +51,11 @@ class Ranks:
 
 
 def launch(size, command, environments=None):
-    """Start a world on this host as a launcher does, with one thread for each rank."""
+    """Start a world on this host as a launcher does."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    world = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    world = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return Ranks(
         command,
         [

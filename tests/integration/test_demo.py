@@ -1,0 +1,50 @@
+"""The first command that a new user types, and the shell that it offers."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.testbed
+
+DEMO = Path(__file__).resolve().parents[2] / "demo"
+
+
+def demo(*options, **settings):
+    """Run ``./demo`` with options; return the completed process."""
+    return subprocess.run(
+        [DEMO, *options], capture_output=True, text=True, check=False, timeout=900, stdin=subprocess.DEVNULL, **settings
+    )
+
+
+def test_the_demo_shows_each_command_and_ends_with_accuracy_speed_and_how_to_go_on(testbed):
+    result = demo()
+    assert result.returncode == 0, result.stdout + result.stderr
+    commands = re.findall(r"^\$ (\S+)", result.stdout, re.MULTILINE)
+    assert commands[:2] == ["eb", "eb"]
+    assert commands[-2:] == ["module", "srun"]
+    summary = result.stdout[result.stdout.index("Done in") :]
+    assert float(re.search(r"test accuracy ([\d.]+) %", summary)[1]) >= 97
+    assert re.search(r"\d+ images/s on 2 nodes", summary)
+    assert str(testbed.layout.easybuild) in summary
+    assert 'eval "$(./demo --env)"' in summary
+
+
+def test_the_env_option_gives_any_shell_in_any_directory_the_commands(testbed, tmp_path):
+    code = demo("--env", cwd=tmp_path)
+    assert code.returncode == 0, code.stderr
+    script = f"{code.stdout}\ntype module eb srun >/dev/null && module -t list 2>&1 && srun -N1 hostname"
+    result = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split()[0] == "pytorch-easybuild"
+    assert result.stdout.split()[-1].startswith("nid00100")
+
+
+@pytest.mark.parametrize("options", [("--nonsense",), ("--env", "--shell")])
+def test_an_unknown_option_is_answered_with_the_usage(options):
+    result = demo(*options)
+    assert result.returncode == 2
+    assert result.stderr.startswith("Usage: ./demo")
