@@ -22,7 +22,7 @@ def test_the_demo_shows_each_command_and_ends_with_accuracy_speed_and_how_to_go_
     result = demo()
     assert result.returncode == 0, result.stdout + result.stderr
     commands = re.findall(r"^\$ (\S+)", result.stdout, re.MULTILINE)
-    assert commands[:2] == ["eb", "eb"]
+    assert set(commands[:-3]) == {"eb"}
     assert commands[-2:] == ["module", "srun"]
     summary = result.stdout[result.stdout.index("Done in") :]
     assert float(re.search(r"test accuracy ([\d.]+) %", summary)[1]) >= 97
