@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
 from testbed.layout import TestbedError
+from testbed.recipes import CONTAINER, VENV, module
 
 HERE = Path(__file__).resolve().parent
 TREE = HERE.parent
-CONTAINER = "PyTorch/2.13.0-cpu-singularity"
-VENV = "PyTorch/2.13.0-cpu-venv"
 LOCK = TREE / "easyconfigs" / "p" / "PyTorch" / "PyTorch-2.13.0-cpu.txt"
 
 RANKS = 4
@@ -30,7 +29,7 @@ class Comparison(NamedTuple):
     `name`       what `--only` selects it by
     `what`       the row's title
     `sides`      what exactly A and B are
-    `modules`    modules that have to be installed
+    `recipes`    what has to be installed
     `container`  whether it needs a container runtime
     `prepare`    Session -> the functions that measure A and B
     `pairs`      how many pairs make a steady median
@@ -42,7 +41,7 @@ class Comparison(NamedTuple):
     name: str
     what: str
     sides: str
-    modules: tuple
+    recipes: tuple
     container: bool
     prepare: Callable
     pairs: int
@@ -53,7 +52,7 @@ class Comparison(NamedTuple):
 
 def launch_on_host(session):
     """The launch script against plain assignments, both with the venv's Python."""
-    env = session.environment(f"module load {VENV}")
+    env = session.environment(f"module load {module(VENV)}")
     return (
         lambda: until_python(session, env, [*SRUN, "conda-python-distributed"]),
         lambda: until_python(session, env, [*SRUN, HERE / "exec-only"]),
@@ -62,7 +61,7 @@ def launch_on_host(session):
 
 def launch_in_image(session):
     """The launch script against plain assignments, both with the image's Python."""
-    env = session.environment(f"module load {CONTAINER}")
+    env = session.environment(f"module load {module(CONTAINER)}")
     inside = [*SRUN, "singularity", "exec", "--bind", f"{HERE}/exec-only:/exec-only", env["SIF"]]
     return (
         lambda: until_python(session, env, [*inside, "conda-python-distributed"]),
@@ -85,7 +84,7 @@ def until_python(session, env, launch):
 
 def import_torch(session):
     """`import torch` in the image against the same on the host, files in memory after the first pair."""
-    image, host = (session.environment(f"module load {module}") for module in (CONTAINER, VENV))
+    image, host = (session.environment(f"module load {module(recipe)}") for recipe in (CONTAINER, VENV))
     python = ["python", "-c", "import torch"]
     return (
         lambda: seconds_of(session, image, ["singularity", "exec", image["SIF"], *python]),
@@ -103,7 +102,7 @@ def load_venv(session):
     return load(session, VENV)
 
 
-def load(session, module):
+def load(session, recipe):
     """`module load` as a user has it, with EasyBuild's modules and nothing loaded before."""
     directory = session.scratch / "modulefiles"
     directory.mkdir(exist_ok=True)
@@ -119,7 +118,7 @@ def load(session, module):
         start, end = session.run(["bash", "-c", script], env).split()
         return (float(end) - float(start)) / LOADS
 
-    return lambda: loads(module), lambda: loads("empty")
+    return lambda: loads(module(recipe)), lambda: loads("empty")
 
 
 def install(session):
@@ -130,7 +129,7 @@ def install(session):
     env = {**session.environment(), "TMPDIR": str(temporary)}
     wheels = session.layout.easybuild / "sources" / "p" / "PyTorch" / "wheels"
     places = {"installpath": prefix, "buildpath": scratch / "build", "repositorypath": scratch / "repository"}
-    eb = ["eb", recipe(VENV), "--rebuild", *(f"--{option}={path}" for option, path in places.items())]
+    eb = ["eb", f"{VENV}.eb", "--rebuild", *(f"--{option}={path}" for option, path in places.items())]
 
     def install_with(command):
         shutil.rmtree(prefix, ignore_errors=True)
@@ -139,10 +138,10 @@ def install(session):
 
     def with_eb():
         elapsed = install_with(eb)
-        shutil.copy(f"{prefix}/modules/all/{VENV}.lua", by_eb)
+        shutil.copy(f"{prefix}/modules/all/{module(VENV)}.lua", by_eb)
         return elapsed
 
-    return with_eb, lambda: install_with([HERE / "install-by-hand", TREE, prefix, VENV, by_eb, wheels, LOCK])
+    return with_eb, lambda: install_with([HERE / "install-by-hand", TREE, prefix, module(VENV), by_eb, wheels, LOCK])
 
 
 def seconds_of(session, env, command):
@@ -152,11 +151,6 @@ def seconds_of(session, env, command):
     return time.monotonic() - start
 
 
-def recipe(module):
-    """File name of a module's easyconfig."""
-    return f"{module.replace('/', '-')}.eb"
-
-
 COMPARISONS = (
     Comparison(
         name="launch-host",
@@ -164,7 +158,7 @@ COMPARISONS = (
         sides="seconds from `srun -N2 --ntasks-per-node=2 conda-python-distributed` to the first line of Python in "
         "the last rank, against the same with `benchmarks/exec-only` in its place: plain assignments, then Python; "
         "the testbed's nodes are one machine, so that ranks of two nodes share a core",
-        modules=(VENV,),
+        recipes=(VENV,),
         container=False,
         prepare=launch_on_host,
         pairs=21,
@@ -176,7 +170,7 @@ COMPARISONS = (
         name="launch-image",
         what="launch 4 ranks on 2 nodes, inside the image",
         sides="the same two behind `singularity exec $SIF`",
-        modules=(CONTAINER,),
+        recipes=(CONTAINER,),
         container=True,
         prepare=launch_in_image,
         pairs=15,
@@ -189,7 +183,7 @@ COMPARISONS = (
         what="`import torch` in the image, against the host",
         sides="`singularity exec $SIF python -c 'import torch'` against `python -c 'import torch'` of the venv "
         "module, from start to end, files in memory",
-        modules=(CONTAINER, VENV),
+        recipes=(CONTAINER, VENV),
         container=True,
         prepare=import_torch,
         pairs=9,
@@ -201,7 +195,7 @@ COMPARISONS = (
         name="load-image",
         what="`module load` of the container module, against an empty one",
         sides=f"mean of {LOADS} times `(module load ...)` in one shell, nothing loaded before",
-        modules=(CONTAINER,),
+        recipes=(CONTAINER,),
         container=False,
         prepare=load_container,
         pairs=11,
@@ -212,7 +206,7 @@ COMPARISONS = (
         name="load-venv",
         what="`module load` of the venv module, against an empty one",
         sides="the same",
-        modules=(VENV,),
+        recipes=(VENV,),
         container=False,
         prepare=load_venv,
         pairs=11,
@@ -223,7 +217,7 @@ COMPARISONS = (
         name="install",
         what="`eb` for the venv module, against the same by hand",
         sides="`eb --rebuild` to an empty place against `benchmarks/install-by-hand`, wheels fetched before",
-        modules=(VENV,),
+        recipes=(VENV,),
         container=False,
         prepare=install,
         pairs=7,

@@ -12,23 +12,27 @@ end
 pushenv("SIF", image)
 pushenv("SIFPYTORCH", image)
 
--- A runtime that finds both names of a variable reads APPTAINER's alone: what the user has under one
--- name is added under the other too, and noted, so that unloading takes away just that.
+-- A runtime that finds both names of a variable reads APPTAINER's alone, so both get ours and what the
+-- user has under the other name. What is really added is noted: unloading takes away just that.
 local function add_to_both(singularity, apptainer, separator, ours)
     local user = { [singularity] = os.getenv(singularity) or "", [apptainer] = os.getenv(apptainer) or "" }
     for from, to in pairs({ [singularity] = apptainer, [apptainer] = singularity }) do
-        local note = "__PYTORCH_COPIED_TO_" .. to
-        local copied = os.getenv(note) or ""
+        local note = "__PYTORCH_ADDED_TO_" .. to
+        local added = os.getenv(note) or ""
         if mode() ~= "unload" then
-            copied = user[from] ~= user[to] and user[from] or ""
-        end
-        if copied ~= "" then
-            setenv(note, copied)
-            for entry in copied:gmatch("[^" .. separator .. "]+") do
-                append_path(to, entry, separator)
+            added = ""
+            local wanted = user[from] .. separator .. table.concat(ours, separator)
+            for entry in wanted:gmatch("[^" .. separator .. "]+") do
+                local there = separator .. user[to] .. separator .. added .. separator
+                if not there:find(separator .. entry .. separator, 1, true) then
+                    added = added .. (added ~= "" and separator or "") .. entry
+                end
             end
         end
-        for _, entry in ipairs(ours) do
+        if added ~= "" then
+            setenv(note, added)
+        end
+        for entry in added:gmatch("[^" .. separator .. "]+") do
             append_path(to, entry, separator)
         end
     end

@@ -12,26 +12,28 @@ if {[module-info mode load] && ![file isfile $image]} {
 pushenv SIF $image
 pushenv SIFPYTORCH $image
 
-# A runtime that finds both names of a variable reads APPTAINER's alone: what the user has under one
-# name is added under the other too, and noted, so that unloading takes away just that.
+# A runtime that finds both names of a variable reads APPTAINER's alone, so both get ours and what the
+# user has under the other name. What is really added is noted: unloading takes away just that.
 proc add_to_both {singularity apptainer separator ours} {
     global env
     foreach name [list $singularity $apptainer] {
-        set user($name) [expr {[info exists env($name)] ? $env($name) : ""}]
+        set user($name) [expr {[info exists env($name)] ? [split $env($name) $separator] : {}}]
     }
     foreach {from to} [list $singularity $apptainer $apptainer $singularity] {
-        set note __PYTORCH_COPIED_TO_$to
-        set copied [expr {[info exists env($note)] ? $env($note) : ""}]
+        set note __PYTORCH_ADDED_TO_$to
+        set added [expr {[info exists env($note)] ? [split $env($note) $separator] : {}}]
         if {[module-info mode] ni {remove unload}} {
-            set copied [expr {$user($from) ne $user($to) ? $user($from) : ""}]
-        }
-        if {$copied ne ""} {
-            setenv $note $copied
-            foreach entry [split $copied $separator] {
-                append-path --delim $separator $to $entry
+            set added {}
+            foreach entry [concat $user($from) $ours] {
+                if {$entry ni $user($to) && $entry ni $added} {
+                    lappend added $entry
+                }
             }
         }
-        foreach entry $ours {
+        if {$added ne {}} {
+            setenv $note [join $added $separator]
+        }
+        foreach entry $added {
             append-path --delim $separator $to $entry
         }
     }

@@ -38,7 +38,7 @@ ALLREDUCE = ("import torch, torch.distributed as dist; dist.init_process_group('
 class EB_PyTorchModule(EasyBlock):
     """Shared base of the PyTorch easyblocks; a subclass provides the runtime."""
 
-    # What stands before a command to run it with this module's Python, with the place of the image.
+    # What stands before a command to run it with this module's Python; {image} is where the image is.
     LAUNCH = ''
 
     @staticmethod
@@ -128,7 +128,7 @@ class EB_PyTorchModule(EasyBlock):
         try:
             self.install_runtime()
             self.install_tree()
-        except (EasyBuildError, OSError):
+        except Exception:
             change_dir(self.orig_workdir)
             remove_dir(self.installdir)
             raise
@@ -156,9 +156,10 @@ class EB_PyTorchModule(EasyBlock):
 
     def compile_bytecode(self):
         """Compile runscripts and payload for the runtime's Python, as its ranks may not write there."""
-        libraries = ['runscripts/pytorch_launch', 'payload/training']
-        paths = ' '.join(shell_quote(os.path.join(self.installdir, library)) for library in libraries)
-        run_shell_cmd("%s -m compileall -q --invalidation-mode unchecked-hash %s" % (self.runtime_python(), paths))
+        # the payload's bytecode is checked against its source: users copy the directory and edit it
+        for library, mode in [('runscripts/pytorch_launch', 'unchecked-hash'), ('payload/training', 'checked-hash')]:
+            run_shell_cmd("%s -m compileall -q --invalidation-mode %s %s"
+                          % (self.runtime_python(), mode, shell_quote(os.path.join(self.installdir, library))))
 
     def runtime_python(self):
         """Command that runs the installed runtime's Python before its module exists."""
@@ -192,7 +193,8 @@ class EB_PyTorchModule(EasyBlock):
 
     def sanity_check_step(self, custom_paths=None, custom_commands=None, **kwargs):
         """Run torch: import it, reduce over a world of one through the runscript, and start the payload."""
-        launch = self.LAUNCH.format(image='"$SIF"')
+        # EasyBuild's own temporary directory, which need not be visible in a container
+        launch = self.LAUNCH.format(image='--bind "$TMPDIR" "$SIF"')
         paths = {
             'files': ['runscripts/conda-python-distributed', 'payload/mnist_ddp.py'] + (custom_paths or []),
             'dirs': ['bin', 'modulefiles/cluster'],

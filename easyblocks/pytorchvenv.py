@@ -37,8 +37,11 @@ class EB_PyTorchVenv(EB_PyTorchModule):
     def install_runtime(self):
         """Make the environment and install the locked wheels into it, without a network."""
         venv = shell_quote(os.path.join(self.installdir, 'venv'))
-        run_shell_cmd("%s -m venv %s" % (self.host_python, venv))
-        run_shell_cmd("%s/bin/pip install --quiet --no-index --find-links %s --require-hashes --no-deps -r %s"
+        # the host's packages come last; without them pip would refuse `install --user`
+        run_shell_cmd("%s -m venv --system-site-packages %s" % (self.host_python, venv))
+        # nothing of the user's pip configuration, and nothing left out because the host has it
+        run_shell_cmd("%s/bin/pip --isolated install --quiet --ignore-installed --no-index --find-links %s "
+                      "--require-hashes --no-deps -r %s"
                       % (venv, shell_quote(self.wheels), shell_quote(self.lock)))
 
     def runtime_python(self):

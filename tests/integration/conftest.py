@@ -5,13 +5,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from testbed import lifecycle, shell, slurm
+from testbed import lifecycle, recipes, shell, slurm
 from testbed.layout import Layout
-
-TREE = Path(__file__).resolve().parents[2]
-CONTAINER = "PyTorch/2.13.0-cpu-singularity"
-VENV = "PyTorch/2.13.0-cpu-venv"
-DATASET = "MNIST/1998"
+from testbed.recipes import CONTAINER, DATASET, VENV
 
 
 class Testbed:
@@ -36,10 +32,12 @@ class Testbed:
         assert result.returncode == 0, f"{script}\n{result.stdout}\n{result.stderr}"
         return result.stdout
 
-    def install(self, module):
-        """Install a module of this tree with EasyBuild, unless the current one is installed."""
-        recipe = module.replace("/", "-", 1) + ".eb"
-        self.run(f"eb {recipe}", timeout=900)
+    def install(self, recipe):
+        """Install a recipe, or bring it up to date with this tree; return the name of its module."""
+        if not recipes.is_current(self.layout, recipe):
+            self.run(recipes.install_command(self.layout, recipe), timeout=900)
+            recipes.note_installed(self.layout, recipe)
+        return recipes.module(recipe)
 
 
 @pytest.fixture(scope="session")
@@ -58,8 +56,7 @@ def dataset(testbed):
     """The MNIST module, installed from the files in $EASYBUILD_SOURCEPATH or beside this checkout."""
     if not any((Path(path) / "train-images-idx3-ubyte.gz").exists() for path in shell.source_path(testbed.layout)):
         pytest.skip("the MNIST files are not on EASYBUILD_SOURCEPATH and not in ../shared/mnist")
-    testbed.install(DATASET)
-    return DATASET
+    return testbed.install(DATASET)
 
 
 @pytest.fixture(scope="session")
@@ -67,15 +64,13 @@ def container(testbed):
     """The container module, installed."""
     if testbed.obstacle:
         pytest.skip(f"no containers here: {testbed.obstacle}")
-    testbed.install(CONTAINER)
-    return CONTAINER
+    return testbed.install(CONTAINER)
 
 
 @pytest.fixture(scope="session")
 def venv(testbed):
     """The venv module, installed."""
-    testbed.install(VENV)
-    return VENV
+    return testbed.install(VENV)
 
 
 @pytest.fixture(params=["container", "venv"])
@@ -87,4 +82,4 @@ def module(request):
 @pytest.fixture
 def enter(module):
     """What stands before a command to run it with the module's Python, as the module's help says."""
-    return "singularity exec $SIF " if module == CONTAINER else ""
+    return "singularity exec $SIF " if module == recipes.module(CONTAINER) else ""

@@ -1,5 +1,6 @@
 """The first command that a new user types, and the shell that it offers."""
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -22,8 +23,7 @@ def test_the_demo_shows_each_command_and_ends_with_accuracy_speed_and_how_to_go_
     result = demo()
     assert result.returncode == 0, result.stdout + result.stderr
     commands = re.findall(r"^\$ (\S+)", result.stdout, re.MULTILINE)
-    assert set(commands[:-3]) == {"eb"}
-    assert commands[-2:] == ["module", "srun"]
+    assert commands == ["eb", "eb", "eb", "module", "module", "srun"]
     summary = result.stdout[result.stdout.index("Done in") :]
     assert float(re.search(r"test accuracy ([\d.]+) %", summary)[1]) >= 97
     assert re.search(r"\d+ images/s on 2 nodes", summary)
@@ -41,6 +41,22 @@ def test_the_env_option_gives_any_shell_in_any_directory_the_commands(testbed, t
     assert result.returncode == 0, result.stderr
     assert result.stdout.split()[0] == "pytorch-easybuild"
     assert result.stdout.split()[-1].startswith("nid00100")
+
+
+def test_a_shell_that_has_evaluated_it_can_do_so_again_and_keeps_the_container_runtime(testbed, container, tmp_path):
+    evaluate = f'eval "$({DEMO} --env)"'
+    script = f"{evaluate}\nmodule load {container}\n{evaluate}\n{evaluate}\nsingularity --version"
+    allocation = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "elsewhere", "EASYBUILD_INSTALLPATH": "/elsewhere"}
+    result = subprocess.run(
+        ["bash", "-c", f"{script}\necho $EASYBUILD_PREFIX; echo $EASYBUILD_INSTALLPATH\nsrun -N1 hostname"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        env={**os.environ, **allocation},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    version, prefix, install_path, node = result.stdout.splitlines()
+    assert "version" in version
+    assert prefix == install_path == str(testbed.layout.easybuild)
+    assert node.startswith("nid00100")
 
 
 @pytest.mark.parametrize("options", [("--nonsense",), ("--env", "--shell")])

@@ -1,6 +1,8 @@
 """The module's interface under Lmod: what loading sets, and that unloading brings everything back."""
 
 import re
+import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -22,10 +24,12 @@ def snapshot(path):
         "",
         "export SINGULARITY_BIND=/opt:/mnt/opt:ro,/srv",
         "export APPTAINER_BIND=/opt:/mnt/opt SINGULARITY_BIND=/srv:/mnt/srv",
+        "export APPTAINER_BIND=/a,/b SINGULARITY_BIND=/a",
+        'export SINGULARITY_BIND="$EASYBUILD_PREFIX/software,/p" APPTAINER_BIND=/p',
         "export SINGULARITYENV_PREPEND_PATH=/opt/bin SLURM_KILL_BAD_EXIT=0",
         "export SIF='my own' RUNSCRIPTS=mine PAYLOAD=mine PYTHONUSERBASE=/x WITH_CONDA='source x y'",
     ],
-    ids=["nothing", "binds", "binds-twice", "lists", "names"],
+    ids=["nothing", "binds", "binds-twice", "overlapping", "as-ours", "lists", "names"],
 )
 def test_unloading_leaves_the_environment_as_it_was_and_loading_twice_changes_nothing(testbed, module, own, tmp_path):
     states = ["before", "loaded", "twice", "after"]
@@ -89,32 +93,83 @@ singularity exec $SIF sh -c 'command -v conda-python-distributed; cat /runscript
     assert inside == outside
 
 
-def test_installing_with_pip_user_goes_to_a_directory_of_this_user_and_module(testbed, module, enter, tmp_path):
+def wheel(directory):
+    """A tiny package as a wheel file in `directory` (PEP 427: a zip archive); its path."""
+    path = directory / "extra_package-1.0-py3-none-any.whl"
+    info = "extra_package-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("extra_package.py", "print('extra', __file__)\n")
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: extra-package\nVersion: 1.0\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return path
+
+
+def test_pip_install_user_goes_to_a_directory_of_this_user_and_module_and_works(testbed, module, enter, tmp_path):
     output = testbed.run(
         f"""export HOME={tmp_path}
 module load {module}
-{enter}conda-python-simple -c 'import site; print(site.getuserbase())'"""
+{enter}pip install --quiet --user --no-index {wheel(tmp_path)}
+srun -n1 {enter}conda-python-distributed -c 'import extra_package'"""
     )
-    assert output == f"{tmp_path}/.local/easybuild/{module}\n"
+    assert output.startswith(f"extra {tmp_path}/.local/easybuild/{module}/lib/")
 
 
-def test_a_deleted_image_makes_loading_fail_with_a_sentence_that_says_what_to_do(testbed, container):
+def test_packages_in_dot_local_stay_out(testbed, module, enter, tmp_path):
+    local = tmp_path / ".local/lib/python3.11/site-packages"
+    local.mkdir(parents=True)
+    (local / "extra_package.py").write_text("print('leaked')\n")
     result = testbed.run_unchecked(
-        f"""module load {container} && image=$SIF && module unload {container}
-mv "$image" "$image.away"
-module load {container}
-status=$?
-echo "status $status SIF=${{SIF:-}}"
-mv "$image.away" "$image"
-module load {container} && echo "again $SIF" """
+        f"""export HOME={tmp_path}
+module load {module}
+{enter}conda-python-simple -c 'import extra_package'"""
     )
+    assert "No module named 'extra_package'" in result.stderr
+
+
+def readme_table():
+    """The README's variables: name -> (what it says for the container, for the venv)."""
+    rows = {}
+    for line in (Path(__file__).resolve().parents[2] / "README.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 4 and cells[0].startswith("`"):
+            rows.update(dict.fromkeys(re.findall(r"`([A-Z_]+)`", cells[0]), (cells[1], cells[2])))
+    return rows
+
+
+def test_the_module_sets_what_the_readmes_table_says_and_nothing_else(testbed, module, tmp_path):
+    before, after = tmp_path / "before", tmp_path / "after"
+    testbed.run(f"{SNAPSHOT.format(before)}\nmodule load {module}\n{SNAPSHOT.format(after)}")
+    old, new = (dict(entry.split("=", 1) for entry in snapshot(path)) for path in (before, after))
+    changed = {name for name in new if new.get(name) != old.get(name)}
+    column = 0 if "SIF" in new else 1
+    said = {name: cells[column] for name, cells in readme_table().items()}
+    assert len(said) > 15
+    promised = {name for name, cell in said.items() if cell not in ("-", "CUDA images")}
+    assert promised <= changed
+    # the rest is EasyBuild's and the module system's, and notes of what to take away on unload
+    unexplained = {
+        name for name in changed - promised if not re.match(r"EB(VERSION|DEVEL)|LOADEDMODULES|_LMFILES_|__", name)
+    }
+    assert unexplained <= {"MODULEPATH"}
+
+
+def test_a_deleted_image_makes_loading_fail_with_a_sentence_that_says_what_to_do(testbed, container, tmp_path):
+    """On a copy of the module whose installation has lost its image."""
+    modulefile = testbed.layout.modules / f"{container}.lua"
+    copy = tmp_path / f"{container}.lua"
+    copy.parent.mkdir(parents=True)
+    text = re.sub(r'local root = ".*"', f'local root = "{tmp_path}"', modulefile.read_text())
+    copy.write_text(text)
+    script = f"module unuse {testbed.layout.modules}; module use {tmp_path} {testbed.layout.repository}/modulefiles\n"
+    result = testbed.run_unchecked(script + f"module load {container}; echo status $? SIF=${{SIF:-}}")
     message = " ".join(result.stderr.split())  # Lmod breaks lines
-    assert "There is no image at " in message
+    assert f"There is no image at {tmp_path}/PyTorch-2.13.0-cpu-singularity.sif" in message
     assert "install it again with `eb --rebuild PyTorch-2.13.0-cpu-singularity.eb`" in message
-    status = re.search(r"status (\d+) SIF=(.*)", result.stdout)
-    assert status[1] != "0"
-    assert status[2] == ""
-    assert f"again {testbed.layout.easybuild}" in result.stdout
+    assert result.stdout == "status 1 SIF=\n"
+
+    (tmp_path / "PyTorch-2.13.0-cpu-singularity.sif").touch()
+    assert testbed.run(script + f"module load {container}; echo $SIF").startswith(str(tmp_path))
 
 
 def test_module_spider_and_avail_know_both_modules(testbed, container, venv):
@@ -148,18 +203,20 @@ def test_a_container_command_without_its_module_says_what_to_load(testbed, conta
     assert "load a PyTorch container module" in result.stderr
 
 
-@pytest.mark.parametrize("syntax", ["Tcl", "Lua"])
-def test_the_bootstrap_module_alone_lets_eb_find_recipes_easyblocks_sources_and_prefix(testbed, tmp_path, syntax):
+@pytest.mark.parametrize("name", ["EASYBUILD_PREFIX", "EASYBUILD_INSTALLPATH"])
+def test_the_bootstrap_module_alone_lets_eb_find_recipes_easyblocks_sources_and_prefix(testbed, tmp_path, name):
     output = testbed.run(
         f"""module unload pytorch-easybuild
-unset EASYBUILD_SOURCEPATH
-export EASYBUILD_PREFIX={tmp_path} EASYBUILD_MODULE_SYNTAX={syntax}
+unset $(compgen -v EASYBUILD_ | grep -v ALLOW_USE_AS_ROOT)
+export HOME={tmp_path} {name}={tmp_path}/own
 module load pytorch-easybuild
-eb --show-config; eb --dry-run PyTorch-2.13.0-cpu-venv.eb; echo $MODULEPATH"""
+eb --show-full-config; eb --dry-run PyTorch-2.13.0-cpu-venv.eb; echo $MODULEPATH"""
     )
     repository = testbed.layout.repository
-    assert re.search(rf"robot-paths +\(E\) = {repository}/easyconfigs", output)
-    assert re.search(rf"include-easyblocks +\(E\) = {repository}/easyblocks/\*\.py", output)
-    assert re.search(rf"sourcepath +\(E\) = {tmp_path}/sources", output)
+    prefix = f"{tmp_path}/own" if name == "EASYBUILD_PREFIX" else f"{tmp_path}/.local/easybuild"
+    assert re.search(rf"^robot-paths +\(E\) = {repository}/easyconfigs", output, re.MULTILINE)
+    assert re.search(rf"^include-easyblocks +\(E\) = {repository}/easyblocks/\*\.py", output, re.MULTILINE)
+    assert re.search(rf"^sourcepath +\(\w\) = {prefix}/sources$", output, re.MULTILINE)
+    assert re.search(rf"^installpath +\(\w\) = {tmp_path}/own$", output, re.MULTILINE)
     assert "PyTorch/2.13.0-cpu-venv" in output
-    assert f"{tmp_path}/modules/all" in output
+    assert output.splitlines()[-1].startswith(f"{tmp_path}/own/modules/all:")

@@ -131,18 +131,3 @@ def test_verbose_says_in_one_line_per_rank_what_was_decided(testbed, module, ent
     assert len(lines) == 2
     for rank, line in enumerate(lines):
         assert re.search(rf"nid00100{rank + 1}.*rank {rank} of 2.*nid001001:\d+", line)
-
-
-def test_what_the_host_exports_does_not_change_which_torch_is_imported(testbed, module, enter, tmp_path):
-    (tmp_path / "lib/python3.11/site-packages").mkdir(parents=True)
-    for directory in (tmp_path, tmp_path / "lib/python3.11/site-packages"):
-        (directory / "torch.py").write_text("raise SystemExit('the wrong torch')\n")
-    local = tmp_path / ".local" / "lib/python3.11/site-packages"
-    local.mkdir(parents=True)
-    (local / "torch.py").write_text("raise SystemExit('the wrong torch')\n")
-    output = testbed.run(
-        f"""export HOME={tmp_path}
-module load {module}
-srun -n1 {enter}conda-python-distributed -c 'import torch; print(torch.__version__)'"""
-    )
-    assert output.startswith("2.13.0")

@@ -1,9 +1,11 @@
 """The testbed itself: beside another one, and gone without a trace."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -49,8 +51,11 @@ def test_a_second_testbed_runs_beside_the_first_and_down_leaves_no_process_and_n
     assert testbed.run(names) == output
 
     left = subprocess.Popen(["srun", "-N2", "sleep", "600"], env=environment, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 30
     while "RUNNING" not in slurm.query(second, ["squeue", "--noheader", "--format", "%T"]):
         assert left.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
     down = verb("down", root)
     assert down.returncode == 0, down.stderr
     left.wait(timeout=30)
@@ -75,7 +80,10 @@ def test_an_ordinary_user_gets_a_cluster_too(tmp_path_factory):
     root = Path(tempfile.mkdtemp(prefix="testbed-user-"))
     os.chown(root, 65534, 65534)
     environment = {**os.environ, "PYTORCH_TESTBED": str(root), "HOME": str(root)}
-    tree = Path(__file__).resolve().parents[2]
+    # a checkout that an ordinary user can read, wherever this one is
+    tree = Path(tempfile.mkdtemp(prefix="checkout-"))
+    tree.chmod(0o755)
+    shutil.copytree(Path(__file__).resolve().parents[1] / "testbed", tree / "tests" / "testbed")
 
     def as_user(*command):
         return subprocess.run([*user, *command], env=environment, cwd="/", capture_output=True, text=True, check=False)
@@ -90,6 +98,7 @@ def test_an_ordinary_user_gets_a_cluster_too(tmp_path_factory):
         )
     finally:
         down = as_user("/usr/bin/python3", "-B", tree / "tests" / "testbed", "down")
+        shutil.rmtree(tree)
     assert down.returncode == 0, down.stderr
     assert not root.exists()
     assert processes_that_mention(str(root)) == []

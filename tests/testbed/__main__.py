@@ -17,11 +17,13 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 from testbed import shell, slurm  # noqa: E402
 from testbed.layout import Layout, TestbedError  # noqa: E402
-from testbed.lifecycle import down, provide_tools, up  # noqa: E402
+from testbed.lifecycle import down, provide_tools, stop, up  # noqa: E402
+from testbed.progress import end_like_interrupt  # noqa: E402
 
 
 def main(arguments):
     """Run one verb; return the exit status."""
+    end_like_interrupt()
     layout = Layout.from_environment(os.environ)
     verb = arguments[0] if len(arguments) == 1 else ""
     try:
@@ -34,8 +36,7 @@ def main(arguments):
         elif verb == "tools":
             provide_tools(layout)
         elif verb == "stop":
-            layout.require_claim()
-            slurm.stop(layout)
+            stop(layout)
         elif verb == "status":
             line = slurm.status(layout)
             print(f"{layout.root}: {line}")
@@ -49,6 +50,9 @@ def main(arguments):
     except TestbedError as error:
         print(f"testbed: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("testbed: interrupted; the same command goes on where it stopped", file=sys.stderr)
+        return 130
     return 0
 
 

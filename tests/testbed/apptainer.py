@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from testbed.layout import TestbedError
-from testbed.packages import CONTAINER_PACKAGES, apt_install, find_command, missing_packages, privilege
+from testbed.packages import CONTAINER_PACKAGES, SYSTEM_PATH, apt_install, find_command, missing_packages, privilege
 from testbed.progress import run, step
 
 #: Apptainer 1.4 is packaged for no Debian release before 13; its unstable package needs this libc.
@@ -24,18 +24,26 @@ def provide(layout):
     TestbedError
         With the reason why no container can run on this machine; the venv modules still work.
     """
-    obstacle = find_obstacle()
-    if obstacle:
-        raise TestbedError(obstacle)
-    command = find_runtime() or install_runtime(layout)
+    command = find_runtime(layout)
+    if not command:
+        obstacle = find_obstacle()
+        if obstacle:
+            raise TestbedError(obstacle)
+        command = install_runtime(layout)
     for name in ("apptainer", "singularity"):
         layout.link_command(name, command)
     if os.geteuid() == 0:
         grant_subordinate_ids()
 
 
+def find_runtime(layout):
+    """The Apptainer or Singularity of the machine, or None; the testbed's own links are not meant."""
+    path = os.pathsep.join(part for part in SYSTEM_PATH.split(os.pathsep) if Path(part) != layout.bin)
+    return shutil.which("apptainer", path=path) or shutil.which("singularity", path=path)
+
+
 def find_obstacle():
-    """Why this user could not run a container here with any runtime, or None."""
+    """Why this user could not run containers with an Apptainer of the testbed's own, or None."""
     missing = missing_packages({"mksquashfs": "squashfs-tools", "squashfuse": "squashfuse"})
     if missing:
         return f"Containers need the packages {', '.join(missing)}; ask an administrator for them."
@@ -47,11 +55,6 @@ def find_obstacle():
     if probe.returncode:
         return "Containers need user namespaces, which this machine denies to ordinary users."
     return None
-
-
-def find_runtime():
-    """The Apptainer or Singularity that is already on PATH, or None."""
-    return find_command("apptainer") or find_command("singularity")
 
 
 def install_runtime(layout):
@@ -136,8 +139,8 @@ def unstable_source():
     suites = {release.get("VERSION_CODENAME", ""), "stable", "oldstable"}
     targets = run(["apt-get", "indextargets", "--format",
                    "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"])  # fmt: skip
-    for uri, suite, component in (line.split() for line in targets.splitlines()):
-        if release.get("ID") == "debian" and suite in suites and component == "main":
+    for uri, suite, *component in (line.split() for line in targets.splitlines()):
+        if release.get("ID") == "debian" and suite in suites and component == ["main"]:
             return f"Types: deb\nURIs: {uri}\nSuites: sid\nComponents: main\nSigned-By: {KEYRING}\n"
     raise TestbedError(
         "No apptainer or singularity is on PATH and this machine's package archive has none; "

@@ -1,5 +1,7 @@
 """Where everything of one testbed lives: a single directory, and who may remove it."""
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
@@ -30,7 +32,7 @@ class Layout:
     """
 
     def __init__(self, root):
-        self.root = Path(root).absolute()
+        self.root = Path(root).resolve()
         self.repository = Path(__file__).resolve().parents[2]
         self.marker = self.root / ".pytorch-testbed"
         self.cluster = self.root / "cluster"
@@ -41,6 +43,7 @@ class Layout:
         self.eb_venv = self.root / "eb-venv"
         self.test_venv = self.root / "test-venv"
         self.easybuild = self.root / "easybuild"
+        self.temporary = self.root / "tmp"
         self.modules = self.easybuild / "modules" / "all"
 
     @classmethod
@@ -55,18 +58,32 @@ class Layout:
 
     def claim(self):
         """Make the directory ours, or raise TestbedError if it is somebody else's."""
-        if any(character in str(self.root) for character in " :,\"'\\\n"):
-            raise TestbedError(
-                f"'{self.root}' has a space, colon, comma or quote, which bind specifications "
-                f"cannot carry; set {ROOT_VARIABLE} to another directory."
-            )
+        for path, remedy in ((self.root, f"set {ROOT_VARIABLE} to another directory"), (self.repository, "move it")):
+            if any(character in str(path) for character in " :,\"'\\\n"):
+                raise TestbedError(
+                    f"'{path}' has a space, colon, comma or quote, which bind specifications and "
+                    f"Slurm's configuration cannot carry; {remedy}."
+                )
         if self.root.is_dir() and not self.marker.exists() and any(self.root.iterdir()):
             raise TestbedError(
                 f"{self.root} has files and is no testbed; set {ROOT_VARIABLE} to an empty or new directory."
             )
-        self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
-        self.marker.touch()
-        self.bin.mkdir(exist_ok=True)
+        try:
+            self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self.marker.touch()
+            self.bin.mkdir(exist_ok=True)
+            self.temporary.mkdir(exist_ok=True)
+        except OSError as error:
+            raise TestbedError(
+                f"{self.root} cannot be written ({error.strerror}); set {ROOT_VARIABLE} to a directory that can."
+            ) from error
+
+    @contextlib.contextmanager
+    def locked(self):
+        """Keep other `up`, `stop` and `down` of the same testbed waiting for the time of the block."""
+        with self.marker.open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def require_claim(self):
         """Raise TestbedError unless there is a testbed here."""

@@ -18,27 +18,37 @@ def up(layout):
         With what to do, if the cluster cannot be had.
     """
     layout.claim()
-    packages.install_venv(layout)
-    packages.install_cluster(layout)
-    environments.provide_easybuild(layout)
-    try:
-        apptainer.provide(layout)
-        obstacle = None
-    except TestbedError as error:
-        obstacle = str(error)
-    slurm.start(layout)
+    with layout.locked():
+        packages.install_venv(layout)
+        packages.install_cluster(layout)
+        environments.provide_easybuild(layout)
+        try:
+            apptainer.provide(layout)
+            obstacle = None
+        except TestbedError as error:
+            obstacle = str(error)
+        slurm.start(layout)
     return obstacle
 
 
 def provide_tools(layout):
     """Install what the unit tests need: an environment for the test runner."""
     layout.claim()
-    packages.install_venv(layout)
-    environments.provide_test_tools(layout)
+    with layout.locked():
+        packages.install_venv(layout)
+        environments.provide_test_tools(layout)
+
+
+def stop(layout):
+    """End the cluster and delete its files; what was installed stays."""
+    layout.require_claim()
+    with layout.locked():
+        slurm.stop(layout)
 
 
 def down(layout):
     """Leave no process and no file."""
     layout.require_claim()
-    slurm.stop(layout)
-    layout.remove()
+    with layout.locked():
+        slurm.stop(layout)
+        layout.remove()

@@ -1,5 +1,6 @@
 """What the testbed needs from the distribution, and how it gets there."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -10,7 +11,14 @@ from testbed.layout import TestbedError
 from testbed.progress import run, step
 
 #: Directories that daemons live in and an ordinary user's PATH may lack.
-SYSTEM_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+SYSTEM_PATH = os.pathsep.join(
+    [
+        os.environ.get("PATH", os.defpath),
+        *(str(Path(client).parent.parent / "sbin") for client in [shutil.which("srun")] if client),
+        "/usr/sbin",
+        "/sbin",
+    ]
+)
 
 #: A command, and the Debian package that has it; without these there is no cluster.
 CLUSTER_PACKAGES = {
@@ -29,6 +37,8 @@ CONTAINER_PACKAGES = {
     "mmdebstrap": "mmdebstrap",
     "patchelf": "patchelf",
 }
+POLICY = Path("/usr/sbin/policy-rc.d")
+POLICY_MARK = "# for the time that the PyTorch testbed installs packages"
 LMOD_INIT_FILES = ("/usr/share/lmod/lmod/init/profile", "/opt/apps/lmod/lmod/init/profile")
 
 
@@ -100,23 +110,18 @@ def apt_install(layout, prefix, packages):
         run([*quiet, "install", "--no-install-recommends", *packages], log=log, advice=advice)
 
 
-class services_kept_off:  # noqa: N801 - reads as a statement
+@contextlib.contextmanager
+def services_kept_off(prefix):
     """Forbid package scripts to start daemons (Debian's policy-rc.d): the testbed runs its own."""
-
-    policy = Path("/usr/sbin/policy-rc.d")
-
-    def __init__(self, prefix):
-        self.prefix = prefix
-        self.ours = not self.policy.exists()
-
-    def __enter__(self):
-        if self.ours:
-            script = f"printf '#!/bin/sh\\nexit 101\\n' > {self.policy} && chmod 755 {self.policy}"
-            run([*self.prefix, "sh", "-c", script])
-
-    def __exit__(self, *exception):
-        if self.ours:
-            run([*self.prefix, "rm", "-f", self.policy])
+    ours = not POLICY.exists() or POLICY_MARK in POLICY.read_text()  # one that an end by force left behind
+    if ours:
+        text = f"#!/bin/sh\n{POLICY_MARK}\nexit 101\n"
+        run([*prefix, "sh", "-c", 'printf %s "$1" > "$2" && chmod 755 "$2"', "sh", text, POLICY])
+    try:
+        yield
+    finally:
+        if ours:
+            run([*prefix, "rm", "-f", POLICY])
 
 
 def venv_works():

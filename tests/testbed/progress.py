@@ -1,12 +1,19 @@
 """Says what is happening and for how long, on a terminal and in a log."""
 
 import contextlib
+import signal
 import subprocess
 import sys
 import threading
 import time
 
 from testbed.layout import TestbedError
+
+
+def end_like_interrupt():
+    """Let a lost terminal or a `kill` unwind the program as Ctrl-C does, so that it cleans up."""
+    for sign in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(sign, signal.default_int_handler)
 
 
 @contextlib.contextmanager

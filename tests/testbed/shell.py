@@ -6,6 +6,8 @@ from pathlib import Path
 
 from testbed.packages import find_lmod
 
+FOREIGN = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "EASYBUILD_", "__PYTORCH_EASYBUILD_SET_")
+
 
 def environment_code(layout):
     """Lines for `eval` in bash or zsh: Slurm, Lmod, EasyBuild and the container runtime of `layout`.
@@ -17,13 +19,22 @@ def environment_code(layout):
         "SLURM_CONF": layout.slurm_conf,
         "EASYBUILD_PREFIX": layout.easybuild,
         "EASYBUILD_SOURCEPATH": os.pathsep.join(source_path(layout)),
+        # said one by one, as a configuration file of the site's would win over the prefix
+        "EASYBUILD_INSTALLPATH": layout.easybuild,
+        "EASYBUILD_BUILDPATH": layout.easybuild / "build",
+        "EASYBUILD_REPOSITORYPATH": layout.easybuild / "ebfiles_repo",
+        "EASYBUILD_TMPDIR": layout.temporary,
     }
     if os.geteuid() == 0:
         exports["EASYBUILD_ALLOW_USE_AS_ROOT_AND_ACCEPT_CONSEQUENCES"] = 1
     # Lmod drops duplicates from every path that a module extends: without any, unloading changes nothing
     path = dict.fromkeys([str(layout.bin), *os.environ["PATH"].split(os.pathsep)])
     exports["PATH"] = os.pathsep.join(path)
-    lines = [f"export {name}={shlex.quote(str(value))}" for name, value in exports.items()]
+    # of an allocation or an EasyBuild around this shell, which mean another cluster
+    own = {name for name in os.environ if f"__CLUSTER_SET_{name}" in os.environ}  # of a loaded profile
+    foreign = {name for name in os.environ if name.startswith(FOREIGN)} - own - set(exports)
+    lines = [f"unset {' '.join(sorted(foreign))}"] if foreign else []
+    lines += [f"export {name}={shlex.quote(str(value))}" for name, value in exports.items()]
     lines += [
         f". {shlex.quote(str(find_lmod()))}",
         f"module use {shlex.quote(str(layout.repository / 'modulefiles'))}",

@@ -1,5 +1,6 @@
 """Starts and stops the cluster of one testbed: munged, slurmctld, and a slurmd per node."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -25,7 +26,7 @@ LONGEST_CLUSTER = 107 - len("/spool/nid001001/nid001001_100000.4294967291")
 
 def start(layout):
     """Start the cluster unless it is up; return when all nodes are idle or in use."""
-    if responding(layout):
+    if responding(layout) or resumed(layout):
         return
     stop(layout)
     with step(f"starting a Slurm cluster of {len(NODES)} nodes"):
@@ -35,6 +36,17 @@ def start(layout):
         for name in NODES:
             start_node(layout, name)
         wait_until_ready(layout)
+
+
+def resumed(layout):
+    """Whether a controller that is up gets its nodes back: one bad node is no reason to end all jobs."""
+    if not running(layout, daemons=("slurmctld",)):
+        return False
+    query(layout, ["scontrol", "update", f"NodeName={','.join(NODES)}", "State=RESUME"])
+    deadline = time.monotonic() + 5
+    while not responding(layout) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return responding(layout)
 
 
 def stop(layout):
@@ -130,8 +142,9 @@ def remove_short_name(layout):
     note = layout.cluster / "etc" / "short-name"
     if note.exists():
         link = Path(note.read_text())
-        link.unlink(missing_ok=True)
-        link.parent.rmdir()
+        with contextlib.suppress(OSError):  # /tmp was emptied meanwhile
+            link.unlink()
+            link.parent.rmdir()
 
 
 def free_ports(seed, count):
@@ -223,7 +236,8 @@ def running(layout, daemons=DAEMONS):
             continue
         conf = b"SLURM_CONF=" + own + b"/etc/slurm.conf"
         name = Path(os.fsdecode(arguments[0].split(b":")[0])).name.split("-")[0]
-        is_daemon = name in daemons and (any(own + b"/" in argument for argument in arguments) or conf in environment)
+        mentions = any(argument.rpartition(b"=")[2].startswith(own + b"/") for argument in arguments)
+        is_daemon = name in daemons and (mentions or conf in environment)
         is_task = daemons is DAEMONS and conf in environment and any(
             variable.startswith(b"SLURMD_NODENAME=") for variable in environment
         )  # fmt: skip

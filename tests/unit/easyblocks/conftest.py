@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 
 import pytest
 from easybuild.framework.easyconfig.easyconfig import EasyConfig, get_easyblock_class
@@ -22,8 +23,11 @@ def lmod(monkeypatch):
 @pytest.fixture(params=["Lua", "Tcl"])
 def prefix(request, tmp_path, monkeypatch, lmod):
     """An EasyBuild prefix configured for this tree's easyblocks, once for each module syntax."""
+    # EasyBuild changes its own process: what this makes of it ends with the test
+    environment = dict(os.environ)
+    monkeypatch.setattr(tempfile, "tempdir", None)
     for name in [name for name in os.environ if name.startswith("EASYBUILD_")]:
-        monkeypatch.delenv(name)
+        del os.environ[name]
     arguments = [
         f"--prefix={tmp_path}",
         f"--include-easyblocks={TREE}/easyblocks/*.py",
@@ -34,7 +38,9 @@ def prefix(request, tmp_path, monkeypatch, lmod):
         "--allow-use-as-root-and-accept-consequences",
     ]
     set_up_configuration(args=arguments, silent=True, reconfigure=True)
-    return tmp_path
+    yield tmp_path
+    os.environ.clear()
+    os.environ.update(environment)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 from easybuild.framework.easyconfig.default import CUSTOM
 from easybuild.framework.easyconfig.easyconfig import get_easyblock_class
 from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.run import RunShellCmdError, run_shell_cmd
 from recipes import RECIPES, TREE
 
 CONTAINER = "PyTorch-2.13.0-cpu-singularity.eb"
@@ -111,6 +112,15 @@ def test_an_unknown_cluster_profile_is_named_with_those_that_exist_and_nothing_i
     monkeypatch.setattr(app, "install_runtime", lambda: None)
     app.make_installdir()
     with pytest.raises(EasyBuildError, match=r"no cluster profile .*nowhere.*one of: .*local"):
+        app.install_step()
+    assert not Path(app.installdir).exists()
+
+
+def test_a_command_that_fails_during_the_installation_leaves_nothing_behind(easyblock, monkeypatch):
+    app = easyblock(recipe(VENV))
+    monkeypatch.setattr(app, "install_runtime", lambda: run_shell_cmd("false"))
+    app.make_installdir()
+    with pytest.raises(RunShellCmdError):
         app.install_step()
     assert not Path(app.installdir).exists()
 
