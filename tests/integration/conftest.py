@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,13 @@ def testbed():
     yield bed
     if not was_up:
         slurm.stop(layout)
+
+
+@pytest.fixture
+def work(testbed):
+    """A new directory that ranks on the host and in the image both see, gone after the test."""
+    with tempfile.TemporaryDirectory(prefix="work-", dir=testbed.layout.root) as directory:
+        yield Path(directory)
 
 
 @pytest.fixture(scope="session")

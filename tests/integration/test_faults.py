@@ -87,16 +87,12 @@ def test_a_data_set_file_cut_short_is_refused(testbed, dataset, tmp_path):
     assert left == []
 
 
-def test_a_training_file_cut_short_ends_the_run_with_one_sentence(testbed, module, enter, dataset, tmp_path):
-    data = testbed.layout.root / "work" / tmp_path.name
-    testbed.run(
-        f"module load {dataset}; mkdir -p {data}; cp $MNIST_ROOT/*ubyte {data}; truncate -s 9999 {data}/t10k-im*"
-    )
+def test_a_training_file_cut_short_ends_the_run_with_one_sentence(testbed, module, enter, dataset, work):
+    testbed.run(f"module load {dataset}; cp $MNIST_ROOT/*ubyte {work}; truncate -s 9999 {work}/t10k-im*")
     result = testbed.run_unchecked(
         f"""module load {module}
-srun -N2 -n2 {enter}conda-python-distributed $PAYLOAD/mnist_ddp.py --epochs 1 --data {data}"""
+srun -N2 -n2 {enter}conda-python-distributed $PAYLOAD/mnist_ddp.py --epochs 1 --data {work}"""
     )
-    shutil.rmtree(data)
     assert result.returncode != 0
     lines = [line for line in result.stderr.splitlines() if not line.startswith(("srun:", "slurmstepd:"))]
     assert len(lines) == 1, result.stderr

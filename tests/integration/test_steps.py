@@ -23,12 +23,10 @@ dist.destroy_process_group()
 
 
 @pytest.fixture
-def probe(testbed):
-    """The probe as a file in a directory that ranks on the host and in the image both see."""
-    directory = testbed.layout.root / "work"
-    directory.mkdir(exist_ok=True)
-    (directory / "probe.py").write_text(PROBE)
-    return directory
+def probe(work):
+    """The directory that holds the probe as a file."""
+    (work / "probe.py").write_text(PROBE)
+    return work
 
 
 def test_four_ranks_on_two_nodes_form_one_world(testbed, module, enter, probe):

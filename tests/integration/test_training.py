@@ -40,9 +40,7 @@ srun -N1 -n2 {enter}conda-python-distributed $PAYLOAD/mnist_ddp.py --epochs 1"""
     assert accuracy(output) > 50
 
 
-def test_rank_zero_alone_writes_the_model(testbed, module, enter, tmp_path):
-    work = testbed.layout.root / "work" / tmp_path.name
-    work.mkdir(parents=True)
+def test_rank_zero_alone_writes_the_model(testbed, module, enter, work):
     testbed.run(
         f"""module load {module}
 srun -N2 -n2 {enter}conda-python-distributed $PAYLOAD/mnist_ddp.py --epochs 1 --modelpath model""",
