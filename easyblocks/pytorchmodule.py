@@ -99,12 +99,12 @@ class EB_PyTorchModule(EasyBlock):
                             % shell_quote(sys.executable),
                             '--python-version', self.cfg['python_version'], *platforms,
                             '--dest', shell_quote(self.wheels), '-r', shell_quote(self.lock)])
-        attempts = [('already fetched', '--no-index --find-links %s' % shell_quote(self.wheels)),
+        attempts = [('those fetched before', '--no-index --find-links %s' % shell_quote(self.wheels)),
                     ("pip's own configuration", '')]
         if self.cfg['wheel_index']:
             attempts.append((self.cfg['wheel_index'], '--extra-index-url %s' % shell_quote(self.cfg['wheel_index'])))
         for origin, options in attempts:
-            print_msg("fetching wheels of %s (%s)..." % (os.path.basename(self.lock), origin), log=self.log)
+            print_msg("wheels of %s: trying %s..." % (os.path.basename(self.lock), origin), log=self.log)
             result = run_shell_cmd('%s %s' % (command, options), fail_on_error=False, hidden=True)
             if result.exit_code == 0:
                 return
@@ -124,11 +124,11 @@ class EB_PyTorchModule(EasyBlock):
         """Nothing to build, unless the subclass does."""
 
     def install_step(self):
-        """Install the runtime, then everything around it; after a failure nothing is left behind."""
+        """Install the runtime, then everything around it; after a failure or Ctrl-C nothing is left behind."""
         try:
             self.install_runtime()
             self.install_tree()
-        except Exception:
+        except BaseException:
             change_dir(self.orig_workdir)
             remove_dir(self.installdir)
             raise
