@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from testbed import lifecycle, recipes, shell, slurm
+from testbed import lifecycle, recipes, shell
 from testbed.layout import Layout
 from testbed.recipes import CONTAINER, DATASET, VENV
 
@@ -43,13 +43,9 @@ class Testbed:
 
 @pytest.fixture(scope="session")
 def testbed():
-    """The testbed, up; stopped again after the tests unless it was up before them."""
+    """The testbed, up; who started pytest stops it (./run-tests does)."""
     layout = Layout.from_environment(os.environ)
-    was_up = slurm.responding(layout)
-    bed = Testbed(layout, lifecycle.up(layout))
-    yield bed
-    if not was_up:
-        slurm.stop(layout)
+    return Testbed(layout, lifecycle.up(layout))
 
 
 @pytest.fixture
