@@ -36,8 +36,17 @@ def processes_that_mention(text):
     return [line for line in lines if text in line and "pytest" not in line]
 
 
-def test_a_second_testbed_runs_beside_the_first_and_down_leaves_no_process_and_no_file(testbed, tmp_path):
+@pytest.fixture
+def second_root(tmp_path):
+    """The directory of a second testbed, taken down after the test even if that failed half-way."""
     root = tmp_path / "second"
+    yield root
+    if root.exists():
+        assert verb("down", root).returncode == 0
+
+
+def test_a_second_testbed_runs_beside_the_first_and_down_leaves_no_process_and_no_file(testbed, second_root):
+    root = second_root
     machine = Path("/etc/hosts").read_bytes()
     assert verb("up", root).returncode == 0
     assert verb("status", root).returncode == 0
