@@ -1,21 +1,38 @@
-"""The grammar of Slurm's node lists, as far as the first host needs it; called by `world`.
+"""The grammar of Slurm's node lists; called by `world` and `launch`.
 
     >>> first_host("nid[0051-0053,0060],login1")
     'nid0051'
-    >>> first_host("r[1-2]n[01-04]-ib")
-    'r1n01-ib'
+    >>> list(hosts("rack[1-2]n[09-10]"))
+    ['rack1n09', 'rack1n10', 'rack2n09', 'rack2n10']
+    >>> node_index("nid[0051-0053,0060],login1", "nid0060")
+    3
     >>> first_host("nid[0051-")
     Traceback (most recent call last):
     NodeListError: node list 'nid[0051-' has a bracket that is never closed at character 4 ...
 
 A list is names separated by commas; a name mixes text with brackets; a bracket holds numbers and
-ranges of numbers, zero-padded to the width of a range's first number (slurm.conf(5), NodeName).
+ranges of numbers, zero-padded to the width of a range's first number (slurm.conf(5), "NODE
+CONFIGURATION"). Order and repetitions stay as they are written.
+
+What `scontrol show hostnames` and python-hostlist make of a list differs in two points:
+
+- With three brackets or more in a name Slurm counts the last bracket fastest, then the first, then
+  the second, ...; python-hostlist counts them from the last to the first. Here it is Slurm's order.
+- Slurm refuses text after the last bracket, `gpu[1-2]-ib`, and writes such names one by one;
+  python-hostlist takes it, and so does this module, as lists come from people, too.
+
+Both pass over empty names (`a,,b`), and Slurm over spaces, `n[1-]` and `n[1-2` as well. Here these
+are errors: half a list is no list to start a job with.
 """
 
 from pytorch_launch import LaunchError
 
 DIGITS = "0123456789"
 NAME_CHARACTERS = DIGITS + "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-"
+# Slurm refuses a longer range (MAX_RANGE in its hostlist.c); nothing is expanded beyond that.
+MOST_HOSTS = 65536
+# Slurm's numbers have 64 bits, and Python refuses to read one of thousands of digits.
+MOST_DIGITS = 18
 
 
 class NodeListError(LaunchError):
@@ -39,61 +56,216 @@ def first_host(text):
 
     The rest is not expanded, but it is read to the end. Raises NodeListError.
     """
-    host, position = _name(text, 0)
-    while position < len(text):
-        _, position = _name(text, position + 1)
-    return host
+    return _names(text)[0].first()
+
+
+def hosts(text):
+    """All hosts of a node list, in the order of the list, made one by one as they are asked for.
+
+    Raises NodeListError before the first of them, also if there are more than MOST_HOSTS.
+    """
+    names = _names(text)
+    total = 0
+    for name in names:
+        total += name.count()
+        if total > MOST_HOSTS:
+            raise NodeListError(text, name.start, f"more than {MOST_HOSTS} hosts")
+    return (host for name in names for host in name.hosts())
+
+
+def node_index(text, host):
+    """The position of `host` in a node list, from 0, or None if it is not in it.
+
+    The first position if there are several. It is computed from the ranges, none of which is
+    expanded. Raises NodeListError.
+    """
+    before = 0
+    for name in _names(text):
+        index = name.index(host)
+        if index is not None:
+            return before + index
+        before += name.count()
+    return None
+
+
+class _Name:
+    """One name of a list: `texts[0]`, then each of the `brackets` followed by the next of `texts`.
+
+    `start` is the name's offset in the list. A bracket is a list of ranges, a range a tuple of its
+    lowest number, how many numbers it has, and the width that they are padded to.
+    """
+
+    def __init__(self, start, texts, brackets):
+        self.start = start
+        self.texts = texts
+        self.brackets = brackets
+
+    def count(self):
+        """How many hosts the name stands for."""
+        product = 1
+        for bracket in self.brackets:
+            product *= _size(bracket)
+        return product
+
+    def first(self):
+        """The first of the hosts."""
+        return self._host([f"{low:0{width}}" for (low, _, width), *_ in self.brackets])
+
+    def hosts(self):
+        """The hosts, one by one."""
+        numbers = [""] * len(self.brackets)
+
+        def count_through(turns):
+            if not turns:
+                yield self._host(numbers)
+                return
+            slowest, *faster = turns
+            for low, count, width in self.brackets[slowest]:
+                for number in range(low, low + count):
+                    numbers[slowest] = f"{number:0{width}}"
+                    yield from count_through(faster)
+
+        return count_through(self._turns())
+
+    def index(self, host):
+        """The position of `host` among the hosts, None if it is not one of them."""
+        positions = []
+        for offsets in self._offsets(host, 0):
+            position = 0
+            for bracket in self._turns():
+                position = position * _size(self.brackets[bracket]) + offsets[bracket]
+            positions.append(position)
+        return min(positions, default=None)
+
+    def _host(self, numbers):
+        return self.texts[0] + "".join([number + text for number, text in zip(numbers, self.texts[1:])])
+
+    def _turns(self):
+        """The brackets by number, from the one that counts slowest to the fastest: Slurm's order."""
+        last = len(self.brackets) - 1
+        return [*range(last - 1, -1, -1), last] if self.brackets else []
+
+    def _offsets(self, host, bracket):
+        """Every way to read `host` from `texts[bracket]` on, as positions in the brackets from there on.
+
+        There may be several: with `n[1-20][1-20]`, n111 is 1 and 11 or 11 and 1.
+        """
+        text = self.texts[bracket]
+        if bracket == len(self.brackets):
+            return [()] if host == text else []
+        if not host.startswith(text):
+            return []
+        ways = []
+        rest = host[len(text) :]
+        for end in self._ends(rest, bracket):
+            offset = _offset(self.brackets[bracket], rest[:end])
+            if offset is not None:
+                ways += [(offset, *others) for others in self._offsets(rest[end:], bracket + 1)]
+        return ways
+
+    def _ends(self, rest, bracket):
+        """Where the number at the beginning of `rest` can end, given the text that follows it."""
+        most = min(len(rest), MOST_DIGITS)
+        if bracket < len(self.brackets) - 1:
+            return range(1, most + 1)
+        end = len(rest) - len(self.texts[-1])
+        return (end,) if 0 < end <= most else ()
+
+
+def _size(bracket):
+    return sum([count for _, count, _ in bracket])
+
+
+def _offset(bracket, digits):
+    """The position of the number written as `digits` in a bracket, None if it is not in it."""
+    if not digits.isdecimal():
+        return None
+    number = int(digits)
+    before = 0
+    for low, count, width in bracket:
+        if low <= number < low + count and f"{number:0{width}}" == digits:
+            return before + number - low
+        before += count
+    return None
+
+
+def _names(text):
+    """The names of a node list. Raises NodeListError."""
+    names = []
+    end = -1
+    while end < len(text):
+        name, end = _name(text, end + 1)
+        names.append(name)
+    return names
 
 
 def _name(text, start):
-    """The first host of the name at `start`, and the offset of the comma or the end after it."""
-    host = ""
+    """The name at `start`, and the offset of the comma or the end after it."""
+    texts = []
+    brackets = []
     position = start
-    while position < len(text) and text[position] != ",":
-        character = text[position]
-        if character == "[":
-            number, position = _bracket(text, position)
-            host += number
-        elif character in NAME_CHARACTERS:
-            host += character
-            position += 1
-        elif character == "]":
-            raise NodeListError(text, position, "a bracket that was never opened")
-        else:
-            raise NodeListError(text, position, f"a stray {character!r}")
-    if not host:
+    while True:
+        end = text.find(",", position)
+        if end < 0:
+            end = len(text)
+        opening = text.find("[", position, end)
+        if opening < 0:
+            break
+        texts.append(_text(text, position, opening))
+        bracket, position = _bracket(text, opening)
+        brackets.append(bracket)
+    if end == start:
         raise NodeListError(text, start, "an empty name")
-    return host, position
+    texts.append(_text(text, position, end))
+    return _Name(start, texts, brackets), end
+
+
+def _text(text, start, end):
+    """The part of a name from `start` to `end`, which is outside brackets."""
+    part = text[start:end]
+    stray = part.lstrip(NAME_CHARACTERS)
+    if stray:
+        fault = "a bracket that was never opened" if stray[0] == "]" else f"a stray {stray[0]!r}"
+        raise NodeListError(text, end - len(stray), fault)
+    return part
 
 
 def _bracket(text, opening):
-    """The first number of the bracket at `opening`, and the offset after the bracket."""
+    """The ranges of the bracket at `opening`, and the offset after the bracket."""
     closing = text.find("]", opening)
     if closing < 0:
         raise NodeListError(text, opening, "a bracket that is never closed")
-    ranges = text[opening + 1 : closing].split(",")
+    ranges = []
     position = opening + 1
-    for numbers in ranges:
-        _check_range(text, position, numbers)
+    for numbers in text[position:closing].split(","):
+        ranges.append(_range(text, position, numbers))
         position += len(numbers) + 1
-    return ranges[0].partition("-")[0], closing + 1
+    return ranges, closing + 1
 
 
-def _check_range(text, start, numbers):
-    """Raise NodeListError unless `numbers`, found at `start`, is a number or a range of them.
+def _range(text, start, numbers):
+    """The range `numbers`, found at `start`; a single number is a range of one.
 
     The two ends may differ in width: `[8-12]` is usual, and Slurm and python-hostlist agree that
-    `[01-3]` means 01, 02, 03, padded like the lower end, the only one the first host needs.
+    `[01-3]` means 01, 02, 03 and `[1-03]` means 1, 2, 3, padded like the lower end.
     """
     low, dash, high = numbers.partition("-")
-    position = start
-    for number in (low, high) if dash else (low,):
-        if not number:
-            raise NodeListError(text, position, "an empty range")
-        for character in number:
-            if character not in DIGITS:
-                raise NodeListError(text, position, f"a {character!r} inside a bracket")
-            position += 1
-        position += 1
-    if dash and int(low) > int(high):
+    lowest = _number(text, start, low)
+    if not dash:
+        return lowest, 1, len(low)
+    highest = _number(text, start + len(low) + 1, high)
+    if lowest > highest:
         raise NodeListError(text, start, f"the backward range {numbers}")
+    return lowest, highest - lowest + 1, len(low)
+
+
+def _number(text, start, digits):
+    """The number `digits`, found at `start`."""
+    if not digits:
+        raise NodeListError(text, start, "an empty range")
+    stray = digits.lstrip(DIGITS)
+    if stray:
+        raise NodeListError(text, start + len(digits) - len(stray), f"a {stray[0]!r} inside a bracket")
+    if len(digits) > MOST_DIGITS:
+        raise NodeListError(text, start, f"a number of {len(digits)} digits")
+    return int(digits)

@@ -4,86 +4,178 @@ import random
 
 import hostlist
 import pytest
-from pytorch_launch.nodelist import NodeListError, first_host
+from pytorch_launch.nodelist import MOST_HOSTS, NodeListError, first_host, hosts, node_index
+
+SEED = 20250827
+
+
+def expected(text):
+    """What python-hostlist makes of a list, with the repetitions, which Slurm keeps."""
+    return hostlist.expand_hostlist(text, allow_duplicates=True)
 
 
 @pytest.mark.parametrize(
-    ("text", "host"),
+    ("text", "names"),
     [
         ("login1", "login1"),
         ("nid[0051]", "nid0051"),
-        ("nid[001001-001004]", "nid001001"),
-        ("r[1-2]n[01-04]", "r1n01"),
-        ("gpu[001-002]-ib", "gpu001-ib"),
-        ("a,b[1,3-4],c", "a"),
-        ("b[3-4,1],a", "b3"),
-        ("node10,node2", "node10"),
-        ("n[8-12]", "n8"),
-        ("n[01-3]", "n01"),
-        ("x.cluster_a.example,y", "x.cluster_a.example"),
+        ("nid[001001-001003]", "nid001001 nid001002 nid001003"),
+        ("r[1-2]n[01-02]", "r1n01 r1n02 r2n01 r2n02"),
+        ("rack[1-2][4,6]", "rack14 rack16 rack24 rack26"),
+        ("gpu[001-002]-ib", "gpu001-ib gpu002-ib"),
+        ("a,b[1,3-4],c", "a b1 b3 b4 c"),
+        ("b[3-4,1],a", "b3 b4 b1 a"),
+        ("node10,node2", "node10 node2"),
+        ("n[8-12]", "n8 n9 n10 n11 n12"),
+        ("n[098-101]", "n098 n099 n100 n101"),
+        ("n[01-3]", "n01 n02 n03"),
+        ("n[1-03]", "n1 n2 n3"),
+        ("n[7,007,07-08]", "n7 n007 n07 n08"),
+        ("n[2,1-2],n1", "n2 n1 n2 n1"),
+        ("[8-10]", "8 9 10"),
+        ("x.cluster_a.example,y", "x.cluster_a.example y"),
     ],
 )
-def test_the_first_host_is_found_without_sorting(text, host):
-    assert first_host(text) == host == hostlist.expand_hostlist(text)[0]
+def test_a_list_stands_for_its_hosts_in_the_order_that_is_written(text, names):
+    assert list(hosts(text)) == names.split() == expected(text)
+    assert first_host(text) == names.split()[0]
 
 
-def test_a_range_of_a_billion_nodes_is_not_expanded():
-    assert first_host("n[000000001-999999999]") == "n000000001"
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("a[1-2]b[3-4]c[5-6]", "a1b3c5 a1b3c6 a2b3c5 a2b3c6 a1b4c5 a1b4c6 a2b4c5 a2b4c6"),
+        (
+            "a[1-2]b[3-4]c[5-6]d[7,8]",
+            "a1b3c5d7 a1b3c5d8 a2b3c5d7 a2b3c5d8 a1b4c5d7 a1b4c5d8 a2b4c5d7 a2b4c5d8 "
+            "a1b3c6d7 a1b3c6d8 a2b3c6d7 a2b3c6d8 a1b4c6d7 a1b4c6d8 a2b4c6d7 a2b4c6d8",
+        ),
+    ],
+)
+def test_three_brackets_or_more_count_as_slurm_counts_them(text, names):
+    assert list(hosts(text)) == names.split()  # the output of `scontrol show hostnames`
+    assert list(hosts(text)) != expected(text)
+    assert [node_index(text, name) for name in names.split()] == list(range(len(names.split())))
 
 
 def random_name(choose):
     """Text and brackets in any order, as `rack[1-2,07]-node[001-100]x`."""
     parts = []
     for _ in range(choose.randint(1, 3)):
-        parts.append("".join(choose.choices("abcxyz0189-._", k=choose.randint(1, 4))))
+        parts.append("".join(choose.choices("abcxyz0189-._", k=choose.randint(0 if parts else 1, 4))))
         if choose.random() < 0.6:
             ranges = []
             for _ in range(choose.randint(1, 3)):
-                width = choose.randint(1, 5)
                 low = choose.randint(0, 120)
-                high = low + choose.randint(0, 9)
-                ranges.append(f"{low:0{width}}-{high:0{width}}" if choose.random() < 0.5 else f"{low:0{width}}")
+                high = low + choose.randint(0, 6)
+                low, high = (f"{number:0{choose.randint(1, 5)}}" for number in (low, high))
+                ranges.append(f"{low}-{high}" if choose.random() < 0.5 else low)
             parts.append(f"[{','.join(ranges)}]")
     return "".join(parts)
 
 
-def test_a_thousand_random_lists_start_where_python_hostlist_starts():
-    choose = random.Random(20250827)  # noqa: S311  (a repeatable test, no secret)
-    for _ in range(1000):
+def test_ten_thousand_random_lists_mean_the_same_to_python_hostlist():
+    choose = random.Random(SEED)  # noqa: S311  (a repeatable test, no secret)
+    compared = {1: 0, 2: 0, 3: 0}
+    for _ in range(10000):
+        names = [random_name(choose) for _ in range(choose.randint(1, 4))]
+        text = ",".join(names)
+        found, oracle = list(hosts(text)), expected(text)
+        brackets = max(name.count("[") for name in names)
+        if brackets > 2:  # the order is Slurm's, see above
+            found.sort()
+            oracle.sort()
+        assert found == oracle, f"seed {SEED}: {text}"
+        assert first_host(text) == expected(text)[0], f"seed {SEED}: {text}"
+        compared[max(brackets, 1)] += 1
+    assert min(compared.values()) > 1000
+
+
+def test_the_index_of_a_host_in_a_random_list_is_that_of_the_expanded_list():
+    choose = random.Random(SEED)  # noqa: S311  (a repeatable test, no secret)
+    absent = 0
+    for _ in range(3000):
         text = ",".join(random_name(choose) for _ in range(choose.randint(1, 4)))
-        assert first_host(text) == hostlist.expand_hostlist(text)[0], text
+        every = list(hosts(text))
+        host = choose.choice(every)
+        # beside the hosts also names that are almost in the list
+        for name in (host, host[:-1], host + "0", host.replace("0", "", 1), host.replace("1", "01", 1)):
+            found = node_index(text, name)
+            assert found == (every.index(name) if name in every else None), f"seed {SEED}: {name} in {text}"
+            absent += found is None
+    assert absent > 1000
+
+
+@pytest.mark.parametrize("text", ["n[1-20][1-20]", "n[11,1][1-20]"])
+def test_a_host_that_can_be_read_in_two_ways_has_the_first_index(text):
+    assert list(hosts(text)).count("n111") == 2
+    assert node_index(text, "n111") == list(hosts(text)).index("n111")
+
+
+@pytest.mark.parametrize("host", ["", "n", "nn", "n1", "n00", "n001x", "n²", "n٠٠١", "n" + 5000 * "1", "001"])
+def test_a_host_that_is_not_in_the_list_has_no_index(host):
+    assert node_index("n[001-100],m1", host) is None
+
+
+def test_a_range_of_a_billion_nodes_is_expanded_no_further_than_needed():
+    text = "n[000000001-999999999],a[0-999999][0-999999],z"
+    assert first_host(text) == "n000000001"
+    assert node_index(text, "n500000000") == 499999999
+    assert node_index(text, "z") == 999999999 + 1000000**2
+
+
+def test_hosts_are_made_one_by_one():
+    every = hosts(f"n[1-{MOST_HOSTS}]")
+    assert iter(every) is every
+    assert next(every) == "n1"
+    assert sum(1 for _ in every) == MOST_HOSTS - 1
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [("n[0-65536]", 0), ("a[1-9],b[1-65528]", 7), ("a[1-300]b[1-300]", 0), ("n[000000001-999999999]", 0)],
+)
+def test_more_hosts_than_a_cluster_has_are_refused_where_they_would_be_expanded(text, position):
+    with pytest.raises(NodeListError, match="more than 65536 hosts") as raised:
+        hosts(text)
+    assert raised.value.position == position
+    assert first_host(text)
 
 
 def test_whatever_is_accepted_means_the_same_to_python_hostlist():
-    choose = random.Random(42)  # noqa: S311  (a repeatable test, no secret)
+    choose = random.Random(SEED)  # noqa: S311  (a repeatable test, no secret)
     accepted = refused = 0
     for _ in range(20000):
         text = "".join(choose.choices("n012[]-, ", k=choose.randint(0, 9)))
         try:
-            host = first_host(text)
+            found = list(hosts(text))
         except NodeListError:
             refused += 1
         else:
             accepted += 1
-            assert host == hostlist.expand_hostlist(text)[0], text
+            assert found == expected(text), f"seed {SEED}: {text}"
     assert accepted > 500
     assert refused > 500
 
 
+@pytest.mark.parametrize("function", [first_host, hosts, lambda text: node_index(text, "n1")])
 @pytest.mark.parametrize(
     ("text", "position", "fault"),
     [
         ("", 0, "empty name"),
-        ("a,", 2, "empty name"),
-        (",a", 0, "empty name"),
-        ("a,,b", 2, "empty name"),
+        ("n1,", 3, "empty name"),
+        (",n1", 0, "empty name"),
+        ("n1,,b", 3, "empty name"),
         ("a b", 1, "stray ' '"),
         ("a\n", 1, r"stray '\n'"),
         ("n1;rm", 2, "stray ';'"),
         ("nød1", 1, "stray 'ø'"),
         ("n[1-2", 1, "never closed"),
+        ("n1,m[1],n[1,2", 9, "never closed"),
         ("n1]", 2, "never opened"),
+        ("n[1]]", 4, "never opened"),
         ("n[[1]]", 2, "'[' inside"),
+        ("n[1-2,m[3]", 6, "'m' inside"),
         ("n[]", 2, "empty range"),
         ("n[1,]", 4, "empty range"),
         ("n[1-]", 4, "empty range"),
@@ -91,14 +183,17 @@ def test_whatever_is_accepted_means_the_same_to_python_hostlist():
         ("n[1-2-3]", 5, "'-' inside"),
         ("n[1, 2]", 4, "' ' inside"),
         ("n[1a]", 3, "'a' inside"),
+        ("n[12-1x]", 6, "'x' inside"),
         ("n[٣]", 2, "'٣' inside"),
         ("n[7,3-1]", 4, "backward range 3-1"),
-        ("a,b[2-1]", 4, "backward range 2-1"),
+        ("n1,b[2-1]", 5, "backward range 2-1"),
+        ("n[1-3]m[4-2]", 8, "backward range 4-2"),
+        ("n[1-" + 5000 * "9" + "]", 4, "number of 5000 digits"),
     ],
 )
-def test_a_malformed_list_is_an_error_that_tells_the_position(text, position, fault):
+def test_a_malformed_list_is_an_error_that_tells_the_position(function, text, position, fault):
     with pytest.raises(NodeListError) as raised:
-        first_host(text)
+        function(text)
     assert raised.value.text == text
     assert raised.value.position == position
     assert fault in raised.value.fault

@@ -1,0 +1,61 @@
+"""Node lists, with the cluster's own `scontrol show hostnames` as the oracle."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from testbed import slurm
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "runscripts"))
+from pytorch_launch.nodelist import first_host, hosts, node_index  # noqa: E402
+
+pytestmark = pytest.mark.testbed
+
+LISTS = [
+    "nid[001001-001004]",
+    "nid001001",
+    # as LUMI, Perlmutter and Frontier name their nodes
+    "nid[005042-005043,005050,005061-005070],nid007001",
+    "nid[001000-001003,200256-200259]",
+    "frontier[00001-00016,09472],frontier00100",
+    # systems with two numbers in a name
+    "x1000c[0-7]s[0-1]b[0-1]n[0-1]",
+    "c457-[011-012],c454-[021,064],c427-032",
+    "rack[0-3]_blade[08-11]",
+    "rack[1-2]node[1-3]",
+    "r[1-2][04-05,7]",
+    # width
+    "nid[0051]",
+    "n[8-12]",
+    "n[098-101]",
+    "n[01-3]",
+    "n[1-03]",
+    "n[9,10,011,0012]",
+    # order and repetitions
+    "node10,node2",
+    "b[3-4,1],a",
+    "n[1-3,2-4],n2",
+    "a[3,1]b[2,1]c[5-6]",
+    "a[1-2]b[3-4]c[5-6]d[7-8],e",
+    "linux[0-64,128]",
+    "[1-3]",
+]
+
+
+def show_hostnames(testbed, text):
+    """What Slurm makes of a node list."""
+    return slurm.query(testbed.layout, ["scontrol", "show", "hostnames", text]).split()
+
+
+@pytest.mark.parametrize("text", LISTS)
+def test_a_list_stands_for_the_hosts_that_slurm_shows(testbed, text):
+    shown = show_hostnames(testbed, text)
+    assert list(hosts(text)) == shown
+    assert first_host(text) == shown[0]
+    assert [node_index(text, host) for host in shown] == [shown.index(host) for host in shown]
+
+
+@pytest.mark.parametrize("text", ["gpu[001-002]-ib", "unit[0-31]rack"])
+def test_text_after_the_last_bracket_is_beyond_slurm(testbed, text):
+    assert show_hostnames(testbed, text) == []
+    assert list(hosts(text))
