@@ -26,6 +26,9 @@ TREE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 # Its directories that go into every installation, and have variables of their own in the module.
 TREE_PARTS = ['runscripts', 'payload']
 
+# The runscripts that bin/ offers by their names.
+COMMANDS = ['conda-python-simple', 'conda-python-distributed', 'torchrun-distributed', 'ddp-env', 'get-master']
+
 # Oldest to newest glibc that wheels of the last years are tagged with (PEP 600).
 MANYLINUX = ['manylinux1', 'manylinux2010', 'manylinux2014'] + ['manylinux_2_%d' % minor for minor in range(5, 29)]
 
@@ -142,12 +145,14 @@ class EB_PyTorchModule(EasyBlock):
         for part in TREE_PARTS:
             copy_dir(os.path.join(TREE, part), os.path.join(self.installdir, part),
                      ignore=lambda _, names: [name for name in names if name == '__pycache__'])
-        profile = os.path.join('cluster', self.cfg['cluster'])
-        source = os.path.join(TREE, 'modulefiles', profile)
-        if not os.path.isfile(source):
+        profiles = os.path.join(TREE, 'modulefiles', 'cluster')
+        profile = os.path.join(profiles, self.cfg['cluster'])
+        if not os.path.isfile(profile):
             raise EasyBuildError("There is no cluster profile %s; the easyconfig parameter 'cluster' names one of: %s",
-                                 source, ', '.join(sorted(os.listdir(os.path.dirname(source)))))
-        copy_file(source, os.path.join(self.installdir, 'modulefiles', profile))
+                                 profile, ', '.join(sorted(name for name in os.listdir(profiles) if name[0] != '.')))
+        # .policy.tcl is what profiles source from beside themselves
+        for name in (self.cfg['cluster'], '.policy.tcl'):
+            copy_file(os.path.join(profiles, name), os.path.join(self.installdir, 'modulefiles', 'cluster', name))
         self.compile_bytecode()
         for command, target in sorted(self.commands().items()):
             mkdir(os.path.join(self.installdir, 'bin'))
@@ -167,7 +172,7 @@ class EB_PyTorchModule(EasyBlock):
 
     def commands(self):
         """Commands in bin/: their names, and the runscript that each links to."""
-        return {name: name for name in ('conda-python-simple', 'conda-python-distributed', 'get-master')}
+        return {name: name for name in COMMANDS}
 
     def make_module_extra(self, *args, **kwargs):
         """Write the interface that both runtimes share; a user's own values come back on unload."""

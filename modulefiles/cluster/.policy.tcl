@@ -1,0 +1,21 @@
+# What the user exported wins: the one procedure of the cluster profiles, which source this file from beside
+# themselves, and of pytorch-easybuild. (Its dot and the lack of a first line `#%Module` keep it out of `module avail`.)
+
+# Sets a variable unless the user has, and notes it, so that unloading takes away just that. (Not by
+# pushenv: Lmod 8.6's Tcl interpreter puts the new value in the place of the one to bring back.)
+# Returns the value that holds.
+proc policy {name value {notes __CLUSTER_SET_}} {
+    global env
+    set note $notes$name
+    switch [module-info mode] {
+        load { set ours [expr {![info exists env($name)]}] }
+        remove - unload { set ours [info exists env($note)] }
+        default { set ours 1 }
+    }
+    if {!$ours} {
+        return [expr {[info exists env($name)] ? $env($name) : $value}]
+    }
+    setenv $name $value
+    setenv $note 1
+    return $value
+}

@@ -1,0 +1,136 @@
+"""The cluster profiles as texts: data with sources, nothing that is known to hang, and what docs/clusters.md says."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+TREE = Path(__file__).resolve().parents[3]
+CLUSTER = TREE / "modulefiles" / "cluster"
+PROFILES = sorted(path.name for path in CLUSTER.iterdir() if not path.name.startswith("."))
+POLICY = re.compile(r'policy (?P<name>\w+) (?:"(?P<quoted>[^"$\[]*)"|(?P<plain>[^\s"$\[]+))')
+#: What a comment says of a setting's source: a page's address, a man page, or a name of the profile's own list.
+ADDRESS = re.compile(r"https://\S+")
+MAN_PAGE = re.compile(r"\b[a-z_]+\(\d\)")
+
+
+def lines(profile):
+    return (CLUSTER / profile).read_text().splitlines()
+
+
+def settings(profile):
+    """The variables that a profile sets, in its order, as (name, value)."""
+    found = [POLICY.fullmatch(line) for line in lines(profile) if line.startswith("policy")]
+    return [(match["name"], match["quoted"] or match["plain"]) for match in found]
+
+
+def sources(profile):
+    """The profile's list of sources: name -> address."""
+    named = [re.fullmatch(r"#   (\w+) +(https://\S+?)(, .*)?", line) for line in lines(profile)]
+    return {match[1]: match[2] for match in named if match}
+
+
+def comment_above(profile, name):
+    """The comment that a setting shares with those right above it."""
+    text = lines(profile)
+    number = next(number for number, line in enumerate(text) if line.startswith(f"policy {name} "))
+    while text[number].startswith("policy"):
+        number -= 1
+    comment = []
+    while text[number].startswith("#"):
+        comment.insert(0, text[number].lstrip("# "))
+        number -= 1
+    return " ".join(comment)
+
+
+def cited(profile, comment):
+    """The names of the profile's list that a comment has in parentheses."""
+    inside = " ".join(re.findall(r"\(([^()]*(?:\(\d\))?[^()]*)\)", comment))
+    return {name for name in sources(profile) if re.search(rf"\b{name}\b", inside)}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_profile_is_data_apart_from_its_help_and_the_file_it_sources(profile):
+    text = (CLUSTER / profile).read_text()
+    assert text.startswith("#%Module\n# Cluster profile for ")
+    body = re.sub(r"^proc ModulesHelp \{\} \{\n.*?^\}\n", "", text, count=1, flags=re.MULTILINE | re.DOTALL)
+    for line in body.splitlines():
+        assert POLICY.fullmatch(line) or line in (
+            "",
+            "conflict cluster",
+            "source [file join [file dirname $ModulesCurrentModulefile] .policy.tcl]",
+        ) or line.startswith(("#", "module-whatis "))  # fmt: skip
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_no_profile_sets_a_variable_twice(profile):
+    names = [name for name, _ in settings(profile)]
+    assert len(names) == len(set(names)) > 0
+
+
+@pytest.mark.parametrize(
+    ("profile", "name"), [(profile, name) for profile in PROFILES for name, _ in settings(profile)]
+)
+def test_every_setting_has_a_comment_with_its_source(profile, name):
+    comment = comment_above(profile, name)
+    assert len(comment.split()) > 3
+    assert ADDRESS.search(comment) or MAN_PAGE.search(comment) or cited(profile, comment), comment
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_source_that_a_profile_lists_is_one_that_its_comments_name(profile):
+    comments = " ".join(line.lstrip("# ") for line in lines(profile) if line.startswith("#"))
+    assert cited(profile, comments) == set(sources(profile))
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_what_is_known_to_hang_is_absent(profile):
+    values = dict(settings(profile))
+    # on one node NCCL_NET stops the job: the runscript sets it from the variable with the long name
+    # an index of a GID differs between nodes: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
+    assert not {"NCCL_NET", "NCCL_IB_GID_INDEX"} & set(values)
+    # https://docs.olcf.ornl.gov/software/analytics/pytorch_frontier.html
+    assert values.get("FI_MR_CACHE_MONITOR") in (None, "userfaultfd", "kdreg2")
+    # https://github.com/lumi-ai-factory/laifs-container-recipes/issues/30
+    assert profile not in ("lumi", "frontier") or "NCCL_NET_GDR_LEVEL" not in values
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_settings_for_finding_faults_are_absent(profile):
+    assert not [name for name, _ in settings(profile) if "DEBUG" in name or "LOG" in name]
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_dead_rank_ends_the_step_on_every_cluster(profile):
+    assert dict(settings(profile))["SLURM_KILL_BAD_EXIT"] == "1"
+
+
+def test_one_file_has_the_procedure_and_is_no_modulefile():
+    files = [path for path in (TREE / "modulefiles").rglob("*") if path.is_file()]
+    assert len(files) > len(PROFILES)
+    assert [path for path in files if "info exists env($note)" in path.read_text()] == [CLUSTER / ".policy.tcl"]
+    assert not (CLUSTER / ".policy.tcl").read_text().startswith("#%Module")
+
+
+def documented():
+    """The table of docs/clusters.md: profile -> its variables and values."""
+    rows = [
+        [cell.strip().strip("`") for cell in line.strip("|").split("|")]
+        for line in (TREE / "docs" / "clusters.md").read_text().splitlines()
+        if line.startswith("| ")
+    ]
+    head = next(row for row in rows if row[0] == "variable")
+    values = [row for row in rows if re.fullmatch(r"[A-Z_]+", row[0])]
+    return {
+        profile: {row[0]: row[column] for row in values if row[column] != "-"}
+        for column, profile in enumerate(head) if column
+    }  # fmt: skip
+
+
+def test_the_page_has_a_column_for_every_profile():
+    assert sorted(documented()) == PROFILES
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_pages_table_has_the_variables_and_values_of_the_profile(profile):
+    assert documented()[profile] == dict(settings(profile))
