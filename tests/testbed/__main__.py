@@ -1,11 +1,12 @@
-"""Usage: python3 tests/testbed up|status|env|stop|down|tools
+"""Usage: python3 tests/testbed up|status|env|stop|down|tools|optional
 
-up      install what is missing, start the cluster; again: nothing to do
-status  say whether it is up, and with which nodes (status 1 when it is down)
-env     print shell code for `eval` that gives module, eb, srun, singularity
-stop    end the cluster's processes and delete its files; what was installed stays
-down    stop, and delete the whole testbed directory
-tools   install what ./run-tests needs, without starting the cluster
+up        install what is missing, start the cluster; again: nothing to do
+status    say whether it is up, and with which nodes (status 1 when it is down)
+env       print shell code for `eval` that gives module, eb, srun, singularity
+stop      end the cluster's processes and delete its files; what was installed stays
+down      stop, and delete the whole testbed directory
+tools     install what ./run-tests needs, without starting the cluster
+optional  install what some tests and benchmarks need: Open MPI, MPICH, valgrind
 
 The directory is $PYTORCH_TESTBED, else .testbed in this checkout.
 """
@@ -17,7 +18,7 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 from testbed import shell, slurm  # noqa: E402
 from testbed.layout import Layout, TestbedError  # noqa: E402
-from testbed.lifecycle import down, provide_tools, stop, up  # noqa: E402
+from testbed.lifecycle import down, provide_optional, provide_tools, stop, up  # noqa: E402
 from testbed.progress import end_like_interrupt  # noqa: E402
 
 
@@ -35,6 +36,10 @@ def main(arguments):
             down(layout)
         elif verb == "tools":
             provide_tools(layout)
+        elif verb == "optional":
+            obstacle = provide_optional(layout)
+            if obstacle:
+                print(f"Some tests and benchmarks will be left out: {obstacle}", file=sys.stderr)
         elif verb == "stop":
             stop(layout)
         elif verb == "status":

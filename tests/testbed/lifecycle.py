@@ -39,6 +39,19 @@ def provide_tools(layout):
         environments.provide_test_tools(layout)
 
 
+def provide_optional(layout):
+    """Install what some tests and benchmarks need: other launchers, and a counter of instructions.
+
+    Returns
+    -------
+    str or None
+        Why some of it is missing, where that is so: what needs it is left out.
+    """
+    layout.claim()
+    with layout.locked():
+        return packages.install_optional(layout)
+
+
 def stop(layout):
     """End the cluster and delete its files; what was installed stays."""
     layout.require_claim()

@@ -37,6 +37,13 @@ CONTAINER_PACKAGES = {
     "mmdebstrap": "mmdebstrap",
     "patchelf": "patchelf",
 }
+#: Without these the tests and benchmarks that need them are left out. A Debian package, the names of its command,
+#: its own first, and what that says with `--version`: either MPI can be `mpirun`.
+OPTIONAL_PACKAGES = {
+    "openmpi-bin": (("mpirun.openmpi", "mpirun"), "open-mpi.org"),
+    "mpich": (("mpiexec.hydra", "mpiexec"), "HYDRA"),
+    "valgrind": (("valgrind",), "valgrind"),
+}
 POLICY = Path("/usr/sbin/policy-rc.d")
 POLICY_MARK = "# for the time that the PyTorch testbed installs packages"
 LMOD_INIT_FILES = ("/usr/share/lmod/lmod/init/profile", "/opt/apps/lmod/lmod/init/profile")
@@ -45,6 +52,18 @@ LMOD_INIT_FILES = ("/usr/share/lmod/lmod/init/profile", "/opt/apps/lmod/lmod/ini
 def find_command(name):
     """The path of a command, daemons included, or None."""
     return shutil.which(name, path=SYSTEM_PATH)
+
+
+def find_optional(package):
+    """The path of the command of an optional package, whoever installed it, or None."""
+    names, mark = OPTIONAL_PACKAGES[package]
+    for path in filter(None, map(find_command, names)):
+        answer = subprocess.run(
+            [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+        if mark in answer.stdout:
+            return path
+    return None
 
 
 def find_lmod():
@@ -87,6 +106,17 @@ def install_cluster(layout):
     optional = missing_packages(CONTAINER_PACKAGES)
     if wanted or (optional and privilege() is not None):
         install(layout, wanted + optional)
+
+
+def install_optional(layout):
+    """Install what is missing of `OPTIONAL_PACKAGES`; return why that was not possible, or None."""
+    wanted = [package for package in OPTIONAL_PACKAGES if not find_optional(package)]
+    try:
+        if wanted:
+            install(layout, wanted)
+    except TestbedError as error:
+        return str(error)
+    return None
 
 
 def install(layout, packages):

@@ -1,0 +1,100 @@
+"""What the testbed installs from the distribution where it may, and what it finds there."""
+
+import pytest
+from testbed import packages
+from testbed.layout import Layout
+from testbed.packages import OPTIONAL_PACKAGES, find_optional, install_optional
+
+OPENMPI_5 = "mpirun (Open MPI) 5.0.7\n\nReport bugs to https://www.open-mpi.org/community/help/\n"
+DEBIANS_OPENMPI_4 = "mpirun.openmpi (OpenRTE) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n"
+MPICH_4 = "HYDRA build details:\n    Version:                                 4.0.2\n"
+
+
+@pytest.fixture
+def commands(tmp_path, monkeypatch):
+    """A function that makes a command which prints a text; there are no others on the path."""
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    monkeypatch.setattr(packages, "SYSTEM_PATH", str(directory))
+
+    def make(name, output):
+        path = directory / name
+        path.write_text(f"#!/bin/sh\ncat <<'END'\n{output}END\n")
+        path.chmod(0o755)
+        return str(path)
+
+    return make
+
+
+@pytest.fixture
+def requests(monkeypatch):
+    """The lists of packages that apt was asked for."""
+    asked = []
+    monkeypatch.setattr(packages, "apt_install", lambda _layout, _prefix, wanted: asked.append(wanted))
+    return asked
+
+
+def test_debians_own_name_of_a_launcher_is_found_first(commands):
+    commands("mpirun", OPENMPI_5)
+    assert commands("mpirun.openmpi", DEBIANS_OPENMPI_4) == find_optional("openmpi-bin")
+    commands("mpiexec", MPICH_4)
+    assert commands("mpiexec.hydra", MPICH_4) == find_optional("mpich")
+
+
+def test_a_launcher_of_another_system_is_found_by_what_it_says(commands):
+    assert find_optional("openmpi-bin") is None
+    assert commands("mpirun", OPENMPI_5) == find_optional("openmpi-bin")
+    assert commands("mpiexec", MPICH_4) == find_optional("mpich")
+
+
+def test_the_launcher_of_one_mpi_is_not_taken_for_the_others(commands):
+    commands("mpirun", MPICH_4)
+    commands("mpiexec", OPENMPI_5)
+    assert find_optional("openmpi-bin") is None
+    assert find_optional("mpich") is None
+
+
+def test_what_is_missing_is_installed_where_that_is_permitted(commands, requests, monkeypatch, tmp_path):
+    monkeypatch.setattr(packages, "privilege", lambda: [])
+    commands("mpirun", OPENMPI_5)
+    assert install_optional(Layout(tmp_path)) is None
+    assert requests == [["mpich", "valgrind"]]
+
+
+def test_nothing_is_asked_for_where_all_is_there(commands, requests, monkeypatch, tmp_path):
+    monkeypatch.setattr(packages, "privilege", lambda: None)
+    for package, ((name, *_), mark) in OPTIONAL_PACKAGES.items():
+        commands(name, f"{package} {mark}\n")
+    assert install_optional(Layout(tmp_path)) is None
+    assert requests == []
+
+
+def test_without_privilege_the_reason_names_the_packages_and_nothing_fails(commands, requests, monkeypatch, tmp_path):
+    monkeypatch.setattr(packages, "privilege", lambda: None)
+    assert "apt-get install openmpi-bin mpich valgrind" in install_optional(Layout(tmp_path))
+    assert requests == []
+
+
+def test_an_archive_out_of_reach_is_a_reason_too(commands, monkeypatch, tmp_path):
+    def fail(*_):
+        raise packages.TestbedError("Is the package archive reachable?")
+
+    monkeypatch.setattr(packages, "privilege", lambda: [])
+    monkeypatch.setattr(packages, "apt_install", fail)
+    assert install_optional(Layout(tmp_path)) == "Is the package archive reachable?"
+
+
+def test_apt_gets_the_packages_without_what_they_recommend(commands, monkeypatch, tmp_path):
+    log = tmp_path / "apt.log"
+    commands("apt-get", "")
+    (tmp_path / "bin" / "apt-get").write_text(f'#!/bin/sh\necho "$DEBIAN_FRONTEND $*" >> {log}\n')
+    policy = tmp_path / "policy-rc.d"
+    monkeypatch.setattr(packages, "POLICY", policy)
+    monkeypatch.setattr(packages, "privilege", lambda: [])
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    assert install_optional(Layout(tmp_path)) is None
+    assert log.read_text().splitlines() == [
+        "noninteractive -q -y update",
+        "noninteractive -q -y install --no-install-recommends openmpi-bin mpich valgrind",
+    ]
+    assert not policy.exists()
