@@ -1,4 +1,5 @@
-# Activates the environment that the image or the module names; sourced by the conda-python-* scripts.
+# Activates the environment that the image or the module names, and becomes the launcher; sourced by
+# the commands beside it.
 # shellcheck shell=bash
 
 die() { # <exit status> <what, where, what to try>
@@ -15,4 +16,13 @@ activate() {
         $activation || die 2 "'$activation' failed: correct or unset WITH_CONDA or WITH_VENV"
     done
     set -u
+}
+
+launch() { # <directory of this file, with a slash> <command> <its arguments>
+    local directory=$1
+    shift
+    type -P python3 >/dev/null || die 127 "no python3 on PATH: activate one with WITH_CONDA or WITH_VENV"
+    # Isolated (-I) from PYTHONPATH and the user's site directory, which are the payload's, and
+    # without `site` (-S), a third of the start-up time.
+    exec python3 -I -S "${directory}pytorch_launch/__main__.py" "$@"
 }

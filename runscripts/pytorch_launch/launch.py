@@ -1,16 +1,13 @@
 """The edge: reads the environment and the arguments, becomes Python; called by `__main__`."""
 
 # Importing pathlib takes longer than all that this package does.
-# ruff: noqa: PTH109, PTH110
+# ruff: noqa: PTH109, PTH110, PTH123
 
 import _signal  # built in, where `signal` would import `enum`
 import os
 
-from pytorch_launch import LaunchError, caches
-from pytorch_launch.environment import variables
-from pytorch_launch.nodelist import first_host
-from pytorch_launch.script import script_path
-from pytorch_launch.world import discover, node_list
+from pytorch_launch import LaunchError
+from pytorch_launch.isolation import isolate
 
 STDOUT, STDERR = 1, 2
 
@@ -22,68 +19,131 @@ class PythonError(LaunchError):
 
 
 def main(arguments):
-    """Run the command named by the first of `arguments` on the others; return its exit status."""
-    command, *arguments = arguments
-    program, run = COMMANDS[command]
+    """Run the command that the first of `arguments` names on the others; return its exit status."""
+    program, *arguments = arguments
     if arguments[:1] == ["--help"]:
         from pytorch_launch.usage import USAGE
 
-        return _print(USAGE[program])
+        return tell(USAGE[program])
     try:
-        return run(program, arguments, dict(os.environ))
+        return COMMANDS[program](program, arguments, dict(os.environ))
     except LaunchError as error:
-        _complain(program, error)
+        complain(program, error)
         return error.status
 
 
-def get_master(_, arguments, env):
-    """Print the first host of the node list that is given, else the step's, else the job's."""
-    if len(arguments) > 1:
-        raise LaunchError(f"{len(arguments)} arguments for one node list: put it in quotes")
-    return _print(first_host(arguments[0] if arguments else node_list(env)) + "\n")
+def simple(program, arguments, env):
+    """Become Python with `arguments`, as one process that belongs to no world."""
+    changes, warnings = isolate(env)
+    for warning in warnings:
+        complain(program, warning)
+    return become_python(arguments, changed(env, changes))
 
 
 def distributed(program, arguments, env):
     """Become Python with `arguments`, as a rank of the world that `env` tells of."""
-    dry_run = arguments[:1] == ["--dry-run"]
-    if dry_run:
-        arguments = arguments[1:]
+    from pytorch_launch.rank import Rank
+    from pytorch_launch.script import script_path
 
-    world = discover(env, os.uname().nodename)
-    speaks_for_node = world.local_rank == 0
+    options, arguments = own_options(arguments, ("--dry-run", "--virtual-local-rank"))
+    rank = Rank(env, virtual="--virtual-local-rank" in options)
     script = script_path(arguments)
     if script is not None and not os.path.exists(script):
-        if speaks_for_node:
-            _complain(program, _missing(script))
+        if rank.speaks_for_node:
+            complain(program, _missing(script))
         return LaunchError.status
 
-    cpus = os.sched_getaffinity(0)
-    decided = variables(env, world, mask_cpus=len(cpus), node_cpus=os.cpu_count(), pid=os.getpid())
-    key = f"{'local' if world.job is None else world.job}-{world.node}"
-    directory, places, warnings = caches.place(env, os.geteuid(), key, create=not dry_run)
-    decided.update(places)
-    changes = {name: value for name, value in decided.items() if env.get(name) != value}
-
-    if speaks_for_node:
-        for warning in warnings:
-            _complain(program, warning)
-    if env.get("PYTORCH_LAUNCH_VERBOSE", "0") not in ("", "0"):
-        from pytorch_launch.report import line
-
-        _print(line(world, env, {**env, **changes}, cpus, directory) + "\n", STDERR)
-    if dry_run:
-        return _print("".join(f"{name}={changes[name]}\n" for name in sorted(changes)))
-    return _become_python(arguments, {**env, **changes})
+    if "--dry-run" in options:
+        rank.decide(create=False)
+        report(program, rank)
+        return tell("".join(f"{name}={rank.changes[name] or ''}\n" for name in sorted(rank.changes)))
+    rank.check_meeting_point()
+    rank.decide()
+    rank.bind()
+    report(program, rank)
+    return become_python(arguments, changed(env, rank.changes))
 
 
-# What __main__ is told to do, the name of that command, its function.
+def ddp_env(program, arguments, env):
+    """Print what `distributed` would set, as lines for `source` or `eval`; a failure fails there too."""
+    from pytorch_launch.rank import Rank
+    from pytorch_launch.shell import failure, statements
+
+    try:
+        if arguments:
+            raise LaunchError(f"{arguments[0]}: takes no arguments but --help: use it as `source <(ddp-env)`")
+        rank = Rank(env)
+        rank.check_meeting_point()
+        rank.decide()
+        report(program, rank)
+        return tell(statements(rank.changes))
+    except LaunchError as error:
+        complain(program, error)
+        tell(failure(error.status))
+        return error.status
+
+
+def torchrun(program, arguments, env):
+    """Become torchrun on one node of the world that `env` tells of, which has one task on each."""
+    from pytorch_launch.elastic import Agent
+
+    agent = Agent(env)
+    agent.rank.check_meeting_point()
+    report(program, agent.rank)
+    return become_python(agent.arguments + arguments, changed(env, agent.changes))
+
+
+def get_master(_, arguments, env):
+    """Print the first host of the node list that is given, else the step's, else the job's."""
+    from pytorch_launch.nodelist import first_host
+    from pytorch_launch.world import node_list
+
+    if len(arguments) > 1:
+        raise LaunchError(f"{len(arguments)} arguments for one node list: put it in quotes")
+    return tell(first_host(arguments[0] if arguments else node_list(env)) + "\n")
+
+
 COMMANDS = {
-    "distributed": ("conda-python-distributed", distributed),
-    "get-master": ("get-master", get_master),
+    "conda-python-simple": simple,
+    "conda-python-distributed": distributed,
+    "torchrun-distributed": torchrun,
+    "ddp-env": ddp_env,
+    "get-master": get_master,
 }
 
 
-def _become_python(arguments, environment):
+def own_options(arguments, names):
+    """Those of our own options that `arguments` start with, and the arguments after them."""
+    count = 0
+    while count < len(arguments) and arguments[count] in names:
+        count += 1
+    return arguments[:count], arguments[count:]
+
+
+def changed(env, changes):
+    """The environment `env` after `changes`, name to value or None for a variable to be taken away."""
+    environment = {**env, **changes}
+    for name, value in changes.items():
+        if value is None:
+            environment.pop(name)
+    return environment
+
+
+def report(program, rank):
+    """Say what went wrong on the way to a rank, and, where it is asked for, what was decided and why."""
+    for warning in rank.warnings:
+        complain(program, warning)
+    verbose = rank.env.get("PYTORCH_LAUNCH_VERBOSE", "0")
+    if verbose in ("", "0"):
+        return
+    from pytorch_launch.report import line, show_devices
+
+    tell(line(rank) + "\n", STDERR)
+    if verbose != "1" and rank.speaks_for_node:
+        show_devices(rank.devices.vendor)
+
+
+def become_python(arguments, environment):
     """Replace this process by `python`, or by `python3` where only that exists."""
     # This interpreter ignores these two. Python would not mind to inherit that, but a `python`
     # that is a wrapper in shell would.
@@ -99,18 +159,19 @@ def _become_python(arguments, environment):
     raise PythonError("no python or python3 on PATH: activate one with WITH_CONDA or WITH_VENV")
 
 
-def _missing(script):
-    return (
-        f"no file {script} in {os.getcwd()}: correct the path, or, in a container, make its "
-        "directory visible there with SINGULARITY_BIND"
-    )
-
-
-def _print(text, stream=STDOUT):
+def tell(text, stream=STDOUT):
     """Write `text` at once, so that lines of several ranks stay whole; return success."""
     os.write(stream, os.fsencode(text))
     return 0
 
 
-def _complain(program, message):
-    _print(f"{program}: {message}\n", STDERR)
+def complain(program, message):
+    """Write one line of error or warning."""
+    tell(f"{program}: {message}\n", STDERR)
+
+
+def _missing(script):
+    return (
+        f"no file {script} in {os.getcwd()}: correct the path, or, in a container, make its "
+        "directory visible there with SINGULARITY_BIND"
+    )

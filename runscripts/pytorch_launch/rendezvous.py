@@ -1,4 +1,4 @@
-"""Where the ranks of a world meet, found without a word between them; called by `environment`."""
+"""Where the ranks of a world meet, found without a word between them; called by `environment` and `elastic`."""
 
 from pytorch_launch import LaunchError
 
@@ -14,16 +14,16 @@ class RendezvousError(LaunchError):
     """An address or port where the ranks cannot meet; the message names the variable."""
 
 
-def rendezvous(env, world, pid):
+def rendezvous(env, world, origin):
     """`MASTER_ADDR` and `MASTER_PORT` of a world, the same on each of its ranks.
 
-    What the user exported wins, then a port that Slurm reserved for the step. `pid` is this
-    process's number, from which a single process starts to look for a free port.
-    Raises RendezvousError.
+    What the user exported wins, then a port that Slurm reserved for the step. `origin` is a function
+    without arguments that returns the number of the process that started this world on this node;
+    it is asked only where the launcher gives no number. Raises RendezvousError.
     """
     return {
         "MASTER_ADDR": env.get("MASTER_ADDR") or _address(world),
-        "MASTER_PORT": _exported_port(env) if env.get("MASTER_PORT") else str(_port(world, pid)),
+        "MASTER_PORT": _exported_port(env) if env.get("MASTER_PORT") else str(_port(world, origin)),
     }
 
 
@@ -45,28 +45,80 @@ def free_port(start):
     """
     for offset in range(SPAN):
         port = LOWEST_PORT + (start + offset) % SPAN
-        if _is_free(port):
+        if is_free(port):
             return port
     raise RendezvousError(f"no free port from {LOWEST_PORT} to {LOWEST_PORT + SPAN - 1}: export MASTER_PORT")
 
 
+def check_free(place, source):
+    """Raise RendezvousError if somebody listens on the port of `place` on this host.
+
+    For rank 0, before it starts Python: it would fail there as well, but the other ranks would join
+    the stranger and wait for it. `source` names the launch. What remains is the moment until then.
+    """
+    if not is_free(int(place["MASTER_PORT"])):
+        raise RendezvousError(
+            f"port {place['MASTER_PORT']} on {place['MASTER_ADDR']}, the meeting point of {source}, is in use by "
+            "another program: start again, or export another MASTER_PORT (in a job script: for this line alone)"
+        )
+
+
+def is_free(port):
+    """Whether a server could listen on `port` of this host, over IPv6 and IPv4."""
+    import _socket  # the core of `socket`, at a twentieth of its import time
+
+    for family in (_socket.AF_INET6, _socket.AF_INET):
+        try:
+            probe = _socket.socket(family, _socket.SOCK_STREAM)
+        except OSError:  # a kernel without this family
+            continue
+        try:
+            # as torch does: connections that have ended are no obstacle
+            probe.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+            if family == _socket.AF_INET6:
+                probe.setsockopt(_socket.IPPROTO_IPV6, _socket.IPV6_V6ONLY, 1)
+            probe.bind(("", port))
+            # where both have SO_REUSEADDR, Linux refuses a second server only when it listens
+            probe.listen(1)
+        except OSError as error:
+            if error.errno == 98:  # EADDRINUSE; `errno` would be one more module
+                return False
+        finally:
+            probe.close()
+    return True
+
+
 def _address(world):
-    # `srun --distribution=arbitrary` puts rank 0 where the user's host file says, while the node
+    if world.first_host is None:
+        raise RendezvousError(
+            f"{world.source} does not say where rank 0 is: pass it on to all ranks, for example with "
+            "`mpirun -x MASTER_ADDR=<its host>` or `mpiexec -genv MASTER_ADDR <its host>`"
+        )
+    # `srun --distribution=arbitrary` and host files put rank 0 where the user says, while the node
     # list stays sorted; the other ranks would knock at the wrong host for half an hour.
     if world.rank == 0 and world.node_rank != 0:
         raise RendezvousError(
             f"rank 0 runs on {world.node}, but the first host of {world.source} is "
-            f"{world.first_host}: export MASTER_ADDR, or leave out --distribution=arbitrary"
+            f"{world.first_host}: export MASTER_ADDR, or leave out --distribution=arbitrary or the host file"
         )
     return world.first_host
 
 
-def _port(world, pid):
+def _port(world, origin):
     if world.reserved_port is not None:
         return world.reserved_port
     if world.step is not None:
         return step_port(world.job, world.step)
-    return free_port(pid)
+    if world.launch is not None:
+        return LOWEST_PORT + world.launch % SPAN
+    if world.size == 1:
+        return free_port(origin())
+    if world.local_size == world.size:
+        return LOWEST_PORT + origin() % SPAN
+    raise RendezvousError(
+        f"{world.source} gives its ranks nothing to choose a port by: pass one on to all of them, for "
+        "example with `mpiexec -genv MASTER_PORT 23456`"
+    )
 
 
 def _exported_port(env):
@@ -74,16 +126,3 @@ def _exported_port(env):
     if not (port.isdecimal() and 1 <= int(port) <= 65535):
         raise RendezvousError(f"MASTER_PORT={port} is not a port: export one of 1 to 65535")
     return port
-
-
-def _is_free(port):
-    import _socket  # the core of `socket`, at a twentieth of its import time
-
-    probe = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
-    try:
-        probe.bind(("", port))
-    except OSError:
-        return False
-    finally:
-        probe.close()
-    return True

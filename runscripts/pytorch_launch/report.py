@@ -1,32 +1,73 @@
 """The line that says what was decided for one rank and why; called by `launch` on demand."""
 
+# Importing pathlib takes longer than all that this package does.
+# ruff: noqa: PTH123
+
+import os
+
+from pytorch_launch.topology import cpu_list
+
 # What a user may export to overrule a decision.
 OVERRULED = ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
 
+# The vendor's own tool, by the kind of GPU.
+DEVICE_TOOLS = {"amd": "rocm-smi", "nvidia": "nvidia-smi"}
 
-def line(world, before, after, cpus, caches):
-    """What was decided for a rank, as one line.
 
-    `before` is the environment it was launched with, `after` the one that Python gets, `cpus` the
-    numbers of the CPUs it may run on, `caches` the directory of its caches, None without one.
-    """
-    overruled = [name for name in OVERRULED if before.get(name)]
+def line(rank, root=""):
+    """What was decided for a `rank.Rank`, as one line; `root` is where /proc is."""
+    world, after = rank.world, {**rank.env, **rank.changes}
+    overruled = [name for name in OVERRULED if rank.env.get(name)]
+    cpus = f"cores {cpu_list(rank.placement.cpus)}{' (bound)' if rank.placement.bind else ''}"
     return (
         f"{world.node}: rank {world.rank} of {world.size}, "
         f"local rank {world.local_rank} of {world.local_size}, node rank {world.node_rank}, "
         f"master {after.get('MASTER_ADDR')}:{after.get('MASTER_PORT')}, from {world.source}; "
-        f"cores {core_list(cpus)}, OMP_NUM_THREADS {after.get('OMP_NUM_THREADS', 'not set')}; "
-        f"caches in {caches or 'their default places'}; "
+        f"{device(rank.devices)}; "
+        f"{cpus}, NUMA node {cpu_list(rank.placement.numa) or 'unknown'}, "
+        f"OMP_NUM_THREADS {after.get('OMP_NUM_THREADS', 'not set')}; "
+        f"interface {interface(after, root)}; "
+        f"caches in {rank.caches or 'their default places'}; "
         f"exported before: {', '.join(overruled) or 'nothing'}"
     )
 
 
-def core_list(cpus):
-    """CPU numbers in the kernel's list format: {0, 1, 2, 8} is `0-2,8`."""
-    runs = []
-    for cpu in sorted(cpus):
-        if runs and cpu == runs[-1][1] + 1:
-            runs[-1][1] = cpu
-        else:
-            runs.append([cpu, cpu])
-    return ",".join(f"{low}-{high}" if low < high else f"{low}" for low, high in runs)
+def device(devices):
+    """The GPU of a rank."""
+    if devices.index is None:
+        return "no GPU"
+    where = devices.gpu.pci if devices.gpu else "PCI address unknown"
+    return f"device {devices.index} of {devices.count} {devices.vendor} ({where})"
+
+
+def interface(env, root=""):
+    """The network interfaces that torch is told to use, else that of the default route, else the loopback."""
+    for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        if env.get(name):
+            return env[name]
+    try:
+        with open(f"{root}/proc/net/route") as routes:  # route(8): Iface Destination Gateway ...
+            for route in routes:
+                fields = route.split()
+                if fields[1:2] == ["00000000"]:
+                    return fields[0]
+    except OSError:
+        return "unknown"
+    return "lo"
+
+
+def show_devices(vendor):
+    """Run the vendor's own tool, its output on standard error; a node without one is no error."""
+    if vendor is None:
+        return
+    tool = DEVICE_TOOLS[vendor]
+    process = os.fork()
+    if process == 0:
+        try:
+            os.dup2(2, 1)
+            os.execvp(tool, [tool])
+        except OSError as error:
+            os.write(2, f"{tool}: {error.strerror}\n".encode())
+        finally:
+            os._exit(127)
+    os.waitpid(process, 0)

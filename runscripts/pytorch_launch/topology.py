@@ -1,15 +1,171 @@
-"""What of a node's hardware belongs to one rank; called by `environment`."""
+"""What hardware this node has, read from /sys and /proc; called by `devices`, `cores` and `report`.
+
+`root` goes before every path: "" on a node, a directory in the tests. What cannot be read is not there:
+a container hides it, a device cgroup forbids it, or the kernel is older than the file.
+"""
+
+import os
+
+NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
+AMD_NODES = "/sys/class/kfd/kfd/topology/nodes"
+PCI_DEVICES = "/sys/bus/pci/devices"
+PCI_DRIVERS = {"amd": "/sys/bus/pci/drivers/amdgpu", "nvidia": "/sys/bus/pci/drivers/nvidia"}
+CPUS = "/sys/devices/system/cpu"
+NUMA_NODES = "/sys/devices/system/node"
+
+UNREAD = object()
 
 
-def threads_per_rank(mask_cpus, node_cpus, local_size, cpus_per_task=None):
-    """The number of threads that keep a rank on its own CPUs: `OMP_NUM_THREADS`.
+class Gpu:
+    """A GPU of this node; equal to itself only.
 
-    A rank bound to some CPUs (`mask_cpus`, the size of its affinity mask) uses those. A mask that
-    holds all `node_cpus`, the CPUs that the `local_size` ranks of the node have together, is no
-    binding: each rank gets an equal share, or a ratio of four in throughput is lost to threads
-    that fight for cores. What the user asked for (`cpus_per_task`, `srun -c`) is never exceeded.
+    `vendor`     "amd" or "nvidia"
+    `pci`        its PCI address, as `0000:c1:00.0`
+    `numa_node`  the NUMA node that it is attached to, None if the firmware does not say
+    `uuid`       as the vendor's tools print it, None if there is none
+
+    Most ranks do without the last two, so their files are read when they are asked for.
     """
-    share = mask_cpus if mask_cpus < node_cpus else node_cpus // local_size
-    if cpus_per_task is not None:
-        share = min(share, cpus_per_task)
-    return max(1, share)
+
+    __slots__ = ("_numa_node", "_uuid", "pci", "root", "vendor")
+
+    def __init__(self, root, vendor, pci, uuid=UNREAD):
+        self.root = root
+        self.vendor = vendor
+        self.pci = pci
+        self._uuid = uuid
+        self._numa_node = UNREAD
+
+    @property
+    def numa_node(self):
+        if self._numa_node is UNREAD:
+            text = read(f"{self.root}{PCI_DEVICES}/{self.pci}/numa_node")
+            # -1 in virtual machines and where the firmware has no table (Documentation/ABI/testing/sysfs-bus-pci)
+            self._numa_node = int(text) if text and text.isdecimal() else None
+        return self._numa_node
+
+    @property
+    def uuid(self):
+        if self._uuid is UNREAD:
+            self._uuid = None
+            for line in (read(f"{self.root}{NVIDIA_GPUS}/{self.pci}/information") or "").splitlines():
+                name, _, value = line.partition(":")
+                if name.strip() == "GPU UUID":
+                    self._uuid = value.strip()
+        return self._uuid
+
+
+def gpus(root):
+    """The GPUs that this process may use, in the order in which the vendor's runtime counts them."""
+    return _nvidia_gpus(root) or _amd_gpus(root)
+
+
+def all_gpus(root, vendor):
+    """The GPUs of this node in PCI order, those of other jobs included, which a device cgroup hides."""
+    return [Gpu(root, vendor, name) for name in sorted(names(root + PCI_DRIVERS[vendor])) if ":" in name]
+
+
+def numa_cpus(root):
+    """The CPUs of each NUMA node, which are none where it has only memory: {0: {0, 1}, 1: set()}."""
+    nodes = [int(name[4:]) for name in names(root + NUMA_NODES) if name.startswith("node") and name[4:].isdecimal()]
+    return {node: parse_cpu_list(read(f"{root}{NUMA_NODES}/node{node}/cpulist") or "") for node in sorted(nodes)}
+
+
+def numa_distances(root, node, nodes):
+    """The distance from `node` to each of `nodes`, which are all of this machine in ascending order.
+
+    Without a table all are equally far. 10 is `node` itself (ACPI, System Locality Information Table).
+    """
+    distances = (read(f"{root}{NUMA_NODES}/node{node}/distance") or "").split()
+    if len(distances) != len(nodes):
+        return dict.fromkeys(nodes, 0)
+    return {other: int(distance) for other, distance in zip(nodes, distances)}
+
+
+def online_cpus(root):
+    """The CPUs that the kernel runs on."""
+    return parse_cpu_list(read(f"{root}{CPUS}/online") or "")
+
+
+def has_hardware_threads(root):
+    """Whether a core may be more than one CPU; true where the kernel (before 4.19) does not say."""
+    return read(f"{root}{CPUS}/smt/active") != "0"
+
+
+def thread_siblings(root, cpu):
+    """The CPUs of the core of `cpu`, itself among them."""
+    # the newer name of the two (Documentation/ABI/stable/sysfs-devices-system-cpu) came with kernel 5.3
+    for name in ("thread_siblings_list", "core_cpus_list"):
+        siblings = parse_cpu_list(read(f"{root}{CPUS}/cpu{cpu}/topology/{name}") or "")
+        if cpu in siblings:
+            return siblings
+    return {cpu}
+
+
+def parse_cpu_list(text):
+    """The CPUs of a list in the kernel's format: `0-2,8` is {0, 1, 2, 8}."""
+    cpus = set()
+    for run in text.split(","):
+        low, _, high = run.partition("-")
+        if low:
+            cpus.update(range(int(low), int(high or low) + 1))
+    return cpus
+
+
+def cpu_list(cpus):
+    """CPU numbers in the kernel's list format: {0, 1, 2, 8} is `0-2,8`."""
+    runs = []
+    for cpu in sorted(cpus):
+        if runs and cpu == runs[-1][1] + 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(f"{low}-{high}" if low < high else f"{low}" for low, high in runs)
+
+
+def read(path):
+    """The text of a small file without the white space around it, None if it cannot be read."""
+    try:
+        # open() would cost several times as much as the reading itself
+        file = os.open(path, os.O_RDONLY)
+        try:
+            return os.read(file, 65536).decode().strip()
+        finally:
+            os.close(file)
+    except OSError:
+        return None
+
+
+def names(directory):
+    """The names in a directory, none if it cannot be read."""
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
+def _nvidia_gpus(root):
+    """In the order of CUDA_DEVICE_ORDER=PCI_BUS_ID, which is nvidia-smi's too."""
+    return [Gpu(root, "nvidia", name) for name in sorted(names(root + NVIDIA_GPUS))]
+
+
+def _amd_gpus(root):
+    """In the order of the kernel's driver, in which the ROCm runtime finds them.
+
+    A node of another cgroup has its directory, but reading there fails with EPERM (kfd_topology.c,
+    kfd_devcgroup_check_permission), and the runtime does not count it.
+    """
+    found = []
+    for node in sorted(map(int, filter(str.isdecimal, names(root + AMD_NODES)))):
+        properties = {}
+        for line in (read(f"{root}{AMD_NODES}/{node}/properties") or "").splitlines():
+            name, _, value = line.partition(" ")
+            properties[name] = value
+        if int(properties.get("simd_count", 0)) == 0:  # hidden, or a CPU
+            continue
+        # bits 28 to 31 are the partition of a GPU that is cut into several (kfd_topology_add_device)
+        location = int(properties.get("location_id", 0)) & 0xFFFF
+        pci = f"{int(properties.get('domain', 0)):04x}:{location >> 8:02x}:{location >> 3 & 31:02x}.{location & 7}"
+        unique = int(properties.get("unique_id", 0))
+        found.append(Gpu(root, "amd", pci, f"GPU-{unique:016x}" if unique else None))
+    return found

@@ -4,12 +4,14 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+COMMANDS = ("conda-python-simple", "conda-python-distributed", "torchrun-distributed", "ddp-env", "get-master")
 PYTHON_DIRECTORY = str(Path(sys.executable).parent)
 PATH = f"{PYTHON_DIRECTORY}:/usr/bin:/bin"
 SHOW_ARGUMENTS = "import json, sys; print(json.dumps(sys.argv))"
@@ -199,7 +201,7 @@ def installed(runscripts, directory):
     """An install tree as a module has it: `runscripts/`, and links to its commands in `bin/`."""
     shutil.copytree(runscripts, directory / "runscripts", ignore=shutil.ignore_patterns("__pycache__"))
     (directory / "bin").mkdir()
-    for command in ("conda-python-simple", "conda-python-distributed", "get-master"):
+    for command in COMMANDS:
         (directory / "bin" / command).symlink_to(f"../runscripts/{command}")
     return directory
 
@@ -234,15 +236,15 @@ def test_get_master_finds_its_files_through_a_link(run, runscripts, tmp_path):
     assert run(str(tree / "bin" / "get-master"), "n[1-2]") == "n1\n"
 
 
-def test_modules_of_the_user_do_not_reach_the_launcher(run, home, step):
+def test_modules_of_the_user_do_not_reach_the_launcher(run, run_unchecked, home, step):
     """With -I the final Python is clean, so that only the launcher could stumble."""
     poison = home / "poison"
     poison.mkdir()
     for name in ("os", "sys", "stat", "posixpath", "world", "launch", "pytorch_launch", "site"):
         (poison / f"{name}.py").write_text(f"raise SystemExit('poisoned {name}')")
     env = {**step, "PYTHONPATH": str(poison), "PYTHONHOME": str(poison)}
-    arguments = ("-I", "-c", "print('clean')")
-    assert run("conda-python-distributed", *arguments, env=env, cwd=poison) == "clean\n"
+    done = run_unchecked("conda-python-distributed", "-I", "-c", "print('clean')", env=env, cwd=poison)
+    assert done.stdout == "clean\n"
     assert run("get-master", "n[1-2]", env=env, cwd=poison) == "n1\n"
 
 
@@ -283,8 +285,10 @@ def test_what_the_user_exported_is_not_set_again(run, step):
     assert set(dry_run(run, {**step, **mine})) == (TORCH_VARIABLES | CACHE_VARIABLES) - set(mine)
 
 
-def test_a_worker_of_torchrun_only_gets_its_caches(run, step):
-    torchrun = {
+@pytest.fixture
+def worker():
+    """What torchrun exports to its first worker of two."""
+    return {
         "TORCHELASTIC_RUN_ID": "none",
         "RANK": "0",
         "WORLD_SIZE": "2",
@@ -294,7 +298,10 @@ def test_a_worker_of_torchrun_only_gets_its_caches(run, step):
         "MASTER_ADDR": "node7",
         "MASTER_PORT": "40001",
     }
-    assert set(dry_run(run, {**step, **torchrun})) == CACHE_VARIABLES
+
+
+def test_a_worker_of_torchrun_keeps_torchruns_world(run, step, worker):
+    assert set(dry_run(run, {**step, **worker})) == CACHE_VARIABLES | {"OMP_NUM_THREADS"}
 
 
 def test_a_batch_script_without_srun_waits_for_nobody(run, batch_script):
@@ -308,6 +315,115 @@ def test_a_laptop_is_a_world_of_one(run):
     assert (printed["RANK"], printed["WORLD_SIZE"]) == ("0", "1")
     assert f"/local-{os.uname().nodename}/" in printed["TRITON_CACHE_DIR"]
     assert int(printed["OMP_NUM_THREADS"]) == len(os.sched_getaffinity(0))
+
+
+def test_a_virtual_local_rank_is_0_on_every_rank(run, step):
+    printed = run("conda-python-distributed", "--virtual-local-rank", "--dry-run", env=step)
+    assert "LOCAL_RANK=0\n" in printed
+    assert "LOCAL_WORLD_SIZE=2\n" in printed
+
+
+def test_rank_0_does_not_start_where_a_stranger_listens(run_unchecked, step):
+    step.update(SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="0")
+    with socket.create_server(("", 0)) as stranger:
+        step["MASTER_PORT"] = str(stranger.getsockname()[1])
+        done = run_unchecked("conda-python-distributed", "-c", "print('started')", env=step)
+        others = run_unchecked("conda-python-distributed", "-c", "print('rank 1')", env={**step, "SLURM_PROCID": "1"})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"port {step['MASTER_PORT']} on nid001002" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert others.stdout == "rank 1\n"
+
+
+# ddp-env
+
+
+SOURCE = "source <({0}/ddp-env)"
+
+
+def test_ddp_env_gives_a_shell_what_python_would_get(run, step, runscripts):
+    code = f"{SOURCE.format(runscripts)} && exec python -c '{SHOW_ENVIRONMENT}'"
+    sourced = json.loads(run("/bin/bash", "-c", code, env=step))
+    launched = json.loads(run("conda-python-distributed", "-c", SHOW_ENVIRONMENT, env=step))
+    for env in (sourced, launched):
+        for name in ("_", "PWD", "SHLVL"):
+            env.pop(name, None)
+    assert sourced == launched
+
+
+def test_a_failure_of_ddp_env_does_not_start_python(run_unchecked, step, runscripts):
+    step["SLURM_STEP_NODELIST"] = "nid[001002-"
+    done = run_unchecked("/bin/bash", "-c", f"{SOURCE.format(runscripts)} && echo started", env=step)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("ddp-env: SLURM_STEP_NODELIST: ")
+
+
+# torchrun-distributed
+
+
+@pytest.fixture
+def agent(step, home):
+    """A task that is alone on its node, and a python that shows how torchrun would be started."""
+    (home / "python").write_text(
+        f"#!{sys.executable}\nimport json, os, sys\nprint(json.dumps([sys.argv[1:], dict(os.environ)]))\n"
+    )
+    (home / "python").chmod(0o755)
+    step.update(
+        PATH=f"{home}:{PATH}",
+        SLURM_STEP_NUM_TASKS="2",
+        SLURM_STEP_TASKS_PER_NODE="1(x2)",
+        SLURM_PROCID="1",
+        SLURM_LOCALID="0",
+    )
+    return step
+
+
+def test_torchrun_gets_the_nodes_the_rendezvous_and_our_worker(run, agent, runscripts):
+    arguments, env = json.loads(run("torchrun-distributed", "--max-restarts=3", "train.py", "--lr", "1", env=agent))
+    assert arguments == [
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=2",
+        "--nproc-per-node=1",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint=nid001002:{10000 + 7 * 61}",
+        "--rdzv-id=7.0",
+        "--rdzv-conf=is_host=false",
+        "--local-addr=nid001003",
+        "--max-restarts=3",
+        "train.py",
+        "--lr",
+        "1",
+    ]
+    assert Path(env["PYTHON_EXEC"]).samefile(runscripts / "conda-python-distributed")
+    assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} & set(env)
+
+
+def test_the_agent_on_the_first_node_hosts_the_rendezvous(run, agent):
+    agent.update(SLURM_PROCID="0", SLURM_NODEID="0", SLURMD_NODENAME="nid001002")
+    arguments, _ = json.loads(run("torchrun-distributed", "train.py", env=agent))
+    assert "--rdzv-conf=is_host=true" in arguments
+
+
+def test_the_users_rendezvous_and_threads_win_in_torchrun_too(run, agent):
+    agent.update(MASTER_ADDR="fd00::2", MASTER_PORT="4000", OMP_NUM_THREADS="3")
+    arguments, env = json.loads(run("torchrun-distributed", "train.py", env=agent))
+    assert "--rdzv-endpoint=[fd00::2]:4000" in arguments
+    assert env["OMP_NUM_THREADS"] == "3"
+    assert not {"MASTER_ADDR", "MASTER_PORT", "PYTORCH_LAUNCH_AGENT_THREADS"} & set(env)
+
+
+def test_several_agents_on_a_node_are_refused(run_unchecked, step):
+    done = run_unchecked("torchrun-distributed", "train.py", env=step)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Slurm step 7.0 has 2 tasks on nid001003" in done.stderr
+    assert "--ntasks-per-node=1" in done.stderr
+
+
+def test_an_agent_inside_torchrun_is_refused(run_unchecked, worker):
+    done = run_unchecked("torchrun-distributed", "train.py", env=worker)
+    assert done.returncode == 2
+    assert "worker of torchrun run none already" in done.stderr
 
 
 # What is said
@@ -355,9 +471,12 @@ def test_a_warning_about_caches_comes_from_the_first_rank_of_a_node_only(run_unc
     assert first.returncode == others.returncode == 0
 
 
-@pytest.mark.parametrize("command", ["conda-python-distributed", "get-master"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_is_printed(run, command):
-    assert run(command, "--help").startswith(f"usage: {command} ")
+    usage, text = run(command, "--help").split("\n", 1)
+    assert usage.startswith("usage: ")
+    assert command in usage
+    assert text
 
 
 # get-master

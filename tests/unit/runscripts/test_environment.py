@@ -1,13 +1,26 @@
 """The variables that a rank starts Python with."""
 
 import pytest
-from pytorch_launch.environment import variables
+from pytorch_launch.environment import AGENT_THREADS, conditional, variables
+from pytorch_launch.launchers import discover
 from pytorch_launch.rendezvous import LOWEST_PORT, SPAN, step_port
-from pytorch_launch.world import discover
+
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "none",
+    "RANK": "0",
+    "WORLD_SIZE": "1",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "1",
+    "GROUP_RANK": "0",
+}
+
+
+class NoDevices:
+    changes = {}
 
 
 def decide(env, **facts):
-    facts = {"mask_cpus": 4, "node_cpus": 8, "pid": 1, **facts}
+    facts = {"threads": 4, "devices": NoDevices, "origin": lambda: 1, **facts}
     return variables(env, discover(env, "vm"), **facts)
 
 
@@ -25,38 +38,54 @@ def test_a_rank_gets_all_that_torch_asks_for(step):
 
 
 def test_the_users_threads_stay(step):
-    assert decide({**step, "OMP_NUM_THREADS": "3"})["OMP_NUM_THREADS"] == "3"
+    assert "OMP_NUM_THREADS" not in decide({**step, "OMP_NUM_THREADS": "3"})
 
 
-def test_an_unbound_rank_shares_the_cpus_of_the_step(step):
-    assert decide(step, mask_cpus=8, node_cpus=128)["OMP_NUM_THREADS"] == "4"
+def test_visibility_that_was_put_right_is_set(step):
+    class Devices:
+        changes = {"HIP_VISIBLE_DEVICES": "0"}
 
-
-def test_an_unbound_rank_shares_the_node_where_slurm_is_silent(step):
-    del step["SLURM_CPUS_ON_NODE"]
-    assert decide(step, mask_cpus=128, node_cpus=128)["OMP_NUM_THREADS"] == "64"
-
-
-def test_what_the_user_asked_for_per_task_counts(step):
-    assert decide({**step, "SLURM_CPUS_PER_TASK": "2"})["OMP_NUM_THREADS"] == "2"
+    assert decide(step, devices=Devices)["HIP_VISIBLE_DEVICES"] == "0"
 
 
 def test_a_single_process_starts_to_look_for_a_port_from_its_number():
-    first = int(decide({}, pid=100)["MASTER_PORT"])
-    second = int(decide({}, pid=10100)["MASTER_PORT"])
+    first = int(decide({}, origin=lambda: 100)["MASTER_PORT"])
+    second = int(decide({}, origin=lambda: 10100)["MASTER_PORT"])
     assert LOWEST_PORT <= first < second < LOWEST_PORT + SPAN
 
 
-@pytest.mark.parametrize("threads", [None, "1"])
-def test_a_worker_of_torchrun_has_all_it_needs(threads):
-    env = {
-        "TORCHELASTIC_RUN_ID": "none",
-        "RANK": "0",
-        "WORLD_SIZE": "1",
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
-        "GROUP_RANK": "0",
-    }
-    if threads:
-        env["OMP_NUM_THREADS"] = threads
-    assert decide(env) == {}
+def test_a_worker_of_torchrun_keeps_torchruns_world_and_the_users_threads():
+    assert decide(TORCHRUN) == {"OMP_NUM_THREADS": "4"}
+    assert decide({**TORCHRUN, "OMP_NUM_THREADS": "1"}) == {}
+
+
+def test_a_worker_of_our_own_agent_gets_threads_of_its_own():
+    env = {**TORCHRUN, "OMP_NUM_THREADS": "8", AGENT_THREADS: "8"}
+    assert decide(env) == {"OMP_NUM_THREADS": "4", AGENT_THREADS: None}
+    env["OMP_NUM_THREADS"] = "2"  # the user's, inside the agent
+    assert decide(env) == {AGENT_THREADS: None}
+
+
+@pytest.fixture
+def module(step):
+    """A step in which a module has set what depends on the world."""
+    return {**step, "PYTORCH_MULTI_NODE_NCCL_NET": "AWS Libfabric", "PYTORCH_DISTRIBUTED_RES_OPTIONS": "timeout:1"}
+
+
+def test_what_a_module_wants_on_several_nodes_is_set_there_alone(module):
+    assert conditional(module, discover(module, "vm")) == {"NCCL_NET": "AWS Libfabric", "RES_OPTIONS": "timeout:1"}
+    module.update(
+        SLURM_STEP_NODELIST="nid001003",
+        SLURM_STEP_NUM_TASKS="2",
+        SLURM_STEP_TASKS_PER_NODE="2",
+        SLURM_NODEID="0",
+        SLURM_PROCID="1",
+    )
+    assert conditional(module, discover(module, "vm")) == {"RES_OPTIONS": "timeout:1"}
+    module.update(SLURM_STEP_NUM_TASKS="1", SLURM_STEP_TASKS_PER_NODE="1", SLURM_PROCID="0", SLURM_LOCALID="0")
+    assert conditional(module, discover(module, "vm")) == {}
+
+
+def test_the_users_own_export_wins_over_the_modules(module):
+    module["NCCL_NET"] = "Socket"
+    assert "NCCL_NET" not in decide(module)

@@ -47,14 +47,14 @@ def directory_of(tmp_path):
 def test_python_is_searched_on_path_and_python3_is_the_second_choice(launch, directory_of):
     both = directory_of("both", python="echo python $*", python3="echo python3 $*")
     only = directory_of("only", python3="echo python3 $*")
-    done = launch("distributed", "-c", "x", env={"PATH": f"/missing:{only}:{both}"})
+    done = launch("conda-python-distributed", "-c", "x", env={"PATH": f"/missing:{only}:{both}"})
     assert done.stdout == "python -c x\n"
-    done = launch("distributed", "-c", "x", env={"PATH": f"/missing:{only}"})
+    done = launch("conda-python-distributed", "-c", "x", env={"PATH": f"/missing:{only}"})
     assert done.stdout == "python3 -c x\n"
 
 
 def test_without_any_python_on_path_the_status_is_127_with_one_line(launch, directory_of):
-    done = launch("distributed", "-c", "x", env={"PATH": directory_of("empty")})
+    done = launch("conda-python-distributed", "-c", "x", env={"PATH": directory_of("empty")})
     assert done.returncode == 127
     assert done.stdout == ""
     assert done.stderr == (
@@ -65,14 +65,14 @@ def test_without_any_python_on_path_the_status_is_127_with_one_line(launch, dire
 def test_a_python_that_cannot_be_started_is_not_passed_over(launch, directory_of):
     directory = directory_of("bin", python="", python3="echo wrong")
     (Path(directory) / "python").chmod(0o644)
-    done = launch("distributed", "-c", "x", env={"PATH": directory})
+    done = launch("conda-python-distributed", "-c", "x", env={"PATH": directory})
     assert done.returncode == 127
     assert done.stderr == "conda-python-distributed: python cannot be started: Permission denied\n"
 
 
 def test_a_shell_script_in_place_of_python_ignores_no_more_signals_than_this(launch, directory_of):
     directory = directory_of("bin", python="while read -r l; do echo $l; done </proc/self/status")
-    done = launch("distributed", "-c", "x", env={"PATH": directory})
+    done = launch("conda-python-distributed", "-c", "x", env={"PATH": directory})
     direct = subprocess.run([f"{directory}/python"], capture_output=True, text=True, check=True)
     assert ignored_signals(done.stdout) == ignored_signals(direct.stdout)
 
@@ -89,16 +89,17 @@ def test_a_rank_has_little_to_import(launch, step):
         return {line.split("|")[-1].strip() for line in stderr.splitlines() if "|" in line}
 
     bare = subprocess.run([*INTERPRETER, "-X", "importtime", "-c", ""], capture_output=True, text=True, check=True)
-    done = launch("distributed", "--dry-run", env=step, options=("-X", "importtime"))
+    done = launch("conda-python-distributed", "--dry-run", env=step, options=("-X", "importtime"))
     imported = modules(done.stderr) - modules(bare.stderr)
     of_python = {name for name in imported if not name.startswith("pytorch_launch")}
     assert of_python <= {"os", "stat", "_stat", "posixpath", "genericpath", "_collections_abc"}
     assert {"pytorch_launch", "pytorch_launch.launch"} <= imported
-    assert not imported & {"pytorch_launch.report", "pytorch_launch.usage"}
+    of_others = {"report", "usage", "shell", "elastic", "launchers.mpi", "launchers.torchrun", "launchers.single"}
+    assert not imported & {f"pytorch_launch.{name}" for name in of_others}
 
 
 def test_nothing_is_written_or_looked_up_for_the_sake_of_a_dry_run(launch, step, tmp_path):
-    done = launch("distributed", "--dry-run", env=step)
+    done = launch("conda-python-distributed", "--dry-run", env=step)
     assert done.returncode == 0
     assert list(tmp_path.iterdir()) == []
 
@@ -107,6 +108,6 @@ def test_values_that_are_no_valid_text_survive(launch, directory_of, tmp_path):
     directory = directory_of("bin", python='echo "$ODD $2"')
     odd = os.fsdecode(b"\xff\xfe")
     env = {"PATH": directory, "ODD": odd, "LC_ALL": "C.UTF-8", "TMPDIR": f"{tmp_path}/{odd}"}
-    done = launch("distributed", "-c", odd, env=env)
+    done = launch("conda-python-distributed", "-c", odd, env=env)
     assert done.stdout == f"{odd} {odd}\n"
     assert os.fsencode(f"no caches in {tmp_path}/{odd}: ") in os.fsencode(done.stderr)

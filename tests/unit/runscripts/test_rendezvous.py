@@ -4,16 +4,17 @@ import socket
 
 import pytest
 from pytorch_launch import rendezvous as module
+from pytorch_launch.launchers import discover
 from pytorch_launch.rendezvous import (
     LOWEST_PORT,
     SPAN,
     STEPS,
     RendezvousError,
+    check_free,
     free_port,
     rendezvous,
     step_port,
 )
-from pytorch_launch.world import discover
 
 EPHEMERAL = range(32768, 61000)
 SPECIAL_STEPS = range(4294967290, 4294967296)
@@ -23,7 +24,7 @@ def test_every_rank_computes_the_same_place(step):
     places = []
     for rank in range(4):
         step.update(SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank % 2), SLURM_NODEID=str(rank // 2))
-        places.append(rendezvous({}, discover(step, "vm"), pid=1000 + rank))
+        places.append(rendezvous({}, discover(step, "vm"), origin=lambda: pytest.fail("asked")))
     assert places == [{"MASTER_ADDR": "nid001002", "MASTER_PORT": str(step_port(7, 0))}] * 4
 
 
@@ -68,34 +69,34 @@ def test_a_special_step_keeps_clear_of_the_ordinary_steps_of_its_job(special):
 
 def test_a_reserved_port_wins_over_a_computed_one(step):
     step["SLURM_STEP_RESV_PORTS"] = "12000-12003"
-    assert rendezvous({}, discover(step, "vm"), pid=1)["MASTER_PORT"] == "12000"
+    assert rendezvous({}, discover(step, "vm"), origin=lambda: 1)["MASTER_PORT"] == "12000"
 
 
 def test_what_the_user_exported_wins_over_everything(step):
     step["SLURM_STEP_RESV_PORTS"] = "12000-12003"
     env = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000"}
-    assert rendezvous(env, discover(step, "vm"), pid=1) == env
+    assert rendezvous(env, discover(step, "vm"), origin=lambda: 1) == env
 
 
 def test_an_empty_export_is_none(step):
     env = {"MASTER_ADDR": "", "MASTER_PORT": ""}
-    assert rendezvous(env, discover(step, "vm"), pid=1)["MASTER_ADDR"] == "nid001002"
+    assert rendezvous(env, discover(step, "vm"), origin=lambda: 1)["MASTER_ADDR"] == "nid001002"
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "-1", "http", "1e4", " 80"])
 def test_an_exported_port_that_is_none_is_an_error(port):
     with pytest.raises(RendezvousError, match=f"MASTER_PORT={port} "):
-        rendezvous({"MASTER_PORT": port}, discover({}, "vm"), pid=1)
+        rendezvous({"MASTER_PORT": port}, discover({}, "vm"), origin=lambda: 1)
 
 
 @pytest.mark.parametrize("port", ["1", "65535"])
 def test_the_outermost_ports_can_be_exported(port):
-    place = rendezvous({"MASTER_PORT": port}, discover({}, "vm"), pid=1)
+    place = rendezvous({"MASTER_PORT": port}, discover({}, "vm"), origin=lambda: 1)
     assert place["MASTER_PORT"] == port
 
 
 def test_a_single_process_meets_itself_on_the_loopback(batch_script):
-    place = rendezvous({}, discover(batch_script, "vm"), pid=1)
+    place = rendezvous({}, discover(batch_script, "vm"), origin=lambda: 1)
     assert place["MASTER_ADDR"] == "127.0.0.1"
 
 
@@ -104,18 +105,42 @@ def test_a_single_process_passes_over_a_busy_port():
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", LOWEST_PORT + start))
         busy.listen()
-        port = int(rendezvous({}, discover({}, "vm"), pid=start)["MASTER_PORT"])
+        port = int(rendezvous({}, discover({}, "vm"), origin=lambda: start)["MASTER_PORT"])
     assert port != LOWEST_PORT + start
     assert port == free_port(start + 1)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1", "::"])  # noqa: S104  (listeners of the test alone)
+def test_a_listener_of_any_kind_on_the_meeting_point_is_found_out_by_rank_0(step, host):
+    """torch binds to all addresses, and other ranks may reach a stranger on any of them."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as stranger:
+        stranger.bind((host, 0))
+        stranger.listen()
+        place = {"MASTER_ADDR": "nid001002", "MASTER_PORT": str(stranger.getsockname()[1])}
+        with pytest.raises(RendezvousError, match=f"port {place['MASTER_PORT']} on nid001002.*in use"):
+            check_free(place, discover(step, "vm").source)
+    check_free(place, "x")
+
+
+def test_connections_that_have_ended_are_no_stranger():
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        address = server.getsockname()
+        with socket.create_connection(address), server.accept()[0] as accepted:
+            accepted.close()  # the server's side ends first and keeps the port in TIME_WAIT, tcp(7)
+    check_free({"MASTER_ADDR": "x", "MASTER_PORT": str(address[1])}, "x")
+
+
 def test_the_search_for_a_free_port_starts_anew_at_the_end_of_the_range(monkeypatch):
-    monkeypatch.setattr(module, "_is_free", lambda port: port == LOWEST_PORT)
+    monkeypatch.setattr(module, "is_free", lambda port: port == LOWEST_PORT)
     assert free_port(SPAN - 1) == LOWEST_PORT
 
 
 def test_a_node_without_a_free_port_is_an_error(monkeypatch):
-    monkeypatch.setattr(module, "_is_free", lambda _port: False)
+    monkeypatch.setattr(module, "is_free", lambda _port: False)
     with pytest.raises(RendezvousError, match="no free port from 10000 to 29390"):
         free_port(1)
 
@@ -125,5 +150,51 @@ def test_rank_0_elsewhere_than_on_the_first_host_is_an_error(step):
     step.update(SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="1")
     world = discover(step, "vm")
     with pytest.raises(RendezvousError, match="rank 0 runs on nid001003.*nid001002"):
-        rendezvous({}, world, pid=1)
-    assert rendezvous({"MASTER_ADDR": "nid001003"}, world, pid=1)["MASTER_ADDR"] == "nid001003"
+        rendezvous({}, world, origin=lambda: 1)
+    assert rendezvous({"MASTER_ADDR": "nid001003"}, world, origin=lambda: 1)["MASTER_ADDR"] == "nid001003"
+
+
+@pytest.fixture
+def mpirun():
+    """Rank 3 of `mpirun -np 4 --map-by ppr:2:node` in job 7, Open MPI 4.1."""
+    return {
+        "OMPI_COMM_WORLD_RANK": "3",
+        "OMPI_COMM_WORLD_SIZE": "4",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+        "PMIX_NAMESPACE": "1997275137",
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "nid[001001-001002]",
+    }
+
+
+def test_two_launches_of_mpirun_in_one_job_do_not_meet(mpirun):
+    ports = set()
+    for namespace in ("1997275137", "1997340673", "prterun-nid001001-1238@1"):
+        mpirun["PMIX_NAMESPACE"] = namespace
+        place = rendezvous({}, discover(mpirun, "nid001002"), origin=lambda: pytest.fail("asked"))
+        assert place["MASTER_ADDR"] == "nid001001"
+        ports.add(int(place["MASTER_PORT"]))
+    assert len(ports) == 3
+    assert all(LOWEST_PORT <= port < LOWEST_PORT + SPAN for port in ports)
+
+
+def test_ranks_of_one_node_meet_by_the_number_of_their_launcher(mpirun):
+    del mpirun["PMIX_NAMESPACE"]
+    mpirun.update(OMPI_COMM_WORLD_LOCAL_SIZE="4", OMPI_COMM_WORLD_LOCAL_RANK="3")
+    place = rendezvous({}, discover(mpirun, "laptop"), origin=lambda: 4711)
+    assert place == {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(LOWEST_PORT + 4711)}
+
+
+def test_ranks_on_several_nodes_that_share_no_number_are_an_error(mpirun):
+    del mpirun["PMIX_NAMESPACE"]
+    with pytest.raises(RendezvousError, match="MASTER_PORT"):
+        rendezvous({}, discover(mpirun, "nid001002"), origin=lambda: 1)
+
+
+def test_several_hosts_of_which_the_first_is_not_known_are_an_error_and_never_localhost(mpirun):
+    del mpirun["SLURM_JOB_NODELIST"]
+    world = discover(mpirun, "b")
+    with pytest.raises(RendezvousError, match="Open MPI does not say where rank 0 is.*MASTER_ADDR"):
+        rendezvous({}, world, origin=lambda: 1)
+    assert rendezvous({"MASTER_ADDR": "a"}, world, origin=lambda: 1)["MASTER_ADDR"] == "a"

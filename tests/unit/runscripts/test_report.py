@@ -1,13 +1,53 @@
 """The line about one rank."""
 
 import pytest
-from pytorch_launch.report import core_list, line
-from pytorch_launch.world import discover
+from pytorch_launch.launchers import discover
+from pytorch_launch.report import device, interface, line
 
 
-def test_the_line_says_what_was_decided_and_why(step):
-    after = {"MASTER_ADDR": "nid001002", "MASTER_PORT": "10427", "OMP_NUM_THREADS": "2"}
-    said = line(discover(step, "vm"), step, after, {8, 9}, "/tmp/pytorch-1000/7-nid001003")  # noqa: S108
+class Devices:
+    """One of four GPUs of which the rank sees two."""
+
+    vendor, count, index = "nvidia", 2, 1
+
+    class gpu:
+        pci = "0000:c1:00.0"
+
+
+class NoDevices:
+    vendor = index = gpu = None
+    count = 0
+
+
+class Placement:
+    bind = cpus = {8, 9}
+    numa = [1]
+
+
+class Rank:
+    """What the report needs of a `rank.Rank`."""
+
+    def __init__(self, env):
+        self.env = env
+        self.world = discover(env, "vm")
+        self.devices = NoDevices
+        self.placement = Placement
+        self.caches = "/tmp/pytorch-1000/7-nid001003"  # noqa: S108
+        self.changes = {"MASTER_ADDR": "nid001002", "MASTER_PORT": "10427", "OMP_NUM_THREADS": "2"}
+
+
+@pytest.fixture
+def proc(tmp_path):
+    """A root whose default route is over hsn0."""
+    (tmp_path / "proc" / "net").mkdir(parents=True)
+    (tmp_path / "proc" / "net" / "route").write_text(
+        "Iface\tDestination\tGateway\tFlags\nhsn1\t0000FE0A\t00000000\t0001\nhsn0\t00000000\t0100FE0A\t0003\n"
+    )
+    return str(tmp_path)
+
+
+def test_the_line_says_what_was_decided_and_why(step, proc):
+    said = line(Rank(step), root=proc)
     for fact in (
         "nid001003: ",
         "rank 3 of 4",
@@ -15,8 +55,11 @@ def test_the_line_says_what_was_decided_and_why(step):
         "node rank 1",
         "nid001002:10427",
         "Slurm step 7.0",
-        "cores 8-9",
+        "no GPU",
+        "cores 8-9 (bound)",
+        "NUMA node 1",
         "OMP_NUM_THREADS 2",
+        "interface hsn0",
         "/tmp/pytorch-1000/7-nid001003",  # noqa: S108
         "exported before: nothing",
     ):
@@ -25,15 +68,24 @@ def test_the_line_says_what_was_decided_and_why(step):
 
 
 def test_what_the_user_decided_is_said(step):
-    before = {**step, "MASTER_PORT": "4000", "OMP_NUM_THREADS": "1"}
-    said = line(discover(before, "vm"), before, before, {0}, None)
+    rank = Rank({**step, "MASTER_PORT": "4000", "OMP_NUM_THREADS": "1"})
+    rank.caches = None
+    said = line(rank)
     assert said.endswith("exported before: MASTER_PORT, OMP_NUM_THREADS")
     assert "caches in their default places" in said
 
 
-@pytest.mark.parametrize(
-    ("cpus", "text"),
-    [({0}, "0"), ([8, 2, 1, 0], "0-2,8"), ({1, 3, 5}, "1,3,5"), ({0, 1, 64, 65}, "0-1,64-65")],
-)
-def test_cores_are_listed_as_the_kernel_lists_them(cpus, text):
-    assert core_list(cpus) == text
+def test_a_device_is_named_with_its_pci_address_where_that_is_known():
+    assert device(Devices) == "device 1 of 2 nvidia (0000:c1:00.0)"
+
+    class Unknown(Devices):
+        gpu = None
+
+    assert device(Unknown) == "device 1 of 2 nvidia (PCI address unknown)"
+
+
+def test_the_interface_is_the_one_that_torch_is_told(proc, tmp_path):
+    assert interface({"NCCL_SOCKET_IFNAME": "hsn0,hsn1", "GLOO_SOCKET_IFNAME": "eth0"}, proc) == "hsn0,hsn1"
+    assert interface({"GLOO_SOCKET_IFNAME": "eth0"}, proc) == "eth0"
+    assert interface({}, proc) == "hsn0"
+    assert interface({}, str(tmp_path / "nowhere")) == "unknown"

@@ -1,7 +1,8 @@
 """Which world a process belongs to, by the variables its launcher set."""
 
 import pytest
-from pytorch_launch.world import WorldError, discover, node_list
+from pytorch_launch.launchers import discover
+from pytorch_launch.world import WorldError, node_list
 
 
 @pytest.fixture
@@ -112,6 +113,27 @@ def test_a_rank_that_lost_its_step_does_not_train_alone(step, lost):
         discover(step, "vm")
 
 
+def test_every_rank_of_4096_nodes_of_8_gpus_finds_its_place(step):
+    step.update(
+        SLURM_STEP_NODELIST="nid[000001-004096]",
+        SLURM_STEP_NUM_NODES="4096",
+        SLURM_STEP_NUM_TASKS="32768",
+        SLURM_STEP_TASKS_PER_NODE="8(x4096)",
+    )
+    for rank in range(32768):
+        node, local_rank = divmod(rank, 8)
+        step.update(SLURM_PROCID=str(rank), SLURM_LOCALID=str(local_rank), SLURM_NODEID=str(node))
+        world = discover(step, "vm")
+        assert world.variables() == {
+            "RANK": str(rank),
+            "WORLD_SIZE": "32768",
+            "LOCAL_RANK": str(local_rank),
+            "LOCAL_WORLD_SIZE": "8",
+            "GROUP_RANK": str(node),
+        }
+        assert world.first_host == "nid000001"
+
+
 def test_a_process_without_any_launcher_is_a_world_of_one():
     world = discover({}, "laptop")
     assert world.variables() == {
@@ -133,6 +155,13 @@ def test_torchrun_comes_before_the_step_it_runs_in(torchrun, step):
     assert (world.first_host, world.job, world.source) == ("node7", 7, "torchrun run none")
     assert world.node == "nid001003"
     assert discover(torchrun, "node8").node == "node8"
+
+
+@pytest.mark.parametrize(("name", "bound"), [("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")])
+def test_a_worker_of_torchrun_outside_its_world_is_an_error(torchrun, name, bound):
+    torchrun[name] = torchrun[bound]
+    with pytest.raises(WorldError, match=f"{name}={torchrun[bound]} is outside .*{bound}={torchrun[bound]}"):
+        discover(torchrun, "vm")
 
 
 def test_a_worker_of_torchrun_without_a_rank_is_an_error(torchrun):
@@ -168,7 +197,7 @@ def test_exports_that_agree_with_the_step_are_welcome(step):
 
 
 def test_a_leftover_world_size_does_not_make_a_single_process_wait(batch_script):
-    with pytest.raises(WorldError, match="WORLD_SIZE=8 .* no srun or torchrun"):
+    with pytest.raises(WorldError, match="WORLD_SIZE=8 .* no srun, mpirun or torchrun"):
         discover({**batch_script, "WORLD_SIZE": "8"}, "vm")
 
 

@@ -1,0 +1,232 @@
+"""Which CPU cores a rank runs on, those nearest to its GPU; called by `rank`.
+
+A mask that is this rank's own, from the user, Slurm or mpirun, stays. One that all ranks of the node have
+in common is cut into shares, by the same rule on every rank, so that they need not talk to each other.
+"""
+
+from pytorch_launch.topology import (
+    all_gpus,
+    cpu_list,
+    has_hardware_threads,
+    numa_cpus,
+    numa_distances,
+    online_cpus,
+    thread_siblings,
+)
+
+
+class Placement:
+    """Where a rank runs.
+
+    `bind`      the CPUs to bind it to, None to leave its mask as it is
+    `cpus`      the CPUs that it may run on then
+    `threads`   the physical cores that it has for itself, at least 1: OMP_NUM_THREADS
+    `warnings`  sentences for people
+    """
+
+    def __init__(self, node, bind, cpus, threads, warnings):
+        self.bind = bind
+        self.cpus = cpus
+        self.threads = threads
+        self.warnings = warnings
+        self._node = node
+
+    @property
+    def numa(self):
+        """The NUMA nodes of `cpus`, ascending."""
+        return [number for number, cpus in self._node.numa.items() if cpus & self.cpus]
+
+
+def place(root, allowed, local_rank, local_size, job_cpus, cpus_per_task, devices):
+    """The Placement of rank `local_rank` of the `local_size` on this node.
+
+    `allowed` is its affinity mask, a set of CPUs; `job_cpus` the number of CPUs that all ranks of the
+    node have together, as Slurm counts them, None for all there are; `cpus_per_task` what the user asked
+    for per rank, or None; `devices` the rank's Devices.
+    """
+    node = _Node(root)
+    warnings = []
+    if job_cpus is None:
+        job_cpus = len(node.online) or len(allowed)
+    bind = None
+    if local_size > 1 and _is_everything(node, allowed, local_size, job_cpus, cpus_per_task):
+        bind, threads = _share(node, allowed, local_rank, local_size, devices, warnings)
+    else:
+        threads = _unbound_threads(node, allowed, local_size, job_cpus, cpus_per_task, warnings)
+    if cpus_per_task is not None:
+        threads = min(threads, cpus_per_task)
+    return Placement(node, bind, bind or allowed, max(1, threads), warnings)
+
+
+class _Node:
+    """The CPUs of this node, each file read once and only if wanted."""
+
+    def __init__(self, root):
+        self.root = root
+        self._core_of = {}  # CPU to the lowest CPU of its core
+        self._numa = self._online = self._threads = None
+
+    @property
+    def numa(self):
+        if self._numa is None:
+            self._numa = numa_cpus(self.root)
+        return self._numa
+
+    @property
+    def online(self):
+        if self._online is None:
+            self._online = online_cpus(self.root)
+        return self._online
+
+    @property
+    def has_threads(self):
+        if self._threads is None:
+            self._threads = has_hardware_threads(self.root)
+        return self._threads
+
+    def cores(self, cpus):
+        """The cores of `cpus` in order of number, each a list of those of `cpus` that are its threads."""
+        if not self.has_threads:
+            return [[cpu] for cpu in sorted(cpus)]
+        found = {}
+        for cpu in sorted(cpus):
+            if cpu not in self._core_of:
+                siblings = thread_siblings(self.root, cpu)
+                self._core_of.update(dict.fromkeys(siblings, min(siblings)))
+            found.setdefault(self._core_of[cpu], []).append(cpu)
+        return [found[core] for core in sorted(found)]
+
+    def threads_per_core(self, cpu):
+        """The number of CPUs of the core of `cpu`."""
+        if not self.has_threads:
+            return 1
+        self.cores({cpu})
+        return list(self._core_of.values()).count(self._core_of[cpu])
+
+    def on_numa(self, allowed):
+        """The CPUs of `allowed` on each NUMA node that has any; all on node 0 if there are no such nodes."""
+        nodes = {number: cpus & allowed for number, cpus in self.numa.items() if cpus & allowed}
+        return nodes or {0: set(allowed)}
+
+
+def _is_everything(node, allowed, local_size, job_cpus, cpus_per_task):
+    """Whether the mask is all that the ranks of this node have together."""
+    count = len(allowed)
+    if count == job_cpus:
+        return True
+    if count > job_cpus:
+        # Slurm counts cores here; else the mask is wider than the job, without cgroups
+        return len(node.cores(allowed)) == job_cpus
+    if node.online and allowed >= node.online:
+        return True
+    # Slurm counts hardware threads, of which one per core is allowed (srun --threads-per-core=1)
+    if count * node.threads_per_core(min(allowed)) != job_cpus or len(node.cores(allowed)) != count:
+        return False
+    # two ranks, each bound to half of the job, look the same unless they were asked for less
+    return local_size * count > job_cpus or (cpus_per_task is not None and cpus_per_task < count)
+
+
+def _unbound_threads(node, allowed, local_size, job_cpus, cpus_per_task, warnings):
+    """The cores that one rank has of a mask that stays as it is.
+
+    `local_size` masks of this size hold each of the job's CPUs so many times that dividing by it gives
+    one rank's part of its mask. Where a mask is larger than the job, the same division leaves the job's
+    part of it to all ranks.
+    """
+    cores = len(node.cores(allowed))
+    if cpus_per_task in (cores, len(allowed)):
+        return cores  # a mask that Slurm made for this rank
+    sharers = -(-local_size * len(allowed) // max(job_cpus, len(allowed)))
+    if cores < sharers:
+        warnings.append(_crowded(sharers, cores, allowed))
+    return min(cores, cores * job_cpus // (len(allowed) * local_size))
+
+
+def _share(node, allowed, local_rank, local_size, devices, warnings):
+    """The CPUs of this rank's share of `allowed`, None to bind nothing, and its number of cores."""
+    if devices.count and not devices.held:
+        return None, len(node.cores(allowed)) // local_size
+    cores = None
+    if devices.held and devices.in_play is None:
+        near = _near_unknown_others(node, allowed, devices)
+        if near:
+            return near
+    elif devices.held:
+        cores = _gpu_share(node, allowed, devices)
+        sharers, turn = devices.sharers, devices.turn
+    if cores is None:
+        cores = [core for cpus in node.on_numa(allowed).values() for core in node.cores(cpus)]
+        sharers, turn = local_size, local_rank
+    if len(cores) < sharers:
+        warnings.append(_crowded(sharers, len(cores), {cpu for core in cores for cpu in core}))
+        cores = [cores[turn % len(cores)]]
+    else:
+        cores = _cut(cores, sharers, turn)
+    return {cpu for core in cores for cpu in core}, len(cores)
+
+
+def _near_unknown_others(node, allowed, devices):
+    """All allowed CPUs of the NUMA node of this rank's GPU, and its part of the cores; None if there are none."""
+    nodes = node.on_numa(allowed)
+    number = devices.gpu.numa_node
+    if number not in nodes:
+        return None
+    own = sum(gpu.numa_node == number for gpu in devices.held)
+    here = sum(gpu.numa_node == number for gpu in all_gpus(node.root, devices.vendor))
+    return nodes[number], len(node.cores(nodes[number])) * own // max(own, here)
+
+
+def _gpu_share(node, allowed, devices):
+    """The cores of the GPUs of `devices.held`; None unless every GPU in play has cores of its own.
+
+    The cores of a NUMA node are cut among the GPUs in play there. A NUMA node without any GPU lends its
+    cores to the nearest that has one in play, where they are cut in the same way.
+    """
+    nodes = node.on_numa(allowed)
+    homes = {}
+    for gpu in devices.in_play:
+        if gpu.numa_node not in nodes:
+            return None
+        homes.setdefault(gpu.numa_node, []).append(gpu)
+    lenders = _lenders(node, nodes, homes, devices)
+
+    cores = []
+    for gpu in devices.held:
+        local = homes[gpu.numa_node]
+        for number in (gpu.numa_node, *lenders[gpu.numa_node]):
+            cores += _cut(node.cores(nodes[number]), len(local), local.index(gpu))
+    # A GPU without cores would take some that another one has: then the GPUs do not count for any rank.
+    threads = node.threads_per_core(min(allowed))
+    for number, local in homes.items():
+        # where even threads of whole cores suffice, no file need be read
+        if len(nodes[number]) < threads * len(local) and len(node.cores(nodes[number])) < len(local):
+            return None
+    return cores
+
+
+def _lenders(node, nodes, homes, devices):
+    """The NUMA nodes that lend their cores to each of `homes`, the nodes with GPUs in play."""
+    others = [number for number in nodes if number not in homes]
+    if not others:
+        return dict.fromkeys(homes, ())
+    in_play = {gpu.pci for gpu in devices.in_play}
+    unused = {gpu.numa_node for gpu in all_gpus(node.root, devices.vendor) if gpu.pci not in in_play}
+    lenders = {home: [] for home in homes}
+    for number in others:
+        if number not in unused:
+            distances = numa_distances(node.root, number, list(node.numa))
+            _, _, nearest = min((distances[home], len(lenders[home]), home) for home in homes)
+            lenders[nearest].append(number)
+    return lenders
+
+
+def _cut(cores, pieces, number):
+    """Piece `number` of `cores` cut into contiguous `pieces` of nearly the same length."""
+    return cores[len(cores) * number // pieces : len(cores) * (number + 1) // pieces]
+
+
+def _crowded(ranks, cores, cpus):
+    return (
+        f"{ranks} ranks share {cores} core{'s' * (cores > 1)} on this node, CPUs {cpu_list(cpus)}, and take turns on "
+        "them: give each rank its own with srun -c <cores>, or all the job's with --cpu-bind=none"
+    )

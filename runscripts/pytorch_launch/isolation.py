@@ -1,0 +1,59 @@
+"""What of the host must not reach Python: other installations of packages; called by `launch`.
+
+A container passes the host's PYTHONPATH on, a venv takes all there is, and a directory on it comes before
+Python's own: a module loaded for another purpose may decide which torch, or which numpy, is imported.
+"""
+
+# Importing pathlib takes longer than all that this package does.
+# ruff: noqa: PTH110, PTH116
+
+import os
+
+KEEP = "PYTORCH_LAUNCH_KEEP_PATHS"
+
+# Set in a container, where the image's own variables may well name such directories.
+CONTAINERS = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "SHIFTER_IMAGEREQUEST")
+
+# Names of directories that hold what was installed for one certain Python.
+INSTALLED = ("site-packages", "dist-packages")
+
+# What makes a directory one of another torch, as modules and as shared libraries.
+TORCH = {"PYTHONPATH": ("torch", "torch.py"), "LD_LIBRARY_PATH": ("libtorch.so", "libtorch_cpu.so", "libc10.so")}
+
+
+def isolate(env):
+    """Changes that keep other installations out, name to value or None, and a list of warnings.
+
+    Directories of the user's own code stay on PYTHONPATH, and other libraries on LD_LIBRARY_PATH.
+    """
+    if env.get(KEEP, "0") not in ("", "0"):
+        return {}, []
+    changes, warnings = {}, []
+    if env.get("PYTHONHOME"):
+        changes["PYTHONHOME"] = None
+        warnings.append(_warning("PYTHONHOME", [env["PYTHONHOME"]]))
+    image = os.stat("/").st_dev if any(env.get(name) for name in CONTAINERS) else None
+    for name, marks in TORCH.items():
+        if not env.get(name):
+            continue
+        entries = env[name].split(":")
+        foreign = [entry for entry in entries if entry and _is_foreign(entry, marks, image)]
+        if foreign:
+            changes[name] = ":".join(entry for entry in entries if entry not in foreign) or None
+            warnings.append(_warning(name, foreign))
+    return changes, warnings
+
+
+def _is_foreign(entry, marks, image):
+    """Whether a directory belongs to another Python or torch; `image` is the image's device number."""
+    installed = "torch" in marks and entry.rstrip("/").rpartition("/")[2] in INSTALLED
+    if not installed and not any(os.path.exists(f"{entry}/{mark}") for mark in marks):
+        return False
+    try:
+        return image is None or os.stat(entry).st_dev != image
+    except OSError:  # not there at all, so nobody's
+        return False
+
+
+def _warning(name, entries):
+    return f"{name}: {', '.join(entries)} belongs to another Python or torch and is left out ({KEEP}=1 keeps it)"

@@ -1,0 +1,131 @@
+"""The worlds of the MPI launchers: mpirun, mpiexec, aprun; called by `launchers`.
+
+None of them says where rank 0 is. It is on the first host of the allocation, unless the user laid the
+ranks out in another way, which rank 0 finds out (`rendezvous`).
+"""
+
+from pytorch_launch import LaunchError
+from pytorch_launch.nodelist import first_host, node_index
+from pytorch_launch.world import World, WorldError, check_exported, check_inside, number, optional_number
+
+
+def open_mpi(env, hostname):
+    """Open MPI 4 and 5 ("Environment variables set for MPI applications")."""
+    launch = env.get("PMIX_NAMESPACE") or env.get("OMPI_MCA_ess_base_jobid")
+    names = {
+        "RANK": "OMPI_COMM_WORLD_RANK",
+        "WORLD_SIZE": "OMPI_COMM_WORLD_SIZE",
+        "LOCAL_RANK": "OMPI_COMM_WORLD_LOCAL_RANK",
+        "LOCAL_WORLD_SIZE": "OMPI_COMM_WORLD_LOCAL_SIZE",
+    }
+    return _world(env, hostname, names, "Open MPI", launch)
+
+
+def hydra(env, hostname):
+    """Hydra, the launcher of MPICH, MVAPICH and Intel MPI (MPICH wiki, "Hydra Process Management Framework").
+
+    It copies the environment of its first node to the others, SLURMD_NODENAME included.
+    """
+    names = {
+        "RANK": "PMI_RANK",
+        "WORLD_SIZE": "PMI_SIZE",
+        "LOCAL_RANK": "MPI_LOCALRANKID",
+        "LOCAL_WORLD_SIZE": "MPI_LOCALNRANKS",
+    }
+    # in a job its daemons are a step, and all of them, the first one too, get that step's variables
+    step = env.get("SLURM_STEP_ID") or env.get("PBS_JOBID")
+    return _world(env, hostname, names, "MPICH", step and f"{env.get('SLURM_JOB_ID')}.{step}")
+
+
+def pals(env, hostname):
+    """PALS, of HPE Cray systems with PBS (mpiexec(1) there); Cray's PMI adds the size of the world."""
+    names = {
+        "RANK": "PALS_RANKID",
+        "WORLD_SIZE": "PMI_SIZE",
+        "LOCAL_RANK": "PALS_LOCAL_RANKID",
+        "LOCAL_WORLD_SIZE": "PALS_LOCAL_SIZE",
+        "GROUP_RANK": "PALS_NODEID",
+    }
+    if not env.get("PMI_SIZE"):
+        if not env.get("WORLD_SIZE"):
+            raise WorldError(
+                "PALS_RANKID is set, but PMI_SIZE, the number of ranks, is not: export it as WORLD_SIZE, "
+                "for example with `mpiexec -n 24 --env WORLD_SIZE=24`"
+            )
+        names["WORLD_SIZE"] = "WORLD_SIZE"
+    return _world(env, hostname, names, "PALS", env.get("PALS_APID"))
+
+
+def pmi(env, hostname):
+    """Another launcher with Cray's PMI, whose variables are in intro_mpi(3)."""
+    names = {
+        "RANK": "PMI_RANK",
+        "WORLD_SIZE": "PMI_SIZE",
+        "LOCAL_RANK": "PMI_LOCAL_RANK",
+        "LOCAL_WORLD_SIZE": "PMI_LOCAL_SIZE",
+    }
+    return _world(env, hostname, names, "PMI", env.get("PMI_JOBID") or env.get("PBS_JOBID"))
+
+
+def _world(env, hostname, names, source, launch):
+    """The world that the variables `names` of a launcher describe; `launch` is text that its ranks share."""
+    rank, size, local_rank, local_size = (number(env, names[name]) for name in list(names)[:4])
+    check_inside(env, names["RANK"], names["WORLD_SIZE"], size)
+    check_inside(env, names["LOCAL_RANK"], names["LOCAL_WORLD_SIZE"], local_size)
+    if local_size > size:
+        raise WorldError(
+            f"{names['LOCAL_WORLD_SIZE']}={local_size} ranks on this node are more than "
+            f"{names['WORLD_SIZE']}={size} in the world: look for variables of another launch"
+        )
+    first, node_rank = ("127.0.0.1", 0) if local_size == size else _place(env, hostname, rank, local_rank, local_size)
+    world = World(
+        rank=rank,
+        size=size,
+        local_rank=local_rank,
+        local_size=local_size,
+        node_rank=number(env, names["GROUP_RANK"]) if "GROUP_RANK" in names else node_rank,
+        node=hostname,
+        first_host=first,
+        source=source,
+        job=optional_number(env, "SLURM_JOB_ID"),
+        launch=_number_of(launch) if launch else None,
+        node_cpus=optional_number(env, "SLURM_CPUS_ON_NODE"),
+    )
+    check_exported(env, world, names, f"{source} started this process")
+    return world
+
+
+def _place(env, hostname, rank, local_rank, local_size):
+    """The first host of the allocation, None if that is not known, and the number of this node."""
+    for host in (hostname, hostname.partition(".")[0]):
+        first, index = _allocation(env, host)
+        if index is not None:
+            return first, index
+    # not a name of the allocation's: ranks in blocks, which is every launcher's default on nodes alike
+    return first, (rank - local_rank) // local_size
+
+
+def _allocation(env, host):
+    """The first host of the job's allocation and the position of `host` in it, None where not known."""
+    if env.get("SLURM_JOB_NODELIST"):
+        try:
+            return first_host(env["SLURM_JOB_NODELIST"]), node_index(env["SLURM_JOB_NODELIST"], host)
+        except LaunchError as error:
+            raise WorldError(f"SLURM_JOB_NODELIST: {error}") from error
+    if env.get("PBS_NODEFILE"):
+        try:
+            with open(env["PBS_NODEFILE"]) as lines:  # noqa: PTH123  (pathlib takes longer than all of this)
+                hosts = list(dict.fromkeys(lines.read().split()))
+        except OSError as error:
+            raise WorldError(f"PBS_NODEFILE={env['PBS_NODEFILE']} cannot be read: {error.strerror}") from error
+        if hosts:
+            return hosts[0], hosts.index(host) if host in hosts else None
+    return None, None
+
+
+def _number_of(text):
+    """A number that follows from `text` alone (the hash FNV-1a of 32 bits; Fowler, Noll and Vo)."""
+    value = 0x811C9DC5
+    for byte in text.encode():
+        value = (value ^ byte) * 0x01000193 % 2**32
+    return value

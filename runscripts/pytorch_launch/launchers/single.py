@@ -1,0 +1,26 @@
+"""The world of one; called by `launchers` where none of them started this process."""
+
+from pytorch_launch.launchers.slurm import STEP_MARKS
+from pytorch_launch.world import World, WorldError, check_exported, optional_number
+
+
+def process(env, hostname):
+    """A world of one. A batch script is such a process, with the SLURM_PROCID=0 of its job."""
+    if env.get("SLURM_PROCID", "0") != "0":
+        raise WorldError(
+            f"SLURM_PROCID={env['SLURM_PROCID']} is a rank, but one of {', '.join(STEP_MARKS)} and "
+            "SLURM_STEP_ID is missing: pass Slurm's variables on (a container without --cleanenv)"
+        )
+    world = World(
+        rank=0,
+        size=1,
+        local_rank=0,
+        local_size=1,
+        node_rank=0,
+        node=env.get("SLURMD_NODENAME") or hostname,
+        first_host="127.0.0.1",
+        source="single process",
+        job=optional_number(env, "SLURM_JOB_ID"),
+    )
+    check_exported(env, world, {}, "no srun, mpirun or torchrun started this process")
+    return world

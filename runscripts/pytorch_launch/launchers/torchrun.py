@@ -1,0 +1,22 @@
+"""The worlds of torchrun; called by `launchers`."""
+
+from pytorch_launch.world import World, check_inside, number, optional_number
+
+
+def worker(env, hostname):
+    """The world of a worker (torch.distributed.run, "Environment Variables"), as torchrun exported it."""
+    world = World(
+        rank=number(env, "RANK"),
+        size=number(env, "WORLD_SIZE"),
+        local_rank=number(env, "LOCAL_RANK"),
+        local_size=number(env, "LOCAL_WORLD_SIZE"),
+        node_rank=number(env, "GROUP_RANK"),
+        node=env.get("SLURMD_NODENAME") or hostname,
+        first_host=env.get("MASTER_ADDR"),
+        source=f"torchrun run {env['TORCHELASTIC_RUN_ID']}",
+        job=optional_number(env, "SLURM_JOB_ID"),
+        exported=True,
+    )
+    check_inside(env, "RANK", "WORLD_SIZE", world.size)
+    check_inside(env, "LOCAL_RANK", "LOCAL_WORLD_SIZE", world.local_size)
+    return world

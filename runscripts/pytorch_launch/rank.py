@@ -1,0 +1,99 @@
+"""All that is decided for one rank; called by `launch` and `elastic`.
+
+Between the pure modules and the edge: it hands them the environment and asks the kernel for what is not
+in there, namely this host's name, this process's CPUs, user and launcher.
+"""
+
+# Importing pathlib takes longer than all that this package does.
+# ruff: noqa: PTH123
+
+import os
+
+from pytorch_launch import caches, cores, devices
+from pytorch_launch.environment import variables
+from pytorch_launch.isolation import isolate
+from pytorch_launch.launchers import discover
+from pytorch_launch.rendezvous import check_free, rendezvous
+from pytorch_launch.topology import cpu_list
+
+LOCAL_RANK_HINT = (
+    "each rank sees its own GPU only, so its device is cuda:0 and not cuda:LOCAL_RANK: use LOCAL_RANK % "
+    "torch.cuda.device_count(), or conda-python-distributed --virtual-local-rank"
+)
+
+
+class Rank:
+    """One rank: `env`, `world`, `devices`, `cpus`; after `decide` also what follows.
+
+    `placement`  as `cores.place` returns it
+    `caches`     the directory of the caches, None without one
+    `changes`    variables to set before Python starts, None for one to be taken away
+    `warnings`   sentences for people, already none where another rank says the same
+    Raises LaunchError, as do its methods.
+    """
+
+    def __init__(self, env, *, virtual=False):
+        self.env = env
+        self.virtual = virtual
+        self.world = discover(env, os.uname().nodename)
+        self.speaks_for_node = self.world.local_rank == 0
+        self.devices = devices.choose(env, "", self.world.local_rank, self.world.local_size)
+        self.cpus = os.sched_getaffinity(0)
+        self.placement = self.caches = None
+        self.changes, self.warnings = {}, []
+
+    def check_meeting_point(self):
+        """Raise RendezvousError on rank 0 if somebody else listens where the ranks will meet."""
+        if self.world.rank == 0 and not self.world.exported:
+            check_free(rendezvous(self.env, self.world, self.origin), self.world.source)
+
+    def decide(self, *, create=True):
+        """Decide everything; with `create` make the directories of the caches."""
+        world = self.world
+        # torchrun's workers inherit the mask of their agent, which is all that they have together
+        node_cpus = len(self.cpus) if world.exported else world.node_cpus
+        self.placement = cores.place(
+            "", self.cpus, world.local_rank, world.local_size, node_cpus, world.cpus_per_task, self.devices
+        )
+        decided = variables(
+            self.env, world, threads=self.placement.threads, devices=self.devices, origin=self.origin
+        )
+        if self.virtual:
+            decided["LOCAL_RANK"] = "0"
+            decided.update(self.devices.narrowed())
+        key = f"{'local' if world.job is None else world.job}-{world.node}"
+        self.caches, places, of_caches = caches.place(self.env, os.geteuid(), key, create=create)
+        isolated, of_isolation = isolate(self.env)
+        decided.update(places)
+        decided.update(isolated)
+        self.changes = {name: value for name, value in decided.items() if self.env.get(name) != value}
+        if self.speaks_for_node:
+            self.warnings += [*of_caches, *self.placement.warnings, *self.devices.warnings]
+        if world.rank == 0:
+            self.warnings += of_isolation
+        if world.rank == 1 and not self.devices.local_rank_is_index and not self.virtual:
+            self.warnings.append(LOCAL_RANK_HINT)
+
+    def bind(self):
+        """Bind this process, and so Python, to the CPUs that were chosen."""
+        if self.placement.bind is None:
+            return
+        try:
+            os.sched_setaffinity(0, self.placement.bind)
+        except OSError as error:
+            cpus = cpu_list(self.placement.bind)
+            self.warnings.append(f"cannot bind to CPUs {cpus}: {error.strerror}; goes on without")
+
+    def origin(self):
+        """The number of the process that started the world on this node; of this one if it is alone.
+
+        MPICH gives every rank a session of its own (setsid(2)), in which a container may have put
+        processes before this one; the parent of the session's leader is the launcher.
+        """
+        if self.world.size == 1:
+            return os.getpid()
+        try:
+            with open(f"/proc/{os.getsid(0)}/stat", "rb") as stat:
+                return int(stat.read().rpartition(b")")[2].split()[1])
+        except OSError:  # another process namespace
+            return os.getppid()

@@ -1,0 +1,105 @@
+"""How a run ends: signals, exit statuses, ranks that die or stop answering, workers that are started again."""
+
+import pytest
+
+pytestmark = pytest.mark.testbed
+
+TWO_NODES = "srun -N2 -n2 -w nid001001,nid001002 "
+#: Counts the signals that Python receives, until there is a file `enough`; then its exit status says so.
+COUNTING = """
+import os, signal, sys, time
+received = []
+for name in ('SIGTERM', 'SIGUSR1'):
+    signal.signal(getattr(signal, name), lambda number, _: received.append(signal.Signals(number).name))
+open(f"ready.{os.environ['RANK']}", 'w').close()
+while not os.path.exists('enough'):
+    time.sleep(0.1)
+time.sleep(1)  # for a second one that might follow
+os.write(1, f"received {' '.join(received)}\\n".encode())
+sys.exit(7)
+"""
+#: Rank 1 does to itself what the operating system might, after the world has come together.
+STRUCK = """
+import os, runpy, signal, sys, threading, time
+def strike():
+    while not getattr(sys.modules.get('torch.distributed'), 'is_initialized', bool)():  # bool() is False
+        time.sleep(0.2)
+    time.sleep(3)
+    os.kill(os.getpid(), getattr(signal, os.environ['STRIKE']))
+if os.environ['RANK'] == '1':
+    threading.Thread(target=strike, daemon=True).start()
+sys.argv[0] = os.environ['PAYLOAD'] + '/mnist_ddp.py'
+sys.path.insert(0, os.environ['PAYLOAD'])
+runpy.run_path(sys.argv[0], run_name='__main__')
+"""
+#: The first time, rank 1 of the world kills itself.
+ELASTIC = """
+import os, signal, torch, torch.distributed as dist
+dist.init_process_group('gloo')
+total = torch.ones(1)
+dist.all_reduce(total)
+restarts = int(os.environ['TORCHELASTIC_RESTART_COUNT'])
+if restarts == 0 and os.environ['RANK'] == '1':
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.all_reduce(total)
+os.write(1, f"{restarts} {int(total)}\\n".encode())
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("signal", ["TERM", "USR1"])
+def test_a_signal_to_the_step_reaches_python_once_and_pythons_status_is_the_steps(
+    testbed, module, enter, work, signal
+):
+    (work / "counting.py").write_text(COUNTING)
+    result = testbed.run_unchecked(
+        f"""module load {module}
+export SLURM_KILL_BAD_EXIT=0  # each rank is to say what it received
+{TWO_NODES} --job-name=counting-{signal} {enter}conda-python-distributed counting.py & step=$!
+until [ -e ready.0 ] && [ -e ready.1 ]; do sleep 0.1; done
+scancel --signal={signal} --name=counting-{signal} --user=$(id -un)
+sleep 1
+touch enough
+wait $step""",
+        cwd=work,
+    )
+    assert result.returncode == 7
+    received = [line.split()[1:] for line in result.stdout.splitlines()]
+    if enter:
+        # This cluster's proctrack/linuxproc signals every process of a step, so that Apptainer's parent process
+        # forwards a second one; proctrack/cgroup, which clusters have, signals the tasks alone.
+        received = [signals[:1] for signals in received]
+    assert received == [[f"SIG{signal}"]] * 2, result.stderr
+
+
+@pytest.mark.parametrize("strike", ["SIGKILL", "SIGSTOP"])
+def test_a_rank_that_dies_or_stops_answering_ends_the_step(testbed, module, enter, dataset, work, strike):
+    """A stopped rank within the payload's own --timeout, a dead one at once: without, both would take an hour."""
+    (work / "struck.py").write_text(STRUCK)
+    result = testbed.run_unchecked(
+        f"""module load {module} {dataset}
+STRIKE={strike} {TWO_NODES} {enter}conda-python-distributed struck.py --epochs 100000 --timeout 5""",
+        cwd=work,
+        timeout=120,
+    )
+    assert result.returncode != 0
+    assert "world size 2" in result.stdout
+
+
+def test_a_worker_of_torchrun_that_is_killed_is_started_again_with_its_world(testbed, module, enter, work):
+    (work / "elastic.py").write_text(ELASTIC)
+    output = testbed.run(
+        f"""module load {module}
+srun -N2 --ntasks-per-node=1 {enter}torchrun-distributed --nproc-per-node=2 --max-restarts=1 elastic.py""",
+        cwd=work,
+    )
+    restarts, totals = zip(*(line.split() for line in output.splitlines()))
+    assert totals == ("16",) * 4
+    assert max(restarts) == "1"  # an agent counts only what began with its own workers
+
+
+def test_torchrun_with_several_tasks_on_a_node_is_refused_with_the_remedy(testbed, venv):
+    result = testbed.run_unchecked(f"module load {venv}\nsrun -N1 -n2 torchrun-distributed train.py")
+    assert result.returncode == 2
+    assert "has 2 tasks on nid00100" in result.stderr
+    assert "--ntasks-per-node=1" in result.stderr

@@ -1,0 +1,97 @@
+"""What else is on the nodes: strangers on ports, other people's directories, other torches, a dead DNS."""
+
+import os
+
+import pytest
+
+pytestmark = pytest.mark.testbed
+
+#: Listens on a port of its own until it is killed, and says which.
+STRANGER = """
+import socket, sys, time
+with socket.create_server(('', 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    time.sleep(600)
+"""
+#: Prints where the caches of a rank are, whether links lead there, who owns them, and the mode.
+CACHES = """
+import os
+for name in ('MIOPEN_USER_DB_PATH', 'MIOPEN_CUSTOM_CACHE_DIR', 'TRITON_CACHE_DIR', 'TORCHINDUCTOR_CACHE_DIR',
+             'CUDA_CACHE_PATH', 'AITER_JIT_DIR'):
+    path, stat = os.environ[name], os.stat(os.environ[name])
+    os.write(1, f"{path} {os.path.realpath(path) == path} {stat.st_uid} {stat.st_mode & 0o777:o}\\n".encode())
+"""
+
+
+def test_a_stranger_on_the_meeting_point_ends_the_step_with_a_sentence(testbed, module, enter, work):
+    (work / "stranger.py").write_text(STRANGER)
+    result = testbed.run_unchecked(
+        f"""module load {module}
+python3 stranger.py > port & stranger=$!
+until [ -s port ]; do sleep 0.1; done
+MASTER_PORT=$(< port) srun -N2 -n4 {enter}conda-python-distributed -c \
+    "import torch.distributed as dist; dist.init_process_group('gloo')"
+status=$?
+kill $stranger
+exit $status""",
+        cwd=work,
+        timeout=60,
+    )
+    assert result.returncode != 0
+    assert "is in use by another program" in result.stderr
+
+
+@pytest.mark.parametrize("line", ["conda-python-distributed -c", "conda-python-simple -c"])
+def test_another_torch_on_the_host_is_not_imported(testbed, module, enter, work, line):
+    for name in ("python", "libraries", "own"):
+        (work / name).mkdir()
+    (work / "python" / "torch.py").write_text("raise SystemExit('the poisoned one')")
+    (work / "libraries" / "libc10.so").write_text("not a library")
+    (work / "own" / "own.py").write_text("here = True")
+    poison = f"""
+export PYTHONPATH={work}/python:{work}/own LD_LIBRARY_PATH={work}/libraries PYTHONUSERBASE_BEFORE=$PYTHONUSERBASE
+mkdir -p {work}/home/.local/lib/python3.11/site-packages
+cp {work}/python/torch.py {work}/home/.local/lib/python3.11/site-packages/
+export HOME={work}/home
+srun -n1 {enter}{line} "import own, torch; print(own.here, torch.__file__)"
+"""
+    for script in (f"module load {module}\n{poison}", f"{poison.split('srun')[0]}\nmodule load {module}\n{poison}"):
+        output = testbed.run(script)
+        assert output.startswith("True /")
+        assert str(work) not in output
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a directory that belongs to somebody else")
+@pytest.mark.parametrize("what", ["directory", "symlink"])
+def test_what_somebody_else_put_in_the_way_of_a_cache_is_never_used(testbed, module, enter, work, what):
+    """At every path in turn: the user's directory, the job's, and each of the caches."""
+    stranger = 12345
+    (work / "caches.py").write_text(CACHES)
+    names = ["", "/JOB", *(f"/JOB/{name}" for name in ("miopen-db", "miopen-kernels", "triton", "inductor", "cuda"))]
+    for number, name in enumerate([*names, "/JOB/aiter"]):
+        tmp, trap = work / f"tmp{number}", work / f"trap{number}"
+        tmp.mkdir(mode=0o1777)
+        tmp.chmod(0o1777)
+        trap.mkdir()
+        trap.chmod(0o777)
+        os.chown(trap, stranger, stranger)
+        output = testbed.run(
+            f"""module load {module}
+export TMPDIR={tmp}
+salloc --quiet -N1 -n2 -w nid001001 bash -ec '
+target={tmp}/pytorch-$(id -u){name}
+target=${{target/JOB/$SLURM_JOB_ID-nid001001}}
+(umask 077; mkdir -p $(dirname $target))
+if [ {what} = directory ]; then mkdir -m 777 $target; else ln -s {trap} $target; fi
+chown -h {stranger}:{stranger} $target
+srun -n2 {enter}conda-python-distributed caches.py
+echo $target'""",
+            cwd=work,
+        )
+        *lines, target = output.splitlines()
+        assert len(lines) == 12
+        for line in lines:
+            path, real, owner, mode = line.split()
+            assert not (path + "/").startswith(target + "/")
+            assert (real, owner, mode) == ("True", "0", "700")
+        assert list(trap.iterdir()) == []

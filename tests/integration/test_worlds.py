@@ -1,0 +1,116 @@
+"""The same training under every launcher, and many worlds beside each other on the same nodes."""
+
+import re
+
+import pytest
+from testbed.packages import find_optional
+
+pytestmark = pytest.mark.testbed
+
+#: A job on two nodes, two slots on each, as mpirun reads it from Slurm.
+JOB = "salloc --quiet -N2 -w nid001001,nid001002 --ntasks-per-node=2 "
+TRAINING = "$PAYLOAD/mnist_ddp.py --epochs 1 --seed 1"
+#: What mpirun asks of root, who runs the tests in a container.
+AS_ROOT = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
+#: Slurm 22.05 reserves ports for every step where it may; without them a rank computes its own.
+COMPUTED = "env --unset=SLURM_STEP_RESV_PORTS "
+#: Adds up over the world and prints it with its meeting point.
+PROBE = """
+import os, time, torch, torch.distributed as dist
+dist.init_process_group('gloo')
+total = torch.ones(1)
+dist.all_reduce(total)
+time.sleep(2)  # all worlds at the same time
+dist.all_reduce(total)
+line = f"{os.environ['WHICH']} {int(total)} {os.environ['MASTER_ADDR']} {os.environ['MASTER_PORT']}\\n"
+os.write(1, line.encode())  # at once, as launchers mix what ranks write in pieces
+dist.destroy_process_group()
+"""
+
+
+def launcher(package):
+    """The command of an optional package, or a skipped test."""
+    command = find_optional(package)
+    if command is None:
+        pytest.skip(f"{package} is not installed (./run-tests does that where it may install packages)")
+    return command
+
+
+def accuracy(output, size):
+    """The test accuracy in percent of a training in a world of `size`."""
+    assert f"world size {size}," in output
+    return float(re.search(r"test accuracy: ([\d.]+) %", output)[1])
+
+
+@pytest.fixture(scope="session")
+def alone(testbed, venv, dataset):
+    """The accuracy that one process reaches, without any launcher."""
+    output = testbed.run(f"module load {venv} {dataset}\nconda-python-distributed {TRAINING}")
+    return accuracy(output, 1)
+
+
+LINES = {
+    "srun": "srun -N2 --ntasks-per-node=2 {enter}conda-python-distributed {training}",
+    "Open MPI": AS_ROOT + JOB + "{open_mpi} -np 4 --map-by ppr:2:node {enter}conda-python-distributed {training}",
+    "MPICH": JOB + "{mpich} -n 4 -ppn 2 {enter}conda-python-distributed {training}",
+    "torchrun under srun": "srun -N2 --ntasks-per-node=1 {enter}torchrun-distributed --nproc-per-node=2 {training}",
+    "torchrun under Open MPI": AS_ROOT
+    + JOB
+    + "{open_mpi} -np 2 --map-by ppr:1:node {enter}torchrun-distributed --nproc-per-node=2 {training}",
+    "torchrun alone": "{enter}torchrun --nproc-per-node=4 {training}",
+    "ddp-env": "srun -N2 --ntasks-per-node=2 {enter}bash -c 'source <(ddp-env) && exec python {training}'",
+}
+
+
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES.keys())
+def test_every_launcher_trains_to_the_same_result(testbed, module, enter, dataset, alone, line):
+    mpi = {
+        name: launcher(package)
+        for name, package in [("open_mpi", "openmpi-bin"), ("mpich", "mpich")]
+        if f"{{{name}}}" in line
+    }
+    output = testbed.run(f"module load {module} {dataset}\n" + line.format(enter=enter, training=TRAINING, **mpi))
+    assert accuracy(output, 4) == pytest.approx(alone, abs=0.1)
+
+
+@pytest.mark.parametrize("package", ["openmpi-bin", "mpich"])
+def test_mpirun_on_one_host_needs_no_job(testbed, venv, work, package):
+    (work / "probe.py").write_text(PROBE)
+    command = launcher(package)
+    output = testbed.run(
+        f"module load {venv}\n{AS_ROOT}export WHICH=mpi OMPI_MCA_rmaps_base_oversubscribe=1\n"
+        f"{command} -n 3 conda-python-distributed probe.py",
+        cwd=work,
+    )
+    ranks = [line.split() for line in output.splitlines()]
+    assert [rank[:3] for rank in ranks] == [["mpi", "9", "127.0.0.1"]] * 3
+    assert len({rank[3] for rank in ranks}) == 1
+
+
+def test_two_jobs_and_two_steps_of_one_of_them_on_the_same_nodes_have_worlds_of_their_own(testbed, venv, work):
+    (work / "probe.py").write_text(PROBE)
+    launch = f"{COMPUTED}conda-python-distributed probe.py"
+    output = testbed.run(
+        f"""module load {venv}
+WHICH=job srun -N2 -n4 -w nid001001,nid001002 {launch} & job=$!
+salloc --quiet -N2 -n4 -w nid001001,nid001002 bash -c '
+WHICH=first srun --overlap -n4 {launch} & first=$!
+WHICH=second srun --overlap -n2 -N2 {launch} & second=$!
+wait $first && wait $second' & steps=$!
+wait $job && wait $steps""",
+        cwd=work,
+    )
+    ranks = [line.split() for line in output.splitlines()]
+    assert sorted(rank[:2] for rank in ranks) == [["first", "16"]] * 4 + [["job", "16"]] * 4 + [["second", "4"]] * 2
+    assert {rank[2] for rank in ranks} == {"nid001001"}
+    assert len({rank[3] for rank in ranks}) == 3
+
+
+def test_a_step_on_another_node_than_the_jobs_first_has_that_node_as_master(testbed, venv, work):
+    (work / "probe.py").write_text(PROBE)
+    output = testbed.run(
+        f"module load {venv}\nexport WHICH=step\n"
+        f"{JOB} srun -N1 -n2 -w nid001002 conda-python-distributed probe.py",
+        cwd=work,
+    )
+    assert [line.split()[2] for line in output.splitlines()] == ["nid001002"] * 2

@@ -1,0 +1,131 @@
+"""Nodes as directories: the files of /sys and /proc that tell of their hardware; for the tests of the runscripts.
+
+What is where on the real ones:
+
+LUMI-G      LUMI user guide, "Distribution and binding options" (NUMA nodes of the GPUs, one core of each L3 cache
+            reserved), LUMI training materials, "Process and Thread Distribution and Binding" (PCI addresses)
+Frontier    Frontier User Guide, "Low-noise Mode Layout"; README of OLCF's hello_jobstep (PCI addresses)
+Perlmutter  NERSC, "Perlmutter Architecture"; `nvidia-smi topo -m` there: GPU 0 to 3 on NUMA nodes 3 to 0
+DGX A100    `nvidia-smi topo -m` there: NUMA nodes 3, 3, 1, 1, 7, 7, 5, 5, and `nvidia-smi` for the PCI addresses
+"""
+
+
+def gpus_at(buses, numa_nodes):
+    """GPUs as PCI address to NUMA node, from the numbers of their buses and of their NUMA nodes."""
+    return {f"0000:{bus}:00.0": int(number) for bus, number in zip(buses.split(), numa_nodes.split())}
+
+
+LUMI_G = gpus_at("c1 c6 c9 cc d1 d6 d9 dc", "3 3 1 1 0 0 2 2")
+FRONTIER = gpus_at("c1 c6 c9 ce d1 d6 d9 de", "3 3 1 1 0 0 2 2")
+PERLMUTTER = gpus_at("03 41 82 c1", "3 2 1 0")
+DGX_A100 = gpus_at("07 0f 47 4e 87 90 b7 bd", "3 3 1 1 7 7 5 5")
+
+# LUMI user guide: the masks of ranks 0 to 7 for the GPUs in their order
+LUMI_G_MASKS = "0xfe000000000000,0xfe00000000000000,0xfe0000,0xfe000000,0xfe,0xfe00,0xfe00000000,0xfe0000000000"
+
+# On LUMI-G and Frontier jobs have all cores but the first of each L3 cache of eight.
+JOB_CORES = {core for core in range(64) if core % 8}
+JOB_THREADS = JOB_CORES | {core + 64 for core in JOB_CORES}
+
+
+def lumi_g(directory):
+    """One EPYC 7A53 with 64 cores in 4 NUMA nodes, 8 halves of MI250X, each a GPU."""
+    return node(directory, cores=64, numa_nodes=4, vendor="amd", gpus=LUMI_G)
+
+
+def frontier(directory):
+    """The same hardware as LUMI-G."""
+    return node(directory, cores=64, numa_nodes=4, vendor="amd", gpus=FRONTIER)
+
+
+def perlmutter(directory):
+    """One EPYC 7763 with 64 cores in 4 NUMA nodes, 4 A100."""
+    return node(directory, cores=64, numa_nodes=4, vendor="nvidia", gpus=PERLMUTTER)
+
+
+def dgx_a100(directory):
+    """Two EPYC 7742 with 64 cores and 4 NUMA nodes each, 8 A100 on every other one."""
+    return node(directory, cores=128, numa_nodes=8, sockets=2, vendor="nvidia", gpus=DGX_A100)
+
+
+def virtual_machine(directory):
+    """8 CPUs and a GPU of which the hypervisor does not say where it is."""
+    return node(directory, cores=8, threads=1, vendor="nvidia", gpus={"0000:00:05.0": -1, "0000:00:06.0": -1})
+
+
+def laptop(directory):
+    """4 cores and no GPU."""
+    return node(directory, cores=4)
+
+
+def node(directory, *, cores, threads=2, numa_nodes=1, sockets=1, vendor=None, gpus=None):
+    """Write a node whose cores are spread evenly over its NUMA nodes; return its root, as a string.
+
+    Core c has the CPUs c, c + cores, and so on, as on the EPYCs. `gpus` maps PCI addresses to NUMA nodes.
+    """
+    gpus = gpus or {}
+    cpus = directory / "sys/devices/system/cpu"
+    write(cpus / "online", f"0-{cores * threads - 1}")
+    write(cpus / "smt/active", "1" if threads > 1 else "0")
+    for cpu in range(cores * threads):
+        siblings = ",".join(str(cpu % cores + cores * thread) for thread in range(threads))
+        write(cpus / f"cpu{cpu}/topology/thread_siblings_list", siblings)
+
+    size = cores // numa_nodes
+    of_socket = numa_nodes // sockets
+    for number in range(numa_nodes):
+        runs = (size * number + cores * thread for thread in range(threads))
+        place = directory / f"sys/devices/system/node/node{number}"
+        write(place / "cpulist", ",".join(f"{first}-{first + size - 1}" for first in runs))
+        distances = (
+            10 if other == number else 12 if other // of_socket == number // of_socket else 32
+            for other in range(numa_nodes)
+        )
+        write(place / "distance", " ".join(map(str, distances)))
+
+    driver = directory / "sys/bus/pci/drivers" / {"amd": "amdgpu", "nvidia": "nvidia", None: "none"}[vendor]
+    for name in ("bind", "module", "new_id", "uevent"):
+        write(driver / name, "")
+    for count, (pci, numa_node) in enumerate(gpus.items()):
+        write(directory / f"sys/bus/pci/devices/{pci}/numa_node", str(numa_node))
+        (driver / pci).mkdir()
+        if vendor == "nvidia":
+            uuid = f"GPU-{count:x}{'0' * 7}-d72c-4106-c12f-20bd9faed9f6"
+            information = f"Model: \t\t NVIDIA A100-SXM4-40GB\nIRQ:   \t\t {200 + count}\nGPU UUID: \t {uuid}\n"
+            write(directory / f"proc/driver/nvidia/gpus/{pci}/information", information)
+    if vendor == "amd":
+        write_amd_nodes(directory, numa_nodes, gpus)
+    return str(directory)
+
+
+def write_amd_nodes(directory, numa_nodes, gpus):
+    """The topology of the kernel's driver, in which the CPUs come first."""
+    for number in range(numa_nodes):
+        write(amd_properties(directory, number), "cpu_cores_count 32\nsimd_count 0\nlocation_id 0\ndomain 0\n")
+    for number, pci in enumerate(gpus):
+        domain, bus, rest = pci.split(":")
+        device, function = rest.split(".")
+        location = int(bus, 16) << 8 | int(device, 16) << 3 | int(function)
+        write(
+            amd_properties(directory, numa_nodes + number),
+            f"cpu_cores_count 0\nsimd_count 440\nlocation_id {location}\ndomain {int(domain, 16)}\n"
+            f"unique_id {0xDEADBEEF00000000 + number}\n",
+        )
+
+
+def hide_amd_gpu(root, numa_nodes, number):
+    """Let GPU `number` be one that a device cgroup forbids: its file opens, but reading it fails."""
+    properties = amd_properties(root, numa_nodes + number)
+    properties.unlink()
+    properties.mkdir()
+
+
+def amd_properties(directory, number):
+    """The file of one node of the driver's topology."""
+    return directory / f"sys/class/kfd/kfd/topology/nodes/{number}/properties"
+
+
+def write(path, text):
+    """Write a file with the newline that the kernel's have."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")

@@ -1,0 +1,391 @@
+"""The cores of a rank, on nodes that are directories."""
+
+import random
+
+import node_trees
+import pytest
+from node_trees import JOB_CORES, JOB_THREADS, LUMI_G_MASKS
+from pytorch_launch import topology
+from pytorch_launch.cores import place
+from pytorch_launch.devices import Devices, choose
+
+
+@pytest.fixture(scope="module")
+def lumi(tmp_path_factory):
+    return node_trees.lumi_g(tmp_path_factory.mktemp("lumi"))
+
+
+@pytest.fixture(scope="module")
+def frontier(tmp_path_factory):
+    return node_trees.frontier(tmp_path_factory.mktemp("frontier"))
+
+
+@pytest.fixture(scope="module")
+def perlmutter(tmp_path_factory):
+    return node_trees.perlmutter(tmp_path_factory.mktemp("perlmutter"))
+
+
+@pytest.fixture(scope="module")
+def dgx(tmp_path_factory):
+    return node_trees.dgx_a100(tmp_path_factory.mktemp("dgx"))
+
+
+@pytest.fixture(scope="module")
+def virtual_machine(tmp_path_factory):
+    return node_trees.virtual_machine(tmp_path_factory.mktemp("virtual_machine"))
+
+
+@pytest.fixture(scope="module")
+def laptop(tmp_path_factory):
+    return node_trees.laptop(tmp_path_factory.mktemp("laptop"))
+
+
+def placed(root, allowed, size, *, env=None, job_cpus=None, cpus_per_task=None, gpus=True):
+    """The Placements of all ranks of a node, which differ in nothing but their local rank.
+
+    `env` may be a function of the local rank; without `gpus` there are none.
+    """
+    placements = []
+    for rank in range(size):
+        variables = env(rank) if callable(env) else env or {}
+        devices = choose(variables, root, rank, size) if gpus else Devices()
+        placements.append(
+            place(root, set(allowed), rank, size, job_cpus or len(allowed), cpus_per_task, devices),
+        )
+    return placements
+
+
+def binds(placements):
+    """The lists of CPUs that ranks are bound to, as the kernel writes them, None for no binding."""
+    return [None if placement.bind is None else topology.cpu_list(placement.bind) for placement in placements]
+
+
+def told(given, on_node=8):
+    """What Slurm tells a rank to which it gives some of the GPUs that its step has on this node (22.05)."""
+    return {
+        "SLURM_STEP_ID": "0",
+        "SLURM_GPUS_ON_NODE": str(on_node),
+        "SLURM_STEP_GPUS": given,
+        "ROCR_VISIBLE_DEVICES": given,
+        "CUDA_VISIBLE_DEVICES": given,
+    }
+
+
+def one_gpu_each(rank):
+    """The variables of a rank of srun --gpus-per-task=1 on a whole node."""
+    return told(str(rank))
+
+
+@pytest.mark.parametrize("name", ["lumi", "frontier"])
+@pytest.mark.parametrize("env", [None, one_gpu_each], ids=["all visible", "one visible"])
+@pytest.mark.parametrize(
+    ("allowed", "job_cpus"),
+    [
+        pytest.param(JOB_CORES, 56, id="a thread per core"),
+        pytest.param(JOB_CORES, 112, id="a thread per core, Slurm counts both"),
+        pytest.param(JOB_THREADS, 112, id="both threads"),
+        pytest.param(JOB_THREADS, 56, id="both threads, Slurm counts cores"),
+    ],
+)
+def test_ranks_on_lumi_g_get_the_published_masks(request, name, env, allowed, job_cpus):
+    placements = placed(request.getfixturevalue(name), allowed, 8, env=env, job_cpus=job_cpus)
+    first_threads = [sum(1 << cpu for cpu in placement.bind if cpu < 64) for placement in placements]
+    assert ",".join(map(hex, first_threads)) == LUMI_G_MASKS
+    for placement in placements:
+        assert placement.bind == {cpu for cpu in allowed if cpu % 64 in {bound % 64 for bound in placement.bind}}
+        assert placement.cpus == placement.bind
+        assert placement.threads == 7
+        assert placement.warnings == []
+    assert [placement.numa for placement in placements] == [[3], [3], [1], [1], [0], [0], [2], [2]]
+
+
+def test_63_cores_are_shared_nearly_equally(lumi):
+    """LUMI-G before 2023, where jobs had all cores but the first."""
+    placements = placed(lumi, range(1, 64), 8)
+    assert [placement.threads for placement in placements] == [8, 8, 8, 8, 7, 8, 8, 8]
+    assert binds(placements)[4:6] == ["1-7", "8-15"]
+
+
+def test_each_rank_on_perlmutter_gets_the_numa_node_of_its_gpu(perlmutter):
+    placements = placed(perlmutter, range(128), 4)
+    assert binds(placements) == ["48-63,112-127", "32-47,96-111", "16-31,80-95", "0-15,64-79"]
+    assert [placement.threads for placement in placements] == [16] * 4
+
+
+def test_a_users_order_of_gpus_is_followed(perlmutter):
+    placements = placed(perlmutter, range(128), 4, env={"CUDA_VISIBLE_DEVICES": "3,2,1,0"})
+    assert binds(placements) == ["0-15,64-79", "16-31,80-95", "32-47,96-111", "48-63,112-127"]
+
+
+def test_numa_nodes_without_a_gpu_lend_their_cores_to_a_neighbour(dgx):
+    placements = placed(dgx, range(128), 8)
+    assert binds(placements) == [
+        "32-39,48-55",
+        "40-47,56-63",
+        "0-7,16-23",
+        "8-15,24-31",
+        "96-103,112-119",
+        "104-111,120-127",
+        "64-71,80-87",
+        "72-79,88-95",
+    ]
+    assert placements[0].numa == [2, 3]
+    assert [placement.threads for placement in placements] == [16] * 8
+
+
+def test_the_nearest_neighbour_is_on_the_same_socket(dgx):
+    placements = placed(dgx, range(128), 2, env={"CUDA_VISIBLE_DEVICES": "2,6"})
+    # without 48-63 and 112-127, which are near GPUs that no rank uses
+    assert binds(placements) == ["0-47", "64-111"]
+
+
+def test_the_gpus_of_others_keep_their_numa_nodes_cores(dgx):
+    placements = placed(dgx, range(128), 2, env={"CUDA_VISIBLE_DEVICES": "2,3"})
+    assert binds(placements) == ["0-7,16-23,32-39,64-71,96-103", "8-15,24-31,40-47,72-79,104-111"]
+
+
+def test_a_lender_prefers_who_got_fewest(tmp_path):
+    root = node_trees.node(
+        tmp_path, cores=24, threads=1, numa_nodes=6, vendor="nvidia", gpus={"0000:01:00.0": 1, "0000:02:00.0": 4}
+    )
+    assert binds(placed(root, range(24), 2)) == ["0-7,12-15", "8-11,16-23"]
+
+
+def test_a_part_of_a_node_is_shared_like_a_node(tmp_path):
+    """LUMI's small-g: two GPUs, 14 cores, and a device cgroup that hides the rest."""
+    root = node_trees.lumi_g(tmp_path)
+    for number in (0, 1, 4, 5, 6, 7):
+        node_trees.hide_amd_gpu(tmp_path, 4, number)
+    allowed = {cpu for cpu in JOB_CORES if 16 <= cpu < 32}
+    assert binds(placed(root, allowed, 2)) == ["17-23", "25-31"]
+
+
+def test_a_rank_that_does_not_know_the_gpus_of_the_others_gets_the_numa_node_of_its_own(dgx):
+    allowed = range(112, 128)
+    for placement in placed(dgx, allowed, 2, env=lambda rank: told(str(4 + rank), on_node=2)):
+        assert placement.bind == set(allowed)
+        assert placement.threads == 8
+    (first, _) = placed(dgx, range(80, 128), 2, env=lambda rank: told(("4,5", "6,7")[rank], on_node=4))
+    assert first.bind == set(allowed)
+    assert first.threads == 16
+
+
+def test_cores_far_from_the_gpus_are_shared_like_any(perlmutter):
+    placements = placed(perlmutter, range(16), 2)
+    assert binds(placements) == ["0-7", "8-15"]
+
+
+def test_a_gpu_without_a_core_of_its_own_makes_all_ranks_share_like_any(perlmutter):
+    allowed = [0, 1, 2, 3, 16, 32]  # none near GPU 0
+    assert binds(placed(perlmutter, allowed, 4)) == ["0", "1-2", "3", "16,32"]
+
+
+def test_one_core_for_two_gpus_makes_all_ranks_share_like_any(lumi):
+    allowed = {49, 113, 57, 121, 17, 81, 25, 89, 1, 65, 9, 73, 33, 97}  # one core near GPUs 6 and 7
+    shares = [placement.bind for placement in placed(lumi, allowed, 7)]
+    assert all(shares)
+    assert disjoint(shares)
+
+
+def test_where_the_firmware_says_nothing_ranks_share_in_order(virtual_machine):
+    assert binds(placed(virtual_machine, range(8), 2)) == ["0-3", "4-7"]
+
+
+def test_ranks_without_gpus_share_in_order(laptop, dgx):
+    assert binds(placed(laptop, range(8), 2)) == ["0-1,4-5", "2-3,6-7"]
+    assert binds(placed(dgx, range(256), 3, gpus=False)) == ["0-41,128-169", "42-84,170-212", "85-127,213-255"]
+    assert [placement.threads for placement in placed(laptop, range(8), 3)] == [1, 1, 2]
+
+
+def test_a_node_that_shows_nothing_is_shared_too(tmp_path):
+    placements = placed(str(tmp_path), range(4), 2)
+    assert binds(placements) == ["0-1", "2-3"]
+    assert placements[0].numa == []
+
+
+def test_ranks_on_one_gpu_share_its_cores(perlmutter):
+    placements = placed(perlmutter, range(128), 6)
+    assert binds(placements) == [
+        "48-55,112-119",
+        "32-39,96-103",
+        "16-31,80-95",
+        "0-15,64-79",
+        "56-63,120-127",
+        "40-47,104-111",
+    ]
+
+
+def test_a_rank_with_several_gpus_of_its_own_gets_the_cores_of_all(lumi):
+    placements = placed(lumi, JOB_CORES, 4, env=lambda rank: told(f"{2 * rank},{2 * rank + 1}"))
+    assert binds(placements) == ["49-55,57-63", "17-23,25-31", "1-7,9-15", "33-39,41-47"]
+
+
+def test_a_rank_whose_gpu_is_not_known_is_not_bound(dgx):
+    env = {"CUDA_VISIBLE_DEVICES": "MIG-1"}
+    for placement in placed(dgx, range(256), 4, env=env):
+        assert placement.bind is None
+        assert placement.cpus == set(range(256))
+        assert placement.threads == 32
+
+
+def test_a_rank_alone_is_not_bound(lumi):
+    (placement,) = placed(lumi, JOB_THREADS, 1)
+    assert (placement.bind, placement.cpus, placement.threads) == (None, JOB_THREADS, 56)
+    assert placement.numa == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "size", "job_cpus", "cpus_per_task", "threads"),
+    [
+        pytest.param(range(1, 8), 8, 56, None, 7, id="seven of 56"),
+        pytest.param(range(1, 8), 8, 112, 7, 7, id="a thread per core, Slurm counts both"),
+        pytest.param([*range(1, 8), *range(65, 72)], 8, 112, None, 7, id="both threads"),
+        pytest.param([*range(1, 8), *range(65, 72)], 8, 56, 7, 7, id="both threads, Slurm counts cores"),
+        pytest.param([*range(1, 8), *range(65, 72)], 8, 112, 14, 7, id="both threads, asked for"),
+        pytest.param([3], 8, 8, None, 1, id="one of eight"),
+        pytest.param([3], 8, 56, None, 1, id="one of seven each"),
+        pytest.param(range(32), 2, 64, None, 32, id="half of 64"),
+        pytest.param(range(32), 2, 64, 32, 32, id="half of 64, asked for"),
+    ],
+)
+def test_a_mask_of_ones_own_stays(lumi, allowed, size, job_cpus, cpus_per_task, threads):
+    for placement in placed(lumi, allowed, size, job_cpus=job_cpus, cpus_per_task=cpus_per_task):
+        assert placement.bind is None
+        assert placement.cpus == set(allowed)
+        assert placement.threads == threads
+        assert placement.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("allowed", "size", "job_cpus", "threads"),
+    [
+        pytest.param([*range(64), *range(128, 192)], 8, 256, 16, id="four ranks bound to each socket"),
+        pytest.param(range(128), 4, 64, 16, id="wider than the job, without cgroups"),
+        pytest.param(range(256), 4, 64, 8, id="wider than the job, both threads"),
+        pytest.param(range(256), 1, 64, 32, id="one rank, wider than the job"),
+        pytest.param(range(4), 4, 2, 1, id="wider than a job with fewer cores than ranks"),
+    ],
+)
+def test_a_mask_that_some_ranks_share_stays_and_its_cores_are_divided(dgx, allowed, size, job_cpus, threads):
+    for placement in placed(dgx, allowed, size, job_cpus=job_cpus):
+        assert placement.bind is None
+        assert placement.threads == threads
+        assert placement.warnings == []
+
+
+def test_all_cpus_that_there_are_belong_to_all_ranks(laptop):
+    """As in a cluster of several nodes on one machine, where Slurm is told of more CPUs than there are."""
+    assert binds(placed(laptop, range(8), 2, job_cpus=64)) == ["0-1,4-5", "2-3,6-7"]
+
+
+def test_without_slurm_all_cpus_are_the_jobs(laptop):
+    (first, second) = (place(laptop, set(range(8)), rank, 2, None, None, Devices()) for rank in range(2))
+    assert binds([first, second]) == ["0-1,4-5", "2-3,6-7"]
+    assert place(laptop, {0}, 0, 2, None, None, Devices()).bind is None
+
+
+def test_one_thread_per_core_is_everything_where_ranks_asked_for_less(laptop):
+    """Two ranks that share four cores, and two that have four each, differ in what they asked for."""
+    assert binds(placed(laptop, range(4), 2, job_cpus=8, cpus_per_task=2)) == ["0-1", "2-3"]
+    assert binds(placed(laptop, range(4), 2, job_cpus=8, cpus_per_task=4)) == [None, None]
+    assert binds(placed(laptop, range(4), 2, job_cpus=8)) == [None, None]
+
+
+def test_what_was_asked_for_is_never_exceeded(lumi):
+    assert [placement.threads for placement in placed(lumi, JOB_CORES, 8, cpus_per_task=4)] == [4] * 8
+
+
+@pytest.mark.parametrize("job_cpus", [1, 2])
+def test_ranks_crowded_on_one_core_are_told_the_remedy(lumi, job_cpus):
+    """torchrun under srun without -c, which OLCF found to be far slower ("PyTorch on Frontier")."""
+    placements = placed(lumi, [1, 65], 8, job_cpus=job_cpus)
+    assert binds(placements) == ["1,65"] * 8
+    for placement in placements:
+        assert placement.threads == 1
+        (warning,) = placement.warnings
+        assert warning.startswith("8 ranks share 1 core on this node, CPUs 1,65,")
+        assert "srun -c" in warning
+        assert "--cpu-bind=none" in warning
+
+
+def test_more_ranks_than_cores_take_turns(laptop):
+    placements = placed(laptop, range(4), 6)
+    assert binds(placements) == ["0", "1", "2", "3", "0", "1"]
+    assert "6 ranks share 4 cores" in placements[0].warnings[0]
+
+
+def test_a_crowded_socket_is_told_too(dgx):
+    (placement, *_) = placed(dgx, range(2), 8, job_cpus=6)
+    assert placement.bind is None
+    assert "3 ranks share 2 cores" in placement.warnings[0]
+    assert placement.threads == 1
+
+
+def disjoint(sets):
+    """Whether no CPU is in two of the sets."""
+    return sum(map(len, sets)) == len(set().union(*sets))
+
+
+def random_node(choose, directory):
+    """A small node of any shape; returns its root, its CPUs by core, and its number of GPUs."""
+    threads, numa_nodes, size = choose.choice([1, 2, 4]), choose.choice([1, 2, 4]), choose.randint(1, 6)
+    cores = numa_nodes * size
+    vendor = choose.choice(["amd", "nvidia"])
+    gpus = {f"0000:{bus:02x}:00.0": choose.randrange(numa_nodes) for bus in range(choose.randint(0, 6))}
+    root = node_trees.node(directory, cores=cores, threads=threads, numa_nodes=numa_nodes, vendor=vendor, gpus=gpus)
+    return root, [{core + cores * thread for thread in range(threads)} for core in range(cores)], len(gpus)
+
+
+def test_shares_are_disjoint_complete_and_fair_on_nodes_of_any_shape(tmp_path):
+    choose_at = random.Random(20250827)  # noqa: S311  (a repeatable test, no secret)
+    crowded = by_gpu = 0
+    for number in range(40):
+        root, cores, gpus = random_node(choose_at, tmp_path / str(number))
+        for _ in range(10):
+            allowed = set().union(*choose_at.sample(cores, choose_at.randint(1, len(cores))))
+            if choose_at.random() < 0.3:  # not all threads of a core
+                allowed = set(choose_at.sample(sorted(allowed), choose_at.randint(1, len(allowed))))
+            kept = sum(bool(core & allowed) for core in cores)
+            size = choose_at.randint(2, 12)
+            for use_gpus in (False, True):
+                placements = placed(root, allowed, size, gpus=use_gpus)
+                shares = [placement.bind for placement in placements]
+                assert all(share and share <= allowed for share in shares)
+                for share in shares:
+                    assert all(core & allowed <= share or not core & share for core in cores)
+                if any(placement.warnings for placement in placements):
+                    crowded += 1
+                    continue
+                assert disjoint(shares)
+                sizes = [sum(bool(core & share) for core in cores) for share in shares]
+                assert sizes == [placement.threads for placement in placements]
+                if not use_gpus or size >= gpus:
+                    assert set().union(*shares) == allowed
+                if not use_gpus:
+                    assert kept // size == min(sizes)
+                    assert max(sizes) - min(sizes) <= 1
+                by_gpu += use_gpus
+    assert crowded > 100
+    assert by_gpu > 50
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed", "size", "most"),
+    [
+        # 12 nodes of the driver, 8 GPUs, 4 NUMA nodes, smt/active, a thread list per core of one NUMA node
+        pytest.param("lumi", JOB_THREADS, 8, 12 + 8 + 4 + 1 + 15, id="LUMI-G"),
+        pytest.param("perlmutter", range(128), 4, 4 + 4 + 1 + 17, id="Perlmutter"),
+        # 8 GPUs, 8 NUMA nodes, 4 tables of distances, the cores of two NUMA nodes
+        pytest.param("dgx", range(256), 8, 8 + 8 + 4 + 1 + 33, id="DGX A100"),
+        pytest.param("lumi", range(1, 8), 8, 12 + 1 + 1 + 7, id="a mask of one's own"),
+        pytest.param("virtual_machine", range(8), 2, 1 + 1 + 1, id="no hardware threads"),
+    ],
+)
+def test_few_files_are_read(request, monkeypatch, name, allowed, size, most):
+    root = request.getfixturevalue(name)
+    paths = []
+    read = topology.read
+    monkeypatch.setattr(topology, "read", lambda path: paths.append(path) or read(path))
+    job_cpus = 56 if name == "lumi" and len(allowed) == 7 else len(allowed)
+    place(root, set(allowed), size - 1, size, job_cpus, None, choose({}, root, size - 1, size))
+    assert len(paths) <= most

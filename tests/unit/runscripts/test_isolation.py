@@ -1,0 +1,78 @@
+"""Other installations of packages stay out, the user's own code stays in."""
+
+import pytest
+from pytorch_launch import isolation
+from pytorch_launch.isolation import isolate
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """Make a directory that holds empty files of the given names."""
+
+    def make(name, *files):
+        path = tmp_path / name
+        path.mkdir(parents=True)
+        for file in files:
+            (path / file).touch()
+        return str(path)
+
+    return make
+
+
+def test_a_directory_with_another_torch_is_left_out_and_said(directory, tmp_path):
+    own = directory("src", "model.py")
+    poison = directory("other", "torch.py")
+    package = str(tmp_path / "packages")
+    (tmp_path / "packages" / "torch").mkdir(parents=True)
+    changes, warnings = isolate({"PYTHONPATH": f"{poison}:{own}:{package}"})
+    assert changes == {"PYTHONPATH": own}
+    assert len(warnings) == 1
+    assert f"PYTHONPATH: {poison}, {package} belongs to another Python" in warnings[0]
+    assert "PYTORCH_LAUNCH_KEEP_PATHS=1" in warnings[0]
+
+
+@pytest.mark.parametrize("name", ["lib/python3.9/site-packages", "lib/python3/dist-packages"])
+def test_packages_of_another_python_are_left_out_even_without_torch(directory, name):
+    changes, _ = isolate({"PYTHONPATH": directory(name, "numpy.py") + "/"})
+    assert changes == {"PYTHONPATH": None}
+
+
+def test_the_users_own_code_is_passed_in(directory):
+    own = directory("src", "model.py")
+    assert isolate({"PYTHONPATH": f"{own}:/not/there:", "LD_LIBRARY_PATH": own}) == ({}, [])
+    assert isolate({}) == ({}, [])
+
+
+@pytest.mark.parametrize("library", ["libtorch.so", "libtorch_cpu.so", "libc10.so"])
+def test_libraries_of_another_torch_are_left_out_and_others_stay(directory, library):
+    fabric = directory("fabric", "libfabric.so")
+    changes, warnings = isolate({"LD_LIBRARY_PATH": f"{directory('other', library)}:{fabric}"})
+    assert changes == {"LD_LIBRARY_PATH": fabric}
+    assert len(warnings) == 1
+
+
+def test_pythonhome_is_left_out():
+    changes, warnings = isolate({"PYTHONHOME": "/usr"})
+    assert changes == {"PYTHONHOME": None}
+    assert len(warnings) == 1
+
+
+def test_what_the_user_insists_on_is_kept(directory):
+    env = {"PYTHONPATH": directory("other", "torch.py"), "PYTHONHOME": "/usr", "PYTORCH_LAUNCH_KEEP_PATHS": "1"}
+    assert isolate(env) == ({}, [])
+    assert isolate({**env, "PYTORCH_LAUNCH_KEEP_PATHS": "0"})[0] == {"PYTHONPATH": None, "PYTHONHOME": None}
+
+
+def test_in_a_container_what_the_image_brings_is_its_own(directory, monkeypatch):
+    """On the image's own file system, unlike what is bound into it from the host."""
+    brought = directory("site-packages", "torch.py")
+    device = isolation.os.stat(brought).st_dev
+
+    class Root:
+        st_dev = device
+
+    real = isolation.os.stat
+    monkeypatch.setattr(isolation.os, "stat", lambda path: Root if path == "/" else real(path))
+    assert isolate({"PYTHONPATH": brought, "APPTAINER_CONTAINER": "/image.sif"}) == ({}, [])
+    Root.st_dev = device + 1
+    assert isolate({"PYTHONPATH": brought, "APPTAINER_CONTAINER": "/image.sif"})[0] == {"PYTHONPATH": None}

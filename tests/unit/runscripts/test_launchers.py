@@ -1,0 +1,146 @@
+"""The worlds of mpirun, mpiexec and aprun, by the variables that each sets."""
+
+import pytest
+from pytorch_launch.launchers import discover
+from pytorch_launch.world import WorldError
+
+#: Rank 3 of four on two nodes, as seen with Open MPI 4.1.4 (Debian 12, in job 7 of a testbed). The remote
+#: daemon is a step of its own, and its ranks inherit that step.
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "OMPI_COMM_WORLD_NODE_RANK": "1",
+    "PMIX_NAMESPACE": "1997275137",
+    "SLURM_JOB_ID": "7",
+    "SLURM_JOB_NODELIST": "nid[001001-001002]",
+    "SLURMD_NODENAME": "nid001002",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NODELIST": "nid001002",
+    "SLURM_STEP_NUM_TASKS": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "1",
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "0",
+    "SLURM_CPUS_ON_NODE": "8",
+}
+#: The same with MPICH 4.0.2's mpiexec.hydra; the node's name is that of the first node.
+HYDRA = {
+    "PMI_RANK": "3",
+    "PMI_SIZE": "4",
+    "MPI_LOCALRANKID": "1",
+    "MPI_LOCALNRANKS": "2",
+    "SLURM_JOB_ID": "7",
+    "SLURM_JOB_NODELIST": "nid[001001-001002]",
+    "SLURMD_NODENAME": "nid001001",
+    "SLURM_STEP_ID": "1",
+    "SLURM_STEP_NODELIST": "nid[001001-001002]",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "1",
+}
+#: PALS with Cray's PMI, in a job of PBS; by its documentation.
+PALS = {
+    "PALS_RANKID": "3",
+    "PALS_LOCAL_RANKID": "1",
+    "PALS_LOCAL_SIZE": "2",
+    "PALS_NODEID": "1",
+    "PALS_APID": "6cd8dc5d-3d5a-4b5e-9d6c-0d1d1b2f1f7a",
+    "PMI_RANK": "3",
+    "PMI_SIZE": "4",
+    "PMI_LOCAL_RANK": "1",
+    "PMI_LOCAL_SIZE": "2",
+    "PBS_JOBID": "7.pbs",
+}
+PMI = {name: value for name, value in PALS.items() if not name.startswith("PALS")}
+
+RANK_3_OF_4 = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
+
+
+@pytest.fixture
+def nodefile(tmp_path):
+    """PBS's list of hosts, one line for each slot."""
+    file = tmp_path / "nodefile"
+    file.write_text("nid001001\nnid001001\nnid001002\nnid001002\n")
+    return str(file)
+
+
+@pytest.mark.parametrize(("env", "source"), [(OPEN_MPI, "Open MPI"), (HYDRA, "MPICH")])
+def test_a_rank_of_mpirun_in_a_slurm_job_knows_its_world(env, source):
+    world = discover(env, "nid001002")
+    assert world.variables() == RANK_3_OF_4
+    assert (world.first_host, world.node, world.job, world.source) == ("nid001001", "nid001002", 7, source)
+    assert world.step is None
+
+
+@pytest.mark.parametrize(("env", "source"), [(PALS, "PALS"), (PMI, "PMI")])
+def test_a_rank_in_a_pbs_job_knows_its_world(env, source, nodefile):
+    world = discover({**env, "PBS_NODEFILE": nodefile}, "nid001002.site.org")
+    assert world.variables() == RANK_3_OF_4
+    assert (world.first_host, world.source) == ("nid001001", source)
+
+
+def test_srun_with_pmi_is_still_srun(step):
+    step.update(PMI_RANK="3", PMI_SIZE="4", PMI_LOCAL_RANK="1", PMI_LOCAL_SIZE="2")
+    assert discover(step, "vm").source == "Slurm step 7.0"
+
+
+def test_a_host_outside_the_allocations_names_is_counted_by_blocks_of_ranks():
+    assert discover(OPEN_MPI, "another-name").node_rank == 1
+
+
+@pytest.mark.parametrize("env", [OPEN_MPI, HYDRA])
+def test_ranks_of_one_node_need_no_name_of_it(env):
+    names = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+    world = discover({**env, **dict.fromkeys(names, "4")}, "laptop")
+    assert (world.first_host, world.local_size, world.node_rank) == ("127.0.0.1", 4, 0)
+
+
+def test_all_ranks_of_a_launch_share_its_number_and_another_launch_has_another():
+    numbers = [
+        discover({**OPEN_MPI, "OMPI_COMM_WORLD_RANK": rank, "PMIX_NAMESPACE": namespace}, "nid001002").launch
+        for rank, namespace in [("2", "1997275137"), ("3", "1997275137"), ("3", "1997275138")]
+    ]
+    assert numbers[0] == numbers[1] != numbers[2]
+
+
+def test_without_a_job_mpich_gives_its_ranks_no_number():
+    assert discover({name: value for name, value in HYDRA.items() if "SLURM" not in name}, "a").launch is None
+
+
+def test_without_crays_pmi_the_size_of_the_world_must_be_exported(nodefile):
+    env = {name: value for name, value in PALS.items() if not name.startswith("PMI")}
+    env["PBS_NODEFILE"] = nodefile
+    with pytest.raises(WorldError, match="PALS_RANKID is set, but PMI_SIZE.*WORLD_SIZE"):
+        discover(env, "nid001002")
+    assert discover({**env, "WORLD_SIZE": "4"}, "nid001002").variables() == RANK_3_OF_4
+
+
+@pytest.mark.parametrize(
+    ("env", "changes", "first", "second"),
+    [
+        (OPEN_MPI, {"OMPI_COMM_WORLD_RANK": "4"}, "OMPI_COMM_WORLD_RANK=4", "OMPI_COMM_WORLD_SIZE=4"),
+        (OPEN_MPI, {"OMPI_COMM_WORLD_LOCAL_RANK": "2"}, "LOCAL_RANK=2", "LOCAL_SIZE=2"),
+        (OPEN_MPI, {"OMPI_COMM_WORLD_LOCAL_SIZE": "5"}, "LOCAL_SIZE=5", "WORLD_SIZE=4"),
+        (OPEN_MPI, {"WORLD_SIZE": "8"}, "WORLD_SIZE=8", "OMPI_COMM_WORLD_SIZE=4"),
+        (OPEN_MPI, {"GROUP_RANK": "0"}, "GROUP_RANK=0", "Open MPI"),
+        (HYDRA, {"PMI_RANK": "9"}, "PMI_RANK=9", "PMI_SIZE=4"),
+        (HYDRA, {"RANK": "1"}, "RANK=1", "PMI_RANK=3"),
+        (PALS, {"PALS_LOCAL_RANKID": "2"}, "PALS_LOCAL_RANKID=2", "PALS_LOCAL_SIZE=2"),
+    ],
+)
+def test_variables_that_contradict_each_other_are_named(env, changes, first, second):
+    with pytest.raises(WorldError) as raised:
+        discover({**env, **changes}, "nid001002")
+    assert first in str(raised.value)
+    assert second in str(raised.value)
+
+
+def test_a_list_of_hosts_that_cannot_be_read_is_an_error(tmp_path):
+    with pytest.raises(WorldError, match="PBS_NODEFILE=.*No such file"):
+        discover({**PALS, "PBS_NODEFILE": str(tmp_path / "absent")}, "nid001002")
+    with pytest.raises(WorldError, match="SLURM_JOB_NODELIST: .*never closed"):
+        discover({**OPEN_MPI, "SLURM_JOB_NODELIST": "nid[001001-"}, "nid001002")
