@@ -1,7 +1,7 @@
 """What is compared with what; `run` measures every entry of `COMPARISONS` in turn.
 
 Each `prepare` function takes a Session and returns the two sides, A and B: functions without arguments that
-do one thing once and return the seconds it took.
+do one thing once and return what it took: seconds, or whatever the unit of its entry is.
 """
 
 import os
@@ -10,15 +10,23 @@ import time
 from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
-from testbed.layout import TestbedError
+from testbed.layout import NODES, TestbedError
 from testbed.recipes import CONTAINER, VENV, module
+
+from benchmarks.instructions import instructions_of
+from benchmarks.steps import step_variables
 
 HERE = Path(__file__).resolve().parent
 TREE = HERE.parent
 LOCK = TREE / "easyconfigs" / "p" / "PyTorch" / "PyTorch-2.13.0-cpu.txt"
 
-RANKS = 4
-SRUN = ("srun", "-N2", "--ntasks-per-node=2")
+#: More ranks than the testbed's nodes have cores between them, as they are one machine.
+FOUR_RANKS = ("srun", "-N2", "--ntasks-per-node=2")
+#: A core for each rank: with fewer CPUs per task Slurm would bind both to the first core of their nodes, which
+#: is the same one.
+TWO_RANKS = ("srun", "-N2", "--ntasks-per-node=1", "--cpus-per-task=2")
+#: The node that `exec-only` takes for the master.
+ONE_NODE = ("srun", "-N1", f"--nodelist={NODES[0]}")
 #: Loads in a row that make one measurement: a single one is as short as the noise.
 LOADS = 20
 
@@ -36,6 +44,8 @@ class Comparison(NamedTuple):
     `estimate`   seconds that one pair takes on two cores
     `target`     the ratio that this tree promises to stay below, if it does
     `anchor`     what others reach
+    `unit`       what A and B are measured in, one of `table.UNITS`
+    `packages`   which optional packages of the testbed it needs
     """
 
     name: str
@@ -48,38 +58,87 @@ class Comparison(NamedTuple):
     estimate: float
     target: Optional[float] = None
     anchor: str = ""
+    unit: str = "seconds"
+    packages: tuple = ()
 
 
 def launch_on_host(session):
-    """The launch script against plain assignments, both with the venv's Python."""
+    """The launch script against plain assignments, both with the venv's Python, two ranks on a core."""
+    return launch(session, FOUR_RANKS, ranks=4)
+
+
+def launch_on_cores(session):
+    """The same with one rank on a core."""
+    return launch(session, TWO_RANKS, ranks=2)
+
+
+def launch(session, srun, ranks):
+    """The launch script against plain assignments behind `srun`, both with the venv's Python."""
     env = session.environment(f"module load {module(VENV)}")
     return (
-        lambda: until_python(session, env, [*SRUN, "conda-python-distributed"]),
-        lambda: until_python(session, env, [*SRUN, HERE / "exec-only"]),
+        lambda: until_python(session, env, [*srun, "conda-python-distributed"], ranks),
+        lambda: until_python(session, env, [*srun, HERE / "exec-only"], ranks),
     )
 
 
 def launch_in_image(session):
     """The launch script against plain assignments, both with the image's Python."""
     env = session.environment(f"module load {module(CONTAINER)}")
-    inside = [*SRUN, "singularity", "exec", "--bind", f"{HERE}/exec-only:/exec-only", env["SIF"]]
+    inside = [*FOUR_RANKS, "singularity", "exec", "--bind", f"{HERE}/exec-only:/exec-only", env["SIF"]]
     return (
-        lambda: until_python(session, env, [*inside, "conda-python-distributed"]),
-        lambda: until_python(session, env, [*inside, "/exec-only"]),
+        lambda: until_python(session, env, [*inside, "conda-python-distributed"], 4),
+        lambda: until_python(session, env, [*inside, "/exec-only"], 4),
     )
 
 
-def until_python(session, env, launch):
-    """Seconds from the start of `launch` to the first line of Python in its last rank.
+def until_python(session, env, launch, ranks):
+    """Seconds from the start of `launch` to the first line of Python in the last of its `ranks`.
 
     Clocks of several nodes would have to agree; here they are one clock.
     """
     start = time.time()
     output = session.run([*launch, "-c", "import time; print(time.time())"], env)
     lines = output.split()
-    if len(lines) != RANKS:
-        raise TestbedError(f"`{launch[-1]}` started {len(lines)} ranks of {RANKS}.")
+    if len(lines) != ranks:
+        raise TestbedError(f"`{launch[-1]}` started {len(lines)} ranks of {ranks}.")
     return max(map(float, lines)) - start
+
+
+def launch_instructions(session):
+    """What the launch script executes before Python starts, against a Python that does nothing."""
+    nodes = NODES[:2]
+    step = step_variables(node_list=",".join(nodes), nodes=nodes, tasks_per_node=2, rank=0)
+    env = {**session.environment(f"module load {module(VENV)}"), **step, "TMPDIR": str(session.scratch)}
+
+    def bare():
+        return instructions_of(session, env, ["python", "-c", "pass"])
+
+    return lambda: instructions_of(session, env, ["conda-python-distributed", "-c", "pass"]) - bare(), bare
+
+
+def cpu_of_the_script(session):
+    """All that two ranks with the launch script use of the CPUs, against plain assignments."""
+    return cpu(session, [*ONE_NODE, "-n2"], ["conda-python-distributed"])
+
+
+def cpu_of_torchrun(session):
+    """The same with torchrun in place of srun and the launch script."""
+    return cpu(session, [*ONE_NODE, "-n1", "--cpus-per-task=2"], ["torchrun", "--standalone", "--nproc-per-node=2"])
+
+
+def cpu(session, srun, launch):
+    """Two ranks started by `srun` and `launch`, against two with plain assignments."""
+    env = session.environment(f"module load {module(VENV)}")
+    return (
+        lambda: cpu_seconds(session, env, srun, launch),
+        lambda: cpu_seconds(session, env, [*ONE_NODE, "-n2"], [HERE / "exec-only"]),
+    )
+
+
+def cpu_seconds(session, env, srun, launch):
+    """CPU seconds, in user mode and in the kernel, of the tasks of `srun` from start to end."""
+    output = session.run([*srun, HERE / "cpu_seconds.py", *launch, HERE / "all_reduce.py"], env)
+    return sum(float(line.split(":")[1]) for line in output.splitlines() if line.startswith("CPU seconds:"))
 
 
 def import_torch(session):
@@ -167,9 +226,20 @@ COMPARISONS = (
         anchor="LUMI's own script: 28 (4.2 s against 0.15 s)",
     ),
     Comparison(
+        name="launch-core",
+        what="launch 2 ranks on 2 nodes, a core for each, venv module",
+        sides="as `launch-host`, with `srun -N2 --ntasks-per-node=1 --cpus-per-task=2`, so that no ranks share a core",
+        recipes=(VENV,),
+        container=False,
+        prepare=launch_on_cores,
+        pairs=21,
+        estimate=0.3,
+        target=1.2,
+    ),
+    Comparison(
         name="launch-image",
         what="launch 4 ranks on 2 nodes, inside the image",
-        sides="the same two behind `singularity exec $SIF`",
+        sides="the two sides of `launch-host` behind `singularity exec $SIF`",
         recipes=(CONTAINER,),
         container=True,
         prepare=launch_in_image,
@@ -177,6 +247,43 @@ COMPARISONS = (
         estimate=1,
         target=1.2,
         anchor="LUMI's own script: 28 (4.2 s against 0.15 s)",
+    ),
+    Comparison(
+        name="instructions",
+        what="instructions of the launch script, against those of one `python -c pass`",
+        sides="bash and the bare Python before yours: `conda-python-distributed -c pass` less `python -c pass`, with "
+        "a step's variables but without srun, against `python -c pass` of the venv; counted by valgrind",
+        recipes=(VENV,),
+        container=False,
+        prepare=launch_instructions,
+        pairs=2,
+        estimate=8,
+        target=1.0,
+        unit="instructions",
+        packages=("valgrind",),
+    ),
+    Comparison(
+        name="cpu",
+        what="CPU time of a 2-rank job with one all-reduce, against plain assignments",
+        sides="CPU seconds of both tasks of `srun -N1 -n2 conda-python-distributed benchmarks/all_reduce.py` (`import "
+        "torch`, gloo, one all-reduce), against the same with `benchmarks/exec-only`",
+        recipes=(VENV,),
+        container=False,
+        prepare=cpu_of_the_script,
+        pairs=7,
+        estimate=6,
+        target=1.05,
+    ),
+    Comparison(
+        name="cpu-torchrun",
+        what="CPU time of the same job under torchrun, against plain assignments",
+        sides="CPU seconds of `torchrun --standalone --nproc-per-node=2` as the one task of srun, its workers "
+        "included, against B of `cpu`",
+        recipes=(VENV,),
+        container=False,
+        prepare=cpu_of_torchrun,
+        pairs=7,
+        estimate=9,
     ),
     Comparison(
         name="import",

@@ -1,7 +1,8 @@
-"""Measures two things in turn and reduces their seconds to a ratio; called by `run`.
+"""Measures two things in turn and reduces what they took to a ratio; called by `run`.
 
 A machine that slows down for a minute slows both sides of a pair, and a median forgets the pair in
-which only one side was disturbed. So the ratio holds where the seconds do not.
+which only one side was disturbed. So the ratio holds where the seconds do not. What the two are measured in
+is all the same here.
 """
 
 from statistics import median
@@ -11,7 +12,7 @@ from typing import NamedTuple
 class Ratio(NamedTuple):
     """What a number of pairs say.
 
-    `a`, `b`       medians of the two sides, in seconds
+    `a`, `b`       medians of the two sides, in their unit
     `low`, `high`  smallest and largest ratio of a single pair
     `pairs`        number of pairs behind them
     """
@@ -31,8 +32,8 @@ class Ratio(NamedTuple):
 def alternate(measure_a, measure_b, pairs, report):
     """Measure A B A B ...: one pair that only warms up and is discarded, then `pairs` more.
 
-    The measures return seconds. `report` is called after each pair with its number, 0 for the
-    warm-up, and the two times. Returns the list of pairs of seconds.
+    The measures return numbers. `report` is called after each pair with its number, 0 for the
+    warm-up, and the two results. Returns the list of pairs of results.
     """
     measured = []
     for number in range(pairs + 1):
@@ -43,7 +44,7 @@ def alternate(measure_a, measure_b, pairs, report):
 
 
 def summarize(measured):
-    """The Ratio of a list of pairs of seconds, at least one."""
+    """The Ratio of a list of pairs of results, at least one."""
     single = [a / b for a, b in measured]
     return Ratio(
         a=median(a for a, _ in measured),

@@ -2,9 +2,16 @@
 
 HEADER = "| A against B | A | B | A / B | single pairs | target | anchor |\n|---|---:|---:|---:|---:|---:|---|"
 LEGEND = (
-    "Medians of seconds, measured in turn, A B A B ..., after one pair that is not counted; "
+    "Medians, measured in turn, A B A B ..., after one pair that is not counted; "
     "A / B is the ratio of the medians, `single pairs` its smallest and largest value in one pair."
 )
+SCALE_HEADER = "| nodes | node list | rank | instructions | time |\n|---:|---|---:|---:|---:|"
+SCALE_LEGEND = (
+    "`conda-python-distributed --dry-run` from start to end as one rank of a step with {gpus} tasks on every node, by "
+    "the step's variables alone; instructions counted by valgrind, times are medians of {repetitions}, in turn."
+)
+#: A node list is shown to about this length.
+SHOWN = 28
 
 
 def markdown(results, *, machine, left_out=()):
@@ -19,11 +26,31 @@ def markdown(results, *, machine, left_out=()):
     return "\n".join(lines) + "\n"
 
 
+def scale_markdown(costs, *, gpus, repetitions, machine):
+    """The table of `costs`, a list of scale.Cost, with what it takes to read it."""
+    legend = SCALE_LEGEND.format(gpus=gpus, repetitions=repetitions)
+    return "\n".join([SCALE_HEADER, *map(_scale_row, costs), "", legend, f"Machine: {machine}."]) + "\n"
+
+
+def quantity(value, unit):
+    """A value as text with its unit, one of `UNITS`."""
+    return UNITS[unit](value)
+
+
+def instructions(value):
+    """Instructions as text, in millions."""
+    return f"{value / 1e6:.1f} million"
+
+
 def seconds(value):
     """Seconds as text, to three digits or whole milliseconds."""
     if round(value, 3) < 1:
         return f"{value * 1000:.0f} ms"
     return f"{value:.{max(0, 3 - len(str(int(value))))}f} s"
+
+
+#: What can be measured, and how it is written.
+UNITS = {"seconds": seconds, "instructions": instructions}
 
 
 def _row(comparison, ratio):
@@ -32,8 +59,8 @@ def _row(comparison, ratio):
         target += ", missed"
     cells = (
         comparison.what,
-        seconds(ratio.a),
-        seconds(ratio.b),
+        quantity(ratio.a, comparison.unit),
+        quantity(ratio.b, comparison.unit),
         f"**{ratio.value:.2f}**",
         f"{ratio.low:.2f} to {ratio.high:.2f}",
         target,
@@ -44,3 +71,10 @@ def _row(comparison, ratio):
 
 def _sides(comparison, ratio):
     return f"- `{comparison.name}`, {ratio.pairs} pairs: {comparison.sides}"
+
+
+def _scale_row(cost):
+    text = cost.world.node_list
+    shown = f"`{text}`" if len(text) <= SHOWN else f"`{text[:SHOWN]}...`, {len(text)} characters"
+    cells = (len(cost.world.nodes), shown, cost.rank, instructions(cost.instructions), seconds(cost.seconds))
+    return f"| {' | '.join(map(str, cells))} |"

@@ -4,7 +4,8 @@ import pytest
 
 from benchmarks.measurements import COMPARISONS
 from benchmarks.pairs import Ratio
-from benchmarks.table import markdown, seconds
+from benchmarks.scale import Cost, World
+from benchmarks.table import markdown, quantity, scale_markdown, seconds
 
 COMPARISON = COMPARISONS[0]._replace(
     name="tea", what="tea against water", sides="a cup", target=1.2, anchor="coffee: 3"
@@ -65,3 +66,37 @@ def test_every_row_has_as_many_cells_as_the_header():
 )
 def test_seconds_have_three_digits(value, text):
     assert seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"), [(1.404, "seconds", "1.40 s"), (39262131, "instructions", "39.3 million")]
+)
+def test_a_quantity_has_its_unit(value, unit, text):
+    assert quantity(value, unit) == text
+
+
+def test_both_sides_of_a_row_are_in_the_unit_of_the_comparison():
+    ratio = Ratio(a=3e6, b=2e6, low=1.5, high=1.5, pairs=2)
+    row = rows(markdown([(COMPARISON._replace(unit="instructions"), ratio)], machine="a laptop"))[-1]
+    assert row[1:4] == ["3.0 million", "2.0 million", "**1.50**"]
+
+
+def test_a_row_of_the_scale_table_has_the_world_the_rank_and_its_cost():
+    costs = [
+        Cost(World("nid[1-2]", ["nid1", "nid2"]), rank=15, instructions=21_340_000, seconds=0.0123),
+        Cost(World("nid[" + 500 * "1,2," + "3]", ["nid1"]), rank=0, instructions=1, seconds=1),
+    ]
+    text = scale_markdown(costs, gpus=8, repetitions=11, machine="a laptop")
+    header, _, short, long = rows(text)
+    assert dict(zip(header, short)) == {
+        "nodes": "2",
+        "node list": "`nid[1-2]`",
+        "rank": "15",
+        "instructions": "21.3 million",
+        "time": "12 ms",
+    }
+    assert long[1] == "`nid[1,2,1,2,1,2,1,2,1,2,1,2,...`, 2006 characters"
+    assert len(long) == len(header)
+    assert "8 tasks on every node" in text
+    assert "medians of 11" in text
+    assert "Machine: a laptop.\n" in text
