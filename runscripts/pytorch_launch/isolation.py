@@ -4,10 +4,9 @@ A container passes the host's PYTHONPATH on, a venv takes all there is, and a di
 Python's own: a module loaded for another purpose may decide which torch, or which numpy, is imported.
 """
 
-# Importing pathlib takes longer than all that this package does.
-# ruff: noqa: PTH110, PTH116
+import posix
 
-import os
+from pytorch_launch.system import exists
 
 KEEP = "PYTORCH_LAUNCH_KEEP_PATHS"
 
@@ -32,7 +31,7 @@ def isolate(env):
     if env.get("PYTHONHOME"):
         changes["PYTHONHOME"] = None
         warnings.append(_warning("PYTHONHOME", [env["PYTHONHOME"]]))
-    image = os.stat("/").st_dev if any(env.get(name) for name in CONTAINERS) else None
+    image = posix.stat("/").st_dev if any(env.get(name) for name in CONTAINERS) else None
     for name, marks in TORCH.items():
         if not env.get(name):
             continue
@@ -47,10 +46,10 @@ def isolate(env):
 def _is_foreign(entry, marks, image):
     """Whether a directory belongs to another Python or torch; `image` is the image's device number."""
     installed = "torch" in marks and entry.rstrip("/").rpartition("/")[2] in INSTALLED
-    if not installed and not any(os.path.exists(f"{entry}/{mark}") for mark in marks):
+    if not installed and not any(exists(f"{entry}/{mark}") for mark in marks):
         return False
     try:
-        return image is None or os.stat(entry).st_dev != image
+        return image is None or posix.stat(entry).st_dev != image
     except OSError:  # not there at all, so nobody's
         return False
 

@@ -1,13 +1,11 @@
 """The edge: reads the environment and the arguments, becomes Python; called by `__main__`."""
 
-# Importing pathlib takes longer than all that this package does.
-# ruff: noqa: PTH109, PTH110, PTH123
-
 import _signal  # built in, where `signal` would import `enum`
-import os
+import posix
 
 from pytorch_launch import LaunchError
 from pytorch_launch.isolation import isolate
+from pytorch_launch.system import become, environment, exists, write
 
 STDOUT, STDERR = 1, 2
 
@@ -26,7 +24,7 @@ def main(arguments):
 
         return tell(USAGE[program])
     try:
-        return COMMANDS[program](program, arguments, dict(os.environ))
+        return COMMANDS[program](program, arguments, environment())
     except LaunchError as error:
         complain(program, error)
         return error.status
@@ -48,7 +46,7 @@ def distributed(program, arguments, env):
     options, arguments = own_options(arguments, ("--dry-run", "--virtual-local-rank"))
     rank = Rank(env, virtual="--virtual-local-rank" in options)
     script = script_path(arguments)
-    if script is not None and not os.path.exists(script):
+    if script is not None and not exists(script):
         if rank.speaks_for_node:
             complain(program, _missing(script))
         return LaunchError.status
@@ -122,11 +120,11 @@ def own_options(arguments, names):
 
 def changed(env, changes):
     """The environment `env` after `changes`, name to value or None for a variable to be taken away."""
-    environment = {**env, **changes}
+    variables = {**env, **changes}
     for name, value in changes.items():
         if value is None:
-            environment.pop(name)
-    return environment
+            del variables[name]
+    return variables
 
 
 def report(program, rank):
@@ -143,7 +141,7 @@ def report(program, rank):
         show_devices(rank.devices.vendor)
 
 
-def become_python(arguments, environment):
+def become_python(arguments, variables):
     """Replace this process by `python`, or by `python3` where only that exists."""
     # This interpreter ignores these two. Python would not mind to inherit that, but a `python`
     # that is a wrapper in shell would.
@@ -151,8 +149,8 @@ def become_python(arguments, environment):
         _signal.signal(signal, _signal.SIG_DFL)
     for python in ("python", "python3"):
         try:
-            os.execvpe(python, [python, *arguments], environment)
-        except (FileNotFoundError, NotADirectoryError):
+            become(python, arguments, variables)
+        except FileNotFoundError:
             continue
         except OSError as error:
             raise PythonError(f"{python} cannot be started: {error.strerror}") from error
@@ -160,8 +158,8 @@ def become_python(arguments, environment):
 
 
 def tell(text, stream=STDOUT):
-    """Write `text` at once, so that lines of several ranks stay whole; return success."""
-    os.write(stream, os.fsencode(text))
+    """Write `text` and return success, the exit status."""
+    write(stream, text)
     return 0
 
 
@@ -172,6 +170,6 @@ def complain(program, message):
 
 def _missing(script):
     return (
-        f"no file {script} in {os.getcwd()}: correct the path, or, in a container, make its "
+        f"no file {script} in {posix.getcwd()}: correct the path, or, in a container, make its "
         "directory visible there with SINGULARITY_BIND"
     )

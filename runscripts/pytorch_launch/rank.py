@@ -7,7 +7,7 @@ in there, namely this host's name, this process's CPUs, user and launcher.
 # Importing pathlib takes longer than all that this package does.
 # ruff: noqa: PTH123
 
-import os
+import posix
 
 from pytorch_launch import caches, cores, devices
 from pytorch_launch.environment import variables
@@ -35,10 +35,10 @@ class Rank:
     def __init__(self, env, *, virtual=False):
         self.env = env
         self.virtual = virtual
-        self.world = discover(env, os.uname().nodename)
+        self.world = discover(env, posix.uname().nodename)
         self.speaks_for_node = self.world.local_rank == 0
         self.devices = devices.choose(env, "", self.world.local_rank, self.world.local_size)
-        self.cpus = os.sched_getaffinity(0)
+        self.cpus = posix.sched_getaffinity(0)
         self.placement = self.caches = None
         self.changes, self.warnings = {}, []
 
@@ -62,7 +62,7 @@ class Rank:
             decided["LOCAL_RANK"] = "0"
             decided.update(self.devices.narrowed())
         key = f"{'local' if world.job is None else world.job}-{world.node}"
-        self.caches, places, of_caches = caches.place(self.env, os.geteuid(), key, create=create)
+        self.caches, places, of_caches = caches.place(self.env, posix.geteuid(), key, create=create)
         isolated, of_isolation = isolate(self.env)
         decided.update(places)
         decided.update(isolated)
@@ -79,7 +79,7 @@ class Rank:
         if self.placement.bind is None:
             return
         try:
-            os.sched_setaffinity(0, self.placement.bind)
+            posix.sched_setaffinity(0, self.placement.bind)
         except OSError as error:
             cpus = cpu_list(self.placement.bind)
             self.warnings.append(f"cannot bind to CPUs {cpus}: {error.strerror}; goes on without")
@@ -91,9 +91,9 @@ class Rank:
         processes before this one; the parent of the session's leader is the launcher.
         """
         if self.world.size == 1:
-            return os.getpid()
+            return posix.getpid()
         try:
-            with open(f"/proc/{os.getsid(0)}/stat", "rb") as stat:
+            with open(f"/proc/{posix.getsid(0)}/stat", "rb") as stat:
                 return int(stat.read().rpartition(b")")[2].split()[1])
         except OSError:  # another process namespace
-            return os.getppid()
+            return posix.getppid()

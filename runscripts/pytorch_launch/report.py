@@ -3,8 +3,9 @@
 # Importing pathlib takes longer than all that this package does.
 # ruff: noqa: PTH123
 
-import os
+import posix
 
+from pytorch_launch.system import become, environment, write
 from pytorch_launch.topology import cpu_list
 
 # What a user may export to overrule a decision.
@@ -61,13 +62,13 @@ def show_devices(vendor):
     if vendor is None:
         return
     tool = DEVICE_TOOLS[vendor]
-    process = os.fork()
+    process = posix.fork()
     if process == 0:
         try:
-            os.dup2(2, 1)
-            os.execvp(tool, [tool])
+            posix.dup2(2, 1)
+            become(tool, [], environment())
         except OSError as error:
-            os.write(2, f"{tool}: {error.strerror}\n".encode())
+            write(2, f"{tool}: {error.strerror or 'not on PATH'}\n")
         finally:
-            os._exit(127)
-    os.waitpid(process, 0)
+            posix._exit(127)
+    posix.waitpid(process, 0)

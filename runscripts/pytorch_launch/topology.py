@@ -4,7 +4,7 @@
 a container hides it, a device cgroup forbids it, or the kernel is older than the file.
 """
 
-import os
+import posix
 
 NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
 AMD_NODES = "/sys/class/kfd/kfd/topology/nodes"
@@ -127,11 +127,11 @@ def read(path):
     """The text of a small file without the white space around it, None if it cannot be read."""
     try:
         # open() would cost several times as much as the reading itself
-        file = os.open(path, os.O_RDONLY)
+        file = posix.open(path, posix.O_RDONLY)
         try:
-            return os.read(file, 65536).decode().strip()
+            return posix.read(file, 65536).decode().strip()
         finally:
-            os.close(file)
+            posix.close(file)
     except OSError:
         return None
 
@@ -139,7 +139,7 @@ def read(path):
 def names(directory):
     """The names in a directory, none if it cannot be read."""
     try:
-        return os.listdir(directory)
+        return posix.listdir(directory)
     except OSError:
         return []
 

@@ -1,6 +1,7 @@
 """Caches go to directories that nobody else can prepare, read or write."""
 
 import os
+import posix
 import stat
 import subprocess
 import sys
@@ -204,7 +205,7 @@ def test_an_unusable_tmpdir_is_said_and_replaced(tmp_path, which):
 
 
 def test_a_tmpdir_without_write_permission_is_said_and_replaced(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, _mode: str(path) != str(tmp_path / "locked"))
+    monkeypatch.setattr(posix, "access", lambda path, _mode: str(path) != str(tmp_path / "locked"))
     for name in ("locked", "default"):
         (tmp_path / name).mkdir()
     env = {"TMPDIR": str(tmp_path / "locked")}

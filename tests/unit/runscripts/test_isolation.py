@@ -66,13 +66,13 @@ def test_what_the_user_insists_on_is_kept(directory):
 def test_in_a_container_what_the_image_brings_is_its_own(directory, monkeypatch):
     """On the image's own file system, unlike what is bound into it from the host."""
     brought = directory("site-packages", "torch.py")
-    device = isolation.os.stat(brought).st_dev
+    device = isolation.posix.stat(brought).st_dev
 
     class Root:
         st_dev = device
 
-    real = isolation.os.stat
-    monkeypatch.setattr(isolation.os, "stat", lambda path: Root if path == "/" else real(path))
+    real = isolation.posix.stat
+    monkeypatch.setattr(isolation.posix, "stat", lambda path: Root if path == "/" else real(path))
     assert isolate({"PYTHONPATH": brought, "APPTAINER_CONTAINER": "/image.sif"}) == ({}, [])
     Root.st_dev = device + 1
     assert isolate({"PYTHONPATH": brought, "APPTAINER_CONTAINER": "/image.sif"})[0] == {"PYTHONPATH": None}
