@@ -6,6 +6,7 @@ do one thing once and return what it took: seconds, or whatever the unit of its 
 
 import os
 import shutil
+import socket
 import time
 from pathlib import Path
 from typing import Callable, NamedTuple, Optional
@@ -27,6 +28,8 @@ FOUR_RANKS = ("srun", "-N2", "--ntasks-per-node=2")
 TWO_RANKS = ("srun", "-N2", "--ntasks-per-node=1", "--cpus-per-task=2")
 #: The node that `exec-only` takes for the master.
 ONE_NODE = ("srun", "-N1", f"--nodelist={NODES[0]}")
+#: A loopback address of its own for a name server that never answers.
+SILENT_SERVER = "127.0.0.99"
 #: Loads in a row that make one measurement: a single one is as short as the noise.
 LOADS = 20
 
@@ -46,6 +49,7 @@ class Comparison(NamedTuple):
     `anchor`     what others reach
     `unit`       what A and B are measured in, one of `table.UNITS`
     `packages`   which optional packages of the testbed it needs
+    `root`       whether only root can measure it
     """
 
     name: str
@@ -60,6 +64,7 @@ class Comparison(NamedTuple):
     anchor: str = ""
     unit: str = "seconds"
     packages: tuple = ()
+    root: bool = False
 
 
 def launch_on_host(session):
@@ -139,6 +144,20 @@ def cpu_seconds(session, env, srun, launch):
     """CPU seconds, in user mode and in the kernel, of the tasks of `srun` from start to end."""
     output = session.run([*srun, HERE / "cpu_seconds.py", *launch, HERE / "all_reduce.py"], env)
     return sum(float(line.split(":")[1]) for line in output.splitlines() if line.startswith("CPU seconds:"))
+
+
+def dead_dns(session):
+    """A 2-rank job where the name server does not answer, against one that asks no server."""
+    silent = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    silent.bind((SILENT_SERVER, 53))
+    env = session.environment(f"module load {module(VENV)}")
+
+    def seconds(kind):
+        env["SILENT_SERVER"], _ = silent.getsockname()
+        command = [*TWO_RANKS, HERE / "dead-dns", kind, "conda-python-distributed", HERE / "all_reduce.py"]
+        return seconds_of(session, env, command)
+
+    return lambda: seconds("names"), lambda: seconds("addresses")
 
 
 def import_torch(session):
@@ -284,6 +303,20 @@ COMPARISONS = (
         prepare=cpu_of_torchrun,
         pairs=7,
         estimate=9,
+    ),
+    Comparison(
+        name="dead-dns",
+        what="2-rank job with one all-reduce where the name server does not answer, against no server asked",
+        sides="seconds of `srun -N2 --ntasks-per-node=1 conda-python-distributed benchmarks/all_reduce.py`, both with "
+        "`benchmarks/dead-dns`: with a silent name server, and with every address in /etc/hosts",
+        recipes=(VENV,),
+        container=False,
+        prepare=dead_dns,
+        pairs=7,
+        estimate=6,
+        target=1.5,
+        anchor="torch by itself: 5 s or 10 s more",
+        root=True,
     ),
     Comparison(
         name="import",
