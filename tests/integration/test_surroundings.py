@@ -13,6 +13,16 @@ with socket.create_server(('', 0)) as server:
     print(server.getsockname()[1], flush=True)
     time.sleep(600)
 """
+#: Adds up over the world, and prints the first address of the meeting point.
+MEET = """
+import os, socket, torch, torch.distributed as dist
+dist.init_process_group('gloo')
+total = torch.ones(1)
+dist.all_reduce(total)
+address = socket.getaddrinfo(os.environ['MASTER_ADDR'], None)[0][4][0]
+os.write(1, f"{int(total)} of {dist.get_world_size()} by {address}\\n".encode())
+dist.destroy_process_group()
+"""
 #: Prints where the caches of a rank are, whether links lead there, who owns them, and the mode.
 CACHES = """
 import os
@@ -39,6 +49,29 @@ exit $status""",
     )
     assert result.returncode != 0
     assert "is in use by another program" in result.stderr
+
+
+def test_ranks_meet_by_names_that_have_an_ipv6_address_first(testbed, venv, work):
+    (work / "hosts").write_text("".join(f"::1 nid00100{node}\n127.0.0.1 nid00100{node}\n" for node in (1, 2)))
+    (work / "meet.py").write_text(MEET)
+    output = testbed.run(
+        f"""module load {venv}
+srun -N2 -n2 -w nid001001,nid001002 unshare --map-root-user --mount bash -c '
+mount --bind hosts /etc/hosts && exec conda-python-distributed meet.py'""",
+        cwd=work,
+    )
+    assert output.splitlines() == ["2 of 2 by ::1"] * 2
+
+
+def test_a_name_server_that_does_not_answer_is_not_waited_for_in_worlds_of_several_ranks(testbed, module, enter):
+    """`benchmarks/run --only dead-dns` measures what that is worth."""
+    code = "import os; os.write(1, (os.environ.get('RES_OPTIONS', 'untouched') + chr(10)).encode())"
+    line = f'{enter}conda-python-distributed -c "{code}"'
+    output = testbed.run(f"""module load {module}
+srun -n1 {line}
+srun -n2 {line}
+RES_OPTIONS=ndots:2 srun -n2 {line}""")
+    assert output.splitlines() == ["untouched", *["timeout:1 attempts:1"] * 2, *["ndots:2"] * 2]
 
 
 @pytest.mark.parametrize("line", ["conda-python-distributed -c", "conda-python-simple -c"])

@@ -1,0 +1,67 @@
+"""A real GPU: the device of a rank, nccl, and the report; run by pytest's own Python, skipped without a GPU."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TREE = Path(__file__).parents[2]
+PROBE = """
+import json, os, torch, torch.distributed as dist
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+torch.cuda.set_device(device)
+dist.init_process_group("nccl", device_id=device)
+total = torch.ones(1, device=device)
+dist.all_reduce(total)
+dist.destroy_process_group()
+properties = torch.cuda.get_device_properties(device)
+print(json.dumps({"count": torch.cuda.device_count(), "total": total.item(), "bus": properties.pci_bus_id}))
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def gpu():
+    """Skips what needs a GPU where there is none that torch can use."""
+    if not any(Path(path).is_dir() and os.listdir(path) for path in ("/proc/driver/nvidia/gpus", "/sys/class/kfd")):
+        pytest.skip("no GPU on this machine")
+    seen = subprocess.run([sys.executable, "-c", "import torch; print(torch.cuda.is_available())"],
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    if seen.stdout.strip() != "True":
+        pytest.skip(f"the torch of {sys.executable} sees no GPU")
+
+
+def launch(*arguments, **variables):
+    """Run `conda-python-distributed`; return what it wrote on standard output and error."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        [TREE / "runscripts" / "conda-python-distributed", *arguments],
+        env={**os.environ, "PATH": path, **variables}, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def test_the_device_that_is_reported_is_the_one_that_torch_uses_with_nccl():
+    output, said = launch("-c", PROBE, PYTORCH_LAUNCH_VERBOSE="1")
+    found = json.loads(output)
+    assert found["total"] == 1
+    assert f"device 0 of {found['count']} " in said
+    assert f":{found['bus']:02x}:" in said
+
+
+def test_the_vendors_tool_is_shown_when_asked():
+    _, said = launch("-c", "", PYTORCH_LAUNCH_VERBOSE="2")
+    assert "NVIDIA-SMI" in said or "ROCm System Management" in said
+
+
+def test_one_visible_gpu_is_device_0_of_every_rank():
+    output, _ = launch("-c", PROBE, CUDA_VISIBLE_DEVICES="0")
+    assert json.loads(output)["count"] == 1
+
+
+def test_the_payload_trains_on_the_gpu():
+    output, _ = launch(str(TREE / "payload" / "mnist_ddp.py"), "--gpu", "--epochs", "1")
+    assert "backend nccl, device cuda:0" in output
