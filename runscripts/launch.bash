@@ -4,6 +4,7 @@
 
 die() { # <exit status> <what, where, what to try>
     printf '%s: %s\n' "${0##*/}" "$2" >&2
+    [ "${0##*/}" != ddp-env ] || echo "return $1 2>/dev/null || (exit $1)" # for `source`, which goes by this
     exit "$1"
 }
 

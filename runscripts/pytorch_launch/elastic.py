@@ -1,6 +1,7 @@
 """torchrun on each node of a world with one task per node; called by `launch`."""
 
 from pytorch_launch import LaunchError
+from pytorch_launch.caches import SUBDIRECTORIES
 from pytorch_launch.environment import AGENT_THREADS
 from pytorch_launch.rank import Rank
 from pytorch_launch.rendezvous import rendezvous
@@ -55,9 +56,10 @@ class Agent:
         ]
 
     def _environment(self, env):
-        """What differs for the agent: the ranks' own variables are torchrun's, and set by it."""
+        """What differs for the agent: torchrun sets the ranks' variables, and each worker makes its own caches."""
         ranks = {*self.rank.world.variables(), "MASTER_ADDR", "MASTER_PORT"}
-        changes = {name: value for name, value in self.rank.changes.items() if name not in ranks}
+        workers = ranks.union(SUBDIRECTORIES)
+        changes = {name: value for name, value in self.rank.changes.items() if name not in workers}
         changes["PYTHON_EXEC"] = WORKER
         # A store for each start of the workers. In a shared one they look for each other under their agent's
         # number of restarts, which differs between nodes when one of them saw the fault first, and the restarted

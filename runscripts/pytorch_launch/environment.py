@@ -41,5 +41,5 @@ def conditional(env, world):
         name[len(prefix) :]: value
         for prefix in prefixes
         for name, value in env.items()
-        if name.startswith(prefix) and not env.get(name[len(prefix) :])
+        if name.startswith(prefix) and name != prefix and name[len(prefix) :] not in env
     }

@@ -5,6 +5,7 @@ Python's own: a module loaded for another purpose may decide which torch, or whi
 """
 
 import posix
+import sys
 
 from pytorch_launch.system import exists
 
@@ -31,7 +32,10 @@ def isolate(env):
     if env.get("PYTHONHOME"):
         changes["PYTHONHOME"] = None
         warnings.append(_warning("PYTHONHOME", [env["PYTHONHOME"]]))
-    image = posix.stat("/").st_dev if any(env.get(name) for name in CONTAINERS) else None
+    image = ()
+    if any(env.get(name) for name in CONTAINERS):
+        # Apptainer's image is the root; Shifter binds the directories of its image into one
+        image = {posix.stat(path).st_dev for path in ("/", sys.prefix)}
     for name, marks in TORCH.items():
         if not env.get(name):
             continue
@@ -44,12 +48,12 @@ def isolate(env):
 
 
 def _is_foreign(entry, marks, image):
-    """Whether a directory belongs to another Python or torch; `image` is the image's device number."""
+    """Whether a directory belongs to another Python or torch; `image` are the image's device numbers."""
     installed = "torch" in marks and entry.rstrip("/").rpartition("/")[2] in INSTALLED
     if not installed and not any(exists(f"{entry}/{mark}") for mark in marks):
         return False
     try:
-        return image is None or posix.stat(entry).st_dev != image
+        return posix.stat(entry).st_dev not in image
     except OSError:  # not there at all, so nobody's
         return False
 

@@ -19,11 +19,11 @@ class PythonError(LaunchError):
 def main(arguments):
     """Run the command that the first of `arguments` names on the others; return its exit status."""
     program, *arguments = arguments
-    if arguments[:1] == ["--help"]:
-        from pytorch_launch.usage import USAGE
-
-        return tell(USAGE[program])
     try:
+        if arguments[:1] == ["--help"]:
+            from pytorch_launch.usage import USAGE
+
+            return tell(USAGE[program])
         return COMMANDS[program](program, arguments, environment())
     except LaunchError as error:
         complain(program, error)
@@ -76,9 +76,8 @@ def ddp_env(program, arguments, env):
         report(program, rank)
         return tell(statements(rank.changes))
     except LaunchError as error:
-        complain(program, error)
         tell(failure(error.status))
-        return error.status
+        raise
 
 
 def torchrun(program, arguments, env):
@@ -98,6 +97,8 @@ def get_master(_, arguments, env):
 
     if len(arguments) > 1:
         raise LaunchError(f"{len(arguments)} arguments for one node list: put it in quotes")
+    if arguments and arguments[0].startswith("-"):
+        raise LaunchError(f"{arguments[0]}: no such option; see --help")
     return tell(first_host(arguments[0] if arguments else node_list(env)) + "\n")
 
 
@@ -136,7 +137,7 @@ def report(program, rank):
         return
     from pytorch_launch.report import line, show_devices
 
-    tell(line(rank) + "\n", STDERR)
+    remark(line(rank) + "\n")
     if verbose != "1" and rank.speaks_for_node:
         show_devices(rank.devices.vendor)
 
@@ -157,19 +158,34 @@ def become_python(arguments, variables):
     raise PythonError("no python or python3 on PATH: activate one with WITH_CONDA or WITH_VENV")
 
 
-def tell(text, stream=STDOUT):
-    """Write `text` and return success, the exit status."""
-    write(stream, text)
+def tell(text):
+    """Write `text` on standard output and return success, the exit status."""
+    try:
+        write(STDOUT, text)
+    except OSError as error:
+        raise LaunchError(f"standard output cannot be written to: {error.strerror}") from error
     return 0
 
 
 def complain(program, message):
     """Write one line of error or warning."""
-    tell(f"{program}: {message}\n", STDERR)
+    remark(f"{program}: {message}\n")
+
+
+def remark(text):
+    """Write `text` on standard error, or to nobody where that is closed or full: no reason not to go on."""
+    try:
+        write(STDERR, text)
+    except OSError:
+        return
 
 
 def _missing(script):
+    try:
+        here = posix.getcwd()
+    except OSError:
+        here = "the working directory, which is gone"
     return (
-        f"no file {script} in {posix.getcwd()}: correct the path, or, in a container, make its "
+        f"no file {script} in {here}: correct the path, or, in a container, make its "
         "directory visible there with SINGULARITY_BIND"
     )

@@ -4,17 +4,15 @@ Between the pure modules and the edge: it hands them the environment and asks th
 in there, namely this host's name, this process's CPUs, user and launcher.
 """
 
-# Importing pathlib takes longer than all that this package does.
-# ruff: noqa: PTH123
-
 import posix
 
 from pytorch_launch import caches, cores, devices
 from pytorch_launch.environment import variables
 from pytorch_launch.isolation import isolate
 from pytorch_launch.launchers import discover
-from pytorch_launch.rendezvous import check_free, rendezvous
-from pytorch_launch.topology import cpu_list
+from pytorch_launch.rendezvous import RendezvousError, check_free, rendezvous
+from pytorch_launch.topology import cpu_list, read
+from pytorch_launch.world import VIRTUAL
 
 LOCAL_RANK_HINT = (
     "each rank sees its own GPU only, so its device is cuda:0 and not cuda:LOCAL_RANK: use LOCAL_RANK % "
@@ -34,7 +32,7 @@ class Rank:
 
     def __init__(self, env, *, virtual=False):
         self.env = env
-        self.virtual = virtual
+        self.virtual = virtual or bool(env.get(VIRTUAL))
         self.world = discover(env, posix.uname().nodename)
         self.speaks_for_node = self.world.local_rank == 0
         self.devices = devices.choose(env, "", self.world.local_rank, self.world.local_size)
@@ -43,15 +41,21 @@ class Rank:
         self.changes, self.warnings = {}, []
 
     def check_meeting_point(self):
-        """Raise RendezvousError on rank 0 if somebody else listens where the ranks will meet."""
-        if self.world.rank == 0 and not self.world.exported:
+        """Raise RendezvousError on rank 0 if somebody else listens where the ranks will meet.
+
+        A world of one has nobody to lose, and may be a program that such a rank 0 started.
+        """
+        if self.world.rank == 0 and self.world.size > 1 and not self.world.exported:
             check_free(rendezvous(self.env, self.world, self.origin), self.world.source)
 
     def decide(self, *, create=True):
         """Decide everything; with `create` make the directories of the caches."""
         world = self.world
-        # torchrun's workers inherit the mask of their agent, which is all that they have together
-        node_cpus = len(self.cpus) if world.exported else world.node_cpus
+        node_cpus = world.node_cpus
+        if world.exported or (world.unbound and node_cpus is not None and len(self.cpus) < node_cpus):
+            # torchrun's workers inherit the mask of their agent; and where Slurm bound nobody, it may count
+            # CPUs that no task gets (core specialization): the mask is all that the ranks have together
+            node_cpus = len(self.cpus)
         self.placement = cores.place(
             "", self.cpus, world.local_rank, world.local_size, node_cpus, world.cpus_per_task, self.devices
         )
@@ -60,6 +64,7 @@ class Rank:
         )
         if self.virtual:
             decided["LOCAL_RANK"] = "0"
+            decided[VIRTUAL] = "1"
             decided.update(self.devices.narrowed())
         key = f"{'local' if world.job is None else world.job}-{world.node}"
         self.caches, places, of_caches = caches.place(self.env, posix.geteuid(), key, create=create)
@@ -92,8 +97,10 @@ class Rank:
         """
         if self.world.size == 1:
             return posix.getpid()
-        try:
-            with open(f"/proc/{posix.getsid(0)}/stat", "rb") as stat:
-                return int(stat.read().rpartition(b")")[2].split()[1])
-        except OSError:  # another process namespace
-            return posix.getppid()
+        stat = read(f"/proc/{posix.getsid(0)}/stat")  # 0 for a leader in another process namespace
+        if stat is None:
+            raise RendezvousError(
+                f"{self.world.source} gives its ranks nothing to choose a port by, and this container hides it: export "
+                "MASTER_PORT before it, or leave out --pid and --containall"
+            )
+        return int(stat.rpartition(")")[2].split()[1])

@@ -59,7 +59,7 @@ def check_free(place, source):
     if not is_free(int(place["MASTER_PORT"])):
         raise RendezvousError(
             f"port {place['MASTER_PORT']} on {place['MASTER_ADDR']}, the meeting point of {source}, is in use by "
-            "another program: start again, or export another MASTER_PORT (in a job script: for this line alone)"
+            "another program, or by one that started this: start again, or export another MASTER_PORT for this launch"
         )
 
 
@@ -91,8 +91,8 @@ def is_free(port):
 def _address(world):
     if world.first_host is None:
         raise RendezvousError(
-            f"{world.source} does not say where rank 0 is: pass it on to all ranks, for example with "
-            "`mpirun -x MASTER_ADDR=<its host>` or `mpiexec -genv MASTER_ADDR <its host>`"
+            f"{world.source} does not say where rank 0 is: pass MASTER_ADDR=<its host> on to all ranks "
+            "(mpirun -x, mpiexec -genv or --env)"
         )
     # `srun --distribution=arbitrary` and host files put rank 0 where the user says, while the node
     # list stays sorted; the other ranks would knock at the wrong host for half an hour.
@@ -116,8 +116,8 @@ def _port(world, origin):
     if world.local_size == world.size:
         return LOWEST_PORT + origin() % SPAN
     raise RendezvousError(
-        f"{world.source} gives its ranks nothing to choose a port by: pass one on to all of them, for "
-        "example with `mpiexec -genv MASTER_PORT 23456`"
+        f"{world.source} gives its ranks nothing to choose a port by: pass a MASTER_PORT on to all of them "
+        "(mpirun -x, mpiexec -genv or --env)"
     )
 
 

@@ -18,8 +18,8 @@ DEVICE_TOOLS = {"amd": "rocm-smi", "nvidia": "nvidia-smi"}
 def line(rank, root=""):
     """What was decided for a `rank.Rank`, as one line; `root` is where /proc is."""
     world, after = rank.world, {**rank.env, **rank.changes}
-    overruled = [name for name in OVERRULED if rank.env.get(name)]
-    cpus = f"cores {cpu_list(rank.placement.cpus)}{' (bound)' if rank.placement.bind else ''}"
+    overruled = [name for name in OVERRULED if rank.env.get(name) and not world.exported]
+    cpus = f"CPUs {cpu_list(rank.placement.cpus)}{' (bound)' if rank.placement.bind else ''}"
     return (
         f"{world.node}: rank {world.rank} of {world.size}, "
         f"local rank {world.local_rank} of {world.local_size}, node rank {world.node_rank}, "

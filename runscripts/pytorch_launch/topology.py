@@ -6,6 +6,9 @@ a container hides it, a device cgroup forbids it, or the kernel is older than th
 
 import posix
 
+from pytorch_launch.system import exists
+
+NVIDIA_CONTROL = "/dev/nvidiactl"
 NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
 AMD_NODES = "/sys/class/kfd/kfd/topology/nodes"
 PCI_DEVICES = "/sys/bus/pci/devices"
@@ -145,7 +148,12 @@ def names(directory):
 
 
 def _nvidia_gpus(root):
-    """In the order of CUDA_DEVICE_ORDER=PCI_BUS_ID, which is nvidia-smi's too."""
+    """In the order of CUDA_DEVICE_ORDER=PCI_BUS_ID, which is nvidia-smi's too.
+
+    None in a container that was started without its option for GPUs, which sees /proc but no device.
+    """
+    if not exists(root + NVIDIA_CONTROL):
+        return []
     return [Gpu(root, "nvidia", name) for name in sorted(names(root + NVIDIA_GPUS))]
 
 

@@ -5,6 +5,9 @@ from pytorch_launch import LaunchError
 # In an allocation but outside a step, `get-master` wants the job's list.
 NODE_LISTS = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
 
+# Set with --virtual-local-rank, for launches inside that one: there LOCAL_RANK=0 contradicts nothing.
+VIRTUAL = "PYTORCH_LAUNCH_VIRTUAL_LOCAL_RANK"
+
 STRAY_EXPORT = "look for a stray export in the job script"
 
 
@@ -27,6 +30,7 @@ class World:
     `reserved_port`             first port that `srun --resv-ports` set aside, or None
     `node_cpus`                 CPUs that the ranks of this node have together, None if not known
     `cpus_per_task`             CPUs that the user asked for per rank, None if not asked for
+    `unbound`                   true if the launcher says that it bound no rank to CPUs
     `exported`                  true if the launcher has exported torch's variables already
     """
 
@@ -47,6 +51,7 @@ class World:
         reserved_port=None,
         node_cpus=None,
         cpus_per_task=None,
+        unbound=False,
         exported=False,
     ):
         self.rank = rank
@@ -63,6 +68,7 @@ class World:
         self.reserved_port = reserved_port
         self.node_cpus = node_cpus
         self.cpus_per_task = cpus_per_task
+        self.unbound = unbound
         self.exported = exported
 
     def variables(self):
@@ -86,7 +92,11 @@ def node_list(env):
 
 def number(env, name):
     """The variable `name` as a number from 0. Raises WorldError."""
-    value = env.get(name, "(not set)")
+    value = env.get(name)
+    if value is None:
+        raise WorldError(
+            f"{name} is not set, but others of its launcher are: pass all of them on (a container without --cleanenv)"
+        )
     if not value.isdecimal():
         raise WorldError(f"{name}={value} is not a number: {STRAY_EXPORT}")
     return int(value)
@@ -103,12 +113,28 @@ def check_inside(env, index, bound, size):
         raise WorldError(f"{index}={env[index]} is outside 0 to {size - 1}, as of {bound}={env[bound]}: {STRAY_EXPORT}")
 
 
+def check_step(env, world):
+    """Raise WorldError if `world`, of torchrun or mpirun, has fewer ranks than the Slurm step around it has tasks.
+
+    Both start at least one rank for each task that they run in; so srun has started this process, and the other
+    variables are left from a launch around srun.
+    """
+    tasks = optional_number(env, "SLURM_STEP_NUM_TASKS")
+    if tasks is not None and world.size < tasks:
+        raise WorldError(
+            f"{world.source} says WORLD_SIZE={world.size}, but SLURM_STEP_NUM_TASKS={tasks}: unset the variables "
+            "of the launch around srun, such as TORCHELASTIC_RUN_ID or OMPI_COMM_WORLD_RANK"
+        )
+
+
 def check_exported(env, world, sources, reason=None):
     """Raise WorldError if the user exported another value of one of torch's variables than `world` has.
 
     `sources` has the launcher's name for each of them; without, `reason` says why it cannot be.
     """
     for name, value in world.variables().items():
+        if name == "LOCAL_RANK" and env.get(VIRTUAL):
+            continue  # our own, around this launch
         if env.get(name, value) not in ("", value):
             source = sources.get(name)
             because = f"{source}={env[source]}" if source else reason

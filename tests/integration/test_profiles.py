@@ -241,4 +241,4 @@ module load cluster/lumi
 {cpus.format("--cpu-bind=map_cpu:0,1")}"""
     )
     # two masks, one of all CPUs, two again
-    assert output.split()[1:] == ["1", "2"]
+    assert output.split() == ["2", "1", "2"]

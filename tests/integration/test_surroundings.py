@@ -82,10 +82,12 @@ def test_another_torch_on_the_host_is_not_imported(testbed, module, enter, work,
     (work / "libraries" / "libc10.so").write_text("not a library")
     (work / "own" / "own.py").write_text("here = True")
     poison = f"""
-export PYTHONPATH={work}/python:{work}/own LD_LIBRARY_PATH={work}/libraries PYTHONUSERBASE_BEFORE=$PYTHONUSERBASE
-mkdir -p {work}/home/.local/lib/python3.11/site-packages
-cp {work}/python/torch.py {work}/home/.local/lib/python3.11/site-packages/
+export PYTHONPATH={work}/python:{work}/own LD_LIBRARY_PATH={work}/libraries
 export HOME={work}/home
+for minor in $(seq 8 20); do
+    mkdir -p $HOME/.local/lib/python3.$minor/site-packages
+    cp {work}/python/torch.py $HOME/.local/lib/python3.$minor/site-packages
+done
 srun -n1 {enter}{line} "import own, torch; print(own.here, torch.__file__)"
 """
     for script in (f"module load {module}\n{poison}", f"{poison.split('srun')[0]}\nmodule load {module}\n{poison}"):

@@ -6,7 +6,8 @@ ranks out in another way, which rank 0 finds out (`rendezvous`).
 
 from pytorch_launch import LaunchError
 from pytorch_launch.nodelist import first_host, node_index
-from pytorch_launch.world import World, WorldError, check_exported, check_inside, number, optional_number
+from pytorch_launch.topology import read
+from pytorch_launch.world import World, WorldError, check_exported, check_inside, check_step, number, optional_number
 
 
 def open_mpi(env, hostname):
@@ -91,17 +92,18 @@ def _world(env, hostname, names, source, launch):
         launch=_number_of(launch) if launch else None,
         node_cpus=optional_number(env, "SLURM_CPUS_ON_NODE"),
     )
+    check_step(env, world)
     check_exported(env, world, names, f"{source} started this process")
     return world
 
 
 def _place(env, hostname, rank, local_rank, local_size):
-    """The first host of the allocation, None if that is not known, and the number of this node."""
+    """The first host of the allocation, None if that is not known, and the number of this node in it."""
     for host in (hostname, hostname.partition(".")[0]):
         first, index = _allocation(env, host)
         if index is not None:
             return first, index
-    # not a name of the allocation's: ranks in blocks, which is every launcher's default on nodes alike
+    # not a name of the allocation's: as if nodes were alike and had blocks of ranks, every launcher's default
     return first, (rank - local_rank) // local_size
 
 
@@ -113,13 +115,11 @@ def _allocation(env, host):
         except LaunchError as error:
             raise WorldError(f"SLURM_JOB_NODELIST: {error}") from error
     if env.get("PBS_NODEFILE"):
-        try:
-            with open(env["PBS_NODEFILE"]) as lines:  # noqa: PTH123  (pathlib takes longer than all of this)
-                hosts = list(dict.fromkeys(lines.read().split()))
-        except OSError as error:
-            raise WorldError(f"PBS_NODEFILE={env['PBS_NODEFILE']} cannot be read: {error.strerror}") from error
+        # on the job's first node alone at some sites, and not in a container that does not bind it
+        hosts = list(dict.fromkeys((read(env["PBS_NODEFILE"]) or "").split()))
         if hosts:
-            return hosts[0], hosts.index(host) if host in hosts else None
+            short = [name.partition(".")[0] for name in hosts]
+            return hosts[0], hosts.index(host) if host in hosts else short.index(host) if host in short else None
     return None, None
 
 

@@ -39,6 +39,7 @@ def step(env, hostname):
         reserved_port=_first_port(env, "SLURM_STEP_RESV_PORTS"),
         node_cpus=optional_number(env, "SLURM_CPUS_ON_NODE"),
         cpus_per_task=optional_number(env, "SLURM_CPUS_PER_TASK"),
+        unbound=env.get("SLURM_CPU_BIND_TYPE") == "none",
     )
     check_inside(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", world.size)
     check_inside(env, "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", world.local_size)

@@ -1,6 +1,6 @@
 """The worlds of torchrun; called by `launchers`."""
 
-from pytorch_launch.world import World, check_inside, number, optional_number
+from pytorch_launch.world import World, check_inside, check_step, number, optional_number
 
 
 def worker(env, hostname):
@@ -19,4 +19,5 @@ def worker(env, hostname):
     )
     check_inside(env, "RANK", "WORLD_SIZE", world.size)
     check_inside(env, "LOCAL_RANK", "LOCAL_WORLD_SIZE", world.local_size)
+    check_step(env, world)
     return world

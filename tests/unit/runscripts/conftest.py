@@ -1,8 +1,9 @@
-"""Makes `pytorch_launch` importable for the tests of the runscripts, and describes Slurm steps."""
+"""Makes `pytorch_launch` importable for the tests of the runscripts, describes Slurm steps, and builds nodes."""
 
 import sys
 from pathlib import Path
 
+import node_trees
 import pytest
 
 RUNSCRIPTS = Path(__file__).parents[3] / "runscripts"
@@ -56,3 +57,33 @@ def batch_script():
         "SLURM_CPUS_ON_NODE": "8",
         "SLURMD_NODENAME": "nid001001",
     }
+
+
+@pytest.fixture(scope="session")
+def lumi(tmp_path_factory):
+    return node_trees.lumi_g(tmp_path_factory.mktemp("lumi"))
+
+
+@pytest.fixture(scope="session")
+def frontier(tmp_path_factory):
+    return node_trees.frontier(tmp_path_factory.mktemp("frontier"))
+
+
+@pytest.fixture(scope="session")
+def perlmutter(tmp_path_factory):
+    return node_trees.perlmutter(tmp_path_factory.mktemp("perlmutter"))
+
+
+@pytest.fixture(scope="session")
+def dgx(tmp_path_factory):
+    return node_trees.dgx_a100(tmp_path_factory.mktemp("dgx"))
+
+
+@pytest.fixture(scope="session")
+def virtual_machine(tmp_path_factory):
+    return node_trees.virtual_machine(tmp_path_factory.mktemp("virtual_machine"))
+
+
+@pytest.fixture(scope="session")
+def laptop(tmp_path_factory):
+    return node_trees.laptop(tmp_path_factory.mktemp("laptop"))

@@ -93,6 +93,8 @@ def node(directory, *, cores, threads=2, numa_nodes=1, sockets=1, vendor=None, g
             uuid = f"GPU-{count:x}{'0' * 7}-d72c-4106-c12f-20bd9faed9f6"
             information = f"Model: \t\t NVIDIA A100-SXM4-40GB\nIRQ:   \t\t {200 + count}\nGPU UUID: \t {uuid}\n"
             write(directory / f"proc/driver/nvidia/gpus/{pci}/information", information)
+    if vendor == "nvidia":
+        write(directory / "dev/nvidiactl", "")
     if vendor == "amd":
         write_amd_nodes(directory, numa_nodes, gpus)
     return str(directory)

@@ -287,11 +287,11 @@ def test_what_the_user_exported_is_not_set_again(run, step):
 
 @pytest.fixture
 def worker():
-    """What torchrun exports to its first worker of two."""
+    """What torchrun exports to its first worker of four."""
     return {
         "TORCHELASTIC_RUN_ID": "none",
         "RANK": "0",
-        "WORLD_SIZE": "2",
+        "WORLD_SIZE": "4",
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "2",
         "GROUP_RANK": "0",
@@ -323,6 +323,18 @@ def test_a_virtual_local_rank_is_0_on_every_rank(run, step):
     assert "LOCAL_WORLD_SIZE=2\n" in printed
 
 
+def test_a_program_that_a_rank_0_started_may_launch_another_with_its_port(run):
+    with socket.create_server(("", 0)) as own:
+        port = str(own.getsockname()[1])
+        assert run("conda-python-distributed", "-c", "print(1)", env={"MASTER_PORT": port}) == "1\n"
+
+
+def test_a_launch_inside_a_virtual_local_rank_is_one_too(run, step, runscripts):
+    code = f"import os; os.execv('{runscripts}/conda-python-distributed', ['x', '--dry-run'])"
+    printed = run("conda-python-distributed", "--virtual-local-rank", "-c", code, env=step)
+    assert "LOCAL_RANK" not in {line.split("=")[0] for line in printed.splitlines()}
+
+
 def test_rank_0_does_not_start_where_a_stranger_listens(run_unchecked, step):
     step.update(SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="0")
     with socket.create_server(("", 0)) as stranger:
@@ -333,6 +345,15 @@ def test_rank_0_does_not_start_where_a_stranger_listens(run_unchecked, step):
     assert f"port {step['MASTER_PORT']} on nid001002" in done.stderr
     assert done.stderr.count("\n") == 1
     assert others.stdout == "rank 1\n"
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU leaves nothing to share")
+def test_a_mask_that_slurm_did_not_make_is_shared_even_if_slurm_counts_more_cpus(run, step):
+    """As on nodes where some cores are for the system alone (core specialization)."""
+    step["SLURM_CPUS_ON_NODE"] = "4096"
+    own = int(dry_run(run, step)["OMP_NUM_THREADS"])
+    shared = int(dry_run(run, {**step, "SLURM_CPU_BIND_TYPE": "none"})["OMP_NUM_THREADS"])
+    assert shared == max(1, own // 2)
 
 
 # ddp-env
@@ -356,6 +377,15 @@ def test_a_failure_of_ddp_env_does_not_start_python(run_unchecked, step, runscri
     done = run_unchecked("/bin/bash", "-c", f"{SOURCE.format(runscripts)} && echo started", env=step)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("ddp-env: SLURM_STEP_NODELIST: ")
+
+
+@pytest.mark.parametrize("command", ["source <({0}/ddp-env)", 'eval "$({0}/ddp-env)"'])
+def test_a_failure_before_any_python_does_not_start_python_either(run_unchecked, step, runscripts, home, command):
+    step["PATH"] = str(home)
+    code = f"{command.format(runscripts)} && echo started"
+    done = run_unchecked("/bin/bash", "-c", code, env=step)
+    assert (done.returncode, done.stdout) == (127, "")
+    assert done.stderr.startswith("ddp-env: no python3 on PATH")
 
 
 # torchrun-distributed
@@ -397,6 +427,7 @@ def test_torchrun_gets_the_nodes_the_rendezvous_and_our_worker(run, agent, runsc
     ]
     assert Path(env["PYTHON_EXEC"]).samefile(runscripts / "conda-python-distributed")
     assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} & set(env)
+    assert not CACHE_VARIABLES & set(env)  # each worker makes its own
 
 
 def test_the_agent_on_the_first_node_hosts_the_rendezvous(run, agent):
@@ -496,7 +527,7 @@ def test_get_master_prints_the_first_host(run, arguments, env, host):
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(["n[3-1]"], "backward range"), ([], "run inside a job"), (["n1", "n2"], "quotes")],
+    [(["n[3-1]"], "backward range"), ([], "run inside a job"), (["n1", "n2"], "quotes"), (["-h"], "--help")],
 )
 def test_get_master_fails_with_one_line(run_unchecked, arguments, said):
     done = run_unchecked("get-master", *arguments)

@@ -10,36 +10,6 @@ from pytorch_launch.cores import place
 from pytorch_launch.devices import Devices, choose
 
 
-@pytest.fixture(scope="module")
-def lumi(tmp_path_factory):
-    return node_trees.lumi_g(tmp_path_factory.mktemp("lumi"))
-
-
-@pytest.fixture(scope="module")
-def frontier(tmp_path_factory):
-    return node_trees.frontier(tmp_path_factory.mktemp("frontier"))
-
-
-@pytest.fixture(scope="module")
-def perlmutter(tmp_path_factory):
-    return node_trees.perlmutter(tmp_path_factory.mktemp("perlmutter"))
-
-
-@pytest.fixture(scope="module")
-def dgx(tmp_path_factory):
-    return node_trees.dgx_a100(tmp_path_factory.mktemp("dgx"))
-
-
-@pytest.fixture(scope="module")
-def virtual_machine(tmp_path_factory):
-    return node_trees.virtual_machine(tmp_path_factory.mktemp("virtual_machine"))
-
-
-@pytest.fixture(scope="module")
-def laptop(tmp_path_factory):
-    return node_trees.laptop(tmp_path_factory.mktemp("laptop"))
-
-
 def placed(root, allowed, size, *, env=None, job_cpus=None, cpus_per_task=None, gpus=True):
     """The Placements of all ranks of a node, which differ in nothing but their local rank.
 

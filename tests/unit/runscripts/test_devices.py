@@ -6,21 +6,6 @@ from pytorch_launch.devices import choose
 from pytorch_launch.topology import gpus
 
 
-@pytest.fixture(scope="module")
-def lumi(tmp_path_factory):
-    return node_trees.lumi_g(tmp_path_factory.mktemp("lumi"))
-
-
-@pytest.fixture(scope="module")
-def perlmutter(tmp_path_factory):
-    return node_trees.perlmutter(tmp_path_factory.mktemp("perlmutter"))
-
-
-@pytest.fixture(scope="module")
-def dgx(tmp_path_factory):
-    return node_trees.dgx_a100(tmp_path_factory.mktemp("dgx"))
-
-
 def slurm(step, on_node, **lists):
     """What Slurm says to a task: the GPUs of the task, the number of the step's here, its lists of visible GPUs."""
     return {"SLURM_STEP_ID": "0", "SLURM_STEP_GPUS": step, "SLURM_GPUS_ON_NODE": str(on_node), **lists}

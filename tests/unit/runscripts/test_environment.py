@@ -87,5 +87,10 @@ def test_what_a_module_wants_on_several_nodes_is_set_there_alone(module):
 
 
 def test_the_users_own_export_wins_over_the_modules(module):
-    module["NCCL_NET"] = "Socket"
-    assert "NCCL_NET" not in decide(module)
+    for value in ("Socket", ""):
+        module["NCCL_NET"] = value
+        assert "NCCL_NET" not in decide(module)
+
+
+def test_a_prefix_without_a_name_is_nobodys_variable(module):
+    assert "" not in decide({**module, "PYTORCH_MULTI_NODE_": "x"})

@@ -64,15 +64,20 @@ def test_what_the_user_insists_on_is_kept(directory):
 
 
 def test_in_a_container_what_the_image_brings_is_its_own(directory, monkeypatch):
-    """On the image's own file system, unlike what is bound into it from the host."""
+    """On the file system of its root, or of its Python's directory, unlike what is bound into it from the host."""
     brought = directory("site-packages", "torch.py")
-    device = isolation.posix.stat(brought).st_dev
-
-    class Root:
-        st_dev = device
-
+    devices = {"/": 1, isolation.sys.prefix: 2, brought: 3}
     real = isolation.posix.stat
-    monkeypatch.setattr(isolation.posix, "stat", lambda path: Root if path == "/" else real(path))
-    assert isolate({"PYTHONPATH": brought, "APPTAINER_CONTAINER": "/image.sif"}) == ({}, [])
-    Root.st_dev = device + 1
-    assert isolate({"PYTHONPATH": brought, "APPTAINER_CONTAINER": "/image.sif"})[0] == {"PYTHONPATH": None}
+
+    class Found:
+        def __init__(self, path):
+            self.st_dev = devices[path]
+
+    monkeypatch.setattr(isolation.posix, "stat", lambda path: Found(path) if path in devices else real(path))
+    for name in ("APPTAINER_CONTAINER", "SHIFTER_IMAGEREQUEST"):
+        devices[brought] = 3
+        assert isolate({"PYTHONPATH": brought, name: "image"})[0] == {"PYTHONPATH": None}
+        for own in ("/", isolation.sys.prefix):
+            devices[brought] = devices[own]
+            assert isolate({"PYTHONPATH": brought, name: "image"}) == ({}, [])
+            assert isolate({"PYTHONPATH": brought})[0] == {"PYTHONPATH": None}

@@ -14,12 +14,13 @@ INTERPRETER = [sys.executable, "-I", "-S"]
 def launch(runscripts, tmp_path):
     """Run the launcher with exactly the given environment, in an empty directory."""
 
-    def run(*arguments, env, options=()):
+    def run(*arguments, env, options=(), stdout=subprocess.PIPE, stderr=subprocess.PIPE):
         return subprocess.run(
             [*INTERPRETER, *options, runscripts / "pytorch_launch" / "__main__.py", *arguments],
             env={"TMPDIR": str(tmp_path), **env},
             cwd=tmp_path,
-            capture_output=True,
+            stdout=stdout,
+            stderr=stderr,
             text=True,
             errors="surrogateescape",
             timeout=60,
@@ -68,6 +69,29 @@ def test_a_python_that_cannot_be_started_is_not_passed_over(launch, directory_of
     done = launch("conda-python-distributed", "-c", "x", env={"PATH": directory})
     assert done.returncode == 127
     assert done.stderr == "conda-python-distributed: python cannot be started: Permission denied\n"
+
+
+def test_a_directory_that_is_closed_to_the_user_is_passed_over(launch, directory_of, tmp_path):
+    """As root's own are on the PATH of some images; here a directory in the place of the program, for root as well."""
+    (tmp_path / "closed" / "python").mkdir(parents=True)
+    only = directory_of("only", python3="echo python3 $*")
+    done = launch("conda-python-distributed", "-c", "x", env={"PATH": f"{tmp_path}/closed:{only}"})
+    assert done.stdout == "python3 -c x\n"
+
+
+def test_what_cannot_be_said_does_not_keep_python_from_starting(launch, directory_of):
+    directory = directory_of("bin", python="echo started")
+    env = {"PATH": directory, "TMPDIR": "relative", "PYTORCH_LAUNCH_VERBOSE": "1"}
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = launch("conda-python-distributed", "-c", "x", env=env, stderr=full)
+    assert (done.returncode, done.stdout) == (0, "started\n")
+
+
+def test_an_answer_that_cannot_be_written_is_an_error_in_one_line(launch):
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = launch("get-master", "n[1-2]", env={}, stdout=full)
+    assert done.returncode == 2
+    assert done.stderr == "get-master: standard output cannot be written to: No space left on device\n"
 
 
 def test_a_shell_script_in_place_of_python_ignores_no_more_signals_than_this(launch, directory_of):

@@ -139,8 +139,22 @@ def test_variables_that_contradict_each_other_are_named(env, changes, first, sec
     assert second in str(raised.value)
 
 
-def test_a_list_of_hosts_that_cannot_be_read_is_an_error(tmp_path):
-    with pytest.raises(WorldError, match="PBS_NODEFILE=.*No such file"):
-        discover({**PALS, "PBS_NODEFILE": str(tmp_path / "absent")}, "nid001002")
+def test_a_list_of_hosts_in_a_file_that_is_elsewhere_is_not_known(tmp_path):
+    assert discover({**PALS, "PBS_NODEFILE": str(tmp_path / "absent")}, "nid001002").first_host is None
+
+
+def test_short_and_long_names_of_a_host_are_the_same_host(tmp_path):
+    (tmp_path / "nodefile").write_text("other.site.org\nnid001002.site.org\n")
+    env = {**OPEN_MPI, "SLURM_JOB_NODELIST": "", "PBS_NODEFILE": str(tmp_path / "nodefile")}
+    assert discover({**env, "OMPI_COMM_WORLD_RANK": "0"}, "nid001002").node_rank == 1
+
+
+def test_mpirun_with_fewer_ranks_than_the_step_has_tasks_was_started_outside_of_it(step):
+    step.update(OPEN_MPI, SLURM_STEP_NUM_TASKS="8")
+    with pytest.raises(WorldError, match="WORLD_SIZE=4, but SLURM_STEP_NUM_TASKS=8: unset .*OMPI_COMM_WORLD_RANK"):
+        discover(step, "nid001002")
+
+
+def test_a_list_of_hosts_that_cannot_be_parsed_is_an_error():
     with pytest.raises(WorldError, match="SLURM_JOB_NODELIST: .*never closed"):
         discover({**OPEN_MPI, "SLURM_JOB_NODELIST": "nid[001001-"}, "nid001002")

@@ -56,7 +56,7 @@ def test_the_line_says_what_was_decided_and_why(step, proc):
         "nid001002:10427",
         "Slurm step 7.0",
         "no GPU",
-        "cores 8-9 (bound)",
+        "CPUs 8-9 (bound)",
         "NUMA node 1",
         "OMP_NUM_THREADS 2",
         "interface hsn0",

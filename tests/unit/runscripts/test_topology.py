@@ -117,3 +117,10 @@ def test_what_cannot_be_read_is_not_there(tmp_path):
     assert topology.numa_cpus(root) == {}
     assert topology.online_cpus(root) == set()
     assert topology.has_hardware_threads(root)
+
+
+def test_gpus_whose_device_files_a_container_leaves_out_do_not_count(tmp_path):
+    root = node_trees.perlmutter(tmp_path)
+    assert len(topology.gpus(root)) == 4
+    (tmp_path / "dev" / "nvidiactl").unlink()
+    assert topology.gpus(root) == []
