@@ -37,6 +37,28 @@ def test_a_rank_gets_all_that_torch_asks_for(step):
     }
 
 
+def test_every_rank_of_4096_nodes_of_8_gpus_gets_its_own_place_in_one_world(step):
+    step.update(
+        SLURM_STEP_NODELIST="nid[000001-004096]",
+        SLURM_STEP_NUM_NODES="4096",
+        SLURM_STEP_NUM_TASKS="32768",
+        SLURM_STEP_TASKS_PER_NODE="8(x4096)",
+    )
+    for rank in range(32768):
+        node, local_rank = divmod(rank, 8)
+        step.update(SLURM_PROCID=str(rank), SLURM_LOCALID=str(local_rank), SLURM_NODEID=str(node))
+        assert decide(step) == {
+            "RANK": str(rank),
+            "WORLD_SIZE": "32768",
+            "LOCAL_RANK": str(local_rank),
+            "LOCAL_WORLD_SIZE": "8",
+            "GROUP_RANK": str(node),
+            "MASTER_ADDR": "nid000001",
+            "MASTER_PORT": str(step_port(7, 0)),
+            "OMP_NUM_THREADS": "4",
+        }
+
+
 def test_the_users_threads_stay(step):
     assert "OMP_NUM_THREADS" not in decide({**step, "OMP_NUM_THREADS": "3"})
 
