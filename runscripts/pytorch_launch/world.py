@@ -116,11 +116,11 @@ def check_inside(env, index, bound, size):
 def check_step(env, world):
     """Raise WorldError if `world`, of torchrun or mpirun, has fewer ranks than the Slurm step around it has tasks.
 
-    Both start at least one rank for each task that they run in; so srun has started this process, and the other
-    variables are left from a launch around srun.
+    Then srun has started this process, and the other variables are left from a launch around srun. One task on each
+    node tells nothing: mpirun's daemons are such a step, also on nodes that get no rank.
     """
-    tasks = optional_number(env, "SLURM_STEP_NUM_TASKS")
-    if tasks is not None and world.size < tasks:
+    tasks, nodes = (optional_number(env, f"SLURM_STEP_NUM_{what}") for what in ("TASKS", "NODES"))
+    if tasks is not None and tasks != nodes and world.size < tasks:
         raise WorldError(
             f"{world.source} says WORLD_SIZE={world.size}, but SLURM_STEP_NUM_TASKS={tasks}: unset the variables "
             "of the launch around srun, such as TORCHELASTIC_RUN_ID or OMPI_COMM_WORLD_RANK"

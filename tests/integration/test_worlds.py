@@ -87,6 +87,18 @@ def test_mpirun_on_one_host_needs_no_job(testbed, venv, work, package):
     assert len({rank[3] for rank in ranks}) == 1
 
 
+@pytest.mark.parametrize("package", ["openmpi-bin", "mpich"])
+def test_mpirun_may_use_fewer_nodes_than_its_job_has(testbed, venv, work, package):
+    (work / "probe.py").write_text(PROBE)
+    output = testbed.run(
+        f"module load {venv}\n{AS_ROOT}export WHICH=part\n"
+        f"salloc --quiet -N3 --ntasks-per-node=1 {launcher(package)} -n 2 conda-python-distributed probe.py",
+        cwd=work,
+    )
+    ranks = [line.split() for line in output.splitlines()]
+    assert [rank[:2] for rank in ranks] == [["part", "4"]] * 2
+
+
 def test_two_jobs_and_two_steps_of_one_of_them_on_the_same_nodes_have_worlds_of_their_own(testbed, venv, work):
     (work / "probe.py").write_text(PROBE)
     launch = f"{COMPUTED}conda-python-distributed probe.py"

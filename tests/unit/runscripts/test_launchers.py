@@ -150,9 +150,16 @@ def test_short_and_long_names_of_a_host_are_the_same_host(tmp_path):
 
 
 def test_mpirun_with_fewer_ranks_than_the_step_has_tasks_was_started_outside_of_it(step):
-    step.update(OPEN_MPI, SLURM_STEP_NUM_TASKS="8")
+    step.update(OPEN_MPI, SLURM_STEP_NUM_TASKS="8", SLURM_STEP_NUM_NODES="2")
     with pytest.raises(WorldError, match="WORLD_SIZE=4, but SLURM_STEP_NUM_TASKS=8: unset .*OMPI_COMM_WORLD_RANK"):
         discover(step, "nid001002")
+
+
+def test_mpirun_may_leave_nodes_of_its_daemons_without_a_rank():
+    """As seen with `salloc -N3 mpirun -np 2`: the daemons are a step of three tasks."""
+    daemons = {"SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_NUM_NODES": "3", "SLURM_STEP_TASKS_PER_NODE": "1(x3)"}
+    env = {**OPEN_MPI, **daemons, "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
+    assert discover(env, "nid001002").size == 2
 
 
 def test_a_list_of_hosts_that_cannot_be_parsed_is_an_error():
