@@ -63,7 +63,7 @@ class Agent:
         changes["PYTHON_EXEC"] = WORKER
         # A store for each start of the workers. In a shared one they look for each other under their agent's
         # number of restarts, which differs between nodes when one of them saw the fault first, and the restarted
-        # world never comes together (torch 2.13: three of four times with a worker killed on one of two nodes).
+        # world never comes together (seen with torch 2.13; `test_a_worker_of_torchrun_that_is_killed...` fails then).
         changes[OWN_STORE] = env.get(OWN_STORE) or "1"
         if "OMP_NUM_THREADS" in changes:
             changes[AGENT_THREADS] = changes["OMP_NUM_THREADS"]
