@@ -4,17 +4,24 @@
 """
 EasyBuild support for PyTorch in an Apptainer or Singularity image (SIF).
 
-The image is a source that ends in .sif, or is built from a definition file, a source that ends in .def.
+The image is a source that ends in .sif, or is built from one that ends in .def (definition file) or .yml (conda
+environment for cotainr), or is what `image` names: a registry's image, or a file that the site provides.
 """
 import os
 
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
 from easybuild.framework.easyconfig import CUSTOM
-from easybuild.tools.build_log import EasyBuildError
-from easybuild.tools.config import install_path
-from easybuild.tools.filetools import copy_file, mkdir, read_file, which, write_file
-from easybuild.tools.run import run_shell_cmd
+from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
+from easybuild.tools.config import build_option, install_path, source_paths
+from easybuild.tools.filetools import which
 from easybuild.tools.utilities import shell_quote
+
+from pytorch_install.images.imagefile import activated, checksum_of, read_note
+from pytorch_install.images.provenance import write_provenance
+from pytorch_install.images.sources import image_source
+from pytorch_install.installation import keep_file
+from pytorch_install.modulefiles.text import template
+from pytorch_install.user_software import UserSoftware
 
 RUNTIMES = ['singularity', 'apptainer']
 
@@ -24,101 +31,155 @@ class EB_PyTorchContainer(EB_PyTorchModule):
 
     LAUNCH = 'singularity exec {image} '
 
+    RUNTIME = 'image for Apptainer or Singularity'
+    IMAGE = '$SIF'
+    PACKAGES = {'pip install <name>': 'into $CONTAINERROOT/user-software, /user-software in the image',
+                'pip install --user <name>': 'into $PYTHONUSERBASE, where that is not yours to write'}
+
+    HOST_COMMANDS = ['enter-image', 'share-image.py', 'check-image', 'make-squashfs', 'unmake-squashfs',
+                     'user-software.bash', 'compare-trees.py']
+
     @staticmethod
     def extra_options(extra_vars=None):
         """Easyconfig parameters of images."""
         extra_vars = EB_PyTorchModule.extra_options(extra_vars)
         extra_vars.update({
-            'central_image': [None, "Site's own copy of the image, used when the installed one is removed", CUSTOM],
+            'image': [None, "Image that is no source: docker://, oras:// or library:// with its digest, or a .sif file "
+                            "in central_images", CUSTOM],
+            'image_checksum': [None, "SHA-256 of that .sif file; without it, that of the first installation", CUSTOM],
+            'central_images': [[], "Site's directories with images, found there under their file names", CUSTOM],
+            'base_image': [None, "What cotainr puts the conda environment on: a .sif file, or as docker:// with digest",
+                           CUSTOM],
+            'signing_key': [None, "File name of the source (.pem, .asc) with the key that the image is signed with",
+                            CUSTOM],
+            'binds': [[], "Paths of the host that the image sees too, if they exist when the module is loaded", CUSTOM],
+            'conda_activation': ['true', "Command that activates the image's conda environment, if the image's own "
+                                         "WITH_CONDA does not say it", CUSTOM],
             'debian_release': [None, "Debian release to make the definition file's base image from", CUSTOM],
             'debian_packages': [[], "Debian packages in that base image", CUSTOM],
-            'gpu': [None, "GPU kind that the image is for: 'cuda', 'rocm' or None", CUSTOM],
-            'image_commands': [['python', 'python3', 'pip', 'torchrun', 'start-shell'],
-                               "Commands of the image that bin/ offers on the host", CUSTOM],
+            'commands': [['python', 'python3', 'pip', 'pip3', 'torchrun'],
+                         "Commands of the image that bin/ offers on the host", CUSTOM],
             # level 3: an import costs 1.4 times the host's, against 1.95 with the default gzip
             'mksquashfs_args': ['-comp zstd -Xcompression-level 3', "Compression of an image built here", CUSTOM],
         })
         return extra_vars
 
+    def __init__(self, *args, **kwargs):
+        """Find out where the image comes from."""
+        super().__init__(*args, **kwargs)
+        self.image = image_source(self)
+        self.kept = None
+        self.user_software = UserSoftware(self.installdir)
+        self.mounted = self.user_software.directory
+        self.installation.disposable.append(self.user_software.part)
+
+    def checksum_step(self):
+        """Verify the sources, then fetch what else the image is made from."""
+        super().checksum_step()
+        if self.dry_run or build_option('module_only'):
+            return
+        # a digest in the recipe tells without a download whether the image is the one that is installed
+        if not (self.image.digest and self.keeps_image):
+            self.image.fetch()
+
+    def obtain_file(self, filename, **kwargs):
+        """Find images in the site's directories first, without copying them to the source path."""
+        for directory in self.cfg['central_images'] if filename.endswith('.sif') else []:
+            path = os.path.join(directory, filename)
+            if os.path.isfile(path):
+                return path
+        return super().obtain_file(filename, **kwargs)
+
+    def find_image(self, name):
+        """Path of an image that is no source, from its file name or an absolute path."""
+        path = self.obtain_file(name, no_download=True, warning_only=True) if name == os.path.basename(name) else name
+        if not path or not os.path.isfile(path):
+            raise EasyBuildError("There is no image %s in central_images (%s) nor on EasyBuild's source path (%s); put "
+                                 "a copy there, or correct the recipe", name, ', '.join(self.cfg['central_images']),
+                                 ', '.join(source_paths()))
+        return path
+
     @property
-    def image_name(self):
-        """File name of the installed image."""
-        return '%s-%s.sif' % (self.name, self.full_version())
+    def keeps_image(self):
+        """Whether the image of the installation before this one stays; found out once, as it takes a while."""
+        if self.kept is None:
+            self.kept = not build_option('force') and self.has_image()
+        return self.kept
+
+    def has_image(self):
+        """Whether the installation before this one has the image that the recipe means, undamaged."""
+        image = self.installation.before(self.image.name)
+        identity, key, checksum = read_note(self.installation.before(os.path.join('provenance', 'image.json')),
+                                            'identity', 'signing_key', 'sha256')
+        if not os.path.isfile(image) or (identity, key) != (self.image.identity, self.cfg['signing_key']):
+            return False
+        if checksum_of(image) != checksum:
+            print_warning("%s is damaged, its SHA-256 is not that of its installation: installing it anew", image)
+            return False
+        self.image.checksum = checksum
+        print_msg("image %s: the installed one is the same, it is kept" % self.image.reference)
+        return True
+
+    @property
+    def signing_key(self):
+        """Path of the public key that the image is signed with, or None."""
+        name = self.cfg['signing_key']
+        return next(source['path'] for source in self.src if source['name'] == name) if name else None
 
     def configure_step(self):
-        """Check for a container runtime and for exactly one image source."""
-        if not any(which(runtime) for runtime in RUNTIMES):
+        """Check for a container runtime before the long steps."""
+        self.require_runtime()
+
+    def require_runtime(self):
+        """Stop where no container runtime is."""
+        if not self.runtime:
             raise EasyBuildError("Neither %s is on PATH; install Apptainer or load its module", ' nor '.join(RUNTIMES))
-        given = [extension for extension in ('.sif', '.def') if self.source_with_extension(extension)]
-        if len(given) != 1:
-            raise EasyBuildError("%s must name one image source in 'sources', a .sif or a .def file; found: %s",
-                                 self.cfg.path, ', '.join(given) or 'none')
 
     @property
     def runtime(self):
-        """The container runtime on this host."""
-        return next(runtime for runtime in RUNTIMES if which(runtime))
+        """The container runtime on this host, None if there is none."""
+        return next((runtime for runtime in RUNTIMES if which(runtime)), None)
 
     def build_step(self):
-        """Build the image from its definition file, if that is its source."""
-        definition = self.source_with_extension('.def')
-        if not definition:
-            return
-        options = ['--fakeroot', '--mksquashfs-args', shell_quote(self.cfg['mksquashfs_args'])]
-        if self.cfg['debian_release']:
-            options.extend(['--build-arg', 'BASE=' + shell_quote(self.make_base())])
-        if self.lock:
-            # two empty directories that every Linux image has
-            options.extend(['--build-arg', 'REQUIREMENTS=' + shell_quote(os.path.basename(self.lock)),
-                            '--bind', shell_quote('%s:/mnt,%s:/media' % (self.wheels, os.path.dirname(self.lock)))])
-        run_shell_cmd('%s build %s %s %s' % (self.runtime, ' '.join(options),
-                                             shell_quote(os.path.join(self.builddir, self.image_name)),
-                                             shell_quote(definition)), work_dir=self.builddir)
-
-    def make_base(self):
-        """Make the base image as a directory from the distribution's packages; return its path."""
-        if not which('mmdebstrap'):
-            raise EasyBuildError("mmdebstrap is not on PATH, and the base image is made with it: install that package")
-        base, archive = os.path.join(self.builddir, 'base'), os.path.join(self.builddir, 'base.tar')
-        arguments = ['--variant=minbase', '--include=' + ','.join(self.cfg['debian_packages']),
-                     self.cfg['debian_release'], shell_quote(archive)]
-        sources = self.host_archives()
-        if sources:
-            listing = os.path.join(self.builddir, 'sources.list')
-            write_file(listing, '\n'.join(sources) + '\n')
-            arguments.append(shell_quote(listing))
-        # an ordinary user's mmdebstrap works under subordinate ids, which EasyBuild's private TMPDIR shuts out
-        run_shell_cmd('env --unset=TMPDIR mmdebstrap ' + ' '.join(arguments), work_dir=self.builddir)
-        mkdir(base)
-        # owned by this user and without device files, which an ordinary user may not make
-        run_shell_cmd("tar --extract --no-same-owner --exclude './dev/*' --file %s --directory %s"
-                      % (shell_quote(archive), shell_quote(base)))
-        return base
-
-    def host_archives(self):
-        """This host's own archives of the release as apt source lines; empty if it runs another release."""
-        release = self.cfg['debian_release']
-        suites = [release, release + '-updates', release + '-security']
-        result = run_shell_cmd("apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' "
-                               "'Created-By: Packages'", fail_on_error=False, hidden=True)
-        targets = [line.split() for line in result.output.splitlines()] if result.exit_code == 0 else []
-        return ['deb %s' % ' '.join(target) for target in targets
-                if len(target) == 3 and target[1] in suites and target[2] == 'main']
+        """Build the image, unless its source is one or the one that is installed is the same."""
+        if not self.keeps_image:
+            self.image.build()
 
     def install_runtime(self):
-        """Install the image, given or built."""
-        given = self.source_with_extension('.sif') or os.path.join(self.builddir, self.image_name)
-        copy_file(given, os.path.join(self.installdir, self.image_name))
+        """Install the image, and what is known about it beside it."""
+        image = os.path.join(self.installdir, self.image.name)
+        if self.keeps_image:
+            keep_file(self.installation.before(self.image.name), image)
+        else:
+            self.image.install(image)
+        write_provenance(self, image, os.path.join(self.installdir, 'provenance'))
+
+    def install_tree(self):
+        """Make the users' virtual environment too, with the image that is installed by now."""
+        super().install_tree()
+        self.user_software.prepare(self)
+
+    def complete(self):
+        """From now on the image is this one, and the users' virtual environment has to fit it."""
+        self.user_software.finish(self)
+        self.image.installed()
 
     def runtime_python(self):
-        """The image's Python, which sees the installation directory."""
+        """The image's Python, that of its conda environment if it has one, which sees the installation directory."""
         return ' '.join([self.runtime, 'exec', '--bind', shell_quote(self.installdir),
-                         shell_quote(os.path.join(self.installdir, self.image_name)), 'python3'])
+                         shell_quote(os.path.join(self.installdir, self.image.name)),
+                         'bash', '-c', activated(self, '"$0" "$@"'), 'python3'])
 
     def commands(self):
         """On the host every command enters the image first."""
-        names = list(super().commands()) + self.cfg['image_commands']
+        names = list(super().commands()) + self.cfg['commands'] + ['start-shell']
         return dict.fromkeys(names, 'enter-image')
+
+    def make_module_step(self, fake=False):
+        """Let the sanity check's module mount the environment that is not in its place yet."""
+        prepared = fake and os.path.isdir(self.user_software.part)
+        self.mounted = self.user_software.part if prepared else self.user_software.directory
+        return super().make_module_step(fake=fake)
 
     def make_module_extra(self, *args, **kwargs):
         """Add the image, what it sees of the host, and its search path."""
@@ -127,11 +188,12 @@ class EB_PyTorchContainer(EB_PyTorchModule):
             for variable in ('SINGULARITY_NV', 'APPTAINER_NV'):
                 txt += self.module_generator.set_environment(variable, {'value': '1', 'pushenv': True})
         # everything that EasyBuild installed is visible under its own path, data sets included
-        template = os.path.splitext(os.path.realpath(__file__))[0] + '.' + self.module_generator.SYNTAX.lower()
-        return txt + read_file(template) % {
-            'image': self.image_name,
-            'central_image': self.cfg['central_image'] or '',
-            'easyconfig': os.path.basename(self.cfg.path),
-            'software': install_path('software'),
-            'data': install_path('data'),
-        }
+        lists = {'central_images': self.cfg['central_images'], 'binds': self.cfg['binds']}
+        return txt + template(self.module_generator, 'container', lists, image=self.image.name,
+                              easyconfig=os.path.basename(self.cfg.path),
+                              user_software=self.mounted,
+                              software=install_path('software'), data=install_path('data'))
+
+    def activation(self):
+        """The image's conda environment; that of the user-software is known when the module is loaded."""
+        return {'WITH_CONDA': self.cfg['conda_activation']}

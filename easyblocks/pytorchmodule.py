@@ -9,28 +9,39 @@ installs runscripts, payload and cluster profile beside the runtime, and writes 
 module's interface that does not depend on the runtime.
 """
 import os
-import platform
 import sys
+from tempfile import gettempdir
 
-from easybuild.framework.easyblock import EasyBlock
+from easybuild.framework.easyblock import EasyBlock, StopException
 from easybuild.framework.easyconfig import CUSTOM
-from easybuild.tools.build_log import EasyBuildError, print_msg
+from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import build_option, source_paths
-from easybuild.tools.filetools import change_dir, copy_dir, copy_file, mkdir, remove_dir, symlink
-from easybuild.tools.run import run_shell_cmd
+from easybuild.tools.filetools import change_dir, copy_dir, copy_file, det_lock_path, mkdir, remove_file, symlink
 from easybuild.tools.utilities import shell_quote
+
+try:
+    from easybuild.tools.run import RunShellCmdError, run_shell_cmd
+except ImportError as error:
+    raise ImportError("the PyTorch easyblocks need EasyBuild 5 or newer: load or install it") from error
 
 # The tree that this file belongs to: EasyBuild includes easyblocks through symbolic links.
 TREE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+sys.path.append(os.path.join(TREE, 'easyblocks'))
+
+from pytorch_install.installation import SCARCE, Installation, is_space_gone, space_left  # noqa: E402 (the line before)
+from pytorch_install.locks import await_lock, hold_lock  # noqa: E402
+from pytorch_install.modulefiles.text import conflicts, template, usage, whatis  # noqa: E402
+from pytorch_install.wheels import fetch_wheels  # noqa: E402
+
+# Its cluster profiles.
+PROFILES = os.path.join(TREE, 'modulefiles', 'cluster')
 
 # Its directories that go into every installation, and have variables of their own in the module.
 TREE_PARTS = ['runscripts', 'payload']
 
 # The runscripts that bin/ offers by their names.
-COMMANDS = ['conda-python-simple', 'conda-python-distributed', 'torchrun-distributed', 'ddp-env', 'get-master']
-
-# Oldest to newest glibc that wheels of the last years are tagged with (PEP 600).
-MANYLINUX = ['manylinux1', 'manylinux2010', 'manylinux2014'] + ['manylinux_2_%d' % minor for minor in range(5, 29)]
+COMMANDS = ['conda-python-simple', 'conda-python-distributed', 'torchrun-distributed', 'ddp-env', 'get-master',
+            'list-packages']
 
 # Joins a world of one through the environment alone, as a user's script does.
 ALLREDUCE = ("import torch, torch.distributed as dist; dist.init_process_group('gloo'); "
@@ -44,12 +55,23 @@ class EB_PyTorchModule(EasyBlock):
     # What stands before a command to run it with this module's Python; {image} is where the image is.
     LAUNCH = ''
 
+    # What the module says of itself: the runtime, the variable that names its image, where a user's packages go.
+    RUNTIME = ''
+    IMAGE = None
+    PACKAGES = {'pip install --user <name>': 'into $PYTHONUSERBASE'}
+
+    # Files of the tree's own bin/ that the module's bin/ gets.
+    HOST_COMMANDS = []
+
     @staticmethod
     def extra_options(extra_vars=None):
         """Easyconfig parameters that containers and venvs share."""
         extra_vars = EasyBlock.extra_options(extra_vars)
         extra_vars.update({
             'cluster': ['local', "Cluster profile, a module cluster/<name>, that sets fabric and Slurm policy", CUSTOM],
+            # NERSC's own module has the second name
+            'conflicts': [['pytorch'], "Modules that cannot be loaded beside this one, besides other versions", CUSTOM],
+            'gpu': [None, "GPU kind that the runtime is for: 'cuda', 'rocm' or None", CUSTOM],
             'python_version': ['3.11', "Python of the runtime (<major>.<minor>), which locked wheels must fit", CUSTOM],
             'wheel_index': [None, "Package index to ask after those of pip's own configuration", CUSTOM],
         })
@@ -62,17 +84,22 @@ class EB_PyTorchModule(EasyBlock):
             self.module_load_environment.remove(variable)
         self.module_load_environment.PATH = ['bin']
         self.wheels = None
-        if not self.cfg['usage']:
-            launch = self.LAUNCH.format(image='$SIF')
-            self.cfg['usage'] = '\n'.join([
-                "module load %s/%s" % (self.name, self.full_version()),
-                "srun -N2 --ntasks-per-node=2 %sconda-python-distributed -u train.py" % launch,
-                "srun -N2 --ntasks-per-node=2 %sconda-python-distributed -u $PAYLOAD/mnist_ddp.py" % launch,
-            ])
+        self.requirements = None
+        if not os.path.isfile(os.path.join(PROFILES, self.cfg['cluster'])):
+            raise EasyBuildError("There is no cluster profile %s in %s; the easyconfig parameter 'cluster' names one "
+                                 "of: %s", self.cfg['cluster'], PROFILES,
+                                 ', '.join(sorted(name for name in os.listdir(PROFILES) if name[0] != '.')))
+        self.installation = Installation(self.installdir, self.mod_filepath)
+        self.cfg['usage'] = self.cfg['usage'] or usage(self)
+        self.cfg['whatis'] = self.cfg['whatis'] or whatis(self)
 
     def full_version(self):
         """Version with prefix and suffix, as in the module's name."""
         return self.cfg['versionprefix'] + self.version + self.cfg['versionsuffix']
+
+    def source_names(self):
+        """File names of the recipe's sources, known before any of them is fetched."""
+        return [source['filename'] if isinstance(source, dict) else source for source in self.cfg['sources']]
 
     def source_with_extension(self, extension):
         """Path of the one source with this file name extension, or None."""
@@ -82,38 +109,96 @@ class EB_PyTorchModule(EasyBlock):
                                  os.path.basename(self.cfg.path), len(found), extension, ', '.join(found))
         return found[0] if found else None
 
+    @property
+    def lock_path(self):
+        """EasyBuild's lock on the installation directory, None where it takes none."""
+        if self.dry_run or build_option('ignore_locks'):
+            return None
+        return det_lock_path(self.installdir.replace('/', '_'))
+
+    def run_all_steps(self, *args, **kwargs):
+        """Wait for another `eb` as the user asks for, and for none that was killed, before EasyBuild takes the lock."""
+        if self.lock_path:
+            await_lock(self.lock_path, self.full_mod_name)
+        return super().run_all_steps(*args, **kwargs)
+
+    def post_init(self):
+        """The lock is taken: say whose it is, and clean up after a run that was killed."""
+        super().post_init()
+        if self.lock_path:
+            hold_lock(self.lock_path)
+            self.installation.recover()
+
+    def run_step(self, step, step_methods):
+        """Run one step; after an error or Ctrl-C the installation and the module are as they were before."""
+        try:
+            super().run_step(step, step_methods)
+        except StopException:
+            raise
+        except BaseException as error:
+            least, space = space_left({'software': self.installdir, 'build': self.builddir,
+                                       'temporary files': gettempdir()})
+            if self.installation.begun:
+                change_dir(self.orig_workdir)
+                self.installation.roll_back()
+            if is_space_gone(error):
+                raise EasyBuildError("No space is left, or a quota is used up, in the %s step of %s; make room, there "
+                                     "was: %s", step, self.full_mod_name, space) from error
+            if isinstance(error, RunShellCmdError) and least < SCARCE:
+                raise EasyBuildError("The %s step of %s failed, perhaps for want of space (there was: %s), in the "
+                                     "command `%s`, whose output is in %s",
+                                     step, self.full_mod_name, space, error.cmd, error.out_file) from error
+            if isinstance(error, OSError):
+                raise EasyBuildError("The %s step of %s failed: %s", step, self.full_mod_name, error) from error
+            raise
+
+    def remove_module_file(self):
+        """Keep the module that --rebuild replaces while what it leads to is whole: until make_installdir."""
+        present = os.path.exists(self.mod_filepath)
+        if present and self.module_generator.det_installdir(self.mod_filepath) != self.installdir:
+            super().remove_module_file()
+
+    def make_installdir(self, *args, **kwargs):
+        """Put the installation before this one aside, and make a new directory."""
+        if not self.dry_run:
+            self.installation.begin()
+        super().make_installdir(*args, **kwargs)
+
+    def make_module_step(self, fake=False):
+        """Write the module, which appears at once and whole, and makes the installation final."""
+        if fake or self.dry_run:
+            return super().make_module_step(fake=fake)
+        module_file = self.mod_filepath
+        self.mod_filepath = self.installation.part(module_file)
+        try:
+            modules = super().make_module_step()
+            self.installation.finish()
+            self.complete()
+            os.replace(self.mod_filepath, module_file)
+        finally:
+            remove_file(self.mod_filepath)
+            self.mod_filepath = module_file
+        self.installation.discard()
+        # EasyBuild did this before the file had its name
+        self.invalidate_module_caches(modules)
+        self.modules_tool.update()
+        return modules
+
+    def complete(self):
+        """Subclasses do what must not be done before the installation is final; its module appears after this."""
+
     def checksum_step(self):
         """Verify the sources, then fetch the wheels that the lock among them names: all later steps work offline."""
         super().checksum_step()
         self.wheels = os.path.join(source_paths()[0], 'p', self.name, 'wheels')
-        if self.lock and not self.dry_run and not build_option('module_only'):
-            self.fetch_wheels()
+        if self.lock and not self.dry_run:
+            self.requirements = fetch_wheels(self.lock, self.wheels, self.cfg['python_version'],
+                                             index=self.cfg['wheel_index'])
 
     @property
     def lock(self):
         """Path of the requirements lock (the source that ends in .txt), or None."""
         return self.source_with_extension('.txt')
-
-    def fetch_wheels(self):
-        """Download the locked wheels into the source path, hashes verified, unless they are there already."""
-        mkdir(self.wheels, parents=True)
-        platforms = ['--platform %s_%s' % (tag, platform.machine()) for tag in MANYLINUX]
-        command = ' '.join(['%s -m pip download --quiet --require-hashes --no-deps --only-binary=:all:'
-                            % shell_quote(sys.executable),
-                            '--python-version', self.cfg['python_version'], *platforms,
-                            '--dest', shell_quote(self.wheels), '-r', shell_quote(self.lock)])
-        attempts = [('those fetched before', '--no-index --find-links %s' % shell_quote(self.wheels)),
-                    ("pip's own configuration", '')]
-        if self.cfg['wheel_index']:
-            attempts.append((self.cfg['wheel_index'], '--extra-index-url %s' % shell_quote(self.cfg['wheel_index'])))
-        for origin, options in attempts:
-            print_msg("wheels of %s: trying %s..." % (os.path.basename(self.lock), origin), log=self.log)
-            result = run_shell_cmd('%s %s' % (command, options), fail_on_error=False, hidden=True)
-            if result.exit_code == 0:
-                return
-        errors = [line for line in result.output.splitlines() if 'ERROR' in line] or [result.output.strip()]
-        raise EasyBuildError("Fetching the wheels that %s locks failed, also from %s: %s Try again, or put the wheels "
-                             "into %s by hand.", self.lock, origin, errors[-1], self.wheels)
 
     def extract_step(self):
         """Nothing to unpack: sources are data files that later steps read where they are."""
@@ -127,14 +212,9 @@ class EB_PyTorchModule(EasyBlock):
         """Nothing to build, unless the subclass does."""
 
     def install_step(self):
-        """Install the runtime, then everything around it; after a failure or Ctrl-C nothing is left behind."""
-        try:
-            self.install_runtime()
-            self.install_tree()
-        except BaseException:
-            change_dir(self.orig_workdir)
-            remove_dir(self.installdir)
-            raise
+        """Install the runtime, then everything around it."""
+        self.install_runtime()
+        self.install_tree()
 
     def install_runtime(self):
         """Put image or venv into the installation directory."""
@@ -145,19 +225,16 @@ class EB_PyTorchModule(EasyBlock):
         for part in TREE_PARTS:
             copy_dir(os.path.join(TREE, part), os.path.join(self.installdir, part),
                      ignore=lambda _, names: [name for name in names if name == '__pycache__'])
-        profiles = os.path.join(TREE, 'modulefiles', 'cluster')
-        profile = os.path.join(profiles, self.cfg['cluster'])
-        if not os.path.isfile(profile):
-            raise EasyBuildError("There is no cluster profile %s; the easyconfig parameter 'cluster' names one of: %s",
-                                 profile, ', '.join(sorted(name for name in os.listdir(profiles) if name[0] != '.')))
         # .policy.tcl is what profiles source from beside themselves
         for name in (self.cfg['cluster'], '.policy.tcl'):
-            copy_file(os.path.join(profiles, name), os.path.join(self.installdir, 'modulefiles', 'cluster', name))
+            copy_file(os.path.join(PROFILES, name), os.path.join(self.installdir, 'modulefiles', 'cluster', name))
         self.compile_bytecode()
+        commands = os.path.join(self.installdir, 'bin')
+        mkdir(commands)
+        for name in self.HOST_COMMANDS:
+            copy_file(os.path.join(TREE, 'bin', name), os.path.join(commands, name))
         for command, target in sorted(self.commands().items()):
-            mkdir(os.path.join(self.installdir, 'bin'))
-            symlink(os.path.join(os.pardir, 'runscripts', target),
-                    os.path.join(self.installdir, 'bin', command), use_abspath_source=False)
+            symlink(target, os.path.join(commands, command), use_abspath_source=False)
 
     def compile_bytecode(self):
         """Compile runscripts and payload for the runtime's Python, as its ranks may not write there."""
@@ -171,19 +248,22 @@ class EB_PyTorchModule(EasyBlock):
         raise NotImplementedError
 
     def commands(self):
-        """Commands in bin/: their names, and the runscript that each links to."""
-        return {name: name for name in COMMANDS}
+        """Links in bin/: their names, and what each leads to, relative to bin/."""
+        return {name: os.path.join(os.pardir, 'runscripts', name) for name in COMMANDS}
 
     def make_module_extra(self, *args, **kwargs):
         """Write the interface that both runtimes share; a user's own values come back on unload."""
-        txt = super().make_module_extra(*args, **kwargs)
+        txt = conflicts(self.module_generator, self.cfg['conflicts']) + template(self.module_generator, 'pushenv')
+        txt += super().make_module_extra(*args, **kwargs)
         directories = {'CONTAINERROOT': ''}
         for part in TREE_PARTS:
             directories.update({part.upper(): part, part.upper() + self.name.upper(): part})
         for variable, path in directories.items():
             txt += self.module_generator.set_environment(variable, {'value': path, 'pushenv': True}, relpath=True)
         for variable, value in self.activation().items():
-            txt += self.module_generator.set_environment(variable, {'value': value, 'pushenv': True})
+            # a $NAME in it is for the shell that runs it
+            txt += self.module_generator.set_environment(variable, {'value': value, 'pushenv': True,
+                                                                    'resolve_env_vars': False})
         # ~/.local stays out, and `pip install --user` has a place of this user and this module
         txt += self.module_generator.set_environment('PYTHONUSERBASE', {
             'value': os.path.join('$HOME', '.local', 'easybuild', self.name, self.full_version()), 'pushenv': True})
@@ -204,7 +284,9 @@ class EB_PyTorchModule(EasyBlock):
             'files': ['runscripts/conda-python-distributed', 'payload/mnist_ddp.py'] + (custom_paths or []),
             'dirs': ['bin', 'modulefiles/cluster'],
         }
-        version = "import torch; found = torch.__version__.split('+')[0]; assert found == '%s', found" % self.version
+        # without what follows the numbers: 2.3.1+rocm6.0, and NVIDIA's images have 2.1.0a0+b5021ba for 2.1.0
+        version = ("import re, torch; found = re.match('[0-9.]+', torch.__version__)[0]; "
+                   "assert found == '%s', torch.__version__" % self.version)
         commands = [
             launch + 'conda-python-simple -c "%s"' % version,
             launch + 'conda-python-distributed -c "%s"' % ALLREDUCE,

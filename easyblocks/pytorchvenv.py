@@ -3,46 +3,124 @@
 ##
 """
 EasyBuild support for PyTorch in a virtual environment, installed offline from locked wheels.
+
+Packages that have to be built on the site are built from sdists among the recipe's sources.
 """
 import os
 
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
+from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError
-from easybuild.tools.filetools import which
+from easybuild.tools.config import source_paths
+from easybuild.tools.filetools import extract_file, which
 from easybuild.tools.run import run_shell_cmd
 from easybuild.tools.utilities import shell_quote
+
+from pytorch_install.modulefiles.text import template
+from pytorch_install.venvs.build_environment import check_modules, describe, modules_of_build, read_record, write_record
+from pytorch_install.venvs.source_packages import OFFLINE, SourcePackage
 
 
 class EB_PyTorchVenv(EB_PyTorchModule):
     """Support for installing PyTorch as a virtual environment."""
 
+    RUNTIME = 'Python virtual environment'
+
+    @staticmethod
+    def extra_options(extra_vars=None):
+        """Easyconfig parameters of virtual environments."""
+        extra_vars = EB_PyTorchModule.extra_options(extra_vars)
+        extra_vars.update({
+            'source_packages': [[], "Packages to build from sdists among the sources, in this order: tuples of name "
+                                    "and environment variables of the build", CUSTOM],
+        })
+        return extra_vars
+
     def __init__(self, *args, **kwargs):
-        """Put the environment's own commands on the user's path."""
+        """Put the environment's own commands on the user's path, and find the sdists."""
         super().__init__(*args, **kwargs)
         self.module_load_environment.PATH = ['bin', 'venv/bin']
+        self.source_packages = [SourcePackage(name, environment, self.source_names())
+                                for name, environment in self.cfg['source_packages']]
+
+    def fetch_step(self, *args, **kwargs):
+        """Fetch the sdists that are not there with pip, unless the recipe says where they are."""
+        if not (self.dry_run or self.cfg['source_urls']):
+            for package in self.source_packages:
+                if not self.obtain_file(package.sdist, no_download=True, warning_only=True):
+                    index = self.source_names().index(package.sdist)
+                    checksum = self.get_checksum_for(self.cfg['checksums'], filename=package.sdist, index=index)
+                    package.fetch(os.path.join(source_paths()[0], 'p', self.name),
+                                  checksum[package.sdist] if isinstance(checksum, dict) else checksum)
+        super().fetch_step(*args, **kwargs)
+
+    def extract_step(self):
+        """Unpack the sdists, each into a directory of its own; a patch is for the first source, as everywhere."""
+        super().extract_step()
+        for package in self.source_packages:
+            source = self.src[self.source_names().index(package.sdist)]
+            source['finalpath'] = extract_file(source['path'], os.path.join(self.builddir, package.name))
 
     def configure_step(self):
-        """Check for the Python that the wheels are locked for."""
+        """Check for the Python that the wheels are locked for, and for what the builds want from the host."""
         if not self.lock:
             raise EasyBuildError("%s names no requirements lock (*.txt) in 'sources'", self.cfg.path)
         if not which(self.host_python):
             raise EasyBuildError("%s is not on PATH, and the wheels are locked for it; load a module that has it, or "
                                  "lock the requirements for another version and set 'python_version'", self.host_python)
+        for package in self.source_packages:
+            package.environment(os.environ)
+        check_modules(self.modules_of_build(), self.initial_environ)
 
     @property
     def host_python(self):
         """Command name of the Python that the environment is made with."""
         return 'python' + self.cfg['python_version']
 
+    @property
+    def built_wheels(self):
+        """Where the wheels of the source packages are until they are installed."""
+        return os.path.join(self.builddir, 'wheels')
+
+    def build_step(self):
+        """Build the source packages, in an environment of the locked wheels, one on top of the other."""
+        if not self.source_packages:
+            return
+        venv = os.path.join(self.builddir, 'venv')
+        # what the host has is not among the sources: it may be another version on the next host
+        self.make_environment(venv, pip_options='--no-compile')
+        python = os.path.join(venv, 'bin', 'python')
+        for package in self.source_packages:
+            source = self.src[self.source_names().index(package.sdist)]
+            package.build(source['finalpath'], python, self.built_wheels, self.cfg.parallel)
+            package.install(python, self.built_wheels)
+
     def install_runtime(self):
-        """Make the environment and install the locked wheels into it, without a network."""
-        venv = shell_quote(os.path.join(self.installdir, 'venv'))
+        """Make the environment, install wheels and source packages into it, and keep with what that was done."""
         # the host's packages come last; without them pip would refuse `install --user`
-        run_shell_cmd("%s -m venv --system-site-packages %s" % (self.host_python, venv))
+        self.make_environment(os.path.join(self.installdir, 'venv'), venv_options='--system-site-packages')
+        for package in self.source_packages:
+            package.install(os.path.join(self.installdir, 'venv', 'bin', 'python'), self.built_wheels)
+        record = describe(self.host_python, self.modules_of_build())
+        record['source_packages'] = {package.requirement: package.environment(os.environ)
+                                     for package in self.source_packages}
+        write_record(record, self.installdir)
+
+    def make_environment(self, directory, venv_options='', pip_options=''):
+        """Make a virtual environment and install the locked wheels into it, without a network."""
+        venv = shell_quote(directory)
+        run_shell_cmd("%s -m venv %s %s" % (self.host_python, venv_options, venv))
         # nothing of the user's pip configuration, and nothing left out because the host has it
         run_shell_cmd("%s/bin/pip --isolated install --quiet --ignore-installed --no-index --find-links %s "
-                      "--require-hashes --no-deps -r %s"
-                      % (venv, shell_quote(self.wheels), shell_quote(self.lock)))
+                      "--require-hashes --no-deps %s -r %s"
+                      % (venv, shell_quote(self.wheels), pip_options, shell_quote(self.requirements)),
+                      env={**os.environ, **OFFLINE})
+
+    def modules_of_build(self):
+        """The modules that this build has, those of the recipe's dependencies included."""
+        names = {build_only: [dep['full_mod_name'] for dep in self.toolchain.dependencies
+                              if dep['build_only'] == build_only] for build_only in (False, True)}
+        return modules_of_build(self.name, self.initial_environ, os.environ, names[False], names[True])
 
     def runtime_python(self):
         """The environment's Python."""
@@ -52,6 +130,14 @@ class EB_PyTorchVenv(EB_PyTorchModule):
         """Activate with the environment's own script."""
         activate = os.path.join(self.installdir, 'venv', 'bin', 'activate')
         return {'WITH_CONDA': 'true', 'WITH_VENV': 'source ' + activate}
+
+    def make_module_dep(self, unload_info=None):  # noqa: ARG002 (EasyBuild's signature)
+        """Load the modules of the build and no others, whoever loaded them, and see that its Python is there."""
+        # --module-only describes an installation of another day
+        record = read_record(self.installdir) or describe(self.host_python, self.modules_of_build())
+        return template(self.module_generator, 'venv', lists=record['modules'],
+                        module=self.full_mod_name, easyconfig=os.path.basename(self.cfg.path),
+                        python=record['python']['path'], version=record['python']['version'])
 
     def sanity_check_step(self, *args, **kwargs):
         """Check the environment's Python too."""

@@ -11,6 +11,8 @@ die() { # <exit status> <what, where, what to try>
 # A function, because `source .../activate` without arguments would otherwise see the user's.
 activate() {
     local activation
+    # on the host there is nothing of the image to activate
+    [ -z "${SIFPYTORCH:-}" ] || [ -n "${APPTAINER_CONTAINER:-${SINGULARITY_CONTAINER:-}}" ] || return 0
     set +u # conda's own activation scripts read unset variables
     for activation in "$WITH_CONDA" "$WITH_VENV"; do
         # shellcheck disable=SC2086  # a command with its arguments, plain words

@@ -8,14 +8,24 @@ proc policy {name value {notes __CLUSTER_SET_}} {
     global env
     set note $notes$name
     switch [module-info mode] {
-        load { set ours [expr {![info exists env($name)]}] }
+        load { set ours [expr {![is_set $name]}] }
         remove - unload { set ours [info exists env($note)] }
         default { set ours 1 }
     }
     if {!$ours} {
         return [expr {[info exists env($name)] ? $env($name) : $value}]
     }
-    setenv $name $value
+    # unloading takes any value, but Environment Modules show it to what is loaded next (switch)
+    setenv $name [expr {[module-info mode] in {remove unload} ? {} : $value}]
     setenv $note 1
     return $value
+}
+
+# Whether a variable is set. Environment Modules keep in env what was unset on the way here (switch): getenv knows.
+proc is_set {name} {
+    global env
+    if {[info commands getenv] ne {}} {
+        return [expr {[getenv $name \0] ne "\0"}]
+    }
+    return [info exists env($name)]
 }

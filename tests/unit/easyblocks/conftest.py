@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import tempfile
 
 import pytest
@@ -9,6 +10,9 @@ from easybuild.framework.easyconfig.easyconfig import EasyConfig, get_easyblock_
 from easybuild.tools.options import set_up_configuration
 from recipes import RECIPES, TREE
 from testbed.packages import find_lmod
+
+# where the easyblocks find their own package
+sys.path.append(str(TREE / "easyblocks"))
 
 
 @pytest.fixture

@@ -13,6 +13,9 @@ from recipes import RECIPES, TREE
 CONTAINER = "PyTorch-2.13.0-cpu-singularity.eb"
 VENV = "PyTorch-2.13.0-cpu-venv.eb"
 
+#: The methods of EasyBuild's install step.
+INSTALL = [lambda app: app.make_installdir, lambda app: app.install_step]
+
 
 def recipe(name):
     return next(path for path in RECIPES if path.name == name)
@@ -73,25 +76,56 @@ def test_help_shows_the_three_lines_a_user_copies(easyblock, name, enters):
     assert "\n".join(lines) in text
 
 
+def test_help_and_whatis_tell_what_the_module_is_and_a_recipes_own_words_win(easyblock, edited):
+    text = module_text(easyblock(recipe(CONTAINER)))
+    for line in ("Version: 2.13.0", "Runtime: image for Apptainer or Singularity", "GPU: none",
+                 "Cluster profile: local", "Keywords: PyTorch, torch,"):  # fmt: skip
+        assert line in text
+    for word in ("start-shell", "make-squashfs", "torchrun-distributed"):
+        assert re.search(rf"\s{word}(,|\n)", text), word
+    assert "enter-image" not in text
+    assert "user-software.bash" not in text
+    own = module_text(easyblock(edited(VENV, "cluster = 'local'", "usage = 'our words'\nwhatis = ['Name: ours']")))
+    assert "our words" in own
+    assert "Name: ours" in own
+    assert "Keywords" not in own
+
+
+def test_a_recipes_images_binds_and_activation_are_in_the_module(easyblock, edited):
+    lines = "central_images = ['/c/a', '/c/b']\nbinds = ['/scratch', '/x:/y:ro']\nconda_activation = 'source /c/act e'"
+    text = module_text(easyblock(edited(CONTAINER, "cluster = 'local'", lines)))
+    for pattern in (r"\"/c/a\",? \"/c/b\"", r"\"/scratch\",? \"/x:/y:ro\"", r"WITH_CONDA\W+source /c/act e"):
+        assert re.search(pattern, text), pattern
+
+
+def test_modules_that_cannot_be_loaded_beside_it_are_those_of_the_recipe(easyblock, edited):
+    assert re.search(r"^conflict\W+pytorch\b", module_text(easyblock(recipe(VENV))), re.MULTILINE)
+    text = module_text(easyblock(edited(VENV, "cluster = 'local'", "conflicts = ['singularity-AI-bindings']")))
+    assert re.search(r"^conflict\W+singularity-AI-bindings\b", text, re.MULTILINE)
+    assert not re.search(r"^conflict\W+pytorch\b", text, re.MULTILINE)
+
+
+def test_a_tcl_module_has_its_own_pushenv_before_the_first_one(easyblock):
+    text = module_text(easyblock(recipe(CONTAINER)))
+    if "#%Module" in text or "proc ModulesHelp" in text:
+        assert text.index("proc pushenv") < re.search(r"^pushenv", text, re.MULTILINE).start()
+    else:
+        assert "proc" not in text
+
+
 def test_compiler_and_linker_paths_stay_out_of_the_module(easyblock):
     for name in (CONTAINER, VENV):
         assert easyblock(recipe(name)).module_load_environment.vars == ["PATH"]
 
 
-def test_a_container_without_an_image_source_is_refused(easyblock, edited, monkeypatch):
-    monkeypatch.setattr("easybuild.easyblocks.pytorchcontainer.which", lambda _: "/bin/true")
-    app = easyblock(edited(CONTAINER, "debian_release", "# debian_release"))
-    app.src = []
-    with pytest.raises(EasyBuildError, match=r"must name one image source .*found: none"):
-        app.configure_step()
+def test_a_container_without_an_image_source_is_refused(easyblock, edited):
+    with pytest.raises(EasyBuildError, match=r"must name one image source.*found: none"):
+        easyblock(edited(CONTAINER, "sources = ['%(name)s-%(version)s-cpu.def', ", "sources = ["))
 
 
-def test_two_image_sources_are_refused(easyblock, monkeypatch):
-    monkeypatch.setattr("easybuild.easyblocks.pytorchcontainer.which", lambda _: "/bin/true")
-    app = easyblock(recipe(CONTAINER))
-    app.src = [{"name": name, "path": "/" + name} for name in ("a.sif", "b.def")]
+def test_two_image_sources_are_refused(easyblock, edited):
     with pytest.raises(EasyBuildError, match=r"found: \.sif, \.def"):
-        app.configure_step()
+        easyblock(edited(CONTAINER, "sources = [", "sources = ['a.sif', "))
 
 
 def test_without_a_container_runtime_the_error_says_what_to_install(easyblock, monkeypatch):
@@ -107,21 +141,16 @@ def test_a_venv_says_which_python_it_lacks(easyblock, edited):
         app.configure_step()
 
 
-def test_an_unknown_cluster_profile_is_named_with_those_that_exist_and_nothing_is_left(easyblock, edited, monkeypatch):
-    app = easyblock(edited(VENV, "cluster = 'local'", "cluster = 'nowhere'"))
-    monkeypatch.setattr(app, "install_runtime", lambda: None)
-    app.make_installdir()
-    with pytest.raises(EasyBuildError, match=r"no cluster profile .*nowhere.*one of: .*local"):
-        app.install_step()
-    assert not Path(app.installdir).exists()
+def test_an_unknown_cluster_profile_is_named_with_those_that_exist_before_anything_is_fetched(easyblock, edited):
+    with pytest.raises(EasyBuildError, match=r"no cluster profile nowhere .*one of: .*local"):
+        easyblock(edited(VENV, "cluster = 'local'", "cluster = 'nowhere'"))
 
 
 def test_a_command_that_fails_during_the_installation_leaves_nothing_behind(easyblock, monkeypatch):
     app = easyblock(recipe(VENV))
     monkeypatch.setattr(app, "install_runtime", lambda: run_shell_cmd("false"))
-    app.make_installdir()
     with pytest.raises(RunShellCmdError):
-        app.install_step()
+        app.run_step("install", INSTALL)
     assert not Path(app.installdir).exists()
 
 
@@ -148,5 +177,5 @@ def test_the_installed_tree_carries_no_bytecode_of_the_checkout(easyblock, monke
 
 
 def test_easyblocks_hold_no_shell_script():
-    for path in TREE.glob("easyblocks/*.py"):
+    for path in TREE.glob("easyblocks/**/*.py"):
         assert not re.search(r"#!/|<<\s*'?EOF", path.read_text()), path.name

@@ -1,0 +1,74 @@
+
+-- The installed image, else a copy of the site's.
+local places = { pathJoin(root, "%(image)s") }
+for _, directory in ipairs({ %(central_images)s }) do
+    table.insert(places, pathJoin(directory, "%(image)s"))
+end
+local image
+for _, place in ipairs(places) do
+    image = image or (isFile(place) and place)
+end
+if mode() == "load" and not image then
+    LmodError("There is no image at " .. table.concat(places, " or ")
+              .. ": install it again with `eb --rebuild %(easyconfig)s`")
+end
+pushenv("SIF", image or places[1])
+pushenv("SIFPYTORCH", image or places[1])
+
+-- Packages that users install: the packed file, unless it was unpacked, else the directory. Unloading goes by what
+-- loading found. (Without `ro`, Apptainer warns at every start that a packed file is not writable. The root of the file
+-- is `.`, as options are entries of the list like any other, and a user's own `image-src=/` would count as ours.)
+local user_software = os.getenv("__PYTORCH_USER_SOFTWARE")
+if mode() ~= "unload" then
+    local directory = "%(user_software)s"
+    if isFile(directory .. ".squashfs") and not isFile(pathJoin(directory, ".unpacked")) then
+        user_software = directory .. ".squashfs:/user-software:ro,image-src=."
+    else
+        user_software = isDir(directory) and directory .. ":/user-software"
+    end
+end
+if user_software then
+    setenv("__PYTORCH_USER_SOFTWARE", user_software)
+    pushenv("SINGULARITYENV_VIRTUAL_ENV", "/user-software/venv/pytorch")
+    pushenv("APPTAINERENV_VIRTUAL_ENV", "/user-software/venv/pytorch")
+end
+pushenv("WITH_VENV", user_software and "source /user-software/venv/pytorch/bin/activate" or "true")
+
+-- A runtime that finds both names of a variable reads APPTAINER's alone, so both get ours and what the
+-- user has under the other name. What is really added is noted: unloading takes away just that.
+local function add_to_both(singularity, apptainer, separator, ours)
+    local user = { [singularity] = os.getenv(singularity) or "", [apptainer] = os.getenv(apptainer) or "" }
+    for from, to in pairs({ [singularity] = apptainer, [apptainer] = singularity }) do
+        local note = "__PYTORCH_ADDED_TO_" .. to
+        local added = os.getenv(note) or ""
+        if mode() ~= "unload" then
+            added = ""
+            local wanted = user[from] .. separator .. table.concat(ours, separator)
+            for entry in wanted:gmatch("[^" .. separator .. "]+") do
+                local there = separator .. user[to] .. separator .. added .. separator
+                if not there:find(separator .. entry .. separator, 1, true) then
+                    added = added .. (added ~= "" and separator or "") .. entry
+                end
+            end
+        end
+        if added ~= "" then
+            setenv(note, added)
+        end
+        for entry in added:gmatch("[^" .. separator .. "]+") do
+            append_path(to, entry, separator)
+        end
+    end
+end
+-- All that EasyBuild installed is visible under its own path, data sets included, and what the recipe names.
+local binds = { root .. "/runscripts:/runscripts", root .. "/payload:/payload", "%(software)s" }
+for _, bind in ipairs({ "%(data)s", %(binds)s }) do
+    if lfs.attributes(bind:match("[^:]+")) then
+        table.insert(binds, bind)
+    end
+end
+if user_software then
+    table.insert(binds, user_software)
+end
+add_to_both("SINGULARITY_BIND", "APPTAINER_BIND", ",", binds)
+add_to_both("SINGULARITYENV_PREPEND_PATH", "APPTAINERENV_PREPEND_PATH", ":",
+            { "/runscripts", "/user-software/venv/pytorch/bin" })

@@ -1,0 +1,79 @@
+
+# The installed image, else a copy of the site's.
+set places [list [file join $root "%(image)s"]]
+foreach directory [list %(central_images)s] {
+    lappend places [file join $directory "%(image)s"]
+}
+set image [lindex $places 0]
+foreach place [lreverse $places] {
+    if {[file isfile $place]} {
+        set image $place
+    }
+}
+if {[module-info mode load] && ![file isfile $image]} {
+    # the third word keeps Environment Modules from adding a stack trace
+    error "There is no image at [join $places { or }]: install it again with `eb --rebuild %(easyconfig)s`" {} \
+        MODULES_ERR_GLOBAL
+}
+pushenv SIF $image
+pushenv SIFPYTORCH $image
+
+# Packages that users install: the packed file, unless it was unpacked, else the directory. Unloading goes by what
+# loading found. (Without `ro`, Apptainer warns at every start that a packed file is not writable. The root of the file
+# is `.`, as options are entries of the list like any other, and a user's own `image-src=/` would count as ours.)
+set user_software [expr {[info exists env(__PYTORCH_USER_SOFTWARE)] ? $env(__PYTORCH_USER_SOFTWARE) : {}}]
+if {[module-info mode] ni {remove unload}} {
+    set directory "%(user_software)s"
+    if {[file isfile $directory.squashfs] && ![file isfile [file join $directory .unpacked]]} {
+        set user_software $directory.squashfs:/user-software:ro,image-src=.
+    } else {
+        set user_software [expr {[file isdirectory $directory] ? "$directory:/user-software" : {}}]
+    }
+}
+set with_venv true
+if {$user_software ne {}} {
+    setenv __PYTORCH_USER_SOFTWARE $user_software
+    pushenv SINGULARITYENV_VIRTUAL_ENV /user-software/venv/pytorch
+    pushenv APPTAINERENV_VIRTUAL_ENV /user-software/venv/pytorch
+    set with_venv "source /user-software/venv/pytorch/bin/activate"
+}
+pushenv WITH_VENV $with_venv
+
+# A runtime that finds both names of a variable reads APPTAINER's alone, so both get ours and what the
+# user has under the other name. What is really added is noted: unloading takes away just that.
+proc add_to_both {singularity apptainer separator ours} {
+    global env
+    foreach name [list $singularity $apptainer] {
+        set user($name) [expr {[info exists env($name)] ? [split $env($name) $separator] : {}}]
+    }
+    foreach {from to} [list $singularity $apptainer $apptainer $singularity] {
+        set note __PYTORCH_ADDED_TO_$to
+        set added [expr {[info exists env($note)] ? [split $env($note) $separator] : {}}]
+        if {[module-info mode] ni {remove unload}} {
+            set added {}
+            foreach entry [concat $user($from) $ours] {
+                if {$entry ni $user($to) && $entry ni $added} {
+                    lappend added $entry
+                }
+            }
+        }
+        if {$added ne {}} {
+            setenv $note [join $added $separator]
+        }
+        foreach entry $added {
+            append-path --delim $separator $to $entry
+        }
+    }
+}
+# All that EasyBuild installed is visible under its own path, data sets included, and what the recipe names.
+set binds [list "$root/runscripts:/runscripts" "$root/payload:/payload" "%(software)s"]
+foreach bind [list "%(data)s" %(binds)s] {
+    if {[file exists [lindex [split $bind :] 0]]} {
+        lappend binds $bind
+    }
+}
+# an image's options are entries by themselves
+lappend binds {*}[split $user_software ,]
+add_to_both SINGULARITY_BIND APPTAINER_BIND , $binds
+add_to_both SINGULARITYENV_PREPEND_PATH APPTAINERENV_PREPEND_PATH : \
+    [list /runscripts /user-software/venv/pytorch/bin]

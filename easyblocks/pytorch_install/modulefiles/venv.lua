@@ -1,0 +1,47 @@
+
+-- The Python and the modules of the build (provenance/build.json) are those that are used, or loading fails.
+local required, brought = { %(required)s }, { %(brought)s }
+local python, version = "%(python)s", "%(version)s"
+
+local function refuse(built_with, problem)
+    LmodError("%(module)s was built with " .. built_with .. ", " .. problem)
+end
+
+if mode() == "load" then
+    local others, instead_of = {}, {}
+    for _, wanted in ipairs(required) do
+        for _, loaded in ipairs(loaded_modules()) do
+            if loaded.sn == wanted:match("^(.+)/") and not isloaded(wanted) then
+                table.insert(others, loaded.fullName)
+                table.insert(instead_of, wanted)
+            end
+        end
+    end
+    if #others > 0 then
+        local loaded = table.concat(others, " ")
+        refuse(table.concat(instead_of, " "), "not with " .. loaded .. " as loaded now: `module unload " .. loaded
+               .. "`, then load this module again")
+    end
+end
+for _, modules in ipairs({ required, brought }) do
+    for _, wanted in ipairs(modules) do
+        if mode() == "load" and not isloaded(wanted) and not isAvail(wanted) then
+            refuse(wanted, "which is not there any more: find it with `module spider " .. wanted
+                   .. "`, or build again with what is there, `eb --rebuild %(easyconfig)s`")
+        end
+        depends_on(wanted)
+    end
+end
+if mode() == "load" then
+    local built_with = "Python " .. version .. " at " .. python
+    local remedy = ": load this module on a host that has that Python, or build again with "
+                   .. "`eb --rebuild %(easyconfig)s`"
+    if not isFile(python) then
+        refuse(built_with, "which is not there any more" .. remedy)
+    end
+    -- empty where it needs the libraries of a module that is loaded only now
+    local found = capture("'" .. python .. "' --version 2>/dev/null"):match("Python (%%d+%%.%%d+%%S*)")
+    if found and found:match("^%%d+%%.%%d+") ~= version:match("^%%d+%%.%%d+") then
+        refuse(built_with, "which is Python " .. found .. " now" .. remedy)
+    end
+end

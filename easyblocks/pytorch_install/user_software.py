@@ -1,0 +1,146 @@
+##
+# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
+##
+"""
+Packages that users install on top of an image; called by pytorchcontainer.py.
+
+They live beside the installation directories, as EasyBuild empties those: in .user-software/<version>, or packed into
+.user-software/<version>.squashfs (bin/make-squashfs).
+"""
+import glob
+import os
+
+from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
+from easybuild.tools.filetools import find_backup_name_candidate, mkdir, read_file, remove_dir, symlink
+from easybuild.tools.run import run_shell_cmd
+from easybuild.tools.utilities import shell_quote
+
+from pytorch_install.output import last_line
+
+PACKED = '.squashfs'
+
+# In the directory: it is in use although the packed file is still there (bin/unmake-squashfs).
+UNPACKED = '.unpacked'
+
+ENVIRONMENT = os.path.join('venv', 'pytorch')
+
+# Run by the image's Python.
+PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'make_venv.py')
+
+# What it finds, by its exit status: one that fits the image, is for another Python, leads to its packages elsewhere.
+FITS, OUTDATED, MOVED = 0, 3, 4
+ABSENT = 'absent'
+
+
+class UserSoftware:
+    """
+    The environment on top of one installation.
+
+    Every installation makes a new one, `part`, which the sanity check uses. What the users have is not changed before
+    the installation is final, and then only if it does not fit the image.
+    """
+
+    def __init__(self, installdir):
+        """
+        :param installdir: the installation directory
+        """
+        software, self.version = os.path.split(installdir)
+        self.store = os.path.join(software, '.user-software')
+        self.directory = os.path.join(self.store, self.version)
+        self.packed = self.directory + PACKED
+        self.environment = os.path.join(self.directory, ENVIRONMENT)
+        self.part = os.path.join(self.store, '.%s.part' % self.version)
+        self.found = None
+
+    def prepare(self, block):
+        """Make a new environment beside the users' own, and find out whether that fits; `block` is the easyblock."""
+        if block.dry_run:
+            return
+        for name, path in [('user-software', self.directory), ('user-software' + PACKED, self.packed)]:
+            symlink(os.path.relpath(path, block.installdir), os.path.join(block.installdir, name),
+                    use_abspath_source=False)
+        remove_dir(self.part)  # of an installation that was killed
+        mkdir(self.part, parents=True)
+        result = run_program(block, 'make', self.part + ':/user-software')
+        if result.exit_code != 0:
+            raise EasyBuildError("The image's Python could not make a virtual environment in %s: %s",
+                                 self.part, last_line(result.output))
+        found = self.find(block)
+        if found in (OUTDATED, ABSENT):
+            for path in (self.directory, os.path.dirname(self.environment)):
+                if os.path.isdir(path) and not os.access(path, os.W_OK):
+                    raise EasyBuildError("The image needs a new environment in %s, which you may not change; ask its "
+                                         "owner, or move it away", path)
+        self.found = found
+
+    def find(self, block):
+        """What there is: FITS, OUTDATED, MOVED or ABSENT."""
+        packed = os.path.isfile(self.packed) and not os.path.isfile(os.path.join(self.directory, UNPACKED))
+        if not packed and not os.path.isdir(self.environment):
+            return ABSENT
+        bind = self.packed + ':/user-software:ro,image-src=/' if packed else self.directory + ':/user-software'
+        result = run_program(block, 'check', bind)
+        if result.exit_code == MOVED and packed:
+            return OUTDATED  # nothing in it can be changed
+        if result.exit_code not in (FITS, OUTDATED, MOVED):
+            print_warning("%s could not be tried out in the image (%s); it stays as it is",
+                          self.packed if packed else self.environment, last_line(result.output))
+            return FITS
+        return result.exit_code
+
+    def finish(self, block):
+        """Put the new environment in its place where none fits; after a kill the next installation does the rest."""
+        if self.found == OUTDATED:
+            for path in (self.packed, self.environment):
+                if os.path.exists(path):
+                    aside = find_backup_name_candidate(path)
+                    print_warning("%s was made with another Python than the image's: it is kept as %s, and a new, "
+                                  "empty one takes its place", path, aside)
+                    os.rename(path, aside)
+        if self.found in (OUTDATED, ABSENT):
+            others = with_packages(self.store)
+            if os.path.isdir(self.directory):
+                mkdir(os.path.dirname(self.environment), parents=True)
+                os.rename(os.path.join(self.part, ENVIRONMENT), self.environment)
+            else:
+                os.rename(self.part, self.directory)
+            self.tell(block, others)
+        if self.found == MOVED:
+            self.follow()
+
+    def follow(self):
+        """Let the users' environment lead to where the new image has its packages."""
+        for new in glob.glob(os.path.join(glob.escape(self.part), ENVIRONMENT, 'lib', 'python*', '*', 'zz_image.pth')):
+            path = os.path.join(self.directory, os.path.relpath(new, self.part))
+            try:
+                os.replace(new, path)
+            except OSError as error:
+                print_warning("%s does not lead to the image's packages (%s): ask its owner to install the module "
+                              "again, with --rebuild", path, error.strerror)
+
+    def tell(self, block, others):
+        """Say how to carry over what users installed for other versions."""
+        if others:
+            other = os.path.join(os.path.dirname(block.short_mod_name), others[0])
+            print_msg("packages that users installed for %s are not in %s; to carry them over: module load %s; "
+                      "list-packages --user > packages.txt; module load %s; pip install -r packages.txt",
+                      ', '.join(others), self.version, other, block.short_mod_name)
+
+
+def run_program(block, task, bind):
+    """Run a task of make_venv.py with the image's Python and /user-software; return EasyBuild's result."""
+    bind = shell_quote(bind)
+    # a PYTHONPATH that is left is the image's own
+    command = ('env --unset=PYTHONPATH SINGULARITY_BIND=%s APPTAINER_BIND=%s %s -I - %s'
+               % (bind, bind, block.runtime_python(), task))
+    return run_shell_cmd(command, stdin=read_file(PROGRAM), fail_on_error=False, hidden=True)
+
+
+def with_packages(store):
+    """Versions whose users installed packages, the latest first."""
+    inside = glob.escape(store)
+    packages = os.path.join(inside, '*', ENVIRONMENT, 'lib', 'python*', 'site-packages', '*.dist-info')
+    found = {path: path[len(store) + 1:].split(os.sep)[0] for path in glob.glob(packages)}
+    found.update({path: os.path.basename(path)[:-len(PACKED)]
+                  for path in glob.glob(os.path.join(inside, '*' + PACKED))})
+    return list(dict.fromkeys(found[path] for path in sorted(found, key=os.path.getmtime, reverse=True)))

@@ -1,0 +1,102 @@
+##
+# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
+##
+"""
+What a virtual environment was built with, kept as a file in the installation; called by pytorchvenv.py.
+"""
+import datetime
+import json
+import os
+import platform
+
+from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.filetools import mkdir, read_file, write_file
+from easybuild.tools.run import run_shell_cmd
+
+# The file, relative to the installation directory.
+RECORD = os.path.join('provenance', 'build.json')
+
+# What only the one who installs needs, by how the modules' names start.
+INSTALLERS_MODULES = ('pytorch-easybuild', 'easybuild', 'cluster/')
+
+# A virtual environment leads to the Python below the one that makes it, which may be in another environment.
+PYTHON_FACTS = "import platform, sys; print(sys._base_executable); print(platform.python_version())"
+
+
+def describe(python, modules):
+    """
+    Python, modules and system of a build, as a dictionary.
+
+    :param python: command of the Python that makes the environment
+    :param modules: what `modules_of_build` found
+    """
+    path, version = run_shell_cmd('%s -c "%s"' % (python, PYTHON_FACTS), hidden=True, in_dry_run=True).output.split()
+    return {
+        'date': datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds'),
+        'host': platform.node(),
+        'system': platform.platform(),
+        'python': {'path': path, 'version': version},
+        'modules': modules,
+    }
+
+
+def modules_of_build(name, before, during, dependencies, build_dependencies):
+    """
+    Modules that the software is used with, as lists in the order of loading.
+
+    'required' are those that the recipe names and those that were loaded before by hand. 'brought' are what these
+    brought, and need not be in the version that a login has by default: it is replaced, as during the build.
+
+    :param name: name of the software itself
+    :param before: environment variables that `eb` was started with
+    :param during: environment variables of the build, when the recipe's dependencies are loaded
+    :param dependencies: names of the modules that the recipe names, with or without versions
+    :param build_dependencies: those among them that are for the build alone
+    """
+    # what every login has (lmod.readthedocs.io, "Providing A Standard Set Of Modules for all Users")
+    of_login = before.get('LMOD_SYSTEM_DEFAULT_MODULES', '').split(':')
+    modules = {'required': [], 'brought': []}
+    for module in during.get('LOADEDMODULES', '').split(':'):
+        if not module or module.lower().startswith(INSTALLERS_MODULES + (name.lower() + '/',)):
+            continue
+        if is_among(module, dependencies):
+            modules['required'].append(module)
+        elif is_among(module, build_dependencies) or is_among(module, of_login):
+            continue
+        elif module in before.get('LOADEDMODULES', '').split(':'):
+            modules['required'].append(module)
+        else:
+            modules['brought'].append(module)
+    return modules
+
+
+def is_among(module, names):
+    """Whether a module is among names with or without versions."""
+    return module in names or os.path.dirname(module) in names
+
+
+def check_modules(modules, before):
+    """
+    Refuse modules that the recipe replaces by other versions: loading the new module would refuse them too.
+
+    :param modules: what `modules_of_build` found
+    :param before: environment variables that `eb` was started with
+    """
+    for module in modules['required']:
+        for other in before.get('LOADEDMODULES', '').split(':'):
+            if '/' in module and os.path.dirname(other) == os.path.dirname(module) and other != module:
+                raise EasyBuildError("%s is loaded, and the recipe's dependencies are with %s: run `module unload %s`, "
+                                     "then `eb` again", other, module, other)
+
+
+def write_record(record, installdir):
+    """Keep what `describe` told in the installation."""
+    path = os.path.join(installdir, RECORD)
+    mkdir(os.path.dirname(path), parents=True)
+    write_file(path, json.dumps(record, indent=2) + '\n')
+
+
+def read_record(installdir):
+    """The record of an installation, None if it has none."""
+    path = os.path.join(installdir, RECORD)
+    return json.loads(read_file(path)) if os.path.exists(path) else None

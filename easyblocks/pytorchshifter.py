@@ -1,0 +1,70 @@
+##
+# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
+##
+"""
+EasyBuild support for PyTorch in an image that stays with the site's Shifter gateway.
+
+Shifter shows the site's file systems in the image under their own paths, and transfers the environment, but for
+what the image sets itself: so there are no binds, and runscripts are called by their paths.
+"""
+from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
+from easybuild.framework.easyconfig import CUSTOM, MANDATORY
+from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.filetools import which
+from easybuild.tools.run import run_shell_cmd
+from easybuild.tools.utilities import shell_quote
+
+
+class EB_PyTorchShifter(EB_PyTorchModule):
+    """Support for installing a module around a Shifter image."""
+
+    LAUNCH = 'shifter --image=$SHIFTER_IMAGE $RUNSCRIPTS/'
+
+    RUNTIME = "image at the site's Shifter gateway"
+    IMAGE = '$SHIFTER_IMAGE'
+
+    HOST_COMMANDS = ['enter-shifter']
+
+    @staticmethod
+    def extra_options(extra_vars=None):
+        """Easyconfig parameters of Shifter images."""
+        extra_vars = EB_PyTorchModule.extra_options(extra_vars)
+        extra_vars.update({
+            'image': [None, "Name of the image at the site's Shifter gateway", MANDATORY],
+            'shifter_modules': [[], "Shifter's own modules for this image, in place of the site's default", CUSTOM],
+            'commands': [['python', 'python3', 'pip', 'pip3', 'torchrun'],
+                         "Commands of the image that bin/ offers on the host", CUSTOM],
+        })
+        return extra_vars
+
+    def configure_step(self):
+        """Check that Shifter has the image."""
+        if not which('shifter'):
+            raise EasyBuildError("shifter is not on PATH, and %s stays with its gateway; install where Shifter is",
+                                 self.cfg['image'])
+        result = run_shell_cmd(self.runtime_python() + ' --version', fail_on_error=False, hidden=True)
+        if result.exit_code != 0:
+            raise EasyBuildError("Shifter cannot start python3 in %s; try `shifterimg pull %s`. It says: %s",
+                                 self.cfg['image'], self.cfg['image'], ' '.join(result.output.split())[:200])
+
+    def install_runtime(self):
+        """Nothing to install: the image stays where it is."""
+
+    def runtime_python(self):
+        """The image's Python."""
+        return 'shifter --image=%s python3' % shell_quote(self.cfg['image'])
+
+    def commands(self):
+        """On the host every command enters the image first."""
+        return dict.fromkeys(list(super().commands()) + self.cfg['commands'] + ['start-shell'], 'enter-shifter')
+
+    def make_module_extra(self, *args, **kwargs):
+        """Add the image and its modules, in variables that Shifter itself reads: a plain `shifter` is enough too."""
+        txt = super().make_module_extra(*args, **kwargs)
+        # Slurm sets the type for `#SBATCH --image`, to one that the name does not fit (NERSC/shifter, src/shifter.c)
+        variables = {'SHIFTER_IMAGE': self.cfg['image'], 'SHIFTER_IMAGETYPE': 'docker'}
+        if self.cfg['shifter_modules']:
+            variables['SHIFTER_MODULE'] = ','.join(self.cfg['shifter_modules'])
+        for variable, value in variables.items():
+            txt += self.module_generator.set_environment(variable, {'value': value, 'pushenv': True})
+        return txt

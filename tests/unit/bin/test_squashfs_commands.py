@@ -1,0 +1,202 @@
+"""make-squashfs and unmake-squashfs: nothing is lost, wherever they end; on stand-ins for mksquashfs and the image."""
+
+import fcntl
+import os
+
+import pytest
+
+#: In place of a program: kills the command that calls it with everything that it started.
+KILL = '#!/bin/bash\nPATH=${{PATH#*:}}\n{}\nkill -9 0\n'
+
+
+def one_sentence(result):
+    """The one line that a command failed with."""
+    assert result.returncode == 1, result.stdout
+    assert result.stderr.count("\n") == 1, result.stderr
+    return result.stderr
+
+
+def pack(installation, clean=False):
+    """Pack user-software, and delete the directory if asked."""
+    assert installation.run("make-squashfs").returncode == 0
+    assert not clean or installation.run("make-squashfs", "--clean").returncode == 0
+
+
+def test_packing_and_unpacking_keep_every_file_and_the_other_form_until_clean(installation):
+    files = installation.in_use()
+    for command in ("make-squashfs", "unmake-squashfs", "make-squashfs", "unmake-squashfs"):
+        result = installation.run(command)
+        assert result.returncode == 0, result.stderr
+        assert "load the module again" in result.stdout
+        assert "make-squashfs --clean" in result.stdout
+        assert installation.in_use() == files
+        assert installation.left() == {"1.0", "1.0.squashfs"}
+    for command, left in [("make-squashfs", {"1.0.squashfs"}), ("unmake-squashfs", {"1.0"})]:
+        assert installation.run(command).returncode == 0
+        assert installation.run("make-squashfs", "--clean").returncode == 0
+        assert installation.in_use() == files
+        assert installation.left() == left
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [("make-squashfs", name) for name in ("rm", "mkdir", "mksquashfs", "singularity", "sync", "mv")]
+    + [("unmake-squashfs", name) for name in ("rm", "mkdir", "singularity", "touch", "sync", "mv")]
+    + [("make-squashfs --clean", name) for name in ("rm", "mkdir", "singularity", "mv")],
+)
+def test_a_kill_at_any_moment_loses_nothing_and_the_next_call_works(installation, command, program, moment):
+    files = installation.in_use()
+    if command != "make-squashfs":
+        pack(installation, clean=command == "unmake-squashfs")
+    installation.program(program, KILL.format('"${0##*/}" "$@"' if moment == "after" else ""), installation.failing)
+    result = installation.run(*command.split())
+    assert result.returncode == -9
+    assert installation.in_use() == files
+    (installation.failing / program).unlink()
+    again = installation.run(*command.split())
+    finished = ("already packed", "not packed", "nothing to clean")  # the kill came after the last step
+    assert again.returncode == 0 or any(text in again.stderr for text in finished), again.stderr
+    assert installation.in_use() == files
+    assert installation.left() == ({"1.0.squashfs"} if "--clean" in command else {"1.0", "1.0.squashfs"})
+
+
+def test_a_kill_while_half_of_the_file_is_written_loses_nothing(installation):
+    files = installation.in_use()
+    half = KILL.format('[[ $1 = -* ]] && exit; echo half >"$2"')
+    installation.program("mksquashfs", half, installation.failing)
+    assert installation.run("make-squashfs").returncode == -9
+    assert installation.in_use() == files
+    (installation.failing / "mksquashfs").unlink()
+    pack(installation)
+    assert installation.in_use() == files
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_kill_while_the_file_is_deleted_that_was_unpacked_keeps_the_directory_in_use(installation, moment):
+    pack(installation)
+    assert installation.run("unmake-squashfs").returncode == 0
+    (installation.directory / "venv" / "new.py").write_text("value = 3\n")
+    files = installation.in_use()
+    delete = 'rm "$@"; [[ $* = *.squashfs* ]] || exit 0'
+    instead = '[[ $* = *.squashfs* ]] || exec rm "$@"'
+    installation.program("rm", KILL.format(delete if moment == "after" else instead), installation.failing)
+    assert installation.run("make-squashfs", "--clean").returncode == -9
+    assert installation.in_use() == files
+    (installation.failing / "rm").unlink()
+    pack(installation)
+    assert installation.in_use() == files
+
+
+def test_a_program_that_fails_changes_nothing(installation):
+    files = installation.in_use()
+    installation.program("mksquashfs", "#!/bin/bash\n[[ $1 = -* ]] || { echo 'no space' >&2; exit 1; }\n")
+    assert "mksquashfs failed, nothing has changed (no space)" in one_sentence(installation.run("make-squashfs"))
+    assert installation.left() == {"1.0"}
+    assert installation.in_use() == files
+
+
+def test_a_packed_file_that_lacks_something_is_refused(installation):
+    installation.program("mksquashfs", '#!/bin/bash\n[[ $1 = -* ]] || tar -cf "$2" -C "$1" --exclude module.py .\n')
+    assert "lib/module.py" in one_sentence(installation.run("make-squashfs"))
+    assert installation.left() == {"1.0"}
+
+
+def test_without_mksquashfs_on_the_host_that_of_the_image_is_taken(installation):
+    (installation.programs / "mksquashfs").rename(installation.programs / "hidden")
+    assert "install or load squashfs-tools" in one_sentence(installation.run("make-squashfs"))
+    installation.program("singularity", (installation.programs / "singularity").read_text().replace(
+        "    sys.exit", f'    command = ["{installation.programs}/hidden" if word == "mksquashfs" else word '
+        "for word in command]\n    sys.exit"))  # fmt: skip
+    pack(installation)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "command", "said"),
+    [
+        ("", "make-squashfs --fast", "unknown arguments '--fast'"),
+        ("", "unmake-squashfs --clean", "unknown arguments '--clean'"),
+        ("", "unmake-squashfs", "not packed"),
+        ("", "make-squashfs --clean", "nothing to clean"),
+        ("make-squashfs", "make-squashfs", "already packed"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_sentence(installation, prepare, command, said):
+    if prepare:
+        installation.run(prepare)
+    assert said in one_sentence(installation.run(*command.split()))
+
+
+def test_without_a_directory_there_is_nothing_to_pack(installation):
+    installation.directory.rename(installation.store / "elsewhere")
+    assert "'eb --rebuild' makes one" in one_sentence(installation.run("make-squashfs"))
+
+
+@pytest.mark.parametrize("command", ["make-squashfs", "unmake-squashfs"])
+def test_it_refuses_inside_a_container_and_without_its_own_module(installation, command):
+    assert "leave the container" in one_sentence(installation.run(command, APPTAINER_CONTAINER="/image.sif"))
+    assert "leave the container" in one_sentence(installation.run(command, SINGULARITY_CONTAINER="/image.sif"))
+    assert "load its module" in one_sentence(installation.run(command, EBROOTPYTORCH="/elsewhere"))
+    assert "load its module" in one_sentence(installation.run(command, SIFPYTORCH="/elsewhere.sif"))
+
+
+def test_two_at_once_are_refused(installation):
+    with (installation.store / ".1.0.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "another one is at work" in one_sentence(installation.run("make-squashfs"))
+    pack(installation)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_who_may_not_write_is_told_whom_to_ask(installation):
+    installation.store.chmod(0o555)
+    assert "ask whoever installed the module" in one_sentence(installation.run("make-squashfs"))
+
+
+def test_a_directory_that_changed_after_packing_is_never_deleted_nor_overwritten(installation):
+    pack(installation)
+    (installation.directory / "venv" / "late.py").write_text("pip in a shell with the module from before\n")
+    for command in ("unmake-squashfs", "make-squashfs --clean"):
+        sentence = one_sentence(installation.run(*command.split()))
+        assert "only one of them has venv/late.py" in sentence
+        assert f"delete {installation.packed} to use the directory" in sentence
+    installation.packed.unlink()
+    assert "venv/late.py" in installation.in_use()
+
+
+@pytest.mark.parametrize("command", ["make-squashfs", "make-squashfs --clean", "unmake-squashfs"])
+def test_a_container_that_cannot_start_is_not_called_a_difference(installation, command):
+    if command != "make-squashfs":
+        pack(installation)
+    files, left = installation.in_use(), installation.left()
+    fatal = "#!/bin/bash\necho 'FATAL: fuse: device not found' >&2\nexit 255\n"
+    installation.program("singularity", fatal, installation.failing)
+    sentence = one_sentence(installation.run(*command.split()))
+    assert "cannot compare" in sentence
+    assert "nothing has changed: FATAL: fuse: device not found; try on another node" in sentence
+    assert "delete" not in sentence
+    assert (installation.in_use(), installation.left()) == (files, left)
+
+
+def test_bytecode_that_running_jobs_write_is_no_change(installation):
+    pack(installation)
+    cache = installation.directory / "venv" / "__pycache__"
+    cache.mkdir()
+    (cache / "module.pyc").touch()
+    assert installation.run("make-squashfs", "--clean").returncode == 0
+    assert installation.left() == {"1.0.squashfs"}
+
+
+@pytest.mark.parametrize(
+    ("path", "change"),
+    [
+        ("module.py", lambda path: path.write_text("value = 2\n")),
+        ("empty", lambda path: path.chmod(0o700)),
+        ("link", lambda path: (path.unlink(), path.symlink_to("empty"))),
+    ],
+    ids=["content", "permissions", "link"],
+)
+def test_a_changed_file_is_named(installation, path, change):
+    pack(installation)
+    change(installation.directory / "venv" / "pytorch" / "lib" / path)
+    assert f"lib/{path} differs" in one_sentence(installation.run("unmake-squashfs"))

@@ -1,0 +1,405 @@
+"""Sources of images: what a recipe may name, what tells two apart, how a file is copied, the list of packages."""
+
+import errno
+import hashlib
+import json
+import os
+import shlex
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.config import update_build_option
+
+# what the module's syntax is does not matter here
+pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
+
+RECIPE = """easyblock = 'EB_PyTorchContainer'
+name = 'PyTorch'
+version = '2.13.0'
+versionsuffix = '-test'
+homepage = 'https://pytorch.org'
+description = 'Test.'
+toolchain = SYSTEM
+{lines}
+moduleclass = 'ai'
+"""
+DIGEST = "sha256:" + "5d" * 32
+
+
+@pytest.fixture
+def image_of(easyblock, tmp_path):
+    """A function that gives the image source of a recipe with some lines."""
+
+    def make(lines):
+        recipe = tmp_path / "PyTorch-2.13.0-test.eb"
+        recipe.write_text(RECIPE.format(lines=lines))
+        return easyblock(recipe).image
+
+    return make
+
+
+@pytest.fixture
+def imagefile(prefix):
+    """The module pytorch_install.images.imagefile, which is found once EasyBuild includes the easyblocks."""
+    from pytorch_install.images import imagefile
+
+    return imagefile
+
+
+def sif(data, *, size=None):
+    """The bytes of a SIF header that announces as many bytes of data as there are, or `size`."""
+    header = b"#!/usr/bin/env run-singularity\n\0" + b"SIF_MAGIC\0" + b"01\0" + b"02\0" + bytes(64)
+    return header + struct.pack("<qq", 128, len(data) if size is None else size) + data
+
+
+@pytest.mark.parametrize(
+    ("reference", "uri"),
+    [
+        (f"docker://pytorch/pytorch@{DIGEST}", f"docker://pytorch/pytorch@{DIGEST}"),
+        (f"docker://pytorch/pytorch:2.14.0-cuda@{DIGEST}", f"docker://pytorch/pytorch@{DIGEST}"),
+        (f"docker://host.org:5000/a/b:1@{DIGEST}", f"docker://host.org:5000/a/b@{DIGEST}"),
+        (f"oras://host.org/a/b:1@{DIGEST}", f"oras://host.org/a/b@{DIGEST}"),
+        (f"library://site/default/pytorch:sha256.{'5d' * 32}", f"library://site/default/pytorch:sha256.{'5d' * 32}"),
+    ],
+)
+def test_a_pinned_reference_is_given_to_the_runtime_without_its_tag(image_of, reference, uri):
+    image = image_of(f"image = '{reference}'")
+    assert image.uri == uri
+    assert image.digest == DIGEST
+    assert image.reference == reference
+
+
+@pytest.mark.parametrize(
+    ("reference", "advice"),
+    [
+        ("docker://pytorch/pytorch", r"`skopeo inspect --raw docker://pytorch/pytorch \| sha256sum`"),
+        ("docker://pytorch/pytorch:latest", r"docker://pytorch/pytorch:latest \| sha256sum"),
+        ("docker://pytorch/pytorch@sha256:5d5d", r"append '@sha256:<digest>'"),
+        ("oras://host.org:5000/a/b:1", r"docker://host.org:5000/a/b:1 \| sha256sum"),
+        ("library://site/default/pytorch:2.1", r"end it in ':sha256\.<hash>'"),
+    ],
+)
+def test_an_unpinned_reference_is_refused_with_the_way_to_its_digest(image_of, reference, advice):
+    with pytest.raises(EasyBuildError, match=rf"is not pinned.*{advice}"):
+        image_of(f"image = '{reference}'")
+
+
+@pytest.mark.parametrize("image", ["/appl/x.sif", "x.img", "shub://a/b"])
+def test_an_image_that_is_neither_reference_nor_file_name_is_refused(image_of, image):
+    with pytest.raises(EasyBuildError, match="is neither a reference .* nor a file name"):
+        image_of(f"image = '{image}'")
+
+
+def test_two_images_are_refused(image_of):
+    with pytest.raises(EasyBuildError, match=r"must name one image source, .*found: \.def, x\.sif"):
+        image_of("sources = ['a.def']\nimage = 'x.sif'")
+
+
+def test_an_environment_file_needs_a_base_image_and_that_a_digest(image_of):
+    with pytest.raises(EasyBuildError, match="needs a 'base_image'"):
+        image_of("sources = ['env.yml']")
+    with pytest.raises(EasyBuildError, match="base_image = 'docker://debian:12' is not pinned"):
+        image_of("sources = ['env.yml']\nbase_image = 'docker://debian:12'")
+
+
+def test_a_signing_key_must_be_a_source_and_the_image_one_that_can_be_signed(image_of):
+    with pytest.raises(EasyBuildError, match="must be one of 'sources'"):
+        image_of("image = 'x.sif'\nsigning_key = 'key.pem'")
+    for lines in ("sources = ['a.def', 'key.pem']", f"sources = ['key.pem']\nimage = 'docker://a/b@{DIGEST}'"):
+        with pytest.raises(EasyBuildError, match="has no signature"):
+            image_of(f"{lines}\nsigning_key = 'key.pem'")
+
+
+def test_the_identity_tells_apart_what_differs_and_nothing_else(image_of):
+    def identity(lines, **sources):
+        image = image_of(lines)
+        image.block.src = [{"name": name, "sha256": checksum} for name, checksum in sources.items()]
+        return image.identity
+
+    built = identity("sources = ['a.def']", a="1")
+    assert built == identity("sources = ['a.def']\ngpu = 'cuda'", a="1")
+    assert built != identity("sources = ['a.def']", a="2")
+    assert built != identity("sources = ['a.def']\nmksquashfs_args = '-comp gzip'", a="1")
+    fetched = identity(f"image = 'docker://a/b@{DIGEST}'")
+    assert fetched == identity(f"image = 'docker://a/b:tag@{DIGEST}'")
+    assert fetched != identity(f"image = 'docker://a/b@{DIGEST}'\nmksquashfs_args = '-comp gzip'")
+    pushed = identity(f"image = 'oras://a/b@{DIGEST}'")
+    assert pushed == identity(f"image = 'oras://a/b@{DIGEST}'\nmksquashfs_args = '-comp gzip'")
+
+
+def test_an_image_of_the_site_keeps_its_name_and_is_found_without_a_copy(image_of, tmp_path):
+    path = tmp_path / "central" / "x.sif"
+    path.parent.mkdir()
+    path.write_bytes(sif(b"data"))
+    image = image_of(f"image = 'x.sif'\ncentral_images = ['{tmp_path}/nowhere', '{path.parent}']")
+    image.fetch()
+    assert image.name == "x.sif"
+    assert image.file == str(path)
+    assert image.identity == "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(sif(b"data", size=5), "is truncated: it has 132 bytes of 133"), (sif(b"")[:100], "no such header"),
+     (b"#!/bin/sh\n" * 20, "no such header")],
+)  # fmt: skip
+def test_a_file_that_is_no_whole_image_is_refused(imagefile, tmp_path, content, message):
+    path = tmp_path / "x.sif"
+    path.write_bytes(content)
+    with pytest.raises(EasyBuildError, match=message):
+        imagefile.check_structure(str(path))
+
+
+def test_a_copy_appears_whole_and_verified_or_not_at_all(imagefile, tmp_path, monkeypatch):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"image")
+    checksum = hashlib.sha256(b"image").hexdigest()
+    with pytest.raises(EasyBuildError, match=f"damaged or another image: its SHA-256 is {checksum}"):
+        imagefile.copy_verified(str(source), str(target), "0" * 64)
+    assert sorted(tmp_path.glob("target*")) == []
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(imagefile.os, "fsync", full)
+        with pytest.raises(EasyBuildError, match=r"Copying .*source to .*target failed: No space left on device"):
+            imagefile.copy_verified(str(source), str(target))
+    assert sorted(tmp_path.glob("target*")) == []
+    assert imagefile.copy_verified(str(source), str(target), checksum) == checksum
+    assert target.read_bytes() == b"image"
+    assert sorted(tmp_path.glob("target*")) == [target]
+
+
+def keep_commands(monkeypatch, module, output="", meanwhile=None):
+    """Let a module's commands do nothing but `meanwhile`; returns the list that they get into."""
+    commands = []
+
+    def run(command, **_):
+        commands.append(command)
+        if meanwhile:
+            meanwhile(command)
+        return SimpleNamespace(exit_code=0, output=output, stderr="")
+
+    monkeypatch.setattr(module, "run_shell_cmd", run)
+    return commands
+
+
+def test_compression_is_asked_for_in_a_way_that_a_runtime_without_it_does_not_mind(image_of, tmp_path, monkeypatch):
+    from pytorch_install.images import sources
+
+    wanted = "APPTAINER_MKSQUASHFS_ARGS='-comp gzip' SINGULARITY_MKSQUASHFS_ARGS='-comp gzip' "
+    image = image_of("sources = ['a.def']\nmksquashfs_args = '-comp gzip'")
+    image.block.builddir = str(tmp_path)
+    image.block.src = [{"name": "a.def", "path": "/a.def"}]
+    commands = keep_commands(monkeypatch, sources)
+    image.build()
+    image = image_of(f"image = 'docker://a/b@{DIGEST}'\nmksquashfs_args = '-comp gzip'")
+    commands += download(image, monkeypatch)
+    assert len(commands) == 2
+    for command in commands:
+        assert wanted in command
+        assert " build " in command
+        assert "--mksquashfs-args" not in command
+
+
+def download(image, monkeypatch, *, alone=True, meanwhile=lambda: None):
+    """Download an image from nowhere; returns the commands that did it."""
+    from pytorch_install.images import registry
+
+    def arrive(command):
+        part = next(word for word in shlex.split(command) if word.endswith(".part"))
+        Path(part).write_bytes(sif(b"downloaded"))
+        meanwhile()
+
+    Path(image.file).parent.mkdir(parents=True, exist_ok=True)
+    commands = keep_commands(monkeypatch, registry, meanwhile=arrive)
+    image.download(alone)
+    return commands
+
+
+def test_a_download_that_is_there_is_used_without_writing_beside_it(image_of, monkeypatch):
+    from pytorch_install.images import registry
+
+    image = image_of(f"image = 'docker://a/b@{DIGEST}'")
+    monkeypatch.setattr(type(image.block), "require_runtime", lambda _: None)
+    download(image, monkeypatch)
+    monkeypatch.setattr(registry, "mkdir", None)
+    monkeypatch.setattr(registry, "locked", None)
+    image.fetch()
+    assert image.checksum == hashlib.sha256(sif(b"downloaded")).hexdigest()
+    Path(image.note).write_text('{"identity": "cut o')
+    with pytest.raises(TypeError):  # it would write
+        image.fetch()
+
+
+def test_only_what_dead_processes_of_this_host_left_of_a_download_is_removed(image_of, monkeypatch):
+    image = image_of(f"image = 'docker://a/b@{DIGEST}'")
+    ended = subprocess.Popen(["/bin/true"])
+    ended.wait()
+    Path(image.file).parent.mkdir(parents=True)
+    stale, *others = [Path(f"{image.file}.{host}.{pid}.part") for host, pid in (
+        (socket.gethostname(), ended.pid), (socket.gethostname(), os.getppid()), ("elsewhere", ended.pid))]
+    for part in (stale, *others):
+        part.write_text("")
+    download(image, monkeypatch)
+    assert not stale.exists()
+    assert all(part.exists() for part in others)
+
+
+def test_without_locks_two_downloads_of_an_image_leave_the_one_that_was_first(image_of, monkeypatch, tmp_path):
+    from pytorch_install.images import registry
+
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    with monkeypatch.context() as file_system:
+        file_system.setattr(registry.fcntl, "flock", no_locks)
+        with registry.locked(str(tmp_path / "lock")) as alone:
+            assert not alone
+    image = image_of(f"image = 'docker://a/b@{DIGEST}'")
+    first = sif(b"first")
+
+    def other_process():
+        cache = next(Path(image.file).parent.glob("*.cache"))
+        assert cache.name.endswith(f".{socket.gethostname()}.{os.getpid()}.cache")
+        Path(image.file).write_bytes(first)
+        note = {"identity": image.identity, "sha256": hashlib.sha256(first).hexdigest()}
+        Path(image.note).write_text(json.dumps(note))
+
+    download(image, monkeypatch, alone=False, meanwhile=other_process)
+    assert Path(image.file).read_bytes() == first
+    assert image.checksum == hashlib.sha256(first).hexdigest()
+    assert sorted(Path(image.file).parent.iterdir()) == [Path(image.file), Path(image.note)]
+
+
+def test_a_cache_that_cannot_be_removed_does_not_fail_the_installation(image_of, monkeypatch):
+    from pytorch_install.images import registry
+
+    def busy(_):
+        raise EasyBuildError("busy")
+
+    monkeypatch.setattr(registry, "remove_dir", busy)
+    image = image_of(f"image = 'docker://a/b@{DIGEST}'")
+    download(image, monkeypatch)
+    assert image.is_there()
+    assert [path.name for path in Path(image.file).parent.glob("*.cache")] == [
+        f"{Path(image.file).name}.{os.getuid()}.cache"
+    ]
+
+
+def test_what_the_site_provides_is_noted_once_the_installation_works_or_a_warning_tells_why_not(
+    image_of, tmp_path, capfd
+):
+    path = tmp_path / "central" / "x.sif"
+    path.parent.mkdir()
+    path.write_bytes(sif(b"data"))
+    image = image_of(f"image = 'x.sif'\ncentral_images = ['{path.parent}']")
+    image.fetch()
+    image.install(str(tmp_path / "installed.sif"))
+    record = Path(image.record)
+    assert not record.exists()
+    image.block.user_software.finish = lambda _: None
+    image.block.complete()
+    assert record.read_text() == f"{image.checksum}  x.sif\n"
+    record.write_text("")  # of a disk that was full
+    image.fetch()
+    record.unlink()
+    record.parent.rmdir()
+    record.parent.write_text("no directory")
+    image.installed()
+    assert "could not be noted" in capfd.readouterr().err
+
+
+def test_an_image_is_kept_unless_eb_is_forced_or_its_record_is_of_no_use(image_of):
+    def kept(record):
+        image = image_of(f"image = 'docker://a/b@{DIGEST}'")
+        installed = Path(image.block.installation.before(image.name))
+        (installed.parent / "provenance").mkdir(parents=True, exist_ok=True)
+        installed.write_bytes(b"image")
+        complete = {"identity": image.identity, "signing_key": None, "sha256": hashlib.sha256(b"image").hexdigest()}
+        (installed.parent / "provenance" / "image.json").write_text(record(complete))
+        return image.block.keeps_image
+
+    assert kept(json.dumps)
+    assert not kept(lambda record: json.dumps(record)[:-9])
+    assert not kept(lambda record: json.dumps({"identity": record["identity"], "signing_key": None}))
+    assert not kept(lambda _: "[]")
+    update_build_option("force", True)
+    assert not kept(json.dumps)
+
+
+def test_a_signature_of_nobody_is_none(imagefile, monkeypatch):
+    from pytorch_install.images import signature
+
+    fingerprint = "5D" * 20
+    for signers, verdict in (([], "no signature was found"), (None, "no signature was found"),
+                             ([{"Signer": {"Fingerprint": fingerprint}}], None)):  # fmt: skip
+        answers = [f"fingerprint {fingerprint} successfully", json.dumps({"SignerKeys": signers})]
+        results = [SimpleNamespace(exit_code=0, output=answer, stderr="") for answer in answers]
+        monkeypatch.setattr(signature, "run_shell_cmd", lambda *_, results=results, **__: results.pop(0))
+        assert signature.verify_openpgp("apptainer", "x.sif", "key.asc") == verdict
+
+
+def test_cotainr_is_not_started_where_its_singularity_is_missing(image_of, monkeypatch):
+    from pytorch_install.images import cotainr
+
+    image = image_of("sources = ['env.yml']\nbase_image = 'x.sif'")
+    monkeypatch.setattr(cotainr, "which", lambda name: name == "cotainr")
+    with pytest.raises(EasyBuildError, match="starts a command named singularity, which is not on PATH"):
+        image.build()
+
+
+def test_the_activation_of_the_conda_environment_may_have_quotation_marks(imagefile):
+    activation = """export "A=it's"' here'"""
+    word = imagefile.activated(SimpleNamespace(cfg={"conda_activation": activation}), "printenv A B")
+    environment = {**os.environ, "WITH_CONDA": 'export "B=of the image"'}
+    result = subprocess.run(f"bash -c {word}", shell=True, env=environment, stdout=subprocess.PIPE, text=True)  # noqa: S602
+    assert result.stdout == "it's here\nof the image\n"
+
+
+def test_packages_without_a_version_are_left_out_of_the_list(imagefile, tmp_path):
+    for name, text in (("whole-1.dist-info", "Name: whole\nVersion: 1\n"), ("half-1.dist-info", "Name: half\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "METADATA").write_text(text)
+    (tmp_path / "nothing-1.dist-info").mkdir()
+    program = Path(imagefile.__file__).with_name("packages_inside.py")
+    output = subprocess.check_output([sys.executable, program], env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    python = {package["name"]: package["version"] for package in json.loads(output)["packages"]["python"]}
+    assert python["whole"] == "1"
+    assert not {"half", "nothing"} & set(python)
+
+
+@pytest.mark.parametrize(
+    ("kind", "package", "url"),
+    [
+        ("python", {"name": "typing_extensions", "version": "4.16.0"}, "pkg:pypi/typing-extensions@4.16.0"),
+        ("python", {"name": "torch", "version": "2.13.0+cpu"}, "pkg:pypi/torch@2.13.0%2Bcpu"),
+        ("conda", {"name": "zlib", "version": "1.3", "build": "h1_0"}, "pkg:conda/zlib@1.3?build=h1_0"),
+        ("deb", {"name": "libc6", "version": "1:2.36-9", "architecture": "amd64"},
+         "pkg:deb/suse/libc6@1%3A2.36-9?arch=amd64&distro=suse-15.5"),
+        ("rpm", {"name": "glibc", "version": "2.31-1", "architecture": "x86_64"},
+         "pkg:rpm/suse/glibc@2.31-1?arch=x86_64&distro=suse-15.5"),
+    ],
+)  # fmt: skip
+def test_package_urls_are_those_of_the_specification(imagefile, kind, package, url):
+    from pytorch_install.images.provenance import package_url
+
+    assert package_url(kind, package, {"ID": "suse", "VERSION_ID": "15.5"}) == url
+
+
+def test_the_bill_of_materials_names_every_package_once(imagefile):
+    from pytorch_install.images.provenance import sbom
+
+    record = {"image": "x.sif", "digest": DIGEST, "sha256": "5d" * 32, "installed": "2026-01-01T00:00:00+00:00"}
+    torch = {"name": "torch", "version": "2.13.0"}
+    bill = sbom(record, {"distribution": {}, "packages": {"python": [torch, torch], "conda": []}})
+    assert (bill["bomFormat"], bill["specVersion"], bill["version"]) == ("CycloneDX", "1.5", 1)
+    assert bill["metadata"]["component"]["hashes"] == [{"alg": "SHA-256", "content": record["sha256"]}]
+    assert [component["purl"] for component in bill["components"]] == ["pkg:pypi/torch@2.13.0"]

@@ -1,0 +1,208 @@
+"""An installation is whole or as it was before, wherever it ends, and so is what cleans up after it."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pytorch_install.installation import Installation, is_space_gone, keep_file, space_left
+
+
+class Killed(BaseException):
+    """What a kill looks like from inside: nothing after it happens."""
+
+
+#: Calls that change what is on disk; between any two of them a kill may come.
+CHANGES = [(os, "rename"), (os, "replace"), (os, "remove"), (os, "unlink"), (os, "mkdir"), (os, "rmdir"),
+           (shutil, "copy2"), (shutil, "rmtree")]  # fmt: skip
+
+
+class Site:
+    """A directory that software and modules are installed to."""
+
+    def __init__(self, root, syntax=".lua"):
+        self.directory = root / "software" / "PyTorch" / "1.0"
+        self.module = root / "modules" / "all" / "PyTorch" / f"1.0{syntax}"
+        self.module.parent.mkdir(parents=True)
+        self.directory.parent.mkdir(parents=True)
+
+    def installation(self):
+        """As the next process sees it."""
+        return Installation(str(self.directory), str(self.module))
+
+    def install(self, content):
+        """What an easyblock does with an installation, from its install step to its module step."""
+        installation = self.installation()
+        installation.begin()
+        self.directory.mkdir(exist_ok=True)
+        (self.directory / "half").write_text(content)
+        (self.directory / "whole").write_text(content)
+        part = Path(installation.part(str(self.module)))
+        part.write_text(content)
+        installation.finish()
+        os.replace(part, self.module)  # noqa: PTH105 (counted)
+        installation.discard()
+
+    def state(self):
+        """Contents of module and installation; None where there is none, or only half of one."""
+        module = self.module.read_text() if self.module.exists() else None
+        files = [self.directory / name for name in ("half", "whole")]
+        complete = all(path.exists() for path in files) and len({path.read_text() for path in files}) == 1
+        return module, files[0].read_text() if complete else None
+
+    def leftovers(self):
+        """Hidden files of either place."""
+        return [*self.directory.parent.glob(".*"), *self.module.parent.glob(".*")]
+
+
+@pytest.fixture
+def kill_after(monkeypatch):
+    """A function that lets the process be killed after so many changes of the disk."""
+
+    def arm(count):
+        left = [count]
+
+        def counted(function):
+            def call(*args, **kwargs):
+                if left[0] <= 0:
+                    if function.__name__ == "copy2":
+                        source, target = map(Path, args)
+                        (target / source.name if target.is_dir() else target).touch()  # got no further
+                    raise Killed
+                left[0] -= 1
+                return function(*args, **kwargs)
+
+            return call
+
+        for module, name in CHANGES:
+            monkeypatch.setattr(module, name, counted(getattr(module, name)))
+
+    return arm
+
+
+def survives(kill_after, monkeypatch, count, function):
+    """Call a function and kill it after some changes; return whether it came to its end before."""
+    with monkeypatch.context():
+        kill_after(count)
+        try:
+            function()
+        except Killed:
+            return False
+        finally:
+            monkeypatch.undo()
+    return True
+
+
+@pytest.mark.parametrize("old", ["old", None])
+def test_a_kill_at_any_point_leaves_no_module_of_a_broken_installation_and_is_cleaned_up(
+    prefix, tmp_path, kill_after, monkeypatch, old
+):
+    outcomes, count, done = set(), 0, False
+    while not done:
+        site = Site(tmp_path / f"{old}-{count}")
+        if old:
+            site.install(old)
+        done = survives(kill_after, monkeypatch, count, lambda site=site: site.install("new"))
+        module, installed = site.state()
+        assert module in (None, installed), count
+        site.installation().recover()
+        outcomes.add(site.state())
+        assert site.state() in {(old, old), ("new", "new"), (None, "new")}, count
+        assert site.leftovers() == [], count
+        site.install("next")
+        assert site.state() == ("next", "next")
+        count += 1
+    assert {(old, old), ("new", "new"), (None, "new")} == outcomes
+
+
+def test_a_kill_while_cleaning_up_is_cleaned_up_too(prefix, tmp_path, kill_after, monkeypatch):
+    count, done = 0, False
+    while not done:
+        site = Site(tmp_path / str(count))
+        site.install("old")
+        installation = site.installation()
+        installation.begin()
+        site.directory.mkdir()
+        (site.directory / "half").write_text("new")
+        done = survives(kill_after, monkeypatch, count, site.installation().recover)
+        module, installed = site.state()
+        assert module in (None, installed), count
+        site.installation().recover()
+        assert site.state() == ("old", "old"), count
+        assert site.leftovers() == []
+        count += 1
+    assert count > 5
+
+
+def test_a_module_in_the_other_syntax_is_taken_away_and_comes_back(prefix, tmp_path):
+    site = Site(tmp_path / "site")
+    site.install("old")
+    tcl = site.module.with_suffix("")
+    tcl.write_text("old tcl")
+    other = Installation(str(site.directory), str(tcl))
+    other.begin()
+    assert not site.module.exists()
+    assert not tcl.exists()
+    other.roll_back()
+    assert site.state() == ("old", "old")
+    assert tcl.read_text() == "old tcl"
+
+
+def test_what_links_in_the_old_installation_lead_to_is_kept(prefix, tmp_path):
+    site = Site(tmp_path / "site")
+    site.install("old")
+    outside = site.directory.parent / "user-software"
+    outside.mkdir()
+    (outside / "mine").touch()
+    (site.directory / "user-software").symlink_to("../user-software")
+    site.install("new")
+    assert (outside / "mine").exists()
+
+
+def test_a_kept_file_is_not_copied_and_survives_that_the_old_installation_goes(prefix, tmp_path):
+    site = Site(tmp_path / "site")
+    site.install("old")
+    inode = (site.directory / "whole").stat().st_ino
+    installation = site.installation()
+    assert installation.before("whole") == str(site.directory / "whole")
+    installation.begin()
+    site.directory.mkdir()
+    keep_file(installation.before("whole"), str(site.directory / "whole"))
+    installation.finish()
+    installation.discard()
+    assert (site.directory / "whole").stat().st_ino == inode
+    assert (site.directory / "whole").read_text() == "old"
+
+
+def test_a_file_system_without_hard_links_gets_a_copy(prefix, tmp_path, monkeypatch):
+    def link(*_):
+        raise OSError(1, "Operation not permitted")
+
+    (tmp_path / "image").write_text("content")
+    monkeypatch.setattr(os, "link", link)
+    keep_file(str(tmp_path / "image"), str(tmp_path / "copy"))
+    assert (tmp_path / "copy").read_text() == "content"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OSError(28, "No space left on device"), True),
+        (OSError(122, "Disk quota exceeded"), True),
+        (OSError(13, "Permission denied"), False),
+    ],
+)
+def test_a_full_disk_is_told_from_other_errors(error, expected):
+    assert is_space_gone(error) is expected
+
+
+def test_the_output_of_a_command_may_tell_of_a_full_disk():
+    error = RuntimeError("Shell command failed")
+    error.output = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
+    assert is_space_gone(error)
+
+
+def test_space_is_told_for_places_that_do_not_exist_yet(tmp_path):
+    least, text = space_left({"software": f"{tmp_path}/not/yet"})
+    assert text == f"{least} MB for software in {tmp_path}"

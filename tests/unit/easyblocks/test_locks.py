@@ -1,0 +1,126 @@
+"""Who holds a lock, whether that process is dead for certain, and what is done then."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from easybuild.tools.build_log import EasyBuildError
+
+from pytorch_install import locks
+
+
+@pytest.fixture
+def lock(prefix, tmp_path):
+    """A lock, as EasyBuild makes it."""
+    path = tmp_path / "x.lock"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def held(lock, monkeypatch):
+    """A lock that this process holds."""
+    monkeypatch.setenv(locks.MARK, "")
+    locks.hold_lock(str(lock))
+    return lock
+
+
+@pytest.fixture
+def abandoned(held):
+    """A lock whose holder is dead; what this process starts is marked as the holder's."""
+    process = subprocess.Popen(["sleep", "100"])
+    holder = {**locks.describe(os.getpid()), "pid": process.pid, "started": locks.started(process.pid)}
+    process.kill()
+    process.wait()
+    (held / "holder.json").write_text(locks.json.dumps(holder))
+    os.environ[locks.MARK] = locks.mark(holder)
+    return held
+
+
+def test_a_live_holder_is_named_with_its_process_its_host_and_the_age_of_the_lock(held):
+    os.utime(held, (time.time() - 3700,) * 2)
+    named = locks.who(locks.read_holder(str(held)), str(held))
+    assert named.startswith(f"process {os.getpid()} of ")
+    assert named.endswith(f" on {socket.gethostname()}, for 1 hour 1 min 40 secs")
+
+
+def test_a_live_holder_is_not_dead_and_its_lock_stays(held):
+    assert not locks.is_dead(locks.read_holder(str(held)))
+    message = rf"PyTorch/1 is being installed by process {os.getpid()} .* rm -r '.*x.lock"
+    with pytest.raises(EasyBuildError, match=message):
+        locks.await_lock(str(held), "PyTorch/1")
+    assert held.exists()
+
+
+def test_a_lock_of_a_dead_holder_is_removed_with_a_word(abandoned, capsys):
+    locks.await_lock(str(abandoned), "PyTorch/1")
+    assert not abandoned.exists()
+    assert "which was killed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("change", [{"boot": "another"}, {"uid": 4712}])
+def test_a_holder_of_another_host_or_of_another_user_is_never_taken_for_dead(abandoned, monkeypatch, change):
+    monkeypatch.setattr(os, "getuid", lambda: 4711)
+    holder = {**locks.read_holder(str(abandoned)), "uid": 4711}
+    assert locks.is_dead(holder)
+    assert not locks.is_dead({**holder, **change})
+
+
+def test_a_process_that_got_the_id_of_a_dead_holder_is_not_the_holder(held):
+    holder = locks.read_holder(str(held))
+    assert locks.is_dead({**holder, "started": holder["started"] - 1})
+
+
+def test_a_process_that_nobody_has_waited_for_yet_is_dead():
+    process = subprocess.Popen(["true"])
+    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.01)
+    assert locks.started(process.pid) is None
+    process.wait()
+
+
+def test_what_a_dead_holder_started_is_ended_and_nothing_else(abandoned, capsys):
+    orphan = subprocess.Popen(["sleep", "100"])
+    other = subprocess.Popen(["sleep", "100"], env={**os.environ, locks.MARK: os.environ[locks.MARK] + "0"})
+    try:
+        locks.await_lock(str(abandoned), "PyTorch/1")
+        assert orphan.wait() == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        for process in (orphan, other):
+            process.kill()
+            process.wait()
+    assert "which was killed, and 1 processes that it had started" in capsys.readouterr().out
+
+
+def test_a_lock_that_another_process_has_taken_over_meanwhile_is_left_to_it(abandoned):
+    dead = locks.read_holder(str(abandoned))
+    locks.hold_lock(str(abandoned))
+    locks.remove_stale_lock(str(abandoned), dead)
+    assert abandoned.exists()
+
+
+def test_two_that_find_a_stale_lock_do_not_remove_it_at_once(abandoned, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    dead = locks.read_holder(str(abandoned))
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind("\0pytorch-stale-lock " + locks.mark(dead))
+        locks.remove_stale_lock(str(abandoned), dead)
+    assert abandoned.exists()
+
+
+@pytest.mark.parametrize("text", [None, "", "{"])
+def test_a_lock_without_a_note_is_kept_and_explained(lock, text):
+    if text is not None:
+        (lock / "holder.json").write_text(text)
+    with pytest.raises(EasyBuildError, match="another `eb`, which left no note who it is, for .* rm -r"):
+        locks.await_lock(str(lock), "PyTorch/1")
+    assert lock.exists()
+
+
+def test_without_a_lock_there_is_nothing_to_wait_for(prefix, tmp_path):
+    locks.await_lock(str(tmp_path / "none.lock"), "PyTorch/1")

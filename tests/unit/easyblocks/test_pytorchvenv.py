@@ -1,0 +1,157 @@
+"""What a virtual environment's recipe says: source packages, and the modules and the Python of the build."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from easybuild.tools.build_log import EasyBuildError
+from recipes import RECIPES
+from test_pytorchmodule import VENV, recipe
+
+HOROVOD = "PyTorch-2.13.0-cpu-horovod-0.28.1-venv.eb"
+CUDA_HOROVOD = "PyTorch-2.15.0-cuda-13.2-horovod-0.28.1-venv.eb"
+SOURCES = "sources = ['%(name)s-%(version)s-cpu.txt']"
+VENVS = [path for path in RECIPES if "EB_PyTorchVenv" in path.read_text()]
+
+
+def with_packages(edited, packages, *sdists):
+    names = [*sdists, "%(name)s-%(version)s-cpu.txt"]
+    return edited(VENV, SOURCES, f"sources = {names}\nsource_packages = {packages}")
+
+
+def test_an_sdist_belongs_to_its_package_however_its_name_is_spelt(easyblock, edited):
+    packages = [("mpi4py", {}), ("Flash-Attn", {}), ("zope.interface", {})]
+    sdists = ["mpi4py-4.1.2.tar.gz", "flash_attn-2.8.3.tar.gz", "zope-interface-7.0.zip"]
+    app = easyblock(with_packages(edited, packages, *sdists))
+    assert [package.sdist for package in app.source_packages] == sdists
+    assert [package.requirement for package in app.source_packages] == [
+        "mpi4py==4.1.2", "Flash-Attn==2.8.3", "zope.interface==7.0"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sdists", "found"), [([], "none"), (["mpi4py-4.0.0.tar.gz", "mpi4py-4.1.2.tar.gz"], r"mpi4py-4\.0\.0.*4\.1\.2")]
+)
+def test_a_source_package_has_exactly_one_sdist(easyblock, edited, sdists, found):
+    with pytest.raises(EasyBuildError, match=rf"names mpi4py, .*must have one sdist of it.*found: {found}"):
+        easyblock(with_packages(edited, [("mpi4py", {})], *sdists))
+
+
+def test_a_build_gets_the_hosts_own_value_of_a_variable(easyblock):
+    package = easyblock(recipe(CUDA_HOROVOD)).source_packages[0]
+    values = package.environment({"NCCL_PATH": "/opt/nccl"})
+    assert values["HOROVOD_NCCL_HOME"] == "/opt/nccl"
+    assert values["HOROVOD_GPU_OPERATIONS"] == "NCCL"
+
+
+def test_a_missing_variable_is_named_before_the_long_steps(easyblock, monkeypatch):
+    monkeypatch.delenv("NCCL_PATH", raising=False)
+    monkeypatch.setattr("easybuild.easyblocks.pytorchvenv.which", lambda _: "/usr/bin/python3")
+    app = easyblock(recipe(CUDA_HOROVOD))
+    app.src = [{"name": "lock.txt", "path": "/lock.txt"}]
+    with pytest.raises(EasyBuildError, match=r"\$NCCL_PATH is not set, and horovod is built with HOROVOD_NCCL_HOME"):
+        app.configure_step()
+
+
+def test_an_sdist_that_pip_cannot_fetch_is_named_with_the_place_to_put_it(easyblock, tmp_path, monkeypatch):
+    for name, value in {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    package = easyblock(recipe(HOROVOD)).source_packages[0]
+    with pytest.raises(EasyBuildError, match=r"Fetching horovod-0\.28\.1\.tar\.gz with pip failed: ERROR: No matching "
+                       rf"distribution .*put the file into {tmp_path}/here by hand"):  # fmt: skip
+        package.fetch(str(tmp_path / "here"))
+
+
+def test_horovod_for_cpus_and_for_gpus_differ_in_nccl_alone(easyblock):
+    cpu, gpu = (easyblock(recipe(name)).source_packages[0] for name in (HOROVOD, CUDA_HOROVOD))
+    assert cpu.sdist == gpu.sdist
+    assert {name for name in gpu.variables if name not in cpu.variables} == {
+        "HOROVOD_GPU_OPERATIONS", "HOROVOD_NCCL_HOME"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("output", "line"),
+    [
+        (
+            "x.c: In function 'f':\nx.c:3:1: error: unknown type name 'foo'\nx.c:9:1: note: each\n"
+            "make[2]: *** [x.o] Error 1\nerror: Command '['gcc']' returned non-zero exit status 1.\n"
+            "error: command '/usr/bin/gcc' failed with exit code 1\n"
+            "  error: subprocess-exited-with-error\n  ERROR: Failed building wheel for x\nERROR: Failed to build x\n",
+            "x.c:3:1: error: unknown type name 'foo'",
+        ),
+        (
+            "CMake Error at cmake/FindMPI.cmake:230 (message):\n  Could NOT find MPI\n\nCall Stack:\n"
+            "-- Configuring incomplete, errors occurred!\nsubprocess.CalledProcessError: Command cmake\n",
+            "CMake Error at cmake/FindMPI.cmake:230 (message): Could NOT find MPI",
+        ),
+        ("building\nKilled\n", "Killed"),
+        ("", "no output"),
+    ],
+    ids=["a compiler", "CMake", "no line with an error", "nothing"],
+)
+def test_of_a_builds_output_the_line_that_tells_the_fault_is_shown(easyblock, output, line):
+    easyblock(recipe(VENV))  # puts the easyblocks on the path
+    from pytorch_install.venvs.source_packages import last_error
+
+    assert last_error(output) == line
+
+
+@pytest.fixture
+def modules(easyblock):
+    """The function that finds the modules of a build, by lists of what was loaded."""
+    easyblock(recipe(VENV))
+    from pytorch_install.venvs.build_environment import modules_of_build
+
+    def find(before, during, dependencies=(), build_dependencies=(), of_login=""):
+        environ = {"LOADEDMODULES": before, "LMOD_SYSTEM_DEFAULT_MODULES": of_login}
+        return modules_of_build("PyTorch", environ, {"LOADEDMODULES": during}, dependencies, build_dependencies)
+
+    return find
+
+
+def test_modules_loaded_by_hand_are_required_without_those_of_the_installer(modules):
+    loaded = "gcc/12:pytorch-easybuild:EasyBuild/5.4.1:cluster/local:PyTorch/2.0-x:openmpi/4.1"
+    assert modules(loaded, loaded) == {"required": ["gcc/12", "openmpi/4.1"], "brought": []}
+
+
+def test_modules_of_the_recipe_are_required_and_what_they_bring_is_brought(modules):
+    found = modules(
+        "PrgEnv-cray/8.5.0:cray-mpich/8.1.28", "gcc-native/13:cray-mpich/9.0.1:PrgEnv-gnu/8.7.0:rocm/7.1.1:cmake/3.31",
+        ["PrgEnv-gnu", "rocm/7.1.1"], ["cmake/3.31"],
+    )  # fmt: skip
+    assert found == {"required": ["PrgEnv-gnu/8.7.0", "rocm/7.1.1"], "brought": ["gcc-native/13", "cray-mpich/9.0.1"]}
+
+
+def test_what_every_login_has_is_required_only_if_the_recipe_names_it(modules):
+    loaded = "craype-x86-trento:perftools-base/23.12:PrgEnv-gnu/8.5.0"
+    of_login = "craype-x86-trento:perftools-base:PrgEnv-gnu"
+    assert modules(loaded, loaded, of_login=of_login)["required"] == []
+    assert modules(loaded, loaded, ["PrgEnv-gnu/8.5.0"], of_login=of_login)["required"] == ["PrgEnv-gnu/8.5.0"]
+
+
+def test_a_module_that_the_recipe_would_replace_is_refused_before_the_build(modules):
+    from pytorch_install.venvs.build_environment import check_modules
+
+    found = modules("PrgEnv-gnu/8.6.0", "PrgEnv-gnu/8.5.0", ["PrgEnv-gnu/8.5.0"])
+    with pytest.raises(EasyBuildError, match=r"PrgEnv-gnu/8\.6\.0 is loaded, .*module unload PrgEnv-gnu/8\.6\.0"):
+        check_modules(found, {"LOADEDMODULES": "PrgEnv-gnu/8.6.0"})
+
+
+@pytest.mark.parametrize("path", VENVS, ids=lambda path: path.name)
+def test_the_module_of_every_venv_requires_the_python_of_its_build(easyblock, path, monkeypatch):
+    app = easyblock(path)
+    app.make_installdir()
+    modules = {"required": ["PrgEnv-gnu/8.5.0", "rocm/6.0.0"], "brought": ["cray-mpich/8.1.28"]}
+    record = {"python": {"path": "/opt/python/bin/python3", "version": "3.11.7"}, "modules": modules}
+    directory = Path(app.installdir, "provenance")
+    directory.mkdir()
+    (directory / "build.json").write_text(json.dumps(record))
+    # another session's modules are not those of the build
+    monkeypatch.setitem(os.environ, "LOADEDMODULES", "another/1")
+    text = app.make_module_dep()
+    assert "/opt/python/bin/python3" in text
+    assert re.search(r'"PrgEnv-gnu/8\.5\.0",? "rocm/6\.0\.0"', text)
+    assert "cray-mpich/8.1.28" in text
+    assert "another" not in text
+    assert f"eb --rebuild {path.name}" in text

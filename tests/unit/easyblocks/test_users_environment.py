@@ -1,0 +1,227 @@
+"""What the easyblock does about the packages that users install; the image's Python is a stand-in."""
+
+import os
+import shlex
+import shutil
+
+import pytest
+
+pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)  # nothing here is about the module's syntax
+
+
+class Block:
+    """As much of an easyblock as user_software.py knows; its image's Python runs `script`, with TASK and BIND."""
+
+    dry_run = False
+
+    def __init__(self, installdir, script):
+        self.installdir = str(installdir)
+        self.short_mod_name = f"PyTorch/{installdir.name}"
+        self.script = script
+        shutil.rmtree(installdir, ignore_errors=True)  # as EasyBuild does
+        installdir.mkdir(parents=True)
+
+    def runtime_python(self):
+        code = f'cat >/dev/null; TASK=$2 BIND=$SINGULARITY_BIND; SOURCE=${{BIND%%:*}}; {self.script}'
+        return f"bash -c {shlex.quote(code)}"
+
+
+MAKE = 'if [ "$TASK" = make ]; then mkdir -p $SOURCE/venv/pytorch/bin; echo "$BIND" > $SOURCE/venv/pytorch/made; fi'
+
+
+@pytest.fixture
+def software(prefix, tmp_path):
+    """A directory of installations."""
+    return tmp_path / "software" / "PyTorch"
+
+
+@pytest.fixture
+def install(software):
+    """A function that makes the user-software of a version, as an installation that succeeds does unless told so."""
+    from pytorch_install.user_software import UserSoftware
+
+    def install(version="1.0", script=MAKE, succeeds=True):
+        block = Block(software / version, script)
+        user_software = UserSoftware(block.installdir)
+        user_software.prepare(block)
+        if succeeds:
+            user_software.finish(block)
+        shutil.rmtree(user_software.part, ignore_errors=True)  # as the installation does
+
+    return install
+
+
+def check(status, unless="-"):
+    """A script that makes what it is asked to, and whose check ends with a status unless what is mounted is right."""
+    return f'{MAKE}; [ "$TASK $BIND" = "check {unless}" ] || [ "$TASK" = make ] || exit {status}'
+
+
+def contents(directory):
+    """Every file in a directory with what is in it."""
+    return {str(path): path.is_file() and path.read_bytes() for path in directory.rglob("*")}
+
+
+def site_packages(directory):
+    """Make the directory of an environment's packages."""
+    path = directory / "venv/pytorch/lib/python3.11/site-packages"
+    path.mkdir(parents=True)
+    return path
+
+
+def package(directory):
+    """Put the record of a package into an environment."""
+    (site_packages(directory) / "extra-1.0.dist-info").mkdir()
+
+
+def test_an_environment_is_made_at_its_place_in_the_image_and_linked(software, install):
+    install()
+    made = software / "1.0" / "user-software" / "venv" / "pytorch" / "made"
+    assert made.read_text() == f"{software}/.user-software/.1.0.part:/user-software\n"
+    assert os.readlink(software / "1.0" / "user-software") == "../.user-software/1.0"
+    assert os.readlink(software / "1.0" / "user-software.squashfs") == "../.user-software/1.0.squashfs"
+    assert os.listdir(software / ".user-software") == ["1.0"]
+
+
+def test_one_that_works_stays_as_it_is(software, install):
+    install()
+    (software / ".user-software/1.0/venv/pytorch/mine").touch()
+    install(script=check(3, unless=f"{software}/.user-software/1.0:/user-software"))
+    assert (software / "1.0/user-software/venv/pytorch/mine").exists()
+    assert os.listdir(software / ".user-software") == ["1.0"]
+
+
+def test_one_that_cannot_be_tried_stays_too_with_a_warning(software, install, capsys):
+    install()
+    install(script=f'{MAKE}; [ "$TASK" = make ] || {{ echo cannot start; exit 255; }}')
+    assert "could not be tried out in the image (cannot start)" in capsys.readouterr().err
+    assert os.listdir(software / ".user-software/1.0/venv") == ["pytorch"]
+
+
+def test_one_for_another_python_is_kept_aside_and_a_new_one_made(software, install, capsys):
+    install()
+    (software / ".user-software/1.0/venv/pytorch/mine").touch()
+    install(script=check(3))
+    kept, = (software / ".user-software/1.0/venv").glob("pytorch_*")
+    assert (kept / "mine").exists()
+    assert not (software / ".user-software/1.0/venv/pytorch/mine").exists()
+    message = capsys.readouterr().err
+    assert "made with another Python than the image's" in message
+    assert str(kept) in message
+
+
+@pytest.mark.parametrize("status", [3, 4])
+def test_nothing_of_the_users_changes_when_the_installation_fails_after_all(software, install, capsys, status):
+    install()
+    site_packages(software / ".user-software/1.0")
+    (software / ".user-software/1.0.squashfs").touch()
+    before = contents(software / ".user-software")
+    install(script=check(status), succeeds=False)
+    assert contents(software / ".user-software") == before
+    assert "kept as" not in capsys.readouterr().err
+
+
+def test_the_packed_file_and_the_directory_beside_it_are_both_set_aside(software, install, capsys):
+    install()
+    (software / ".user-software/1.0/venv/pytorch/mine").touch()
+    (software / ".user-software/1.0.squashfs").touch()
+    install(script=check(3))
+    assert len(list((software / ".user-software").glob("1.0.squashfs_*"))) == 1
+    assert not (software / ".user-software/1.0.squashfs").exists()
+    kept, = (software / ".user-software/1.0/venv").glob("pytorch_*")
+    assert (kept / "mine").exists()
+    assert (software / "1.0/user-software/venv/pytorch/made").exists()
+    assert capsys.readouterr().err.count("it is kept as") == 2
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+def test_a_kill_while_environments_change_places_is_made_good_by_the_next_installation(
+    software, install, monkeypatch, kept
+):
+    install()
+    (software / ".user-software/1.0/venv/pytorch/mine").touch()
+    (software / ".user-software/1.0.squashfs").write_text("mine")
+    renames = iter(range(kept))
+    rename = os.rename
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", lambda *paths: (next(renames), rename(*paths)))
+        with pytest.raises(StopIteration):
+            install(script=check(3))
+    install(script=check(3))
+    store = software / ".user-software"
+    assert [path.read_text() for path in store.glob("1.0.squashfs_*")] == ["mine"]
+    assert len(list(store.glob("1.0/venv/pytorch_*/mine"))) == 1
+    assert os.listdir(store / "1.0/venv/pytorch") != []
+    assert not (store / "1.0/venv/pytorch/mine").exists()
+
+
+def test_one_of_an_image_with_its_packages_elsewhere_follows_it(software, install):
+    install()
+    (software / ".user-software/1.0/venv/pytorch/mine").touch()
+    there = site_packages(software / ".user-software/1.0")
+    (there / "zz_image.pth").write_text("old")
+    new = "$SOURCE/venv/pytorch/lib/python3.11/site-packages"
+    install(script=f'{MAKE}; [ "$TASK" != check ] || exit 4; mkdir -p {new}; echo new >{new}/zz_image.pth')
+    assert (there / "zz_image.pth").read_text() == "new\n"
+    assert (software / "1.0/user-software/venv/pytorch/mine").exists()
+
+
+def test_a_packed_one_of_an_image_with_its_packages_elsewhere_is_set_aside(software, install):
+    (software / ".user-software").mkdir(parents=True)
+    (software / ".user-software/1.0.squashfs").touch()
+    install(script=check(4))
+    assert len(list((software / ".user-software").glob("1.0.squashfs_*"))) == 1
+    assert (software / "1.0/user-software/venv/pytorch/made").exists()
+
+
+def test_a_dry_run_does_nothing_and_says_nothing(software, capsys):
+    from pytorch_install.user_software import UserSoftware
+
+    block = Block(software / "1.0", "exit 9")
+    block.dry_run = True
+    UserSoftware(block.installdir).prepare(block)
+    assert os.listdir(software / "1.0") == []
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_packed_one_is_tried_as_the_module_mounts_it_and_no_second_one_is_made(software, install):
+    (software / ".user-software").mkdir(parents=True)
+    packed = software / ".user-software" / "1.0.squashfs"
+    packed.touch()
+    install(script=check(3, unless=f"{packed}:/user-software:ro,image-src=/"))
+    assert os.listdir(software / ".user-software") == ["1.0.squashfs"]
+
+
+def test_a_file_that_was_unpacked_is_not_the_one_in_use(software, install):
+    install()
+    (software / ".user-software/1.0.squashfs").touch()
+    (software / ".user-software/1.0/.unpacked").touch()
+    install(script=check(3, unless=f"{software}/.user-software/1.0:/user-software"))
+    assert os.listdir(software / ".user-software/1.0/venv") == ["pytorch"]
+    assert (software / ".user-software/1.0.squashfs").exists()
+
+
+def test_a_failure_is_an_error_that_changes_nothing_and_the_next_attempt_works(software, install):
+    from easybuild.tools.build_log import EasyBuildError
+
+    with pytest.raises(EasyBuildError, match="could not make a virtual environment .*: no space"):
+        install(script=f"{MAKE}; echo no space; exit 1")
+    assert os.listdir(software / ".user-software") == [".1.0.part"]
+    (software / ".user-software/.1.0.part/venv/pytorch/half").mkdir(parents=True)  # as after a kill
+    install()
+    assert sorted(os.listdir(software / ".user-software/1.0/venv/pytorch")) == ["bin", "made"]
+
+
+def test_packages_for_other_versions_are_told_once_with_the_commands_to_carry_them_over(software, install, capsys):
+    install("1.0")
+    install("2.0")
+    assert "carry" not in capsys.readouterr().out
+    package(software / ".user-software/1.0")
+    (software / ".user-software/0.9.squashfs").touch()
+    os.utime(software / ".user-software/0.9.squashfs", (0, 0))
+    install("3.0")
+    message = capsys.readouterr().out
+    assert "packages that users installed for 1.0, 0.9 are not in 3.0" in message
+    assert ("module load PyTorch/1.0; list-packages --user > packages.txt; module load PyTorch/3.0; "
+            "pip install -r packages.txt") in message  # fmt: skip
+    install("3.0")
+    assert "carry" not in capsys.readouterr().out

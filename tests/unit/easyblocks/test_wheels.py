@@ -1,0 +1,61 @@
+"""Whether all wheels of a lock are there already, told without pip."""
+
+import hashlib
+
+import pytest
+
+from pytorch_install.wheels import fetch_wheels, has_wheels
+
+
+@pytest.fixture
+def wheels(tmp_path):
+    """A function that makes wheels as plain files in a directory; returns their hashes."""
+    directory = tmp_path / "wheels"
+    directory.mkdir()
+
+    def make(*names):
+        for name in names:
+            (directory / name).write_text(name)
+        return [hashlib.sha256(name.encode()).hexdigest() for name in names]
+
+    make.directory = directory
+    return make
+
+
+def there(wheels, lock, python_version="3.11"):
+    """What `has_wheels` says of a lock's text."""
+    path = wheels.directory.parent / "lock.txt"
+    path.write_text(lock)
+    return has_wheels(str(path), str(wheels.directory), python_version)
+
+
+def test_a_directory_with_every_wheel_of_the_lock_needs_no_pip(wheels, prefix, monkeypatch):
+    first, second = wheels("torch-2.3.1+rocm6.0-cp311-cp311-linux_x86_64.whl", "Typing_Extensions-4.0-py3-none-any.whl")
+    lock = (f"# torch\ntorch==2.3.1+rocm6.0 --hash=sha256:{first}\n"
+            f"typing-extensions==4.0 \\\n --hash=sha256:{second} # x\n")  # fmt: skip
+    assert there(wheels, lock)
+    monkeypatch.setattr("pytorch_install.wheels.run_shell_cmd", lambda *_, **__: pytest.fail("pip was started"))
+    fetch_wheels(str(wheels.directory.parent / "lock.txt"), str(wheels.directory), "3.11")
+
+
+def test_a_missing_wheel_and_one_with_another_hash_are_noticed(wheels):
+    (first,) = wheels("numpy-2.0-cp311-cp311-manylinux_2_28_x86_64.whl")
+    assert there(wheels, f"numpy==2.0 --hash=sha256:{first}\n")
+    assert not there(wheels, f"numpy==2.0 --hash=sha256:{first}\nsympy==1.0 --hash=sha256:{first}\n")
+    assert not there(wheels, f"numpy==2.1 --hash=sha256:{first}\n")
+    assert not there(wheels, f"numpy==2.0 --hash=sha256:{'0' * 64}\n")
+
+
+def test_of_several_allowed_wheels_one_must_fit_this_python(wheels):
+    names = [f"numpy-2.0-cp3{minor}-cp3{minor}-manylinux_2_28_x86_64.whl" for minor in (11, 12)]
+    first, second = wheels(*names)
+    lock = f"numpy==2.0 --hash=sha256:{first} --hash=sha256:{second}\n"
+    (wheels.directory / names[0]).unlink()
+    assert there(wheels, lock, "3.12")
+    assert not there(wheels, lock, "3.11")
+
+
+@pytest.mark.parametrize("line", ["numpy==2.0", "numpy>=2.0", "--find-links /x", "numpy==2.0; python_version>'3'"])
+def test_a_lock_with_anything_else_in_it_is_left_to_pip(wheels, line):
+    (first,) = wheels("numpy-2.0-py3-none-any.whl")
+    assert not there(wheels, f"numpy==2.0 --hash=sha256:{first}\n{line}\n")

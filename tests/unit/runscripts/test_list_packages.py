@@ -1,0 +1,76 @@
+"""list-packages in the virtual environment that runs the tests, which stands for a module's."""
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).resolve().parents[3] / "runscripts" / "list-packages"
+
+
+def list_packages(*arguments, **variables):
+    """Run the command; return the completed process."""
+    return subprocess.run(
+        [sys.executable, SCRIPT, *arguments],
+        env={**os.environ, **variables}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def table(result):
+    """The lines of the list: name -> (version, origin)."""
+    assert result.returncode == 0, result.stderr
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert rows[0] == ["Package", "Version", "From"]
+    return {name: (version, origin) for name, version, origin in rows[1:]}
+
+
+def test_every_package_is_listed_with_its_version_and_where_it_is_from():
+    installed = {package.metadata["Name"] for package in importlib.metadata.distributions()}
+    found = table(list_packages())
+    assert set(found) == installed
+    assert found["pytest"] == (importlib.metadata.version("pytest"), "module")
+    assert table(list_packages(APPTAINER_CONTAINER="/image.sif"))["pytest"][1] == "image"
+
+
+def test_only_the_one_that_is_imported_is_listed_where_there_are_two(tmp_path):
+    info = tmp_path / "PyTest-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: PyTest\nVersion: 0.1\n")
+    found = table(list_packages(PYTHONPATH=str(tmp_path)))
+    assert found["PyTest"] == ("0.1", "host")
+    assert "pytest" not in found
+
+
+def test_dots_dashes_and_underscores_in_a_name_are_the_same(tmp_path):
+    for place, name in [("one", "Some.Package"), ("two", "some__package")]:
+        info = tmp_path / place / f"{name}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    found = table(list_packages(PYTHONPATH=f"{tmp_path}/one:{tmp_path}/two"))
+    assert found["Some.Package"] == ("1.0", "host")
+    assert "some__package" not in found
+
+
+def test_what_a_killed_pip_left_is_named_and_skipped(tmp_path):
+    info = tmp_path / "half-1.0.dist-info"
+    info.mkdir()
+    expected = table(list_packages())
+    result = list_packages(PYTHONPATH=str(tmp_path))
+    assert table(result) == expected
+    assert result.stderr == f"list-packages: skipped {info}, which names no package\n"
+    (info / "METADATA").write_text("Metadata-Version: 2.1\n")
+    assert list_packages(PYTHONPATH=str(tmp_path)).stderr == result.stderr
+
+
+def test_nothing_is_the_users_where_nothing_was_installed_on_top():
+    result = list_packages("--user")
+    assert (result.returncode, result.stdout) == (0, "")
+
+
+def test_help_and_unknown_arguments():
+    assert list_packages("--help").stdout.startswith("Usage: list-packages [--user]")
+    result = list_packages("--users")
+    assert result.returncode == 2
+    assert result.stderr.startswith("Usage: list-packages [--user]")
+    assert result.stdout == ""
