@@ -144,7 +144,7 @@ def test_alone_in_any_directory_it_learns_the_digits_set_and_says_so(payload, ru
     for path in [payload, *payload.rglob("*")]:
         path.chmod(0o555)
     (tmp_path / "elsewhere").mkdir()
-    files = sorted(payload.rglob("*.py"))
+    files = sorted(path for path in payload.rglob("*") if path.is_file())
     rank = run_alone(script=payload / "mnist_ddp.py", cwd=tmp_path / "elsewhere", SLURM_PROCID="1", SLURM_NTASKS="2")
     assert rank.status == 0 and rank.stderr == ""
     assert rank.stdout.startswith("world size 1, ")

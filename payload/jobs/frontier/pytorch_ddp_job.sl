@@ -1,0 +1,21 @@
+#!/bin/bash
+# DistributedDataParallel on 2 nodes of Frontier, one rank per GPU (GCD), 16 in all:
+#   mkdir -p logs; sbatch --export=NONE -A <project> pytorch_ddp_job.sl
+#SBATCH -J pytorch_ddp
+#SBATCH -o logs/pytorch_tutorial-%j.o
+#SBATCH -e logs/pytorch_tutorial-%j.e
+#SBATCH -t 00:10:00
+#SBATCH -p batch
+#SBATCH -N 2
+#SBATCH --network=disable_rdzv_get
+set -e
+
+# srun would keep --export=NONE for its tasks, and what the modules set from them
+unset SLURM_EXPORT_ENV
+
+module load PyTorch/2.3.1-rocm-6.0-venv
+module load MNIST
+
+# srun starts the ranks, not torchrun: it gives each the one GPU nearest to its seven cores.
+srun -N2 -n16 -c7 --gpus-per-task=1 --gpu-bind=closest \
+  conda-python-distributed -u "$PAYLOAD/mnist_ddp.py" --gpu --modelpath model

@@ -1,0 +1,20 @@
+#!/bin/bash
+# A training in one process on one node of Frontier, without a world:
+#   mkdir -p logs; sbatch --export=NONE -A <project> pytorch_nn_job.sl
+#SBATCH -J pytorch_nn
+#SBATCH -o logs/pytorch_tutorial-%j.o
+#SBATCH -e logs/pytorch_tutorial-%j.e
+#SBATCH -t 00:10:00
+#SBATCH -p batch
+#SBATCH -N 1
+set -e
+
+# srun would keep --export=NONE for its tasks, and what the modules set from them
+unset SLURM_EXPORT_ENV
+
+module load PyTorch/2.3.1-rocm-6.0-venv
+module load MNIST
+echo "Python Environment Path: $(which python)"
+
+srun -N1 -n1 -c7 --gpus-per-task=1 --gpu-bind=closest \
+  conda-python-simple -u "$PAYLOAD/mnist_ddp.py" --gpu --epochs 3
