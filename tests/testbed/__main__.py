@@ -6,7 +6,7 @@ env       print shell code for `eval` that gives module, eb, srun, singularity
 stop      end the cluster's processes and delete its files; what was installed stays
 down      stop, and delete the whole testbed directory
 tools     install what ./run-tests needs, without starting the cluster
-optional  install what some tests and benchmarks need: Open MPI, MPICH, valgrind
+optional  install what some tests and benchmarks need: Open MPI, MPICH, valgrind, an OCI registry
 
 The directory is $PYTORCH_TESTBED, else .testbed in this checkout.
 """

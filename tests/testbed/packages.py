@@ -43,7 +43,15 @@ OPTIONAL_PACKAGES = {
     "openmpi-bin": (("mpirun.openmpi", "mpirun"), "open-mpi.org"),
     "mpich": (("mpiexec.hydra", "mpiexec"), "HYDRA"),
     "valgrind": (("valgrind",), "valgrind"),
+    "docker-registry": (("docker-registry",), "docker/distribution"),
+    "skopeo": (("skopeo",), "skopeo"),
+    "g++": (("g++",), "Free Software Foundation"),
+    "make": (("make",), "GNU Make"),
+    "strace": (("strace",), "strace -- version"),
 }
+#: The same for a package without a command: a file of it, below the root directory.
+OPTIONAL_FILES = {"libopenmpi-dev": "usr/lib/*/openmpi/include/mpi.h"}
+ROOT = Path("/")
 POLICY = Path("/usr/sbin/policy-rc.d")
 POLICY_MARK = "# for the time that the PyTorch testbed installs packages"
 LMOD_INIT_FILES = ("/usr/share/lmod/lmod/init/profile", "/opt/apps/lmod/lmod/init/profile")
@@ -55,7 +63,9 @@ def find_command(name):
 
 
 def find_optional(package):
-    """The path of the command of an optional package, whoever installed it, or None."""
+    """The path of the command or the file of an optional package, whoever installed it, or None."""
+    if package in OPTIONAL_FILES:
+        return next(map(str, ROOT.glob(OPTIONAL_FILES[package])), None)
     names, mark = OPTIONAL_PACKAGES[package]
     for path in filter(None, map(find_command, names)):
         answer = subprocess.run(
@@ -110,7 +120,7 @@ def install_cluster(layout):
 
 def install_optional(layout):
     """Install what is missing of `OPTIONAL_PACKAGES`; return why that was not possible, or None."""
-    wanted = [package for package in OPTIONAL_PACKAGES if not find_optional(package)]
+    wanted = [package for package in (*OPTIONAL_PACKAGES, *OPTIONAL_FILES) if not find_optional(package)]
     try:
         if wanted:
             install(layout, wanted)

@@ -3,19 +3,21 @@
 import pytest
 from testbed import packages
 from testbed.layout import Layout
-from testbed.packages import OPTIONAL_PACKAGES, find_optional, install_optional
+from testbed.packages import OPTIONAL_FILES, OPTIONAL_PACKAGES, find_optional, install_optional
 
 OPENMPI_5 = "mpirun (Open MPI) 5.0.7\n\nReport bugs to https://www.open-mpi.org/community/help/\n"
 DEBIANS_OPENMPI_4 = "mpirun.openmpi (OpenRTE) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n"
+WANTED = [*OPTIONAL_PACKAGES, *OPTIONAL_FILES]
 MPICH_4 = "HYDRA build details:\n    Version:                                 4.0.2\n"
 
 
 @pytest.fixture
 def commands(tmp_path, monkeypatch):
-    """A function that makes a command which prints a text; there are no others on the path."""
+    """A function that makes a command which prints a text; there are no others on the path, and no other files."""
     directory = tmp_path / "bin"
     directory.mkdir()
     monkeypatch.setattr(packages, "SYSTEM_PATH", str(directory))
+    monkeypatch.setattr(packages, "ROOT", tmp_path)
 
     def make(name, output):
         path = directory / name
@@ -58,20 +60,24 @@ def test_what_is_missing_is_installed_where_that_is_permitted(commands, requests
     monkeypatch.setattr(packages, "privilege", lambda: [])
     commands("mpirun", OPENMPI_5)
     assert install_optional(Layout(tmp_path)) is None
-    assert requests == [["mpich", "valgrind"]]
+    assert requests == [[package for package in WANTED if package != "openmpi-bin"]]
 
 
 def test_nothing_is_asked_for_where_all_is_there(commands, requests, monkeypatch, tmp_path):
     monkeypatch.setattr(packages, "privilege", lambda: None)
     for package, ((name, *_), mark) in OPTIONAL_PACKAGES.items():
         commands(name, f"{package} {mark}\n")
+    for pattern in OPTIONAL_FILES.values():
+        path = tmp_path / pattern.replace("*", "x86_64-linux-gnu")
+        path.parent.mkdir(parents=True)
+        path.touch()
     assert install_optional(Layout(tmp_path)) is None
     assert requests == []
 
 
 def test_without_privilege_the_reason_names_the_packages_and_nothing_fails(commands, requests, monkeypatch, tmp_path):
     monkeypatch.setattr(packages, "privilege", lambda: None)
-    assert "apt-get install openmpi-bin mpich valgrind" in install_optional(Layout(tmp_path))
+    assert f"apt-get install {' '.join(WANTED)}" in install_optional(Layout(tmp_path))
     assert requests == []
 
 
@@ -95,6 +101,6 @@ def test_apt_gets_the_packages_without_what_they_recommend(commands, monkeypatch
     assert install_optional(Layout(tmp_path)) is None
     assert log.read_text().splitlines() == [
         "noninteractive -q -y update",
-        "noninteractive -q -y install --no-install-recommends openmpi-bin mpich valgrind",
+        f"noninteractive -q -y install --no-install-recommends {' '.join(WANTED)}",
     ]
     assert not policy.exists()
