@@ -6,8 +6,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from testbed import lifecycle, recipes, shell
-from testbed.layout import Layout
+from testbed import lifecycle, module_systems, recipes, shell
+from testbed.layout import Layout, TestbedError
 from testbed.recipes import CONTAINER, DATASET, VENV
 
 
@@ -87,3 +87,16 @@ def module(request):
 def enter(module):
     """What stands before a command to run it with the module's Python, as the module's help says."""
     return "singularity exec $SIF " if module == recipes.module(CONTAINER) else ""
+
+
+@pytest.fixture(scope="session")
+def module_system(testbed):
+    """A function that gives a module system by its name, "Lmod" or "Environment Modules"."""
+
+    def find(name):
+        try:
+            return module_systems.find(testbed.layout, name)
+        except TestbedError as error:
+            pytest.skip(str(error))
+
+    return find

@@ -2,20 +2,11 @@
 
 import re
 import zipfile
-from pathlib import Path
 
 import pytest
+from testbed.module_systems import SNAPSHOT, snapshot
 
 pytestmark = pytest.mark.testbed
-
-#: Lmod's own records of what is loaded; it keeps some of them after unloading (lmod.readthedocs.io).
-BOOKKEEPING = re.compile(r"^(_ModuleTable\d+_|_ModuleTable_Sz_|__LMOD_\w+)=")
-SNAPSHOT = "env --null | sort --zero-terminated > {}"
-
-
-def snapshot(path):
-    """The environment that `env` wrote, without Lmod's bookkeeping, as a list of NAME=VALUE."""
-    return [entry for entry in path.read_text().split("\0") if entry and not BOOKKEEPING.match(entry)]
 
 
 @pytest.mark.parametrize(
@@ -127,49 +118,95 @@ module load {module}
     assert "No module named 'extra_package'" in result.stderr
 
 
-def readme_table():
-    """The README's variables: name -> (what it says for the container, for the venv)."""
-    rows = {}
-    for line in (Path(__file__).resolve().parents[2] / "README.md").read_text().splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) == 4 and cells[0].startswith("`"):
-            rows.update(dict.fromkeys(re.findall(r"`([A-Z_]+)`", cells[0]), (cells[1], cells[2])))
-    return rows
+def copied(testbed, container, directory):
+    """Lines that load a copy of the container's module with `directory` as installation and user-software in `own`."""
+    text = (testbed.layout.modules / f"{container}.lua").read_text()
+    text = re.sub(r'local root = ".*"', f'local root = "{directory}"', text)
+    text = re.sub(r'local directory = ".*"', f'local directory = "{directory}/own"', text)
+    copy = directory / "modules" / f"{container}.lua"
+    copy.parent.mkdir(parents=True)
+    copy.write_text(text)
+    return f"""module unuse {testbed.layout.modules}
+module use {directory}/modules {testbed.layout.repository}/modulefiles
+module load {container}
+"""
 
 
-def test_the_module_sets_what_the_readmes_table_says_and_nothing_else(testbed, module, tmp_path):
-    before, after = tmp_path / "before", tmp_path / "after"
-    testbed.run(f"{SNAPSHOT.format(before)}\nmodule load {module}\n{SNAPSHOT.format(after)}")
-    old, new = (dict(entry.split("=", 1) for entry in snapshot(path)) for path in (before, after))
-    changed = {name for name in new if new.get(name) != old.get(name)}
-    column = 0 if "SIF" in new else 1
-    said = {name: cells[column] for name, cells in readme_table().items()}
-    assert len(said) > 15
-    promised = {name for name, cell in said.items() if cell not in ("-", "CUDA images")}
-    assert promised <= changed
-    # the rest is EasyBuild's and the module system's, and notes of what to take away on unload
-    unexplained = {
-        name for name in changed - promised if not re.match(r"EB(VERSION|DEVEL)|LOADEDMODULES|_LMFILES_|__", name)
-    }
-    assert unexplained <= {"MODULEPATH"}
+@pytest.fixture
+def with_user_software(testbed, container, work):
+    """Lines that load the container's module with an empty user-software of the test's own, `own` in `work`."""
+    installation = testbed.layout.easybuild / "software" / container
+    for path in [installation / "runscripts", installation / "payload", *installation.glob("*.sif")]:
+        (work / path.name).symlink_to(path)
+    (work / "own").mkdir()
+    load = copied(testbed, container, work)
+    testbed.run(
+        f"""{load}SINGULARITYENV_VIRTUAL_ENV= APPTAINERENV_VIRTUAL_ENV= singularity exec $SIF \
+/usr/bin/python3 -m venv --system-site-packages --without-pip /user-software/venv/pytorch"""
+    )
+    return load
+
+
+def test_the_user_softwares_python_comes_first_without_any_command(testbed, with_user_software):
+    output = testbed.run(
+        f"""{with_user_software}
+singularity exec $SIF which python conda-python-simple
+singularity exec $SIF sh -c 'echo $VIRTUAL_ENV'; echo host ${{VIRTUAL_ENV-none}}
+singularity exec $SIF conda-python-simple -c 'import sys; print(sys.prefix)'"""
+    )
+    venv = "/user-software/venv/pytorch"
+    assert output.split("\n") == [
+        f"{venv}/bin/python", "/runscripts/conda-python-simple", venv, "host none", venv, ""
+    ]  # fmt: skip
+
+
+def test_it_comes_before_the_python_of_an_image_that_activates_conda(testbed, with_user_software, work):
+    (work / "conda/bin").mkdir(parents=True)
+    (work / "conda/bin/python").symlink_to("/usr/bin/python3")
+    (work / "conda/activate").write_text("export CONDA_PREFIX=/conda PATH=/conda/bin:$PATH\n")
+    show = "import os, sys; print(os.environ['CONDA_PREFIX'], sys.executable)"
+    run = f'singularity exec $SIF conda-python-simple -c "{show}"'
+    output = testbed.run(
+        f"""export SINGULARITY_BIND={work}/conda:/conda
+{with_user_software}
+export WITH_CONDA='source /conda/activate'
+{run}
+WITH_VENV=true {run}"""
+    )
+    assert output == "/conda /user-software/venv/pytorch/bin/python\n/conda /conda/bin/python\n"
+
+
+def test_a_packed_file_takes_the_directorys_place_without_a_word(testbed, with_user_software, work):
+    result = testbed.run_unchecked(
+        f"""mksquashfs {work}/own {work}/own.squashfs -quiet -no-progress
+{with_user_software}
+singularity exec $SIF sh -c 'which python; touch /user-software/here' """
+    )
+    assert result.stdout.endswith("/user-software/venv/pytorch/bin/python\n")
+    assert "Read-only file system" in result.stderr
+    assert "WARNING" not in result.stderr
+
+
+def test_on_the_host_there_is_nothing_of_the_image_to_activate(testbed, with_user_software):
+    output = testbed.run(
+        f"""{with_user_software}
+export WITH_CONDA='source /conda/activate'
+$RUNSCRIPTS/conda-python-simple -c 'print("started")'"""
+    )
+    assert output == "started\n"
 
 
 def test_a_deleted_image_makes_loading_fail_with_a_sentence_that_says_what_to_do(testbed, container, tmp_path):
     """On a copy of the module whose installation has lost its image."""
-    modulefile = testbed.layout.modules / f"{container}.lua"
-    copy = tmp_path / f"{container}.lua"
-    copy.parent.mkdir(parents=True)
-    text = re.sub(r'local root = ".*"', f'local root = "{tmp_path}"', modulefile.read_text())
-    copy.write_text(text)
-    script = f"module unuse {testbed.layout.modules}; module use {tmp_path} {testbed.layout.repository}/modulefiles\n"
-    result = testbed.run_unchecked(script + f"module load {container}; echo status $? SIF=${{SIF:-}}")
+    load = copied(testbed, container, tmp_path)
+    result = testbed.run_unchecked(f"{load}echo status $? SIF=${{SIF:-}}")
     message = " ".join(result.stderr.split())  # Lmod breaks lines
     assert f"There is no image at {tmp_path}/PyTorch-2.13.0-cpu-singularity.sif" in message
     assert "install it again with `eb --rebuild PyTorch-2.13.0-cpu-singularity.eb`" in message
     assert result.stdout == "status 1 SIF=\n"
 
     (tmp_path / "PyTorch-2.13.0-cpu-singularity.sif").touch()
-    assert testbed.run(script + f"module load {container}; echo $SIF").startswith(str(tmp_path))
+    assert testbed.run(f"{load}echo $SIF").startswith(str(tmp_path))
 
 
 def test_module_spider_and_avail_know_both_modules(testbed, container, venv):
@@ -190,7 +227,7 @@ def test_the_container_commands_in_bin_keep_exit_status_and_arguments(testbed, c
         f"""module load {container}
 python -c 'import sys; print(sys.argv[1:], sys.prefix)' 'two words'; python -c 'raise SystemExit(5)'"""
     )
-    assert result.stdout == "['two words'] /opt/pytorch\n"
+    assert result.stdout == "['two words'] /user-software/venv/pytorch\n"
     assert result.returncode == 5
 
 

@@ -2,18 +2,13 @@
 
 import os
 import re
-import shlex
 import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
-from test_module import SNAPSHOT, snapshot
-from testbed.packages import find_command, find_lmod
+from testbed.module_systems import MODULEFILES, SNAPSHOT, snapshot, values
 
 pytestmark = pytest.mark.testbed
 
-MODULEFILES = Path(__file__).resolve().parents[2] / "modulefiles"
 PROFILES = sorted(path.name for path in (MODULEFILES / "cluster").iterdir() if not path.name.startswith("."))
 
 
@@ -23,62 +18,10 @@ def settings(profile):
     return {name: value.strip('"') for name, value in re.findall(r"^policy (\w+) (.+)$", text, re.MULTILINE)}
 
 
-class Modules:
-    """A module system in a shell that has nothing else: no Slurm, no EasyBuild, no module loaded."""
-
-    def __init__(self, name, code):
-        self.name = name
-        self.code = code
-
-    def run_unchecked(self, script, *directories):
-        """Run a bash script with `directories` as MODULEPATH, by default this tree's; output as text."""
-        lines = [self.code, f"export MODULEPATH={':'.join(map(str, directories or (MODULEFILES,)))}", script]
-        return subprocess.run(
-            ["bash", "-c", "\n".join(lines)],
-            env={name: os.environ[name] for name in ("HOME", "PATH")}, cwd="/", stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, check=False, timeout=60,
-        )  # fmt: skip
-
-    def run(self, script, *directories):
-        """Run a bash script that must succeed; return its standard output."""
-        result = self.run_unchecked("set -e\n" + script, *directories)
-        assert result.returncode == 0, f"{script}\n{result.stdout}\n{result.stderr}"
-        return result.stdout
-
-
-def unpacked_environment_modules(directory):
-    """Environment Modules' modulecmd.tcl: of the machine, else Debian's unpacked, as that conflicts with Lmod's."""
-    if "MODULES_CMD" in os.environ:
-        return Path(os.environ["MODULES_CMD"])
-    if not any(directory.glob("*.deb")):
-        if not (find_command("apt-get") and find_command("dpkg")):
-            pytest.skip("Environment Modules are not here, and their package is unpacked on Debian and Ubuntu only")
-        directory.mkdir(exist_ok=True)
-        answer = subprocess.run(
-            ["apt-get", "download", "environment-modules"], cwd=directory, capture_output=True, text=True, check=False
-        )
-        if answer.returncode:
-            shutil.rmtree(directory)
-            pytest.skip(f"apt-get cannot download environment-modules: {answer.stderr.strip()}")
-    package = next(directory.glob("*.deb"))
-    subprocess.run(["dpkg", "-x", package, directory / "root"], check=True)
-    return next((directory / "root" / "usr" / "lib").rglob("modulecmd.tcl"))
-
-
 @pytest.fixture(scope="session", params=["Lmod", "Environment Modules"])
-def modules(request, testbed):
+def modules(request, module_system):
     """Each of the two module systems."""
-    if request.param == "Lmod":
-        return Modules(request.param, f". {shlex.quote(str(find_lmod()))}")
-    command = unpacked_environment_modules(testbed.layout.root / "environment-modules")
-    return Modules(request.param, f'module() {{ eval "$(tclsh {shlex.quote(str(command))} bash "$@")"; }}')
-
-
-def values(path):
-    """A snapshot's variables and values, without the module systems' own records of what is loaded."""
-    entries = dict(entry.split("=", 1) for entry in snapshot(path))
-    own = ("LOADEDMODULES", "_LMFILES_", "__MODULES_", "_")
-    return {name: value for name, value in entries.items() if name not in own and not name.startswith(own[2])}
+    return module_system(request.param)
 
 
 @pytest.mark.parametrize("profile", PROFILES)

@@ -1,0 +1,96 @@
+"""Horovod, built here by its recipe against Open MPI: the same training as with DistributedDataParallel."""
+
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+from testbed.job_scripts import adapted, written
+from testbed.packages import find_optional
+from testbed.stand_ins import StandIns, sha256
+
+pytestmark = pytest.mark.testbed
+
+RECIPE = "PyTorch-2.13.0-cpu-horovod-0.28.1-venv"
+#: What mpirun asks of root, who runs the tests in a container.
+AS_ROOT = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
+JOB = "salloc --quiet -N2 -w nid001001,nid001002 --ntasks-per-node=2"
+
+
+@pytest.fixture(scope="module")
+def horovod(testbed):
+    """The Horovod module, installed; minutes of a compiler."""
+    wanted = ("libopenmpi-dev", "openmpi-bin", "g++", "make")
+    missing = [package for package in wanted if find_optional(package) is None]
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)} (./run-tests does that where it may install packages)")
+    return testbed.install(RECIPE)
+
+
+@pytest.fixture(scope="module")
+def by_ddp(testbed, horovod, dataset):
+    """The accuracy that two ranks reach in one epoch with DistributedDataParallel, from the same module."""
+    line = "srun -N1 -n2 conda-python-distributed $PAYLOAD/mnist_ddp.py --epochs 1"
+    return accuracy(testbed.run(f"module load {dataset} {horovod}\n{line}"))
+
+
+def accuracy(output):
+    return float(re.search(r"^test accuracy: (\d+\.\d\d) %$", output, re.MULTILINE)[1])
+
+
+def train(testbed, modules, mpirun):
+    """Train one epoch of real MNIST with Horovod; what rank 0 prints."""
+    return testbed.run(f"{AS_ROOT}module load {modules}\n{mpirun} $PAYLOAD/mnist_horovod.py --epochs 1")
+
+
+def test_mpirun_on_one_host_trains_mnist_to_the_accuracy_of_ddp(testbed, horovod, dataset, by_ddp):
+    # ml-dist's line: the python that the module puts on the PATH
+    output = train(testbed, f"{dataset} {horovod}", f"{find_optional('openmpi-bin')} -np 2 --bind-to none python")
+    assert "world size 2, Horovod" in output
+    assert accuracy(output) >= 97
+    assert abs(accuracy(output) - by_ddp) < 0.2
+
+
+def test_mpirun_in_a_job_on_two_nodes_trains_mnist_to_the_accuracy_of_ddp(testbed, horovod, dataset, by_ddp):
+    command = f"{JOB} {find_optional('openmpi-bin')} --map-by ppr:2:node --bind-to none conda-python-distributed"
+    output = train(testbed, f"{dataset} {horovod}", command)
+    assert "world size 4, Horovod" in output
+    assert abs(accuracy(output) - by_ddp) < 0.2
+
+
+def test_the_installed_job_script_trains_with_mpirun(testbed, horovod, dataset, work):
+    script = work / "horovod_pytorch.job"
+    script.write_text(adapted("infiniband/horovod_pytorch.job", testbed.layout, (horovod, dataset)))
+    testbed.run(f"sbatch --wait {script}", cwd=work)
+    ((name, text),) = written(work).items()
+    assert re.fullmatch(r"horovod_pytorch-\d+\.out", name)
+    assert "world size 4, Horovod" in text
+
+
+CUDA = "PyTorch-2.15.0-cuda-13.2-horovod-0.28.1-venv"
+
+
+def test_the_recipe_for_cuda_installs_from_stand_ins_and_trains(testbed, horovod, venv, dataset):
+    """Wheels, NCCL and the build of Horovod stand in; its settings, the patch and the launch line are the recipe's."""
+    with tempfile.TemporaryDirectory(prefix="horovod-", dir=testbed.layout.root) as directory:
+        stand_ins = StandIns(testbed.layout, Path(directory) / "stand-ins")
+        sources = Path(directory) / "sources" / "p" / "PyTorch"
+        sources.mkdir(parents=True)
+        real = next(testbed.layout.easybuild.glob("sources/p/PyTorch/horovod-*.tar.gz"))
+        packages = next((testbed.layout.easybuild / "software" / horovod).glob("venv/lib/python*/site-packages"))
+        sdist = stand_ins.horovod(real, packages)
+        sdist.rename(sources / sdist.name)
+        testbed.run(f"python3 -m pip download --quiet --no-deps --dest {stand_ins.wheels} setuptools==84.2.1")
+        recipe = stand_ins.recipe(CUDA, (sha256(real), sha256(sources / sdist.name)))
+        install = f"--installpath={directory} --buildpath={directory}/build --sourcepath={directory}/sources"
+        mpirun = f"{find_optional('openmpi-bin')} --map-by ppr:2:node --bind-to none"
+        index = f"PIP_NO_INDEX=1 PIP_FIND_LINKS={stand_ins.wheels}"
+        result = testbed.run_unchecked(f"unset NCCL_PATH\n{index} eb {install} {recipe}")
+        assert "$NCCL_PATH is not set" in result.stderr
+        output = testbed.run(
+            f"""NCCL_PATH={directory} {index} eb {install} {recipe} >&2
+module use {directory}/modules/all
+module load {CUDA.replace("-", "/", 1)} {dataset}
+{AS_ROOT}{JOB} {mpirun} python $PAYLOAD/mnist_horovod.py --epochs 1"""
+        )
+        assert "world size 4, Horovod" in output

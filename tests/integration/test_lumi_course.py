@@ -1,0 +1,160 @@
+"""The page of LUMI's training course (Demo2), command by command, with the testbed for LUMI and without GPU flags.
+
+What only LUMI has stands in: the image (the CPU image under its name), the modules LUMI, partition, EasyBuild-user and
+systools, the downloads of the training script and its data, conda in the image. Everything else is as on the page.
+"""
+
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from testbed.stand_ins import StandIns
+
+pytestmark = pytest.mark.testbed
+
+RECIPE = "PyTorch-2.3.1-rocm-6.0.3-python-3.12-singularity-20240923"
+MODULE = RECIPE.replace("-", "/", 1)
+IMAGE = "lumi-pytorch-rocm-6.0.3-python-3.12-pytorch-v2.3.1-dockerhash-2c1c14cafd28.sif"
+LOAD = f"module purge\nmodule load LUMI/24.03\nmodule load {MODULE}\n"
+
+#: The page's job script but for GPUs, LUMI's partition and memory, and the masks of its cores.
+JOB = f"""#!/bin/bash -e
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=2
+#SBATCH --output="output_%x_%j.txt"
+#SBATCH --time=5:00
+
+module load LUMI/24.03
+module load {MODULE}
+
+cd mnist
+srun --ntasks=$((SLURM_NNODES*2)) \\
+  singularity exec $SIFPYTORCH \\
+    conda-python-distributed -u mnist_DDP.py --modelpath model
+"""
+
+
+class Course:
+    """The directory of the page, and shells on the system that it finds there."""
+
+    def __init__(self, testbed, directory):
+        self.testbed = testbed
+        self.stand_ins = StandIns(testbed.layout, directory / "stand-ins")
+        self.installdir = directory / "DEMO2"
+        self.central = self.stand_ins.images
+        binds = f"{self.stand_ins.version('2.3.1+rocm6.0')},{self.stand_ins.conda()}"
+        # a login shell has none of the testbed's bootstrap module
+        self.site = f"""module unload pytorch-easybuild
+export SINGULARITY_BIND={binds} EASYBUILD_INSTALLPATH={directory}/EasyBuild
+module use {testbed.layout.repository}/modulefiles {self.stand_ins.modulefiles} {directory}/EasyBuild/modules/all
+installdir={self.installdir}
+"""
+        for name in ("LUMI/24.03", "partition/container", "systools/24.03"):
+            self.stand_ins.module(name)
+        (self.stand_ins.modulefiles / "EasyBuild-user").write_text("#%Module\nmodule load pytorch-easybuild\n")
+
+    def run(self, script):
+        """Run commands of the page in a new login shell, in its directory; what they print."""
+        self.installdir.mkdir(exist_ok=True)
+        return self.testbed.run(self.site + script, cwd=self.installdir, timeout=600)
+
+
+@pytest.fixture(scope="module")
+def course(testbed, container, venv):
+    """The course after its step 2: the module is installed; gone with all files afterwards."""
+    with tempfile.TemporaryDirectory(prefix="course-", dir=testbed.layout.root) as directory:
+        course = Course(testbed, Path(directory))
+        course.stand_ins.image(IMAGE)
+        recipe = course.stand_ins.recipe(
+            RECIPE, ("'/appl/local/containers/easybuild-sif-images'", repr(str(course.central)))
+        )
+        course.run(f"cp {recipe} .")  # eb looks in the working directory first
+        course.run(
+            f"""module purge
+module load LUMI/24.03 partition/container EasyBuild-user
+eb {RECIPE}.eb"""
+        )
+        yield course
+
+
+@pytest.fixture
+def files(course, dataset):
+    """Step 1 of the page: script and data, which the page downloads."""
+    mnist = course.installdir / "mnist"
+    shutil.rmtree(mnist, ignore_errors=True)
+    raw = mnist / "data" / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    (mnist / "model").mkdir()
+    payload = course.testbed.layout.repository / "payload"
+    shutil.copy(payload / "mnist_ddp.py", mnist / "mnist_DDP.py")
+    shutil.copytree(payload / "training", mnist / "training")
+    source = course.testbed.run(f"module load {dataset}; echo $MNIST_ROOT").strip()
+    for file in Path(source).glob("*-ubyte"):
+        shutil.copy(file, raw)
+    course.run("cd mnist; for i in $(seq 0 31); do ln -s data \"data$i\"; done")
+    return mnist
+
+
+def test_the_module_names_the_image_and_the_directory(course):
+    output = course.run(f"{LOAD}echo $SIF; echo $SIFPYTORCH; echo $CONTAINERROOT; echo $EBROOTPYTORCH")
+    sif, sifpytorch, root, ebroot = output.splitlines()
+    assert sif == sifpytorch == f"{root}/{IMAGE}"
+    assert root == ebroot
+    assert Path(root).parts[-2:] == tuple(MODULE.split("/"))
+
+
+def test_the_virtual_environment_is_active_in_a_shell_in_the_image(course):
+    output = course.run(f"{LOAD}echo 'which python; exit' | singularity shell $SIF")
+    assert output == "/user-software/venv/pytorch/bin/python\n"
+
+
+def test_the_directory_has_what_the_page_points_at(course):
+    output = course.run(f"{LOAD}module load systools\nfind -L $CONTAINERROOT -maxdepth 3 -printf '%P\\n'")
+    found = set(output.splitlines())
+    assert {f"easybuild/{RECIPE}.eb", "user-software/venv/pytorch", "runscripts/conda-python-distributed"} <= found
+    assert {"bin/start-shell", "bin/make-squashfs", "bin/unmake-squashfs"} <= found
+
+
+def test_the_script_can_be_read_where_the_page_says(course):
+    inside = course.run(f"{LOAD}singularity exec $SIF cat /runscripts/conda-python-distributed")
+    outside = course.run(f"{LOAD}cat $CONTAINERROOT/runscripts/conda-python-distributed")
+    assert inside == outside
+    assert "sleep" not in outside
+
+
+def test_packing_the_virtual_environment_into_one_file_and_back(course):
+    active = "echo 'which python; exit' | singularity shell $SIF"
+    output = course.run(
+        f"""{LOAD}make-squashfs >&2
+module load {MODULE}
+{active}
+unmake-squashfs >&2
+module load {MODULE}
+{active}"""
+    )
+    assert output == "/user-software/venv/pytorch/bin/python\n" * 2
+
+
+def test_the_job_trains_and_its_output_is_where_the_page_says(course, files):
+    (course.installdir / "mnist.slurm").write_text(JOB)
+    course.run("sbatch --wait mnist.slurm")
+    (output,) = course.installdir.glob("output_mnist.slurm_*.txt")
+    text = output.read_text()
+    output.unlink()
+    assert re.search(r"world size 4,", text)
+    assert re.search(r"test accuracy: [\d.]+ %", text)
+    assert list((files / "model").iterdir())
+
+
+def test_without_the_installed_image_the_central_one_is_used_after_loading_again(course, files):
+    """The last of the file, as it takes the image away."""
+    output = course.run(f"{LOAD}rm -f $SIF\nmodule load {MODULE}\necho $SIF; echo $SIFPYTORCH; echo $CONTAINERROOT")
+    sif, sifpytorch, root = output.splitlines()
+    assert sif == sifpytorch == f"{course.central}/{IMAGE}"
+    assert Path(root).parts[-2:] == tuple(MODULE.split("/"))
+    (course.installdir / "mnist.slurm").write_text(JOB.replace("--modelpath", "--epochs 1 --modelpath"))
+    course.run("sbatch --wait mnist.slurm")
+    (output,) = course.installdir.glob("output_mnist.slurm_*.txt")
+    assert "test accuracy" in output.read_text()

@@ -1,0 +1,219 @@
+"""Every system's recipe installs from stand-ins at its outermost edge, and its page's own line starts a world of 4.
+
+docs/systems.md has the table of what runs for real here and what stands in.
+"""
+
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from testbed import recipes
+from testbed.packages import find_command, find_optional
+from testbed.registry import Registry
+from testbed.stand_ins import IN_IMAGE, StandIns, sha256
+
+pytestmark = pytest.mark.testbed
+
+#: Adds up 1, 2, 4, ... over the ranks of the world.
+PROBE = """
+import os, socket, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.tensor([2.0 ** dist.get_rank()])
+dist.all_reduce(total)
+os.write(1, f"{torch.__version__} sum {int(total)} on {socket.gethostname()}\\n".encode())
+dist.destroy_process_group()
+"""
+#: What mpirun asks of root, who runs the tests in a container.
+AS_ROOT = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
+#: One command on each of two nodes.
+MPIRUN = f"""{AS_ROOT}salloc --quiet -N2 --ntasks-per-node=2 \\
+{find_optional("openmpi-bin")} -np 2 --map-by ppr:1:node --bind-to none """
+
+
+class System:
+    """A system made of stand-ins, with software of its own."""
+
+    def __init__(self, testbed, directory):
+        self.testbed = testbed
+        self.directory = directory
+        self.stand_ins = StandIns(testbed.layout, directory / "stand-ins")
+        self.installed = directory / "installed"
+        self.index = f"export PIP_NO_INDEX=1 PIP_FIND_LINKS={self.stand_ins.wheels}"
+        (directory / "probe.py").write_text(PROBE)
+
+    def run(self, script):
+        """Run a script in a user's shell on the system."""
+        lines = [
+            f"export PATH={self.stand_ins.bin}:$PATH",
+            *(f"export EASYBUILD_{name}={self.installed / name}"
+              for name in ("SOURCEPATH", "INSTALLPATH", "BUILDPATH", "REPOSITORYPATH")),
+            f"module use {self.stand_ins.modulefiles} {self.installed}/INSTALLPATH/modules/all",
+        ]  # fmt: skip
+        return self.testbed.run("\n".join([*lines, script]), cwd=self.directory, timeout=600)
+
+    def check(self, name, line, *, version, changes=(), settings=""):
+        """Install a recipe with `changes` in it, load its module, and start a world of 4 on 2 nodes with its line."""
+        path = self.stand_ins.recipe(name, *changes)
+        self.run(f"{settings}\neb {path}")
+        output = self.run(f"{settings}\nmodule load {recipes.module(name)}\n{line}")
+        ranks = [line.split(" on ") for line in output.splitlines() if " sum " in line]
+        assert [result for result, _ in ranks] == [f"{version} sum 15"] * 4, output
+        assert sorted(Counter(node for _, node in ranks).values()) == [2, 2], output
+
+
+@pytest.fixture(scope="module")
+def system(testbed, venv):
+    """The system that the recipes of this file find themselves on; gone with all that was installed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="system-", dir=testbed.layout.root) as directory:
+        yield System(testbed, Path(directory))
+
+
+LUMI_LINE = "srun -N2 --ntasks-per-node=2 singularity exec $SIFPYTORCH conda-python-distributed -u probe.py"
+
+
+@pytest.mark.parametrize(
+    ("name", "image", "directory", "version"),
+    [
+        (
+            "PyTorch-2.3.1-rocm-6.0.3-python-3.12-singularity-20240923",
+            "lumi-pytorch-rocm-6.0.3-python-3.12-pytorch-v2.3.1-dockerhash-2c1c14cafd28.sif",
+            "/appl/local/containers/easybuild-sif-images",
+            "2.3.1+rocm6.0",
+        ),
+        (
+            "PyTorch-2.7.1-rocm-6.2.4-python-3.12-singularity-20250827",
+            "lumi-pytorch-rocm-6.2.4-python-3.12-pytorch-v2.7.1-dockerhash-0d479e852886.sif",
+            "/appl/local/containers/easybuild-sif-images",
+            "2.7.1+rocm6.2.4",
+        ),
+        (
+            "PyTorch-2.10.0-rocm-7.0.2-python-3.12-singularity-20260807",
+            "lumi-multitorch-full-u24r70f21m50t210-20260807_115122.sif",
+            "/appl/local/laifs/containers/lumi-multitorch-u24r70f21m50t210-20260807_115122",
+            "2.10.0+rocm7.0",
+        ),
+    ],
+    ids=["demo", "newest-of-amd", "ai-factory"],
+)
+def test_images_in_the_central_directories_of_lumi(system, container, name, image, directory, version):
+    stand_ins = system.stand_ins
+    changes = [(repr(directory), repr(str(stand_ins.images)))]
+    if name.startswith("PyTorch-2.10.0"):
+        changes.append(("d70ec87fda17e97ff3b3241bcb34774365bba5f7b9172a22b8fda0897213bc81", sha256(stand_ins.sif)))
+    settings = f"export SINGULARITY_BIND={stand_ins.version(version)}"
+    if name.startswith("PyTorch-2.3.1"):
+        settings += "," + stand_ins.conda()
+    stand_ins.image(image)
+    system.check(name, LUMI_LINE, version=version, changes=changes, settings=settings)
+    assert not list((system.installed / "SOURCEPATH").rglob("*.sif")), "an image was copied to the source path"
+
+
+def test_cotainr_on_a_base_image_of_lumi(system, container):
+    stand_ins = system.stand_ins
+    stand_ins.image("lumi-rocm-rocm-5.5.3.sif")
+    version = "2.0.1+rocm5.4.2"
+    system.check(
+        "PyTorch-2.0.1-rocm-5.4.2-python-3.11-cotainr",
+        LUMI_LINE,
+        version=version,
+        changes=[("'/appl/local/containers/sif-images'", repr(str(stand_ins.images)))],
+        settings=f"export COTAINR_STAND_IN_SIF={stand_ins.sif} SINGULARITY_BIND={stand_ins.version(version)}",
+    )
+
+
+def test_image_of_a_registry_for_cuda_with_torchrun_under_mpirun(system, container):
+    for package in ("docker-registry", "skopeo", "openmpi-bin"):
+        if not find_optional(package):
+            pytest.skip(f"{package} is not installed: `python3 tests/testbed optional` installs it")
+    stand_ins = system.stand_ins
+    packages = f"{stand_ins.packages}:{IN_IMAGE}"  # a bind, so that the image is a tenth of its size
+    with Registry.start(system.directory / "registry") as registry:
+        tag = "2.14.0-cuda13.0-cudnn9-runtime"
+        digest = registry.push_sif(stand_ins.sif, "pytorch/pytorch", tag, without=[f".{IN_IMAGE}/*"])
+        system.check(
+            "PyTorch-2.14.0-cuda-13.0-singularity",
+            MPIRUN + "apptainer run $SIF torchrun-distributed --nproc-per-node=2 probe.py",
+            version="2.14.0",
+            changes=[
+                ("docker.io", registry.address),
+                ("sha256:9c99fafa01edfaa3d16da8c209b38b5970bb6fd6e72725ef60efc901489f70c6", digest),
+            ],
+            settings=f"export APPTAINER_NOHTTPS=1 SINGULARITY_BIND={packages},{stand_ins.version('2.14.0')}",
+        )
+
+
+def test_shifter_image_of_nersc(system, container):
+    version = "2.1.0a0+b5021ba"
+    system.check(
+        "PyTorch-2.1.0-ngc-23.07-shifter",
+        "srun -N2 --ntasks-per-node=2 shifter --image=$SHIFTER_IMAGE $RUNSCRIPTS/conda-python-distributed probe.py",
+        version=version,
+        settings=f"""export SHIFTER_STAND_IN_IMAGE=nersc/pytorch:ngc-23.07-v0
+export SHIFTER_STAND_IN_SIF={system.stand_ins.sif} SINGULARITY_BIND={system.stand_ins.version(version)}""",
+    )
+
+
+FRONTIER_LINE = "srun -N2 -n4 conda-python-distributed -W ignore -u probe.py"
+
+
+@pytest.fixture(scope="module")
+def frontier(system):
+    """Frontier's modules, with a compiler for MPI and a Python; mpi4py and what builds it are the real ones."""
+    mpicc = find_command("mpicc.openmpi")
+    if mpicc is None or not (find_optional("openmpi-bin") and find_optional("libopenmpi-dev")):
+        pytest.skip("openmpi-bin and libopenmpi-dev are not installed: `python3 tests/testbed optional` installs them")
+    stand_ins = system.stand_ins
+    python = shutil.which("python3.11")
+    stand_ins.module("PrgEnv-gnu/8.5.0", stand_ins.command("cray", "cc", mpicc))
+    stand_ins.module("PrgEnv-gnu/8.7.0", stand_ins.command("cray", "cc", mpicc))
+    stand_ins.module("miniforge3/23.11.0-0", stand_ins.command("conda-base", "python3.10", python))
+    for name in ("rocm/6.0.0", "rocm/7.1.1", "craype-accel-amd-gfx90a/1.0", "cpe/26.03"):
+        stand_ins.module(name)
+    stand_ins.command("bin", "python3.12", python)  # of a conda environment
+    sources = system.installed / "SOURCEPATH" / "p" / "PyTorch"
+    system.run(
+        f"""python3 -m pip download --quiet --no-deps --no-binary mpi4py --dest {sources} mpi4py==3.1.6
+python3 -m pip download --quiet --no-deps --dest {stand_ins.wheels} setuptools==80.10.2"""
+    )
+    return system
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [("PyTorch-2.3.1-rocm-6.0-venv", "2.3.1+rocm6.0"), ("PyTorch-2.10.0-rocm-7.1-venv", "2.10.0+rocm7.1")],
+    ids=["page", "now"],
+)
+def test_virtual_environments_of_frontier_with_mpi4py_from_source(frontier, name, version):
+    settings = f"{frontier.index}\nexport CFLAGS=-O0"  # mpi4py in seconds
+    frontier.check(name, FRONTIER_LINE, version=version, settings=settings)
+    output = frontier.run(
+        f"""module load {recipes.module(name)}
+{AS_ROOT}{find_optional("openmpi-bin")} -np 2 --oversubscribe python -c '
+from mpi4py import MPI
+print("rank", MPI.COMM_WORLD.allreduce(1), MPI.Get_library_version()[:8])'"""
+    )
+    assert output == "rank 2 Open MPI\n" * 2
+
+
+def test_virtual_environment_for_cuda_with_torchrun_under_mpirun(system):
+    if not find_optional("openmpi-bin"):
+        pytest.skip("Open MPI is not installed")
+    system.check(
+        "PyTorch-2.15.0-cuda-13.2-venv",
+        MPIRUN + "torchrun-distributed --nproc-per-node=2 probe.py",
+        version="2.15.0",
+        settings=system.index,
+    )
+
+
+def test_virtual_environment_of_perlmutter_with_exported_variables(system):
+    stand_ins = system.stand_ins
+    stand_ins.module("python/3.11-24.1.0", Path(shutil.which("python3.11")).parent)
+    system.check(
+        "PyTorch-2.15.0-cuda-13.2-perlmutter-venv",
+        "srun -N2 --ntasks-per-node=2 bash -c 'source <(ddp-env) && python -u probe.py'",
+        version="2.15.0",
+        settings=system.index,
+    )

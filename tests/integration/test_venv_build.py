@@ -1,0 +1,234 @@
+"""Packages built on the site, from the sdist to the module: patched, offline, with the modules of the build."""
+
+import hashlib
+import io
+import json
+import re
+import tarfile
+import types
+from pathlib import Path
+
+import pytest
+from testbed import layout, module_systems
+
+pytestmark = pytest.mark.testbed
+
+TREE = Path(__file__).resolve().parents[2]
+
+MODULE = "PyTorch/1.0-greeting"
+RECIPE = """easyblock = 'EB_PyTorchVenv'
+name = 'PyTorch'
+version = '1.0'
+versionsuffix = '-greeting'
+homepage = 'https://pytorch.org'
+description = "Stands in for a package that is built with the compiler of a module."
+toolchain = SYSTEM
+dependencies = [('compiler/12', EXTERNAL_MODULE)]
+sources = ['greeting-1.0.tar.gz', 'greeting.txt']
+patches = {patches}
+checksums = {checksums}
+source_packages = [('greeting', {{'GREETING': 'built with $COMPILER'}})]
+sanity_check_commands = ['python -c "import greeting"']
+moduleclass = 'ai'
+"""
+SDIST = {
+    "setup.py": """import os
+from setuptools import Extension, setup
+macros = [("GREETING", '"%s"' % os.environ["GREETING"])]
+setup(name="greeting", version="1.0", ext_modules=[Extension("greeting", ["greeting.c"], define_macros=macros)])
+""",
+    "greeting.c": """#include <Python.h>
+static PyObject *text(PyObject *self, PyObject *none) { return PyUnicode_FromString(GREETING) }
+static PyMethodDef methods[] = {{"text", text, METH_NOARGS, ""}, {NULL, NULL, 0, NULL}};
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "greeting", "", -1, methods};
+PyMODINIT_FUNC PyInit_greeting(void) { return PyModule_Create(&definition); }
+""",
+}
+PATCH = """The semicolon.
+--- a/greeting.c
++++ b/greeting.c
+@@ -1,3 +1,3 @@
+ #include <Python.h>
+-static PyObject *text(PyObject *self, PyObject *none) { return PyUnicode_FromString(GREETING) }
++static PyObject *text(PyObject *self, PyObject *none) { return PyUnicode_FromString(GREETING); }
+ static PyMethodDef methods[] = {{"text", text, METH_NOARGS, ""}, {NULL, NULL, 0, NULL}};
+"""
+#: pip without anyone's configuration, and no way to an index.
+OFFLINE = "env PIP_CONFIG_FILE=/dev/null PIP_INDEX_URL=http://127.0.0.1:9 https_proxy=http://127.0.0.1:9"
+
+
+def write_modulefile(directory, name, *statements):
+    path = directory / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(["#%Module", *statements, ""]))
+
+
+def write_sdist(path):
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in SDIST.items():
+            member = tarfile.TarInfo(f"greeting-1.0/{name}")
+            member.size = len(text.encode())
+            archive.addfile(member, io.BytesIO(text.encode()))
+
+
+class Site:
+    """A place of its own to install the recipe to, and the modules of its host."""
+
+    def __init__(self, testbed, directory):
+        self.testbed = testbed
+        self.directory = directory
+        self.modulefiles = directory / "modulefiles"
+        for version in ("12", "13"):
+            write_modulefile(self.modulefiles, f"compiler/{version}", "conflict compiler", f"setenv COMPILER {version}")
+        write_modulefile(self.modulefiles, "mpi/4.1", "setenv MPI 4.1")
+        self.recipe = directory / "PyTorch-1.0-greeting.eb"
+        write_sdist(directory / "greeting-1.0.tar.gz")
+        (directory / "greeting.patch").write_text(PATCH)
+        lock = (TREE / "easyconfigs/p/PyTorch/PyTorch-2.13.0-cpu.txt").read_text()
+        (directory / "greeting.txt").write_text(re.search(r"^setuptools==.*\n", lock, re.MULTILINE)[0])
+
+    def write_recipe(self, *patches):
+        names = ["greeting-1.0.tar.gz", "greeting.txt", *patches]
+        checksums = [{name: hashlib.sha256((self.directory / name).read_bytes()).hexdigest()} for name in names]
+        self.recipe.write_text(RECIPE.format(patches=list(patches), checksums=checksums))
+
+    def shell(self, script):
+        """Run a script where the host's modules are found, and what was installed."""
+        places = f"module use {self.modulefiles}; module use {self.directory}/modules/all"
+        return self.testbed.run_unchecked(f"{places}\n{script}", cwd=self.directory)
+
+    def eb(self, *options, before="", env=""):
+        own = f"--installpath={self.directory} --buildpath={self.directory}/build"
+        own += f" --repositorypath={self.directory}/repository"
+        return self.shell(f"{before}\n{env} eb {own} {' '.join(options)} {self.recipe}")
+
+
+@pytest.fixture
+def site(testbed, work):
+    return Site(testbed, work)
+
+
+def in_one_line(result):
+    """What a command said, as Lmod breaks lines where the terminal ends."""
+    return " ".join((result.stdout + result.stderr).split())
+
+
+def test_a_package_is_built_with_the_modules_of_the_recipe_and_of_the_shell_and_they_are_required_from_then_on(site):
+    site.write_recipe()
+    failed = site.eb()
+    assert failed.returncode != 0
+    sentence = re.search(r"Building greeting-1\.0\.tar\.gz failed: (.*?); the whole output is in (\S+)", failed.stderr)
+    assert re.match(r"greeting\.c:2:\d+: error: expected .;. before", sentence[1])
+    assert "greeting.c" in Path(sentence[2]).read_text()
+    assert not list(site.directory.glob("modules/all/*/*"))
+    assert not list(site.directory.glob("software/PyTorch/*/*"))
+
+    site.write_recipe("greeting.patch")
+    fetched = site.eb("--fetch")
+    assert fetched.returncode == 0, fetched.stderr
+    installed = site.eb(before="module load mpi", env=OFFLINE)
+    assert installed.returncode == 0, in_one_line(installed)
+
+    record = json.loads(next(site.directory.glob("software/PyTorch/*/provenance/build.json")).read_text())
+    assert record["modules"] == {"required": ["mpi/4.1", "compiler/12"], "brought": []}
+    assert record["source_packages"] == {"greeting==1.0": {"GREETING": "built with 12"}}
+    assert record["python"]["version"].startswith("3.11.")
+
+    greeting = 'conda-python-simple -c "import greeting; print(greeting.text())"'
+    used = site.shell(f"module load {MODULE} && {greeting} && echo $COMPILER $MPI $LOADEDMODULES")
+    assert used.stdout.startswith("built with 12\n12 4.1 ")
+    refused = site.shell(f"module load compiler/13; module load {MODULE}")
+    assert refused.returncode != 0
+    assert (
+        f"{MODULE} was built with compiler/12, not with compiler/13 as loaded now: `module unload compiler/13`"
+        in in_one_line(refused)
+    )
+
+
+def test_a_job_builds_on_a_node_with_the_modules_of_the_shell_that_submits_it(site):
+    site.write_recipe("greeting.patch")
+    fetched = site.eb("--fetch")
+    assert fetched.returncode == 0, fetched.stderr
+    options = f"--job --job-backend=Slurm --job-cores=2 --job-output-dir={site.directory}"
+    submitted = site.eb(options, before="module load mpi", env=OFFLINE)
+    assert submitted.returncode == 0, in_one_line(submitted)
+    number = re.search(r"List of submitted jobs \(1\): .*: (\d+)$", submitted.stdout, re.MULTILINE)[1]
+    # a step that starts when the job has ended, and so waits for it
+    site.shell(f"srun --quiet --dependency=afterany:{number} true")
+    output = next(site.directory.glob(f"*-{number}.out")).read_text()
+    assert "COMPLETED: Installation ended successfully" in output
+    record = json.loads(next(site.directory.glob("software/PyTorch/*/provenance/build.json")).read_text())
+    assert record["modules"]["required"] == ["mpi/4.1", "compiler/12"]
+
+
+@pytest.fixture(params=[("Lmod", "Lua"), ("Lmod", "Tcl"), ("Environment Modules", "Tcl")], ids=" with ".join)
+def venv_module(request, testbed, tmp_path, monkeypatch):
+    """A module system, and a venv's module for it, built with modules of a hierarchy and with a Python."""
+    name, syntax = request.param
+    try:
+        system = module_systems.find(testbed.layout, name)
+    except layout.TestbedError as error:
+        pytest.skip(str(error))
+    monkeypatch.syspath_prepend(str(TREE / "easyblocks"))
+    from pytorch_install.modulefiles import text as modulefile  # found by the line before
+
+    site, inner = tmp_path / "site", tmp_path / "inner"
+    for version in ("12", "13"):
+        write_modulefile(site, f"compiler/{version}", "conflict compiler", f"setenv COMPILER {version}",
+                         f"prepend-path MODULEPATH {inner}")  # fmt: skip
+    write_modulefile(site, "accelerator", "setenv ACCELERATOR yes")
+    write_modulefile(inner, "mpi/4.1", "setenv MPI 4.1")
+    python = tmp_path / "python3.11"
+
+    def use(script, version="3.11.9", directories=(site,)):
+        if version:
+            python.write_text(f"#!/bin/sh\necho Python {version}\n")
+            python.chmod(0o755)
+        else:
+            python.unlink(missing_ok=True)
+        return system.run_unchecked(script, tmp_path / "modules", *directories)
+
+    text = modulefile.template(
+        types.SimpleNamespace(SYNTAX=syntax), "venv", module="PyTorch/1.0", easyconfig="PyTorch-1.0.eb",
+        lists={"required": ["compiler/12", "accelerator"], "brought": ["mpi/4.1"]},
+        python=str(python), version="3.11.7",
+    )  # fmt: skip
+    path = tmp_path / "modules" / "PyTorch" / ("1.0.lua" if syntax == "Lua" else "1.0")
+    path.parent.mkdir(parents=True)
+    path.write_text(text if syntax == "Lua" else f"#%Module\n{text}")
+    return use
+
+
+LOADED = "echo $COMPILER $MPI $ACCELERATOR"
+
+
+def test_a_venvs_module_loads_the_modules_of_its_build_and_takes_back_those_that_it_loaded(venv_module):
+    assert venv_module(f"module load PyTorch && {LOADED}").stdout == "12 4.1 yes\n"
+    twice = "module load PyTorch && module load PyTorch && module unload PyTorch"
+    assert venv_module(f"{twice} && {LOADED}").stdout == "\n"
+    own = venv_module(f"module load compiler/12 && module load PyTorch && module unload PyTorch && {LOADED}")
+    assert own.stdout == "12\n"
+
+
+def test_other_modules_than_those_of_the_build_are_refused_in_a_sentence_that_names_both(venv_module):
+    other = venv_module("module load compiler/13; module load PyTorch")
+    assert other.returncode != 0
+    assert (
+        "PyTorch/1.0 was built with compiler/12, not with compiler/13 as loaded now: `module unload compiler/13`, "
+        "then load this module again" in in_one_line(other)
+    )
+    gone = venv_module("module load PyTorch", directories=())
+    assert gone.returncode != 0
+    assert "PyTorch/1.0 was built with compiler/12, which is not there any more: find it with" in in_one_line(gone)
+    assert "eb --rebuild PyTorch-1.0.eb" in in_one_line(gone)
+
+
+def test_another_python_than_that_of_the_build_is_refused_in_a_sentence_that_names_it(venv_module):
+    for version, problem in [(None, "is not there any more"), ("3.12.1", "is Python 3.12.1 now")]:
+        result = venv_module("module load PyTorch", version=version)
+        assert result.returncode != 0
+        assert re.search(
+            rf"PyTorch/1\.0 was built with Python 3\.11\.7 at \S+/python3\.11, which {problem}: "
+            "load this module on a host that has that Python, or build again with `eb --rebuild PyTorch-1.0.eb`",
+            in_one_line(result),
+        )
