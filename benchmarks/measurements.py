@@ -7,6 +7,7 @@ do one thing once and return what it took: seconds, or whatever the unit of its 
 import os
 import shutil
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Callable, NamedTuple, Optional
@@ -15,6 +16,7 @@ from testbed.layout import NODES, TestbedError
 from testbed.recipes import CONTAINER, VENV, module
 
 from benchmarks.instructions import instructions_of
+from benchmarks.metadata import calls_of
 from benchmarks.steps import step_variables
 
 HERE = Path(__file__).resolve().parent
@@ -28,6 +30,9 @@ FOUR_RANKS = ("srun", "-N2", "--ntasks-per-node=2")
 TWO_RANKS = ("srun", "-N2", "--ntasks-per-node=1", "--cpus-per-task=2")
 #: The node that `exec-only` takes for the master.
 ONE_NODE = ("srun", "-N1", f"--nodelist={NODES[0]}")
+#: As many ranks as the GPUs of a LUMI-G node, more than the testbed's nodes have cores.
+NODE_OF_RANKS = (*ONE_NODE, "-n8", "--overcommit")
+RANKS = 8
 #: A loopback address of its own for a name server that never answers.
 SILENT_SERVER = "127.0.0.99"
 #: Loads in a row that make one measurement: a single one is as short as the noise.
@@ -168,6 +173,34 @@ def import_torch(session):
         lambda: seconds_of(session, image, ["singularity", "exec", image["SIF"], *python]),
         lambda: seconds_of(session, host, python),
     )
+
+
+def import_in_shared_image(session):
+    """CPU seconds per rank of `import torch` where the ranks of a node share the image, against the host's."""
+
+    def cpu_per_rank(recipe):
+        env = session.environment(f"module load {module(recipe)}")
+        # not by the first Python on PATH, which is the image's
+        task = [sys.executable, HERE / "cpu_seconds.py", "conda-python-distributed", "-c", "import torch"]
+        output = session.run([*NODE_OF_RANKS, *task], env)
+        seconds = [float(line.split(":")[1]) for line in output.splitlines() if line.startswith("CPU seconds:")]
+        if len(seconds) != RANKS:
+            raise TestbedError(f"{len(seconds)} ranks of {RANKS} told their CPU seconds.")
+        return sum(seconds) / RANKS
+
+    return lambda: cpu_per_rank(CONTAINER), lambda: cpu_per_rank(VENV)
+
+
+def metadata_in_shared_image(session):
+    """Calls per rank for files on shared file systems, where `import torch` reads an image and where it reads none."""
+    shared = (session.layout.root, Path.home())
+
+    def calls_per_rank(recipe):
+        env = session.environment(f"module load {module(recipe)}")
+        command = ["conda-python-distributed", "-c", "import torch"]
+        return calls_of(session, env, NODE_OF_RANKS, command, shared=shared, ranks=RANKS)
+
+    return lambda: calls_per_rank(CONTAINER), lambda: calls_per_rank(VENV)
 
 
 def load_container(session):
@@ -332,6 +365,34 @@ COMPARISONS = (
         anchor="image with Apptainer's default, gzip: 1.95",
     ),
     Comparison(
+        name="image-shared",
+        what="CPU time per rank of `import torch` by 8 ranks on a node, one mount of the image, against the host",
+        sides="CPU seconds of `srun -N1 -n8 --overcommit conda-python-distributed -c 'import torch'` with the "
+        "container module, mounting included, against the same with the venv module",
+        recipes=(CONTAINER, VENV),
+        container=True,
+        prepare=import_in_shared_image,
+        pairs=7,
+        estimate=25,
+        target=1.1,
+        anchor="each rank with a mount of its own: 1.6",
+    ),
+    Comparison(
+        name="metadata",
+        what="calls per rank for files on shared file systems, of the same in the image, against the host",
+        sides="calls that name a file (`strace -e trace=%file`) in the installations and the home directory, of the "
+        "ranks of `image-shared` and what they start; without those for the user's own directory, which Python looks "
+        "into at every import",
+        recipes=(CONTAINER, VENV),
+        container=True,
+        prepare=metadata_in_shared_image,
+        pairs=1,
+        estimate=60,
+        target=0.01,
+        unit="calls",
+        packages=("strace",),
+    ),
+    Comparison(
         name="load-image",
         what="`module load` of the container module, against an empty one",
         sides=f"mean of {LOADS} times `(module load ...)` in one shell, nothing loaded before",
@@ -362,5 +423,6 @@ COMPARISONS = (
         prepare=install,
         pairs=7,
         estimate=60,
+        target=1.15,
     ),
 )

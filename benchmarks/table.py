@@ -42,6 +42,11 @@ def instructions(value):
     return f"{value / 1e6:.1f} million"
 
 
+def calls(value):
+    """A number of calls as text."""
+    return f"{value:.0f}"
+
+
 def seconds(value):
     """Seconds as text, to three digits or whole milliseconds."""
     if round(value, 3) < 1:
@@ -50,7 +55,7 @@ def seconds(value):
 
 
 #: What can be measured, and how it is written.
-UNITS = {"seconds": seconds, "instructions": instructions}
+UNITS = {"seconds": seconds, "instructions": instructions, "calls": calls}
 
 
 def _row(comparison, ratio):
