@@ -35,9 +35,10 @@ class Testbed:
 
     def install(self, recipe):
         """Install a recipe, or bring it up to date with this tree; return the name of its module."""
-        if not recipes.is_current(self.layout, recipe):
-            self.run(recipes.install_command(self.layout, recipe), timeout=900)
-            recipes.note_installed(self.layout, recipe)
+        with self.layout.locked():
+            if not recipes.is_current(self.layout, recipe):
+                self.run(recipes.install_command(self.layout, recipe), timeout=900)
+                recipes.note_installed(self.layout, recipe)
         return recipes.module(recipe)
 
 

@@ -80,7 +80,7 @@ class Layout:
 
     @contextlib.contextmanager
     def locked(self):
-        """Keep other `up`, `stop` and `down` of the same testbed waiting for the time of the block."""
+        """Keep others that start, stop, or install into the same testbed waiting for the time of the block."""
         with self.marker.open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
