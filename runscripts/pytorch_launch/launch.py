@@ -8,6 +8,8 @@ from pytorch_launch.isolation import isolate
 from pytorch_launch.system import become, environment, exists, write
 
 STDOUT, STDERR = 1, 2
+#: For the rank that speaks for a node to say its line.
+SPEAKER_SECONDS = 5
 
 
 class PythonError(LaunchError):
@@ -47,7 +49,7 @@ def distributed(program, arguments, env):
     rank = Rank(env, virtual="--virtual-local-rank" in options)
     script = script_path(arguments)
     if script is not None and not exists(script):
-        if rank.speaks_for_node:
+        if rank.speaks_for_node or not ended_by_others():
             complain(program, _missing(script))
         return LaunchError.status
 
@@ -178,6 +180,15 @@ def remark(text):
         write(STDERR, text)
     except OSError:
         return
+
+
+def ended_by_others():
+    """Whether srun or mpirun ends this rank, for another that failed, before the time for that is over.
+
+    A rank that has nothing to say waits like this: its own end would end the rank that speaks for the node.
+    """
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGTERM])
+    return _signal.sigtimedwait([_signal.SIGTERM], SPEAKER_SECONDS) is not None
 
 
 def _missing(script):

@@ -474,14 +474,31 @@ def test_nothing_is_said_if_not_asked(run, step, value):
 
 
 def test_a_missing_script_is_one_line_of_the_first_rank_of_each_node(run_unchecked, step, home):
-    others = run_unchecked("conda-python-distributed", "-u", "trian.py", env=step)
-    assert (others.returncode, others.stdout, others.stderr) == (2, "", "")
     step.update(SLURM_PROCID="2", SLURM_LOCALID="0")
     first = run_unchecked("conda-python-distributed", "-u", "trian.py", env=step)
     assert (first.returncode, first.stdout) == (2, "")
     assert first.stderr.startswith(f"conda-python-distributed: no file trian.py in {home}: ")
     assert "SINGULARITY_BIND" in first.stderr
     assert first.stderr.count("\n") == 1
+
+
+def test_the_other_ranks_of_a_node_leave_the_first_the_time_to_say_so_and_end_with_it(run_unchecked, runscripts, step):
+    # srun's SIGTERM, which comes when the first rank has ended, is here already
+    code = """import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+os.kill(os.getpid(), signal.SIGTERM)
+os.execv(sys.argv[1], sys.argv[1:])"""
+    command = str(runscripts / "conda-python-distributed")
+    done = run_unchecked(sys.executable, "-c", code, command, "trian.py", env=step)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
+
+
+def test_where_no_rank_ends_the_others_each_says_so_itself(runscripts, run_unchecked, step, home):
+    code = "from pytorch_launch import launch; launch.SPEAKER_SECONDS = 0.1; raise SystemExit(launch.main({}))"
+    main = code.format(["conda-python-distributed", "trian.py"])
+    done = run_unchecked(sys.executable, "-c", main, env={**step, "PYTHONPATH": str(runscripts)})
+    assert done.returncode == 2
+    assert done.stderr.startswith("conda-python-distributed: no file trian.py in ")
 
 
 def test_a_node_list_that_cannot_be_read_is_one_line_and_no_localhost(run_unchecked, step):
