@@ -1,0 +1,94 @@
+"""How far an epoch is: a bar on a terminal, a line every ten seconds in a log; used by rank 0."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+BAR_SECONDS = 0.1  # between two states of the bar
+LINE_SECONDS = 10  # between two lines in a log
+BAR_WIDTH = 24  # characters
+CLEAR_LINE = "\r\x1b[K"
+
+
+class Progress:
+    """The progress of one epoch of ``steps`` steps, of which ``first_step`` were done before.
+
+    >>> with Progress("epoch 1/3", steps=235, enabled=rank == 0) as progress:
+    ...     for step, batch in enumerate(batches, start=1):
+    ...         loss = train(batch)
+    ...         progress.update(step, loss.item)
+
+    Where ``stream`` (default: the standard output) is a terminal, the bar is one line that is
+    gone at the end; ``enabled`` is False on all ranks but one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        steps: int,
+        *,
+        first_step: int = 0,
+        stream: TextIO | None = None,
+        enabled: bool = True,
+    ):
+        self.name = name
+        self.steps = steps
+        self.first_step = first_step
+        self.stream = sys.stdout if stream is None else stream
+        self.bar = self.stream.isatty() and os.environ.get("TERM") != "dumb"
+        self.interval = BAR_SECONDS if self.bar else LINE_SECONDS
+        self.start = time.perf_counter()
+        self.next_report = self.start + self.interval if enabled else float("inf")
+
+    def update(self, step: int, mean_loss: Callable[[], float]) -> None:
+        """Say that ``step`` steps are done, if it is time to.
+
+        ``mean_loss`` is called only then: to read a loss from a GPU waits for the GPU.
+        """
+        now = time.perf_counter()
+        if now < self.next_report:
+            return
+        loss = mean_loss()
+        if self.bar:
+            self.stream.write(CLEAR_LINE + self.bar_line(step, loss, now - self.start))
+        else:
+            percent = 100 * step // self.steps
+            self.stream.write(f"{self.name}  {percent} %  loss {loss:.4f} (rank 0)\n")
+        self.stream.flush()
+        self.next_report = now + self.interval
+
+    def bar_line(self, step: int, loss: float, seconds: float) -> str:
+        """Return the state after ``step`` steps, ``seconds`` after the first, as one line."""
+        full = BAR_WIDTH * step // self.steps
+        bar = "#" * full + "-" * (BAR_WIDTH - full)
+        rate = (step - self.first_step) / seconds
+        left = duration((self.steps - step) / rate) if rate else "?"
+        line = (
+            f"{self.name}  [{bar}] {100 * step // self.steps:3} %  loss {loss:.4f}  "
+            f"{rate:.3g} steps/s  {left} left"
+        )
+        return line[: shutil.get_terminal_size().columns - 1]  # one that wraps cannot be cleared
+
+    def done(self) -> None:
+        """Clear the bar."""
+        if self.bar and self.next_report < float("inf"):
+            self.stream.write(CLEAR_LINE)
+            self.stream.flush()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        self.done()
+
+
+def duration(seconds: float) -> str:
+    """Return ``seconds`` as minutes and seconds, 0:07, or with hours, 1:02:03."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

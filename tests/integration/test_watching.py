@@ -1,0 +1,157 @@
+"""What is seen of a training, and a search over two nodes, with packages that a user has installed."""
+
+import json
+import re
+import struct
+import tempfile
+import time
+from collections import Counter
+
+import pytest
+from testbed.job_scripts import adapted
+
+pytestmark = pytest.mark.testbed
+
+READ_EVENTS = """import json, sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+events = EventAccumulator(sys.argv[1])
+events.Reload()
+print(json.dumps({tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}))
+"""
+READ_STUDY = """import json, optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+storage = JournalStorage(JournalFileBackend("study/study.journal"))
+trials = optuna.load_study(study_name="search", storage=storage).trials
+print(json.dumps([(trial.state.name, trial.user_attrs["directory"]) for trial in trials]))
+"""
+
+
+@pytest.fixture(scope="module")
+def packages(testbed, venv):
+    """A PYTHONUSERBASE with TensorBoard, Weights & Biases and Optuna; both modules have the same Python."""
+    with tempfile.TemporaryDirectory(prefix="packages-", dir=testbed.layout.root) as directory:
+        # --ignore-installed: what this host's Python has beside the module's, the image lacks
+        install = "pip install --quiet --user --ignore-installed --no-compile --no-warn-script-location"
+        testbed.run(
+            f"module load {venv}\nPYTHONUSERBASE={directory} {install} tensorboard wandb optuna", timeout=600
+        )
+        yield directory
+
+
+@pytest.fixture
+def load(packages):
+    """What loads a module, with the packages in place of the user's own."""
+
+    def lines(module):
+        return f"""export SINGULARITY_BIND={packages} APPTAINER_BIND={packages} WANDB_MODE=offline
+module load {module}
+export PYTHONUSERBASE={packages}"""
+
+    return lines
+
+
+@pytest.fixture
+def few_images(work):
+    """MNIST files of 200 and 50 images: bars, each at the height of its label."""
+    for name, count in (("train", 200), ("t10k", 50)):
+        labels = bytes(number % 10 for number in range(count))
+        bars = {label: bytes(255 * (row in (2 * label, 2 * label + 1)) for row in range(28)) for label in range(10)}
+        pixels = b"".join(bytes([row]) * 28 for label in labels for row in bars[label])
+        size = struct.pack(">I", count)
+        images = b"\0\0\x08\x03" + size + struct.pack(">II", 28, 28) + pixels
+        (work / f"{name}-images-idx3-ubyte").write_bytes(images)
+        (work / f"{name}-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01" + size + labels)
+    return work
+
+
+def png_size(path):
+    """Width and height of a PNG in pixels, from its first chunk; the last one must be there."""
+    content = path.read_bytes()
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    assert content.endswith(b"IEND\xaeB`\x82")
+    return struct.unpack(">II", content[16:24])
+
+
+def test_a_training_goes_on_in_metrics_picture_tensorboard_and_wandb(testbed, container, venv, load, few_images):
+    work = few_images
+    start = """
+srun -N2 -n2 conda-python-distributed -u $PAYLOAD/mnist_ddp.py --data . --epochs 2 --modelpath run \\
+  --tensorboard --wandb demo"""
+    testbed.run(load(container) + start, cwd=work)
+    (last,) = (work / "run" / "checkpoints").glob("epoch-0002-*")
+    last.unlink()
+    (work / "run" / "curves.png").unlink()
+    assert "going on after 1 epochs" in testbed.run(load(venv) + start, cwd=work)
+
+    lines = [json.loads(line) for line in (work / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1, 2]
+    assert [line["world_size"] for line in lines] == [2, 2]
+    assert png_size(work / "run" / "curves.png") == (1440, 432)
+
+    events = json.loads(testbed.run(f"{load(venv)}\npython - run/tensorboard <<'EOF'\n{READ_EVENTS}EOF", cwd=work))
+    for name in ("loss", "accuracy", "images_per_second"):
+        assert events[name] == [[line["epoch"], pytest.approx(line[name])] for line in lines]
+
+    identity = (work / "run" / "wandb" / "id").read_text()
+    runs = sorted((work / "run" / "wandb").glob("offline-run-*"))
+    assert [run.name[-9:] for run in runs] == [f"-{identity}"] * 2
+    for run in runs:
+        assert b"images_per_second" in (run / f"run-{identity}.wandb").read_bytes()
+
+
+def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(testbed, container, packages, load, few_images):
+    work = few_images
+    script = adapted("slurm/search.job", testbed.layout, (container, None))
+    script = script.replace("module load MNIST", f"export MNIST_ROOT=. PYTHONUSERBASE={packages}")
+    (work / "search.job").write_text(script)
+    output = work / "search.out"
+    submit = f"{load(container)}\nPYTORCH_LAUNCH_VERBOSE=1 sbatch --parsable --output={output.name} {{}} search.job"
+    submit += " --takeover 10"
+    begun = r"^trial-\d+: lr"
+
+    def found(pattern):
+        return re.findall(pattern, output.read_text() if output.exists() else "", re.MULTILINE)
+
+    def wait_for(pattern, count):
+        deadline = time.monotonic() + 200
+        while len(found(pattern)) < count:
+            assert time.monotonic() < deadline, f"no {count} of {pattern}: {output.read_text()}"
+            time.sleep(0.1)
+
+    job = testbed.run(submit.format(""), cwd=work).strip()
+    wait_for(begun, 3)
+    steps = re.findall(r"^\d+\.\d+$", testbed.run(f"squeue --steps -h --job {job} --format %i"), re.MULTILINE)
+    testbed.run_unchecked("".join(f"scancel --signal=KILL {step}\n" for step in steps))
+    wait_for(r"its process is gone; it will go on$", 1)
+    wait_for(begun, len(found(begun)) + 1)  # so one has just begun
+    testbed.run(f"scancel {job}; while squeue -h --job {job} 2>/dev/null | grep -q .; do sleep 0.2; done")
+    assert found(r"^trial-\d+: stopped; it will go on$")
+    with (work / "study" / "study.journal").open("a") as journal:
+        journal.write('{"op_code":')  # as a full disk leaves it
+
+    result = testbed.run_unchecked(submit.format("--wait"), cwd=work)
+    assert result.returncode == 0, result.stderr + output.read_text()
+    study = json.loads(testbed.run(f"{load(container)}\npython - <<'EOF'\n{READ_STUDY}EOF", cwd=work))
+    states = Counter(state for state, _ in study)
+    assert states["COMPLETE"] == 12
+    assert set(states) == {"COMPLETE", "FAIL"}, "none is left RUNNING"
+    complete = {directory for state, directory in study if state == "COMPLETE"}
+    assert {directory for _, directory in study} == complete, "each that was interrupted went on"
+    table = found(r"^ *\d+ +\d+\.\d+ .* (trial-\d+)$")
+    assert len(table) == 12
+    assert set(table) == complete
+    assert png_size(work / "study" / "search.png") == (1440, 432)
+    assert len(set(found(r"\bnid\d+\b"))) == 2
+
+
+def test_a_search_whose_training_fails_names_the_log_and_keeps_to_its_question(testbed, venv, load, work):
+    (work / "train.py").write_text("raise SystemExit('out of memory')")
+    search = f"{load(venv)}\nconda-python-simple $PAYLOAD/search.py --study study --trials 2 --one -- train.py"
+    result = testbed.run_unchecked(search, cwd=work)
+    assert result.returncode == 1
+    assert result.stderr == "search.py: the training failed; read why in study/trial-0000/log\n"
+    assert (work / "study" / "trial-0000" / "log").read_text() == "out of memory\n"
+    result = testbed.run_unchecked(f"{search} --epochs 2", cwd=work)
+    assert result.returncode == 1
+    assert result.stderr.startswith("search.py: study holds a study with the script and options 'train.py', not")

@@ -1,0 +1,180 @@
+"""What each epoch reached: the lines of metrics.jsonl over interruptions, and the curves."""
+
+import json
+import math
+import struct
+import subprocess
+import sys
+
+import pytest
+from training import TrainingError, metrics
+from training.metrics import Metrics, draw_curves, read_epochs
+
+VALUES = {
+    "loss": 0.25, "accuracy": 97.5, "images_per_second": 13000.0, "learning_rate": 0.01,
+    "seconds": 4.5, "world_size": 4,
+}  # fmt: skip
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Leave the picture out: it takes most of the time."""
+    monkeypatch.setattr(metrics, "draw_curves", lambda *_: True)
+
+
+def record(directory, epochs, *, first_epoch=0, **values):
+    with Metrics(directory, options={"lr": 0.01}, first_epoch=first_epoch) as log:
+        for epoch in epochs:
+            log.epoch(epoch, **{**VALUES, **values})
+
+
+def numbers(directory):
+    return [line["epoch"] for line in read_epochs(directory / "metrics.jsonl")]
+
+
+def png_size(path):
+    """Width and height of a PNG in pixels, from its first chunk, and that its last one is there."""
+    content = path.read_bytes()
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    assert content.endswith(b"IEND\xaeB`\x82")
+    return struct.unpack(">II", content[16:24])
+
+
+def test_every_epoch_is_one_json_object_with_all_values(tmp_path, undrawn):
+    record(tmp_path, [1, 2])
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [{"epoch": 1, **VALUES}, {"epoch": 2, **VALUES}]
+
+
+def test_a_line_is_in_the_file_before_the_next_epoch(tmp_path, undrawn):
+    with Metrics(tmp_path, options={}) as log:
+        log.epoch(1, **VALUES)
+        assert numbers(tmp_path) == [1]
+
+
+def test_a_resumed_training_repeats_no_epoch(tmp_path, undrawn):
+    record(tmp_path, [1, 2, 3])
+    record(tmp_path, [3, 4], first_epoch=2)
+    assert numbers(tmp_path) == [1, 2, 3, 4]
+
+
+def test_a_training_begun_anew_begins_a_new_record(tmp_path, undrawn):
+    record(tmp_path, [1, 2, 3])
+    record(tmp_path, [1])
+    assert numbers(tmp_path) == [1]
+
+
+@pytest.mark.parametrize("part", [b'{"epoch": 3, "loss": 0.1', b'{"epoch": 3}'])
+def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path, undrawn, part):
+    record(tmp_path, [1, 2])
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(path.read_bytes() + part)
+    assert numbers(tmp_path) == [1, 2]
+    record(tmp_path, [3], first_epoch=3)
+    assert numbers(tmp_path) == [1, 2, 3]
+
+
+def test_a_loss_that_is_no_number_stays_json_and_is_drawn_as_a_gap(tmp_path):
+    record(tmp_path, [1, 2], loss=math.nan)
+    assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
+    assert [line["loss"] for line in read_epochs(tmp_path / "metrics.jsonl")] == [None, None]
+    assert png_size(tmp_path / "curves.png")
+
+
+def test_the_curves_are_drawn_at_the_end_and_on_resume(tmp_path):
+    record(tmp_path, [1, 2])
+    picture = tmp_path / "curves.png"
+    assert png_size(picture) == (1440, 432)
+    picture.unlink()
+    with Metrics(tmp_path, options={}, first_epoch=2):
+        assert png_size(picture) == (1440, 432)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.png", "metrics.jsonl"]
+
+
+def test_a_training_that_was_stopped_leaves_at_once(tmp_path):
+    with pytest.raises(SystemExit), Metrics(tmp_path, options={}) as log:
+        log.epoch(1, **VALUES)
+        sys.exit(75)
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_without_a_directory_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    record(None, [1])
+    assert not any(tmp_path.iterdir())
+
+
+def test_no_picture_is_drawn_of_nothing(tmp_path):
+    draw_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png")
+    assert not any(tmp_path.iterdir())
+
+
+def test_without_matplotlib_a_line_says_so_and_the_training_goes_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    record(tmp_path, [1])
+    capsys.readouterr()
+    record(tmp_path, [2], first_epoch=1)  # which draws at the start and at the end
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"no {tmp_path}/curves.png (")
+    assert line.endswith("pip install matplotlib")
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_a_picture_that_cannot_be_written_is_no_fault_of_the_training(tmp_path, monkeypatch, capsys):
+    record(tmp_path, [1])
+    before = (tmp_path / "curves.png").read_bytes()
+
+    def write_a_part(path, **_options):
+        path.write_bytes(b"a part")
+        raise OSError(28, "No space left on device")
+
+    def fill_the_disk(figure):
+        figure.savefig = write_a_part
+
+    assert not metrics.write_picture(tmp_path / "curves.png", fill_the_disk, width=12)
+    assert "cannot be written (No space left on device)" in capsys.readouterr().out
+    assert (tmp_path / "curves.png").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.png", "metrics.jsonl"]
+
+
+def test_a_record_that_cannot_be_written_ends_the_training_with_one_sentence(tmp_path, payload):
+    code = f"""import resource, signal, sys
+sys.path.insert(0, {str(payload)!r})
+from pathlib import Path
+from training import TrainingError
+from training.metrics import Metrics
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (40, 40))
+try:
+    with Metrics(Path({str(tmp_path)!r}), options={{}}) as log:
+        log.epoch(1, **{VALUES!r})
+except TrainingError as error:
+    sys.exit(f"fault: {{error}}")
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr == (
+        f"fault: {tmp_path}/metrics.jsonl: cannot be written (File too large); free some space or "
+        "name another directory with --modelpath\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "module", "package"),
+    [({"tensorboard": True}, "torch.utils.tensorboard", "tensorboard"), ({"wandb": "demo"}, "wandb", "wandb")],
+)
+def test_a_missing_package_is_one_sentence_that_says_how_to_get_it(
+    tmp_path, monkeypatch, flag, module, package
+):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(TrainingError) as fault:
+        Metrics(tmp_path, options={}, **flag)
+    assert str(fault.value).startswith(f"--{package} needs a package that is not installed")
+    assert str(fault.value).endswith(f"pip install {package}")
+    assert "\n" not in str(fault.value)
+
+
+@pytest.mark.parametrize("flag", [{"tensorboard": True}, {"wandb": "demo"}])
+def test_what_is_to_be_recorded_needs_a_directory(flag):
+    with pytest.raises(TrainingError, match="add --modelpath DIR"):
+        Metrics(None, options={}, **flag)

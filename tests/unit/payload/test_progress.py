@@ -1,0 +1,112 @@
+"""How far an epoch is: on a terminal a bar that is gone at the end, in a log a line now and then."""
+
+import io
+import re
+
+import pytest
+from training import progress
+from training.progress import CLEAR_LINE, Progress, duration
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Clock:
+    """A clock that stands still until it is set forward."""
+
+    seconds = 100.0
+
+    def perf_counter(self):
+        return self.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    monkeypatch.setenv("TERM", "xterm")
+    return clock
+
+
+def advance(bar, clock, *, steps, seconds_each, read=lambda: 0.25):
+    for step in range(bar.first_step + 1, steps + 1):
+        clock.seconds += seconds_each
+        bar.update(step, read)
+
+
+def test_a_log_gets_a_plain_line_every_ten_seconds(clock):
+    log = io.StringIO()
+    with Progress("epoch 1/3", 100, stream=log) as bar:
+        advance(bar, clock, steps=100, seconds_each=0.25)
+    assert log.getvalue() == (
+        "epoch 1/3  40 %  loss 0.2500 (rank 0)\nepoch 1/3  80 %  loss 0.2500 (rank 0)\n"
+    )
+
+
+def test_a_short_epoch_leaves_no_line_in_a_log(clock):
+    log = io.StringIO()
+    with Progress("epoch 1/3", 100, stream=log) as bar:
+        advance(bar, clock, steps=100, seconds_each=0.0625)
+    assert log.getvalue() == ""
+
+
+def test_a_terminal_shows_bar_loss_rate_and_time_left_in_one_line(clock):
+    terminal = Terminal()
+    bar = Progress("epoch 2/3", 400, stream=terminal)
+    advance(bar, clock, steps=100, seconds_each=0.5)
+    *_, last = terminal.getvalue().split(CLEAR_LINE)
+    assert last == "epoch 2/3  [######------------------]  25 %  loss 0.2500  2 steps/s  2:30 left"
+    assert "\n" not in terminal.getvalue()
+
+
+def test_the_bar_is_gone_at_the_end_and_after_an_error(clock):
+    terminal = Terminal()
+    with pytest.raises(ZeroDivisionError), Progress("epoch 1/3", 4, stream=terminal) as bar:
+        advance(bar, clock, steps=2, seconds_each=1)
+        raise ZeroDivisionError
+    assert terminal.getvalue().endswith(CLEAR_LINE)
+
+
+def test_the_loss_is_read_ten_times_a_second_at_most(clock):
+    reads = []
+    bar = Progress("epoch 1/3", 1000, stream=Terminal())
+    advance(bar, clock, steps=1000, seconds_each=1 / 256, read=lambda: reads.append(1) or 0.0)
+    assert 30 < len(reads) <= 40  # in four seconds
+
+
+def test_rate_and_time_left_are_of_the_steps_since_a_resume(clock):
+    terminal = Terminal()
+    bar = Progress("epoch 1/3", 100, first_step=60, stream=terminal)
+    advance(bar, clock, steps=80, seconds_each=1)
+    assert re.search(r" 80 %  loss \S+  1 steps/s  0:20 left$", terminal.getvalue())
+
+
+def test_a_narrow_terminal_gets_a_line_that_fits(clock, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    terminal = Terminal()
+    advance(Progress("epoch 1/3", 10, stream=terminal), clock, steps=10, seconds_each=1)
+    assert max(map(len, terminal.getvalue().split(CLEAR_LINE))) == 39
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_a_rank_that_is_not_to_report_writes_and_reads_nothing(clock, stream):
+    output = stream()
+    with Progress("epoch 1/3", 100, stream=output, enabled=False) as bar:
+        advance(bar, clock, steps=100, seconds_each=1, read=None)
+    assert output.getvalue() == ""
+
+
+def test_a_dumb_terminal_gets_plain_lines(clock, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    terminal = Terminal()
+    advance(Progress("epoch 1/3", 10, stream=terminal), clock, steps=10, seconds_each=1)
+    assert terminal.getvalue() == "epoch 1/3  100 %  loss 0.2500 (rank 0)\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0:00"), (7, "0:07"), (59.6, "1:00"), (3723, "1:02:03")]
+)
+def test_durations_read_as_clocks_show_them(seconds, text):
+    assert duration(seconds) == text
