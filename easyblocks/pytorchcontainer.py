@@ -9,7 +9,7 @@ environment for cotainr), or is what `image` names: a registry's image, or a fil
 """
 import os
 
-from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
+from easybuild.easyblocks.pytorchmodule import COMMANDS_ON_HOST, EB_PyTorchModule
 from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
 from easybuild.tools.config import build_option, install_path, source_paths
@@ -36,8 +36,8 @@ class EB_PyTorchContainer(EB_PyTorchModule):
     PACKAGES = {'pip install <name>': 'into $CONTAINERROOT/user-software, /user-software in the image',
                 'pip install --user <name>': 'into $PYTHONUSERBASE, where that is not yours to write'}
 
-    HOST_COMMANDS = ['enter-image', 'share-image.py', 'check-image', 'make-squashfs', 'unmake-squashfs',
-                     'user-software.bash', 'compare-trees.py']
+    HOST_COMMANDS = [*EB_PyTorchModule.HOST_COMMANDS, 'enter-image', 'share-image.py', 'check-image',
+                     'make-squashfs', 'unmake-squashfs', 'user-software.bash', 'compare-trees.py']
 
     @staticmethod
     def extra_options(extra_vars=None):
@@ -171,9 +171,10 @@ class EB_PyTorchContainer(EB_PyTorchModule):
                          'bash', '-c', activated(self, '"$0" "$@"'), 'python3'])
 
     def commands(self):
-        """On the host every command enters the image first."""
-        names = list(super().commands()) + self.cfg['commands'] + ['start-shell']
-        return dict.fromkeys(names, 'enter-image')
+        """On the host every command enters the image first, but for those that look after it."""
+        links = super().commands()
+        entering = [name for name in links if name not in COMMANDS_ON_HOST] + self.cfg['commands'] + ['start-shell']
+        return {**links, **dict.fromkeys(entering, 'enter-image')}
 
     def make_module_step(self, fake=False):
         """Let the sanity check's module mount the environment that is not in its place yet."""

@@ -43,6 +43,9 @@ TREE_PARTS = ['runscripts', 'payload']
 COMMANDS = ['conda-python-simple', 'conda-python-distributed', 'torchrun-distributed', 'ddp-env', 'get-master',
             'list-packages']
 
+# Those that stay on the host where the others enter an image: they tell what is wrong with it.
+COMMANDS_ON_HOST = ['pytorch-doctor']
+
 # Joins a world of one through the environment alone, as a user's script does.
 ALLREDUCE = ("import torch, torch.distributed as dist; dist.init_process_group('gloo'); "
              "total = torch.ones(1); dist.all_reduce(total); dist.destroy_process_group(); "
@@ -61,7 +64,7 @@ class EB_PyTorchModule(EasyBlock):
     PACKAGES = {'pip install --user <name>': 'into $PYTHONUSERBASE'}
 
     # Files of the tree's own bin/ that the module's bin/ gets.
-    HOST_COMMANDS = []
+    HOST_COMMANDS = ['install-kernel', 'start-kernel.bash', 'kernelspec.py']
 
     @staticmethod
     def extra_options(extra_vars=None):
@@ -239,7 +242,8 @@ class EB_PyTorchModule(EasyBlock):
     def compile_bytecode(self):
         """Compile runscripts and payload for the runtime's Python, as its ranks may not write there."""
         # the payload's bytecode is checked against its source: users copy the directory and edit it
-        for library, mode in [('runscripts/pytorch_launch', 'unchecked-hash'), ('payload/training', 'checked-hash')]:
+        for library, mode in [('runscripts/pytorch_launch', 'unchecked-hash'),
+                              ('runscripts/pytorch_doctor', 'unchecked-hash'), ('payload/training', 'checked-hash')]:
             run_shell_cmd("%s -m compileall -q --invalidation-mode %s %s"
                           % (self.runtime_python(), mode, shell_quote(os.path.join(self.installdir, library))))
 
@@ -249,7 +253,7 @@ class EB_PyTorchModule(EasyBlock):
 
     def commands(self):
         """Links in bin/: their names, and what each leads to, relative to bin/."""
-        return {name: os.path.join(os.pardir, 'runscripts', name) for name in COMMANDS}
+        return {name: os.path.join(os.pardir, 'runscripts', name) for name in COMMANDS + COMMANDS_ON_HOST}
 
     def make_module_extra(self, *args, **kwargs):
         """Write the interface that both runtimes share; a user's own values come back on unload."""

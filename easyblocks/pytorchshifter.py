@@ -7,7 +7,7 @@ EasyBuild support for PyTorch in an image that stays with the site's Shifter gat
 Shifter shows the site's file systems in the image under their own paths, and transfers the environment, but for
 what the image sets itself: so there are no binds, and runscripts are called by their paths.
 """
-from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
+from easybuild.easyblocks.pytorchmodule import COMMANDS_ON_HOST, EB_PyTorchModule
 from easybuild.framework.easyconfig import CUSTOM, MANDATORY
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import which
@@ -23,7 +23,7 @@ class EB_PyTorchShifter(EB_PyTorchModule):
     RUNTIME = "image at the site's Shifter gateway"
     IMAGE = '$SHIFTER_IMAGE'
 
-    HOST_COMMANDS = ['enter-shifter']
+    HOST_COMMANDS = [*EB_PyTorchModule.HOST_COMMANDS, 'enter-shifter']
 
     @staticmethod
     def extra_options(extra_vars=None):
@@ -55,8 +55,10 @@ class EB_PyTorchShifter(EB_PyTorchModule):
         return 'shifter --image=%s python3' % shell_quote(self.cfg['image'])
 
     def commands(self):
-        """On the host every command enters the image first."""
-        return dict.fromkeys(list(super().commands()) + self.cfg['commands'] + ['start-shell'], 'enter-shifter')
+        """On the host every command enters the image first, but for those that look after it."""
+        links = super().commands()
+        entering = [name for name in links if name not in COMMANDS_ON_HOST] + self.cfg['commands'] + ['start-shell']
+        return {**links, **dict.fromkeys(entering, 'enter-shifter')}
 
     def make_module_extra(self, *args, **kwargs):
         """Add the image and its modules, in variables that Shifter itself reads: a plain `shifter` is enough too."""

@@ -65,3 +65,47 @@ def test_one_visible_gpu_is_device_0_of_every_rank():
 def test_the_payload_trains_on_the_gpu():
     output, _ = launch(str(TREE / "payload" / "mnist_ddp.py"), "--gpu", "--epochs", "1")
     assert "backend nccl, device cuda:0" in output
+
+
+def test_the_all_reduce_check_passes_with_nccl_and_reads_its_log():
+    output, _ = launch(str(TREE / "payload" / "allreduce_check.py"), "--gpu", "--max-size", "16M", "--slow", "9")
+    lines = output.splitlines()
+    assert lines[0].startswith("all-reduce check: ranks 1, nodes 1, backend nccl, device cuda:0")
+    assert "sums: right in all 12 sizes on all ranks" in lines
+    assert lines[-1] == "all-reduce check: ok"
+
+
+def test_nccl_writes_its_log_where_the_all_reduce_check_reads_it():
+    code = f"""
+import os, sys
+sys.path.insert(0, {str(TREE / "payload")!r})
+import allreduce_check as check
+read = check.log_nccl(os.environ)
+{PROBE}
+print(read())
+"""
+    output, _ = launch("-c", code)
+    assert check_log(output), output
+
+
+def check_log(text):
+    """Whether NCCL has said which version it is and what network it takes."""
+    return "NCCL INFO" in text and "Using network" in text
+
+
+def test_the_doctor_sees_the_gpus_and_that_torch_computes_with_their_driver(tmp_path):
+    easybuild, commands = tmp_path / "easybuild", tmp_path / "bin"
+    easybuild.mkdir()
+    commands.mkdir()
+    kind = "cuda" if Path("/proc/driver/nvidia/version").exists() else "rocm"
+    (easybuild / "PyTorch.eb").write_text(f"easyblock = 'EB_PyTorchVenv'\ngpu = {kind!r}\n")
+    done = subprocess.run(
+        [TREE / "runscripts" / "pytorch-doctor", "--only", "gpu,driver", "--json"],
+        env={
+            **os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "EBROOTPYTORCH": str(tmp_path), "WITH_CONDA": "true", "WITH_VENV": "true",
+        },
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [row["verdict"] for row in json.loads(done.stdout)["checks"]] == ["ok", "ok"]

@@ -1,0 +1,84 @@
+"""The image of a container module: there, whole, and runs."""
+
+import hashlib
+import json
+from pathlib import Path
+
+from pytorch_doctor import fail, not_applicable, ok, warn
+from pytorch_doctor.surroundings import last_line
+
+AGAIN = "load the module again, which finds the site's copy if there is one; else install it by `eb --rebuild {}`"
+#: Where a SIF file says that it is one (https://github.com/apptainer/sif, pkg/sif/sif.go).
+MAGIC, MAGIC_OFFSET = b"SIF_MAGIC", 32
+PIECE = 1 << 24  # bytes
+
+
+def check(here):
+    """Whether the image is there, has the size that it was installed with, and starts; its SHA-256 if all is wanted."""
+    if here.module is None:
+        return not_applicable("image", "no module is loaded")
+    if here.kind == "venv":
+        return not_applicable("image", "a module with a virtual environment")
+    if here.kind == "shifter":
+        return _check_shifter(here)
+    image = Path(here.env.get("SIFPYTORCH") or "/nonexistent")
+    remedy = AGAIN.format(here.easyconfig or "<recipe>")
+    if here.in_image and not image.exists():
+        return not_applicable("image", "this runs in it; its file is not visible here")
+    if not image.is_file():
+        return fail("image", f"there is no image at SIFPYTORCH={image}", remedy)
+    with image.open("rb") as file:
+        start = file.read(MAGIC_OFFSET + len(MAGIC))
+    if start[MAGIC_OFFSET:] != MAGIC:
+        return fail("image", f"{image} does not begin like an image", remedy)
+    size, found = _recorded(here.module, "size"), image.stat().st_size
+    if size is None:
+        return warn(
+            "image",
+            f"there is no record of the image in {here.module}/provenance",
+            "install it again with this version of its recipe, so that damage can be told",
+        )
+    if found != size:
+        return fail("image", f"{image} has {found} bytes, and had {size} when it was installed", remedy)
+    if here.full and _sha256(image) != _recorded(here.module, "sha256"):
+        return fail("image", f"{image} is damaged: its SHA-256 is not that of its installation", remedy)
+    whole = "SHA-256 as installed" if here.full else f"{size // 1000000} MB as installed"
+    if not here.in_image:
+        runtime = here.which("singularity") or here.which("apptainer")
+        if runtime is None:
+            return fail("image", "neither singularity nor apptainer is on PATH", "load the site's module of Apptainer")
+        outcome = here.run([runtime, "exec", str(image), "true"])
+        if outcome.status:
+            said = last_line(outcome.error)
+            return fail("image", f"{image} does not start: {said}", "if that does not help: " + remedy)
+    return ok("image", f"{image.name}, {whole}, starts")
+
+
+def _check_shifter(here):
+    image = here.env.get("SHIFTER_IMAGE", "")
+    if here.in_image:
+        return ok("image", image + ", starts")
+    outcome = here.run(["shifter", "--image=" + image, "true"])
+    if outcome.status:
+        return fail(
+            "image",
+            f"Shifter does not start {image}: {last_line(outcome.error)}",
+            f"see with `shifterimg images` that the gateway has it; `shifterimg pull {image}`",
+        )
+    return ok("image", image + ", starts")
+
+
+def _recorded(module, name):
+    """What was noted of the image when it was installed, None if nothing was."""
+    try:
+        return json.loads((module / "provenance" / "image.json").read_text()).get(name)
+    except (OSError, ValueError):
+        return None
+
+
+def _sha256(path):
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for piece in iter(lambda: file.read(PIECE), b""):
+            digest.update(piece)
+    return digest.hexdigest()

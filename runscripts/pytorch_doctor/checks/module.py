@@ -1,0 +1,46 @@
+"""The loaded module: its variables, its directories, and that its Python is the first on PATH."""
+
+from pathlib import Path
+
+from pytorch_doctor import fail, ok, warn
+
+#: Variables that lead into the installation, and where.
+PLACES = {"CONTAINERROOT": "", "RUNSCRIPTS": "runscripts", "PAYLOAD": "payload"}
+
+
+def check(here):
+    """Whether a PyTorch module is loaded, and consistent."""
+    if here.module is None:
+        return fail(
+            "module", "no PyTorch module is loaded", "module load PyTorch/<version>: `module avail PyTorch` lists them"
+        )
+    if not here.module.is_dir():
+        where = "visible in the image: see SINGULARITY_BIND" if here.in_image else "there: load the module again"
+        return fail("module", f"there is no directory EBROOTPYTORCH={here.module}", "see that it is " + where)
+    expected = {name: here.module / place for name, place in PLACES.items()}
+    missing = [name for name in expected if not Path(here.env.get(name) or "/nonexistent").is_dir()]
+    if missing:
+        values = ", ".join("{}={}".format(name, here.env.get(name, "")) for name in missing)
+        return fail("module", "no directory: " + values, "unset them, and load the module again")
+    others = [name for name in expected if not expected[name].samefile(here.env[name])]
+    if others:
+        values = ", ".join(f"{name}={here.env[name]}" for name in others)
+        return warn("module", "not the module's own: " + values, "unset them and load the module again, unless meant")
+    python = None if here.in_image else here.which("python")
+    if python and here.module not in Path(python).parents:
+        return warn(
+            "module",
+            f"`python` is {python}, and not the module's",
+            "load the PyTorch module last, and deactivate other environments",
+        )
+    loaded = here.env.get("LOADEDMODULES", "").split(":")
+    profile = [name[len("cluster/") :] for name in loaded if name.startswith("cluster/")]
+    if loaded != [""] and not profile:
+        return warn(
+            "module",
+            "no cluster profile is loaded with it: nothing ends a step whose rank has died",
+            "load the PyTorch module again, or `module load cluster/<name>`",
+        )
+    name = [name for name in loaded if name.startswith("PyTorch/")] or [here.module]
+    where = ", in its image" if here.in_image else ""
+    return ok("module", "{} ({}), profile {}{}".format(name[0], here.kind, (profile or ["unknown"])[0], where))

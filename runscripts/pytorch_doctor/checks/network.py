@@ -1,0 +1,102 @@
+"""The interfaces that the profile names, and the fast network between nodes."""
+
+from pytorch_doctor import fail, not_applicable, ok, warn
+
+#: By what PYTORCH_FAST_NETWORK may say: its cards in /sys.
+CARDS = {"cxi": "/sys/class/cxi", "ib": "/sys/class/infiniband"}
+ELSEWHERE = "if the profile is that of this machine, the node is broken: compare with another one"
+
+
+def check_interfaces(here):
+    """Whether the interfaces exist that NCCL and gloo are told to use."""
+    present = here.names("/sys/class/net")
+    named = {name: here.env[name] for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if here.env.get(name)}
+    if not named:
+        return not_applicable("interfaces", "none is named; torch takes the first one that is up")
+    for variable, value in named.items():
+        chosen = chosen_by_nccl(value, present) if variable.startswith("NCCL") else chosen_by_gloo(value, present)
+        if not chosen:
+            finding = "{}={} is none of the interfaces here: {}".format(variable, value, " ".join(present))
+            if not here.trains_here:
+                return not_applicable("interfaces", finding + ", a login node's")
+            return fail("interfaces", finding, f"export {variable}=<one of these>, or unset it; {ELSEWHERE}")
+        down = [name for name in chosen if here.read(f"/sys/class/net/{name}/operstate") == "down"]
+        if down:
+            return warn("interfaces", "{}={}: {} is down".format(variable, value, " ".join(down)), ELSEWHERE)
+    return ok("interfaces", ", ".join("{}={}".format(*item) for item in named.items()))
+
+
+def chosen_by_nccl(value, present):
+    """The interfaces that NCCL takes: beginnings of names, `=` for whole names, `^` for all others.
+
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html, NCCL_SOCKET_IFNAME.
+    """
+    exclude = value.startswith("^")
+    value = value[exclude:]
+    exact = value.startswith("=")
+    names = value[exact:].split(",")
+    return [
+        interface
+        for interface in present
+        if any(interface == name if exact else interface.startswith(name) for name in names) != exclude
+    ]
+
+
+def chosen_by_gloo(value, present):
+    """The interfaces that gloo takes: all of a list of names, or it stops.
+
+    https://docs.pytorch.org/docs/stable/distributed.html, "Choosing the network interface to use".
+    """
+    names = value.split(",")
+    return names if all(name in present for name in names) else []
+
+
+def check(here):
+    """Whether the cards of the fast network are there, and what NCCL needs to use them."""
+    expected = here.env.get("PYTORCH_FAST_NETWORK")
+    if not expected:
+        return not_applicable("network", "the profile names no fast network")
+    if here.module and here.gpu is None:
+        return not_applicable("network", f"NCCL alone uses {expected}, and the module is for CPUs")
+    directory = CARDS.get(expected.lower())
+    if directory is None:
+        return not_applicable("network", f"nothing is known of PYTORCH_FAST_NETWORK={expected}")
+    avoided = _avoided(here.env, expected)
+    if avoided:
+        return fail("network", f"{avoided} keeps NCCL from using {expected}", "unset " + avoided.split("=")[0])
+    cards = here.names(directory)
+    if not cards:
+        if not here.trains_here:
+            return not_applicable("network", f"no {directory}, which a login node need not have")
+        return fail("network", f"there is no card for {expected}: {directory} is empty", ELSEWHERE)
+    down = [card for card in cards if expected.lower() == "ib" and not _is_active(here, directory + "/" + card)]
+    if len(down) == len(cards):
+        return fail("network", "no port of {} is active".format(", ".join(cards)), "leave this node out, tell the site")
+    if expected == "cxi" and here.module and here.gpu:
+        facts, _ = here.torch
+        if facts and not facts["plugin"]:
+            return fail(
+                "network",
+                f"{cards[0]} is there, NCCL's plugin for libfabric is not: no libnccl-net.so nor librccl-net.so",
+                "load the site's module of aws-ofi-nccl or aws-ofi-rccl, or take an image that has it",
+            )
+    if down:
+        finding = "{} of {} cards have no active port: {}".format(len(down), len(cards), ", ".join(down))
+        return warn("network", finding, "name the others in NCCL_IB_HCA, if these should have one tell the site")
+    return ok("network", "{}: {}".format(expected, ", ".join(cards)))
+
+
+def _is_active(here, card):
+    """Whether a port of an InfiniBand or RoCE card is up: `4: ACTIVE` (Linux, ABI/stable/sysfs-class-infiniband)."""
+    ports = here.names(card + "/ports")
+    return any((here.read(f"{card}/ports/{port}/state") or "").endswith("ACTIVE") for port in ports)
+
+
+def _avoided(env, expected):
+    """A variable that turns the fast network off, as NAME=value; None without one."""
+    for name in ("NCCL_NET", "PYTORCH_MULTI_NODE_NCCL_NET"):
+        if env.get(name, "").lower() == "socket":
+            return f"{name}={env[name]}"
+    if expected.lower() == "ib" and env.get("NCCL_IB_DISABLE", "0") not in ("", "0"):
+        return "NCCL_IB_DISABLE=" + env["NCCL_IB_DISABLE"]
+    return None

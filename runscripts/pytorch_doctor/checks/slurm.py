@@ -1,0 +1,52 @@
+"""Slurm: the step's variables, its nodes' addresses, and the cores of its tasks."""
+
+import sys
+
+from pytorch_launch import LaunchError
+from pytorch_launch.nodelist import NodeListError, hosts
+from pytorch_launch.rank import Rank
+from pytorch_launch.topology import cpu_list
+from pytorch_launch.world import NODE_LISTS
+
+from pytorch_doctor import fail, not_applicable, ok, warn
+
+#: Looking up more names than these could take longer than the check may.
+MOST_NAMES = 64
+LOOK_UP = "import socket, sys\nfor name in sys.argv[1:]:\n    print(name, flush=True)\n    socket.getaddrinfo(name, 1)"
+
+
+def check(here):
+    """Whether a rank would find out who it is, whom to meet, and on which cores to run."""
+    if not here.in_job:
+        if here.in_image or not here.which("srun"):
+            return not_applicable("slurm", "not in a job, and no srun on PATH")
+        return ok("slurm", "srun is on PATH; not in a job")
+    try:
+        lists = [here.env[name] for name in NODE_LISTS if here.env.get(name)]
+        nodes = list(hosts(lists[0])) if lists else []
+        rank = Rank(here.env)
+        rank.decide(create=False)
+    except NodeListError as error:
+        return fail("slurm", str(error), "start the step again; unset {}, if you set it".format(" ".join(NODE_LISTS)))
+    except LaunchError as error:
+        fault, _, remedy = str(error).rpartition(": ")
+        return fail("slurm", fault, remedy)
+    unknown = _unknown(here, nodes[:MOST_NAMES])
+    if unknown:
+        return fail(
+            "slurm",
+            f"node {unknown} of this job has no address here",
+            "export MASTER_ADDR=<the address of the first node>, and tell the site: its name must resolve on all nodes",
+        )
+    if rank.placement.warnings:
+        fault, _, remedy = rank.placement.warnings[0].rpartition(": ")
+        return warn("slurm", fault, remedy)
+    world = rank.world
+    cpus = f"CPUs {cpu_list(rank.placement.cpus)} of {cpu_list(rank.cpus)} for rank {world.rank} of {world.size}"
+    return ok("slurm", "{}, {} node{}, {}".format(world.source, len(nodes), "s" * (len(nodes) != 1), cpus))
+
+
+def _unknown(here, nodes):
+    """The first of the nodes that has no address, None if all have one."""
+    outcome = here.run([sys.executable, "-I", "-S", "-c", LOOK_UP] + nodes)
+    return outcome.output.split()[-1] if outcome.status and outcome.output else None

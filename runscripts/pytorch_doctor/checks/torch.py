@@ -1,0 +1,66 @@
+"""torch: imported by the module's Python, in the module's version, from the module."""
+
+import os
+import re
+
+from pytorch_launch.isolation import isolate
+
+from pytorch_doctor import fail, not_applicable, ok, warn
+from pytorch_doctor.surroundings import last_line
+
+
+def check(here):
+    """Whether `python` imports the module's torch, with the environment that the user has."""
+    if here.module is None:
+        return not_applicable("torch", "no module is loaded")
+    facts, outcome = here.torch
+    if facts is None:
+        remedy = _remedy(here) or "see what the check `image` says; have the module installed again"
+        return fail("torch", f"python does not import torch: {last_line(outcome.error)}", remedy)
+    origin, expected = _origin(here, facts), here.recipe.get("version")
+    version, directory, python, foreign = (facts[name] for name in ("version", "directory", "python", "foreign"))
+    place = f"torch {version} from {directory}"
+    remove = _remedy(here) or f"move it away; what leads to it: {python} -c 'import sys; print(sys.path)'"
+    if origin == "another place":
+        return fail("torch", f"python imports {place}, which is not the module's", remove)
+    if foreign:
+        return fail("torch", f"torch uses {foreign[0]}, of another torch", remove)
+    if facts["total"] != 8:
+        return fail("torch", f"torch adds eight ones up to {facts['total']}", "leave this node out, and tell the site")
+    if origin != "the module":
+        return warn("torch", f"{place}: your own, in {origin}", "pip uninstall torch, unless you mean it")
+    if expected and re.match(r"[0-9.]*", version).group() != expected:
+        return fail("torch", f"{place}, and the module is for {expected}", "have the module installed again")
+    if _remedy(here):
+        others = "; ".join(isolate(here.env)[1])
+        return warn("torch", f"the module's, but another installation is near: {others}", _remedy(here))
+    return ok("torch", f"{version}, for {_device(facts)}")
+
+
+def _device(facts):
+    if facts["hip"]:
+        return "ROCm " + ".".join(facts["hip"].split(".")[:2])
+    return "CUDA " + facts["cuda"] if facts["cuda"] else "CPUs"
+
+
+def _origin(here, facts):
+    """Where torch is: "the module", a name of the user's own places, or "another place"."""
+    directory = facts["directory"] + os.sep
+    own = {"user-software": "/user-software", "PYTHONUSERBASE": here.env.get("PYTHONUSERBASE") or "/nonexistent"}
+    for name, place in own.items():
+        if directory.startswith((place + os.sep, os.path.realpath(place) + os.sep)):
+            return name
+    environment = os.path.realpath(str(here.module / "venv")) + os.sep
+    ours = directory.startswith(environment) if here.kind == "venv" else facts["in_image"]
+    return "the module" if ours else "another place"
+
+
+def _remedy(here):
+    """How to get rid of the other installations that the environment leads to; "" if it leads to none."""
+    names = " ".join(sorted(isolate(here.env)[0]))
+    facts, _ = here.torch
+    # from outside, a directory of the host need not be there in the image
+    outside = here.kind == "container" and not here.in_image
+    if not names or (outside and facts and _origin(here, facts) != "another place"):
+        return ""
+    return f"unset {names}; conda-python-distributed leaves out what is wrong in them by itself"

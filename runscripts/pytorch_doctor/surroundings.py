@@ -1,0 +1,136 @@
+"""Where the doctor is: the loaded module, host or image, login node or job; and what torch says of itself."""
+
+import ast
+import json
+import shutil
+import subprocess
+from collections import namedtuple
+from pathlib import Path
+
+from pytorch_launch import topology
+
+from pytorch_doctor.probe import PROBE
+
+#: How the recipe's easyblock and the variables of the module call the same.
+KINDS = {"EB_PyTorchContainer": "container", "EB_PyTorchVenv": "venv", "EB_PyTorchShifter": "shifter"}
+CONTAINERS = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "SHIFTER_IMAGEREQUEST")
+
+Outcome = namedtuple("Outcome", "status output error")
+
+
+class Surroundings:
+    """The environment `env`, and the files below `root`, which is "" but in tests.
+
+    `module`   the directory of the loaded PyTorch module, None without one
+    `recipe`   what its recipe says, name to value; `easyconfig` is the recipe's file name, None without
+    `kind`     "container", "venv" or "shifter"
+    `full`     whether to read everything
+    """
+
+    def __init__(self, env, root="", full=False):
+        self.env = dict(env)
+        self.root = root
+        self.full = full
+        self.module = Path(self.env["EBROOTPYTORCH"]) if self.env.get("EBROOTPYTORCH") else None
+        self.easyconfig, self.recipe = recipe(self.module) if self.module else (None, {})
+        self.kind = KINDS.get(self.recipe.get("easyblock")) or _kind_by_variables(self.env)
+        self._torch = None
+
+    @property
+    def in_image(self):
+        """Whether this is inside a container."""
+        return any(self.env.get(name) for name in CONTAINERS)
+
+    @property
+    def in_job(self):
+        """Whether this is inside a job of Slurm."""
+        return bool(self.env.get("SLURM_JOB_ID"))
+
+    @property
+    def trains_here(self):
+        """Whether trainings run on this machine: in a job, or where there is no Slurm to ask for another machine.
+
+        An image need not have Slurm's commands, so there nobody knows.
+        """
+        return self.in_job or not (self.in_image or self.which("sbatch"))
+
+    @property
+    def gpu(self):
+        """The kind of GPU that the module is for: "cuda", "rocm" or None; torch knows if the recipe is not there."""
+        if self.recipe:
+            return self.recipe.get("gpu")
+        facts, _ = self.torch
+        return facts and ("rocm" if facts["hip"] else "cuda" if facts["cuda"] else None)
+
+    @property
+    def torch(self):
+        """What the module's Python says of torch, as in `probe`, or None; and the outcome of asking. Asked once."""
+        if self._torch is None:
+            variables = {"PYTORCH_LAUNCH_KEEP_PATHS": "1", "PYTORCH_LAUNCH_SHARE_IMAGE": "0"}
+            outcome = self.run(self.python() + ["-c", PROBE], **variables)
+            lines = [line for line in outcome.output.splitlines() if line.startswith("{")]
+            self._torch = (json.loads(lines[-1]) if outcome.status == 0 and lines else None), outcome
+        return self._torch
+
+    def python(self):
+        """The command that runs the module's Python: its environment activated, nothing of the user's left out."""
+        beside = Path(__file__).absolute().parents[1]
+        # on the host the module's bin/ enters the image
+        place = beside if self.in_image or self.kind == "venv" else self.module / "bin"
+        return [str(place / "conda-python-simple")]
+
+    def which(self, command):
+        """The path of a command on the user's PATH, None if there is none."""
+        return shutil.which(command, path=self.env.get("PATH", ""))
+
+    def run(self, command, **variables):
+        """Run a command to its end; the deadline is that of the check. What cannot be started has status 127."""
+        try:
+            process = subprocess.Popen(
+                command,
+                env=dict(self.env, **variables),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+        except OSError as error:
+            return Outcome(127, "", f"{command[0]}: {error.strerror}")
+        output, error = process.communicate()
+        return Outcome(process.returncode, output.decode(errors="replace"), error.decode(errors="replace"))
+
+    def read(self, path):
+        """The text of a small file below `root`, without space around it; None if it cannot be read."""
+        return topology.read(self.root + path)
+
+    def names(self, path):
+        """What is in a directory below `root`, sorted; nothing if it is not there."""
+        return sorted(topology.names(self.root + path))
+
+
+def recipe(directory):
+    """The file name of the recipe that EasyBuild keeps with an installation, and its plain values; None, {} without."""
+    try:
+        (copy,) = (directory / "easybuild").glob("*.eb")
+        statements = ast.parse(copy.read_text()).body
+    except (OSError, SyntaxError, ValueError):
+        return None, {}
+    values = {}
+    for statement in statements:
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            try:
+                values[statement.targets[0].id] = ast.literal_eval(statement.value)
+            except ValueError:  # such as `toolchain = SYSTEM`
+                continue
+    return copy.name, values
+
+
+def last_line(text):
+    """The last line of what a command wrote, for people; where it wrote nothing, that."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "without a word"
+
+
+def _kind_by_variables(env):
+    if env.get("SIFPYTORCH"):
+        return "container"
+    return "shifter" if env.get("SHIFTER_IMAGE") else "venv"

@@ -1,0 +1,65 @@
+"""The all-reduce check on two nodes of the testbed, and the job script that runs it with the doctor."""
+
+import re
+from pathlib import Path
+
+import pytest
+from testbed.job_scripts import adapted, written
+
+pytestmark = pytest.mark.testbed
+
+# Becomes the check, but for one rank: rank 2 adds what it should not, and rank 1 is late in every exchange.
+WORSE = """
+import os, runpy, sys, time
+import torch.distributed as dist
+
+def worse(real, rank, change):
+    def call(*arguments, **options):
+        change(*arguments)
+        return real(*arguments, **options)
+    return call if os.environ["RANK"] == rank else real
+
+dist.all_reduce = worse(dist.all_reduce, "2", lambda message, *_: message.view(-1)[-1:].add_(1))
+dist.batch_isend_irecv = worse(dist.batch_isend_irecv, "1", lambda _: time.sleep(0.2))
+sys.path.insert(0, os.environ["PAYLOAD"])
+sys.argv[0] = os.environ["PAYLOAD"] + "/allreduce_check.py"
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_sound_ranks_on_two_nodes_pass_in_container_and_venv(testbed, module, enter):
+    output = testbed.run(
+        f"module load {module}\n"
+        f"srun -N2 --ntasks-per-node=2 {enter}conda-python-distributed -u $PAYLOAD/allreduce_check.py "
+        "--max-size 256K --threshold 1e-9@64K --slow 50"
+    )
+    lines = output.splitlines()
+    assert lines[0].startswith("all-reduce check: ranks 4, nodes 2, backend gloo, device cpu, ")
+    assert re.search(r"^ *64 KiB .* right, reaches 1e-09 GB/s$", output, re.MULTILINE)
+    assert "sums: right in all 9 sizes on all ranks" in lines
+    assert lines[-1] == "all-reduce check: ok"
+
+
+def test_a_rank_that_sends_wrong_numbers_and_one_that_is_slow_are_named_with_their_nodes(testbed, venv, work):
+    (work / "worse.py").write_text(WORSE)
+    result = testbed.run_unchecked(
+        f"module load {venv}\n"
+        "srun -N3 --ntasks-per-node=1 conda-python-distributed -u worse.py --max-size 64 --slow 8",
+        cwd=work,
+    )  # fmt: skip
+    assert result.returncode != 0
+    lines = {line.split(":")[0]: line for line in result.stdout.splitlines()}
+    assert re.search(r": rank 2 \(nid\d+\) adds wrong numbers, also alone;", lines["FAIL sums"]), result.stdout
+    assert re.match(r"FAIL speed: rank 1 \(nid\d+\): [\d.]+ ms exchanging 1 MiB, others ", lines["FAIL speed"])
+    assert result.stdout.splitlines()[-1] == "all-reduce check: FAIL: sums, speed"
+
+
+def test_the_job_asks_the_doctor_on_each_node_and_all_ranks(testbed, venv, dataset, work):
+    script = work / "check.job"
+    script.write_text(adapted("slurm/check.job", testbed.layout, (venv, dataset)))
+    result = testbed.run_unchecked(f"sbatch --wait {script} --max-size 1K --slow 50", cwd=work)
+    ((name, text),) = written(work).items()
+    assert result.returncode == 0, text
+    assert re.fullmatch(r"check-\d+\.out", name)
+    assert len(re.findall(r"^nid\d+: \d+ ok, \d+ n\.a\.$", text, re.MULTILINE)) == 2, text
+    assert Path(work, name).read_text().splitlines()[-1] == "all-reduce check: ok"

@@ -1,0 +1,431 @@
+"""The doctor: its command, table and deadline, and the checks of module, image, torch, caches, home and data set."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN, Finding, fail, ok
+from pytorch_doctor.checks import caches, dataset, home, image, module
+from pytorch_doctor.checks import torch as torch_check
+from pytorch_doctor.deadline import run_all
+from pytorch_doctor.report import as_json, as_table
+from pytorch_doctor.surroundings import Surroundings, last_line, recipe
+
+RECIPE = """easyblock = 'EB_PyTorchVenv'
+name = 'PyTorch'
+version = '2.13.0'
+toolchain = SYSTEM
+gpu = {gpu!r}
+"""
+
+
+@pytest.fixture
+def installation(tmp_path):
+    """A function that makes the directory of a module, and returns the variables that it sets."""
+
+    def make(easyblock="EB_PyTorchVenv", gpu=None):
+        root = tmp_path / "PyTorch"
+        for part in ("runscripts", "payload", "bin", "easybuild", "provenance"):
+            (root / part).mkdir(parents=True)
+        text = RECIPE.format(gpu=gpu).replace("EB_PyTorchVenv", easyblock)
+        (root / "easybuild" / "PyTorch-2.13.0.eb").write_text(text)
+        return {
+            "EBROOTPYTORCH": str(root),
+            "CONTAINERROOT": str(root),
+            "RUNSCRIPTS": str(root / "runscripts"),
+            "PAYLOAD": str(root / "payload"),
+            "PATH": f"{root}/bin:/usr/bin:/bin",
+            "LOADEDMODULES": "cluster/lumi:PyTorch/2.13.0-cpu",
+        }
+
+    return make
+
+
+@pytest.fixture
+def python(installation):
+    """A function that makes a module whose Python answers with the given facts about torch, or fails."""
+
+    def make(facts=None, error="", **changes):
+        env = installation("EB_PyTorchContainer")
+        known = {
+            "python": "/usr/bin/python3", "version": "2.13.0+cpu", "directory": "/opt/torch", "cuda": None, "hip": None,
+            "in_image": True, "total": 8.0, "devices": [], "fault": None, "plugin": None, "foreign": [],
+        }  # fmt: skip
+        answer = json.dumps({**known, **facts}) if facts is not None else ""
+        program = Path(env["EBROOTPYTORCH"], "bin", "conda-python-simple")
+        program.write_text(
+            f"#!/bin/sh\necho noise\ncat <<'E'\n{answer}\nE\necho '{error}' >&2\nexit {int(facts is None)}\n"
+        )
+        program.chmod(0o755)
+        return Surroundings({**env, **changes})
+
+    return make
+
+
+# The command
+
+
+@pytest.fixture
+def doctor(runscripts, tmp_path):
+    """Run the command with nothing in its environment but what is given."""
+
+    def run(*arguments, **env):
+        return subprocess.run(
+            [runscripts / "pytorch-doctor", *arguments],
+            env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TMPDIR": str(tmp_path), **env},
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    return run
+
+
+def test_without_a_module_it_says_what_to_load_and_fails(doctor):
+    done = doctor()
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["check", "verdict", "finding"]
+    assert lines[1].split()[:2] == ["module", "FAIL"]
+    assert "-> module load PyTorch/<version>" in lines[2]
+    assert done.stderr == ""
+
+
+def test_checks_that_pass_are_success(doctor):
+    done = doctor("--only", "home,caches", "--json")
+    assert done.returncode == 0
+    found = json.loads(done.stdout)
+    assert found["verdict"] == OK
+    assert [row["check"] for row in found["checks"]] == ["caches", "home"]
+
+
+@pytest.mark.parametrize("arguments", [("--only", "homes"), ("--timeout", "0"), ("--nothing",)])
+def test_an_option_that_makes_no_sense_is_refused(doctor, arguments):
+    done = doctor(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "usage: pytorch-doctor" in done.stderr
+
+
+def test_the_first_task_of_a_node_speaks_for_it(doctor):
+    done = doctor(SLURM_STEP_ID="0", SLURM_LOCALID="1")
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_it_takes_another_python_than_the_modules_which_may_be_broken(installation, doctor):
+    env = installation()
+    broken = Path(env["EBROOTPYTORCH"], "bin", "python3")
+    broken.write_text("#!/bin/sh\nexit 3\n")
+    broken.chmod(0o755)
+    done = doctor("--only", "home", **env)
+    assert done.returncode == 0, done.stderr
+
+
+def test_it_works_through_the_link_in_the_modules_bin(installation, doctor, runscripts):
+    env = installation()
+    root = Path(env["EBROOTPYTORCH"])
+    shutil.rmtree(root / "runscripts")
+    shutil.copytree(runscripts, root / "runscripts")
+    (root / "bin" / "pytorch-doctor").symlink_to("../runscripts/pytorch-doctor")
+    done = subprocess.run(["pytorch-doctor", "--only", "module"], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "PyTorch/2.13.0-cpu (venv), profile lumi" in done.stdout
+
+
+# What is printed
+
+
+def test_a_table_has_a_line_for_each_check_and_each_remedy_and_the_sum():
+    findings = [ok("one", "fine"), Finding("three", WARN, "odd", "look"), fail("five", "broken", "mend it")]
+    assert as_table("n1", findings).splitlines() == [
+        "check  verdict  finding",
+        "one    ok       fine",
+        "three  warn     odd",
+        "                -> look",
+        "five   FAIL     broken",
+        "                -> mend it",
+        "n1: 1 ok, 1 warn, 1 FAIL",
+    ]
+
+
+def test_faults_alone_name_the_node_in_every_line():
+    findings = [ok("one", "fine"), fail("five", "broken", "mend it")]
+    lines = as_table("n1", findings, faults_only=True).splitlines()
+    assert lines == ["n1: 1 ok, 1 FAIL", "n1: five   FAIL     broken", "n1:                 -> mend it"]
+    assert as_table("n1", findings[:1], faults_only=True) == "n1: 1 ok\n"
+
+
+def test_json_has_the_worst_verdict():
+    nothing = Finding("one", NOT_APPLICABLE, "nothing", "")
+    assert json.loads(as_json("n1", [nothing]))["verdict"] == OK
+    assert json.loads(as_json("n1", [nothing, Finding("two", WARN, "", "")]))["verdict"] == WARN
+
+
+# The deadline
+
+
+def test_a_check_that_hangs_is_a_failure_and_the_others_have_their_say():
+    def hang(_):
+        subprocess.run(["sleep", "1000"], check=False)
+
+    start = time.monotonic()
+    groups = [[("first", lambda _: ok("first", "fine")), ("stuck", hang), ("after", hang)], [("other", hang)]]
+    findings = run_all(groups, None, 1)
+    assert time.monotonic() - start < 100
+    assert [(finding.check, finding.verdict) for finding in findings] == [
+        ("first", OK), ("stuck", FAIL), ("after", FAIL), ("other", FAIL),
+    ]  # fmt: skip
+    assert "no answer within 1 s" in findings[1].finding
+
+
+def test_what_a_check_did_not_foresee_is_its_failure():
+    def surprise(_):
+        raise ValueError("odd")
+
+    def closed(_):
+        Path("/nonexistent/file").read_text()
+
+    groups = [
+        [("one", surprise), ("two", closed), ("three", lambda _: ok("three", "fine"))],
+        [("four", lambda _: os._exit(0))],
+    ]
+    one, two, three, four = run_all(groups, None, 60)
+    assert (one.verdict, one.finding) == (FAIL, "ValueError: odd")
+    assert two.finding == "/nonexistent/file: No such file or directory"
+    assert three.verdict == OK
+    assert four.finding == "ended without an answer"
+
+
+# The module
+
+
+def test_what_the_recipe_says_is_read_without_running_it(installation):
+    env = installation(gpu="rocm")
+    name, values = recipe(Path(env["EBROOTPYTORCH"]))
+    assert name == "PyTorch-2.13.0.eb"
+    assert (values["version"], values["gpu"]) == ("2.13.0", "rocm")
+    assert "toolchain" not in values
+    assert recipe(Path("/nonexistent")) == (None, {})
+
+
+def test_a_module_whose_directory_is_gone_is_a_failure(installation):
+    env = {**installation(), "EBROOTPYTORCH": "/nonexistent"}
+    assert module.check(Surroundings(env)).verdict == FAIL
+
+
+def test_a_variable_that_leads_nowhere_is_named(installation):
+    found = module.check(Surroundings({**installation(), "PAYLOAD": "/nonexistent"}))
+    assert found.verdict == FAIL
+    assert "PAYLOAD=/nonexistent" in found.finding
+    assert "unset" in found.remedy
+
+
+def test_a_python_before_the_modules_is_a_warning(installation, tmp_path):
+    env = installation()
+    for directory in (tmp_path, Path(env["EBROOTPYTORCH"], "bin")):
+        (directory / "python").write_text("#!/bin/sh\n")
+        (directory / "python").chmod(0o755)
+    assert module.check(Surroundings(env)).verdict == OK
+    found = module.check(Surroundings({**env, "PATH": f"{tmp_path}:{env['PATH']}"}))
+    assert found.verdict == WARN
+    assert f"{tmp_path}/python" in found.finding
+
+
+def test_a_module_without_its_profile_is_a_warning(installation):
+    found = module.check(Surroundings({**installation(), "LOADEDMODULES": "PyTorch/2.13.0-cpu"}))
+    assert found.verdict == WARN
+    assert "cluster profile" in found.finding
+
+
+# The image
+
+
+@pytest.fixture
+def sif(installation, tmp_path):
+    """A module with an image, and a singularity that runs anything; the environment and the image's path."""
+    env = installation("EB_PyTorchContainer")
+    path = Path(env["EBROOTPYTORCH"], "PyTorch.sif")
+    path.write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + bytes(range(256)))
+    note = {"size": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    Path(env["EBROOTPYTORCH"], "provenance", "image.json").write_text(json.dumps(note))
+    runtime = tmp_path / "singularity"
+    runtime.write_text("#!/bin/sh\n[ ! -e ${0%/*}/broken ] || { echo 'FATAL: no such format' >&2; exit 255; }\n")
+    runtime.chmod(0o755)
+    return {**env, "SIFPYTORCH": str(path), "PATH": f"{tmp_path}:/bin"}, path
+
+
+def test_an_image_as_it_was_installed_is_fine(sif):
+    env, _ = sif
+    assert image.check(Surroundings(env)).verdict == OK
+    assert "SHA-256 as installed" in image.check(Surroundings(env, full=True)).finding
+
+
+def test_an_image_that_is_gone_cut_or_no_image_is_a_failure(sif):
+    env, path = sif
+    content = path.read_bytes()
+    for damaged, said in ((content[:-1], "was installed"), (b"nothing" * 50, "does not begin like an image")):
+        path.write_bytes(damaged)
+        found = image.check(Surroundings(env))
+        assert found.verdict == FAIL
+        assert said in found.finding
+    path.unlink()
+    found = image.check(Surroundings(env))
+    assert found.verdict == FAIL
+    assert "eb --rebuild PyTorch-2.13.0.eb" in found.remedy
+
+
+def test_a_changed_byte_is_found_when_all_is_read(sif):
+    env, path = sif
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert image.check(Surroundings(env)).verdict == OK
+    found = image.check(Surroundings(env, full=True))
+    assert found.verdict == FAIL
+    assert "SHA-256" in found.finding
+
+
+def test_an_image_that_does_not_start_is_a_failure_with_the_runtimes_words(sif, tmp_path):
+    env, _ = sif
+    (tmp_path / "broken").touch()
+    found = image.check(Surroundings(env))
+    assert found.verdict == FAIL
+    assert "FATAL: no such format" in found.finding
+    assert image.check(Surroundings({**env, "PATH": "/nonexistent"})).remedy == "load the site's module of Apptainer"
+
+
+def test_in_the_image_a_file_that_is_not_bound_is_nothing_to_check(sif):
+    env, path = sif
+    path.unlink()
+    assert image.check(Surroundings({**env, "APPTAINER_CONTAINER": "x"})).verdict == NOT_APPLICABLE
+
+
+def test_an_image_at_shifters_gateway_is_started_there(installation, tmp_path):
+    env = {**installation("EB_PyTorchShifter"), "SHIFTER_IMAGE": "site/image:1", "PATH": str(tmp_path)}
+    assert image.check(Surroundings(env)).verdict == FAIL
+    (tmp_path / "shifter").write_text('#!/bin/sh\n[ "$*" = "--image=site/image:1 true" ]\n')
+    (tmp_path / "shifter").chmod(0o755)
+    assert image.check(Surroundings(env)).verdict == OK
+
+
+# torch
+
+
+def test_the_modules_torch_is_fine(python):
+    found = torch_check.check(python({}))
+    assert (found.verdict, found.finding) == (OK, "2.13.0+cpu, for CPUs")
+
+
+@pytest.mark.parametrize(
+    ("facts", "verdict", "said"),
+    [
+        ({"in_image": False, "directory": "/home/u/torch"}, FAIL, "not the module's"),
+        ({"directory": "/user-software/venv/torch"}, WARN, "your own, in user-software"),
+        ({"version": "2.12.0"}, FAIL, "the module is for 2.13.0"),
+        ({"foreign": ["/opt/other/libc10.so"]}, FAIL, "/opt/other/libc10.so, of another torch"),
+        ({"total": 7.0}, FAIL, "eight ones"),
+        ({"cuda": "13.0"}, OK, "for CUDA 13.0"),
+        ({"hip": "6.4.43482"}, OK, "for ROCm 6.4"),
+    ],
+)
+def test_another_torch_is_told_from_the_modules(python, facts, verdict, said):
+    found = torch_check.check(python(facts))
+    assert found.verdict == verdict
+    assert said in found.finding
+
+
+def test_a_torch_that_cannot_be_imported_is_a_failure_that_names_what_leads_to_another(python, tmp_path):
+    (tmp_path / "torch").mkdir()
+    found = torch_check.check(python(None, error="ImportError: libx", PYTHONPATH=str(tmp_path)))
+    assert found.verdict == FAIL
+    assert "ImportError: libx" in found.finding
+    assert found.remedy.startswith("unset PYTHONPATH; ")
+
+
+def test_the_venvs_own_python_is_asked_with_its_environment_active(installation, tmp_path, runscripts):
+    env = installation()
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('a stand-in')")
+    found = torch_check.check(
+        Surroundings(
+            {
+                **env, "WITH_CONDA": f"export PYTHONPATH={tmp_path}", "WITH_VENV": "true",
+                "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+            }
+        )
+    )  # fmt: skip
+    assert found.finding.endswith("ImportError: a stand-in")
+
+
+def test_the_last_line_of_an_error_is_what_people_read():
+    assert last_line("Traceback\n  x\nImportError: why\n\n") == "ImportError: why"
+    assert last_line("") == "without a word"
+
+
+# Caches, home, data set
+
+
+def test_a_private_directory_is_fine_and_nothing_is_written(tmp_path):
+    assert caches.check(Surroundings({"TMPDIR": str(tmp_path)})).verdict == OK
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_is_open_to_others_is_a_warning(tmp_path):
+    top = tmp_path / f"pytorch-{os.geteuid()}"
+    top.mkdir()
+    top.chmod(0o777)
+    found = caches.check(Surroundings({"TMPDIR": str(tmp_path)}))
+    assert found.verdict == WARN
+    assert f"{top} is not yours alone" in found.finding
+    top.rmdir()
+    top.symlink_to(tmp_path)
+    assert caches.check(Surroundings({"TMPDIR": str(tmp_path)})).verdict == WARN
+
+
+def test_no_directory_at_all_is_a_failure(tmp_path):
+    found = caches.check(Surroundings({"TMPDIR": "/nonexistent"}, root=str(tmp_path / "nowhere")))
+    assert found.verdict == FAIL
+    assert "TMPDIR" in found.remedy
+
+
+def test_a_home_directory_with_room_is_fine_and_one_that_is_gone_a_warning(tmp_path):
+    env = {"HOME": str(tmp_path), "PYTHONUSERBASE": str(tmp_path / "not" / "yet")}
+    assert home.check(Surroundings(env)).verdict == OK
+    assert home.check(Surroundings({"HOME": "/nonexistent"})).verdict == WARN
+
+
+@pytest.mark.parametrize(("number", "verdict"), [(28, FAIL), (122, FAIL), (30, WARN)])
+def test_a_full_home_directory_fails_and_a_read_only_one_does_not(tmp_path, monkeypatch, number, verdict):
+    monkeypatch.setattr(home, "why_not_writable", lambda _: os.strerror(number))
+    assert home.check(Surroundings({"HOME": str(tmp_path)})).verdict == verdict
+
+
+@pytest.fixture
+def four_files(tmp_path, monkeypatch):
+    """A data set of four small files, whose checksums the check expects."""
+    contents = {name: name.encode() for name in dataset.FILES}
+    monkeypatch.setattr(dataset, "FILES", {name: hashlib.sha256(text).hexdigest() for name, text in contents.items()})
+    for name, text in contents.items():
+        (tmp_path / name).write_bytes(text)
+    return tmp_path
+
+
+def test_a_data_set_is_checked_where_it_is(four_files):
+    assert dataset.check(Surroundings({})).verdict == NOT_APPLICABLE
+    assert dataset.check(Surroundings({"MNIST_ROOT": str(four_files)})).verdict == OK
+
+
+def test_a_missing_a_changed_and_a_cut_file_are_failures(four_files):
+    here = Surroundings({"MNIST_ROOT": str(four_files)})
+    labels = four_files / "t10k-labels-idx1-ubyte"
+    labels.write_bytes(b"other")
+    assert "t10k-labels-idx1-ubyte is damaged" in dataset.check(here).finding
+    labels.rename(four_files / "t10k-labels-idx1-ubyte.gz")
+    found = dataset.check(here)
+    assert found.verdict == FAIL
+    assert "t10k-labels-idx1-ubyte.gz cannot be read" in found.finding
+    (four_files / "t10k-labels-idx1-ubyte.gz").unlink()
+    found = dataset.check(here)
+    assert "holds no t10k-labels-idx1-ubyte" in found.finding
+    assert "eb --rebuild MNIST-1998.eb" in found.remedy
