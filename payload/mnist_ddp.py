@@ -3,108 +3,107 @@
 
 Run it alone (`python mnist_ddp.py`), or once per rank under srun, torchrun or mpirun. It reads
 torch's standard variables only: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT.
-The result is the same for any number of ranks, to rounding.
+The result is the same for any number of ranks, to rounding, and after any number of interruptions.
 """
 
 # ruff: noqa: E402 (the command line is read before torch is imported: --help answers at once)
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
 import time
 import traceback
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from itertools import islice
 
-
-class OneLineParser(argparse.ArgumentParser):
-    def error(self, message: str):
-        self.exit(2, f"{self.prog}: {message}; see --help\n")
-
-
-def parse_arguments(arguments: list[str]) -> argparse.Namespace:
-    parser = OneLineParser(description=__doc__.splitlines()[0])
-    add = parser.add_argument
-    add("--gpu", action="store_true", help="one GPU per rank, with NCCL (default: CPU, with gloo)")
-    add("--modelpath", type=Path, metavar="DIR", help="write the model to DIR/mnist_ddp.pt")
-    add("--epochs", type=int, default=3, help="(default: %(default)s)")
-    add("--batch-size", type=int, default=256, metavar="SAMPLES",
-        help="in one step, over all ranks (default: %(default)s)")  # fmt: skip
-    add("--lr", type=float, default=0.01, help="peak learning rate (default: %(default)s)")
-    add("--seed", type=int, default=0, help="of weights and order (default: %(default)s)")
-    add("--data", type=Path, metavar="DIR", default=os.environ.get("MNIST_ROOT") or None,
-        help="the MNIST files (default: $MNIST_ROOT, else a drawn digits set)")  # fmt: skip
-    add("--timeout", type=float, default=300, metavar="SECONDS",
-        help="to wait for another rank before giving up (default: %(default)s)")  # fmt: skip
-    options = parser.parse_args(arguments)
-    for name in ("epochs", "batch_size", "lr", "timeout"):
-        value = getattr(options, name)
-        if not 0 < value < math.inf:
-            parser.error(f"--{name.replace('_', '-')} must be finite and above 0, found {value}")
-    if not 0 <= options.seed < 2**32:
-        parser.error(f"--seed must be from 0 to 2^32 - 1, found {options.seed}")
-    return options
-
+from training.options import parse_arguments
 
 if __name__ == "__main__":
-    OPTIONS = parse_arguments(sys.argv[1:])
+    OPTIONS = parse_arguments(sys.argv[1:], __doc__.splitlines()[0])
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 from training import TrainingError
-from training.checkpoint import make_directory, save_model
+from training.checkpoint import Checkpoints, Run, save_model
 from training.data import GlobalBatchSampler, load_dataset, normalise
 from training.distributed import World, fail_together, process_group, sum_over_ranks
+from training.metrics import Metrics
+from training.network import build_model
+from training.progress import Progress
+from training.stopping import STOPPED, StopSignals
 
-PROGRESS_SECONDS = 10
 
+def learning_rate_factor(step: int, steps: int, rise: int | None = None) -> float:
+    """Return the share of the peak learning rate: up during ``rise`` steps, then down to 0.
 
-def build_model() -> nn.Module:
-    """Return a network from float32 images [n, 1, 28, 28] to the scores [n, 10] of the digits.
-
-    No dropout and no batch normalisation: random masks and batch statistics are a rank's own,
-    and with them the result would depend on the number of ranks.
+    By default it rises during a quarter of the steps.
     """
-    return nn.Sequential(
-        nn.Conv2d(1, 10, kernel_size=5), nn.MaxPool2d(2), nn.ReLU(),
-        nn.Conv2d(10, 20, kernel_size=5), nn.MaxPool2d(2), nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(320, 50), nn.ReLU(),
-        nn.Linear(50, 10),
-    )  # fmt: skip
-
-
-def learning_rate_factor(step: int, steps: int) -> float:
-    """Return the share of the peak learning rate: up during a quarter of the steps, then to 0."""
-    rise = steps // 4
+    rise = steps // 4 if rise is None else rise
     return min((step + 1) / (rise + 1), (steps - step) / (steps - rise))
 
 
-def train_epoch(model, optimizer, schedule, images, labels, sampler, world: World, name: str):
-    """Take one step per global batch; return the mean loss over all samples of all ranks."""
-    loss_sum = torch.zeros(1, dtype=torch.float64, device=images.device)
-    samples = 0
-    next_report = time.perf_counter() + PROGRESS_SECONDS
-    for step, (indices, batch_size) in enumerate(sampler, start=1):
-        scores = model(images.index_select(0, indices))
-        loss = F.cross_entropy(scores, labels.index_select(0, indices), reduction="sum")
-        optimizer.zero_grad()
+def device_batches(images: Tensor, labels: Tensor, batches: Iterable) -> Iterator:
+    """Yield this rank's images and labels of each batch, and how many samples all ranks have."""
+    for indices, batch_size in batches:
+        yield images.index_select(0, indices), labels.index_select(0, indices), batch_size
+
+
+def plain_batches(images: Tensor, labels: Tensor, batches: Iterable) -> Iterator:
+    """Yield the same as ``device_batches``, image by image as textbooks do."""
+    batches = list(batches)
+    nothing = images[:0], labels[:0]  # a batch of fewer samples than ranks leaves some without
+    loader = DataLoader(
+        TensorDataset(images, labels),
+        batch_sampler=[indices.tolist() for indices, _ in batches],
+        collate_fn=lambda samples: default_collate(samples) if samples else nothing,
+    )
+    for (own_images, own_labels), (_, batch_size) in zip(loader, batches):
+        yield own_images, own_labels, batch_size
+
+
+def train_epoch(
+    model: nn.Module, run: Run, batches: Iterable, progress: Progress, stop: StopSignals,
+    *, bf16: bool = False,
+) -> None:  # fmt: skip
+    """Take one step per batch; count them, and the loss of all samples, in ``run.position``.
+
+    Ends before the last batch where the ranks agree to stop.
+    """
+    position, world = run.position, run.world
+    start = time.perf_counter()
+    loss_sum = torch.zeros(1, dtype=torch.float64, device=world.device)
+    loss_sum += position.loss_sum / world.size  # of the steps before an interruption
+
+    def mean_loss() -> float:
+        """Return that of this rank's samples: the other ranks are not at the same step."""
+        return loss_sum.item() * world.size / position.samples
+
+    for images, labels, batch_size in batches:
+        with torch.autocast(world.device.type, torch.bfloat16, enabled=bf16):
+            scores = model(images)
+        loss = F.cross_entropy(scores.float() if bf16 else scores, labels, reduction="sum")
+        run.optimizer.zero_grad()
         # DistributedDataParallel takes the mean of the ranks' gradients. Scaled like this, that is
         # the gradient of the mean over the global batch, also where the shares differ in size.
         (loss * world.size / batch_size).backward()
-        optimizer.step()
-        schedule.step()
-        loss_sum += loss.detach()
-        samples += len(indices)
-        if world.rank == 0 and time.perf_counter() >= next_report:
-            # This rank's share of the loss: the others are not at the same step.
-            mean = loss_sum.item() / samples
-            print(f"{name}  {100 * step // len(sampler)} %  loss {mean:.4f} (rank 0)", flush=True)
-            next_report = time.perf_counter() + PROGRESS_SECONDS
-    return sum_over_ranks(loss_sum)[0] / sampler.sample_count
+        run.optimizer.step()
+        run.schedule.step()
+        loss_sum.add_(loss.detach())
+        position.step += 1
+        position.samples += batch_size
+        progress.update(position.step, mean_loss)
+        if stop.agreed():
+            break
+    # Reading the sum waits for the device and for all ranks, so the clock may stop.
+    position.loss_sum = sum_over_ranks(loss_sum)[0]
+    position.seconds += time.perf_counter() - start
 
 
 @torch.no_grad()
@@ -118,68 +117,130 @@ def evaluate(network: nn.Module, images: Tensor, labels: Tensor, world: World) -
     return tuple(sum_over_ranks(tally))
 
 
-def train(options: argparse.Namespace, world: World) -> None:
-    """Run the whole training on this rank; rank 0 prints and writes."""
-    device = world.device
+def set_up(
+    options: argparse.Namespace, samples: int, world: World
+) -> tuple[Run, GlobalBatchSampler]:
+    """Return the network with what trains it, at the beginning, and the order of the samples."""
+    torch.manual_seed(options.seed)
+    torch.backends.cudnn.deterministic = True  # the same run again gives the same weights
+    batch_size, lr = options.batch_size, options.lr
+    if options.batch_per_rank:
+        batch_size = options.batch_per_rank * world.size
+    if options.scale_lr:
+        lr *= world.size
+    # On a CPU the convolutions are a third faster with the channels last.
+    network = build_model().to(world.device, memory_format=torch.channels_last)
+    sampler = GlobalBatchSampler(
+        samples, batch_size,
+        rank=world.rank, world_size=world.size, seed=options.seed, device=world.device,
+    )  # fmt: skip
+    steps = options.epochs * len(sampler)
+    rise = steps // 4 if options.warmup is None else round(options.warmup * len(sampler))
+    fused = options.gpu or torch.__version__ >= "2.4"  # on CPUs since 2.4
+    optimizer = torch.optim.Adam(network.parameters(), lr=lr, fused=fused)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: learning_rate_factor(step, steps, rise)
+    )
+    settings = {
+        "epochs": options.epochs, "batch size": batch_size, "learning rate": lr,
+        "warm-up": options.warmup, "seed": options.seed, "bf16": options.bf16,
+        "training images": samples,
+    }  # fmt: skip
+    return Run(network, optimizer, schedule, settings, world), sampler
 
-    def report(line: str) -> None:
-        if world.rank == 0:
-            print(line, flush=True)
 
+def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
+    """Train on this rank, from where the last start left --modelpath; rank 0 prints and writes."""
+    first = world.rank == 0
+    report = partial(print, flush=True) if first else lambda _line: None
+    checkpoints = None
     with fail_together(world):
-        data = load_dataset(options.data)
-        if options.modelpath and world.rank == 0:
-            make_directory(options.modelpath)
+        data = load_dataset(options.data, options.download)
+        if options.modelpath:
+            checkpoints = Checkpoints(options.modelpath / "checkpoints", options.keep)
+            if first:
+                checkpoints.prepare(restart=options.restart)
     report(
-        f"world size {world.size}, backend {torch.distributed.get_backend()}, device {device}, "
-        f"torch {torch.__version__}, data {data.source}: {len(data.train_labels)} training and "
-        f"{len(data.test_labels)} test images"
+        f"world size {world.size}, backend {torch.distributed.get_backend()}, "
+        f"device {world.device}, torch {torch.__version__}, data {data.source}: "
+        f"{len(data.train_labels)} training and {len(data.test_labels)} test images"
     )
     if options.data is None:
         report("neither --data nor MNIST_ROOT names the MNIST files: the digits set is drawn here")
-    images, labels = normalise(data.train_images, device), data.train_labels.to(device)
+    training = normalise(data.train_images, world.device), data.train_labels.to(world.device)
+    test = normalise(data.test_images, world.device), data.test_labels.to(world.device)
 
-    torch.manual_seed(options.seed)
-    torch.backends.cudnn.deterministic = True  # the same run again gives the same weights
-    # On a CPU the convolutions are a third faster with the channels last.
-    network = build_model().to(device, memory_format=torch.channels_last)
-    model = DistributedDataParallel(network)
-    sampler = GlobalBatchSampler(
-        len(labels), options.batch_size,
-        rank=world.rank, world_size=world.size, seed=options.seed, device=device,
-    )  # fmt: skip
-    optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
-    steps = options.epochs * len(sampler)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: learning_rate_factor(step, steps)
-    )
+    run, sampler = set_up(options, len(data.train_labels), world)
+    if world.device.type == "cuda":  # its libraries are loaded at their first use: seconds
+        F.cross_entropy(run.network(training[0][:256]), training[1][:256]).backward()
+        run.network.zero_grad()
+    model = DistributedDataParallel(torch.compile(run.network) if options.compile else run.network)
+    batches_of = plain_batches if options.plain else device_batches
+    file = run.resume(checkpoints) if checkpoints else None
+    position = run.position
+    if file:
+        report(f"going on after {position.epoch} epochs and {position.step} steps, from {file}")
 
-    training_seconds = 0.0
-    for epoch in range(options.epochs):
-        name = f"epoch {epoch + 1}/{options.epochs}"
-        start = time.perf_counter()
-        sampler.set_epoch(epoch)
-        # Reading the epoch's loss waits for the device and for all ranks, so the clock may stop.
-        loss = train_epoch(model, optimizer, schedule, images, labels, sampler, world, name)
-        seconds = time.perf_counter() - start
-        training_seconds += seconds
-        report(f"{name}  loss {loss:.4f}  images/s {len(labels) / seconds:.0f}")
+    def accuracy() -> float:
+        correct, total = evaluate(run.network, *test, world)
+        return 100 * correct / total
 
-    images, labels = normalise(data.test_images, device), data.test_labels.to(device)
-    correct, total = evaluate(network, images, labels, world)
-    report(f"test accuracy: {100 * correct / total:.2f} %")
-    report(f"training time: {training_seconds:.1f} s")
-    if options.modelpath and world.rank == 0:
+    if position.epoch == options.epochs:
+        report("nothing is left to train")
+        position.accuracy = accuracy()
+    with fail_together(world):
+        metrics = Metrics(
+            options.modelpath, options=vars(options), first_epoch=position.epoch,
+            tensorboard=options.tensorboard, wandb=options.wandb,
+        ) if first else nullcontext()  # fmt: skip
+    with metrics:
+        while position.epoch < options.epochs:
+            name = f"epoch {position.epoch + 1}/{options.epochs}"
+            sampler.set_epoch(position.epoch)
+            batches = batches_of(*training, islice(sampler, position.step, None))
+            before = replace(position)
+            progress = Progress(name, len(sampler), first_step=position.step, enabled=first)
+            with progress:
+                train_epoch(model, run, batches, progress, stop, bf16=options.bf16)
+            seconds = position.seconds - before.seconds
+            if position.step == len(sampler):
+                speed = (position.samples - before.samples) / seconds
+                loss = position.loss_sum / position.samples
+                position.end_epoch(accuracy())
+                report(
+                    f"{name}  loss {loss:.4f}  test accuracy {position.accuracy:.2f} %  "
+                    f"images/s {speed:.0f}"
+                )
+                if first:
+                    metrics.epoch(
+                        position.epoch, loss=loss, accuracy=position.accuracy,
+                        images_per_second=speed, learning_rate=run.optimizer.param_groups[0]["lr"],
+                        seconds=seconds, world_size=world.size,
+                    )  # fmt: skip
+            if checkpoints:
+                file = run.save(checkpoints)
+            if position.epoch < options.epochs and stop.agreed(now=True):
+                report(
+                    f"{stop.name}: stopped after {position.epoch} epochs and {position.step} steps, "
+                    f"saved in {file}; the same command goes on from there"
+                )
+                raise SystemExit(STOPPED)
+
+    report(f"test accuracy: {position.accuracy:.2f} %")
+    report(f"training time: {position.seconds:.1f} s")
+    if options.modelpath and first:
         path = options.modelpath / "mnist_ddp.pt"
-        save_model(network.state_dict(), path)
+        save_model(run.network.state_dict(), path)
         report(f"model written to {path}")
 
 
 def main(options: argparse.Namespace) -> None:
     """Train, or end with status 1 and one last line that names the rank and its fault."""
     try:
-        with process_group(os.environ, use_gpu=options.gpu, timeout=options.timeout) as world:
-            train(options, world)
+        with process_group(
+            os.environ, use_gpu=options.gpu, timeout=options.timeout
+        ) as world, StopSignals(world, enabled=bool(options.modelpath)) as stop:
+            train(options, world, stop)
         return
     except TrainingError as error:
         fault = str(error)

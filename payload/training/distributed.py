@@ -1,11 +1,12 @@
 """The ranks of one run: who they are, their process group, and what they add up together.
 
-Called by mnist_ddp.py: ``process_group`` around everything, and inside it ``fail_together`` and
-``sum_over_ranks``.
+Called by mnist_ddp.py: ``process_group`` around everything, and inside it ``fail_together``
+and ``sum_over_ranks``; checkpoints are read and written by rank 0 with ``broadcast`` and ``gather``.
 """
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -23,11 +24,16 @@ from training import TrainingError
 
 
 class World(NamedTuple):
-    """This rank, the number of ranks, and the device that this rank computes on."""
+    """This rank, the number of ranks, the device that this rank computes on.
+
+    ``host_group`` is the process group for tensors in the hosts' memory, with gloo; None is the
+    default group, where that is gloo's.
+    """
 
     rank: int
     size: int
     device: torch.device
+    host_group: dist.ProcessGroup | None = None
 
 
 @contextmanager
@@ -43,14 +49,18 @@ def process_group(
     rank, size, local_rank = read_ranks(environment)
     device = select_device(use_gpu, local_rank)
     rendezvous = {"store": dist.HashStore()} if size == 1 else {"init_method": "env://"}
+    limit = timedelta(seconds=timeout)
+    host_group = None
     try:
         dist.init_process_group(
             "nccl" if use_gpu else "gloo",
             rank=rank,
             world_size=size,
-            timeout=timedelta(seconds=timeout),
+            timeout=limit,
             **rendezvous,
         )
+        if use_gpu:
+            host_group = dist.new_group(backend="gloo", timeout=limit)
     except (RuntimeError, ValueError) as error:
         address = f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')}"
         raise TrainingError(
@@ -58,7 +68,13 @@ def process_group(
             f"all {size} ranks started and reach it ({str(error).splitlines()[0]})"
         ) from None
     try:
-        yield World(rank, size, device)
+        yield World(rank, size, device, host_group)
+    except BaseException as error:
+        # The frames that an exception came through keep their variables alive. Among them may be a
+        # DistributedDataParallel, and one that outlives the group ends it while it holds Python's
+        # lock, for which one of gloo's threads may be waiting: this rank would never end.
+        traceback.clear_frames(error.__traceback__)
+        raise
     finally:
         dist.destroy_process_group()
 
@@ -132,3 +148,17 @@ def sum_over_ranks(values: torch.Tensor) -> list[float]:
     """Add up a 1-D tensor over all ranks, in place, and wait for the sums."""
     dist.all_reduce(values)
     return values.tolist()
+
+
+def broadcast(value, world: World):
+    """Return rank 0's ``value``, such as what it read from a file, on every rank."""
+    values = [value]
+    dist.broadcast_object_list(values, src=0, group=world.host_group)
+    return values[0]
+
+
+def gather(value, world: World) -> list | None:
+    """Return the ``value`` of every rank, in their order, on rank 0; None on the others."""
+    values = [None] * world.size if world.rank == 0 else None
+    dist.gather_object(value, values, group=world.host_group)
+    return values

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from testbed.job_scripts import submission
 from testbed.stand_ins import StandIns
 
 pytestmark = pytest.mark.testbed
@@ -139,7 +140,7 @@ module load {MODULE}
 
 def test_the_job_trains_and_its_output_is_where_the_page_says(course, files):
     (course.installdir / "mnist.slurm").write_text(JOB)
-    course.run("sbatch --wait mnist.slurm")
+    course.run(submission("mnist.slurm"))
     (output,) = course.installdir.glob("output_mnist.slurm_*.txt")
     text = output.read_text()
     output.unlink()
@@ -155,6 +156,6 @@ def test_without_the_installed_image_the_central_one_is_used_after_loading_again
     assert sif == sifpytorch == f"{course.central}/{IMAGE}"
     assert Path(root).parts[-2:] == tuple(MODULE.split("/"))
     (course.installdir / "mnist.slurm").write_text(JOB.replace("--modelpath", "--epochs 1 --modelpath"))
-    course.run("sbatch --wait mnist.slurm")
+    course.run(submission("mnist.slurm"))
     (output,) = course.installdir.glob("output_mnist.slurm_*.txt")
     assert "test accuracy" in output.read_text()

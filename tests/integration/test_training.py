@@ -18,7 +18,7 @@ srun -N2 --ntasks-per-node=2 {enter}conda-python-distributed -u $PAYLOAD/mnist_d
     )
     assert "world size 4" in output
     assert "60000 training and 10000 test images" in output
-    assert re.search(r"^epoch 1/1  loss \d\.\d+  images/s \d+$", output, re.MULTILINE)
+    assert re.search(r"^epoch 1/1  loss \d\.\d+  test accuracy \d+\.\d\d %  images/s \d+$", output, re.MULTILINE)
     assert re.search(r"^training time: \d+\.\d s$", output, re.MULTILINE)
     assert accuracy(output) >= 97
 
@@ -40,10 +40,15 @@ srun -N1 -n2 {enter}conda-python-distributed $PAYLOAD/mnist_ddp.py --epochs 1"""
     assert accuracy(output) > 50
 
 
-def test_rank_zero_alone_writes_the_model(testbed, module, enter, work):
+def test_rank_zero_alone_writes_model_checkpoints_and_metrics(testbed, module, enter, work):
     testbed.run(
         f"""module load {module}
 srun -N2 -n2 {enter}conda-python-distributed $PAYLOAD/mnist_ddp.py --epochs 1 --modelpath model""",
         cwd=work,
     )
-    assert [path.name for path in (work / "model").iterdir()] == ["mnist_ddp.pt"]
+    names = {path.name for path in (work / "model").iterdir()} - {"curves.png"}  # needs matplotlib
+    assert names == {"mnist_ddp.pt", "checkpoints", "metrics.jsonl"}
+    assert {path.name for path in (work / "model" / "checkpoints").iterdir()} == {
+        "best.pt",
+        "epoch-0001-step-000000.pt",
+    }

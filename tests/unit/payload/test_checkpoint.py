@@ -1,12 +1,20 @@
-"""training/checkpoint.py: the old file or the new one, never a part."""
+"""training/checkpoint.py: the old file or the new one, never a part, and never code that is not ours."""
 
 import errno
 import os
+import pickle
+import random
+import re
+import resource
+from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from training import TrainingError
-from training.checkpoint import make_directory, save_model
+from training.checkpoint import Checkpoints, Position, Run, load_model, make_directory, save_model
+from training.distributed import process_group
 
 STATE = {"weight": torch.arange(6.0).view(2, 3)}
 
@@ -32,7 +40,7 @@ def test_a_saved_model_replaces_the_old_one_and_leaves_nothing_else(tmp_path):
 def test_a_full_disk_leaves_the_old_model_and_no_temporary_file(tmp_path, monkeypatch):
     (tmp_path / "model.pt").write_text("old")
     monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(TrainingError, match="model.pt: cannot be written .No space left on device.; free some space"):
+    with pytest.raises(TrainingError, match="model.pt: cannot be written .No space left on device.; .*free some space"):
         save_model(STATE, tmp_path / "model.pt")
     assert (tmp_path / "model.pt").read_text() == "old"
     assert os.listdir(tmp_path) == ["model.pt"]
@@ -48,9 +56,10 @@ def test_a_directory_in_the_place_of_the_model_is_an_error_that_leaves_no_tempor
 def test_the_model_is_on_the_disk_before_it_takes_the_place_of_the_old_one(tmp_path, monkeypatch):
     (tmp_path / "model.pt").write_text("old")
     seen_at_sync = []
-    monkeypatch.setattr(os, "fsync", lambda _descriptor: seen_at_sync.append((tmp_path / "model.pt").read_text()))
+    monkeypatch.setattr(os, "fsync", lambda _descriptor: seen_at_sync.append((tmp_path / "model.pt").read_bytes()))
     save_model(STATE, tmp_path / "model.pt")
-    assert seen_at_sync == ["old"]
+    # the file, and then the directory with its new name
+    assert [content == b"old" for content in seen_at_sync] == [True, False]
 
 
 def test_whoever_is_reading_the_old_model_reads_it_to_its_end(tmp_path):
@@ -93,3 +102,266 @@ def test_a_directory_without_room_for_files_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.TemporaryFile", read_only)
     with pytest.raises(TrainingError, match="Read-only file system.*bound"):
         make_directory(tmp_path)
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints", keep=3)
+    checkpoints.prepare()
+    return checkpoints
+
+
+def names(checkpoints):
+    return sorted(os.listdir(checkpoints.directory))
+
+
+def test_the_newest_state_is_found_again_with_the_file_that_it_was_in(checkpoints):
+    assert checkpoints.latest() is None
+    checkpoints.save(STATE, epoch=1, step=0)
+    path = checkpoints.save({**STATE, "epoch": 1, "names": ["a", {"b": 0.5}]}, epoch=1, step=120)
+    assert path == checkpoints.directory / "epoch-0001-step-000120.pt"
+    state = checkpoints.latest()
+    assert torch.equal(state.pop("weight"), STATE["weight"])
+    assert state == {"epoch": 1, "names": ["a", {"b": 0.5}], "file": str(path)}
+
+
+def test_the_last_three_and_the_best_are_kept(checkpoints):
+    for epoch in range(1, 6):
+        checkpoints.save({"epoch": epoch}, epoch=epoch, step=0, best=epoch == 2)
+    assert names(checkpoints) == ["best.pt", *(f"epoch-000{epoch}-step-000000.pt" for epoch in (3, 4, 5))]
+    assert checkpoints.latest()["epoch"] == 5
+    assert checkpoints.best()["epoch"] == 2
+
+
+def test_what_comes_later_is_told_by_the_numbers_and_not_by_the_letters(checkpoints):
+    for epoch, step in ((9999, 0), (9999, 1_000_000), (10_000, 0)):
+        checkpoints.save({"at": (epoch, step)}, epoch=epoch, step=step)
+        assert checkpoints.latest()["at"] == (epoch, step)
+
+
+def test_files_that_are_not_checkpoints_are_left_alone(checkpoints):
+    others = ["notes.txt", ".hidden", "epoch-3.pt", "epoch-0003-step-000000.pt.bak", ".notes.txt.0a1b2c3d"]
+    for name in others:
+        (checkpoints.directory / name).write_text("mine")
+        (checkpoints.directory.parent / name).write_text("mine")
+    for epoch in range(1, 6):
+        checkpoints.save(STATE, epoch=epoch, step=0)
+    checkpoints.prepare(restart=True)
+    assert names(checkpoints) == sorted(others)
+    assert sorted(os.listdir(checkpoints.directory.parent)) == sorted([*others, "checkpoints"])
+
+
+def test_what_a_killed_run_left_half_written_is_cleared_away(checkpoints):
+    checkpoints.save(STATE, epoch=1, step=0)
+    for path in ("checkpoints/.epoch-0002-step-000000.pt.0a1b2c3d", "checkpoints/.best.pt.0a1b2c3d",
+                 ".mnist_ddp.pt.0a1b2c3d", ".metrics.jsonl.0a1b2c3d", ".curves.png.0a1b2c3d"):  # fmt: skip
+        (checkpoints.directory.parent / path).write_text("half")
+    checkpoints.prepare()
+    assert names(checkpoints) == ["epoch-0001-step-000000.pt"]
+    assert os.listdir(checkpoints.directory.parent) == ["checkpoints"]
+
+
+def test_to_restart_is_to_delete_the_checkpoints(checkpoints):
+    checkpoints.save(STATE, epoch=1, step=0, best=True)
+    checkpoints.prepare(restart=True)
+    assert names(checkpoints) == []
+    assert checkpoints.latest() is None and checkpoints.best() is None
+
+
+def test_a_checkpoint_that_lacks_its_end_is_left_for_the_one_before(checkpoints, capsys):
+    checkpoints.save({"epoch": 1}, epoch=1, step=0)
+    path = checkpoints.save({"epoch": 2}, epoch=2, step=0)
+    content = path.read_bytes()
+    for length in (0, 1, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:length])
+        assert checkpoints.latest()["epoch"] == 1
+        line = capsys.readouterr().out
+        assert re.fullmatch(rf"{path}: damaged \(.+\); going back to the checkpoint before\n", line)
+
+
+def test_no_flipped_bit_goes_unnoticed_or_else_it_changes_nothing(checkpoints, capsys):
+    """Of about 3,000 bytes; some, such as a file's date in the archive, are read by nobody."""
+    checkpoints.save({"epoch": 1}, epoch=1, step=0)
+    state = {"epoch": 2, "weight": torch.arange(200.0), "names": ["a", "b"]}
+    path = checkpoints.save(state, epoch=2, step=0)
+    content = path.read_bytes()
+    noticed = 0
+    for position in random.Random(5).sample(range(len(content)), 400):  # noqa: S311
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << position % 8
+        path.write_bytes(damaged)
+        found = checkpoints.latest()
+        if found["epoch"] == 1:
+            noticed += 1
+            assert "epoch-0002-step-000000.pt: damaged (" in capsys.readouterr().out
+        else:
+            assert torch.equal(found["weight"], state["weight"]) and found["names"] == state["names"]
+    position = content.index(torch.arange(200.0).numpy().tobytes()) + 100
+    path.write_bytes(content[:position] + b"?" + content[position + 1 :])
+    assert checkpoints.latest()["epoch"] == 1, "torch.load alone does not see a wrong number"
+    assert noticed > 100
+
+
+def test_where_all_are_damaged_the_run_does_not_begin_anew_by_itself(checkpoints):
+    for epoch in (1, 2):
+        checkpoints.save(STATE, epoch=epoch, step=0, best=True).write_text("damaged")
+    with pytest.raises(TrainingError, match="checkpoints: none of the 2 checkpoints is whole; .*--restart$"):
+        checkpoints.latest()
+    (checkpoints.directory / "best.pt").write_text("damaged")
+    with pytest.raises(TrainingError, match=r"best.pt: damaged \(.*\); take another checkpoint$"):
+        checkpoints.best()
+
+
+def test_a_damaged_checkpoint_does_not_outlive_the_run_that_went_on_without_it(checkpoints):
+    checkpoints.keep = 1
+    checkpoints.save(STATE, epoch=5, step=0).write_text("damaged")
+    checkpoints.save(STATE, epoch=4, step=120)
+    assert names(checkpoints) == ["epoch-0004-step-000120.pt"]
+
+
+class Malice:
+    """Makes whoever unpickles it run a command."""
+
+    def __init__(self, witness):
+        self.witness = witness
+
+    def __reduce__(self):
+        return (Path.touch, (self.witness,))
+
+
+def test_a_malicious_checkpoint_is_refused_and_its_code_is_not_run(checkpoints, tmp_path, capsys):
+    witness = tmp_path / "code was run"
+    pickle.loads(pickle.dumps(Malice(witness)))  # noqa: S301 (ours)
+    assert witness.exists(), "the malice works"
+    witness.unlink()
+
+    path = checkpoints.save(STATE, epoch=1, step=0)
+    torch.save({"epoch": Malice(witness)}, path)
+    with pytest.raises(TrainingError, match=f"^{path}: refused, and nothing in it was run: .*; delete it unless"):
+        checkpoints.latest()
+    path.rename(checkpoints.directory / "best.pt")
+    with pytest.raises(TrainingError, match="best.pt: refused"):
+        checkpoints.best()
+
+    checkpoints.save(STATE, epoch=1, step=0)
+    path = checkpoints.directory / "epoch-0002-step-000000.pt"
+    path.write_bytes(pickle.dumps({"epoch": Malice(witness)}))
+    assert checkpoints.latest()["file"].endswith("epoch-0001-step-000000.pt")
+    assert "epoch-0002-step-000000.pt: damaged (" in capsys.readouterr().out
+    torch.save({"epoch": Malice(witness)}, path, _use_new_zipfile_serialization=False)
+    assert checkpoints.latest()["file"].endswith("epoch-0001-step-000000.pt")
+    assert not witness.exists()
+
+
+def test_a_file_that_may_not_grow_any_more_leaves_the_checkpoints_as_they_were(checkpoints):
+    checkpoints.save({"epoch": 1}, epoch=1, step=0, best=True)
+    before = names(checkpoints)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(TrainingError, match="best.pt: cannot be written .File too large.; what was there before"):
+            checkpoints.save({"weights": torch.ones(2000)}, epoch=2, step=0, best=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert names(checkpoints) == before
+    assert checkpoints.latest()["epoch"] == checkpoints.best()["epoch"] == 1
+
+
+def test_a_disk_that_gives_back_other_bytes_is_found_out_before_the_old_file_is_gone(checkpoints, monkeypatch):
+    checkpoints.save({"epoch": 1}, epoch=1, step=0)
+    monkeypatch.setattr(os, "posix_fadvise", lambda file, *_: os.pwrite(file, b"?", 500))
+    with pytest.raises(TrainingError, match="cannot be written .other bytes were read back than were written.; "):
+        checkpoints.save({"epoch": 1, "more": True}, epoch=1, step=0)
+    assert names(checkpoints) == ["epoch-0001-step-000000.pt"]
+    assert "more" not in checkpoints.latest()
+
+
+@pytest.fixture
+def alone():
+    """A world of one rank."""
+    with process_group({}, use_gpu=False, timeout=10) as world:
+        yield world
+
+
+def small_run(world, **settings):
+    """A network with random masks, whose steps depend on the random state; and what trains it."""
+    torch.manual_seed(1)
+    network = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
+    return Run(network, optimizer, schedule, {"epochs": 3, **settings}, world)
+
+
+def take_steps(run, count):
+    for _ in range(count):
+        run.optimizer.zero_grad()
+        run.network(torch.randn(16, 4)).square().sum().backward()
+        run.optimizer.step()
+        run.schedule.step()
+        run.position.step += 1
+
+
+def test_a_run_goes_on_with_weights_optimizer_schedule_position_and_random_state(checkpoints, alone):
+    through = small_run(alone)
+    take_steps(through, 3)
+    assert through.save(checkpoints) == checkpoints.directory / "epoch-0000-step-000003.pt"
+    take_steps(through, 4)
+
+    resumed = small_run(alone)
+    assert resumed.resume(checkpoints) == str(checkpoints.directory / "epoch-0000-step-000003.pt")
+    take_steps(resumed, 4)
+    assert resumed.position == through.position == Position(step=7)
+    assert resumed.schedule.get_last_lr() == through.schedule.get_last_lr() == [0.1 / 8]
+    for name, weight in through.network.state_dict().items():
+        assert torch.equal(resumed.network.state_dict()[name], weight)
+
+
+def test_a_run_without_a_checkpoint_begins(checkpoints, alone):
+    run = small_run(alone)
+    assert run.resume(checkpoints) is None
+    assert run.position == Position()
+
+
+def test_the_best_is_that_of_the_best_epoch(checkpoints, alone):
+    run = small_run(alone)
+    for accuracy, best in ((50, 1), (70, 2), (60, 2), (70, 4)):
+        run.position.end_epoch(accuracy)
+        run.save(checkpoints)
+        assert checkpoints.best()["position"]["epoch"] == best
+        take_steps(run, 1)
+        run.save(checkpoints)  # in the middle of an epoch nothing was measured
+        assert checkpoints.best()["position"]["epoch"] == best
+
+
+def test_options_that_make_another_run_are_refused_by_their_names_and_values(checkpoints, alone):
+    small_run(alone, **{"learning rate": 0.1, "seed": 1}).save(checkpoints)
+    with pytest.raises(TrainingError) as error:
+        small_run(alone, epochs=5, **{"learning rate": 0.2, "seed": 1}).resume(checkpoints)
+    assert str(error.value) == (
+        f"{checkpoints.directory}/epoch-0000-step-000000.pt: made with epochs 3 (now 5), learning rate 0.1 (now 0.2); "
+        "start with the same options, name another directory with --modelpath, or begin anew with --restart"
+    )
+
+
+def test_a_checkpoint_of_another_program_is_refused(checkpoints, alone):
+    checkpoints.save({"model": {}, "loss": 3.0}, epoch=1, step=0)
+    with pytest.raises(TrainingError, match="step-000000.pt: has no optimizer, position, random, schedule, settings"):
+        small_run(alone).resume(checkpoints)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_weights_are_loaded_with_and_without_the_wrappers_prefix(alone, prefix, wrapped):
+    source, target = nn.Linear(3, 2), nn.Linear(3, 2)
+    load_model(
+        DistributedDataParallel(target) if wrapped else target,
+        {prefix + name: weight for name, weight in source.state_dict().items()},
+    )
+    assert torch.equal(target.weight, source.weight) and torch.equal(target.bias, source.bias)
+
+
+def test_weights_of_another_network_are_refused_in_one_sentence():
+    with pytest.raises(TrainingError, match=r"^the weights are of another network \(Missing key.*bias.*\); start.*$"):
+        load_model(nn.Linear(3, 2), {"weight": torch.ones(2, 3)})
+    with pytest.raises(TrainingError, match=r"^the weights are of another network \(size mismatch for weight.*"):
+        load_model(nn.Linear(3, 2), nn.Linear(4, 2).state_dict())

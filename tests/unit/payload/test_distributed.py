@@ -65,7 +65,7 @@ def test_no_gpu_in_view_is_one_sentence(monkeypatch):
 
 def test_a_world_of_one_has_a_process_group_for_the_length_of_the_block():
     with process_group({}, use_gpu=False, timeout=10) as world:
-        assert world == (0, 1, torch.device("cpu"))
+        assert world == (0, 1, torch.device("cpu"), None)
         assert dist.get_world_size() == 1 and dist.get_backend() == "gloo"
     assert not dist.is_initialized()
 
@@ -105,6 +105,37 @@ assert not gloo_threads()
 """,
     )
     assert rank.status == 0, rank.stderr
+
+
+def test_no_thread_of_gloo_outlives_a_process_group_that_ends_by_an_exception(run_code):
+    # It may wait for ever for Python's lock, which the end of the model's process group holds.
+    (rank,) = run_code(
+        1,
+        """
+import os
+from pathlib import Path
+from training.distributed import process_group
+from torch import nn, ones
+from torch.nn.parallel import DistributedDataParallel
+
+def gloo_threads():
+    return [t for t in Path("/proc/self/task").iterdir() if "gloo" in (t / "comm").read_text()]
+
+def train():
+    model = DistributedDataParallel(nn.Linear(3, 3))
+    model(ones(2, 3)).sum().backward()
+    assert gloo_threads()
+    raise SystemExit(75)
+
+try:
+    with process_group(os.environ, use_gpu=False, timeout=60):
+        train()
+except SystemExit:
+    assert not gloo_threads()
+    raise
+""",
+    )
+    assert rank.status == 75, rank.stderr
 
 
 def test_ranks_that_do_not_come_are_missed_at_the_rendezvous(start_ranks):

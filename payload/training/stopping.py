@@ -1,0 +1,70 @@
+"""Stopping between two steps when Slurm asks for it: before the time limit or a preemption.
+
+mnist_ddp.py trains inside ``StopSignals``, and ends with ``STOPPED`` when the ranks agreed to stop.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import torch
+import torch.distributed as dist
+
+from training.distributed import World
+
+# sysexits.h: "a failure that is temporary; the user is invited to retry". A job script requeues then.
+STOPPED = os.EX_TEMPFAIL
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+
+
+class StopSignals:
+    """Notes SIGTERM and SIGUSR1 for the length of a ``with`` block, and finds what the ranks agree on.
+
+    A signal may reach one rank before another, or one alone, and a rank that left by itself would
+    let the others wait. So they ask each other, at every ``interval``-th call of ``agreed``,
+    through the hosts' memory: nobody waits for a GPU. If not ``enabled``, signals do what they
+    always do, as they should where nothing can be saved.
+    """
+
+    def __init__(self, world: World, *, interval: int = 16, enabled: bool = True):
+        self.world = world
+        self.signals = SIGNALS if enabled else ()
+        self.interval = interval
+        self.calls = 0
+        self.received = 0  # the number of the signal; 0: none
+
+    def __enter__(self) -> StopSignals:
+        self.previous = {number: signal.signal(number, self.note) for number in self.signals}
+        return self
+
+    def note(self, number: int, _frame) -> None:
+        self.received = number
+
+    def agreed(self, *, now: bool = False) -> bool:
+        """Return whether the ranks are to stop here: the same answer on all, who all must call it.
+
+        ``now`` asks at once, whatever the interval.
+        """
+        self.calls += 1
+        if not self.signals or not now and self.calls % self.interval:
+            return False
+        received = torch.tensor(self.received)
+        dist.all_reduce(received, op=dist.ReduceOp.MAX, group=self.world.host_group)
+        self.received = int(received)
+        if self.received:
+            # srun may end the other ranks as soon as the first has ended (SLURM_KILL_BAD_EXIT);
+            # they are about to end by themselves, with the status that says why.
+            for number in self.signals:
+                signal.signal(number, signal.SIG_IGN)
+        return self.received > 0
+
+    @property
+    def name(self) -> str:
+        """The name of the signal that was agreed on, such as SIGTERM."""
+        return signal.Signals(self.received).name
+
+    def __exit__(self, *_fault: object) -> None:
+        for number, handler in self.previous.items():
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, handler)

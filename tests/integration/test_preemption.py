@@ -1,0 +1,98 @@
+"""payload/jobs/slurm/train_requeue.job: a job that is stopped twice goes on by itself and ends as if it never was."""
+
+import random
+import re
+import time
+
+import pytest
+import torch
+from testbed.job_scripts import adapted
+
+pytestmark = pytest.mark.testbed
+
+SECONDS = 120
+#: 20 steps an epoch; the ranks agree to stop at every 16th.
+OPTIONS = "--epochs 40 --batch-size 20 --lr 0.001"
+
+
+@pytest.fixture
+def noise(work):
+    """A data set of 400 training and 10 test images that mean nothing: to train on them takes no time."""
+    directory = work / "noise"
+    directory.mkdir()
+    draw = random.Random(28)  # noqa: S311
+    for name, count in (("train", 400), ("t10k", 10)):
+        size = count.to_bytes(4, "big")
+        side = (28).to_bytes(4, "big")
+        images = b"\0\0\x08\x03" + size + side + side + draw.randbytes(784 * count)
+        (directory / f"{name}-images-idx3-ubyte").write_bytes(images)
+        labels = bytes(draw.randrange(10) for _ in range(count))
+        (directory / f"{name}-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01" + size + labels)
+    return directory
+
+
+class Job:
+    """A submitted job script and its log."""
+
+    def __init__(self, testbed, script, options):
+        self.testbed = testbed
+        line = f"sbatch --parsable --ntasks-per-node=1 {script.name} {options}"
+        self.number = testbed.run(line, cwd=script.parent).strip()
+        self.log = script.parent / f"train-{self.number}.out"
+
+    def said(self):
+        """The log so far."""
+        return self.log.read_text() if self.log.exists() else ""
+
+    def state(self):
+        """PENDING, RUNNING, COMPLETED, ..."""
+        return re.search(r"JobState=(\w+)", self.control(f"show job {self.number}"))[1]
+
+    def control(self, command):
+        """Run scontrol; return its output."""
+        return self.testbed.run(f"scontrol {command}")
+
+    def wait_for(self, condition):
+        """Return when `condition` holds; fail if the job ends before, or never does it."""
+        deadline = time.monotonic() + SECONDS
+        while not condition():
+            assert time.monotonic() < deadline and self.state() in ("PENDING", "RUNNING", "COMPLETING"), self.said()
+            time.sleep(0.2)
+
+    def start_again(self):
+        """Spare the job the two minutes that Slurm lets pass before it starts a requeued one again."""
+        self.wait_for(lambda: self.state() == "PENDING")
+        self.control(f"update JobId={self.number} StartTime=now")
+
+
+def test_a_job_that_is_warned_and_then_preempted_completes_with_the_uninterrupted_runs_weights(
+    testbed, venv, dataset, work, noise
+):
+    script = work / "train_requeue.job"
+    script.write_text(adapted("slurm/train_requeue.job", testbed.layout, (venv, dataset)))
+    job = Job(testbed, script, f"--data {noise} {OPTIONS}")
+
+    job.wait_for(lambda: "epoch 5/40" in job.said())
+    testbed.run(f"scancel --signal=USR1 {job.number}")  # what --signal=USR1@120 does before the time limit
+    job.start_again()
+    assert len(re.findall("^SIGUSR1: stopped after .*", job.said(), re.MULTILINE)) == 1
+
+    job.wait_for(lambda: "epoch 20/40" in job.said())
+    job.control(f"requeue {job.number}")  # what a preemption does: SIGTERM, and SIGKILL after KillWait
+    job.start_again()
+    job.wait_for(lambda: job.state() == "COMPLETED")
+
+    assert job.said().count("world size 2,") == 3
+    assert job.said().count("going on after ") == 2
+    lines = re.findall(r"^epoch (\d+)/40", job.said(), re.MULTILINE)
+    assert sorted({int(line) for line in lines}) == list(range(1, 41))
+    testbed.run(
+        f"""module load {venv}
+srun -N2 --ntasks-per-node=1 conda-python-distributed $PAYLOAD/mnist_ddp.py --data {noise} {OPTIONS} \
+--modelpath through""",
+        cwd=work,
+    )
+    # Two ranks' gradients have one sum: the same to the last bit.
+    end = torch.load(work / f"model-{job.number}" / "mnist_ddp.pt", weights_only=True)
+    through = torch.load(work / "through" / "mnist_ddp.pt", weights_only=True)
+    assert end.keys() == through.keys() and all(torch.equal(end[name], through[name]) for name in end)

@@ -1,0 +1,89 @@
+"""training/stopping.py: a signal to one rank stops all of them, at the same step."""
+
+import os
+import signal
+
+import pytest
+import torch
+from training.distributed import World, process_group
+from training.stopping import SIGNALS, STOPPED, StopSignals
+
+ALONE = World(0, 1, torch.device("cpu"))
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    """What the signals do is the same after a test as before."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield before
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def group():
+    with process_group({}, use_gpu=False, timeout=10) as world:
+        yield world
+
+
+def test_the_status_is_the_one_of_sysexits_for_a_failure_that_is_temporary():
+    assert STOPPED == 75
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_is_noted_and_then_agreed_on_by_its_name(group, number):
+    with StopSignals(group) as stop:
+        assert not stop.agreed(now=True)
+        os.kill(os.getpid(), number)
+        assert stop.agreed(now=True)
+        assert stop.name == number.name
+
+
+def test_the_ranks_ask_each_other_at_every_sixteenth_step_alone(group):
+    with StopSignals(group) as stop:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert [stop.agreed() for _ in range(16)] == 15 * [False] + [True]
+
+
+def test_after_the_decision_signals_are_ignored_to_the_end_of_the_process(group):
+    with StopSignals(group) as stop:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert stop.agreed(now=True)
+    for number in SIGNALS:
+        assert signal.getsignal(number) is signal.SIG_IGN
+
+
+def test_without_a_decision_signals_do_afterwards_what_they_did_before(group, handlers):
+    with StopSignals(group):
+        assert signal.getsignal(signal.SIGTERM) != handlers[signal.SIGTERM]
+    assert {number: signal.getsignal(number) for number in SIGNALS} == handlers
+
+
+def test_where_nothing_can_be_saved_signals_do_what_they_always_do(handlers):
+    with StopSignals(ALONE, enabled=False) as stop:
+        assert {number: signal.getsignal(number) for number in SIGNALS} == handlers
+        assert not stop.agreed() and not stop.agreed(now=True)
+
+
+def test_a_signal_to_one_rank_stops_all_at_the_same_step_even_if_more_signals_follow(run_code):
+    ranks = run_code(
+        3,
+        """
+import os, signal, sys, time
+from training.distributed import process_group
+from training.stopping import STOPPED, StopSignals
+
+with process_group(os.environ, use_gpu=False, timeout=60) as world, StopSignals(world, interval=4) as stop:
+    for step in range(1, 1000):
+        if step == 6 and world.rank == 2:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        if stop.agreed():
+            break
+    print(stop.name, step)
+    os.kill(os.getpid(), signal.SIGTERM)
+os.kill(os.getpid(), signal.SIGTERM)
+sys.exit(STOPPED)
+""",
+    )
+    assert [rank.stdout for rank in ranks] == ["SIGUSR1 8\n"] * 3
+    assert [rank.status for rank in ranks] == [75] * 3
