@@ -1,14 +1,22 @@
-"""The images that mnist_ddp.py trains on, and the order in which the ranks take them.
+"""The images that the payload trains on, how they are fetched once, and the order in which the ranks take them.
 
 Source of the file format and of the four names: http://yann.lecun.com/exdb/mnist
 """
 
 from __future__ import annotations
 
+import fcntl
 import gzip
+import hashlib
+import http.client
 import math
+import os
+import secrets
+import sys
+import urllib.request
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +29,24 @@ TRAIN_IMAGES = "train-images-idx3-ubyte"
 TRAIN_LABELS = "train-labels-idx1-ubyte"
 TEST_IMAGES = "t10k-images-idx3-ubyte"
 TEST_LABELS = "t10k-labels-idx1-ubyte"
+NAMES = (TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS)
+
+# Where the files are fetched from, as NAME.gz, and the SHA-256 of each: those of easyconfigs/m/MNIST.
+MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
+CHECKSUMS = {
+    TRAIN_IMAGES: (
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "d0810e1baa65ff3f4ba49bcbc71bd4708cee30932258b9a0a57428408f39c5f9",
+    ),
+    TRAIN_LABELS: ("3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",),
+    TEST_IMAGES: ("8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",),
+    TEST_LABELS: ("f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",),
+}
+MOST_BYTES = 2**24  # of one file; the largest has 9.9 MB
+SILENCE_SECONDS = 60  # of a mirror, before it is given up
 
 # Mean and standard deviation of the pixels of MNIST's training images, on a scale of 0 to 1.
 PIXEL_MEAN = 0.1307
@@ -51,35 +77,123 @@ class Dataset(NamedTuple):
     source: str
 
 
-def load_dataset(directory: Path | None) -> Dataset:
+def load_dataset(directory: Path | str | None, download: bool = False) -> Dataset:
     """Return the MNIST of ``directory``, or the digits set where no directory is named.
 
     The four IDX files lie in ``directory`` or in ``directory/MNIST/raw`` (where torchvision puts
-    them), plain or gzip-compressed. Raises TrainingError where one is missing or damaged.
+    them), plain or gzip-compressed. With ``download``, those that are missing are fetched first.
+    Raises TrainingError where one is missing or damaged.
     """
-    if directory is None:
+    if not directory:
         return digits_set()
+    directory = Path(directory)
+    if download:
+        download_dataset(directory)
     files = find_idx_files(directory)
+    missing = [name for name in NAMES if name not in files]
+    if missing:
+        raise TrainingError(
+            f"{directory} holds no {missing[0]} or {missing[0]}.gz, neither directly nor in "
+            "MNIST/raw; name the directory of the four MNIST files with --data or MNIST_ROOT"
+        )
     train = read_labelled_images(files[TRAIN_IMAGES], files[TRAIN_LABELS])
     test = read_labelled_images(files[TEST_IMAGES], files[TEST_LABELS])
     return Dataset(*train, *test, source=str(directory))
 
 
 def find_idx_files(directory: Path) -> dict[str, Path]:
-    """Map each of the four names to its file. Raises TrainingError where one is missing."""
-    names = (TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS)
+    """Map those of the four names that are there to their files: all of one folder."""
+    found = {}
     for folder in (directory, directory / "MNIST" / "raw"):
-        candidates = {name: (folder / name, folder / f"{name}.gz") for name in names}
-        found = {name: path for name in names for path in candidates[name] if path.is_file()}
+        candidates = {name: (folder / name, folder / f"{name}.gz") for name in NAMES}
+        found = {name: path for name in NAMES for path in candidates[name] if path.is_file()}
         if found:
             break
-    missing = [name for name in names if name not in found]
-    if missing:
-        raise TrainingError(
-            f"{directory} holds no {missing[0]} or {missing[0]}.gz, neither directly nor in "
-            "MNIST/raw; name the directory of the four MNIST files with --data or MNIST_ROOT"
-        )
     return found
+
+
+def download_dataset(directory: Path) -> None:
+    """Fetch the files that ``directory`` lacks, once, whichever ranks on whichever nodes ask.
+
+    The first to lock the directory fetches, the others wait until it is done. A file appears
+    whole, with the right checksum, or not at all. Proxies are those of the environment. Raises
+    TrainingError where no mirror has a file, or it cannot be written.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        while len(find_idx_files(directory)) < len(NAMES):
+            with lock(directory) as locked:
+                if locked:
+                    for name in NAMES:
+                        if name not in find_idx_files(directory):
+                            fetch(name, directory)
+    except OSError as error:
+        raise TrainingError(
+            f"{directory}: MNIST cannot be put there ({error.strerror or error}); name a directory "
+            "with room that you may write to, on a file system with locks"
+        ) from None
+
+
+@contextmanager
+def lock(directory: Path) -> Iterator[bool]:
+    """Wait for the lock on ``directory`` and hold it; False where another has done the work since.
+
+    The kernel takes it back from a process that dies. POSIX locks, as NFS passes them on to all
+    nodes. Raises OSError where the file system has none.
+    """
+    path = directory / ".download.lock"
+    with path.open("a") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"another process downloads MNIST to {directory}: waiting for it", file=sys.stderr)
+            fcntl.lockf(file, fcntl.LOCK_EX)
+        try:
+            # The one before deleted the file, and a third may have made a new one.
+            mine = os.path.samestat(os.fstat(file.fileno()), path.stat())
+        except FileNotFoundError:
+            mine = False
+        try:
+            yield mine
+        finally:
+            if mine:
+                path.unlink()
+
+
+def fetch(name: str, directory: Path) -> None:
+    """Download ``NAME.gz`` from the first mirror that has it, and put it into ``directory``."""
+    faults = []
+    for mirror in MIRRORS:
+        url = f"{mirror}{name}.gz"
+        print(f"downloading {url} to {directory}", file=sys.stderr)
+        try:
+            with urllib.request.urlopen(url, timeout=SILENCE_SECONDS) as response:  # noqa: S310 (https, above)
+                content = response.read(MOST_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            faults.append(f"{url}: {error}")
+            continue
+        checksum = hashlib.sha256(content).hexdigest()
+        if checksum in CHECKSUMS[name]:
+            write_whole(content, directory / f"{name}.gz")
+            return
+        faults.append(f"{url}: {len(content)} bytes with the wrong SHA-256, {checksum}")
+    raise TrainingError(
+        f"{name}.gz cannot be downloaded ({'; '.join(faults)}); set https_proxy where a proxy leads "
+        "out, or copy the four MNIST files here and name their directory with --data"
+    )
+
+
+def write_whole(content: bytes, path: Path) -> None:
+    """Write ``path`` so that a reader finds all of it or no file."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def read_labelled_images(images_file: Path, labels_file: Path) -> tuple[Tensor, Tensor]:

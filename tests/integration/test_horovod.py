@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from testbed.job_scripts import adapted, written
+from testbed.job_scripts import adapted, submission, written
 from testbed.packages import find_optional
 from testbed.stand_ins import StandIns, sha256
 
@@ -30,7 +30,7 @@ def horovod(testbed):
 @pytest.fixture(scope="module")
 def by_ddp(testbed, horovod, dataset):
     """The accuracy that two ranks reach in one epoch with DistributedDataParallel, from the same module."""
-    line = "srun -N1 -n2 conda-python-distributed $PAYLOAD/mnist_ddp.py --epochs 1"
+    line = "srun -N1 -n2 conda-python-distributed $PAYLOAD/ladder/mnist_multi.py --epochs 1"
     return accuracy(testbed.run(f"module load {dataset} {horovod}\n{line}"))
 
 
@@ -40,7 +40,7 @@ def accuracy(output):
 
 def train(testbed, modules, mpirun):
     """Train one epoch of real MNIST with Horovod; what rank 0 prints."""
-    return testbed.run(f"{AS_ROOT}module load {modules}\n{mpirun} $PAYLOAD/mnist_horovod.py --epochs 1")
+    return testbed.run(f"{AS_ROOT}module load {modules}\n{mpirun} $PAYLOAD/ladder/mnist_horovod.py --epochs 1")
 
 
 def test_mpirun_on_one_host_trains_mnist_to_the_accuracy_of_ddp(testbed, horovod, dataset, by_ddp):
@@ -61,7 +61,7 @@ def test_mpirun_in_a_job_on_two_nodes_trains_mnist_to_the_accuracy_of_ddp(testbe
 def test_the_installed_job_script_trains_with_mpirun(testbed, horovod, dataset, work):
     script = work / "horovod_pytorch.job"
     script.write_text(adapted("infiniband/horovod_pytorch.job", testbed.layout, (horovod, dataset)))
-    testbed.run(f"sbatch --wait {script}", cwd=work)
+    testbed.run(submission(script), cwd=work)
     ((name, text),) = written(work).items()
     assert re.fullmatch(r"horovod_pytorch-\d+\.out", name)
     assert "world size 4, Horovod" in text
@@ -91,6 +91,6 @@ def test_the_recipe_for_cuda_installs_from_stand_ins_and_trains(testbed, horovod
             f"""NCCL_PATH={directory} {index} eb {install} {recipe} >&2
 module use {directory}/modules/all
 module load {CUDA.replace("-", "/", 1)} {dataset}
-{AS_ROOT}{JOB} {mpirun} python $PAYLOAD/mnist_horovod.py --epochs 1"""
+{AS_ROOT}{JOB} {mpirun} python $PAYLOAD/ladder/mnist_horovod.py --epochs 1"""
         )
         assert "world size 4, Horovod" in output

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from testbed.job_scripts import adapted, written
+from testbed.job_scripts import adapted, submission, written
 from testbed.packages import find_optional
 
 pytestmark = pytest.mark.testbed
@@ -20,8 +20,7 @@ def job(testbed, work, dataset):
     def submit(script, module, options=""):
         copy = work / Path(script).name
         copy.write_text(adapted(script, testbed.layout, (module, dataset)))
-        result = testbed.run_unchecked(f"mkdir -p logs; sbatch --wait {options} {copy}", cwd=work)
-        assert result.returncode == 0, f"{result.stdout}{result.stderr}{written(work)}"
+        testbed.run(f"mkdir -p logs\n{submission(copy, options)}", cwd=work)
         return written(work)
 
     return submit
@@ -34,12 +33,26 @@ def test_lumis_job_trains_on_four_ranks_and_names_its_output_after_itself_and_it
     assert "test accuracy" in text
 
 
-@pytest.mark.parametrize(("script", "size"), [("pytorch_nn_job.sl", 1), ("pytorch_ddp_job.sl", 4)])
-def test_frontiers_jobs_run_without_the_submitters_environment(job, venv, script, size):
+def output_of_frontiers(job, script, venv):
+    """What Frontier's job prints, submitted without the submitter's environment."""
     written = job(f"frontier/{script}", venv, "--export=NONE --ntasks-per-node=2")
     (output,) = (text for name, text in written.items() if re.fullmatch(r"pytorch_tutorial-\d+\.o", name))
-    assert f"world size {size}," in output
+    return output
+
+
+def test_frontiers_ddp_job_trains_on_four_ranks_without_the_submitters_environment(job, venv):
+    output = output_of_frontiers(job, "pytorch_ddp_job.sl", venv)
+    assert "world size 4," in output
     assert "test accuracy" in output
+
+
+def test_frontiers_nn_job_prints_its_loss_every_thousand_steps_and_ends_near_99_percent(job, venv):
+    path, *losses, last = output_of_frontiers(job, "pytorch_nn_job.sl", venv).splitlines()
+    assert path.startswith("Python Environment Path: /")
+    found = [re.fullmatch(r"Epoch \[(\d+)/10000\], Loss: (0\.\d{4})", line) for line in losses]
+    assert [int(match[1]) for match in found] == list(range(1000, 10001, 1000))
+    assert 0.08 < float(found[-1][2]) < 0.13
+    assert 98 <= float(re.fullmatch(r"Accuracy: (\d+\.\d\d)%", last)[1]) < 100
 
 
 @pytest.mark.parametrize("module", ["container", "venv"], indirect=True)

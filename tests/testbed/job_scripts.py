@@ -41,7 +41,12 @@ def adapted(script, layout, modules):
         if module:
             text = re.sub(rf"module load {name}\S*", f"module load {module}", text)
     # where a site's users find its modules, whatever the job inherits
-    return text.replace("module load", f"module use {layout.modules}\nmodule load", 1)
+    return re.sub(r"^module load", f"module use {layout.modules}\nmodule load", text, count=1, flags=re.MULTILINE)
+
+
+def submission(script, options=""):
+    """A line of bash that runs a job script to its end; if it fails, what it wrote is on standard error."""
+    return f"sbatch --wait {options} {script} || {{ tail -n +1 output_* *.out logs/* >&2 2>/dev/null; exit 1; }}"
 
 
 def written(directory):

@@ -1,5 +1,5 @@
 #!/bin/bash
-# A training in one process on one node of Frontier, without a world:
+# A small network in one process on one node of Frontier, which needs no data:
 #   mkdir -p logs; sbatch --export=NONE -A <project> pytorch_nn_job.sl
 #SBATCH -J pytorch_nn
 #SBATCH -o logs/pytorch_tutorial-%j.o
@@ -13,8 +13,7 @@ set -e
 unset SLURM_EXPORT_ENV
 
 module load PyTorch/2.3.1-rocm-6.0-venv
-module load MNIST
 echo "Python Environment Path: $(which python)"
 
 srun -N1 -n1 -c7 --gpus-per-task=1 --gpu-bind=closest \
-  conda-python-simple -u "$PAYLOAD/mnist_ddp.py" --gpu --epochs 3
+  conda-python-simple -u "$PAYLOAD/ladder/nn.py"

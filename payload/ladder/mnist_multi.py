@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Train a small network on MNIST on any number of ranks, each on a GPU where there is one.
+
+The rung below is mnist_single.py; `diff` shows what each rank does otherwise. mnist_ddp.py is this with all that a
+long training needs.
+"""
+
+import math
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the directory of training/
+from training import TrainingError
+from training.data import load_dataset, normalise
+from training.distributed import fail_together, process_group, sum_over_ranks
+from training.network import build_model
+from training.options import check, training_parser
+
+
+def parse_arguments():
+    """Return the options of the command line."""
+    parser = training_parser(__doc__.splitlines()[0], gpu="one GPU per rank (default: where there is one)")
+    parser.set_defaults(gpu=torch.cuda.is_available())
+    options = parser.parse_args()
+    check(options, parser)
+    return options
+
+
+def train_epoch(model, optimizer, schedule, images, labels, batches, world):
+    """Take one step for each batch of indices; return the mean loss over all images."""
+    loss_sum = torch.zeros(1, device=images.device)
+    for batch in batches:
+        size, batch = len(batch), batch[world.rank :: world.size]  # all ranks have the same batch, each takes its share
+        scores = model(images[batch])
+        loss = F.cross_entropy(scores, labels[batch], reduction="sum")
+        optimizer.zero_grad()
+        # The ranks' gradients are averaged: times their number, that is the gradient of the whole batch's mean loss.
+        (loss * world.size / size).backward()
+        optimizer.step()
+        schedule.step()
+        loss_sum += loss.detach()  # without .item(), for which a GPU would have to wait
+    return sum_over_ranks(loss_sum)[0] / len(labels)
+
+
+@torch.no_grad()
+def evaluate(model, images, labels, world):
+    """Return how many in a hundred images are classified correctly."""
+    correct = torch.zeros(1, device=images.device)
+    for batch in torch.arange(len(labels), device=images.device).split(1000):
+        batch = batch[world.rank :: world.size]  # so each image counts once, whatever the number of ranks
+        correct += (model(images[batch]).argmax(dim=1) == labels[batch]).sum()
+    return 100 * sum_over_ranks(correct)[0] / len(labels)
+
+
+def train(options, world):
+    """Run the whole training."""
+    device = world.device
+    with fail_together(world):  # no rank waits for one that could not read the data
+        data = load_dataset(options.data, options.download)
+    report = print if world.rank == 0 else (lambda *_, **__: None)  # rank 0 alone prints
+    report(f"world size {world.size}, device {device}, torch {torch.__version__}, data {data.source}")
+
+    # The whole set fits into memory, so there is no need to read it image by image.
+    images, labels = normalise(data.train_images, device), data.train_labels.to(device)
+    test_images, test_labels = normalise(data.test_images, device), data.test_labels.to(device)
+
+    torch.manual_seed(options.seed)
+    model = DistributedDataParallel(build_model().to(device))  # backward() averages the ranks' gradients
+    optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
+    steps = options.epochs * math.ceil(len(labels) / options.batch_size)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=options.lr, total_steps=steps)
+    shuffle = torch.Generator().manual_seed(options.seed)
+
+    for epoch in range(1, options.epochs + 1):
+        start = time.perf_counter()
+        batches = torch.randperm(len(labels), generator=shuffle).to(device).split(options.batch_size)
+        loss = train_epoch(model, optimizer, schedule, images, labels, batches, world)
+        speed = len(labels) / (time.perf_counter() - start)
+        accuracy = evaluate(model.module, test_images, test_labels, world)
+        name = f"epoch {epoch}/{options.epochs}"
+        report(f"{name}  loss {loss:.4f}  test accuracy {accuracy:.2f} %  images/s {speed:.0f}", flush=True)
+    report(f"test accuracy: {accuracy:.2f} %")
+
+
+if __name__ == "__main__":
+    options = parse_arguments()
+    try:
+        with process_group(os.environ, use_gpu=options.gpu, timeout=300) as world:
+            train(options, world)
+    except TrainingError as error:
+        sys.exit(f"rank {os.environ.get('RANK', '0')}: {error}")

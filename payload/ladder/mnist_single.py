@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Train a small network on MNIST in one process, on the GPU where there is one.
+
+The rung below is the notebook mnist.ipynb, whose cells these are; the one above is mnist_multi.py.
+"""
+
+import math
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the directory of training/
+from training import TrainingError
+from training.data import load_dataset, normalise
+from training.distributed import select_device
+from training.network import build_model
+from training.options import check, training_parser
+
+
+def parse_arguments():
+    """Return the options of the command line."""
+    parser = training_parser(__doc__.splitlines()[0], gpu="one GPU per rank (default: where there is one)")
+    parser.set_defaults(gpu=torch.cuda.is_available())
+    options = parser.parse_args()
+    check(options, parser)
+    return options
+
+
+def train_epoch(model, optimizer, schedule, images, labels, batches):
+    """Take one step for each batch of indices; return the mean loss over all images."""
+    loss_sum = torch.zeros(1, device=images.device)
+    for batch in batches:
+        scores = model(images[batch])
+        loss = F.cross_entropy(scores, labels[batch], reduction="sum")
+        optimizer.zero_grad()
+        (loss / len(batch)).backward()
+        optimizer.step()
+        schedule.step()
+        loss_sum += loss.detach()  # without .item(), for which a GPU would have to wait
+    return loss_sum.item() / len(labels)
+
+
+@torch.no_grad()
+def evaluate(model, images, labels):
+    """Return how many in a hundred images are classified correctly."""
+    correct = torch.zeros(1, device=images.device)
+    for batch in torch.arange(len(labels), device=images.device).split(1000):
+        correct += (model(images[batch]).argmax(dim=1) == labels[batch]).sum()
+    return 100 * correct.item() / len(labels)
+
+
+def train(options):
+    """Run the whole training."""
+    device = select_device(options.gpu, local_rank=0)
+    data = load_dataset(options.data, options.download)
+    print(f"device {device}, torch {torch.__version__}, data {data.source}")
+
+    # The whole set fits into memory, so there is no need to read it image by image.
+    images, labels = normalise(data.train_images, device), data.train_labels.to(device)
+    test_images, test_labels = normalise(data.test_images, device), data.test_labels.to(device)
+
+    torch.manual_seed(options.seed)
+    model = build_model().to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
+    steps = options.epochs * math.ceil(len(labels) / options.batch_size)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=options.lr, total_steps=steps)
+    shuffle = torch.Generator().manual_seed(options.seed)
+
+    for epoch in range(1, options.epochs + 1):
+        start = time.perf_counter()
+        batches = torch.randperm(len(labels), generator=shuffle).to(device).split(options.batch_size)
+        loss = train_epoch(model, optimizer, schedule, images, labels, batches)
+        speed = len(labels) / (time.perf_counter() - start)
+        accuracy = evaluate(model, test_images, test_labels)
+        name = f"epoch {epoch}/{options.epochs}"
+        print(f"{name}  loss {loss:.4f}  test accuracy {accuracy:.2f} %  images/s {speed:.0f}", flush=True)
+    print(f"test accuracy: {accuracy:.2f} %")
+
+
+if __name__ == "__main__":
+    options = parse_arguments()
+    try:
+        train(options)
+    except TrainingError as error:
+        sys.exit(f"mnist_single.py: {error}")

@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Train the smallest of networks on one node: tensors, a module, a loss, an optimizer, 10,000 steps.
+
+Each sample has five numbers between 0 and 1; the network learns whether the first two add up to more than 1. Needs
+neither data nor a launcher, and runs on the GPU where there is one.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the directory of training/
+from training.options import OneLineParser
+
+FEATURES = 5
+
+
+def parse_arguments():
+    parser = OneLineParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--epochs", type=int, default=10000, help="steps, each of all samples (default: %(default)s)")
+    add("--samples", type=int, default=1000, help="to learn from (default: %(default)s)")
+    add("--hidden", type=int, default=10, help="width of the hidden layer (default: %(default)s)")
+    add("--lr", type=float, default=0.01, help="learning rate (default: %(default)s)")
+    add("--seed", type=int, default=1, help="of samples and weights (default: %(default)s)")
+    options = parser.parse_args()
+    for name, value in vars(options).items():
+        if not 0 < value < 2**32 and (name, value) != ("seed", 0):
+            parser.error(f"--{name} must be above 0 and below 2^32, found {value}")
+    return options
+
+
+def draw_samples(count):
+    """Return float32 features [count, FEATURES] and labels [count, 1], each 0.0 or 1.0."""
+    features = torch.rand(count, FEATURES)
+    return features, (features[:, :2].sum(dim=1, keepdim=True) > 1).float()
+
+
+class SmallNetwork(nn.Module):
+    """One hidden layer; returns scores [n, 1], above 0 for "more than 1"."""
+
+    def __init__(self, hidden):
+        super().__init__()
+        self.hidden = nn.Linear(FEATURES, hidden)
+        self.output = nn.Linear(hidden, 1)
+
+    def forward(self, features):
+        return self.output(torch.relu(self.hidden(features)))
+
+
+def train(options):
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(options.seed)
+    features, labels = (tensor.to(device) for tensor in draw_samples(options.samples))
+    test_features, test_labels = (tensor.to(device) for tensor in draw_samples(10000))
+    network = SmallNetwork(options.hidden).to(device)
+    optimizer = torch.optim.SGD(network.parameters(), lr=options.lr)
+
+    for epoch in range(1, options.epochs + 1):
+        # On the scores, not on their sigmoid, of which the logarithm may be that of 0.
+        loss = nn.functional.binary_cross_entropy_with_logits(network(features), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if epoch % max(options.epochs // 10, 1) == 0:
+            print(f"Epoch [{epoch}/{options.epochs}], Loss: {loss.item():.4f}", flush=True)
+
+    with torch.no_grad():  # on samples that it has not seen
+        correct = ((network(test_features) > 0) == (test_labels > 0)).float().mean()
+    print(f"Accuracy: {100 * correct.item():.2f}%")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)  # more would cost more than they bring, at this size
+    train(parse_arguments())

@@ -1,0 +1,197 @@
+"""The ladder on the testbed: each rung alone and in worlds of 2 and 4 on two nodes, and the notebook in its kernel."""
+
+import functools
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.testbed
+
+RUNGS = [
+    ("mnist_single.py", 1, ""),
+    ("mnist_multi.py", 1, ""),
+    ("mnist_multi.py", 2, "srun -N2 --ntasks-per-node=1 "),
+    ("mnist_multi.py", 4, "srun -N2 --ntasks-per-node=2 "),
+]
+#: What Jupyter may have: a login shell's path is not among it.
+CLEAN = {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
+
+#: Runs a notebook as Jupyter does, and prints what its cells print.
+EXECUTE = """
+import sys, nbformat
+from nbclient import NotebookClient
+kernel, path = sys.argv[1:]
+notebook = nbformat.read(path, 4)
+NotebookClient(notebook, kernel_name=kernel, timeout=300).execute()
+for cell in notebook.cells:
+    for output in cell.get("outputs", []):
+        assert output.output_type == "stream", output
+        print(output.text, end="")
+"""
+
+#: Starts a kernel, interrupts a cell, shuts it down, starts it again and kills it; tells what came of that.
+CONTROL = """
+import json, sys, time
+from pathlib import Path
+from jupyter_client.manager import start_new_kernel
+
+def processes(name):
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found += [path] if name in path.read_bytes() else []
+        except OSError:  # it has ended
+            pass
+    return len(found)
+
+def gone(name):
+    deadline = time.monotonic() + 30
+    while processes(name) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return processes(name) == 0
+
+manager, client = start_new_kernel(kernel_name=sys.argv[1], startup_timeout=120)
+name = Path(manager.connection_file).name.encode()
+began = processes(name) > 0
+asked = client.execute("import time; print('asleep', flush=True); time.sleep(600)")
+while client.get_iopub_msg(timeout=60)["msg_type"] != "stream":
+    pass
+manager.interrupt_kernel()
+reply = client.get_shell_msg(timeout=60)
+while reply["parent_header"]["msg_id"] != asked:  # an answer from before
+    reply = client.get_shell_msg(timeout=60)
+interrupted = reply["content"]["ename"]
+after = client.execute_interactive("1 + 1", timeout=60, output_hook=lambda _: None)["content"]["status"]
+manager.shutdown_kernel()
+shut_down = gone(name)
+manager, client = start_new_kernel(kernel_name=sys.argv[1], startup_timeout=120)
+name = Path(manager.connection_file).name.encode()
+manager.shutdown_kernel(now=True)
+print(json.dumps([began, interrupted, after, shut_down, gone(name)]))
+"""
+
+
+@pytest.fixture(scope="module")
+def wheels(testbed):
+    """ipykernel and all that it needs, for the modules' Python: the image may have no way to the package index."""
+    with tempfile.TemporaryDirectory(prefix="wheels-", dir=testbed.layout.root) as directory:
+        download = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", directory, "ipykernel==7.4.0"]
+        subprocess.run(download, check=True, capture_output=True, timeout=300)
+        yield directory
+
+
+class Jupyter:
+    """A user who made a kernel of a module with one command, and a Jupyter that has loaded nothing."""
+
+    def __init__(self, testbed, module, wheels, directory):
+        self.work = directory / "work"
+        self.home = self.work / "home"
+        self.home.mkdir(parents=True)
+        # which the image would not see by itself, unlike the working directory
+        runtime = directory / "runtime"
+        self.environ = {**CLEAN, "HOME": str(self.home), "JUPYTER_RUNTIME_DIR": str(runtime)}
+        self.load = f"export HOME={self.home} SINGULARITY_BIND={wheels}\nmodule load {module}\n"
+        pip = f"PIP_NO_INDEX=1 PIP_FIND_LINKS={wheels} PIP_NO_WARN_SCRIPT_LOCATION=1 pip"
+        testbed.run(f"{self.load}{pip} install --user --quiet ipykernel\ninstall-kernel", cwd=self.work)
+        (self.kernel,) = os.listdir(self.home / ".local/share/jupyter/kernels")
+
+    def run(self, script, *arguments):
+        """Run a Python script that speaks to the kernel; return its standard output."""
+        result = subprocess.run(
+            [sys.executable, "-c", script, self.kernel, *arguments], env=self.environ, cwd=self.work,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
+        return result.stdout
+
+
+@pytest.fixture(scope="module")
+def jupyters(testbed, wheels):
+    """A function that gives the Jupyter of a module, one for all tests."""
+    with tempfile.TemporaryDirectory(prefix="jupyter-", dir=testbed.layout.root) as directory:
+        yield functools.cache(lambda module: Jupyter(testbed, module, wheels, Path(directory) / module))
+
+
+@pytest.fixture
+def jupyter(jupyters, module):
+    """A Jupyter that has a kernel of each module."""
+    return jupyters(module)
+
+
+def last_epoch(output, epochs):
+    """The loss and the accuracy of the last epoch, in whose lines all rungs are alike."""
+    assert "digits set" in output
+    lines = re.findall(r"^epoch (\d+)/\d+  loss (\S+)  test accuracy (\S+) %  images/s \d+$", output, re.MULTILINE)
+    assert [int(number) for number, _, _ in lines] == list(range(1, epochs + 1))
+    loss, accuracy = lines[-1][1:]
+    assert f"\ntest accuracy: {accuracy} %\n" in output
+    return float(loss), float(accuracy)
+
+
+def test_each_rung_leads_to_the_same_network_alone_and_in_worlds_of_two_and_four(testbed, module, enter):
+    ends = []
+    for script, size, launcher in RUNGS:
+        run = "conda-python-distributed" if launcher else "conda-python-simple"
+        output = testbed.run(
+            f"""module load {module}
+unset MNIST_ROOT
+export OMP_NUM_THREADS=1
+{launcher}{enter}{run} -u $PAYLOAD/ladder/{script} --epochs 1"""
+        )
+        assert script == "mnist_single.py" or f"world size {size}, " in output
+        ends.append(last_epoch(output, epochs=1))
+    assert [loss for loss, _ in ends] == pytest.approx([ends[0][0]] * len(RUNGS), abs=0.01)
+    assert [accuracy for _, accuracy in ends] == pytest.approx([ends[0][1]] * len(RUNGS), abs=1)
+
+
+def test_the_notebook_runs_in_the_kernel_that_one_command_makes(testbed, module, jupyter):
+    assert jupyter.kernel == module.lower().replace("/", "-")
+    notebook = jupyter.work / "mnist.ipynb"
+    testbed.run(f"{jupyter.load}cp $PAYLOAD/ladder/mnist.ipynb {notebook}")
+    output = jupyter.run(EXECUTE, str(notebook))
+    assert output.startswith("device cpu, torch 2.13.0")
+    assert last_epoch(output, epochs=3)[1] > 97
+
+
+def test_jupyter_can_interrupt_shut_down_and_kill_the_kernel(jupyter):
+    assert json.loads(jupyter.run(CONTROL)) == [True, "KeyboardInterrupt", "ok", True, True]
+
+
+#: Modules of two versions, in which Python is that of the tests and the kernel prints what it has loaded.
+MODULEFILE = """#%Module
+conflict PyTorch
+setenv EBROOTPYTORCH {root}/{version}
+prepend-path PATH {root}/bin
+setenv PYTHONPATH {root}/packages
+"""
+
+
+@pytest.mark.parametrize("name", ["Lmod", "Environment Modules"])
+def test_kernels_start_under_both_module_systems_whatever_jupyter_has_loaded(testbed, module_system, name, tmp_path):
+    system = module_system(name)
+    for directory in ("modules/PyTorch", "bin", "packages/ipykernel", "system/init"):
+        (tmp_path / directory).mkdir(parents=True)
+    for version in ("1.0", "2.0"):
+        (tmp_path / "modules/PyTorch" / version).write_text(MODULEFILE.format(root=tmp_path, version=version))
+    (tmp_path / "packages/ipykernel/kernelapp.py").touch()
+    (tmp_path / "packages/ipykernel_launcher.py").write_text("import os; print(os.environ['EBROOTPYTORCH'])")
+    (tmp_path / "bin/conda-python-simple").write_text(f'#!/bin/bash\nexec {sys.executable} "$@"\n')
+    (tmp_path / "bin/conda-python-simple").chmod(0o755)
+    (tmp_path / "system/init/bash").write_text(system.code)
+    home = f"export JUPYTER_DATA_DIR={tmp_path}\n"
+    if name != "Lmod":  # unpacked, its own init file leads to where it would be installed
+        home += f"export MODULESHOME={tmp_path}/system\n"
+    install = f"{home}module load PyTorch/1.0\n{testbed.layout.repository}/bin/install-kernel"
+    assert "the kernel pytorch-1.0 is in" in system.run(install, tmp_path / "modules")
+    argv = json.loads((tmp_path / "kernels/pytorch-1.0/kernel.json").read_text())["argv"]
+    clean = subprocess.run(argv, env=CLEAN, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert clean.stdout == f"{tmp_path}/1.0\n", clean.stderr
+    beside_another = system.run(f"module load PyTorch/2.0\n{shlex.join(argv)}", tmp_path / "modules")
+    assert beside_another == clean.stdout

@@ -1,0 +1,235 @@
+"""A Jupyter kernel of the loaded module: what is written, and what Jupyter starts with it."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BIN = Path(__file__).parents[3] / "bin"
+NAME = "pytorch-1.0-cpu"
+
+#: A module system: a module is a file that is sourced.
+INIT = """module() {
+  [ "$1" != purge ] || { unset LOADEDMODULES; echo "purged" >&2; return 0; }
+  shift
+  for name; do
+    [ -e "$MODULEPATH/$name" ] || { echo "no module $name in $MODULEPATH" >&2; return 1; }
+    source "$MODULEPATH/$name"
+    LOADEDMODULES=${LOADEDMODULES:+$LOADEDMODULES:}$name
+  done
+}
+"""
+
+#: In place of the kernel: tells what it is started with.
+LAUNCHER = """import json, os, sys
+print(json.dumps({"pid": os.getpid(), "arguments": sys.argv[1:], "environment": dict(os.environ)}))
+"""
+
+
+class Machine:
+    """A machine with one module, PyTorch/1.0-cpu, whose Python is that of the tests with a stand-in of ipykernel."""
+
+    def __init__(self, directory):
+        self.home = directory / "home"
+        self.init = directory / "module's home" / "init" / "bash"
+        self.modules = directory / "modules"
+        self.root = directory / "soft ware" / "PyTorch" / "1.0-cpu"
+        self.ipykernel = directory / "packages" / "ipykernel"
+        for path in (self.home, self.init.parent, self.modules / "PyTorch", self.ipykernel):
+            path.mkdir(parents=True)
+        self.init.write_text(INIT)
+        shutil.copytree(BIN, self.root / "bin")
+        python = self.root / "bin" / "conda-python-simple"
+        python.write_text(f'#!/bin/bash\nexec {sys.executable} "$@"\n')
+        python.chmod(0o755)
+        root = shlex.quote(str(self.root))
+        (self.modules / "PyTorch" / "1.0-cpu").write_text(
+            f"export EBROOTPYTORCH={root} PATH={root}/bin:$PATH PYTHONPATH={self.ipykernel.parent}"
+            " SINGULARITY_BIND=/module\n"
+        )
+        (self.modules / "MNIST").write_text("export MNIST_ROOT=/data/mnist\n")
+        (self.ipykernel / "__init__.py").touch()
+        (self.ipykernel / "kernelapp.py").touch()
+        (self.ipykernel.parent / "ipykernel_launcher.py").write_text(LAUNCHER)
+        self.kernels = self.home / ".local" / "share" / "jupyter" / "kernels"
+
+    @property
+    def kernel(self):
+        """The file that Jupyter reads."""
+        return self.kernels / NAME / "kernel.json"
+
+    def run(self, *arguments, load="PyTorch/1.0-cpu", **variables):
+        """Run install-kernel in a shell that has loaded modules."""
+        environ = {"HOME": str(self.home), "PATH": "/usr/bin:/bin", "MODULESHOME": str(self.init.parents[1]),
+                   "MODULEPATH": str(self.modules), **variables}  # fmt: skip
+        command = shlex.join(["install-kernel", *arguments])
+        path = shlex.quote(f"{self.root}/bin")
+        lines = [f". {shlex.quote(str(self.init))}", f"module load {load}", "export LOADEDMODULES",
+                 f"PATH={path}:$PATH", command]  # fmt: skip
+        return subprocess.run(
+            ["bash", "-c", "\n".join(lines)], env=environ, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    def start(self, connection, **environ):
+        """Start the kernel as Jupyter does; return the process and what it says."""
+        argv = json.loads(self.kernel.read_text())["argv"]
+        command = [word.replace("{connection_file}", str(connection)) for word in argv]
+        process = subprocess.Popen(
+            command, env={"PATH": "/usr/bin:/bin", **environ},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        return process, *process.communicate(timeout=60)
+
+    def left(self):
+        """All files below the home directory."""
+        return [path for path in self.home.rglob("*") if path.is_file()]
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A machine of this test."""
+    return Machine(tmp_path)
+
+
+def failed(result):
+    """The one line that a command says that failed."""
+    assert result.returncode == 1 and result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+def test_one_command_makes_a_kernel_with_the_modules_name(machine):
+    result = machine.run()
+    assert (result.returncode, result.stderr) == (0, "")
+    assert NAME in result.stdout and str(machine.kernel.parent) in result.stdout
+    spec = json.loads(machine.kernel.read_text())
+    assert spec["display_name"] == "PyTorch 1.0-cpu"
+    assert spec["language"] == "python"
+    assert spec["interrupt_mode"] == "message"
+    assert spec["argv"][-4:] == ["-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    assert machine.left() == [machine.kernel]
+    assert machine.kernel.stat().st_mode & 0o777 == 0o644
+
+
+def test_the_kernel_has_the_modules_environment_though_jupyter_has_none(machine, tmp_path):
+    machine.run()
+    connection = tmp_path / "run time" / "kernel-1.json"
+    connection.parent.mkdir()
+    connection.touch()
+    process, output, errors = machine.start(connection)
+    assert process.returncode == 0, errors
+    kernel = json.loads(output)
+    assert kernel["arguments"] == ["-f", str(connection)]
+    assert kernel["environment"]["EBROOTPYTORCH"] == str(machine.root)
+    assert "MNIST_ROOT" not in kernel["environment"]
+    # signals of Jupyter's are for Python itself
+    assert kernel["pid"] == process.pid
+
+
+def test_what_jupyter_has_loaded_is_unloaded_and_the_users_binds_stay(machine, tmp_path):
+    machine.run()
+    (tmp_path / "kernel.json").touch()
+    _, output, errors = machine.start(tmp_path / "kernel.json", LOADEDMODULES="jupyter/5", APPTAINER_BIND="/mine")
+    environ = json.loads(output)["environment"]
+    assert errors == "purged\n"
+    assert environ["APPTAINER_BIND"] == f"/mine,{tmp_path}"
+    assert environ["SINGULARITY_BIND"] == f"/module,{tmp_path}"
+
+
+def test_the_directory_of_the_container_runtime_comes_along(machine, tmp_path):
+    runtime = tmp_path / "apptainer's" / "singularity"
+    runtime.parent.mkdir()
+    runtime.touch(mode=0o755)
+    machine.run(PATH=f"{runtime.parent}:/usr/bin:/bin")
+    _, output, _ = machine.start(tmp_path)
+    assert json.loads(output)["environment"]["PATH"].endswith(f":{runtime.parent}")
+
+
+def test_further_modules_are_loaded_with_it_under_a_name_of_ones_own(machine, tmp_path):
+    assert machine.run("--load", "MNIST", "--name", "mine").returncode == 0
+    assert [path.name for path in machine.kernels.iterdir()] == ["mine"]
+    (machine.kernels / "mine").rename(machine.kernels / NAME)
+    _, output, _ = machine.start(tmp_path)
+    assert json.loads(output)["environment"]["MNIST_ROOT"] == "/data/mnist"
+
+
+@pytest.mark.parametrize(
+    ("variables", "place"),
+    [
+        ({}, "home/.local/share/jupyter"),
+        ({"XDG_DATA_HOME": "{}/x d g"}, "x d g/jupyter"),
+        ({"XDG_DATA_HOME": "/nowhere", "JUPYTER_DATA_DIR": "{}/da\"ta"}, 'da"ta'),
+    ],
+)
+def test_it_goes_where_jupyter_looks(machine, tmp_path, variables, place):
+    machine.run(**{name: value.format(tmp_path) for name, value in variables.items()})
+    assert (tmp_path / place / "kernels" / NAME / "kernel.json").is_file()
+
+
+def test_again_it_replaces_the_kernel_and_remove_takes_it_away(machine):
+    machine.run()
+    machine.run("--load", "MNIST")
+    assert "MNIST PyTorch/1.0-cpu" in json.loads(machine.kernel.read_text())["argv"]
+    assert machine.run("--remove").returncode == 0
+    assert os.listdir(machine.kernels) == []
+
+
+def test_without_ipykernel_it_says_what_to_install_and_leaves_what_was_there(machine):
+    machine.run()
+    before = machine.kernel.read_text()
+    (machine.ipykernel / "kernelapp.py").unlink()
+    for name in (NAME, "other"):
+        line = failed(machine.run("--name", name))
+        assert "PyTorch 1.0-cpu cannot import ipykernel" in line and "`pip install --user ipykernel`" in line
+    assert machine.kernel.read_text() == before
+    assert os.listdir(machine.kernels) == [NAME] and machine.left() == [machine.kernel]
+
+
+def test_a_kernel_that_could_not_start_is_not_made(machine):
+    line = failed(machine.run("--load", "OTHER"))
+    assert "no module OTHER in" in line and "cannot load OTHER PyTorch/1.0-cpu: run install-kernel again" in line
+    assert machine.left() == []
+
+
+def test_a_kernel_of_somebody_elses_stays(machine):
+    machine.kernel.parent.mkdir(parents=True)
+    machine.kernel.write_text("{}")
+    for arguments in ([], ["--remove"]):
+        assert "choose another --name" in failed(machine.run(*arguments))
+    assert machine.kernel.read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--nmae", "x"], "cannot make sense of '--nmae x': there are --name NAME, --load MODULE and --remove"),
+        (["--remove", "--name"], "cannot make sense of '--name'"),
+        (["--name", "../x"], "'../x' cannot be a kernel's name"),
+    ],
+)
+def test_an_argument_that_makes_no_sense_is_one_line(machine, arguments, complaint):
+    assert complaint in failed(machine.run(*arguments))
+    assert machine.left() == []
+
+
+def test_without_a_module_it_says_what_to_do(machine):
+    assert "no PyTorch module is loaded: load one first" in failed(machine.run(load=""))
+    result = machine.run(load="MNIST", EBROOTPYTORCH=str(machine.root))
+    assert f"no module of {machine.root} is in LOADEDMODULES='MNIST'" in failed(result)
+
+
+def test_a_start_without_the_module_or_its_system_says_so_in_jupyters_log(machine, tmp_path):
+    machine.run()
+    (machine.modules / "PyTorch" / "1.0-cpu").unlink()
+    process, _, errors = machine.start(tmp_path, EBROOTPYTORCH="of another")
+    assert process.returncode == 1
+    assert errors.splitlines()[-1].startswith("start-kernel: cannot load PyTorch/1.0-cpu: run install-kernel again")
+    machine.init.unlink()
+    process, _, errors = machine.start(tmp_path)
+    assert (process.returncode, len(errors.splitlines())) == (1, 1)
+    assert f"no module system at {machine.init} any more" in errors

@@ -1,0 +1,250 @@
+"""The ladder from the notebook to many ranks: its rungs differ in little, and lead to the same result."""
+
+import difflib
+import json
+import re
+import runpy
+import sys
+
+import pytest
+import torch
+from training import network
+
+LINES = re.compile(
+    r"""(?P<first>.*device \w+, torch \S+, data .*)
+epoch 1/2  loss (?P<loss>\d\.\d{4})  test accuracy \d+\.\d\d %  images/s \d+
+epoch 2/2  loss \d\.\d{4}  test accuracy (?P<accuracy>\d+\.\d\d) %  images/s \d+
+test accuracy: (?P=accuracy) %
+"""
+)
+
+#: In the notebook alone: it finds the library by the module's variable, and has no command line.
+NOTEBOOK_ALONE = """
+import os
+from types import SimpleNamespace
+sys.path.insert(0, os.environ["PAYLOAD"])  # the directory of training/
+options = SimpleNamespace(
+gpu=torch.cuda.is_available(),
+epochs=3,
+batch_size=256,
+lr=0.01,
+seed=0,
+data=os.environ.get("MNIST_ROOT"),
+download=False,
+)
+"""
+#: In the script alone: it finds the library beside itself, and what happened in the cells is now a function.
+SCRIPT_ALONE = """
+from pathlib import Path
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the directory of training/
+from training import TrainingError
+from training.options import check, training_parser
+def parse_arguments():
+\"\"\"Return the options of the command line.\"\"\"
+parser = training_parser(__doc__.splitlines()[0], gpu="one GPU per rank (default: where there is one)")
+parser.set_defaults(gpu=torch.cuda.is_available())
+options = parser.parse_args()
+check(options, parser)
+return options
+def train(options):
+\"\"\"Run the whole training.\"\"\"
+if __name__ == "__main__":
+options = parse_arguments()
+try:
+train(options)
+except TrainingError as error:
+sys.exit(f"mnist_single.py: {error}")
+"""
+
+
+@pytest.fixture(scope="session")
+def ladder(payload):
+    """The directory of the ladder."""
+    return payload / "ladder"
+
+
+def code(path):
+    """The lines of a notebook's code cells, or of a script after its docstring, without indentation and blanks."""
+    if path.suffix == ".ipynb":
+        cells = json.loads(path.read_text())["cells"]
+        text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    else:
+        text = path.read_text().split('"""', 2)[2]
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def differences(one, other):
+    """The lines that are in the first alone, and those that are in the second alone."""
+    changes = list(difflib.ndiff(code(one), code(other)))
+    return [[line[2:] for line in changes if line.startswith(sign)] for sign in "-+"]
+
+
+def test_the_notebooks_cells_are_the_script_but_for_how_it_is_started(ladder):
+    notebook, script = differences(ladder / "mnist.ipynb", ladder / "mnist_single.py")
+    assert notebook == NOTEBOOK_ALONE.strip().splitlines()
+    assert script == SCRIPT_ALONE.strip().splitlines()
+
+
+@pytest.mark.parametrize(("one", "other", "most"), [("single", "multi", 25), ("multi", "horovod", 17)])
+def test_neighbouring_scripts_differ_in_few_lines(ladder, one, other, most):
+    for lines in differences(ladder / f"mnist_{one}.py", ladder / f"mnist_{other}.py"):
+        assert 5 < len(lines) <= most, "\n".join(lines)
+
+
+def test_a_notebook_as_it_is_handed_out_has_no_output(ladder):
+    notebook = json.loads((ladder / "mnist.ipynb").read_text())
+    assert notebook["nbformat"] == 4
+    ids = [cell["id"] for cell in notebook["cells"]]
+    assert len(set(ids)) == len(ids)
+    assert all(cell["outputs"] == [] for cell in notebook["cells"] if cell["cell_type"] == "code")
+
+
+@pytest.fixture(scope="session")
+def run_rung(ladder, run_code):
+    """Run a script of the ladder on each rank of a world."""
+
+    def run(script, size, *arguments):
+        argv = [str(ladder / script), *map(str, arguments)]
+        code = f"import runpy, sys; sys.argv = {argv!r}; runpy.run_path(sys.argv[0], run_name='__main__')"
+        return run_code(size, code)
+
+    return run
+
+
+@pytest.fixture
+def run_here(ladder, monkeypatch, capsys):
+    """Run a script of the ladder in this process, which has torch; its status or last words, and what it printed."""
+    threads = torch.get_num_threads()
+
+    def run(script, *arguments):
+        monkeypatch.setattr(sys, "argv", [str(ladder / script), *arguments])
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        status = 0
+        try:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        except SystemExit as end:
+            status = end.code
+        return status, *capsys.readouterr()
+
+    yield run
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def trained(run_rung, tmp_path_factory, write_mnist):
+    """What the scripts printed on the same 130 images, in batches of which the last has 2: by name and world size."""
+    options = ("--data", write_mnist(tmp_path_factory.mktemp("ladder") / "mnist", 130, 31), "--epochs", 2,
+               "--batch-size", 32)  # fmt: skip
+    worlds = [("mnist_single.py", 1), ("mnist_multi.py", 2), ("mnist_multi.py", 3)]
+    return {(script, size): run_rung(script, size, *options) for script, size in worlds}
+
+
+def test_every_rung_prints_the_lines_of_the_others_and_ends_where_they_end(trained):
+    outcomes = {}
+    for world, ranks in trained.items():
+        assert [(rank.status, rank.stderr) for rank in ranks] == [(0, "")] * world[1], world
+        assert [rank.stdout for rank in ranks[1:]] == [""] * (world[1] - 1)
+        outcomes[world] = LINES.fullmatch(ranks[0].stdout)
+        assert outcomes[world], ranks[0].stdout
+    alone = outcomes.pop(("mnist_single.py", 1))
+    for (_, size), outcome in outcomes.items():
+        assert outcome["first"].startswith(f"world size {size}, device ")
+        assert float(outcome["loss"]) == pytest.approx(float(alone["loss"]), abs=0.0002)
+        assert outcome["accuracy"] == alone["accuracy"]
+
+
+def test_every_rank_takes_the_step_of_the_whole_batch(ladder, small_mnist, tmp_path, run_code):
+    """In double precision, with SGD, which shows a gradient that is off by a factor; the shares differ in size."""
+    code = """
+import os, sys, torch
+from pathlib import Path
+from ladder import mnist_multi, mnist_single
+from training.data import load_dataset, normalise
+from training.distributed import process_group
+from torch.nn.parallel import DistributedDataParallel
+
+data = load_dataset({data!r})
+images = normalise(data.train_images, torch.device("cpu")).double()
+batches = torch.arange(130).split(33)
+
+def trained(module, wrap, *world):
+    torch.manual_seed(1)
+    network = module.build_model().double()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1)
+    loss = module.train_epoch(wrap(network), optimizer, schedule, images, data.train_labels, batches, *world)
+    return loss, module.evaluate(network, images, data.train_labels, *world), network.state_dict()
+
+with process_group(os.environ, use_gpu=False, timeout=60) as world:
+    together = trained(mnist_multi, DistributedDataParallel, world)
+    if world.rank == 0:
+        torch.save([trained(mnist_single, lambda network: network), together], {result!r})
+"""
+    ranks = run_code(2, code.format(data=str(small_mnist), result=str(tmp_path / "result")))
+    assert [rank.status for rank in ranks] == [0, 0], ranks[-1].stderr
+    alone, together = torch.load(tmp_path / "result", weights_only=True)
+    assert together[0] == pytest.approx(alone[0], rel=1e-6)
+    assert together[1] == alone[1] > 5
+    for name, weight in alone[2].items():
+        torch.testing.assert_close(together[2][name], weight, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("count", [3, 0])
+def test_the_network_takes_any_number_of_images_and_none(count):
+    images = torch.rand(count, 1, 28, 28)
+    if count:
+        assert torch.equal(network.Unshuffle()(images), torch.nn.functional.pixel_unshuffle(images, 2))
+    scores = network.build_model()(images)
+    assert scores.shape == (count, 10)
+    scores.sum().backward()
+
+
+def test_a_fault_is_one_line_and_ends_all_ranks(run_here, run_rung, tmp_path):
+    status, output, errors = run_here("mnist_single.py", "--data", str(tmp_path))
+    assert re.fullmatch(rf"mnist_single.py: {tmp_path} holds no train-images-[^\n]*", status)
+    ranks = run_rung("mnist_multi.py", 2, "--data", tmp_path)
+    assert [rank.status for rank in ranks] == [1, 1]
+    assert ranks[0].stderr == status.replace("mnist_single.py", "rank 0") + "\n"
+    assert ranks[1].stderr == output == errors == ranks[0].stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--epochs", "0"], "--epochs must be finite and above 0, found 0"),
+        (["--seed", "-1"], "--seed must be from 0 to 2^32 - 1, found -1"),
+        (["--download"], "--download needs --data or MNIST_ROOT"),
+        (["--modelpath", "x"], "unrecognized arguments: --modelpath x"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_one_line_and_status_2(run_here, monkeypatch, arguments, complaint):
+    monkeypatch.delenv("MNIST_ROOT", raising=False)
+    assert run_here("mnist_multi.py", *arguments) == (2, "", f"mnist_multi.py: {complaint}; see --help\n")
+
+
+def test_without_horovod_the_script_says_which_modules_have_it(run_here, monkeypatch):
+    monkeypatch.setitem(sys.modules, "horovod", None)
+    status, output, errors = run_here("mnist_horovod.py")
+    assert status.startswith("mnist_horovod.py: ") and (output, errors) == ("", "")
+    assert status.endswith("; load a module that has Horovod (`module spider horovod`)")
+
+
+def test_the_small_network_prints_its_loss_ten_times_and_its_accuracy(run_here):
+    status, output, errors = run_here("nn.py", "--epochs", "2000", "--lr", "0.05", "--samples", "500")
+    assert (status, errors) == (0, "")
+    *epochs, last = output.splitlines()
+    found = [re.fullmatch(r"Epoch \[(\d+)/2000\], Loss: (\d\.\d{4})", line) for line in epochs]
+    assert [int(match[1]) for match in found] == list(range(200, 2001, 200))
+    losses = [float(match[2]) for match in found]
+    assert losses == sorted(losses, reverse=True) and losses[-1] < 0.2
+    assert float(re.fullmatch(r"Accuracy: (\d+\.\d\d)%", last)[1]) > 97
+
+
+def test_the_small_network_honours_its_options_and_its_seed(run_here):
+    first = run_here("nn.py", "--epochs", "3")
+    assert first == run_here("nn.py", "--epochs", "3") and first[1].count("Epoch [") == 3
+    for option, value in {"--seed": "0", "--lr": "0.5", "--hidden": "3", "--samples": "10"}.items():
+        status, output, _ = run_here("nn.py", "--epochs", "3", option, value)
+        assert status == 0 and output.count("Epoch [") == 3 and output != first[1]
+    complaint = "nn.py: --lr must be above 0 and below 2^32, found nan; see --help\n"
+    assert run_here("nn.py", "--lr", "nan") == (2, "", complaint)
