@@ -5,15 +5,17 @@ do one thing once and return what it took: seconds, or whatever the unit of its 
 """
 
 import os
+import re
 import shutil
 import socket
 import sys
 import time
+from itertools import count, islice
 from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
 from testbed.layout import NODES, TestbedError
-from testbed.recipes import CONTAINER, VENV, module
+from testbed.recipes import CONTAINER, DATASET, VENV, module
 
 from benchmarks.instructions import instructions_of
 from benchmarks.metadata import calls_of
@@ -22,6 +24,10 @@ from benchmarks.steps import step_variables
 HERE = Path(__file__).resolve().parent
 TREE = HERE.parent
 LOCK = TREE / "easyconfigs" / "p" / "PyTorch" / "PyTorch-2.13.0-cpu.txt"
+DEFINITION = LOCK.with_suffix(".def")
+TRAINING = TREE / "payload" / "mnist_ddp.py"
+#: What `eb` installs from, and makes the module of.
+SOURCES = ("bin", "easyblocks", "easyconfigs", "modulefiles", "payload", "runscripts")
 
 #: More ranks than the testbed's nodes have cores between them, as they are one machine.
 FOUR_RANKS = ("srun", "-N2", "--ntasks-per-node=2")
@@ -35,6 +41,9 @@ NODE_OF_RANKS = (*ONE_NODE, "-n8", "--overcommit")
 RANKS = 8
 #: A loopback address of its own for a name server that never answers.
 SILENT_SERVER = "127.0.0.99"
+#: Images of an epoch of MNIST, and epochs after which mnist_ddp.py names 99 % of the test images rightly.
+TRAINING_IMAGES = 60000
+EPOCHS_TO_99 = 2
 #: Loads in a row that make one measurement: a single one is as short as the noise.
 LOADS = 20
 
@@ -232,15 +241,21 @@ def load(session, recipe):
     return lambda: loads(module(recipe)), lambda: loads("empty")
 
 
-def install(session):
+def install_venv(session):
+    """`eb` against the same steps by hand, for the venv module."""
+    return install(session, VENV, HERE / "install-by-hand", LOCK)
+
+
+def install_image(session):
+    """The same for the container module, with an image that both build."""
+    return install(session, CONTAINER, HERE / "install-image-by-hand", DEFINITION, LOCK)
+
+
+def install(session, recipe, by_hand, *sources):
     """`eb` against the same steps by hand: to one and the same place, fetched before, nothing there yet."""
-    scratch = session.scratch
-    prefix, by_eb, temporary = scratch / "installation", scratch / "by-eb.lua", scratch / "tmp"
-    temporary.mkdir()
-    env = {**session.environment(), "TMPDIR": str(temporary)}
+    prefix, by_eb = session.scratch / "installation", session.scratch / "by-eb.lua"
+    env = installing(session)
     wheels = session.layout.easybuild / "sources" / "p" / "PyTorch" / "wheels"
-    places = {"installpath": prefix, "buildpath": scratch / "build", "repositorypath": scratch / "repository"}
-    eb = ["eb", f"{VENV}.eb", "--rebuild", *(f"--{option}={path}" for option, path in places.items())]
 
     def install_with(command):
         shutil.rmtree(prefix, ignore_errors=True)
@@ -248,11 +263,106 @@ def install(session):
         return seconds_of(session, env, command)
 
     def with_eb():
-        elapsed = install_with(eb)
-        shutil.copy(f"{prefix}/modules/all/{module(VENV)}.lua", by_eb)
+        elapsed = install_with(rebuild_command(session, recipe))
+        shutil.copy(f"{prefix}/modules/all/{module(recipe)}.lua", by_eb)
         return elapsed
 
-    return with_eb, lambda: install_with([HERE / "install-by-hand", TREE, prefix, module(VENV), by_eb, wheels, LOCK])
+    return with_eb, lambda: install_with([by_hand, TREE, prefix, module(recipe), by_eb, wheels, *sources])
+
+
+def installing(session, *commands):
+    """The variables of an `eb` or of the same by hand, after some shell `commands`."""
+    temporary = session.scratch / "tmp"
+    temporary.mkdir(exist_ok=True)
+    return {**session.environment(*commands), "TMPDIR": str(temporary)}
+
+
+def rebuild_command(session, recipe):
+    """`eb --rebuild` to a place of its own."""
+    places = {"installpath": "installation", "buildpath": "build", "repositorypath": "repository"}
+    return ["eb", f"{recipe}.eb", "--rebuild", *(f"--{option}={session.scratch / to}" for option, to in places.items())]
+
+
+def rebuild(session):
+    """Seconds of `eb --rebuild` of the container module after a change of a runscript, against a new image as well."""
+    return rebuild_measured_by(session, lambda install: install())
+
+
+def rebuild_bytes(session):
+    """The same in bytes that are written to the installation."""
+    root = session.scratch / "installation" / "software" / module(CONTAINER)
+
+    def files():
+        return {status.st_ino: status.st_size for status in map(Path.lstat, root.rglob("*"))}
+
+    def new_bytes(install):
+        before = files()  # put aside, not removed, until the new ones are there: no inode is used twice
+        install()
+        return sum(size for inode, size in files().items() if inode not in before)
+
+    return rebuild_measured_by(session, new_bytes)
+
+
+def rebuild_measured_by(session, measure):
+    """Both sides of a rebuild; `measure` gets a function that installs once and returns the seconds.
+
+    The warm-up pair finds nothing there, and makes the first installation.
+    """
+    tree = session.scratch / "tree"
+    for part in SOURCES:
+        shutil.copytree(TREE / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    runscript = tree / "runscripts" / "get-master"
+    load = ("module unload pytorch-easybuild", f"module use {tree}/modulefiles", "module load pytorch-easybuild")
+    env = installing(session, *load)
+
+    def installed(*options):
+        with runscript.open("a") as script:
+            script.write("# changed\n")
+        return seconds_of(session, env, [*rebuild_command(session, CONTAINER), *options])
+
+    return lambda: measure(installed), lambda: measure(lambda: installed("--force"))
+
+
+def time_to_99(session):
+    """Seconds of training until 99 % of the test images are right: mnist_ddp.py against the textbook's loop."""
+    env = session.environment(f"module load {module(DATASET)} {module(VENV)}")
+    our_seeds, textbook_seeds = count(), count()
+
+    def ours():
+        seconds = 0.0
+        for seed in islice(our_seeds, 3):
+            output = session.run(["python", TRAINING, "--epochs", EPOCHS_TO_99, "--seed", seed], env)
+            seconds += number_after("training time: ", output)
+            # a training that misses it is no shorter way: the next one's time is added
+            if number_after("test accuracy: ", output) >= 99:
+                return seconds
+        raise TestbedError("mnist_ddp.py ended below 99 % three times in a row.")
+
+    def textbook():
+        command = ["python", HERE / "textbook_mnist.py", env["MNIST_ROOT"], "--seed", next(textbook_seeds)]
+        return number_after("training time: ", session.run(command, env))
+
+    return ours, textbook
+
+
+def two_ranks(session):
+    """Seconds for an epoch's images: of two ranks on two cores, and of two lone runs on them together."""
+    env = {**session.environment(f"module load {module(DATASET)} {module(VENV)}"), "OMP_NUM_THREADS": "1"}
+    command = [TRAINING, "--epochs", "1", "--batch-per-rank", "256"]
+
+    def seconds_per_epoch(launch, runs):
+        output = session.run([*ONE_NODE, "-n2", launch, "-u", *command], env)
+        rates = [float(rate) for rate in re.findall(r"images/s (\d+)", output)]
+        if len(rates) != runs:
+            raise TestbedError(f"`{launch}` told the speed of {len(rates)} runs, not of {runs}.")
+        return TRAINING_IMAGES / sum(rates)
+
+    return lambda: seconds_per_epoch("conda-python-distributed", 1), lambda: seconds_per_epoch("conda-python-simple", 2)
+
+
+def number_after(label, output):
+    """The number behind `label` at the start of one of the lines of `output`."""
+    return float(re.search(rf"^{label}([0-9.]+)", output, re.MULTILINE)[1])
 
 
 def seconds_of(session, env, command):
@@ -420,9 +530,71 @@ COMPARISONS = (
         sides="`eb --rebuild` to an empty place against `benchmarks/install-by-hand`, wheels fetched before",
         recipes=(VENV,),
         container=False,
-        prepare=install,
+        prepare=install_venv,
         pairs=7,
         estimate=60,
         target=1.15,
+    ),
+    Comparison(
+        name="install-image",
+        what="`eb` for the container module, against the same by hand",
+        sides="`eb --rebuild` to an empty place against `benchmarks/install-image-by-hand`: Debian packages from the "
+        "host's archives, wheels fetched before, one image built with the same compression",
+        recipes=(CONTAINER,),
+        container=True,
+        prepare=install_image,
+        pairs=5,
+        estimate=150,
+        target=1.15,
+    ),
+    Comparison(
+        name="rebuild",
+        what="`eb --rebuild` of the container module after a change of a runscript, against a new image as well",
+        sides="`eb --rebuild` where the image is the same and is kept, against `eb --rebuild --force`, which builds it",
+        recipes=(CONTAINER,),
+        container=True,
+        prepare=rebuild,
+        pairs=5,
+        estimate=100,
+        target=0.5,
+    ),
+    Comparison(
+        name="rebuild-bytes",
+        what="bytes written to the installation, of the same",
+        sides="sizes of the files that were not there before: an image that is kept is a second name of the same file",
+        recipes=(CONTAINER,),
+        container=True,
+        prepare=rebuild_bytes,
+        pairs=1,
+        estimate=100,
+        target=0.01,
+        unit="bytes",
+    ),
+    Comparison(
+        name="time-to-99",
+        what="training until 99 % of MNIST's test images are right, against a textbook's loop",
+        sides="seconds in the training loop, two threads, without imports, reading files and evaluation: "
+        f"`mnist_ddp.py --epochs {EPOCHS_TO_99}` (a run that ends below 99 % is followed by one with the next seed, "
+        "whose time is added; the images are normalised once, before the clock starts), against "
+        "`benchmarks/textbook_mnist.py`, which ends with the first epoch that reaches 99 %; another seed in every pair",
+        recipes=(DATASET, VENV),
+        container=False,
+        prepare=time_to_99,
+        pairs=3,
+        estimate=200,
+        target=0.2,
+    ),
+    Comparison(
+        name="two-ranks",
+        what="an epoch's images by two ranks on two cores, against two lone runs together",
+        sides="seconds for 60,000 images by the images/s of `srun -N1 -n2 conda-python-distributed mnist_ddp.py "
+        "--epochs 1 --batch-per-rank 256`, one thread and one core for each rank, against the sum of the two images/s "
+        "of `srun -N1 -n2 conda-python-simple` of the same, two worlds of one; 1.11 is nine tenths of the speed",
+        recipes=(DATASET, VENV),
+        container=False,
+        prepare=two_ranks,
+        pairs=9,
+        estimate=25,
+        target=1.11,
     ),
 )

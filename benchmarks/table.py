@@ -47,6 +47,11 @@ def calls(value):
     return f"{value:.0f}"
 
 
+def megabytes(value):
+    """A number of bytes as text."""
+    return f"{value / 1e6:.1f} MB"
+
+
 def seconds(value):
     """Seconds as text, to three digits or whole milliseconds."""
     if round(value, 3) < 1:
@@ -55,7 +60,7 @@ def seconds(value):
 
 
 #: What can be measured, and how it is written.
-UNITS = {"seconds": seconds, "instructions": instructions, "calls": calls}
+UNITS = {"seconds": seconds, "instructions": instructions, "calls": calls, "bytes": megabytes}
 
 
 def _row(comparison, ratio):

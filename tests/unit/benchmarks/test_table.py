@@ -69,7 +69,8 @@ def test_seconds_have_three_digits(value, text):
 
 
 @pytest.mark.parametrize(
-    ("value", "unit", "text"), [(1.404, "seconds", "1.40 s"), (39262131, "instructions", "39.3 million")]
+    ("value", "unit", "text"),
+    [(1.404, "seconds", "1.40 s"), (39262131, "instructions", "39.3 million"), (351465472, "bytes", "351.5 MB")],
 )
 def test_a_quantity_has_its_unit(value, unit, text):
     assert quantity(value, unit) == text
