@@ -1,4 +1,4 @@
-"""The library under mnist_ddp.py: data, the process group, and the saved model.
+"""The library under mnist_ddp.py and the ladder: options, data, process group, checkpoints, metrics.
 
 It reads the standard torch variables (``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``MASTER_ADDR``,
 ``MASTER_PORT``) and knows no scheduler.

@@ -10,9 +10,10 @@ from testbed.job_scripts import adapted
 
 pytestmark = pytest.mark.testbed
 
-SECONDS = 120
+#: For what takes a few, on a machine that is busy.
+SECONDS = 150
 #: 20 steps an epoch; the ranks agree to stop at every 16th.
-OPTIONS = "--epochs 40 --batch-size 20 --lr 0.001"
+OPTIONS = "--epochs 24 --batch-size 20 --lr 0.001"
 
 
 @pytest.fixture
@@ -53,11 +54,11 @@ class Job:
         return self.testbed.run(f"scontrol {command}")
 
     def wait_for(self, condition):
-        """Return when `condition` holds; fail if the job ends before, or never does it."""
+        """Return when `condition` holds; fail with the log if it never does."""
         deadline = time.monotonic() + SECONDS
         while not condition():
-            assert time.monotonic() < deadline and self.state() in ("PENDING", "RUNNING", "COMPLETING"), self.said()
-            time.sleep(0.2)
+            assert time.monotonic() < deadline, f"{self.state()}\n{self.said()}"
+            time.sleep(0.5)
 
     def start_again(self):
         """Spare the job the two minutes that Slurm lets pass before it starts a requeued one again."""
@@ -72,20 +73,20 @@ def test_a_job_that_is_warned_and_then_preempted_completes_with_the_uninterrupte
     script.write_text(adapted("slurm/train_requeue.job", testbed.layout, (venv, dataset)))
     job = Job(testbed, script, f"--data {noise} {OPTIONS}")
 
-    job.wait_for(lambda: "epoch 5/40" in job.said())
+    job.wait_for(lambda: "epoch 4/24" in job.said())
     testbed.run(f"scancel --signal=USR1 {job.number}")  # what --signal=USR1@120 does before the time limit
     job.start_again()
     assert len(re.findall("^SIGUSR1: stopped after .*", job.said(), re.MULTILINE)) == 1
 
-    job.wait_for(lambda: "epoch 20/40" in job.said())
+    job.wait_for(lambda: "epoch 12/24" in job.said())
     job.control(f"requeue {job.number}")  # what a preemption does: SIGTERM, and SIGKILL after KillWait
     job.start_again()
     job.wait_for(lambda: job.state() == "COMPLETED")
 
     assert job.said().count("world size 2,") == 3
     assert job.said().count("going on after ") == 2
-    lines = re.findall(r"^epoch (\d+)/40", job.said(), re.MULTILINE)
-    assert sorted({int(line) for line in lines}) == list(range(1, 41))
+    lines = re.findall(r"^epoch (\d+)/24", job.said(), re.MULTILINE)
+    assert sorted({int(line) for line in lines}) == list(range(1, 25))
     testbed.run(
         f"""module load {venv}
 srun -N2 --ntasks-per-node=1 conda-python-distributed $PAYLOAD/mnist_ddp.py --data {noise} {OPTIONS} \

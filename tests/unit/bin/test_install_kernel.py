@@ -163,7 +163,7 @@ def test_further_modules_are_loaded_with_it_under_a_name_of_ones_own(machine, tm
     [
         ({}, "home/.local/share/jupyter"),
         ({"XDG_DATA_HOME": "{}/x d g"}, "x d g/jupyter"),
-        ({"XDG_DATA_HOME": "/nowhere", "JUPYTER_DATA_DIR": "{}/da\"ta"}, 'da"ta'),
+        ({"XDG_DATA_HOME": "/nowhere", "JUPYTER_DATA_DIR": '{}/da"ta'}, 'da"ta'),
     ],
 )
 def test_it_goes_where_jupyter_looks(machine, tmp_path, variables, place):
