@@ -100,6 +100,6 @@ srun -N2 --ntasks-per-node=1 {enter}torchrun-distributed --nproc-per-node=2 --ma
 
 def test_torchrun_with_several_tasks_on_a_node_is_refused_with_the_remedy(testbed, venv):
     result = testbed.run_unchecked(f"module load {venv}\nsrun -N1 -n2 torchrun-distributed train.py")
-    assert result.returncode == 2
+    assert result.returncode in (2, 143)  # 143: srun ended this task for the other
     assert "has 2 tasks on nid00100" in result.stderr
     assert "--ntasks-per-node=1" in result.stderr
