@@ -9,8 +9,8 @@ if [ ! -r "$init" ]; then
   exit 1
 fi
 # shellcheck disable=SC1090 # known only there
-source "$init"
-module purge # what Jupyter itself has loaded
+source "$init" || true # its last command may have any status
+module purge || true # what Jupyter itself has loaded; sticky modules stay, for Environment Modules 5 an error
 export MODULEPATH=$modulepath PATH=$PATH${runtime:+:$runtime}
 unset EBROOTPYTORCH
 # shellcheck disable=SC2086 # a list

@@ -27,6 +27,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from datetime import timedelta
 from typing import NamedTuple
 
 import torch
@@ -41,6 +42,7 @@ PERIOD = 13  # of the numbers in a message, so that pieces that change places ar
 ROUNDS = 30  # in which ranks are compared; a mean over them, as a rank may be slow now and then
 EXCHANGED = 2**20  # bytes between two ranks that are compared
 MOST_NAMES = 8  # of ranks in one line
+PATIENCE = 0.9  # of the time limit, as at its end torch ends this process without a word on the rank
 
 
 class Threshold(NamedTuple):
@@ -71,8 +73,9 @@ class Ranks:
     ``gather`` goes by TCP between CPUs: with NCCL, the network that is under test does not carry the verdict.
     """
 
-    def __init__(self, world: World):
+    def __init__(self, world: World, timeout: float, read_log: Callable[[], str]):
         self.rank, self.size, self.device = world.rank, world.size, world.device
+        self.timeout, self.read_log = timeout, read_log
         self._hosts_group = world.host_group
         self.hosts = self.gather(platform.node())
         self.nodes = list(dict.fromkeys(self.hosts))
@@ -91,12 +94,14 @@ class Ranks:
 
     @property
     def ring(self) -> list[int]:
-        """The ranks in a ring with this one: those at its place on each node; on one node all. None may be missing."""
-        members = [[rank for rank, host in enumerate(self.hosts) if host == node] for node in self.nodes]
-        if len(members) == 1:
-            return members[0]
-        own = next(ranks for ranks in members if self.rank in ranks)
-        return [ranks[own.index(self.rank)] for ranks in members]
+        """The ranks in a ring with this one: those at its place on each node; on one node all."""
+        return self.peers(self.rank) if len(self.nodes) > 1 else list(range(self.size))
+
+    def peers(self, rank: int) -> list[int]:
+        """Return the ranks at the place of ``rank`` on each node, of which none may be missing."""
+        members = [[other for other, host in enumerate(self.hosts) if host == node] for node in self.nodes]
+        own = next(ranks for ranks in members if rank in ranks)
+        return [ranks[own.index(rank)] for ranks in members]
 
     def name(self, ranks: Sequence[int]) -> str:
         """Name some of the ranks, with their hosts, for people."""
@@ -105,9 +110,25 @@ class Ranks:
         return f"rank{'s' * (len(ranks) > 1)} {', '.join(names)}{more}"
 
     def wait_for_device(self) -> None:
-        """Wait until the device has done what it was given."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        """Wait until the device has done what it was given; end this process where a collective never ends."""
+        if self.device.type != "cuda":
+            return
+        done = torch.cuda.Event()
+        done.record()
+        deadline = time.monotonic() + PATIENCE * self.timeout
+        while not done.query():
+            if time.monotonic() > deadline:
+                warning = last_warning(self.read_log())
+                print(
+                    f"FAIL {self.name([self.rank])}: a collective of NCCL did not end within "
+                    f"{PATIENCE * self.timeout:g} s{warning}; see which ranks do not say this, try without their nodes",
+                    file=sys.stderr, flush=True,
+                )  # fmt: skip
+                os._exit(1)  # anything else would wait for the device
+
+    def new_group(self, members: Sequence[int], **options) -> dist.ProcessGroup:
+        """Make a group of some of the ranks, with the time limit of this run."""
+        return dist.new_group(members, timeout=timedelta(seconds=self.timeout), **options)
 
 
 def read_size(text: str) -> int:
@@ -165,6 +186,7 @@ def sums_right(ranks: Ranks, members: Sequence[int], size: int, group=None) -> b
     """Add up the contributions of ``members``, who are the ``group``; return whether this rank has the right sums."""
     message = sum_of([ranks.rank], size, ranks.device)
     dist.all_reduce(message, group=group)
+    ranks.wait_for_device()
     return torch.equal(message, sum_of(members, size, ranks.device))
 
 
@@ -215,7 +237,7 @@ def find_wrong(ranks: Ranks, size: int) -> list[list[int]]:
 
 def _right_together(ranks: Ranks, members: list[int], size: int) -> bool:
     """Return whether ``members`` have the right sums in a group of their own; every rank calls it."""
-    group = dist.new_group(members)
+    group = ranks.new_group(members)
     return all(ranks.gather(ranks.rank not in members or sums_right(ranks, members, size, group)))
 
 
@@ -224,7 +246,7 @@ def time_alone(ranks: Ranks) -> float:
 
     All ranks begin each round together, so that those that share something slow each other down as in training.
     """
-    alone, _ = dist.new_subgroups(group_size=1)
+    alone = ranks.new_group([ranks.rank], use_local_synchronization=True)  # the others need not join in
     side = 4096 if ranks.device.type == "cuda" else 256
     matrix = torch.ones(side, side, device=ranks.device) / side
     host = torch.zeros(side, side)
@@ -306,13 +328,20 @@ def read_nccl_log(text: str) -> Network:
     )
 
 
+def last_warning(log: str) -> str:
+    """Return NCCL's last warning in its log as a part of a sentence, "" without one."""
+    warnings = re.findall(r"NCCL WARN (.+?)\s*$", log, re.MULTILINE)
+    return f" (NCCL warns: {warnings[-1]})" if warnings else ""
+
+
 def is_fast(network: Network, expected: str) -> bool:
-    """Return whether the network, or its provider, is the expected one, and no channel goes over TCP.
+    """Return whether the network, or its provider, is the expected one, and nothing goes over TCP.
 
     NCCL's plugins for InfiniBand have names that begin like its own: IB, IBext_v8.
     """
     names = [name.lower() for name in (network.name, network.provider) if name]
-    return any(name.startswith(expected.lower()) for name in names) and "Socket" not in network.channels
+    sockets = "Socket" in (network.name, *network.channels)  # also after a provider was chosen
+    return any(name.startswith(expected.lower()) for name in names) and not sockets
 
 
 def check_network(ranks: Ranks, network: Network | None, expected: str | None) -> str:
@@ -351,10 +380,17 @@ def check_sums(ranks: Ranks, wrong: Mapping[int, list[int]], sizes: Sequence[int
     )
 
 
+def fitting_ones(ranks: Ranks, thresholds: Sequence[Threshold]) -> list[Threshold]:
+    """Return the thresholds for these nodes and ranks; none for one rank, which sends nothing."""
+    return [threshold for threshold in thresholds if ranks.size > 1 and threshold.shape in (None, ranks.shape)]
+
+
 def check_bandwidth(ranks: Ranks, thresholds: Sequence[Threshold], measured: Mapping[int, float]) -> str:
     """Return the line on the bandwidth, from the bus bandwidths (GB/s) by size."""
+    if ranks.size == 1:
+        return "bandwidth: one rank sends nothing; nothing to judge"
     shape = "x".join(map(str, ranks.shape)) if ranks.shape else "nodes that differ"
-    fitting = [threshold for threshold in thresholds if threshold.shape in (None, ranks.shape)]
+    fitting = fitting_ones(ranks, thresholds)
     if not fitting:
         named = ", ".join("x".join(map(str, threshold.shape)) for threshold in thresholds)
         others = f"; there is one for {named}" if named else ""
@@ -380,6 +416,8 @@ def check_speed(ranks: Ranks, factor: float) -> str:
     faults, ranges = [], []
     for kind, seconds in kinds.items():
         slow = slow_ones(seconds, factor)
+        if ranks.shape and len(ranks.nodes) > 2:  # slow at one place of every node is how these nodes are built
+            slow = [rank for rank in slow if not set(ranks.peers(rank)) <= set(slow)]
         known = [1e3 * value for value in seconds if value is not None]
         if slow:
             times = ", ".join(f"{1e3 * seconds[rank]:.2f}" for rank in slow)
@@ -412,8 +450,8 @@ def measure_all(
 
 def check(options: argparse.Namespace, world: World, read_log: Callable[[], str]) -> bool:
     """Run all checks; return on every rank whether all is well. Rank 0 prints."""
-    ranks = Ranks(world)
-    fitting = [threshold for threshold in options.threshold if threshold.shape in (None, ranks.shape)]
+    ranks = Ranks(world, options.timeout, read_log)
+    fitting = fitting_ones(ranks, options.threshold)
     sizes = message_sizes(options.max_size, fitting)
 
     def report(line: str) -> None:
@@ -465,8 +503,7 @@ def main(options: argparse.Namespace) -> None:
         fault = str(error)
     except Exception as error:
         traceback.print_exc()
-        warning = read_nccl_log(read_log()).warning
-        fault = f"{type(error).__name__}: {error}{f' (NCCL warns: {warning})' if warning else ''}"
+        fault = f"{type(error).__name__}: {error}{last_warning(read_log())}"
     sys.exit(f"rank {os.environ.get('RANK', '0')}: {fault}")
 
 

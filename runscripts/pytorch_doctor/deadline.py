@@ -20,14 +20,18 @@ def run_all(groups, here, seconds):
     All of them together have `seconds`.
     """
     sys.stdout.flush()
-    running = [_start(group, here) for group in groups]
-    written, ended = _read([pipe for _, pipe in running], time.monotonic() + seconds)
-    findings = []
-    for group, (process, pipe) in zip(groups, running):
+    running, findings = [], []
+    try:
+        for group in groups:
+            running.append(_start(group, here))
+        written, ended = _read([pipe for _, pipe in running], time.monotonic() + seconds)
+    finally:
+        for process, _ in running:
+            _end(process)
+    for group, (_, pipe) in zip(groups, running):
         answers = [Finding(*json.loads(line)) for line in written[pipe].decode().split("\n")[:-1]]
         none = ("ended without an answer", BROKEN) if pipe in ended else (f"no answer within {seconds} s", SLOW)
         findings += answers + [fail(name, *none) for name, _ in group[len(answers) :]]
-        _end(process)
     return findings
 
 
@@ -38,18 +42,22 @@ def _start(group, here):
     if process:
         os.close(writing)
         return process, reading
-    os.setsid()  # so that the commands that it starts end with it
-    for name, check in group:
-        try:
-            finding = check(here)
-        except OSError as error:
-            finding = fail(
-                name, f"{error.filename}: {error.strerror}", "see that it is there, and that you may read it"
-            )
-        except Exception as error:
-            finding = fail(name, f"{type(error).__name__}: {error}", BROKEN)
-        os.write(writing, (json.dumps(finding) + "\n").encode())
-    os._exit(0)
+    try:
+        os.setsid()  # so that the commands that it starts end with it
+        for name, check in group:
+            os.write(writing, (json.dumps(_ask(name, check, here)) + "\n").encode())
+    finally:
+        os._exit(0)  # whatever comes: the rest of the program is not for this process
+
+
+def _ask(name, check, here):
+    """What a check finds; what it did not foresee is its failure."""
+    try:
+        return check(here)
+    except OSError as error:
+        return fail(name, f"{error.filename}: {error.strerror}", "see that it is there, and that you may read it")
+    except Exception as error:
+        return fail(name, f"{type(error).__name__}: {error}", BROKEN)
 
 
 def _read(pipes, deadline):
@@ -72,6 +80,6 @@ def _end(process):
     """End what is left of a group, and do not wait for what cannot be ended, as in a file system that is gone."""
     try:
         os.killpg(process, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+    except ProcessLookupError:  # not yet a group
+        os.kill(process, signal.SIGKILL)
     os.waitpid(process, os.WNOHANG)

@@ -3,6 +3,7 @@
 import argparse
 import os
 import platform
+import signal
 import sys
 
 from pytorch_doctor import FAIL
@@ -44,6 +45,8 @@ def main(arguments):
     here = Surroundings(os.environ, full=options.full)
     wanted = [[(name, check) for name, check in group if name in options.only] for group in GROUPS]
     seconds = options.timeout * (30 if options.full else 1)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))  # and the checks end too
     findings = run_all([group for group in wanted if group], here, seconds)
     node = os.environ.get("SLURMD_NODENAME") or platform.node()
     show = as_json if options.json else as_table
@@ -66,8 +69,8 @@ def parse(arguments):
         "--only", type=names, default=NAMES, metavar="CHECK,...", help="of: " + ", ".join(NAMES) + " (default: all)"
     )
     parser.add_argument(
-        "--timeout", type=seconds, default=60, metavar="S",
-        help="seconds for each check, 30 times as many with --full (default: %(default)s)",
+        "--timeout", type=seconds, default=180, metavar="S",
+        help="seconds for all checks, which run side by side; 30 times as many with --full (default: %(default)s)",
     )  # fmt: skip
     return parser.parse_args(arguments)
 

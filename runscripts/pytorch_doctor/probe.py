@@ -9,13 +9,17 @@ import ctypes, json, os, sys
 import torch
 
 directory = os.path.dirname(os.path.realpath(torch.__file__))
+# in an image without an overlay "/" is made in memory, and what is below it comes from the image
+image = {os.stat(place).st_dev for place in ("/", "/usr", sys.base_prefix)}
+# conda has a package's libraries beside its own
+libraries = [os.path.join(os.path.realpath(prefix), "lib") for prefix in (sys.prefix, sys.base_prefix)]
 facts = {
     "python": sys.executable,
     "version": torch.__version__,
     "directory": directory,
     "cuda": torch.version.cuda,
     "hip": getattr(torch.version, "hip", None),
-    "in_image": os.stat(directory).st_dev == os.stat("/").st_dev,
+    "in_image": os.stat(directory).st_dev in image,
     "total": torch.ones(8).sum().item(),
     "devices": [],
     "fault": None,
@@ -25,18 +29,23 @@ with open("/proc/self/maps") as maps:
     mapped = {line.split(None, 5)[5].strip() for line in maps if line.count(" ") > 5 and ".so" in line}
 facts["foreign"] = sorted(path for path in mapped
                           if os.path.basename(path).startswith(("libtorch", "libc10"))
-                          and not os.path.realpath(path).startswith(directory + os.sep))
+                          and not os.path.realpath(path).startswith(directory + os.sep)
+                          and os.path.dirname(os.path.realpath(path)) not in libraries)
 if facts["cuda"] or facts["hip"]:
     try:
         facts["devices"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-        if facts["devices"] or not torch.cuda.is_available():
-            # the first use tells of a driver that does not fit
-            facts["total"] = torch.ones(8, device="cuda").sum().item()
+        # without any, the first use tells of a driver that does not fit
+        for device in ["cuda:%d" % index for index in range(len(facts["devices"]))] or ["cuda"]:
+            total = torch.ones(8, device=device).sum().item()
+            if total != 8:
+                raise ValueError("eight ones add up to %s" % total)
     except Exception as error:
-        facts["fault"] = str(error).strip().splitlines()[0]
-    names = ["libnccl-net.so", "librccl-net.so", "libnccl-net-ofi.so", "librccl-net-ofi.so"]
-    own = os.environ.get("NCCL_NET_PLUGIN", "")
-    for name in ([own, "libnccl-net-%s.so" % own] if own else []) + names:
+        sentence = (str(error).strip() or type(error).__name__).splitlines()[0]
+        facts["fault"] = "%s: %s" % (device, sentence) if facts["devices"] else sentence
+    kinds = ["rccl", "nccl"] if facts["hip"] else ["nccl"]
+    named = [part for part in os.environ.get("NCCL_NET_PLUGIN", "").split(",") if part]
+    names = [name for part in named for name in [part] + ["lib%s-net-%s.so" % (kind, part) for kind in kinds]]
+    for name in names or ["lib%s-net.so" % kind for kind in kinds]:
         try:
             ctypes.CDLL(name)
         except OSError:

@@ -4,7 +4,7 @@ import re
 
 from pytorch_launch.topology import gpus
 
-from pytorch_doctor import fail, not_applicable, ok
+from pytorch_doctor import fail, not_applicable, ok, warn
 
 VENDORS = {"cuda": "nvidia", "rocm": "amd"}
 LABELS = {"cuda": "NVIDIA", "rocm": "AMD"}
@@ -36,7 +36,10 @@ def check_gpu(here):
         return fail("gpu", f"torch cannot be asked for the {len(present)} GPUs here", "see the check `torch`")
     if not facts["devices"]:
         return fail("gpu", f"torch sees none of the {len(present)} GPUs here", _unseen(here, kind))
-    return ok("gpu", "{} of {}: {}".format(len(facts["devices"]), len(present), facts["devices"][0]))
+    seen = "{} of {}: {}".format(len(facts["devices"]), len(present), facts["devices"][0])
+    if len(facts["devices"]) < len(present) and not any(name.endswith("_VISIBLE_DEVICES") for name in here.env):
+        return warn("gpu", seen + ", and no variable *_VISIBLE_DEVICES hides the others", _unseen(here, kind))
+    return ok("gpu", seen)
 
 
 def check_driver(here):

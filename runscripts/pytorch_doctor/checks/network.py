@@ -21,7 +21,8 @@ def check_interfaces(here):
                 return not_applicable("interfaces", finding + ", a login node's")
             return fail("interfaces", finding, f"export {variable}=<one of these>, or unset it; {ELSEWHERE}")
         down = [name for name in chosen if here.read(f"/sys/class/net/{name}/operstate") == "down"]
-        if down:
+        # a list of what to leave out means no other in particular
+        if down and (len(down) == len(chosen) or not value.startswith("^")):
             return warn("interfaces", "{}={}: {} is down".format(variable, value, " ".join(down)), ELSEWHERE)
     return ok("interfaces", ", ".join("{}={}".format(*item) for item in named.items()))
 
@@ -75,9 +76,11 @@ def check(here):
     if expected == "cxi" and here.module and here.gpu:
         facts, _ = here.torch
         if facts and not facts["plugin"]:
+            named = here.env.get("NCCL_NET_PLUGIN")
+            missing = f"NCCL_NET_PLUGIN={named}" if named else "libnccl-net.so nor librccl-net.so"
             return fail(
                 "network",
-                f"{cards[0]} is there, NCCL's plugin for libfabric is not: no libnccl-net.so nor librccl-net.so",
+                f"{cards[0]} is there, NCCL's plugin for libfabric is not: no {missing}",
                 "load the site's module of aws-ofi-nccl or aws-ofi-rccl, or take an image that has it",
             )
     if down:
@@ -97,6 +100,8 @@ def _avoided(env, expected):
     for name in ("NCCL_NET", "PYTORCH_MULTI_NODE_NCCL_NET"):
         if env.get(name, "").lower() == "socket":
             return f"{name}={env[name]}"
+    if expected.lower() == "cxi" and env.get("NCCL_NET_PLUGIN", "").lower() == "none":
+        return "NCCL_NET_PLUGIN=" + env["NCCL_NET_PLUGIN"]
     if expected.lower() == "ib" and env.get("NCCL_IB_DISABLE", "0") not in ("", "0"):
         return "NCCL_IB_DISABLE=" + env["NCCL_IB_DISABLE"]
     return None

@@ -179,6 +179,33 @@ def test_again_it_replaces_the_kernel_and_remove_takes_it_away(machine):
     assert os.listdir(machine.kernels) == []
 
 
+def test_remove_never_makes_a_kernel_whatever_is_in_its_way(machine):
+    assert f"there is no kernel {NAME} at {machine.kernel}" in failed(machine.run("--remove"))
+    machine.run()
+    logo = machine.kernel.parent / "logo-64x64.png"
+    logo.touch()
+    result = machine.run("--remove")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert machine.left() == [logo]
+
+
+def test_a_kernel_that_cannot_be_removed_stays_as_it_is(machine, tmp_path):
+    machine.run()
+    (tmp_path / "rm").write_text("#!/bin/sh\necho \"rm: cannot remove '$1'\" >&2\nexit 1\n")
+    (tmp_path / "rm").chmod(0o755)
+    before = machine.kernel.stat()
+    assert "cannot remove" in failed(machine.run("--remove", PATH=f"{tmp_path}:/usr/bin:/bin"))
+    assert machine.kernel.stat() == before
+
+
+def test_a_module_system_whose_commands_return_an_error_though_they_work_is_no_hindrance(machine, tmp_path):
+    machine.init.write_text(INIT.replace("return 0;", "return 1;") + "false\n")
+    assert machine.run().returncode == 0
+    process, output, errors = machine.start(tmp_path)
+    assert process.returncode == 0, errors
+    assert json.loads(output)["environment"]["EBROOTPYTORCH"] == str(machine.root)
+
+
 def test_without_ipykernel_it_says_what_to_install_and_leaves_what_was_there(machine):
     machine.run()
     before = machine.kernel.read_text()

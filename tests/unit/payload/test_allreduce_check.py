@@ -57,7 +57,9 @@ class FakeRanks:
 
     shape = check.Ranks.shape
     ring = check.Ranks.ring
+    peers = check.Ranks.peers
     name = check.Ranks.name
+    wait_for_device = check.Ranks.wait_for_device
 
     def gather(self, value):
         return self.answers or [value] * self.size
@@ -124,6 +126,12 @@ def test_the_bus_carries_what_nccl_tests_say():
 )
 def test_the_bandwidth_is_judged_by_a_threshold_for_this_shape_alone(thresholds, measured, line):
     assert check.check_bandwidth(TWO_NODES, check.read_thresholds(thresholds), measured).startswith(line)
+
+
+def test_one_rank_alone_has_no_bandwidth_to_judge():
+    one = FakeRanks(["n1"])
+    assert check.fitting_ones(one, [Threshold(9, 4, None)]) == []
+    assert check.check_bandwidth(one, [Threshold(9, 4, None)], {4: 0.0}).endswith("nothing to judge")
 
 
 def test_nodes_with_different_numbers_of_ranks_have_no_shape():
@@ -195,6 +203,21 @@ def test_a_rank_is_slow_in_comparison_with_the_middle_one():
     assert check.slow_ones([None, None], 2) == []
 
 
+@pytest.mark.parametrize(
+    ("seconds", "line"),
+    [
+        ([1, 1, 9, 1, 1, 9, 1, 1, 9], "speed: no rank is slow: 1000.00 to 9000.00 ms alone"),
+        ([1, 1, 9, 1, 1, 9, 1, 1, 1], "FAIL speed: ranks 2 (a), 5 (b): 9000.00, 9000.00 ms alone, "),
+        ([1, 9, 9, 1, 1, 9, 1, 1, 9], "FAIL speed: rank 1 (a): 9000.00 ms alone, "),
+    ],
+)
+def test_what_is_slow_on_every_node_is_how_the_nodes_are_built(monkeypatch, seconds, line):
+    monkeypatch.setattr(check, "time_alone", lambda _: None)
+    monkeypatch.setattr(check, "time_with_neighbours", lambda _: None)
+    ranks = FakeRanks([node for node in "abc" for _ in range(3)], seconds)
+    assert check.check_speed(ranks, 2).startswith(line)
+
+
 # NCCL's log
 
 
@@ -212,6 +235,8 @@ def test_a_rank_is_slow_in_comparison_with_the_middle_one():
             Network("AWS Libfabric", "cxi", ("AWS Libfabric", "Socket"), None),
             [],
         ),
+        # a provider is chosen, and then the plugin fails
+        (SLINGSHOT.splitlines()[2] + "\nUsing network Socket", Network("Socket", "cxi", (), None), []),
     ],
 )
 def test_nccls_lines_tell_which_network_is_used(lines, network, fast_for):
@@ -247,6 +272,31 @@ def test_one_node_and_a_profile_without_a_fast_network_are_not_judged():
     assert "one node" in check.check_network(FakeRanks(["n1", "n1"]), sockets, "IB")
     assert "nothing to judge" in check.check_network(TWO_NODES, sockets, None)
     assert "gloo" in check.check_network(TWO_NODES, None, "IB")
+
+
+def test_a_collective_that_never_ends_is_the_ranks_last_sentence_before_torch_ends_it(monkeypatch, capsys):
+    class Event:
+        ends, queries = False, 0
+
+        def record(self):
+            pass
+
+        def query(self):
+            Event.queries += 1
+            return self.ends and Event.queries >= 0
+
+    monkeypatch.setattr(check.torch.cuda, "Event", Event)
+    monkeypatch.setattr(check.os, "_exit", check.sys.exit)
+    ranks = FakeRanks(["n1", "n2"])
+    ranks.device, ranks.timeout, ranks.read_log = torch.device("cuda", 0), 0.01, lambda: NOT_FOUND + HEAD + "x\n"
+    with pytest.raises(SystemExit) as ended:
+        ranks.wait_for_device()
+    assert ended.value.code == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("FAIL rank 0 (n1): a collective of NCCL did not end within 0.009 s (NCCL warns: Error: net")
+    ranks.timeout, Event.ends, Event.queries = 60, True, -3
+    ranks.wait_for_device()
+    assert Event.queries == 0
 
 
 def test_nccls_log_is_kept_in_memory():
@@ -316,6 +366,22 @@ def test_a_rank_that_lies_in_large_messages_and_one_on_a_slow_link_are_named_and
     assert said["FAIL bandwidth"].endswith("try other nodes")
     assert re.match(r"FAIL speed: rank 2 \(\S+\): [\d.]+ ms exchanging 1 MiB, others ", said["FAIL speed"])
     assert ranks[0].stdout.splitlines()[-1] == "all-reduce check: FAIL: sums, bandwidth, speed"
+
+
+GROUPS = """
+import torch.distributed as dist
+real = dist.new_group
+def new_group(ranks=None, timeout=None, *arguments, **options):
+    print("group", ranks, timeout, flush=True)
+    return real(ranks, timeout, *arguments, **options)
+dist.new_group = new_group
+"""
+
+
+def test_a_rank_makes_a_group_of_its_own_alone_and_every_group_has_the_time_limit(run_code):
+    ranks = run_code(2, code("--max-size", "4", "--slow", "50", "--timeout", "77", change=GROUPS))
+    said = [[line for line in rank.stdout.splitlines() if line.startswith("group")] for rank in ranks]
+    assert said == [["group [0] 0:01:17"], ["group [1] 0:01:17"]], ranks
 
 
 STUTTER = """

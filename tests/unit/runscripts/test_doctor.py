@@ -1,9 +1,11 @@
 """The doctor: its command, table and deadline, and the checks of module, image, torch, caches, home and data set."""
 
+import ctypes.util
 import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +16,8 @@ from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN, Finding, fail, ok
 from pytorch_doctor.checks import caches, dataset, home, image, module
 from pytorch_doctor.checks import torch as torch_check
 from pytorch_doctor.deadline import run_all
+from pytorch_doctor.doctor import parse
+from pytorch_doctor.probe import PROBE
 from pytorch_doctor.report import as_json, as_table
 from pytorch_doctor.surroundings import Surroundings, last_line, recipe
 
@@ -199,6 +203,49 @@ def test_what_a_check_did_not_foresee_is_its_failure():
     assert four.finding == "ended without an answer"
 
 
+INTERRUPTED = """
+import os, subprocess, sys
+sys.path.insert(0, sys.argv[1])
+from pytorch_doctor import doctor
+def hang(_):
+    sleep = subprocess.Popen(["sleep", "1000"])
+    os.write(1, f"{sleep.pid}\\n".encode())
+    sleep.wait()
+doctor.GROUPS = ((("home", hang),), (("caches", hang),))
+sys.exit(doctor.main(["--only", "home,caches"]))
+"""
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_doctor_that_is_interrupted_ends_what_it_has_started_without_a_traceback(runscripts, number, status):
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, runscripts], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    started = [int(process.stdout.readline()) for _ in range(2)]
+    process.send_signal(number)
+    # the pipes end with the last process that has them
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == status
+    assert not [pid for pid in started if is_running(pid)]
+
+
+def is_running(pid):
+    """Whether a process is there and not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_the_default_deadline_gives_time_to_several_gpus_and_is_named_in_the_help(capsys):
+    assert parse([]).timeout == 180
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    assert "for all checks, which run side by side; 30 times as many with --full (default: 180)" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
 # The module
 
 
@@ -356,6 +403,97 @@ def test_the_venvs_own_python_is_asked_with_its_environment_active(installation,
         )
     )  # fmt: skip
     assert found.finding.endswith("ImportError: a stand-in")
+
+
+STAND_IN = """
+import mmap, os, sys
+from types import SimpleNamespace as Some
+
+here = os.path.dirname(__file__)
+setting = {setting}
+__version__ = "2.13.0"
+version = Some(cuda=setting.get("cuda"), hip=setting.get("hip"))
+sys.prefix = os.path.join(os.path.dirname(here), "conda")
+mapped = [mmap.mmap(os.open(path, os.O_RDONLY), 0, access=mmap.ACCESS_READ) for path in setting.get("mapped", [])]
+os.stat = lambda path: Some(st_dev=setting.get("mounts", {{}}).get(path, setting.get("mounts", {{}}).get("image", 1)))
+
+
+def ones(count, device="cpu"):
+    if device in setting.get("broken", {{}}):
+        raise RuntimeError(setting["broken"][device])
+    total = 7.0 if device == setting.get("wrong") else 8.0
+    return Some(sum=lambda: Some(item=lambda: total))
+
+
+cuda = Some(device_count=lambda: setting.get("gpus", 0), get_device_name=lambda index: "GPU %d" % index)
+"""
+
+
+@pytest.fixture
+def probe(tmp_path):
+    """A function that asks a stand-in of torch what the doctor asks torch."""
+
+    def ask(env=None, **setting):
+        (tmp_path / "torch").mkdir(exist_ok=True)
+        (tmp_path / "torch" / "__init__.py").write_text(STAND_IN.format(setting=setting))
+        done = subprocess.run(
+            [sys.executable, "-c", PROBE], env={"PYTHONPATH": str(tmp_path), **(env or {})},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return ask
+
+
+def test_torch_is_in_the_image_where_the_root_directory_is_made_in_memory(probe, tmp_path):
+    assert probe(mounts={"/": 1, "image": 2})["in_image"]
+    assert not probe(mounts={"/": 1, "image": 2, str(tmp_path / "torch"): 3})["in_image"]
+
+
+def test_libraries_in_condas_own_directory_are_not_of_another_torch(probe, tmp_path):
+    places = ("torch/lib", "conda/lib", "conda/lib/python3/site-packages/torch/lib", "other")
+    paths = [str(tmp_path / place / "libtorch_cpu.so") for place in places]
+    for path in map(Path, paths):
+        path.parent.mkdir(parents=True)
+        path.write_text("x")
+    assert probe(mapped=paths)["foreign"] == paths[2:]
+
+
+@pytest.mark.parametrize(
+    ("setting", "fault"),
+    [
+        ({"gpus": 2}, None),
+        ({"gpus": 2, "broken": {"cuda:1": "CUDA error: x\nmore"}}, "cuda:1: CUDA error: x"),
+        ({"gpus": 2, "broken": {"cuda:1": ""}}, "cuda:1: RuntimeError"),
+        ({"gpus": 3, "wrong": "cuda:2"}, "cuda:2: eight ones add up to 7.0"),
+        ({"gpus": 0, "broken": {"cuda": "the driver is too old"}}, "the driver is too old"),
+    ],
+)
+def test_every_gpu_computes_and_the_one_that_does_not_is_named(probe, setting, fault):
+    facts = probe(cuda="13.0", **setting)
+    assert facts["fault"] == fault
+    assert facts["devices"] == [f"GPU {index}" for index in range(setting["gpus"])]
+
+
+@pytest.mark.parametrize(
+    ("version", "env", "files", "plugin"),
+    [
+        ("cuda", {}, ["nccl-net.so"], "libnccl-net.so"),
+        ("cuda", {}, ["rccl-net.so", "nccl-net-ofi.so"], None),
+        ("hip", {}, ["rccl-net.so"], "librccl-net.so"),
+        ("hip", {}, ["nccl-net.so"], "libnccl-net.so"),
+        ("cuda", {"NCCL_NET_PLUGIN": "ofi"}, ["nccl-net-ofi.so"], "libnccl-net-ofi.so"),
+        ("cuda", {"NCCL_NET_PLUGIN": "ofi"}, ["nccl-net.so"], None),
+        ("cuda", {"NCCL_NET_PLUGIN": "none"}, ["nccl-net.so"], None),
+    ],
+)
+def test_nccls_plugin_is_looked_for_by_the_names_that_nccl_takes(probe, tmp_path, version, env, files, plugin):
+    (library,) = Path(ctypes.util.__file__).parents[1].glob("lib-dynload/_ctypes.*.so")
+    for name in files:
+        shutil.copy(library, tmp_path / f"lib{name}")
+    facts = probe({"LD_LIBRARY_PATH": str(tmp_path), **env}, gpus=1, **{version: "7.0"})
+    assert facts["plugin"] == plugin
 
 
 def test_the_last_line_of_an_error_is_what_people_read():

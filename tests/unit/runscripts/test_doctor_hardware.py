@@ -60,7 +60,8 @@ def test_a_module_for_cpus_has_no_gpus_to_check(at, dgx):
 def test_gpus_that_torch_sees_are_fine(at, dgx, lumi):
     found = device.check_gpu(at(dgx, "cuda", {"cuda": "13.0", "devices": ["A100"] * 8}))
     assert (found.verdict, found.finding) == (OK, "8 of 8: A100")
-    assert device.check_gpu(at(lumi, "rocm", {"hip": "7.0", "devices": ["MI250X"]})).finding == "1 of 8: MI250X"
+    found = device.check_gpu(at(lumi, "rocm", {"hip": "7.0", "devices": ["MI250X"]}, ROCR_VISIBLE_DEVICES="0"))
+    assert (found.verdict, found.finding) == (OK, "1 of 8: MI250X")
 
 
 def test_no_gpu_in_a_job_is_a_failure(at, laptop):
@@ -90,6 +91,14 @@ def test_gpus_that_torch_does_not_see_are_a_failure_that_names_what_may_hide_the
     in_image = at(dgx, "cuda", {"cuda": "13.0"}, APPTAINER_CONTAINER="x.sif")
     assert "--nv" in device.check_gpu(in_image).remedy
     assert device.check_gpu(at(dgx, "cuda")).remedy == "see the check `torch`"
+
+
+def test_fewer_gpus_than_the_node_shows_are_a_warning_unless_a_variable_hides_them(at, dgx):
+    seven = {"cuda": "13.0", "devices": ["A100"] * 7}
+    found = device.check_gpu(at(dgx, "cuda", seven))
+    assert found.verdict == WARN
+    assert found.finding == "7 of 8: A100, and no variable *_VISIBLE_DEVICES hides the others"
+    assert device.check_gpu(at(dgx, "cuda", seven, CUDA_VISIBLE_DEVICES="0,1,2,3,4,5,6")).verdict == OK
 
 
 # Drivers
@@ -180,6 +189,12 @@ def test_an_interface_that_is_down_is_a_warning(at, hsn):
     assert (found.verdict, found.finding) == (WARN, "NCCL_SOCKET_IFNAME=hsn: hsn1 is down")
 
 
+def test_of_the_interfaces_that_a_list_leaves_over_one_may_be_down(at, hsn):
+    assert network.check_interfaces(at(hsn, None, NCCL_SOCKET_IFNAME="^lo,docker")).verdict == OK
+    found = network.check_interfaces(at(hsn, None, NCCL_SOCKET_IFNAME="^lo,eth,hsn0"))
+    assert (found.verdict, found.finding) == (WARN, "NCCL_SOCKET_IFNAME=^lo,eth,hsn0: hsn1 is down")
+
+
 # The fast network
 
 
@@ -201,6 +216,10 @@ def test_slingshots_cards_need_the_plugin_too(at, with_files):
     assert found.verdict == FAIL
     assert "plugin for libfabric is not" in found.finding
     assert "aws-ofi-rccl" in found.remedy
+    found = network.check(at(node, "rocm", {"hip": "7.0"}, NCCL_NET_PLUGIN="x", **env))
+    assert (found.verdict, "no NCCL_NET_PLUGIN=x" in found.finding) == (FAIL, True)
+    found = network.check(at(node, "rocm", {"hip": "7.0"}, NCCL_NET_PLUGIN="none", **env))
+    assert (found.verdict, found.remedy) == (FAIL, "unset NCCL_NET_PLUGIN")
 
 
 def test_no_card_is_a_failure_in_a_job_alone(at, laptop, tmp_path):
