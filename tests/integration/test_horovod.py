@@ -5,15 +5,15 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from testbed.job_scripts import adapted, submission, written
+from testbed.job_scripts import adapted, submission, with_digits, written
 from testbed.packages import find_optional
 from testbed.stand_ins import StandIns, sha256
 
 pytestmark = pytest.mark.testbed
 
 RECIPE = "PyTorch-2.13.0-cpu-horovod-0.28.1-venv"
-#: What mpirun asks of root, who runs the tests in a container.
-AS_ROOT = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
+#: What mpirun asks of root, who runs the tests in a container; ranks that share a core wait without turning.
+SETTINGS = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1\n"
 JOB = "salloc --quiet -N2 -w nid001001,nid001002 --ntasks-per-node=2"
 
 
@@ -40,7 +40,7 @@ def accuracy(output):
 
 def train(testbed, modules, mpirun):
     """Train one epoch of real MNIST with Horovod; what rank 0 prints."""
-    return testbed.run(f"{AS_ROOT}module load {modules}\n{mpirun} $PAYLOAD/ladder/mnist_horovod.py --epochs 1")
+    return testbed.run(f"{SETTINGS}module load {modules}\n{mpirun} $PAYLOAD/ladder/mnist_horovod.py --epochs 1")
 
 
 def test_mpirun_on_one_host_trains_mnist_to_the_accuracy_of_ddp(testbed, horovod, dataset, by_ddp):
@@ -60,8 +60,9 @@ def test_mpirun_in_a_job_on_two_nodes_trains_mnist_to_the_accuracy_of_ddp(testbe
 
 def test_the_installed_job_script_trains_with_mpirun(testbed, horovod, dataset, work):
     script = work / "horovod_pytorch.job"
-    script.write_text(adapted("infiniband/horovod_pytorch.job", testbed.layout, (horovod, dataset)))
-    testbed.run(submission(script), cwd=work)
+    text = adapted("infiniband/horovod_pytorch.job", testbed.layout, (horovod, dataset))
+    script.write_text(with_digits(text))
+    testbed.run(SETTINGS + submission(script), cwd=work)
     ((name, text),) = written(work).items()
     assert re.fullmatch(r"horovod_pytorch-\d+\.out", name)
     assert "world size 4, Horovod" in text
@@ -70,7 +71,7 @@ def test_the_installed_job_script_trains_with_mpirun(testbed, horovod, dataset, 
 CUDA = "PyTorch-2.15.0-cuda-13.2-horovod-0.28.1-venv"
 
 
-def test_the_recipe_for_cuda_installs_from_stand_ins_and_trains(testbed, horovod, venv, dataset):
+def test_the_recipe_for_cuda_installs_from_stand_ins_and_trains(testbed, horovod, venv):
     """Wheels, NCCL and the build of Horovod stand in; its settings, the patch and the launch line are the recipe's."""
     with tempfile.TemporaryDirectory(prefix="horovod-", dir=testbed.layout.root) as directory:
         stand_ins = StandIns(testbed.layout, Path(directory) / "stand-ins")
@@ -90,7 +91,7 @@ def test_the_recipe_for_cuda_installs_from_stand_ins_and_trains(testbed, horovod
         output = testbed.run(
             f"""NCCL_PATH={directory} {index} eb {install} {recipe} >&2
 module use {directory}/modules/all
-module load {CUDA.replace("-", "/", 1)} {dataset}
-{AS_ROOT}{JOB} {mpirun} python $PAYLOAD/ladder/mnist_horovod.py --epochs 1"""
+module load {CUDA.replace("-", "/", 1)}
+{SETTINGS}{JOB} {mpirun} python $PAYLOAD/ladder/mnist_horovod.py --epochs 1"""
         )
         assert "world size 4, Horovod" in output

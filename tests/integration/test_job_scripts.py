@@ -8,10 +8,11 @@ import re
 from pathlib import Path
 
 import pytest
-from testbed.job_scripts import adapted, submission, written
+from testbed.job_scripts import adapted, submission, with_digits, written
 from testbed.packages import find_optional
 
 pytestmark = pytest.mark.testbed
+
 
 @pytest.fixture
 def job(testbed, work, dataset):
@@ -19,7 +20,7 @@ def job(testbed, work, dataset):
 
     def submit(script, module, options=""):
         copy = work / Path(script).name
-        copy.write_text(adapted(script, testbed.layout, (module, dataset)))
+        copy.write_text(with_digits(adapted(script, testbed.layout, (module, dataset))))
         testbed.run(f"mkdir -p logs\n{submission(copy, options)}", cwd=work)
         return written(work)
 
