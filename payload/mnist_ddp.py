@@ -135,7 +135,9 @@ def set_up(
         rank=world.rank, world_size=world.size, seed=options.seed, device=world.device,
     )  # fmt: skip
     steps = options.epochs * len(sampler)
-    rise = steps // 4 if options.warmup is None else round(options.warmup * len(sampler))
+    rise = steps // 4
+    if options.warmup is not None:
+        rise = min(round(options.warmup * len(sampler)), steps - 1)  # the last step is on the way down
     fused = options.gpu or torch.__version__ >= "2.4"  # on CPUs since 2.4
     optimizer = torch.optim.Adam(network.parameters(), lr=lr, fused=fused)
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -211,12 +213,13 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
                     f"{name}  loss {loss:.4f}  test accuracy {position.accuracy:.2f} %  "
                     f"images/s {speed:.0f}"
                 )
-                if first:
-                    metrics.epoch(
-                        position.epoch, loss=loss, accuracy=position.accuracy,
-                        images_per_second=speed, learning_rate=run.optimizer.param_groups[0]["lr"],
-                        seconds=seconds, world_size=world.size,
-                    )  # fmt: skip
+                with fail_together(world):
+                    if first:
+                        metrics.epoch(
+                            position.epoch, loss=loss, accuracy=position.accuracy, seconds=seconds,
+                            images_per_second=speed, world_size=world.size,
+                            learning_rate=run.optimizer.param_groups[0]["lr"],
+                        )  # fmt: skip
             if checkpoints:
                 file = run.save(checkpoints)
             if position.epoch < options.epochs and stop.agreed(now=True):
@@ -226,12 +229,13 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
                 )
                 raise SystemExit(STOPPED)
 
+        if options.modelpath and first:  # before the metrics end: no fault of theirs costs the model
+            save_model(run.network.state_dict(), options.modelpath / "mnist_ddp.pt")
+
     report(f"test accuracy: {position.accuracy:.2f} %")
     report(f"training time: {position.seconds:.1f} s")
-    if options.modelpath and first:
-        path = options.modelpath / "mnist_ddp.pt"
-        save_model(run.network.state_dict(), path)
-        report(f"model written to {path}")
+    if options.modelpath:
+        report(f"model written to {options.modelpath / 'mnist_ddp.pt'}")
 
 
 def main(options: argparse.Namespace) -> None:

@@ -243,7 +243,8 @@ class Search:
             sys.exit(os.EX_TEMPFAIL)
         value = last_value(directory / METRICS_FILE, self.options.metric) if status == 0 else None
         state = TrialState.FAIL if value is None else TrialState.COMPLETE
-        told = self.study.tell(trial, value, state=state, skip_if_finished=True)
+        with self.claim():  # not while another process decides to take it over
+            told = self.study.tell(trial, value, state=state, skip_if_finished=True)
         if value is None:
             reason = f"status {status}" if status else f"no {self.options.metric} in {METRICS_FILE}"
             print(f"{directory.name}: failed ({reason})", flush=True)

@@ -6,12 +6,14 @@ In mnist_ddp.py all ranks call the methods of ``Run``; rank 0 alone calls what t
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import os
 import pickle
 import re
 import secrets
 import tempfile
+import weakref
 import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -33,7 +35,8 @@ class Position:
     """How far a training is: ``epoch`` epochs, and ``step`` steps of the next.
 
     ``samples`` and ``loss_sum`` are those of these steps, over all ranks; ``seconds`` is the time
-    spent in training; the accuracies, in per cent, are of the last epoch and the best.
+    spent in training; the accuracies, in per cent, are of the last epoch and of the best, which is
+    the first that reached as much and number ``best_epoch``.
     """
 
     epoch: int = 0
@@ -43,6 +46,7 @@ class Position:
     seconds: float = 0.0
     accuracy: float = 0.0
     best_accuracy: float = 0.0
+    best_epoch: int = 0
 
     def end_epoch(self, accuracy: float) -> None:
         """Stand at the beginning of the next epoch, after one that ended with ``accuracy``."""
@@ -50,7 +54,8 @@ class Position:
         self.step = self.samples = 0
         self.loss_sum = 0.0
         self.accuracy = accuracy
-        self.best_accuracy = max(accuracy, self.best_accuracy)
+        if self.epoch == 1 or accuracy > self.best_accuracy:
+            self.best_accuracy, self.best_epoch = accuracy, self.epoch
 
 
 class Run:
@@ -71,7 +76,7 @@ class Run:
         """Write a checkpoint, and best.pt after the best epoch so far; return when it is whole."""
         state = self.state()
         position = self.position
-        best = position.step == 0 and position.accuracy == position.best_accuracy
+        best = position.step == 0 and position.epoch == position.best_epoch
         path = None
         with fail_together(self.world):
             if self.world.rank == 0:
@@ -134,6 +139,9 @@ class Run:
                 "another directory with --modelpath, or begin anew with --restart"
             )
         load_model(self.network, state["model"])
+        for saved, group in zip(state["optimizer"]["param_groups"], self.optimizer.param_groups):
+            if "fused" in group:  # what this machine and its torch can do, not the one before
+                saved["fused"] = group["fused"]
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
         self.position = Position(**state["position"])
@@ -157,6 +165,7 @@ class Checkpoints:
     def __init__(self, directory: Path, keep: int = 3):
         self.directory = directory
         self.keep = keep
+        self.locked = False
 
     def paths(self) -> list[Path]:
         """Return all checkpoints but the best, oldest first."""
@@ -166,10 +175,12 @@ class Checkpoints:
     def prepare(self, *, restart: bool = False) -> None:
         """Make the directory and clear away what a killed run left half written in it and above.
 
-        ``restart`` deletes the checkpoints too. Raises TrainingError if nothing can be written.
+        ``restart`` deletes the checkpoints too. Raises TrainingError if nothing can be written, or
+        if another run is writing there.
         """
         make_directory(self.directory.parent)
         make_directory(self.directory)
+        self.lock()
         for folder in (self.directory.parent, self.directory):
             for path in folder.iterdir():
                 if TEMPORARY.fullmatch(path.name):
@@ -177,6 +188,26 @@ class Checkpoints:
         if restart:
             for path in (*self.paths(), self.directory / "best.pt"):
                 path.unlink(missing_ok=True)
+
+    def lock(self) -> None:
+        """Hold the directory as long as this object lives, where the file system has locks.
+
+        Raises TrainingError if another run holds it: each would delete the other's checkpoints.
+        """
+        if self.locked:
+            return
+        descriptor = os.open(self.directory, os.O_RDONLY)
+        weakref.finalize(self, os.close, descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.locked = True
+        except BlockingIOError:
+            raise TrainingError(
+                f"{self.directory}: another run is writing there; wait for its end, or name another "
+                "directory with --modelpath"
+            ) from None
+        except OSError:
+            return  # a run is worth more than the lock: NFS, for one, locks no directory
 
     def save(self, state: Mapping, *, epoch: int, step: int, best: bool = False) -> Path:
         """Write ``state``; only once it is whole on the disk, drop the oldest.
@@ -200,7 +231,7 @@ class Checkpoints:
         """Return the newest state that is whole, on the CPU; None if there is no checkpoint at all.
 
         Says so where one is damaged. Raises TrainingError where all are, and where one holds more
-        than data.
+        than data or cannot be read.
         """
         paths = self.paths()
         for path in reversed(paths):
@@ -218,7 +249,7 @@ class Checkpoints:
     def best(self) -> dict | None:
         """Return the state with the best accuracy, on the CPU; None if there is none.
 
-        Raises TrainingError where it is damaged or holds more than data.
+        Raises TrainingError where it is damaged, holds more than data or cannot be read.
         """
         path = self.directory / "best.pt"
         try:
@@ -231,10 +262,24 @@ def read(path: Path) -> dict:
     """Return the state in ``path``, on the CPU, and ``path`` as its "file"; run no code that is in it.
 
     Raises DamagedError where a byte is not as it was written, TrainingError where there is more
-    than tensors, numbers, strings, lists and dicts.
+    than tensors, numbers, strings, lists and dicts, and where the file cannot be read.
     """
+    refused = TrainingError(
+        f"{path}: refused, and nothing in it was run: it holds more than tensors, numbers, strings, "
+        "lists and dicts; delete it unless you trust where it comes from"
+    )
     try:
-        content = io.BytesIO(path.read_bytes())
+        content = path.read_bytes()
+    except OSError as error:  # which says nothing about the file: a disk or a server is out of reach
+        raise TrainingError(
+            f"{path}: cannot be read ({error.strerror}); start again when it can be, nothing was changed"
+        ) from error
+    # The mark of TorchScript, a program: torch before 2.6 loads it even with weights_only
+    # (CVE-2025-32434). In an archive names are never compressed.
+    if b"constants.pkl" in content:
+        raise refused
+    try:
+        content = io.BytesIO(content)
         with zipfile.ZipFile(content) as archive:
             damaged = archive.testzip()  # the checksums, which torch.load does not look at
         if damaged:
@@ -242,11 +287,8 @@ def read(path: Path) -> dict:
         content.seek(0)
         state = torch.load(content, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
-        raise TrainingError(
-            f"{path}: refused, and nothing in it was run: it holds more than tensors, numbers, strings, "
-            "lists and dicts; delete it unless you trust where it comes from"
-        ) from None
-    except DamagedError:
+        raise refused from None
+    except (DamagedError, MemoryError):
         raise
     except Exception as error:  # zipfile and torch have a dozen kinds of them for damaged files
         raise DamagedError(str(error).splitlines()[0] if str(error) else type(error).__name__) from error

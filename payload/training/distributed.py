@@ -51,6 +51,7 @@ def process_group(
     rendezvous = {"store": dist.HashStore()} if size == 1 else {"init_method": "env://"}
     limit = timedelta(seconds=timeout)
     host_group = None
+    leave = dist.destroy_process_group
     try:
         dist.init_process_group(
             "nccl" if use_gpu else "gloo",
@@ -74,9 +75,13 @@ def process_group(
         # DistributedDataParallel, and one that outlives the group ends it while it holds Python's
         # lock, for which one of gloo's threads may be waiting: this rank would never end.
         traceback.clear_frames(error.__traceback__)
+        if use_gpu and isinstance(error, Exception):
+            # This rank failed alone. NCCL's orderly end would wait for the others, who wait for
+            # this one, and nobody would read why. Torch has the other end since 2.5.
+            leave = getattr(dist.distributed_c10d, "_abort_process_group", leave)
         raise
     finally:
-        dist.destroy_process_group()
+        leave()
 
 
 def read_ranks(environment: Mapping[str, str]) -> tuple[int, int, int]:

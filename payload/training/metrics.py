@@ -219,15 +219,15 @@ def draw_curves(metrics_file: Path, picture: Path) -> bool:
     if not epochs:
         return True
 
-    def column(name: str) -> list[float]:
-        return [math.nan if line[name] is None else line[name] for line in epochs]
-
-    numbers, losses, accuracies, speeds = map(
-        column, ("epoch", "loss", "accuracy", "images_per_second")
-    )
-    best = max(range(len(epochs)), key=lambda at: (accuracies[at], -at))
-
     def draw(figure) -> None:
+        def column(name: str) -> list[float]:
+            return [math.nan if line[name] is None else line[name] for line in epochs]
+
+        numbers, losses, accuracies, speeds = map(
+            column, ("epoch", "loss", "accuracy", "images_per_second")
+        )
+        best = max(range(len(epochs)), key=lambda at: (accuracies[at], -at))
+
         figure.suptitle(picture.absolute().parent.name, x=0.01, ha="left", weight="bold")
         loss, accuracy, speed = figure.subplots(1, 3)
         for panel in (loss, accuracy, speed):
@@ -265,12 +265,6 @@ def write_picture(picture: Path, draw: Callable, *, width: float) -> bool:
     A picture is not worth a training: where it cannot be made, a line says why. Returns whether
     it was made.
     """
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        print(f"no {picture} ({error}): pip install matplotlib", flush=True)
-        return False
     style = {
         "axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False, "axes.spines.right": False,
         "axes.formatter.useoffset": False, "axes.titlesize": 11, "axes.titlelocation": "left",
@@ -278,13 +272,22 @@ def write_picture(picture: Path, draw: Callable, *, width: float) -> bool:
     }  # fmt: skip
     temporary = picture.with_name(f".{picture.name}.{secrets.token_hex(4)}")
     try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+
         with rc_context(style):
             figure = Figure(figsize=(width, 3.6), dpi=120, layout="constrained")
             draw(figure)
             figure.savefig(temporary, format="png")
         temporary.replace(picture)
+    except ImportError as error:
+        print(f"no {picture} ({error}): pip install matplotlib", flush=True)
+        return False
     except OSError as error:
         print(f"no {picture}: cannot be written ({error.strerror})", flush=True)
+        return False
+    except Exception as error:  # whatever matplotlib, its settings and its fonts can raise
+        print(f"no {picture}: {error}", flush=True)
         return False
     finally:
         temporary.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 
 import torch
 import torch.distributed as dist
@@ -23,7 +24,8 @@ class StopSignals:
 
     A signal may reach one rank before another, or one alone, and a rank that left by itself would
     let the others wait. So they ask each other, at every ``interval``-th call of ``agreed``,
-    through the hosts' memory: nobody waits for a GPU. If not ``enabled``, signals do what they
+    through the hosts' memory: nobody waits for a GPU. A block that ends with ``STOPPED`` ends on
+    all ranks at once. If not ``enabled``, signals do what they
     always do, as they should where nothing can be saved.
     """
 
@@ -64,7 +66,12 @@ class StopSignals:
         """The name of the signal that was agreed on, such as SIGTERM."""
         return signal.Signals(self.received).name
 
-    def __exit__(self, *_fault: object) -> None:
+    def __exit__(self, _kind: object, fault: BaseException | None, _traceback: object) -> None:
+        if self.signals and isinstance(fault, SystemExit) and fault.code == STOPPED:
+            # srun kills the others some time after the first has ended (KillWait), and the status
+            # would be 137. Rank 0 may have something to bring to an end, such as a report.
+            with suppress(RuntimeError):  # another rank died: its status says so
+                dist.barrier(group=self.world.host_group)
         for number, handler in self.previous.items():
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, handler)

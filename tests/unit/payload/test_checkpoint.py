@@ -253,6 +253,57 @@ def test_a_malicious_checkpoint_is_refused_and_its_code_is_not_run(checkpoints, 
     assert not witness.exists()
 
 
+def test_a_program_of_torchscript_is_refused_before_torch_sees_it(checkpoints, monkeypatch):
+    checkpoints.save(STATE, epoch=1, step=0)
+    path = checkpoints.directory / "epoch-0002-step-000000.pt"
+    torch.jit.save(torch.jit.trace(nn.Linear(3, 2), torch.ones(1, 3)), str(path))
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("torch.load was called"))
+    with pytest.raises(TrainingError, match=f"^{path}: refused, and nothing in it was run: "):
+        checkpoints.latest()
+
+
+def test_a_checkpoint_that_cannot_be_read_is_not_taken_for_damaged(checkpoints, monkeypatch):
+    for epoch in (1, 2):
+        checkpoints.save(STATE, epoch=epoch, step=0)
+    before = names(checkpoints)
+
+    def fail(_path):
+        raise error
+
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    error = OSError(errno.EIO, os.strerror(errno.EIO))
+    with pytest.raises(TrainingError, match=r"epoch-0002-step-000000.pt: cannot be read \(Input/output error\); start"):
+        checkpoints.latest()
+    monkeypatch.undo()
+    monkeypatch.setattr(torch, "load", lambda *_, **__: fail(None))
+    error = MemoryError()
+    with pytest.raises(MemoryError):
+        checkpoints.latest()
+    assert names(checkpoints) == before
+
+
+def test_two_runs_in_one_directory_are_one_too_many(checkpoints):
+    checkpoints.prepare()  # the same run, once more
+    half = checkpoints.directory / ".best.pt.0a1b2c3d"
+    half.write_text("the first run is writing this")
+    with pytest.raises(TrainingError, match=f"^{checkpoints.directory}: another run is writing there; wait for"):
+        Checkpoints(checkpoints.directory).prepare(restart=True)
+    assert half.exists()
+
+
+def test_the_directory_is_free_again_when_the_run_is_gone(tmp_path):
+    for _ in range(2):
+        Checkpoints(tmp_path / "run").prepare()
+
+
+def test_a_file_system_without_locks_is_no_hindrance(tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    Checkpoints(tmp_path / "run").prepare()
+
+
 def test_a_file_that_may_not_grow_any_more_leaves_the_checkpoints_as_they_were(checkpoints):
     checkpoints.save({"epoch": 1}, epoch=1, step=0, best=True)
     before = names(checkpoints)
@@ -316,6 +367,22 @@ def test_a_run_goes_on_with_weights_optimizer_schedule_position_and_random_state
         assert torch.equal(resumed.network.state_dict()[name], weight)
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_run_goes_on_with_the_optimizer_that_its_own_machine_can_do(checkpoints, alone, fused):
+    def run(fused):
+        run = small_run(alone)
+        run.optimizer = torch.optim.Adam(run.network.parameters(), lr=0.1, fused=fused)
+        run.schedule = torch.optim.lr_scheduler.StepLR(run.optimizer, step_size=2, gamma=0.5)
+        return run
+
+    before, after = run(not fused), run(fused)
+    take_steps(before, 3)
+    before.save(checkpoints)
+    after.resume(checkpoints)
+    assert after.optimizer.param_groups[0]["fused"] is fused
+    take_steps(after, 1)
+
+
 def test_a_run_without_a_checkpoint_begins(checkpoints, alone):
     run = small_run(alone)
     assert run.resume(checkpoints) is None
@@ -324,7 +391,7 @@ def test_a_run_without_a_checkpoint_begins(checkpoints, alone):
 
 def test_the_best_is_that_of_the_best_epoch(checkpoints, alone):
     run = small_run(alone)
-    for accuracy, best in ((50, 1), (70, 2), (60, 2), (70, 4)):
+    for accuracy, best in ((0, 1), (70, 2), (60, 2), (70, 2), (71, 5)):
         run.position.end_epoch(accuracy)
         run.save(checkpoints)
         assert checkpoints.best()["position"]["epoch"] == best

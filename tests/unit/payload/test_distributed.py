@@ -1,5 +1,7 @@
 """training/distributed.py: who the ranks are, how they meet, and how they part."""
 
+from contextlib import suppress
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -74,6 +76,22 @@ def test_the_process_group_is_destroyed_when_the_block_fails():
     with pytest.raises(KeyError), process_group({}, use_gpu=False, timeout=10):
         raise KeyError
     assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("fault", "end"),
+    [(OSError, "abort"), (SystemExit, "destroy"), (KeyboardInterrupt, "destroy"), (None, "destroy")],
+)
+def test_a_rank_that_fails_alone_does_not_wait_for_the_others_on_their_gpus(monkeypatch, two_gpus, fault, end):
+    ends = []
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
+    monkeypatch.setattr(dist, "new_group", lambda **_: None)
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: ends.append("destroy"))
+    monkeypatch.setattr(dist.distributed_c10d, "_abort_process_group", lambda: ends.append("abort"), raising=False)
+    with suppress(BaseException), process_group({}, use_gpu=True, timeout=10):
+        if fault:
+            raise fault
+    assert ends == [end]
 
 
 def test_worlds_of_one_do_not_share_a_port(monkeypatch):

@@ -5,6 +5,8 @@ import math
 import struct
 import subprocess
 import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from training import TrainingError, metrics
@@ -135,6 +137,17 @@ def test_a_picture_that_cannot_be_written_is_no_fault_of_the_training(tmp_path, 
     assert "cannot be written (No space left on device)" in capsys.readouterr().out
     assert (tmp_path / "curves.png").read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.png", "metrics.jsonl"]
+
+
+def test_no_fault_of_drawing_ends_a_training(tmp_path, monkeypatch, capsys):
+    for module in ("matplotlib", "matplotlib.figure"):  # also where it is not installed
+        monkeypatch.setitem(sys.modules, module, SimpleNamespace(rc_context=nullcontext, Figure=lambda **_: None))
+
+    def draw(_figure):
+        raise ValueError("no such font")
+
+    assert not metrics.write_picture(tmp_path / "curves.png", draw, width=12)
+    assert capsys.readouterr().out == f"no {tmp_path}/curves.png: no such font\n"
 
 
 def test_a_record_that_cannot_be_written_ends_the_training_with_one_sentence(tmp_path, payload):

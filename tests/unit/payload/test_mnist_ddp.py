@@ -303,6 +303,17 @@ def test_the_batch_and_the_learning_rate_can_be_scaled_with_four_ranks(arguments
     assert run.schedule.get_last_lr() == [pytest.approx(first_lr)]
 
 
+@pytest.mark.parametrize("batch_size", [1000, 2000, 4000])
+def test_a_warm_up_of_nearly_all_steps_leaves_the_last_to_come_down(batch_size):
+    options = mnist_ddp.parse_arguments(["--epochs", "1", "--warmup", "0.9", "--batch-size", str(batch_size)])
+    run, sampler = mnist_ddp.set_up(options, 4000, World(0, 1, torch.device("cpu")))
+    for _ in range(len(sampler)):
+        assert run.schedule.get_last_lr()[0] > 0
+        run.optimizer.step()
+        run.schedule.step()
+    assert run.schedule.get_last_lr() == [0]
+
+
 @pytest.fixture
 def alone():
     """A world of one, and signals that do what they always do."""

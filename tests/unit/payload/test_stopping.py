@@ -87,3 +87,47 @@ sys.exit(STOPPED)
     )
     assert [rank.stdout for rank in ranks] == ["SIGUSR1 8\n"] * 3
     assert [rank.status for rank in ranks] == [75] * 3
+
+
+def test_a_rank_that_was_stopped_waits_for_what_rank_0_brings_to_an_end(run_code, tmp_path):
+    ranks = run_code(
+        2,
+        f"""
+import os, sys, time
+from pathlib import Path
+from training.distributed import process_group
+from training.stopping import STOPPED, StopSignals
+
+report = Path({str(tmp_path / "report")!r})
+with process_group(os.environ, use_gpu=False, timeout=60) as world:
+    try:
+        with StopSignals(world):
+            try:
+                sys.exit(STOPPED)
+            finally:
+                if world.rank == 0:
+                    time.sleep(0.3)
+                    report.touch()
+    finally:
+        print(report.exists())
+""",
+    )
+    assert [rank.stdout for rank in ranks] == ["True\n"] * 2
+    assert [(rank.status, rank.stderr) for rank in ranks] == [(75, "")] * 2
+
+
+def test_a_rank_that_dies_while_others_wait_for_it_does_not_change_their_status(run_code):
+    ranks = run_code(
+        2,
+        """
+import os, sys
+from training.distributed import process_group
+from training.stopping import STOPPED, StopSignals
+
+with process_group(os.environ, use_gpu=False, timeout=60) as world, StopSignals(world):
+    if world.rank == 0:
+        os._exit(9)
+    sys.exit(STOPPED)
+""",
+    )
+    assert [rank.status for rank in ranks] == [9, 75]
