@@ -1,8 +1,10 @@
 """payload/jobs/slurm/train_requeue.job: a job that is stopped twice goes on by itself and ends as if it never was."""
 
+import contextlib
 import random
 import re
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -30,6 +32,13 @@ def noise(work):
         labels = bytes(draw.randrange(10) for _ in range(count))
         (directory / f"{name}-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01" + size + labels)
     return directory
+
+
+def command_lines():
+    """Those of all processes."""
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended
+            yield entry.read_text(errors="replace")
 
 
 class Job:
@@ -61,8 +70,12 @@ class Job:
             time.sleep(0.5)
 
     def start_again(self):
-        """Spare the job the two minutes that Slurm lets pass before it starts a requeued one again."""
+        """Spare the job the two minutes that Slurm lets pass before it starts a requeued one again.
+
+        They are there for what is left of the first start: its end would be taken for that of the second.
+        """
         self.wait_for(lambda: self.state() == "PENDING")
+        self.wait_for(lambda: not any(f"slurmstepd: [{self.number}." in line for line in command_lines()))
         self.control(f"update JobId={self.number} StartTime=now")
 
 

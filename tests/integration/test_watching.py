@@ -100,13 +100,13 @@ srun -N2 -n2 conda-python-distributed -u $PAYLOAD/mnist_ddp.py --data . --epochs
         assert b"images_per_second" in (run / f"run-{identity}.wandb").read_bytes()
 
 
-def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(testbed, container, packages, load, few_images):
+def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(testbed, venv, packages, load, few_images):
     work = few_images
-    script = adapted("slurm/search.job", testbed.layout, (container, None))
+    script = adapted("slurm/search.job", testbed.layout, (venv, None))
     script = script.replace("module load MNIST", f"export MNIST_ROOT=. PYTHONUSERBASE={packages}")
     (work / "search.job").write_text(script)
     output = work / "search.out"
-    submit = f"{load(container)}\nPYTORCH_LAUNCH_VERBOSE=1 sbatch --parsable --output={output.name} {{}} search.job"
+    submit = f"{load(venv)}\nPYTORCH_LAUNCH_VERBOSE=1 sbatch --parsable --output={output.name} {{}} search.job"
     submit += " --takeover 10"
     begun = r"^trial-\d+: lr"
 
@@ -130,9 +130,9 @@ def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(testbed, con
     with (work / "study" / "study.journal").open("a") as journal:
         journal.write('{"op_code":')  # as a full disk leaves it
 
-    result = testbed.run_unchecked(submit.format("--wait"), cwd=work)
+    result = testbed.run_unchecked(submit.format("--wait"), cwd=work, timeout=600)
     assert result.returncode == 0, result.stderr + output.read_text()
-    study = json.loads(testbed.run(f"{load(container)}\npython - <<'EOF'\n{READ_STUDY}EOF", cwd=work))
+    study = json.loads(testbed.run(f"{load(venv)}\npython - <<'EOF'\n{READ_STUDY}EOF", cwd=work))
     states = Counter(state for state, _ in study)
     assert states["COMPLETE"] == 12
     assert set(states) == {"COMPLETE", "FAIL"}, "none is left RUNNING"

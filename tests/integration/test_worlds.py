@@ -9,7 +9,8 @@ pytestmark = pytest.mark.testbed
 
 #: A job on two nodes, two slots on each, as mpirun reads it from Slurm.
 JOB = "salloc --quiet -N2 -w nid001001,nid001002 --ntasks-per-node=2 "
-TRAINING = "$PAYLOAD/mnist_ddp.py --epochs 1 --seed 1"
+#: On the digits set, which is drawn: what takes time is not what is looked at.
+TRAINING = "$PAYLOAD/mnist_ddp.py --seed 1"
 #: What mpirun asks of root, who runs the tests in a container.
 AS_ROOT = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
 #: Slurm 22.05 reserves ports for every step where it may; without them a rank computes its own.
@@ -43,9 +44,9 @@ def accuracy(output, size):
 
 
 @pytest.fixture(scope="session")
-def alone(testbed, venv, dataset):
+def alone(testbed, venv):
     """The accuracy that one process reaches, without any launcher."""
-    output = testbed.run(f"module load {venv} {dataset}\nconda-python-distributed {TRAINING}")
+    output = testbed.run(f"module load {venv}\nconda-python-distributed {TRAINING}")
     return accuracy(output, 1)
 
 
@@ -63,14 +64,14 @@ LINES = {
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES.keys())
-def test_every_launcher_trains_to_the_same_result(testbed, module, enter, dataset, alone, line):
+def test_every_launcher_trains_to_the_same_result(testbed, module, enter, alone, line):
     mpi = {
         name: launcher(package)
         for name, package in [("open_mpi", "openmpi-bin"), ("mpich", "mpich")]
         if f"{{{name}}}" in line
     }
-    output = testbed.run(f"module load {module} {dataset}\n" + line.format(enter=enter, training=TRAINING, **mpi))
-    assert accuracy(output, 4) == pytest.approx(alone, abs=0.1)
+    output = testbed.run(f"module load {module}\n" + line.format(enter=enter, training=TRAINING, **mpi))
+    assert accuracy(output, 4) == pytest.approx(alone, abs=0.15)  # an image of a thousand
 
 
 @pytest.mark.parametrize("package", ["openmpi-bin", "mpich"])
