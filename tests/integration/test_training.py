@@ -23,13 +23,6 @@ srun -N2 --ntasks-per-node=2 {enter}conda-python-distributed -u $PAYLOAD/mnist_d
     assert accuracy(output) >= 97
 
 
-def test_one_process_without_srun_ends_where_four_ranks_end(testbed, venv, dataset):
-    script = f"module load {dataset} {venv}\n{{}} conda-python-distributed $PAYLOAD/mnist_ddp.py --epochs 1"
-    alone = accuracy(testbed.run(script.format("")))
-    together = accuracy(testbed.run(script.format("srun -N2 --ntasks-per-node=2")))
-    assert abs(alone - together) < 0.2
-
-
 def test_without_the_data_set_it_makes_digits_and_says_so(testbed, module, enter):
     output = testbed.run(
         f"""module load {module}
