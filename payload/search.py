@@ -14,6 +14,7 @@ to write TRIAL/metrics.jsonl.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import signal
 import subprocess
@@ -44,6 +45,8 @@ SCRIPT = Path(__file__).with_name("mnist_ddp.py")
 SPACE = ["lr=log:0.001..0.1", "batch-size=64,128,256,512,1024"]
 WAIT_SECONDS = 1  # between two looks at the study
 FAILED_IN_A_ROW = 3  # trainings, after which this process gives up
+PRCTL = ctypes.CDLL(None).prctl
+PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
 class Parameter(NamedTuple):
@@ -257,7 +260,9 @@ class Search:
     def wait_for(self, command: list[str], directory: Path) -> int:
         """Run a training, its output appended to the trial's log; return its exit status."""
         with (directory / "log").open("ab") as log:
-            self.child = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            self.child = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, preexec_fn=stop_with_parent
+            )
         if self.stopped:  # between two statements
             self.child.terminate()
         while True:
@@ -314,6 +319,11 @@ def trial_command(command: list[str], directory: Path, parameters: dict) -> list
     """Return the command that trains with ``parameters`` in ``directory``."""
     chosen = [word for name, value in parameters.items() for word in (f"--{name}", str(value))]
     return [sys.executable, "-u", *command, "--modelpath", str(directory), *chosen]
+
+
+def stop_with_parent() -> None:
+    """Have this process stopped when its parent is killed: whoever takes over has the directory to himself."""
+    PRCTL(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def last_value(metrics_file: Path, metric: str) -> float | None:

@@ -1,8 +1,13 @@
 """What the search makes of its command line and of its trials; tests/integration searches for real."""
 
 import json
+import os
+import signal
 import struct
+import subprocess
 import sys
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -70,6 +75,23 @@ def test_a_trial_is_the_script_with_its_options_a_directory_and_the_parameters(t
         sys.executable, "-u", "train.py", "--epochs", "1", "--modelpath", str(tmp_path),
         "--lr", "0.01", "--batch-size", "64",
     ]  # fmt: skip
+
+
+def test_a_training_does_not_outlive_a_search_that_is_killed(payload):
+    code = """import os, signal, subprocess, search
+nowhere = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+child = subprocess.Popen(["sleep", "600"], preexec_fn=search.stop_with_parent, **nowhere)
+print(child.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(payload)}
+    killed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    name = Path("/proc", killed.stdout.strip(), "comm")
+    deadline = time.monotonic() + 10
+    while name.exists() and name.read_text() == "sleep\n" and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not name.exists()
 
 
 def test_a_trial_counts_by_the_metric_of_its_last_epoch(tmp_path):
