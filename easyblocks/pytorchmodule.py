@@ -292,8 +292,7 @@ class EB_PyTorchModule(EasyBlock):
         version = ("import re, torch; found = re.match('[0-9.]+', torch.__version__)[0]; "
                    "assert found == '%s', torch.__version__" % self.version)
         commands = [
-            launch + 'conda-python-simple -c "%s"' % version,
-            launch + 'conda-python-distributed -c "%s"' % ALLREDUCE,
+            launch + 'conda-python-distributed -c "%s; %s"' % (version, ALLREDUCE),  # torch is slow to import
             launch + 'conda-python-simple "$PAYLOAD"/mnist_ddp.py --help',
         ] + (custom_commands or [])
         super().sanity_check_step(custom_paths=paths, custom_commands=commands, **kwargs)
