@@ -1,6 +1,26 @@
-"""Puts the testbed's package on the import path of all tests."""
+"""Puts the testbed's package on the import path of all tests, and leaves repetitions to --thorough."""
 
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+
+def pytest_addoption(parser):
+    parser.addoption("--thorough", action="store_true", help="run what is marked as thorough, too")
+
+
+#: While one process installs the two modules for the first of these, the other has something to do.
+FIRST = ("integration/test_allreduce_on_nodes.py", "unit/easyblocks/")
+
+
+def pytest_collection_modifyitems(config, items):
+    items.sort(key=lambda item: next((n for n, name in enumerate(FIRST) if name in str(item.path)), len(FIRST)))
+    if config.getoption("--thorough"):
+        return
+    skip = pytest.mark.skip(reason="another combination of what is tested anyway: ./run-tests --thorough")
+    for item in items:
+        if item.get_closest_marker("thorough"):
+            item.add_marker(skip)

@@ -73,6 +73,7 @@ wait $step""",
 
 
 @pytest.mark.parametrize("strike", ["SIGKILL", "SIGSTOP"])
+@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_a_rank_that_dies_or_stops_answering_ends_the_step(testbed, module, enter, dataset, work, strike):
     """A stopped rank within the payload's own --timeout, a dead one at once: without, both would take an hour."""
     (work / "struck.py").write_text(STRUCK)
@@ -86,6 +87,7 @@ STRIKE={strike} {TWO_NODES} {enter}conda-python-distributed struck.py --epochs 1
     assert "world size 2" in result.stdout
 
 
+@pytest.mark.parametrize("module", [pytest.param("container", marks=pytest.mark.thorough), "venv"], indirect=True)
 def test_a_worker_of_torchrun_that_is_killed_is_started_again_with_its_world(testbed, module, enter, work):
     (work / "elastic.py").write_text(ELASTIC)
     output = testbed.run(

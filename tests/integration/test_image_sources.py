@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from testbed.packages import find_optional
 from testbed.registry import ENVIRONMENT, CuttingProxy, Registry
+from testbed.stand_ins import IN_IMAGE
 
 RECIPE = """easyblock = 'EB_PyTorchContainer'
 name = 'PyTorch'
@@ -74,11 +75,10 @@ class Site:
         """Module files that users would see."""
         return sorted((self.directory / "modules").rglob("*2.13.0-test*"))
 
-    def shell(self, script):
-        """Run a script with the module loaded."""
-        return self.testbed.run_unchecked(
-            f"module use {self.directory}/modules/all; module load PyTorch/2.13.0-test || exit 9\n{script}"
-        )
+    def shell(self, script, *, settings=":"):
+        """Run a script with the module loaded, after some lines in the shell."""
+        load = f"module use {self.directory}/modules/all; module load PyTorch/2.13.0-test || exit 9"
+        return self.testbed.run_unchecked(f"{settings}\n{load}\n{script}")
 
     def record(self):
         """What was recorded about the installed image."""
@@ -97,6 +97,12 @@ def site(testbed, work):
 def pytorch_sif(testbed, container):
     """The image of the installed CPU container module."""
     return Path(testbed.run(f"module load {container}; printf %s $SIF"))
+
+
+@pytest.fixture(scope="module")
+def packages(testbed, venv):
+    """The Python packages of the installed CPU venv, which has the torch of the CPU image."""
+    return next((testbed.layout.easybuild / "software" / venv).glob("venv/lib/python*/site-packages"))
 
 
 @pytest.fixture(scope="module")
@@ -414,12 +420,15 @@ def test_a_registry_that_wants_a_login_gets_it_and_no_log_has_the_password(
     assert not [path for path in kept if PASSWORD.encode() in path.read_bytes()]
 
 
-def test_an_image_of_a_registry_is_fetched_first_and_installed_without_the_registry(site, work, registry, pytorch_sif):
+def test_an_image_of_a_registry_is_fetched_first_and_installed_without_the_registry(
+    site, work, registry, pytorch_sif, packages
+):
     with Registry.start(work / "registry") as shut_down:
-        digest = shut_down.push_sif(pytorch_sif, "pytorch/pytorch", "2.13.0")
+        digest = shut_down.push_sif(pytorch_sif, "pytorch/pytorch", "2.13.0", without=[f".{IN_IMAGE}/*"])
         lines = f"image = 'docker://{shut_down.address}/pytorch/pytorch:2.13.0@{digest}'"
         site.install(lines, "--fetch")
-    site.install(lines)
+    bind = f"export SINGULARITY_BIND={packages}:{IN_IMAGE}"  # so that the image is a tenth of its size
+    site.install(lines, settings=bind)
     record = site.record()
     assert record["digest"] == digest
     assert record["source"] in lines
@@ -428,7 +437,7 @@ def test_an_image_of_a_registry_is_fetched_first_and_installed_without_the_regis
     with (site.root / record["image"]).open("rb") as file:
         superblock = file.read(1_000_000).partition(b"hsqs")[2]
     assert superblock[16:18] == b"\x06\x00"  # the compression's number in https://dr-emann.github.io/squashfs/: zstd
-    imported = site.shell("conda-python-simple -c 'import torch; print(torch.__version__)'")
+    imported = site.shell("conda-python-simple -c 'import torch; print(torch.__version__)'", settings=bind)
     assert imported.stdout.strip() == "2.13.0+cpu"
 
 

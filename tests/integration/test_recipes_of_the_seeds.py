@@ -76,26 +76,29 @@ LUMI_LINE = "srun -N2 --ntasks-per-node=2 singularity exec $SIFPYTORCH conda-pyt
 @pytest.mark.parametrize(
     ("name", "image", "directory", "version"),
     [
-        (
+        pytest.param(
             "PyTorch-2.3.1-rocm-6.0.3-python-3.12-singularity-20240923",
             "lumi-pytorch-rocm-6.0.3-python-3.12-pytorch-v2.3.1-dockerhash-2c1c14cafd28.sif",
             "/appl/local/containers/easybuild-sif-images",
             "2.3.1+rocm6.0",
+            id="demo",
         ),
-        (
+        pytest.param(
             "PyTorch-2.7.1-rocm-6.2.4-python-3.12-singularity-20250827",
             "lumi-pytorch-rocm-6.2.4-python-3.12-pytorch-v2.7.1-dockerhash-0d479e852886.sif",
             "/appl/local/containers/easybuild-sif-images",
             "2.7.1+rocm6.2.4",
+            id="newest-of-amd",
+            marks=pytest.mark.thorough,
         ),
-        (
+        pytest.param(
             "PyTorch-2.10.0-rocm-7.0.2-python-3.12-singularity-20260807",
             "lumi-multitorch-full-u24r70f21m50t210-20260807_115122.sif",
             "/appl/local/laifs/containers/lumi-multitorch-u24r70f21m50t210-20260807_115122",
             "2.10.0+rocm7.0",
+            id="ai-factory",
         ),
     ],
-    ids=["demo", "newest-of-amd", "ai-factory"],
 )
 def test_images_in_the_central_directories_of_lumi(system, container, name, image, directory, version):
     stand_ins = system.stand_ins
@@ -182,8 +185,10 @@ python3 -m pip download --quiet --no-deps --dest {stand_ins.wheels} setuptools==
 
 @pytest.mark.parametrize(
     ("name", "version"),
-    [("PyTorch-2.3.1-rocm-6.0-venv", "2.3.1+rocm6.0"), ("PyTorch-2.10.0-rocm-7.1-venv", "2.10.0+rocm7.1")],
-    ids=["page", "now"],
+    [
+        pytest.param("PyTorch-2.3.1-rocm-6.0-venv", "2.3.1+rocm6.0", id="page"),
+        pytest.param("PyTorch-2.10.0-rocm-7.1-venv", "2.10.0+rocm7.1", id="now", marks=pytest.mark.thorough),
+    ],
 )
 def test_virtual_environments_of_frontier_with_mpi4py_from_source(frontier, name, version):
     settings = f"{frontier.index}\nexport CFLAGS=-O0"  # mpi4py in seconds
@@ -191,8 +196,10 @@ def test_virtual_environments_of_frontier_with_mpi4py_from_source(frontier, name
     output = frontier.run(
         f"""module load {recipes.module(name)}
 {AS_ROOT}{find_optional("openmpi-bin")} -np 2 --oversubscribe python -c '
-from mpi4py import MPI
-print("rank", MPI.COMM_WORLD.allreduce(1), MPI.Get_library_version()[:8])'"""
+import mpi4py.MPI as mpi, os
+line = "rank %d %.8s\\n" % (mpi.COMM_WORLD.allreduce(1), mpi.Get_library_version())
+os.write(1, line.encode())  # in one piece
+'"""
     )
     assert output == "rank 2 Open MPI\n" * 2
 

@@ -68,7 +68,10 @@ reply = client.get_shell_msg(timeout=60)
 while reply["parent_header"]["msg_id"] != asked:  # an answer from before
     reply = client.get_shell_msg(timeout=60)
 interrupted = reply["content"]["ename"]
-after = client.execute_interactive("1 + 1", timeout=60, output_hook=lambda _: None)["content"]["status"]
+after = "aborted"  # as the interrupted kernel answers what comes too soon
+while after == "aborted":
+    time.sleep(0.1)
+    after = client.execute_interactive("1 + 1", timeout=60, output_hook=lambda _: None)["content"]["status"]
 manager.shutdown_kernel()
 shut_down = gone(name)
 manager, client = start_new_kernel(kernel_name=sys.argv[1], startup_timeout=120)

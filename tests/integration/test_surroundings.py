@@ -98,6 +98,7 @@ srun -n1 {enter}{line} "import own, torch; print(own.here, torch.__file__)"
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a directory that belongs to somebody else")
 @pytest.mark.parametrize("what", ["directory", "symlink"])
+@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_what_somebody_else_put_in_the_way_of_a_cache_is_never_used(testbed, module, enter, work, what):
     """At every path in turn: the user's directory, the job's, and each of the caches."""
     stranger = 12345

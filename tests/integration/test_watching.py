@@ -25,6 +25,15 @@ storage = JournalStorage(JournalFileBackend("study/study.journal"))
 trials = optuna.load_study(study_name="search", storage=storage).trials
 print(json.dumps([(trial.state.name, trial.user_attrs["directory"]) for trial in trials]))
 """
+#: A training of a moment in place of mnist_ddp.py, that stops and ends as that does.
+TRAINING = """import json, math, signal, sys, time
+from pathlib import Path
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+time.sleep(2)
+accuracy = 99 - abs(math.log10(float(options["--lr"])) + 2)
+Path(options["--modelpath"], "metrics.jsonl").write_text(json.dumps({"epoch": 1, "accuracy": accuracy}) + "\\n")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +109,13 @@ srun -N2 -n2 conda-python-distributed -u $PAYLOAD/mnist_ddp.py --data . --epochs
         assert b"images_per_second" in (run / f"run-{identity}.wandb").read_bytes()
 
 
-def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(testbed, venv, packages, load, few_images):
+@pytest.mark.parametrize("training", [pytest.param("$PAYLOAD/mnist_ddp.py", marks=pytest.mark.thorough), "train.py"])
+def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(
+    testbed, venv, packages, load, few_images, training
+):
     work = few_images
-    script = adapted("slurm/search.job", testbed.layout, (venv, None))
+    (work / "train.py").write_text(TRAINING)
+    script = adapted("slurm/search.job", testbed.layout, (venv, None)).replace('"$PAYLOAD/mnist_ddp.py"', training)
     script = script.replace("module load MNIST", f"export MNIST_ROOT=. PYTHONUSERBASE={packages}")
     (work / "search.job").write_text(script)
     output = work / "search.out"

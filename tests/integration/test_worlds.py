@@ -63,7 +63,22 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("line", LINES.values(), ids=LINES.keys())
+#: The launchers that reach the image in the same way as one of the others, or the venv.
+ALIKE = {
+    "container": ("torchrun alone", "ddp-env"),
+    "venv": ("Open MPI", "MPICH", "torchrun under srun", "torchrun under Open MPI"),
+}
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        pytest.param(module, line, id=f"{module}-{name}", marks=[pytest.mark.thorough] * (name in ALIKE[module]))
+        for module in ALIKE
+        for name, line in LINES.items()
+    ],
+    indirect=["module"],
+)
 def test_every_launcher_trains_to_the_same_result(testbed, module, enter, alone, line):
     mpi = {
         name: launcher(package)

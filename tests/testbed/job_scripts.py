@@ -50,8 +50,15 @@ def with_digits(text):
 
 
 def submission(script, options=""):
-    """A line of bash that runs a job script to its end; if it fails, what it wrote is on standard error."""
-    return f"sbatch --wait {options} {script} || {{ tail -n +1 output_* *.out logs/* >&2 2>/dev/null; exit 1; }}"
+    """Bash that runs a job script to its end; if it fails, what it wrote is on standard error.
+
+    `sbatch --wait` would do the same, but looks only every ten seconds.
+    """
+    return f"""job=$(sbatch --parsable {options} {script})
+while state=$(scontrol show job $job) && [[ $state =~ JobState=(PENDING|CONFIGURING|RUNNING|COMPLETING) ]]; do
+  sleep 0.3
+done
+[[ $state == *JobState=COMPLETED* ]] || {{ tail -n +1 output_* *.out logs/* >&2 2>/dev/null; exit 1; }}"""
 
 
 def written(directory):

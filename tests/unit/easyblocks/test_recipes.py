@@ -27,6 +27,7 @@ def test_a_recipe_lies_where_easybuild_looks_for_it(path):
 
 
 @each_recipe
+@pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
 def test_checksums_of_files_beside_a_recipe_are_those_of_the_files(path, easyblock):
     app = easyblock(path)
     sources = app.cfg["sources"] or app.cfg.get("data_sources") or []

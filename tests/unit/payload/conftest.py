@@ -65,6 +65,14 @@ def launch(size, command, environments=None):
     )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """What trains in the tests' own process leaves the other cores to other tests."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def payload():
     """The directory of ``mnist_ddp.py``."""

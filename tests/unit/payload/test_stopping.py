@@ -120,12 +120,15 @@ def test_a_rank_that_dies_while_others_wait_for_it_does_not_change_their_status(
     ranks = run_code(
         2,
         """
-import os, sys
+import os, sys, time
+from torch.distributed import barrier
 from training.distributed import process_group
 from training.stopping import STOPPED, StopSignals
 
 with process_group(os.environ, use_gpu=False, timeout=60) as world, StopSignals(world):
+    barrier()
     if world.rank == 0:
+        time.sleep(0.5)  # rank 1 has left the barrier
         os._exit(9)
     sys.exit(STOPPED)
 """,
