@@ -155,7 +155,7 @@ def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(
     assert len(table) == 12
     assert set(table) == complete
     assert png_size(work / "study" / "search.png") == (1440, 432)
-    assert len(set(found(r"\bnid\d+\b"))) == 2
+    assert len(set(found(r"\bnid\d+\b"))) >= 2  # the second job may be on others
 
 
 def test_a_search_whose_training_fails_names_the_log_and_keeps_to_its_question(testbed, venv, load, work):
