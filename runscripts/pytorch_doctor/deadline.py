@@ -10,6 +10,7 @@ import time
 from pytorch_doctor import Finding, fail
 
 SLOW = "what it waits for hangs, such as a file system: try again with a larger --timeout, then ask the site"
+INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
 BROKEN = "this is a fault of pytorch-doctor: please report the whole line"
 
 
@@ -21,9 +22,12 @@ def run_all(groups, here, seconds):
     """
     sys.stdout.flush()
     running, findings = [], []
+    # between a process's start and its place on the list nothing could end it
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)
     try:
         for group in groups:
-            running.append(_start(group, here))
+            running.append(_start(group, here, mask))
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         written, ended = _read([pipe for _, pipe in running], time.monotonic() + seconds)
     finally:
         for process, _ in running:
@@ -35,8 +39,8 @@ def run_all(groups, here, seconds):
     return findings
 
 
-def _start(group, here):
-    """Begin with a group; return the number of its process and the pipe that its findings come from."""
+def _start(group, here, mask):
+    """Begin with a group, signals masked like this; return its process and the pipe that its findings come from."""
     reading, writing = os.pipe()
     process = os.fork()
     if process:
@@ -44,6 +48,7 @@ def _start(group, here):
         return process, reading
     try:
         os.setsid()  # so that the commands that it starts end with it
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for name, check in group:
             os.write(writing, (json.dumps(_ask(name, check, here)) + "\n").encode())
     finally:

@@ -9,7 +9,7 @@ import sys
 from pytorch_doctor import FAIL
 from pytorch_doctor.checks import caches, dataset, device, home, image, module, network, slurm
 from pytorch_doctor.checks import torch as torch_check
-from pytorch_doctor.deadline import run_all
+from pytorch_doctor.deadline import INTERRUPTIONS, run_all
 from pytorch_doctor.report import as_json, as_table
 from pytorch_doctor.surroundings import Surroundings
 
@@ -45,7 +45,7 @@ def main(arguments):
     here = Surroundings(os.environ, full=options.full)
     wanted = [[(name, check) for name, check in group if name in options.only] for group in GROUPS]
     seconds = options.timeout * (30 if options.full else 1)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in INTERRUPTIONS:
         signal.signal(number, lambda number, _: sys.exit(128 + number))  # and the checks end too
     findings = run_all([group for group in wanted if group], here, seconds)
     node = os.environ.get("SLURMD_NODENAME") or platform.node()

@@ -229,6 +229,24 @@ def test_a_doctor_that_is_interrupted_ends_what_it_has_started_without_a_traceba
     assert not [pid for pid in started if is_running(pid)]
 
 
+def test_a_signal_between_the_start_of_a_check_and_the_note_of_it_ends_the_check_too(runscripts):
+    at_once = """
+import signal
+fork = os.fork
+def fork_and_interrupt():
+    process = fork()
+    if process:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return process
+os.fork = fork_and_interrupt
+sys.exit("""
+    code = at_once.join(INTERRUPTED.rsplit("sys.exit(", 1))
+    process = subprocess.Popen([sys.executable, "-c", code, runscripts], stdout=subprocess.PIPE, text=True)
+    started = [int(line) for line in process.communicate(timeout=60)[0].splitlines()]
+    assert process.returncode == 143
+    assert not [pid for pid in started if is_running(pid)]
+
+
 def is_running(pid):
     """Whether a process is there and not a zombie."""
     try:
