@@ -10,6 +10,7 @@ import shutil
 import socket
 import sys
 import time
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import Callable, NamedTuple, Optional
@@ -345,10 +346,10 @@ def time_to_99(session):
     return ours, textbook
 
 
-def two_ranks(session):
+def two_ranks(session, batch=256):
     """Seconds for an epoch's images: of two ranks on two cores, and of two lone runs on them together."""
     env = {**session.environment(f"module load {module(DATASET)} {module(VENV)}"), "OMP_NUM_THREADS": "1"}
-    command = [TRAINING, "--epochs", "1", "--batch-per-rank", "256"]
+    command = [TRAINING, "--epochs", "1", "--batch-per-rank", str(batch)]
 
     def seconds_per_epoch(launch, runs):
         output = session.run([*ONE_NODE, "-n2", launch, "-u", *command], env)
@@ -593,6 +594,17 @@ COMPARISONS = (
         recipes=(DATASET, VENV),
         container=False,
         prepare=two_ranks,
+        pairs=9,
+        estimate=25,
+        target=1.11,
+    ),
+    Comparison(
+        name="two-ranks-1024",
+        what="the same with 1024 images in a rank's step, a quarter as many steps",
+        sides="as `two-ranks`, with `--batch-per-rank 1024`",
+        recipes=(DATASET, VENV),
+        container=False,
+        prepare=partial(two_ranks, batch=1024),
         pairs=9,
         estimate=25,
         target=1.11,
