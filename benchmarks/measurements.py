@@ -600,7 +600,7 @@ COMPARISONS = (
     ),
     Comparison(
         name="two-ranks-1024",
-        what="the same with 1024 images in a rank's step, a quarter as many steps",
+        what="an epoch's images by two ranks with 1024 images a step each, against two lone runs together",
         sides="as `two-ranks`, with `--batch-per-rank 1024`",
         recipes=(DATASET, VENV),
         container=False,

@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import contextmanager
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -45,7 +46,7 @@ SCRIPT = Path(__file__).with_name("mnist_ddp.py")
 SPACE = ["lr=log:0.001..0.1", "batch-size=64,128,256,512,1024"]
 WAIT_SECONDS = 1  # between two looks at the study
 FAILED_IN_A_ROW = 3  # trainings, after which this process gives up
-PRCTL = ctypes.CDLL(None).prctl
+PRCTL = getattr(ctypes.CDLL(None), "prctl", None)  # Linux alone has it
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
@@ -261,8 +262,9 @@ class Search:
         """Run a training, its output appended to the trial's log; return its exit status."""
         with (directory / "log").open("ab") as log:
             self.child = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, preexec_fn=stop_with_parent
-            )
+                command, stdout=log, stderr=subprocess.STDOUT,
+                preexec_fn=PRCTL and partial(stop_with_parent, os.getpid()),
+            )  # fmt: skip
         if self.stopped:  # between two statements
             self.child.terminate()
         while True:
@@ -321,9 +323,12 @@ def trial_command(command: list[str], directory: Path, parameters: dict) -> list
     return [sys.executable, "-u", *command, "--modelpath", str(directory), *chosen]
 
 
-def stop_with_parent() -> None:
-    """Have this process stopped when its parent is killed: whoever takes over has the directory to himself."""
+def stop_with_parent(parent: int) -> None:
+    """Have this process stopped when its parent is killed: who takes over has the directory alone."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     PRCTL(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # killed before that
+        os._exit(os.EX_TEMPFAIL)
 
 
 def last_value(metrics_file: Path, metric: str) -> float | None:

@@ -13,11 +13,15 @@ def pytest_addoption(parser):
 
 
 #: While one process installs the two modules for the first of these, the other has something to do.
-FIRST = ("integration/test_allreduce_on_nodes.py", "unit/easyblocks/")
+FIRST = ("tests/integration/test_allreduce_on_nodes.py", "tests/unit/easyblocks/")
 
 
 def pytest_collection_modifyitems(config, items):
-    items.sort(key=lambda item: next((n for n, name in enumerate(FIRST) if name in str(item.path)), len(FIRST)))
+    def place(item):
+        path = item.path.relative_to(config.rootpath).as_posix()
+        return next((number for number, start in enumerate(FIRST) if path.startswith(start)), len(FIRST))
+
+    items.sort(key=place)
     if config.getoption("--thorough"):
         return
     skip = pytest.mark.skip(reason="another combination of what is tested anyway: ./run-tests --thorough")

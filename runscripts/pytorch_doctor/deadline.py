@@ -25,9 +25,11 @@ def run_all(groups, here, seconds):
     # between a process's start and its place on the list nothing could end it
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)
     try:
-        for group in groups:
-            running.append(_start(group, here, mask))
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        try:
+            for group in groups:
+                running.append(_start(group, here, mask))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         written, ended = _read([pipe for _, pipe in running], time.monotonic() + seconds)
     finally:
         for process, _ in running:

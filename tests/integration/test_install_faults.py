@@ -11,9 +11,9 @@ import socket
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
+from testbed.processes import is_running
 
 pytestmark = pytest.mark.testbed
 
@@ -178,7 +178,7 @@ def test_what_a_killed_installation_had_started_is_ended_before_the_next_begins(
         while not os.path.exists({str(noted)!r}): pass
         die()"""
     kill_at(installed, hook, "kill(os.getpid(), signal.SIGKILL)")
-    process = Path("/proc", noted.read_text().strip())
+    process = int(noted.read_text())
     assert is_running(process)
     result = installed.eb()
     assert result.returncode == 0, result.stderr
@@ -310,14 +310,6 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing_and_the_next_works(testb
     # as sure as what failed is: `python -m venv` keeps the reason to itself
     assert re.search("No space is left|perhaps for want of space", one_error(result))
     assert f"MB for software in {software}" in one_error(result)
-
-
-def is_running(process):
-    """Whether a process, given as its directory in /proc, is there and not only its entry: proc(5)."""
-    try:
-        return (process / "cmdline").read_bytes() != b""
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def one_error(result):

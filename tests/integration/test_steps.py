@@ -100,7 +100,7 @@ def test_ports_that_slurm_reserved_for_the_step_are_used(testbed, venv):
 def test_a_batch_script_without_srun_is_a_world_of_one(testbed, venv, probe):
     script = probe / "job.sh"
     script.write_text("#!/bin/bash\nconda-python-distributed probe.py\n")
-    job = submission("job.sh", "--quiet -N2 -n4 -o job.out")
+    job = submission("job.sh", "-N2 -n4 -o job.out")
     testbed.run(f"module load {venv}\n{job}", cwd=probe)
     assert (probe / "job.out").read_text().split()[1:4] == ["1", "0", "1"]
 

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 
 import pytest
+import torch
 from testbed.job_scripts import adapted
 
 pytestmark = pytest.mark.testbed
@@ -143,6 +144,8 @@ def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(
     with (work / "study" / "study.journal").open("a") as journal:
         journal.write('{"op_code":')  # as a full disk leaves it
 
+    assert len(set(found(r"\bnid\d+\b"))) == 2
+
     result = testbed.run_unchecked(submit.format("--wait"), cwd=work, timeout=600)
     assert result.returncode == 0, result.stderr + output.read_text()
     study = json.loads(testbed.run(f"{load(venv)}\npython - <<'EOF'\n{READ_STUDY}EOF", cwd=work))
@@ -155,7 +158,17 @@ def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(
     assert len(table) == 12
     assert set(table) == complete
     assert png_size(work / "study" / "search.png") == (1440, 432)
-    assert len(set(found(r"\bnid\d+\b"))) >= 2  # the second job may be on others
+
+
+def test_a_trial_is_a_training_with_its_parameters_whose_last_accuracy_counts(testbed, venv, load, few_images):
+    search = "conda-python-simple $PAYLOAD/search.py --study study --trials 1 --space lr=0.001,0.002 -- --data ."
+    output = testbed.run(f"{load(venv)}\n{search}", cwd=few_images)
+    directory = few_images / "study" / "trial-0000"
+    last = json.loads((directory / "metrics.jsonl").read_text().splitlines()[-1])
+    (accuracy, lr) = re.search(r"^1 +(\S+) +(0\.00[12]000) +trial-0000$", output, re.MULTILINE).groups()
+    assert float(accuracy) == pytest.approx(last["accuracy"], abs=0.01)
+    state = torch.load(directory / "checkpoints" / "best.pt", weights_only=True)
+    assert state["settings"]["learning rate"] == float(lr)
 
 
 def test_a_search_whose_training_fails_names_the_log_and_keeps_to_its_question(testbed, venv, load, work):

@@ -54,8 +54,8 @@ def submission(script, options=""):
 
     `sbatch --wait` would do the same, but looks only every ten seconds.
     """
-    return f"""job=$(sbatch --parsable {options} {script})
-while state=$(scontrol show job $job) && [[ $state =~ JobState=(PENDING|CONFIGURING|RUNNING|COMPLETING) ]]; do
+    return f"""job=$(sbatch --parsable {options} {script}) || exit
+while state=$(scontrol show job "$job") && [[ $state =~ JobState=(PENDING|CONFIGURING|RUNNING|COMPLETING) ]]; do
   sleep 0.3
 done
 [[ $state == *JobState=COMPLETED* ]] || {{ tail -n +1 output_* *.out logs/* >&2 2>/dev/null; exit 1; }}"""

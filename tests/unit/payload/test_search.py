@@ -7,11 +7,11 @@ import struct
 import subprocess
 import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import search
+from testbed.processes import is_running
 
 
 def arguments(*more):
@@ -77,21 +77,29 @@ def test_a_trial_is_the_script_with_its_options_a_directory_and_the_parameters(t
     ]  # fmt: skip
 
 
-def test_a_training_does_not_outlive_a_search_that_is_killed(payload):
-    code = """import os, signal, subprocess, search
-nowhere = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-child = subprocess.Popen(["sleep", "600"], preexec_fn=search.stop_with_parent, **nowhere)
-print(child.pid, flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
+def test_a_training_does_not_outlive_a_search_that_is_killed(payload, tmp_path):
+    code = """import os, signal, sys, threading, time
+from pathlib import Path
+from types import SimpleNamespace
+from search import Search
+search = Search.__new__(Search)
+search.child, search.stopped, search.options = None, False, SimpleNamespace(takeover=60)
+def kill():
+    while not search.child:
+        time.sleep(0.05)
+    print(search.child.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+threading.Thread(target=kill).start()
+search.wait_for(["sleep", "600"], Path(sys.argv[1]))
 """
     environment = {**os.environ, "PYTHONPATH": str(payload)}
-    killed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert killed.returncode == -signal.SIGKILL
-    name = Path("/proc", killed.stdout.strip(), "comm")
+    command = [sys.executable, "-c", code, tmp_path]
+    killed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     deadline = time.monotonic() + 10
-    while name.exists() and name.read_text() == "sleep\n" and time.monotonic() < deadline:
+    while is_running(int(killed.stdout)):
+        assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert not name.exists()
 
 
 def test_a_trial_counts_by_the_metric_of_its_last_epoch(tmp_path):

@@ -20,6 +20,7 @@ from pytorch_doctor.doctor import parse
 from pytorch_doctor.probe import PROBE
 from pytorch_doctor.report import as_json, as_table
 from pytorch_doctor.surroundings import Surroundings, last_line, recipe
+from testbed.processes import is_running
 
 RECIPE = """easyblock = 'EB_PyTorchVenv'
 name = 'PyTorch'
@@ -245,14 +246,6 @@ sys.exit("""
     started = [int(line) for line in process.communicate(timeout=60)[0].splitlines()]
     assert process.returncode == 143
     assert not [pid for pid in started if is_running(pid)]
-
-
-def is_running(pid):
-    """Whether a process is there and not a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_the_default_deadline_gives_time_to_several_gpus_and_is_named_in_the_help(capsys):
