@@ -203,7 +203,7 @@ def import_in_shared_image(session):
 
 def metadata_in_shared_image(session):
     """Calls per rank for files on shared file systems, where `import torch` reads an image and where it reads none."""
-    shared = (session.layout.root, Path.home())
+    shared = (session.layout.easybuild, Path.home())
 
     def calls_per_rank(recipe):
         env = session.environment(f"module load {module(recipe)}")

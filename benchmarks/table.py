@@ -32,6 +32,11 @@ def scale_markdown(costs, *, gpus, repetitions, machine):
     return "\n".join([SCALE_HEADER, *map(_scale_row, costs), "", legend, f"Machine: {machine}."]) + "\n"
 
 
+def decimals(ratio):
+    """A ratio with two decimals, or with two digits where it is small."""
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
+
+
 def quantity(value, unit):
     """A value as text with its unit, one of `UNITS`."""
     return UNITS[unit](value)
@@ -65,14 +70,14 @@ UNITS = {"seconds": seconds, "instructions": instructions, "calls": calls, "byte
 
 def _row(comparison, ratio):
     target = f"≤ {comparison.target}" if comparison.target else "–"
-    if comparison.target and round(ratio.value, 2) > comparison.target:  # as printed
+    if comparison.target and float(decimals(ratio.value)) > comparison.target:  # as printed
         target += ", missed"
     cells = (
         comparison.what,
         quantity(ratio.a, comparison.unit),
         quantity(ratio.b, comparison.unit),
-        f"**{ratio.value:.2f}**",
-        f"{ratio.low:.2f} to {ratio.high:.2f}",
+        f"**{decimals(ratio.value)}**",
+        f"{decimals(ratio.low)} to {decimals(ratio.high)}",
         target,
         comparison.anchor or "–",
     )

@@ -44,6 +44,13 @@ def test_a_target_is_met_by_the_ratio_that_is_printed():
     assert row[5] == "≤ 1.4"
 
 
+def test_a_small_ratio_is_not_rounded_to_its_target():
+    ratio = Ratio(a=0.0122, b=1.0, low=0.01, high=0.02, pairs=7)
+    row = rows(markdown([(COMPARISON._replace(target=0.01), ratio)], machine="a laptop"))[-1]
+    assert row[3] == "**0.012**"
+    assert row[5] == "≤ 0.01, missed"
+
+
 def test_the_text_says_what_was_measured_how_often_and_where():
     text = markdown([(COMPARISON, RATIO)], machine="a laptop")
     assert "- `tea`, 7 pairs: a cup\n" in text
