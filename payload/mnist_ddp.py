@@ -32,7 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 from training import TrainingError
 from training.checkpoint import Checkpoints, Run, save_model
-from training.data import GlobalBatchSampler, load_dataset, normalise
+from training.data import GlobalBatchSampler, hold_out, load_dataset, normalise
 from training.distributed import World, fail_together, process_group, sum_over_ranks
 from training.metrics import Metrics
 from training.network import build_model
@@ -68,6 +68,21 @@ def plain_batches(images: Tensor, labels: Tensor, batches: Iterable) -> Iterator
         yield own_images, own_labels, batch_size
 
 
+def sum_of_losses(model: nn.Module, images: Tensor, labels: Tensor, bf16: bool) -> Tensor:
+    """Return the sum of the samples' losses, computed in bfloat16 where autocast does if ``bf16``."""
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=bf16):
+        scores = model(images)
+    return F.cross_entropy(scores.float() if bf16 else scores, labels, reduction="sum")
+
+
+def warm_up(model: nn.Module, images: Tensor, labels: Tensor, bf16: bool) -> None:
+    """Load libraries and compile, by a step that changes nothing: seconds that are no training."""
+    sum_of_losses(model, images, labels, bf16).backward()
+    model.zero_grad()
+    if images.is_cuda:
+        torch.cuda.synchronize()
+
+
 def train_epoch(
     model: nn.Module, run: Run, batches: Iterable, progress: Progress, stop: StopSignals,
     *, bf16: bool = False,
@@ -86,9 +101,7 @@ def train_epoch(
         return loss_sum.item() * world.size / position.samples
 
     for images, labels, batch_size in batches:
-        with torch.autocast(world.device.type, torch.bfloat16, enabled=bf16):
-            scores = model(images)
-        loss = F.cross_entropy(scores.float() if bf16 else scores, labels, reduction="sum")
+        loss = sum_of_losses(model, images, labels, bf16)
         run.optimizer.zero_grad()
         # DistributedDataParallel takes the mean of the ranks' gradients. Scaled like this, that is
         # the gradient of the mean over the global batch, also where the shares differ in size.
@@ -146,7 +159,7 @@ def set_up(
     settings = {
         "epochs": options.epochs, "batch size": batch_size, "learning rate": lr,
         "warm-up": options.warmup, "seed": options.seed, "bf16": options.bf16,
-        "training images": samples,
+        "training images": samples, "validation": options.validation,
     }  # fmt: skip
     return Run(network, optimizer, schedule, settings, world), sampler
 
@@ -169,27 +182,37 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     )
     if options.data is None:
         report("neither --data nor MNIST_ROOT names the MNIST files: the digits set is drawn here")
+    if world.device.type == "cpu" and torch.cuda.is_available():
+        report("a GPU is here and not used: --gpu")
     training = normalise(data.train_images, world.device), data.train_labels.to(world.device)
     test = normalise(data.test_images, world.device), data.test_labels.to(world.device)
+    judges, of_judges = test, "test accuracy"  # the images that tell which epoch was best
+    if options.validation:
+        with fail_together(world):
+            training, judges = hold_out(*training, options.validation, options.seed)
+        of_judges = "validation accuracy"
+        report(f"{len(judges[1])} of the training images are held out for validation")
 
-    run, sampler = set_up(options, len(data.train_labels), world)
-    if world.device.type == "cuda":  # its libraries are loaded at their first use: seconds
-        F.cross_entropy(run.network(training[0][:256]), training[1][:256]).backward()
-        run.network.zero_grad()
-    model = DistributedDataParallel(torch.compile(run.network) if options.compile else run.network)
+    run, sampler = set_up(options, len(training[1]), world)
     batches_of = plain_batches if options.plain else device_batches
     file = run.resume(checkpoints) if checkpoints else None
     position = run.position
     if file:
         report(f"going on after {position.epoch} epochs and {position.step} steps, from {file}")
 
-    def accuracy() -> float:
-        correct, total = evaluate(run.network, *test, world)
+    def accuracy(images: Tensor, labels: Tensor) -> float:
+        correct, total = evaluate(run.network, images, labels, world)
         return 100 * correct / total
 
-    if position.epoch == options.epochs:
+    network = torch.compile(run.network) if options.compile else run.network
+    nothing_left = position.epoch == options.epochs
+    if nothing_left:
         report("nothing is left to train")
-        position.accuracy = accuracy()
+    elif world.device.type == "cuda" or options.compile:
+        share = max(1, sampler.batch_size // world.size)
+        with fail_together(world):
+            warm_up(network, training[0][:share], training[1][:share], options.bf16)
+    model = DistributedDataParallel(network)
     with fail_together(world):
         metrics = Metrics(
             options.modelpath, options=vars(options), first_epoch=position.epoch,
@@ -208,9 +231,9 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
             if position.step == len(sampler):
                 speed = (position.samples - before.samples) / seconds
                 loss = position.loss_sum / position.samples
-                position.end_epoch(accuracy())
+                position.end_epoch(accuracy(*judges))
                 report(
-                    f"{name}  loss {loss:.4f}  test accuracy {position.accuracy:.2f} %  "
+                    f"{name}  loss {loss:.4f}  {of_judges} {position.accuracy:.2f} %  "
                     f"images/s {speed:.0f}"
                 )
                 with fail_together(world):
@@ -229,11 +252,13 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
                 )
                 raise SystemExit(STOPPED)
 
+        measured = position.accuracy if judges is test and not nothing_left else accuracy(*test)
         if options.modelpath and first:  # before the metrics end: no fault of theirs costs the model
             save_model(run.network.state_dict(), options.modelpath / "mnist_ddp.pt")
 
-    report(f"test accuracy: {position.accuracy:.2f} %")
-    report(f"training time: {position.seconds:.1f} s")
+    report(f"test accuracy: {measured:.2f} %")
+    if not nothing_left:  # it would be that of another day
+        report(f"training time: {position.seconds:.1f} s")
     if options.modelpath:
         report(f"model written to {options.modelpath / 'mnist_ddp.pt'}")
 

@@ -166,6 +166,7 @@ class Checkpoints:
         self.directory = directory
         self.keep = keep
         self.locked = False
+        self.damaged: list[Path] = []  # found by latest, put aside by the next save
 
     def paths(self) -> list[Path]:
         """Return all checkpoints but the best, oldest first."""
@@ -186,7 +187,8 @@ class Checkpoints:
                 if TEMPORARY.fullmatch(path.name):
                     path.unlink(missing_ok=True)
         if restart:
-            for path in (*self.paths(), self.directory / "best.pt"):
+            damaged = self.directory.glob("epoch-*.pt.damaged")
+            for path in (*self.paths(), self.directory / "best.pt", *damaged):
                 path.unlink(missing_ok=True)
 
     def lock(self) -> None:
@@ -215,15 +217,17 @@ class Checkpoints:
         On a failure what was there before stays, nothing else does, and TrainingError is raised.
         """
         content = serialise(state)
+        while self.damaged:  # one of them may have the name of what is written here
+            path = self.damaged.pop()
+            path.replace(path.with_name(f"{path.name}.damaged"))
         # The best comes first: a run that is killed in between repeats the epoch, and the best of it.
         if best:
             write(self.directory / "best.pt", content)
         path = self.directory / f"epoch-{epoch:04}-step-{step:06}.pt"
         write(path, content)
-        # A later one than this can only be a damaged one, which this run did not start from.
         paths = self.paths()
         until = paths.index(path) + 1
-        for other in (*paths[: max(0, until - self.keep)], *paths[until:]):
+        for other in paths[: max(0, until - self.keep)]:
             other.unlink(missing_ok=True)
         return path
 
@@ -239,6 +243,7 @@ class Checkpoints:
                 return read(path)
             except DamagedError as fault:
                 print(f"{path}: damaged ({fault}); going back to the checkpoint before", flush=True)
+                self.damaged.append(path)
         if paths:
             raise TrainingError(
                 f"{self.directory}: none of the {len(paths)} checkpoints is whole; copy one back, "
@@ -288,8 +293,15 @@ def read(path: Path) -> dict:
         state = torch.load(content, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise refused from None
-    except (DamagedError, MemoryError):
+    except DamagedError:
         raise
+    except (MemoryError, RuntimeError) as error:
+        # the second is torch's own allocator, c10/core/impl/alloc_cpu.cpp
+        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+            raise TrainingError(
+                f"{path}: there is not enough memory to read it; ask for more, nothing was changed"
+            ) from error
+        raise DamagedError(str(error).splitlines()[0]) from error
     except Exception as error:  # zipfile and torch have a dozen kinds of them for damaged files
         raise DamagedError(str(error).splitlines()[0] if str(error) else type(error).__name__) from error
     if not isinstance(state, dict):
@@ -336,6 +348,9 @@ def sync_directory(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # this file system has no such thing: fsync(2)
+            raise
     finally:
         os.close(descriptor)
 
@@ -363,14 +378,16 @@ def save_model(state: Mapping[str, torch.Tensor], path: Path) -> None:
 
 
 def load_model(network: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
-    """Give ``network`` the weights in ``state``, with or without DistributedDataParallel's prefix.
+    """Give ``network`` the weights in ``state``, with or without the prefixes of what it was wrapped in.
 
-    ``network`` may be wrapped in it or not. Raises TrainingError where they are of another network.
+    Those are of DistributedDataParallel and torch.compile; ``network`` may be wrapped in the first
+    or not. Raises TrainingError where they are of another network.
     """
     if isinstance(network, DistributedDataParallel):
         network = network.module
-    if all(name.startswith("module.") for name in state):
-        state = {name[len("module.") :]: tensor for name, tensor in state.items()}
+    for prefix in ("module.", "_orig_mod.", "module."):  # either may be around the other
+        if state and all(name.startswith(prefix) for name in state):
+            state = {name[len(prefix) :]: tensor for name, tensor in state.items()}
     try:
         network.load_state_dict(state)
     except RuntimeError as error:

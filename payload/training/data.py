@@ -294,6 +294,23 @@ def normalise(images: Tensor, device: torch.device) -> Tensor:
     return pixels.div_(255).sub_(PIXEL_MEAN).div_(PIXEL_DEVIATION)
 
 
+def hold_out(images: Tensor, labels: Tensor, share: float, seed: int) -> tuple[tuple, tuple]:
+    """Split samples into those to train with and a ``share`` of them to choose by, at random.
+
+    ``images`` [N, ...] and ``labels`` [N] come back as two pairs of [N - n, ...] and [n, ...], where n
+    is N times the share, rounded; the same for the same ``seed``. Raises TrainingError where one
+    would be empty.
+    """
+    count = round(share * len(labels))
+    if not 0 < count < len(labels):
+        raise TrainingError(
+            f"--validation {share:g} of {len(labels)} training images is {count}; take another share"
+        )
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).to(labels.device)
+    held, kept = order[:count], order[count:]
+    return (images[kept], labels[kept]), (images[held], labels[held])
+
+
 class GlobalBatchSampler:
     """Deal every global batch of an epoch out to the ranks.
 

@@ -143,8 +143,9 @@ def fail_together(world: World) -> Iterator[None]:
         yield
     except Exception as error:
         fault = error
-    lowest = torch.tensor(world.rank if fault else world.size, device=world.device)
-    dist.all_reduce(lowest, op=dist.ReduceOp.MIN)
+    # Through the hosts' memory: a GPU that failed adds nothing up any more.
+    lowest = torch.tensor(world.rank if fault else world.size)
+    dist.all_reduce(lowest, op=dist.ReduceOp.MIN, group=world.host_group)
     if lowest < world.size:
         raise fault if lowest == world.rank else SystemExit(1)
 

@@ -31,7 +31,8 @@ class Metrics:
     are done: lines of later ones are dropped, so that a resumed training repeats none, and the
     curves are drawn at once. They are drawn again by ``close``, which also the end of a ``with``
     block calls, unless an exception ends it. ``options`` are noted with TensorBoard and with
-    Weights & Biases, whose project is ``wandb``. Raises TrainingError where a file cannot be
+    Weights & Biases, whose project is ``wandb``; one of them, "validation", tells of which images the
+    accuracies are. Raises TrainingError where a file cannot be
     written or a package is missing.
     """
 
@@ -47,6 +48,7 @@ class Metrics:
         self.directory = directory
         self.writer = self.run = None
         self.drawable = True
+        self.judges = "validation" if options.get("validation") else "test"
         if directory is None:
             if tensorboard or wandb:
                 raise TrainingError(
@@ -83,7 +85,7 @@ class Metrics:
     ) -> None:
         """Record an epoch, counted from 1.
 
-        ``loss`` is the mean over the training images, ``accuracy`` the test set's in per cent,
+        ``loss`` is the mean over the training images, ``accuracy`` in per cent,
         ``images_per_second`` and ``seconds`` are the training's. Call it before the epoch's
         checkpoint is written: after a kill between the two the epoch is repeated, and its line
         dropped; the other way round its line would be missing.
@@ -121,7 +123,7 @@ class Metrics:
 
     def draw(self) -> None:
         if self.drawable:  # why not is said once
-            self.drawable = draw_curves(self.path, self.directory / PICTURE)
+            self.drawable = draw_curves(self.path, self.directory / PICTURE, self.judges)
 
     def end(self, status: int = 0) -> None:
         if self.writer:
@@ -189,7 +191,7 @@ def open_wandb(directory: Path, options: Mapping[str, object], project: str, beg
         ) from None
     name = directory / "wandb" / "id"
     name.parent.mkdir(exist_ok=True)
-    if begun_anew or not name.exists():
+    if begun_anew or not name.exists() or not name.read_text():  # a kill may have left it empty
         name.write_text(secrets.token_hex(4))
     try:
         return wandb.init(
@@ -210,10 +212,11 @@ def open_wandb(directory: Path, options: Mapping[str, object], project: str, beg
         ) from None
 
 
-def draw_curves(metrics_file: Path, picture: Path) -> bool:
+def draw_curves(metrics_file: Path, picture: Path, judges: str = "test") -> bool:
     """Draw loss, accuracy and images/s of a metrics.jsonl over its epochs as a PNG, if it has any.
 
-    Returns False where a line had to say why there is no picture.
+    ``judges`` says of which images the accuracies are: "test" or "validation". Returns False where a
+    line had to say why there is no picture.
     """
     epochs = read_epochs(metrics_file)
     if not epochs:
@@ -238,8 +241,8 @@ def draw_curves(metrics_file: Path, picture: Path) -> bool:
         accuracy.plot(numbers, accuracies, "o-", color=GREEN)
         accuracy.plot(numbers[best], accuracies[best], "*", color=GREEN, markersize=14)
         accuracy.set(
-            title=f"Test accuracy: {accuracies[-1]:.2f} %, at best {accuracies[best]:.2f} %",
-            ylabel="% of the test images",
+            title=f"{judges.capitalize()} accuracy: {accuracies[-1]:.2f} %, at best {accuracies[best]:.2f} %",
+            ylabel=f"% of the {judges} images",
         )
         speed.plot(numbers, speeds, "o-", color=ORANGE)
         speed.set(title=f"Speed: {speeds[-1]:,.0f} images/s", ylabel="images/s")

@@ -44,6 +44,8 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
         help="in which the learning rate rises to its peak (default: a quarter of all)")  # fmt: skip
     add("--timeout", type=float, default=300, metavar="SECONDS",
         help="to wait for another rank before giving up (default: %(default)s)")  # fmt: skip
+    add("--validation", type=float, metavar="SHARE",
+        help="of the training images to hold out: accuracies are theirs, the test comes at the end")  # fmt: skip
     add("--plain", action="store_true", help="the textbook's way to batches: a DataLoader")
     add("--compile", action="store_true", help="compile the network; needs a C++ compiler or Triton")
     add("--bf16", action="store_true", help="compute in bfloat16 where autocast does")
@@ -70,6 +72,8 @@ def check(options: argparse.Namespace, parser: OneLineParser) -> None:
         parser.error("--download needs --data or MNIST_ROOT")
     if "warmup" in given and not 0 <= options.warmup < options.epochs:
         parser.error(f"--warmup must be from 0 to below --epochs, found {options.warmup}")
+    if "validation" in given and not 0 < options.validation < 1:
+        parser.error(f"--validation must be above 0 and below 1, found {options.validation}")
     for name in ("restart", "tensorboard", "wandb"):
         if given.get(name) and not options.modelpath:
             parser.error(f"--{name} needs --modelpath")

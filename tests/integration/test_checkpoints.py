@@ -35,8 +35,9 @@ srun -N2 --ntasks-per-node=1 {enter} {TRAINING} run""",
         cwd=work,
     )
     for name, weight in weights(work / "through").items():
-        # A sum of four gradients has other last bits than one; a run that forgot its optimizer differs by a tenth.
-        assert (weights(work / "run")[name] - weight).norm() < 0.005 * weight.norm()
+        # A sum of four gradients has other last bits than one, which 120 steps of Adam magnify: up to 0.7 % was seen. A
+        # run that forgot its optimizer differs by a tenth.
+        assert (weights(work / "run")[name] - weight).norm() < 0.02 * weight.norm()
     names = {path.name for path in (work / "run").iterdir()} - {"curves.png"}  # needs matplotlib
     assert names == {"mnist_ddp.pt", "checkpoints", "metrics.jsonl"}
     assert sorted(path.name for path in (work / "run" / "checkpoints").iterdir()) == [

@@ -94,6 +94,8 @@ def test_a_job_that_is_warned_and_then_preempted_completes_with_the_uninterrupte
     job.wait_for(lambda: "epoch 12/24" in job.said())
     job.control(f"requeue {job.number}")  # what a preemption does: SIGTERM, and SIGKILL after KillWait
     job.start_again()
+    # saved where it stood, not after the last whole epoch alone
+    assert len(re.findall("^SIGTERM: stopped after .*", job.said(), re.MULTILINE)) == 1
     job.wait_for(lambda: job.state() == "COMPLETED")
 
     assert job.said().count("world size 2,") == 3

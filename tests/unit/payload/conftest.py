@@ -73,6 +73,24 @@ def one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_gpu():
+    """These tests are about CPUs, also on a machine that has GPUs: `tests/gpu` is about those."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+            patch.setenv(name, "")
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environment_as_it_was():
+    """What torch exports in the tests' own process, such as the place of its compiler's cache, ends with the module."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
 @pytest.fixture(scope="session")
 def payload():
     """The directory of ``mnist_ddp.py``."""

@@ -6,6 +6,7 @@ import pickle
 import random
 import re
 import resource
+import stat
 from pathlib import Path
 
 import pytest
@@ -212,11 +213,20 @@ def test_where_all_are_damaged_the_run_does_not_begin_anew_by_itself(checkpoints
         checkpoints.best()
 
 
-def test_a_damaged_checkpoint_does_not_outlive_the_run_that_went_on_without_it(checkpoints):
+def test_a_damaged_checkpoint_is_put_aside_by_the_run_that_went_on_without_it(checkpoints):
     checkpoints.keep = 1
-    checkpoints.save(STATE, epoch=5, step=0).write_text("damaged")
-    checkpoints.save(STATE, epoch=4, step=120)
-    assert names(checkpoints) == ["epoch-0004-step-000120.pt"]
+    checkpoints.save(STATE, epoch=4, step=0)
+    checkpoints.keep = 9
+    for epoch in (5, 6):
+        checkpoints.save(STATE, epoch=epoch, step=0).write_text(f"damaged {epoch}")
+    assert checkpoints.latest()["file"].endswith("epoch-0004-step-000000.pt")
+    checkpoints.save(STATE, epoch=5, step=0)  # under the name of a damaged one
+    whole = ["epoch-0004-step-000000.pt", "epoch-0005-step-000000.pt"]
+    assert names(checkpoints) == [*whole, "epoch-0005-step-000000.pt.damaged", "epoch-0006-step-000000.pt.damaged"]
+    assert checkpoints.latest()["file"].endswith(whole[1])
+    assert (checkpoints.directory / "epoch-0005-step-000000.pt.damaged").read_text() == "damaged 5"
+    checkpoints.prepare(restart=True)
+    assert names(checkpoints) == []
 
 
 class Malice:
@@ -277,9 +287,27 @@ def test_a_checkpoint_that_cannot_be_read_is_not_taken_for_damaged(checkpoints, 
     monkeypatch.undo()
     monkeypatch.setattr(torch, "load", lambda *_, **__: fail(None))
     error = MemoryError()
-    with pytest.raises(MemoryError):
+    with pytest.raises(TrainingError, match="not enough memory to read it; ask for more, nothing was changed$"):
+        checkpoints.latest()
+    error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ...")
+    with pytest.raises(TrainingError, match="not enough memory"):
         checkpoints.latest()
     assert names(checkpoints) == before
+
+
+def test_a_file_system_that_brings_no_directory_to_the_disk_is_no_hindrance(tmp_path, monkeypatch):
+    def fsync(descriptor, real=os.fsync):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    number = errno.EINVAL
+    save_model(STATE, tmp_path / "model.pt")
+    assert (tmp_path / "model.pt").exists()
+    number = errno.EIO
+    with pytest.raises(TrainingError, match="cannot be written"):
+        save_model(STATE, tmp_path / "model.pt")
 
 
 def test_two_runs_in_one_directory_are_one_too_many(checkpoints):
@@ -417,7 +445,7 @@ def test_a_checkpoint_of_another_program_is_refused(checkpoints, alone):
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."])
 def test_weights_are_loaded_with_and_without_the_wrappers_prefix(alone, prefix, wrapped):
     source, target = nn.Linear(3, 2), nn.Linear(3, 2)
     load_model(

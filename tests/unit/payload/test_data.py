@@ -23,6 +23,7 @@ from training.data import (
     TRAIN_LABELS,
     GlobalBatchSampler,
     digits_set,
+    hold_out,
     load_dataset,
     normalise,
 )
@@ -153,6 +154,22 @@ def test_a_missing_file_is_named_with_the_places_looked_at(small_mnist):
 def test_a_directory_that_does_not_exist_is_an_error(tmp_path):
     with pytest.raises(TrainingError, match=f"nowhere holds no {TRAIN_IMAGES}"):
         load_dataset(tmp_path / "nowhere")
+
+
+def test_what_is_held_out_is_the_same_for_a_seed_and_nothing_is_in_both_parts():
+    images, labels = torch.arange(100).view(100, 1, 1), torch.arange(100)
+    (kept, of_kept), (held, of_held) = hold_out(images, labels, 0.1, seed=3)
+    assert (len(kept), len(held)) == (90, 10)
+    assert sorted([*of_kept.tolist(), *of_held.tolist()]) == list(range(100))
+    assert torch.equal(kept.flatten(), of_kept) and torch.equal(held.flatten(), of_held)
+    assert torch.equal(hold_out(images, labels, 0.1, seed=3)[1][1], of_held)
+    assert not torch.equal(hold_out(images, labels, 0.1, seed=4)[1][1], of_held)
+
+
+@pytest.mark.parametrize("share", [0.004, 0.996])
+def test_a_share_that_leaves_one_part_empty_is_an_error(share):
+    with pytest.raises(TrainingError, match=f"--validation {share} of 100 training images is "):
+        hold_out(torch.zeros(100, 1, 1), torch.zeros(100), share, seed=0)
 
 
 def test_the_digits_set_is_the_same_bytes_everywhere():

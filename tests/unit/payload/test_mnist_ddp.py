@@ -250,6 +250,7 @@ def test_help_answers_without_waiting_for_torch(run_alone, no_torch):
         (["--seed", "4294967296"], "--seed must be from 0 to 2^32 - 1, found 4294967296"),
         (["--keep", "0"], "--keep must be finite and above 0, found 0"),
         (["--warmup", "3"], "--warmup must be from 0 to below --epochs, found 3.0"),
+        (["--validation", "1"], "--validation must be above 0 and below 1, found 1.0"),
         (["--download"], "--download needs --data or MNIST_ROOT"),
         (["--restart"], "--restart needs --modelpath"),
         (["--wandb", "mnist"], "--wandb needs --modelpath"),
@@ -424,7 +425,27 @@ def test_a_run_that_is_finished_says_so_and_the_same_accuracy(interrupted):
     (rank,) = forked_ranks.train(1, *arguments, root / "through")
     assert rank.status == 0 and "\nnothing is left to train\n" in rank.stdout and "epoch 1/6" not in rank.stdout
     assert re.search("test accuracy: .*", rank.stdout)[0] == re.search("test accuracy: .*", before.stdout)[0]
+    assert "training time" in before.stdout and "training time" not in rank.stdout
     assert equal(weights(root / "through"), model)
+
+
+def test_images_that_are_held_out_tell_which_epoch_is_best_and_the_test_comes_at_the_end(small_mnist, tmp_path):
+    line = ("--data", small_mnist, "--epochs", 3, "--batch-size", 16, "--validation", 0.2, "--modelpath", tmp_path)
+    said = [forked_ranks.train(size, *line, "--restart")[0].stdout for size in (1, 2)]
+    for output in said:
+        epochs = re.findall(r"^epoch ./3  loss \S+  validation accuracy (\S+) %", output, re.MULTILINE)
+        assert len(epochs) == 3
+        # of 26 and of 31 images
+        assert [float(accuracy) for accuracy in epochs] == pytest.approx(
+            [round(float(accuracy) * 0.26) / 0.26 for accuracy in epochs], abs=0.01)  # fmt: skip
+        test = float(re.search(r"^test accuracy: (\S+) %", output, re.MULTILINE)[1])
+        assert test == pytest.approx(round(test * 0.31) / 0.31, abs=0.01)
+    metrics = [json.loads(line)["accuracy"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [f"{accuracy:.2f}" for accuracy in metrics] == epochs
+    (again,) = forked_ranks.train(1, *line)
+    assert "nothing is left" in again.stdout and f"test accuracy: {test:.2f} %" in again.stdout
+    (other,) = forked_ranks.train(1, *line[:-4], "--modelpath", tmp_path)
+    assert "validation 0.2 (now None)" in other.stderr
 
 
 def test_a_resume_with_other_options_is_refused_in_one_sentence_by_one_rank(interrupted):
