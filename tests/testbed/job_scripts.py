@@ -15,7 +15,7 @@ HERE = [
     (r"SLURM_NNODES \* 8", "SLURM_NNODES * 2"),
     (r"-n16 -c7 --gpus-per-task=1 --gpu-bind=closest", "-n4"),
     (r" -c7 --gpus-per-task=1 --gpu-bind=closest", ""),
-    (r"module load (LUMI/24.03|openmpi .*)\n", ""),
+    (r"module load (LUMI/24.03|(openmpi|rccl-net-plugin) .*|nccl)\n", ""),
     (r" --gpu\b| --epochs \d", ""),
     (r"mpirun ", "mpirun.openmpi --allow-run-as-root "),
     (r'(mnist_\w+\.py")', r"\1 --epochs 1"),

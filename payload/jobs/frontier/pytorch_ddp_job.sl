@@ -13,9 +13,12 @@ set -e
 # srun would keep --export=NONE for its tasks, and what the modules set from them
 unset SLURM_EXPORT_ENV
 
-module load PyTorch/2.3.1-rocm-6.0-venv
+module load PyTorch/2.10.0-rocm-7.1-venv
+module load rccl-net-plugin # RCCL's way to Slingshot, without which ranks on several nodes stop
 module load MNIST
+# cpe/26.03, which the first loads, is not the default
+export LD_LIBRARY_PATH="$CRAY_LD_LIBRARY_PATH${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 
 # srun starts the ranks, not torchrun: it gives each the one GPU nearest to its seven cores.
 srun -N2 -n16 -c7 --gpus-per-task=1 --gpu-bind=closest \
-  conda-python-distributed -u "$PAYLOAD/mnist_ddp.py" --gpu --modelpath model
+  conda-python-distributed -u "$PAYLOAD/mnist_ddp.py" --gpu --modelpath "model-$SLURM_JOB_ID"

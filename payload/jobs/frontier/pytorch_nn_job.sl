@@ -12,7 +12,7 @@ set -e
 # srun would keep --export=NONE for its tasks, and what the modules set from them
 unset SLURM_EXPORT_ENV
 
-module load PyTorch/2.3.1-rocm-6.0-venv
+module load PyTorch/2.10.0-rocm-7.1-venv
 echo "Python Environment Path: $(which python)"
 
 srun -N1 -n1 -c7 --gpus-per-task=1 --gpu-bind=closest \

@@ -12,9 +12,11 @@
 set -e
 
 module load PyTorch/2.15.0-cuda-13.2-perlmutter-venv
+# NCCL's plugin for Slingshot, without which ranks on several nodes stop: the default, or one for CUDA 13 by its version
+module load nccl
 module load MNIST
 
-srun conda-python-distributed -u "$PAYLOAD/mnist_ddp.py" --gpu --modelpath model
+srun conda-python-distributed -u "$PAYLOAD/mnist_ddp.py" --gpu --modelpath "model-$SLURM_JOB_ID"
 
 # The same with the variables in the shell, as with NERSC's export_DDP_vars.sh:
 # srun bash -c 'source <(ddp-env) && python -u "$PAYLOAD/mnist_ddp.py" --gpu'
