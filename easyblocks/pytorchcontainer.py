@@ -8,6 +8,7 @@ The image is a source that ends in .sif, or is built from one that ends in .def 
 environment for cotainr), or is what `image` names: a registry's image, or a file that the site provides.
 """
 import os
+import re
 
 from easybuild.easyblocks.pytorchmodule import COMMANDS_ON_HOST, EB_PyTorchModule
 from easybuild.framework.easyconfig import CUSTOM
@@ -176,6 +177,12 @@ class EB_PyTorchContainer(EB_PyTorchModule):
         entering = [name for name in links if name not in COMMANDS_ON_HOST] + self.cfg['commands'] + ['start-shell']
         return {**links, **dict.fromkeys(entering, 'enter-image')}
 
+    def check_commands(self):
+        """Look for the recipe's commands where enter-image does; the users' virtual environment brings two of them."""
+        image = shell_quote(os.path.join(self.installdir, self.image.name))
+        self.leave_out_absent('%s exec %s' % (self.runtime, image),
+                              [name for name in self.cfg['commands'] if not re.fullmatch(r'(python|pip)[0-9.]*', name)])
+
     def make_module_step(self, fake=False):
         """Let the sanity check's module mount the environment that is not in its place yet."""
         prepared = fake and os.path.isdir(self.user_software.part)
@@ -197,4 +204,5 @@ class EB_PyTorchContainer(EB_PyTorchModule):
 
     def activation(self):
         """The image's conda environment; that of the user-software is known when the module is loaded."""
-        return {'WITH_CONDA': self.cfg['conda_activation']}
+        # the last for scripts that were written for LUMI's modules, which run it in the image
+        return {'WITH_CONDA': self.cfg['conda_activation'], 'WITH_CONDA_VENV': 'source /runscripts/init-conda-venv'}

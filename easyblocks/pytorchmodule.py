@@ -14,7 +14,7 @@ from tempfile import gettempdir
 
 from easybuild.framework.easyblock import EasyBlock, StopException
 from easybuild.framework.easyconfig import CUSTOM
-from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.build_log import EasyBuildError, print_warning
 from easybuild.tools.config import build_option, source_paths
 from easybuild.tools.filetools import change_dir, copy_dir, copy_file, det_lock_path, mkdir, remove_file, symlink
 from easybuild.tools.utilities import shell_quote
@@ -33,8 +33,14 @@ from pytorch_install.locks import await_lock, hold_lock  # noqa: E402
 from pytorch_install.modulefiles.text import conflicts, template, usage, whatis  # noqa: E402
 from pytorch_install.wheels import fetch_wheels  # noqa: E402
 
+# The program by which the runtime's Python compiles the installed tree.
+COMPILER = os.path.join(TREE, 'easyblocks', 'pytorch_install', 'compile_tree.py')
+
 # Its cluster profiles.
 PROFILES = os.path.join(TREE, 'modulefiles', 'cluster')
+
+# Where the container runtime keeps what it fetches and builds, if whoever installs names a place.
+RUNTIME_DIRECTORIES = [runtime + name for runtime in ('APPTAINER_', 'SINGULARITY_') for name in ('TMPDIR', 'CACHEDIR')]
 
 # Its directories that go into every installation, and have variables of their own in the module.
 TREE_PARTS = ['runscripts', 'payload']
@@ -93,6 +99,7 @@ class EB_PyTorchModule(EasyBlock):
                                  "of: %s", self.cfg['cluster'], PROFILES,
                                  ', '.join(sorted(name for name in os.listdir(PROFILES) if name[0] != '.')))
         self.installation = Installation(self.installdir, self.mod_filepath)
+        self.writes_usage = not self.cfg['usage']
         self.cfg['usage'] = self.cfg['usage'] or usage(self)
         self.cfg['whatis'] = self.cfg['whatis'] or whatis(self)
 
@@ -139,8 +146,10 @@ class EB_PyTorchModule(EasyBlock):
         except StopException:
             raise
         except BaseException as error:
-            least, space = space_left({'software': self.installdir, 'build': self.builddir,
-                                       'temporary files': gettempdir()})
+            places = {'software': self.installdir, 'sources': source_paths()[0], 'build': self.builddir,
+                      'temporary files': gettempdir()}
+            places.update({name: os.environ[name] for name in RUNTIME_DIRECTORIES if os.environ.get(name)})
+            least, space = space_left(places)
             if self.installation.begun:
                 change_dir(self.orig_workdir)
                 self.installation.roll_back()
@@ -232,6 +241,7 @@ class EB_PyTorchModule(EasyBlock):
         for name in (self.cfg['cluster'], '.policy.tcl'):
             copy_file(os.path.join(PROFILES, name), os.path.join(self.installdir, 'modulefiles', 'cluster', name))
         self.compile_bytecode()
+        self.check_commands()
         commands = os.path.join(self.installdir, 'bin')
         mkdir(commands)
         for name in self.HOST_COMMANDS:
@@ -241,11 +251,8 @@ class EB_PyTorchModule(EasyBlock):
 
     def compile_bytecode(self):
         """Compile runscripts and payload for the runtime's Python, as its ranks may not write there."""
-        # the payload's bytecode is checked against its source: users copy the directory and edit it
-        for library, mode in [('runscripts/pytorch_launch', 'unchecked-hash'),
-                              ('runscripts/pytorch_doctor', 'unchecked-hash'), ('payload/training', 'checked-hash')]:
-            run_shell_cmd("%s -m compileall -q --invalidation-mode %s %s"
-                          % (self.runtime_python(), mode, shell_quote(os.path.join(self.installdir, library))))
+        run_shell_cmd('%s -I - %s < %s'
+                      % (self.runtime_python(), shell_quote(self.installdir), shell_quote(COMPILER)))
 
     def runtime_python(self):
         """Command that runs the installed runtime's Python before its module exists."""
@@ -254,6 +261,22 @@ class EB_PyTorchModule(EasyBlock):
     def commands(self):
         """Links in bin/: their names, and what each leads to, relative to bin/."""
         return {name: os.path.join(os.pardir, 'runscripts', name) for name in COMMANDS + COMMANDS_ON_HOST}
+
+    def check_commands(self):
+        """Leave commands out that the runtime has not; there are none but in images."""
+
+    def leave_out_absent(self, enter, names):
+        """Leave out those of the recipe's commands, among `names`, that are not found after `enter`; name them."""
+        script = 'for name; do type "$name" >/dev/null 2>&1 || echo "absent: $name"; done'
+        command = ' '.join([enter, 'sh -c', shell_quote(script), 'sh', *map(shell_quote, names)])
+        result = run_shell_cmd(command, hidden=True)
+        absent = [name for name in names if 'absent: ' + name in result.output.splitlines()]
+        if absent:
+            print_warning("the image has no %s on its path, which the recipe names in 'commands': not in the module's "
+                          "bin/", ', '.join(absent))
+            self.cfg['commands'] = [name for name in self.cfg['commands'] if name not in absent]
+            if self.writes_usage:
+                self.cfg['usage'] = usage(self)
 
     def make_module_extra(self, *args, **kwargs):
         """Write the interface that both runtimes share; a user's own values come back on unload."""

@@ -60,6 +60,10 @@ class EB_PyTorchShifter(EB_PyTorchModule):
         entering = [name for name in links if name not in COMMANDS_ON_HOST] + self.cfg['commands'] + ['start-shell']
         return {**links, **dict.fromkeys(entering, 'enter-shifter')}
 
+    def check_commands(self):
+        """Look for the recipe's commands in the image."""
+        self.leave_out_absent('shifter --image=%s' % shell_quote(self.cfg['image']), self.cfg['commands'])
+
     def make_module_extra(self, *args, **kwargs):
         """Add the image and its modules, in variables that Shifter itself reads: a plain `shifter` is enough too."""
         txt = super().make_module_extra(*args, **kwargs)

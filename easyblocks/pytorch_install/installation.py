@@ -23,7 +23,7 @@ from easybuild.tools.build_log import EasyBuildError, print_msg
 from easybuild.tools.filetools import copy_file, mkdir, remove_dir, remove_file
 
 # What programs say when a disk is full, or a quota is used up: strerror(3) of ENOSPC and EDQUOT.
-NO_SPACE = [os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT)]
+NO_SPACE = [os.strerror(number).lower() for number in (errno.ENOSPC, errno.EDQUOT)]
 
 # Megabytes below which a command that failed may have failed for want of space: not all say so.
 SCARCE = 256
@@ -136,7 +136,7 @@ def keep_file(path, target):
 
 def is_space_gone(error):
     """Whether an error, or the output of the command that it is about, speaks of a full disk or quota."""
-    said = str(error) + str(getattr(error, 'output', ''))
+    said = (str(error) + str(getattr(error, 'output', ''))).lower()  # Go's programs do not capitalise
     return any(reason in said for reason in NO_SPACE)
 
 
@@ -148,6 +148,7 @@ def space_left(places):
     """
     least, texts = [], []
     for purpose, directory in places.items():
+        directory = os.path.abspath(directory)
         while not os.path.isdir(directory):
             directory = os.path.dirname(directory)
         least.append(shutil.disk_usage(directory).free >> 20)

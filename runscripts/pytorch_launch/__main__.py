@@ -7,6 +7,8 @@ import sys
 
 # `python -I` leaves the directory of the script out.
 sys.path.insert(0, __file__.rsplit("/", 2)[0])
+# What an installation packs: one file, where every rank would ask a shared file system for the package's seventeen.
+sys.path.insert(0, f"{sys.path[0]}/__pycache__/pytorch_launch.{sys.implementation.cache_tag}.zip")
 
 from pytorch_launch.launch import main
 

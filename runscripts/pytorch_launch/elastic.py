@@ -1,13 +1,16 @@
 """torchrun on each node of a world with one task per node; called by `launch`."""
 
+import sys
+
 from pytorch_launch import LaunchError
 from pytorch_launch.caches import SUBDIRECTORIES
 from pytorch_launch.environment import AGENT_THREADS
 from pytorch_launch.rank import Rank
 from pytorch_launch.rendezvous import rendezvous
 
-# Two directories up, for torchrun starts each worker with it: so a worker is bound and isolated like any rank.
-WORKER = __file__.rsplit("/", 2)[0] + "/conda-python-distributed"
+# torchrun starts each worker with it: so a worker is bound and isolated like any rank. Two directories above the file
+# of `__main__`, as this module may be in an archive.
+WORKER = sys.argv[0].rsplit("/", 2)[0] + "/conda-python-distributed"
 
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 

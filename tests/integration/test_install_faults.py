@@ -53,6 +53,8 @@ def die():
     os.{how}
 def {hook}
 """
+#: A point at which half of the installation is there.
+INSTALLING = "pre_run_shell_cmd_hook(cmd, *_, **__): 'compile_tree' in cmd and die()"
 
 
 class Prefix:
@@ -153,7 +155,7 @@ def kill_at(prefix, hook, how):
     [
         pytest.param("post_fetch_hook(block): die()", True, id="after fetching"),
         pytest.param("pre_build_hook(block): die()", True, id="in the build step"),
-        pytest.param("pre_run_shell_cmd_hook(cmd, *_, **__): 'compileall' in cmd and die()", False, id="installing"),
+        pytest.param(INSTALLING, False, id="installing"),
         pytest.param("pre_sanitycheck_hook(block): die()", False, id="in the sanity check"),
         pytest.param("module_write_hook(block, path, text): '/all/' in path and die()", False, id="in the module step"),
         pytest.param("pre_permissions_hook(block): die()", True, id="after the module"),
@@ -173,7 +175,7 @@ def test_what_a_killed_installation_had_started_is_ended_before_the_next_begins(
     noted = installed.directory / "pid"
     child = f"exec bash -c 'echo $$ >{noted}.part; mv {noted}.part {noted}; exec sleep 300'"
     hook = f"""pre_run_shell_cmd_hook(cmd, *_, **__):
-    if 'compileall' in cmd:
+    if 'compile_tree' in cmd:
         subprocess.Popen({child!r}, shell=True, start_new_session=True, **QUIET)
         while not os.path.exists({str(noted)!r}): pass
         die()"""
@@ -234,17 +236,27 @@ def pre_build_hook(block):
     assert installed.leftovers() == []
 
 
-def test_a_rebuild_keeps_an_image_that_is_the_same_and_replaces_one_that_is_damaged(testbed, container, work):
+def with_image(testbed, container, directory):
+    """A prefix with a recipe of an image, that of the container module; and its SHA-256."""
     image = testbed.run(f"module load {container}; echo $SIF").strip()
-    prefix = Prefix(testbed, work, "1.0-image")
-    (work / "tiny.sif").symlink_to(image)
+    prefix = Prefix(testbed, directory, "1.0-image")
+    (directory / "tiny.sif").symlink_to(image)
     checksum = testbed.run(f"sha256sum {image}").split()[0]
     prefix.write_recipe(IMAGE.format(checksum=checksum))
+    return prefix, checksum
+
+
+def test_a_rebuild_keeps_an_image_that_is_the_same_even_after_a_kill_and_replaces_one_that_is_damaged(
+    testbed, container, work
+):
+    prefix, checksum = with_image(testbed, container, work)
     assert prefix.eb().returncode == 0
     installed = prefix.installation / "tiny.sif"
     inode = installed.stat().st_ino
     (prefix.installation / "runscripts" / "get-master").unlink()
 
+    kill_at(prefix, INSTALLING, "killpg(0, signal.SIGKILL)")
+    assert not prefix.works()
     result = prefix.eb("--rebuild")
     assert result.returncode == 0, result.stderr
     assert "the installed one is the same, it is kept" in result.stdout
@@ -285,28 +297,39 @@ def test_a_lock_whose_holder_cannot_be_seen_from_here_is_explained_and_kept(pref
         shutil.rmtree(prefix.lock)
 
 
-def test_a_full_disk_is_one_sentence_and_leaves_nothing_and_the_next_works(testbed, tmp_path):
-    if testbed.run_unchecked("unshare --mount mount -t tmpfs none /mnt").returncode != 0:
-        pytest.skip("only root may mount the small file system, and not everywhere")
-    prefix = Prefix(testbed, tmp_path, VENV)
-    wheels = tmp_path / "sources" / "p" / "PyTorch" / "wheels"
+def with_wheel(testbed, directory):
+    """A prefix with a recipe of one wheel."""
+    prefix = Prefix(testbed, directory, VENV)
+    wheels = directory / "sources" / "p" / "PyTorch" / "wheels"
     wheels.mkdir(parents=True)
-    lock = tmp_path / "tiny.txt"
+    lock = directory / "tiny.txt"
     lock.write_text(f"torch==1.0 --hash=sha256:{wheel(wheels / 'torch-1.0-py3-none-any.whl')}\n")
     prefix.write_recipe(WHEELS.format(checksum=hashlib.sha256(lock.read_bytes()).hexdigest()))
-    software = tmp_path / "software"
+    return prefix
+
+
+@pytest.mark.parametrize("kind", ["venv", "image"])
+def test_a_full_disk_is_one_sentence_and_leaves_nothing_and_the_next_works(testbed, work, kind, request):
+    if testbed.run_unchecked("unshare --mount mount -t tmpfs none /mnt").returncode != 0:
+        pytest.skip("only root may mount the small file system, and not everywhere")
+    if kind == "venv":
+        prefix, runtime, room = with_wheel(testbed, work), "venv/bin/python", "100m"
+    else:
+        prefix, _ = with_image(testbed, request.getfixturevalue("container"), work)
+        runtime, room = "tiny.sif", "2g"
+    software = work / "software"
     software.mkdir()
-    python = prefix.installation / "venv" / "bin" / "python"
+    runtime = prefix.installation / runtime
     # mounted for this one shell, and gone with it
     script = f"""
         mount -t tmpfs -o size=8m none {software}
         {prefix.command("--rebuild")} >/dev/null || echo failed
         find {software} -type f
-        mount -o remount,size=100m {software}
-        {prefix.command("--rebuild")} >/dev/null && ls {python}"""
+        mount -o remount,size={room} {software}
+        {prefix.command("--rebuild")} >/dev/null && ls {runtime}"""
     result = prefix.testbed.run_unchecked(f"unshare --mount bash -c {shlex.quote(script)}")
     assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines() == ["failed", str(python)]
+    assert result.stdout.splitlines() == ["failed", str(runtime)]
     # as sure as what failed is: `python -m venv` keeps the reason to itself
     assert re.search("No space is left|perhaps for want of space", one_error(result))
     assert f"MB for software in {software}" in one_error(result)

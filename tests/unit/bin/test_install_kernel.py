@@ -193,9 +193,9 @@ def test_a_kernel_that_cannot_be_removed_stays_as_it_is(machine, tmp_path):
     machine.run()
     (tmp_path / "rm").write_text("#!/bin/sh\necho \"rm: cannot remove '$1'\" >&2\nexit 1\n")
     (tmp_path / "rm").chmod(0o755)
-    before = machine.kernel.stat()
+    before = machine.kernel.stat().st_ino, machine.kernel.read_text()
     assert "cannot remove" in failed(machine.run("--remove", PATH=f"{tmp_path}:/usr/bin:/bin"))
-    assert machine.kernel.stat() == before
+    assert (machine.kernel.stat().st_ino, machine.kernel.read_text()) == before
 
 
 def test_a_module_system_whose_commands_return_an_error_though_they_work_is_no_hindrance(machine, tmp_path):
@@ -215,6 +215,14 @@ def test_without_ipykernel_it_says_what_to_install_and_leaves_what_was_there(mac
         assert "PyTorch 1.0-cpu cannot import ipykernel" in line and "`pip install --user ipykernel`" in line
     assert machine.kernel.read_text() == before
     assert os.listdir(machine.kernels) == [NAME] and machine.left() == [machine.kernel]
+
+
+def test_what_the_runtime_notes_on_each_start_is_no_reason(machine):
+    python = machine.root / "bin" / "conda-python-simple"
+    python.write_text("#!/bin/sh\necho 'INFO:    gocryptfs not found' >&2\necho 'FATAL:   no image' >&2\nexit 255\n")
+    line = failed(machine.run())
+    assert line.startswith("install-kernel: no kernel is made: ") and line.endswith("; FATAL:   no image")
+    assert "gocryptfs" not in line
 
 
 def test_a_kernel_that_could_not_start_is_not_made(machine):

@@ -201,8 +201,12 @@ def test_the_output_of_a_command_may_tell_of_a_full_disk():
     error = RuntimeError("Shell command failed")
     error.output = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
     assert is_space_gone(error)
+    error.output = "FATAL: While performing build: copying layer: write /tmp/bundle: no space left on device"
+    assert is_space_gone(error)
 
 
 def test_space_is_told_for_places_that_do_not_exist_yet(tmp_path):
     least, text = space_left({"software": f"{tmp_path}/not/yet"})
     assert text == f"{least} MB for software in {tmp_path}"
+    least, text = space_left({"APPTAINER_TMPDIR": "not-yet"})
+    assert text == f"{least} MB for APPTAINER_TMPDIR in {Path.cwd()}"

@@ -1,6 +1,7 @@
 """The easyblocks in the manner of EasyBuild's own tests: constructors, options, generated modules."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,21 @@ def test_a_command_that_fails_during_the_installation_leaves_nothing_behind(easy
     assert not Path(app.installdir).exists()
 
 
+def test_a_full_disk_is_told_with_the_room_wherever_the_installation_writes(easyblock, monkeypatch, tmp_path):
+    def install_runtime():
+        raise OSError(28, "No space left on device")
+
+    app = easyblock(recipe(CONTAINER))
+    for name in ("APPTAINER_CACHEDIR", "SINGULARITY_CACHEDIR", "SINGULARITY_TMPDIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("APPTAINER_TMPDIR", str(tmp_path))
+    monkeypatch.setattr(app, "install_runtime", install_runtime)
+    places = ["software", "sources", "build", "temporary files"]
+    said = ", ".join(rf"\d+ MB for {place} in /\S+" for place in places)
+    with pytest.raises(EasyBuildError, match=rf"there was: {said}, \d+ MB for APPTAINER_TMPDIR in {tmp_path}$"):
+        app.run_step("install", INSTALL)
+
+
 def test_a_source_with_another_checksum_is_refused(easyblock, edited):
     path = edited(VENV, "cluster", "cluster")
     lock = path.with_name("PyTorch-2.13.0-cpu.txt")
@@ -174,6 +190,27 @@ def test_the_installed_tree_carries_no_bytecode_of_the_checkout(easyblock, monke
     assert not list(root.rglob("*.pyc"))
     assert (root / "payload" / "mnist_ddp.py").is_file()
     assert (root / "bin" / "get-master").resolve() == root.resolve() / "runscripts" / "get-master"
+
+
+def test_commands_that_the_image_lacks_are_named_and_not_offered(easyblock, edited, monkeypatch, capsys, tmp_path):
+    commands = "toolchain = SYSTEM\ncommands = ['pip', 'python', 'sh', 'no-such']"
+    app = easyblock(edited(CONTAINER, "toolchain = SYSTEM", commands))
+    runtime = tmp_path / "runtime"
+    runtime.write_text('#!/bin/sh\nshift 2\necho "of a profile"\nexec "$@"\n')
+    runtime.chmod(0o755)
+    monkeypatch.setattr(type(app), "runtime", str(runtime))
+    monkeypatch.setattr(app, "runtime_python", lambda: sys.executable)
+    monkeypatch.setattr(app.user_software, "prepare", lambda _: None)
+    assert "no-such" in app.cfg["usage"]
+    app.make_installdir()
+    app.install_tree()
+    links = {path.name: str(path.readlink()) for path in (Path(app.installdir) / "bin").iterdir() if path.is_symlink()}
+    assert {name: links.get(name) for name in ("pip", "python", "sh", "start-shell", "no-such")} == {
+        **dict.fromkeys(["pip", "python", "sh", "start-shell"], "enter-image"),  # the first two of user-software
+        "no-such": None,
+    }
+    assert "the image has no no-such on its path, which the recipe names" in capsys.readouterr().err
+    assert "no-such" not in app.cfg["usage"] and "start-shell" in app.cfg["usage"]
 
 
 def test_easyblocks_hold_no_shell_script():

@@ -182,6 +182,19 @@ def test_a_failed_activation_is_an_error(run_unchecked, either, variable):
     )
 
 
+def test_a_shell_activates_both_itself_without_showing_them_its_arguments(run, runscripts, home):
+    (home / "conda").write_text(': $UNSET; echo "conda $1 of $#"')
+    (home / "venv").write_text('echo "venv with $#"; ACTIVE=$#')
+    script = 'PATH=$1:$PATH; source init-conda-venv && echo "$ACTIVE and $# with $-"; declare -F'
+    env = {"WITH_CONDA": f"source {home}/conda env", "WITH_VENV": f"source {home}/venv"}
+    done = run("/bin/bash", "-uc", script, "job", str(runscripts), env=env)
+    assert done == "conda env of 1\nvenv with 0\n0 and 1 with huBc\n"
+    assert run("/bin/bash", "-uc", script.replace("$ACTIVE", "no"), "job", str(runscripts)) == "no and 1 with huBc\n"
+    (home / "venv").write_text("false")
+    script = 'PATH=$1:$PATH; source init-conda-venv || echo "failed $?"'
+    assert run("/bin/bash", "-c", script, "job", str(runscripts), env=env).endswith("\nfailed 1\n")
+
+
 def test_python3_will_do_where_there_is_no_python(run, either, home):
     (home / "python3").symlink_to(sys.executable)
     assert run(either, "-c", "print(1)", env={"PATH": str(home)}) == "1\n"

@@ -1,6 +1,7 @@
 """The edge between a rank's environment and its Python, without the shell in front of it."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ INTERPRETER = [sys.executable, "-I", "-S"]
 def launch(runscripts, tmp_path):
     """Run the launcher with exactly the given environment, in an empty directory."""
 
-    def run(*arguments, env, options=(), stdout=subprocess.PIPE, stderr=subprocess.PIPE):
+    def run(*arguments, env, options=(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, runscripts=runscripts):
         return subprocess.run(
             [*INTERPRETER, *options, runscripts / "pytorch_launch" / "__main__.py", *arguments],
             env={"TMPDIR": str(tmp_path), **env},
@@ -106,14 +107,55 @@ def ignored_signals(status):
     return next(line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:"))
 
 
-def test_a_rank_has_little_to_import(launch, step):
+@pytest.fixture
+def packed(runscripts, tmp_path_factory):
+    """The runscripts of an installation that has compiled them for this Python."""
+    root = tmp_path_factory.mktemp("packed")
+    shutil.copytree(runscripts, root / "runscripts", ignore=shutil.ignore_patterns("__pycache__"))
+    (root / "payload" / "training").mkdir(parents=True)
+    program = runscripts.parent / "easyblocks" / "pytorch_install" / "compile_tree.py"
+    with program.open() as program:
+        subprocess.run([sys.executable, "-I", "-", root], stdin=program, check=True, timeout=60)
+    return root / "runscripts"
+
+
+def test_an_installation_has_one_file_to_import(launch, step, packed):
+    for path in (packed / "pytorch_launch").rglob("*.py*"):
+        if path.name != "__main__.py":
+            path.unlink()
+    done = launch("conda-python-distributed", "--dry-run", env=step, runscripts=packed)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == launch("conda-python-distributed", "--dry-run", env=step).stdout
+
+
+@pytest.mark.parametrize("of", ["runscripts", "packed"])
+def test_torchruns_workers_are_started_by_the_command_beside_the_package(launch, step, directory_of, of, request):
+    runscripts = request.getfixturevalue(of)
+    step.update(SLURM_STEP_NUM_TASKS="2", SLURM_STEP_TASKS_PER_NODE="1(x2)", SLURM_PROCID="1", SLURM_LOCALID="0")
+    env = {**step, "PATH": directory_of("bin", python="echo $PYTHON_EXEC")}
+    done = launch("torchrun-distributed", "train.py", env=env, runscripts=runscripts)
+    assert done.stdout == f"{runscripts}/conda-python-distributed\n"
+
+
+def test_another_python_than_the_installation_s_imports_the_package(launch, step, packed):
+    (archive,) = (packed / "__pycache__").iterdir()
+    archive.rename(archive.with_name(archive.name.replace(sys.implementation.cache_tag, "cpython-38")))
+    done = launch("conda-python-distributed", "--dry-run", env=step, runscripts=packed)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == launch("conda-python-distributed", "--dry-run", env=step).stdout
+
+
+@pytest.mark.parametrize("of", ["runscripts", "packed"])
+def test_a_rank_has_little_to_import(launch, step, of, request):
     """Start-up time is paid by every rank, so what is imported is listed here one by one."""
 
     def modules(stderr):
         return {line.split("|")[-1].strip() for line in stderr.splitlines() if "|" in line}
 
     bare = subprocess.run([*INTERPRETER, "-X", "importtime", "-c", ""], capture_output=True, text=True, check=True)
-    done = launch("conda-python-distributed", "--dry-run", env=step, options=("-X", "importtime"))
+    runscripts = request.getfixturevalue(of)
+    options = ("-X", "importtime")
+    done = launch("conda-python-distributed", "--dry-run", env=step, options=options, runscripts=runscripts)
     imported = modules(done.stderr) - modules(bare.stderr)
     of_python = {name for name in imported if not name.startswith("pytorch_launch")}
     assert of_python <= {"posix", "_stat"}
