@@ -12,8 +12,16 @@ def pytest_addoption(parser):
     parser.addoption("--thorough", action="store_true", help="run what is marked as thorough, too")
 
 
-#: While one process installs the two modules for the first of these, the other has something to do.
-FIRST = ("tests/integration/test_allreduce_on_nodes.py", "tests/unit/easyblocks/")
+#: While one process installs the two modules for the first of these, the other has something to do. Then the files that
+#: take minutes: one that came last would leave the other process idle.
+FIRST = (
+    "tests/integration/test_allreduce_on_nodes.py",
+    "tests/unit/easyblocks/",
+    "tests/integration/test_horovod.py",
+    "tests/unit/payload/test_mnist_ddp.py",
+    "tests/integration/test_recipes_of_the_seeds.py",
+    "tests/integration/test_worlds.py",
+)
 
 
 def pytest_collection_modifyitems(config, items):

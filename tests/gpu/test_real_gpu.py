@@ -67,6 +67,23 @@ def test_the_payload_trains_on_the_gpu():
     assert "backend nccl, device cuda:0" in output
 
 
+@pytest.mark.parametrize("options", [(), ("--bf16",), ("--compile",)], ids=["float32", "bf16", "compiled"])
+def test_a_training_that_goes_on_ends_on_the_gpu_with_the_weights_of_one_in_one_go(tmp_path, options):
+    """In batches of 250, which the 6000 digits are a multiple of, and of 256, of which the last is smaller."""
+    torch = pytest.importorskip("torch")
+    for size in ("250", "256"):
+        line = [str(TREE / "payload" / "mnist_ddp.py"), "--gpu", "--epochs", "2", "--batch-size", size, *options]
+        through, parts = tmp_path / f"through-{size}", tmp_path / f"parts-{size}"
+        launch(*line, "--modelpath", str(through))
+        launch(*line, "--modelpath", str(parts))
+        (last,) = (parts / "checkpoints").glob("epoch-0002-*")
+        last.unlink()
+        output, _ = launch(*line, "--modelpath", str(parts))
+        assert "going on after 1 epochs and 0 steps" in output
+        one, other = (torch.load(path / "mnist_ddp.pt", weights_only=True) for path in (through, parts))
+        assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
 def test_the_all_reduce_check_passes_with_nccl_and_reads_its_log():
     output, _ = launch(str(TREE / "payload" / "allreduce_check.py"), "--gpu", "--max-size", "16M", "--slow", "9")
     lines = output.splitlines()

@@ -48,6 +48,7 @@ def test_mpirun_on_one_host_trains_mnist_to_the_accuracy_of_ddp(testbed, horovod
     assert abs(accuracy(output) - by_ddp) < 0.2
 
 
+@pytest.mark.thorough  # the job script for CUDA trains on two nodes
 def test_mpirun_in_a_job_on_two_nodes_trains_to_the_accuracy_of_one_process(testbed, horovod):
     """On the digits set, as four ranks of MPI on two cores hinder each other at every step: MNIST takes minutes."""
     mpirun = f"{JOB} {find_optional('openmpi-bin')} --map-by ppr:2:node --bind-to none conda-python-distributed"
@@ -56,23 +57,18 @@ def test_mpirun_in_a_job_on_two_nodes_trains_to_the_accuracy_of_one_process(test
     assert "world size 4, Horovod" in output
     alone = testbed.run(f"{load}srun -n1 python $PAYLOAD/ladder/mnist_single.py --epochs 2")
     assert abs(accuracy(output) - accuracy(alone)) <= 1
-
-
-def test_the_installed_job_script_trains_with_mpirun(testbed, horovod, dataset, work):
-    script = work / "horovod_pytorch.job"
-    text = adapted("infiniband/horovod_pytorch.job", testbed.layout, (horovod, dataset))
-    script.write_text(with_digits(text))
-    testbed.run(SETTINGS + submission(script), cwd=work)
-    ((name, text),) = written(work).items()
-    assert re.fullmatch(r"horovod_pytorch-\d+\.out", name)
-    assert "world size 4, Horovod" in text
+    one = testbed.run(f"{load}python $PAYLOAD/ladder/mnist_horovod.py --epochs 2")
+    assert "world size 1, Horovod" in one
+    assert abs(accuracy(one) - accuracy(alone)) <= 1
 
 
 CUDA = "PyTorch-2.15.0-cuda-13.2-horovod-0.28.1-venv"
 
 
-def test_the_recipe_for_cuda_installs_from_stand_ins_and_trains(testbed, horovod, venv):
-    """Wheels, NCCL and the build of Horovod stand in; its settings, the patch and the launch line are the recipe's."""
+def test_the_recipe_for_cuda_installs_from_stand_ins_and_its_job_trains_to_the_accuracy_of_one_process(
+    testbed, horovod, venv, dataset, work
+):
+    """Wheels, NCCL and the build of Horovod stand in; its settings, the patch and the job script are the recipe's."""
     with tempfile.TemporaryDirectory(prefix="horovod-", dir=testbed.layout.root) as directory:
         stand_ins = StandIns(testbed.layout, Path(directory) / "stand-ins")
         sources = Path(directory) / "sources" / "p" / "PyTorch"
@@ -84,14 +80,16 @@ def test_the_recipe_for_cuda_installs_from_stand_ins_and_trains(testbed, horovod
         testbed.run(f"python3 -m pip download --quiet --no-deps --dest {stand_ins.wheels} setuptools==84.2.1")
         recipe = stand_ins.recipe(CUDA, (sha256(real), sha256(sources / sdist.name)))
         install = f"--installpath={directory} --buildpath={directory}/build --sourcepath={directory}/sources"
-        mpirun = f"{find_optional('openmpi-bin')} --map-by ppr:2:node --bind-to none"
         index = f"PIP_NO_INDEX=1 PIP_FIND_LINKS={stand_ins.wheels}"
         result = testbed.run_unchecked(f"unset NCCL_PATH\n{index} eb {install} {recipe}")
         assert "$NCCL_PATH is not set" in result.stderr
-        output = testbed.run(
-            f"""NCCL_PATH={directory} {index} eb {install} {recipe} >&2
-module use {directory}/modules/all
-module load {CUDA.replace("-", "/", 1)}
-{SETTINGS}{JOB} {mpirun} python $PAYLOAD/ladder/mnist_horovod.py --epochs 1"""
-        )
-        assert "world size 4, Horovod" in output
+        testbed.run(f"NCCL_PATH={directory} {index} eb {install} {recipe}")
+        text = with_digits(adapted("infiniband/horovod_pytorch.job", testbed.layout, (None, dataset)))
+        there = f"module use {directory}/modules/all\n"
+        (work / "horovod_pytorch.job").write_text(text.replace("module use", f"{there}module use", 1))
+        testbed.run(SETTINGS + submission("horovod_pytorch.job"), cwd=work)
+        ((name, text),) = written(work).items()
+        assert re.fullmatch(r"horovod_pytorch-\d+\.out", name)
+        assert "world size 4, Horovod" in text
+        alone = testbed.run(f"module load {horovod}\nsrun -n1 python $PAYLOAD/ladder/mnist_single.py --epochs 1")
+        assert abs(accuracy(text) - accuracy(alone)) <= 1

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from testbed import recipes
+from testbed.job_scripts import adapted, submission, with_digits, written
 from testbed.packages import find_command, find_optional
 from testbed.registry import Registry
 from testbed.stand_ins import IN_IMAGE, StandIns, sha256
@@ -83,6 +84,7 @@ LUMI_LINE = "srun -N2 --ntasks-per-node=2 singularity exec $SIFPYTORCH conda-pyt
             "/appl/local/containers/easybuild-sif-images",
             "2.3.1+rocm6.0",
             id="demo",
+            marks=pytest.mark.thorough,  # test_lumi_course.py installs it too
         ),
         pytest.param(
             "PyTorch-2.7.1-rocm-6.2.4-python-3.12-singularity-20250827",
@@ -148,15 +150,21 @@ def test_image_of_a_registry_for_cuda_with_torchrun_under_mpirun(system, contain
         )
 
 
-def test_shifter_image_of_nersc(system, container):
+def test_shifter_image_of_nersc(system, testbed, container, dataset):
     version = "2.1.0a0+b5021ba"
+    settings = f"""export SHIFTER_STAND_IN_IMAGE=nersc/pytorch:ngc-23.07-v0
+export SHIFTER_STAND_IN_SIF={system.stand_ins.sif} SINGULARITY_BIND={system.stand_ins.version(version)}"""
     system.check(
         "PyTorch-2.1.0-ngc-23.07-shifter",
         "srun -N2 --ntasks-per-node=2 shifter --image=$SHIFTER_IMAGE $RUNSCRIPTS/conda-python-distributed probe.py",
         version=version,
-        settings=f"""export SHIFTER_STAND_IN_IMAGE=nersc/pytorch:ngc-23.07-v0
-export SHIFTER_STAND_IN_SIF={system.stand_ins.sif} SINGULARITY_BIND={system.stand_ins.version(version)}""",
+        settings=settings,
     )
+    job = system.directory / "submit_batch_shifter.sh"
+    job.write_text(with_digits(adapted("perlmutter/submit_batch_shifter.sh", testbed.layout, (None, dataset))))
+    system.run(f"{settings}\n{submission(job)}")
+    (output,) = (text for name, text in written(system.directory).items() if name.startswith("shifter_job_log_"))
+    assert "world size 4," in output and "test accuracy" in output
 
 
 FRONTIER_LINE = "srun -N2 -n4 conda-python-distributed -W ignore -u probe.py"

@@ -138,6 +138,7 @@ def last_epoch(output, epochs):
     return float(loss), float(accuracy)
 
 
+@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_each_rung_leads_to_the_same_network_alone_and_in_worlds_of_two_and_four(testbed, module, enter):
     ends = []
     for script, size, launcher in RUNGS:

@@ -53,7 +53,8 @@ def test_the_hosts_own_command_enters_the_image_by_itself(testbed, container, pr
 
 def test_the_master_is_the_first_node_of_the_step_not_of_the_job(testbed, venv, probe):
     output = testbed.run(
-        f"module load {venv}\nsalloc --quiet -N3 srun -N2 -n2 -w nid001002,nid001003 conda-python-distributed probe.py",
+        f"module load {venv}\nsalloc --quiet -N3 -w nid00100[1-3] "
+        "srun -N2 -n2 -w nid001002,nid001003 conda-python-distributed probe.py",
         cwd=probe,
     )
     assert {line.split()[7] for line in output.splitlines()} == {"nid001002"}

@@ -63,10 +63,11 @@ LINES = {
 }
 
 
-#: The launchers that reach the image in the same way as one of the others, or the venv.
+#: The launchers that reach the image in the same way as one of the others, or the venv, and those that the job scripts,
+#: test_training.py and test_ends.py take.
 ALIKE = {
-    "container": ("torchrun alone", "ddp-env"),
-    "venv": ("Open MPI", "MPICH", "torchrun under srun", "torchrun under Open MPI"),
+    "container": ("srun", "MPICH", "torchrun under srun", "torchrun under Open MPI", "torchrun alone", "ddp-env"),
+    "venv": ("srun", "Open MPI", "MPICH", "torchrun under srun", "torchrun under Open MPI"),
 }
 
 
