@@ -45,6 +45,12 @@ SILENT_SERVER = "127.0.0.99"
 #: Images of an epoch of MNIST, and epochs after which mnist_ddp.py names 99 % of the test images rightly.
 TRAINING_IMAGES = 60000
 EPOCHS_TO_99 = 2
+#: Packings of an image beside the recipes' own, as options of mksquashfs.
+PACKINGS = {
+    "gzip": "-comp gzip",
+    "zstd": "-comp zstd -Xcompression-level 3",
+    "none": "-noI -noD -noF -noX",
+}
 #: Loads in a row that make one measurement: a single one is as short as the noise.
 LOADS = 20
 
@@ -175,12 +181,20 @@ def dead_dns(session):
     return lambda: seconds("names"), lambda: seconds("addresses")
 
 
-def import_torch(session):
-    """`import torch` in the image against the same on the host, files in memory after the first pair."""
+def import_torch(session, packing=None):
+    """`import torch` in the image against the same on the host, files in memory after the first pair.
+
+    With `packing`, options of mksquashfs, the image is packed anew with them before.
+    """
     image, host = (session.environment(f"module load {module(recipe)}") for recipe in (CONTAINER, VENV))
+    sif = image["SIF"]
+    if packing:
+        sif = session.scratch / "packed.sif"
+        settings = {"APPTAINER_MKSQUASHFS_ARGS": packing}
+        session.run(["singularity", "--quiet", "build", "--force", sif, image["SIF"]], {**image, **settings})
     python = ["python", "-c", "import torch"]
     return (
-        lambda: seconds_of(session, image, ["singularity", "exec", image["SIF"], *python]),
+        lambda: seconds_of(session, image, ["singularity", "exec", sif, *python]),
         lambda: seconds_of(session, host, python),
     )
 
@@ -474,6 +488,19 @@ COMPARISONS = (
         estimate=4,
         target=1.4,
         anchor="image with Apptainer's default, gzip: 1.95",
+    ),
+    *(
+        Comparison(
+            name=f"import-{name}",
+            what=f"the same with the image in another packing, {name}",
+            sides=f"as `import`, the image packed anew with `{packing}`",
+            recipes=(CONTAINER, VENV),
+            container=True,
+            prepare=partial(import_torch, packing=packing),
+            pairs=9,
+            estimate=7,
+        )
+        for name, packing in PACKINGS.items()
     ),
     Comparison(
         name="image-shared",
