@@ -360,10 +360,10 @@ def time_to_99(session):
     return ours, textbook
 
 
-def two_ranks(session, batch=256):
+def two_ranks(session):
     """Seconds for an epoch's images: of two ranks on two cores, and of two lone runs on them together."""
     env = {**session.environment(f"module load {module(DATASET)} {module(VENV)}"), "OMP_NUM_THREADS": "1"}
-    command = [TRAINING, "--epochs", "1", "--batch-per-rank", str(batch)]
+    command = [TRAINING, "--epochs", "1", "--batch-per-rank", "256"]
 
     def seconds_per_epoch(launch, runs):
         output = session.run([*ONE_NODE, "-n2", launch, "-u", *command], env)
@@ -621,17 +621,6 @@ COMPARISONS = (
         recipes=(DATASET, VENV),
         container=False,
         prepare=two_ranks,
-        pairs=9,
-        estimate=25,
-        target=1.11,
-    ),
-    Comparison(
-        name="two-ranks-1024",
-        what="an epoch's images by two ranks with 1024 images a step each, against two lone runs together",
-        sides="as `two-ranks`, with `--batch-per-rank 1024`",
-        recipes=(DATASET, VENV),
-        container=False,
-        prepare=partial(two_ranks, batch=1024),
         pairs=9,
         estimate=25,
         target=1.11,

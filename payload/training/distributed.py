@@ -6,9 +6,10 @@ and ``sum_over_ranks``; checkpoints are read and written by rank 0 with ``broadc
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -52,6 +53,8 @@ def process_group(
     limit = timedelta(seconds=timeout)
     host_group = None
     leave = dist.destroy_process_group
+    if not use_gpu:
+        give_way_to_senders()
     try:
         dist.init_process_group(
             "nccl" if use_gpu else "gloo",
@@ -82,6 +85,18 @@ def process_group(
         raise
     finally:
         leave()
+
+
+def give_way_to_senders() -> None:
+    """Let no thread of this process take the core from another one by waking up, where Linux allows.
+
+    While one thread of gloo sends, the thread that receives looks again and again whether it may
+    have their lock. Where a rank has one core it does so in the sender's place, until the kernel's
+    next tick: an all-reduce takes 5 ms in place of 0.4. Threads that are started later inherit it.
+    """
+    if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER:
+        with suppress(PermissionError):  # a container may forbid it
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def read_ranks(environment: Mapping[str, str]) -> tuple[int, int, int]:

@@ -1,5 +1,6 @@
 """training/distributed.py: who the ranks are, how they meet, and how they part."""
 
+import os
 from contextlib import suppress
 
 import pytest
@@ -163,6 +164,41 @@ except SystemExit:
 """,
     )
     assert rank.status == 75, rank.stderr
+
+
+POLICIES = """
+import os
+from pathlib import Path
+from training.distributed import process_group
+
+%s
+with process_group(os.environ, use_gpu=False, timeout=60):
+    for thread in Path("/proc/self/task").iterdir():
+        print((thread / "comm").read_text().strip(), os.sched_getscheduler(int(thread.name)))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="Linux alone has SCHED_BATCH")
+def test_gloos_threads_do_not_take_the_core_from_each_other(run_code):
+    (rank, _) = run_code(2, POLICIES % "")
+    policies = {name: int(policy) for name, policy in map(str.split, rank.stdout.splitlines())}
+    assert {"gloo_tcp_loop", "pt_gloo_runloop"} <= policies.keys(), rank.stderr
+    assert policies["gloo_tcp_loop"] == policies["pt_gloo_runloop"] == os.SCHED_BATCH
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="Linux alone has SCHED_BATCH")
+@pytest.mark.parametrize(
+    "before",
+    [
+        "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))",
+        "def refuse(*_): raise PermissionError()\nos.sched_setscheduler = refuse",
+    ],
+    ids=["a policy that the user chose", "where it is forbidden"],
+)
+def test_another_policy_stays(run_code, before):
+    (rank,) = run_code(1, POLICIES % before)
+    assert rank.status == 0, rank.stderr
+    assert {int(line.split()[-1]) for line in rank.stdout.splitlines()}.isdisjoint({os.SCHED_BATCH})
 
 
 def test_ranks_that_do_not_come_are_missed_at_the_rendezvous(start_ranks):
