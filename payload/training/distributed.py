@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -53,16 +53,15 @@ def process_group(
     limit = timedelta(seconds=timeout)
     host_group = None
     leave = dist.destroy_process_group
-    if not use_gpu:
-        give_way_to_senders()
     try:
-        dist.init_process_group(
-            "nccl" if use_gpu else "gloo",
-            rank=rank,
-            world_size=size,
-            timeout=limit,
-            **rendezvous,
-        )
+        with nullcontext() if use_gpu else senders_keep_their_core():
+            dist.init_process_group(
+                "nccl" if use_gpu else "gloo",
+                rank=rank,
+                world_size=size,
+                timeout=limit,
+                **rendezvous,
+            )
         if use_gpu:
             host_group = dist.new_group(backend="gloo", timeout=limit)
     except (RuntimeError, ValueError) as error:
@@ -87,16 +86,24 @@ def process_group(
         leave()
 
 
-def give_way_to_senders() -> None:
-    """Let no thread of this process take the core from another one by waking up, where Linux allows.
+@contextmanager
+def senders_keep_their_core() -> Iterator[None]:
+    """Start threads that do not take the core from another one by waking up, where Linux allows.
 
     While one thread of gloo sends, the thread that receives looks again and again whether it may
     have their lock. Where a rank has one core it does so in the sender's place, until the kernel's
-    next tick: an all-reduce takes 5 ms in place of 0.4. Threads that are started later inherit it.
+    next tick: an all-reduce takes 5 ms in place of 0.4. Threads inherit the policy.
     """
+    changed = False
     if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER:
         with suppress(PermissionError):  # a container may forbid it
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+            changed = True
+    try:
+        yield
+    finally:
+        if changed:
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def read_ranks(environment: Mapping[str, str]) -> tuple[int, int, int]:

@@ -103,9 +103,9 @@ def test_three_trainings_that_miss_99_percent_are_an_error():
 
 def test_lone_runs_count_together_and_two_ranks_once():
     programs = Programs("images/s 20000\n", "images/s 10000\nimages/s 14000\n")
-    together, lone = measurements.two_ranks(programs, batch=1024)
+    together, lone = measurements.two_ranks(programs)
     assert (together(), lone()) == (3.0, 2.5)
-    assert [command[-2:] for command in programs.commands] == [["--batch-per-rank", "1024"]] * 2
+    assert [command[-2:] for command in programs.commands] == [["--batch-per-rank", "256"]] * 2
 
 
 def test_a_world_that_fell_apart_is_an_error():

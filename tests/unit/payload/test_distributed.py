@@ -169,10 +169,14 @@ except SystemExit:
 POLICIES = """
 import os
 from pathlib import Path
+import torch.distributed as dist
 from training.distributed import process_group
 
 %s
+before = os.sched_getscheduler(0)
 with process_group(os.environ, use_gpu=False, timeout=60):
+    assert os.sched_getscheduler(0) == before
+    dist.barrier()  # so that the threads have given themselves their names
     for thread in Path("/proc/self/task").iterdir():
         print((thread / "comm").read_text().strip(), os.sched_getscheduler(int(thread.name)))
 """
