@@ -621,7 +621,7 @@ COMPARISONS = (
         recipes=(DATASET, VENV),
         container=False,
         prepare=two_ranks,
-        pairs=9,
+        pairs=11,
         estimate=25,
         target=1.11,
     ),
