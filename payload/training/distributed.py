@@ -92,7 +92,7 @@ def senders_keep_their_core() -> Iterator[None]:
 
     While one thread of gloo sends, the thread that receives looks again and again whether it may
     have their lock. Where a rank has one core it does so in the sender's place, until the kernel's
-    next tick: an all-reduce takes 5 ms in place of 0.4. Threads inherit the policy.
+    next tick, and every all-reduce waits for that. Threads inherit the policy.
     """
     changed = False
     if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER:
