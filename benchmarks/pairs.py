@@ -29,18 +29,19 @@ class Ratio(NamedTuple):
         return self.a / self.b
 
 
-def alternate(measure_a, measure_b, pairs, report):
+def alternate(measure_a, measure_b, pairs, report, warm_up=True):
     """Measure A B A B ...: one pair that only warms up and is discarded, then `pairs` more.
 
     The measures return numbers. `report` is called after each pair with its number, 0 for the
-    warm-up, and the two results. Returns the list of pairs of results.
+    warm-up, and the two results; without `warm_up` there is none. Returns the list of pairs of results.
     """
     measured = []
-    for number in range(pairs + 1):
+    for number in range(0 if warm_up else 1, pairs + 1):
         pair = (measure_a(), measure_b())
         report(number, *pair)
-        measured.append(pair)
-    return measured[1:]
+        if number:
+            measured.append(pair)
+    return measured
 
 
 def summarize(measured):

@@ -2,7 +2,7 @@
 
 HEADER = "| A against B | A | B | A / B | single pairs | target | anchor |\n|---|---:|---:|---:|---:|---:|---|"
 LEGEND = (
-    "Medians, measured in turn, A B A B ..., after one pair that is not counted; "
+    "Medians, measured in turn, A B A B ..., after one pair that is not counted, where nothing else is said; "
     "A / B is the ratio of the medians, `single pairs` its smallest and largest value in one pair."
 )
 SCALE_HEADER = "| nodes | node list | rank | instructions | time |\n|---:|---|---:|---:|---:|"

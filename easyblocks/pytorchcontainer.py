@@ -60,8 +60,9 @@ class EB_PyTorchContainer(EB_PyTorchModule):
             'debian_packages': [[], "Debian packages in that base image", CUSTOM],
             'commands': [['python', 'python3', 'pip', 'pip3', 'torchrun'],
                          "Commands of the image that bin/ offers on the host", CUSTOM],
-            # every start decompresses what it reads: the default gzip packs a third smaller, and is read slowest
-            'mksquashfs_args': ['-comp lz4', "Compression of an image built here", CUSTOM],
+            # every start decompresses what it reads: the default gzip packs a third smaller, and is read slowest;
+            # fragments are small files packed together, whose table pushes directories out of the kernel's cache
+            'mksquashfs_args': ['-comp lz4 -no-fragments', "Packing of an image built here", CUSTOM],
         })
         return extra_vars
 

@@ -22,6 +22,16 @@ def test_the_first_pair_only_warms_up():
     assert alternate(lambda: next(clock), lambda: next(clock), 2, nobody) == [(2, 3), (4, 5)]
 
 
+def test_what_needs_no_warm_up_is_measured_from_the_first_pair():
+    clock = count()
+    reports = []
+    pairs = alternate(
+        lambda: next(clock), lambda: next(clock), 2, lambda *report: reports.append(report), warm_up=False
+    )
+    assert pairs == [(0, 1), (2, 3)]
+    assert reports == [(1, 0, 1), (2, 2, 3)]
+
+
 def test_every_pair_is_reported_the_warm_up_as_number_0():
     reports = []
     alternate(lambda: 2.0, lambda: 1.0, 2, lambda *report: reports.append(report))
