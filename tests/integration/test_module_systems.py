@@ -319,17 +319,17 @@ module load {site.name}; echo $?
     assert values(after) == values(before)
 
 
-def readme_table():
-    """The README's variables: name -> what it says for the container, for the venv, for Shifter."""
+def documented_variables():
+    """The table of docs/module.md: name -> what it says for the container, for the venv, for Shifter."""
     rows = {}
-    for line in (Path(__file__).resolve().parents[2] / "README.md").read_text().splitlines():
+    for line in (Path(__file__).resolve().parents[2] / "docs" / "module.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 5 and cells[0].startswith("`"):
             rows.update(dict.fromkeys(re.findall(r"`([A-Z_]+)`", cells[0]), cells[1:4]))
     return rows
 
 
-def test_the_module_sets_what_the_readmes_table_says_and_nothing_else(site, tmp_path):
+def test_the_module_sets_the_documented_variables_and_nothing_else(site, tmp_path):
     """With all that a recipe can say, and with user-software."""
     site.user_software.mkdir(parents=True, exist_ok=True)
     before, loaded = tmp_path / "before", tmp_path / "loaded"
@@ -337,7 +337,7 @@ def test_the_module_sets_what_the_readmes_table_says_and_nothing_else(site, tmp_
     site.keep_no_user_software()
     old, new = values(before), values(loaded)
     changed = {name for name in new if new.get(name) != old.get(name)}
-    said = {name: cells[list(ENTER).index(site.recipe)] for name, cells in readme_table().items()}
+    said = {name: cells[list(ENTER).index(site.recipe)] for name, cells in documented_variables().items()}
     assert len(said) > 20
     promised = {name for name, cell in said.items() if cell != "-"}
     assert promised <= changed

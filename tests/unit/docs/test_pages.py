@@ -1,0 +1,57 @@
+"""The pages as texts: their links lead somewhere, and the messages of docs/troubleshooting.md are the program's own."""
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+TREE = Path(__file__).resolve().parents[3]
+PAGES = [TREE / "README.md", TREE / "CONTRIBUTING.md", TREE / "CHANGELOG.md", *sorted((TREE / "docs").rglob("*.md"))]
+# A link in a page: [text](target)
+LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
+
+
+def anchors(page):
+    """The anchors of a page's headings, as web sites for repositories make them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(TREE).as_posix())
+def test_every_link_of_a_page_leads_to_a_file_and_a_heading(page):
+    for target in LINK.findall(page.read_text()):
+        if target.startswith("https://"):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file), target
+
+
+def test_the_readme_leads_to_every_page():
+    linked = {(TREE / target.partition("#")[0]).resolve() for target in LINK.findall((TREE / "README.md").read_text())}
+    assert set(PAGES) - linked - {TREE / "README.md"} == set()
+
+
+def texts_of_the_tree():
+    """All that the tree's programs may print; neighbouring literals are joined, as Python joins them."""
+    parts = ["bin", "libexec", "easyblocks", "modulefiles", "payload", "runscripts"]
+    for name in subprocess.check_output(["git", "ls-files", *parts], text=True, cwd=TREE).splitlines():
+        text = (TREE / name).read_text(errors="replace")
+        yield text
+        if name.endswith(".py"):
+            literals = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+            yield from (node.value for node in literals if isinstance(node.value, str))
+
+
+def test_messages_on_the_page_of_troubleshooting_are_messages_of_the_tree():
+    """A heading is one or more messages in code spans, followed by the program in brackets if that is another's."""
+    page = (TREE / "docs" / "troubleshooting.md").read_text()
+    ours = [line for line in re.findall(r"^### (.*)$", page, re.MULTILINE) if not line.endswith(")")]
+    assert len(ours) > 5
+    everything = "\n".join(texts_of_the_tree())
+    for message in (message for line in ours for message in re.findall(r"`([^`]+)`", line)):
+        for part in message.split("..."):
+            assert part.strip(" :,") in everything, message
