@@ -43,11 +43,13 @@ def check_profile(profiles, name, modules_tool):
     modulepath = {'MODULEPATH': os.environ.get('MODULEPATH', '')}
     os.environ['MODULEPATH'] = os.path.dirname(profiles)
     try:
-        modules_tool.run_module('show', 'cluster/' + name, check_output=False, return_stderr=True)
+        modules_tool.run_module('show', 'cluster/' + name, return_stderr=True)
     except EasyBuildError as error:
-        said = str(error).partition('stderr: ')[2].rpartition('; stdout: ')[0] or str(error)
+        # what Lmod says, or Environment Modules after `ERROR: `, without what EasyBuild and they put around it
+        said = ' '.join((str(error).partition('stderr: ')[2].partition('; stdout: ')[0] or str(error)).split())
+        said = said.rpartition('ERROR: ')[2].partition(' While processing the following module')[0].strip(' -)')
         raise EasyBuildError("The cluster profile %s cannot be loaded: %s", os.path.join(profiles, name),
-                             ' '.join(said.split())) from error
+                             said) from error
     finally:
         restore_env_vars(modulepath)
 
