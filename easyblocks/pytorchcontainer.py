@@ -74,6 +74,7 @@ class EB_PyTorchContainer(EB_PyTorchModule):
         self.user_software = UserSoftware(self.installdir)
         self.mounted = self.user_software.directory
         self.installation.disposable.append(self.user_software.part)
+        self.installation.keeps_replaced = True
 
     def checksum_step(self):
         """Verify the sources, then fetch what else the image is made from."""
@@ -197,7 +198,8 @@ class EB_PyTorchContainer(EB_PyTorchModule):
             for variable in ('SINGULARITY_NV', 'APPTAINER_NV'):
                 txt += self.module_generator.set_environment(variable, {'value': '1', 'pushenv': True})
         # everything that EasyBuild installed is visible under its own path, data sets included
-        lists = {'central_images': self.cfg['central_images'], 'binds': self.cfg['binds']}
+        moved = [os.path.realpath(self.installdir)] if os.path.islink(self.installdir) else []
+        lists = {'central_images': self.cfg['central_images'], 'binds': [*self.cfg['binds'], *moved]}
         return txt + template(self.module_generator, 'container', lists, image=self.image.name,
                               easyconfig=os.path.basename(self.cfg.path),
                               user_software=self.mounted,

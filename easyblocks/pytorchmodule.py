@@ -14,7 +14,7 @@ from tempfile import gettempdir
 
 from easybuild.framework.easyblock import EasyBlock, StopException
 from easybuild.framework.easyconfig import CUSTOM
-from easybuild.tools.build_log import EasyBuildError, print_warning
+from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
 from easybuild.tools.config import build_option, source_paths
 from easybuild.tools.filetools import change_dir, copy_dir, copy_file, det_lock_path, mkdir, remove_file, symlink
 from easybuild.tools.utilities import shell_quote
@@ -28,9 +28,10 @@ except ImportError as error:
 TREE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 sys.path.append(os.path.join(TREE, 'easyblocks'))
 
-from pytorch_install.installation import SCARCE, Installation, is_space_gone, space_left  # noqa: E402 (the line before)
+from pytorch_install.installation import SCARCE, Installation, is_space_gone, show_to_root, space_left  # noqa: E402
 from pytorch_install.locks import await_lock, hold_lock  # noqa: E402
 from pytorch_install.modulefiles.text import conflicts, template, usage, whatis  # noqa: E402
+from pytorch_install.preconditions import check_path, check_profile, check_running_jobs, require_profile  # noqa: E402
 from pytorch_install.wheels import fetch_wheels  # noqa: E402
 
 # The program by which the runtime's Python compiles the installed tree.
@@ -64,6 +65,9 @@ class EB_PyTorchModule(EasyBlock):
     # What stands before a command to run it with this module's Python; {image} is where the image is.
     LAUNCH = ''
 
+    # Whether running jobs import files of the installation directory, which a rebuild removes.
+    IN_PLACE = False
+
     # What the module says of itself: the runtime, the variable that names its image, where a user's packages go.
     RUNTIME = ''
     IMAGE = None
@@ -94,10 +98,9 @@ class EB_PyTorchModule(EasyBlock):
         self.module_load_environment.PATH = ['bin']
         self.wheels = None
         self.requirements = None
-        if not os.path.isfile(os.path.join(PROFILES, self.cfg['cluster'])):
-            raise EasyBuildError("There is no cluster profile %s in %s; the easyconfig parameter 'cluster' names one "
-                                 "of: %s", self.cfg['cluster'], PROFILES,
-                                 ', '.join(sorted(name for name in os.listdir(PROFILES) if name[0] != '.')))
+        require_profile(PROFILES, self.cfg['cluster'])
+        for path in (self.installdir, self.mod_filepath):
+            check_path(path)
         self.installation = Installation(self.installdir, self.mod_filepath)
         self.writes_usage = not self.cfg['usage']
         self.cfg['usage'] = self.cfg['usage'] or usage(self)
@@ -133,17 +136,26 @@ class EB_PyTorchModule(EasyBlock):
         return super().run_all_steps(*args, **kwargs)
 
     def post_init(self):
-        """The lock is taken: say whose it is, and clean up after a run that was killed."""
+        """The lock is taken: say whose it is, clean up after a run that was killed, and check what can be by now."""
         super().post_init()
         if self.lock_path:
             hold_lock(self.lock_path)
             self.installation.recover()
+        if not self.dry_run:
+            check_profile(PROFILES, self.cfg['cluster'], self.modules_tool)
+            if self.IN_PLACE:
+                check_running_jobs(self)
 
     def run_step(self, step, step_methods):
         """Run one step; after an error or Ctrl-C the installation and the module are as they were before."""
         try:
             super().run_step(step, step_methods)
         except StopException:
+            if self.installation.begun and self.installation.has_module:
+                change_dir(self.orig_workdir)
+                self.installation.roll_back()
+                print_msg("stopped after the %s step: %s is as it was before, what this step installed is removed",
+                          step, self.full_mod_name)
             raise
         except BaseException as error:
             places = {'software': self.installdir, 'sources': source_paths()[0], 'build': self.builddir,
@@ -179,7 +191,10 @@ class EB_PyTorchModule(EasyBlock):
     def make_module_step(self, fake=False):
         """Write the module, which appears at once and whole, and makes the installation final."""
         if fake or self.dry_run:
-            return super().make_module_step(fake=fake)
+            modules = super().make_module_step(fake=fake)
+            if not self.dry_run:
+                show_to_root(modules)
+            return modules
         module_file = self.mod_filepath
         self.mod_filepath = self.installation.part(module_file)
         try:
@@ -224,7 +239,8 @@ class EB_PyTorchModule(EasyBlock):
         """Nothing to build, unless the subclass does."""
 
     def install_step(self):
-        """Install the runtime, then everything around it."""
+        """Install the scripts, which running jobs may be about to start, then the runtime and everything around it."""
+        self.install_scripts()
         self.install_runtime()
         self.install_tree()
 
@@ -232,11 +248,14 @@ class EB_PyTorchModule(EasyBlock):
         """Put image or venv into the installation directory."""
         raise NotImplementedError
 
-    def install_tree(self):
-        """Install runscripts, payload, cluster profile, and the commands in bin/."""
+    def install_scripts(self):
+        """Install runscripts and payload."""
         for part in TREE_PARTS:
             copy_dir(os.path.join(TREE, part), os.path.join(self.installdir, part),
                      ignore=lambda _, names: [name for name in names if name == '__pycache__'])
+
+    def install_tree(self):
+        """Install the cluster profile and the commands in bin/; compile the scripts."""
         # .policy.tcl is what profiles source from beside themselves
         for name in (self.cfg['cluster'], '.policy.tcl'):
             copy_file(os.path.join(PROFILES, name), os.path.join(self.installdir, 'modulefiles', 'cluster', name))

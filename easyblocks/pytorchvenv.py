@@ -26,6 +26,8 @@ class EB_PyTorchVenv(EB_PyTorchModule):
 
     RUNTIME = 'Python virtual environment'
 
+    IN_PLACE = True
+
     @staticmethod
     def extra_options(extra_vars=None):
         """Easyconfig parameters of virtual environments."""

@@ -12,15 +12,18 @@ so that an error brings it back at once, and the next `eb` does after a kill. Wh
     .<version>.unfinished/previous/     the installation directory as it was before, empty where there was none;
                                         before it exists, the installation directory is as it was
     .<version>.discarded/               to be removed, by the next `eb` if need be
+    .<version>.replaced/previous/       the installation before the one that is there, for containers that still run:
+                                        /runscripts and /payload are bound from it; kept until the next rebuild
 """
 import contextlib
 import errno
 import os
 import shutil
+import stat
 
 from easybuild.base import fancylogger
 from easybuild.tools.build_log import EasyBuildError, print_msg
-from easybuild.tools.filetools import copy_file, mkdir, remove_dir, remove_file
+from easybuild.tools.filetools import adjust_permissions, copy_file, mkdir, remove_dir, remove_file
 
 # What programs say when a disk is full, or a quota is used up: strerror(3) of ENOSPC and EDQUOT.
 NO_SPACE = [os.strerror(number).lower() for number in (errno.ENOSPC, errno.EDQUOT)]
@@ -39,10 +42,14 @@ class Installation:
         :param directory: the installation directory
         :param module_file: path of the module file in either syntax
         """
+        # a site may have moved it to another file system: everything below happens there, and the link stays
+        self.is_link = os.path.islink(directory)
+        directory = os.path.realpath(directory) if self.is_link else directory
         beside = os.path.join(os.path.dirname(directory), '.' + os.path.basename(directory))
         self.directory = directory
         self.unfinished = beside + '.unfinished'
         self.discarded = beside + '.discarded'
+        self.replaced = beside + '.replaced'
         self.previous = os.path.join(self.unfinished, 'previous')
         self.withdrawn = os.path.join(self.unfinished, 'modules')
         self.module_directory, name = os.path.split(module_file)
@@ -51,6 +58,8 @@ class Installation:
         self.module_names = [name, name + '.lua']
         # removed before an installation, and when it ends or is rolled back
         self.disposable = [self.discarded]
+        # whether the installation before this one stays until the next, as processes may use it by its directories
+        self.keeps_replaced = False
         self.begun = False
 
     def begin(self):
@@ -65,6 +74,14 @@ class Installation:
             remove_file(self.module_file(name))
         mkdir(self.directory, parents=True)
         os.rename(self.directory, self.previous)
+        if self.is_link:
+            mkdir(self.directory)  # EasyBuild cannot make it through the link
+
+    @property
+    def has_module(self):
+        """Whether a module leads to the installation, or did before it was put aside."""
+        return any(os.path.exists(os.path.join(directory, name)) for name in self.module_names
+                   for directory in (self.module_directory, self.withdrawn))
 
     def before(self, name):
         """Where a file of the installation before this one is now; it need not exist."""
@@ -73,7 +90,10 @@ class Installation:
     def finish(self):
         """The new installation is complete: the one before it may be discarded."""
         if os.path.isdir(self.unfinished):
-            os.rename(self.unfinished, self.discarded)
+            keep = self.keeps_replaced and os.listdir(self.previous)
+            if keep and os.path.isdir(self.replaced):
+                os.rename(self.replaced, self.discarded)
+            os.rename(self.unfinished, self.replaced if keep else self.discarded)
         self.begun = False
 
     def roll_back(self):
@@ -132,6 +152,12 @@ def keep_file(path, target):
     except OSError as error:
         _log.info("%s cannot be linked (%s): copying it", path, error)
         copy_file(path, target)
+
+
+def show_to_root(modules):
+    """Let Lmod find the sanity check's modules, which it hides from root where others may not read them (--umask)."""
+    # the directory around them is this user's alone
+    adjust_permissions(modules, stat.S_IROTH)
 
 
 def is_space_gone(error):

@@ -10,6 +10,7 @@ is dead for certain, the lock is removed together with processes that it had sta
 """
 import contextlib
 import datetime
+import fcntl
 import json
 import os
 import pwd
@@ -20,7 +21,7 @@ import time
 
 from easybuild.tools.build_log import EasyBuildError, print_msg
 from easybuild.tools.config import build_option
-from easybuild.tools.filetools import remove_dir, write_file
+from easybuild.tools.filetools import find_backup_name_candidate, remove_dir, write_file
 from easybuild.tools.utilities import shell_quote, time2str
 
 # In the environment of all that an installation starts: whose it is.
@@ -28,6 +29,9 @@ MARK = 'PYTORCH_INSTALLED_BY'
 
 # Seconds that killed processes get to be gone.
 PATIENCE = 10
+
+# Seconds that another process gets to remove a stale lock, which may take it PATIENCE.
+REMOVAL = 3 * PATIENCE
 
 
 def await_lock(lock, module):
@@ -38,11 +42,15 @@ def await_lock(lock, module):
     :param module: name of the module, for messages
     """
     limit, interval = build_option('wait_on_lock_limit'), build_option('wait_on_lock_interval')
-    start = time.time()
+    start, stale_since = time.time(), None
     while os.path.isdir(lock):
         holder = read_holder(lock)
         if holder and is_dead(holder):
-            remove_stale_lock(lock, holder)
+            stale_since = stale_since or time.time()
+            if not remove_stale_lock(lock, holder) and time.time() - stale_since > REMOVAL:
+                raise EasyBuildError("%s, which was killed, left a lock that another process has been removing for %d "
+                                     "seconds: end that process, or rm -r %s",
+                                     who(holder, lock), REMOVAL, shell_quote(lock))
         elif limit == -1 or time.time() - start < limit:
             print_msg("%s is being installed by %s, waiting %d seconds..." % (module, who(holder, lock), interval))
             sys.stdout.flush()  # into a job's output too
@@ -121,21 +129,34 @@ def mark(holder):
 
 
 def remove_stale_lock(lock, holder):
-    """End what a dead holder had started, then remove its lock; others may be about to do the same."""
-    guard = socket.socket(socket.AF_UNIX)
-    with contextlib.closing(guard):
+    """End what a dead holder had started, then remove its lock; return False if another process is about to do so."""
+    try:
+        # of this user alone: whoever may open a file may lock it
+        guard = os.open(os.path.join(lock, 'removal'), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except FileNotFoundError:
+        return True  # another process has removed it
+    except OSError as error:
+        raise EasyBuildError("%s, which was killed, left a lock that cannot be removed (%s): rm -r %s",
+                             who(holder, lock), error, shell_quote(lock)) from error
+    try:
         try:
-            # all that can judge the holder are on its host: an abstract address, gone with this process (unix(7))
-            guard.bind('\0pytorch-stale-lock %s' % mark(holder))
+            # all that can judge the holder are on its host; gone with this process (flock(2))
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             time.sleep(1)  # another process is at it
-            return
+            return False
         if read_holder(lock) != holder:
-            return
+            return True
         ended = end_orphans(holder)
         print_msg("removing the lock of %s, which was killed%s" % (
             who(holder, lock), ', and %d processes that it had started' % ended if ended else ''))
-        remove_dir(lock)
+        # at once, and under a name that no `eb` waits for: NFS keeps a file that is open
+        stale = find_backup_name_candidate(lock)
+        os.rename(lock, stale)
+    finally:
+        os.close(guard)
+    remove_dir(stale)
+    return True
 
 
 def end_orphans(holder):

@@ -57,8 +57,8 @@ class UserSoftware:
         if block.dry_run:
             return
         for name, path in [('user-software', self.directory), ('user-software' + PACKED, self.packed)]:
-            symlink(os.path.relpath(path, block.installdir), os.path.join(block.installdir, name),
-                    use_abspath_source=False)
+            symlink(os.path.relpath(os.path.realpath(path), os.path.realpath(block.installdir)),
+                    os.path.join(block.installdir, name), use_abspath_source=False)
         remove_dir(self.part)  # of an installation that was killed
         mkdir(self.part, parents=True)
         result = run_program(block, 'make', self.part + ':/user-software')

@@ -94,7 +94,8 @@ setsid --wait eb {own} {' '.join(options)} {self.directory}/PyTorch-{self.versio
 
     def leftovers(self):
         """What is there and belongs to no complete installation."""
-        hidden = [path for path in self.installation.parent.glob(".*") if path.name != ".user-software"]
+        kept = {".user-software", f".{self.version}.replaced"}  # the latter for running containers
+        hidden = [path for path in self.installation.parent.glob(".*") if path.name not in kept]
         parts = [path for top in ("software", "modules") for path in self.directory.glob(f"{top}/**/*.part")]
         return [*hidden, *parts, *self.directory.glob("software/.locks/*")]
 
@@ -255,9 +256,22 @@ def test_a_rebuild_keeps_an_image_that_is_the_same_even_after_a_kill_and_replace
     inode = installed.stat().st_ino
     (prefix.installation / "runscripts" / "get-master").unlink()
 
-    kill_at(prefix, INSTALLING, "killpg(0, signal.SIGKILL)")
-    assert not prefix.works()
-    result = prefix.eb("--rebuild")
+    # of a job: what it was started with stays whole
+    started, go_on = work / "started", work / "go-on"
+    wait = f"touch {started}; until [ -e {go_on} ]; do sleep 0.1; done; ls /payload/mnist_ddp.py /runscripts/ddp-env"
+    with ThreadPoolExecutor() as threads:
+        try:
+            running = threads.submit(
+                testbed.run,
+                f"module use {work}/modules/all; module load {prefix.module}; singularity exec $SIF sh -c '{wait}'",
+            )
+            wait_for(started.exists)
+            kill_at(prefix, INSTALLING, "killpg(0, signal.SIGKILL)")
+            assert not prefix.works()
+            result = prefix.eb("--rebuild")
+        finally:
+            go_on.touch()
+    assert running.result().split() == ["/payload/mnist_ddp.py", "/runscripts/ddp-env"]
     assert result.returncode == 0, result.stderr
     assert "the installed one is the same, it is kept" in result.stdout
     assert installed.stat().st_ino == inode

@@ -220,7 +220,7 @@ def test_other_modules_than_those_of_the_build_are_refused_in_a_sentence_that_na
     gone = venv_module("module load PyTorch", directories=())
     assert gone.returncode != 0
     assert "PyTorch/1.0 was built with compiler/12, which is not there any more: find it with" in in_one_line(gone)
-    assert "eb --rebuild PyTorch-1.0.eb" in in_one_line(gone)
+    assert "eb --force PyTorch-1.0.eb" in in_one_line(gone)
 
 
 def test_another_python_than_that_of_the_build_is_refused_in_a_sentence_that_names_it(venv_module):
@@ -229,6 +229,6 @@ def test_another_python_than_that_of_the_build_is_refused_in_a_sentence_that_nam
         assert result.returncode != 0
         assert re.search(
             rf"PyTorch/1\.0 was built with Python 3\.11\.7 at \S+/python3\.11, which {problem}: "
-            "load this module on a host that has that Python, or build again with `eb --rebuild PyTorch-1.0.eb`",
+            "load this module on a host that has that Python, or build again with `eb --force PyTorch-1.0.eb`",
             in_one_line(result),
         )

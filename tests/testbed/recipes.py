@@ -23,9 +23,13 @@ def is_current(layout, recipe):
 
 
 def install_command(layout, recipe):
-    """The command that installs a recipe, or that brings an older installation up to date."""
+    """The command that installs a recipe, or that brings an older installation up to date.
+
+    A virtual environment is only rebuilt by force, as jobs may run in it; with force, an image is built anew.
+    """
     installed = any(layout.modules.glob(f"{module(recipe)}*"))
-    rebuild = "--rebuild " if installed and not is_current(layout, recipe) else ""
+    option = "--force " if recipe.endswith("-venv") else "--rebuild "
+    rebuild = option if installed and not is_current(layout, recipe) else ""
     return f"eb {rebuild}{recipe}.eb"
 
 

@@ -27,7 +27,7 @@ for _, modules in ipairs({ required, brought }) do
     for _, wanted in ipairs(modules) do
         if mode() == "load" and not isloaded(wanted) and not isAvail(wanted) then
             refuse(wanted, "which is not there any more: find it with `module spider " .. wanted
-                   .. "`, or build again with what is there, `eb --rebuild %(easyconfig)s`")
+                   .. "`, or build again with what is there, `eb --force %(easyconfig)s`")
         end
         depends_on(wanted)
     end
@@ -35,7 +35,7 @@ end
 if mode() == "load" then
     local built_with = "Python " .. version .. " at " .. python
     local remedy = ": load this module on a host that has that Python, or build again with "
-                   .. "`eb --rebuild %(easyconfig)s`"
+                   .. "`eb --force %(easyconfig)s`"
     if not isFile(python) then
         refuse(built_with, "which is not there any more" .. remedy)
     end

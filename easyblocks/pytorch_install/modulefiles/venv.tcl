@@ -4,7 +4,7 @@ set required [list %(required)s]
 set brought [list %(brought)s]
 set python "%(python)s"
 set version "%(version)s"
-set remedy "build again with `eb --rebuild %(easyconfig)s`"
+set remedy "build again with `eb --force %(easyconfig)s`"
 
 proc refuse {built_with problem} {
     # the third word keeps Environment Modules from adding a stack trace

@@ -21,7 +21,8 @@ CHANGES = [(os, "rename"), (os, "replace"), (os, "remove"), (os, "unlink"), (os,
 class Site:
     """A directory that software and modules are installed to."""
 
-    def __init__(self, root, syntax=".lua"):
+    def __init__(self, root, syntax=".lua", keeps_replaced=False):
+        self.keeps_replaced = keeps_replaced
         self.directory = root / "software" / "PyTorch" / "1.0"
         self.module = root / "modules" / "all" / "PyTorch" / f"1.0{syntax}"
         self.module.parent.mkdir(parents=True)
@@ -29,7 +30,9 @@ class Site:
 
     def installation(self):
         """As the next process sees it."""
-        return Installation(str(self.directory), str(self.module))
+        installation = Installation(str(self.directory), str(self.module))
+        installation.keeps_replaced = self.keeps_replaced
+        return installation
 
     def install(self, content):
         """What an easyblock does with an installation, from its install step to its module step."""
@@ -52,8 +55,9 @@ class Site:
         return module, files[0].read_text() if complete else None
 
     def leftovers(self):
-        """Hidden files of either place."""
-        return [*self.directory.parent.glob(".*"), *self.module.parent.glob(".*")]
+        """Hidden files of either place, without the installation that is kept on purpose."""
+        found = [*self.directory.parent.glob(".*"), *self.module.parent.glob(".*")]
+        return [path for path in found if not (self.keeps_replaced and path.name == ".1.0.replaced")]
 
 
 @pytest.fixture
@@ -94,14 +98,15 @@ def survives(kill_after, monkeypatch, count, function):
     return True
 
 
-@pytest.mark.parametrize("old", ["old", None])
+@pytest.mark.parametrize(("old", "keeps_replaced"), [("old", False), (None, False), ("old", True)])
 def test_a_kill_at_any_point_leaves_no_module_of_a_broken_installation_and_is_cleaned_up(
-    prefix, tmp_path, kill_after, monkeypatch, old
+    prefix, tmp_path, kill_after, monkeypatch, old, keeps_replaced
 ):
     outcomes, count, done = set(), 0, False
     while not done:
-        site = Site(tmp_path / f"{old}-{count}")
+        site = Site(tmp_path / f"{old}-{count}", keeps_replaced=keeps_replaced)
         if old:
+            site.install("older")
             site.install(old)
         done = survives(kill_after, monkeypatch, count, lambda site=site: site.install("new"))
         module, installed = site.state()
@@ -173,6 +178,44 @@ def test_a_kept_file_is_not_copied_and_survives_that_the_old_installation_goes(p
     installation.discard()
     assert (site.directory / "whole").stat().st_ino == inode
     assert (site.directory / "whole").read_text() == "old"
+
+
+def test_what_running_containers_have_open_is_whole_until_the_next_rebuild(prefix, tmp_path):
+    site = Site(tmp_path / "site", keeps_replaced=True)
+    site.install("first")
+    assert [path.name for path in site.directory.parent.iterdir()] == ["1.0"]
+    running = os.open(site.directory, os.O_RDONLY)  # as a bind is: the directory, whatever its path is by now
+    try:
+        site.install("second")
+        site.installation().recover()  # an `eb` that does not come to its install step
+        assert sorted(os.listdir(running)) == ["half", "whole"]
+        assert site.state() == ("second", "second")
+        site.install("third")
+        assert os.listdir(running) == []
+    finally:
+        os.close(running)
+    assert (site.directory.parent / ".1.0.replaced" / "previous" / "whole").read_text() == "second"
+
+
+@pytest.mark.parametrize("ends", ["well", "badly"])
+def test_an_installation_that_was_moved_stays_where_it_was_moved_to(prefix, tmp_path, ends):
+    site = Site(tmp_path / "site")
+    site.install("old")
+    moved = tmp_path / "other-file-system" / "1.0"
+    moved.parent.mkdir()
+    shutil.move(site.directory, moved)
+    site.directory.symlink_to(moved)
+    if ends == "well":
+        site.install("new")
+    else:
+        installation = site.installation()
+        installation.begin()
+        (moved / "half").touch()
+        installation.roll_back()
+    assert site.directory.is_symlink()
+    assert (moved / "whole").read_text() == ("new" if ends == "well" else "old")
+    assert site.leftovers() == []
+    assert [path.name for path in moved.parent.iterdir()] == ["1.0"]
 
 
 def test_a_file_system_without_hard_links_gets_a_copy(prefix, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Who holds a lock, whether that process is dead for certain, and what is done then."""
 
+import fcntl
 import os
 import signal
 import socket
@@ -107,10 +108,45 @@ def test_a_lock_that_another_process_has_taken_over_meanwhile_is_left_to_it(aban
 def test_two_that_find_a_stale_lock_do_not_remove_it_at_once(abandoned, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda _: None)
     dead = locks.read_holder(str(abandoned))
-    with socket.socket(socket.AF_UNIX) as other:
-        other.bind("\0pytorch-stale-lock " + locks.mark(dead))
-        locks.remove_stale_lock(str(abandoned), dead)
+    with (abandoned / "removal").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert not locks.remove_stale_lock(str(abandoned), dead)
     assert abandoned.exists()
+
+
+def test_a_removal_by_another_process_that_does_not_end_is_one_sentence(abandoned, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    monkeypatch.setattr(locks, "REMOVAL", 0.1)
+    with (abandoned / "removal").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(EasyBuildError, match="another process has been removing for .* rm -r '.*x.lock"):
+            locks.await_lock(str(abandoned), "PyTorch/1")
+    assert abandoned.exists()
+
+
+def test_the_names_of_abstract_sockets_which_any_user_may_take_do_not_hold_it_up(abandoned):
+    name = "\0pytorch-stale-lock " + locks.mark(locks.read_holder(str(abandoned)))
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(name)
+        locks.await_lock(str(abandoned), "PyTorch/1")
+    assert not abandoned.exists()
+    assert list(abandoned.parent.glob("x.lock*")) == []
+
+
+def test_no_other_user_may_open_what_the_removal_is_guarded_by(abandoned, monkeypatch):
+    modes = []
+    monkeypatch.setattr(locks, "end_orphans", lambda _: modes.append((abandoned / "removal").stat().st_mode & 0o777))
+    locks.await_lock(str(abandoned), "PyTorch/1")
+    assert modes == [0o600]
+
+
+def test_a_stale_lock_that_may_not_be_changed_is_one_sentence(abandoned, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(EasyBuildError, match="left a lock that cannot be removed .*Permission denied.* rm -r"):
+        locks.await_lock(str(abandoned), "PyTorch/1")
 
 
 @pytest.mark.parametrize("text", [None, "", "{"])

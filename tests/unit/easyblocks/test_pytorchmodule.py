@@ -1,10 +1,12 @@
 """The easyblocks in the manner of EasyBuild's own tests: constructors, options, generated modules."""
 
+import os
 import re
 import sys
 from pathlib import Path
 
 import pytest
+from easybuild.framework.easyblock import StopException
 from easybuild.framework.easyconfig.default import CUSTOM
 from easybuild.framework.easyconfig.easyconfig import get_easyblock_class
 from easybuild.tools.build_log import EasyBuildError
@@ -155,6 +157,41 @@ def test_a_command_that_fails_during_the_installation_leaves_nothing_behind(easy
     assert not Path(app.installdir).exists()
 
 
+@pytest.mark.parametrize("installed", [True, False])
+def test_stopped_after_the_install_step_there_is_the_module_of_before_or_what_the_step_made(
+    easyblock, monkeypatch, capsys, installed
+):
+    app = easyblock(recipe(VENV))
+    monkeypatch.setattr(app, "install_runtime", lambda: None)
+    monkeypatch.setattr(app, "compile_bytecode", lambda: None)
+    app.cfg["stop"] = "install"
+    root, module = Path(app.installdir), Path(app.mod_filepath)
+    if installed:
+        for path in (root / "old", module):
+            path.parent.mkdir(parents=True)
+            path.touch()
+    with pytest.raises(StopException):
+        app.run_step("install", INSTALL)
+    assert module.exists() is installed
+    assert (root / "old").exists() is installed
+    assert (root / "payload").exists() is not installed
+    assert ("is as it was before" in capsys.readouterr().out) is installed
+
+
+def test_the_sanity_checks_module_can_be_read_by_others_so_that_lmod_shows_it_to_root(easyblock, prefix):
+    app = easyblock(recipe(CONTAINER))
+    app.src = []
+    Path(app.installdir).mkdir(parents=True)
+    before = os.umask(0o027)
+    try:
+        modules = Path(app.make_module_step(fake=True))
+    finally:
+        os.umask(before)
+    files = [path for path in modules.rglob("*") if path.is_file()]
+    assert len(files) > 0
+    assert all(path.stat().st_mode & 0o004 for path in files)
+
+
 def test_a_full_disk_is_told_with_the_room_wherever_the_installation_writes(easyblock, monkeypatch, tmp_path):
     def install_runtime():
         raise OSError(28, "No space left on device")
@@ -185,6 +222,7 @@ def test_the_installed_tree_carries_no_bytecode_of_the_checkout(easyblock, monke
     app = easyblock(recipe(VENV))
     monkeypatch.setattr(app, "compile_bytecode", lambda: None)
     app.make_installdir()
+    app.install_scripts()
     app.install_tree()
     root = Path(app.installdir)
     assert not list(root.rglob("*.pyc"))
@@ -203,6 +241,7 @@ def test_commands_that_the_image_lacks_are_named_and_not_offered(easyblock, edit
     monkeypatch.setattr(app.user_software, "prepare", lambda _: None)
     assert "no-such" in app.cfg["usage"]
     app.make_installdir()
+    app.install_scripts()
     app.install_tree()
     links = {path.name: str(path.readlink()) for path in (Path(app.installdir) / "bin").iterdir() if path.is_symlink()}
     assert {name: links.get(name) for name in ("pip", "python", "sh", "start-shell", "no-such")} == {

@@ -154,4 +154,4 @@ def test_the_module_of_every_venv_requires_the_python_of_its_build(easyblock, pa
     assert re.search(r'"PrgEnv-gnu/8\.5\.0",? "rocm/6\.0\.0"', text)
     assert "cray-mpich/8.1.28" in text
     assert "another" not in text
-    assert f"eb --rebuild {path.name}" in text
+    assert f"eb --force {path.name}" in text

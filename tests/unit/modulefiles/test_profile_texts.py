@@ -21,7 +21,7 @@ def lines(profile):
 def settings(profile):
     """The variables that a profile sets, in its order, as (name, value)."""
     found = [POLICY.fullmatch(line) for line in lines(profile) if line.startswith("policy")]
-    return [(match["name"], match["quoted"] or match["plain"]) for match in found]
+    return [(match["name"], match["quoted"] or match["plain"]) for match in found if match]
 
 
 def sources(profile):
@@ -59,7 +59,10 @@ def test_a_profile_is_data_apart_from_its_help_and_the_file_it_sources(profile):
             "",
             "conflict cluster",
             "source [file join [file dirname $ModulesCurrentModulefile] .policy.tcl]",
-        ) or line.startswith(("#", "module-whatis "))  # fmt: skip
+        ) or line.startswith(("#", "module-whatis ")), (
+            f"modulefiles/cluster/{profile}: {line!r} is no line `policy NAME value` (a value with blanks in double "
+            "quotes, a comment on a line of its own)"
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -73,8 +76,11 @@ def test_no_profile_sets_a_variable_twice(profile):
 )
 def test_every_setting_has_a_comment_with_its_source(profile, name):
     comment = comment_above(profile, name)
-    assert len(comment.split()) > 3
-    assert ADDRESS.search(comment) or MAN_PAGE.search(comment) or cited(profile, comment), comment
+    source = ADDRESS.search(comment) or MAN_PAGE.search(comment) or cited(profile, comment)
+    assert source and len(comment.split()) > 3, (
+        f"modulefiles/cluster/{profile}: {name} needs a comment above it with the reason and the source: a man page, "
+        f"an address, or in parentheses a name of the list of sources. There is: {comment!r}"
+    )
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -102,7 +108,9 @@ def test_settings_for_finding_faults_are_absent(profile):
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_dead_rank_ends_the_step_on_every_cluster(profile):
-    assert dict(settings(profile))["SLURM_KILL_BAD_EXIT"] == "1"
+    assert dict(settings(profile)).get("SLURM_KILL_BAD_EXIT") == "1", (
+        f"modulefiles/cluster/{profile}: add `policy SLURM_KILL_BAD_EXIT 1`, with the comment that the others have"
+    )
 
 
 def test_one_file_has_the_procedure_and_is_no_modulefile():
@@ -128,9 +136,19 @@ def documented():
 
 
 def test_the_page_has_a_column_for_every_profile():
-    assert sorted(documented()) == PROFILES
+    missing = sorted(set(PROFILES) - set(documented()))
+    assert not missing, (
+        f"docs/clusters.md: add a column {', '.join(missing)} to the table below 'The profiles', with the variables "
+        "and values of modulefiles/cluster/<name>, `-` for those that it does not set"
+    )
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", documented())
 def test_the_pages_table_has_the_variables_and_values_of_the_profile(profile):
-    assert documented()[profile] == dict(settings(profile))
+    assert profile in PROFILES, f"docs/clusters.md: there is no modulefiles/cluster/{profile} to the column {profile}"
+    written, set_there = documented()[profile], dict(settings(profile))
+    different = {name for name in {*written, *set_there} if written.get(name) != set_there.get(name)}
+    assert not different, (
+        f"docs/clusters.md: column {profile}: bring these rows into line with modulefiles/cluster/{profile}: "
+        + ", ".join(f"{name} ({set_there.get(name, '-')})" for name in sorted(different))
+    )

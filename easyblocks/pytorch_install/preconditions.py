@@ -1,0 +1,64 @@
+##
+# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
+##
+"""
+What would end an installation in its last steps, or harm running jobs, found before its first; called by
+pytorchmodule.py.
+"""
+import os
+import re
+
+from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.config import build_option
+from easybuild.tools.environment import restore_env_vars
+from easybuild.tools.hooks import INSTALL_STEP, STEP_NAMES
+
+# Characters that end a path in a bind of Apptainer's, a search path, or a line of a shell or of Tcl.
+UNSAFE = r'''[\s,:;'"\\$`&|<>(){}\[\]*?#]'''
+
+# Steps after which nothing of an installation has changed.
+STEPS_BEFORE_INSTALL = STEP_NAMES[:STEP_NAMES.index(INSTALL_STEP)]
+
+
+def check_path(path):
+    """Stop if binds, search paths, or scripts would break at a character of a path."""
+    found = re.search(UNSAFE, path)
+    if found:
+        raise EasyBuildError("The path %s has '%s' in it, which binds of containers and scripts cannot take: choose "
+                             "another --prefix or --installpath", path, found[0])
+
+
+def require_profile(profiles, name):
+    """Stop if there is no cluster profile of this name in the directory `profiles`."""
+    if not os.path.isfile(os.path.join(profiles, name)):
+        raise EasyBuildError("There is no cluster profile %s in %s; the easyconfig parameter 'cluster' names one "
+                             "of: %s", name, profiles,
+                             ', '.join(sorted(name for name in os.listdir(profiles) if name[0] != '.')))
+
+
+def check_profile(profiles, name, modules_tool):
+    """Stop if the module system cannot read a cluster profile; `eb --fetch` runs without a module system."""
+    if not modules_tool.version:
+        return
+    modulepath = {'MODULEPATH': os.environ.get('MODULEPATH', '')}
+    os.environ['MODULEPATH'] = os.path.dirname(profiles)
+    try:
+        modules_tool.run_module('show', 'cluster/' + name, return_stderr=True)
+    except EasyBuildError as error:
+        # what Lmod says, or Environment Modules after `ERROR: `, without what EasyBuild and they put around it
+        said = ' '.join((str(error).partition('stderr: ')[2].partition('; stdout: ')[0] or str(error)).split())
+        said = said.rpartition('ERROR: ')[2].partition(' While processing the following module')[0].strip(' -)')
+        raise EasyBuildError("The cluster profile %s cannot be loaded: %s", os.path.join(profiles, name),
+                             said) from error
+    finally:
+        restore_env_vars(modulepath)
+
+
+def check_running_jobs(block):
+    """Stop where jobs would lose the files that they import, unless --force says that there are none."""
+    replaces = not (build_option('module_only') or build_option('sanity_check_only')
+                    or block.cfg['stop'] in STEPS_BEFORE_INSTALL)
+    if replaces and block.installation.has_module and not build_option('force'):
+        raise EasyBuildError("%s is installed, and a rebuild removes files that running jobs import: if no job uses "
+                             "it, run `eb --force %s`; to have both, install it with another 'versionsuffix'",
+                             block.full_mod_name, os.path.basename(block.cfg.path))

@@ -1,0 +1,89 @@
+"""What would end an installation late, or harm running jobs, is refused before its first step."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from easybuild.framework.easyblock import EasyBlock
+from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.config import update_build_option
+from recipes import RECIPES, TREE
+
+from pytorch_install.preconditions import check_path, check_profile
+
+VENV = "PyTorch-2.13.0-cpu-venv.eb"
+
+
+def recipe(name):
+    return next(path for path in RECIPES if path.name == name)
+
+
+@pytest.mark.parametrize("character", " ,:'\"$`\\\t")
+def test_a_path_that_binds_or_scripts_cannot_take_is_refused(character):
+    with pytest.raises(EasyBuildError, match=r"The path /srv/.*/software has '.' in it, .* --prefix or --installpath"):
+        check_path(f"/srv/a{character}b/software")
+
+
+def test_a_usual_path_is_not_refused():
+    check_path("/appl/local/csc-2.0/ai_software/Jos\u00e9/@sys/c++~/PyTorch/2.13.0-cpu=x%y")
+
+
+def test_such_a_path_ends_eb_before_anything_is_fetched(easyblock, edited):
+    with pytest.raises(EasyBuildError, match="has ',' in it"):
+        easyblock(edited(VENV, "versionsuffix = '", "versionsuffix = '-my,own"))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("policy NCCL_CROSS_NIC 1 # faster", "a comment on a line of its own"),
+        ("policy NCCL_NET AWS Libfabric", "Put a value with blanks in double quotes"),
+        ("polcy NCCL_CROSS_NIC 1", "invalid command name"),
+        ("policy NCCL_CROSS_NIC 1", None),
+    ],
+)
+def test_a_profile_that_cannot_be_loaded_is_refused_with_its_path_and_the_line(easyblock, tmp_path, line, said):
+    profiles = tmp_path / "modulefiles" / "cluster"
+    shutil.copytree(TREE / "modulefiles" / "cluster", profiles)
+    with (profiles / "local").open("a") as profile:
+        profile.write(line + "\n")
+    app = easyblock(recipe(VENV))
+    if said:
+        with pytest.raises(EasyBuildError) as caught:
+            check_profile(str(profiles), "local", app.modules_tool)
+        for part in (f"The cluster profile {profiles}/local cannot be loaded: ", said, line.split()[0]):
+            assert part in str(caught.value)
+        assert "\n" not in str(caught.value)
+    else:
+        check_profile(str(profiles), "local", app.modules_tool)
+
+
+@pytest.fixture
+def installed(easyblock, monkeypatch):
+    """The venv's easyblock; its module is there, and EasyBuild's own part of what follows the lock is left out."""
+    monkeypatch.setattr(EasyBlock, "post_init", lambda _: None)
+    monkeypatch.setattr("easybuild.easyblocks.pytorchmodule.check_profile", lambda *_: None)
+    monkeypatch.setattr("easybuild.easyblocks.pytorchmodule.hold_lock", lambda _: None)
+    app = easyblock(recipe(VENV))
+    Path(app.mod_filepath).parent.mkdir(parents=True)
+    Path(app.mod_filepath).touch()
+    return app
+
+
+def test_a_venv_that_is_installed_is_not_rebuilt_under_running_jobs(installed):
+    with pytest.raises(EasyBuildError, match=f"files that running jobs import: .* run `eb --force {VENV}`"):
+        installed.post_init()
+
+
+@pytest.mark.parametrize("option", ["force", "module_only", "sanity_check_only"])
+def test_it_is_by_force_and_what_replaces_no_file_needs_none(installed, option):
+    update_build_option(option, True)
+    installed.post_init()
+
+
+def test_eb_fetch_and_a_first_installation_need_no_force(installed):
+    installed.cfg["stop"] = "fetch"
+    installed.post_init()
+    installed.cfg["stop"] = None
+    Path(installed.mod_filepath).unlink()
+    installed.post_init()
