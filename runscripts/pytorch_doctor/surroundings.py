@@ -66,8 +66,7 @@ class Surroundings:
     def torch(self):
         """What the module's Python says of torch, as in `probe`, or None; and the outcome of asking. Asked once."""
         if self._torch is None:
-            variables = {"PYTORCH_LAUNCH_KEEP_PATHS": "1", "PYTORCH_LAUNCH_SHARE_IMAGE": "0"}
-            outcome = self.run(self.python() + ["-c", PROBE], **variables)
+            outcome = self.run(self.python() + ["-c", PROBE], PYTORCH_LAUNCH_KEEP_PATHS="1")
             lines = [line for line in outcome.output.splitlines() if line.startswith("{")]
             self._torch = (json.loads(lines[-1]) if outcome.status == 0 and lines else None), outcome
         return self._torch
