@@ -31,8 +31,9 @@ def check(here):
     if origin != "the module":
         finding = f"{place}: your own, in {origin}, hides the module's {expected or 'torch'}"
         return warn("torch", finding, "pip uninstall torch, unless you mean to use it")
-    if expected and not _is_version(version, expected):
-        return fail("torch", f"{place}, and the module is for {expected}", _again(here))
+    release, build = (part != other for part, other in zip(_parts(version), _parts(expected or version)))
+    if release or (build and "+" in version and "+" in expected):
+        return (fail if release else warn)("torch", f"{place}, and the module is for {expected}", _again(here))
     if _remedy(here):
         others = "; ".join(isolate(here.env)[1])
         return warn("torch", f"the module's, but another installation is near: {others}", _remedy(here))
@@ -47,15 +48,13 @@ def _installed_version(here):
     return recorded[0] if recorded else here.recipe.get("version")
 
 
-def _is_version(version, expected):
-    """Whether torch calls itself what was expected, builds (`+cpu`) compared only where both name one.
+def _parts(version):
+    """Release and build of a version: `2.13.0` and `cpu`, as pip writes them, with `nv25.1` for `nv25.01`.
 
-    pip writes `nv25.01` as `nv25.1` (packaging.python.org, version specifiers, "Local version identifiers").
+    https://packaging.python.org/en/latest/specifications/version-specifiers/, "Local version identifiers".
     """
-    (public, _, build), (expected_public, _, expected_build) = (
-        re.sub(r"(?<![0-9A-Za-z])0+(?=[0-9])", "", text).partition("+") for text in (version, expected)
-    )
-    return public == expected_public and (build == expected_build or not (build and expected_build))
+    public, _, build = re.sub(r"(?<=\.)0+(?=[0-9])", "", version).lower().partition("+")
+    return re.match(r"[0-9.]*", public).group(), build
 
 
 def _again(here):

@@ -491,9 +491,10 @@ def test_another_torch_is_told_from_the_modules(python, facts, verdict, said):
             "pip uninstall torch",
         ),
         # uninstalled from a venv that its user may write to
-        ("2.13.0+cpu", {"version": "2.13.0+cu130"}, FAIL, "the module is for 2.13.0+cpu", "eb --rebuild PyTorch-2."),
+        ("2.13.0+cpu", {"version": "2.13.0+cu130"}, WARN, "the module is for 2.13.0+cpu", "eb --rebuild PyTorch-2."),
         ("2.13.0", {"version": "2.13.0+cu130"}, OK, "2.13.0+cu130", ""),  # so the index's own wheels
         ("2.6.0a0+ecf3bae.nv25.1", {"version": "2.6.0a0+ecf3bae.nv25.01"}, OK, "nv25.01", ""),
+        ("2.10.0", {"version": "2.10.0a0+git1"}, OK, "2.10.0a0+git1", ""),  # so images whose recipe alone is known
         ("2.10.0", {"version": "2.1.0"}, FAIL, "the module is for 2.10.0", "eb --rebuild"),
     ],
 )
