@@ -202,8 +202,8 @@ def import_torch(session, packing=None):
     )
 
 
-def import_in_shared_image(session):
-    """CPU seconds per rank of `import torch` where the ranks of a node share the image, against the host's."""
+def import_by_ranks(session):
+    """CPU seconds per rank of `import torch` where each rank of a node mounts the image, against the host's."""
 
     def cpu_per_rank(recipe):
         env = session.environment(f"module load {module(recipe)}")
@@ -218,7 +218,7 @@ def import_in_shared_image(session):
     return lambda: cpu_per_rank(CONTAINER), lambda: cpu_per_rank(VENV)
 
 
-def metadata_in_shared_image(session):
+def metadata(session):
     """Calls per rank for files on shared file systems, where `import torch` reads an image and where it reads none."""
     shared = (session.layout.easybuild, Path.home())
 
@@ -506,27 +506,25 @@ COMPARISONS = (
         for name, packing in PACKINGS.items()
     ),
     Comparison(
-        name="image-shared",
-        what="CPU time per rank of `import torch` by 8 ranks on a node, one mount of the image, against the host",
+        name="image-ranks",
+        what="CPU time per rank of `import torch` by 8 ranks on a node, a mount of the image each, against the host",
         sides="CPU seconds of `srun -N1 -n8 --overcommit conda-python-distributed -c 'import torch'` with the "
         "container module, mounting included, against the same with the venv module",
         recipes=(CONTAINER, VENV),
         container=True,
-        prepare=import_in_shared_image,
+        prepare=import_by_ranks,
         pairs=7,
         estimate=25,
-        target=1.1,
-        anchor="each rank with a mount of its own: 1.6",
     ),
     Comparison(
         name="metadata",
         what="calls per rank for files on shared file systems, of the same in the image, against the host",
         sides="calls that name a file (`strace -e trace=%file`) in the installations and the home directory, of the "
-        "ranks of `image-shared` and what they start; without those for the user's own directory, which Python looks "
+        "ranks of `image-ranks` and what they start; without those for the user's own directory, which Python looks "
         "into at every import",
         recipes=(CONTAINER, VENV),
         container=True,
-        prepare=metadata_in_shared_image,
+        prepare=metadata,
         pairs=3,
         estimate=60,
         target=0.01,

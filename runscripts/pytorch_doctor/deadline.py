@@ -4,7 +4,6 @@ import json
 import os
 import select
 import signal
-import sys
 import time
 
 from pytorch_doctor import Finding, fail
@@ -20,7 +19,6 @@ def run_all(groups, here, seconds):
     A group is a list of (name, function of `here` that returns a Finding), run one after the other by one process.
     All of them together have `seconds`.
     """
-    sys.stdout.flush()
     running, findings = [], []
     # between a process's start and its place on the list nothing could end it
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)

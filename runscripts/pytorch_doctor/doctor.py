@@ -1,6 +1,7 @@
 """The edge: reads options and environment, runs the checks side by side, and prints their findings."""
 
 import argparse
+import errno
 import os
 import platform
 import signal
@@ -39,6 +40,7 @@ The exit status is 1 if a check fails. What a compute node has is checked in a j
 
 def main(arguments):
     """Check, print, and return the exit status."""
+    is_open = _reserve_standard_descriptors()
     options = parse(arguments)
     if os.environ.get("SLURM_STEP_ID") and os.environ.get("SLURM_LOCALID", "0") != "0":
         return 0  # the first task of a node speaks for it
@@ -47,11 +49,40 @@ def main(arguments):
     seconds = options.timeout * (30 if options.full else 1)
     for number in INTERRUPTIONS:
         signal.signal(number, lambda number, _: sys.exit(128 + number))  # and the checks end too
-    findings = run_all([group for group in wanted if group], here, seconds)
+    try:
+        findings = run_all([group for group in wanted if group], here, seconds)
+    except OSError as error:  # of fork or pipe
+        return _fail(f"the checks cannot be started: {error.strerror}. Raise the limits of this shell (ulimit -a).")
     node = os.environ.get("SLURMD_NODENAME") or platform.node()
     show = as_json if options.json else as_table
-    sys.stdout.write(show(node, findings, faults_only=options.faults))
+    text = show(node, findings, faults_only=options.faults)
+    try:
+        if not is_open:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        with open(1, "wb", closefd=False) as output:
+            output.write(text.encode(errors="surrogateescape"))
+    except BrokenPipeError:  # the reader has had enough
+        return 1
+    except OSError as error:
+        return _fail(f"standard output cannot be written: {error.strerror}. See where it is redirected to.")
     return 1 if any(finding.verdict == FAIL for finding in findings) else 0
+
+
+def _fail(sentence):
+    """Report what keeps the doctor from working; return its exit status."""
+    if sys.stderr:
+        sys.stderr.write(f"pytorch-doctor: {sentence}\n")
+    return 1
+
+
+def _reserve_standard_descriptors():
+    """Open what is closed of 0, 1 and 2, or pipes would get these numbers; return whether standard output was open."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    return sys.stdout is not None
 
 
 def parse(arguments):
@@ -84,7 +115,7 @@ def names(text):
 
 
 def seconds(text):
-    """A number of seconds, more than 0."""
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(text + " is no number of seconds")
+    """A number of seconds."""
+    if not text.isdecimal() or len(text) > 6 or int(text) == 0:  # more overflow the kernel's clocks
+        raise argparse.ArgumentTypeError(text[:20] + " is no number of seconds between 1 and 999999")
     return int(text)

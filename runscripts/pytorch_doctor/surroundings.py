@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import shutil
 import subprocess
 from collections import namedtuple
@@ -22,8 +23,6 @@ class Surroundings:
     """The environment `env`, and the files below `root`, which is "" but in tests.
 
     `module`   the directory of the loaded PyTorch module, None without one
-    `recipe`   what its recipe says, name to value; `easyconfig` is the recipe's file name, None without
-    `kind`     "container", "venv" or "shifter"
     `full`     whether to read everything
     """
 
@@ -32,9 +31,28 @@ class Surroundings:
         self.root = root
         self.full = full
         self.module = Path(self.env["EBROOTPYTORCH"]) if self.env.get("EBROOTPYTORCH") else None
-        self.easyconfig, self.recipe = recipe(self.module) if self.module else (None, {})
-        self.kind = KINDS.get(self.recipe.get("easyblock")) or _kind_by_variables(self.env)
-        self._torch = None
+        self._recipe = self._torch = None
+
+    # Checks read the installation, as they have a deadline and its file system may hang.
+    @property
+    def easyconfig(self):
+        """The file name of the recipe, None without one."""
+        return self._read_recipe()[0]
+
+    @property
+    def recipe(self):
+        """What the recipe says, name to value."""
+        return self._read_recipe()[1]
+
+    @property
+    def kind(self):
+        """ "container", "venv" or "shifter"."""
+        return KINDS.get(self.recipe.get("easyblock")) or _kind_by_variables(self.env)
+
+    def _read_recipe(self):
+        if self._recipe is None:
+            self._recipe = recipe(self.module) if self.module else (None, {})
+        return self._recipe
 
     @property
     def in_image(self):
@@ -66,8 +84,7 @@ class Surroundings:
     def torch(self):
         """What the module's Python says of torch, as in `probe`, or None; and the outcome of asking. Asked once."""
         if self._torch is None:
-            variables = {"PYTORCH_LAUNCH_KEEP_PATHS": "1", "PYTORCH_LAUNCH_SHARE_IMAGE": "0"}
-            outcome = self.run(self.python() + ["-c", PROBE], **variables)
+            outcome = self.run(self.python() + ["-c", PROBE], PYTORCH_LAUNCH_KEEP_PATHS="1")
             lines = [line for line in outcome.output.splitlines() if line.startswith("{")]
             self._torch = (json.loads(lines[-1]) if outcome.status == 0 and lines else None), outcome
         return self._torch
@@ -110,7 +127,7 @@ class Surroundings:
 def recipe(directory):
     """The file name of the recipe that EasyBuild keeps with an installation, and its plain values; None, {} without."""
     try:
-        (copy,) = (directory / "easybuild").glob("*.eb")
+        (copy,) = (path for path in (directory / "easybuild").glob("*.eb") if path.is_file())
         statements = ast.parse(copy.read_text()).body
     except (OSError, SyntaxError, ValueError):
         return None, {}
@@ -125,9 +142,10 @@ def recipe(directory):
 
 
 def last_line(text):
-    """The last line of what a command wrote, for people; where it wrote nothing, that."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "without a word"
+    """The last line of what a command wrote, without colours, and no INFO of Apptainer's where there is another."""
+    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("INFO")] or lines
+    return lines[-1][:300] if lines else "no output"
 
 
 def _kind_by_variables(env):

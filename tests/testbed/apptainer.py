@@ -3,7 +3,11 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "runscripts"))
+from pytorch_doctor.runtime import FUSE, USER_NAMESPACES
 
 from testbed.layout import TestbedError
 from testbed.packages import CONTAINER_PACKAGES, SYSTEM_PATH, apt_install, find_command, missing_packages, privilege
@@ -50,10 +54,10 @@ def find_obstacle():
     if os.geteuid() == 0:
         return None
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        return "Containers need /dev/fuse; ask an administrator for `chmod 0666 /dev/fuse`."
+        return FUSE
     probe = subprocess.run(["unshare", "--user", "true"], stderr=subprocess.DEVNULL, check=False)
     if probe.returncode:
-        return "Containers need user namespaces, which this machine denies to ordinary users."
+        return USER_NAMESPACES
     return None
 
 

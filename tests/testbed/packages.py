@@ -37,6 +37,9 @@ CONTAINER_PACKAGES = {
     "mmdebstrap": "mmdebstrap",
     "patchelf": "patchelf",
 }
+#: Without these Apptainer works, but tells ordinary users so at each start: "INFO: gocryptfs not found, ...". They are
+#: installed together with others.
+SILENCING_PACKAGES = {"gocryptfs": "gocryptfs"}
 #: Without these the tests and benchmarks that need them are left out. A Debian package, the names of its command,
 #: its own first, and what that says with `--version`: either MPI can be `mpirun`.
 OPTIONAL_PACKAGES = {
@@ -115,7 +118,7 @@ def install_cluster(layout):
     wanted = missing_packages(CLUSTER_PACKAGES) + ([] if find_lmod() else ["lmod"])
     optional = missing_packages(CONTAINER_PACKAGES)
     if wanted or (optional and privilege() is not None):
-        install(layout, wanted + optional)
+        install(layout, wanted + optional + missing_packages(SILENCING_PACKAGES))
 
 
 def install_optional(layout):

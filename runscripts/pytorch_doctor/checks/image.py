@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from pytorch_doctor import fail, not_applicable, ok, warn
+from pytorch_doctor.runtime import find_obstacle
 from pytorch_doctor.surroundings import last_line
 
 AGAIN = "load the module again, which finds the site's copy if there is one; else install it by `eb --rebuild {}`"
@@ -50,7 +51,8 @@ def check(here):
         outcome = here.run([runtime, "exec", str(image), "true"])
         if outcome.status:
             said = last_line(outcome.error)
-            return fail("image", f"{image} does not start: {said}", "if that does not help: " + remedy)
+            remedy = find_obstacle(outcome.error) or "if that does not help: " + remedy
+            return fail("image", f"{image} does not start: {said}", remedy)
     return ok("image", f"{image.name}, {whole}, starts")
 
 

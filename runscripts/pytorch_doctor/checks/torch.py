@@ -6,6 +6,7 @@ import re
 from pytorch_launch.isolation import isolate
 
 from pytorch_doctor import fail, not_applicable, ok, warn
+from pytorch_doctor.runtime import find_obstacle
 from pytorch_doctor.surroundings import last_line
 
 
@@ -15,9 +16,9 @@ def check(here):
         return not_applicable("torch", "no module is loaded")
     facts, outcome = here.torch
     if facts is None:
-        remedy = _remedy(here) or "see what the check `image` says; have the module installed again"
+        remedy = _remedy(here) or find_obstacle(outcome.error) or f"see the check `image`; {_again(here)}"
         return fail("torch", f"python does not import torch: {last_line(outcome.error)}", remedy)
-    origin, expected = _origin(here, facts), here.recipe.get("version")
+    origin, expected = _origin(here, facts), _installed_version(here)
     version, directory, python, foreign = (facts[name] for name in ("version", "directory", "python", "foreign"))
     place = f"torch {version} from {directory}"
     remove = _remedy(here) or f"move it away; what leads to it: {python} -c 'import sys; print(sys.path)'"
@@ -28,13 +29,36 @@ def check(here):
     if facts["total"] != 8:
         return fail("torch", f"torch adds eight ones up to {facts['total']}", "leave this node out, and tell the site")
     if origin != "the module":
-        return warn("torch", f"{place}: your own, in {origin}", "pip uninstall torch, unless you mean it")
-    if expected and re.match(r"[0-9.]*", version).group() != expected:
-        return fail("torch", f"{place}, and the module is for {expected}", "have the module installed again")
+        finding = f"{place}: your own, in {origin}, hides the module's {expected or 'torch'}"
+        return warn("torch", finding, "pip uninstall torch, unless you mean to use it")
+    release, build = (part != other for part, other in zip(_parts(version), _parts(expected or version)))
+    if release or (build and "+" in version and "+" in expected):
+        return (fail if release else warn)("torch", f"{place}, and the module is for {expected}", _again(here))
     if _remedy(here):
         others = "; ".join(isolate(here.env)[1])
         return warn("torch", f"the module's, but another installation is near: {others}", _remedy(here))
     return ok("torch", f"{version}, for {_device(facts)}")
+
+
+def _installed_version(here):
+    """The version of torch that the installation recorded, else that of the recipe, None without either."""
+    record = here.module / "constraints.txt"
+    lines = record.read_text().splitlines() if record.is_file() else []
+    recorded = [line[len("torch==") :].strip() for line in lines if line.startswith("torch==")]
+    return recorded[0] if recorded else here.recipe.get("version")
+
+
+def _parts(version):
+    """Release and build of a version: `2.13.0` and `cpu`, as pip writes them, with `nv25.1` for `nv25.01`.
+
+    https://packaging.python.org/en/latest/specifications/version-specifiers/, "Local version identifiers".
+    """
+    public, _, build = re.sub(r"(?<=\.)0+(?=[0-9])", "", version).lower().partition("+")
+    return re.match(r"[0-9.]*", public).group(), build
+
+
+def _again(here):
+    return "have the module installed again: `eb --rebuild {}`".format(here.easyconfig or "<recipe>")
 
 
 def _device(facts):

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN, Finding, fail, ok
+from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN, Finding, fail, ok, surroundings
 from pytorch_doctor.checks import caches, dataset, home, image, module
 from pytorch_doctor.checks import torch as torch_check
 from pytorch_doctor.deadline import run_all
@@ -108,7 +108,9 @@ def test_checks_that_pass_are_success(doctor):
     assert [row["check"] for row in found["checks"]] == ["caches", "home"]
 
 
-@pytest.mark.parametrize("arguments", [("--only", "homes"), ("--timeout", "0"), ("--nothing",)])
+@pytest.mark.parametrize(
+    "arguments", [("--only", "homes"), ("--timeout", "0"), ("--timeout", "9" * 12), ("--nothing",)]
+)
 def test_an_option_that_makes_no_sense_is_refused(doctor, arguments):
     done = doctor(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
@@ -138,6 +140,46 @@ def test_it_works_through_the_link_in_the_modules_bin(installation, doctor, runs
     done = subprocess.run(["pytorch-doctor", "--only", "module"], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "PyTorch/2.13.0-cpu (venv), profile lumi" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("redirected", "said"),
+    [
+        (">&-", "standard output cannot be written: Bad file descriptor"),
+        (">/dev/full", "standard output cannot be written: No space left on device"),
+        ("<&- >&- 2>&-", ""),
+        ("<&-", ""),
+        ("| true", ""),
+    ],
+)
+def test_standard_streams_that_are_closed_or_full_are_no_traceback(runscripts, redirected, said):
+    command = f'"$0" --only slurm {redirected}; [ ${{PIPESTATUS[0]}} = {int(redirected != "<&-")} ]'
+    done = subprocess.run(
+        ["bash", "-c", command, runscripts / "pytorch-doctor"],
+        env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("\n") == bool(said)
+    assert said in done.stderr
+
+
+def test_limits_that_leave_no_process_to_a_check_are_named(runscripts):
+    done = subprocess.run(
+        ["bash", "-c", 'ulimit -n 6; "$0" --only home,slurm,caches', runscripts / "pytorch-doctor"],
+        env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    sentence = "the checks cannot be started: Too many open files. Raise the limits of this shell (ulimit -a)."
+    assert done.stderr == f"pytorch-doctor: {sentence}\n"
+
+
+def test_a_value_that_is_no_text_is_printed_as_it_is(runscripts):
+    done = subprocess.run(
+        [runscripts / "pytorch-doctor", "--only", "module"],
+        env={b"PATH": b"/usr/bin:/bin", b"EBROOTPYTORCH": b"/x\xff", b"PYTHONIOENCODING": b"utf-8"},
+        capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert b"EBROOTPYTORCH=/x\xff\n" in done.stdout, done.stderr
 
 
 # What is printed
@@ -248,6 +290,24 @@ sys.exit("""
     assert not [pid for pid in started if is_running(pid)]
 
 
+def test_a_recipe_that_cannot_be_read_holds_up_nothing(installation, doctor):
+    """Neither a FIFO, nor a file system that never answers, which each check meets within its deadline."""
+    env = installation()
+    recipe_file = Path(env["EBROOTPYTORCH"], "easybuild", "PyTorch-2.13.0.eb")
+    recipe_file.unlink()
+    os.mkfifo(recipe_file)
+    done = doctor("--timeout", "5", "--only", "module", **env)
+    assert done.returncode == 0, done.stdout
+    assert "(venv)" in done.stdout
+
+
+def test_the_installation_is_read_by_checks_alone(monkeypatch):
+    monkeypatch.setattr(surroundings, "recipe", lambda _: time.sleep(1000))
+    here = Surroundings({"EBROOTPYTORCH": "/nonexistent"})
+    (found,) = run_all([[("image", image.check)]], here, 1)
+    assert (found.verdict, found.finding) == (FAIL, "no answer within 1 s")
+
+
 def test_the_default_deadline_gives_time_to_several_gpus_and_is_named_in_the_help(capsys):
     assert parse([]).timeout == 180
     with pytest.raises(SystemExit):
@@ -344,6 +404,32 @@ def test_a_changed_byte_is_found_when_all_is_read(sif):
     assert "SHA-256" in found.finding
 
 
+@pytest.mark.parametrize(
+    ("output", "said", "remedy"),
+    [
+        (
+            "INFO:    gocryptfs not found\nFATAL:   container creation failed: squashfuse_ll exited: "
+            "fuse: failed to open /dev/fuse: Permission denied",
+            "failed to open /dev/fuse: Permission denied",
+            "chmod 0666 /dev/fuse",
+        ),
+        ("FATAL:   fuse: device not found, try 'modprobe fuse' first", "device not found", "modprobe fuse; chmod"),
+        (
+            "\033[91mERROR  : Failed to create user namespace: not allowed\n\033[0mINFO   :   apptainer-suid",
+            "does not start: ERROR  : Failed to create user namespace: not allowed",
+            "user namespaces, which this machine denies",
+        ),
+    ],
+)
+def test_a_node_that_denies_containers_is_named_and_no_installation(sif, python, tmp_path, output, said, remedy):
+    (tmp_path / "singularity").write_text(f"#!/bin/sh\nprintf '%b\\n' \"{output}\" >&2; exit 255\n")
+    found = image.check(Surroundings(sif[0]))
+    assert found.verdict == FAIL
+    assert said in found.finding
+    assert remedy in found.remedy
+    assert "eb" not in found.remedy.split()
+
+
 def test_an_image_that_does_not_start_is_a_failure_with_the_runtimes_words(sif, tmp_path):
     env, _ = sif
     (tmp_path / "broken").touch()
@@ -379,7 +465,7 @@ def test_the_modules_torch_is_fine(python):
     ("facts", "verdict", "said"),
     [
         ({"in_image": False, "directory": "/home/u/torch"}, FAIL, "not the module's"),
-        ({"directory": "/user-software/venv/torch"}, WARN, "your own, in user-software"),
+        ({"directory": "/user-software/venv/torch"}, WARN, "your own, in user-software, hides the module's 2.13.0"),
         ({"version": "2.12.0"}, FAIL, "the module is for 2.13.0"),
         ({"foreign": ["/opt/other/libc10.so"]}, FAIL, "/opt/other/libc10.so, of another torch"),
         ({"total": 7.0}, FAIL, "eight ones"),
@@ -391,6 +477,41 @@ def test_another_torch_is_told_from_the_modules(python, facts, verdict, said):
     found = torch_check.check(python(facts))
     assert found.verdict == verdict
     assert said in found.finding
+
+
+@pytest.mark.parametrize(
+    ("recorded", "facts", "verdict", "said", "remedy"),
+    [
+        (
+            "2.13.0+cpu",
+            {"version": "2.14.0+cu130", "directory": "/home/u/.local/easybuild/PyTorch/lib/torch"},
+            WARN,
+            "torch 2.14.0+cu130 from /home/u/.local/easybuild/PyTorch/lib/torch: "
+            "your own, in PYTHONUSERBASE, hides the module's 2.13.0+cpu",
+            "pip uninstall torch",
+        ),
+        # uninstalled from a venv that its user may write to
+        ("2.13.0+cpu", {"version": "2.13.0+cu130"}, WARN, "the module is for 2.13.0+cpu", "eb --rebuild PyTorch-2."),
+        ("2.13.0", {"version": "2.13.0+cu130"}, OK, "2.13.0+cu130", ""),  # so the index's own wheels
+        ("2.6.0a0+ecf3bae.nv25.1", {"version": "2.6.0a0+ecf3bae.nv25.01"}, OK, "nv25.01", ""),
+        ("2.10.0", {"version": "2.10.0a0+git1"}, OK, "2.10.0a0+git1", ""),  # so images whose recipe alone is known
+        ("2.10.0", {"version": "2.1.0"}, FAIL, "the module is for 2.10.0", "eb --rebuild"),
+    ],
+)
+def test_a_torch_in_place_of_the_installed_one_is_named_with_both_versions(
+    python, recorded, facts, verdict, said, remedy
+):
+    here = python(facts, PYTHONUSERBASE="/home/u/.local/easybuild/PyTorch")
+    (here.module / "constraints.txt").write_text(f"numpy==2.0\ntorch=={recorded}\ntorchgen==1\n")
+    found = torch_check.check(here)
+    assert found.verdict == verdict
+    assert said in found.finding
+    assert remedy in found.remedy
+
+
+def test_a_torch_that_a_node_denies_is_no_matter_of_the_installation(python):
+    found = torch_check.check(python(None, error="FATAL: fuse: failed to open /dev/fuse: Permission denied"))
+    assert found.remedy.startswith("Containers need /dev/fuse; ask an administrator")
 
 
 def test_a_torch_that_cannot_be_imported_is_a_failure_that_names_what_leads_to_another(python, tmp_path):
@@ -509,7 +630,7 @@ def test_nccls_plugin_is_looked_for_by_the_names_that_nccl_takes(probe, tmp_path
 
 def test_the_last_line_of_an_error_is_what_people_read():
     assert last_line("Traceback\n  x\nImportError: why\n\n") == "ImportError: why"
-    assert last_line("") == "without a word"
+    assert last_line("") == "no output"
 
 
 # Caches, home, data set

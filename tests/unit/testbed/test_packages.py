@@ -3,7 +3,15 @@
 import pytest
 from testbed import packages
 from testbed.layout import Layout
-from testbed.packages import OPTIONAL_FILES, OPTIONAL_PACKAGES, find_optional, install_optional
+from testbed.packages import (
+    CLUSTER_PACKAGES,
+    CONTAINER_PACKAGES,
+    OPTIONAL_FILES,
+    OPTIONAL_PACKAGES,
+    find_optional,
+    install_cluster,
+    install_optional,
+)
 
 OPENMPI_5 = "mpirun (Open MPI) 5.0.7\n\nReport bugs to https://www.open-mpi.org/community/help/\n"
 DEBIANS_OPENMPI_4 = "mpirun.openmpi (OpenRTE) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n"
@@ -61,6 +69,17 @@ def test_what_is_missing_is_installed_where_that_is_permitted(commands, requests
     commands("mpirun", OPENMPI_5)
     assert install_optional(Layout(tmp_path)) is None
     assert requests == [[package for package in WANTED if package != "openmpi-bin"]]
+
+
+def test_apptainer_gets_what_it_would_report_as_missing(commands, requests, monkeypatch, tmp_path):
+    monkeypatch.setattr(packages, "privilege", lambda: [])
+    monkeypatch.setattr(packages, "find_lmod", lambda: tmp_path)
+    install_cluster(Layout(tmp_path))
+    assert "gocryptfs" in requests[0]
+    for command in (*CLUSTER_PACKAGES, *CONTAINER_PACKAGES):
+        commands(command, "")
+    install_cluster(Layout(tmp_path))  # no apt, which may have no network, for that alone
+    assert len(requests) == 1
 
 
 def test_nothing_is_asked_for_where_all_is_there(commands, requests, monkeypatch, tmp_path):

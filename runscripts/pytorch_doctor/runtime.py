@@ -1,0 +1,12 @@
+"""What on a node keeps an ordinary user's containers from starting, and the remedy."""
+
+FUSE = "Containers need /dev/fuse; ask an administrator for `modprobe fuse; chmod 0666 /dev/fuse`."
+USER_NAMESPACES = "Containers need user namespaces, which this machine denies to ordinary users; ask an administrator."
+
+#: Parts of what Apptainer 1.4 and squashfuse print.
+OBSTACLES = {"/dev/fuse": FUSE, "modprobe fuse": FUSE, "user namespace": USER_NAMESPACES}
+
+
+def find_obstacle(output):
+    """The sentence for what a runtime printed, None if the node is not the obstacle."""
+    return next((sentence for part, sentence in OBSTACLES.items() if part in output), None)
