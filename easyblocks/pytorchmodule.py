@@ -31,6 +31,7 @@ sys.path.append(os.path.join(TREE, 'easyblocks'))
 from pytorch_install.installation import SCARCE, Installation, is_space_gone, space_left  # noqa: E402 (the line before)
 from pytorch_install.locks import await_lock, hold_lock  # noqa: E402
 from pytorch_install.modulefiles.text import conflicts, template, usage, whatis  # noqa: E402
+from pytorch_install.sourcepath import source_directories  # noqa: E402
 from pytorch_install.wheels import fetch_wheels  # noqa: E402
 
 # The program by which the runtime's Python compiles the installed tree.
@@ -202,10 +203,9 @@ class EB_PyTorchModule(EasyBlock):
     def checksum_step(self):
         """Verify the sources, then fetch the wheels that the lock among them names: all later steps work offline."""
         super().checksum_step()
-        self.wheels = os.path.join(source_paths()[0], 'p', self.name, 'wheels')
         if self.lock and not self.dry_run:
-            self.requirements = fetch_wheels(self.lock, self.wheels, self.cfg['python_version'],
-                                             index=self.cfg['wheel_index'])
+            self.requirements, self.wheels = fetch_wheels(self.lock, source_directories(self.name, 'wheels'),
+                                                          self.cfg['python_version'], index=self.cfg['wheel_index'])
 
     @property
     def lock(self):
