@@ -20,7 +20,7 @@ from urllib.request import Request, urlopen
 
 from easybuild.framework.easyblock import EasyBlock
 from easybuild.tools.build_log import EasyBuildError, print_msg
-from easybuild.tools.config import build_option, source_paths
+from easybuild.tools.config import build_option, source_paths, source_paths_data
 from easybuild.tools.filetools import mkdir, remove_file
 
 # Seconds between two lines of progress.
@@ -58,6 +58,7 @@ class Watch:
         self.received = 0
         self.total = None  # where it is known, an object with the size as `value`
         self.stalled = None  # why the download was ended
+        self.files = []  # names of the files that were there then
         self.ended = threading.Event()
 
     def run(self):
@@ -80,6 +81,7 @@ class Watch:
                     and (grown > 0 or self.silence)):
                 self.stalled = ("less than %d kB/s arrived for %g s, after %.1f MB"
                                 % (LEAST_RATE // 1000, self.limit, self.received / 1e6))
+                self.files = [name for _, _, names in os.walk(self.path) for name in names]
                 end_processes(descendants())
                 return
 
@@ -162,7 +164,8 @@ class SteadyDownloads(EasyBlock):
         if found:
             return found
         location = kwargs.get('alt_location') or self.name
-        path = os.path.join(source_paths()[0], location[0].lower(), location, filename)
+        sourcepath = (source_paths_data() if self.cfg['data_sources'] else source_paths())[0]
+        path = os.path.join(sourcepath, location[0].lower(), location, filename)
         mkdir(os.path.dirname(path), parents=True)
         failures = []
         for base in urls:

@@ -216,7 +216,10 @@ class RegistryImage(ImageSource):
             lines = result.output.strip().splitlines() or ["no output"]
             reason = re.sub(r'^FATAL:\s*', '', next((line for line in reversed(lines) if 'FATAL' in line), lines[-1]))
             if watch.stalled:
-                reason = "%s stalled: %s" % (self.repository.partition('/')[0], watch.stalled)
+                # the runtime names what it has not whole by the digest, with a random number after it
+                blobs = sorted({'sha256:' + name[:64] for name in watch.files if re.match(r'[0-9a-f]{64}\d', name)})
+                reason = "%s stalled at %s: %s" % (self.repository.partition('/')[0],
+                                                   ', '.join(blobs) or 'the beginning', watch.stalled)
             else:
                 self.refuse_for_good(reason)
             if attempt < ATTEMPTS:
