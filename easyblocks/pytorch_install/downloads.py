@@ -66,7 +66,7 @@ class Watch:
         start = size_of(self.path)
         samples = collections.deque([(time.monotonic(), 0, cpu_seconds())])
         reported, shown = samples[0][0], 0
-        while not self.ended.wait(min(1, self.limit / 10)):
+        while not self.ended.wait(min(PROGRESS, self.limit / 10)):
             now, self.received, cpu = time.monotonic(), size_of(self.path) - start, cpu_seconds()
             if now - reported >= PROGRESS:
                 if self.received != shown:

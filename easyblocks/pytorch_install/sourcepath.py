@@ -18,7 +18,7 @@ from easybuild.tools.utilities import shell_quote
 
 
 def source_directories(name, kind=''):
-    """Where sources may be, or downloads of a kind: one directory for each path that EasyBuild is told to look for sources in."""
+    """Where sources may be, or downloads of a kind: one directory for each path of EasyBuild's --sourcepath."""
     return [os.path.join(path, name[0].lower(), name, kind).rstrip('/') for path in source_paths()]
 
 

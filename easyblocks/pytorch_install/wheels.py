@@ -117,7 +117,8 @@ class Fetch:
                                 '--python-version', self.python_version, *platforms,
                                 '--dest', shell_quote(directory), '-r', shell_quote(path), *options])
             with watched(work, 'wheels of %s' % os.path.basename(self.lock), silence=False) as watch:
-                result = run_shell_cmd(command, fail_on_error=False, hidden=True, env={**pip_environment(), 'TMPDIR': work})
+                result = run_shell_cmd(command, fail_on_error=False, hidden=True,
+                                       env={**pip_environment(), 'TMPDIR': work})
             if watch.stalled:
                 raise EasyBuildError("%s: the package index is too slow: %s. Try again later, or from another index.",
                                      self.lock, watch.stalled)
@@ -131,7 +132,7 @@ class Fetch:
             return "the wheel of %s has the SHA-256 %s, not that of the lock" % (pin, got[0])
         if 'No matching distribution' in output:
             found = re.findall(r'\(from versions: ([^)]*)\)', output)
-            there = ", which has %s" % found[0] if found and found[0] != 'none' else ''
+            there = ", which has %s" % ', '.join(found[0].split(', ')[-5:]) if found and found[0] != 'none' else ''
             return "no wheel of %s for Python %s on %s found in %s%s%s" % (
                 pin, self.python_version, platform.machine(), origins, there,
                 " (not reached: %s)" % unreachable[0] if unreachable else '')

@@ -5,6 +5,7 @@ import http.server
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from easybuild.tools.build_log import EasyBuildError
@@ -78,8 +79,7 @@ def missing(handler, _):
 def test_a_mirror_that_does_not_serve_a_file_gives_way_to_the_next(impatient, dataset, answer, reason):
     with server(answer) as bad, server(whole) as good:
         path = dataset([bad, good]).obtain_file("train-images-idx3-ubyte.gz")
-        with open(path, "rb") as file:
-            assert file.read() == CONTENT
+        assert Path(path).read_bytes() == CONTENT
         with pytest.raises(EasyBuildError, match=rf"t10k.gz could not be fetched\. {bad}t10k.gz: {reason}.*/m/MNIST\."):
             dataset([bad]).obtain_file("t10k.gz")
 

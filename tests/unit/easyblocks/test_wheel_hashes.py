@@ -58,7 +58,7 @@ def test_the_first_fetch_notes_hashes_that_a_lock_lacks_and_later_ones_compare_t
     for path in wheels.glob("first*"):
         path.unlink()
     wheel(index, "first", content="print('another one')\n")
-    with pytest.raises(EasyBuildError, match=r"/lock.txt: line 2: the wheel of first==1.0\+rocm6.0 has the SHA-256 \w{64}, not"):
+    with pytest.raises(EasyBuildError, match=r"lock.txt: line 2: the wheel of first==1\.0\S+ has the SHA-256 \w{64}, not"):
         fetch_wheels(str(lock), [str(wheels)], "3.10", INDEX)
     assert (wheels / "lock.txt").read_text() == noted
 
@@ -95,7 +95,7 @@ def test_a_package_that_no_index_has_is_named_with_its_line_the_lock_and_what_th
     with pytest.raises(EasyBuildError) as caught:
         fetch_wheels(str(lock), [str(tmp_path / "wheels")], "3.10", INDEX)
     assert str(caught.value).startswith(f"{lock}: line 3: no wheel of second==2.99.0 ")
-    assert "/tmp" not in str(caught.value).replace(str(tmp_path), "")
+    assert f"put the wheel into {tmp_path}/wheels." in str(caught.value)
 
 
 def test_the_constraints_of_a_module_that_is_loaded_are_for_users(index, tmp_path, monkeypatch):
