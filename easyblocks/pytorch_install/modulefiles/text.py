@@ -20,6 +20,10 @@ SPECIAL = {'Lua': r'[\\"]', 'Tcl': r'[\\"$\[\]{}]'}
 VALUES = ['binds', 'central_images', 'cluster', 'commands', 'conda_activation', 'conflicts', 'gpu', 'image',
           'shifter_modules']
 
+# Characters that separate binds, or that are in no module's name; and those that Lmod evaluates a second time when it
+# translates Tcl (tcl2lua.tcl of 8.6: output-path-foo, conflict).
+REFUSED = {'binds': ',"\\', 'conflicts': ' "\'$[]{}();\\`&|<>#%,', 'cluster': ' "\'$[]{}();\\`&|<>#%,'}
+
 # Parameters that EasyBuild writes into the module's help, in brackets or braces, and what ends these.
 TEXTS = ['citing', 'description', 'docpaths', 'docurls', 'examples', 'homepage', 'site_contacts', 'upstream_contacts',
          'usage', 'whatis']
@@ -123,7 +127,8 @@ def check_values(block):
             if name in TEXTS:
                 wrong = next((part for part in UNWRITABLE[block.module_generator.SYNTAX] if part in text), None)
             else:
-                wrong = next((part for part in text if not part.isprintable() or (name, part) == ('binds', ',')), None)
+                refused = REFUSED.get(name, '')
+                wrong = next((part for part in text if not part.isprintable() or part in refused), None)
             if wrong:
                 raise EasyBuildError("%s: a module in %s syntax cannot hold %r of '%s': %r. Remove it%s.",
                                      os.path.basename(block.cfg.path), block.module_generator.SYNTAX, wrong, name, text,

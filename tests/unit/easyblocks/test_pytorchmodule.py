@@ -224,7 +224,7 @@ def test_easyblocks_hold_no_shell_script():
         ("binds = ['/x\\n/y']", r"cannot hold '\\n' of 'binds'"),
         ("binds = ['/x,/y']", "cannot hold ',' of 'binds'.*write two binds"),
         ("conda_activation = 'a\\0b'", "of 'conda_activation'"),
-        ("conflicts = ['a\\tb']", "of 'conflicts'"),
+        ("conflicts = ['a[exec touch b]']", r"cannot hold '\[' of 'conflicts'"),
         ("usage = 'a \\\\ b [==['", "of 'usage'"),
     ],
 )

@@ -58,7 +58,7 @@ def test_the_first_fetch_notes_hashes_that_a_lock_lacks_and_later_ones_compare_t
     for path in wheels.glob("first*"):
         path.unlink()
     wheel(index, "first", content="print('another one')\n")
-    with pytest.raises(EasyBuildError, match=r"lock.txt: line 2: the wheel of first==1\.0\S+ has the SHA-256 \w{64}, not"):
+    with pytest.raises(EasyBuildError, match=r"lock.txt: line 2: the wheel of first==1\.0\S+ has the SHA-256 \w{64}"):
         fetch_wheels(str(lock), [str(wheels)], "3.10", INDEX)
     assert (wheels / "lock.txt").read_text() == noted
 
