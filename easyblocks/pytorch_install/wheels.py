@@ -103,7 +103,7 @@ class Fetch:
             if not has_wheels([pin], directory, self.python_version):
                 result = self.pip([pin], directory, where, '--retries 1', *options)
                 if result.exit_code != 0:
-                    origins = ' or '.join(origin for origin, _ in attempts)
+                    origins = ', '.join(origin for origin, _ in attempts)
                     raise EasyBuildError("%s: line %d: %s. Correct the lock, or put the wheel into %s.", self.lock,
                                          pin.line, self.reason(pin, result.output, origins), self.directory)
 
@@ -133,9 +133,10 @@ class Fetch:
         if 'No matching distribution' in output:
             found = re.findall(r'\(from versions: ([^)]*)\)', output)
             there = ", which has %s" % ', '.join(found[0].split(', ')[-5:]) if found and found[0] != 'none' else ''
-            return "no wheel of %s for Python %s on %s found in %s%s%s" % (
-                pin, self.python_version, platform.machine(), origins, there,
-                " (not reached: %s)" % unreachable[0] if unreachable else '')
+            # without the name of pip's own object
+            failure = "; not reached: %s" % re.sub(r".*<[^>]*>: |'\)$", '', unreachable[0]) if unreachable else ''
+            return "no wheel of %s for Python %s on %s found (%s%s%s)" % (
+                pin, self.python_version, platform.machine(), origins, there, failure)
         lines = [line for line in output.splitlines() if 'ERROR' in line] or output.splitlines() or ["no output"]
         return "pip of %s (20.3 or newer is needed) could not fetch %s: %s" % (
             sys.executable, pin, re.sub(r'^ERROR:\s*', '', lines[-1].strip()))

@@ -88,7 +88,7 @@ def test_a_package_that_no_index_has_is_named_with_its_line_the_lock_and_what_th
         fetch_wheels(str(lock), [str(tmp_path / "wheels")], "3.10", INDEX)
     message = str(caught.value)
     assert message.startswith(f"{lock}: line 3: no wheel of second==2.99.0 for Python 3.10 on ")
-    assert f"{INDEX}, which has 1.0+rocm6.0. Correct the lock, or put the wheel into {tmp_path}/wheels." in message
+    assert f"{INDEX}, which has 1.0+rocm6.0). Correct the lock, or put the wheel into {tmp_path}/wheels." in message
     assert [path.name for path in (tmp_path / "wheels").iterdir()] == ["first-1.0+rocm6.0-cp310-cp310-linux_x86_64.whl"]
 
     lock.write_text("# two\nfirst==1.0+rocm6.0\nsecond==2.99.0\n")
