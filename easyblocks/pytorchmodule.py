@@ -30,8 +30,9 @@ sys.path.append(os.path.join(TREE, 'easyblocks'))
 
 from pytorch_install.installation import SCARCE, Installation, is_space_gone, show_to_root, space_left  # noqa: E402
 from pytorch_install.locks import await_lock, hold_lock  # noqa: E402
-from pytorch_install.modulefiles.text import conflicts, template, usage, whatis  # noqa: E402
+from pytorch_install.modulefiles.text import check_values, conflicts, pushenv, template, usage, whatis  # noqa: E402
 from pytorch_install.preconditions import check_path, check_profile, check_running_jobs, require_profile  # noqa: E402
+from pytorch_install.sourcepath import source_directories  # noqa: E402
 from pytorch_install.wheels import fetch_wheels  # noqa: E402
 
 # The program by which the runtime's Python compiles the installed tree.
@@ -105,6 +106,7 @@ class EB_PyTorchModule(EasyBlock):
         self.writes_usage = not self.cfg['usage']
         self.cfg['usage'] = self.cfg['usage'] or usage(self)
         self.cfg['whatis'] = self.cfg['whatis'] or whatis(self)
+        check_values(self)
 
     def full_version(self):
         """Version with prefix and suffix, as in the module's name."""
@@ -217,10 +219,9 @@ class EB_PyTorchModule(EasyBlock):
     def checksum_step(self):
         """Verify the sources, then fetch the wheels that the lock among them names: all later steps work offline."""
         super().checksum_step()
-        self.wheels = os.path.join(source_paths()[0], 'p', self.name, 'wheels')
         if self.lock and not self.dry_run:
-            self.requirements = fetch_wheels(self.lock, self.wheels, self.cfg['python_version'],
-                                             index=self.cfg['wheel_index'])
+            self.requirements, self.wheels = fetch_wheels(self.lock, source_directories(self.name, 'wheels'),
+                                                          self.cfg['python_version'], index=self.cfg['wheel_index'])
 
     @property
     def lock(self):
@@ -308,8 +309,7 @@ class EB_PyTorchModule(EasyBlock):
             txt += self.module_generator.set_environment(variable, {'value': path, 'pushenv': True}, relpath=True)
         for variable, value in self.activation().items():
             # a $NAME in it is for the shell that runs it
-            txt += self.module_generator.set_environment(variable, {'value': value, 'pushenv': True,
-                                                                    'resolve_env_vars': False})
+            txt += pushenv(self.module_generator, variable, value)
         # ~/.local stays out, and `pip install --user` has a place of this user and this module
         txt += self.module_generator.set_environment('PYTHONUSERBASE', {
             'value': os.path.join('$HOME', '.local', 'easybuild', self.name, self.full_version()), 'pushenv': True})

@@ -14,6 +14,8 @@ from easybuild.tools.filetools import which
 from easybuild.tools.run import run_shell_cmd
 from easybuild.tools.utilities import shell_quote
 
+from pytorch_install.modulefiles.text import pushenv
+
 
 class EB_PyTorchShifter(EB_PyTorchModule):
     """Support for installing a module around a Shifter image."""
@@ -72,5 +74,5 @@ class EB_PyTorchShifter(EB_PyTorchModule):
         if self.cfg['shifter_modules']:
             variables['SHIFTER_MODULE'] = ','.join(self.cfg['shifter_modules'])
         for variable, value in variables.items():
-            txt += self.module_generator.set_environment(variable, {'value': value, 'pushenv': True})
+            txt += pushenv(self.module_generator, variable, value)
         return txt

@@ -17,6 +17,7 @@ from easybuild.tools.run import run_shell_cmd
 from easybuild.tools.utilities import shell_quote
 
 from pytorch_install.modulefiles.text import template
+from pytorch_install.sourcepath import source_directories, writable_directory
 from pytorch_install.venvs.build_environment import check_modules, describe, modules_of_build, read_record, write_record
 from pytorch_install.venvs.source_packages import OFFLINE, SourcePackage
 
@@ -52,7 +53,7 @@ class EB_PyTorchVenv(EB_PyTorchModule):
                 if not self.obtain_file(package.sdist, no_download=True, warning_only=True):
                     index = self.source_names().index(package.sdist)
                     checksum = self.get_checksum_for(self.cfg['checksums'], filename=package.sdist, index=index)
-                    package.fetch(os.path.join(source_paths()[0], 'p', self.name),
+                    package.fetch(writable_directory(source_directories(self.name)) or source_paths()[0],
                                   checksum[package.sdist] if isinstance(checksum, dict) else checksum)
         super().fetch_step(*args, **kwargs)
 

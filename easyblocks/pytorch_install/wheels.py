@@ -10,132 +10,197 @@ import re
 import sys
 import tempfile
 
-from easybuild.tools.build_log import EasyBuildError, print_msg
-from easybuild.tools.filetools import CHECKSUM_TYPE_SHA256, compute_checksum, mkdir, read_file, write_file
+from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
+from easybuild.tools.filetools import CHECKSUM_TYPE_SHA256, compute_checksum, write_file
 from easybuild.tools.run import run_shell_cmd
 from easybuild.tools.utilities import shell_quote
+
+from pytorch_install.downloads import watched
+from pytorch_install.requirements import distribution, read_lock, requirements
+from pytorch_install.sourcepath import distrust, make_directory, protect, require_trust, writable_directory
 
 # Oldest to newest glibc that wheels of the last years are tagged with (PEP 600), and none, as torch's for ROCm were.
 MANYLINUX = (['linux', 'manylinux1', 'manylinux2010', 'manylinux2014']
              + ['manylinux_2_%d' % minor for minor in range(5, 29)])
 
-# A requirement with its exact version, and its hashes, as locks have them: no option, no marker, no extra.
-LOCKED = re.compile(r'(?P<name>[\w.-]+)==(?P<version>[^\s;]+)(?P<hashes>( --hash=sha256:[0-9a-f]{64})+)')
-
-# The same, of which nobody has published a hash.
-UNHASHED = re.compile(r'[\w.-]+==[^\s;]+')
+# Settings of pip that are for other installations: a user's, or those of a module that is loaded.
+FOREIGN = ['PIP_CONSTRAINT', 'PIP_BUILD_CONSTRAINT', 'PIP_REQUIREMENT', 'PIP_REQUIRE_HASHES']
 
 
-def fetch_wheels(lock, directory, python_version, index=None):
+def fetch_wheels(lock, directories, python_version, index=None):
     """
-    Download the wheels that a lock names into a directory, hashes verified, unless they are there already.
+    Download the wheels that a lock names, hashes verified, unless one of the directories has them already.
 
-    Return the path of the lock to install by: the given one, or one with the hashes that it lacks.
+    Return the path of a requirements file for pip, with the hash of every wheel, and the directory with the wheels.
 
     :param lock: path of the requirements lock
-    :param directory: where the wheels go
+    :param directories: where the wheels may be; they go to the first that can be written
     :param python_version: Python (<major>.<minor>) that the wheels must fit
     :param index: package index to ask after those of pip's own configuration
     """
-    mkdir(directory, parents=True)
-    if any(UNHASHED.fullmatch(line) for line in read_file(lock).splitlines()):
-        lock = with_recorded_hashes(lock, directory, python_version, index)
-    if has_wheels(lock, directory, python_version):
-        print_msg("wheels of %s: all in %s" % (os.path.basename(lock), directory))
+    pins = read_lock(lock)
+    unhashed = [pin for pin in pins if not pin.hashes]
+    target = writable_directory(directories)
+    for directory in directories:
+        record = os.path.join(directory, os.path.basename(lock))
+        if unhashed and directory == target:
+            require_trust(directory, record)
+        elif unhashed and distrust(directory, record):
+            print_warning("the hashes in %s are not used: %s", record, distrust(directory, record))
+            continue
+        complete = with_hashes(pins, recorded_hashes(record) if unhashed else {})
+        if has_wheels(complete, directory, python_version):
+            print_msg("wheels of %s: all in %s" % (os.path.basename(lock), directory))
+            break
     else:
-        attempts = [('those fetched before', '--no-index --find-links %s' % shell_quote(directory)),
-                    ("pip's own configuration", '')]
-        if index:
-            attempts.append((index, '--extra-index-url %s' % shell_quote(index)))
-        download(lock, directory, python_version, attempts, '--require-hashes')
-    return lock
+        directory = target
+        if not directory:
+            raise EasyBuildError("No directory for the wheels of %s can be written: %s. Put a directory of your own "
+                                 "first on EasyBuild's --sourcepath.", lock, ', '.join(directories))
+        make_directory(directory)
+        complete = fetch_missing(lock, pins, directory, directories, python_version, index)
+    # pip reads what was checked here, whatever becomes of the files that others can write
+    private = os.path.join(tempfile.mkdtemp(), os.path.basename(lock))
+    write_file(private, requirements(complete))
+    return private, directory
 
 
-def download(lock, directory, python_version, attempts, *options):
-    """Download the wheels of a lock into a directory with pip; `attempts` are names and pip's options of places."""
-    platforms = ['--platform %s_%s' % (tag, platform.machine()) for tag in MANYLINUX]
-    command = ' '.join(['%s -m pip download --quiet --no-deps --only-binary=:all:' % shell_quote(sys.executable),
-                        *options, '--python-version', python_version, *platforms,
-                        '--dest', shell_quote(directory), '-r', shell_quote(lock)])
-    for origin, where in attempts:
-        print_msg("wheels of %s: trying %s..." % (os.path.basename(lock), origin))
-        result = run_shell_cmd('%s %s' % (command, where), fail_on_error=False, hidden=True)
-        if result.exit_code == 0:
-            return
-    errors = [line for line in result.output.splitlines() if 'ERROR' in line] or [result.output.strip()]
-    raise EasyBuildError("Fetching the wheels that %s locks failed, also from %s: %s Try again, or put the wheels "
-                         "into %s by hand; the pip of %s must be 20.3 or newer.",
-                         lock, origin, errors[-1], directory, sys.executable)
+def pip_environment():
+    """The environment for downloads with pip, as the user's own configuration says where from."""
+    return {name: value for name, value in os.environ.items() if name not in FOREIGN}
 
 
-def with_recorded_hashes(lock, directory, python_version, index):
+def fetch_missing(lock, pins, directory, directories, python_version, index):
+    """Download the wheels of pins to a directory; return the pins with the hashes of all."""
+    fetch = Fetch(lock, directory, python_version, index)
+    here = ' '.join('--find-links ' + shell_quote(path) for path in directories if os.path.isdir(path))
+    if not all(pin.hashes for pin in pins):
+        pins = with_recorded_hashes(fetch, pins)
+    attempts = [("those fetched before", '--no-index ' + here), ("pip's own configuration", here)]
+    if index:
+        attempts.append((index, '%s --extra-index-url %s' % (here, shell_quote(index))))
+    fetch.download(pins, directory, attempts, '--require-hashes')
+    return pins
+
+
+class Fetch:
+    """Downloads of wheels that one lock names, for one Python."""
+
+    def __init__(self, lock, directory, python_version, index):
+        self.lock = lock
+        self.directory = directory
+        self.python_version = python_version
+        self.index = index
+
+    def download(self, pins, directory, attempts, *options):
+        """Download the wheels of pins into a directory; `attempts` are names and pip's options of places."""
+        for origin, where in attempts:
+            print_msg("wheels of %s: trying %s..." % (os.path.basename(self.lock), origin))
+            if self.pip(pins, directory, where, *options).exit_code == 0:
+                return
+        # one by one, as pip ends at the first that fails, for whatever reason; what was downloaded stays
+        for pin in pins:
+            if not has_wheels([pin], directory, self.python_version):
+                result = self.pip([pin], directory, where, '--retries 1', *options)
+                if result.exit_code != 0:
+                    origins = ', '.join(origin for origin, _ in attempts)
+                    raise EasyBuildError("%s: line %d: %s. Correct the lock, or put the wheel into %s.", self.lock,
+                                         pin.line, self.reason(pin, result.output, origins), self.directory)
+
+    def pip(self, pins, directory, *options):
+        """Let pip download the wheels of pins."""
+        platforms = ['--platform %s_%s' % (tag, platform.machine()) for tag in MANYLINUX]
+        with tempfile.TemporaryDirectory() as work:
+            path = os.path.join(work, os.path.basename(self.lock))
+            write_file(path, requirements(pins))
+            command = ' '.join([shell_quote(sys.executable), '-m pip download --quiet --no-deps --only-binary=:all:',
+                                '--python-version', self.python_version, *platforms,
+                                '--dest', shell_quote(directory), '-r', shell_quote(path), *options])
+            with watched(work, 'wheels of %s' % os.path.basename(self.lock), silence=False) as watch:
+                result = run_shell_cmd(command, fail_on_error=False, hidden=True,
+                                       env={**pip_environment(), 'TMPDIR': work})
+            if watch.stalled:
+                raise EasyBuildError("%s: the package index is too slow: %s. Try again later, or from another index.",
+                                     self.lock, watch.stalled)
+            return result
+
+    def reason(self, pin, output, origins):
+        """What was wrong with a pin that pip could not download, from pip's output."""
+        got = re.findall(r'Got\s+([0-9a-f]{64})', output)
+        unreachable = re.findall(r"connection broken by '(.*)'", output)
+        if got:
+            return "the wheel of %s has the SHA-256 %s, not that of the lock" % (pin, got[0])
+        if 'No matching distribution' in output:
+            found = re.findall(r'\(from versions: ([^)]*)\)', output)
+            there = ", which has %s" % ', '.join(found[0].split(', ')[-5:]) if found and found[0] != 'none' else ''
+            # without the name of pip's own object
+            failure = "; not reached: %s" % re.sub(r".*<[^>]*>: |'\)$", '', unreachable[0]) if unreachable else ''
+            return "no wheel of %s for Python %s on %s found (%s%s%s)" % (
+                pin, self.python_version, platform.machine(), origins, there, failure)
+        lines = [line for line in output.splitlines() if 'ERROR' in line] or output.splitlines() or ["no output"]
+        return "pip of %s (20.3 or newer is needed) could not fetch %s: %s" % (
+            sys.executable, pin, re.sub(r'^ERROR:\s*', '', lines[-1].strip()))
+
+
+def with_recorded_hashes(fetch, pins):
     """
-    Give the requirements without a hash that of the wheel that the first fetch got; return the path of that lock.
+    Give the pins without a hash that of the wheel that the first fetch got, and record them beside the wheels.
 
-    Indexes say the hash of each file themselves, which pip compares; from then on it is the recorded one that counts.
+    Indexes give the hash of each file themselves, which pip compares; from then on the recorded one counts.
     """
-    record = os.path.join(directory, os.path.basename(lock))
-    lines = read_file(lock).splitlines()
-    unhashed = [line for line in lines if UNHASHED.fullmatch(line)]
-    recorded = read_file(record).splitlines() if os.path.exists(record) else []
-    hashed = {line.split()[0]: line for line in recorded if LOCKED.fullmatch(line)}
-    missing = [line for line in unhashed if line not in hashed]
-    if missing:
-        if not index:
-            raise EasyBuildError("%s has no hash of %s: add them, or name the index whose word counts as 'wheel_index'",
-                                 lock, ', '.join(missing))
-        # from that index alone: whoever has the name and the version at another one must not be believed
-        attempts = [(index, '--index-url %s' % shell_quote(index))]
-        with tempfile.TemporaryDirectory(dir=directory) as new:
-            requirements = os.path.join(new, os.path.basename(lock))
-            write_file(requirements, '\n'.join(missing) + '\n')
-            download(requirements, new, python_version, attempts)
-            for name in [name for name in os.listdir(new) if name.endswith('.whl')]:
-                line = next(line for line in missing
-                            if distribution(*line.split('==')) == distribution(*name.split('-')[:2]))
-                hashed[line] = '%s --hash=sha256:%s' % (
-                    line, compute_checksum(os.path.join(new, name), CHECKSUM_TYPE_SHA256))
-                os.replace(os.path.join(new, name), os.path.join(directory, name))
-        print_msg("%s has no hash of %s: noted in %s, and compared from now on"
-                  % (os.path.basename(lock), ', '.join(missing), record))
-    complete = [hashed[line] if line in unhashed else line for line in lines]
-    if complete != recorded:
-        write_file(record, '\n'.join(complete) + '\n')
-    return record
+    record = os.path.join(fetch.directory, os.path.basename(fetch.lock))
+    pins = with_hashes(pins, recorded_hashes(record))
+    missing = [pin for pin in pins if not pin.hashes]
+    if not missing:
+        return pins
+    names = ', '.join(map(str, missing[:3])) + (' and %d more' % (len(missing) - 3) if missing[3:] else '')
+    if not fetch.index:
+        raise EasyBuildError("%s: line %d: no hash of %s. Add --hash=sha256:<hash>, or set 'wheel_index' in the recipe "
+                             "to the index that is trusted for them.", fetch.lock, missing[0].line, names)
+    hashes = {}
+    with tempfile.TemporaryDirectory(dir=fetch.directory) as new:
+        # from that index alone: another one may have other files of the same name and version
+        attempts = [(fetch.index, '--index-url %s' % shell_quote(fetch.index))]
+        fetch.download(missing, new, attempts)
+        for name in [name for name in os.listdir(new) if name.endswith('.whl')]:
+            path = os.path.join(new, name)
+            hashes[distribution(*name.split('-')[:2])] = [compute_checksum(path, CHECKSUM_TYPE_SHA256)]
+            os.replace(path, os.path.join(fetch.directory, name))
+        pins = with_hashes(pins, hashes)
+        write_file(os.path.join(new, 'record'), requirements(pins))
+        protect(os.path.join(new, 'record'))
+        os.replace(os.path.join(new, 'record'), record)
+    print_msg("%s has no hash of %s: recorded in %s, and compared from now on"
+              % (os.path.basename(fetch.lock), names, record))
+    return pins
 
 
-def has_wheels(lock, directory, python_version):
-    """
-    Whether a directory has a wheel for every line of a lock, hashes verified; pip needs seconds to say so.
+def recorded_hashes(record):
+    """Hashes by name and version that an earlier fetch recorded."""
+    return {pin.distribution: pin.hashes for pin in read_lock(record)} if os.path.exists(record) else {}
 
-    A lock with anything else in it is left to pip: the answer is False.
-    """
-    text = re.sub(r'\\\n', ' ', read_file(lock))
-    lines = [' '.join(line.partition('#')[0].split()) for line in text.splitlines()]
-    requirements = [LOCKED.fullmatch(line) for line in lines if line]
+
+def with_hashes(pins, hashes):
+    """The pins, those without a hash with the one that is known."""
+    return [pin if pin.hashes else pin._replace(hashes=hashes.get(pin.distribution, [])) for pin in pins]
+
+
+def has_wheels(pins, directory, python_version):
+    """Whether a directory has a wheel for every pin, hashes verified; pip needs seconds to find that out."""
     wheels = {}
-    for name in os.listdir(directory):
+    for name in os.listdir(directory) if os.path.isdir(directory) else []:
         fields = name.split('-')
         if name.endswith('.whl') and len(fields) >= 5:
             wheels.setdefault(distribution(*fields[:2]), []).append(name)
-    for requirement in requirements:
-        if requirement is None:
-            return False
-        hashes = re.findall('[0-9a-f]{64}', requirement['hashes'])
-        for name in wheels.get(distribution(requirement['name'], requirement['version']), []):
-            path = os.path.join(directory, name)
+    for pin in pins:
+        for name in wheels.get(pin.distribution, []):
             # the only file that the lock allows, or one of several that fits
-            if ((len(hashes) == 1 or fits(name, python_version))
-                    and compute_checksum(path, CHECKSUM_TYPE_SHA256) in hashes):
+            if ((len(pin.hashes) == 1 or fits(name, python_version))
+                    and compute_checksum(os.path.join(directory, name), CHECKSUM_TYPE_SHA256) in pin.hashes):
                 break
         else:
             return False
     return True
-
-
-def distribution(name, version):
-    """Name and version of a package, as its wheels have them (PEP 427 and PEP 503)."""
-    return re.sub(r'[-_.]+', '_', name).lower(), version.lower()
 
 
 def fits(wheel, python_version):
@@ -143,3 +208,4 @@ def fits(wheel, python_version):
     python, _, system = wheel[:-len('.whl')].split('-')[-3:]
     tags = {'cp' + python_version.replace('.', ''), 'py3'}
     return bool(tags & set(python.split('.'))) and (system == 'any' or system.endswith(platform.machine()))
+

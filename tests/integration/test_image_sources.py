@@ -8,6 +8,7 @@ import os
 import struct
 import tarfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -315,6 +316,23 @@ def test_a_download_cut_at_half_goes_on_with_the_layers_that_are_missing(site, r
         assert proxy.completed
         assert not complete & set(proxy.completed)
     assert not list(site.images.glob("*.cache"))
+
+
+def test_a_registry_that_stalls_in_the_middle_of_a_blob_is_given_up_with_a_sentence_and_then_only_the_rest_is_fetched(
+    site, registry
+):
+    ended = threading.Event()
+    with CuttingProxy(registry, whole=3, cut_when=ended.is_set) as proxy:
+        lines = f"image = 'docker://{proxy.address}/tiny/layers@{registry.layers}'"
+        start = time.monotonic()
+        error = site.refuse(lines, "--download-timeout=0.5")
+        assert time.monotonic() - start < 60
+        assert f"failed 3 times: {proxy.address} stalled at sha256:" in error
+        assert "less than 1 kB/s arrived for 3 s, after" in error
+        assert not list(site.images.glob("*.sif"))
+        ended.set()
+        proxy.whole = None
+        site.install(lines, "--fetch")
 
 
 def test_the_users_own_cache_directory_is_used_and_left_alone(site, registry, work):

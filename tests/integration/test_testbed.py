@@ -136,3 +136,8 @@ srun bash -c 'conda-python-distributed -c "import os; print(os.environ[\\"TRITON
             break
         testbed.run("sleep 0.1")
     assert not job.exists()
+
+
+def test_a_recipe_is_checked_with_the_testbeds_easybuild_as_the_page_on_recipes_says(testbed):
+    recipes = testbed.layout.repository / "easyconfigs" / "p" / "PyTorch"
+    testbed.run(f"eb --check-contrib {recipes}/PyTorch-2.13.0-cpu-venv.eb")

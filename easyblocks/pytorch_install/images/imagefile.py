@@ -12,8 +12,10 @@ import shutil
 import struct
 
 from easybuild.tools.build_log import EasyBuildError
-from easybuild.tools.config import build_option, source_paths
+from easybuild.tools.config import build_option
 from easybuild.tools.filetools import remove_file
+
+from pytorch_install.sourcepath import source_directories, writable_directory
 
 CHUNK = 16 * 1024 * 1024
 
@@ -75,7 +77,8 @@ class ImageSource:
 
 def images_directory(block):
     """Where images are downloaded to, and notes on them are kept: on the source path, off the home directory."""
-    return os.path.join(source_paths()[0], block.name.lower()[0], block.name, 'images')
+    directories = source_directories(block.name, 'images')
+    return writable_directory(directories) or directories[0]
 
 
 def runtime_command(command, **settings):

@@ -15,8 +15,6 @@ import json
 import os
 import re
 import socket
-import sys
-import threading
 import time
 
 from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
@@ -24,6 +22,7 @@ from easybuild.tools.filetools import mkdir, remove_dir, remove_file, write_file
 from easybuild.tools.run import run_shell_cmd
 from easybuild.tools.utilities import shell_quote
 
+from pytorch_install.downloads import watched
 from pytorch_install.images.imagefile import (
     ImageSource,
     check_structure,
@@ -34,14 +33,12 @@ from pytorch_install.images.imagefile import (
     runtime_command,
 )
 from pytorch_install.images.signature import verify_signature
+from pytorch_install.sourcepath import distrust, make_directory, protect, source_directories
 
 ATTEMPTS = 3
 
 # Seconds before the second attempt; the third waits twice as long.
 PAUSE = 2
-
-# Seconds between two lines that say how much has been fetched.
-PROGRESS = 10
 
 # <transport>://<repository>[:<tag>]@sha256:<digest>; a colon that a slash follows is a port, not a tag
 PINNED = re.compile(r'(?P<transport>docker|oras)://(?P<repository>[\w.-]+(:\d+(?=/))?(/[\w.-]+)*)(:(?P<tag>[\w.-]+))?'
@@ -86,11 +83,12 @@ class RegistryImage(ImageSource):
         super().__init__(block)
         self.reference = block.cfg['image']
         self.transport, self.repository, self.digest, self.uri = pinned(self.reference, 'image')
+        self.directory = images_directory(block)
 
     @property
     def file(self):
         """The finished download on the source path."""
-        return os.path.join(images_directory(self.block), self.digest.replace(':', '-') + '.sif')
+        return os.path.join(self.directory, self.digest.replace(':', '-') + '.sif')
 
     @property
     def identity(self):
@@ -105,9 +103,9 @@ class RegistryImage(ImageSource):
         """Download, unless an earlier download is there and unchanged."""
         self.block.require_runtime()
         # what is there can be used by those who may not write there
-        if not self.is_there():
-            mkdir(images_directory(self.block), parents=True)
-            with locked(os.path.join(images_directory(self.block), '.lock')) as alone:
+        if not self.is_anywhere():
+            make_directory(self.directory)
+            with locked(os.path.join(self.directory, '.lock')) as alone:
                 # another process may have ended its download meanwhile
                 if not self.is_there():
                     self.download(alone)
@@ -119,10 +117,25 @@ class RegistryImage(ImageSource):
         """Path of the file that says what the finished download is; only with it the download counts."""
         return self.file + '.json'
 
+    def is_anywhere(self):
+        """Whether one of the source paths has a finished download; else `directory` is the one for a new download."""
+        new = self.directory
+        for directory in source_directories(self.block.name, 'images'):
+            self.directory = directory
+            if self.is_there():
+                return True
+        self.directory = new
+        return False
+
     def is_there(self):
         """Whether an earlier download is complete, of this packing, and still what it was."""
         identity, checksum = read_note(self.note, 'identity', 'sha256')
         if not os.path.isfile(self.file) or identity != self.identity:
+            return False
+        # only the note says what layers were packed into, or what the registry sent
+        reason = distrust(self.directory, self.note)
+        if reason:
+            print_warning("%s is not used, fetching again: %s", self.file, reason)
             return False
         self.checksum = checksum_of(self.file)
         if checksum != self.checksum:
@@ -167,6 +180,7 @@ class RegistryImage(ImageSource):
                 'size': os.path.getsize(part),
                 'date': datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds'),
             }, indent=2) + '\n')
+            protect(self.note)
             os.replace(part, self.file)
             complete = True
         finally:
@@ -195,13 +209,19 @@ class RegistryImage(ImageSource):
         """Run the runtime's download until it succeeds; EasyBuildError with one sentence if it does not."""
         for attempt in range(1, ATTEMPTS + 1):
             print_msg("image %s: fetching, attempt %d of %d..." % (self.reference, attempt, ATTEMPTS))
-            with progress(cache):
+            with watched(cache, 'image') as watch:
                 result = run_shell_cmd(command, fail_on_error=False, hidden=True, stream_output=True)
             if result.exit_code == 0:
                 return
             lines = result.output.strip().splitlines() or ["no output"]
             reason = re.sub(r'^FATAL:\s*', '', next((line for line in reversed(lines) if 'FATAL' in line), lines[-1]))
-            self.refuse_for_good(reason)
+            if watch.stalled:
+                # the runtime names what it has not whole by the digest, with a random number after it
+                blobs = sorted({'sha256:' + name[:64] for name in watch.files if re.match(r'[0-9a-f]{64}\d', name)})
+                reason = "%s stalled at %s: %s" % (self.repository.partition('/')[0],
+                                                   ', '.join(blobs) or 'the beginning', watch.stalled)
+            else:
+                self.refuse_for_good(reason)
             if attempt < ATTEMPTS:
                 print_msg("image %s: %s" % (self.reference, reason))
                 time.sleep(attempt * PAUSE)
@@ -249,36 +269,3 @@ def is_running(pid):
     except PermissionError:
         pass
     return True
-
-
-@contextlib.contextmanager
-def progress(directory):
-    """Say from time to time how many megabytes have come into a directory."""
-    ended = threading.Event()
-
-    def report():
-        start = before = size_of(directory)
-        while not ended.wait(PROGRESS):
-            now = size_of(directory)
-            if now != before:
-                print_msg("%d MB fetched so far" % ((now - start) // 1000000))
-                sys.stdout.flush()  # into a job's output too
-            before = now
-
-    reporter = threading.Thread(target=report, daemon=True)
-    reporter.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        reporter.join()
-
-
-def size_of(directory):
-    """Bytes in the files below a directory, which change meanwhile."""
-    total = 0
-    for path, _, names in os.walk(directory):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.path.getsize(os.path.join(path, name))
-    return total

@@ -7,7 +7,7 @@ Where images come from, one class for each kind of source; called by pytorchcont
 import os
 
 from easybuild.tools.build_log import EasyBuildError, print_warning
-from easybuild.tools.filetools import mkdir, read_file, write_file
+from easybuild.tools.filetools import read_file, write_file
 from easybuild.tools.run import run_shell_cmd
 from easybuild.tools.utilities import shell_quote
 
@@ -24,6 +24,7 @@ from pytorch_install.images.imagefile import (
 from pytorch_install.images.registry import TRANSPORTS, RegistryImage
 from pytorch_install.images.signature import EXTENSIONS, verify_signature
 from pytorch_install.output import last_line
+from pytorch_install.sourcepath import make_directory, protect, require_trust, source_directories
 
 
 class SifSource(ImageSource):
@@ -90,10 +91,13 @@ class SiteFile(SifSource):
     @property
     def record(self):
         """Path of the note, in sha256sum's form, that the first installation leaves on the source path."""
-        return os.path.join(images_directory(self.block), self.name + '.sha256')
+        records = [os.path.join(directory, self.name + '.sha256')
+                   for directory in [*source_directories(self.block.name, 'images'), images_directory(self.block)]]
+        return next(filter(os.path.isfile, records), records[-1])
 
     def compare_with_record(self):
         """Compare with the checksum that the first installation noted, if there was one."""
+        require_trust(self.record, os.path.dirname(self.record))
         noted = read_file(self.record).split() if os.path.isfile(self.record) else []
         before = noted[0] if noted else self.checksum
         if before != self.checksum:
@@ -113,8 +117,9 @@ class SiteFile(SifSource):
         if self.block.cfg['image_checksum'] or not self.checksum or os.path.isfile(self.record):
             return
         try:
-            mkdir(os.path.dirname(self.record), parents=True)
+            make_directory(os.path.dirname(self.record))
             write_file(self.record, '%s  %s\n' % (self.checksum, self.name))
+            protect(self.record)
         except (EasyBuildError, OSError) as error:
             print_warning("the checksum of %s could not be noted, so another image of this name will not be noticed; "
                           "image_checksum = '%s' in the recipe tells it too (%s)", self.found, self.checksum, error)
@@ -133,7 +138,8 @@ class Definition(ImageSource):
         if block.lock:
             # two empty directories that every Linux image has
             options.extend(['--build-arg', 'REQUIREMENTS=' + shell_quote(os.path.basename(block.lock)),
-                            '--bind', shell_quote('%s:/mnt,%s:/media' % (block.wheels, os.path.dirname(block.lock)))])
+                            '--bind', shell_quote('%s:/mnt,%s:/media'
+                                                  % (block.wheels, os.path.dirname(block.requirements)))])
         command = '%s build %s %s %s' % (block.runtime, ' '.join(options),
                                          shell_quote(os.path.join(block.builddir, self.name)),
                                          shell_quote(block.source_with_extension('.def')))

@@ -5,12 +5,29 @@
 What a module says of itself, and statements that EasyBuild's generators lack; called by the easyblocks.
 """
 import os
+import re
 import textwrap
 
+from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import read_file
-from easybuild.tools.utilities import quote_str
 
 GPUS = {'cuda': 'NVIDIA (CUDA)', 'rocm': 'AMD (ROCm)', None: 'none'}
+
+# What has a meaning between quotation marks; in Tcl, braces around the whole are counted too.
+SPECIAL = {'Lua': r'[\\"]', 'Tcl': r'[\\"$\[\]{}]'}
+
+# Parameters that the module sets variables to or compares with.
+VALUES = ['binds', 'central_images', 'cluster', 'commands', 'conda_activation', 'conflicts', 'gpu', 'image',
+          'shifter_modules']
+
+# Characters that separate binds, or that are in no module's name; and those that Lmod evaluates a second time when it
+# translates Tcl (tcl2lua.tcl of 8.6: output-path-foo, conflict).
+REFUSED = {'binds': ',"\\', 'conflicts': ' "\'$[]{}();\\`&|<>#%,', 'cluster': ' "\'$[]{}();\\`&|<>#%,'}
+
+# Parameters that EasyBuild writes into the module's help, in brackets or braces, and what ends these.
+TEXTS = ['citing', 'description', 'docpaths', 'docurls', 'examples', 'homepage', 'site_contacts', 'upstream_contacts',
+         'usage', 'whatis']
+UNWRITABLE = {'Lua': ['[==[', ']==]'], 'Tcl': ['\\']}
 
 KEYWORDS = 'PyTorch, torch, machine learning, deep learning, distributed training, DDP'
 
@@ -74,8 +91,14 @@ def whatis(block):
 
 def conflicts(generator, names):
     """Statements that refuse to load the module beside others."""
-    statement = {'Lua': 'conflict("%s")\n', 'Tcl': 'conflict %s\n'}[generator.SYNTAX]
-    return ''.join(statement % name for name in names)
+    statement = {'Lua': 'conflict(%s)\n', 'Tcl': 'conflict %s\n'}[generator.SYNTAX]
+    return ''.join(statement % quoted(generator, name) for name in names)
+
+
+def pushenv(generator, variable, value):
+    """A statement that sets a variable to this very text; EasyBuild's own is for values without special characters."""
+    statement = {'Lua': 'pushenv("%s", %s)\n', 'Tcl': 'pushenv %s %s\n'}[generator.SYNTAX]
+    return statement % (variable, quoted(generator, value))
 
 
 def template(generator, name, lists=None, **values):
@@ -84,6 +107,29 @@ def template(generator, name, lists=None, **values):
     if not os.path.exists(path):
         return ''
     separator = {'Lua': ', ', 'Tcl': ' '}[generator.SYNTAX]
+    # texts stand between quotation marks, some with other words
+    values = {key: quoted(generator, value)[1:-1] for key, value in values.items()}
     for key, texts in (lists or {}).items():
-        values[key] = separator.join(quote_str(text, tcl=True) for text in texts)
+        values[key] = separator.join(quoted(generator, text) for text in texts)
     return read_file(path) % values
+
+
+def quoted(generator, text):
+    """A text without control characters between quotation marks, so that the module has it as it is."""
+    return '"%s"' % re.sub(SPECIAL[generator.SYNTAX], r'\\\g<0>', text)
+
+
+def check_values(block):
+    """Stop before the long steps where a recipe has what no module can hold, whatever its quotation marks."""
+    parameters = {name: block.cfg[name] for name in VALUES + TEXTS if name in block.cfg}
+    for name, value in {**parameters, 'sources': block.source_names()}.items():
+        for text in [value] if isinstance(value, str) else value or []:
+            if name in TEXTS:
+                wrong = next((part for part in UNWRITABLE[block.module_generator.SYNTAX] if part in text), None)
+            else:
+                refused = REFUSED.get(name, '')
+                wrong = next((part for part in text if not part.isprintable() or part in refused), None)
+            if wrong:
+                raise EasyBuildError("%s: a module in %s syntax cannot hold %r of '%s': %r. Remove it%s.",
+                                     os.path.basename(block.cfg.path), block.module_generator.SYNTAX, wrong, name, text,
+                                     ', or write two binds' if wrong == ',' else '')

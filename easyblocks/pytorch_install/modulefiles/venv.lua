@@ -40,7 +40,7 @@ if mode() == "load" then
         refuse(built_with, "which is not there any more" .. remedy)
     end
     -- empty where it needs the libraries of a module that is loaded only now
-    local found = capture("'" .. python .. "' --version 2>/dev/null"):match("Python (%%d+%%.%%d+%%S*)")
+    local found = capture("'" .. python:gsub("'", "'\\''") .. "' --version 2>/dev/null"):match("Python (%%d+%%.%%d+%%S*)")
     if found and found:match("^%%d+%%.%%d+") ~= version:match("^%%d+%%.%%d+") then
         refuse(built_with, "which is Python " .. found .. " now" .. remedy)
     end

@@ -15,6 +15,8 @@ from easybuild.tools.filetools import mkdir, write_file
 from easybuild.tools.run import run_shell_cmd
 from easybuild.tools.utilities import shell_quote
 
+from pytorch_install.wheels import pip_environment
+
 # File name of an sdist (PEP 625, and the older form with dashes in the name).
 SDIST = re.compile(r'(?P<name>.+)-(?P<version>\d[^-]*)\.(tar\.gz|zip)')
 
@@ -67,7 +69,7 @@ class SourcePackage:
         write_file(requirements, self.requirement + (' --hash=sha256:' + checksum if checksum else '') + '\n')
         result = run_shell_cmd("%s -m pip download --quiet --no-deps --no-binary %s --dest %s -r %s"
                                % (shell_quote(sys.executable), self.name, shell_quote(directory),
-                                  shell_quote(requirements)), fail_on_error=False, hidden=True)
+                                  shell_quote(requirements)), fail_on_error=False, hidden=True, env=pip_environment())
         if result.exit_code:
             raise EasyBuildError("Fetching %s with pip failed: %s; try again, or put the file into %s by hand",
                                  self.sdist, last_error(result.output), directory)

@@ -239,6 +239,24 @@ def test_a_download_that_is_there_is_used_without_writing_beside_it(image_of, mo
         image.fetch()
 
 
+def test_a_download_of_another_source_path_is_used_unless_others_could_have_replaced_it(
+    image_of, monkeypatch, tmp_path, capfd
+):
+    from pytorch_install.images import registry
+
+    image = image_of(f"image = 'docker://a/b@{DIGEST}'")
+    download(image, monkeypatch)
+    monkeypatch.setattr(registry, "source_directories", lambda *_: [str(tmp_path / "first"), there])
+    there, image.directory = image.directory, str(tmp_path / "first")
+    assert image.is_anywhere()
+    assert image.directory == there
+    Path(image.note).chmod(0o666)
+    image.directory = str(tmp_path / "first")
+    assert not image.is_anywhere()
+    assert image.directory == str(tmp_path / "first")
+    assert "is not used, fetching again: every user can write to" in capfd.readouterr().err
+
+
 def test_only_what_dead_processes_of_this_host_left_of_a_download_is_removed(image_of, monkeypatch):
     image = image_of(f"image = 'docker://a/b@{DIGEST}'")
     ended = subprocess.Popen(["/bin/true"])

@@ -255,3 +255,18 @@ def test_commands_that_the_image_lacks_are_named_and_not_offered(easyblock, edit
 def test_easyblocks_hold_no_shell_script():
     for path in TREE.glob("easyblocks/**/*.py"):
         assert not re.search(r"#!/|<<\s*'?EOF", path.read_text()), path.name
+
+
+@pytest.mark.parametrize(
+    ("lines", "wrong"),
+    [
+        ("binds = ['/x\\n/y']", r"cannot hold '\\n' of 'binds'"),
+        ("binds = ['/x,/y']", "cannot hold ',' of 'binds'.*write two binds"),
+        ("conda_activation = 'a\\0b'", "of 'conda_activation'"),
+        ("conflicts = ['a[exec touch b]']", r"cannot hold '\[' of 'conflicts'"),
+        ("usage = 'a \\\\ b [==['", "of 'usage'"),
+    ],
+)
+def test_what_no_module_can_hold_is_refused_before_anything_is_done(easyblock, edited, lines, wrong):
+    with pytest.raises(EasyBuildError, match=rf"^{CONTAINER}: a module in (Lua|Tcl) syntax .*{wrong}"):
+        easyblock(edited(CONTAINER, "cluster = 'local'", lines))

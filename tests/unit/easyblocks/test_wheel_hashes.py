@@ -1,12 +1,20 @@
 """Wheels that a lock names without a hash, as none is published: the first fetch notes it, later ones compare."""
 
 import hashlib
+import os
+import shutil
 import zipfile
+from pathlib import Path
 
 import pytest
 from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.config import update_build_option
 
+from pytorch_install.sourcepath import make_directory
 from pytorch_install.wheels import fetch_wheels
+
+#: Wheels know nothing of modules.
+pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
 
 #: Never asked, as pip is told to use no index.
 INDEX = "https://wheels.invalid/"
@@ -40,24 +48,26 @@ def test_the_first_fetch_notes_hashes_that_a_lock_lacks_and_later_ones_compare_t
     lock.write_text(f"# a lock\nfirst==1.0+rocm6.0\nsecond==1.0+rocm6.0 --hash=sha256:{second}\n")
     wheels = tmp_path / "wheels"
 
-    complete = fetch_wheels(str(lock), str(wheels), "3.10", INDEX)
-    noted = f"# a lock\nfirst==1.0+rocm6.0 --hash=sha256:{first}\nsecond==1.0+rocm6.0 --hash=sha256:{second}\n"
+    requirements, directory = fetch_wheels(str(lock), [str(wheels)], "3.10", INDEX)
+    noted = f"first==1.0+rocm6.0 --hash=sha256:{first}\nsecond==1.0+rocm6.0 --hash=sha256:{second}\n"
     assert (wheels / "lock.txt").read_text() == noted
-    assert complete == str(wheels / "lock.txt")
+    assert Path(requirements).read_text() == noted
+    assert directory == str(wheels)
     assert sorted(path.name for path in wheels.glob("*.whl")) == sorted(path.name for path in index.glob("*.whl"))
 
     for path in wheels.glob("first*"):
         path.unlink()
     wheel(index, "first", content="print('another one')\n")
-    with pytest.raises(EasyBuildError, match="Fetching the wheels that .*lock.txt locks failed"):
-        fetch_wheels(str(lock), str(wheels), "3.10", INDEX)
+    with pytest.raises(EasyBuildError, match=r"lock.txt: line 2: the wheel of first==1\.0\S+ has the SHA-256 \w{64}"):
+        fetch_wheels(str(lock), [str(wheels)], "3.10", INDEX)
     assert (wheels / "lock.txt").read_text() == noted
 
 
 def test_a_lock_with_all_hashes_is_used_as_it_is(index, tmp_path):
     lock = tmp_path / "lock.txt"
     lock.write_text(f"first==1.0+rocm6.0 --hash=sha256:{wheel(index, 'first')}\n")
-    assert fetch_wheels(str(lock), str(tmp_path / "wheels"), "3.10", INDEX) == str(lock)
+    requirements, _ = fetch_wheels(str(lock), [str(tmp_path / "wheels")], "3.10", INDEX)
+    assert Path(requirements).read_text() == lock.read_text()
     assert not (tmp_path / "wheels" / "lock.txt").exists()
 
 
@@ -65,6 +75,79 @@ def test_without_an_index_of_the_recipes_own_nobody_is_believed_about_a_hash(ind
     wheel(index, "first")
     lock = tmp_path / "lock.txt"
     lock.write_text("first==1.0+rocm6.0\n")
-    with pytest.raises(EasyBuildError, match="has no hash of first==1.0.*'wheel_index'"):
-        fetch_wheels(str(lock), str(tmp_path / "wheels"), "3.10")
+    with pytest.raises(EasyBuildError, match="line 1: no hash of first==1.0.*'wheel_index'"):
+        fetch_wheels(str(lock), [str(tmp_path / "wheels")], "3.10")
     assert not list((tmp_path / "wheels").glob("*.whl"))
+
+
+def test_a_package_that_no_index_has_is_named_with_its_line_the_lock_and_what_there_is(index, tmp_path):
+    first, second = wheel(index, "first"), wheel(index, "second")
+    lock = tmp_path / "lock.txt"
+    lock.write_text(f"first==1.0+rocm6.0 --hash=sha256:{first}\n\nsecond==2.99.0 --hash=sha256:{second}\n")
+    with pytest.raises(EasyBuildError) as caught:
+        fetch_wheels(str(lock), [str(tmp_path / "wheels")], "3.10", INDEX)
+    message = str(caught.value)
+    assert message.startswith(f"{lock}: line 3: no wheel of second==2.99.0 for Python 3.10 on ")
+    assert f"{INDEX}, which has 1.0+rocm6.0). Correct the lock, or put the wheel into {tmp_path}/wheels." in message
+    assert [path.name for path in (tmp_path / "wheels").iterdir()] == ["first-1.0+rocm6.0-cp310-cp310-linux_x86_64.whl"]
+
+    lock.write_text("# two\nfirst==1.0+rocm6.0\nsecond==2.99.0\n")
+    with pytest.raises(EasyBuildError) as caught:
+        fetch_wheels(str(lock), [str(tmp_path / "wheels")], "3.10", INDEX)
+    assert str(caught.value).startswith(f"{lock}: line 3: no wheel of second==2.99.0 ")
+    assert f"put the wheel into {tmp_path}/wheels." in str(caught.value)
+
+
+def test_the_constraints_of_a_module_that_is_loaded_are_for_users(index, tmp_path, monkeypatch):
+    lock, constraints = tmp_path / "lock.txt", tmp_path / "constraints.txt"
+    lock.write_text(f"first==1.0+rocm6.0 --hash=sha256:{wheel(index, 'first')}\n")
+    constraints.write_text("first==9\n")
+    monkeypatch.setenv("PIP_CONSTRAINT", str(constraints))
+    fetch_wheels(str(lock), [str(tmp_path / "wheels")], "3.10", INDEX)
+
+
+@pytest.fixture
+def recorded(index, tmp_path):
+    """A lock without a hash, and the directory in which the first fetch recorded it, as the first test has it."""
+    lock, wheels = tmp_path / "lock.txt", tmp_path / "wheels"
+    wheels.mkdir()
+    lock.write_text("first==1.0+rocm6.0\n")
+    (wheels / "lock.txt").write_text(f"first==1.0+rocm6.0 --hash=sha256:{wheel(wheels, 'first')}\n")
+    return lock, wheels
+
+
+@pytest.mark.parametrize(
+    ("poisoned", "mode", "who"), [(".", 0o020, "group daemon can"), ("lock.txt", 0o002, "every user can")]
+)
+def test_hashes_that_others_could_have_recorded_are_refused(recorded, poisoned, mode, who):
+    lock, wheels = recorded
+    path = wheels / poisoned
+    shutil.chown(path, group="daemon") if os.getuid() == 0 else pytest.skip("only root can give files away")
+    path.chmod(path.stat().st_mode | mode)
+    with pytest.raises(EasyBuildError, match=rf"cannot be trusted: {who} write to {wheels}.*chmod go-w"):
+        fetch_wheels(str(lock), [str(wheels)], "3.10", INDEX)
+    # a lock that has its hashes needs no record
+    lock.write_text((wheels / "lock.txt").read_text())
+    fetch_wheels(str(lock), [str(wheels)], "3.10", INDEX)
+
+
+def test_hashes_that_another_user_recorded_are_refused_and_a_group_that_installs_is_believed(recorded):
+    lock, wheels = recorded
+    if os.getuid():
+        pytest.skip("only root can give files away")
+    shutil.chown(wheels / "lock.txt", user="daemon")
+    with pytest.raises(EasyBuildError, match=r"lock.txt belongs to user daemon\. Let that user install"):
+        fetch_wheels(str(lock), [str(wheels)], "3.10", INDEX)
+    shutil.chown(wheels / "lock.txt", group="daemon")
+    (wheels / "lock.txt").chmod(0o664)
+    update_build_option("group_writable_installdir", True)
+    fetch_wheels(str(lock), [str(wheels)], "3.10", INDEX)
+
+
+def test_a_new_directory_for_records_is_the_users_own_whatever_the_umask(prefix, tmp_path):
+    mask = os.umask(0)
+    try:
+        make_directory(str(tmp_path / "p" / "wheels"))
+    finally:
+        os.umask(mask)
+    assert (tmp_path / "p" / "wheels").stat().st_mode & 0o777 == 0o755

@@ -1,0 +1,229 @@
+##
+# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
+##
+"""
+Downloads that show their progress, and end when too little arrives; called by wheels.py, images/ and the easyblocks.
+
+EasyBuild and pip limit the time between two bytes, and Apptainer limits nothing: a server that sends one byte a second
+would be waited for without an end.
+"""
+import collections
+import contextlib
+import multiprocessing
+import os
+import signal
+import ssl
+import sys
+import threading
+import time
+from urllib.request import Request, urlopen
+
+from easybuild.framework.easyblock import EasyBlock
+from easybuild.tools.build_log import EasyBuildError, print_msg
+from easybuild.tools.config import build_option, source_paths, source_paths_data
+from easybuild.tools.filetools import mkdir, remove_file
+
+# Seconds between two lines of progress.
+PROGRESS = 10
+
+# Bytes a second below which a download is given up.
+LEAST_RATE = 1000
+
+# Share of one core that a command needs to count as busy with what it has: unpacking, packing.
+BUSY = 0.1
+
+# Seconds that commands get to clean up.
+GRACE = 5
+
+
+def patience():
+    """Seconds over which a download may be too slow: six times EasyBuild's --download-timeout, a minute by default."""
+    return 6 * build_option('download_timeout')
+
+
+class Watch:
+    """
+    Growth of a directory or file while child processes of this one download to it.
+
+    :param path: where the data arrives
+    :param what: what is downloaded, for messages
+    :param silence: whether no data at all is too little too; not where the program has a time-out of its own
+    """
+
+    def __init__(self, path, what, silence=True):
+        self.path = path
+        self.what = what
+        self.silence = silence
+        self.limit = patience()
+        self.received = 0
+        self.total = None  # where it is known, an object with the size as `value`
+        self.stalled = None  # why the download was ended
+        self.files = []  # names of the files that were there then
+        self.ended = threading.Event()
+
+    def run(self):
+        """Watch until `ended`, or until too little arrives, and then end the download."""
+        start = size_of(self.path)
+        samples = collections.deque([(time.monotonic(), 0, cpu_seconds())])
+        reported, shown = samples[0][0], 0
+        while not self.ended.wait(min(PROGRESS, self.limit / 10)):
+            now, self.received, cpu = time.monotonic(), size_of(self.path) - start, cpu_seconds()
+            if now - reported >= PROGRESS:
+                if self.received != shown:
+                    self.report()
+                reported, shown = now, self.received
+            samples.append((now, self.received, cpu))
+            while len(samples) > 2 and now - samples[1][0] >= self.limit:
+                samples.popleft()
+            before, received, used = samples[0]
+            grown = self.received - received
+            if (now - before >= self.limit and grown < LEAST_RATE * self.limit and cpu - used < BUSY * self.limit
+                    and (grown > 0 or self.silence)):
+                self.stalled = ("less than %d kB/s arrived for %g s, after %.1f MB"
+                                % (LEAST_RATE // 1000, self.limit, self.received / 1e6))
+                self.files = [name for _, _, names in os.walk(self.path) for name in names]
+                end_processes(descendants())
+                return
+
+    def report(self):
+        """Show how much has arrived."""
+        total = self.total.value if self.total else 0
+        share = " of %d MB (%d %%)" % (total // 1000000, 100 * self.received // total) if total else " MB"
+        print_msg("%s: %d%s fetched so far" % (self.what, self.received // 1000000, share))
+        sys.stdout.flush()  # into a job's output too
+
+
+@contextlib.contextmanager
+def watched(path, what, silence=True):
+    """Watch what child processes download to a path meanwhile; yields the Watch."""
+    watch = Watch(path, what, silence)
+    thread = threading.Thread(target=watch.run, daemon=True)
+    thread.start()
+    try:
+        yield watch
+    finally:
+        watch.ended.set()
+        thread.join()
+
+
+def fetch_url(url, path):
+    """Download a file, which appears when it is complete; OSError with the reason if that fails."""
+    part = '%s.%d.part' % (path, os.getpid())
+    context = multiprocessing.get_context('fork')  # with EasyBuild's configuration
+    total, (reader, writer) = context.Value('q', 0), context.Pipe(duplex=False)
+    process = context.Process(target=receive, args=(url, part, total, writer), daemon=True)
+    process.start()
+    try:
+        writer.close()
+        with watched(part, os.path.basename(path)) as watch:
+            watch.total = total
+            process.join()
+        if watch.stalled:
+            raise OSError(watch.stalled)
+        if process.exitcode != 0:
+            raise OSError(reader.recv() if reader.poll() else "the download ended with %d" % process.exitcode)
+        os.replace(part, path)
+    finally:
+        if process.is_alive():
+            process.kill()
+            process.join()
+        if os.path.exists(part):
+            remove_file(part)
+
+
+def receive(url, part, total, errors):
+    """Write what a server sends to a file; in a process of its own, as a slow server can be stopped nowhere else."""
+    try:
+        # the user asked for it
+        insecure = ssl._create_unverified_context() if build_option('insecure_download') else None  # noqa: S323
+        request = Request(url, headers={'User-Agent': 'EasyBuild', 'Accept': '*/*'})  # noqa: S310 (the recipe's)
+        timeout = build_option('download_timeout')
+        with urlopen(request, timeout=timeout, context=insecure) as response, open(part, 'wb', buffering=0) as file:  # noqa: S310
+            total.value = int(response.headers.get('Content-Length') or 0)
+            for chunk in iter(lambda: response.read1(1 << 16), b''):
+                file.write(chunk)
+            if total.value and file.tell() != total.value:
+                raise OSError("%d of %d bytes arrived" % (file.tell(), total.value))
+    except Exception as error:  # whatever it is, the next mirror may have the file
+        errors.send(str(error) or type(error).__name__)
+        os._exit(1)
+    os._exit(0)
+
+
+class SteadyDownloads(EasyBlock):
+    """Fetch sources from the recipe's source_urls so that the next one is tried where one is too slow."""
+
+    def obtain_file(self, filename, **kwargs):
+        """Find a file where EasyBuild does, else download it from the first URL that has it in reasonable time."""
+        urls = [*(kwargs.get('urls') or []), *self.cfg['source_urls']]
+        special = ('extension', 'no_download', 'force_download', 'git_config')
+        if self.dry_run or not urls or any(kwargs.get(name) for name in special) or not all(
+                isinstance(url, str) for url in urls):
+            return super().obtain_file(filename, **kwargs)
+        found = super().obtain_file(filename, **{**kwargs, 'no_download': True, 'warning_only': True})
+        if found:
+            return found
+        location = kwargs.get('alt_location') or self.name
+        sourcepath = (source_paths_data() if self.cfg['data_sources'] else source_paths())[0]
+        path = os.path.join(sourcepath, location[0].lower(), location, filename)
+        mkdir(os.path.dirname(path), parents=True)
+        failures = []
+        for base in urls:
+            url = base + ('' if base[-1] in '=/' else '/') + (kwargs.get('download_filename') or filename)
+            print_msg("%s: fetching from %s" % (filename, url))
+            try:
+                fetch_url(url, path)
+                return path
+            except OSError as error:
+                failures.append('%s: %s' % (url, error))
+        raise EasyBuildError("%s could not be fetched. %s. Try again later, or put the file into %s.",
+                             filename, '; '.join(failures), os.path.dirname(path))
+
+
+def size_of(path):
+    """Bytes in a file, or in the files below a directory, which change meanwhile."""
+    total = 0
+    for directory, _, names in os.walk(path) if os.path.isdir(path) else [(path, [], [''])]:
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.path.getsize(os.path.join(directory, name) if name else path)
+    return total
+
+
+def statistics():
+    """Process id -> parent and seconds of CPU time, of all processes; see proc(5)."""
+    found = {}
+    tick = os.sysconf('SC_CLK_TCK')
+    for name in filter(str.isdigit, os.listdir('/proc')):
+        with contextlib.suppress(OSError), open('/proc/%s/stat' % name) as file:
+            # after the name, which may have blanks and parentheses in it
+            fields = file.read().rpartition(')')[2].split()
+            found[int(name)] = int(fields[1]), sum(map(int, fields[11:15])) / tick
+    return found
+
+
+def descendants(processes=None):
+    """Ids of the processes that this one started, and those that they started, among `processes`."""
+    processes = processes or statistics()
+    found, new = set(), {os.getpid()}
+    while new:
+        new = {pid for pid, (parent, _) in processes.items() if parent in new} - found
+        found |= new
+    return found
+
+
+def cpu_seconds():
+    """CPU time of all that this process started and that is alive."""
+    processes = statistics()
+    return sum(processes[pid][1] for pid in descendants(processes))
+
+
+def end_processes(pids):
+    """End processes, with time to clean up."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+        deadline = time.monotonic() + GRACE
+        while time.monotonic() < deadline and pids & set(descendants()):
+            time.sleep(0.1)

@@ -1,0 +1,71 @@
+##
+# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
+##
+"""
+What a requirements lock may hold, and nothing else: packages with an exact version and hashes; called by wheels.py.
+"""
+import collections
+import re
+
+from easybuild.tools.build_log import EasyBuildError
+
+# A line of a lock. Where no hash of a wheel is published, a line has none; wheels.py decides who is believed then.
+PIN = re.compile(r'(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9][A-Za-z0-9.!+_-]*)'
+                 r'(?P<hashes>( --hash=sha256:[0-9a-f]{64})*)')
+
+# What else pip takes in a requirements file, by its form: options fetch from elsewhere or run a package's own code.
+REFUSED = [(r'-|.* --(?!hash=)', "an option"), (r'.*(://|@)|[./]', "a URL or a path"), (r'.*\[', "an extra"),
+           (r'.*;', "a marker"), (r'', "not one exact version with SHA-256 hashes")]
+
+
+class Pin(collections.namedtuple('Pin', 'line name version hashes')):
+    """One package of a lock: the number of its line, its name and version, and the SHA-256 of wheels that may be it."""
+
+    def __str__(self):
+        return '%s==%s' % (self.name, self.version)
+
+    @property
+    def distribution(self):
+        """Name and version as wheels have them."""
+        return distribution(self.name, self.version)
+
+
+def distribution(name, version):
+    """Name and version of a package, as its wheels have them (PEP 427 and PEP 503)."""
+    return re.sub(r'[-_.]+', '_', name).lower(), version.lower()
+
+
+def read_lock(path):
+    """The pins of a lock; EasyBuildError with the line where there is anything but pins, comments and blank lines."""
+    with open(path, 'rb') as file:
+        content = file.read()
+    try:
+        lines = content.decode('utf-8-sig').splitlines()
+    except UnicodeDecodeError as error:
+        raise EasyBuildError("%s: byte %d is no UTF-8 text. Convert the lock.", path, error.start) from error
+    pins, beginning = {}, ''
+    for number, line in enumerate(lines, 1):
+        text = re.sub(r'(^|\s)#.*', '', line)
+        beginning += text[:-1] + ' ' if text.endswith('\\') else text
+        if text.endswith('\\') and number < len(lines):
+            continue
+        requirement, beginning = ' '.join(beginning.split()), ''
+        if not requirement:
+            continue
+        found = PIN.fullmatch(requirement)
+        if not found:
+            what = next(what for form, what in REFUSED if re.match(form, requirement))
+            raise EasyBuildError("%s: line %d: `%s` is %s. A lock has only lines `name==version "
+                                 "--hash=sha256:<hash>`; `pip hash <wheel>` prints the hash.",
+                                 path, number, requirement, what)
+        pin = Pin(number, found['name'], found['version'], re.findall('[0-9a-f]{64}', found['hashes']))
+        first = pins.setdefault(pin.distribution[0], pin)
+        if first is not pin:
+            raise EasyBuildError("%s: line %d: %s is in line %d already. Remove one of them.",
+                                 path, number, pin.name, first.line)
+    return list(pins.values())
+
+
+def requirements(pins):
+    """The text of a requirements file for pip."""
+    return ''.join(' '.join([str(pin)] + ['--hash=sha256:' + value for value in pin.hashes]) + '\n' for pin in pins)

@@ -1,0 +1,64 @@
+"""Special characters in values of recipes, under Lmod and Environment Modules: nothing of them is executed."""
+
+import re
+
+import pytest
+from testbed.module_systems import modulecmd
+
+pytestmark = pytest.mark.testbed
+
+SYSTEMS = [("Lmod", "Lua"), ("Lmod", "Tcl"), ("Environment Modules", "Tcl")]
+
+#: What a shell, Lua, Tcl or a format string would take for something else; in a file name, it has no slash.
+SPECIAL = """[exec touch E] $(touch E) `touch E` "); os.execute("touch E") -- $HOME $env(HOME) { } ' % %d \\ ;#"""
+
+RECIPE = """easyblock = 'EB_PyTorchContainer'
+name = 'PyTorch'
+version = '2.13.0'
+versionsuffix = '-special'
+homepage = 'https://pytorch.org/?a=[b]&c={{d}}'
+description = {description!r}
+toolchain = SYSTEM
+image = 'x.sif'
+central_images = [{central!r}]
+binds = [{bind!r}]
+conda_activation = {text!r}
+moduleclass = 'ai'
+"""
+
+
+@pytest.mark.parametrize(("name", "syntax"), SYSTEMS)
+def test_special_characters_of_a_recipe_reach_the_environment_as_they_are(testbed, module_system, work, name, syntax):
+    system = module_system(name)
+    central, bind = work / f"central {SPECIAL}", work / ("bind " + re.sub(r'[,"\\]', '', SPECIAL))
+    for directory in (central, bind):
+        directory.mkdir()
+    (central / "x.sif").touch()
+    recipe = work / "PyTorch-2.13.0-special.eb"
+    # a backslash in the help of a Tcl module is refused
+    description = SPECIAL.replace("\\", "") if syntax == "Tcl" else SPECIAL
+    recipe.write_text(
+        RECIPE.format(description=description, central=str(central), bind=str(bind), text=SPECIAL)
+    )
+    tool = name.replace(" ", "")
+    code = "" if tool == "Lmod" else f"export MODULES_CMD={modulecmd(testbed.layout)}\n"
+    testbed.run(f"""{code}eb --modules-tool={tool} --allow-modules-tool-mismatch --module-syntax={syntax} \
+--installpath={work} --module-only --force --skip-sanity-check {recipe}""")
+    installation = next((work / "software" / "PyTorch").iterdir())
+    (installation / "modulefiles" / "cluster").mkdir(parents=True, exist_ok=True)
+    (installation / "modulefiles" / "cluster" / "local").write_text("#%Module\n")
+    output = system.run(
+        f"""cd {work}
+module help PyTorch; module whatis PyTorch; module show PyTorch
+module load PyTorch
+printf '%s\\0' "$WITH_CONDA" "$SIF" "$SINGULARITY_BIND"
+module unload PyTorch
+printf '%s\\0' "${{SIF-unset}}${{WITH_CONDA-unset}}${{SINGULARITY_BIND-unset}}" """,
+        work / "modules" / "all",
+    )
+    with_conda, sif, binds, after = output.split("\0")[:4]
+    assert with_conda == SPECIAL
+    assert sif == f"{central}/x.sif"
+    assert str(bind) in binds.split(",")
+    assert after == "unset" * 3
+    assert not (work / "E").exists()

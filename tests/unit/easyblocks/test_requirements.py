@@ -1,0 +1,83 @@
+"""What a requirements lock may hold: pins with hashes, and nothing that makes pip look elsewhere or run code."""
+
+import pytest
+from easybuild.tools.build_log import EasyBuildError
+
+from pytorch_install.requirements import read_lock, requirements
+from pytorch_install.wheels import fetch_wheels
+
+HASH = "--hash=sha256:" + "5d" * 32
+INEXACT = "not one exact version with SHA-256 hashes"
+
+
+def read(tmp_path, text):
+    path = tmp_path / "lock.txt"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return read_lock(str(path))
+
+
+def test_a_lock_has_pins_comments_and_blank_lines(tmp_path):
+    other = HASH.replace("5d", "6e")
+    pins = read(tmp_path, f"""# torch
+torch==2.13.0+cpu {HASH}  # the CPU build
+
+typing-extensions==4.16.0 \\
+    {HASH} \\
+    {other}
+zope.interface==1!7.0
+""")  # fmt: skip
+    assert [(pin.line, str(pin), len(pin.hashes)) for pin in pins] == [
+        (2, "torch==2.13.0+cpu", 1), (6, "typing-extensions==4.16.0", 2), (7, "zope.interface==1!7.0", 0)]  # fmt: skip
+    assert requirements(pins).splitlines()[1] == f"typing-extensions==4.16.0 {HASH} {other}"
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("--index-url https://elsewhere.invalid/simple", "an option"),
+        ("-i https://elsewhere.invalid/simple", "an option"),
+        ("--no-binary :all:", "an option"),
+        ("--find-links /tmp", "an option"),
+        ("-r other.txt", "an option"),
+        ("-e .", "an option"),
+        (f"torch==2.0 {HASH} --global-option=x", "an option"),
+        (f"torch==2.0 --config-settings=x=y {HASH}", "an option"),
+        (f"torch @ https://elsewhere.invalid/torch.whl {HASH}", "a URL or a path"),
+        (f"file:///tmp/torch-2.0-py3-none-any.whl {HASH}", "a URL or a path"),
+        (f"./torch-2.0-py3-none-any.whl {HASH}", "a URL or a path"),
+        (f"torch[extra]==2.0 {HASH}", "an extra"),
+        (f"torch==2.0 ; python_version>'3' {HASH}", "a marker"),
+        ("torch", INEXACT),
+        ("torch>=2.0", INEXACT),
+        ("torch==2.*", INEXACT),
+        ("torch===2.0", INEXACT),
+        ("torch==${HOME}", INEXACT),
+        ("torch==2.0 --hash=md5:5d5d", INEXACT),
+        (f"torch==2.0 {HASH[:-1]}D", INEXACT),
+        (f"torch==2.0 {HASH[:-1]}", INEXACT),
+        ("torch==2.0 \\", INEXACT),
+    ],
+)
+def test_anything_else_is_refused_with_its_line(tmp_path, line, what):
+    with pytest.raises(EasyBuildError, match=rf"lock.txt: line [23]: `.*` is {what}\."):
+        read(tmp_path, f"numpy==2.0 {HASH}\n{line}\nsympy==1.0 {HASH}\n")
+
+
+@pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
+def test_a_lock_is_refused_before_pip_starts(tmp_path, prefix, monkeypatch):
+    monkeypatch.setattr("pytorch_install.wheels.run_shell_cmd", lambda *_, **__: pytest.fail("pip was started"))
+    lock = tmp_path / "lock.txt"
+    lock.write_text(f"numpy==2.0 {HASH}\n--no-binary :all:\n")
+    with pytest.raises(EasyBuildError, match=rf"^{lock}: line 2: `--no-binary :all:` is an option\. A lock has only"):
+        fetch_wheels(str(lock), [str(tmp_path / "wheels")], "3.11")
+    assert not (tmp_path / "wheels").exists()
+
+
+def test_a_package_is_pinned_once(tmp_path):
+    with pytest.raises(EasyBuildError, match=r"lock.txt: line 3: Typing.Extensions is in line 1 already"):
+        read(tmp_path, f"typing_extensions==4.0 {HASH}\n\nTyping.Extensions==4.1 {HASH}\n")
+
+
+def test_what_is_no_text_is_refused(tmp_path):
+    with pytest.raises(EasyBuildError, match=r"lock.txt: byte 0 is no UTF-8 text"):
+        read(tmp_path, f"torch==2.0 {HASH}\n".encode("utf-16"))
