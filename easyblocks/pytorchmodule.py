@@ -18,7 +18,14 @@ from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError, print_warning
 from easybuild.tools.config import build_option, source_paths
 from easybuild.tools.filetools import (
-    adjust_permissions, change_dir, copy_dir, copy_file, det_lock_path, mkdir, remove_file, symlink,
+    adjust_permissions,
+    change_dir,
+    copy_dir,
+    copy_file,
+    det_lock_path,
+    mkdir,
+    remove_file,
+    symlink,
 )
 from easybuild.tools.utilities import shell_quote
 

@@ -389,8 +389,7 @@ def last_value(metrics_file: Path, metric: str) -> float:
         raise TrainingError(f"no {metric} in {METRICS_FILE}")
     value = finite_number(epochs[-1][metric])
     if value is None:
-        shown = repr(epochs[-1][metric]) if isinstance(epochs[-1][metric], (float, str)) else "no float"
-        raise TrainingError(f"{metric} in {METRICS_FILE} is {shown[:40]}, not a finite number")
+        raise TrainingError(f"{metric} in {METRICS_FILE} is {repr(epochs[-1][metric])[:40]}, not a finite number")
     return value
 
 

@@ -13,7 +13,6 @@ import http.client
 import io
 import math
 import os
-import secrets
 import sys
 import urllib.request
 import zlib
@@ -26,7 +25,7 @@ import torch
 from torch import Tensor
 
 from training import TrainingError
-from training.files import read_file
+from training.files import read_file, write_file
 
 TRAIN_IMAGES = "train-images-idx3-ubyte"
 TRAIN_LABELS = "train-labels-idx1-ubyte"
@@ -188,26 +187,13 @@ def fetch(name: str, directory: Path) -> None:
             continue
         checksum = hashlib.sha256(content).hexdigest()
         if checksum in CHECKSUMS[name]:
-            write_whole(content, directory / f"{name}.gz")
+            write_file(directory / f"{name}.gz", content)
             return
         faults.append(f"{url}: {len(content)} bytes with the wrong SHA-256, {checksum}")
     raise TrainingError(
         f"{name}.gz cannot be downloaded ({'; '.join(faults)}); set https_proxy where a proxy leads "
         "out, or copy the four MNIST files here and name their directory with --data"
     )
-
-
-def write_whole(content: bytes, path: Path) -> None:
-    """Write ``path`` so that a reader finds all of it or no file."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_labelled_images(images_file: Path, labels_file: Path) -> tuple[Tensor, Tensor]:

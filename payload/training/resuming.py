@@ -33,7 +33,8 @@ def describe(value: object) -> str:
         return f"a tensor of {value.dtype} with the shape {list(value.shape)}"
     if value is None or type(value) in (bool, int, float, str):
         text = str(value) if not isinstance(value, int) or abs(value) < 2**63 else "a huge number"
-        return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]!r}..."
+        text = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+        return text if text.isprintable() else repr(text)
     size = f" of {len(value)}" if isinstance(value, (list, tuple, Mapping)) else ""
     return f"a {type(value).__name__}{size}"
 

@@ -432,7 +432,7 @@ if os.environ["RANK"] == "{rank}":
 """
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.thorough), 1])
 def test_a_rank_that_hangs_is_named_by_the_others(run_code, rank):
     ranks = run_code(3, code("--max-size", "4", "--timeout", "3", change=HANG.format(rank=rank)))
     for number in {0, 1, 2} - {rank}:

@@ -494,7 +494,7 @@ def laughs():
         ("model has other names", lambda s: s.update(model={1: torch.zeros(1)})),
         ("made with epochs None", lambda s: s.update(settings=[1])),
         ("made with epochs a list", lambda s: s["settings"].update(epochs=laughs())),
-        ("made with epochs 'xxx", lambda s: s["settings"].update(epochs="x" * 10**6)),
+        ("made with epochs x{40}... .now 3", lambda s: s["settings"].update(epochs="x" * 10**6)),
     ],
 )
 def test_a_checkpoint_with_a_part_that_is_not_of_this_run_is_refused_before_its_use(checkpoints, alone, part, change):

@@ -356,7 +356,7 @@ def test_training_shuffles_anew_for_each_epoch(monkeypatch, small_mnist, alone):
     def note_order(_model, run, batches, _progress, _stop, **_options):
         labels = [labels for _, labels, _ in batches]
         orders.append(torch.cat(labels).tolist())
-        run.position.step, run.position.samples, run.position.seconds = len(labels), 130, run.position.seconds + 1
+        run.position.step, run.position.samples, run.position.epoch_seconds = len(labels), 130, 1
 
     monkeypatch.setattr(mnist_ddp, "train_epoch", note_order)
     mnist_ddp.train(mnist_ddp.parse_arguments(["--data", str(small_mnist), "--epochs", "3"]), *alone)
