@@ -26,13 +26,13 @@ from torch.nn.parallel import DistributedDataParallel
 from training import TrainingError
 from training.distributed import World, broadcast, fail_together, gather
 from training.files import read_file, write_file
-from training.resuming import Extent, MismatchError, describe, fit, fit_optimizer, fit_position
+from training.resuming import Extent, MismatchError, describe, fit, fit_optimizer, fit_position, is_equal
 
 CHECKPOINT = re.compile(r"epoch-\d{4,}-step-\d{6,}\.pt")
 TEMPORARY = re.compile(r"\..+\.(pt|jsonl|png)\.[0-9a-f]{8}")
 # What the pickle of tensors, numbers, strings, lists and dicts refers to: torch/_utils.py, torch/storage.py.
 GLOBALS = re.compile(
-    r"torch \w+Storage|torch\.storage UntypedStorage|torch \w*(float|int|complex|bool)\w*|"
+    r"torch \w+Storage|torch\.storage UntypedStorage|torch (b?float|u?int|complex|bool)\w*|"
     r"torch\._utils _rebuild_(tensor_v[23]|parameter)|collections (OrderedDict|Counter)"
 )
 MOST_OPCODES = 5_000_000  # of the pickle in a checkpoint: a tensor has about 25, so 200,000 tensors
@@ -160,13 +160,13 @@ class Run:
         changed = [
             f"{describe(name)} {describe(saved.get(name))} (now {self.settings.get(name)})"
             for name in islice({**self.settings, **saved}, 100)
-            if describe(saved.get(name)) != describe(self.settings.get(name))
+            if not is_equal(saved.get(name), self.settings.get(name))
         ]
         if changed:
             raise TrainingError(f"{file}: made with {', '.join(changed[:9])}; start with the same options, {remedy}")
-        if state.get("data") is None and self.data:
+        if self.data and state.get("data") is None:
             print(f"{file}: holds no fingerprint of the data; make sure that the data is the same", flush=True)
-        elif state.get("data") is not None and describe(state["data"]) != describe(self.data):
+        elif self.data and not is_equal(state["data"], self.data):
             raise TrainingError(f"{file}: made with other data; name the same data with --data or MNIST_ROOT, {remedy}")
         try:
             fitting = {

@@ -78,6 +78,16 @@ def fit(saved, fresh, where: str, *, all_names: bool = True):
     return saved
 
 
+def is_equal(saved, own) -> bool:
+    """Return whether a value of a file is that of the run, however large the one in the file is."""
+    if isinstance(own, (list, tuple)):
+        return isinstance(saved, (list, tuple)) and len(saved) == len(own) and all(map(is_equal, saved, own))
+    if isinstance(own, Mapping):
+        same = isinstance(saved, Mapping) and saved.keys() == own.keys()
+        return same and all(is_equal(saved[name], own[name]) for name in own)
+    return (saved is None or type(saved) in (bool, int, float, str)) and saved == own
+
+
 def is_number(value: object) -> bool:
     """Return whether ``value`` is an int of 64 bits or a float."""
     return type(value) is float or (type(value) is int and abs(value) < 2**63)

@@ -441,6 +441,16 @@ def test_options_that_make_another_run_are_refused_by_their_names_and_values(che
     )
 
 
+@pytest.mark.parametrize(
+    ("before", "now"), [([0.9, 0.99], [0.9, 0.999]), ("x" * 50, "x" * 49 + "y"), ({"a": 1}, {"a": 2}), (None, 0)]
+)
+def test_settings_may_be_lists_dicts_and_long_strings(checkpoints, alone, before, now):
+    small_run(alone, more=before).save(checkpoints)
+    small_run(alone, more=before).resume(checkpoints)
+    with pytest.raises(TrainingError, match="made with more "):
+        small_run(alone, more=now).resume(checkpoints)
+
+
 def test_a_checkpoint_of_another_program_is_refused(checkpoints, alone):
     checkpoints.save({"model": {}, "loss": 3.0}, epoch=1, step=0)
     with pytest.raises(TrainingError, match="step-000000.pt: has no optimizer, position, random, schedule, settings"):
