@@ -9,6 +9,7 @@ installs runscripts, payload and cluster profile beside the runtime, and writes 
 module's interface that does not depend on the runtime.
 """
 import os
+import stat
 import sys
 from tempfile import gettempdir
 
@@ -16,7 +17,16 @@ from easybuild.framework.easyblock import EasyBlock, StopException
 from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
 from easybuild.tools.config import build_option, source_paths
-from easybuild.tools.filetools import change_dir, copy_dir, copy_file, det_lock_path, mkdir, remove_file, symlink
+from easybuild.tools.filetools import (
+    adjust_permissions,
+    change_dir,
+    copy_dir,
+    copy_file,
+    det_lock_path,
+    mkdir,
+    remove_file,
+    symlink,
+)
 from easybuild.tools.utilities import shell_quote
 
 try:
@@ -268,6 +278,14 @@ class EB_PyTorchModule(EasyBlock):
             copy_file(os.path.join(TREE, 'bin', name), os.path.join(commands, name))
         for command, target in sorted(self.commands().items()):
             symlink(target, os.path.join(commands, command), use_abspath_source=False)
+
+    def permissions_step(self):
+        """Adjust permissions; the payload stays writable for its owner: users copy it, and `cp -r` keeps modes.
+
+        With read-only-installdir, or from a checkout that is read-only, nobody could edit the copies.
+        """
+        super().permissions_step()
+        adjust_permissions(os.path.join(self.installdir, 'payload'), stat.S_IWUSR, ignore_errors=True)
 
     def compile_bytecode(self):
         """Compile runscripts and payload for the runtime's Python, as its ranks may not write there."""

@@ -34,6 +34,7 @@ import torch
 import torch.distributed as dist
 from training import TrainingError
 from training.distributed import World, process_group
+from training.roll_call import RollCall
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 SMALLEST = 4  # bytes: one number of type float32
@@ -42,6 +43,7 @@ PERIOD = 13  # of the numbers in a message, so that pieces that change places ar
 ROUNDS = 30  # in which ranks are compared; a mean over them, as a rank may be slow now and then
 EXCHANGED = 2**20  # bytes between two ranks that are compared
 MOST_NAMES = 8  # of ranks in one line
+ANSWER_SECONDS = 10  # that a rank has to answer after a collective failed; all that wait fail at about the same time
 PATIENCE = 0.9  # of the time limit, as at its end torch ends this process without a word on the rank
 
 
@@ -448,6 +450,21 @@ def measure_all(
     return bandwidths, wrong
 
 
+def end_with_names(roll_call: RollCall, timeout: float, error: Exception) -> None:
+    """End this process with a line that names the ranks that hang; return where all ranks answer."""
+    missing = roll_call.missing(ANSWER_SECONDS)
+    if missing == []:
+        return
+    names = ", ".join(missing[:MOST_NAMES]) if missing else "0, or the process that holds its store,"
+    more = f" and {len(missing) - MOST_NAMES} more" if missing and len(missing) > MOST_NAMES else ""
+    print(
+        f"FAIL rank {names}{more}: no answer, and a collective did not end within {timeout:g} s: it hangs or has ended "
+        f"({str(error).splitlines()[0]}); look at its processes and its log, try without its node",
+        file=sys.stderr, flush=True,
+    )  # fmt: skip
+    os._exit(1)  # anything else may wait for that rank
+
+
 def check(options: argparse.Namespace, world: World, read_log: Callable[[], str]) -> bool:
     """Run all checks; return on every rank whether all is well. Rank 0 prints."""
     ranks = Ranks(world, options.timeout, read_log)
@@ -497,7 +514,12 @@ def main(options: argparse.Namespace) -> None:
     read_log = log_nccl(os.environ)
     try:
         with process_group(os.environ, use_gpu=options.gpu, timeout=options.timeout) as world:
-            passed = check(options, world, read_log)
+            roll_call = RollCall(world.rank, world.size)
+            try:
+                passed = check(options, world, read_log)
+            except RuntimeError as error:
+                end_with_names(roll_call, options.timeout, error)
+                raise
         sys.exit(0 if passed else 1)
     except TrainingError as error:
         fault = str(error)

@@ -21,9 +21,11 @@ from functools import partial
 from itertools import islice
 
 from training.options import parse_arguments
+from training.signals import INTERRUPTED, end_at_once
 
 if __name__ == "__main__":
     OPTIONS = parse_arguments(sys.argv[1:], __doc__.splitlines()[0])
+    end_at_once(resumable=bool(OPTIONS.modelpath))
 
 import torch
 import torch.nn.functional as F
@@ -32,12 +34,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 from training import TrainingError
 from training.checkpoint import Checkpoints, Run, save_model
-from training.data import GlobalBatchSampler, hold_out, load_dataset, normalise
+from training.data import GlobalBatchSampler, fingerprint, hold_out, load_dataset, normalise
 from training.distributed import World, fail_together, process_group, sum_over_ranks
 from training.metrics import Metrics
 from training.network import build_model
 from training.progress import Progress
-from training.stopping import STOPPED, StopSignals
+from training.resuming import Extent
+from training.stopping import StopSignals
 
 
 def learning_rate_factor(step: int, steps: int, rise: int | None = None) -> float:
@@ -83,6 +86,17 @@ def warm_up(model: nn.Module, images: Tensor, labels: Tensor, bf16: bool) -> Non
         torch.cuda.synchronize()
 
 
+def compiler_fault(error: Exception) -> TrainingError | None:
+    """Return a fault of torch.compile in one sentence; None for other faults."""
+    if not type(error).__module__.startswith(("torch._inductor", "torch._dynamo")):
+        return None
+    first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return TrainingError(
+        f"--compile: the network cannot be compiled ({first.rstrip(' .:')}). Put a C++ compiler on PATH or name "
+        "one with CXX (on GPUs: Triton and a C compiler), or leave --compile out"
+    )
+
+
 def train_epoch(
     model: nn.Module, run: Run, batches: Iterable, progress: Progress, stop: StopSignals,
     *, bf16: bool = False,
@@ -116,7 +130,9 @@ def train_epoch(
             break
     # Reading the sum waits for the device and for all ranks, so the clock may stop.
     position.loss_sum = sum_over_ranks(loss_sum)[0]
-    position.seconds += time.perf_counter() - start
+    seconds = time.perf_counter() - start
+    position.seconds += seconds
+    position.epoch_seconds += seconds
 
 
 @torch.no_grad()
@@ -161,7 +177,8 @@ def set_up(
         "warm-up": options.warmup, "seed": options.seed, "bf16": options.bf16,
         "training images": samples, "validation": options.validation,
     }  # fmt: skip
-    return Run(network, optimizer, schedule, settings, world), sampler
+    extent = Extent(options.epochs, len(sampler), samples)
+    return Run(network, optimizer, schedule, settings, world, extent=extent), sampler
 
 
 def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
@@ -194,6 +211,8 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
         report(f"{len(judges[1])} of the training images are held out for validation")
 
     run, sampler = set_up(options, len(training[1]), world)
+    if checkpoints and first:
+        run.data = fingerprint(data)
     batches_of = plain_batches if options.plain else device_batches
     file = run.resume(checkpoints) if checkpoints else None
     position = run.position
@@ -208,10 +227,13 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     nothing_left = position.epoch == options.epochs
     if nothing_left:
         report("nothing is left to train")
-    elif world.device.type == "cuda" or options.compile:
+    elif world.device.type == "cuda" or options.compile or file:
         share = max(1, sampler.batch_size // world.size)
         with fail_together(world):
-            warm_up(network, training[0][:share], training[1][:share], options.bf16)
+            try:
+                warm_up(network, training[0][:share], training[1][:share], options.bf16)
+            except Exception as error:
+                raise compiler_fault(error) or error from None
     model = DistributedDataParallel(network)
     with fail_together(world):
         metrics = Metrics(
@@ -227,9 +249,11 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
             progress = Progress(name, len(sampler), first_step=position.step, enabled=first)
             with progress:
                 train_epoch(model, run, batches, progress, stop, bf16=options.bf16)
-            seconds = position.seconds - before.seconds
             if position.step == len(sampler):
-                speed = (position.samples - before.samples) / seconds
+                seconds = position.epoch_seconds
+                # A checkpoint of an older version does not tell how long the steps before it took.
+                uncounted = 0 if before.epoch_seconds else before.samples
+                speed = (position.samples - uncounted) / seconds
                 loss = position.loss_sum / position.samples
                 position.end_epoch(accuracy(*judges))
                 report(
@@ -250,7 +274,7 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
                     f"{stop.name}: stopped after {position.epoch} epochs and {position.step} steps, "
                     f"saved in {file}; the same command goes on from there"
                 )
-                raise SystemExit(STOPPED)
+                raise SystemExit(stop.status)
 
         measured = position.accuracy if judges is test and not nothing_left else accuracy(*test)
         if options.modelpath and first:  # before the metrics end: no fault of theirs costs the model
@@ -271,6 +295,9 @@ def main(options: argparse.Namespace) -> None:
         ) as world, StopSignals(world, enabled=bool(options.modelpath)) as stop:
             train(options, world, stop)
         return
+    except KeyboardInterrupt:
+        print(f"rank {os.environ.get('RANK', '0')}: interrupted, nothing was saved", file=sys.stderr, flush=True)
+        sys.exit(INTERRUPTED)
     except TrainingError as error:
         fault = str(error)
     except Exception as error:

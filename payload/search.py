@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -29,8 +30,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from training import TrainingError
-from training.metrics import BLUE, GREY, METRICS_FILE, ORANGE, read_epochs, write_picture
+from training.files import read_file
+from training.metrics import BLUE, GREY, METRICS_FILE, ORANGE, finite_number, read_objects, write_picture
 from training.options import OneLineParser
+from training.signals import STOPPED, end_at_once, status_of
+
+if __name__ == "__main__":
+    end_at_once()
 
 try:
     import optuna
@@ -68,7 +74,10 @@ def parse_parameter(text: str) -> Parameter:
     """
 
     def number(word: str) -> float:
-        return int(word) if word.lstrip("-").isdigit() else float(word)
+        value = int(word) if word.lstrip("-").isdigit() else float(word)
+        if not abs(value) < (2**63 if isinstance(value, int) else 1e300):  # what Optuna can compute with
+            raise ValueError(text)
+        return value
 
     name, _, values = text.partition("=")
     if not name or not values:
@@ -127,7 +136,8 @@ class Search:
         self.options = options
         self.directory = options.study
         self.child = None
-        self.stopped = False
+        self.stopped = 0  # the number of the signal
+        self.silent = {}  # by directory: when "alive" was touched last, and since when this process has seen no change
         self.directory.mkdir(parents=True, exist_ok=True)
         # Locks by O_EXCL hold on NFS, Lustre and GPFS, those of fcntl and flock on few of them.
         self.lock = JournalFileOpenLock(str(self.directory / "claim"))
@@ -148,12 +158,15 @@ class Search:
         journal = self.directory / "study.journal"
         lock = JournalFileOpenLock(str(journal))
         mend_journal(journal, lock)
-        study = optuna.create_study(
-            storage=JournalStorage(JournalFileBackend(str(journal), lock_obj=lock)),
-            study_name="search",
-            direction="minimize" if self.options.minimize else "maximize",
-            load_if_exists=True,
-        )
+        try:
+            study = optuna.create_study(
+                storage=JournalStorage(JournalFileBackend(str(journal), lock_obj=lock)),
+                study_name="search",
+                direction="minimize" if self.options.minimize else "maximize",
+                load_if_exists=True,
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, AssertionError) as error:
+            raise damaged_journal(journal, f"{type(error).__name__}: {error}") from None
         script, *arguments = self.options.command
         question = {
             "the script and options": " ".join([Path(script).name, *arguments]),
@@ -224,8 +237,26 @@ class Search:
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             # One without a directory was killed while it held the lock, which is ours now.
             name = trial.user_attrs.get("directory")
-            if name is None or now - last_touched(self.directory / name / "alive") > self.options.takeover:
+            if name is None or self.is_silent(name, now):
                 self.give_back(trial, "its process is gone")
+
+    def is_silent(self, name: str, now: float) -> bool:
+        """Return whether the process of a trial is gone: no sign of life for long, and none while this process looks.
+
+        Where the clock of the file system jumps forward the first alone is true of all.
+        """
+        touched = last_touched(self.directory / name / "alive")
+        if now - touched <= self.options.takeover:
+            self.silent.pop(name, None)
+            return False
+        if self.silent.get(name, (None,))[0] != touched:
+            self.silent[name] = touched, time.monotonic()
+        return time.monotonic() - self.silent[name][1] > 3 * self.heartbeat
+
+    @property
+    def heartbeat(self) -> float:
+        """The seconds between two signs of life of a trial."""
+        return min(10, self.options.takeover / 6)
 
     def give_back(self, trial, why: str) -> None:
         """Put a trial that was interrupted back in line: the same parameters, the same directory."""
@@ -241,16 +272,20 @@ class Search:
         shown = ", ".join(f"{name} {shorten(value)}" for name, value in trial.params.items())
         print(f"{directory.name}: {shown}", flush=True)
         status = self.wait_for(trial_command(self.options.command, directory, trial.params), directory)
-        if status == os.EX_TEMPFAIL or (self.stopped and status != 0):
+        if status == STOPPED or (self.stopped and status != 0):
             with self.claim():
                 self.give_back(trial, "stopped")
-            sys.exit(os.EX_TEMPFAIL)
-        value = last_value(directory / METRICS_FILE, self.options.metric) if status == 0 else None
+            sys.exit(status_of(self.stopped))
+        value, reason = None, f"status {status}"
+        if status == 0:
+            try:
+                value = last_value(directory / METRICS_FILE, self.options.metric)
+            except (TrainingError, OSError) as error:
+                reason = str(error)
         state = TrialState.FAIL if value is None else TrialState.COMPLETE
         with self.claim():  # not while another process decides to take it over
             told = self.study.tell(trial, value, state=state, skip_if_finished=True)
         if value is None:
-            reason = f"status {status}" if status else f"no {self.options.metric} in {METRICS_FILE}"
             print(f"{directory.name}: failed ({reason})", flush=True)
         elif told.state != TrialState.COMPLETE:
             print(f"{directory.name}: another process has taken over", flush=True)
@@ -269,13 +304,13 @@ class Search:
             self.child.terminate()
         while True:
             try:
-                return self.child.wait(timeout=min(10, self.options.takeover / 6))
+                return self.child.wait(timeout=self.heartbeat)
             except subprocess.TimeoutExpired:
                 (directory / "alive").touch()
 
     def stop(self, number: int, _frame) -> None:
         """Handle a signal: pass it on, the training writes a checkpoint and ends."""
-        self.stopped = True
+        self.stopped = number
         if self.child and self.child.poll() is None:
             self.child.send_signal(number)
 
@@ -295,16 +330,32 @@ class Search:
 
 
 def mend_journal(journal: Path, lock) -> None:
-    """Cut off the part of a line that a full disk leaves: Optuna would read no further."""
+    """Cut off the part of a line that a full disk leaves: Optuna would read no further.
+
+    Raises TrainingError where another line is damaged: the numbers of all later trials depend on it.
+    """
     if not journal.exists():
         return
     lock.acquire()
     try:
-        with journal.open("rb+") as file:
-            content = file.read()
-            file.truncate(content.rfind(b"\n") + 1)
+        content = read_file(journal)
+        *lines, rest = content.split(b"\n")
+        for number, line in enumerate(lines, start=1):
+            try:
+                if "op_code" not in json.loads(line):
+                    raise ValueError
+            except (ValueError, TypeError, RecursionError):
+                raise damaged_journal(journal, f"line {number}") from None
+        if rest:
+            os.truncate(journal, len(content) - len(rest))
     finally:
         lock.release()
+
+
+def damaged_journal(journal: Path, where: str) -> TrainingError:
+    return TrainingError(
+        f"{journal}: damaged ({where}). Restore the file, or name another directory with --study; nothing was changed"
+    )
 
 
 def distribution(parameter: Parameter):
@@ -331,10 +382,15 @@ def stop_with_parent(parent: int) -> None:
         os._exit(os.EX_TEMPFAIL)
 
 
-def last_value(metrics_file: Path, metric: str) -> float | None:
-    """Return the metric of the last epoch; None where there is none or it is not a number."""
-    epochs = read_epochs(metrics_file)
-    return epochs[-1].get(metric) if epochs else None
+def last_value(metrics_file: Path, metric: str) -> float:
+    """Return the metric of the last epoch; TrainingError where there is none or it is not a finite number."""
+    epochs = read_objects(metrics_file)
+    if not epochs or metric not in epochs[-1]:
+        raise TrainingError(f"no {metric} in {METRICS_FILE}")
+    value = finite_number(epochs[-1][metric])
+    if value is None:
+        raise TrainingError(f"{metric} in {METRICS_FILE} is {repr(epochs[-1][metric])[:40]}, not a finite number")
+    return value
 
 
 def last_touched(path: Path) -> float:
@@ -361,32 +417,36 @@ def draw_search(trials: list, options: argparse.Namespace, picture: Path) -> boo
     best = trials[0]
     values = [trial.value for trial in trials]
     # One training that went astray would press all others together: the worst quarter may end at
-    # the edge, as a triangle.
-    edge = values[0] + 2 * (values[len(values) * 3 // 4] - values[0])
-    clip = (lambda value: min(value, edge)) if options.minimize else (lambda value: max(value, edge))
-    shown = [clip(value) for value in values] if edge != values[0] else values
+    # the edge, as a triangle. The axis ends there too, so what lies within it is where its value is.
+    better = min if options.minimize else max
+    edge = better(values[0] + 2 * (values[len(values) * 3 // 4] - values[0]), values[-1])
+    clipped = edge not in (values[0], values[-1])
+    margin = 0.05 * abs(values[0] - edge) or 0.5
+
+    def clip(value: float) -> float:
+        return better(value, edge) if clipped else value
 
     def scatter(panel, places: list) -> None:
-        inside = [value == place for value, place in zip(values, shown)]
-        for marker, group in (("o", True), ("^" if options.minimize else "v", False)):
-            points = [(x, y) for x, y, within in zip(places, shown, inside) if within == group]
+        beyond = [clip(value) != value for value in values]
+        for marker, label, group in (
+            ("o", "trial", False), ("^" if options.minimize else "v", "trial, beyond the scale", True),
+        ):  # fmt: skip
+            points = [(x, clip(y)) for x, y, outside in zip(places, values, beyond) if outside == group]
             if points:
-                panel.plot(*zip(*points), marker, color=BLUE, alpha=0.7, markersize=6)
-        panel.plot(places[0], shown[0], "*", color=ORANGE, markersize=14)
+                panel.plot(*zip(*points), marker, color=BLUE, alpha=0.7, markersize=6, label=label, clip_on=False)
+        panel.plot(places[0], values[0], "*", color=ORANGE, markersize=14, label="best trial", clip_on=False)
 
     def draw(figure) -> None:
         chosen = ", ".join(f"{name} {shorten(value)}" for name, value in best.params.items())
         title = f"Best of {len(trials)} trials: {options.metric} {shorten(best.value)} with {chosen}"
         figure.suptitle(title, x=0.01, ha="left", weight="bold")
         panels = figure.subplots(1, 1 + len(options.space), sharey=True)
-        panels[0].set(title="Line: best so far", xlabel="trial", ylabel=options.metric)
-        if shown != values:
-            panels[1].set_title("Triangles: beyond this scale")
+        panels[0].set(xlabel="trial", ylabel=options.metric)
         panels[0].xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         order = sorted(trials, key=lambda trial: trial.number)
-        so_far = accumulate((t.value for t in order), min if options.minimize else max)
+        so_far = accumulate((t.value for t in order), better)
         numbers = [trial.number for trial in order]
-        panels[0].step(numbers, list(map(clip, so_far)), where="post", color=GREY)
+        panels[0].step(numbers, list(map(clip, so_far)), where="post", color=GREY, label="best so far")
         scatter(panels[0], [trial.number for trial in trials])
         for panel, parameter in zip(panels[1:], options.space):
             places = [trial.params[parameter.name] for trial in trials]
@@ -395,10 +455,18 @@ def draw_search(trials: list, options: argparse.Namespace, picture: Path) -> boo
                 places = [parameter.choices.index(place) for place in places]
                 panel.set_xticks(range(len(parameter.choices)), map(str, parameter.choices))
             elif parameter.log:
-                panel.set_xscale("log")
+                panel.set_xscale("log", subs=())
+                subs = (1, 2, 5) if max(places) < 300 * min(places) else (1,)
+                panel.xaxis.get_major_locator().set_params(subs=subs)
+                panel.xaxis.set_major_formatter("{x:g}")
+                panel.xaxis.set_minor_formatter("")
             elif isinstance(parameter.low, int):
                 panel.xaxis.get_major_locator().set_params(integer=True)
             scatter(panel, places)
+        end = edge if clipped else values[-1] - margin * (-1 if options.minimize else 1)
+        panels[0].set_ylim(sorted((end, values[0] + margin * (-1 if options.minimize else 1))))
+        lines, labels = panels[0].get_legend_handles_labels()
+        figure.legend(lines, labels, loc="outside lower left", ncols=len(labels), frameon=False)
 
     return write_picture(picture, draw, width=4 * (1 + len(options.space)))
 
@@ -427,7 +495,7 @@ def main(options: argparse.Namespace) -> None:
             "another directory with --study, then start again: what was done is kept"
         )
     if search.stopped:
-        sys.exit(os.EX_TEMPFAIL)
+        sys.exit(status_of(search.stopped))
 
 
 if __name__ == "__main__":

@@ -5,18 +5,18 @@ In mnist_ddp.py all ranks call the methods of ``Run``; rank 0 alone calls what t
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import io
 import os
 import pickle
+import pickletools
 import re
-import secrets
 import tempfile
 import weakref
 import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -25,18 +25,27 @@ from torch.nn.parallel import DistributedDataParallel
 
 from training import TrainingError
 from training.distributed import World, broadcast, fail_together, gather
+from training.files import read_file, write_file
+from training.resuming import Extent, MismatchError, describe, fit, fit_optimizer, fit_position, is_equal
 
 CHECKPOINT = re.compile(r"epoch-\d{4,}-step-\d{6,}\.pt")
 TEMPORARY = re.compile(r"\..+\.(pt|jsonl|png)\.[0-9a-f]{8}")
+# What the pickle of tensors, numbers, strings, lists and dicts refers to: torch/_utils.py, torch/storage.py.
+GLOBALS = re.compile(
+    r"torch \w+Storage|torch\.storage UntypedStorage|torch (b?float|u?int|complex|bool)\w*|"
+    r"torch\._utils _rebuild_(tensor_v[23]|parameter)|collections (OrderedDict|Counter)"
+)
+MOST_OPCODES = 5_000_000  # of the pickle in a checkpoint: a tensor has about 25, so 200,000 tensors
+RANDOM_BYTES = 2**26  # room for the random states of all ranks, 5 KB each, in the size of a checkpoint
 
 
 @dataclass
 class Position:
     """How far a training is: ``epoch`` epochs, and ``step`` steps of the next.
 
-    ``samples`` and ``loss_sum`` are those of these steps, over all ranks; ``seconds`` is the time
-    spent in training; the accuracies, in per cent, are of the last epoch and of the best, which is
-    the first that reached as much and number ``best_epoch``.
+    ``samples`` and ``loss_sum`` are those of these steps, over all ranks, ``epoch_seconds`` the time that they
+    took; ``seconds`` is the time spent in training; the accuracies, in per cent, are of the last epoch and of
+    the best, which is the first that reached as much and number ``best_epoch``.
     """
 
     epoch: int = 0
@@ -47,12 +56,13 @@ class Position:
     accuracy: float = 0.0
     best_accuracy: float = 0.0
     best_epoch: int = 0
+    epoch_seconds: float = 0.0
 
     def end_epoch(self, accuracy: float) -> None:
         """Stand at the beginning of the next epoch, after one that ended with ``accuracy``."""
         self.epoch += 1
         self.step = self.samples = 0
-        self.loss_sum = 0.0
+        self.loss_sum = self.epoch_seconds = 0.0
         self.accuracy = accuracy
         if self.epoch == 1 or accuracy > self.best_accuracy:
             self.best_accuracy, self.best_epoch = accuracy, self.epoch
@@ -61,15 +71,21 @@ class Position:
 class Run:
     """What a checkpoint holds, and what goes on from one. All ranks must call its methods.
 
-    ``settings`` are the options, by the names that people know, that make it this run and no other.
+    ``settings`` are the options, by the names that people know, that make it this run and no other;
+    ``data`` is a fingerprint of the samples, on rank 0; ``extent`` bounds the position.
     """
 
-    def __init__(self, network: nn.Module, optimizer, schedule, settings: Mapping, world: World):
+    def __init__(
+        self, network: nn.Module, optimizer, schedule, settings: Mapping, world: World,
+        *, extent: Extent | None = None, data: str | None = None,
+    ):  # fmt: skip
         self.network = network
         self.optimizer = optimizer
         self.schedule = schedule
         self.settings = settings
         self.world = world
+        self.extent = extent
+        self.data = data
         self.position = Position()
 
     def save(self, checkpoints: Checkpoints) -> Path:
@@ -92,7 +108,8 @@ class Run:
         state = None
         with fail_together(self.world):
             if self.world.rank == 0:
-                state = checkpoints.latest()
+                state = checkpoints.latest(self.most_bytes())
+                state = state and self.check(state)
         # One rank reads for all: not all may see the same files at the same moment.
         state = broadcast(state, self.world)
         with fail_together(self.world):
@@ -102,58 +119,108 @@ class Run:
 
     def state(self) -> dict:
         """Return what a checkpoint holds; the random states are those of all ranks on rank 0."""
-        random = {"cpu": torch.get_rng_state()}
-        if self.world.device.type == "cuda":
-            random["cuda"] = torch.cuda.get_rng_state(self.world.device)
         return {
             "model": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
             "position": asdict(self.position),
-            "random": gather(random, self.world),
+            "random": gather(self.random_state(), self.world),
             "settings": dict(self.settings),
+            "data": self.data,
             "torch": str(torch.__version__),
         }
 
-    def restore(self, state: Mapping) -> None:
-        """Take over a ``state`` that Checkpoints read; TrainingError where it is of another run.
+    def random_state(self) -> dict:
+        """Return the random state of this rank."""
+        random = {"cpu": torch.get_rng_state()}
+        if self.world.device.type == "cuda":
+            random["cuda"] = torch.cuda.get_rng_state(self.world.device)
+        return random
 
-        In a world of another size the ranks keep the random states that they were seeded with:
-        there is no telling whose is whose.
+    def most_bytes(self) -> int:
+        """Return the size that no checkpoint of this run exceeds: an optimizer has few tensors for each weight."""
+        tensors = self.network.state_dict().values()
+        return 8 * sum(tensor.numel() * tensor.element_size() for tensor in tensors) + RANDOM_BYTES
+
+    def check(self, state: Mapping) -> dict:
+        """Return what of a ``state`` that Checkpoints read this run can take over; on rank 0.
+
+        Nothing is loaded yet. Raises TrainingError where it is of another run, or where a part is not like
+        that of this run: its names, shapes, types, and the bounds of the position.
         """
+        file = state["file"]
+        remedy = "name another directory with --modelpath, or begin anew with --restart"
         missing = {"model", "optimizer", "schedule", "position", "random", "settings"} - state.keys()
         if missing:
             raise TrainingError(
-                f"{state['file']}: has no {', '.join(sorted(missing))}, so it is of another program; "
+                f"{file}: has no {', '.join(sorted(missing))}, so it is of another program; "
                 "name another directory with --modelpath"
             )
-        saved = state["settings"]
+        saved = state["settings"] if isinstance(state["settings"], Mapping) else {}
         changed = [
-            f"{name} {saved.get(name)} (now {self.settings.get(name)})"
-            for name in {**saved, **self.settings}
-            if saved.get(name) != self.settings.get(name)
+            f"{describe(name)} {describe(saved.get(name))} (now {self.settings.get(name)})"
+            for name in islice({**self.settings, **saved}, 100)
+            if not is_equal(saved.get(name), self.settings.get(name))
         ]
         if changed:
+            raise TrainingError(f"{file}: made with {', '.join(changed[:9])}; start with the same options, {remedy}")
+        if self.data and state.get("data") is None:
+            print(f"{file}: holds no fingerprint of the data; make sure that the data is the same", flush=True)
+        elif self.data and not is_equal(state["data"], self.data):
+            raise TrainingError(f"{file}: made with other data; name the same data with --data or MNIST_ROOT, {remedy}")
+        try:
+            fitting = {
+                "model": fit(without_prefixes(state["model"]), self.network.state_dict(), "model"),
+                "optimizer": fit_optimizer(state["optimizer"], self.optimizer),
+                "schedule": fit(state["schedule"], self.schedule.state_dict(), "schedule", all_names=False),
+                "position": fit_position(state["position"], asdict(Position()), self.extent),
+                "random": [],
+            }
+            if not isinstance(state["random"], list):
+                raise MismatchError(f"random is {describe(state['random'])}, expected a list")
+            # In a world of another size the ranks keep the random states that they were seeded with:
+            # there is no telling whose is whose.
+            if len(state["random"]) == self.world.size:
+                own = [self.random_state()] * self.world.size
+                random = zip(state["random"], fit(state["random"], own, "random", all_names=False))
+                fitting["random"] = [{name: each[name] for name in each if name in saved} for saved, each in random]
+            steps = fitting["position"]["epoch"] * self.extent.steps + fitting["position"]["step"] if self.extent else 0
+            if self.extent and fitting["schedule"].get("last_epoch", steps) != steps:
+                raise MismatchError(f"schedule[last_epoch] is not {steps}, the steps of its position")
+        except MismatchError as fault:
             raise TrainingError(
-                f"{state['file']}: made with {', '.join(changed)}; start with the same options, name "
-                "another directory with --modelpath, or begin anew with --restart"
-            )
+                f"{file}: does not fit this run ({fault}). Delete it to go back to the checkpoint before, {remedy}"
+            ) from None
+        return {**fitting, "file": file}
+
+    def restore(self, state: Mapping) -> None:
+        """Take over a ``state`` that ``check`` returned; TrainingError where a random state is none."""
         load_model(self.network, state["model"])
-        for saved, group in zip(state["optimizer"]["param_groups"], self.optimizer.param_groups):
-            if "fused" in group:  # what this machine and its torch can do, not the one before
-                saved["fused"] = group["fused"]
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
         self.position = Position(**state["position"])
-        if len(state["random"]) == self.world.size:
+        if state["random"]:
             random = state["random"][self.world.rank]
-            torch.set_rng_state(random["cpu"])
-            if "cuda" in random and self.world.device.type == "cuda":
-                torch.cuda.set_rng_state(random["cuda"], self.world.device)
+            try:
+                torch.set_rng_state(random["cpu"])
+                if "cuda" in random:
+                    torch.cuda.set_rng_state(random["cuda"], self.world.device)
+            except RuntimeError as error:
+                raise TrainingError(
+                    f"{state['file']}: the random state is none ({str(error).splitlines()[0]}). Delete it to go "
+                    "back to the checkpoint before"
+                ) from None
 
 
 class DamagedError(Exception):
     """A file is not what was written; its text says in which way."""
+
+
+class RefusedError(Exception):
+    """A file is whole, but not what torch.save writes of data; its text says why."""
+
+
+DATA_ALONE = "it holds more than tensors, numbers, strings, lists and dicts"
 
 
 class Checkpoints:
@@ -231,16 +298,16 @@ class Checkpoints:
             other.unlink(missing_ok=True)
         return path
 
-    def latest(self) -> dict | None:
+    def latest(self, most_bytes: int | None = None) -> dict | None:
         """Return the newest state that is whole, on the CPU; None if there is no checkpoint at all.
 
         Says so where one is damaged. Raises TrainingError where all are, and where one holds more
-        than data or cannot be read.
+        than data, has more than ``most_bytes`` or cannot be read.
         """
         paths = self.paths()
         for path in reversed(paths):
             try:
-                return read(path)
+                return read(path, most_bytes)
             except DamagedError as fault:
                 print(f"{path}: damaged ({fault}); going back to the checkpoint before", flush=True)
                 self.damaged.append(path)
@@ -263,36 +330,28 @@ class Checkpoints:
             raise TrainingError(f"{path}: damaged ({fault}); take another checkpoint") from None
 
 
-def read(path: Path) -> dict:
+def read(path: Path, most_bytes: int | None = None) -> dict:
     """Return the state in ``path``, on the CPU, and ``path`` as its "file"; run no code that is in it.
 
     Raises DamagedError where a byte is not as it was written, TrainingError where there is more
-    than tensors, numbers, strings, lists and dicts, and where the file cannot be read.
+    than tensors, numbers, strings, lists and dicts, or more than ``most_bytes``, and where the file
+    cannot be read.
     """
-    refused = TrainingError(
-        f"{path}: refused, and nothing in it was run: it holds more than tensors, numbers, strings, "
-        "lists and dicts; delete it unless you trust where it comes from"
-    )
     try:
-        content = path.read_bytes()
+        content = read_file(path, most_bytes)
     except OSError as error:  # which says nothing about the file: a disk or a server is out of reach
         raise TrainingError(
             f"{path}: cannot be read ({error.strerror}); start again when it can be, nothing was changed"
         ) from error
-    # The mark of TorchScript, a program: torch before 2.6 loads it even with weights_only
-    # (CVE-2025-32434). In an archive names are never compressed.
-    if b"constants.pkl" in content:
-        raise refused
     try:
-        content = io.BytesIO(content)
-        with zipfile.ZipFile(content) as archive:
-            damaged = archive.testzip()  # the checksums, which torch.load does not look at
-        if damaged:
-            raise DamagedError(f"wrong checksum of {damaged}")
-        content.seek(0)
-        state = torch.load(content, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise refused from None
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            check_archive(archive, content)
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except (RefusedError, pickle.UnpicklingError) as fault:
+        what = fault if isinstance(fault, RefusedError) else DATA_ALONE
+        raise TrainingError(
+            f"{path}: refused, and nothing in it was run: {what}; delete it unless you trust where it comes from"
+        ) from None
     except DamagedError:
         raise
     except (MemoryError, RuntimeError) as error:
@@ -309,6 +368,36 @@ def read(path: Path) -> dict:
     return {**state, "file": str(path)}
 
 
+def check_archive(archive: zipfile.ZipFile, content: bytes) -> None:
+    """Look at the parts of a checkpoint, whose bytes are ``content``, before torch does.
+
+    Raises DamagedError for what torch.save does not write: wrong checksums, parts that expand. Raises
+    RefusedError where the pickle refers to more than data.
+    """
+    # The mark of TorchScript, a program: torch before 2.6 loads it even with weights_only
+    # (CVE-2025-32434). In an archive names are never compressed.
+    if b"constants.pkl" in content:
+        raise RefusedError(DATA_ALONE)
+    parts = archive.infolist()
+    if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
+        raise DamagedError("its parts are compressed")
+    if sum(part.file_size for part in parts) > len(content):
+        raise DamagedError("its parts are larger than the file")
+    damaged = archive.testzip()  # the checksums, which torch.load does not look at
+    if damaged:
+        raise DamagedError(f"wrong checksum of {damaged}")
+    pickled = [part for part in parts if part.filename.endswith("/data.pkl")]
+    if len(pickled) != 1:
+        raise DamagedError("not of torch.save")
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(archive.read(pickled[0]))):
+        if count > MOST_OPCODES:
+            raise RefusedError(f"it holds more than {MOST_OPCODES} values")
+        if opcode.name in ("INST", "STACK_GLOBAL", "EXT1", "EXT2", "EXT4") or (
+            opcode.name == "GLOBAL" and not GLOBALS.fullmatch(argument)
+        ):
+            raise RefusedError(DATA_ALONE)
+
+
 def serialise(state: Mapping) -> memoryview:
     """Return ``state`` as the bytes of a file for ``torch.load``."""
     content = io.BytesIO()  # on a full disk torch.save itself hides the reason: "unexpected pos"
@@ -317,42 +406,14 @@ def serialise(state: Mapping) -> memoryview:
 
 
 def write(path: Path, content: memoryview) -> None:
-    """Write ``content`` to ``path``; a reader sees the old file or the new one, never a part.
-
-    On a failure the old file stays, nothing else is left behind, and TrainingError is raised.
-    """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    """Write ``content`` to ``path`` as ``write_file`` does; TrainingError on a failure."""
     try:
-        with temporary.open("x+b") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-            # What is read back comes from the disk, not from the host's memory.
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            file.seek(0)
-            if file.read() != content:
-                raise OSError(errno.EIO, "other bytes were read back than were written")
-        temporary.replace(path)
-        sync_directory(path.parent)
+        write_file(path, content)
     except OSError as error:
         raise TrainingError(
             f"{path}: cannot be written ({error.strerror}); what was there before is whole: free some "
             "space and start again, or name another directory with --modelpath"
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def sync_directory(directory: Path) -> None:
-    """Bring the names in ``directory`` to the disk, so that a new one outlives a power cut."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # this file system has no such thing: fsync(2)
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def make_directory(directory: Path) -> None:
@@ -385,14 +446,21 @@ def load_model(network: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
     """
     if isinstance(network, DistributedDataParallel):
         network = network.module
-    for prefix in ("module.", "_orig_mod.", "module."):  # either may be around the other
-        if state and all(name.startswith(prefix) for name in state):
-            state = {name[len(prefix) :]: tensor for name, tensor in state.items()}
     try:
-        network.load_state_dict(state)
+        network.load_state_dict(without_prefixes(state))
     except RuntimeError as error:
         first = str(error).splitlines()[1].strip()
         raise TrainingError(
             f"the weights are of another network ({first}); start with the options and the program "
             "that they were made with"
         ) from None
+
+
+def without_prefixes(state):
+    """Return ``state`` by the names of the network that DistributedDataParallel or torch.compile wrapped."""
+    if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
+        return state
+    for prefix in ("module.", "_orig_mod.", "module."):  # either may be around the other
+        if state and all(name.startswith(prefix) for name in state):
+            state = {name[len(prefix) :]: tensor for name, tensor in state.items()}
+    return state

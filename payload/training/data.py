@@ -5,13 +5,14 @@ Source of the file format and of the four names: http://yann.lecun.com/exdb/mnis
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import gzip
 import hashlib
 import http.client
+import io
 import math
 import os
-import secrets
 import sys
 import urllib.request
 import zlib
@@ -24,6 +25,7 @@ import torch
 from torch import Tensor
 
 from training import TrainingError
+from training.files import read_file, write_file
 
 TRAIN_IMAGES = "train-images-idx3-ubyte"
 TRAIN_LABELS = "train-labels-idx1-ubyte"
@@ -45,7 +47,8 @@ CHECKSUMS = {
     TEST_IMAGES: ("8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",),
     TEST_LABELS: ("f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",),
 }
-MOST_BYTES = 2**24  # of one file; the largest has 9.9 MB
+MOST_BYTES = 2**24  # of one file to download; the largest has 9.9 MB
+MOST_IDX_BYTES = 2**30  # of one file to read: a million images
 SILENCE_SECONDS = 60  # of a mirror, before it is given up
 
 # Mean and standard deviation of the pixels of MNIST's training images, on a scale of 0 to 1.
@@ -99,6 +102,16 @@ def load_dataset(directory: Path | str | None, download: bool = False) -> Datase
     train = read_labelled_images(files[TRAIN_IMAGES], files[TRAIN_LABELS])
     test = read_labelled_images(files[TEST_IMAGES], files[TEST_LABELS])
     return Dataset(*train, *test, source=str(directory))
+
+
+def fingerprint(dataset: Dataset) -> str:
+    """Return a name of all images and labels, the same wherever their files lie and however they are packed."""
+    digest = hashlib.sha256()
+    for tensor in dataset[:4]:
+        digest.update(f"{list(tensor.shape)}".encode())
+        tensor = tensor.contiguous()
+        digest.update((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr()))  # torch may be without NumPy
+    return digest.hexdigest()[:32]
 
 
 def find_idx_files(directory: Path) -> dict[str, Path]:
@@ -174,26 +187,13 @@ def fetch(name: str, directory: Path) -> None:
             continue
         checksum = hashlib.sha256(content).hexdigest()
         if checksum in CHECKSUMS[name]:
-            write_whole(content, directory / f"{name}.gz")
+            write_file(directory / f"{name}.gz", content)
             return
         faults.append(f"{url}: {len(content)} bytes with the wrong SHA-256, {checksum}")
     raise TrainingError(
         f"{name}.gz cannot be downloaded ({'; '.join(faults)}); set https_proxy where a proxy leads "
         "out, or copy the four MNIST files here and name their directory with --data"
     )
-
-
-def write_whole(content: bytes, path: Path) -> None:
-    """Write ``path`` so that a reader finds all of it or no file."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_labelled_images(images_file: Path, labels_file: Path) -> tuple[Tensor, Tensor]:
@@ -227,9 +227,12 @@ def read_idx(path: Path, *, dimensions: int) -> Tensor:
     """
     remedy = "copy or download the file again"
     try:
-        content = path.read_bytes()
+        content = read_file(path, MOST_IDX_BYTES)
         if path.suffix == ".gz":
-            content = gzip.decompress(content)
+            with gzip.open(io.BytesIO(content)) as stream:
+                content = stream.read(MOST_IDX_BYTES + 1)
+            if len(content) > MOST_IDX_BYTES:
+                raise TrainingError(f"{path}: expands to more than {MOST_IDX_BYTES} bytes; {remedy}")
     except EOFError:
         raise TrainingError(
             f"{path}: expected a whole gzip stream, found one cut short after "

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 # Loaded before a process group exists: its functions have group.WORLD as a default argument. Left
 # to DistributedDataParallel, which imports it late, they hold the group beyond its end, and one of
-# gloo's threads may then abort the process at exit (SIGABRT in one of six with torch 2.13).
+# gloo's threads may then abort the process at exit (SIGABRT, rarely).
 import torch.distributed.nn.functional
 
 from training import TrainingError

@@ -14,9 +14,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from training import TrainingError
+from training.files import read_file, write_file
 
 METRICS_FILE = "metrics.jsonl"
 PICTURE = "curves.png"
+VALUES = ("loss", "accuracy", "images_per_second", "learning_rate", "seconds", "world_size")
+MOST_BYTES = 2**26  # of metrics.jsonl: some 400,000 epochs
 # Okabe and Ito's colours, which the colour-blind tell apart: https://jfly.uni-koeln.de/color
 BLUE, GREEN, ORANGE, GREY = "#0072B2", "#009E73", "#D55E00", "#666666"
 
@@ -29,11 +32,12 @@ class Metrics:
 
     ``metrics.jsonl`` holds one JSON object per epoch. ``first_epoch`` is the number of epochs that
     are done: lines of later ones are dropped, so that a resumed training repeats none, and the
-    curves are drawn at once. They are drawn again by ``close``, which also the end of a ``with``
-    block calls, unless an exception ends it. ``options`` are noted with TensorBoard and with
-    Weights & Biases, whose project is ``wandb``; one of them, "validation", tells of which images the
-    accuracies are. Raises TrainingError where a file cannot be
-    written or a package is missing.
+    curves are drawn at once. A damaged line is left out; the file as it was is kept beside it as
+    ``metrics.jsonl.damaged``. A file without a line of this class is another program's and is refused.
+    The curves are drawn again by ``close``, which also the end of a ``with`` block calls, unless an
+    exception ends it. ``options`` are noted with TensorBoard and with Weights & Biases, whose project is
+    ``wandb``; one of them, "validation", tells of which images the accuracies are. Raises
+    TrainingError where a file cannot be written or a package is missing.
     """
 
     def __init__(
@@ -57,12 +61,15 @@ class Metrics:
                 )
             return
         self.path = directory / METRICS_FILE
-        lines = whole_lines(self.path)
-        done = [line for line in lines if json.loads(line)["epoch"] <= first_epoch]
-        begun_anew = bool(lines) and first_epoch == 0
         try:
-            with self.path.open("ab") as file:
-                file.truncate(sum(map(len, done)))
+            lines, damaged = self.read_lines()
+            begun_anew = bool(lines) and first_epoch == 0
+            done = [line for line in lines if json.loads(line)["epoch"] <= first_epoch]
+            if damaged:
+                aside = self.path.with_name(f"{METRICS_FILE}.damaged")
+                print(f"{self.path}: {damaged} damaged lines are left out; the file is kept as {aside}", flush=True)
+                self.path.replace(aside)
+            write_file(self.path, b"".join(done))
         except OSError as error:
             raise self.cannot_be_written(error) from error
         if tensorboard:
@@ -90,22 +97,12 @@ class Metrics:
         checkpoint is written: after a kill between the two the epoch is repeated, and its line
         dropped; the other way round its line would be missing.
         """
-        values = {
-            "loss": loss,
-            "accuracy": accuracy,
-            "images_per_second": images_per_second,
-            "learning_rate": learning_rate,
-            "seconds": seconds,
-            "world_size": world_size,
-        }
+        values = dict(zip(VALUES, (loss, accuracy, images_per_second, learning_rate, seconds, world_size)))
         if self.directory:
             # JSON has no word for a loss that is not a number.
             finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
             try:
-                with self.path.open("ab") as file:
-                    file.write(json.dumps({"epoch": epoch, **finite}).encode() + b"\n")
-                    file.flush()
-                    os.fsync(file.fileno())
+                self.append(json.dumps({"epoch": epoch, **finite}).encode() + b"\n")
             except OSError as error:
                 raise self.cannot_be_written(error) from error
         if self.writer:
@@ -114,6 +111,27 @@ class Metrics:
             self.writer.flush()
         if self.run:
             self.run.log(values, step=epoch)
+
+    def read_lines(self) -> tuple[list[bytes], int]:
+        """Return the lines of epochs, and how many others there are; TrainingError if all are others."""
+        if not self.path.is_symlink() and not self.path.exists():
+            return [], 0
+        *lines, _cut_short = read_file(self.path, MOST_BYTES, follow_links=False).split(b"\n")
+        own = [line + b"\n" for line in lines if is_record(read_object(line))]
+        if lines and not own:
+            raise TrainingError(
+                f"{self.path}: holds no line of a training, so it is of another program. Move it away, or name "
+                "another directory with --modelpath"
+            )
+        return own, len(lines) - len(own)
+
+    def append(self, line: bytes) -> None:
+        """Add a line to the file, whatever has become of it; a link is not followed."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        with open(os.open(self.path, flags, 0o666), "ab") as file:  # noqa: PTH123 (a descriptor)
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
 
     def close(self) -> None:
         """Draw the curves and end the records of TensorBoard and Weights & Biases."""
@@ -147,24 +165,47 @@ class Metrics:
             self.end(status=1)
 
 
-def whole_lines(path: Path) -> list[bytes]:
-    """Return the lines of a metrics.jsonl as they are, up to one that a kill cut short."""
-    lines = []
-    if path.is_file():
-        for line in path.read_bytes().splitlines(keepends=True):
-            try:
-                json.loads(line)["epoch"]
-            except (ValueError, KeyError, TypeError):
-                break
-            if not line.endswith(b"\n"):
-                break
-            lines.append(line)
-    return lines
+def read_object(line: bytes) -> dict | None:
+    """Return the JSON object of a line, None where it is none."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def is_record(line: dict | None) -> bool:
+    """Return whether an object is what ``Metrics.epoch`` writes: the epoch, and numbers or null."""
+    return (
+        line is not None
+        and type(line.get("epoch")) is int
+        and line["epoch"] > 0
+        and all(name in line and (line[name] is None or finite_number(line[name]) is not None) for name in VALUES)
+    )
+
+
+def finite_number(value: object) -> float | None:
+    """Return a number as a float, None where it is no number or not finite."""
+    if type(value) not in (int, float) or not -1e308 < value < 1e308:
+        return None
+    return float(value)
+
+
+def read_objects(path: Path) -> list[dict]:
+    """Return the JSON objects in a file, one of each whole line that holds one; none where there is no file.
+
+    Raises TrainingError where it is no regular file or far too large.
+    """
+    try:
+        *lines, _cut_short = read_file(path, MOST_BYTES).split(b"\n")
+    except FileNotFoundError:
+        return []
+    return [value for value in map(read_object, lines) if value is not None]
 
 
 def read_epochs(path: Path) -> list[dict]:
     """Return what a metrics.jsonl says of each epoch, in order; nothing where there is no file."""
-    return [json.loads(line) for line in whole_lines(path)]
+    return [value for value in read_objects(path) if is_record(value)]
 
 
 def open_tensorboard(directory: Path, options: Mapping[str, object], first_epoch: int):
@@ -191,12 +232,14 @@ def open_wandb(directory: Path, options: Mapping[str, object], project: str, beg
         ) from None
     name = directory / "wandb" / "id"
     name.parent.mkdir(exist_ok=True)
-    if begun_anew or not name.exists() or not name.read_text():  # a kill may have left it empty
-        name.write_text(secrets.token_hex(4))
+    identity = read_file(name, 100).decode(errors="replace") if name.exists() and not begun_anew else ""
+    if not identity:  # a kill may have left it empty
+        identity = secrets.token_hex(4)
+        write_file(name, identity.encode())
     try:
         return wandb.init(
             project=project,
-            id=name.read_text(),
+            id=identity,
             resume="allow",
             dir=directory,
             config={

@@ -11,7 +11,7 @@ from typing import TextIO
 
 BAR_SECONDS = 0.1  # between two states of the bar
 LINE_SECONDS = 10  # between two lines in a log
-BAR_WIDTH = 24  # characters
+BAR_WIDTH = 24  # characters at most
 CLEAR_LINE = "\r\x1b[K"
 
 
@@ -64,15 +64,15 @@ class Progress:
 
     def bar_line(self, step: int, loss: float, seconds: float) -> str:
         """Return the state after ``step`` steps, ``seconds`` after the first, as one line."""
-        full = BAR_WIDTH * step // self.steps
-        bar = "#" * full + "-" * (BAR_WIDTH - full)
         rate = (step - self.first_step) / seconds
         left = duration((self.steps - step) / rate) if rate else "?"
-        line = (
-            f"{self.name}  [{bar}] {100 * step // self.steps:3} %  loss {loss:.4f}  "
-            f"{rate:.3g} steps/s  {left} left"
-        )
-        return line[: shutil.get_terminal_size().columns - 1]  # one that wraps cannot be cleared
+        start = f"{self.name}  "
+        end = f"{100 * step // self.steps:3} %  loss {loss:.4f}  {rate:.3g} steps/s  {left} left"
+        columns = shutil.get_terminal_size().columns - 1  # a line that wraps cannot be cleared
+        width = min(BAR_WIDTH, columns - len(f"{start}[] {end}"))
+        full = width * step // self.steps
+        bar = f"[{'#' * full}{'-' * (width - full)}] " if width > 0 else ""
+        return f"{start}{bar}{end}"[:columns]
 
     def done(self) -> None:
         """Clear the bar."""

@@ -1,32 +1,32 @@
 """Stopping between two steps when Slurm asks for it: before the time limit or a preemption.
 
-mnist_ddp.py trains inside ``StopSignals``, and ends with ``STOPPED`` when the ranks agreed to stop.
+mnist_ddp.py trains inside ``StopSignals``, and ends with its ``status`` when the ranks agreed to stop.
 """
 
 from __future__ import annotations
 
-import os
 import signal
+import time
 from contextlib import suppress
 
 import torch
 import torch.distributed as dist
 
 from training.distributed import World
+from training.signals import INTERRUPTED, SIGNALS, STOPPED, status_of
 
-# sysexits.h: "a failure that is temporary; the user is invited to retry". A job script requeues then.
-STOPPED = os.EX_TEMPFAIL
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+AGAIN_SECONDS = 1  # after which another Ctrl-C is one more, and not the same by way of the launcher
 
 
 class StopSignals:
-    """Notes SIGTERM and SIGUSR1 for the length of a ``with`` block, and finds what the ranks agree on.
+    """Notes SIGTERM, SIGUSR1 and Ctrl-C for the length of a ``with`` block, and finds what the ranks agree on.
 
     A signal may reach one rank before another, or one alone, and a rank that left by itself would
     let the others wait. So they ask each other, at every ``interval``-th call of ``agreed``,
-    through the hosts' memory: nobody waits for a GPU. A block that ends with ``STOPPED`` ends on
-    all ranks at once. If not ``enabled``, signals do what they
-    always do, as they should where nothing can be saved.
+    through the hosts' memory: nobody waits for a GPU. A block that ends with ``STOPPED`` or
+    ``INTERRUPTED`` ends on all ranks at once. After a block without a fault the signals are ignored: what
+    is done need not be stopped. A second Ctrl-C is a KeyboardInterrupt. If not ``enabled``, signals
+    do what they always do, as they should where nothing can be saved.
     """
 
     def __init__(self, world: World, *, interval: int = 16, enabled: bool = True):
@@ -35,12 +35,18 @@ class StopSignals:
         self.interval = interval
         self.calls = 0
         self.received = 0  # the number of the signal; 0: none
+        self.interrupted = 0.0  # when Ctrl-C came first
 
     def __enter__(self) -> StopSignals:
         self.previous = {number: signal.signal(number, self.note) for number in self.signals}
         return self
 
-    def note(self, number: int, _frame) -> None:
+    def note(self, number: int, frame) -> None:
+        if number == signal.SIGINT:
+            now = time.monotonic()
+            if self.interrupted and now - self.interrupted > AGAIN_SECONDS:
+                signal.default_int_handler(number, frame)
+            self.interrupted = self.interrupted or now
         self.received = number
 
     def agreed(self, *, now: bool = False) -> bool:
@@ -66,12 +72,17 @@ class StopSignals:
         """The name of the signal that was agreed on, such as SIGTERM."""
         return signal.Signals(self.received).name
 
+    @property
+    def status(self) -> int:
+        """The exit status that says so: ``STOPPED``, or ``INTERRUPTED`` after Ctrl-C."""
+        return status_of(self.received)
+
     def __exit__(self, _kind: object, fault: BaseException | None, _traceback: object) -> None:
-        if self.signals and isinstance(fault, SystemExit) and fault.code == STOPPED:
+        if self.signals and isinstance(fault, SystemExit) and fault.code in (STOPPED, INTERRUPTED):
             # srun kills the others some time after the first has ended (KillWait), and the status
             # would be 137. Rank 0 may have something to bring to an end, such as a report.
             with suppress(RuntimeError):  # another rank died: its status says so
                 dist.barrier(group=self.world.host_group)
         for number, handler in self.previous.items():
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, handler)
+                signal.signal(number, signal.SIG_IGN if fault is None else handler)

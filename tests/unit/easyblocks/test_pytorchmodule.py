@@ -10,6 +10,7 @@ from easybuild.framework.easyblock import StopException
 from easybuild.framework.easyconfig.default import CUSTOM
 from easybuild.framework.easyconfig.easyconfig import get_easyblock_class
 from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.config import update_build_option
 from easybuild.tools.run import RunShellCmdError, run_shell_cmd
 from recipes import RECIPES, TREE
 
@@ -228,6 +229,20 @@ def test_the_installed_tree_carries_no_bytecode_of_the_checkout(easyblock, monke
     assert not list(root.rglob("*.pyc"))
     assert (root / "payload" / "mnist_ddp.py").is_file()
     assert (root / "bin" / "get-master").resolve() == root.resolve() / "runscripts" / "get-master"
+
+
+def test_a_copy_of_the_payload_can_be_edited_where_the_installation_is_read_only(easyblock, monkeypatch):
+    app = easyblock(recipe(VENV))
+    monkeypatch.setattr(app, "compile_bytecode", lambda: None)
+    app.make_installdir()
+    app.install_tree()
+    update_build_option("read_only_installdir", True)
+    app.permissions_step()
+    modes = {path: path.stat().st_mode & 0o222 for path in Path(app.installdir).rglob("*") if not path.is_symlink()}
+    payload = Path(app.installdir, "payload")
+    assert {mode for path, mode in modes.items() if payload in (path, *path.parents)} == {0o200}
+    assert {mode for path, mode in modes.items() if payload not in (path, *path.parents)} == {0}
+    Path(app.installdir).chmod(0o755)  # for the removal
 
 
 def test_commands_that_the_image_lacks_are_named_and_not_offered(easyblock, edited, monkeypatch, capsys, tmp_path):

@@ -419,3 +419,24 @@ def test_the_profiles_threshold_is_taken_unless_one_is_given(monkeypatch):
     monkeypatch.setenv("PYTORCH_ALLREDUCE_BUSBW", "80.75@128MiB@2x8")
     assert check.parse_options([]).threshold == [Threshold(80.75, 2**27, (2, 8))]
     assert check.parse_options(["--threshold", "1@4"]).threshold == [Threshold(1, 4, None)]
+
+
+HANG = """
+import os, time
+check.ANSWER_SECONDS = 3
+def hang(*_):
+    if os.environ["RANK"] == "{rank}":
+        time.sleep(9)
+        os._exit(0)
+    raise RuntimeError("Timed out waiting for recv operation")  # what gloo raises at the end of --timeout
+check.measure_all = hang
+"""
+
+
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.thorough), 1])
+def test_a_rank_that_hangs_is_named_by_the_others(run_code, rank):
+    ranks = run_code(3, code("--max-size", "4", "--timeout", "60", change=HANG.format(rank=rank)))
+    for number in {0, 1, 2} - {rank}:
+        assert ranks[number].status == 1, ranks
+        last = ranks[number].stderr.splitlines()[-1]
+        assert re.match(rf"FAIL rank {rank} \(\S+\): no answer, and a collective did not end within 60 s: ", last)

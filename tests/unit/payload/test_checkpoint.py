@@ -1,12 +1,14 @@
 """training/checkpoint.py: the old file or the new one, never a part, and never code that is not ours."""
 
 import errno
+import io
 import os
 import pickle
 import random
 import re
 import resource
 import stat
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from training import TrainingError
 from training.checkpoint import Checkpoints, Position, Run, load_model, make_directory, save_model
 from training.distributed import process_group
+from training.resuming import Extent
 
 STATE = {"weight": torch.arange(6.0).view(2, 3)}
 
@@ -277,10 +280,10 @@ def test_a_checkpoint_that_cannot_be_read_is_not_taken_for_damaged(checkpoints, 
         checkpoints.save(STATE, epoch=epoch, step=0)
     before = names(checkpoints)
 
-    def fail(_path):
+    def fail(*_):
         raise error
 
-    monkeypatch.setattr(Path, "read_bytes", fail)
+    monkeypatch.setattr("training.checkpoint.read_file", fail)
     error = OSError(errno.EIO, os.strerror(errno.EIO))
     with pytest.raises(TrainingError, match=r"epoch-0002-step-000000.pt: cannot be read \(Input/output error\); start"):
         checkpoints.latest()
@@ -438,10 +441,183 @@ def test_options_that_make_another_run_are_refused_by_their_names_and_values(che
     )
 
 
+@pytest.mark.parametrize(
+    ("before", "now"), [([0.9, 0.99], [0.9, 0.999]), ("x" * 50, "x" * 49 + "y"), ({"a": 1}, {"a": 2}), (None, 0)]
+)
+def test_settings_may_be_lists_dicts_and_long_strings(checkpoints, alone, before, now):
+    small_run(alone, more=before).save(checkpoints)
+    small_run(alone, more=before).resume(checkpoints)
+    with pytest.raises(TrainingError, match="made with more "):
+        small_run(alone, more=now).resume(checkpoints)
+
+
 def test_a_checkpoint_of_another_program_is_refused(checkpoints, alone):
     checkpoints.save({"model": {}, "loss": 3.0}, epoch=1, step=0)
     with pytest.raises(TrainingError, match="step-000000.pt: has no optimizer, position, random, schedule, settings"):
         small_run(alone).resume(checkpoints)
+
+
+def first(state):
+    """The optimizer's state of the first weight, float32 [8, 4]."""
+    return state["optimizer"]["state"][0]
+
+
+def group(state):
+    return state["optimizer"]["param_groups"][0]
+
+
+def laughs():
+    """A list of 2^40 words that share their memory."""
+    words = ["ha"]
+    for _ in range(40):
+        words = [words, words]
+    return words
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("optimizer.state..0..exp_avg. is a tensor", lambda s: first(s).update(exp_avg=torch.zeros(3))),
+        ("expected a tensor of torch.float32 with", lambda s: first(s).update(exp_avg=torch.zeros(8, 4).double())),
+        ("with the shape .1099511627776.", lambda s: first(s).update(exp_avg=torch.zeros(1).expand(2**40))),
+        ("exp_avg. is x, expected a tensor", lambda s: first(s).update(exp_avg="x")),
+        ("has other names: exp_avg$", lambda s: first(s).pop("exp_avg")),
+        ("optimizer has a state of other parameters", lambda s: s["optimizer"]["state"].update({99: {}})),
+        ("optimizer has a state of other parameters", lambda s: s["optimizer"].update(state=[1])),
+        ("amsgrad. is True, expected False", lambda s: group(s).update(amsgrad=True)),
+        ("lr. is x, expected 0.1", lambda s: group(s).update(lr="x")),
+        ("params. is a list of 1, expected a list of 4", lambda s: group(s).update(params=[0])),
+        ("param_groups. is a list of 0, expected a list of 1", lambda s: s["optimizer"].update(param_groups=[])),
+        ("schedule.last_epoch. is not 3", lambda s: s["schedule"].update(last_epoch=5)),
+        ("schedule is a list", lambda s: s.update(schedule=[1])),
+        ("position.step. is 1000000000, expected 0 to 9", lambda s: s["position"].update(step=10**9)),
+        ("position.epoch. is 1000000000, expected 0 to 3", lambda s: s["position"].update(epoch=10**9)),
+        ("position.epoch. is -1,", lambda s: s["position"].update(epoch=-1)),
+        ("position.epoch. is 1, expected 0", lambda s: s["position"].update(epoch="1")),
+        ("position.samples. is 2 after 3 steps", lambda s: s["position"].update(samples=2)),
+        ("position.seconds. is nan", lambda s: s["position"].update(seconds=float("nan"))),
+        ("position has other names", lambda s: s["position"].update(more=1)),
+        ("random is None", lambda s: s.update(random=None)),
+        ("random.0..cpu. is a tensor", lambda s: s["random"][0].update(cpu=torch.zeros(3, dtype=torch.uint8))),
+        ("model.0.weight. is a tensor", lambda s: s["model"].update({"0.weight": torch.zeros(3)})),
+        ("model is a list", lambda s: s.update(model=[1])),
+        ("model has other names", lambda s: s.update(model={1: torch.zeros(1)})),
+        ("made with epochs None", lambda s: s.update(settings=[1])),
+        ("made with epochs a list", lambda s: s["settings"].update(epochs=laughs())),
+        ("made with epochs x{40}... .now 3", lambda s: s["settings"].update(epochs="x" * 10**6)),
+    ],
+)
+def test_a_checkpoint_with_a_part_that_is_not_of_this_run_is_refused_before_its_use(checkpoints, alone, part, change):
+    """Fused Adam overwrites memory with a state of another shape."""
+    before = bounded_run(alone)
+    take_steps(before, 3)
+    before.position.samples = 48
+    path = before.save(checkpoints)
+    state = torch.load(path, weights_only=True)
+    change(state)
+    torch.save(state, path)
+    after = bounded_run(alone)
+    with pytest.raises(TrainingError) as fault:
+        after.resume(checkpoints)
+    text = str(fault.value)
+    assert text.startswith(f"{path}: ") and "--restart" in text and len(text) < 600
+    assert re.search(part.rstrip("$") + (r"\)" if part.endswith("$") else ""), text), text
+    assert after.position == Position()
+
+
+def bounded_run(world):
+    """A small run of 3 epochs with 10 steps each, of 160 samples."""
+    run = small_run(world)
+    run.extent = Extent(3, 10, 160)
+    return run
+
+
+def test_a_state_gets_memory_of_its_own_with_the_strides_of_the_run(checkpoints, alone):
+    before, after = small_run(alone), small_run(alone)
+    take_steps(before, 1)
+    path = before.save(checkpoints)
+    state = torch.load(path, weights_only=True)
+    first(state)["exp_avg"] = torch.ones(1).expand(8, 4)
+    first(state)["exp_avg_sq"] = first(state)["exp_avg"]
+    torch.save(state, path)
+    after.resume(checkpoints)
+    loaded = after.optimizer.state[after.network[0].weight]
+    assert loaded["exp_avg"].stride() == loaded["exp_avg_sq"].stride() == (4, 1)
+    assert loaded["exp_avg"].data_ptr() != loaded["exp_avg_sq"].data_ptr()
+    assert torch.equal(loaded["exp_avg"], torch.ones(8, 4))
+    take_steps(after, 1)
+
+
+def test_a_random_state_that_is_none_is_one_sentence(checkpoints, alone):
+    run = small_run(alone)
+    path = run.save(checkpoints)
+    state = torch.load(path, weights_only=True)
+    state["random"][0]["cpu"].fill_(255)
+    torch.save(state, path)
+    with pytest.raises(TrainingError, match=f"^{path}: the random state is none .Invalid mt19937 state"):
+        small_run(alone).resume(checkpoints)
+
+
+def test_other_data_of_the_same_size_is_refused_and_a_checkpoint_without_a_fingerprint_is_taken(
+    checkpoints, alone, capsys
+):
+    run = small_run(alone)
+    run.save(checkpoints)  # as earlier versions did
+    run.data = "one"
+    run.resume(checkpoints)
+    assert "holds no fingerprint of the data; make sure" in capsys.readouterr().out
+    run.save(checkpoints)
+    run.resume(checkpoints)
+    assert capsys.readouterr().out == ""
+    run.data = "another"
+    with pytest.raises(TrainingError, match="step-000000.pt: made with other data; name the same data with --data"):
+        run.resume(checkpoints)
+
+
+def repacked(path, change, compression=zipfile.ZIP_STORED):
+    """Pack a checkpoint anew, with ``change`` of its pickle."""
+    with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as old, zipfile.ZipFile(path, "w", compression) as new:
+        for name in old.namelist():
+            new.writestr(name, change(old.read(name)) if name.endswith("data.pkl") else old.read(name))
+
+
+@pytest.mark.parametrize(
+    "pickled",
+    [
+        b"\x80\x02}X\x01\0\0\0xcbuiltins\nbytearray\n\x8a\x05\0\0\0\0\x02\x85Rs.",  # 8 GiB of it
+        b"\x80\x02" + b"]" * 5_000_001 + b".",
+    ],
+)
+def test_what_takes_more_memory_than_its_bytes_is_refused(checkpoints, monkeypatch, pickled):
+    path = checkpoints.save(STATE, epoch=1, step=0)
+    repacked(path, lambda _: pickled)
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("torch.load was called"))
+    with pytest.raises(TrainingError, match=f"^{path}: refused, and nothing in it was run: it holds more than "):
+        checkpoints.latest()
+
+
+def test_a_compressed_checkpoint_is_damaged_before_it_is_expanded(checkpoints, monkeypatch, capsys):
+    checkpoints.save({"epoch": 1}, epoch=1, step=0)
+    path = checkpoints.save(STATE, epoch=2, step=0)
+    repacked(path, lambda pickled: pickled, zipfile.ZIP_DEFLATED)
+    assert checkpoints.latest()["epoch"] == 1
+    assert "damaged (its parts are compressed); going back" in capsys.readouterr().out
+
+
+def test_a_file_that_is_larger_than_a_checkpoint_of_the_run_is_not_read(checkpoints, alone):
+    path = checkpoints.directory / "epoch-0001-step-000000.pt"
+    with path.open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(TrainingError, match=f"^{path}: 1099511627776 bytes, though no more than .* are exp"):
+        small_run(alone).resume(checkpoints)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(checkpoints, make):
+    path = checkpoints.directory / "epoch-0001-step-000000.pt"
+    make(path)
+    with pytest.raises(TrainingError, match=f"^{path}: not a regular file. Remove it"):
+        checkpoints.latest()
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

@@ -23,6 +23,7 @@ from training.data import (
     TRAIN_LABELS,
     GlobalBatchSampler,
     digits_set,
+    fingerprint,
     hold_out,
     load_dataset,
     normalise,
@@ -61,6 +62,32 @@ def test_compressed_files_are_read_like_plain_ones(small_mnist):
     for path in list(small_mnist.iterdir()):
         compress(path)
     assert all(torch.equal(a, b) for a, b in zip(plain[:4], load_dataset(small_mnist)[:4]))
+
+
+def test_the_fingerprint_is_that_of_the_images_and_labels_and_not_of_the_files(small_mnist):
+    before = fingerprint(load_dataset(small_mnist))
+    for name in NAMES:
+        compress(small_mnist / name)
+    dataset = load_dataset(small_mnist)
+    assert fingerprint(dataset) == before
+    for part in range(4):
+        tensors = list(dataset)
+        tensors[part] = tensors[part].clone()
+        tensors[part].view(-1)[-1] ^= 1
+        assert fingerprint(data.Dataset(*tensors)) != before
+
+
+def test_a_file_that_expands_to_more_than_images_need_is_refused(small_mnist, monkeypatch):
+    monkeypatch.setattr(data, "MOST_IDX_BYTES", 3000)
+    path = small_mnist / TRAIN_IMAGES
+    path.unlink()
+    path = path.with_name(f"{TRAIN_IMAGES}.gz")
+    path.write_bytes(gzip.compress(bytes(10**6)))
+    with pytest.raises(TrainingError, match=f"^{path}: expands to more than 3000 bytes; copy or download"):
+        load_dataset(small_mnist)
+    path.write_bytes(bytes(4000))
+    with pytest.raises(TrainingError, match=f"^{path}: 4000 bytes, though no more than 3000 are expected"):
+        load_dataset(small_mnist)
 
 
 def test_files_are_found_where_torchvision_puts_them(small_mnist, tmp_path):

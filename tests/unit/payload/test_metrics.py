@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import struct
 import subprocess
 import sys
@@ -74,6 +75,58 @@ def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path, undrawn, part):
     assert numbers(tmp_path) == [1, 2]
     record(tmp_path, [3], first_epoch=3)
     assert numbers(tmp_path) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"{damaged\n", b'{"epoch": null}\n', b'{"epoch": 1e400}\n', b"\xff\0\n", b"[" * 100000 + b"\n", b"1\n", b"\n"],
+)
+def test_a_damaged_line_costs_that_line_alone(tmp_path, undrawn, damage, capsys):
+    record(tmp_path, [1, 2])
+    path = tmp_path / "metrics.jsonl"
+    before = damage + path.read_bytes()
+    path.write_bytes(before)
+    assert numbers(tmp_path) == [1, 2]
+    record(tmp_path, [3], first_epoch=2)
+    assert numbers(tmp_path) == [1, 2, 3]
+    assert (tmp_path / "metrics.jsonl.damaged").read_bytes() == before
+    assert f"{path}: 1 damaged lines are left out; the file is kept as {path}.damaged\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", ["my own file\n", '{"epoch": 1, "val_loss": 0.5}\n', "\n"])
+@pytest.mark.parametrize("first_epoch", [0, 2])
+def test_a_file_of_another_program_is_left_as_it_is(tmp_path, content, first_epoch):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(content)
+    with pytest.raises(TrainingError, match=f"^{path}: holds no line of a training, so it is of another program. Move"):
+        Metrics(tmp_path, options={}, first_epoch=first_epoch)
+    assert path.read_text() == content
+
+
+@pytest.mark.parametrize("target", ["mine", "absent"])
+def test_a_link_is_not_followed(tmp_path, target):
+    (tmp_path / "mine").write_text("my own file\n")
+    (tmp_path / "run").mkdir()
+    path = tmp_path / "run" / "metrics.jsonl"
+    path.symlink_to(tmp_path / target)
+    with pytest.raises(TrainingError, match=f"^{path}: a symbolic link, which is not followed. Remove it$"):
+        Metrics(tmp_path / "run", options={})
+    assert (tmp_path / "mine").read_text() == "my own file\n" and not (tmp_path / "absent").exists()
+
+
+def test_a_link_that_appears_during_the_training_is_not_followed(tmp_path, undrawn):
+    (tmp_path / "mine").write_text("my own file\n")
+    with pytest.raises(TrainingError, match="metrics.jsonl: cannot be written"), Metrics(tmp_path, options={}) as log:
+        (tmp_path / "metrics.jsonl").unlink()
+        (tmp_path / "metrics.jsonl").symlink_to(tmp_path / "mine")
+        log.epoch(1, **VALUES)
+    assert (tmp_path / "mine").read_text() == "my own file\n"
+
+
+def test_a_fifo_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    with pytest.raises(TrainingError, match="metrics.jsonl: not a regular file. Remove it"):
+        Metrics(tmp_path, options={})
 
 
 def test_a_loss_that_is_no_number_stays_json_and_is_drawn_as_a_gap(tmp_path):

@@ -14,9 +14,10 @@ import mnist_ddp
 import pytest
 import torch
 import torch.nn.functional as F
-from training.checkpoint import Checkpoints, read
+from training.checkpoint import Checkpoints, Position, read
 from training.data import GlobalBatchSampler, digits_set, load_dataset, normalise
 from training.distributed import World, process_group
+from training.metrics import read_epochs
 from training.stopping import StopSignals
 
 OUTPUT = re.compile(
@@ -263,6 +264,39 @@ def test_an_option_that_makes_no_sense_is_one_line_and_status_2(run_alone, no_to
     assert rank.stderr == f"mnist_ddp.py: {complaint}; see --help\n"
 
 
+@pytest.mark.parametrize(
+    ("number", "arguments", "status"),
+    [
+        (signal.SIGUSR1, ["--modelpath", "run"], 75),
+        (signal.SIGUSR1, [], -signal.SIGUSR1),
+        (signal.SIGTERM, ["--modelpath", "run"], -signal.SIGTERM),  # srun sends it where another rank failed
+        (signal.SIGINT, ["--modelpath", "run"], 130),
+        (signal.SIGINT, [], 130),
+    ],
+)
+def test_a_signal_while_torch_is_imported_ends_the_run_with_its_status(run_alone, tmp_path, number, arguments, status):
+    (tmp_path / "torch.py").write_text(f"import os, time; os.kill(os.getpid(), {number.value}); time.sleep(60)")
+    rank = run_alone(*arguments, PYTHONPATH=str(tmp_path))
+    assert rank.status == status and rank.stdout == ""
+    assert rank.stderr == (f"mnist_ddp.py: {number.name}: stopped, nothing was saved\n" if status > 0 else "")
+
+
+def test_a_network_that_cannot_be_compiled_is_one_sentence_before_the_training(small_mnist, monkeypatch, capsys):
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    def fail(*_):
+        raise InvalidCxxCompiler
+
+    monkeypatch.setattr(mnist_ddp, "warm_up", fail)
+    with pytest.raises(SystemExit) as end:
+        mnist_ddp.main(mnist_ddp.parse_arguments(["--data", str(small_mnist), "--compile"]))
+    assert re.fullmatch(
+        r"rank 0: --compile: the network cannot be compiled \(.*C\+\+ compiler.*\). Put a C\+\+ .* leave --compile out",
+        end.value.code,
+    )
+    assert "Traceback" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("steps", [1, 2, 3, 10, 235])
 def test_the_learning_rate_reaches_its_peak_once_and_falls_to_0(steps):
     factors = [mnist_ddp.learning_rate_factor(step, steps) for step in range(steps + 1)]
@@ -322,12 +356,36 @@ def test_training_shuffles_anew_for_each_epoch(monkeypatch, small_mnist, alone):
     def note_order(_model, run, batches, _progress, _stop, **_options):
         labels = [labels for _, labels, _ in batches]
         orders.append(torch.cat(labels).tolist())
-        run.position.step, run.position.samples, run.position.seconds = len(labels), 130, run.position.seconds + 1
+        run.position.step, run.position.samples, run.position.epoch_seconds = len(labels), 130, 1
 
     monkeypatch.setattr(mnist_ddp, "train_epoch", note_order)
     mnist_ddp.train(mnist_ddp.parse_arguments(["--data", str(small_mnist), "--epochs", "3"]), *alone)
     assert len(orders) == 3 and orders[0] != orders[1] != orders[2] != orders[0]
     assert sorted(orders[0]) == sorted(orders[1]) == sorted(orders[2])
+
+
+def test_the_speed_of_an_epoch_that_was_interrupted_is_that_of_all_its_steps(monkeypatch, small_mnist, tmp_path, alone):
+    """The first steps after a start are slow, and there may be few of them."""
+    line = ["--data", str(small_mnist), "--epochs", "1", "--batch-size", "32", "--modelpath", str(tmp_path)]
+    options = mnist_ddp.parse_arguments(line)
+    run, _ = mnist_ddp.set_up(options, 130, alone[0])
+    for _ in range(3):
+        run.optimizer.step()
+        run.schedule.step()
+    run.position = Position(step=3, samples=96, seconds=3.0, epoch_seconds=3.0)
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    checkpoints.prepare()
+    run.save(checkpoints)
+    del checkpoints  # and its lock
+
+    def go_on(_model, run, *_, **_options):
+        for name, value in {"step": 5, "samples": 130, "seconds": 13.0, "epoch_seconds": 13.0}.items():
+            setattr(run.position, name, value)
+
+    monkeypatch.setattr(mnist_ddp, "train_epoch", go_on)
+    mnist_ddp.train(options, *alone)
+    (line,) = read_epochs(tmp_path / "metrics.jsonl")
+    assert (line["seconds"], line["images_per_second"]) == (13, 10)
 
 
 def test_a_long_epoch_reports_how_far_it_is(monkeypatch, capsys, alone):
@@ -455,6 +513,31 @@ def test_a_resume_with_other_options_is_refused_in_one_sentence_by_one_rank(inte
     assert re.fullmatch(
         rf"rank 0: {root}/through/checkpoints/epoch-0006-step-000000.pt: made with learning rate 0.002 \(now 0.5\), "
         r"seed 0 \(now 3\); .*--restart\n", ranks[0].stderr)  # fmt: skip
+
+
+def test_ctrl_c_saves_and_ends_with_status_130_and_the_next_start_goes_on(interrupted, tmp_path):
+    _, arguments, _, _ = interrupted
+    ranks = forked_ranks.Forks(1, *arguments, tmp_path)
+    ranks.wait_until_said("epoch 1/6")
+    ranks.signal(0, signal.SIGINT)
+    (rank,) = ranks.wait()
+    assert rank.status == 130 and rank.stderr == ""
+    assert re.match(r"SIGINT: stopped after .* saved in .*; the same command goes on", rank.stdout.splitlines()[-1])
+    (rank,) = forked_ranks.train(1, *arguments, tmp_path)
+    assert rank.status == 0 and "going on after" in rank.stdout
+
+
+def test_a_resume_with_other_data_is_refused_and_the_same_in_another_place_is_not(
+    interrupted, write_mnist, tmp_path
+):
+    root, arguments, _, _ = interrupted
+    same, other = shutil.copytree(root / "mnist", tmp_path / "same"), write_mnist(tmp_path / "other", 130, 31)
+    path = other / "train-labels-idx1-ubyte"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x00")
+    for data, status in ((same, 0), (other, 1)):
+        (rank,) = forked_ranks.train(1, "--data", data, *arguments[2:], root / "through")
+        assert rank.status == status
+    assert re.fullmatch(r"rank 0: \S+.pt: made with other data; name the same data .*--restart\n", rank.stderr)
 
 
 def test_two_ranks_end_with_the_same_bits_after_an_interruption(interrupted, tmp_path):

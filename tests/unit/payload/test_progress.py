@@ -90,6 +90,16 @@ def test_a_narrow_terminal_gets_a_line_that_fits(clock, monkeypatch):
     assert max(map(len, terminal.getvalue().split(CLEAR_LINE))) == 39
 
 
+@pytest.mark.parametrize("columns", [80, 70])
+def test_the_bar_takes_the_room_that_the_numbers_leave(clock, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    terminal = Terminal()
+    advance(Progress("epoch 100/200", 4000, stream=terminal), clock, steps=1000, seconds_each=10)
+    *_, last = terminal.getvalue().split(CLEAR_LINE)
+    assert len(last) == columns - 1
+    assert re.fullmatch(r"epoch 100/200  \[#+-+\]  25 %  loss 0.2500  0.1 steps/s  8:20:00 left", last)
+
+
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
 def test_a_rank_that_is_not_to_report_writes_and_reads_nothing(clock, stream):
     output = stream()

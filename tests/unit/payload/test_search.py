@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import search
 from testbed.processes import is_running
+from training import TrainingError
 
 
 def arguments(*more):
@@ -37,7 +38,13 @@ def test_a_hyper_parameter_is_a_range_or_a_list(text, meaning):
         assert type(getattr(parameter, name)) is type(value)
 
 
-@pytest.mark.parametrize("text", ["lr", "lr=", "=1..2", "lr=2..1", "lr=log:0..1", "lr=a..b", "lr=1..1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "lr", "lr=", "=1..2", "lr=2..1", "lr=log:0..1", "lr=a..b", "lr=1..1",
+        "lr=0..1e400", "lr=nan..1", "lr=0..99999999999999999999", "lr=-1e308..1e308",
+    ],
+)  # fmt: skip
 def test_what_is_no_hyper_parameter_is_refused_in_one_line(text, capsys):
     with pytest.raises(SystemExit) as end:
         arguments("--space", text)
@@ -104,11 +111,40 @@ search.wait_for(["sleep", "600"], Path(sys.argv[1]))
 
 def test_a_trial_counts_by_the_metric_of_its_last_epoch(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    assert search.last_value(path, "accuracy") is None
+    with pytest.raises(TrainingError, match="^no accuracy in metrics.jsonl$"):
+        search.last_value(path, "accuracy")
     path.write_text("".join(json.dumps({"epoch": n, "accuracy": 90 + n, "loss": None}) + "\n" for n in (1, 2)))
     assert search.last_value(path, "accuracy") == 92
-    assert search.last_value(path, "loss") is None
-    assert search.last_value(path, "absent") is None
+    with pytest.raises(TrainingError, match="^no absent in metrics.jsonl$"):
+        search.last_value(path, "absent")
+
+
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", '"98"', "null", "true", "1" + 4000 * "0", "[98]", "1e400"])
+def test_a_metric_that_is_no_finite_number_is_one_sentence(tmp_path, value):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f'{{"epoch": 1, "accuracy": {value}}}\n')
+    with pytest.raises(TrainingError, match="^accuracy in metrics.jsonl is .{1,40}, not a finite number$"):
+        search.last_value(path, "accuracy")
+
+
+def test_a_live_trial_is_not_taken_over_where_the_clock_jumps_forward(tmp_path, monkeypatch):
+    one = search.Search.__new__(search.Search)
+    one.options, one.directory, one.silent = SimpleNamespace(takeover=120), tmp_path, {}
+    (tmp_path / "trial-0000").mkdir()
+    alive = tmp_path / "trial-0000" / "alive"
+    alive.touch()
+    now, monotonic = alive.stat().st_mtime, [50.0]
+    monkeypatch.setattr(search.time, "monotonic", lambda: monotonic[0])
+    assert not one.is_silent("trial-0000", now)
+    assert not one.is_silent("trial-0000", now + 3600), "the clock jumped"
+    monotonic[0] += 20
+    os.utime(alive, (now + 3600, now + 3600))  # a sign of life
+    assert not one.is_silent("trial-0000", now + 3620)
+    assert not one.is_silent("trial-0000", now + 7200)
+    monotonic[0] += 29
+    assert not one.is_silent("trial-0000", now + 7229)
+    monotonic[0] += 2
+    assert one.is_silent("trial-0000", now + 7231), "three signs of life were due"
 
 
 def test_the_table_has_its_columns_one_below_the_other():
@@ -127,6 +163,50 @@ def test_a_journal_that_a_full_disk_cut_short_loses_no_more_than_that_line(tmp_p
     search.mend_journal(journal, lock)
     assert journal.read_text() == '{"op_code": 0}\n{"op_code": 4}\n'
     assert locked == [True, False, True, False]
+
+
+@pytest.mark.parametrize("damage", ["{damaged", "[]", '{"op_co": 0}', "1", "", "[" * 100000])
+def test_a_journal_that_is_damaged_before_its_end_is_one_sentence_and_stays(tmp_path, damage):
+    lock = SimpleNamespace(acquire=lambda: None, release=lambda: None)
+    journal = tmp_path / "study.journal"
+    content = f'{{"op_code": 0}}\n{damage}\n{{"op_code": 4}}\n{{"op'
+    journal.write_text(content)
+    with pytest.raises(TrainingError, match=rf"^{journal}: damaged \(line 2\). Restore the file, or name another"):
+        search.mend_journal(journal, lock)
+    assert journal.read_text() == content
+
+
+def drawn(trials, options, monkeypatch):
+    """The axes of the picture of a search."""
+    figures = []
+    monkeypatch.setattr(search, "write_picture", lambda _, draw, **__: draw(figures[0]))
+    figures.append(pytest.importorskip("matplotlib.figure").Figure(layout="constrained"))
+    search.draw_search(trials, options, None)
+    return figures[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "beyond"),
+    [
+        ([98.6, 98.2, 97.9, 95, 91.2, 88, 80, 70, 57, 40.5, 14.33, 9.8], []),
+        ([98, 97, 96.5, 96, 10], [10]),
+        ([0.1, 0.2, 0.3, 0.35, 9], [9]),
+        ([98, 98], []),
+    ],
+)
+def test_a_value_on_the_axis_stands_where_it_is_and_the_legend_tells_what_is_beyond(monkeypatch, values, beyond):
+    options = arguments("--space", "lr=log:0.001..0.1")
+    options.minimize = values[0] < values[-1]
+    trials = [SimpleNamespace(number=n, value=v, params={"lr": 0.01 + 0.001 * n}) for n, v in enumerate(values)]
+    figure = drawn(trials, options, monkeypatch)
+    for panel in figure.axes:
+        lines = {line.get_label(): line for line in panel.lines}
+        low, high = panel.get_ylim()
+        assert sorted(lines["trial"].get_ydata()) == sorted({*values} - {*beyond} if beyond else values)
+        assert [value for value in values if not low <= value <= high] == beyond
+        assert ("trial, beyond the scale" in lines) == bool(beyond)
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend == ["best so far", "trial", *["trial, beyond the scale"][: len(beyond)], "best trial"]
 
 
 @pytest.mark.parametrize("minimize", [False, True])

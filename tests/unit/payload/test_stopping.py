@@ -37,6 +37,7 @@ def test_a_signal_is_noted_and_then_agreed_on_by_its_name(group, number):
         os.kill(os.getpid(), number)
         assert stop.agreed(now=True)
         assert stop.name == number.name
+        assert stop.status == (130 if number == signal.SIGINT else 75)
 
 
 def test_the_ranks_ask_each_other_at_every_sixteenth_step_alone(group):
@@ -53,10 +54,31 @@ def test_after_the_decision_signals_are_ignored_to_the_end_of_the_process(group)
         assert signal.getsignal(number) is signal.SIG_IGN
 
 
-def test_without_a_decision_signals_do_afterwards_what_they_did_before(group, handlers):
-    with StopSignals(group):
+def test_after_a_fault_signals_do_what_they_did_before(group, handlers):
+    with pytest.raises(ZeroDivisionError), StopSignals(group):
         assert signal.getsignal(signal.SIGTERM) != handlers[signal.SIGTERM]
+        raise ZeroDivisionError
     assert {number: signal.getsignal(number) for number in SIGNALS} == handlers
+
+
+def test_a_signal_after_the_end_changes_nothing(group):
+    with StopSignals(group):
+        pass
+    for number in SIGNALS:
+        os.kill(os.getpid(), number)
+
+
+def test_ctrl_c_is_noted_and_the_same_one_by_way_of_the_launcher_too(group, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    with StopSignals(group) as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        now[0] += 2
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert stop.agreed(now=True)
+        assert (stop.name, stop.status) == ("SIGINT", 130)
 
 
 def test_where_nothing_can_be_saved_signals_do_what_they_always_do(handlers):
