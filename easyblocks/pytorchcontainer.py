@@ -38,7 +38,8 @@ class EB_PyTorchContainer(EB_PyTorchModule):
                 'pip install --user <name>': 'into $PYTHONUSERBASE, where that is not yours to write'}
 
     HOST_COMMANDS = [*EB_PyTorchModule.HOST_COMMANDS, 'enter-image', 'share-image.py', 'check-image',
-                     'make-squashfs', 'unmake-squashfs', 'user-software.bash', 'compare-trees.py']
+                     'make-squashfs', 'unmake-squashfs', 'user-software.bash', 'clean-user-software.bash',
+                     'compare-trees.py']
 
     @staticmethod
     def extra_options(extra_vars=None):
