@@ -31,6 +31,7 @@ sys.path.append(os.path.join(TREE, 'easyblocks'))
 from pytorch_install.installation import SCARCE, Installation, is_space_gone, space_left  # noqa: E402 (the line before)
 from pytorch_install.locks import await_lock, hold_lock  # noqa: E402
 from pytorch_install.modulefiles.text import conflicts, template, usage, whatis  # noqa: E402
+from pytorch_install.runtime_commands import absent_commands  # noqa: E402
 from pytorch_install.wheels import fetch_wheels  # noqa: E402
 
 # The program by which the runtime's Python compiles the installed tree.
@@ -61,13 +62,10 @@ ALLREDUCE = ("import torch, torch.distributed as dist; dist.init_process_group('
 class EB_PyTorchModule(EasyBlock):
     """Shared base of the PyTorch easyblocks; a subclass provides the runtime."""
 
-    # What stands before a command to run it with this module's Python; {image} is where the image is.
-    LAUNCH = ''
-
-    # What the module says of itself: the runtime, the variable that names its image, where a user's packages go.
+    # What the module says of itself: the runtime, where a user's packages go.
     RUNTIME = ''
-    IMAGE = None
-    PACKAGES = {'pip install --user <name>': 'into $PYTHONUSERBASE'}
+    PACKAGES = {'pip install --user <name>': 'into $PYTHONUSERBASE',
+                'pip uninstall <name>': 'removes it'}
 
     # Files of the tree's own bin/ that the module's bin/ gets.
     HOST_COMMANDS = ['install-kernel', 'start-kernel.bash', 'kernelspec.py']
@@ -102,6 +100,14 @@ class EB_PyTorchModule(EasyBlock):
         self.writes_usage = not self.cfg['usage']
         self.cfg['usage'] = self.cfg['usage'] or usage(self)
         self.cfg['whatis'] = self.cfg['whatis'] or whatis(self)
+
+    def launch(self, image=''):  # noqa: ARG002 (without an image there is nothing to enter)
+        """What stands before a command to run it with this module's Python; `image` is shell code."""
+        return ''
+
+    def image_variables(self):
+        """The module's variables that lead to the image, each with what it is; none without an image."""
+        return {}
 
     def full_version(self):
         """Version with prefix and suffix, as in the module's name."""
@@ -267,10 +273,7 @@ class EB_PyTorchModule(EasyBlock):
 
     def leave_out_absent(self, enter, names):
         """Leave out those of the recipe's commands, among `names`, that are not found after `enter`; name them."""
-        script = 'for name; do type "$name" >/dev/null 2>&1 || echo "absent: $name"; done'
-        command = ' '.join([enter, 'sh -c', shell_quote(script), 'sh', *map(shell_quote, names)])
-        result = run_shell_cmd(command, hidden=True)
-        absent = [name for name in names if 'absent: ' + name in result.output.splitlines()]
+        absent = absent_commands(enter, names)
         if absent:
             print_warning("the image has no %s on its path, which the recipe names in 'commands': not in the module's "
                           "bin/", ', '.join(absent))
@@ -291,9 +294,8 @@ class EB_PyTorchModule(EasyBlock):
             # a $NAME in it is for the shell that runs it
             txt += self.module_generator.set_environment(variable, {'value': value, 'pushenv': True,
                                                                     'resolve_env_vars': False})
-        # ~/.local stays out, and `pip install --user` has a place of this user and this module
-        txt += self.module_generator.set_environment('PYTHONUSERBASE', {
-            'value': os.path.join('$HOME', '.local', 'easybuild', self.name, self.full_version()), 'pushenv': True})
+        txt += template(self.module_generator, 'packages',
+                        directory=os.path.join('.local', 'easybuild', self.name, self.full_version()))
         # last on the path, so that a profile of the site's own wins
         txt += self.module_generator.append_paths('MODULEPATH', ['modulefiles'])
         txt += self.module_generator.load_module('cluster/' + self.cfg['cluster'], recursive_unload=True)
@@ -306,7 +308,7 @@ class EB_PyTorchModule(EasyBlock):
     def sanity_check_step(self, custom_paths=None, custom_commands=None, **kwargs):
         """Run torch: import it, reduce over a world of one through the runscript, and start the payload."""
         # EasyBuild's own temporary directory, which need not be visible in a container
-        launch = self.LAUNCH.format(image='--bind "$TMPDIR" "$SIF"')
+        launch = self.launch('--bind "$TMPDIR" "$SIF"')
         paths = {
             'files': ['runscripts/conda-python-distributed', 'payload/mnist_ddp.py'] + (custom_paths or []),
             'dirs': ['bin', 'modulefiles/cluster'],
