@@ -198,7 +198,8 @@ class EB_PyTorchContainer(EB_PyTorchModule):
         image = shell_quote(os.path.join(self.installdir, self.image.name))
         self.leave_out_absent('%s exec %s' % (self.runtime, image),
                               [name for name in self.cfg['commands'] if not re.fullmatch(r'(python|pip)[0-9.]*', name)])
-        self.cfg['commands'] += versioned_commands(self.runtime_python(), self.cfg['commands'])
+        commands = self.cfg['commands']
+        self.cfg['commands'] = commands + versioned_commands(self.runtime_python(), commands)
 
     def make_module_step(self, fake=False):
         """Let the sanity check's module mount the environment that is not in its place yet."""

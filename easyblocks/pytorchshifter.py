@@ -21,6 +21,8 @@ class EB_PyTorchShifter(EB_PyTorchModule):
     """Support for installing a module around a Shifter image."""
 
     RUNTIME = "image at the site's Shifter gateway"
+    PACKAGES = {'pip install --user <name>': 'into $PYTHONUSERBASE, its commands into $PYTHONUSERBASE/bin',
+                'pip uninstall <name>': 'removes it'}
 
     HOST_COMMANDS = [*EB_PyTorchModule.HOST_COMMANDS, 'enter-shifter']
 
