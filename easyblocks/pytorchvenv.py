@@ -17,6 +17,7 @@ from easybuild.tools.run import run_shell_cmd
 from easybuild.tools.utilities import shell_quote
 
 from pytorch_install.modulefiles.text import template
+from pytorch_install.pip_command import write_pip
 from pytorch_install.venvs.build_environment import check_modules, describe, modules_of_build, read_record, write_record
 from pytorch_install.venvs.source_packages import OFFLINE, SourcePackage
 
@@ -99,8 +100,10 @@ class EB_PyTorchVenv(EB_PyTorchModule):
         """Make the environment, install wheels and source packages into it, and keep with what that was done."""
         # the host's packages come last; without them pip would refuse `install --user`
         self.make_environment(os.path.join(self.installdir, 'venv'), venv_options='--system-site-packages')
+        python = os.path.join(self.installdir, 'venv', 'bin', 'python')
         for package in self.source_packages:
-            package.install(os.path.join(self.installdir, 'venv', 'bin', 'python'), self.built_wheels)
+            package.install(python, self.built_wheels)
+        write_pip(os.path.dirname(python), python)
         record = describe(self.host_python, self.modules_of_build())
         record['source_packages'] = {package.requirement: package.environment(os.environ)
                                      for package in self.source_packages}
