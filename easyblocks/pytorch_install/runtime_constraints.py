@@ -79,10 +79,10 @@ def main():
         return
     installed = {canonical(package.metadata['Name']): (package.version, package.requires or [])
                  for package in metadata.distributions(path=[directory]) if package.metadata['Name']}
-    print('# The PyTorch module keeps its torch %s and what belongs to it: pip and uv install no other versions.'
+    print('# A conflict with a "(constraint)": the PyTorch module keeps its torch %s, and what belongs to it.'
           % installed['torch'][0])
     if any(sys.argv[1:]):
-        print('# For a package that is built for it, as torchvision: pip install --extra-index-url %s <package>'
+        print('# Packages that are built for it, such as torchvision: pip install --extra-index-url %s <package>'
               % sys.argv[1])
     # NVIDIA's images name a file of their own, which the module's value hides
     for path in os.environ.get('PIP_CONSTRAINT', '').split():
