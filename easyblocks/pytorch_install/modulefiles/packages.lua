@@ -9,7 +9,8 @@ end
 pushenv("PYTHONUSERBASE", userbase)
 -- Extensions that torch compiles for this user fit this torch alone.
 local extensions, constraints = pathJoin(userbase, "torch_extensions"), pathJoin(root, "constraints.txt")
-pushenv("TORCH_EXTENSIONS_DIR", os.getenv("TORCH_EXTENSIONS_DIR") or extensions)
+local users = os.getenv("TORCH_EXTENSIONS_DIR") or ""
+pushenv("TORCH_EXTENSIONS_DIR", users ~= "" and users or extensions)
 -- What pip and uv leave as it is, after the user's own files. (append_path would make one slash of the two in a URL.)
 for _, name in ipairs({ %(constrained)s }) do
     local files = {}
