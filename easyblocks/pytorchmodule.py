@@ -8,6 +8,7 @@ Called by EasyBuild through pytorchcontainer.py and pytorchvenv.py. It fetches l
 installs runscripts, payload and cluster profile beside the runtime, and writes the part of the
 module's interface that does not depend on the runtime.
 """
+import hashlib
 import os
 import sys
 from tempfile import gettempdir
@@ -36,6 +37,10 @@ from pytorch_install.wheels import fetch_wheels  # noqa: E402
 
 # The program by which the runtime's Python compiles the installed tree.
 COMPILER = os.path.join(TREE, 'easyblocks', 'pytorch_install', 'compile_tree.py')
+
+# Another, which prints what users' packages must not replace, and the file in the installation that has it.
+CONSTRAINER = os.path.join(TREE, 'easyblocks', 'pytorch_install', 'runtime_constraints.py')
+CONSTRAINTS = 'constraints.txt'
 
 # Its cluster profiles.
 PROFILES = os.path.join(TREE, 'modulefiles', 'cluster')
@@ -233,6 +238,7 @@ class EB_PyTorchModule(EasyBlock):
         """Install the runtime, then everything around it."""
         self.install_runtime()
         self.install_tree()
+        self.write_constraints()
 
     def install_runtime(self):
         """Put image or venv into the installation directory."""
@@ -259,6 +265,16 @@ class EB_PyTorchModule(EasyBlock):
         """Compile runscripts and payload for the runtime's Python, as its ranks may not write there."""
         run_shell_cmd('%s -I - %s < %s'
                       % (self.runtime_python(), shell_quote(self.installdir), shell_quote(COMPILER)))
+
+    def write_constraints(self):
+        """Keep the versions of torch and of what belongs to it, for pip and uv to leave them as they are."""
+        # a PYTHONPATH and a PIP_CONSTRAINT that are left are the image's own
+        result = run_shell_cmd('env --unset=PYTHONPATH --unset=PIP_CONSTRAINT %s -s - %s < %s'
+                               % (self.runtime_python(), shell_quote(self.cfg['wheel_index'] or ''),
+                                  shell_quote(CONSTRAINER)), split_stderr=True, hidden=True)
+        if result.output.strip():
+            with open(os.path.join(self.installdir, CONSTRAINTS), 'w') as file:
+                file.write(result.output)
 
     def runtime_python(self):
         """Command that runs the installed runtime's Python before its module exists."""
@@ -294,8 +310,12 @@ class EB_PyTorchModule(EasyBlock):
             # a $NAME in it is for the shell that runs it
             txt += self.module_generator.set_environment(variable, {'value': value, 'pushenv': True,
                                                                     'resolve_env_vars': False})
+        # --module-only may describe an installation that has no constraints, and pip stops at a file that is absent
+        constrained = os.path.exists(os.path.join(self.installdir, CONSTRAINTS))
         txt += template(self.module_generator, 'packages',
-                        directory=os.path.join('.local', 'easybuild', self.name, self.full_version()))
+                        {'constrained': ['PIP_CONSTRAINT', 'UV_CONSTRAINT'] if constrained else []},
+                        directory=os.path.join('.local', 'easybuild', self.name, self.full_version()),
+                        identity=hashlib.sha256(self.installdir.encode()).hexdigest()[:8])
         # last on the path, so that a profile of the site's own wins
         txt += self.module_generator.append_paths('MODULEPATH', ['modulefiles'])
         txt += self.module_generator.load_module('cluster/' + self.cfg['cluster'], recursive_unload=True)

@@ -33,7 +33,18 @@ def include_user_packages():
     UninstallPathSet._permitted = lambda paths, path: is_permitted(paths, path) or is_users(path)
 
 
+def explain_constraints():
+    """Print what the module's constraints mean: pip names one that cannot be met, not where it is from."""
+    constraints = os.path.join(os.environ.get('CONTAINERROOT', ''), 'constraints.txt')
+    if 'install' in sys.argv and constraints in os.environ.get('PIP_CONSTRAINT', '').split():
+        with open(constraints) as file:
+            sys.stderr.writelines(line[2:] for line in file if line.startswith('# '))
+
+
 if __name__ == '__main__':
     if {'install', 'uninstall'} & set(sys.argv):  # the others start faster without
         include_user_packages()
-    sys.exit(main())
+    status = main()
+    if status:
+        explain_constraints()
+    sys.exit(status)

@@ -32,7 +32,8 @@ gpu = 'cuda'
 """
 
 NAMES = ["SIF", "RUNSCRIPTS", "PAYLOADPYTORCH", "PYTHONUSERBASE", "WITH_CONDA", "WITH_VENV", "SINGULARITY_NV",
-         "SINGULARITYENV_VIRTUAL_ENV", "APPTAINERENV_VIRTUAL_ENV"]  # fmt: skip
+         "SINGULARITYENV_VIRTUAL_ENV", "APPTAINERENV_VIRTUAL_ENV", "PIP_CONSTRAINT",
+         "TORCH_EXTENSIONS_DIR"]  # fmt: skip
 OWN = {
     "nothing": "",
     "lists": "export SINGULARITY_BIND=/opt:/mnt/opt:ro,/srv APPTAINER_BIND=/p SINGULARITYENV_PREPEND_PATH=/opt/bin",
@@ -81,6 +82,7 @@ def write_module(testbed, system, syntax, recipe, root):
     shutil.copytree((installed if installed.exists() else repository) / "bin", new / "bin", symlinks=True)
     if (installed / "venv").exists():
         shutil.copytree(installed / "venv/bin", new / "venv/bin", symlinks=True)
+    (new / "constraints.txt").write_text("torch==2.13.0+cpu\n")
     for image in installed.glob("*.sif"):
         (new / image.name).symlink_to(image)
     text = (repository / f"easyconfigs/p/PyTorch/{recipe}.eb").read_text()
@@ -353,6 +355,32 @@ module load {site.name}; echo $?
     assert re.search(r"[Cc]annot (load|be loaded)", message), message
     assert "pytorch" in message
     assert values(after) == values(before)
+
+
+def test_a_users_own_constraints_and_extensions_are_kept_beside_the_modules(site):
+    own = "https://example.org//their.txt file:///their%20own.txt"
+    output = site.run(
+        f"""export PIP_CONSTRAINT='{own}' TORCH_EXTENSIONS_DIR=/theirs
+module load {site.name}
+echo "$PIP_CONSTRAINT"; echo "$UV_CONSTRAINT"; echo "$TORCH_EXTENSIONS_DIR"
+module unload {site.name}
+echo "$PIP_CONSTRAINT" ${{UV_CONSTRAINT-unset}} "$TORCH_EXTENSIONS_DIR" """
+    )
+    ours = f"{site.installation}/constraints.txt"
+    assert output.splitlines() == [f"{own} {ours}", ours, "/theirs", f"{own} unset /theirs"]
+
+
+def test_the_users_packages_are_in_a_directory_of_this_installation_or_where_older_modules_had_them(site, tmp_path):
+    show = "echo $PYTHONUSERBASE $TORCH_EXTENSIONS_DIR; module unload PyTorch"
+    home = f"export HOME={tmp_path}; module load {site.name}; {show}"
+    shared = tmp_path / ".local/easybuild" / site.name
+    userbase, extensions = site.run(home).split()
+    assert re.fullmatch(rf"{re.escape(str(shared))}-[0-9a-f]{{8}}", userbase)
+    assert extensions == f"{userbase}/torch_extensions"
+    shared.mkdir(parents=True)  # as older modules had it
+    assert site.run(home).split() == [str(shared), f"{shared}/torch_extensions"]
+    Path(userbase).mkdir()
+    assert site.run(home).split()[0] == userbase
 
 
 def readme_table():

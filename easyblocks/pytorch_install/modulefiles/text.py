@@ -26,6 +26,9 @@ def usage(block):
         '$PYTHONUSERBASE': 'your directory for this module, in place of ~/.local',
         '$WITH_CONDA, $WITH_VENV': 'commands that activate the environment; the runscripts run them',
     }
+    packages = dict(block.PACKAGES)
+    if block.cfg['wheel_index']:
+        packages['pip install --extra-index-url %s torchvision' % block.cfg['wheel_index']] = 'built for this torch'
     lines = [
         'module load %s/%s' % (block.name, block.full_version()),
         run + 'train.py',
@@ -37,7 +40,7 @@ def usage(block):
         *rows(variables),
         '',
         'Your own packages:',
-        *rows(block.PACKAGES),
+        *rows(packages),
         '',
         'Commands on the host%s:' % (', with no need to enter the image' if block.image_variables() else ''),
         *textwrap.wrap(', '.join(commands(block)), 100, initial_indent='    ', subsequent_indent='    ',

@@ -135,6 +135,27 @@ def test_a_tcl_module_has_its_own_pushenv_before_the_first_one(easyblock):
         assert "proc" not in text
 
 
+def test_two_installations_of_a_version_share_no_directory_of_the_users(easyblock):
+    identities = set()
+    for place in ("", "elsewhere"):
+        app = easyblock(recipe(VENV))
+        app.installdir = app.installdir.replace("/software/", f"/{place}/software/")
+        identities.update(re.findall(r"-([0-9a-f]{8})\b", module_text(app)))
+    assert len(identities) == 2
+
+
+def test_pip_and_uv_get_constraints_only_where_the_installation_has_them(easyblock, monkeypatch):
+    app = easyblock(recipe(VENV))
+    assert "PIP_CONSTRAINT" not in module_text(app)
+    monkeypatch.setattr(app, "runtime_python", lambda: sys.executable)
+    app.write_constraints()
+    text = (Path(app.installdir) / "constraints.txt").read_text()
+    assert "pip install --extra-index-url https://download.pytorch.org/whl/cpu " in text
+    assert re.search("^torch==2", text, re.MULTILINE)
+    for name in ("PIP_CONSTRAINT", "UV_CONSTRAINT"):
+        assert name in app.make_module_extra()
+
+
 def test_compiler_and_linker_paths_stay_out_of_the_module(easyblock):
     for name, variables in [(CONTAINER, ["PATH"]), (VENV, [])]:  # the latter's PATH is in commands.lua and .tcl
         assert easyblock(recipe(name)).module_load_environment.vars == variables
