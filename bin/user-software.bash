@@ -3,6 +3,7 @@
 # module before have its path in their environment. In use is the file, but for a directory with .unpacked in it.
 # shellcheck shell=bash
 
+[ "${1:-}" != --help ] || exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 die() { printf '%s: %s\n' "${0##*/}" "$1" >&2; exit 1; }
 
 [ -z "${APPTAINER_CONTAINER:-${SINGULARITY_CONTAINER:-}}" ] || die "this works on the host: leave the container first"
@@ -10,6 +11,7 @@ root=$(cd "${BASH_SOURCE[0]%/*}/.." && pwd -P)
 store=${root%/*}/.user-software
 directory=$store/${root##*/} packed=$store/${root##*/}.squashfs
 work=$store/.${root##*/}.work # what is not complete yet
+mounted=${__PYTORCH_USER_SOFTWARE:-} mounted=${mounted%%:/user-software*} # in containers that this shell starts
 [[ "${EBROOTPYTORCH:-}" -ef "$root" && -f "${SIFPYTORCH:-}" ]] || die "no image of $root: load its module first"
 runtime=singularity
 type -P "$runtime" >/dev/null || runtime=apptainer
@@ -37,6 +39,6 @@ compare() { # <packed file> <directory>: reads all of both, the file as the modu
 }
 
 finish() { # <what is in use now> <what was before>
-  echo "${0##*/}: done; load the module again to use $1"
+  echo "${0##*/}: done; unload and load the module to use $1"
   [ ! -e "$2" ] || echo "Jobs that loaded the module before use $2; when they have ended: make-squashfs --clean"
 }

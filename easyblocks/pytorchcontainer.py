@@ -22,23 +22,27 @@ from pytorch_install.images.provenance import write_provenance
 from pytorch_install.images.sources import image_source
 from pytorch_install.installation import keep_file
 from pytorch_install.modulefiles.text import template
+from pytorch_install.runtime_commands import versioned_commands
 from pytorch_install.user_software import UserSoftware
 
 RUNTIMES = ['singularity', 'apptainer']
+
+# Variables that name a file of the host's by which pip and other programs reach an index or a server, with the
+# certificates of a private authority for example: the image may lack it, or have another one under its path.
+CONNECTION_FILES = ['PIP_CERT', 'PIP_CLIENT_CERT', 'PIP_CONFIG_FILE', 'SSL_CERT_FILE', 'REQUESTS_CA_BUNDLE',
+                    'CURL_CA_BUNDLE', 'GIT_SSL_CAINFO', 'AWS_CA_BUNDLE']
 
 
 class EB_PyTorchContainer(EB_PyTorchModule):
     """Support for installing PyTorch as a container image with a module around it."""
 
-    LAUNCH = 'singularity exec {image} '
-
     RUNTIME = 'image for Apptainer or Singularity'
-    IMAGE = '$SIF'
     PACKAGES = {'pip install <name>': 'into $CONTAINERROOT/user-software, /user-software in the image',
-                'pip install --user <name>': 'into $PYTHONUSERBASE, where that is not yours to write'}
+                'pip install --user <name>': 'into $PYTHONUSERBASE, where that is not yours to write',
+                'pip uninstall <name>': 'removes it from either'}
 
     HOST_COMMANDS = [*EB_PyTorchModule.HOST_COMMANDS, 'enter-image', 'check-image', 'make-squashfs',
-                     'unmake-squashfs', 'user-software.bash', 'compare-trees.py']
+                     'unmake-squashfs', 'user-software.bash', 'clean-user-software.bash', 'compare-trees.py']
 
     @staticmethod
     def extra_options(extra_vars=None):
@@ -138,6 +142,16 @@ class EB_PyTorchContainer(EB_PyTorchModule):
         if not self.runtime:
             raise EasyBuildError("Neither %s is on PATH; install Apptainer or load its module", ' nor '.join(RUNTIMES))
 
+    def launch(self, image='$SIF'):
+        """Enter the image with what is there to do that."""
+        return '%s exec %s ' % (self.runtime or RUNTIMES[0], image)
+
+    def image_variables(self):
+        """The image, and what it sees of the host: Apptainer, often called singularity too, reads its own name."""
+        binds = 'APPTAINER_BIND' if which('apptainer') else 'SINGULARITY_BIND'
+        return {'$SIF': 'the image',
+                '$' + binds: 'directories that the image sees; append yours: export %s=$%s,/data' % (binds, binds)}
+
     @property
     def runtime(self):
         """The container runtime on this host, None if there is none."""
@@ -184,6 +198,8 @@ class EB_PyTorchContainer(EB_PyTorchModule):
         image = shell_quote(os.path.join(self.installdir, self.image.name))
         self.leave_out_absent('%s exec %s' % (self.runtime, image),
                               [name for name in self.cfg['commands'] if not re.fullmatch(r'(python|pip)[0-9.]*', name)])
+        commands = self.cfg['commands']
+        self.cfg['commands'] = commands + versioned_commands(self.runtime_python(), commands)
 
     def make_module_step(self, fake=False):
         """Let the sanity check's module mount the environment that is not in its place yet."""
@@ -199,7 +215,8 @@ class EB_PyTorchContainer(EB_PyTorchModule):
                 txt += self.module_generator.set_environment(variable, {'value': '1', 'pushenv': True})
         # everything that EasyBuild installed is visible under its own path, data sets included
         moved = [os.path.realpath(self.installdir)] if os.path.islink(self.installdir) else []
-        lists = {'central_images': self.cfg['central_images'], 'binds': [*self.cfg['binds'], *moved]}
+        lists = {'central_images': self.cfg['central_images'], 'binds': [*self.cfg['binds'], *moved],
+                 'connection_files': CONNECTION_FILES}
         return txt + template(self.module_generator, 'container', lists, image=self.image.name,
                               easyconfig=os.path.basename(self.cfg.path),
                               user_software=self.mounted,

@@ -8,6 +8,7 @@ Called by EasyBuild through pytorchcontainer.py and pytorchvenv.py. It fetches l
 installs runscripts, payload and cluster profile beside the runtime, and writes the part of the
 module's interface that does not depend on the runtime.
 """
+import hashlib
 import os
 import stat
 import sys
@@ -42,11 +43,16 @@ from pytorch_install.installation import SCARCE, Installation, is_space_gone, sh
 from pytorch_install.locks import await_lock, hold_lock  # noqa: E402
 from pytorch_install.modulefiles.text import check_values, conflicts, pushenv, template, usage, whatis  # noqa: E402
 from pytorch_install.preconditions import check_path, check_profile, check_running_jobs, require_profile  # noqa: E402
+from pytorch_install.runtime_commands import absent_commands  # noqa: E402
 from pytorch_install.sourcepath import source_directories  # noqa: E402
 from pytorch_install.wheels import fetch_wheels  # noqa: E402
 
 # The program by which the runtime's Python compiles the installed tree.
 COMPILER = os.path.join(TREE, 'easyblocks', 'pytorch_install', 'compile_tree.py')
+
+# Another, which prints what users' packages must not replace, and the file in the installation that has it.
+CONSTRAINER = os.path.join(TREE, 'easyblocks', 'pytorch_install', 'runtime_constraints.py')
+CONSTRAINTS = 'constraints.txt'
 
 # Its cluster profiles.
 PROFILES = os.path.join(TREE, 'modulefiles', 'cluster')
@@ -73,16 +79,13 @@ ALLREDUCE = ("import torch, torch.distributed as dist; dist.init_process_group('
 class EB_PyTorchModule(EasyBlock):
     """Shared base of the PyTorch easyblocks; a subclass provides the runtime."""
 
-    # What stands before a command to run it with this module's Python; {image} is where the image is.
-    LAUNCH = ''
-
     # Whether running jobs import files of the installation directory, which a rebuild removes.
     IN_PLACE = False
 
-    # What the module says of itself: the runtime, the variable that names its image, where a user's packages go.
+    # What the module says of itself: the runtime, where a user's packages go.
     RUNTIME = ''
-    IMAGE = None
-    PACKAGES = {'pip install --user <name>': 'into $PYTHONUSERBASE'}
+    PACKAGES = {'pip install --user <name>': 'into $PYTHONUSERBASE',
+                'pip uninstall <name>': 'removes it'}
 
     # Files of the tree's own bin/ that the module's bin/ gets.
     HOST_COMMANDS = ['install-kernel', 'start-kernel.bash', 'kernelspec.py']
@@ -117,6 +120,14 @@ class EB_PyTorchModule(EasyBlock):
         self.cfg['usage'] = self.cfg['usage'] or usage(self)
         self.cfg['whatis'] = self.cfg['whatis'] or whatis(self)
         check_values(self)
+
+    def launch(self, image=''):  # noqa: ARG002 (without an image there is nothing to enter)
+        """What stands before a command to run it with this module's Python; `image` is shell code."""
+        return ''
+
+    def image_variables(self):
+        """The module's variables that lead to the image, each with what it is; none without an image."""
+        return {}
 
     def full_version(self):
         """Version with prefix and suffix, as in the module's name."""
@@ -254,6 +265,7 @@ class EB_PyTorchModule(EasyBlock):
         self.install_scripts()
         self.install_runtime()
         self.install_tree()
+        self.write_constraints()
 
     def install_runtime(self):
         """Put image or venv into the installation directory."""
@@ -292,6 +304,16 @@ class EB_PyTorchModule(EasyBlock):
         run_shell_cmd('%s -I - %s < %s'
                       % (self.runtime_python(), shell_quote(self.installdir), shell_quote(COMPILER)))
 
+    def write_constraints(self):
+        """Keep the versions of torch and of what belongs to it, for pip and uv to leave them as they are."""
+        # a PYTHONPATH and a PIP_CONSTRAINT that are left are the image's own
+        result = run_shell_cmd('env --unset=PYTHONPATH --unset=PIP_CONSTRAINT %s -s - %s < %s'
+                               % (self.runtime_python(), shell_quote(self.cfg['wheel_index'] or ''),
+                                  shell_quote(CONSTRAINER)), split_stderr=True, hidden=True)
+        if result.output.strip():
+            with open(os.path.join(self.installdir, CONSTRAINTS), 'w') as file:
+                file.write(result.output)
+
     def runtime_python(self):
         """Command that runs the installed runtime's Python before its module exists."""
         raise NotImplementedError
@@ -305,10 +327,7 @@ class EB_PyTorchModule(EasyBlock):
 
     def leave_out_absent(self, enter, names):
         """Leave out those of the recipe's commands, among `names`, that are not found after `enter`; name them."""
-        script = 'for name; do type "$name" >/dev/null 2>&1 || echo "absent: $name"; done'
-        command = ' '.join([enter, 'sh -c', shell_quote(script), 'sh', *map(shell_quote, names)])
-        result = run_shell_cmd(command, hidden=True)
-        absent = [name for name in names if 'absent: ' + name in result.output.splitlines()]
+        absent = absent_commands(enter, names)
         if absent:
             print_warning("the image has no %s on its path, which the recipe names in 'commands': not in the module's "
                           "bin/", ', '.join(absent))
@@ -328,9 +347,12 @@ class EB_PyTorchModule(EasyBlock):
         for variable, value in self.activation().items():
             # a $NAME in it is for the shell that runs it
             txt += pushenv(self.module_generator, variable, value)
-        # ~/.local stays out, and `pip install --user` has a place of this user and this module
-        txt += self.module_generator.set_environment('PYTHONUSERBASE', {
-            'value': os.path.join('$HOME', '.local', 'easybuild', self.name, self.full_version()), 'pushenv': True})
+        # --module-only may describe an installation that has no constraints, and pip stops at a file that is absent
+        constrained = os.path.exists(os.path.join(self.installdir, CONSTRAINTS))
+        txt += template(self.module_generator, 'packages',
+                        {'constrained': ['PIP_CONSTRAINT', 'UV_CONSTRAINT'] if constrained else []},
+                        directory=os.path.join('.local', 'easybuild', self.name, self.full_version()),
+                        identity=hashlib.sha256(self.installdir.encode()).hexdigest()[:8])
         # last on the path, so that a profile of the site's own wins
         txt += self.module_generator.append_paths('MODULEPATH', ['modulefiles'])
         txt += self.module_generator.load_module('cluster/' + self.cfg['cluster'], recursive_unload=True)
@@ -343,7 +365,7 @@ class EB_PyTorchModule(EasyBlock):
     def sanity_check_step(self, custom_paths=None, custom_commands=None, **kwargs):
         """Run torch: import it, reduce over a world of one through the runscript, and start the payload."""
         # EasyBuild's own temporary directory, which need not be visible in a container
-        launch = self.LAUNCH.format(image='--bind "$TMPDIR" "$SIF"')
+        launch = self.launch('--bind "$TMPDIR" "$SIF"')
         paths = {
             'files': ['runscripts/conda-python-distributed', 'payload/mnist_ddp.py'] + (custom_paths or []),
             'dirs': ['bin', 'modulefiles/cluster'],

@@ -15,17 +15,25 @@ from easybuild.tools.run import run_shell_cmd
 from easybuild.tools.utilities import shell_quote
 
 from pytorch_install.modulefiles.text import pushenv
+from pytorch_install.runtime_commands import absent_commands, versioned_commands
 
 
 class EB_PyTorchShifter(EB_PyTorchModule):
     """Support for installing a module around a Shifter image."""
 
-    LAUNCH = 'shifter --image=$SHIFTER_IMAGE $RUNSCRIPTS/'
-
     RUNTIME = "image at the site's Shifter gateway"
-    IMAGE = '$SHIFTER_IMAGE'
+    PACKAGES = {'pip install --user <name>': 'into $PYTHONUSERBASE, its commands into $PYTHONUSERBASE/bin',
+                'pip uninstall <name>': 'removes it'}
 
     HOST_COMMANDS = [*EB_PyTorchModule.HOST_COMMANDS, 'enter-shifter']
+
+    def launch(self, image='$SHIFTER_IMAGE'):  # noqa: ARG002 (the gateway's, whatever the caller binds)
+        """Enter the image, in which runscripts are called by their paths."""
+        return 'shifter --image=$SHIFTER_IMAGE $RUNSCRIPTS/'
+
+    def image_variables(self):
+        """The image's name."""
+        return {'$SHIFTER_IMAGE': 'the image'}
 
     @staticmethod
     def extra_options(extra_vars=None):
@@ -64,7 +72,11 @@ class EB_PyTorchShifter(EB_PyTorchModule):
 
     def check_commands(self):
         """Look for the recipe's commands in the image."""
-        self.leave_out_absent('shifter --image=%s' % shell_quote(self.cfg['image']), self.cfg['commands'])
+        enter = 'shifter --image=%s' % shell_quote(self.cfg['image'])
+        self.leave_out_absent(enter, self.cfg['commands'])
+        versioned = versioned_commands(self.runtime_python(), self.cfg['commands'])
+        absent = absent_commands(enter, versioned)
+        self.cfg['commands'] = self.cfg['commands'] + [name for name in versioned if name not in absent]
 
     def make_module_extra(self, *args, **kwargs):
         """Add the image and its modules, in variables that Shifter itself reads: a plain `shifter` is enough too."""

@@ -17,6 +17,7 @@ from easybuild.tools.run import run_shell_cmd
 from easybuild.tools.utilities import shell_quote
 
 from pytorch_install.modulefiles.text import template
+from pytorch_install.pip_command import write_pip
 from pytorch_install.sourcepath import source_directories, writable_directory
 from pytorch_install.venvs.build_environment import check_modules, describe, modules_of_build, read_record, write_record
 from pytorch_install.venvs.source_packages import OFFLINE, SourcePackage
@@ -42,7 +43,7 @@ class EB_PyTorchVenv(EB_PyTorchModule):
     def __init__(self, *args, **kwargs):
         """Put the environment's own commands on the user's path, and find the sdists."""
         super().__init__(*args, **kwargs)
-        self.module_load_environment.PATH = ['bin', 'venv/bin']
+        self.module_load_environment.remove('PATH')  # commands.lua and .tcl have it in its order
         self.source_packages = [SourcePackage(name, environment, self.source_names())
                                 for name, environment in self.cfg['source_packages']]
 
@@ -102,8 +103,10 @@ class EB_PyTorchVenv(EB_PyTorchModule):
         """Make the environment, install wheels and source packages into it, and keep with what that was done."""
         # the host's packages come last; without them pip would refuse `install --user`
         self.make_environment(os.path.join(self.installdir, 'venv'), venv_options='--system-site-packages')
+        python = os.path.join(self.installdir, 'venv', 'bin', 'python')
         for package in self.source_packages:
-            package.install(os.path.join(self.installdir, 'venv', 'bin', 'python'), self.built_wheels)
+            package.install(python, self.built_wheels)
+        write_pip(os.path.dirname(python), python)
         record = describe(self.host_python, self.modules_of_build())
         record['source_packages'] = {package.requirement: package.environment(os.environ)
                                      for package in self.source_packages}
@@ -133,6 +136,10 @@ class EB_PyTorchVenv(EB_PyTorchModule):
         """Activate with the environment's own script."""
         activate = os.path.join(self.installdir, 'venv', 'bin', 'activate')
         return {'WITH_CONDA': 'true', 'WITH_VENV': 'source ' + activate}
+
+    def make_module_extra(self, *args, **kwargs):
+        """Add the search path."""
+        return super().make_module_extra(*args, **kwargs) + template(self.module_generator, 'commands')
 
     def make_module_dep(self, unload_info=None):  # noqa: ARG002 (EasyBuild's signature)
         """Load the modules of the build and no others, whoever loaded them, and see that its Python is there."""

@@ -33,13 +33,6 @@ IMAGE_SITE = """import site, sys; sys.path[:] = [path for path in sys.path if pa
 site.addsitedir(%(path)r)
 """
 
-# The image's own pip, which installs into the environment of the Python that runs it: three files in place of 900.
-PIP = """#!%s
-import sys
-from pip._internal.cli.main import main
-sys.exit(main())
-"""
-
 
 def make():
     """Make the environment with the image's packages behind its own; the few files that it needs, and no more."""
@@ -47,13 +40,15 @@ def make():
     with open(PATHS, 'w') as file:
         file.write(paths())
     if runs('import pip'):
+        # for the image's own pip, which installs into the environment of its Python: pip_command.py fills them
         for name in ('pip', 'pip3', 'pip' + VERSION):
-            path = os.path.join(ENVIRONMENT, 'bin', name)
-            with open(path, 'w') as file:
-                file.write(PIP % PYTHON)
-            os.chmod(path, 0o755)  # noqa: S103 (a command of the user's)
+            with open(os.path.join(ENVIRONMENT, 'bin', name), 'w'):
+                pass
     else:
         subprocess.run([PYTHON, '-I', '-m', 'ensurepip', '--default-pip'], check=True)
+    versioned = os.path.join(ENVIRONMENT, 'bin', 'python' + VERSION)
+    if not os.path.lexists(versioned):  # by Python 3.8 and 3.9
+        os.symlink('python3', versioned)
 
 
 def check():

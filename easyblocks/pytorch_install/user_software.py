@@ -16,6 +16,7 @@ from easybuild.tools.run import run_shell_cmd
 from easybuild.tools.utilities import shell_quote
 
 from pytorch_install.output import last_line
+from pytorch_install.pip_command import write_pip
 
 PACKED = '.squashfs'
 
@@ -65,6 +66,7 @@ class UserSoftware:
         if result.exit_code != 0:
             raise EasyBuildError("The image's Python could not make a virtual environment in %s: %s",
                                  self.part, last_line(result.output))
+        write_pip(os.path.join(self.part, ENVIRONMENT, 'bin'), '/user-software/%s/bin/python' % ENVIRONMENT)
         found = self.find(block)
         if found in (OUTDATED, ABSENT):
             for path in (self.directory, os.path.dirname(self.environment)):

@@ -60,6 +60,11 @@ class Surroundings:
         return any(self.env.get(name) for name in CONTAINERS)
 
     @property
+    def binds(self):
+        """The variable with the directories that this container sees: Apptainer prefers its own name."""
+        return "APPTAINER_BIND" if self.env.get("APPTAINER_CONTAINER") else "SINGULARITY_BIND"
+
+    @property
     def in_job(self):
         """Whether this is inside a job of Slurm."""
         return bool(self.env.get("SLURM_JOB_ID"))

@@ -23,13 +23,23 @@ def main(arguments):
     program, *arguments = arguments
     try:
         if arguments[:1] == ["--help"]:
-            from pytorch_launch.usage import USAGE
-
-            return tell(USAGE[program])
+            return show_help(program, environment())
         return COMMANDS[program](program, arguments, environment())
     except LaunchError as error:
         complain(program, error)
         return error.status
+
+
+def show_help(program, env):
+    """Print the help of `program`; of the ranks of a world only the first prints it."""
+    from pytorch_launch.launchers import discover
+    from pytorch_launch.usage import USAGE
+
+    try:
+        is_first = discover(env, "").rank == 0
+    except LaunchError:
+        is_first = True
+    return tell(USAGE[program]) if is_first else 0
 
 
 def simple(program, arguments, env):

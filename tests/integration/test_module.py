@@ -89,7 +89,8 @@ def wheel(directory):
     path = directory / "extra_package-1.0-py3-none-any.whl"
     info = "extra_package-1.0.dist-info"
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("extra_package.py", "print('extra', __file__)\n")
+        archive.writestr("extra_package.py", "print('extra', __file__)\n\n\ndef main():\n    print('command')\n")
+        archive.writestr(f"{info}/entry_points.txt", "[console_scripts]\nextra-command = extra_package:main\n")
         archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: extra-package\nVersion: 1.0\n")
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", "")
@@ -101,9 +102,15 @@ def test_pip_install_user_goes_to_a_directory_of_this_user_and_module_and_works(
         f"""export HOME={tmp_path}
 module load {module}
 {enter}pip install --quiet --user --no-index {wheel(tmp_path)}
-srun -n1 {enter}conda-python-distributed -c 'import extra_package'"""
+srun -n1 {enter}conda-python-distributed -c 'import extra_package'
+cd /; {enter}extra-command
+{enter}pip uninstall --yes extra-package; find $PYTHONUSERBASE -name "extra*"; {enter}extra-command || echo $?"""
     )
-    assert output.startswith(f"extra {tmp_path}/.local/easybuild/{module}/lib/")
+    imported, ran, command, *removed, status = output.splitlines()
+    assert imported.startswith(f"extra {tmp_path}/.local/easybuild/{module}")
+    assert (ran, command) == (imported, "command")
+    assert removed[-1].strip() == "Successfully uninstalled extra-package-1.0"
+    assert int(status) in (127, 255)  # of a shell and of the image's runtime: not found
 
 
 def test_packages_in_dot_local_stay_out(testbed, module, enter, tmp_path):

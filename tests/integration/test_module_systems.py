@@ -32,7 +32,8 @@ gpu = 'cuda'
 """
 
 NAMES = ["SIF", "RUNSCRIPTS", "PAYLOADPYTORCH", "PYTHONUSERBASE", "WITH_CONDA", "WITH_VENV", "SINGULARITY_NV",
-         "SINGULARITYENV_VIRTUAL_ENV", "APPTAINERENV_VIRTUAL_ENV"]  # fmt: skip
+         "SINGULARITYENV_VIRTUAL_ENV", "APPTAINERENV_VIRTUAL_ENV", "PIP_CONSTRAINT",
+         "TORCH_EXTENSIONS_DIR"]  # fmt: skip
 OWN = {
     "nothing": "",
     "lists": "export SINGULARITY_BIND=/opt:/mnt/opt:ro,/srv APPTAINER_BIND=/p SINGULARITYENV_PREPEND_PATH=/opt/bin",
@@ -81,6 +82,7 @@ def write_module(testbed, system, syntax, recipe, root):
     shutil.copytree((installed if installed.exists() else repository) / "bin", new / "bin", symlinks=True)
     if (installed / "venv").exists():
         shutil.copytree(installed / "venv/bin", new / "venv/bin", symlinks=True)
+    (new / "constraints.txt").write_text("torch==2.13.0+cpu\n")
     for image in installed.glob("*.sif"):
         (new / image.name).symlink_to(image)
     text = (repository / f"easyconfigs/p/PyTorch/{recipe}.eb").read_text()
@@ -210,10 +212,46 @@ echo $APPTAINER_BIND ${{SINGULARITY_BIND-unset}}"""
     assert output.split() == ["/data:", "theirs", "/user-software:", "ours", kept, "unset"]
 
 
-def test_the_search_path_in_the_image_begins_with_runscripts_and_user_software(image_site, tmp_path):
+def test_the_search_path_in_the_image_begins_with_runscripts_and_what_users_install(image_site, tmp_path):
     names = ("SINGULARITYENV_PREPEND_PATH", "APPTAINERENV_PREPEND_PATH")
     image_site.run(f"module load {image_site.name}\n{SNAPSHOT.format(tmp_path / 'loaded')}")
-    assert state(tmp_path / "loaded", names) == ["/runscripts:/user-software/venv/pytorch/bin"] * 2
+    base = values(tmp_path / "loaded")["PYTHONUSERBASE"]
+    assert state(tmp_path / "loaded", names) == [f"/runscripts:/user-software/venv/pytorch/bin:{base}/bin"] * 2
+
+
+def test_the_commands_that_users_install_come_after_the_modules_and_before_the_hosts(written, tmp_path):
+    site = written[VENV]
+    before, loaded = tmp_path / "before", tmp_path / "loaded"
+    script = """export HOME={}
+{}
+module load {}
+{}
+rm -rf $HOME/.local; mkdir -p $PYTHONUSERBASE  # whatever this changes, unloading takes away what loading added
+module unload {}; echo $PATH"""
+    after = site.run(script.format(tmp_path, SNAPSHOT.format(before), site.name, SNAPSHOT.format(loaded), site.name))
+    path, new = values(before)["PATH"], values(loaded)
+    root = site.installation
+    assert new["PATH"] == f"{root}/bin:{root}/venv/bin:{new['PYTHONUSERBASE']}/bin:{path}"
+    assert after == path + "\n"
+
+
+def test_the_image_sees_the_hosts_files_by_which_programs_verify_servers(image_site, tmp_path):
+    """Also where it has others of its own under their paths."""
+    for name in ("ca.pem", "with,comma.pem", "target.pem"):
+        (tmp_path / name).touch()
+    (tmp_path / "link.pem").symlink_to("target.pem")
+    (tmp_path / "directory").mkdir()
+    output = image_site.run(
+        f"""export PIP_CERT={tmp_path}/ca.pem SSL_CERT_FILE={tmp_path}/ca.pem REQUESTS_CA_BUNDLE={tmp_path}/link.pem
+export CURL_CA_BUNDLE={tmp_path}/with,comma.pem AWS_CA_BUNDLE={tmp_path}/none.pem GIT_SSL_CAINFO={tmp_path}/directory
+export PIP_CONFIG_FILE=ca.pem; cd {tmp_path}
+module load {image_site.name}; echo $SINGULARITY_BIND; echo $APPTAINER_BIND
+rm ca.pem; module unload {image_site.name}; echo ${{SINGULARITY_BIND-unset}}"""
+    )
+    first, second, after = output.splitlines()
+    binds = [bind for bind in first.split(",") if str(tmp_path) in bind]
+    assert binds == [f"{tmp_path}/ca.pem", f"{tmp_path}/link.pem"]
+    assert (second, after) == (first, "unset")
 
 
 def test_the_recipes_binds_are_those_that_exist_when_the_module_is_loaded(image_site):
@@ -317,6 +355,32 @@ module load {site.name}; echo $?
     assert re.search(r"[Cc]annot (load|be loaded)", message), message
     assert "pytorch" in message
     assert values(after) == values(before)
+
+
+def test_a_users_own_constraints_and_extensions_are_kept_beside_the_modules(site):
+    own = "https://example.org//their.txt file:///their%20own.txt"
+    output = site.run(
+        f"""export PIP_CONSTRAINT='{own}' TORCH_EXTENSIONS_DIR=/theirs
+module load {site.name}
+echo "$PIP_CONSTRAINT"; echo "$UV_CONSTRAINT"; echo "$TORCH_EXTENSIONS_DIR"
+module unload {site.name}
+echo "$PIP_CONSTRAINT" ${{UV_CONSTRAINT-unset}} "$TORCH_EXTENSIONS_DIR" """
+    )
+    ours = f"{site.installation}/constraints.txt"
+    assert output.splitlines() == [f"{own} {ours}", ours, "/theirs", f"{own} unset /theirs"]
+
+
+def test_the_users_packages_are_in_a_directory_of_this_installation_or_where_older_modules_had_them(site, tmp_path):
+    show = "echo $PYTHONUSERBASE $TORCH_EXTENSIONS_DIR; module unload PyTorch"
+    home = f"export HOME={tmp_path}; module load {site.name}; {show}"
+    shared = tmp_path / ".local/easybuild" / site.name
+    userbase, extensions = site.run(home).split()
+    assert re.fullmatch(rf"{re.escape(str(shared))}-[0-9a-f]{{8}}", userbase)
+    assert extensions == f"{userbase}/torch_extensions"
+    shared.mkdir(parents=True)  # as older modules had it
+    assert site.run(home).split() == [str(shared), f"{shared}/torch_extensions"]
+    Path(userbase).mkdir()
+    assert site.run(home).split()[0] == userbase
 
 
 def documented_variables():

@@ -59,11 +59,18 @@ local function add_to_both(singularity, apptainer, separator, ours)
         end
     end
 end
--- All that EasyBuild installed is visible under its own path, data sets included, and what the recipe names.
+-- All that EasyBuild installed is visible under its own path, data sets included, what the recipe names,
+-- and the host's files by which programs verify servers.
 local binds = { root .. "/runscripts:/runscripts", root .. "/payload:/payload", "%(software)s" }
 for _, bind in ipairs({ "%(data)s", %(binds)s }) do
     if lfs.attributes(bind:match("[^:]+")) then
         table.insert(binds, bind)
+    end
+end
+for _, name in ipairs({ %(connection_files)s }) do
+    local file = os.getenv(name) or ""
+    if file:match("^/[^,:]*$") and lfs.attributes(file, "mode") == "file" then
+        table.insert(binds, file)
     end
 end
 if user_software then
@@ -71,4 +78,4 @@ if user_software then
 end
 add_to_both("SINGULARITY_BIND", "APPTAINER_BIND", ",", binds)
 add_to_both("SINGULARITYENV_PREPEND_PATH", "APPTAINERENV_PREPEND_PATH", ":",
-            { "/runscripts", "/user-software/venv/pytorch/bin" })
+            { "/runscripts", "/user-software/venv/pytorch/bin", pathJoin(userbase, "bin") })

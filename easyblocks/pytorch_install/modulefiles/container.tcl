@@ -65,15 +65,21 @@ proc add_to_both {singularity apptainer separator ours} {
         }
     }
 }
-# All that EasyBuild installed is visible under its own path, data sets included, and what the recipe names.
+# All that EasyBuild installed is visible under its own path, data sets included, what the recipe names,
+# and the host's files by which programs verify servers.
 set binds [list "$root/runscripts:/runscripts" "$root/payload:/payload" "%(software)s"]
 foreach bind [list "%(data)s" %(binds)s] {
     if {[file exists [lindex [split $bind :] 0]]} {
         lappend binds $bind
     }
 }
+foreach name [list %(connection_files)s] {
+    if {[info exists env($name)] && [regexp {^/[^,:]*$} $env($name)] && [file isfile $env($name)]} {
+        lappend binds $env($name)
+    }
+}
 # an image's options are entries by themselves
 lappend binds {*}[split $user_software ,]
 add_to_both SINGULARITY_BIND APPTAINER_BIND , $binds
 add_to_both SINGULARITYENV_PREPEND_PATH APPTAINERENV_PREPEND_PATH : \
-    [list /runscripts /user-software/venv/pytorch/bin]
+    [list /runscripts /user-software/venv/pytorch/bin [file join $userbase bin]]

@@ -34,16 +34,18 @@ KEYWORDS = 'PyTorch, torch, machine learning, deep learning, distributed trainin
 
 def usage(block):
     """Text of the help's section on usage, with the three lines that a user copies to launch."""
-    run = 'srun -N2 --ntasks-per-node=2 %sconda-python-distributed -u ' % block.LAUNCH.format(image='$SIF')
+    run = 'srun -N2 --ntasks-per-node=2 %sconda-python-distributed -u ' % block.launch()
     variables = {
+        **block.image_variables(),
         '$RUNSCRIPTS': 'directory of the runscripts',
         '$PAYLOAD': 'directory of the example training',
         '$CONTAINERROOT': 'the installation directory',
         '$PYTHONUSERBASE': 'your directory for this module, in place of ~/.local',
         '$WITH_CONDA, $WITH_VENV': 'commands that activate the environment; the runscripts run them',
     }
-    if block.IMAGE:
-        variables = {block.IMAGE: 'the image', **variables}
+    packages = dict(block.PACKAGES)
+    if block.cfg['wheel_index']:
+        packages['pip install --extra-index-url %s torchvision' % block.cfg['wheel_index']] = 'built for this torch'
     lines = [
         'module load %s/%s' % (block.name, block.full_version()),
         run + 'train.py',
@@ -55,9 +57,9 @@ def usage(block):
         *rows(variables),
         '',
         'Your own packages:',
-        *rows(block.PACKAGES),
+        *rows(packages),
         '',
-        'Commands on the host%s:' % (', with no need to enter the image' if block.IMAGE else ''),
+        'Commands on the host%s:' % (', with no need to enter the image' if block.image_variables() else ''),
         *textwrap.wrap(', '.join(commands(block)), 100, initial_indent='    ', subsequent_indent='    ',
                        break_on_hyphens=False),
     ]
@@ -65,9 +67,9 @@ def usage(block):
 
 
 def commands(block):
-    """Names of the commands in bin/ that are for users: all but the files behind them."""
+    """Names of the commands in bin/ that are for users: all but the files behind them, and names with a version."""
     links = block.commands()
-    return sorted({*links, *(name for name in block.HOST_COMMANDS if '.' not in name)} - set(links.values()))
+    return sorted({name for name in [*links, *block.HOST_COMMANDS] if '.' not in name} - set(links.values()))
 
 
 def rows(table):

@@ -28,7 +28,7 @@ def check(here):
             break
     missing = [name for name, path in found.items() if path is None]
     if missing:
-        where = "is visible in the image: see SINGULARITY_BIND, or " if here.in_image else "is the right directory, or "
+        where = f"is visible in the image: see {here.binds}, or " if here.in_image else "is the right directory, or "
         finding = "MNIST_ROOT={} holds no {}".format(root, " nor ".join(missing))
         return fail("dataset", finding, "see that it " + where + AGAIN)
     for name, path in found.items():

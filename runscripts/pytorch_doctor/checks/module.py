@@ -15,7 +15,7 @@ def check(here):
             "module", "no PyTorch module is loaded", "module load PyTorch/<version>: `module avail PyTorch` lists them"
         )
     if not here.module.is_dir():
-        where = "visible in the image: see SINGULARITY_BIND" if here.in_image else "there: load the module again"
+        where = f"visible in the image: see {here.binds}" if here.in_image else "there: load the module again"
         return fail("module", f"there is no directory EBROOTPYTORCH={here.module}", "see that it is " + where)
     expected = {name: here.module / place for name, place in PLACES.items()}
     missing = [name for name in expected if not Path(here.env.get(name) or "/nonexistent").is_dir()]

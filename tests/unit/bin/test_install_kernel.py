@@ -221,13 +221,26 @@ def test_what_the_runtime_notes_on_each_start_is_no_reason(machine):
     python = machine.root / "bin" / "conda-python-simple"
     python.write_text("#!/bin/sh\necho 'INFO:    gocryptfs not found' >&2\necho 'FATAL:   no image' >&2\nexit 255\n")
     line = failed(machine.run())
-    assert line.startswith("install-kernel: no kernel is made: ") and line.endswith("; FATAL:   no image")
+    assert line.startswith("install-kernel: no kernel is made: ") and line.endswith(" FATAL: no image")
     assert "gocryptfs" not in line
 
 
 def test_a_kernel_that_could_not_start_is_not_made(machine):
     line = failed(machine.run("--load", "OTHER"))
     assert "no module OTHER in" in line and "cannot load OTHER PyTorch/1.0-cpu: run install-kernel again" in line
+    assert machine.left() == []
+
+
+def test_an_error_of_several_paragraphs_is_one_line_without_gaps(machine):
+    machine.init.write_text(INIT.replace("no module $name in $MODULEPATH", "no module\n    $name\n\n\nCheck it."))
+    line = failed(machine.run("--load", "OTHER"))
+    assert " no module OTHER Check it. start-kernel: cannot load OTHER" in line
+
+
+def test_help_needs_no_module(machine):
+    result = machine.run("--help", load="")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("Usage: install-kernel [--name NAME]")
     assert machine.left() == []
 
 
@@ -242,7 +255,7 @@ def test_a_kernel_of_somebody_elses_stays(machine):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--nmae", "x"], "cannot make sense of '--nmae x': there are --name NAME, --load MODULE and --remove"),
+        (["--nmae", "x"], "cannot make sense of '--nmae x': there are --name NAME, --load MODULE, --remove and --help"),
         (["--remove", "--name"], "cannot make sense of '--name'"),
         (["--name", "../x"], "'../x' cannot be a kernel's name"),
     ],

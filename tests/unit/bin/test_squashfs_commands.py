@@ -27,7 +27,7 @@ def test_packing_and_unpacking_keep_every_file_and_the_other_form_until_clean(in
     for command in ("make-squashfs", "unmake-squashfs", "make-squashfs", "unmake-squashfs"):
         result = installation.run(command)
         assert result.returncode == 0, result.stderr
-        assert "load the module again" in result.stdout
+        assert "unload and load the module" in result.stdout
         assert "make-squashfs --clean" in result.stdout
         assert installation.in_use() == files
         assert installation.left() == {"1.0", "1.0.squashfs"}
@@ -36,6 +36,32 @@ def test_packing_and_unpacking_keep_every_file_and_the_other_form_until_clean(in
         assert installation.run("make-squashfs", "--clean").returncode == 0
         assert installation.in_use() == files
         assert installation.left() == left
+
+
+@pytest.mark.parametrize(("command", "bind"), [("make-squashfs", ""), ("unmake-squashfs", ".squashfs")])
+def test_what_this_shell_still_mounts_is_not_cleaned_before_the_module_is_loaded_again(installation, command, bind):
+    if command == "unmake-squashfs":
+        pack(installation, clean=True)
+    installation.run(command)
+    loaded, options = f"{installation.directory}{bind}", ":ro,image-src=." if bind else ""
+    before = {"__PYTORCH_USER_SOFTWARE": f"{loaded}:/user-software{options}"}
+    sentence = one_sentence(installation.run("make-squashfs", "--clean", **before))
+    assert f"this shell still mounts {loaded}: unload and load the module" in sentence
+    assert installation.left() == {"1.0", "1.0.squashfs"}
+    other = installation.packed if command == "make-squashfs" else installation.directory
+    after = {"__PYTORCH_USER_SOFTWARE": f"{other}:/user-software"}
+    assert installation.run("make-squashfs", "--clean", **after).returncode == 0
+    assert installation.left() == {other.name}
+
+
+@pytest.mark.parametrize("command", ["make-squashfs", "unmake-squashfs", "check-image"])
+def test_help_needs_no_module_and_does_nothing(installation, command):
+    installation.program("sed", "#!/bin/bash\nexec /usr/bin/sed \"$@\"\n")
+    result = installation.run(command, "--help", EBROOTPYTORCH="", SIFPYTORCH="")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"Usage: {command}")
+    assert "set -" not in result.stdout and "shellcheck" not in result.stdout
+    assert installation.left() == {"1.0"}
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

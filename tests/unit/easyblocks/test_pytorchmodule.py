@@ -80,6 +80,27 @@ def test_help_shows_the_three_lines_a_user_copies(easyblock, name, enters):
     assert "\n".join(lines) in text
 
 
+@pytest.mark.parametrize(("there", "runtime", "binds"), [
+    (["apptainer"], "apptainer", "APPTAINER_BIND"), (["singularity"], "singularity", "SINGULARITY_BIND"),
+    (["apptainer", "singularity"], "singularity", "APPTAINER_BIND"), ([], "singularity", "SINGULARITY_BIND"),
+])  # fmt: skip
+def test_help_and_sanity_check_enter_the_image_with_the_runtime_that_is_there(
+    easyblock, monkeypatch, tmp_path, there, runtime, binds
+):
+    for name in there:
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/nowhere")
+    app = easyblock(recipe(CONTAINER))
+    assert f"--ntasks-per-node=2 {runtime} exec $SIF conda-python-distributed -u train.py" in app.cfg["usage"]
+    assert f"export {binds}=${binds},/data" in app.cfg["usage"]
+    commands = []
+    monkeypatch.setattr("easybuild.framework.easyblock.EasyBlock.sanity_check_step",
+                        lambda *_, custom_commands, **__: commands.extend(custom_commands))  # fmt: skip
+    app.sanity_check_step()
+    assert len(commands) == 2
+    assert all(command.startswith(f'{runtime} exec --bind "$TMPDIR" "$SIF" conda-') for command in commands)
+
+
 def test_help_and_whatis_tell_what_the_module_is_and_a_recipes_own_words_win(easyblock, edited):
     text = module_text(easyblock(recipe(CONTAINER)))
     for line in ("Version: 2.13.0", "Runtime: image for Apptainer or Singularity", "GPU: none",
@@ -117,9 +138,30 @@ def test_a_tcl_module_has_its_own_pushenv_before_the_first_one(easyblock):
         assert "proc" not in text
 
 
+def test_two_installations_of_a_version_share_no_directory_of_the_users(easyblock):
+    identities = set()
+    for place in ("", "elsewhere"):
+        app = easyblock(recipe(VENV))
+        app.installdir = app.installdir.replace("/software/", f"/{place}/software/")
+        identities.update(re.findall(r"-([0-9a-f]{8})\b", module_text(app)))
+    assert len(identities) == 2
+
+
+def test_pip_and_uv_get_constraints_only_where_the_installation_has_them(easyblock, monkeypatch):
+    app = easyblock(recipe(VENV))
+    assert "PIP_CONSTRAINT" not in module_text(app)
+    monkeypatch.setattr(app, "runtime_python", lambda: sys.executable)
+    app.write_constraints()
+    text = (Path(app.installdir) / "constraints.txt").read_text()
+    assert "pip install --extra-index-url https://download.pytorch.org/whl/cpu " in text
+    assert re.search("^torch==2", text, re.MULTILINE)
+    for name in ("PIP_CONSTRAINT", "UV_CONSTRAINT"):
+        assert name in app.make_module_extra()
+
+
 def test_compiler_and_linker_paths_stay_out_of_the_module(easyblock):
-    for name in (CONTAINER, VENV):
-        assert easyblock(recipe(name)).module_load_environment.vars == ["PATH"]
+    for name, variables in [(CONTAINER, ["PATH"]), (VENV, [])]:  # the latter's PATH is in commands.lua and .tcl
+        assert easyblock(recipe(name)).module_load_environment.vars == variables
 
 
 def test_a_container_without_an_image_source_is_refused(easyblock, edited):
@@ -259,12 +301,14 @@ def test_commands_that_the_image_lacks_are_named_and_not_offered(easyblock, edit
     app.install_scripts()
     app.install_tree()
     links = {path.name: str(path.readlink()) for path in (Path(app.installdir) / "bin").iterdir() if path.is_symlink()}
-    assert {name: links.get(name) for name in ("pip", "python", "sh", "start-shell", "no-such")} == {
-        **dict.fromkeys(["pip", "python", "sh", "start-shell"], "enter-image"),  # the first two of user-software
-        "no-such": None,
-    }
+    version = ".".join(map(str, sys.version_info[:2]))
+    offered = ["pip", "python", f"pip{version}", f"python{version}", "sh", "start-shell"]
+    assert {name: links.get(name) for name in [*offered, "pip3", "no-such"]} == {
+        **dict.fromkeys(offered, "enter-image"), "pip3": None, "no-such": None,
+    }  # fmt: skip
     assert "the image has no no-such on its path, which the recipe names" in capsys.readouterr().err
     assert "no-such" not in app.cfg["usage"] and "start-shell" in app.cfg["usage"]
+    assert version not in app.cfg["usage"].split("Commands on the host")[1]  # no more names than fit
 
 
 def test_easyblocks_hold_no_shell_script():

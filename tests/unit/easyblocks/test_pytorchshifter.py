@@ -93,6 +93,13 @@ def test_commands_enter_the_image_and_runscripts_by_their_path_on_the_host(enter
         assert enter(name, "-c", "a b", SHIFTER_IMAGE="x:1").stdout == f"<shifter><--image=x:1>{called}"
 
 
+@pytest.mark.parametrize("program", ["enter-shifter", "enter-image"])
+def test_the_help_of_start_shell_is_its_own_and_needs_no_image(program, tmp_path):
+    (tmp_path / "start-shell").symlink_to(TREE / "bin" / program)
+    output = subprocess.run([tmp_path / "start-shell", "--help"], capture_output=True, text=True, check=True).stdout
+    assert output.startswith("Usage: start-shell [arguments of bash]\n\n")
+
+
 def test_inside_the_image_a_command_is_the_images_own(enter):
     assert enter("python", "a b", SHIFTER_IMAGE="x:1", SHIFTER_IMAGEREQUEST="x:1").stdout == "<inside><a b>"
     assert enter("get-master", "a", SHIFTER_IMAGEREQUEST="x:1").stdout == "runscript a\n"

@@ -334,6 +334,19 @@ def test_a_module_whose_directory_is_gone_is_a_failure(installation):
     assert module.check(Surroundings(env)).verdict == FAIL
 
 
+@pytest.mark.parametrize(
+    ("containers", "name"),
+    [
+        (("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"), "APPTAINER_BIND"),
+        (("SINGULARITY_CONTAINER",), "SINGULARITY_BIND"),
+    ],
+)
+def test_a_directory_that_the_image_does_not_see_is_bound_by_the_variable_of_its_runtime(containers, name):
+    env = {**dict.fromkeys(containers, "x.sif"), "EBROOTPYTORCH": "/none", "MNIST_ROOT": "/none"}
+    for check in (module.check, dataset.check):
+        assert f"visible in the image: see {name}" in check(Surroundings(env)).remedy
+
+
 def test_a_variable_that_leads_nowhere_is_named(installation):
     found = module.check(Surroundings({**installation(), "PAYLOAD": "/nonexistent"}))
     assert found.verdict == FAIL

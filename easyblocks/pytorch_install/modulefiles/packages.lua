@@ -1,0 +1,25 @@
+
+-- What a user installs goes into a directory of this user and this installation; ~/.local stays out. Modules written
+-- before had one directory for all installations of a version: it is used as long as it is the only one.
+local shared = pathJoin(os.getenv("HOME") or "/", "%(directory)s")
+local userbase = shared .. "-%(identity)s"
+if isDir(shared) and not isDir(userbase) then
+    userbase = shared
+end
+pushenv("PYTHONUSERBASE", userbase)
+-- Extensions that torch compiles for this user fit this torch alone.
+local extensions, constraints = pathJoin(userbase, "torch_extensions"), pathJoin(root, "constraints.txt")
+local users = os.getenv("TORCH_EXTENSIONS_DIR") or ""
+pushenv("TORCH_EXTENSIONS_DIR", users ~= "" and users or extensions)
+-- What pip and uv leave as it is, after the user's own files. (append_path would make one slash of the two in a URL.)
+for _, name in ipairs({ %(constrained)s }) do
+    local files = {}
+    for file in (os.getenv(name) or ""):gmatch("%%S+") do
+        if file ~= constraints then
+            table.insert(files, file)
+        end
+    end
+    table.insert(files, constraints)
+    pushenv(name, table.concat(files, " "))
+end
+setenv("__PYTORCH_PACKAGES", extensions .. " " .. constraints) -- for a module in Tcl that replaces this one

@@ -1,0 +1,22 @@
+##
+# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
+##
+"""
+The environments' command `pip`; called by the easyblocks.
+"""
+import glob
+import os
+
+from easybuild.tools.filetools import adjust_permissions, read_file, write_file
+
+# What it does, after the lines that name its Python.
+PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'users_pip.py')
+
+
+def write_pip(directory, python):
+    """Write each `pip` of an environment's bin/; `python` is the path of its Python where it runs."""
+    if len(python) > 125 or ' ' in python:
+        return  # no first line of a script can name it (execve(2)): pip's own scripts start it through a shell
+    for path in glob.glob(os.path.join(glob.escape(directory), 'pip*')):
+        write_file(path, '#!%s\n%s' % (python, read_file(PROGRAM)))
+        adjust_permissions(path, 0o755, relative=False)

@@ -1,0 +1,86 @@
+"""The versions that pip and uv leave as they are, from what is installed beside torch."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TREE = Path(__file__).resolve().parents[3]
+PROGRAM = TREE / "easyblocks" / "pytorch_install" / "runtime_constraints.py"
+
+
+@pytest.fixture
+def constraints(tmp_path):
+    """A function that runs the program on packages, `name==version` -> requirements, as an image's Python does."""
+
+    def run(packages, image_constraint=""):
+        for package, requirements in packages.items():
+            name, version = package.split("==")
+            info = tmp_path / "packages" / f"{name}-{version}.dist-info"
+            info.mkdir(parents=True)
+            lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}",
+                     *(f"Requires-Dist: {requirement}" for requirement in requirements)]  # fmt: skip
+            (info / "METADATA").write_text("\n".join(lines) + "\n")
+        environment = {"PYTHONPATH": str(tmp_path / "packages"), "PIP_CONSTRAINT": image_constraint}
+        result = subprocess.run(  # -S: without the torch of the tests' own environment
+            [sys.executable, "-s", "-S", "-"], input=PROGRAM.read_text(), env=environment,
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return [line for line in result.stdout.splitlines() if not line.startswith("#")]
+
+    return run
+
+
+def test_what_torch_requires_in_one_version_stays_and_what_it_takes_in_any_does_not(constraints):
+    found = constraints({
+        "torch==2.15.0": ["sympy>=1.13.3", "numpy", "nvidia_nccl-cu13==2.28.9; platform_system == 'Linux'",
+                          "cuda-toolkit[cudart,nvtx]==13.2.0; sys_platform == 'linux'", "triton (==3.7.0)"],
+        "cuda_toolkit==13.2.0": ["nvidia-nvtx==13.2.*; extra == 'nvtx'", "nvidia-cuda-runtime==13.2.20"],
+        "nvidia-nccl-cu13==2.28.9": [],
+        "nvidia-cuda-runtime==13.2.20": [],
+        "triton==3.7.0": [],
+        "sympy==1.14.0": [],
+        "numpy==2.4.6": [],
+        "pip==26.1": [],
+    })  # fmt: skip
+    assert found == ["cuda-toolkit==13.2.0", "nvidia-cuda-runtime==13.2.20", "nvidia-nccl-cu13==2.28.9",
+                     "torch==2.15.0", "triton==3.7.0"]  # fmt: skip
+
+
+def test_what_was_built_for_this_torch_stays(constraints):
+    found = constraints({
+        "torch==2.10.0+rocm7.1": [],
+        "torchvision==0.25.0a0": ["torch==2.10.0"],
+        "flash_attn==2.8.3+rocm": ["torch", "einops"],
+        "einops==0.8.1": [],
+        "odd==1.0-of_ours+x": [],  # which pip would stop at
+    })  # fmt: skip
+    assert found == ["flash-attn==2.8.3+rocm", "torch==2.10.0+rocm7.1", "torchaudio==2.10.0+rocm7.1",
+                     "torchvision==0.25.0a0"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("torch", "expected"),
+    [
+        ("2.0.1", ["torchaudio==2.0.2", "torchvision==0.15.2"]),
+        ("2.7.1", ["torchaudio==2.7.1", "torchvision==0.22.1"]),
+        ("2.10.0+rocm7.1", ["torchaudio==2.10.0+rocm7.1", "torchvision==0.25.0+rocm7.1"]),
+        ("2.13.0+cpu", ["torchaudio==2.11.0+cpu", "torchvision==0.28.0+cpu"]),
+        ("2.14.1+cu130", ["torchaudio==2.11.0+cu130", "torchvision==0.29.2+cu130"]),
+        ("2.15.0", []),  # any newer torchvision fits
+        ("2.1.0a0+b5021ba", []),
+    ],
+)
+def test_torchvision_and_torchaudio_are_those_of_the_same_release_and_build(constraints, torch, expected):
+    assert constraints({f"torch=={torch}": []}) == sorted([f"torch=={torch}", *expected])
+
+
+def test_the_images_own_constraints_stay(constraints, tmp_path):
+    own = tmp_path / "own.txt"
+    own.write_text("numpy<2\n")
+    assert constraints({"torch==2.15.0": []}, str(own)) == ["numpy<2", "torch==2.15.0"]
+
+
+def test_without_a_record_of_torch_there_is_nothing_to_keep(constraints):
+    assert constraints({"numpy==2.4.6": []}) == []
