@@ -103,7 +103,7 @@ module load {module}
 {enter}pip install --quiet --user --no-index {wheel(tmp_path)}
 srun -n1 {enter}conda-python-distributed -c 'import extra_package'"""
     )
-    assert output.startswith(f"extra {tmp_path}/.local/easybuild/{module}/lib/")
+    assert re.match(rf"extra {tmp_path}/.local/easybuild/{module}-[0-9a-f]{{8}}/lib/", output)
 
 
 def test_packages_in_dot_local_stay_out(testbed, module, enter, tmp_path):
