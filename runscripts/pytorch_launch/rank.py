@@ -10,7 +10,7 @@ from pytorch_launch import caches, cores, devices
 from pytorch_launch.environment import variables
 from pytorch_launch.isolation import isolate
 from pytorch_launch.launchers import discover
-from pytorch_launch.rendezvous import RendezvousError, check_free, rendezvous
+from pytorch_launch.rendezvous import RendezvousError, check_claim, check_free, launch_id, rendezvous
 from pytorch_launch.topology import cpu_list, read
 from pytorch_launch.world import VIRTUAL
 
@@ -41,12 +41,17 @@ class Rank:
         self.changes, self.warnings = {}, []
 
     def check_meeting_point(self):
-        """Raise RendezvousError on rank 0 if somebody else listens where the ranks will meet.
+        """Claim the port where the ranks will meet; raise RendezvousError if another process has it.
 
-        A world of one has nobody to lose, and may be a program that such a rank 0 started.
+        A world of one has no rank to lose, and may be a program that such a rank 0 started.
         """
-        if self.world.rank == 0 and self.world.size > 1 and not self.world.exported:
-            check_free(rendezvous(self.env, self.world, self.origin), self.world.source)
+        world = self.world
+        if world.size == 1 or world.exported or (world.node_rank != 0 and world.rank != 0):
+            return
+        place = rendezvous(self.env, world, self.origin)
+        check_claim(place, world, launch_id(world, self.origin))
+        if world.rank == 0:
+            check_free(place, world.source)
 
     def decide(self, *, create=True):
         """Decide everything; with `create` make the directories of the caches."""

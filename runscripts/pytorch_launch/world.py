@@ -1,6 +1,6 @@
 """Which rank of which world this process is; filled in by `launchers`, read by everything after them."""
 
-from pytorch_launch import LaunchError
+from pytorch_launch import MOST_DIGITS, LaunchError, is_number
 
 # In an allocation but outside a step, `get-master` wants the job's list.
 NODE_LISTS = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
@@ -97,8 +97,9 @@ def number(env, name):
         raise WorldError(
             f"{name} is not set, but others of its launcher are: pass all of them on (a container without --cleanenv)"
         )
-    if not value.isdecimal():
-        raise WorldError(f"{name}={value} is not a number: {STRAY_EXPORT}")
+    if not is_number(value):
+        shown = value if len(value) <= MOST_DIGITS else f"{value[:MOST_DIGITS]}..."
+        raise WorldError(f"{name}={shown} is not a number of at most {MOST_DIGITS} digits: {STRAY_EXPORT}")
     return int(value)
 
 
