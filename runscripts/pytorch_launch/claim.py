@@ -20,12 +20,15 @@ import posix
 
 NAME = "pytorch-launch"
 
+# The label of a launch whose ranks share no number.
+UNKNOWN = "unknown"
+
 # Descriptors left behind, one name each, before a port is given up.
 NUMBERS = 16
 
 
 class Holder:
-    """Another process with a claim: `launch`, whose it is, and `pid`, in the process namespace with inode `namespace`."""
+    """Another process with a claim: `launch`, whose it is, and `pid`, in the process namespace of inode `namespace`."""
 
     def __init__(self, launch, namespace, pid):
         self.launch = launch
@@ -68,7 +71,7 @@ def claim(port, launch, *, is_rank_0):
     All ranks of a launch on the node of rank 0 have the same `launch`, another launch has another one; None is for a
     launch that cannot be told from others, whose rank 0 claims alone. The descriptors stay open across exec.
     """
-    own = f"{launch or 'unknown'}/{_process_namespace()}/{posix.getpid()}"
+    own = f"{launch or UNKNOWN}/{_process_namespace()}/{posix.getpid()}"
     if launch is not None:
         holder = _take(port, "node", own, launch)
         if holder is not None:

@@ -5,6 +5,7 @@ import sys
 from pytorch_launch import LaunchError
 from pytorch_launch.caches import SUBDIRECTORIES
 from pytorch_launch.environment import AGENT_THREADS, LAUNCH_ID
+from pytorch_launch.launchers import one_task_per_node
 from pytorch_launch.rank import Rank
 from pytorch_launch.rendezvous import launch_id, rendezvous
 
@@ -34,7 +35,7 @@ class Agent:
         if world.local_size != 1:
             raise AgentError(
                 f"{world.source} has {world.local_size} tasks on {world.node}, and torchrun starts the ranks of a "
-                "node by itself: launch one task per node (srun --ntasks-per-node=1, mpirun --map-by ppr:1:node)"
+                f"node by itself: start one task per node, as {one_task_per_node(env)} torchrun-distributed"
             )
         self.rank.decide(create=False)
         self.arguments = self._torchrun(env, world)

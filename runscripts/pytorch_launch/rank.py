@@ -8,8 +8,8 @@ import posix
 
 from pytorch_launch import caches, cores, devices
 from pytorch_launch.environment import variables
-from pytorch_launch.isolation import isolate
-from pytorch_launch.launchers import discover
+from pytorch_launch.isolation import isolate, shadowing
+from pytorch_launch.launchers import binding, discover
 from pytorch_launch.rendezvous import RendezvousError, check_claim, check_free, launch_id, rendezvous
 from pytorch_launch.topology import cpu_list, read
 from pytorch_launch.world import VIRTUAL
@@ -62,8 +62,9 @@ class Rank:
             # CPUs that no task gets (core specialization): the mask is all that the ranks have together
             node_cpus = len(self.cpus)
         self.placement = cores.place(
-            "", self.cpus, world.local_rank, world.local_size, node_cpus, world.cpus_per_task, self.devices
-        )
+            "", self.cpus, world.local_rank, world.local_size, node_cpus, world.cpus_per_task, self.devices,
+            binding(self.env),
+        )  # fmt: skip
         decided = variables(
             self.env, world, threads=self.placement.threads, devices=self.devices, origin=self.origin
         )
@@ -80,9 +81,16 @@ class Rank:
         if self.speaks_for_node:
             self.warnings += [*of_caches, *self.placement.warnings, *self.devices.warnings]
         if world.rank == 0:
-            self.warnings += of_isolation
+            self.warnings += [*of_isolation, *shadowing(self.env)]
         if world.rank == 1 and not self.devices.local_rank_is_index and not self.virtual:
             self.warnings.append(LOCAL_RANK_HINT)
+
+    def warn_if_alone(self, nodes_only=False):
+        """Warn of a process that is alone in its allocation; `nodes_only` if it starts all ranks of its node."""
+        tasks, nodes = self.world.allocation
+        if nodes > 1 or (tasks > 1 and not nodes_only):
+            count = f"{tasks} tasks" if tasks > 1 and not nodes_only else f"{nodes} nodes"
+            self.warnings.append(f"one process alone in an allocation of {count}: to use all of it, start it with srun")
 
     def bind(self):
         """Bind this process, and so Python, to the CPUs that were chosen."""

@@ -1,7 +1,7 @@
 """Where the ranks of a world meet, found without a word between them; called by `environment` and `elastic`."""
 
 from pytorch_launch import LaunchError, is_number
-from pytorch_launch.claim import claim, is_claimed
+from pytorch_launch.claim import UNKNOWN, claim, is_claimed
 
 # Above the registered services, below the kernel's ephemeral range (32768-60999, ip(7),
 # ip_local_port_range), whose ports any outgoing connection may hold, and below torch's own
@@ -60,7 +60,7 @@ def step_port(job, step):
     (4294967290 and up) are numbers like the others.
 
     Steps further apart may share one: of 16 consecutive jobs on one node, each at a step below 200 drawn
-    at random, two do in 8.4 % of draws. `claim` finds that out on the node.
+    at random, two do in 8 % of draws. `claim` finds that out on the node.
     """
     return LOWEST_PORT + (job * STEPS + step) % SPAN
 
@@ -85,7 +85,7 @@ def check_claim(place, world, launch):
     """
     holder = claim(int(place["MASTER_PORT"]), launch, is_rank_0=world.rank == 0)
     if holder is not None:
-        name = "another rank 0 of this launch" if holder.launch == launch else holder.launch
+        name = {launch: "another rank 0 of this launch", UNKNOWN: "another launch"}.get(holder.launch, holder.launch)
         raise RendezvousError(_in_use(place, world.source, f"{name}{holder.pid and f' (process {holder.pid})'}"))
 
 

@@ -32,6 +32,7 @@ class World:
     `cpus_per_task`             CPUs that the user asked for per rank, None if not asked for
     `unbound`                   true if the launcher says that it bound no rank to CPUs
     `exported`                  true if the launcher has exported torch's variables already
+    `allocation`                tasks and nodes of the allocation, where this is its only process; else (1, 1)
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class World:
         cpus_per_task=None,
         unbound=False,
         exported=False,
+        allocation=(1, 1),
     ):
         self.rank = rank
         self.size = size
@@ -70,6 +72,7 @@ class World:
         self.cpus_per_task = cpus_per_task
         self.unbound = unbound
         self.exported = exported
+        self.allocation = allocation
 
     def variables(self):
         """The variables by which torch knows a rank, as torchrun(1) names them."""
