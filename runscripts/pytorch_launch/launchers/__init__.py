@@ -49,7 +49,7 @@ def binding(env):
 
 def one_task_per_node(env):
     """How to start one task on each node, in the words of the launcher that started this process."""
-    return _options(env, 1) or "one task per node"
+    return _options(env, 1) or "mpirun -ppn 1"
 
 
 def _options(env, index):
