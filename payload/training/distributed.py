@@ -23,6 +23,10 @@ import torch.distributed.nn.functional
 
 from training import TrainingError
 
+# Where rank 0 tells its launch, and how long another rank waits for it once it is connected.
+LAUNCH_KEY = "launch"
+LAUNCH_LIMIT = timedelta(seconds=20)
+
 
 class World(NamedTuple):
     """This rank, the number of ranks, the device that this rank computes on.
@@ -49,7 +53,6 @@ def process_group(
     """
     rank, size, local_rank = read_ranks(environment)
     device = select_device(use_gpu, local_rank)
-    rendezvous = {"store": dist.HashStore()} if size == 1 else {"init_method": "env://"}
     limit = timedelta(seconds=timeout)
     host_group = None
     leave = dist.destroy_process_group
@@ -60,12 +63,17 @@ def process_group(
                 rank=rank,
                 world_size=size,
                 timeout=limit,
-                **rendezvous,
+                **rendezvous(environment, rank, size, limit),
             )
         if use_gpu:
             host_group = dist.new_group(backend="gloo", timeout=limit)
     except (RuntimeError, ValueError) as error:
         address = f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')}"
+        if "EADDRINUSE" in str(error):
+            raise TrainingError(
+                f"another process listens at {address} (MASTER_ADDR:MASTER_PORT); start again, or "
+                "export another MASTER_PORT for this launch"
+            ) from None
         raise TrainingError(
             f"no rendezvous at {address} (MASTER_ADDR:MASTER_PORT) within {timeout:g} s; see that "
             f"all {size} ranks started and reach it ({str(error).splitlines()[0]})"
@@ -84,6 +92,47 @@ def process_group(
         raise
     finally:
         leave()
+
+
+def rendezvous(environment: Mapping[str, str], rank: int, size: int, limit: timedelta) -> dict:
+    """Return where the ranks meet, as arguments of ``init_process_group``.
+
+    Ranks that know their launch compare it with rank 0's before they join, because two launches
+    may have chosen the same port. Raises TrainingError where it is another one, RuntimeError where
+    rank 0 is not reached within ``limit``.
+    """
+    if size == 1:
+        return {"store": dist.HashStore()}
+    launch = read_launch(environment)
+    # with a store of its agents, torchrun has started the ranks and hosts it
+    if launch is None or environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return {"init_method": "env://"}
+    host, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+    store = dist.TCPStore(
+        host, port, size, rank == 0, timeout=limit, wait_for_workers=False, multi_tenant=True
+    )
+    if rank == 0:
+        store.set(LAUNCH_KEY, launch)
+    else:
+        # rank 0 sets it as soon as it listens
+        with suppress(dist.DistStoreError):
+            store.wait([LAUNCH_KEY], min(limit, LAUNCH_LIMIT))
+        found = store.get(LAUNCH_KEY).decode() if store.check([LAUNCH_KEY]) else "one that is unknown"
+        if found != launch:
+            raise TrainingError(
+                f"{host}:{port} (MASTER_ADDR:MASTER_PORT) is the rendezvous of another launch, "
+                f"{found}, and this is {launch}; start again, or export another MASTER_PORT"
+            )
+    return {"store": dist.PrefixStore(launch, store)}
+
+
+def read_launch(environment: Mapping[str, str]) -> str | None:
+    """Return the name of the launch that started this rank, the same on all of its ranks.
+
+    It is torchrun's run id, else ``PYTORCH_LAUNCH_ID`` of ``conda-python-distributed``; None with
+    another launcher. torchrun's count of restarts may differ between nodes.
+    """
+    return environment.get("TORCHELASTIC_RUN_ID") or environment.get("PYTORCH_LAUNCH_ID") or None
 
 
 @contextmanager

@@ -12,3 +12,12 @@ class LaunchError(Exception):
     """
 
     status = 2
+
+
+#: Slurm's numbers have 64 bits, and Python refuses to read one of thousands of digits.
+MOST_DIGITS = 18
+
+
+def is_number(text):
+    """Whether `text` is a number from 0 that fits into 64 bits."""
+    return text.isdecimal() and len(text) <= MOST_DIGITS

@@ -8,6 +8,8 @@ deleted: another job of this user may be at work in there.
 import _stat  # the core of `stat`
 import posix
 
+from pytorch_launch.topology import read
+
 # Named in: MIOpen, "Using the find APIs and caches"; the READMEs of Triton and ROCm/aiter;
 # PyTorch, "Compile Time Caching"; CUDA Programming Guide, "CUDA Environment Variables".
 SUBDIRECTORIES = {
@@ -36,7 +38,7 @@ def place(env, uid, key, create, default="/tmp"):  # noqa: S108  (its objection 
     subdirectories = {name: sub for name, sub in SUBDIRECTORIES.items() if not env.get(name)}
     if not subdirectories:
         return None, {}, []
-    base, warnings = _base(env.get("TMPDIR"), default)
+    base, warnings = _base(env.get("TMPDIR"), default, uid)
     if base is None:
         return None, {}, warnings
     directory = f"{base}/pytorch-{uid}/{key}"
@@ -49,35 +51,66 @@ def place(env, uid, key, create, default="/tmp"):  # noqa: S108  (its objection 
     return directory, {name: f"{directory}/{sub}" for name, sub in subdirectories.items()}, warnings
 
 
-def _base(tmpdir, default):
+def _base(tmpdir, default, uid):
     """The directory to go under, None if neither will do, and a list of warnings."""
     warnings = []
     for path in (tmpdir, default) if tmpdir else (default,):
-        problem = _unsuitable(path)
+        problem = _unsuitable(path, uid)
         if problem is None:
             return path.rstrip("/"), warnings
         warnings.append(f"no caches in {path}: {problem} (export another TMPDIR)")
     return None, warnings
 
 
-def _unsuitable(path):
+def _unsuitable(path, uid):
     """Why private directories cannot go under `path`, None if they can.
 
-    The group of a directory is trusted, since the user chose it; everybody is not.
+    The group of a directory is trusted, since the user chose it; everybody is not. Nor is the owner of a
+    directory that everybody uses, unless that is root: an owner can replace what is in it, sticky bit or not.
     """
     if not path.startswith("/"):
         return "not an absolute path"
     try:
-        mode = posix.stat(path).st_mode
+        found = posix.stat(path)
+        stranger = _stranger(path, uid)
     except OSError as error:
         return error.strerror
+    mode = found.st_mode
     if not _stat.S_ISDIR(mode):
         return "not a directory"
     if not posix.access(path, posix.W_OK | posix.X_OK):
         return "not writable"
     if mode & _stat.S_IWOTH and not mode & _stat.S_ISVTX:
         return "everybody can replace what is in it, for want of a sticky bit"
+    if mode & _stat.S_IWOTH and found.st_uid not in (0, uid, _unmapped()):
+        return f"it belongs to user {found.st_uid}, who can replace what is in it"
+    if stranger is not None:
+        return f"{stranger} belongs to another user, who can replace it"
     return None
+
+
+def _stranger(path, uid):
+    """The first part of `path` that another user made in a directory for everybody, None if there is none.
+
+    In a container without root's number (user_namespaces(7)), root's directories and those of all others have the
+    same owner. There it is a directory for everybody that tells: only in one can another user make something.
+    """
+    part, public = "", False
+    for name in path.split("/"):
+        if name in ("", "."):
+            continue
+        part = f"{part}/{name}"
+        if public and posix.lstat(part).st_uid not in (0, uid):
+            return part
+        public = posix.stat(part).st_mode & _stat.S_IWOTH
+    return None
+
+
+def _unmapped():
+    """The number that stands for every user without one in this user namespace, None outside of one."""
+    whole = (read("/proc/self/uid_map") or "").split() == ["0", "0", "4294967295"]
+    number = read("/proc/sys/kernel/overflowuid") or ""
+    return int(number) if number.isdecimal() and not whole else None
 
 
 def _create(base, uid, key, subdirectories):

@@ -37,12 +37,12 @@ class Placement:
         return [number for number, cpus in self._node.numa.items() if cpus & self.cpus]
 
 
-def place(root, allowed, local_rank, local_size, job_cpus, cpus_per_task, devices):
+def place(root, allowed, local_rank, local_size, job_cpus, cpus_per_task, devices, remedy="give each rank more"):
     """The Placement of rank `local_rank` of the `local_size` on this node.
 
     `allowed` is its affinity mask, a set of CPUs; `job_cpus` the number of CPUs that all ranks of the
     node have together, as Slurm counts them, None for all there are; `cpus_per_task` what the user asked
-    for per rank, or None; `devices` the rank's Devices.
+    for per rank, or None; `devices` the rank's Devices; `remedy` what its user can do about too few cores.
     """
     node = _Node(root)
     warnings = []
@@ -55,7 +55,7 @@ def place(root, allowed, local_rank, local_size, job_cpus, cpus_per_task, device
         threads = _unbound_threads(node, allowed, local_size, job_cpus, cpus_per_task, warnings)
     if cpus_per_task is not None:
         threads = min(threads, cpus_per_task)
-    return Placement(node, bind, bind or allowed, max(1, threads), warnings)
+    return Placement(node, bind, bind or allowed, max(1, threads), [f"{warning}: {remedy}" for warning in warnings])
 
 
 class _Node:
@@ -228,5 +228,5 @@ def _cut(cores, pieces, number):
 def _crowded(ranks, cores, cpus):
     return (
         f"{ranks} ranks share {cores} core{'s' * (cores > 1)} on this node, CPUs {cpu_list(cpus)}, and take turns on "
-        "them: give each rank its own with srun -c <cores>, or all the job's with --cpu-bind=none"
+        "them"
     )

@@ -9,6 +9,7 @@ CUDA_VISIBLE_DEVICES                        NVIDIA: numbers of GPUs, or their UU
 (ROCm, "GPU isolation techniques"; CUDA Programming Guide, "CUDA Environment Variables".)
 """
 
+from pytorch_launch import is_number
 from pytorch_launch.topology import all_gpus, gpus
 
 ROCR = "ROCR_VISIBLE_DEVICES"
@@ -130,9 +131,9 @@ class _Step:
             # of the batch script's node alone, though all steps inherit it
             numbers = env.get("SLURM_JOB_GPUS")
         entries = (numbers or "").split(",")
-        self.gpus = [int(entry) for entry in entries] if all(map(str.isdecimal, entries)) else None
+        self.gpus = [int(entry) for entry in entries] if all(map(is_number, entries)) else None
         count = env.get("SLURM_GPUS_ON_NODE", "")
-        self.count = int(count) if count.isdecimal() else None
+        self.count = int(count) if is_number(count) else None
         # what Slurm gives to torchrun, its workers have together
         self.is_torchruns = bool(env.get("TORCHELASTIC_RUN_ID"))
 
@@ -200,7 +201,7 @@ def _numbers_after_rocr(value, rocr):
     one GPU, so none (Parsl/parsl#3858). A list that fits, or that wants no GPU, is returned as it is.
     """
     entries = [entry.strip() for entry in value.split(",")]
-    if not all(entry.isdecimal() for entry in entries) or all(int(entry) < len(rocr) for entry in entries):
+    if not all(is_number(entry) for entry in entries) or all(int(entry) < len(rocr) for entry in entries):
         return value
     named = all(entry in rocr for entry in entries)
     return ",".join(str(number) for number in (map(rocr.index, entries) if named else range(len(rocr))))
@@ -239,7 +240,7 @@ def _numbered(env, value, present):
     else:
         listed = []
         for entry in map(str.strip, value.split(",")):
-            if not entry.isdecimal() or int(entry) >= total:
+            if not is_number(entry) or int(entry) >= total:
                 break  # CUDA ignores what comes after an invalid one
             listed.append(int(entry))
         if len(set(listed)) < len(listed):
@@ -283,7 +284,7 @@ def _listed(value, present):
     """
     chosen = []
     for entry in map(str.strip, value.split(",")):
-        if entry.isdecimal():
+        if is_number(entry):
             matches = present[int(entry) : int(entry) + 1]
         elif entry.startswith("GPU-"):
             matches = [gpu for gpu in present if (gpu.uuid or "").lower().startswith(entry.lower())]

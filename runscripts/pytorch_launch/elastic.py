@@ -4,9 +4,10 @@ import sys
 
 from pytorch_launch import LaunchError
 from pytorch_launch.caches import SUBDIRECTORIES
-from pytorch_launch.environment import AGENT_THREADS
+from pytorch_launch.environment import AGENT_THREADS, LAUNCH_ID
+from pytorch_launch.launchers import one_task_per_node
 from pytorch_launch.rank import Rank
-from pytorch_launch.rendezvous import rendezvous
+from pytorch_launch.rendezvous import launch_id, rendezvous
 
 # torchrun starts each worker with it: so a worker is bound and isolated like any rank. Two directories above the file
 # of `__main__`, as this module may be in an archive.
@@ -34,7 +35,7 @@ class Agent:
         if world.local_size != 1:
             raise AgentError(
                 f"{world.source} has {world.local_size} tasks on {world.node}, and torchrun starts the ranks of a "
-                "node by itself: launch one task per node (srun --ntasks-per-node=1, mpirun --map-by ppr:1:node)"
+                f"node by itself: start one task per node, as {one_task_per_node(env)} torchrun-distributed"
             )
         self.rank.decide(create=False)
         self.arguments = self._torchrun(env, world)
@@ -51,7 +52,7 @@ class Agent:
             f"--nproc-per-node={max(1, self.rank.devices.count)}",
             "--rdzv-backend=c10d",
             f"--rdzv-endpoint={endpoint}:{place['MASTER_PORT']}",
-            f"--rdzv-id={world.job or 'local'}.{world.step or 0}",
+            f"--rdzv-id={launch_id(world, self.rank.origin) or 'local'}",
             # said, as torchrun would compare host names, which may have several spellings (pytorch#73656)
             f"--rdzv-conf=is_host={'true' if world.rank == 0 else 'false'}",
             # or the address would come from a reverse look-up of this host's name
@@ -60,7 +61,7 @@ class Agent:
 
     def _environment(self, env):
         """What differs for the agent: torchrun sets the ranks' variables, and each worker makes its own caches."""
-        ranks = {*self.rank.world.variables(), "MASTER_ADDR", "MASTER_PORT"}
+        ranks = {*self.rank.world.variables(), "MASTER_ADDR", "MASTER_PORT", LAUNCH_ID}
         workers = ranks.union(SUBDIRECTORIES)
         changes = {name: value for name, value in self.rank.changes.items() if name not in workers}
         changes["PYTHON_EXEC"] = WORKER

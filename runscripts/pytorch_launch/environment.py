@@ -1,6 +1,6 @@
 """The variables with which one rank starts Python; called by `launch`."""
 
-from pytorch_launch.rendezvous import rendezvous
+from pytorch_launch.rendezvous import launch_id, rendezvous
 
 # What a module sets for some worlds alone stands behind these, as it cannot know the world when it is
 # loaded: PYTORCH_MULTI_NODE_NCCL_NET becomes NCCL_NET where the ranks are on more than one node.
@@ -9,6 +9,9 @@ DISTRIBUTED = "PYTORCH_DISTRIBUTED_"
 
 # The threads that `torchrun-distributed` exported, so that its workers know them from the user's.
 AGENT_THREADS = "PYTORCH_LAUNCH_AGENT_THREADS"
+
+# The name of this launch, by which a program can tell at the rendezvous that a rank is of another one.
+LAUNCH_ID = "PYTORCH_LAUNCH_ID"
 
 
 def variables(env, world, *, threads, devices, origin):
@@ -22,12 +25,19 @@ def variables(env, world, *, threads, devices, origin):
     if not world.exported:
         decided.update(world.variables())
         decided.update(rendezvous(env, world, origin))
+        if world.size > 1:
+            decided[LAUNCH_ID] = launch_id(world, origin)
     exported = env.get("OMP_NUM_THREADS")
     if not exported or exported == env.get(AGENT_THREADS):
         decided["OMP_NUM_THREADS"] = str(threads)
     if AGENT_THREADS in env:
         decided[AGENT_THREADS] = None
     return decided
+
+
+def is_name(text):
+    """Whether a shell can have a variable of this name; env(1) sets others as well."""
+    return text.isascii() and text.isidentifier()
 
 
 def conditional(env, world):
@@ -41,5 +51,5 @@ def conditional(env, world):
         name[len(prefix) :]: value
         for prefix in prefixes
         for name, value in env.items()
-        if name.startswith(prefix) and name != prefix and name[len(prefix) :] not in env
+        if name.startswith(prefix) and is_name(name[len(prefix) :]) and name[len(prefix) :] not in env
     }

@@ -14,6 +14,9 @@ KEEP = "PYTORCH_LAUNCH_KEEP_PATHS"
 # Set in a container, where the image's own variables may well name such directories.
 CONTAINERS = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "SHIFTER_IMAGEREQUEST")
 
+# The venv that the container modules put on top of the image.
+USER_SOFTWARE = "/user-software/venv/pytorch"
+
 # Names of directories that hold what was installed for one certain Python.
 INSTALLED = ("site-packages", "dist-packages")
 
@@ -45,6 +48,22 @@ def isolate(env):
             changes[name] = ":".join(entry for entry in entries if entry not in foreign) or None
             warnings.append(_warning(name, foreign))
     return changes, warnings
+
+
+def shadowing(env):
+    """A list of warnings: the user's own torch that Python imports in place of the module's."""
+    module = env.get("SIFPYTORCH") or env.get("EBROOTPYTORCH")
+    if not module or env.get(KEEP, "0") not in ("", "0"):
+        return []
+    torch = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages/torch"
+    bases = [USER_SOFTWARE]
+    if env.get("PYTHONUSERBASE") and not env.get("PYTHONNOUSERSITE"):
+        bases.append(env["PYTHONUSERBASE"])
+    return [
+        f"{base}/{torch} is imported in place of the torch of {module}: to use the module's, run `pip uninstall torch`"
+        for base in bases
+        if exists(f"{base}/{torch}")
+    ]
 
 
 def _is_foreign(entry, marks, image):

@@ -4,7 +4,7 @@ import _signal  # built in, where `signal` would import `enum`
 import posix
 
 from pytorch_launch import LaunchError
-from pytorch_launch.isolation import isolate
+from pytorch_launch.isolation import isolate, shadowing
 from pytorch_launch.system import become, environment, exists, write
 
 STDOUT, STDERR = 1, 2
@@ -45,7 +45,7 @@ def show_help(program, env):
 def simple(program, arguments, env):
     """Become Python with `arguments`, as one process that belongs to no world."""
     changes, warnings = isolate(env)
-    for warning in warnings:
+    for warning in warnings + shadowing(env):
         complain(program, warning)
     return become_python(arguments, changed(env, changes))
 
@@ -60,15 +60,21 @@ def distributed(program, arguments, env):
     script = script_path(arguments)
     if script is not None and not exists(script):
         if rank.speaks_for_node or not ended_by_others():
-            complain(program, _missing(script))
+            complain(program, _missing(script, env))
         return LaunchError.status
 
     if "--dry-run" in options:
         rank.decide(create=False)
         report(program, rank)
         return tell("".join(f"{name}={rank.changes[name] or ''}\n" for name in sorted(rank.changes)))
-    rank.check_meeting_point()
+    try:
+        rank.check_meeting_point()
+    except LaunchError:
+        if rank.world.rank != 0 and ended_by_others():
+            return LaunchError.status
+        raise
     rank.decide()
+    rank.warn_if_alone()
     rank.bind()
     report(program, rank)
     return become_python(arguments, changed(env, rank.changes))
@@ -85,6 +91,7 @@ def ddp_env(program, arguments, env):
         rank = Rank(env)
         rank.check_meeting_point()
         rank.decide()
+        rank.warn_if_alone()
         report(program, rank)
         return tell(statements(rank.changes))
     except LaunchError as error:
@@ -98,6 +105,7 @@ def torchrun(program, arguments, env):
 
     agent = Agent(env)
     agent.rank.check_meeting_point()
+    agent.rank.warn_if_alone(nodes_only=True)
     report(program, agent.rank)
     return become_python(agent.arguments + arguments, changed(env, agent.changes))
 
@@ -201,12 +209,12 @@ def ended_by_others():
     return _signal.sigtimedwait([_signal.SIGTERM], SPEAKER_SECONDS) is not None
 
 
-def _missing(script):
+def _missing(script, env):
     try:
         here = posix.getcwd()
     except OSError:
-        here = "the working directory, which is gone"
-    return (
-        f"no file {script} in {here}: correct the path, or, in a container, make its "
-        "directory visible there with SINGULARITY_BIND"
-    )
+        here = "a working directory that is gone"
+    # Apptainer sets both, and reads its own name of BIND first
+    binds = [runtime for runtime in ("APPTAINER", "SINGULARITY") if env.get(f"{runtime}_CONTAINER")]
+    bind = f"; in this container, bind its directory with {binds[0]}_BIND" if binds else ""
+    return f"{script}: no such file in {here}. Check the path{bind}"

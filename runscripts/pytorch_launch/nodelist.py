@@ -25,14 +25,12 @@ Both pass over empty names (`a,,b`), and Slurm over spaces, `n[1-]` and `n[1-2` 
 are errors: half a list is no list to start a job with.
 """
 
-from pytorch_launch import LaunchError
+from pytorch_launch import MOST_DIGITS, LaunchError
 
 DIGITS = "0123456789"
 NAME_CHARACTERS = DIGITS + "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-"
 # Slurm refuses a longer range (MAX_RANGE in its hostlist.c); nothing is expanded beyond that.
 MOST_HOSTS = 65536
-# Slurm's numbers have 64 bits, and Python refuses to read one of thousands of digits.
-MOST_DIGITS = 18
 
 
 class NodeListError(LaunchError):

@@ -8,9 +8,9 @@ import posix
 
 from pytorch_launch import caches, cores, devices
 from pytorch_launch.environment import variables
-from pytorch_launch.isolation import isolate
-from pytorch_launch.launchers import discover
-from pytorch_launch.rendezvous import RendezvousError, check_free, rendezvous
+from pytorch_launch.isolation import isolate, shadowing
+from pytorch_launch.launchers import binding, discover
+from pytorch_launch.rendezvous import RendezvousError, check_claim, check_free, launch_id, rendezvous
 from pytorch_launch.topology import cpu_list, read
 from pytorch_launch.world import VIRTUAL
 
@@ -41,12 +41,17 @@ class Rank:
         self.changes, self.warnings = {}, []
 
     def check_meeting_point(self):
-        """Raise RendezvousError on rank 0 if somebody else listens where the ranks will meet.
+        """Claim the port where the ranks will meet; raise RendezvousError if another process has it.
 
-        A world of one has nobody to lose, and may be a program that such a rank 0 started.
+        A world of one has no rank to lose, and may be a program that such a rank 0 started.
         """
-        if self.world.rank == 0 and self.world.size > 1 and not self.world.exported:
-            check_free(rendezvous(self.env, self.world, self.origin), self.world.source)
+        world = self.world
+        if world.size == 1 or world.exported or (world.node_rank != 0 and world.rank != 0):
+            return
+        place = rendezvous(self.env, world, self.origin)
+        check_claim(place, world, launch_id(world, self.origin))
+        if world.rank == 0:
+            check_free(place, world.source)
 
     def decide(self, *, create=True):
         """Decide everything; with `create` make the directories of the caches."""
@@ -57,8 +62,9 @@ class Rank:
             # CPUs that no task gets (core specialization): the mask is all that the ranks have together
             node_cpus = len(self.cpus)
         self.placement = cores.place(
-            "", self.cpus, world.local_rank, world.local_size, node_cpus, world.cpus_per_task, self.devices
-        )
+            "", self.cpus, world.local_rank, world.local_size, node_cpus, world.cpus_per_task, self.devices,
+            binding(self.env),
+        )  # fmt: skip
         decided = variables(
             self.env, world, threads=self.placement.threads, devices=self.devices, origin=self.origin
         )
@@ -75,9 +81,16 @@ class Rank:
         if self.speaks_for_node:
             self.warnings += [*of_caches, *self.placement.warnings, *self.devices.warnings]
         if world.rank == 0:
-            self.warnings += of_isolation
+            self.warnings += [*of_isolation, *shadowing(self.env)]
         if world.rank == 1 and not self.devices.local_rank_is_index and not self.virtual:
             self.warnings.append(LOCAL_RANK_HINT)
+
+    def warn_if_alone(self, nodes_only=False):
+        """Warn of a process that is alone in its allocation; `nodes_only` if it starts all ranks of its node."""
+        tasks, nodes = self.world.allocation
+        if nodes > 1 or (tasks > 1 and not nodes_only):
+            count = f"{tasks} tasks" if tasks > 1 and not nodes_only else f"{nodes} nodes"
+            self.warnings.append(f"one process alone in an allocation of {count}: to use all of it, start it with srun")
 
     def bind(self):
         """Bind this process, and so Python, to the CPUs that were chosen."""

@@ -1,6 +1,7 @@
 """Where the ranks of a world meet, found without a word between them; called by `environment` and `elastic`."""
 
-from pytorch_launch import LaunchError
+from pytorch_launch import LaunchError, is_number
+from pytorch_launch.claim import UNKNOWN, claim, is_claimed
 
 # Above the registered services, below the kernel's ephemeral range (32768-60999, ip(7),
 # ip_local_port_range), whose ports any outgoing connection may hold, and below torch's own
@@ -8,6 +9,8 @@ from pytorch_launch import LaunchError
 LOWEST_PORT = 10000
 SPAN = 19391  # a prime, so that far-apart jobs use every port equally
 STEPS = 61
+
+LOOPBACK = "127.0.0.1", "::1"
 
 
 class RendezvousError(LaunchError):
@@ -21,10 +24,31 @@ def rendezvous(env, world, origin):
     without arguments that returns the number of the process that started this world on this node;
     it is asked only where the launcher gives no number. Raises RendezvousError.
     """
-    return {
+    place = {
         "MASTER_ADDR": env.get("MASTER_ADDR") or _address(world),
         "MASTER_PORT": _exported_port(env) if env.get("MASTER_PORT") else str(_port(world, origin)),
     }
+    if place["MASTER_ADDR"] == LOOPBACK[1] and not env.get("GLOO_SOCKET_IFNAME"):
+        place["GLOO_SOCKET_IFNAME"] = "lo"  # gloo would use the address of this host's name, which may be IPv4
+    return place
+
+
+def launch_id(world, origin):
+    """A name for this launch, the same on each of its ranks, without communication; None if they share no number.
+
+    Another launch has another one: of one cluster's Slurm, of one MPI launcher, or on one node. `origin` as in
+    `rendezvous`. It is short, without spaces and slashes.
+    """
+    if world.step is not None:
+        return f"{world.job}.{world.step}"
+    if world.launch is not None:
+        return f"{world.job or 'local'}.mpi{world.launch}"
+    if world.local_size < world.size:
+        return None
+    try:
+        return f"local.{origin()}"
+    except RendezvousError:  # in a container that hides the launcher
+        return None
 
 
 def step_port(job, step):
@@ -34,33 +58,53 @@ def step_port(job, step):
     differ, and by at most 316 * 61 + 60 = 19336 < SPAN, so the remainders differ too. Array tasks
     and the components of a heterogeneous job have job numbers of their own. Slurm's special steps
     (4294967290 and up) are numbers like the others.
+
+    Steps further apart may share one: of 16 consecutive jobs on one node, each at a step below 200 drawn
+    at random, two do in 8 % of draws. `claim` finds that out on the node.
     """
     return LOWEST_PORT + (job * STEPS + step) % SPAN
 
 
 def free_port(start):
-    """A port of the same range that nobody listens on now, the first from number `start` on.
+    """A port of the same range that is neither in use nor claimed on this node, the first from number `start` on.
 
     For a world of one process only: the others of a world could not know it.
     """
     for offset in range(SPAN):
         port = LOWEST_PORT + (start + offset) % SPAN
-        if is_free(port):
+        if is_free(port) and not is_claimed(port):
             return port
     raise RendezvousError(f"no free port from {LOWEST_PORT} to {LOWEST_PORT + SPAN - 1}: export MASTER_PORT")
 
 
-def check_free(place, source):
-    """Raise RendezvousError if somebody listens on the port of `place` on this host.
+def check_claim(place, world, launch):
+    """Claim the port of `place` for `launch` on rank 0's node; raise RendezvousError if another launch has.
 
-    For rank 0, before it starts Python: it would fail there as well, but the other ranks would join
-    the stranger and wait for it. `source` names the launch. What remains is the moment until then.
+    For every rank there, before it starts Python: of two launches with the same port, the ranks of one would
+    join the other. `launch` is what `launch_id` returns.
+    """
+    holder = claim(int(place["MASTER_PORT"]), launch, is_rank_0=world.rank == 0)
+    if holder is not None:
+        name = {launch: "another rank 0 of this launch", UNKNOWN: "another launch"}.get(holder.launch, holder.launch)
+        raise RendezvousError(_in_use(place, world.source, f"{name}{holder.pid and f' (process {holder.pid})'}"))
+
+
+def check_free(place, source):
+    """Raise RendezvousError if another process listens on the port of `place` on this host.
+
+    For rank 0, after `check_claim`: it would fail in Python as well, but the other ranks would join the other
+    process and wait for it. `source` names the launch. A program that takes no claim can still bind the port
+    between this and torch.
     """
     if not is_free(int(place["MASTER_PORT"])):
-        raise RendezvousError(
-            f"port {place['MASTER_PORT']} on {place['MASTER_ADDR']}, the meeting point of {source}, is in use by "
-            "another program, or by one that started this: start again, or export another MASTER_PORT for this launch"
-        )
+        raise RendezvousError(_in_use(place, source, "another program, or by one that started this"))
+
+
+def _in_use(place, source, holder):
+    return (
+        f"port {place['MASTER_PORT']} on {place['MASTER_ADDR']}, the meeting point of {source}, is in use by {holder}: "
+        "start again, or export another MASTER_PORT for this launch"
+    )
 
 
 def is_free(port):
@@ -101,7 +145,26 @@ def _address(world):
             f"rank 0 runs on {world.node}, but the first host of {world.source} is "
             f"{world.first_host}: export MASTER_ADDR, or leave out --distribution=arbitrary or the host file"
         )
-    return world.first_host
+    return loopback() if world.first_host == LOOPBACK[0] else world.first_host
+
+
+def loopback():
+    """The address of this host's loopback interface, which may have none of IPv4."""
+    import _socket  # the core of `socket`, at a twentieth of its import time
+
+    for family, address in zip((_socket.AF_INET, _socket.AF_INET6), LOOPBACK):
+        try:
+            probe = _socket.socket(family, _socket.SOCK_DGRAM)
+        except OSError:  # a kernel without this family
+            continue
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            continue
+        finally:
+            probe.close()
+        return address
+    return LOOPBACK[0]
 
 
 def _port(world, origin):
@@ -123,6 +186,6 @@ def _port(world, origin):
 
 def _exported_port(env):
     port = env["MASTER_PORT"]
-    if not (port.isdecimal() and 1 <= int(port) <= 65535):
+    if not (is_number(port) and 1 <= int(port) <= 65535):
         raise RendezvousError(f"MASTER_PORT={port} is not a port: export one of 1 to 65535")
     return port

@@ -16,8 +16,13 @@ def environment():
 
 
 def write(stream, text):
-    """Write `text` to a file descriptor at once, so that lines of several ranks stay whole."""
-    posix.write(stream, text.encode(*ENCODING))
+    """Write `text` to a file descriptor at once, so that lines of several ranks stay whole. Raises OSError.
+
+    A file that reaches its limit takes the first part alone (write(2)); writing the rest is the error.
+    """
+    rest = text.encode(*ENCODING)
+    while rest:
+        rest = rest[posix.write(stream, rest) :]
 
 
 def exists(path):

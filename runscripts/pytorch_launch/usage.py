@@ -40,7 +40,7 @@ usage: torchrun-distributed [options of torchrun] SCRIPT [arguments of the scrip
 Runs torchrun on one node of a world, once per node, for example
 
     srun -N2 --ntasks-per-node=1 torchrun-distributed --max-restarts=3 train.py --lr 0.1
-    mpirun --map-by ppr:1:node torchrun-distributed --nproc-per-node=2 train.py --lr 0.1
+    mpirun --map-by ppr:1:node --bind-to none torchrun-distributed --nproc-per-node=2 train.py --lr 0.1
 
 with the number of nodes, a c10d rendezvous on the first node, and as many workers as this task sees
 GPUs, one without; torchrun's own options win. Each worker is a rank of conda-python-distributed.

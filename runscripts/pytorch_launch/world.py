@@ -1,6 +1,6 @@
 """Which rank of which world this process is; filled in by `launchers`, read by everything after them."""
 
-from pytorch_launch import LaunchError
+from pytorch_launch import MOST_DIGITS, LaunchError, is_number
 
 # In an allocation but outside a step, `get-master` wants the job's list.
 NODE_LISTS = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
@@ -32,6 +32,7 @@ class World:
     `cpus_per_task`             CPUs that the user asked for per rank, None if not asked for
     `unbound`                   true if the launcher says that it bound no rank to CPUs
     `exported`                  true if the launcher has exported torch's variables already
+    `allocation`                tasks and nodes of the allocation, where this is its only process; else (1, 1)
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class World:
         cpus_per_task=None,
         unbound=False,
         exported=False,
+        allocation=(1, 1),
     ):
         self.rank = rank
         self.size = size
@@ -70,6 +72,7 @@ class World:
         self.cpus_per_task = cpus_per_task
         self.unbound = unbound
         self.exported = exported
+        self.allocation = allocation
 
     def variables(self):
         """The variables by which torch knows a rank, as torchrun(1) names them."""
@@ -97,8 +100,9 @@ def number(env, name):
         raise WorldError(
             f"{name} is not set, but others of its launcher are: pass all of them on (a container without --cleanenv)"
         )
-    if not value.isdecimal():
-        raise WorldError(f"{name}={value} is not a number: {STRAY_EXPORT}")
+    if not is_number(value):
+        shown = value if len(value) <= MOST_DIGITS else f"{value[:MOST_DIGITS]}..."
+        raise WorldError(f"{name}={shown} is not a number of at most {MOST_DIGITS} digits: {STRAY_EXPORT}")
     return int(value)
 
 

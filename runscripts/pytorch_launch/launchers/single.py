@@ -21,6 +21,7 @@ def process(env, hostname):
         first_host="127.0.0.1",
         source="single process",
         job=optional_number(env, "SLURM_JOB_ID"),
+        allocation=tuple(optional_number(env, name) or 1 for name in ("SLURM_NTASKS", "SLURM_JOB_NUM_NODES")),
     )
     check_exported(env, world, {}, "no srun, mpirun or torchrun started this process")
     return world

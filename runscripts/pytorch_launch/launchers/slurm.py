@@ -1,5 +1,6 @@
 """The worlds of srun; called by `launchers`."""
 
+from pytorch_launch import is_number
 from pytorch_launch.nodelist import NodeListError, first_host
 from pytorch_launch.world import STRAY_EXPORT, World, WorldError, check_exported, check_inside, number, optional_number
 
@@ -60,7 +61,7 @@ def _first_port(env, name):
     if not ports:
         return None
     first = ports.partition(",")[0].partition("-")[0]
-    if not (first.isdecimal() and 1 <= int(first) <= 65535):
+    if not (is_number(first) and 1 <= int(first) <= 65535):
         raise WorldError(f"{name}={ports} does not start with a port: {STRAY_EXPORT}")
     return int(first)
 
@@ -94,7 +95,7 @@ def _tasks_per_node(env, name):
         count, repeated, times = group.partition("(x")
         if not repeated:
             times = "1)"
-        if not (count.isdecimal() and times[:-1].isdecimal() and times.endswith(")")):
+        if not (is_number(count) and is_number(times[:-1]) and times.endswith(")")):
             raise WorldError(f"{name}={env.get(name, '')} is not like 2(x3),1: {STRAY_EXPORT}")
         groups.append((int(count), int(times[:-1])))
     return groups

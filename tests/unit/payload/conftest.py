@@ -14,6 +14,7 @@ PAYLOAD = REPOSITORY / "payload"
 sys.path.insert(0, str(PAYLOAD))
 
 TORCH_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+LEFT_OUT = (*TORCH_VARIABLES, "MNIST_ROOT", "PYTORCH_LAUNCH_ID")
 
 
 class Rank(NamedTuple):
@@ -28,7 +29,7 @@ class Ranks:
     """The processes of one world, one of one thread for each environment, not yet waited for."""
 
     def __init__(self, command, environments, cwd=None):
-        base = {name: value for name, value in os.environ.items() if name not in (*TORCH_VARIABLES, "MNIST_ROOT")}
+        base = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
         self.processes = [
             subprocess.Popen(
                 [sys.executable, *map(str, command)],

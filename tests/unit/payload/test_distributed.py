@@ -1,15 +1,18 @@
 """training/distributed.py: who the ranks are, how they meet, and how they part."""
 
 import os
+import socket
 from contextlib import suppress
+from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
-from training import TrainingError
-from training.distributed import process_group, read_ranks, select_device
+from training import TrainingError, distributed
+from training.distributed import process_group, read_launch, read_ranks, rendezvous, select_device
 
 LAUNCHED = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "nid001001", "MASTER_PORT": "29400"}
+TEN_SECONDS = timedelta(seconds=10)
 
 
 def test_the_ranks_are_read_from_torchs_variables():
@@ -234,3 +237,58 @@ with process_group(os.environ, use_gpu=False, timeout=60) as world:
     assert [rank.stdout for rank in ranks] == ["[3, 3]\n"] * 3
     assert [rank.status for rank in ranks] == [1, 1, 1]
     assert [rank.stderr.count("OSError: disk of rank") for rank in ranks] == [0, 1, 0]
+
+
+@pytest.fixture
+def rank_0():
+    """Rank 0 of launch 90000.0 at its rendezvous: its variables, and what it passes to `init_process_group`."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PYTORCH_LAUNCH_ID": "90000.0"}
+    return environment, rendezvous(environment, 0, 2, TEN_SECONDS)["store"]
+
+
+def test_ranks_of_one_launch_meet_under_its_name(rank_0):
+    environment, store = rank_0
+    store.set("key", "value")
+    assert rendezvous(environment, 1, 2, TEN_SECONDS)["store"].get("key") == b"value"
+    plain = dist.TCPStore("127.0.0.1", int(environment["MASTER_PORT"]), wait_for_workers=False)
+    assert not plain.check(["key"])
+
+
+def test_a_rank_of_another_launch_does_not_join(rank_0):
+    environment, _ = rank_0
+    message = "is the rendezvous of another launch, 90000.0, and this is 90001.0; start again"
+    with pytest.raises(TrainingError, match=message):
+        rendezvous({**environment, "PYTORCH_LAUNCH_ID": "90001.0"}, 1, 2, TEN_SECONDS)
+
+
+def test_a_rank_does_not_join_a_program_that_names_no_launch(monkeypatch):
+    monkeypatch.setattr(distributed, "LAUNCH_LIMIT", timedelta(seconds=0.1))
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "PYTORCH_LAUNCH_ID": "90001.0"}
+    with pytest.raises(TrainingError, match="another launch, one that is unknown, and this is 90001.0"):
+        rendezvous(environment, 1, 2, TEN_SECONDS)
+
+
+def test_a_rank_0_whose_port_is_in_use_says_so():
+    with socket.socket() as other:
+        other.bind(("", 0))
+        other.listen()
+        environment = {**LAUNCHED, "RANK": "0", "MASTER_PORT": str(other.getsockname()[1]), "PYTORCH_LAUNCH_ID": "7.0"}
+        with pytest.raises(TrainingError, match="another process listens at nid001001:.* start again"):  # noqa: SIM117
+            with process_group(environment, use_gpu=False, timeout=10):
+                pass
+
+
+@pytest.mark.parametrize(
+    ("variables", "launch"),
+    [
+        ({}, None),
+        ({"PYTORCH_LAUNCH_ID": "7.0"}, "7.0"),
+        ({"PYTORCH_LAUNCH_ID": "7.0", "TORCHELASTIC_RUN_ID": "run", "TORCHELASTIC_RESTART_COUNT": "2"}, "run"),
+    ],
+)
+def test_the_launch_is_torchruns_or_our_launchers(variables, launch):
+    assert read_launch(variables) == launch

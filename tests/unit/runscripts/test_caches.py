@@ -242,3 +242,50 @@ def test_a_file_system_that_refuses_is_no_reason_not_to_train(tmp_path):
     assert (directory, variables) == (None, {})
     assert len(warnings) == 1
     assert "File name too long" in warnings[0]
+
+
+needs_root = pytest.mark.skipif(UID != 0, reason="only root can make another user's directory")
+OTHER = 4242
+
+
+def given_to(directory, user, mode):
+    directory.mkdir()
+    os.chown(directory, user, user)
+    directory.chmod(mode)
+    return directory
+
+
+@needs_root
+def test_a_public_directory_of_another_user_is_not_used(tmp_path):
+    """Its owner can replace what is in it, in spite of the sticky bit."""
+    public = given_to(tmp_path / "public", OTHER, 0o1777)
+    directory, _, warnings = place({"TMPDIR": str(public)}, UID, KEY, create=True, default=str(tmp_path))
+    assert directory == str(usual(tmp_path))
+    assert warnings == [
+        f"no caches in {public}: it belongs to user {OTHER}, who can replace what is in it (export another TMPDIR)"
+    ]
+    assert list(public.iterdir()) == []
+
+
+@needs_root
+@pytest.mark.parametrize("kind", ["directory", "link"])
+def test_a_part_of_the_path_that_another_user_made_in_a_public_directory_is_not_used(tmp_path, kind):
+    public = given_to(tmp_path / "public", 0, 0o1777)
+    if kind == "directory":
+        theirs = given_to(public / "theirs", OTHER, 0o755)
+    else:
+        theirs = public / "theirs"
+        theirs.symlink_to(given_to(tmp_path / "own", UID, 0o700), target_is_directory=True)
+        os.chown(theirs, OTHER, OTHER, follow_symlinks=False)
+    (theirs / "tmp").mkdir()
+    _, _, (warning,) = place({"TMPDIR": f"{theirs}//tmp/./"}, UID, KEY, create=True, default=str(tmp_path))
+    assert f"{theirs} belongs to another user, who can replace it" in warning
+
+
+@needs_root
+def test_in_a_user_namespace_roots_directories_belong_to_nobody_and_are_used(tmp_path, monkeypatch):
+    namespace = {"/proc/self/uid_map": "4711 4711 1", "/proc/sys/kernel/overflowuid": str(OTHER)}
+    monkeypatch.setattr("pytorch_launch.caches.read", namespace.get)
+    public = given_to(tmp_path / "public", OTHER, 0o1777)
+    directory, _, warnings = place({"TMPDIR": str(public)}, UID, KEY, create=True)
+    assert (directory, warnings) == (str(usual(public)), [])

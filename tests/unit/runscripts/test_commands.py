@@ -24,6 +24,7 @@ TORCH_VARIABLES = {
     "GROUP_RANK",
     "MASTER_ADDR",
     "MASTER_PORT",
+    "PYTORCH_LAUNCH_ID",
     "OMP_NUM_THREADS",
 }
 CACHE_VARIABLES = {
@@ -49,7 +50,7 @@ def run_unchecked(runscripts, home):
     """Run a command of `runscripts`, or another program, in exactly the given environment."""
 
     def run(command, *arguments, env=None, **options):
-        program = command if "/" in command else str(runscripts / command)
+        program = str(runscripts / command) if command in COMMANDS else command
         return subprocess.run(
             [program, *arguments],
             env={"PATH": PATH, "TMPDIR": str(home.parent / "tmp"), **(env or {})},
@@ -490,9 +491,20 @@ def test_a_missing_script_is_one_line_of_the_first_rank_of_each_node(run_uncheck
     step.update(SLURM_PROCID="2", SLURM_LOCALID="0")
     first = run_unchecked("conda-python-distributed", "-u", "trian.py", env=step)
     assert (first.returncode, first.stdout) == (2, "")
-    assert first.stderr.startswith(f"conda-python-distributed: no file trian.py in {home}: ")
-    assert "SINGULARITY_BIND" in first.stderr
-    assert first.stderr.count("\n") == 1
+    assert first.stderr == f"conda-python-distributed: trian.py: no such file in {home}. Check the path\n"
+
+
+@pytest.mark.parametrize(
+    ("containers", "bind"),
+    [(("APPTAINER", "SINGULARITY"), "APPTAINER_BIND"), (("SINGULARITY",), "SINGULARITY_BIND")],
+)
+def test_a_script_that_a_container_does_not_see_is_told_the_bind_that_its_runtime_reads(
+    run_unchecked, home, containers, bind
+):
+    env = {f"{runtime}_CONTAINER": "/image.sif" for runtime in containers}
+    done = run_unchecked("conda-python-distributed", "/elsewhere/train.py", env=env)
+    hint = f"Check the path; in this container, bind its directory with {bind}"
+    assert done.stderr == f"conda-python-distributed: /elsewhere/train.py: no such file in {home}. {hint}\n"
 
 
 def test_the_other_ranks_of_a_node_leave_the_first_the_time_to_say_so_and_end_with_it(run_unchecked, runscripts, step):
@@ -511,7 +523,7 @@ def test_where_no_rank_ends_the_others_each_says_so_itself(runscripts, run_unche
     main = code.format(["conda-python-distributed", "trian.py"])
     done = run_unchecked(sys.executable, "-c", main, env={**step, "PYTHONPATH": str(runscripts)})
     assert done.returncode == 2
-    assert done.stderr.startswith("conda-python-distributed: no file trian.py in ")
+    assert done.stderr.startswith("conda-python-distributed: trian.py: no such file in ")
 
 
 def test_a_node_list_that_cannot_be_read_is_one_line_and_no_localhost(run_unchecked, step):
@@ -576,3 +588,43 @@ def test_get_master_fails_with_one_line(run_unchecked, arguments, said):
     assert done.stderr.startswith("get-master: ")
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+# An allocation that is not used
+
+
+@pytest.mark.parametrize(
+    ("allocation", "count"),
+    [
+        ({"SLURM_NTASKS": "4", "SLURM_JOB_NUM_NODES": "2"}, "4 tasks"),
+        ({"SLURM_JOB_NUM_NODES": "2"}, "2 nodes"),
+        ({"SLURM_NTASKS": "4", "SLURM_JOB_NUM_NODES": "1"}, "4 tasks"),
+    ],
+)
+def test_a_process_alone_in_an_allocation_of_several_tasks_is_warned_of(run_unchecked, batch_script, allocation, count):
+    del batch_script["SLURM_NTASKS"]
+    done = run_unchecked("conda-python-distributed", "-c", "", env={**batch_script, **allocation})
+    said = f"one process alone in an allocation of {count}: to use all of it, start it with srun"
+    assert (done.returncode, done.stderr) == (0, f"conda-python-distributed: {said}\n")
+
+
+@pytest.mark.parametrize("command", ["conda-python-simple", "conda-python-distributed"])
+def test_a_process_that_uses_its_allocation_is_not_warned_of(run, batch_script, command):
+    if command != "conda-python-simple":
+        batch_script.update(SLURM_NTASKS="1", SLURM_JOB_NUM_NODES="1")
+    assert run(command, "-c", "", env=batch_script) == ""
+
+
+def test_an_agent_of_torchrun_starts_the_ranks_of_its_node_by_itself(run, run_unchecked, agent, batch_script):
+    env = {**{name: value for name, value in agent.items() if not name.startswith("SLURM")}, **batch_script}
+    run("torchrun-distributed", "train.py", env={**env, "SLURM_JOB_NUM_NODES": "1"})
+    done = run_unchecked("torchrun-distributed", "train.py", env={**env, "SLURM_JOB_NUM_NODES": "2"})
+    assert "one process alone in an allocation of 2 nodes" in done.stderr
+
+
+def test_a_file_at_its_limit_is_an_error_and_not_half_of_the_variables(run_unchecked, runscripts, step, home):
+    env = {**step, "PYTORCH_DISTRIBUTED_LONG": "x" * 2000}
+    done = run_unchecked("bash", "-c", f"ulimit -f 1; {runscripts}/ddp-env >variables", env=env)
+    assert done.returncode == 2
+    assert "ddp-env: standard output cannot be written to: File too large" in done.stderr
+    assert (home / "variables").stat().st_size == 1024

@@ -33,6 +33,7 @@ def test_a_rank_gets_all_that_torch_asks_for(step):
         "GROUP_RANK": "1",
         "MASTER_ADDR": "nid001002",
         "MASTER_PORT": str(step_port(7, 0)),
+        "PYTORCH_LAUNCH_ID": "7.0",
         "OMP_NUM_THREADS": "4",
     }
 
@@ -55,6 +56,7 @@ def test_every_rank_of_4096_nodes_of_8_gpus_gets_its_own_place_in_one_world(step
             "GROUP_RANK": str(node),
             "MASTER_ADDR": "nid000001",
             "MASTER_PORT": str(step_port(7, 0)),
+            "PYTORCH_LAUNCH_ID": "7.0",
             "OMP_NUM_THREADS": "4",
         }
 
@@ -116,3 +118,8 @@ def test_the_users_own_export_wins_over_the_modules(module):
 
 def test_a_prefix_without_a_name_is_nobodys_variable(module):
     assert "" not in decide({**module, "PYTORCH_MULTI_NODE_": "x"})
+
+
+@pytest.mark.parametrize("name", ["A;touch x;B", "A B", "1A", "Ä", "A=", ""])
+def test_what_is_no_name_of_a_shells_variable_is_left_out(step, name):
+    assert name not in decide({**step, f"PYTORCH_DISTRIBUTED_{name}": "1"})

@@ -1,8 +1,10 @@
 """Other installations of packages stay out, the user's own code stays in."""
 
+import sys
+
 import pytest
 from pytorch_launch import isolation
-from pytorch_launch.isolation import isolate
+from pytorch_launch.isolation import isolate, shadowing
 
 
 @pytest.fixture
@@ -81,3 +83,33 @@ def test_in_a_container_what_the_image_brings_is_its_own(directory, monkeypatch)
             devices[brought] = devices[own]
             assert isolate({"PYTHONPATH": brought, name: "image"}) == ({}, [])
             assert isolate({"PYTHONPATH": brought})[0] == {"PYTHONPATH": None}
+
+
+@pytest.fixture
+def own_torch(tmp_path):
+    """A directory of the user's packages, with a torch for this Python; what is said of it."""
+    torch = tmp_path / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages/torch"
+    torch.mkdir(parents=True)
+    said = f"{torch} is imported in place of the torch of /module: to use the module's, run `pip uninstall torch`"
+    return str(tmp_path), said
+
+
+@pytest.mark.parametrize("module", ["SIFPYTORCH", "EBROOTPYTORCH"])
+def test_a_torch_that_the_user_installed_over_the_modules_is_named(own_torch, module):
+    base, said = own_torch
+    assert shadowing({module: "/module", "PYTHONUSERBASE": base}) == [said]
+
+
+def test_a_torch_in_user_software_is_named(own_torch, monkeypatch):
+    base, said = own_torch
+    monkeypatch.setattr(isolation, "USER_SOFTWARE", base)
+    assert shadowing({"EBROOTPYTORCH": "/module", "PYTHONUSERBASE": "/nowhere"}) == [said]
+
+
+@pytest.mark.parametrize(
+    "env",
+    [{}, {"EBROOTPYTORCH": "/m", "PYTHONNOUSERSITE": "1"}, {"EBROOTPYTORCH": "/m", "PYTORCH_LAUNCH_KEEP_PATHS": "1"}],
+    ids=["no module", "no user site", "asked for"],
+)
+def test_a_torch_that_is_not_imported_or_is_wanted_is_not_named(own_torch, env):
+    assert shadowing({**env, "PYTHONUSERBASE": own_torch[0]}) == []

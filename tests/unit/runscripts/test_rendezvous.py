@@ -1,5 +1,6 @@
 """Where the ranks meet: the same place for all of a world, a place of its own for each world."""
 
+import _socket
 import socket
 
 import pytest
@@ -12,6 +13,8 @@ from pytorch_launch.rendezvous import (
     RendezvousError,
     check_free,
     free_port,
+    launch_id,
+    loopback,
     rendezvous,
     step_port,
 )
@@ -53,6 +56,15 @@ def test_the_port_after_the_guarantee_is_shared():
     assert 0 <= SPAN - 317 * STEPS < STEPS
 
 
+def test_steps_further_apart_share_a_port_now_and_then():
+    """Of 16 tasks of an array, each at one of its first 200 steps, 0.085 pairs do in a draw, as `step_port` says."""
+    pairs = 0
+    for apart in range(1, 16):
+        share = sum(step_port(0, first) == step_port(apart, second) for first in range(200) for second in range(200))
+        pairs += (16 - apart) * share / 200**2
+    assert round(pairs, 3) == 0.085
+
+
 def test_every_port_is_used_and_none_of_them_belongs_to_others():
     ports = {step_port(job, 0) for job in range(SPAN)}
     assert ports == set(range(LOWEST_PORT, LOWEST_PORT + SPAN))
@@ -83,7 +95,7 @@ def test_an_empty_export_is_none(step):
     assert rendezvous(env, discover(step, "vm"), origin=lambda: 1)["MASTER_ADDR"] == "nid001002"
 
 
-@pytest.mark.parametrize("port", ["0", "65536", "-1", "http", "1e4", " 80"])
+@pytest.mark.parametrize("port", ["0", "65536", "-1", "http", "1e4", " 80", "8" * 5000])
 def test_an_exported_port_that_is_none_is_an_error(port):
     with pytest.raises(RendezvousError, match=f"MASTER_PORT={port} "):
         rendezvous({"MASTER_PORT": port}, discover({}, "vm"), origin=lambda: 1)
@@ -132,6 +144,40 @@ def test_connections_that_have_ended_are_no_stranger():
         with socket.create_connection(address), server.accept()[0] as accepted:
             accepted.close()  # the server's side ends first and keeps the port in TIME_WAIT, tcp(7)
     check_free({"MASTER_ADDR": "x", "MASTER_PORT": str(address[1])}, "x")
+
+
+@pytest.mark.parametrize(
+    ("usable", "address"), [(("127.0.0.1", "::1"), "127.0.0.1"), (("::1",), "::1"), ((), "127.0.0.1")]
+)
+def test_the_loopback_is_one_that_this_host_has(monkeypatch, usable, address):
+    class Socket:
+        def __init__(self, *_):
+            pass
+
+        def bind(self, place):
+            if place[0] not in usable:
+                raise OSError(99, "Cannot assign requested address")
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(_socket, "socket", Socket)
+    assert loopback() == address
+
+
+def test_over_ipv6_alone_gloo_takes_the_loopback_too(monkeypatch):
+    monkeypatch.setattr(module, "loopback", lambda: "::1")
+    place = rendezvous({"MASTER_PORT": "4000"}, discover({}, "vm"), origin=lambda: 1)
+    assert place == {"MASTER_ADDR": "::1", "MASTER_PORT": "4000", "GLOO_SOCKET_IFNAME": "lo"}
+
+
+def test_a_launch_has_a_name_that_its_ranks_share(step, mpirun):
+    assert launch_id(discover(step, "vm"), origin=lambda: pytest.fail("asked")) == "7.0"
+    assert launch_id(discover(mpirun, "nid001002"), origin=lambda: pytest.fail("asked")).startswith("7.mpi")
+    del mpirun["PMIX_NAMESPACE"]
+    assert launch_id(discover(mpirun, "nid001002"), origin=lambda: pytest.fail("asked")) is None
+    mpirun.update(OMPI_COMM_WORLD_LOCAL_SIZE="4", OMPI_COMM_WORLD_LOCAL_RANK="3")
+    assert launch_id(discover(mpirun, "laptop"), origin=lambda: 4711) == "local.4711"
 
 
 def test_the_search_for_a_free_port_starts_anew_at_the_end_of_the_range(monkeypatch):

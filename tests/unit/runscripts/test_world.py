@@ -205,11 +205,12 @@ def test_a_leftover_world_size_does_not_make_a_single_process_wait(batch_script)
         "SLURM_CPUS_PER_TASK",
     ],
 )
-@pytest.mark.parametrize("value", ["two", "-1", "1.5", "²", " 1"])
+@pytest.mark.parametrize("value", ["two", "-1", "1.5", "²", " 1", "1" * 5000])
 def test_a_value_that_is_no_number_is_named(step, name, value):
     with pytest.raises(WorldError) as raised:
         discover({**step, name: value}, "vm")
-    assert f"{name}={value} is not a number" in str(raised.value)
+    shown = value if len(value) < 18 else f"{value[:18]}..."
+    assert f"{name}={shown} is not a number of at most 18 digits" in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["SLURM_LOCALID", "SLURM_NODEID", "SLURM_JOB_ID"])
@@ -219,7 +220,9 @@ def test_a_step_with_a_variable_missing_is_an_error(step, name):
         discover(step, "vm")
 
 
-@pytest.mark.parametrize("tasks", ["", "2(x)", "2(2)", "2(x2", "(x2)", "2,,2", "2(x²)", "2(x2)1"])
+@pytest.mark.parametrize(
+    "tasks", ["", "2(x)", "2(2)", "2(x2", "(x2)", "2,,2", "2(x²)", "2(x2)1", "9" * 5000, f"2(x{'9' * 5000})"]
+)
 def test_tasks_per_node_outside_slurms_notation_are_an_error(step, tasks):
     with pytest.raises(WorldError, match="SLURM_STEP_TASKS_PER_NODE="):
         discover({**step, "SLURM_STEP_TASKS_PER_NODE": tasks}, "vm")

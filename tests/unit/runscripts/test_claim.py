@@ -1,0 +1,206 @@
+"""The claim on a meeting point: two launches never share one, and what one leaves behind does not block the next."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+from pytorch_launch.claim import NUMBERS, claim, is_claimed
+
+HOLD = """
+import posix, sys
+sys.path.insert(0, sys.argv[1])
+from pytorch_launch.claim import claim
+assert claim(int(sys.argv[2]), sys.argv[3], is_rank_0=sys.argv[4] == "0") is None
+%s
+print("claimed", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def port():
+    """A port that is free, and so is its name."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@pytest.fixture
+def holds(runscripts, port):
+    """A process that has claimed the port, as a rank of a launch."""
+
+    @contextmanager
+    def hold(launch, rank, more=""):
+        arguments = [sys.executable, "-c", HOLD % more, str(runscripts), str(port), launch, str(rank)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        with subprocess.Popen(arguments, **pipes) as process:
+            assert process.stdout.readline() == "claimed\n"
+            yield process
+
+    return hold
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("other", [0, 1])
+def test_a_launch_does_not_get_the_port_of_another_one(holds, port, rank, other):
+    with holds("90000.0", rank) as process:
+        holder = claim(port, "90001.0", is_rank_0=other == 0)
+        assert (holder.launch, holder.pid) == ("90000.0", str(process.pid))
+        assert is_claimed(port)
+    assert not is_claimed(port)
+
+
+def test_the_ranks_of_a_launch_share_its_claim_and_a_second_rank_0_gets_none(holds, port):
+    with holds("7.0", 1), holds("7.0", 0) as rank_0, holds("7.0", 2):
+        assert claim(port, "7.0", is_rank_0=False) is None
+        assert claim(port, "7.0", is_rank_0=True).pid == str(rank_0.pid)
+
+
+def test_of_launches_that_cannot_be_told_apart_one_rank_0_gets_the_port(holds, port):
+    with holds("unknown", 0):
+        assert claim(port, None, is_rank_0=True) is not None
+
+
+def test_the_claim_is_the_launchs_until_its_last_rank_has_ended(holds, port):
+    with holds("7.0", 1) as first, holds("7.0", 0):
+        first.kill()
+        first.wait()
+        assert claim(port, "8.0", is_rank_0=False).launch == "7.0"
+
+
+CHILD = """
+if posix.fork() == 0:
+    import time
+    posix.close(0), posix.close(1)
+    time.sleep(600)
+"""
+
+
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:  # noqa: PTH123
+        return [int(child) for child in file.read().split()]
+
+
+def test_what_a_launch_leaves_behind_does_not_block_the_next(holds, port, runscripts):
+    with holds("7.0", 0, CHILD) as process:
+        (child,) = children(process.pid)
+    try:
+        assert not is_claimed(port)
+        with holds("8.0", 0):
+            assert claim(port, "9.0", is_rank_0=True).launch == "8.0"
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+SUPERVISOR = """
+import subprocess, sys
+sys.exit(subprocess.run([sys.executable, "-c", "import sys; sys.path.insert(0, sys.argv[1])\\n"
+    "from pytorch_launch.claim import claim\\n"
+    "sys.exit(claim(int(sys.argv[2]), '7.0', is_rank_0=True) is not None)", *sys.argv[1:]]).returncode)
+"""
+
+
+def test_a_rank_may_run_the_launcher_again_as_a_supervisor_does(runscripts, port):
+    code = f"import sys; sys.path.insert(0, sys.argv[1])\nfrom pytorch_launch.claim import claim\n{{}}{SUPERVISOR}"
+    code = code.format("assert claim(int(sys.argv[2]), '7.0', is_rank_0=True) is None")
+    assert subprocess.run([sys.executable, "-c", code, str(runscripts), str(port)], check=False).returncode == 0
+
+
+def squat(name):
+    taken = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    taken.bind(f"\0pytorch-launch/{name}")
+    return taken
+
+
+def test_another_user_who_takes_the_names_causes_an_error_and_no_delay(port):
+    names = [squat(f"{port}/node/{number}") for number in range(NUMBERS)]
+    begin = time.monotonic()
+    assert claim(port, "7.0", is_rank_0=False).launch == "another program"
+    assert time.monotonic() - begin < 1
+    for name in names:
+        name.close()
+
+
+def test_a_name_with_two_labels_belongs_to_no_launch(port):
+    """Or a process in between could make two launches take it for one of theirs."""
+    taken = [squat(f"{port}/node/{number}") for number in range(NUMBERS)]
+    for name in list(taken):
+        inode = os.fstat(name.fileno()).st_ino
+        taken += [squat(f"{port}/of/{inode}/{launch}/0/1") for launch in ("7.0", "8.0")]
+    assert claim(port, "7.0", is_rank_0=False).launch == "another program"
+    for name in taken:
+        name.close()
+
+
+RACE = """
+import os, socket, time
+job, port = os.environ["SLURM_JOB_ID"], int(os.environ["MASTER_PORT"])
+if os.environ["RANK"] == "0":
+    with socket.create_server(("127.0.0.1", port)) as server:
+        server.settimeout(2)
+        other = server.accept()[0]
+else:
+    end = time.monotonic() + 2
+    while True:
+        try:
+            other = socket.create_connection(("127.0.0.1", port))
+            break
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+other.settimeout(2)
+other.sendall(job.encode())
+print(job, other.recv(9).decode())
+"""
+
+
+def test_ranks_of_two_launches_that_start_together_never_meet(runscripts, port, tmp_path):
+    """As torch's: rank 0 binds the port after a while, the other connects as soon as it can."""
+    (tmp_path / "race.py").write_text(RACE)
+
+    def start(job, rank):
+        step = {
+            "SLURM_JOB_ID": str(job),
+            "SLURM_STEP_ID": "0",
+            "SLURM_STEP_NODELIST": "localhost",
+            "SLURM_STEP_NUM_TASKS": "2",
+            "SLURM_STEP_TASKS_PER_NODE": "2",
+            "SLURM_NODEID": "0",
+            "SLURM_PROCID": str(rank),
+            "SLURM_LOCALID": str(rank),
+        }
+        return subprocess.Popen(
+            [str(runscripts / "conda-python-distributed"), "race.py"],
+            env={"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path), "MASTER_PORT": str(port), **step},
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    for _ in range(6):
+        ranks = [start(job, rank) for rank in (0, 1) for job in (90000, 90001)]
+        outputs = [rank.communicate(timeout=60) for rank in ranks]
+        met = [stdout.split() for stdout, _ in outputs if stdout]
+        assert len(met) == 2 and len({job for pair in met for job in pair}) == 1, outputs
+        errors = [stderr for stdout, stderr in outputs if not stdout]
+        assert all(
+            f"port {port} on localhost, the meeting point of Slurm step 9000" in error
+            and ".0, is in use by 9000" in error
+            for error in errors
+        ), errors
+
+
+def test_pythons_standard_streams_are_none_of_the_claims(runscripts, port):
+    code = (
+        f"import posix, sys; posix.close(0); posix.close(1); sys.path.insert(0, {str(runscripts)!r})\n"
+        f"from pytorch_launch.claim import claim\nclaim({port}, '7.0', is_rank_0=True)\n"
+        "sys.exit(any(posix.access(f'/proc/self/fd/{fd}', 0) for fd in (0, 1)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
