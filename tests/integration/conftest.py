@@ -1,6 +1,7 @@
 """Runs commands on the testbed as a user would: in a shell that evaluated ``./demo --env``."""
 
 import os
+import struct
 import subprocess
 import tempfile
 from pathlib import Path
@@ -54,6 +55,20 @@ def work(testbed):
     """A new directory that ranks on the host and in the image both see, gone after the test."""
     with tempfile.TemporaryDirectory(prefix="work-", dir=testbed.layout.root) as directory:
         yield Path(directory)
+
+
+@pytest.fixture
+def few_images(work):
+    """MNIST files of 200 and 50 images: bars, each at the height of its label."""
+    for name, count in (("train", 200), ("t10k", 50)):
+        labels = bytes(number % 10 for number in range(count))
+        bars = {label: bytes(255 * (row in (2 * label, 2 * label + 1)) for row in range(28)) for label in range(10)}
+        pixels = b"".join(bytes([row]) * 28 for label in labels for row in bars[label])
+        size = struct.pack(">I", count)
+        images = b"\0\0\x08\x03" + size + struct.pack(">II", 28, 28) + pixels
+        (work / f"{name}-images-idx3-ubyte").write_bytes(images)
+        (work / f"{name}-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01" + size + labels)
+    return work
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from testbed.job_scripts import adapted, submission, written
+from testbed.job_scripts import submission, written
 
 pytestmark = pytest.mark.testbed
 
@@ -55,9 +55,8 @@ def test_a_rank_that_sends_wrong_numbers_and_one_that_is_slow_are_named_with_the
 
 
 def test_the_job_asks_the_doctor_on_each_node_and_all_ranks(testbed, venv, dataset, work):
-    script = work / "check.job"
-    script.write_text(adapted("slurm/check.job", testbed.layout, (venv, dataset)))
-    result = testbed.run_unchecked(submission(f"{script} --max-size 1K --slow 50"), cwd=work)
+    job = submission("$PAYLOAD/jobs/slurm/check.job --max-size 1K --slow 50")
+    result = testbed.run_unchecked(f"module load {venv}\n{job}", cwd=work)
     ((name, text),) = written(work).items()
     assert result.returncode == 0, text
     assert re.fullmatch(r"check-\d+\.out", name)

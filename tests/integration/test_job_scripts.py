@@ -1,54 +1,57 @@
-"""The job scripts that are installed with the payload, submitted as their pages say.
+"""The job scripts that are installed with the payload, submitted unedited on the testbed with a CPU module loaded.
 
-The testbed stands in for the systems: what only they have is taken out of a copy (GPUs, partitions, accounts,
-fabric), and a CPU module takes the place of theirs.
+Those of a system get options of sbatch in place of its partition, nodes and GPUs. Frontier's alone are edited.
 """
 
 import re
-from pathlib import Path
 
 import pytest
-from testbed.job_scripts import adapted, submission, with_digits, written
+from testbed.job_scripts import HERE, submission, without_hardware, written
 from testbed.packages import find_optional
 
 pytestmark = pytest.mark.testbed
 
 
 @pytest.fixture
-def job(testbed, work, dataset):
-    """A function that submits a copy of a job script as the testbed can run it; what the job wrote."""
+def job(testbed, work, few_images):
+    """A function that submits a job script with a module loaded, and few images as data; what the job wrote."""
 
     def submit(script, module, options=""):
-        copy = work / Path(script).name
-        copy.write_text(with_digits(adapted(script, testbed.layout, (module, dataset))))
-        testbed.run(f"mkdir -p logs\n{submission(copy, options)}", cwd=work)
+        script = script if script.startswith("/") else f"$PAYLOAD/jobs/{script}"
+        load = f"module load {module}\nexport MNIST_ROOT={few_images}\nmkdir -p logs"
+        testbed.run(f"{load}\n{submission(script, options)}", cwd=work)
         return written(work)
 
     return submit
 
 
 def test_lumis_job_trains_on_four_ranks_and_names_its_output_after_itself_and_its_number(job, container):
-    ((name, text),) = job("lumi/mnist.slurm", container, "--ntasks-per-node=2").items()
+    ((name, text),) = job("lumi/mnist.slurm", container, HERE).items()
     assert re.fullmatch(r"output_mnist\.slurm_\d+\.txt", name)
     assert "world size 4," in text
     assert "test accuracy" in text
 
 
-def output_of_frontiers(job, script, venv):
+def output_of_frontiers(job, script, testbed, venv, work, options=""):
     """What Frontier's job prints, submitted without the submitter's environment."""
-    written = job(f"frontier/{script}", venv, "--export=NONE --ntasks-per-node=2")
+    text = without_hardware(f"frontier/{script}")
+    text = text.replace("PyTorch/2.10.0-rocm-7.1-venv", venv)
+    # where a site's users find its modules
+    copy = work / script
+    copy.write_text(text.replace("\nset -e\n", f"\nset -e\nmodule use {testbed.layout.modules}\n"))
+    written = job(f"{copy} {options}", venv, "--export=NONE --ntasks-per-node=2")
     (output,) = (text for name, text in written.items() if re.fullmatch(r"pytorch_tutorial-\d+\.o", name))
     return output
 
 
-def test_frontiers_ddp_job_trains_on_four_ranks_without_the_submitters_environment(job, venv):
-    output = output_of_frontiers(job, "pytorch_ddp_job.sl", venv)
+def test_frontiers_ddp_job_trains_on_four_ranks_without_the_submitters_environment(job, testbed, venv, work):
+    output = output_of_frontiers(job, "pytorch_ddp_job.sl", testbed, venv, work, f"--data {work}")
     assert "world size 4," in output
     assert "test accuracy" in output
 
 
-def test_frontiers_nn_job_prints_its_loss_every_thousand_steps_and_ends_near_99_percent(job, venv):
-    path, *losses, last = output_of_frontiers(job, "pytorch_nn_job.sl", venv).splitlines()
+def test_frontiers_nn_job_prints_its_loss_every_thousand_steps_and_ends_near_99_percent(job, testbed, venv, work):
+    path, *losses, last = output_of_frontiers(job, "pytorch_nn_job.sl", testbed, venv, work).splitlines()
     assert path.startswith("Python Environment Path: /")
     found = [re.fullmatch(r"Epoch \[(\d+)/10000\], Loss: (0\.\d{4})", line) for line in losses]
     assert [int(match[1]) for match in found] == list(range(1000, 10001, 1000))
@@ -60,12 +63,26 @@ def test_frontiers_nn_job_prints_its_loss_every_thousand_steps_and_ends_near_99_
 def test_torchrun_under_mpirun_trains_in_container_and_venv_with_the_same_job(job, module):
     if find_optional("openmpi-bin") is None:
         pytest.skip("openmpi-bin is not installed (./run-tests does that where it may install packages)")
-    ((name, text),) = job("infiniband/ddp_pytorch.job", module, "--cpus-per-task=2").items()
+    ((name, text),) = job("infiniband/ddp_pytorch.job", module).items()
     assert re.fullmatch(r"ddp_pytorch-\d+\.out", name)
     assert "test accuracy" in text
 
 
 def test_nerscs_module_job_trains_on_four_ranks(job, venv):
-    ((name, text),) = job("perlmutter/submit_batch_modules.sh", venv).items()
+    ((name, text),) = job("perlmutter/submit_batch_modules.sh", venv, HERE).items()
     assert re.fullmatch(r"module_job_log_\d+\.out", name)
     assert "world size 4," in text
+
+
+def test_a_recipe_is_installed_by_a_job(job, venv):
+    ((name, text),) = job("infiniband/venv_build.job PyTorch-2.13.0-cpu-venv.eb", venv).items()
+    assert re.fullmatch(r"venv_build-\d+\.out", name)
+    assert "PyTorch/2.13.0-cpu-venv is already installed" in text
+
+
+def test_without_the_data_module_a_training_in_pieces_generates_digits(testbed, venv, work):
+    empty = f"module load {venv}\nexport MODULEPATH={work}"
+    testbed.run(f"{empty}\n{submission('$PAYLOAD/jobs/slurm/train_requeue.job --epochs 1')}", cwd=work)
+    ((name, text),) = written(work).items()
+    assert re.fullmatch(r"train-\d+\.out", name)
+    assert re.search(r"world size 4,.* 6000 training and 1000 test images", text)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from testbed.job_scripts import adapted
 
 pytestmark = pytest.mark.testbed
 
@@ -44,11 +43,11 @@ def command_lines():
 class Job:
     """A submitted job script and its log."""
 
-    def __init__(self, testbed, script, options):
+    def __init__(self, testbed, module, work, options):
         self.testbed = testbed
-        line = f"sbatch --parsable --ntasks-per-node=1 {script.name} {options}"
-        self.number = testbed.run(line, cwd=script.parent).strip()
-        self.log = script.parent / f"train-{self.number}.out"
+        line = f"sbatch --parsable --ntasks-per-node=1 $PAYLOAD/jobs/slurm/train_requeue.job {options}"
+        self.number = testbed.run(f"module load {module}\n{line}", cwd=work).strip()
+        self.log = work / f"train-{self.number}.out"
 
     def said(self):
         """The log so far."""
@@ -80,11 +79,9 @@ class Job:
 
 
 def test_a_job_that_is_warned_and_then_preempted_completes_with_the_uninterrupted_runs_weights(
-    testbed, venv, dataset, work, noise
+    testbed, venv, work, noise
 ):
-    script = work / "train_requeue.job"
-    script.write_text(adapted("slurm/train_requeue.job", testbed.layout, (venv, dataset)))
-    job = Job(testbed, script, f"--data {noise} {OPTIONS}")
+    job = Job(testbed, venv, work, f"--data {noise} {OPTIONS}")
 
     job.wait_for(lambda: "epoch 4/24" in job.said())
     testbed.run(f"scancel --signal=USR1 {job.number}")  # what --signal=USR1@120 does before the time limit

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from testbed import recipes
-from testbed.job_scripts import adapted, submission, with_digits, written
+from testbed.job_scripts import HERE, submission, without_hardware, written
 from testbed.packages import find_command, find_optional
 from testbed.registry import Registry
 from testbed.stand_ins import IN_IMAGE, StandIns, sha256
@@ -150,7 +150,7 @@ def test_image_of_a_registry_for_cuda_with_torchrun_under_mpirun(system, contain
         )
 
 
-def test_shifter_image_of_nersc(system, testbed, container, dataset):
+def test_shifter_image_of_nersc(system, container):
     version = "2.1.0a0+b5021ba"
     settings = f"""export SHIFTER_STAND_IN_IMAGE=nersc/pytorch:ngc-23.07-v0
 export SHIFTER_STAND_IN_SIF={system.stand_ins.sif} SINGULARITY_BIND={system.stand_ins.version(version)}"""
@@ -161,8 +161,9 @@ export SHIFTER_STAND_IN_SIF={system.stand_ins.sif} SINGULARITY_BIND={system.stan
         settings=settings,
     )
     job = system.directory / "submit_batch_shifter.sh"
-    job.write_text(with_digits(adapted("perlmutter/submit_batch_shifter.sh", testbed.layout, (None, dataset))))
-    system.run(f"{settings}\n{submission(job)}")
+    job.write_text(without_hardware("perlmutter/submit_batch_shifter.sh"))
+    modules = f"export MODULEPATH={system.installed}/INSTALLPATH/modules/all"  # the data is not there
+    system.run(f"{settings}\n{modules}\n{submission(job, HERE)}")
     (output,) = (text for name, text in written(system.directory).items() if name.startswith("shifter_job_log_"))
     assert "world size 4," in output and "test accuracy" in output
 

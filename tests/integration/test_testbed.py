@@ -1,6 +1,7 @@
 """The testbed itself: beside another one, and gone without a trace."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -67,6 +68,9 @@ def test_a_second_testbed_runs_beside_the_first_and_down_leaves_no_process_and_n
         time.sleep(0.1)
     down = verb("down", root)
     assert down.returncode == 0, down.stderr
+    assert [line.split(" ... ")[0] for line in down.stderr.splitlines()] == [
+        "  stopping the Slurm cluster", f"  removing {root}",
+    ]  # fmt: skip
     left.wait(timeout=30)
     assert not root.exists()
     assert processes_that_mention(str(root)) == []
@@ -77,6 +81,13 @@ def test_a_second_testbed_runs_beside_the_first_and_down_leaves_no_process_and_n
 def test_nodes_have_their_own_names_and_the_machine_keeps_its_own(testbed):
     assert testbed.run("srun -N1 -w nid001003 hostname") == "nid001003\n"
     assert "nid00100" not in Path("/etc/hosts").read_text()
+
+
+@pytest.mark.parametrize("size", ["-N9", "-N1 -n1000"])
+def test_a_job_that_is_too_large_for_the_cluster_is_refused_at_once(testbed, size):
+    result = testbed.run_unchecked(f"srun {size} true", timeout=30)
+    assert result.returncode == 1
+    assert re.match("srun: error: .*(More processors requested than permitted|not available)\n", result.stderr)
 
 
 def test_an_ordinary_user_gets_a_cluster_too(tmp_path_factory):

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 import torch
-from testbed.job_scripts import adapted
+from testbed.job_scripts import JOBS
 
 pytestmark = pytest.mark.testbed
 
@@ -61,20 +61,6 @@ export PYTHONUSERBASE={packages}"""
     return lines
 
 
-@pytest.fixture
-def few_images(work):
-    """MNIST files of 200 and 50 images: bars, each at the height of its label."""
-    for name, count in (("train", 200), ("t10k", 50)):
-        labels = bytes(number % 10 for number in range(count))
-        bars = {label: bytes(255 * (row in (2 * label, 2 * label + 1)) for row in range(28)) for label in range(10)}
-        pixels = b"".join(bytes([row]) * 28 for label in labels for row in bars[label])
-        size = struct.pack(">I", count)
-        images = b"\0\0\x08\x03" + size + struct.pack(">II", 28, 28) + pixels
-        (work / f"{name}-images-idx3-ubyte").write_bytes(images)
-        (work / f"{name}-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01" + size + labels)
-    return work
-
-
 def png_size(path):
     """Width and height of a PNG in pixels, from its first chunk; the last one must be there."""
     content = path.read_bytes()
@@ -116,12 +102,11 @@ def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(
 ):
     work = few_images
     (work / "train.py").write_text(TRAINING)
-    script = adapted("slurm/search.job", testbed.layout, (venv, None)).replace('"$PAYLOAD/mnist_ddp.py"', training)
-    script = script.replace("module load MNIST", f"export MNIST_ROOT=. PYTHONUSERBASE={packages}")
-    (work / "search.job").write_text(script)
+    script = (JOBS / "slurm" / "search.job").read_text()
+    (work / "search.job").write_text(script.replace('"$PAYLOAD/mnist_ddp.py"', training))
     output = work / "search.out"
-    submit = f"{load(venv)}\nPYTORCH_LAUNCH_VERBOSE=1 sbatch --parsable --output={output.name} {{}} search.job"
-    submit += " --takeover 10"
+    submit = f"{load(venv)}\nexport MNIST_ROOT=. PYTORCH_LAUNCH_VERBOSE=1\n"
+    submit += f"sbatch --parsable --output={output.name} {{}} search.job --takeover 10"
     begun = r"^trial-\d+: lr"
 
     def found(pattern):

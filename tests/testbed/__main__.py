@@ -28,6 +28,8 @@ def main(arguments):
     layout = Layout.from_environment(os.environ)
     verb = arguments[0] if len(arguments) == 1 else ""
     try:
+        if os.environ.get("SIFPYTORCH", "no module") == os.environ.get("APPTAINER_CONTAINER"):
+            raise TestbedError("This python3 is the loaded module's, in its image. Unload the PyTorch module.")
         if verb == "up":
             obstacle = up(layout)
             if obstacle:
@@ -49,6 +51,8 @@ def main(arguments):
         elif verb == "env":
             layout.require_claim()
             print(shell.environment_code(layout))
+        elif verb == "--help":
+            print(__doc__)
         else:
             print(__doc__, file=sys.stderr)
             return 2

@@ -2,6 +2,7 @@
 
 from testbed import apptainer, environments, packages, slurm
 from testbed.layout import TestbedError
+from testbed.progress import step
 
 
 def up(layout):
@@ -55,7 +56,7 @@ def provide_optional(layout):
 def stop(layout):
     """End the cluster and delete its files; what was installed stays."""
     layout.require_claim()
-    with layout.locked():
+    with layout.locked(), step("stopping the Slurm cluster"):
         slurm.stop(layout)
 
 
@@ -63,5 +64,7 @@ def down(layout):
     """Leave no process and no file."""
     layout.require_claim()
     with layout.locked():
-        slurm.stop(layout)
-        layout.remove()
+        with step("stopping the Slurm cluster"):
+            slurm.stop(layout)
+        with step(f"removing {layout.root}"):
+            layout.remove()

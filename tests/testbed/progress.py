@@ -1,6 +1,8 @@
 """Says what is happening and for how long, on a terminal and in a log."""
 
 import contextlib
+import os
+import select
 import signal
 import subprocess
 import sys
@@ -45,6 +47,31 @@ def step(title):
         lead = f"\r  {title} ..." if out.isatty() else ""
         out.write(f"{lead} {verdict} ({time.monotonic() - start:.0f} s)\n")
         out.flush()
+
+
+def relay(pipe):
+    """Print each line of a process's output as it comes, indented; return the whole output.
+
+    On a terminal the seconds since the last line are counted below it.
+    """
+    out, text, rest, start = sys.stdout, "", b"", time.monotonic()
+    clear = "\r\033[K" if out.isatty() else ""
+    while True:
+        if not select.select([pipe], [], [], 1)[0]:
+            if clear:
+                out.write(f"{clear}  ... {time.monotonic() - start:.0f} s")
+                out.flush()
+            continue
+        chunk = os.read(pipe.fileno(), 65536)
+        *lines, rest = (rest + chunk).split(b"\n") if chunk else (rest, b"")
+        for line in lines:
+            if line or chunk:
+                text += line.decode(errors="replace") + "\n"
+                out.write(f"{clear}  {line.decode(errors='replace')}\n")
+        out.flush()
+        if not chunk:
+            return text
+        start = time.monotonic()
 
 
 def run(command, *, log=None, advice="", **options):

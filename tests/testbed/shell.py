@@ -1,6 +1,7 @@
 """The shell code that turns a user's shell into a login shell of the testbed's cluster."""
 
 import os
+import re
 import shlex
 from pathlib import Path
 
@@ -27,12 +28,16 @@ def environment_code(layout):
     }
     if os.geteuid() == 0:
         exports["EASYBUILD_ALLOW_USE_AS_ROOT_AND_ACCEPT_CONSEQUENCES"] = 1
+        # mpirun(1), "Running as root": for the job scripts that start ranks by mpirun
+        exports.update({"OMPI_ALLOW_RUN_AS_ROOT": 1, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 1})
     # Lmod drops duplicates from every path that a module extends: without any, unloading changes nothing
-    path = dict.fromkeys([str(layout.bin), *os.environ["PATH"].split(os.pathsep)])
+    path = dict.fromkeys([str(layout.bin), *os.environ.get("PATH", os.defpath).split(os.pathsep)])
     exports["PATH"] = os.pathsep.join(path)
     # of an allocation or an EasyBuild around this shell, which mean another cluster
     own = {name for name in os.environ if f"__CLUSTER_SET_{name}" in os.environ}  # of a loaded profile
-    foreign = {name for name in os.environ if name.startswith(FOREIGN)} - own - set(exports)
+    # env(1) gives a variable any name; no shell has one under a name that is none, and `eval` would execute it
+    names = {name for name in os.environ if re.fullmatch(r"\w+", name, re.ASCII)}
+    foreign = {name for name in names if name.startswith(FOREIGN)} - own - set(exports)
     lines = [f"unset {' '.join(sorted(foreign))}"] if foreign else []
     lines += [f"export {name}={shlex.quote(str(value))}" for name, value in exports.items()]
     lines += [

@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -189,7 +190,8 @@ def start_node(layout, name):
     probe = subprocess.run([*namespaces, "true"], stderr=subprocess.DEVNULL, check=False)
     if probe.returncode == 0:
         command = [*namespaces, "--", Path(__file__).with_name("node"), name,
-                   layout.cluster / "etc" / "hosts", slurmd, conf, os.geteuid(), os.getegid()]  # fmt: skip
+                   layout.cluster / "etc" / "hosts", slurmd, conf, os.geteuid(), os.getegid(),
+                   sys.executable]  # fmt: skip
     else:
         command = [slurmd, "-D", "-f", conf, "-N", name]
         require_resolvable(name)

@@ -1,6 +1,7 @@
 #!/bin/bash
 # A small network in one process on one node of Frontier, which needs no data:
 #   mkdir -p logs; sbatch --export=NONE -A <project> pytorch_nn_job.sl
+# Only for Frontier.
 #SBATCH -J pytorch_nn
 #SBATCH -o logs/pytorch_tutorial-%j.o
 #SBATCH -e logs/pytorch_tutorial-%j.e
@@ -12,7 +13,8 @@ set -e
 # srun would keep --export=NONE for its tasks, and what the modules set from them
 unset SLURM_EXPORT_ENV
 
-module load PyTorch/2.10.0-rocm-7.1-venv
+# With --export=NONE no module is loaded here; without, keep the PyTorch module that is
+[ -n "$PAYLOADPYTORCH" ] || module load PyTorch/2.10.0-rocm-7.1-venv
 echo "Python Environment Path: $(which python)"
 
 srun -N1 -n1 -c7 --gpus-per-task=1 --gpu-bind=closest \

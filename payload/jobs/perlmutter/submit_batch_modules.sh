@@ -1,5 +1,6 @@
 #!/bin/bash
 # DistributedDataParallel on 2 nodes of Perlmutter, from the module: sbatch -A <account> submit_batch_modules.sh
+# Only for Perlmutter.
 #SBATCH -C gpu
 #SBATCH -q debug
 #SBATCH -t 00:10:00
@@ -11,12 +12,15 @@
 #SBATCH -o module_job_log_%j.out
 set -e
 
-module load PyTorch/2.15.0-cuda-13.2-perlmutter-venv
+# Keep the PyTorch module that is loaded when you submit; else load this one
+[ -n "$PAYLOADPYTORCH" ] || module load PyTorch/2.15.0-cuda-13.2-perlmutter-venv
 # NCCL's plugin for Slingshot, without which ranks on several nodes stop: the default, or one for CUDA 13 by its version
-module load nccl
-module load MNIST
+[ -z "$SLURM_GPUS_ON_NODE" ] || module load nccl
+# Without the data's module, the training generates digits
+if [ -z "$MNIST_ROOT" ] && module is-avail MNIST; then module load MNIST; fi
 
-srun conda-python-distributed -u "$PAYLOAD/mnist_ddp.py" --gpu --modelpath "model-$SLURM_JOB_ID"
+training=("$PAYLOAD/mnist_ddp.py" ${SLURM_GPUS_ON_NODE:+--gpu} --modelpath "model-$SLURM_JOB_ID" "$@")
+srun conda-python-distributed -u "${training[@]}"
 
 # The same with the variables in the shell, as with NERSC's export_DDP_vars.sh:
 # srun bash -c 'source <(ddp-env) && python -u "$PAYLOAD/mnist_ddp.py" --gpu'

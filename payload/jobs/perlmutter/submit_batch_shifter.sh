@@ -1,5 +1,6 @@
 #!/bin/bash
 # DistributedDataParallel on 2 nodes of Perlmutter, in a Shifter image: sbatch -A <account> submit_batch_shifter.sh
+# Only for Perlmutter: --image and --module are options of Shifter's plugin for Slurm.
 #SBATCH --image=nersc/pytorch:ngc-23.07-v0
 #SBATCH --module=gpu,nccl-plugin
 #SBATCH -C gpu
@@ -13,7 +14,10 @@
 #SBATCH -o shifter_job_log_%j.out
 set -e
 
-module load PyTorch/2.1.0-ngc-23.07-shifter
-module load MNIST
+# Keep the Shifter module that is loaded when you submit; else load this one
+[ -n "$SHIFTER_IMAGE" ] || module load PyTorch/2.1.0-ngc-23.07-shifter
+# Without the data's module, the training generates digits
+if [ -z "$MNIST_ROOT" ] && module is-avail MNIST; then module load MNIST; fi
 
-srun shifter --image="$SHIFTER_IMAGE" "$RUNSCRIPTS/conda-python-distributed" -u "$PAYLOAD/mnist_ddp.py" --gpu --modelpath "model-$SLURM_JOB_ID"
+training=("$PAYLOAD/mnist_ddp.py" ${SLURM_GPUS_ON_NODE:+--gpu} --modelpath "model-$SLURM_JOB_ID" "$@")
+srun shifter --image="$SHIFTER_IMAGE" "$RUNSCRIPTS/conda-python-distributed" -u "${training[@]}"

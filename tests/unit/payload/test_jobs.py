@@ -1,19 +1,21 @@
-"""What the systems' job scripts load, and what their pages say to install; none of them is submitted here."""
+"""What the job scripts load and launch, and what their pages say to install; none of them is submitted here."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 TREE = Path(__file__).parents[3]
-JOBS = sorted(path for path in (TREE / "payload" / "jobs").glob("*/*") if path.parent.name != "slurm")
+ALL_JOBS = sorted((TREE / "payload" / "jobs").glob("*/*"))
+JOBS = [path for path in ALL_JOBS if path.parent.name != "slurm"]
 #: What brings a venv NCCL's plugin for libfabric, where a cluster profile refuses to run on several nodes without.
 PLUGINS = {"frontier": "rccl-net-plugin", "perlmutter": "nccl"}
 
 
 def loaded(text):
     """The modules that a job script loads."""
-    return re.findall(r"^module load (\S+)", text, flags=re.MULTILINE)
+    return re.findall(r"^[^#\n]*module load (\S+?);?(?: |$)", text, flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
@@ -45,3 +47,66 @@ def recipe_of(text):
     """The recipe of a job's PyTorch module."""
     (module,) = (module for module in loaded(text) if module.startswith("PyTorch/"))
     return f"easyconfigs/p/PyTorch/{module.replace('/', '-')}.eb"
+
+
+#: Each program that the job scripts start prints its command line in place of what it does.
+PROGRAMS = ("srun", "mpirun", "eb", "scontrol", "pytorch-doctor")
+#: What a PyTorch module of each kind sets.
+LOADED = {"PAYLOAD": "/payload", "PAYLOADPYTORCH": "/payload", "SIFPYTORCH": "/image.sif", "SHIFTER_IMAGE": "image"}
+
+
+@pytest.fixture
+def command_lines(tmp_path):
+    """A function that runs a job script; the command lines of the modules and launchers in it."""
+    for name in PROGRAMS:
+        (tmp_path / name).write_text('#!/bin/sh\necho "${0##*/} $*"\n')
+        (tmp_path / name).chmod(0o755)
+
+    def run(job, *, data, **environ):
+        module = f'module() {{ echo module "$@"; [ "$1" != is-avail ] || [ -n "{data}" ]; }}; export -f module'
+        result = subprocess.run(
+            ["bash", "-c", f"{module}; exec bash {job}"],
+            env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "1", "SLURM_NNODES": "2", "SLURM_NTASKS": "4",
+                 **environ},
+            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=20,
+        )  # fmt: skip
+        assert result.returncode == 0, result.stderr
+        return result.stdout.splitlines()
+
+    return run
+
+
+@pytest.mark.parametrize("job", [job for job in ALL_JOBS if job.name != "venv_build.job"], ids=lambda job: job.name)
+def test_a_job_keeps_the_pytorch_module_that_is_loaded_and_else_loads_one(job, command_lines):
+    def found(**environ):
+        return [line for line in command_lines(job, data="", **environ) if line.startswith("module load PyTorch")]
+
+    assert found(**LOADED) == []
+    assert len(found()) == 1
+
+
+@pytest.mark.parametrize("job", ALL_JOBS, ids=lambda job: job.name)
+def test_a_job_runs_without_the_data_module_and_keeps_the_users_data(job, command_lines):
+    assert "module load MNIST" not in command_lines(job, data="", **LOADED)
+    assert "module load MNIST" not in command_lines(job, data="yes", MNIST_ROOT="/data", **LOADED)
+    wants_data = job.name not in ("venv_build.job", "pytorch_nn_job.sl")
+    assert ("module load MNIST" in command_lines(job, data="yes", **LOADED)) is wants_data
+
+
+@pytest.mark.parametrize(
+    "job", [job for job in ALL_JOBS if re.search("mnist|allreduce", job.read_text())
+            and job.parent.name != "frontier" and job.name != "search.job"], ids=lambda job: job.name
+)  # fmt: skip
+def test_a_job_trains_on_gpus_where_it_was_given_some(job, command_lines):
+    for given, expected in (({}, False), ({"SLURM_GPUS_ON_NODE": "4"}, True)):
+        *_, line = (line for line in command_lines(job, data="", **LOADED, **given) if "/payload/" in line)
+        assert (" --gpu" in line) is expected
+
+
+@pytest.mark.parametrize("job", ALL_JOBS, ids=lambda job: job.name)
+def test_only_the_job_of_a_named_system_asks_for_its_hardware(job):
+    text = job.read_text()
+    asks = re.search(r"^#SBATCH (--gpus|--partition|-p |--mem|-C |--constraint|-q |--cpus-per-task=[3-9])", text, re.M)
+    named = job.parent.name not in ("slurm", "infiniband")
+    assert ("\n# Only for " in text) is named
+    assert named or not asks

@@ -1,0 +1,46 @@
+"""Which Python runs the demo, the tests and the benchmarks: the host's, whatever module is loaded."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+TREE = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def loaded(tmp_path):
+    """The environment of a shell whose loaded module has a python3 that must not run."""
+    command = tmp_path / "PyTorch" / "1.0" / "bin" / "python3"
+    command.parent.mkdir(parents=True)
+    command.write_text("#!/bin/sh\necho the module\n")
+    command.chmod(0o755)
+    return {"EBROOTPYTORCH": str(tmp_path / "PyTorch" / "1.0"), "PATH": f"{command.parent}:{os.environ['PATH']}"}
+
+
+def output(*command, **environ):
+    result = subprocess.run(command, env={**os.environ, **environ}, capture_output=True, text=True, check=False)
+    return result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("command", ["demo", "benchmarks/run"])
+def test_the_loaded_modules_python_is_passed_over(command, loaded, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(TREE / command)
+    for path in (TREE / command, link):
+        assert "usage" in output(path, "--help", **loaded).lower()
+
+
+def test_a_host_without_python_is_told_so(loaded, tmp_path):
+    bash = tmp_path / "bash"
+    bash.symlink_to("/bin/bash")
+    path = f"{loaded['EBROOTPYTORCH']}/bin:{tmp_path}"
+    answer = output(TREE / "tests" / "testbed" / "host-python", **{**loaded, "PATH": path})
+    assert answer.startswith("host-python: the host has no python3 on PATH: ")
+
+
+def test_the_testbed_does_not_run_in_a_modules_image():
+    inside = {"SIFPYTORCH": "/image.sif", "APPTAINER_CONTAINER": "/image.sif"}
+    answer = output("python3", TREE / "tests" / "testbed", "status", **inside)
+    assert answer.startswith("testbed: This python3 is the loaded module's, in its image.")
