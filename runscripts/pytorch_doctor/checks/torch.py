@@ -58,7 +58,8 @@ def _parts(version):
 
 
 def _again(here):
-    return "have the module installed again: `eb --rebuild {}`".format(here.easyconfig or "<recipe>")
+    option = "--force" if here.kind == "venv" else "--rebuild"  # which spares the running jobs of a venv
+    return "have the module installed again: `eb {} {}`".format(option, here.easyconfig or "<recipe>")
 
 
 def _device(facts):

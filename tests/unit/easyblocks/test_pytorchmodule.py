@@ -205,8 +205,8 @@ def test_stopped_after_the_install_step_there_is_the_module_of_before_or_what_th
     easyblock, monkeypatch, capsys, installed
 ):
     app = easyblock(recipe(VENV))
-    monkeypatch.setattr(app, "install_runtime", lambda: None)
-    monkeypatch.setattr(app, "compile_bytecode", lambda: None)
+    for method in ("install_runtime", "compile_bytecode", "write_constraints"):
+        monkeypatch.setattr(app, method, lambda: None)
     app.cfg["stop"] = "install"
     root, module = Path(app.installdir), Path(app.mod_filepath)
     if installed:
@@ -277,6 +277,7 @@ def test_a_copy_of_the_payload_can_be_edited_where_the_installation_is_read_only
     app = easyblock(recipe(VENV))
     monkeypatch.setattr(app, "compile_bytecode", lambda: None)
     app.make_installdir()
+    app.install_scripts()
     app.install_tree()
     update_build_option("read_only_installdir", True)
     app.permissions_step()
