@@ -13,4 +13,5 @@ else
   rm -f "$packed" # first, so that the directory is in use all the time
   rm -f "$directory/.unpacked"
 fi
-rm -rf "$work" && exit
+rm -rf "$work" || die "cannot remove all of $work: remove it when no job uses it"
+exit

@@ -8,11 +8,12 @@ die() { printf '%s: %s\n' "${0##*/}" "$1" >&2; exit 1; }
 
 [ -z "${APPTAINER_CONTAINER:-${SINGULARITY_CONTAINER:-}}" ] || die "this works on the host: leave the container first"
 root=$(cd "${BASH_SOURCE[0]%/*}/.." && pwd -P)
+[[ "${EBROOTPYTORCH:-}" -ef "$root" && -f "${SIFPYTORCH:-}" ]] || die "no image of $root: load its module first"
+root=${EBROOTPYTORCH%/} # user-software is beside this name, which may be a link
 store=${root%/*}/.user-software
 directory=$store/${root##*/} packed=$store/${root##*/}.squashfs
 work=$store/.${root##*/}.work # what is not complete yet
 mounted=${__PYTORCH_USER_SOFTWARE:-} mounted=${mounted%%:/user-software*} # in containers that this shell starts
-[[ "${EBROOTPYTORCH:-}" -ef "$root" && -f "${SIFPYTORCH:-}" ]] || die "no image of $root: load its module first"
 runtime=singularity
 type -P "$runtime" >/dev/null || runtime=apptainer
 [ -w "$store" ] || die "you may not change $store: ask whoever installed the module"

@@ -4,7 +4,7 @@
 """
 EasyBuild support for PyTorch modules: what the container and the venv have in common.
 
-Called by EasyBuild through pytorchcontainer.py and pytorchvenv.py. It fetches locked Python wheels,
+It fetches locked Python wheels,
 installs runscripts, payload and cluster profile beside the runtime, and writes the part of the
 module's interface that does not depend on the runtime.
 """
@@ -209,6 +209,8 @@ class EB_PyTorchModule(EasyBlock):
         """Put the installation before this one aside, and make a new directory."""
         if not self.dry_run:
             self.installation.begin()
+            if self.installation.is_link:
+                return  # it is new and empty; EasyBuild would try for seconds to remove the link
         super().make_installdir(*args, **kwargs)
 
     def make_module_step(self, fake=False):

@@ -4,7 +4,7 @@
 # Settings of the configuration files, by option: the last file wins, as in easybuild/tools/options.py of EasyBuild 5.
 proc easybuild_configuration {} {
     set files {}
-    foreach directory [lreverse [split [variable_or XDG_CONFIG_DIRS /etc/xdg:/etc] :]] {
+    foreach directory [lreverse [split [variable_or XDG_CONFIG_DIRS /etc/xdg] :]] {
         lappend files {*}[lsort [glob -nocomplain -directory [file join $directory easybuild.d] *.cfg]]
     }
     lappend files [file join [variable_or XDG_CONFIG_HOME [file join [variable_or HOME /] .config]] easybuild config.cfg]

@@ -19,9 +19,11 @@ import time
 from urllib.request import Request, urlopen
 
 from easybuild.framework.easyblock import EasyBlock
-from easybuild.tools.build_log import EasyBuildError, print_msg
+from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
 from easybuild.tools.config import build_option, source_paths, source_paths_data
 from easybuild.tools.filetools import mkdir, remove_file
+
+from pytorch_install.sourcepath import writable_directory
 
 # Seconds between two lines of progress.
 PROGRESS = 10
@@ -43,15 +45,15 @@ def patience():
 
 class Watch:
     """
-    Growth of a directory or file while child processes of this one download to it.
+    Growth of directories or files while child processes of this one download to them.
 
-    :param path: where the data arrives
+    :param paths: where the data arrives, then where the same processes unpack and copy it
     :param what: what is downloaded, for messages
     :param silence: whether no data at all is too little too; not where the program has a time-out of its own
     """
 
-    def __init__(self, path, what, silence=True):
-        self.path = path
+    def __init__(self, paths, what, silence=True):
+        self.paths = paths
         self.what = what
         self.silence = silence
         self.limit = patience()
@@ -63,25 +65,26 @@ class Watch:
 
     def run(self):
         """Watch until `ended`, or until too little arrives, and then end the download."""
-        start = size_of(self.path)
-        samples = collections.deque([(time.monotonic(), 0, cpu_seconds())])
+        start = size_of(self.paths[0])
+        samples = collections.deque([(time.monotonic(), sum(map(size_of, self.paths)), cpu_seconds())])
         reported, shown = samples[0][0], 0
         while not self.ended.wait(min(PROGRESS, self.limit / 10)):
-            now, self.received, cpu = time.monotonic(), size_of(self.path) - start, cpu_seconds()
+            now, sizes, cpu = time.monotonic(), [size_of(path) for path in self.paths], cpu_seconds()
+            self.received = sizes[0] - start
             if now - reported >= PROGRESS:
                 if self.received != shown:
                     self.report()
                 reported, shown = now, self.received
-            samples.append((now, self.received, cpu))
+            samples.append((now, sum(sizes), cpu))
             while len(samples) > 2 and now - samples[1][0] >= self.limit:
                 samples.popleft()
-            before, received, used = samples[0]
-            grown = self.received - received
+            before, size, used = samples[0]
+            grown = sum(sizes) - size
             if (now - before >= self.limit and grown < LEAST_RATE * self.limit and cpu - used < BUSY * self.limit
                     and (grown > 0 or self.silence)):
                 self.stalled = ("less than %d kB/s arrived for %g s, after %.1f MB"
                                 % (LEAST_RATE // 1000, self.limit, self.received / 1e6))
-                self.files = [name for _, _, names in os.walk(self.path) for name in names]
+                self.files = [name for _, _, names in os.walk(self.paths[0]) for name in names]
                 end_processes(descendants())
                 return
 
@@ -94,9 +97,9 @@ class Watch:
 
 
 @contextlib.contextmanager
-def watched(path, what, silence=True):
-    """Watch what child processes download to a path meanwhile; yields the Watch."""
-    watch = Watch(path, what, silence)
+def watched(paths, what, silence=True):
+    """Watch what child processes download to paths meanwhile; yields the Watch."""
+    watch = Watch(paths, what, silence)
     thread = threading.Thread(target=watch.run, daemon=True)
     thread.start()
     try:
@@ -115,7 +118,7 @@ def fetch_url(url, path):
     process.start()
     try:
         writer.close()
-        with watched(part, os.path.basename(path)) as watch:
+        with watched([part], os.path.basename(path)) as watch:
             watch.total = total
             process.join()
         if watch.stalled:
@@ -164,8 +167,9 @@ class SteadyDownloads(EasyBlock):
         if found:
             return found
         location = kwargs.get('alt_location') or self.name
-        sourcepath = (source_paths_data() if self.cfg['data_sources'] else source_paths())[0]
-        path = os.path.join(sourcepath, location[0].lower(), location, filename)
+        paths = source_paths_data() if self.cfg['data_sources'] else source_paths()
+        directories = [os.path.join(path, location[0].lower(), location) for path in paths]
+        path = os.path.join(writable_directory(directories) or directories[0], filename)
         mkdir(os.path.dirname(path), parents=True)
         failures = []
         for base in urls:
@@ -176,8 +180,12 @@ class SteadyDownloads(EasyBlock):
                 return path
             except OSError as error:
                 failures.append('%s: %s' % (url, error))
-        raise EasyBuildError("%s could not be fetched. %s. Try again later, or put the file into %s.",
-                             filename, '; '.join(failures), os.path.dirname(path))
+        reason = "%s could not be fetched. %s. Try again later, or put the file into %s." % (
+            filename, '; '.join(failures), os.path.dirname(path))
+        if build_option('fetch_all'):
+            print_warning(reason)
+            return None
+        raise EasyBuildError(reason)
 
 
 def size_of(path):

@@ -23,7 +23,14 @@ import stat
 
 from easybuild.base import fancylogger
 from easybuild.tools.build_log import EasyBuildError, print_msg
-from easybuild.tools.filetools import adjust_permissions, copy_file, mkdir, remove_dir, remove_file
+from easybuild.tools.filetools import (
+    adjust_permissions,
+    copy_file,
+    find_backup_name_candidate,
+    mkdir,
+    remove_dir,
+    remove_file,
+)
 
 # What programs say when a disk is full, or a quota is used up: strerror(3) of ENOSPC and EDQUOT.
 NO_SPACE = [os.strerror(number).lower() for number in (errno.ENOSPC, errno.EDQUOT)]
@@ -91,6 +98,8 @@ class Installation:
         """The new installation is complete: the one before it may be discarded."""
         if os.path.isdir(self.unfinished):
             keep = self.keeps_replaced and os.listdir(self.previous)
+            if os.path.isdir(self.discarded):  # of before, with files that jobs have open: NFS keeps them
+                os.rename(self.discarded, find_backup_name_candidate(self.discarded))
             if keep and os.path.isdir(self.replaced):
                 os.rename(self.replaced, self.discarded)
             os.rename(self.unfinished, self.replaced if keep else self.discarded)

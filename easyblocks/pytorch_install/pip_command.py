@@ -4,8 +4,8 @@
 """
 The environments' command `pip`; called by the easyblocks.
 """
-import glob
 import os
+import re
 
 from easybuild.tools.filetools import adjust_permissions, read_file, write_file
 
@@ -17,6 +17,8 @@ def write_pip(directory, python):
     """Write each `pip` of an environment's bin/; `python` is the path of its Python where it runs."""
     if len(python) > 125 or ' ' in python:
         return  # no first line of a script can name it (execve(2)): pip's own scripts start it through a shell
-    for path in glob.glob(os.path.join(glob.escape(directory), 'pip*')):
-        write_file(path, '#!%s\n%s' % (python, read_file(PROGRAM)))
-        adjust_permissions(path, 0o755, relative=False)
+    for name in os.listdir(directory):
+        if re.fullmatch(r'pip[0-9.]*', name):
+            path = os.path.join(directory, name)
+            write_file(path, '#!%s\n%s' % (python, read_file(PROGRAM)))
+            adjust_permissions(path, 0o755, relative=False)

@@ -22,5 +22,5 @@ def versioned_commands(python, names):
     """Python and pip with their version, as python3.11, if they are among `names`: the host may have others."""
     code = 'import sys; print("version: %d.%d" % sys.version_info[:2])'  # shell_quote spoils single quotes
     result = run_shell_cmd('%s -c %s' % (python, shell_quote(code)), hidden=True)
-    version = re.search(r'^version: (.*)', result.output, re.MULTILINE).group(1)
-    return [name + version for name in ('python', 'pip') if name in names]
+    found = re.search(r'^version: (.*)', result.output, re.MULTILINE)  # None in a dry run, which runs nothing
+    return [name + found.group(1) for name in ('python', 'pip') if name in names and found]

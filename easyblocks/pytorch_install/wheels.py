@@ -73,12 +73,15 @@ def pip_environment():
 def fetch_missing(lock, pins, directory, directories, python_version, index):
     """Download the wheels of pins to a directory; return the pins with the hashes of all."""
     fetch = Fetch(lock, directory, python_version, index)
-    here = ' '.join('--find-links ' + shell_quote(path) for path in directories if os.path.isdir(path))
+    places = {path: '--find-links ' + shell_quote(path) for path in directories if os.path.isdir(path)}
+    here = ' '.join(places.values())
+    # pip looks into the destination by itself, and fails on a wheel there of another hash if it is named as a place too
+    others = ' '.join(option for path, option in places.items() if path != directory)
     if not all(pin.hashes for pin in pins):
         pins = with_recorded_hashes(fetch, pins)
-    attempts = [("those fetched before", '--no-index ' + here), ("pip's own configuration", here)]
+    attempts = [("those fetched before", '--no-index ' + here), ("pip's own configuration", others)]
     if index:
-        attempts.append((index, '%s --extra-index-url %s' % (here, shell_quote(index))))
+        attempts.append((index, '%s --extra-index-url %s' % (others, shell_quote(index))))
     fetch.download(pins, directory, attempts, '--require-hashes')
     return pins
 
@@ -116,7 +119,7 @@ class Fetch:
             command = ' '.join([shell_quote(sys.executable), '-m pip download --quiet --no-deps --only-binary=:all:',
                                 '--python-version', self.python_version, *platforms,
                                 '--dest', shell_quote(directory), '-r', shell_quote(path), *options])
-            with watched(work, 'wheels of %s' % os.path.basename(self.lock), silence=False) as watch:
+            with watched([work], 'wheels of %s' % os.path.basename(self.lock), silence=False) as watch:
                 result = run_shell_cmd(command, fail_on_error=False, hidden=True,
                                        env={**pip_environment(), 'TMPDIR': work})
             if watch.stalled:

@@ -103,7 +103,9 @@ def test_a_batch_script_without_srun_is_a_world_of_one(testbed, venv, probe):
     script.write_text("#!/bin/bash\nconda-python-distributed probe.py\n")
     job = submission("job.sh", "-N2 -n4 -o job.out")
     testbed.run(f"module load {venv}\n{job}", cwd=probe)
-    assert (probe / "job.out").read_text().split()[1:4] == ["1", "0", "1"]
+    warning, line = (probe / "job.out").read_text().splitlines()
+    assert "one process alone in an allocation of 4 tasks" in warning
+    assert line.split()[1:4] == ["1", "0", "1"]
 
 
 def test_pythons_own_options_and_arguments_arrive_unchanged(testbed, module, enter):

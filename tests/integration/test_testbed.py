@@ -103,7 +103,8 @@ def test_an_ordinary_user_gets_a_cluster_too(tmp_path_factory):
     # a checkout that an ordinary user can read, wherever this one is
     tree = Path(tempfile.mkdtemp(prefix="checkout-"))
     tree.chmod(0o755)
-    shutil.copytree(Path(__file__).resolve().parents[1] / "testbed", tree / "tests" / "testbed")
+    for part in ("tests/testbed", "runscripts/pytorch_doctor"):
+        shutil.copytree(Path(__file__).resolve().parents[2] / part, tree / part)
 
     def as_user(*command):
         return subprocess.run([*user, *command], env=environment, cwd="/", capture_output=True, text=True, check=False)

@@ -37,8 +37,8 @@ CONTAINER_PACKAGES = {
     "mmdebstrap": "mmdebstrap",
     "patchelf": "patchelf",
 }
-#: Without these Apptainer works, but tells ordinary users so at each start: "INFO: gocryptfs not found, ...". They are
-#: installed together with others.
+#: Without these Apptainer works, but prints "INFO: gocryptfs not found, ..." when an ordinary user starts it. They are
+#: installed only together with others.
 SILENCING_PACKAGES = {"gocryptfs": "gocryptfs"}
 #: Without these the tests and benchmarks that need them are left out. A Debian package, the names of its command,
 #: its own first, and what that says with `--version`: either MPI can be `mpirun`.

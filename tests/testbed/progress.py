@@ -70,6 +70,8 @@ def relay(pipe):
                 out.write(f"{clear}  {line.decode(errors='replace')}\n")
         out.flush()
         if not chunk:
+            out.write(clear)
+            out.flush()
             return text
         start = time.monotonic()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from testbed.packages import find_lmod
 
-FOREIGN = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "EASYBUILD_", "__PYTORCH_EASYBUILD_SET_")
+FOREIGN = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "EASYBUILD_", "__PYTORCH_EASYBUILD_")
 
 
 def environment_code(layout):

@@ -15,6 +15,7 @@ import json
 import os
 import re
 import socket
+import tempfile
 import time
 
 from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
@@ -209,7 +210,8 @@ class RegistryImage(ImageSource):
         """Run the runtime's download until it succeeds; EasyBuildError with one sentence if it does not."""
         for attempt in range(1, ATTEMPTS + 1):
             print_msg("image %s: fetching, attempt %d of %d..." % (self.reference, attempt, ATTEMPTS))
-            with watched(cache, 'image') as watch:
+            # what arrived is unpacked, packed and copied: a slow file system is no stalled registry
+            with watched([cache, self.directory, work_directory()], 'image') as watch:
                 result = run_shell_cmd(command, fail_on_error=False, hidden=True, stream_output=True)
             if result.exit_code == 0:
                 return
@@ -269,3 +271,9 @@ def is_running(pid):
     except PermissionError:
         pass
     return True
+
+
+def work_directory():
+    """Where the runtime unpacks and packs what it fetched."""
+    return next((os.environ[name] for name in ('APPTAINER_TMPDIR', 'SINGULARITY_TMPDIR') if os.environ.get(name)),
+                tempfile.gettempdir())

@@ -1,6 +1,6 @@
 
 -- What a user installs goes into a directory of this user and this installation; ~/.local stays out. Modules written
--- before had one directory for all installations of a version: it is used as long as it is the only one.
+-- before had one directory for all installations of a version: all of them use it until the user moves it.
 local shared = pathJoin(os.getenv("HOME") or "/", "%(directory)s")
 local userbase = shared .. "-%(identity)s"
 if isDir(shared) and not isDir(userbase) then

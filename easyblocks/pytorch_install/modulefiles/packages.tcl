@@ -1,6 +1,6 @@
 
 # What a user installs goes into a directory of this user and this installation; ~/.local stays out. Modules written
-# before had one directory for all installations of a version: it is used as long as it is the only one.
+# before had one directory for all installations of a version: all of them use it until the user moves it.
 set shared [file join [expr {[info exists env(HOME)] ? $env(HOME) : "/"}] "%(directory)s"]
 set userbase $shared-%(identity)s
 if {[file isdirectory $shared] && ![file isdirectory $userbase]} {

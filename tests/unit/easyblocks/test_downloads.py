@@ -109,7 +109,7 @@ def test_a_compressed_file_that_is_not_the_recipes_is_refused_before_it_is_unpac
 
 def run(path, program):
     """Run a program that downloads to a path, watched; returns the watch."""
-    with downloads.watched(str(path), "image") as watch:
+    with downloads.watched([str(path)], "image") as watch:
         subprocess.run([sys.executable, "-c", program], check=False)
     return watch
 

@@ -1,6 +1,7 @@
 """Whether all wheels of a lock are there already, told without pip."""
 
 import hashlib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,28 @@ def test_of_several_allowed_wheels_one_must_fit_this_python(wheels):
     (wheels.directory / names[0]).unlink()
     assert there(wheels, lock, "3.12")
     assert not there(wheels, lock, "3.11")
+
+
+@ONE_SYNTAX
+def test_wheels_of_other_hashes_in_the_way_are_replaced(prefix, tmp_path, monkeypatch):
+    """As a publisher leaves them who builds wheels again under their names; pip ends at the first that it meets."""
+    hashes = {}
+    for place in ("fetched", "index"):
+        (tmp_path / place).mkdir()
+        for name in ("one", "two", "three"):
+            wheel = tmp_path / place / f"{name}-1.0-py3-none-any.whl"
+            with zipfile.ZipFile(wheel, "w") as archive:
+                archive.writestr(f"{name}.py", f"# {place}\n")
+                info = f"{name}-1.0.dist-info"
+                archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+                archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+                archive.writestr(f"{info}/RECORD", "")
+            if place == "index":
+                hashes[name] = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    lock = tmp_path / "lock.txt"
+    lock.write_text("".join(f"{name}==1.0 --hash=sha256:{digest}\n" for name, digest in hashes.items()))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    fetch_wheels(str(lock), [str(tmp_path / "fetched")], "3.11")
+    for wheel in (tmp_path / "index").iterdir():
+        assert (tmp_path / "fetched" / wheel.name).read_bytes() == wheel.read_bytes()
