@@ -37,12 +37,13 @@ def launch_id(world, origin):
     """A name for this launch, the same on each of its ranks, without communication; None if they share no number.
 
     Another launch has another one: of one cluster's Slurm, of one MPI launcher, or on one node. `origin` as in
-    `rendezvous`. It is short, without spaces and slashes.
+    `rendezvous`. It is short, without spaces and slashes. An MPI launcher may give its ranks on the first node
+    alone the number of the job (daemons that ssh has started), so the number is no part of its name.
     """
     if world.step is not None:
         return f"{world.job}.{world.step}"
     if world.launch is not None:
-        return f"{world.job or 'local'}.mpi{world.launch}"
+        return f"mpi{world.launch}"
     if world.local_size < world.size:
         return None
     try:
