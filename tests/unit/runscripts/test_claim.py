@@ -10,6 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 from pytorch_launch.claim import NUMBERS, claim, is_claimed
+from pytorch_launch.launchers import discover
+from pytorch_launch.rendezvous import RendezvousError, check_claim
 
 HOLD = """
 import posix, sys
@@ -59,6 +61,20 @@ def test_the_ranks_of_a_launch_share_its_claim_and_a_second_rank_0_gets_none(hol
     with holds("7.0", 1), holds("7.0", 0) as rank_0, holds("7.0", 2):
         assert claim(port, "7.0", is_rank_0=False) is None
         assert claim(port, "7.0", is_rank_0=True).pid == str(rank_0.pid)
+
+
+def test_the_remedy_for_a_second_program_of_rank_0_is_not_to_start_again(holds, port, step):
+    """`conda-python-distributed monitor.py & conda-python-distributed train.py` in one task."""
+    step.update(SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="0", SLURMD_NODENAME="nid001002")
+    place, world = {"MASTER_ADDR": "nid001002", "MASTER_PORT": str(port)}, discover(step, "nid001002")
+    with holds("7.0", 0) as process, pytest.raises(RendezvousError) as raised:
+        check_claim(place, world, "7.0")
+    assert str(raised.value).endswith(
+        f"in use by another rank 0 of this launch (process {process.pid}): "
+        "use conda-python-simple for a program that is no rank, or export another MASTER_PORT"
+    )
+    with holds("8.0", 0), pytest.raises(RendezvousError, match=r"8\.0 .*: start again, or export another MASTER_PORT"):
+        check_claim(place, world, "7.0")
 
 
 def test_of_launches_that_cannot_be_told_apart_one_rank_0_gets_the_port(holds, port):
