@@ -9,7 +9,8 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from pytorch_launch.claim import NUMBERS, claim, is_claimed
+from pytorch_launch import claim as module
+from pytorch_launch.claim import NUMBERS, Holder, claim, is_claimed
 from pytorch_launch.launchers import discover
 from pytorch_launch.rendezvous import RendezvousError, check_claim
 
@@ -111,6 +112,28 @@ def test_what_a_launch_leaves_behind_does_not_block_the_next(holds, port, runscr
             assert claim(port, "9.0", is_rank_0=True).launch == "8.0"
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+def test_a_zombie_does_not_hold_what_it_left_behind(holds, port):
+    with holds("7.0", 0, CHILD) as process:
+        (child,) = children(process.pid)
+        try:
+            assert is_claimed(port)
+            process.kill()
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is not reaped
+            assert not is_claimed(port)
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_process_whose_files_are_hidden_is_found_by_its_number(monkeypatch):
+    """As another user's with hidepid=2."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        holder = Holder("7.0", str(os.stat("/proc/self/ns/pid").st_ino), str(process.pid))  # noqa: PTH116
+        monkeypatch.setattr(module, "_text", lambda _path: None)
+        assert not holder.has_ended()
+        process.kill()
+    assert holder.has_ended()
 
 
 SUPERVISOR = """
