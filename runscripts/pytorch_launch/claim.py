@@ -39,6 +39,10 @@ class Holder:
         """Whether a child holds its descriptor now; unknown in another process namespace, so false."""
         if self.namespace != _process_namespace():
             return False
+        state = _state_and_parent(self.pid)[0]
+        if state:
+            return state in "ZX"  # a zombie keeps its number until its parent waits for it, proc_pid_stat(5)
+        # ended, or hidden: where /proc is mounted with hidepid=2, other users' processes have no file either
         try:
             posix.kill(int(self.pid), 0)
         except ProcessLookupError:
@@ -53,7 +57,7 @@ class Holder:
         while pid not in ("0", ""):
             if pid == self.pid:
                 return self.namespace == _process_namespace()
-            pid = _parent(pid)
+            pid = _state_and_parent(pid)[1]
         return False
 
     def blocks(self):
@@ -169,10 +173,10 @@ def _holders(port):
     return {name: labels[inode][0] for inode, name in names.items() if len(labels.get(inode, ())) == 1}
 
 
-def _parent(pid):
-    """The parent of a process, "" if there is none that can be read."""
+def _state_and_parent(pid):
+    """The state of a process, as `R`, and the number of its parent; "" for what cannot be read."""
     stat = _text(f"/proc/{pid}/stat") or ""
-    return (stat.rpartition(")")[2].split() + ["", ""])[1]
+    return (stat.rpartition(")")[2].split() + ["", ""])[:2]
 
 
 def _process_namespace():

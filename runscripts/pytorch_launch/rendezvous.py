@@ -12,6 +12,9 @@ STEPS = 61
 
 LOOPBACK = "127.0.0.1", "::1"
 
+START_AGAIN = "start again, or export another MASTER_PORT for this launch"
+NO_RANK = "use conda-python-simple for a program that is no rank, or export another MASTER_PORT"
+
 
 class RendezvousError(LaunchError):
     """An address or port where the ranks cannot meet; the message names the variable."""
@@ -37,12 +40,13 @@ def launch_id(world, origin):
     """A name for this launch, the same on each of its ranks, without communication; None if they share no number.
 
     Another launch has another one: of one cluster's Slurm, of one MPI launcher, or on one node. `origin` as in
-    `rendezvous`. It is short, without spaces and slashes.
+    `rendezvous`. It is short, without spaces and slashes. An MPI launcher may give its ranks on the first node
+    alone the number of the job (daemons that ssh has started), so the number is no part of its name.
     """
     if world.step is not None:
         return f"{world.job}.{world.step}"
     if world.launch is not None:
-        return f"{world.job or 'local'}.mpi{world.launch}"
+        return f"mpi{world.launch}"
     if world.local_size < world.size:
         return None
     try:
@@ -86,7 +90,10 @@ def check_claim(place, world, launch):
     holder = claim(int(place["MASTER_PORT"]), launch, is_rank_0=world.rank == 0)
     if holder is not None:
         name = {launch: "another rank 0 of this launch", UNKNOWN: "another launch"}.get(holder.launch, holder.launch)
-        raise RendezvousError(_in_use(place, world.source, f"{name}{holder.pid and f' (process {holder.pid})'}"))
+        name += holder.pid and f" (process {holder.pid})"
+        # the first: a second program that rank 0's task started, which starting again would refuse again
+        remedy = NO_RANK if holder.launch == launch else START_AGAIN
+        raise RendezvousError(_in_use(place, world.source, name, remedy))
 
 
 def check_free(place, source):
@@ -97,13 +104,13 @@ def check_free(place, source):
     between this and torch.
     """
     if not is_free(int(place["MASTER_PORT"])):
-        raise RendezvousError(_in_use(place, source, "another program, or by one that started this"))
+        raise RendezvousError(_in_use(place, source, "another program, or by one that started this", START_AGAIN))
 
 
-def _in_use(place, source, holder):
+def _in_use(place, source, holder, remedy):
     return (
         f"port {place['MASTER_PORT']} on {place['MASTER_ADDR']}, the meeting point of {source}, is in use by {holder}: "
-        "start again, or export another MASTER_PORT for this launch"
+        f"{remedy}"
     )
 
 

@@ -33,7 +33,8 @@ def hydra(env, hostname):
         "LOCAL_RANK": "MPI_LOCALRANKID",
         "LOCAL_WORLD_SIZE": "MPI_LOCALNRANKS",
     }
-    # in a job its daemons are a step, and all of them, the first one too, get that step's variables
+    # in a job its daemons are a step, and all of them, the first one too, get that step's variables; what
+    # ssh has started gets them as copies, with the rest of the environment
     step = env.get("SLURM_STEP_ID") or env.get("PBS_JOBID")
     return _world(env, hostname, names, "MPICH", step and f"{env.get('SLURM_JOB_ID')}.{step}")
 

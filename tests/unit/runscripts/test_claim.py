@@ -9,7 +9,10 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from pytorch_launch.claim import NUMBERS, claim, is_claimed
+from pytorch_launch import claim as module
+from pytorch_launch.claim import NUMBERS, Holder, claim, is_claimed
+from pytorch_launch.launchers import discover
+from pytorch_launch.rendezvous import RendezvousError, check_claim
 
 HOLD = """
 import posix, sys
@@ -61,6 +64,20 @@ def test_the_ranks_of_a_launch_share_its_claim_and_a_second_rank_0_gets_none(hol
         assert claim(port, "7.0", is_rank_0=True).pid == str(rank_0.pid)
 
 
+def test_the_remedy_for_a_second_program_of_rank_0_is_not_to_start_again(holds, port, step):
+    """`conda-python-distributed monitor.py & conda-python-distributed train.py` in one task."""
+    step.update(SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="0", SLURMD_NODENAME="nid001002")
+    place, world = {"MASTER_ADDR": "nid001002", "MASTER_PORT": str(port)}, discover(step, "nid001002")
+    with holds("7.0", 0) as process, pytest.raises(RendezvousError) as raised:
+        check_claim(place, world, "7.0")
+    assert str(raised.value).endswith(
+        f"in use by another rank 0 of this launch (process {process.pid}): "
+        "use conda-python-simple for a program that is no rank, or export another MASTER_PORT"
+    )
+    with holds("8.0", 0), pytest.raises(RendezvousError, match=r"8\.0 .*: start again, or export another MASTER_PORT"):
+        check_claim(place, world, "7.0")
+
+
 def test_of_launches_that_cannot_be_told_apart_one_rank_0_gets_the_port(holds, port):
     with holds("unknown", 0):
         assert claim(port, None, is_rank_0=True) is not None
@@ -95,6 +112,28 @@ def test_what_a_launch_leaves_behind_does_not_block_the_next(holds, port, runscr
             assert claim(port, "9.0", is_rank_0=True).launch == "8.0"
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+def test_a_zombie_does_not_hold_what_it_left_behind(holds, port):
+    with holds("7.0", 0, CHILD) as process:
+        (child,) = children(process.pid)
+        try:
+            assert is_claimed(port)
+            process.kill()
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is not reaped
+            assert not is_claimed(port)
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_process_whose_files_are_hidden_is_found_by_its_number(monkeypatch):
+    """As another user's with hidepid=2."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        holder = Holder("7.0", str(os.stat("/proc/self/ns/pid").st_ino), str(process.pid))  # noqa: PTH116
+        monkeypatch.setattr(module, "_text", lambda _path: None)
+        assert not holder.has_ended()
+        process.kill()
+    assert holder.has_ended()
 
 
 SUPERVISOR = """

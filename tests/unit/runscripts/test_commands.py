@@ -450,6 +450,25 @@ def test_the_agent_on_the_first_node_hosts_the_rendezvous(run, agent):
     assert "--rdzv-conf=is_host=true" in arguments
 
 
+def test_agents_of_mpirun_share_a_run_id_where_the_first_node_alone_knows_the_job(run, home):
+    (home / "python").write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    (home / "python").chmod(0o755)
+    mpirun = {
+        "PATH": f"{home}:{PATH}",
+        "MASTER_ADDR": "nid001002",
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+        "PMIX_NAMESPACE": "1997275137",
+    }
+    run_ids = set()
+    for rank, job in enumerate(({"SLURM_JOB_ID": "7"}, {})):
+        arguments = run("torchrun-distributed", "train.py", env={**mpirun, **job, "OMPI_COMM_WORLD_RANK": str(rank)})
+        run_ids.update(line for line in arguments.splitlines() if line.startswith("--rdzv-id="))
+    assert len(run_ids) == 1
+    assert run_ids.pop().startswith("--rdzv-id=mpi")
+
+
 def test_the_users_rendezvous_and_threads_win_in_torchrun_too(run, agent):
     agent.update(MASTER_ADDR="fd00::2", MASTER_PORT="4000", OMP_NUM_THREADS="3")
     arguments, env = json.loads(run("torchrun-distributed", "train.py", env=agent))

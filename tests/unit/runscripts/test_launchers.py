@@ -127,6 +127,17 @@ def test_all_ranks_of_a_launch_share_its_number_and_another_launch_has_another()
     assert numbers[0] == numbers[1] != numbers[2]
 
 
+@pytest.mark.parametrize(
+    ("env", "rank_0"),
+    [
+        (HYDRA, {"SLURM_PROCID": "0", "SLURM_NODEID": "0", "PMI_RANK": "0", "MPI_LOCALRANKID": "0"}),
+        (PALS, {"PBS_JOBID": "", "PALS_RANKID": "0", "PALS_LOCAL_RANKID": "0", "PALS_NODEID": "0"}),
+    ],
+)
+def test_a_rank_on_another_node_has_the_same_number(env, rank_0):
+    assert discover({**env, **rank_0}, "nid001001").launch == discover(env, "nid001002").launch is not None
+
+
 def test_without_a_job_mpich_gives_its_ranks_no_number():
     assert discover({name: value for name, value in HYDRA.items() if "SLURM" not in name}, "a").launch is None
 

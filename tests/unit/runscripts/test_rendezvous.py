@@ -173,7 +173,7 @@ def test_over_ipv6_alone_gloo_takes_the_loopback_too(monkeypatch):
 
 def test_a_launch_has_a_name_that_its_ranks_share(step, mpirun):
     assert launch_id(discover(step, "vm"), origin=lambda: pytest.fail("asked")) == "7.0"
-    assert launch_id(discover(mpirun, "nid001002"), origin=lambda: pytest.fail("asked")).startswith("7.mpi")
+    assert launch_id(discover(mpirun, "nid001002"), origin=lambda: pytest.fail("asked")).startswith("mpi")
     del mpirun["PMIX_NAMESPACE"]
     assert launch_id(discover(mpirun, "nid001002"), origin=lambda: pytest.fail("asked")) is None
     mpirun.update(OMPI_COMM_WORLD_LOCAL_SIZE="4", OMPI_COMM_WORLD_LOCAL_RANK="3")
@@ -223,6 +223,15 @@ def test_two_launches_of_mpirun_in_one_job_do_not_meet(mpirun):
         ports.add(int(place["MASTER_PORT"]))
     assert len(ports) == 3
     assert all(LOWEST_PORT <= port < LOWEST_PORT + SPAN for port in ports)
+
+
+def test_a_launch_of_mpirun_has_one_name_where_its_first_node_alone_knows_the_job(mpirun):
+    """mpirun's daemons on the other nodes have nothing of the job if ssh has started them."""
+    rank_1 = {**mpirun, "OMPI_COMM_WORLD_RANK": "1"}
+    rank_3 = {name: value for name, value in mpirun.items() if "SLURM" not in name}
+    worlds = discover(rank_1, "nid001001"), discover(rank_3, "nid001002")
+    assert [world.job for world in worlds] == [7, None]
+    assert len({launch_id(world, origin=lambda: pytest.fail("asked")) for world in worlds}) == 1
 
 
 def test_ranks_of_one_node_meet_by_the_number_of_their_launcher(mpirun):
