@@ -33,7 +33,7 @@ from training import TrainingError
 from training.files import read_file
 from training.metrics import BLUE, GREY, METRICS_FILE, ORANGE, finite_number, read_objects, write_picture
 from training.options import OneLineParser
-from training.signals import STOPPED, end_at_once, status_of
+from training.signals import STOPPED, end_at_once, end_no_more, status_of
 
 if __name__ == "__main__":
     end_at_once()
@@ -471,6 +471,12 @@ def draw_search(trials: list, options: argparse.Namespace, picture: Path) -> boo
     return write_picture(picture, draw, width=4 * (1 + len(options.space)))
 
 
+def stop_at_start(number: int, _frame) -> None:
+    """Handle a signal before there are trials: end with its status, by way of all ``finally``."""
+    print(f"search.py: {signal.Signals(number).name}: stopped, nothing was begun", file=sys.stderr, flush=True)
+    sys.exit(status_of(number))
+
+
 def main(options: argparse.Namespace) -> None:
     """Search, or end with status 1 and a line that says why not."""
     try:
@@ -483,6 +489,9 @@ def main(options: argparse.Namespace) -> None:
         if NO_OPTUNA:
             raise TrainingError(f"needs Optuna 4 or newer ({NO_OPTUNA}): pip install optuna")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
+        for number in (signal.SIGINT, signal.SIGUSR1):  # the study's lock is given back on the way out
+            signal.signal(number, stop_at_start)
+        end_no_more()
         search = Search(options)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, search.stop)

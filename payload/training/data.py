@@ -14,6 +14,7 @@ import io
 import math
 import os
 import sys
+import time
 import urllib.request
 import zlib
 from collections.abc import Iterator
@@ -50,6 +51,8 @@ CHECKSUMS = {
 MOST_BYTES = 2**24  # of one file to download; the largest has 9.9 MB
 MOST_IDX_BYTES = 2**30  # of one file to read: a million images
 SILENCE_SECONDS = 60  # of a mirror, before it is given up
+LEAST_SPEED = 1000  # bytes per second of a mirror, over as long
+REPORT_SECONDS = 10  # between two lines on a download
 
 # Mean and standard deviation of the pixels of MNIST's training images, on a scale of 0 to 1.
 PIXEL_MEAN = 0.1307
@@ -110,7 +113,8 @@ def fingerprint(dataset: Dataset) -> str:
     for tensor in dataset[:4]:
         digest.update(f"{list(tensor.shape)}".encode())
         tensor = tensor.contiguous()
-        digest.update((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr()))  # torch may be without NumPy
+        size = tensor.numel() * tensor.element_size()  # bytes; torch 2.0 has no nbytes
+        digest.update((ctypes.c_char * size).from_address(tensor.data_ptr()))  # torch may be without NumPy
     return digest.hexdigest()[:32]
 
 
@@ -181,7 +185,7 @@ def fetch(name: str, directory: Path) -> None:
         print(f"downloading {url} to {directory}", file=sys.stderr)
         try:
             with urllib.request.urlopen(url, timeout=SILENCE_SECONDS) as response:  # noqa: S310 (https, above)
-                content = response.read(MOST_BYTES)
+                content = read_steadily(response, url)
         except (OSError, http.client.HTTPException) as error:
             faults.append(f"{url}: {error}")
             continue
@@ -194,6 +198,33 @@ def fetch(name: str, directory: Path) -> None:
         f"{name}.gz cannot be downloaded ({'; '.join(faults)}); set https_proxy where a proxy leads "
         "out, or copy the four MNIST files here and name their directory with --data"
     )
+
+
+def read_steadily(
+    response: http.client.HTTPResponse, url: str, *, seconds: float | None = None, most_bytes: int = MOST_BYTES
+) -> bytes:
+    """Return the content of a response, and report progress; OSError if it is slower than ``LEAST_SPEED``.
+
+    The speed is that over each ``seconds``, by default ``SILENCE_SECONDS``.
+    """
+    seconds = SILENCE_SECONDS if seconds is None else seconds
+    content = bytearray()
+    since = reported = time.monotonic()
+    counted = 0  # bytes until then
+    while len(content) < most_bytes:
+        part = response.read1(min(2**16, most_bytes - len(content)))  # what is there, however little
+        if not part:
+            break
+        content += part
+        now = time.monotonic()
+        if now - since >= seconds:
+            if len(content) - counted < LEAST_SPEED * (now - since):
+                raise OSError(f"less than {LEAST_SPEED} bytes/s over {seconds:g} s")
+            since, counted = now, len(content)
+        if now - reported >= REPORT_SECONDS:
+            print(f"downloading {url}: {len(content) / 1e6:.1f} MB so far", file=sys.stderr)
+            reported = now
+    return bytes(content)
 
 
 def read_labelled_images(images_file: Path, labels_file: Path) -> tuple[Tensor, Tensor]:

@@ -91,7 +91,8 @@ def process_group(
             leave = getattr(dist.distributed_c10d, "_abort_process_group", leave)
         raise
     finally:
-        leave()
+        if dist.is_initialized():  # a check that failed may have left before
+            leave()
 
 
 def rendezvous(environment: Mapping[str, str], rank: int, size: int, limit: timedelta) -> dict:
@@ -115,9 +116,11 @@ def rendezvous(environment: Mapping[str, str], rank: int, size: int, limit: time
         store.set(LAUNCH_KEY, launch)
     else:
         # rank 0 sets it as soon as it listens
-        with suppress(dist.DistStoreError):
+        try:
             store.wait([LAUNCH_KEY], min(limit, LAUNCH_LIMIT))
-        found = store.get(LAUNCH_KEY).decode() if store.check([LAUNCH_KEY]) else "one that is unknown"
+            found = store.get(LAUNCH_KEY).decode()
+        except RuntimeError:  # torch 2.0 has no error of its own for this
+            found = "one that is unknown"
         if found != launch:
             raise TrainingError(
                 f"{host}:{port} (MASTER_ADDR:MASTER_PORT) is the rendezvous of another launch, "

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import secrets
 from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 
 from training import TrainingError
@@ -31,12 +33,12 @@ class Metrics:
     ...     metrics.epoch(3, loss=0.09, accuracy=98.1, ...)
 
     ``metrics.jsonl`` holds one JSON object per epoch. ``first_epoch`` is the number of epochs that
-    are done: lines of later ones are dropped, so that a resumed training repeats none, and the
-    curves are drawn at once. A damaged line is left out; the file as it was is kept beside it as
-    ``metrics.jsonl.damaged``. A file without a line of this class is another program's and is refused.
-    The curves are drawn again by ``close``, which also the end of a ``with`` block calls, unless an
-    exception ends it. ``options`` are noted with TensorBoard and with Weights & Biases, whose project is
-    ``wandb``; one of them, "validation", tells of which images the accuracies are. Raises
+    are done: lines of later ones are dropped, so that a resumed training repeats none, and the curves are
+    drawn at once. A damaged line is left out; the file as it was is kept beside it as
+    ``metrics.jsonl.damaged``, or ``.damaged.1`` and so on. A file without a line of this class is another
+    program's and is refused. The curves are drawn again by ``close``, which also the end of a ``with`` block
+    calls, unless an exception ends it. ``options`` are noted with TensorBoard and with Weights & Biases,
+    whose project is ``wandb``; one of them, "validation", tells of which images the accuracies are. Raises
     TrainingError where a file cannot be written or a package is missing.
     """
 
@@ -66,9 +68,8 @@ class Metrics:
             begun_anew = bool(lines) and first_epoch == 0
             done = [line for line in lines if json.loads(line)["epoch"] <= first_epoch]
             if damaged:
-                aside = self.path.with_name(f"{METRICS_FILE}.damaged")
+                aside = self.keep_aside()
                 print(f"{self.path}: {damaged} damaged lines are left out; the file is kept as {aside}", flush=True)
-                self.path.replace(aside)
             write_file(self.path, b"".join(done))
         except OSError as error:
             raise self.cannot_be_written(error) from error
@@ -116,14 +117,23 @@ class Metrics:
         """Return the lines of epochs, and how many others there are; TrainingError if all are others."""
         if not self.path.is_symlink() and not self.path.exists():
             return [], 0
-        *lines, _cut_short = read_file(self.path, MOST_BYTES, follow_links=False).split(b"\n")
+        *lines, rest = read_file(self.path, MOST_BYTES, follow_links=False).split(b"\n")
         own = [line + b"\n" for line in lines if is_record(read_object(line))]
+        if not is_cut_short(rest):
+            lines.append(rest)
         if lines and not own:
             raise TrainingError(
                 f"{self.path}: holds no line of a training, so it is of another program. Move it away, or name "
                 "another directory with --modelpath"
             )
         return own, len(lines) - len(own)
+
+    def keep_aside(self) -> Path:
+        """Copy the file to a name that is free, which is returned; it stays where it is until it is replaced."""
+        names = (f"{METRICS_FILE}.damaged{f'.{number}' if number else ''}" for number in count())
+        aside = next(path for path in map(self.path.with_name, names) if not (path.is_symlink() or path.exists()))
+        write_file(aside, read_file(self.path, MOST_BYTES, follow_links=False))
+        return aside
 
     def append(self, line: bytes) -> None:
         """Add a line to the file, whatever has become of it; a link is not followed."""
@@ -182,6 +192,12 @@ def is_record(line: dict | None) -> bool:
         and line["epoch"] > 0
         and all(name in line and (line[name] is None or finite_number(line[name]) is not None) for name in VALUES)
     )
+
+
+def is_cut_short(rest: bytes) -> bool:
+    """Return whether the end of a file, after its last newline, is the beginning of what ``Metrics.epoch`` writes."""
+    form = json.dumps(dict.fromkeys(("epoch", *VALUES), 0)).encode()
+    return form.startswith(re.sub(rb"(?<=: )[-+.\denul]+", b"0", rest))  # numbers or null
 
 
 def finite_number(value: object) -> float | None:

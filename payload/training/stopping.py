@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from training.distributed import World
-from training.signals import INTERRUPTED, SIGNALS, STOPPED, status_of
+from training.signals import INTERRUPTED, SIGNALS, STOPPED, end_no_more, status_of
 
 AGAIN_SECONDS = 1  # after which another Ctrl-C is one more, and not the same by way of the launcher
 
@@ -38,6 +38,8 @@ class StopSignals:
         self.interrupted = 0.0  # when Ctrl-C came first
 
     def __enter__(self) -> StopSignals:
+        if self.signals:
+            end_no_more()
         self.previous = {number: signal.signal(number, self.note) for number in self.signals}
         return self
 

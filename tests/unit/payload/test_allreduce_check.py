@@ -1,6 +1,7 @@
 """The all-reduce check: what it makes of measurements and of NCCL's log, and whole runs with wrong and slow ranks."""
 
 import re
+import time
 from pathlib import Path
 
 import allreduce_check as check
@@ -440,3 +441,23 @@ def test_a_rank_that_hangs_is_named_by_the_others(run_code, rank):
         assert ranks[number].status == 1, ranks
         last = ranks[number].stderr.splitlines()[-1]
         assert re.match(rf"FAIL rank {rank} \(\S+\): no answer, and a collective did not end within 60 s: ", last)
+
+
+END = """
+import os
+check.ANSWER_SECONDS = 5
+if os.environ["RANK"] == "{rank}":
+    check.measure_all = lambda *_: os._exit(9)
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_has_ended_is_named_alone_and_before_the_time_limit(run_code, rank):
+    begun = time.monotonic()
+    ranks = run_code(4, code("--max-size", "4", "--timeout", "60", change=END.format(rank=rank)))
+    assert time.monotonic() - begun < 45
+    for number in {0, 1, 2, 3} - {rank}:
+        assert ranks[number].status == 1, ranks
+        last = ranks[number].stderr.splitlines()[-1]
+        name = r"1 \(\S+\)" if rank else "0, or the process that holds its store,"
+        assert re.match(rf"FAIL rank {name}: no answer, and a collective failed: it hangs or has ended ", last), ranks

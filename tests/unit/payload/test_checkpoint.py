@@ -636,3 +636,56 @@ def test_weights_of_another_network_are_refused_in_one_sentence():
         load_model(nn.Linear(3, 2), {"weight": torch.ones(2, 3)})
     with pytest.raises(TrainingError, match=r"^the weights are of another network \(size mismatch for weight.*"):
         load_model(nn.Linear(3, 2), nn.Linear(4, 2).state_dict())
+
+
+def test_the_step_of_adam_may_have_another_shape_and_nothing_else(checkpoints, alone):
+    before, after = small_run(alone), small_run(alone)
+    take_steps(before, 1)
+    path = before.save(checkpoints)
+    state = torch.load(path, weights_only=True)
+    first(state)["step"] = first(state)["step"].reshape(1)
+    torch.save(state, path)
+    after.resume(checkpoints)
+    step = after.optimizer.state[after.network[0].weight]["step"]
+    assert step.shape == () and step == 1
+    take_steps(after, 1)
+    first(state)["exp_avg"] = first(state)["exp_avg"].reshape(-1)
+    torch.save(state, path)
+    with pytest.raises(TrainingError, match="exp_avg"):
+        small_run(alone).resume(checkpoints)
+
+
+def sparse_run(world, kind):
+    """A run of an optimizer that takes no step with zeros as gradients, and a function that takes one."""
+    torch.manual_seed(1)
+    network = nn.Embedding(6, 2, sparse=True) if kind == "SparseAdam" else nn.Linear(2, 2)
+    optimizer = getattr(torch.optim, kind)(network.parameters())
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2)
+    data = torch.arange(4) if kind == "SparseAdam" else torch.ones(3, 2)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = network(data).square().sum()
+        loss.backward()
+        return loss
+
+    return Run(network, optimizer, schedule, {"epochs": 3}, world), lambda: optimizer.step(closure)
+
+
+@pytest.mark.parametrize("kind", ["LBFGS", "SparseAdam"])
+def test_optimizers_that_take_no_step_without_data_are_resumed(checkpoints, alone, kind):
+    before, step = sparse_run(alone, kind)
+    step()
+    path = before.save(checkpoints)
+    after, step_again = sparse_run(alone, kind)
+    assert after.resume(checkpoints) == str(path)
+    step()
+    step_again()
+    for name, weight in before.network.state_dict().items():
+        assert torch.equal(after.network.state_dict()[name], weight)
+    state = torch.load(path, weights_only=True)
+    name = "d" if kind == "LBFGS" else "exp_avg"
+    first(state)[name] = torch.zeros(5)
+    torch.save(state, path)
+    with pytest.raises(TrainingError, match=rf"does not fit this run .optimizer.state..0..{name}. is a tensor"):
+        sparse_run(alone, kind)[0].resume(checkpoints)

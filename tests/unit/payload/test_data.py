@@ -1,6 +1,7 @@
 """training/data.py: the IDX files, the digits set, and the order in which the ranks take the samples."""
 
 import ast
+import contextlib
 import functools
 import gzip
 import hashlib
@@ -273,7 +274,10 @@ RECIPE = Path(__file__).resolve().parents[3] / "easyconfigs" / "m" / "MNIST" / "
 
 
 class Mirror(http.server.SimpleHTTPRequestHandler):
-    """Serves a directory, and notes what was asked for; in "/cut/" it ends in the middle, in "/slow/" it takes long."""
+    """Serves a directory, and notes what was asked for.
+
+    In "/cut/" it ends in the middle, in "/slow/" it takes long, in "/drip/" it comes byte by byte.
+    """
 
     asked = ()  # each test's own list
 
@@ -284,6 +288,12 @@ class Mirror(http.server.SimpleHTTPRequestHandler):
         if "/slow/" in self.path:
             time.sleep(0.3)
         content = source.read()
+        if "/drip/" in self.path:
+            with contextlib.suppress(OSError):  # the other side has given up
+                for byte in content:
+                    outputfile.write(bytes([byte]))
+                    time.sleep(0.03)
+            return
         outputfile.write(content[: len(content) // 2] if "/cut/" in self.path else content)
 
     def log_request(self, *_):
@@ -439,3 +449,32 @@ def test_mirrors_and_checksums_are_those_of_the_recipe():
     sources = [name.removesuffix(".gz") for name in ast.literal_eval(recipe["data_sources"])]
     checksums = [sums if isinstance(sums, tuple) else (sums,) for sums in ast.literal_eval(recipe["checksums"])]
     assert dict(zip(sources, checksums)) == data.CHECKSUMS
+
+
+class Drip:
+    """A response of which one byte at a time arrives."""
+
+    def __init__(self, count, pause):
+        self.count, self.pause = count, pause
+
+    def read1(self, _size):
+        time.sleep(self.pause)
+        self.count -= 1
+        return b"x" if self.count >= 0 else b""
+
+
+def test_a_mirror_that_drips_is_given_up():
+    with pytest.raises(OSError, match="less than 1000 bytes/s over 0.1 s"):
+        data.read_steadily(Drip(10**6, 0.01), "url", seconds=0.1)
+
+
+def test_a_download_reports_its_progress(monkeypatch, capsys):
+    monkeypatch.setattr(data, "REPORT_SECONDS", 0.05)
+    assert data.read_steadily(Drip(3, 0.04), "url") == b"xxx"
+    assert set(capsys.readouterr().err.splitlines()) == {"downloading url: 0.0 MB so far"}
+
+
+def test_a_mirror_that_drips_is_followed_by_the_next(mirror, tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr(data, "MIRRORS", (f"{mirror.url}/drip/", *data.MIRRORS))
+    assert len(load_dataset(tmp_path / "target", download=True).train_labels) == 130

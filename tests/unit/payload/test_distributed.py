@@ -9,7 +9,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from training import TrainingError, distributed
+from training.data import digits_set, fingerprint
 from training.distributed import process_group, read_launch, read_ranks, rendezvous, select_device
+from training.roll_call import RollCall
 
 LAUNCHED = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "nid001001", "MASTER_PORT": "29400"}
 TEN_SECONDS = timedelta(seconds=10)
@@ -90,6 +92,7 @@ def test_a_rank_that_fails_alone_does_not_wait_for_the_others_on_their_gpus(monk
     ends = []
     monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
     monkeypatch.setattr(dist, "new_group", lambda **_: None)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "destroy_process_group", lambda: ends.append("destroy"))
     monkeypatch.setattr(dist.distributed_c10d, "_abort_process_group", lambda: ends.append("abort"), raising=False)
     with suppress(BaseException), process_group({}, use_gpu=True, timeout=10):
@@ -292,3 +295,16 @@ def test_a_rank_0_whose_port_is_in_use_says_so():
 )
 def test_the_launch_is_torchruns_or_our_launchers(variables, launch):
     assert read_launch(variables) == launch
+
+
+def test_what_torch_2_0_lacks_is_not_used(monkeypatch, rank_0):
+    for owner, name in ((dist.Store, "check"), (dist.TCPStore, "check"), (dist, "DistStoreError")):
+        monkeypatch.delattr(owner, name, raising=False)
+    for owner, name in ((torch.Tensor, "nbytes"), (torch._C.TensorBase, "nbytes")):
+        with suppress(TypeError, AttributeError):
+            monkeypatch.delattr(owner, name)
+    environment, _ = rank_0
+    assert rendezvous(environment, 1, 2, TEN_SECONDS)["store"]
+    assert len(fingerprint(digits_set())) == 32
+    with process_group({}, use_gpu=False, timeout=10):
+        assert RollCall(0, 1).missing(1) == []

@@ -244,3 +244,52 @@ def test_a_missing_package_is_one_sentence_that_says_how_to_get_it(
 def test_what_is_to_be_recorded_needs_a_directory(flag):
     with pytest.raises(TrainingError, match="add --modelpath DIR"):
         Metrics(None, options={}, **flag)
+
+
+@pytest.mark.parametrize("content", ["my own file", '{"epoch": 1, "val_loss": 0.5}', '[{"epoch": 1'])
+def test_a_file_of_one_line_without_a_newline_is_another_programs_too(tmp_path, content):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(content)
+    with pytest.raises(TrainingError, match="holds no line of a training"):
+        Metrics(tmp_path, options={})
+    assert path.read_text() == content
+
+
+def test_a_first_line_cut_short_anywhere_is_dropped(tmp_path, undrawn):
+    path = tmp_path / "metrics.jsonl"
+    line = json.dumps({"epoch": 10, **VALUES, "loss": None, "learning_rate": 1e-05})
+    for end in range(len(line) + 1):
+        path.write_text(line[:end])
+        record(tmp_path, [1])
+        assert numbers(tmp_path) == [1], line[:end]
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_each_damaged_file_is_kept_by_a_name_of_its_own(tmp_path, undrawn):
+    record(tmp_path, [1])
+    path = tmp_path / "metrics.jsonl"
+    kept = []
+    for note, name in (("a note", "metrics.jsonl.damaged"), ("another\n", "metrics.jsonl.damaged.1")):
+        path.write_text(path.read_text() + note)
+        kept.append((tmp_path / name, path.read_bytes()))
+        record(tmp_path, [], first_epoch=1)
+        assert numbers(tmp_path) == [1]
+    assert [aside.read_bytes() for aside, _ in kept] == [before for _, before in kept]
+
+
+def test_a_kill_between_the_copy_and_the_new_file_loses_nothing(tmp_path, monkeypatch):
+    record(tmp_path, [1])
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("a note\n" + path.read_text())
+    before = path.read_bytes()
+    write = metrics.write_file
+
+    def die(file, content):
+        if file == path:
+            raise SystemExit
+        write(file, content)
+
+    monkeypatch.setattr(metrics, "write_file", die)
+    with pytest.raises(SystemExit):
+        Metrics(tmp_path, options={}, first_epoch=1)
+    assert path.read_bytes() == before

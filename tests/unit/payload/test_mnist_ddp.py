@@ -1,11 +1,15 @@
 """mnist_ddp.py: one training, whatever the number of ranks."""
 
+import contextlib
 import json
 import os
 import random
 import re
 import shutil
 import signal
+import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -618,3 +622,30 @@ def position(directory):
     checkpoints = Checkpoints(directory / "checkpoints")
     states = [read(path) for path in checkpoints.paths()] if checkpoints.directory.exists() else []
     return max(((state["position"]["epoch"], state["position"]["step"]) for state in states), default=(0, 0))
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGUSR1, 75), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("variables", [{}, {"PYTORCH_LAUNCH_ID": "7.0"}])
+def test_a_signal_while_ranks_wait_for_each_other_ends_the_run_at_once(payload, tmp_path, number, status, variables):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    world = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    rank = subprocess.Popen(
+        [sys.executable, payload / "mnist_ddp.py", "--modelpath", tmp_path / "run", "--timeout", "60"],
+        env={**os.environ, **world, **variables}, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 60
+        while True:  # until rank 0 listens
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            assert time.monotonic() < deadline and rank.poll() is None
+            time.sleep(0.1)
+        time.sleep(0.5)
+        rank.send_signal(number)
+        _, errors = rank.communicate(timeout=5)
+    finally:
+        rank.kill()
+    assert rank.returncode == status
+    assert errors.endswith(f"mnist_ddp.py: {number.name}: stopped, nothing was saved\n")

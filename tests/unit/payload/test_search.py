@@ -244,3 +244,32 @@ def test_without_optuna_one_sentence_says_how_to_get_it(monkeypatch):
     with pytest.raises(SystemExit) as end:
         search.main(arguments())
     assert end.value.code == "search.py: needs Optuna 4 or newer (No module named 'optuna'): pip install optuna"
+
+
+START = """
+import os, signal, types
+import search
+from training.signals import end_at_once
+end_at_once()
+logging = types.SimpleNamespace(set_verbosity=lambda _: None, WARNING=0)
+search.NO_OPTUNA, search.optuna = None, types.SimpleNamespace(logging=logging)
+class Search:
+    def __init__(self, options):
+        try:
+            os.kill(os.getpid(), {number})
+            signal.pause()
+        finally:
+            print("lock released", flush=True)
+search.Search = Search
+search.main(search.parse_arguments(["--study", "study", "--trials", "1"]))
+"""
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGUSR1, 75)])
+def test_a_signal_at_the_start_of_a_search_leaves_no_lock_behind(payload, number, status):
+    environment = {**os.environ, "PYTHONPATH": str(payload)}
+    environment.pop("WORLD_SIZE", None)
+    command = [sys.executable, "-c", START.format(number=number.value)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stdout) == (status, "lock released\n"), ended.stderr
+    assert ended.stderr == f"search.py: {number.name}: stopped, nothing was begun\n"

@@ -156,3 +156,22 @@ with process_group(os.environ, use_gpu=False, timeout=60) as world, StopSignals(
 """,
     )
     assert [rank.status for rank in ranks] == [9, 75]
+
+
+def test_the_thread_that_ends_the_process_at_once_ends_when_the_signals_are_noted(run_code):
+    (rank,) = run_code(
+        1,
+        """
+import os, signal, threading
+from training.signals import end_at_once
+end_at_once()
+(watch,) = (thread for thread in threading.enumerate() if thread is not threading.main_thread())
+from training.distributed import process_group
+from training.stopping import StopSignals
+with process_group({}, use_gpu=False, timeout=60) as world, StopSignals(world) as stop:
+    os.kill(os.getpid(), signal.SIGUSR1)
+    watch.join(10)
+    print(watch.is_alive(), signal.set_wakeup_fd(-1), stop.agreed(now=True))
+""",
+    )
+    assert (rank.status, rank.stdout) == (0, "False -1 True\n"), rank
