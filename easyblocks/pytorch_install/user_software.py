@@ -25,6 +25,12 @@ UNPACKED = '.unpacked'
 
 ENVIRONMENT = os.path.join('venv', 'pytorch')
 
+# The environment's Python, in the image.
+PYTHON = '/user-software/%s/bin/python' % ENVIRONMENT
+
+# What earlier versions wrote as its pip.
+EARLIER_PIP = '#!%s\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n' % PYTHON
+
 # Run by the image's Python.
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'make_venv.py')
 
@@ -66,7 +72,7 @@ class UserSoftware:
         if result.exit_code != 0:
             raise EasyBuildError("The image's Python could not make a virtual environment in %s: %s",
                                  self.part, last_line(result.output))
-        write_pip(os.path.join(self.part, ENVIRONMENT, 'bin'), '/user-software/%s/bin/python' % ENVIRONMENT)
+        write_pip(os.path.join(self.part, ENVIRONMENT, 'bin'), PYTHON)
         found = self.find(block)
         if found in (OUTDATED, ABSENT):
             for path in (self.directory, os.path.dirname(self.environment)):
@@ -107,8 +113,17 @@ class UserSoftware:
             else:
                 os.rename(self.part, self.directory)
             self.tell(block, others)
+        if self.found in (FITS, MOVED):
+            self.renew_pip()
         if self.found == MOVED:
             self.follow()
+
+    def renew_pip(self):
+        """Give an environment of an earlier version today's pip, unless its users changed that."""
+        directory = os.path.join(self.environment, 'bin')
+        path = os.path.join(directory, 'pip')
+        if os.path.isfile(path) and os.access(path, os.W_OK) and read_file(path) == EARLIER_PIP:
+            write_pip(directory, PYTHON)
 
     def follow(self):
         """Let the users' environment lead to where the new image has its packages."""

@@ -55,12 +55,13 @@ def relay(pipe):
     On a terminal the seconds since the last line are counted below it.
     """
     out, text, rest, start = sys.stdout, "", b"", time.monotonic()
-    clear = "\r\033[K" if out.isatty() else ""
+    clear, counting = "\r\033[K" if out.isatty() else "", False
     while True:
         if not select.select([pipe], [], [], 1)[0]:
             if clear:
                 out.write(f"{clear}  ... {time.monotonic() - start:.0f} s")
                 out.flush()
+                counting = True
             continue
         chunk = os.read(pipe.fileno(), 65536)
         *lines, rest = (rest + chunk).split(b"\n") if chunk else (rest, b"")
@@ -68,10 +69,11 @@ def relay(pipe):
             if line or chunk:
                 text += line.decode(errors="replace") + "\n"
                 out.write(f"{clear}  {line.decode(errors='replace')}\n")
+                counting = False
+        if not chunk and counting:
+            out.write(clear)
         out.flush()
         if not chunk:
-            out.write(clear)
-            out.flush()
             return text
         start = time.monotonic()
 

@@ -165,6 +165,17 @@ def test_one_of_an_image_with_its_packages_elsewhere_follows_it(software, instal
     assert (software / "1.0/user-software/venv/pytorch/mine").exists()
 
 
+@pytest.mark.parametrize("changed", [False, True])
+def test_one_of_an_earlier_version_gets_todays_pip_unless_its_users_changed_it(software, install, changed):
+    from pytorch_install.user_software import EARLIER_PIP
+
+    install()
+    pip = software / ".user-software/1.0/venv/pytorch/bin/pip"
+    pip.write_text(EARLIER_PIP + "# mine" * changed)
+    install()
+    assert ("include_user_packages" in pip.read_text()) is not changed
+
+
 def test_a_packed_one_of_an_image_with_its_packages_elsewhere_is_set_aside(software, install):
     (software / ".user-software").mkdir(parents=True)
     (software / ".user-software/1.0.squashfs").touch()
