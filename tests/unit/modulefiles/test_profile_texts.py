@@ -116,7 +116,7 @@ def test_a_dead_rank_ends_the_step_on_every_cluster(profile):
 def test_one_file_has_the_procedure_and_is_no_modulefile():
     files = [path for path in (TREE / "modulefiles").rglob("*") if path.is_file()]
     assert len(files) > len(PROFILES)
-    assert [path for path in files if "info exists env($note)" in path.read_text()] == [CLUSTER / ".policy.tcl"]
+    assert [path for path in files if "proc set_unless_set" in path.read_text()] == [CLUSTER / ".policy.tcl"]
     assert not (CLUSTER / ".policy.tcl").read_text().startswith("#%Module")
 
 
