@@ -13,18 +13,17 @@ import tempfile
 from pathlib import Path
 
 TREE = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TREE), str(TREE / "tests")]
-from testbed import recipes  # noqa: E402
-from testbed.layout import Layout, TestbedError  # noqa: E402
-from testbed.lifecycle import provide_optional, up  # noqa: E402
-from testbed.packages import find_optional  # noqa: E402
-from testbed.progress import end_like_interrupt  # noqa: E402
-
+sys.path.insert(0, str(TREE))
 from benchmarks import scale  # noqa: E402
 from benchmarks.measurements import COMPARISONS  # noqa: E402
 from benchmarks.pairs import alternate, summarize  # noqa: E402
 from benchmarks.session import Session  # noqa: E402
 from benchmarks.table import markdown, quantity, scale_markdown  # noqa: E402
+from testbed import recipes  # noqa: E402
+from testbed.layout import Layout, TestbedError  # noqa: E402
+from testbed.lifecycle import provide_optional, up  # noqa: E402
+from testbed.packages import find_optional  # noqa: E402
+from testbed.progress import end_like_interrupt  # noqa: E402
 
 
 def main():

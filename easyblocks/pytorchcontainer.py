@@ -10,7 +10,7 @@ environment for cotainr), or is what `image` names: a registry's image, or a fil
 import os
 import re
 
-from easybuild.easyblocks.pytorchmodule import COMMANDS_ON_HOST, EB_PyTorchModule
+from easybuild.easyblocks.pytorchmodule import COMMANDS, EB_PyTorchModule
 from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
 from easybuild.tools.config import build_option, install_path, source_paths
@@ -41,8 +41,9 @@ class EB_PyTorchContainer(EB_PyTorchModule):
                 'pip install --user <name>': 'into $PYTHONUSERBASE, where that is not yours to write',
                 'pip uninstall <name>': 'removes it from either'}
 
-    HOST_COMMANDS = [*EB_PyTorchModule.HOST_COMMANDS, 'enter-image', 'check-image', 'make-squashfs',
-                     'unmake-squashfs', 'user-software.bash', 'clean-user-software.bash', 'compare-trees.py']
+    HOST_COMMANDS = [*EB_PyTorchModule.HOST_COMMANDS, 'check-image', 'make-squashfs', 'unmake-squashfs']
+    HELPERS = [*EB_PyTorchModule.HELPERS, 'enter-image', 'user-software.bash', 'clean-user-software.bash',
+               'compare-trees.py']
 
     @staticmethod
     def extra_options(extra_vars=None):
@@ -190,8 +191,8 @@ class EB_PyTorchContainer(EB_PyTorchModule):
     def commands(self):
         """On the host every command enters the image first, but for those that look after it."""
         links = super().commands()
-        entering = [name for name in links if name not in COMMANDS_ON_HOST] + self.cfg['commands'] + ['start-shell']
-        return {**links, **dict.fromkeys(entering, 'enter-image')}
+        entering = COMMANDS + self.cfg['commands'] + ['start-shell']
+        return {**links, **dict.fromkeys(entering, os.path.join(os.pardir, 'libexec', 'enter-image'))}
 
     def check_commands(self):
         """Look for the recipe's commands where enter-image does; the users' virtual environment brings two of them."""

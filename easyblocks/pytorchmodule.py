@@ -87,8 +87,9 @@ class EB_PyTorchModule(EasyBlock):
     PACKAGES = {'pip install --user <name>': 'into $PYTHONUSERBASE',
                 'pip uninstall <name>': 'removes it'}
 
-    # Files of the tree's own bin/ that the module's bin/ gets.
-    HOST_COMMANDS = ['install-kernel', 'start-kernel.bash', 'kernelspec.py']
+    # Files of the tree's own bin/ that the module's bin/ gets, and of its libexec/: what those commands run.
+    HOST_COMMANDS = ['install-kernel']
+    HELPERS = ['start-kernel.bash', 'kernelspec.py']
 
     @staticmethod
     def extra_options(extra_vars=None):
@@ -286,12 +287,12 @@ class EB_PyTorchModule(EasyBlock):
             copy_file(os.path.join(PROFILES, name), os.path.join(self.installdir, 'modulefiles', 'cluster', name))
         self.compile_bytecode()
         self.check_commands()
-        commands = os.path.join(self.installdir, 'bin')
-        mkdir(commands)
-        for name in self.HOST_COMMANDS:
-            copy_file(os.path.join(TREE, 'bin', name), os.path.join(commands, name))
+        for directory, names in (('bin', self.HOST_COMMANDS), ('libexec', self.HELPERS)):
+            mkdir(os.path.join(self.installdir, directory))
+            for name in names:
+                copy_file(os.path.join(TREE, directory, name), os.path.join(self.installdir, directory, name))
         for command, target in sorted(self.commands().items()):
-            symlink(target, os.path.join(commands, command), use_abspath_source=False)
+            symlink(target, os.path.join(self.installdir, 'bin', command), use_abspath_source=False)
 
     def permissions_step(self):
         """Adjust permissions; the payload stays writable for its owner: users copy it, and `cp -r` keeps modes.
@@ -322,7 +323,9 @@ class EB_PyTorchModule(EasyBlock):
 
     def commands(self):
         """Links in bin/: their names, and what each leads to, relative to bin/."""
-        return {name: os.path.join(os.pardir, 'runscripts', name) for name in COMMANDS + COMMANDS_ON_HOST}
+        links = {name: os.path.join(os.pardir, 'runscripts', name) for name in COMMANDS + COMMANDS_ON_HOST}
+        # no command: Jupyter kernels that earlier installations made call it by this path
+        return {**links, 'start-kernel.bash': os.path.join(os.pardir, 'libexec', 'start-kernel.bash')}
 
     def check_commands(self):
         """Leave commands out that the runtime has not; there are none but in images."""

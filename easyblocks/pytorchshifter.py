@@ -7,7 +7,9 @@ EasyBuild support for PyTorch in an image that stays with the site's Shifter gat
 Shifter shows the site's file systems in the image under their own paths, and transfers the environment, but for
 what the image sets itself: so there are no binds, and runscripts are called by their paths.
 """
-from easybuild.easyblocks.pytorchmodule import COMMANDS_ON_HOST, EB_PyTorchModule
+import os
+
+from easybuild.easyblocks.pytorchmodule import COMMANDS, EB_PyTorchModule
 from easybuild.framework.easyconfig import CUSTOM, MANDATORY
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import which
@@ -25,7 +27,7 @@ class EB_PyTorchShifter(EB_PyTorchModule):
     PACKAGES = {'pip install --user <name>': 'into $PYTHONUSERBASE, its commands into $PYTHONUSERBASE/bin',
                 'pip uninstall <name>': 'removes it'}
 
-    HOST_COMMANDS = [*EB_PyTorchModule.HOST_COMMANDS, 'enter-shifter']
+    HELPERS = [*EB_PyTorchModule.HELPERS, 'enter-shifter']
 
     def launch(self, image='$SHIFTER_IMAGE'):  # noqa: ARG002 (the gateway's, whatever the caller binds)
         """Enter the image, in which runscripts are called by their paths."""
@@ -67,8 +69,8 @@ class EB_PyTorchShifter(EB_PyTorchModule):
     def commands(self):
         """On the host every command enters the image first, but for those that look after it."""
         links = super().commands()
-        entering = [name for name in links if name not in COMMANDS_ON_HOST] + self.cfg['commands'] + ['start-shell']
-        return {**links, **dict.fromkeys(entering, 'enter-shifter')}
+        entering = COMMANDS + self.cfg['commands'] + ['start-shell']
+        return {**links, **dict.fromkeys(entering, os.path.join(os.pardir, 'libexec', 'enter-shifter'))}
 
     def check_commands(self):
         """Look for the recipe's commands in the image."""

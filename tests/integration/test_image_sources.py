@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from testbed.packages import find_optional
 from testbed.registry import ENVIRONMENT, CuttingProxy, Registry
 from testbed.stand_ins import IN_IMAGE
@@ -126,7 +127,7 @@ def registry(tmp_path_factory):
     """A registry on loopback with an image of five layers, tiny/layers:1, whose digest is `registry.layers`."""
     for package in ("docker-registry", "skopeo"):
         if not find_optional(package):
-            pytest.skip(f"{package} is not installed: `python3 tests/testbed optional` installs it")
+            pytest.skip(f"{package} is not installed: `python3 testbed optional` installs it")
     directory = tmp_path_factory.mktemp("registry")
     layers = [make_layer(directory / f"layer{number}", 1_000_000) for number in range(5)]
     with Registry.start(directory) as registry:
@@ -466,7 +467,7 @@ def test_cotainr_gets_a_command_that_it_takes_and_its_image_is_installed(site, t
     os.link(pytorch_sif, site.central / "base.sif")
     stand_in = work / "bin" / "cotainr"
     stand_in.parent.mkdir()
-    stand_in.symlink_to(testbed.layout.repository / "tests" / "testbed" / "cotainr")
+    stand_in.symlink_to(testbed.layout.repository / "testbed" / "cotainr")
     lines = cotainr_recipe(site)
     # the real one is among the test tools, which may be on the PATH
     without = f"PATH=$(echo $PATH | tr : '\\n' | grep -vxF {testbed.layout.test_venv}/bin | paste -sd :)"

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from testbed import recipes
 from testbed.job_scripts import HERE, submission, without_hardware, written
 from testbed.packages import find_command, find_optional
@@ -132,7 +133,7 @@ def test_cotainr_on_a_base_image_of_lumi(system, container):
 def test_image_of_a_registry_for_cuda_with_torchrun_under_mpirun(system, container):
     for package in ("docker-registry", "skopeo", "openmpi-bin"):
         if not find_optional(package):
-            pytest.skip(f"{package} is not installed: `python3 tests/testbed optional` installs it")
+            pytest.skip(f"{package} is not installed: `python3 testbed optional` installs it")
     stand_ins = system.stand_ins
     packages = f"{stand_ins.packages}:{IN_IMAGE}"  # a bind, so that the image is a tenth of its size
     with Registry.start(system.directory / "registry") as registry:
@@ -176,7 +177,7 @@ def frontier(system):
     """Frontier's modules, with a compiler for MPI and a Python; mpi4py and what builds it are the real ones."""
     mpicc = find_command("mpicc.openmpi")
     if mpicc is None or not (find_optional("openmpi-bin") and find_optional("libopenmpi-dev")):
-        pytest.skip("openmpi-bin and libopenmpi-dev are not installed: `python3 tests/testbed optional` installs them")
+        pytest.skip("openmpi-bin and libopenmpi-dev are not installed: `python3 testbed optional` installs them")
     stand_ins = system.stand_ins
     python = shutil.which("python3.11")
     stand_ins.module("PrgEnv-gnu/8.5.0", stand_ins.command("cray", "cc", mpicc))

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from testbed import slurm
 from testbed.layout import Layout
 
@@ -20,7 +21,7 @@ def verb(name, root):
     """Run one verb of the testbed at `root`; return the completed process."""
     tree = Path(__file__).resolve().parents[2]
     return subprocess.run(
-        [sys.executable, tree / "tests" / "testbed", name],
+        [sys.executable, tree / "testbed", name],
         env={**os.environ, "PYTORCH_TESTBED": str(root)},
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
@@ -103,14 +104,14 @@ def test_an_ordinary_user_gets_a_cluster_too(tmp_path_factory):
     # a checkout that an ordinary user can read, wherever this one is
     tree = Path(tempfile.mkdtemp(prefix="checkout-"))
     tree.chmod(0o755)
-    for part in ("tests/testbed", "runscripts/pytorch_doctor"):
+    for part in ("testbed", "runscripts/pytorch_doctor"):
         shutil.copytree(Path(__file__).resolve().parents[2] / part, tree / part)
 
     def as_user(*command):
         return subprocess.run([*user, *command], env=environment, cwd="/", capture_output=True, text=True, check=False)
 
     try:
-        up = as_user("/usr/bin/python3", "-B", tree / "tests" / "testbed", "up")
+        up = as_user("/usr/bin/python3", "-B", tree / "testbed", "up")
         assert up.returncode == 0, up.stderr
         environment["SLURM_CONF"] = str(Layout(root).slurm_conf)
         names = as_user("srun", "-N2", "-n2", "sh", "-c", "hostname; id -u; getent hosts nid001004")
@@ -118,7 +119,7 @@ def test_an_ordinary_user_gets_a_cluster_too(tmp_path_factory):
             2 * ["127.0.0.1", "65534", "nid001004"] + ["nid001001", "nid001002"]
         )
     finally:
-        down = as_user("/usr/bin/python3", "-B", tree / "tests" / "testbed", "down")
+        down = as_user("/usr/bin/python3", "-B", tree / "testbed", "down")
         shutil.rmtree(tree)
     assert down.returncode == 0, down.stderr
     assert not root.exists()

@@ -67,9 +67,8 @@ def usage(block):
 
 
 def commands(block):
-    """Names of the commands in bin/ that are for users: all but the files behind them, and names with a version."""
-    links = block.commands()
-    return sorted({name for name in [*links, *block.HOST_COMMANDS] if '.' not in name} - set(links.values()))
+    """Names of the commands in bin/ that are for users: all but names with a version or an extension."""
+    return sorted(name for name in [*block.commands(), *block.HOST_COMMANDS] if '.' not in name)
 
 
 def rows(table):

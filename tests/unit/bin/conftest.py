@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-BIN = Path(__file__).resolve().parents[3] / "bin"
+TREE = Path(__file__).resolve().parents[3]
 
 #: What the commands call, but for what stands in: they see no other program.
 PROGRAMS = ("bash", "cp", "cut", "du", "flock", "kill", "mkdir", "mv", "nproc", "rm", "tar", "touch")
@@ -44,7 +44,8 @@ class Installation:
         self.packed = self.store / "1.0.squashfs"
         self.programs = directory / "programs"
         self.failing = directory / "failing"
-        shutil.copytree(BIN, self.root / "bin")
+        for part in ("bin", "libexec"):
+            shutil.copytree(TREE / part, self.root / part)
         (self.root / "image.sif").touch()
         self.failing.mkdir()
         self.programs.mkdir()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ENTER_IMAGE = Path(__file__).parents[3] / "bin" / "enter-image"
+ENTER_IMAGE = Path(__file__).parents[3] / "libexec" / "enter-image"
 #: A runtime without an image: reports the process that it is and its arguments, then starts the command.
 RUNTIME = """#!/bin/bash
 printf '%s\\n' $$ "${0##*/}" "${@:1:2}"
@@ -31,12 +31,11 @@ def start(tmp_path):
         place.mkdir()
     image = tmp_path / "image of the module.sif"
     image.touch()
-    (places["bin"] / "enter-image").symlink_to(ENTER_IMAGE)
     (places["runtime"] / "singularity").write_text(RUNTIME)
     (places["runtime"] / "singularity").chmod(0o755)
 
     def run(command, *arguments, **variables):
-        (places["bin"] / command).symlink_to("enter-image")
+        (places["bin"] / command).symlink_to(ENTER_IMAGE)
         env = {"PATH": f"{places['bin']}:{places['runtime']}:/usr/bin:/bin", "SIFPYTORCH": str(image), **variables}
         return subprocess.Popen(
             [places["bin"] / command, *arguments], env=env, text=True,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-BIN = Path(__file__).parents[3] / "bin"
+TREE = Path(__file__).parents[3]
 NAME = "pytorch-1.0-cpu"
 
 #: A module system: a module is a file that is sourced.
@@ -43,7 +43,8 @@ class Machine:
         for path in (self.home, self.init.parent, self.modules / "PyTorch", self.ipykernel):
             path.mkdir(parents=True)
         self.init.write_text(INIT)
-        shutil.copytree(BIN, self.root / "bin")
+        for part in ("bin", "libexec"):
+            shutil.copytree(TREE / part, self.root / part)
         python = self.root / "bin" / "conda-python-simple"
         python.write_text(f'#!/bin/bash\nexec {sys.executable} "$@"\n')
         python.chmod(0o755)

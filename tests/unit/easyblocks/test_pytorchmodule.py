@@ -305,7 +305,7 @@ def test_commands_that_the_image_lacks_are_named_and_not_offered(easyblock, edit
     version = ".".join(map(str, sys.version_info[:2]))
     offered = ["pip", "python", f"pip{version}", f"python{version}", "sh", "start-shell"]
     assert {name: links.get(name) for name in [*offered, "pip3", "no-such"]} == {
-        **dict.fromkeys(offered, "enter-image"), "pip3": None, "no-such": None,
+        **dict.fromkeys(offered, "../libexec/enter-image"), "pip3": None, "no-such": None,
     }  # fmt: skip
     assert "the image has no no-such on its path, which the recipe names" in capsys.readouterr().err
     assert "no-such" not in app.cfg["usage"] and "start-shell" in app.cfg["usage"]

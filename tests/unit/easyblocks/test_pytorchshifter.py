@@ -68,9 +68,9 @@ def enter(tmp_path):
     root = tmp_path / "with blank"
     (root / "runscripts").mkdir(parents=True)
     command(root / "runscripts" / "get-master", 'echo runscript "$@"\n')
-    for name in ("enter-shifter", "get-master", "python", "start-shell", "ddp-env"):
+    for name in ("get-master", "python", "start-shell", "ddp-env"):
         (root / "bin").mkdir(exist_ok=True)
-        (root / "bin" / name).symlink_to(TREE / "bin" / "enter-shifter")
+        (root / "bin" / name).symlink_to(TREE / "libexec" / "enter-shifter")
     command(tmp_path / "site" / "shifter", 'printf "<%s>" shifter "$@"\n')
     command(tmp_path / "site" / "python", 'printf "<%s>" inside "$@"\n')
 
@@ -95,7 +95,7 @@ def test_commands_enter_the_image_and_runscripts_by_their_path_on_the_host(enter
 
 @pytest.mark.parametrize("program", ["enter-shifter", "enter-image"])
 def test_the_help_of_start_shell_is_its_own_and_needs_no_image(program, tmp_path):
-    (tmp_path / "start-shell").symlink_to(TREE / "bin" / program)
+    (tmp_path / "start-shell").symlink_to(TREE / "libexec" / program)
     output = subprocess.run([tmp_path / "start-shell", "--help"], capture_output=True, text=True, check=True).stdout
     assert output.startswith("Usage: start-shell [arguments of bash]\n\n")
 

@@ -36,11 +36,11 @@ def test_a_host_without_python_is_told_so(loaded, tmp_path):
     bash = tmp_path / "bash"
     bash.symlink_to("/bin/bash")
     path = f"{loaded['EBROOTPYTORCH']}/bin:{tmp_path}"
-    answer = output(TREE / "tests" / "testbed" / "host-python", **{**loaded, "PATH": path})
+    answer = output(TREE / "testbed" / "host-python", **{**loaded, "PATH": path})
     assert answer.startswith("host-python: the host has no python3 on PATH: ")
 
 
 def test_the_testbed_does_not_run_in_a_modules_image():
     inside = {"SIFPYTORCH": "/image.sif", "APPTAINER_CONTAINER": "/image.sif"}
-    answer = output("python3", TREE / "tests" / "testbed", "status", **inside)
+    answer = output("python3", TREE / "testbed", "status", **inside)
     assert answer.startswith("testbed: This python3 is the loaded module's, in its image.")

@@ -1,4 +1,4 @@
-"""Usage: python3 tests/testbed up|status|env|stop|down|tools|optional
+"""Usage: python3 testbed up|status|env|stop|down|tools|optional
 
 up        install what is missing, start the cluster; again: nothing to do
 status    say whether it is up, and with which nodes (status 1 when it is down)

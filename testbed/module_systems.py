@@ -10,7 +10,7 @@ from pathlib import Path
 from testbed.layout import TestbedError
 from testbed.packages import find_command, find_lmod
 
-MODULEFILES = Path(__file__).resolve().parents[2] / "modulefiles"
+MODULEFILES = Path(__file__).resolve().parents[1] / "modulefiles"
 
 #: Lmod's own records of what is loaded; it keeps some of them after unloading (lmod.readthedocs.io).
 BOOKKEEPING = re.compile(r"^(_ModuleTable\d+_|_ModuleTable_Sz_|__LMOD_\w+)=")
@@ -52,7 +52,8 @@ class ModuleSystem:
     def run(self, script, *directories):
         """Run a bash script that must succeed; return its standard output."""
         result = self.run_unchecked("set -e\n" + script, *directories)
-        assert result.returncode == 0, f"{script}\n{result.stdout}\n{result.stderr}"
+        if result.returncode != 0:
+            raise AssertionError(f"{script}\n{result.stdout}\n{result.stderr}")
         return result.stdout
 
 

@@ -32,7 +32,7 @@ in_image() { # <binds, in place of the module's> <command>
 compare() { # <packed file> <directory>: reads all of both, the file as the module mounts it; $found is what differs
   local status=0
   found=$(in_image "$1:/user-software:ro,image-src=/,$2:/mnt" \
-    /user-software/venv/pytorch/bin/python -I - /user-software /mnt <"$root/bin/compare-trees.py" 2>&1) || status=$?
+    /user-software/venv/pytorch/bin/python -I - /user-software /mnt <"$root/libexec/compare-trees.py" 2>&1) || status=$?
   found=${found##*$'\n'}
   [[ $status = [03] ]] ||
     die "cannot compare $1 and $2, nothing has changed: ${found:-status $status}; try on another node"

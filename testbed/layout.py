@@ -33,7 +33,7 @@ class Layout:
 
     def __init__(self, root):
         self.root = Path(root).resolve()
-        self.repository = Path(__file__).resolve().parents[2]
+        self.repository = Path(__file__).resolve().parents[1]
         self.marker = self.root / ".pytorch-testbed"
         self.cluster = self.root / "cluster"
         self.slurm_conf = self.cluster / "etc" / "slurm.conf"
@@ -49,7 +49,7 @@ class Layout:
     @classmethod
     def from_environment(cls, environ):
         """The testbed that `ROOT_VARIABLE` names, or the one inside this checkout."""
-        return cls(environ.get(ROOT_VARIABLE) or Path(__file__).resolve().parents[2] / ".testbed")
+        return cls(environ.get(ROOT_VARIABLE) or Path(__file__).resolve().parents[1] / ".testbed")
 
     @property
     def identity(self):
