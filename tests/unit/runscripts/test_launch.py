@@ -119,13 +119,35 @@ def packed(runscripts, tmp_path_factory):
     return root / "runscripts"
 
 
+def sources(runscripts):
+    """The modules of the launcher, without what starts it."""
+    return [path for path in (runscripts / "pytorch_launch").rglob("*.py") if path.name != "__main__.py"]
+
+
 def test_an_installation_has_one_file_to_import(launch, step, packed):
-    for path in (packed / "pytorch_launch").rglob("*.py*"):
-        if path.name != "__main__.py":
-            path.unlink()
+    for path in sources(packed):
+        times = path.stat().st_mtime_ns
+        path.write_text("raise SystemExit(9)".ljust(path.stat().st_size))
+        os.utime(path, ns=(times, times))
+    for path in (packed / "pytorch_launch").rglob("*.pyc"):
+        path.unlink()
     done = launch("conda-python-distributed", "--dry-run", env=step, runscripts=packed)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == launch("conda-python-distributed", "--dry-run", env=step).stdout
+
+
+@pytest.mark.parametrize("name", ["pytorch_launch/__init__.py", "pytorch_launch/launchers/slurm.py"])
+def test_an_edit_of_an_installed_module_takes_effect(launch, step, packed, name):
+    with (packed / name).open("a") as module:
+        module.write("raise SystemExit(9)\n")
+    assert launch("conda-python-distributed", "--dry-run", env=step, runscripts=packed).returncode == 9
+
+
+def test_an_edit_of_the_same_size_takes_effect_by_its_time(launch, step, packed):
+    module = packed / "pytorch_launch" / "script.py"
+    module.write_text("raise SystemExit(9)".ljust(module.stat().st_size))
+    os.utime(module, (0, 0))
+    assert launch("conda-python-distributed", "--dry-run", env=step, runscripts=packed).returncode == 9
 
 
 @pytest.mark.parametrize("of", ["runscripts", "packed"])
