@@ -7,6 +7,8 @@ import platform
 import signal
 import sys
 
+from pytorch_launch.launchers.variables import is_first_task_of_node, node_name
+
 from pytorch_doctor import FAIL
 from pytorch_doctor.checks import caches, dataset, device, home, image, module, network, slurm
 from pytorch_doctor.checks import torch as torch_check
@@ -42,8 +44,8 @@ def main(arguments):
     """Check, print, and return the exit status."""
     is_open = _reserve_standard_descriptors()
     options = parse(arguments)
-    if os.environ.get("SLURM_STEP_ID") and os.environ.get("SLURM_LOCALID", "0") != "0":
-        return 0  # the first task of a node speaks for it
+    if not is_first_task_of_node(os.environ):
+        return 0  # the first task reports for its node
     here = Surroundings(os.environ, full=options.full)
     wanted = [[(name, check) for name, check in group if name in options.only] for group in GROUPS]
     seconds = options.timeout * (30 if options.full else 1)
@@ -53,7 +55,7 @@ def main(arguments):
         findings = run_all([group for group in wanted if group], here, seconds)
     except OSError as error:  # of fork or pipe
         return _fail(f"the checks cannot be started: {error.strerror}. Raise the limits of this shell (ulimit -a).")
-    node = os.environ.get("SLURMD_NODENAME") or platform.node()
+    node = node_name(os.environ, platform.node())
     show = as_json if options.json else as_table
     text = show(node, findings, faults_only=options.faults)
     try:

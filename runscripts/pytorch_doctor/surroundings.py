@@ -9,12 +9,14 @@ from collections import namedtuple
 from pathlib import Path
 
 from pytorch_launch import topology
+from pytorch_launch.container import bind_variable, in_container
+from pytorch_launch.launchers.variables import in_job
+from pytorch_launch.system import read
 
 from pytorch_doctor.probe import PROBE
 
 #: How the recipe's easyblock and the variables of the module call the same.
 KINDS = {"EB_PyTorchContainer": "container", "EB_PyTorchVenv": "venv", "EB_PyTorchShifter": "shifter"}
-CONTAINERS = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "SHIFTER_IMAGEREQUEST")
 
 Outcome = namedtuple("Outcome", "status output error")
 
@@ -57,17 +59,17 @@ class Surroundings:
     @property
     def in_image(self):
         """Whether this is inside a container."""
-        return any(self.env.get(name) for name in CONTAINERS)
+        return in_container(self.env)
 
     @property
     def binds(self):
-        """The variable with the directories that this container sees: Apptainer prefers its own name."""
-        return "APPTAINER_BIND" if self.env.get("APPTAINER_CONTAINER") else "SINGULARITY_BIND"
+        """The variable with the directories that this container sees."""
+        return bind_variable(self.env) or "SINGULARITY_BIND"
 
     @property
     def in_job(self):
         """Whether this is inside a job of Slurm."""
-        return bool(self.env.get("SLURM_JOB_ID"))
+        return in_job(self.env)
 
     @property
     def trains_here(self):
@@ -122,7 +124,7 @@ class Surroundings:
 
     def read(self, path):
         """The text of a small file below `root`, without space around it; None if it cannot be read."""
-        return topology.read(self.root + path)
+        return read(self.root + path)
 
     def names(self, path):
         """What is in a directory below `root`, sorted; nothing if it is not there."""

@@ -15,12 +15,13 @@ def check(here):
     """Whether there is a private directory for the caches, with room in it."""
     uid = os.geteuid()
     default = here.root + "/tmp"  # noqa: S108 (the launch looks whose the directories in it are)
-    directory, _, warnings = caches.place(here.env, uid, "doctor", create=False, default=default)
-    if directory is None:
-        if warnings:
-            return fail("caches", "; ".join(warnings), ANOTHER)
+    chosen = caches.choose_caches(here.env, uid, "doctor", default=default)
+    faults = "; ".join(problem.fault for problem in chosen.warnings)
+    if chosen.directory is None:
+        if faults:
+            return fail("caches", faults, ANOTHER)
         return ok("caches", "all of them where you placed them")
-    top = Path(directory).parent
+    top = Path(chosen.directory).parent
     base = top.parent
     why = why_not_writable(base)
     if why:
@@ -31,8 +32,8 @@ def check(here):
             finding = "{} is not yours alone (user {}, mode {:04o}): each job makes another one, and compiles anew"
             remedy = "chmod 700 it if it is yours, have it removed if not, or export another TMPDIR"
             return warn("caches", finding.format(top, found.st_uid, found.st_mode & 0o7777), remedy)
-    if warnings:
-        return warn("caches", "; ".join(warnings), ANOTHER)
+    if faults:
+        return warn("caches", faults, ANOTHER)
     space = free_space(base)
     if space < SCARCE:
         return warn("caches", f"only {space // 1000000} MB are left in {base}", ANOTHER)

@@ -3,6 +3,7 @@
 import os
 import re
 
+from pytorch_launch.container import USER_SOFTWARE
 from pytorch_launch.isolation import isolate
 
 from pytorch_doctor import fail, not_applicable, ok, warn
@@ -35,7 +36,7 @@ def check(here):
     if release or (build and "+" in version and "+" in expected):
         return (fail if release else warn)("torch", f"{place}, and the module is for {expected}", _again(here))
     if _remedy(here):
-        others = "; ".join(isolate(here.env)[1])
+        others = "; ".join(problem.fault for problem in isolate(here.env)[1])
         return warn("torch", f"the module's, but another installation is near: {others}", _remedy(here))
     return ok("torch", f"{version}, for {_device(facts)}")
 
@@ -71,7 +72,7 @@ def _device(facts):
 def _origin(here, facts):
     """Where torch is: "the module", a name of the user's own places, or "another place"."""
     directory = facts["directory"] + os.sep
-    own = {"user-software": "/user-software", "PYTHONUSERBASE": here.env.get("PYTHONUSERBASE") or "/nonexistent"}
+    own = {"user-software": USER_SOFTWARE, "PYTHONUSERBASE": here.env.get("PYTHONUSERBASE") or "/nonexistent"}
     for name, place in own.items():
         if directory.startswith((place + os.sep, os.path.realpath(place) + os.sep)):
             return name

@@ -1,9 +1,10 @@
 """The variables that a rank starts Python with."""
 
 import pytest
-from pytorch_launch.environment import AGENT_THREADS, conditional, variables
+from pytorch_launch.environment import AGENT_THREADS, compute_variables, conditional
+from pytorch_launch.facts import Facts
 from pytorch_launch.launchers import discover
-from pytorch_launch.rendezvous import LOWEST_PORT, SPAN, step_port
+from pytorch_launch.rendezvous import LOWEST_PORT, SPAN, choose_rendezvous, launch_id, step_port
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "none",
@@ -20,8 +21,12 @@ class NoDevices:
 
 
 def decide(env, **facts):
-    facts = {"threads": 4, "devices": NoDevices, "origin": lambda: 1, **facts}
-    return variables(env, discover(env, "vm"), **facts)
+    number = facts.pop("origin", 1)
+    kernel = Facts(host="vm", pid=number, launcher=number, cpus={0}, uid=1000)
+    world = discover(env, kernel.host)
+    place = None if world.exported else choose_rendezvous(env, world, kernel)
+    launch = launch_id(world, kernel)
+    return compute_variables(env, world, **{"threads": 4, "devices": NoDevices, **facts}, place=place, launch=launch)
 
 
 def test_a_rank_gets_all_that_torch_asks_for(step):
@@ -73,8 +78,8 @@ def test_visibility_that_was_put_right_is_set(step):
 
 
 def test_a_single_process_starts_to_look_for_a_port_from_its_number():
-    first = int(decide({}, origin=lambda: 100)["MASTER_PORT"])
-    second = int(decide({}, origin=lambda: 10100)["MASTER_PORT"])
+    first = int(decide({}, origin=100)["MASTER_PORT"])
+    second = int(decide({}, origin=10100)["MASTER_PORT"])
     assert LOWEST_PORT <= first < second < LOWEST_PORT + SPAN
 
 

@@ -60,7 +60,8 @@ def test_without_any_python_on_path_the_status_is_127_with_one_line(launch, dire
     assert done.returncode == 127
     assert done.stdout == ""
     assert done.stderr == (
-        "conda-python-distributed: no python or python3 on PATH: activate one with WITH_CONDA or WITH_VENV\n"
+        "conda-python-distributed: no python or python3 on PATH. "
+        "Activate an environment that has one with WITH_CONDA or WITH_VENV\n"
     )
 
 
@@ -92,7 +93,7 @@ def test_an_answer_that_cannot_be_written_is_an_error_in_one_line(launch):
     with open("/dev/full", "w") as full:  # noqa: PTH123
         done = launch("get-master", "n[1-2]", env={}, stdout=full)
     assert done.returncode == 2
-    assert done.stderr == "get-master: standard output cannot be written to: No space left on device\n"
+    assert done.stderr == "get-master: cannot write to standard output: No space left on device\n"
 
 
 def test_a_shell_script_in_place_of_python_ignores_no_more_signals_than_this(launch, directory_of):
@@ -180,7 +181,7 @@ def test_a_rank_has_little_to_import(launch, step, of, request):
     done = launch("conda-python-distributed", "--dry-run", env=step, options=options, runscripts=runscripts)
     imported = modules(done.stderr) - modules(bare.stderr)
     of_python = {name for name in imported if not name.startswith("pytorch_launch")}
-    assert of_python <= {"posix", "_stat"}
+    assert of_python <= {"posix", "stat", "_stat"}
     assert {"pytorch_launch", "pytorch_launch.launch"} <= imported
     of_others = {"report", "usage", "shell", "elastic", "launchers.mpi", "launchers.torchrun", "launchers.single"}
     assert not imported & {f"pytorch_launch.{name}" for name in of_others}
