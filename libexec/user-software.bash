@@ -6,8 +6,10 @@
 [ "${1:-}" != --help ] || exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 die() { printf '%s: %s\n' "${0##*/}" "$1" >&2; exit 1; }
 
-[ -z "${APPTAINER_CONTAINER:-${SINGULARITY_CONTAINER:-}}" ] || die "this works on the host: leave the container first"
 root=$(cd "${BASH_SOURCE[0]%/*}/.." && pwd -P)
+# shellcheck source=runscripts/container.bash
+source "$root/runscripts/container.bash"
+[ -z "$sif_container" ] || die "this works on the host: leave the container first"
 [[ "${EBROOTPYTORCH:-}" -ef "$root" && -f "${SIFPYTORCH:-}" ]] || die "no image of $root: load its module first"
 root=${EBROOTPYTORCH%/} # user-software is beside this name, which may be a link
 store=${root%/*}/.user-software

@@ -179,7 +179,7 @@ def test_a_failed_activation_is_an_error(run_unchecked, either, variable):
     done = run_unchecked(either, "-c", "print(1)", env={variable: "source /does/not/exist"})
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1] == (
-        f"{either}: 'source /does/not/exist' failed: correct or unset WITH_CONDA or WITH_VENV"
+        f"{either}: 'source /does/not/exist' failed. Correct or unset WITH_CONDA or WITH_VENV"
     )
 
 
