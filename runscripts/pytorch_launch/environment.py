@@ -35,7 +35,7 @@ def compute_variables(env, world, *, threads, devices, place, launch):
 
 def is_name(text):
     """Whether a shell can have a variable of this name; env(1) also sets others."""
-    return text.isascii() and text.isidentifier()
+    return text.isidentifier() and len(text.encode()) == len(text)  # str.isascii came with Python 3.7
 
 
 def conditional(env, world):

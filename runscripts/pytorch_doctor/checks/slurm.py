@@ -1,4 +1,4 @@
-"""Slurm: the step's variables, its nodes' addresses, and the cores of its tasks."""
+"""Checks the variables of the Slurm step, the addresses of its nodes, and the cores of its tasks."""
 
 import sys
 
@@ -11,13 +11,13 @@ from pytorch_launch.topology import cpu_list
 
 from pytorch_doctor import fail, not_applicable, ok, warn
 
-#: Looking up more names than these could take longer than the check may.
+#: Looking up more names could take longer than the deadline.
 MOST_NAMES = 64
 LOOK_UP = "import socket, sys\nfor name in sys.argv[1:]:\n    print(name, flush=True)\n    socket.getaddrinfo(name, 1)"
 
 
 def check(here):
-    """Whether a rank would find out who it is, whom to meet, and on which cores to run."""
+    """Whether a rank can find its number, the address of rank 0, and its cores."""
     if not here.in_job:
         if here.in_image or not here.which("srun"):
             return not_applicable("slurm", "not in a job, and no srun on PATH")

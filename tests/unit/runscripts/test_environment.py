@@ -1,7 +1,7 @@
 """The variables that a rank starts Python with."""
 
 import pytest
-from pytorch_launch.environment import AGENT_THREADS, compute_variables, conditional
+from pytorch_launch.environment import AGENT_THREADS, compute_variables, conditional, is_name
 from pytorch_launch.facts import Facts
 from pytorch_launch.launchers import discover
 from pytorch_launch.rendezvous import LOWEST_PORT, SPAN, choose_rendezvous, launch_id, step_port
@@ -128,3 +128,15 @@ def test_a_prefix_without_a_name_is_nobodys_variable(module):
 @pytest.mark.parametrize("name", ["A;touch x;B", "A B", "1A", "Ä", "A=", ""])
 def test_what_is_no_name_of_a_shells_variable_is_left_out(step, name):
     assert name not in decide({**step, f"PYTORCH_DISTRIBUTED_{name}": "1"})
+
+
+def test_names_are_checked_on_python_3_6_too():
+    """pytorch-doctor runs on a host's Python; str.isascii came with 3.7."""
+
+    class Text(str):
+        def __getattribute__(self, name):
+            if name == "isascii":
+                raise AttributeError(name)
+            return super().__getattribute__(name)
+
+    assert [is_name(Text(text)) for text in ("NCCL_NET", "1X", "", "ø", "a-b")] == [True, False, False, False, False]

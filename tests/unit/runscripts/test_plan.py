@@ -23,9 +23,9 @@ def fields(value):
 @pytest.fixture
 def env(step, tmp_path):
     """Rank 0 of the step, with room for caches."""
-    (tmp_path / "tmp").mkdir()
+    (tmp_path / "scratch").mkdir()
     step.update(SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="0", SLURMD_NODENAME="nid001002")
-    return {**step, "TMPDIR": str(tmp_path / "tmp")}
+    return {**step, "TMPDIR": str(tmp_path / "scratch")}
 
 
 def test_a_plan_changes_nothing_on_its_node(env, laptop, tmp_path):
@@ -33,10 +33,10 @@ def test_a_plan_changes_nothing_on_its_node(env, laptop, tmp_path):
     plan = make_plan(env, facts(laptop))
     assert plan.bind == plan.placement.bind == {0, 1, 4, 5}
     assert (plan.claim.port, plan.claim.launch) == (10000 + 7 * 61, "7.0")
-    assert plan.caches.directory == f"{tmp_path}/tmp/pytorch-1000/7-nid001002"
+    assert plan.caches.directory == f"{tmp_path}/scratch/pytorch-1000/7-nid001002"
     assert os.sched_getaffinity(0) == before
     assert not is_claimed(plan.claim.port)
-    assert list((tmp_path / "tmp").iterdir()) == []
+    assert list((tmp_path / "scratch").iterdir()) == []
 
 
 def test_a_plan_follows_from_environment_and_facts_alone(env, laptop):
