@@ -143,7 +143,7 @@ def apply(plan):
     from pytorch_launch.caches import make_caches
 
     if plan.claim is not None:
-        from pytorch_launch.claim import hold_port
+        from pytorch_launch.hold import hold_port
 
         hold_port(plan.claim)
     caches = make_caches(plan.caches)

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 from pytorch_launch import system
-from pytorch_launch.claim import NUMBERS, Holder, hold_port, is_claimed, take_claim
+from pytorch_launch.claim import NUMBERS, Holder, is_claimed, take_claim
+from pytorch_launch.hold import hold_port
 from pytorch_launch.launchers import discover
 from pytorch_launch.rendezvous import RendezvousError, make_claim
 

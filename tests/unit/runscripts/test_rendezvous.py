@@ -5,8 +5,8 @@ import socket
 
 import pytest
 from pytorch_launch import ports
-from pytorch_launch.claim import hold_port
 from pytorch_launch.facts import Facts
+from pytorch_launch.hold import hold_port
 from pytorch_launch.launchers import discover
 from pytorch_launch.ports import loopback
 from pytorch_launch.rendezvous import (
