@@ -13,9 +13,10 @@ PROFILES = sorted(path.name for path in (MODULEFILES / "cluster").iterdir() if n
 
 
 def settings(profile):
-    """The variables that a profile's text sets: name -> value."""
-    text = (MODULEFILES / "cluster" / profile).read_text()
-    return {name: value.strip('"') for name, value in re.findall(r"^policy (\w+) (.+)$", text, re.MULTILINE)}
+    """The variables that a profile's text sets, and those that every profile sets: name -> value."""
+    texts = [(MODULEFILES / "cluster" / name).read_text() for name in (".policy.tcl", profile)]
+    found = re.findall(r"^(?:policy|    default_policy) (\w+) (.+)$", "\n".join(texts), re.MULTILINE)
+    return {name: value.strip('"') for name, value in found}
 
 
 @pytest.fixture(scope="session", params=["Lmod", "Environment Modules"])
@@ -145,13 +146,60 @@ def test_a_copy_without_the_file_beside_it_says_which_one_is_missing(modules, tm
     assert f"{directory}/.policy.tcl" in "".join(result.stderr.split())
 
 
-def test_a_sites_profile_earlier_on_the_path_wins(modules, tmp_path):
+#: A profile that a site copied before the procedure `policies_of_every_cluster` existed.
+EARLIER_PROFILE = """#%Module
+# Cluster profile for our machine.
+
+module-whatis "Cluster profile: our machine"
+
+conflict cluster
+source [file join [file dirname $ModulesCurrentModulefile] .policy.tcl]
+
+policy SLURM_KILL_BAD_EXIT 0
+policy PYTORCH_DISTRIBUTED_RES_OPTIONS "timeout:2 attempts:2"
+"""
+
+
+def test_a_sites_profile_of_an_earlier_version_on_the_path_before_ours_wins(modules, tmp_path):
+    directory = tmp_path / "cluster"
+    directory.mkdir()
+    shutil.copy(MODULEFILES / "cluster" / ".policy.tcl", directory)
+    (directory / "local").write_text(EARLIER_PROFILE)
+    before, after = tmp_path / "before", tmp_path / "after"
+    output = modules.run(
+        f"""{SNAPSHOT.format(before)}
+module load cluster/local
+echo $SLURM_KILL_BAD_EXIT $PYTORCH_DISTRIBUTED_RES_OPTIONS
+module unload cluster/local
+{SNAPSHOT.format(after)}""",
+        tmp_path,
+        MODULEFILES,
+    )
+    assert output == "0 timeout:2 attempts:2\n"
+    assert snapshot(after) == snapshot(before)
+
+
+@pytest.mark.parametrize(("own", "expected"), [("", "0"), ("export SLURM_KILL_BAD_EXIT=2", "2")])
+def test_a_sites_line_overrides_what_every_profile_sets_but_not_the_users_export(modules, tmp_path, own, expected):
     directory = tmp_path / "cluster"
     directory.mkdir()
     shutil.copy(MODULEFILES / "cluster" / ".policy.tcl", directory)
     text = (MODULEFILES / "cluster" / "local").read_text()
-    (directory / "local").write_text(text.replace("SLURM_KILL_BAD_EXIT 1", "SLURM_KILL_BAD_EXIT 0"))
-    assert modules.run("module load cluster/local\necho $SLURM_KILL_BAD_EXIT", tmp_path, MODULEFILES) == "0\n"
+    (directory / "ours").write_text(text + "policy SLURM_KILL_BAD_EXIT 0\n")
+    before, after = tmp_path / "before", tmp_path / "after"
+    output = modules.run(
+        f"""{own}
+{SNAPSHOT.format(before)}
+module load cluster/ours
+module load cluster/ours
+echo $SLURM_KILL_BAD_EXIT $PYTORCH_DISTRIBUTED_RES_OPTIONS
+module unload cluster/ours
+{SNAPSHOT.format(after)}""",
+        tmp_path,
+        MODULEFILES,
+    )
+    assert output == f"{expected} timeout:1 attempts:1\n"
+    assert snapshot(after) == snapshot(before)
 
 
 #: EasyBuild's settings: the name that the test has -> the shell's own exports, and a user's configuration file.
