@@ -94,10 +94,10 @@ def test_show_tells_every_setting(modules):
             assert re.search(rf"{name}\W+{re.escape(value)}\b", result.stderr), (profile, name, result.stderr)
 
 
-def test_help_says_whose_value_wins(modules):
+def test_help_tells_whose_value_takes_precedence(modules):
     for profile in PROFILES:
         result = modules.run_unchecked(f"module help cluster/{profile}")
-        assert "What you export yourself wins." in " ".join(result.stderr.split())
+        assert "Variables that you export before loading take precedence." in " ".join(result.stderr.split())
 
 
 def test_avail_lists_the_profiles_alone(modules):
