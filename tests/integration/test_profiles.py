@@ -276,7 +276,7 @@ module unload pytorch-easybuild
     assert new["EASYBUILD_MODULES_TOOL"] == modules.name.replace(" ", "")
     tops = [path.format(home=tmp_path) for path in modulepath]
     assert new["MODULEPATH"].split(":")[: len(tops)] == tops
-    place = "/srv/prefix/software, as" if file == SITES_FILE else f"{tmp_path}/.local"
+    place = "/srv/prefix/software, as set in" if file == SITES_FILE else f"{tmp_path}/.local"
     said = f"software will be installed in {place}"
     assert (said in result.stderr) is not any(name in own for name in ("_PREFIX", "_INSTALLPATH")), result.stderr
 
