@@ -1,4 +1,4 @@
-# The start of every command of bin/: --help prints the comment at its top, and `die` ends it with an error.
+# The beginning of every command of bin/: prints the command's first comment for --help, and defines the error function.
 # shellcheck shell=bash
 
 [ "${1:-}" != --help ] || exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
