@@ -228,7 +228,8 @@ def test_what_the_runtime_notes_on_each_start_is_no_reason(machine):
 
 def test_a_kernel_that_could_not_start_is_not_made(machine):
     line = failed(machine.run("--load", "OTHER"))
-    assert "no module OTHER in" in line and "cannot load OTHER PyTorch/1.0-cpu. Load an available module and run install-kernel again" in line
+    assert "no module OTHER in" in line
+    assert "cannot load OTHER PyTorch/1.0-cpu. Load an available module and run install-kernel again" in line
     assert machine.left() == []
 
 
@@ -256,7 +257,10 @@ def test_a_kernel_of_somebody_elses_stays(machine):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--nmae", "x"], "unknown arguments '--nmae x': the options are --name NAME, --load MODULE, --remove and --help"),
+        (
+            ["--nmae", "x"],
+            "unknown arguments '--nmae x': the options are --name NAME, --load MODULE, --remove and --help",
+        ),
         (["--remove", "--name"], "unknown arguments '--name'"),
         (["--name", "../x"], "invalid kernel name '../x'"),
     ],
