@@ -5,7 +5,7 @@ CONTAINERS = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "SHIFTER_IMAGEREQU
 
 #: The directory of the packages that users install on top of an image, and the virtual environment in it.
 USER_SOFTWARE = "/user-software"
-USER_VENV = f"{USER_SOFTWARE}/venv/pytorch"
+USER_VENV = "/user-software/venv/pytorch"
 
 
 def in_container(env):
