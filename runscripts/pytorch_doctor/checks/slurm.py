@@ -38,8 +38,9 @@ def check(here):
             f"node {unknown} of this job has no address here",
             "export MASTER_ADDR=<the address of the first node>, and tell the site: its name must resolve on all nodes",
         )
-    for problem in plan.placement.warnings:
-        return warn("slurm", problem.fault, problem.remedy)
+    if plan.placement.warnings:
+        crowd = plan.placement.warnings[0]
+        return warn("slurm", crowd.fault, crowd.remedy)
     world = plan.world
     cpus = f"CPUs {cpu_list(plan.placement.cpus)} of {cpu_list(facts.cpus)} for rank {world.rank} of {world.size}"
     return ok("slurm", "{}, {} node{}, {}".format(world.source, len(nodes), "s" * (len(nodes) != 1), cpus))
