@@ -47,12 +47,12 @@ def main(arguments):
     if not is_first_task_of_node(os.environ):
         return 0  # the first task reports for its node
     here = Surroundings(os.environ, full=options.full)
-    wanted = [[(name, check) for name, check in group if name in options.only] for group in GROUPS]
+    selected = [[(name, check) for name, check in group if name in options.only] for group in GROUPS]
     seconds = options.timeout * (30 if options.full else 1)
     for number in INTERRUPTIONS:
         signal.signal(number, lambda number, _: sys.exit(128 + number))  # which also ends the checks
     try:
-        findings = run_all([group for group in wanted if group], here, seconds)
+        findings = run_all([group for group in selected if group], here, seconds)
     except OSError as error:  # of fork or pipe
         return _fail(f"cannot start the checks: {error.strerror}. Raise the limits of this shell (ulimit -a)")
     node = node_name(os.environ, platform.node())

@@ -29,7 +29,7 @@ class LaunchError(Problem, Exception):
     status = USER_ERROR
 
 
-#: Slurm's numbers have 64 bits, and Python refuses to read one of thousands of digits.
+#: Slurm's numbers have 64 bits, and int() fails for thousands of digits.
 MOST_DIGITS = 18
 
 

@@ -25,7 +25,7 @@ def main(arguments):
             return show_help(program, environment())
         return COMMANDS[program](program, arguments, environment())
     except LaunchError as error:
-        complain(program, error)
+        write_problem(program, error)
         return error.status
 
 
@@ -38,47 +38,47 @@ def show_help(program, env):
         is_first = discover(env, "").rank == 0
     except LaunchError:
         is_first = True
-    return tell(USAGE[program]) if is_first else 0
+    return write_output(USAGE[program]) if is_first else 0
 
 
-def simple(program, arguments, env):
+def run_simple(program, arguments, env):
     """Become Python with `arguments`, as one process outside any distributed job."""
     changes, warnings = isolate(env)
     for warning in warnings + shadowing(env):
-        complain(program, warning)
-    return become_python(arguments, changed(env, changes))
+        write_problem(program, warning)
+    return become_python(arguments, change_environment(env, changes))
 
 
-def distributed(program, arguments, env):
+def run_distributed(program, arguments, env):
     """Become Python with `arguments`, as a rank of the world that `env` describes."""
     from pytorch_launch.facts import read_facts
     from pytorch_launch.plan import idle_allocation, make_plan
     from pytorch_launch.rendezvous import RendezvousError
     from pytorch_launch.script import script_path
 
-    options, arguments = own_options(arguments, ("--dry-run", "--virtual-local-rank"))
+    options, arguments = split_options(arguments, ("--dry-run", "--virtual-local-rank"))
     is_dry = "--dry-run" in options
     try:
         plan = make_plan(env, read_facts(), virtual="--virtual-local-rank" in options)
         script = script_path(arguments)
         if script is not None and not exists(script):
-            if plan.world.reports_for_node or not ended_by_others():
-                complain(program, _missing(script, env))
+            if plan.world.reports_for_node or not is_ended_by_others():
+                write_problem(program, _missing(script, env))
             return LaunchError.status
         if is_dry:
             report(program, plan)
-            return tell("".join(f"{name}={plan.changes[name] or ''}\n" for name in sorted(plan.changes)))
+            return write_output("".join(f"{name}={plan.changes[name] or ''}\n" for name in sorted(plan.changes)))
         plan = apply(plan)
     except RendezvousError as error:
-        if not is_dry and error.rank != 0 and ended_by_others():
+        if not is_dry and error.rank != 0 and is_ended_by_others():
             return LaunchError.status
         raise
     report(program, plan, idle_allocation(plan.world))
-    return become_python(arguments, changed(env, plan.changes))
+    return become_python(arguments, change_environment(env, plan.changes))
 
 
-def ddp_env(program, arguments, env):
-    """Print what `distributed` would set, as lines for `source` or `eval`, which an error fails too."""
+def print_variables(program, arguments, env):
+    """Print what `run_distributed` would set, as lines for `source` or `eval`, which an error fails too."""
     from pytorch_launch.facts import read_facts
     from pytorch_launch.plan import idle_allocation, make_plan
     from pytorch_launch.shell import failure, statements
@@ -88,13 +88,13 @@ def ddp_env(program, arguments, env):
             raise LaunchError(f"{arguments[0]}: unknown argument", "use it without arguments: `source <(ddp-env)`")
         plan = apply(make_plan(env, read_facts()).replace(bind=None))
         report(program, plan, idle_allocation(plan.world))
-        return tell(statements(plan.changes))
+        return write_output(statements(plan.changes))
     except LaunchError as error:
-        tell(failure(error.status))
+        write_output(failure(error.status))
         raise
 
 
-def torchrun(program, arguments, env):
+def run_torchrun(program, arguments, env):
     """Become torchrun on one node of the world that `env` describes, which has one task on each."""
     from pytorch_launch.elastic import make_agent_plan
     from pytorch_launch.facts import read_facts
@@ -103,10 +103,10 @@ def torchrun(program, arguments, env):
     plan, options = make_agent_plan(make_plan(env, read_facts()))
     plan = apply(plan)
     report(program, plan, idle_allocation(plan.world, nodes_only=True))
-    return become_python(options + arguments, changed(env, plan.changes))
+    return become_python(options + arguments, change_environment(env, plan.changes))
 
 
-def get_master(_, arguments, env):
+def print_master(_, arguments, env):
     """Print the first host of the given node list, by default that of the step, else of the job."""
     from pytorch_launch.launchers.variables import node_list
     from pytorch_launch.nodelist import first_host
@@ -115,20 +115,20 @@ def get_master(_, arguments, env):
         raise LaunchError(f"{len(arguments)} arguments for one node list", "put it in quotes")
     if arguments and arguments[0].startswith("-"):
         raise LaunchError(f"{arguments[0]}: unknown option", "see --help")
-    return tell(first_host(arguments[0] if arguments else node_list(env)) + "\n")
+    return write_output(first_host(arguments[0] if arguments else node_list(env)) + "\n")
 
 
 COMMANDS = {
-    "conda-python-simple": simple,
-    "conda-python-distributed": distributed,
-    "torchrun-distributed": torchrun,
-    "ddp-env": ddp_env,
-    "get-master": get_master,
+    "conda-python-simple": run_simple,
+    "conda-python-distributed": run_distributed,
+    "torchrun-distributed": run_torchrun,
+    "ddp-env": print_variables,
+    "get-master": print_master,
 }
 
 
-def own_options(arguments, names):
-    """Those of our own options with which `arguments` start, and the arguments after them."""
+def split_options(arguments, names):
+    """The options in `names` with which `arguments` start, and the arguments after them."""
     count = 0
     while count < len(arguments) and arguments[count] in names:
         count += 1
@@ -164,7 +164,7 @@ def bind(cpus):
     return []
 
 
-def changed(env, changes):
+def change_environment(env, changes):
     """The environment `env` after `changes`, name to value, or to None for a variable to unset."""
     variables = {**env, **changes}
     for name, value in changes.items():
@@ -176,13 +176,13 @@ def changed(env, changes):
 def report(program, plan, more=()):
     """Print the warnings of `plan` and those in `more`, and the line of its decisions if the user asks for it."""
     for warning in [*plan.warnings, *more]:
-        complain(program, warning)
+        write_problem(program, warning)
     verbose = plan.env.get("PYTORCH_LAUNCH_VERBOSE", "0")
     if verbose in ("", "0"):
         return
     from pytorch_launch.report import line, show_devices
 
-    remark(line(plan) + "\n")
+    write_error(line(plan) + "\n")
     if verbose != "1" and plan.world.reports_for_node:
         show_devices(plan.devices.vendor)
 
@@ -200,7 +200,7 @@ def become_python(arguments, variables):
     raise PythonError("no python or python3 on PATH", ACTIVATE)
 
 
-def tell(text):
+def write_output(text):
     """Write `text` to standard output and return success, the exit status."""
     try:
         write(STDOUT, text)
@@ -209,12 +209,12 @@ def tell(text):
     return 0
 
 
-def complain(program, message):
+def write_problem(program, message):
     """Write one line of error or warning."""
-    remark(f"{program}: {message}\n")
+    write_error(f"{program}: {message}\n")
 
 
-def remark(text):
+def write_error(text):
     """Write `text` to standard error; if that is closed or full, the launch continues."""
     try:
         write(STDERR, text)
@@ -222,7 +222,7 @@ def remark(text):
         return
 
 
-def ended_by_others():
+def is_ended_by_others():
     """Whether srun or mpirun ends this rank, because another one failed, within REPORT_GRACE_SECONDS.
 
     A rank that does not report waits like this: if it exited first, it would end the rank that reports.

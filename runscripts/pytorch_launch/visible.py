@@ -22,7 +22,7 @@ CUDA_ORDER = "CUDA_DEVICE_ORDER"
 LIMITS = {"amd": (ROCR, HIP, CUDA), "nvidia": (CUDA,)}
 
 # Values that leave no GPU visible; the last is that of older Slurm, for a job without GPUs.
-NONE_WANTED = ("", "-1", "NoDevFiles")
+NO_GPU = ("", "-1", "NoDevFiles")
 
 
 class Visible(Value):
@@ -54,7 +54,7 @@ def _see_amd(env, present):
     left = present if ROCR not in env else _listed(env[ROCR], present)
     lists = {ROCR: _entries(env, ROCR, len(left))}
     changes, warnings = {}, []
-    if not left and env[ROCR] not in NONE_WANTED:
+    if not left and env[ROCR] not in NO_GPU:
         warnings.append(_no_such(ROCR, env[ROCR], present))
     names = [name for name in (HIP, CUDA) if name in env]
     if not names or not left:
@@ -70,7 +70,7 @@ def _see_amd(env, present):
             )
             warnings.append(Problem(fault, "unset it where both are set"))
     visible = _listed(value, left)
-    if not visible and value not in NONE_WANTED:
+    if not visible and value not in NO_GPU:
         warnings.append(_no_such(names[0], value, left))
     if len(names) == 2 and env[HIP] != env[CUDA]:
         fault = f"{HIP}={env[HIP]}, which takes precedence, and {CUDA}={env[CUDA]} differ"
@@ -107,7 +107,7 @@ def _see_nvidia(env, present):
         visible = _listed(value, present)
     else:
         visible = _numbered(env, value, present)
-    if value is not None and value not in NONE_WANTED and not visible:
+    if value is not None and value not in NO_GPU and not visible:
         warnings.append(_no_such(CUDA, value, present))
     return visible, {CUDA: _entries(env, CUDA, len(visible))}, changes, warnings
 
