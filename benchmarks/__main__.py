@@ -15,8 +15,8 @@ from pathlib import Path
 TREE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TREE))
 from benchmarks import scale  # noqa: E402
-from benchmarks.measurements import COMPARISONS  # noqa: E402
-from benchmarks.pairs import alternate, summarize  # noqa: E402
+from benchmarks.experiments import COMPARISONS  # noqa: E402
+from benchmarks.ratio import alternate, summarize  # noqa: E402
 from benchmarks.session import Session  # noqa: E402
 from benchmarks.table import markdown, quantity, scale_markdown  # noqa: E402
 from testbed import recipes  # noqa: E402

@@ -1,4 +1,4 @@
-"""The variables that Slurm sets for one rank of a step that never ran; called by `measurements` and `scale`."""
+"""The variables that Slurm sets for one rank of a step that never ran; called by `experiments` and `scale`."""
 
 
 def step_variables(*, node_list, nodes, tasks_per_node, rank):

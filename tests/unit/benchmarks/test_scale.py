@@ -7,7 +7,7 @@ import hostlist
 import pytest
 
 from benchmarks import scale
-from benchmarks.measurements import TREE
+from benchmarks.experiments import TREE
 from benchmarks.steps import step_variables
 
 

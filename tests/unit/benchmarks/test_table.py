@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks.measurements import COMPARISONS
-from benchmarks.pairs import Ratio
+from benchmarks.experiments import COMPARISONS
+from benchmarks.ratio import Ratio
 from benchmarks.scale import Cost, World
 from benchmarks.table import markdown, quantity, scale_markdown, seconds
 

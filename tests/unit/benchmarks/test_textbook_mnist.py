@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from training.data import digits_set, normalise  # noqa: E402
 
-from benchmarks import textbook_mnist  # noqa: E402
+from benchmarks.programs import textbook_mnist  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "payload"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "payload"))
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402

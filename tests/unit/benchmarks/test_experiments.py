@@ -4,12 +4,12 @@ import subprocess
 import sys
 
 import pytest
+
+from benchmarks import experiments
+from benchmarks.experiments import COMPARISONS, DEFINITION, LOCK, PROGRAMS, SOURCES, TREE
+from benchmarks.table import UNITS
 from testbed.layout import TestbedError as Error  # pytest would take it for a class of tests
 from testbed.packages import OPTIONAL_PACKAGES
-
-from benchmarks import measurements
-from benchmarks.measurements import COMPARISONS, DEFINITION, HERE, LOCK, SOURCES, TREE
-from benchmarks.table import UNITS
 
 
 def test_names_are_unique():
@@ -42,7 +42,7 @@ def cpu_seconds():
     """A function that runs Python code behind `cpu_seconds.py`; it returns the completed process."""
 
     def run(code):
-        command = [HERE / "cpu_seconds.py", sys.executable, "-S", "-c", code]
+        command = [PROGRAMS / "cpu_seconds.py", sys.executable, "-S", "-c", code]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     return run
@@ -84,39 +84,39 @@ def trained(accuracy, seconds):
 
 
 def test_the_time_to_99_is_that_of_a_training_which_reaches_it():
-    ours, textbook = measurements.time_to_99(Programs(trained(99.0, 4.5), trained(99.2, 90.1)))
+    ours, textbook = experiments.time_to_99(Programs(trained(99.0, 4.5), trained(99.2, 90.1)))
     assert (ours(), textbook()) == (4.5, 90.1)
 
 
 def test_a_training_that_misses_99_percent_costs_its_time_and_the_next_ones():
     programs = Programs(trained(98.99, 4.5), trained(99.0, 5.0), trained(99.1, 4.0))
-    ours, _ = measurements.time_to_99(programs)
+    ours, _ = experiments.time_to_99(programs)
     assert (ours(), ours()) == (9.5, 4.0)
     assert [command[-2:] for command in programs.commands] == [["--seed", "0"], ["--seed", "1"], ["--seed", "2"]]
 
 
 def test_three_trainings_that_miss_99_percent_are_an_error():
-    ours, _ = measurements.time_to_99(Programs(*3 * [trained(98.0, 4.5)]))
+    ours, _ = experiments.time_to_99(Programs(*3 * [trained(98.0, 4.5)]))
     with pytest.raises(Error, match="three times"):
         ours()
 
 
 def test_lone_runs_count_together_and_two_ranks_once():
     programs = Programs("images/s 20000\n", "images/s 10000\nimages/s 14000\n")
-    together, lone = measurements.two_ranks(programs)
+    together, lone = experiments.two_ranks(programs)
     assert (together(), lone()) == (3.0, 2.5)
     assert [command[-2:] for command in programs.commands] == [["--batch-per-rank", "256"]] * 2
 
 
 def test_a_world_that_fell_apart_is_an_error():
-    together, _ = measurements.two_ranks(Programs("images/s 10000\nimages/s 14000\n"))
+    together, _ = experiments.two_ranks(Programs("images/s 10000\nimages/s 14000\n"))
     with pytest.raises(Error, match="2 runs, not of 1"):
         together()
 
 
 def test_a_rebuild_counts_new_files_and_not_second_names_of_old_ones(tmp_path):
     """With a stand-in for `eb` that keeps one file and writes another."""
-    root = tmp_path / "installation" / "software" / measurements.module(measurements.CONTAINER)
+    root = tmp_path / "installation" / "software" / experiments.module(experiments.CONTAINER)
 
     class Session(Programs):
         scratch = tmp_path
@@ -135,7 +135,7 @@ def test_a_rebuild_counts_new_files_and_not_second_names_of_old_ones(tmp_path):
                 path.unlink()
             before.rmdir()
 
-    kept, anew = measurements.rebuild_bytes(Session())
+    kept, anew = experiments.rebuild_bytes(Session())
     assert (kept(), anew(), kept()) == (1010, 1010, 10)
     assert (tmp_path / "tree" / "runscripts" / "get-master").read_text().count("# changed") == 3
     assert {path.name for path in (tmp_path / "tree").iterdir()} == set(SOURCES)

@@ -4,7 +4,7 @@ from itertools import count
 
 import pytest
 
-from benchmarks.pairs import Ratio, alternate, summarize
+from benchmarks.ratio import Ratio, alternate, summarize
 
 
 def nobody(*_):

@@ -15,15 +15,15 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
+from benchmarks.file_calls import calls_of
+from benchmarks.instructions import instructions_of
+from benchmarks.steps import step_variables
 from testbed.layout import NODES, TestbedError
 from testbed.recipes import CONTAINER, DATASET, VENV, module
 
-from benchmarks.instructions import instructions_of
-from benchmarks.metadata import calls_of
-from benchmarks.steps import step_variables
-
 HERE = Path(__file__).resolve().parent
 TREE = HERE.parent
+PROGRAMS = HERE / "programs"
 LOCK = TREE / "easyconfigs" / "p" / "PyTorch" / "PyTorch-2.13.0-cpu.txt"
 DEFINITION = LOCK.with_suffix(".def")
 TRAINING = TREE / "payload" / "mnist_ddp.py"
@@ -106,14 +106,14 @@ def launch(session, srun, ranks):
     env = session.environment(f"module load {module(VENV)}")
     return (
         lambda: until_python(session, env, [*srun, "conda-python-distributed"], ranks),
-        lambda: until_python(session, env, [*srun, HERE / "exec-only"], ranks),
+        lambda: until_python(session, env, [*srun, PROGRAMS / "exec-only"], ranks),
     )
 
 
 def launch_in_image(session):
     """The launch script against plain assignments, both with the image's Python."""
     env = session.environment(f"module load {module(CONTAINER)}")
-    inside = [*FOUR_RANKS, "singularity", "exec", "--bind", f"{HERE}/exec-only:/exec-only", env["SIF"]]
+    inside = [*FOUR_RANKS, "singularity", "exec", "--bind", f"{PROGRAMS}/exec-only:/exec-only", env["SIF"]]
     return (
         lambda: until_python(session, env, [*inside, "conda-python-distributed"], 4),
         lambda: until_python(session, env, [*inside, "/exec-only"], 4),
@@ -160,13 +160,13 @@ def cpu(session, srun, launch):
     env = session.environment(f"module load {module(VENV)}")
     return (
         lambda: cpu_seconds(session, env, srun, launch),
-        lambda: cpu_seconds(session, env, [*ONE_NODE, "-n2"], [HERE / "exec-only"]),
+        lambda: cpu_seconds(session, env, [*ONE_NODE, "-n2"], [PROGRAMS / "exec-only"]),
     )
 
 
 def cpu_seconds(session, env, srun, launch):
     """CPU seconds, in user mode and in the kernel, of the tasks of `srun` from start to end."""
-    output = session.run([*srun, HERE / "cpu_seconds.py", *launch, HERE / "all_reduce.py"], env)
+    output = session.run([*srun, PROGRAMS / "cpu_seconds.py", *launch, PROGRAMS / "all_reduce.py"], env)
     return sum(float(line.split(":")[1]) for line in output.splitlines() if line.startswith("CPU seconds:"))
 
 
@@ -178,7 +178,7 @@ def dead_dns(session):
 
     def seconds(kind):
         env["SILENT_SERVER"], _ = silent.getsockname()
-        command = [*TWO_RANKS, HERE / "dead-dns", kind, "conda-python-distributed", HERE / "all_reduce.py"]
+        command = [*TWO_RANKS, PROGRAMS / "dead-dns", kind, "conda-python-distributed", PROGRAMS / "all_reduce.py"]
         return seconds_of(session, env, command)
 
     return lambda: seconds("names"), lambda: seconds("addresses")
@@ -208,7 +208,7 @@ def import_by_ranks(session):
     def cpu_per_rank(recipe):
         env = session.environment(f"module load {module(recipe)}")
         # not by the first Python on PATH, which is the image's
-        task = [sys.executable, HERE / "cpu_seconds.py", "conda-python-distributed", "-c", "import torch"]
+        task = [sys.executable, PROGRAMS / "cpu_seconds.py", "conda-python-distributed", "-c", "import torch"]
         output = session.run([*NODE_OF_RANKS, *task], env)
         seconds = [float(line.split(":")[1]) for line in output.splitlines() if line.startswith("CPU seconds:")]
         if len(seconds) != RANKS:
@@ -261,12 +261,12 @@ def load(session, recipe):
 
 def install_venv(session):
     """`eb` against the same steps by hand, for the venv module."""
-    return install(session, VENV, HERE / "install-by-hand", LOCK)
+    return install(session, VENV, PROGRAMS / "install-by-hand", LOCK)
 
 
 def install_image(session):
     """The same for the container module, with an image that both build."""
-    return install(session, CONTAINER, HERE / "install-image-by-hand", DEFINITION, LOCK)
+    return install(session, CONTAINER, PROGRAMS / "install-image-by-hand", DEFINITION, LOCK)
 
 
 def install(session, recipe, by_hand, *sources):
@@ -357,7 +357,7 @@ def time_to_99(session):
         raise TestbedError("mnist_ddp.py ended below 99 % three times in a row.")
 
     def textbook():
-        command = ["python", HERE / "textbook_mnist.py", env["MNIST_ROOT"], "--seed", next(textbook_seeds)]
+        command = ["python", PROGRAMS / "textbook_mnist.py", env["MNIST_ROOT"], "--seed", next(textbook_seeds)]
         return number_after("training time: ", session.run(command, env))
 
     return ours, textbook
