@@ -1,8 +1,7 @@
-"""Measures two things in turn and reduces what they took to a ratio; called by `run`.
+"""Repeats a measurement of pairs in rounds, and reduces the pairs to a ratio.
 
-A machine that slows down for a minute slows both sides of a pair, and a median forgets the pair in
-which only one side was disturbed. So the ratio holds where the seconds do not. What the two are measured in
-is all the same here.
+If the machine slows down for a minute, it slows both sides of a round, and the median ignores a round in which
+only one side was disturbed. So the ratio is reproducible where the seconds are not.
 """
 
 from statistics import median
@@ -10,11 +9,11 @@ from typing import NamedTuple
 
 
 class Ratio(NamedTuple):
-    """What a number of pairs say.
+    """Summary of a number of pairs (A, B).
 
     `a`, `b`       medians of the two sides, in their unit
     `low`, `high`  smallest and largest ratio of a single pair
-    `pairs`        number of pairs behind them
+    `pairs`        number of pairs
     """
 
     a: float
@@ -29,28 +28,29 @@ class Ratio(NamedTuple):
         return self.a / self.b
 
 
-def alternate(measure_a, measure_b, pairs, report, warm_up=True):
-    """Measure A B A B ...: one pair that only warms up and is discarded, then `pairs` more.
+def repeat(measure_round, rounds, report, warm_up=True):
+    """Measure `rounds` rounds, after one that is discarded if `warm_up`.
 
-    The measures return numbers. `report` is called after each pair with its number, 0 for the
-    warm-up, and the two results; without `warm_up` there is none. Returns the list of pairs of results.
+    `measure_round` measures every side once and returns {name: (A, B)}. `report` is called after each round with its
+    number, 0 for the warm-up, and these pairs. Returns {name: list of pairs}.
     """
-    measured = []
-    for number in range(0 if warm_up else 1, pairs + 1):
-        pair = (measure_a(), measure_b())
-        report(number, *pair)
+    measured = {}
+    for number in range(0 if warm_up else 1, rounds + 1):
+        pairs = measure_round()
+        report(number, pairs)
         if number:
-            measured.append(pair)
+            for name, pair in pairs.items():
+                measured.setdefault(name, []).append(pair)
     return measured
 
 
-def summarize(measured):
-    """The Ratio of a list of pairs of results, at least one."""
-    single = [a / b for a, b in measured]
+def summarize(pairs):
+    """The Ratio of a list of pairs, at least one."""
+    single = [a / b for a, b in pairs]
     return Ratio(
-        a=median(a for a, _ in measured),
-        b=median(b for _, b in measured),
+        a=median(a for a, _ in pairs),
+        b=median(b for _, b in pairs),
         low=min(single),
         high=max(single),
-        pairs=len(measured),
+        pairs=len(pairs),
     )

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Runs a command and prints the CPU seconds of it and of all that it leaves behind, which this waits for.
+"""Runs a command and prints the CPU seconds of the command and of all its descendants, also of daemons.
 
-It stands in front of a task in measurements.py: tasks are children of slurmd's, not of srun, which knows
-nothing of their time.
+It runs as a task of srun: a task is a child of slurmd, so srun cannot measure it.
 """
 
 import contextlib
@@ -13,12 +12,25 @@ import subprocess
 import sys
 
 BECOME_PARENT_OF_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER (prctl(2))
+LABEL = "CPU seconds:"
 
-ctypes.CDLL(None).prctl(BECOME_PARENT_OF_ORPHANS, 1, 0, 0, 0)
-status = subprocess.call(sys.argv[1:])
-with contextlib.suppress(ChildProcessError):
-    while True:
-        os.wait()
-usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-print("CPU seconds:", usage.ru_utime + usage.ru_stime, flush=True)
-sys.exit(status)
+
+def main(command):
+    """Run `command`, report, and return its exit status."""
+    ctypes.CDLL(None).prctl(BECOME_PARENT_OF_ORPHANS, 1, 0, 0, 0)
+    status = subprocess.call(command)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(LABEL, usage.ru_utime + usage.ru_stime, flush=True)
+    return status
+
+
+def find_reports(output):
+    """The CPU seconds that each task reported in the `output` of a step."""
+    return [float(line[len(LABEL) :]) for line in output.splitlines() if line.startswith(LABEL)]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
