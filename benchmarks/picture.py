@@ -18,6 +18,9 @@ DARK = {
     "#a40e26": "#ff7b72",  # missed targets
 }
 BACKGROUND, INK, GRID, MET, MISSED = DARK
+#: Where the panel of small ratios ends.
+SMALL = 0.6
+TICKS = (0.001, 0.01, 0.1, 0.5, 0.7, 1, 1.4, 2, 3, 5, 10)
 ROW_INCHES, FRAME_INCHES, WIDTH_INCHES = 0.27, 1.5, 9
 
 
@@ -40,27 +43,68 @@ def draw(results):
     size = WIDTH_INCHES, FRAME_INCHES + ROW_INCHES * len(rows)
     with matplotlib.rc_context({**style, **dict.fromkeys(ink, INK)}):
         figure = Figure(size, facecolor=BACKGROUND, layout="constrained")
-        axes = figure.add_subplot(facecolor=BACKGROUND)
+        panels = make_panels(figure, rows)
+        for axes in panels:
+            for height, (comparison, ratio) in enumerate(rows):
+                draw_row(axes, height, comparison, ratio)
         for height, (comparison, ratio) in enumerate(rows):
-            draw_row(axes, height, comparison, ratio)
-        finish_axes(axes, rows)
-        axes.legend(handles=legend_handles(), loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, frameon=False)
-        if results.notice:
-            figure.suptitle(results.notice)
+            write_number(panels[-1], height, comparison, ratio)
+        figure.supxlabel("A / B: a smaller ratio is better; at 1, both sides cost the same", fontsize=9)
+        title = results.notice.replace("`", "") or None
+        figure.legend(handles=legend_handles(), title=title, loc="outside upper center", ncols=4, frameon=False)
         text = io.StringIO()
         figure.savefig(text, format="svg", facecolor=BACKGROUND, metadata={"Date": None, "Creator": None})
     return add_dark_colours(text.getvalue())
 
 
+def make_panels(figure, rows):
+    """One logarithmic axis for ratios near 1, and left of it a narrow one for small ratios if there are any."""
+    lows = [min(ratio.low, comparison.target or ratio.low) for comparison, ratio in rows]
+    highs = [max(ratio.high, comparison.target or ratio.high) for comparison, ratio in rows]
+    smallest, largest = min([*lows, SMALL]), max([*highs, 1])
+    limits = [(SMALL, largest * 1.2)] if smallest == SMALL else [(smallest * 0.6, SMALL), (SMALL, largest * 1.2)]
+    widths = [1, 2][-len(limits) :]
+    panels = figure.subplots(1, len(limits), sharey=True, squeeze=False, width_ratios=widths)[0]
+    for axes, limit in zip(panels, limits):
+        format_axes(axes, limit)
+    panels[0].set_yticks(range(len(rows)), [comparison.name for comparison, _ in rows])
+    panels[0].set_ylim(len(rows) - 0.4, -0.6)
+    return panels
+
+
+def format_axes(axes, limits):
+    """A logarithmic axis with plain numbers, and a line where both sides are equal."""
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    axes.set_facecolor(BACKGROUND)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(FixedLocator([tick for tick in TICKS if limits[0] <= tick <= limits[1]]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_xlim(limits)
+    axes.axvline(1, color=INK, linewidth=1, linestyle="dashed")
+    axes.grid(axis="both", color=GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+
+
 def draw_row(axes, height, comparison, ratio):
-    """One comparison: the range of single pairs, the ratio, its target, and its number on the right."""
+    """One comparison: the range of single pairs, the ratio, and its target."""
     is_missed = misses(comparison, ratio)
     colour = MISSED if is_missed else MET
     axes.plot([ratio.low, ratio.high], [height, height], color=colour, linewidth=1.5)
     axes.plot([ratio.value], [height], **marker(is_missed))
     if comparison.target is not None:
         axes.plot([comparison.target], [height], **TARGET)
+
+
+def write_number(axes, height, comparison, ratio):
+    """The ratio as a number, right of its row."""
+    is_missed = misses(comparison, ratio)
     label = f"{decimals(ratio.value)}, missed" if is_missed else decimals(ratio.value)
+    colour = MISSED if is_missed else MET
     axes.annotate(label, (1.01, height), xycoords=("axes fraction", "data"), va="center", color=colour)
 
 
@@ -74,21 +118,6 @@ def marker(is_missed):
         shape = {"marker": "D", "markersize": 7, "markerfacecolor": BACKGROUND, "markeredgewidth": 2}
         return {**shape, "color": MISSED, "linestyle": "none"}
     return {"marker": "o", "markersize": 6, "color": MET, "linestyle": "none"}
-
-
-def finish_axes(axes, rows):
-    """Names on the left, numbers below, and a line where both sides are equal."""
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_xlabel("A / B: a smaller ratio is better; at 1, both sides cost the same")
-    axes.set_yticks(range(len(rows)), [comparison.name for comparison, _ in rows])
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.axvline(1, color=INK, linewidth=1, linestyle="dashed")
-    axes.grid(axis="both", color=GRID, linewidth=0.6)
-    axes.set_axisbelow(True)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.tick_params(axis="y", length=0)
 
 
 def legend_handles():
