@@ -24,7 +24,7 @@ def measure(layout, experiments, *, rounds=None, with_scale=False):
     """Bring the testbed up and measure; return the Results.
 
     `rounds` replaces the number of rounds of each experiment. A failure of one does not end the others. Raises
-    TestbedError if the testbed or the modules are missing.
+    TestbedError if the testbed or the modules are missing, or if a rank of a large world fails.
     """
     obstacle = up(layout)
     if with_scale or any(each.packages for each in experiments):
@@ -38,8 +38,8 @@ def measure(layout, experiments, *, rounds=None, with_scale=False):
     say(f"{sum(len(each.names) for each in possible)} rows, about {expected / 60:.0f} min on two idle cores")
     left_out = {name: reason for names, reason in reasons.items() if reason for name in names}
     start, load = time.monotonic(), os.getloadavg()[0]
-    ratios, failures = measure_ratios(layout, possible, rounds)
     costs = measure_scale(layout) if with_scale else []
+    ratios, failures = measure_ratios(layout, possible, rounds)
     return Results(ratios, left_out, failures, costs, describe_run(load, time.monotonic() - start))
 
 
@@ -49,7 +49,7 @@ def measure_ratios(layout, experiments, rounds):
     for experiment in experiments:
         try:
             measured = measure_experiment(layout, experiment, rounds or experiment.rounds)
-        except TestbedError as error:
+        except (TestbedError, OSError) as error:
             say(f"{', '.join(experiment.names)}: failed: {error}")
             failures.update(dict.fromkeys(experiment.names, str(error).splitlines()[0]))
         else:

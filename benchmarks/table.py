@@ -39,7 +39,7 @@ def misses(comparison, ratio):
 
 def decimals(ratio):
     """A ratio with two decimals, or with two digits if it is small."""
-    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:#.2g}"
 
 
 def quantity(value, unit):

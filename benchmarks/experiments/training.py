@@ -90,8 +90,11 @@ def training_environment(session):
 
 
 def number_after(label, output):
-    """The number behind `label` at the start of one of the lines of `output`."""
-    return float(re.search(rf"^{label}([0-9.]+)", output, re.MULTILINE)[1])
+    """The number behind `label` at the start of one of the lines of `output`. Raises TestbedError if there is none."""
+    match = re.search(rf"^{label}([0-9.]+)", output, re.MULTILINE)
+    if match is None:
+        raise TestbedError(f"A training printed no line with '{label.strip()}'.")
+    return float(match[1])
 
 
 OURS = (

@@ -28,7 +28,7 @@ def texts(svg):
 
 def test_every_row_has_its_name_and_its_ratio():
     words = texts(draw({MET: 1.1, SMALL: 0.002, FREE: 1.43}))
-    for word in (MET.name, "1.10", SMALL.name, "0.002", FREE.name, "1.43"):
+    for word in (MET.name, "1.10", SMALL.name, "0.0020", FREE.name, "1.43"):
         assert word in words
 
 

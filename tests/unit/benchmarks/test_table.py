@@ -6,7 +6,7 @@ from benchmarks.experiments import COMPARISONS
 from benchmarks.ratio import Ratio
 from benchmarks.results import Results
 from benchmarks.scale import Cost
-from benchmarks.table import quantity, results_markdown, scale_markdown, seconds
+from benchmarks.table import decimals, quantity, results_markdown, scale_markdown, seconds
 
 COMPARISON = COMPARISONS[0]._replace(
     name="tea", title="tea against water", a="a cup", b="a glass", target=1.2, reference="coffee: 3"
@@ -61,6 +61,11 @@ def test_a_small_ratio_is_not_rounded_to_its_target():
     row = rows(markdown(ratio, COMPARISON._replace(target=0.01)))[-1]
     assert row[4] == "**0.012**"
     assert row[6] == "≤ 0.01, missed"
+
+
+@pytest.mark.parametrize(("ratio", "text"), [(1.234, "1.23"), (0.1, "0.10"), (0.0102, "0.010"), (0.00214, "0.0021")])
+def test_a_ratio_has_two_digits_also_if_the_second_is_0(ratio, text):
+    assert decimals(ratio) == text
 
 
 def test_one_pair_has_no_spread():

@@ -39,6 +39,12 @@ def test_it_ends_where_the_target_is_reached(few, capsys):
     assert f"{seconds:.1f} s" in lines[-1]
 
 
+def test_a_part_of_an_epoch_gives_the_time_of_a_whole_one(few, monkeypatch):
+    clock = iter([100.0, 106.0])
+    monkeypatch.setattr(textbook_mnist.time, "perf_counter", lambda: next(clock))
+    assert textbook_mnist.time_epoch(few, seed=0, batches=3) == 20.0  # 2 s a batch, 10 batches
+
+
 def test_a_target_out_of_reach_is_a_failure(few, monkeypatch):
     monkeypatch.setattr(textbook_mnist, "EPOCHS", 1)
     with pytest.raises(SystemExit, match="% after 1 epochs, not 101 %"):

@@ -53,6 +53,12 @@ def test_three_trainings_that_miss_99_percent_are_an_error():
         ours()
 
 
+def test_a_training_without_its_last_lines_is_an_error():
+    ours, _ = training.time_to_99(Programs("epoch 1/2\n"))
+    with pytest.raises(Error, match="no line with 'training time:'"):
+        ours()
+
+
 def test_lone_runs_count_together_and_two_ranks_once():
     programs = Programs("images/s 20000\n", "images/s 10000\nimages/s 14000\n")
     together, lone = training.two_ranks(programs)
