@@ -36,7 +36,8 @@ def test_a_missed_target_differs_in_words_and_shape():
     met, missed = draw({MET: 1.1}), draw({MET: 1.3})
     assert "1.10" in texts(met)
     assert "1.30, missed" in texts(missed)
-    # one symbol more than in the legend: of the same shape as the legend's
+    assert picture.marker(True)["marker"] != picture.marker(False)["marker"]
+    # beside the legend's marks
     assert len(marks(met, picture.MET)) == len(marks(missed, picture.MET)) + 1
     assert len(marks(missed, picture.MISSED)) == len(marks(met, picture.MISSED)) + 1
 
