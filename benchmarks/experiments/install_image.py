@@ -93,7 +93,7 @@ EXPERIMENTS = (
             ),
             Comparison(
                 name="rebuild-bytes",
-                title="bytes written to the installation by the same",
+                title="bytes written to the installation by the same `eb`, against a new image",
                 a="sizes of the files that A of `rebuild` makes; an image that is kept is the same file",
                 b="sizes of all files that A of `install-image` makes",
                 target=0.01,

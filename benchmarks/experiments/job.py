@@ -49,7 +49,7 @@ EXPERIMENTS = (
         (
             Comparison(
                 name="cpu",
-                title="CPU time of a 2-rank job with one all-reduce",
+                title="CPU time of a 2-rank job with one all-reduce, against plain assignments",
                 a="CPU seconds of both tasks of `srun -N1 -n2 conda-python-distributed all_reduce.py` (`import torch`, "
                 "gloo, one all-reduce)",
                 b="the same with `exec-only`, a script of plain assignments, instead of `conda-python-distributed`",
@@ -57,7 +57,7 @@ EXPERIMENTS = (
             ),
             Comparison(
                 name="cpu-torchrun",
-                title="CPU time of the same job under torchrun",
+                title="CPU time of the same job under torchrun, against plain assignments",
                 a="CPU seconds of the task of `srun -N1 -n1 torchrun --standalone --nproc-per-node=2 all_reduce.py`, "
                 "workers included",
                 b="B of `cpu`",
@@ -71,7 +71,7 @@ EXPERIMENTS = (
     compare(
         Comparison(
             name="dead-dns",
-            title="2-rank job with one all-reduce where the name server does not answer",
+            title="2-rank job with one all-reduce and a silent name server, against none asked",
             a="seconds of `srun -N2 --ntasks-per-node=1 conda-python-distributed all_reduce.py` with a silent name "
             "server (`dead-dns names`)",
             b="the same with every address in /etc/hosts (`dead-dns addresses`)",
