@@ -142,16 +142,16 @@ def run_alone(tmp_path):
 @pytest.fixture(scope="session")
 def write_mnist():
     """Write images and labels as the four IDX files of MNIST."""
-    from training import data
+    from training.data import digits_set, mnist
 
     def write(directory, train_count, test_count):
         directory.mkdir(parents=True)
-        digits = data.digits_set()
+        digits = digits_set()
         train = digits.train_images[:train_count], digits.train_labels[:train_count]
         test = digits.test_images[:test_count], digits.test_labels[:test_count]
         for (images, labels), (images_name, labels_name) in (
-            (train, (data.TRAIN_IMAGES, data.TRAIN_LABELS)),
-            (test, (data.TEST_IMAGES, data.TEST_LABELS)),
+            (train, (mnist.TRAIN_IMAGES, mnist.TRAIN_LABELS)),
+            (test, (mnist.TEST_IMAGES, mnist.TEST_LABELS)),
         ):
             count = len(images).to_bytes(4, "big")
             side = (28).to_bytes(4, "big")
@@ -176,3 +176,21 @@ def mnist():
     if not directory.is_dir():
         pytest.skip(f"no MNIST files: MNIST_ROOT is not set and {directory} does not exist")
     return directory
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    from training.checkpoint import Checkpoints
+
+    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints", keep=3)
+    checkpoints.prepare()
+    return checkpoints
+
+
+@pytest.fixture
+def alone():
+    """A world of one rank."""
+    import training.distributed
+
+    with training.distributed.process_group({}, use_gpu=False, timeout=10) as world:
+        yield world

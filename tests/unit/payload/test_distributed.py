@@ -9,9 +9,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from training import TrainingError, distributed
+from training.allreduce.roll_call import RollCall
 from training.data import digits_set, fingerprint
 from training.distributed import process_group, read_launch, read_ranks, rendezvous, select_device
-from training.roll_call import RollCall
 
 LAUNCHED = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "nid001001", "MASTER_PORT": "29400"}
 TEN_SECONDS = timedelta(seconds=10)

@@ -1,0 +1,100 @@
+"""Times all-reduces, work that a rank does alone, and exchanges between neighbours."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from training.allreduce.ranks import Ranks
+from training.allreduce.sizes import SMALLEST
+
+ROUNDS = 30  # in which ranks are compared; a mean over them, as a rank may be slow now and then
+EXCHANGED = 2**20  # bytes between two ranks that are compared
+
+
+def time_all_reduce(ranks: Ranks, size: int) -> tuple[float, bool]:
+    """Return the seconds of one all-reduce of ``size`` bytes, and whether zeros stayed zeros all the time."""
+    message = torch.zeros(size // SMALLEST, device=ranks.device)
+    iterations = 20 if ranks.device.type == "cuda" else min(20, max(3, 2**25 // size))
+    for _ in range(2):
+        dist.all_reduce(message)
+    ranks.wait_for_device()
+    ranks.gather(None)
+    start = time.perf_counter()
+    for _ in range(iterations):
+        dist.all_reduce(message)
+    ranks.wait_for_device()
+    return (time.perf_counter() - start) / iterations, not message.any()
+
+
+def time_alone(ranks: Ranks) -> float:
+    """Return the mean seconds that this rank takes for work that waits for nobody: it multiplies, copies, reduces.
+
+    All ranks begin each round together, so that those that share something slow each other down as in training.
+    """
+    alone = ranks.new_group([ranks.rank], use_local_synchronization=True)  # the others need not join in
+    side = 4096 if ranks.device.type == "cuda" else 256
+    matrix = torch.ones(side, side, device=ranks.device) / side
+    host = torch.zeros(side, side)
+
+    def work() -> float:
+        start = time.perf_counter()
+        for _ in range(4):
+            matrix.copy_(matrix @ matrix)
+            host.copy_(matrix)
+            dist.all_reduce(matrix, group=alone)
+        ranks.wait_for_device()
+        return time.perf_counter() - start
+
+    work()
+    seconds = []
+    for _ in range(ROUNDS):
+        ranks.gather(None)
+        seconds.append(work())
+    return statistics.mean(seconds)
+
+
+def pairs_in_turn(count: int) -> list[list[tuple[int, int]]]:
+    """Return the neighbours on a ring of ``count`` places as lists of pairs, within which no place is there twice."""
+    pairs = [(place, (place + 1) % count) for place in range(count if count > 2 else count - 1)]
+    odd_one = pairs[count - 1 :] if count % 2 else []
+    turns = (pairs[: len(pairs) - len(odd_one) : 2], pairs[1 : len(pairs) - len(odd_one) : 2], odd_one)
+    return [turn for turn in turns if turn]
+
+
+def time_with_neighbours(ranks: Ranks) -> float | None:
+    """Return the mean seconds of an exchange with the faster one of this rank's neighbours; None without any.
+
+    The neighbours are on other nodes where there are several, at the same place there: all paths are alike then.
+    """
+    ring = ranks.ring
+    place = ring.index(ranks.rank)
+    outgoing = torch.zeros(EXCHANGED // SMALLEST, device=ranks.device)
+    incoming = torch.zeros_like(outgoing)
+    times = []
+    for turn in pairs_in_turn(len(ring)):
+        partner = next((ring[sum(pair) - place] for pair in turn if place in pair), None)
+        ranks.gather(None)
+        for round_number in range(ROUNDS if partner is not None else 0):
+            if round_number == 1:  # the first one connects
+                start = time.perf_counter()
+            exchange = [dist.P2POp(dist.isend, outgoing, partner), dist.P2POp(dist.irecv, incoming, partner)]
+            for request in dist.batch_isend_irecv(exchange):
+                request.wait()
+            ranks.wait_for_device()
+        if partner is not None:
+            times.append((time.perf_counter() - start) / (ROUNDS - 1))
+    return min(times, default=None)
+
+
+def slow_ones(seconds: Sequence[float | None], factor: float) -> list[int]:
+    """Return the ranks that took ``factor`` times as long as the middle one of all, or longer."""
+    known = sorted(value for value in seconds if value is not None)
+    if not known:
+        return []
+    middle = known[(len(known) - 1) // 2]
+    return [rank for rank, value in enumerate(seconds) if value is not None and value >= factor * middle]

@@ -1,0 +1,79 @@
+"""Compares a value of a checkpoint with the one that the run has in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+MOST_SHOWN = 40  # characters of a value in a message
+
+
+class MismatchError(Exception):
+    """A part of a checkpoint is not of this run; its text says which."""
+
+
+def describe(value: object) -> str:
+    """Return what ``value`` is, in a few words, whatever it is."""
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of {value.dtype} with the shape {list(value.shape)}"
+    if value is None or type(value) in (bool, int, float, str):
+        text = str(value) if not isinstance(value, int) or abs(value) < 2**63 else "a huge number"
+        text = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+        return text if text.isprintable() else repr(text)
+    size = f" of {len(value)}" if isinstance(value, (list, tuple, Mapping)) else ""
+    return f"a {type(value).__name__}{size}"
+
+
+def fit(saved, fresh, where: str, *, all_names: bool = True):
+    """Return ``saved`` in the form of ``fresh``, which the run made itself; numbers may differ.
+
+    Tensors must have the same shape and type, and get memory of their own with the strides of ``fresh``;
+    mappings must have the same names, or else, if not ``all_names``, keep fresh values for those
+    that are not there. Raises MismatchError.
+    """
+    mismatch = MismatchError(f"{where} is {describe(saved)}, expected {describe(fresh)}")
+    if isinstance(fresh, torch.Tensor):
+        if not isinstance(saved, torch.Tensor) or (saved.shape, saved.dtype) != (fresh.shape, fresh.dtype):
+            raise mismatch
+        if saved.layout != torch.strided or saved.device.type != "cpu" or saved.is_quantized:
+            raise mismatch
+        return torch.empty_like(fresh, device="cpu", requires_grad=False).copy_(saved.detach())
+    if isinstance(fresh, Mapping):
+        if not isinstance(saved, Mapping):
+            raise mismatch
+        odd = [name for name in fresh if name not in saved] + [name for name in saved if name not in fresh]
+        if odd and all_names:
+            raise MismatchError(f"{where} has other names: {', '.join(map(describe, odd[:3]))}")
+        return {
+            name: fit(saved[name], value, f"{where}[{name}]", all_names=all_names) if name in saved else value
+            for name, value in fresh.items()
+        }
+    if isinstance(fresh, (list, tuple)):
+        if not isinstance(saved, (list, tuple)) or len(saved) != len(fresh):
+            raise mismatch
+        return type(fresh)(
+            fit(one, other, f"{where}[{place}]", all_names=all_names)
+            for place, (one, other) in enumerate(zip(saved, fresh))
+        )
+    if is_number(fresh):
+        if not is_number(saved):
+            raise mismatch
+    elif type(saved) is not type(fresh) or saved != fresh:
+        raise mismatch
+    return saved
+
+
+def is_equal(saved, own) -> bool:
+    """Return whether a value of a file is that of the run, however large the one in the file is."""
+    if isinstance(own, (list, tuple)):
+        return isinstance(saved, (list, tuple)) and len(saved) == len(own) and all(map(is_equal, saved, own))
+    if isinstance(own, Mapping):
+        same = isinstance(saved, Mapping) and saved.keys() == own.keys()
+        return same and all(is_equal(saved[name], own[name]) for name in own)
+    return (saved is None or type(saved) in (bool, int, float, str)) and saved == own
+
+
+def is_number(value: object) -> bool:
+    """Return whether ``value`` is an int of 64 bits or a float."""
+    return type(value) is float or (type(value) is int and abs(value) < 2**63)
