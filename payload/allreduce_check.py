@@ -1,18 +1,18 @@
-"""Check the network between all ranks with all-reduces: right sums, fast enough, over the fast network, no slow rank.
+"""Check the network between all ranks with all-reduces: sums, bandwidth, slow ranks, the network in use.
 
     srun -N2 --ntasks-per-node=2 conda-python-distributed -u $PAYLOAD/allreduce_check.py [--gpu]
 
-Rank 0 prints a table over message sizes, then one line for each question; a line that begins with FAIL names the
-rank, and makes the exit status 1.
+Rank 0 prints a table by message size, then one line per check. A line that begins with FAIL names the ranks at
+fault, and the exit status is 1.
 
-Bandwidths are those of nccl-tests (https://github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md): the algorithm's is size
-over time; the bus's is that times 2 (n - 1) / n for n ranks, so that it can be compared with what the hardware can do,
-whatever n is. GB are 10^9 bytes.
+Bandwidths are defined as in nccl-tests (https://github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md): the algorithm
+bandwidth is size over time; the bus bandwidth is that times 2 (n - 1) / n for n ranks, and can be compared with the
+hardware's for any n. 1 GB is 10^9 bytes.
 
-The cluster profile names what is expected:
+The cluster profile sets what is expected:
 
-PYTORCH_ALLREDUCE_BUSBW   bus bandwidths at least, as `<GB/s>@<size>@<nodes>x<ranks per node>`, separated by spaces
-PYTORCH_FAST_NETWORK      what NCCL calls the network that is to carry the data between nodes: `IB`, `cxi`
+PYTORCH_ALLREDUCE_BUSBW   minimum bus bandwidths `<GB/s>@<size>@<nodes>x<ranks per node>`, separated by spaces
+PYTORCH_FAST_NETWORK      NCCL's name for the network between nodes: `IB`, `cxi`
 """
 
 from __future__ import annotations
@@ -20,12 +20,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
-from training import TrainingError
 from training.allreduce.missing import close_connections, end_with_names
 from training.allreduce.nccl_log import last_warning, log_nccl, read_nccl_log
 from training.allreduce.ranks import Ranks
@@ -41,16 +39,17 @@ from training.allreduce.sizes import (
 )
 from training.allreduce.sums import sums_right
 from training.allreduce.times import time_all_reduce
-from training.allreduce.verdicts import check_bandwidth, check_network, check_speed, check_sums, fitting_ones
+from training.allreduce.verdicts import applicable_thresholds, check_bandwidth, check_network, check_speed, check_sums
 from training.distributed import World, process_group
+from training.failing import fail_in_one_line
 
 
 def measure(ranks: Ranks, size: int) -> tuple[float, list[int]]:
     """Return the seconds of one all-reduce of ``size`` bytes on the slowest rank, and the ranks with wrong sums."""
-    everybody = range(ranks.size)
-    right = sums_right(ranks, everybody, size)
+    everyone = range(ranks.size)
+    right = sums_right(ranks, everyone, size)
     seconds, zeros = time_all_reduce(ranks, size)
-    right = sums_right(ranks, everybody, size) and right and zeros
+    right = sums_right(ranks, everyone, size) and right and zeros
     results = ranks.gather((seconds, right))
     return max(seconds for seconds, _ in results), [rank for rank, (_, right) in enumerate(results) if not right]
 
@@ -58,7 +57,7 @@ def measure(ranks: Ranks, size: int) -> tuple[float, list[int]]:
 def measure_all(
     ranks: Ranks, sizes: Sequence[int], thresholds: Sequence[Threshold], report: Callable[[str], None]
 ) -> tuple[dict[int, float], dict[int, list[int]]]:
-    """Print the table; return the bus bandwidths in GB/s and the ranks with wrong sums, both by message size."""
+    """Print the table; return the bus bandwidths in GB/s, and the ranks with wrong sums, by message size."""
     report(f"{'size':>10}{'time us':>12}{'algorithm GB/s':>17}{'bus GB/s':>12}  verdict")
     bandwidths, wrong = {}, {}
     for size in sizes:
@@ -74,9 +73,9 @@ def measure_all(
 
 
 def check(options: argparse.Namespace, world: World, read_log: Callable[[], str]) -> bool:
-    """Run all checks; return on every rank whether all is well. Rank 0 prints."""
+    """Run all checks; return on every rank whether all passed. Only rank 0 prints."""
     ranks = Ranks(world, options.timeout, read_log)
-    fitting = fitting_ones(ranks, options.threshold)
+    fitting = applicable_thresholds(ranks, options.threshold)
     sizes = message_sizes(options.max_size, fitting)
 
     def report(line: str) -> None:
@@ -99,14 +98,14 @@ def check(options: argparse.Namespace, world: World, read_log: Callable[[], str]
         report(line)
     failed = [line.split(":")[0][len("FAIL ") :] for line in lines if line.startswith("FAIL")]
     report(f"all-reduce check: {'FAIL: ' + ', '.join(failed) if failed else 'ok'}")
-    ranks.gather(None)  # the first rank that ends with an error may end the step, and rank 0 has to print before
+    ranks.gather(None)  # the first rank that exits with an error may end the step: rank 0 prints before
     return not failed
 
 
 def main(options: argparse.Namespace) -> None:
-    """Check, or end with status 1 and one last line that names the rank and its fault."""
+    """Check; exit with status 1 if a check fails, and with a last line that names the rank if this rank fails."""
     read_log = log_nccl(os.environ)
-    try:
+    with fail_in_one_line(lambda: last_warning(read_log())):
         with process_group(os.environ, use_gpu=options.gpu, timeout=options.timeout) as world:
             roll_call = RollCall(world.rank, world.size)
             try:
@@ -116,16 +115,10 @@ def main(options: argparse.Namespace) -> None:
                 end_with_names(roll_call, options.timeout, error)
                 raise
         sys.exit(0 if passed else 1)
-    except TrainingError as error:
-        fault = str(error)
-    except Exception as error:
-        traceback.print_exc()
-        fault = f"{type(error).__name__}: {error}{last_warning(read_log())}"
-    sys.exit(f"rank {os.environ.get('RANK', '0')}: {fault}")
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the options; the thresholds come from the profile where none is given."""
+    """Return the options; the thresholds of the profile are the default."""
 
     def as_argument(read):
         def convert(text: str):
@@ -137,7 +130,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         return convert
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpu", action="store_true", help="NCCL between GPUs; without it gloo between CPUs")
+    parser.add_argument("--gpu", action="store_true", help="use NCCL between GPUs (default: gloo between CPUs)")
     parser.add_argument(
         "--max-size", type=as_argument(read_size), metavar="SIZE",
         help="largest message (default: 256M with --gpu, else 16M)",
@@ -145,21 +138,21 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--threshold", type=as_argument(read_thresholds), metavar="GB/S@SIZE",
         default=os.environ.get("PYTORCH_ALLREDUCE_BUSBW", ""),
-        help="least bus bandwidth, such as 20@64M (default: PYTORCH_ALLREDUCE_BUSBW)",
+        help="minimum bus bandwidth, such as 20@64M (default: $PYTORCH_ALLREDUCE_BUSBW)",
     )  # fmt: skip
     parser.add_argument(
         "--slow", type=float, metavar="FACTOR",
-        help="a rank is slow that takes this many times as long as the others (default: 1.5 with --gpu, else 3, as "
-        "CPUs are shared)",
+        help="ranks that take FACTOR times the median are slow (default: 1.5 with --gpu, else 3, because CPUs may be "
+        "shared)",
     )  # fmt: skip
     parser.add_argument(
-        "--timeout", type=float, default=120, metavar="S", help="seconds to wait for a rank (default: %(default)g)"
+        "--timeout", type=float, default=120, metavar="S", help="seconds to wait for other ranks (default: %(default)g)"
     )
     options = parser.parse_args(arguments)
     options.max_size = options.max_size or read_size("256M" if options.gpu else "16M")
     options.slow = options.slow or (1.5 if options.gpu else 3.0)
     if options.max_size < SMALLEST or options.slow <= 1 or options.timeout <= 0:
-        parser.error(f"--max-size must be {SMALLEST} or more, --slow more than 1, --timeout more than 0")
+        parser.error(f"--max-size must be at least {SMALLEST}, --slow above 1, --timeout above 0")
     return options
 
 

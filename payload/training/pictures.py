@@ -1,27 +1,27 @@
-"""Draws pictures with matplotlib, where it is installed, in the colours of all of them."""
+"""Draws the payload's pictures with matplotlib, if it is installed."""
 
 from __future__ import annotations
 
-import secrets
+import io
 from collections.abc import Callable
 from pathlib import Path
 
-# Okabe and Ito's colours, which the colour-blind tell apart: https://jfly.uni-koeln.de/color
+from training.files import write_file
+
+# Okabe and Ito's colours, distinct also for colour-blind readers: https://jfly.uni-koeln.de/color
 BLUE, GREEN, ORANGE, GREY = "#0072B2", "#009E73", "#D55E00", "#666666"
 
 
 def write_picture(picture: Path, draw: Callable, *, width: float) -> bool:
-    """Let ``draw`` fill a figure of ``width`` inches and write it, whole or not at all.
+    """Call ``draw`` on a figure of ``width`` inches and write it to ``picture``; return whether that succeeded.
 
-    A picture is not worth a training: where it cannot be made, a line says why. Returns whether
-    it was made.
+    A failure is reported in a line and raises nothing: it must not end a training.
     """
     style = {
         "axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False, "axes.spines.right": False,
         "axes.formatter.useoffset": False, "axes.titlesize": 11, "axes.titlelocation": "left",
         "font.size": 9, "lines.markersize": 4,
     }  # fmt: skip
-    temporary = picture.with_name(f".{picture.name}.{secrets.token_hex(4)}")
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
@@ -29,17 +29,16 @@ def write_picture(picture: Path, draw: Callable, *, width: float) -> bool:
         with rc_context(style):
             figure = Figure(figsize=(width, 3.6), dpi=120, layout="constrained")
             draw(figure)
-            figure.savefig(temporary, format="png")
-        temporary.replace(picture)
+            content = io.BytesIO()
+            figure.savefig(content, format="png")
+        write_file(picture, content.getvalue())
     except ImportError as error:
         print(f"no {picture} ({error}): pip install matplotlib", flush=True)
         return False
     except OSError as error:
         print(f"no {picture}: cannot be written ({error.strerror})", flush=True)
         return False
-    except Exception as error:  # whatever matplotlib, its settings and its fonts can raise
+    except Exception as error:  # matplotlib, its settings and its fonts can raise anything
         print(f"no {picture}: {error}", flush=True)
         return False
-    finally:
-        temporary.unlink(missing_ok=True)
     return True

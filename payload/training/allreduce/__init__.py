@@ -1,1 +1,1 @@
-"""The parts of allreduce_check.py: sizes, ranks, sums, times, NCCL's log and the verdicts on them."""
+"""The all-reduce check: message sizes, ranks, sums, times, NCCL's log, and the verdicts on them."""

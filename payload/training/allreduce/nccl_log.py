@@ -1,4 +1,4 @@
-"""Which network NCCL uses, as its log tells."""
+"""Reads from NCCL's log which network it uses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Network(NamedTuple):
-    """What NCCL's log of one rank says: the network's name, libfabric's provider, the networks of its channels."""
+    """What NCCL's log of one rank reports: its network, libfabric's provider, the networks of its channels."""
 
     name: str | None
     provider: str | None
@@ -23,9 +23,9 @@ class Network(NamedTuple):
 
 
 def log_nccl(environment: MutableMapping[str, str]) -> Callable[[], str]:
-    """Have NCCL write its log into memory, so that no file is left behind; return a function that reads it.
+    """Make NCCL write its log to memory, so that no file remains; return a function that reads it.
 
-    NCCL goes by these variables from its first collective on; what was exported of them is replaced.
+    NCCL reads these variables at its first collective; values that the user exported are replaced.
     """
     log = os.memfd_create("nccl.log")
     environment.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=f"/proc/self/fd/{log}")
@@ -55,16 +55,16 @@ def read_nccl_log(text: str) -> Network:
 
 
 def last_warning(log: str) -> str:
-    """Return NCCL's last warning in its log as a part of a sentence, "" without one."""
+    """Return the last warning in NCCL's log as a part of a message, "" if there is none."""
     warnings = re.findall(r"NCCL WARN (.+?)\s*$", log, re.MULTILINE)
-    return f" (NCCL warns: {warnings[-1]})" if warnings else ""
+    return f" (NCCL warning: {warnings[-1]})" if warnings else ""
 
 
 def is_fast(network: Network, expected: str) -> bool:
-    """Return whether the network, or its provider, is the expected one, and nothing goes over TCP.
+    """Return whether the network or its provider is the expected one, and no connection uses TCP.
 
-    NCCL's plugins for InfiniBand have names that begin like its own: IB, IBext_v8.
+    Names of NCCL's plugins for InfiniBand begin with the name of its own: IB, IBext_v8.
     """
     names = [name.lower() for name in (network.name, network.provider) if name]
-    sockets = "Socket" in (network.name, *network.channels)  # also after a provider was chosen
+    sockets = "Socket" in (network.name, *network.channels)  # NCCL may fall back to it after it chose a provider
     return any(name.startswith(expected.lower()) for name in names) and not sockets

@@ -1,4 +1,4 @@
-"""Times all-reduces, work that a rank does alone, and exchanges between neighbours."""
+"""Measures all-reduces, work that a rank does alone, and exchanges between neighbours."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import torch.distributed as dist
 from training.allreduce.ranks import Ranks
 from training.allreduce.sizes import SMALLEST
 
-ROUNDS = 30  # in which ranks are compared; a mean over them, as a rank may be slow now and then
-EXCHANGED = 2**20  # bytes between two ranks that are compared
+ROUNDS = 30  # per comparison; their mean evens out a rank that is slow for a moment
+EXCHANGED = 2**20  # bytes that neighbours exchange
 
 
 def time_all_reduce(ranks: Ranks, size: int) -> tuple[float, bool]:
-    """Return the seconds of one all-reduce of ``size`` bytes, and whether zeros stayed zeros all the time."""
+    """Return the seconds of one all-reduce of ``size`` bytes, and whether sums of zeros were zero."""
     message = torch.zeros(size // SMALLEST, device=ranks.device)
     iterations = 20 if ranks.device.type == "cuda" else min(20, max(3, 2**25 // size))
     for _ in range(2):
@@ -32,11 +32,11 @@ def time_all_reduce(ranks: Ranks, size: int) -> tuple[float, bool]:
 
 
 def time_alone(ranks: Ranks) -> float:
-    """Return the mean seconds that this rank takes for work that waits for nobody: it multiplies, copies, reduces.
+    """Return the mean seconds of work without other ranks: multiplying, copying, reducing.
 
-    All ranks begin each round together, so that those that share something slow each other down as in training.
+    All ranks start each round together, so that shared hardware slows them down as in a training.
     """
-    alone = ranks.new_group([ranks.rank], use_local_synchronization=True)  # the others need not join in
+    alone = ranks.new_group([ranks.rank], use_local_synchronization=True)  # other ranks need not call it
     side = 4096 if ranks.device.type == "cuda" else 256
     matrix = torch.ones(side, side, device=ranks.device) / side
     host = torch.zeros(side, side)
@@ -59,7 +59,7 @@ def time_alone(ranks: Ranks) -> float:
 
 
 def pairs_in_turn(count: int) -> list[list[tuple[int, int]]]:
-    """Return the neighbours on a ring of ``count`` places as lists of pairs, within which no place is there twice."""
+    """Return the pairs of neighbours on a ring of ``count`` places, in lists that use each place at most once."""
     pairs = [(place, (place + 1) % count) for place in range(count if count > 2 else count - 1)]
     odd_one = pairs[count - 1 :] if count % 2 else []
     turns = (pairs[: len(pairs) - len(odd_one) : 2], pairs[1 : len(pairs) - len(odd_one) : 2], odd_one)
@@ -67,9 +67,9 @@ def pairs_in_turn(count: int) -> list[list[tuple[int, int]]]:
 
 
 def time_with_neighbours(ranks: Ranks) -> float | None:
-    """Return the mean seconds of an exchange with the faster one of this rank's neighbours; None without any.
+    """Return the mean seconds of an exchange with the faster of this rank's neighbours; None without neighbours.
 
-    The neighbours are on other nodes where there are several, at the same place there: all paths are alike then.
+    On several nodes, the neighbours are on other nodes and have the same local index, so all paths are alike.
     """
     ring = ranks.ring
     place = ring.index(ranks.rank)
@@ -80,7 +80,7 @@ def time_with_neighbours(ranks: Ranks) -> float | None:
         partner = next((ring[sum(pair) - place] for pair in turn if place in pair), None)
         ranks.gather(None)
         for round_number in range(ROUNDS if partner is not None else 0):
-            if round_number == 1:  # the first one connects
+            if round_number == 1:  # the first round connects
                 start = time.perf_counter()
             exchange = [dist.P2POp(dist.isend, outgoing, partner), dist.P2POp(dist.irecv, incoming, partner)]
             for request in dist.batch_isend_irecv(exchange):
@@ -92,9 +92,9 @@ def time_with_neighbours(ranks: Ranks) -> float | None:
 
 
 def slow_ones(seconds: Sequence[float | None], factor: float) -> list[int]:
-    """Return the ranks that took ``factor`` times as long as the middle one of all, or longer."""
+    """Return the ranks that took at least ``factor`` times the median."""
     known = sorted(value for value in seconds if value is not None)
     if not known:
         return []
-    middle = known[(len(known) - 1) // 2]
-    return [rank for rank, value in enumerate(seconds) if value is not None and value >= factor * middle]
+    median = known[(len(known) - 1) // 2]
+    return [rank for rank, value in enumerate(seconds) if value is not None and value >= factor * median]

@@ -1,91 +1,91 @@
-"""The directory of a run's checkpoints: their names, which are kept, and that one run writes at a time."""
+"""The directory of a run's checkpoints: one run writes to it, the newest and the best are kept."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import re
 import tempfile
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
 
 from training import TrainingError
+from training.checkpoint.names import BEST, DAMAGED, checkpoint_name, is_put_aside, read_name
 from training.checkpoint.reading import DamagedError, read
 from training.checkpoint.writing import serialise, write
+from training.files import is_temporary
 
-CHECKPOINT = re.compile(r"epoch-\d{4,}-step-\d{6,}\.pt")
-TEMPORARY = re.compile(r"\..+\.(pt|jsonl|png)\.[0-9a-f]{8}")
+OUTPUTS = (".pt", ".jsonl", ".png")  # of a run; temporary files with other endings are not touched
 
 
 class Checkpoints:
     """The checkpoints in ``directory``: the ``keep`` newest, and best.pt.
 
-    ``epoch-0003-step-000120.pt`` was written when 3 epochs and 120 steps of the next were done.
+    ``epoch-0003-step-000120.pt`` was written after 3 epochs and 120 steps of the next.
     """
 
     def __init__(self, directory: Path, keep: int = 3):
         self.directory = directory
         self.keep = keep
-        self.locked = False
+        self.is_locked = False
         self.damaged: list[Path] = []  # found by latest, put aside by the next save
 
     def paths(self) -> list[Path]:
         """Return all checkpoints but the best, oldest first."""
-        found = [path for path in self.directory.iterdir() if CHECKPOINT.fullmatch(path.name)]
-        return sorted(found, key=lambda path: [int(number) for number in re.findall(r"\d+", path.name)])
+        found = [path for path in self.directory.iterdir() if read_name(path.name)]
+        return sorted(found, key=lambda path: read_name(path.name))
 
     def prepare(self, *, restart: bool = False) -> None:
-        """Make the directory and clear away what a killed run left half written in it and above.
+        """Make the directory; in it and its parent, delete the temporary files of runs that were killed.
 
-        ``restart`` deletes the checkpoints too. Raises TrainingError if nothing can be written, or
-        if another run is writing there.
+        ``restart`` also deletes the checkpoints. Raises TrainingError if nothing can be written, or
+        if another run writes there.
         """
         make_directory(self.directory.parent)
         make_directory(self.directory)
         self.lock()
         for folder in (self.directory.parent, self.directory):
             for path in folder.iterdir():
-                if TEMPORARY.fullmatch(path.name):
+                if is_temporary(path, OUTPUTS):
                     path.unlink(missing_ok=True)
         if restart:
-            damaged = self.directory.glob("epoch-*.pt.damaged")
-            for path in (*self.paths(), self.directory / "best.pt", *damaged):
+            damaged = [path for path in self.directory.iterdir() if is_put_aside(path.name)]
+            for path in (*self.paths(), self.directory / BEST, *damaged):
                 path.unlink(missing_ok=True)
 
     def lock(self) -> None:
-        """Hold the directory as long as this object lives, where the file system has locks.
+        """Lock the directory for the lifetime of this object, if the file system supports it.
 
-        Raises TrainingError if another run holds it: each would delete the other's checkpoints.
+        Raises TrainingError if another run holds the lock: each would delete the other's checkpoints.
         """
-        if self.locked:
+        if self.is_locked:
             return
         descriptor = os.open(self.directory, os.O_RDONLY)
         weakref.finalize(self, os.close, descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.locked = True
+            self.is_locked = True
         except BlockingIOError:
             raise TrainingError(
-                f"{self.directory}: another run is writing there; wait for its end, or name another "
+                f"{self.directory}: another run is writing there. Wait until it has ended, or name another "
                 "directory with --modelpath"
             ) from None
         except OSError:
-            return  # a run is worth more than the lock: NFS, for one, locks no directory
+            return  # train without the lock: NFS, for example, locks no directory
 
     def save(self, state: Mapping, *, epoch: int, step: int, best: bool = False) -> Path:
-        """Write ``state``; only once it is whole on the disk, drop the oldest.
+        """Write ``state`` and, once it is complete on the disk, delete the oldest checkpoints.
 
-        On a failure what was there before stays, nothing else does, and TrainingError is raised.
+        On a failure all files stay as they were, and TrainingError is raised.
         """
         content = serialise(state)
-        while self.damaged:  # one of them may have the name of what is written here
+        while self.damaged:  # one of them may have the name of the new checkpoint
             path = self.damaged.pop()
-            path.replace(path.with_name(f"{path.name}.damaged"))
-        # The best comes first: a run that is killed in between repeats the epoch, and the best of it.
+            path.replace(path.with_name(path.name + DAMAGED))
+        # best.pt comes first: a run that is killed between the two repeats the epoch, and writes it again.
         if best:
-            write(self.directory / "best.pt", content)
-        path = self.directory / f"epoch-{epoch:04}-step-{step:06}.pt"
+            write(self.directory / BEST, content)
+        path = self.directory / checkpoint_name(epoch, step)
         write(path, content)
         paths = self.paths()
         until = paths.index(path) + 1
@@ -94,9 +94,9 @@ class Checkpoints:
         return path
 
     def latest(self, most_bytes: int | None = None) -> dict | None:
-        """Return the newest state that is whole, on the CPU; None if there is no checkpoint at all.
+        """Return the newest undamaged state, on the CPU; None if there is no checkpoint.
 
-        Says so where one is damaged. Raises TrainingError where all are, and where one holds more
+        Reports damaged ones. Raises TrainingError if all are damaged, or if one holds more
         than data, has more than ``most_bytes`` or cannot be read.
         """
         paths = self.paths()
@@ -104,32 +104,32 @@ class Checkpoints:
             try:
                 return read(path, most_bytes)
             except DamagedError as fault:
-                print(f"{path}: damaged ({fault}); going back to the checkpoint before", flush=True)
+                print(f"{path}: damaged ({fault}); trying the checkpoint before", flush=True)
                 self.damaged.append(path)
         if paths:
             raise TrainingError(
-                f"{self.directory}: none of the {len(paths)} checkpoints is whole; copy one back, "
-                "or begin anew with --restart"
+                f"{self.directory}: all {len(paths)} checkpoints are damaged. Copy one back, "
+                "or start from scratch with --restart"
             )
         return None
 
     def best(self) -> dict | None:
         """Return the state with the best accuracy, on the CPU; None if there is none.
 
-        Raises TrainingError where it is damaged, holds more than data or cannot be read.
+        Raises TrainingError if it is damaged, holds more than data or cannot be read.
         """
-        path = self.directory / "best.pt"
+        path = self.directory / BEST
         try:
             return read(path) if path.exists() else None
         except DamagedError as fault:
-            raise TrainingError(f"{path}: damaged ({fault}); take another checkpoint") from None
+            raise TrainingError(f"{path}: damaged ({fault}). Use another checkpoint") from None
 
 
 def make_directory(directory: Path) -> None:
     """Make ``directory`` with its parents; TrainingError if no file can be written in it.
 
-    Trying it out costs a moment before the training, and spares the loss of one: inside a
-    container a path that is not bound is read-only.
+    The trial file takes a moment and can save a whole training: in a container, a path that is
+    not bound is read-only.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -137,6 +137,6 @@ def make_directory(directory: Path) -> None:
             pass
     except OSError as error:
         raise TrainingError(
-            f"{directory}: cannot be written ({error.strerror}); name another directory with "
-            "--modelpath, in a container one that is bound"
+            f"{directory}: cannot be written ({error.strerror}). Name another directory with "
+            "--modelpath; in a container, one that is bound"
         ) from error

@@ -1,4 +1,4 @@
-"""The trained weights alone: saved, and loaded with or without the prefixes of wrappers."""
+"""Saves and loads the weights of a network."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from training.checkpoint.writing import serialise, write
 
 
 def save_model(state: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Write ``state`` to ``path`` for ``torch.load``, as CPU tensors, as ``write`` does."""
+    """Write the weights ``state`` to ``path`` as CPU tensors, completely or not at all."""
     write(path, serialise({name: tensor.cpu() for name, tensor in state.items()}))
 
 
 def load_model(network: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
-    """Give ``network`` the weights in ``state``, with or without the prefixes of what it was wrapped in.
+    """Load the weights ``state`` into ``network``; either may be wrapped in DistributedDataParallel.
 
-    Those are of DistributedDataParallel and torch.compile; ``network`` may be wrapped in the first
-    or not. Raises TrainingError where they are of another network.
+    Names in ``state`` may also have the prefix of torch.compile. Raises TrainingError if the weights
+    are of another network.
     """
     if isinstance(network, DistributedDataParallel):
         network = network.module
@@ -31,16 +31,15 @@ def load_model(network: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
     except RuntimeError as error:
         first = str(error).splitlines()[1].strip()
         raise TrainingError(
-            f"the weights are of another network ({first}); start with the options and the program "
-            "that they were made with"
+            f"the weights are of another network ({first}). Use the program and the options that wrote them"
         ) from None
 
 
 def without_prefixes(state):
-    """Return ``state`` by the names of the network that DistributedDataParallel or torch.compile wrapped."""
+    """Return ``state`` without the prefixes that DistributedDataParallel and torch.compile add to names."""
     if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
         return state
-    for prefix in ("module.", "_orig_mod.", "module."):  # either may be around the other
+    for prefix in ("module.", "_orig_mod.", "module."):  # either may wrap the other
         if state and all(name.startswith(prefix) for name in state):
             state = {name[len(prefix) :]: tensor for name, tensor in state.items()}
     return state

@@ -1,4 +1,4 @@
-"""A dataset in memory: its images and labels, loaded, normalised and split."""
+"""Loads a dataset into memory and identifies it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from training import TrainingError
@@ -15,10 +14,6 @@ from training.data.digits import draw_digits
 from training.data.download import download_dataset
 from training.data.idx import read_labelled_images
 from training.data.mnist import NAMES, TEST_IMAGES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, find_idx_files
-
-# Mean and standard deviation of the pixels of MNIST's training images, on a scale of 0 to 1.
-PIXEL_MEAN = 0.1307
-PIXEL_DEVIATION = 0.3081
 
 
 class Dataset(NamedTuple):
@@ -32,11 +27,11 @@ class Dataset(NamedTuple):
 
 
 def load_dataset(directory: Path | str | None, download: bool = False) -> Dataset:
-    """Return the MNIST of ``directory``, or the digits set where no directory is named.
+    """Return MNIST from ``directory``, or the digits set without a directory.
 
-    The four IDX files lie in ``directory`` or in ``directory/MNIST/raw`` (where torchvision puts
-    them), plain or gzip-compressed. With ``download``, those that are missing are fetched first.
-    Raises TrainingError where one is missing or damaged.
+    The four IDX files are in ``directory`` or in ``directory/MNIST/raw`` (where torchvision puts
+    them), plain or gzip-compressed. With ``download``, missing files are downloaded first.
+    Raises TrainingError if a file is missing or damaged.
     """
     if not directory:
         return digits_set()
@@ -48,7 +43,7 @@ def load_dataset(directory: Path | str | None, download: bool = False) -> Datase
     if missing:
         raise TrainingError(
             f"{directory} holds no {missing[0]} or {missing[0]}.gz, neither directly nor in "
-            "MNIST/raw; name the directory of the four MNIST files with --data or MNIST_ROOT"
+            "MNIST/raw. Set --data or MNIST_ROOT to the directory of the four MNIST files"
         )
     train = read_labelled_images(files[TRAIN_IMAGES], files[TRAIN_LABELS])
     test = read_labelled_images(files[TEST_IMAGES], files[TEST_LABELS])
@@ -56,12 +51,12 @@ def load_dataset(directory: Path | str | None, download: bool = False) -> Datase
 
 
 def digits_set() -> Dataset:
-    """Return the digits set."""
+    """Return the generated digits as a dataset."""
     return Dataset(*draw_digits(), source="digits set")
 
 
 def fingerprint(dataset: Dataset) -> str:
-    """Return a name of all images and labels, the same wherever their files lie and however they are packed."""
+    """Return a checksum of all images and labels, independent of where their files are and how they are packed."""
     digest = hashlib.sha256()
     for tensor in dataset[:4]:
         digest.update(f"{list(tensor.shape)}".encode())
@@ -71,24 +66,5 @@ def fingerprint(dataset: Dataset) -> str:
     return digest.hexdigest()[:32]
 
 
-def normalise(images: Tensor, device: torch.device) -> Tensor:
-    """Turn uint8 [N, 28, 28] into float32 [N, 1, 28, 28] on ``device``, around 0 with width 1."""
-    pixels = images.to(device).unsqueeze(1).float()
-    return pixels.div_(255).sub_(PIXEL_MEAN).div_(PIXEL_DEVIATION)
 
 
-def hold_out(images: Tensor, labels: Tensor, share: float, seed: int) -> tuple[tuple, tuple]:
-    """Split samples into those to train with and a ``share`` of them to choose by, at random.
-
-    ``images`` [N, ...] and ``labels`` [N] come back as two pairs of [N - n, ...] and [n, ...], where n
-    is N times the share, rounded; the same for the same ``seed``. Raises TrainingError where one
-    would be empty.
-    """
-    count = round(share * len(labels))
-    if not 0 < count < len(labels):
-        raise TrainingError(
-            f"--validation {share:g} of {len(labels)} training images is {count}; take another share"
-        )
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).to(labels.device)
-    held, kept = order[:count], order[count:]
-    return (images[kept], labels[kept]), (images[held], labels[held])

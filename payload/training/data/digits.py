@@ -1,4 +1,4 @@
-"""Draws a small set of digits, for sites without the MNIST files."""
+"""Generates a small set of digits, for sites without the MNIST files."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ GLYPHS = (  # the digits 0 to 9 as 7 rows of 5 pixels
 
 
 def draw_digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Make small images of shifted, stretched, slanted, noisy digits: the set for a dry site.
+    """Return images of shifted, stretched, slanted, noisy digits: training images and labels, then test.
 
-    Drawn with integers only from a fixed seed, so that every rank and every platform gets the
-    same bytes.
+    A fixed seed and integer arithmetic give the same bytes on every rank and every platform.
     """
     count = DIGITS_TRAIN + DIGITS_TEST
     generator = torch.Generator().manual_seed(28)

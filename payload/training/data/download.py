@@ -1,4 +1,4 @@
-"""Downloads the MNIST files that a directory lacks, once for all ranks."""
+"""Downloads missing MNIST files into a directory, once for all ranks."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from training import TrainingError
 from training.data.mnist import CHECKSUMS, MIRRORS, NAMES, find_idx_files
 from training.files import write_file
 
-MOST_BYTES = 2**24  # of one file to download; the largest has 9.9 MB
-SILENCE_SECONDS = 60  # of a mirror, before it is given up
-LEAST_SPEED = 1000  # bytes per second of a mirror, over as long
-REPORT_SECONDS = 10  # between two lines on a download
+MOST_BYTES = 2**24  # limit for one file; the largest has 9.9 MB
+STALL_SECONDS = 60  # a mirror that sends nothing, or too little, for this long is skipped
+LEAST_SPEED = 1000  # bytes per second over STALL_SECONDS
+REPORT_SECONDS = 10  # between two progress lines
 
 
 def download_dataset(directory: Path) -> None:
-    """Fetch the files that ``directory`` lacks, once, whichever ranks on whichever nodes ask.
+    """Download the files that ``directory`` lacks, once for all ranks on all nodes.
 
-    The first to lock the directory fetches, the others wait until it is done. A file appears
-    whole, with the right checksum, or not at all. Proxies are those of the environment. Raises
-    TrainingError where no mirror has a file, or it cannot be written.
+    The first process to lock the directory downloads; the others wait for it. A file appears
+    complete, with the expected checksum, or not at all. Proxies are read from the environment. Raises
+    TrainingError if no mirror has a file, or if it cannot be written.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -40,45 +40,45 @@ def download_dataset(directory: Path) -> None:
                             fetch(name, directory)
     except OSError as error:
         raise TrainingError(
-            f"{directory}: MNIST cannot be put there ({error.strerror or error}); name a directory "
-            "with room that you may write to, on a file system with locks"
+            f"{directory}: cannot be written ({error.strerror or error}). Choose a writable directory "
+            "with free space, on a file system with locks"
         ) from None
 
 
 @contextmanager
 def lock(directory: Path) -> Iterator[bool]:
-    """Wait for the lock on ``directory`` and hold it; False where another has done the work since.
+    """Wait for the lock on ``directory`` and hold it; False if another process held and deleted it meanwhile.
 
-    The kernel takes it back from a process that dies. POSIX locks, as NFS passes them on to all
-    nodes. Raises OSError where the file system has none.
+    The kernel releases the lock of a process that dies. It is a POSIX lock, which NFS shares between
+    nodes. Raises OSError if the file system has none.
     """
     path = directory / ".download.lock"
     with path.open("a") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"another process downloads MNIST to {directory}: waiting for it", file=sys.stderr)
+            print(f"another process is downloading MNIST to {directory}: waiting for it", file=sys.stderr)
             fcntl.lockf(file, fcntl.LOCK_EX)
         try:
-            # The one before deleted the file, and a third may have made a new one.
-            mine = os.path.samestat(os.fstat(file.fileno()), path.stat())
+            # The previous holder deleted the file, and a third process may have made a new one.
+            is_current = os.path.samestat(os.fstat(file.fileno()), path.stat())
         except FileNotFoundError:
-            mine = False
+            is_current = False
         try:
-            yield mine
+            yield is_current
         finally:
-            if mine:
+            if is_current:
                 path.unlink()
 
 
 def fetch(name: str, directory: Path) -> None:
-    """Download ``NAME.gz`` from the first mirror that has it, and put it into ``directory``."""
+    """Download ``NAME.gz`` to ``directory``, from the first mirror that has it."""
     faults = []
     for mirror in MIRRORS:
         url = f"{mirror}{name}.gz"
         print(f"downloading {url} to {directory}", file=sys.stderr)
         try:
-            with urllib.request.urlopen(url, timeout=SILENCE_SECONDS) as response:  # noqa: S310 (https, above)
+            with urllib.request.urlopen(url, timeout=STALL_SECONDS) as response:  # noqa: S310 (https, above)
                 content = read_steadily(response, url)
         except (OSError, http.client.HTTPException) as error:
             faults.append(f"{url}: {error}")
@@ -89,8 +89,8 @@ def fetch(name: str, directory: Path) -> None:
             return
         faults.append(f"{url}: {len(content)} bytes with the wrong SHA-256, {checksum}")
     raise TrainingError(
-        f"{name}.gz cannot be downloaded ({'; '.join(faults)}); set https_proxy where a proxy leads "
-        "out, or copy the four MNIST files here and name their directory with --data"
+        f"{name}.gz cannot be downloaded ({'; '.join(faults)}). If this network has a proxy, set https_proxy; "
+        "else copy the four MNIST files here and name their directory with --data"
     )
 
 
@@ -99,14 +99,14 @@ def read_steadily(
 ) -> bytes:
     """Return the content of a response, and report progress; OSError if it is slower than ``LEAST_SPEED``.
 
-    The speed is that over each ``seconds``, by default ``SILENCE_SECONDS``.
+    The speed is measured over every ``seconds``, by default ``STALL_SECONDS``.
     """
-    seconds = SILENCE_SECONDS if seconds is None else seconds
+    seconds = STALL_SECONDS if seconds is None else seconds
     content = bytearray()
     since = reported = time.monotonic()
-    counted = 0  # bytes until then
+    counted = 0  # bytes received by then
     while len(content) < most_bytes:
-        part = response.read1(min(2**16, most_bytes - len(content)))  # what is there, however little
+        part = response.read1(min(2**16, most_bytes - len(content)))  # returns as soon as any bytes arrive
         if not part:
             break
         content += part

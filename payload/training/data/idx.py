@@ -1,4 +1,4 @@
-"""Reads images and labels from IDX files."""
+"""Reads images and labels from IDX files, within bounds and with every byte accounted for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from training import TrainingError
 from training.files import read_file
 
-MOST_IDX_BYTES = 2**30  # of one file to read: a million images
+MOST_IDX_BYTES = 2**30  # limit for one file: a million images
 
 
 def read_labelled_images(images_file: Path, labels_file: Path) -> tuple[Tensor, Tensor]:
@@ -23,17 +23,16 @@ def read_labelled_images(images_file: Path, labels_file: Path) -> tuple[Tensor, 
     if images.shape[1:] != (28, 28) or not len(images):
         raise TrainingError(
             f"{images_file}: expected images of 28 x 28 pixels, found the shape "
-            f"{list(images.shape)}; put the MNIST files there"
+            f"{list(images.shape)}. Replace it with the MNIST file"
         )
     if len(labels) != len(images):
         raise TrainingError(
             f"{labels_file}: expected {len(images)} labels, one for each image of "
-            f"{images_file.name}, found {len(labels)}; take both files from one source"
+            f"{images_file.name}, found {len(labels)}. Take both files from the same source"
         )
     if labels.max() > 9:
         raise TrainingError(
-            f"{labels_file}: expected labels from 0 to 9, found {labels.max()}; "
-            "put the MNIST files there"
+            f"{labels_file}: expected labels from 0 to 9, found {labels.max()}. Replace it with the MNIST file"
         )
     return images, labels
 
@@ -41,30 +40,30 @@ def read_labelled_images(images_file: Path, labels_file: Path) -> tuple[Tensor, 
 def read_idx(path: Path, *, dimensions: int) -> Tensor:
     """Read an IDX file of unsigned bytes, gzip-compressed if its name ends in ``.gz``.
 
-    The format: a magic number 0x00 0x00 0x08 ``dimensions``, each dimension's size as a
+    The format: the magic number 0x00 0x00 0x08 ``dimensions``, the size of each dimension as a
     big-endian 32-bit integer, then the bytes, last dimension fastest.
-    Returns uint8 of those sizes. Raises TrainingError where the file is something else.
+    Returns uint8 of those sizes. Raises TrainingError if the file has another format.
     """
-    remedy = "copy or download the file again"
+    remedy = "Copy or download the file again"
     try:
         content = read_file(path, MOST_IDX_BYTES)
         if path.suffix == ".gz":
             with gzip.open(io.BytesIO(content)) as stream:
                 content = stream.read(MOST_IDX_BYTES + 1)
             if len(content) > MOST_IDX_BYTES:
-                raise TrainingError(f"{path}: expands to more than {MOST_IDX_BYTES} bytes; {remedy}")
+                raise TrainingError(f"{path}: expands to more than {MOST_IDX_BYTES} bytes. {remedy}")
     except EOFError:
         raise TrainingError(
             f"{path}: expected a whole gzip stream, found one cut short after "
-            f"{len(content)} bytes; {remedy}"
+            f"{len(content)} bytes. {remedy}"
         ) from None
     except (OSError, zlib.error) as error:
-        raise TrainingError(f"{path}: cannot be read ({error}); {remedy}") from None
+        raise TrainingError(f"{path}: cannot be read ({error}). {remedy}") from None
     magic = bytes((0, 0, 8, dimensions))
     if content[:4] != magic:
         raise TrainingError(
             f"{path}: expected the magic number 0x{magic.hex()}, found "
-            f"0x{content[:4].hex()}: not this kind of IDX file; {remedy}"
+            f"0x{content[:4].hex()}: not this kind of IDX file. {remedy}"
         )
     header = 4 + 4 * dimensions
     shape = [int.from_bytes(content[at : at + 4], "big") for at in range(4, header, 4)]
@@ -72,6 +71,6 @@ def read_idx(path: Path, *, dimensions: int) -> Tensor:
     if len(content) != expected:
         raise TrainingError(
             f"{path}: expected {expected} bytes for the shape {shape} that its header gives, "
-            f"found {len(content)}; {remedy}"
+            f"found {len(content)}. {remedy}"
         )
     return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=header).view(shape)

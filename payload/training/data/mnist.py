@@ -1,4 +1,4 @@
-"""What MNIST's files are called, where they are found, and whether they are as published.
+"""The names of the MNIST files, their mirrors and checksums, and the search for them in a directory.
 
 Source of the format and of the four names: http://yann.lecun.com/exdb/mnist
 """
@@ -12,7 +12,8 @@ TRAIN_LABELS = "train-labels-idx1-ubyte"
 TEST_IMAGES = "t10k-images-idx3-ubyte"
 TEST_LABELS = "t10k-labels-idx1-ubyte"
 NAMES = (TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS)
-# Where the files are fetched from, as NAME.gz, and the SHA-256 of each: those of easyconfigs/m/MNIST.
+
+# NAME.gz is downloaded from here. Mirrors and SHA-256 checksums are those of easyconfigs/m/MNIST.
 MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
@@ -29,7 +30,7 @@ CHECKSUMS = {
 
 
 def find_idx_files(directory: Path) -> dict[str, Path]:
-    """Map those of the four names that are there to their files: all of one folder."""
+    """Map the names of the files that exist to their paths, which are all in one folder."""
     found = {}
     for folder in (directory, directory / "MNIST" / "raw"):
         candidates = {name: (folder / name, folder / f"{name}.gz") for name in NAMES}

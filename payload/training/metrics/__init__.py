@@ -1,4 +1,4 @@
-"""What each epoch reached: metrics.jsonl, its curves, TensorBoard and Weights & Biases."""
+"""The values of each epoch: metrics.jsonl, its curves, TensorBoard and Weights & Biases."""
 
 from training.metrics.curves import draw_curves
 from training.metrics.lines import METRICS_FILE, finite_number, read_epochs, read_objects

@@ -1,4 +1,4 @@
-"""Draws the curves of a training."""
+"""Draws loss, accuracy and speed over the epochs of a training."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from training.pictures import BLUE, GREEN, GREY, ORANGE, write_picture
 PICTURE = "curves.png"
 
 
-def draw_curves(metrics_file: Path, picture: Path, judges: str = "test") -> bool:
+def draw_curves(metrics_file: Path, picture: Path, selection: str = "test") -> bool:
     """Draw loss, accuracy and images/s of a metrics.jsonl over its epochs as a PNG, if it has any.
 
-    ``judges`` says of which images the accuracies are: "test" or "validation". Returns False where a
-    line had to say why there is no picture.
+    ``selection`` names the images of the accuracies: "test" or "validation". Returns False if drawing
+    failed, which is reported in a line.
     """
     epochs = read_epochs(metrics_file)
     if not epochs:
@@ -40,15 +40,15 @@ def draw_curves(metrics_file: Path, picture: Path, judges: str = "test") -> bool
         accuracy.plot(numbers, accuracies, "o-", color=GREEN)
         accuracy.plot(numbers[best], accuracies[best], "*", color=GREEN, markersize=14)
         accuracy.set(
-            title=f"{judges.capitalize()} accuracy: {accuracies[-1]:.2f} %, at best {accuracies[best]:.2f} %",
-            ylabel=f"% of the {judges} images",
+            title=f"{selection.capitalize()} accuracy: {accuracies[-1]:.2f} %, at best {accuracies[best]:.2f} %",
+            ylabel=f"% of the {selection} images",
         )
         speed.plot(numbers, speeds, "o-", color=ORANGE)
         speed.set(title=f"Speed: {speeds[-1]:,.0f} images/s", ylabel="images/s")
         speed.set_ylim(0, 1.1 * max(speeds))
         speed.yaxis.set_major_formatter("{x:,.0f}")
         before = None
-        for line in epochs:  # where the training went on with another number of ranks
+        for line in epochs:  # mark where the training resumed with another number of ranks
             size = line["world_size"]
             if size != before:
                 ranks = f" {size} rank" + "s" * (size > 1)

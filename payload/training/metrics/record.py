@@ -1,4 +1,4 @@
-"""The record of one training: metrics.jsonl over interruptions, its curves and its trackers."""
+"""Records the values of each epoch in metrics.jsonl, as curves, with TensorBoard and with Weights & Biases."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from training.metrics.trackers import open_tensorboard, open_wandb
 
 
 class Metrics:
-    """The record of one training, in its output directory; with ``None`` nothing is written.
+    """The record of one training in its output directory; without a directory nothing is written.
 
     >>> with Metrics(directory, options=vars(options), first_epoch=2) as metrics:
     ...     metrics.epoch(3, loss=0.09, accuracy=98.1, ...)
 
-    ``metrics.jsonl`` holds one JSON object per epoch. ``first_epoch`` is the number of epochs that
-    are done: lines of later ones are dropped, so that a resumed training repeats none, and the curves are
-    drawn at once. A damaged line is left out; the file as it was is kept beside it as
-    ``metrics.jsonl.damaged``, or ``.damaged.1`` and so on. A file without a line of this class is another
-    program's and is refused. The curves are drawn again by ``close``, which also the end of a ``with`` block
-    calls, unless an exception ends it. ``options`` are noted with TensorBoard and with Weights & Biases,
-    whose project is ``wandb``; one of them, "validation", tells of which images the accuracies are. Raises
-    TrainingError where a file cannot be written or a package is missing.
+    ``metrics.jsonl`` holds one JSON object per epoch. ``first_epoch`` is the number of completed
+    epochs: lines of later epochs are removed, so that a resumed training repeats none, and the curves are
+    drawn at once. Damaged lines are removed; the previous file is kept as ``metrics.jsonl.damaged``,
+    ``.damaged.1`` and so on. A file without any line of this class belongs to another program and is
+    refused. ``close`` draws the curves again; a ``with`` block calls it unless an exception ends it.
+    ``options`` are logged to TensorBoard and to Weights & Biases, whose project is ``wandb``; with
+    "validation" among them, the accuracies are those of held-out images. Raises TrainingError if a file
+    cannot be written or a package is missing.
     """
 
     def __init__(
@@ -43,30 +43,30 @@ class Metrics:
     ):
         self.directory = directory
         self.writer = self.run = None
-        self.drawable = True
-        self.judges = "validation" if options.get("validation") else "test"
+        self.is_drawable = True
+        self.selection = "validation" if options.get("validation") else "test"
         if directory is None:
             if tensorboard or wandb:
                 raise TrainingError(
-                    "--tensorboard and --wandb write into the directory of --modelpath, and none "
-                    "was named; add --modelpath DIR"
+                    "--tensorboard and --wandb write to the directory of --modelpath, which is not set. "
+                    "Add --modelpath DIR"
                 )
             return
         self.path = directory / METRICS_FILE
         try:
             lines, damaged = self.read_lines()
-            begun_anew = bool(lines) and first_epoch == 0
+            is_new = bool(lines) and first_epoch == 0
             done = [line for line in lines if json.loads(line)["epoch"] <= first_epoch]
             if damaged:
                 aside = self.keep_aside()
-                print(f"{self.path}: {damaged} damaged lines are left out; the file is kept as {aside}", flush=True)
+                print(f"{self.path}: {damaged} damaged lines are removed; the previous file is {aside}", flush=True)
             write_file(self.path, b"".join(done))
         except OSError as error:
             raise self.cannot_be_written(error) from error
         if tensorboard:
             self.writer = open_tensorboard(directory, options, first_epoch)
         if wandb:
-            self.run = open_wandb(directory, options, wandb, begun_anew)
+            self.run = open_wandb(directory, options, wandb, is_new)
         if done:
             self.draw()
 
@@ -83,14 +83,14 @@ class Metrics:
     ) -> None:
         """Record an epoch, counted from 1.
 
-        ``loss`` is the mean over the training images, ``accuracy`` in per cent,
-        ``images_per_second`` and ``seconds`` are the training's. Call it before the epoch's
-        checkpoint is written: after a kill between the two the epoch is repeated, and its line
-        dropped; the other way round its line would be missing.
+        ``loss`` is the mean over the training images, ``accuracy`` is in per cent;
+        ``images_per_second`` and ``seconds`` exclude the evaluation. Call it before the checkpoint of
+        the epoch is written: after a kill between the two, the epoch is repeated and its line
+        replaced; in the other order, its line would be missing.
         """
         values = dict(zip(VALUES, (loss, accuracy, images_per_second, learning_rate, seconds, world_size)))
         if self.directory:
-            # JSON has no word for a loss that is not a number.
+            # JSON cannot express a loss that is not a finite number.
             finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
             try:
                 self.append(json.dumps({"epoch": epoch, **finite}).encode() + b"\n")
@@ -104,7 +104,7 @@ class Metrics:
             self.run.log(values, step=epoch)
 
     def read_lines(self) -> tuple[list[bytes], int]:
-        """Return the lines of epochs, and how many others there are; TrainingError if all are others."""
+        """Return the lines of epochs, and the number of other lines; TrainingError if there are only others."""
         if not self.path.is_symlink() and not self.path.exists():
             return [], 0
         *lines, rest = read_file(self.path, MOST_BYTES, follow_links=False).split(b"\n")
@@ -113,20 +113,20 @@ class Metrics:
             lines.append(rest)
         if lines and not own:
             raise TrainingError(
-                f"{self.path}: holds no line of a training, so it is of another program. Move it away, or name "
+                f"{self.path}: written by another program: no line is of a training. Move it away, or name "
                 "another directory with --modelpath"
             )
         return own, len(lines) - len(own)
 
     def keep_aside(self) -> Path:
-        """Copy the file to a name that is free, which is returned; it stays where it is until it is replaced."""
+        """Copy the file to an unused name and return that; the file itself stays until it is replaced."""
         names = (f"{METRICS_FILE}.damaged{f'.{number}' if number else ''}" for number in count())
         aside = next(path for path in map(self.path.with_name, names) if not (path.is_symlink() or path.exists()))
         write_file(aside, read_file(self.path, MOST_BYTES, follow_links=False))
         return aside
 
     def append(self, line: bytes) -> None:
-        """Add a line to the file, whatever has become of it; a link is not followed."""
+        """Append a line to the file, which another process may have replaced; links are not followed."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         with open(os.open(self.path, flags, 0o666), "ab") as file:  # noqa: PTH123 (a descriptor)
             file.write(line)
@@ -134,14 +134,14 @@ class Metrics:
             os.fsync(file.fileno())
 
     def close(self) -> None:
-        """Draw the curves and end the records of TensorBoard and Weights & Biases."""
+        """Draw the curves, and close TensorBoard and Weights & Biases."""
         self.end()
         if self.directory:
             self.draw()
 
     def draw(self) -> None:
-        if self.drawable:  # why not is said once
-            self.drawable = draw_curves(self.path, self.directory / PICTURE, self.judges)
+        if self.is_drawable:  # the reason is reported once
+            self.is_drawable = draw_curves(self.path, self.directory / PICTURE, self.selection)
 
     def end(self, status: int = 0) -> None:
         if self.writer:
@@ -151,7 +151,7 @@ class Metrics:
 
     def cannot_be_written(self, error: OSError) -> TrainingError:
         return TrainingError(
-            f"{self.path}: cannot be written ({error.strerror}); free some space or name another "
+            f"{self.path}: cannot be written ({error.strerror}). Free some space or name another "
             "directory with --modelpath"
         )
 

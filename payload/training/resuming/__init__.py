@@ -1,7 +1,17 @@
-"""Whether a checkpoint fits the run that is to continue from it, before any of it is used."""
+"""Whether a checkpoint fits the run that resumes from it; checked before any part of it is used."""
 
+from training.resuming.identity import REMEDY, check_identity
 from training.resuming.optimizer import fit_optimizer
 from training.resuming.position import Extent, fit_position
-from training.resuming.values import MismatchError, describe, fit, is_equal
+from training.resuming.values import MismatchError, describe, fit
 
-__all__ = ["Extent", "MismatchError", "describe", "fit", "fit_optimizer", "fit_position", "is_equal"]
+__all__ = [
+    "REMEDY",
+    "Extent",
+    "MismatchError",
+    "check_identity",
+    "describe",
+    "fit",
+    "fit_optimizer",
+    "fit_position",
+]

@@ -1,6 +1,6 @@
-"""Compares the state of an optimizer with the one that a step of the run's own would have.
+"""Compares the state of an optimizer in a checkpoint with that of the run's own optimizer after one step.
 
-Fused optimizers trust what they are given: a state of another shape or with other strides is memory overwritten.
+Fused optimizers do not check their state: another shape or other strides make them overwrite memory.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from training.resuming.values import MismatchError, describe, fit, is_number
 
 
 def fit_optimizer(saved, optimizer: torch.optim.Optimizer) -> dict:
-    """Return the state of an optimizer such that ``optimizer`` can load it; raises MismatchError.
+    """Return a saved state in a form that ``optimizer`` can load; raises MismatchError.
 
-    What it must look like, a step of a copy tells. A parameter that had no gradient has no state. Of the
-    groups' options the numbers are taken, as a schedule may have changed them; what this machine
-    and its torch can do ("fused") is the run's own.
+    Its form is that of a copy of ``optimizer`` after one step. A parameter without a gradient has no state.
+    Numbers in the options of the groups are loaded, as a schedule may have changed them; "fused", which
+    depends on the machine and on torch, stays the run's own.
     """
     groups = optimizer.state_dict()["param_groups"]
     parameters = dict(enumerate(parameter for group in optimizer.param_groups for parameter in group["params"]))
@@ -47,9 +47,9 @@ def fit_optimizer(saved, optimizer: torch.optim.Optimizer) -> dict:
 
 
 def state_after_a_step(optimizer: torch.optim.Optimizer) -> dict | None:
-    """Return the state that a step gives a copy of an optimizer.
+    """Return the state of a copy of an optimizer after one step.
 
-    None for one that takes no step like that: LBFGS wants a closure, SparseAdam sparse gradients.
+    None if it cannot take such a step: LBFGS requires a closure, SparseAdam sparse gradients.
     """
     trial = copy.deepcopy(optimizer)
     for group in trial.param_groups:
@@ -63,9 +63,9 @@ def state_after_a_step(optimizer: torch.optim.Optimizer) -> dict | None:
 
 
 def with_scalar_step(saved, fresh: Mapping):
-    """Return the state of a parameter with "step", one number, in the shape that this torch gives it.
+    """Return the state of a parameter with its "step", one number, in the shape of ``fresh``.
 
-    Some versions of torch and of fused optimizers save it with the shape [1], others with [].
+    Depending on the version of torch and on "fused", it is saved with the shape [1] or [].
     """
     own, step = fresh.get("step"), saved.get("step") if isinstance(saved, Mapping) else None
     if not isinstance(own, torch.Tensor) or not isinstance(step, torch.Tensor):
@@ -76,10 +76,10 @@ def with_scalar_step(saved, fresh: Mapping):
 
 
 def fit_to_parameter(saved, parameter: torch.Tensor, most: int, where: str):
-    """Return the state of a parameter if its tensors can be this parameter's; raises MismatchError.
+    """Return the state of a parameter if its tensors can belong to this parameter; raises MismatchError.
 
-    They have the shape of the parameter, or a single element, or, as LBFGS has them, all ``most`` elements of
-    all parameters in a row.
+    They have the shape of the parameter, or one element, or, with LBFGS, the ``most`` elements of all
+    parameters in a row.
     """
     if isinstance(saved, torch.Tensor):
         if saved.shape != parameter.shape and saved.numel() != 1 and saved.shape != (most,):

@@ -1,4 +1,4 @@
-"""Compares the position in a checkpoint with the bounds of the run."""
+"""Compares the position in a checkpoint with the length of the training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from training.resuming.values import MismatchError, describe, fit
 
 
 class Extent(NamedTuple):
-    """How long a training is: its epochs, the steps of an epoch, the samples of an epoch."""
+    """The length of a training: its epochs, the steps and the samples of an epoch."""
 
     epochs: int
     steps: int
@@ -18,9 +18,9 @@ class Extent(NamedTuple):
 
 
 def fit_position(saved, fresh: Mapping, extent: Extent | None) -> dict:
-    """Return the position of a run in a training of this ``extent``, if that is known; raises MismatchError.
+    """Return a saved position if it is within ``extent``, if that is known; raises MismatchError.
 
-    A checkpoint of an older version may lack a name, which keeps its fresh value.
+    Names that a checkpoint of an older version lacks keep their fresh values.
     """
     if not isinstance(saved, Mapping) or not set(saved) <= set(fresh):
         raise MismatchError("position has other names")

@@ -1,4 +1,4 @@
-"""Compares a value of a checkpoint with the one that the run has in its place."""
+"""Compares a value in a checkpoint with the run's own."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ MOST_SHOWN = 40  # characters of a value in a message
 
 
 class MismatchError(Exception):
-    """A part of a checkpoint is not of this run; its text says which."""
+    """A part of a checkpoint does not fit this run; the text says which."""
 
 
 def describe(value: object) -> str:
-    """Return what ``value`` is, in a few words, whatever it is."""
+    """Return any ``value`` in a few words, for a message."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of {value.dtype} with the shape {list(value.shape)}"
     if value is None or type(value) in (bool, int, float, str):
@@ -26,11 +26,11 @@ def describe(value: object) -> str:
 
 
 def fit(saved, fresh, where: str, *, all_names: bool = True):
-    """Return ``saved`` in the form of ``fresh``, which the run made itself; numbers may differ.
+    """Return ``saved`` in the form of ``fresh``, the run's own value; only numbers may differ.
 
-    Tensors must have the same shape and type, and get memory of their own with the strides of ``fresh``;
-    mappings must have the same names, or else, if not ``all_names``, keep fresh values for those
-    that are not there. Raises MismatchError.
+    Tensors must have the same shape and type; they are copied to new memory with the strides of ``fresh``.
+    Mappings must have the same names; if not ``all_names``, missing ones keep their fresh values.
+    Raises MismatchError.
     """
     mismatch = MismatchError(f"{where} is {describe(saved)}, expected {describe(fresh)}")
     if isinstance(fresh, torch.Tensor):
@@ -65,7 +65,7 @@ def fit(saved, fresh, where: str, *, all_names: bool = True):
 
 
 def is_equal(saved, own) -> bool:
-    """Return whether a value of a file is that of the run, however large the one in the file is."""
+    """Return whether a value in a file equals the run's own; its cost is limited by the run's own."""
     if isinstance(own, (list, tuple)):
         return isinstance(saved, (list, tuple)) and len(saved) == len(own) and all(map(is_equal, saved, own))
     if isinstance(own, Mapping):

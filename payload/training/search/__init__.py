@@ -1,1 +1,1 @@
-"""The parts of search.py: the space, the study in its directory, a trial, and the picture."""
+"""The hyper-parameter search: its space, the study in its directory, its trials and its picture."""

@@ -1,4 +1,4 @@
-"""The journal of a study: Optuna's log of all that happened."""
+"""Checks and repairs the journal of a study, Optuna's log of all its trials."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from training.files import read_file
 
 
 def mend_journal(journal: Path, lock) -> None:
-    """Cut off the part of a line that a full disk leaves: Optuna would read no further.
+    """Remove an incomplete last line, which a full disk leaves: Optuna would not read past it.
 
-    Raises TrainingError where another line is damaged: the numbers of all later trials depend on it.
+    Raises TrainingError if another line is damaged: the numbers of all later trials depend on it.
     """
     if not journal.exists():
         return
@@ -35,5 +35,5 @@ def mend_journal(journal: Path, lock) -> None:
 
 def damaged_journal(journal: Path, where: str) -> TrainingError:
     return TrainingError(
-        f"{journal}: damaged ({where}). Restore the file, or name another directory with --study; nothing was changed"
+        f"{journal}: damaged ({where}). Nothing was changed: restore the file, or name another directory with --study"
     )

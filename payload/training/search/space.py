@@ -1,4 +1,4 @@
-"""The hyper-parameters of a search."""
+"""The space of a search: its hyper-parameters, as they are typed on the command line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Parameter(NamedTuple):
-    """A hyper-parameter: one of ``choices``, else between ``low`` and ``high``, evenly or in log."""
+    """A hyper-parameter: one of ``choices``, else from ``low`` to ``high``, on a linear or a logarithmic scale."""
 
     text: str
     name: str
@@ -19,12 +19,12 @@ class Parameter(NamedTuple):
 def parse_parameter(text: str) -> Parameter:
     """Read ``lr=log:0.001..0.1``, ``warmup=0..2`` or ``batch-size=64,128``.
 
-    Between two whole numbers lie whole numbers. Raises ValueError where it is none of these.
+    A range between two integers holds integers. Raises ValueError for anything else.
     """
 
     def number(word: str) -> float:
         value = int(word) if word.lstrip("-").isdigit() else float(word)
-        if not abs(value) < (2**63 if isinstance(value, int) else 1e300):  # what Optuna can compute with
+        if not abs(value) < (2**63 if isinstance(value, int) else 1e300):  # the limits of Optuna's arithmetic
             raise ValueError(text)
         return value
 

@@ -49,7 +49,7 @@ def test_a_collective_that_never_ends_is_the_ranks_last_sentence_before_torch_en
         ranks.wait_for_device()
     assert ended.value.code == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("FAIL rank 0 (n1): a collective of NCCL did not end within 0.009 s (NCCL warns: Error: net")
+    assert line.startswith("FAIL rank 0 (n1): a collective of NCCL did not end within 0.009 s (NCCL warning: Error: net")
     ranks.timeout, Event.ends, Event.queries = 60, True, -3
     ranks.wait_for_device()
     assert Event.queries == 0
@@ -75,7 +75,7 @@ def test_the_sum_of_the_contributions_is_exact_and_tells_every_rank_and_place():
     ],
 )
 def test_the_smallest_sets_of_ranks_that_are_wrong_are_found(monkeypatch, is_wrong, named):
-    monkeypatch.setattr(sums, "_right_together", lambda _, members, __: not is_wrong(members))
+    monkeypatch.setattr(sums, "are_right_together", lambda _, members, __: not is_wrong(members))
     assert find_wrong(FakeRanks(["n"] * 7), 4) == named
 
 

@@ -17,7 +17,7 @@ from fake_ranks import (
 from training.allreduce import verdicts
 from training.allreduce.nccl_log import Network, is_fast, log_nccl, read_nccl_log
 from training.allreduce.sizes import Threshold, read_thresholds
-from training.allreduce.verdicts import check_bandwidth, check_network, check_speed, fitting_ones
+from training.allreduce.verdicts import applicable_thresholds, check_bandwidth, check_network, check_speed
 
 
 @pytest.mark.parametrize(
@@ -61,11 +61,11 @@ def test_nccls_log_is_kept_in_memory():
 @pytest.mark.parametrize(
     ("thresholds", "measured", "line"),
     [
-        ("", {4: 1}, "bandwidth: no threshold is named for 2x2 (nodes x ranks); --threshold gives one"),
-        ("9@1K@2x8", {1024: 1}, "bandwidth: no threshold is named for 2x2 (nodes x ranks); there is one for 2x8; "),
+        ("", {4: 1}, "bandwidth: no threshold for 2x2 (nodes x ranks); not checked. Set one with --threshold"),
+        ("9@1K@2x8", {1024: 1}, "bandwidth: no threshold for 2x2 (nodes x ranks); there is one for 2x8; "),
         ("9@1K", {1024: 9.5}, "bandwidth: at least 9 GB/s at 1 KiB, as expected"),
-        ("9@1K@2x2", {1024: 8.5}, "FAIL bandwidth: 8.50 GB/s at 1 KiB, where 9 GB/s are expected; "),
-        ("9@1M", {1024: 9.5}, "bandwidth: not judged, the threshold is for 1 MiB: give --max-size"),
+        ("9@1K@2x2", {1024: 8.5}, "FAIL bandwidth: 8.50 GB/s at 1 KiB, expected 9 GB/s; "),
+        ("9@1M", {1024: 9.5}, "bandwidth: the threshold is for 1 MiB; not checked. Set --max-size"),
     ],
 )
 def test_the_bandwidth_is_judged_by_a_threshold_for_this_shape_alone(thresholds, measured, line):
@@ -74,8 +74,8 @@ def test_the_bandwidth_is_judged_by_a_threshold_for_this_shape_alone(thresholds,
 
 def test_one_rank_alone_has_no_bandwidth_to_judge():
     one = FakeRanks(["n1"])
-    assert fitting_ones(one, [Threshold(9, 4, None)]) == []
-    assert check_bandwidth(one, [Threshold(9, 4, None)], {4: 0.0}).endswith("nothing to judge")
+    assert applicable_thresholds(one, [Threshold(9, 4, None)]) == []
+    assert check_bandwidth(one, [Threshold(9, 4, None)], {4: 0.0}).endswith("not checked")
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_what_is_slow_on_every_node_is_how_the_nodes_are_built(monkeypatch, seco
 def test_one_rank_on_sockets_fails_and_is_named():
     fast, slow = read_nccl_log(log(SLINGSHOT)), read_nccl_log(log(SOCKETS) + NOT_FOUND)
     line = check_network(FakeRanks(TWO_NODES.hosts, [fast, fast, slow, fast]), fast, "cxi")
-    assert line.startswith("FAIL network: rank 2 (n2) uses Socket, channels over Socket, and not cxi as ")
-    assert "NCCL warns: Error: network AWS Libfabric not found." in line
+    assert line.startswith("FAIL network: rank 2 (n2) uses Socket, channels over Socket, not cxi as ")
+    assert "NCCL warning: Error: network AWS Libfabric not found." in line
     assert "pytorch-doctor" in line
     line = check_network(FakeRanks(TWO_NODES.hosts, [fast] * 4), fast, "cxi")
     assert line.startswith("network: AWS Libfabric, provider cxi, channels over AWS Libfabric: the fast one")
@@ -113,5 +113,5 @@ def test_a_log_without_a_word_of_the_network_fails_too():
 def test_one_node_and_a_profile_without_a_fast_network_are_not_judged():
     sockets = read_nccl_log(log(SOCKETS))
     assert "one node" in check_network(FakeRanks(["n1", "n1"]), sockets, "IB")
-    assert "nothing to judge" in check_network(TWO_NODES, sockets, None)
+    assert "not checked" in check_network(TWO_NODES, sockets, None)
     assert "gloo" in check_network(TWO_NODES, None, "IB")

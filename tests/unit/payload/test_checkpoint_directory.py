@@ -25,7 +25,7 @@ def test_a_directory_that_is_there_already_is_taken(tmp_path):
 
 def test_a_file_in_the_place_of_the_directory_is_an_error(tmp_path):
     (tmp_path / "model").write_text("a file")
-    with pytest.raises(TrainingError, match="model: cannot be written .File exists.; name another directory"):
+    with pytest.raises(TrainingError, match="model: cannot be written .File exists.. Name another directory"):
         make_directory(tmp_path / "model")
 
 
@@ -98,10 +98,10 @@ def test_to_restart_is_to_delete_the_checkpoints(checkpoints):
 def test_where_all_are_damaged_the_run_does_not_begin_anew_by_itself(checkpoints):
     for epoch in (1, 2):
         checkpoints.save(STATE, epoch=epoch, step=0, best=True).write_text("damaged")
-    with pytest.raises(TrainingError, match="checkpoints: none of the 2 checkpoints is whole; .*--restart$"):
+    with pytest.raises(TrainingError, match="checkpoints: all 2 checkpoints are damaged. .*--restart$"):
         checkpoints.latest()
     (checkpoints.directory / "best.pt").write_text("damaged")
-    with pytest.raises(TrainingError, match=r"best.pt: damaged \(.*\); take another checkpoint$"):
+    with pytest.raises(TrainingError, match=r"best.pt: damaged \(.*\)\. Use another checkpoint$"):
         checkpoints.best()
 
 
@@ -125,7 +125,7 @@ def test_two_runs_in_one_directory_are_one_too_many(checkpoints):
     checkpoints.prepare()  # the same run, once more
     half = checkpoints.directory / ".best.pt.0a1b2c3d"
     half.write_text("the first run is writing this")
-    with pytest.raises(TrainingError, match=f"^{checkpoints.directory}: another run is writing there; wait for"):
+    with pytest.raises(TrainingError, match=f"^{checkpoints.directory}: another run is writing there. Wait until"):
         Checkpoints(checkpoints.directory).prepare(restart=True)
     assert half.exists()
 
@@ -149,7 +149,7 @@ def test_a_file_that_may_not_grow_any_more_leaves_the_checkpoints_as_they_were(c
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
-        with pytest.raises(TrainingError, match="best.pt: cannot be written .File too large.; what was there before"):
+        with pytest.raises(TrainingError, match="best.pt: cannot be written .File too large.. The files before it"):
             checkpoints.save({"weights": torch.ones(2000)}, epoch=2, step=0, best=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -160,7 +160,7 @@ def test_a_file_that_may_not_grow_any_more_leaves_the_checkpoints_as_they_were(c
 def test_a_disk_that_gives_back_other_bytes_is_found_out_before_the_old_file_is_gone(checkpoints, monkeypatch):
     checkpoints.save({"epoch": 1}, epoch=1, step=0)
     monkeypatch.setattr(os, "posix_fadvise", lambda file, *_: os.pwrite(file, b"?", 500))
-    with pytest.raises(TrainingError, match="cannot be written .other bytes were read back than were written.; "):
+    with pytest.raises(TrainingError, match="cannot be written .the file on the disk differs from what was written.. "):
         checkpoints.save({"epoch": 1, "more": True}, epoch=1, step=0)
     assert names(checkpoints) == ["epoch-0001-step-000000.pt"]
     assert "more" not in checkpoints.latest()

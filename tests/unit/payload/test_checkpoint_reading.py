@@ -25,7 +25,7 @@ def test_a_checkpoint_that_lacks_its_end_is_left_for_the_one_before(checkpoints,
         path.write_bytes(content[:length])
         assert checkpoints.latest()["epoch"] == 1
         line = capsys.readouterr().out
-        assert re.fullmatch(rf"{path}: damaged \(.+\); going back to the checkpoint before\n", line)
+        assert re.fullmatch(rf"{path}: damaged \(.+\); trying the checkpoint before\n", line)
 
 
 def test_no_flipped_bit_goes_unnoticed_or_else_it_changes_nothing(checkpoints, capsys):
@@ -69,7 +69,7 @@ def test_a_malicious_checkpoint_is_refused_and_its_code_is_not_run(checkpoints, 
 
     path = checkpoints.save(STATE, epoch=1, step=0)
     torch.save({"epoch": Malice(witness)}, path)
-    with pytest.raises(TrainingError, match=f"^{path}: refused, and nothing in it was run: .*; delete it unless"):
+    with pytest.raises(TrainingError, match=f"^{path}: refused, and nothing in it was run: .*. Delete it unless"):
         checkpoints.latest()
     path.rename(checkpoints.directory / "best.pt")
     with pytest.raises(TrainingError, match="best.pt: refused"):
@@ -104,12 +104,12 @@ def test_a_checkpoint_that_cannot_be_read_is_not_taken_for_damaged(checkpoints, 
 
     monkeypatch.setattr("training.checkpoint.reading.read_file", fail)
     error = OSError(errno.EIO, os.strerror(errno.EIO))
-    with pytest.raises(TrainingError, match=r"epoch-0002-step-000000.pt: cannot be read \(Input/output error\); start"):
+    with pytest.raises(TrainingError, match=r"epoch-0002-step-000000.pt: cannot be read \(Input/output error\). Nothing"):
         checkpoints.latest()
     monkeypatch.undo()
     monkeypatch.setattr(torch, "load", lambda *_, **__: fail(None))
     error = MemoryError()
-    with pytest.raises(TrainingError, match="not enough memory to read it; ask for more, nothing was changed$"):
+    with pytest.raises(TrainingError, match="not enough memory to read it. Nothing was changed: request more memory$"):
         checkpoints.latest()
     error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ...")
     with pytest.raises(TrainingError, match="not enough memory"):
@@ -144,7 +144,7 @@ def test_a_compressed_checkpoint_is_damaged_before_it_is_expanded(checkpoints, m
     path = checkpoints.save(STATE, epoch=2, step=0)
     repacked(path, lambda pickled: pickled, zipfile.ZIP_DEFLATED)
     assert checkpoints.latest()["epoch"] == 1
-    assert "damaged (its parts are compressed); going back" in capsys.readouterr().out
+    assert "damaged (its parts are compressed); trying" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])

@@ -62,7 +62,7 @@ def test_a_random_state_that_is_none_is_one_sentence(checkpoints, alone):
     state = torch.load(path, weights_only=True)
     state["random"][0]["cpu"].fill_(255)
     torch.save(state, path)
-    with pytest.raises(TrainingError, match=f"^{path}: the random state is none .Invalid mt19937 state"):
+    with pytest.raises(TrainingError, match=f"^{path}: invalid random state .Invalid mt19937 state"):
         small_run(alone).resume(checkpoints)
 
 
@@ -70,7 +70,7 @@ def test_a_file_that_is_larger_than_a_checkpoint_of_the_run_is_not_read(checkpoi
     path = checkpoints.directory / "epoch-0001-step-000000.pt"
     with path.open("wb") as file:
         file.truncate(2**40)
-    with pytest.raises(TrainingError, match=f"^{path}: 1099511627776 bytes, though no more than .* are exp"):
+    with pytest.raises(TrainingError, match=f"^{path}: 1099511627776 bytes, expected at most "):
         small_run(alone).resume(checkpoints)
 
 

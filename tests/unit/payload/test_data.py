@@ -54,10 +54,10 @@ def test_a_file_that_expands_to_more_than_images_need_is_refused(small_mnist, mo
     path.unlink()
     path = path.with_name(f"{TRAIN_IMAGES}.gz")
     path.write_bytes(gzip.compress(bytes(10**6)))
-    with pytest.raises(TrainingError, match=f"^{path}: expands to more than 3000 bytes; copy or download"):
+    with pytest.raises(TrainingError, match=f"^{path}: expands to more than 3000 bytes. Copy or download"):
         load_dataset(small_mnist)
     path.write_bytes(bytes(4000))
-    with pytest.raises(TrainingError, match=f"^{path}: 4000 bytes, though no more than 3000 are expected"):
+    with pytest.raises(TrainingError, match=f"^{path}: 4000 bytes, expected at most 3000"):
         load_dataset(small_mnist)
 
 
@@ -140,7 +140,7 @@ def test_a_damaged_file_is_named_with_what_was_expected_and_found(small_mnist, n
     message = str(fault.value)
     assert message.startswith(str(small_mnist / name))
     assert all(part in message for part in expected_and_found)
-    assert "; " in message and "\n" not in message
+    assert ". " in message and "\n" not in message
 
 
 def test_a_missing_file_is_named_with_the_places_looked_at(small_mnist):

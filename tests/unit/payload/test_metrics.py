@@ -91,7 +91,7 @@ def test_a_damaged_line_costs_that_line_alone(tmp_path, undrawn, damage, capsys)
     write_record(tmp_path, [3], first_epoch=2)
     assert numbers(tmp_path) == [1, 2, 3]
     assert (tmp_path / "metrics.jsonl.damaged").read_bytes() == before
-    assert f"{path}: 1 damaged lines are left out; the file is kept as {path}.damaged\n" in capsys.readouterr().out
+    assert f"{path}: 1 damaged lines are removed; the previous file is {path}.damaged\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("content", ["my own file\n", '{"epoch": 1, "val_loss": 0.5}\n', "\n"])
@@ -99,7 +99,7 @@ def test_a_damaged_line_costs_that_line_alone(tmp_path, undrawn, damage, capsys)
 def test_a_file_of_another_program_is_left_as_it_is(tmp_path, content, first_epoch):
     path = tmp_path / "metrics.jsonl"
     path.write_text(content)
-    with pytest.raises(TrainingError, match=f"^{path}: holds no line of a training, so it is of another program. Move"):
+    with pytest.raises(TrainingError, match=f"^{path}: written by another program: no line is of a training. Move"):
         Metrics(tmp_path, options={}, first_epoch=first_epoch)
     assert path.read_text() == content
 
@@ -180,8 +180,8 @@ def test_a_picture_that_cannot_be_written_is_no_fault_of_the_training(tmp_path, 
     write_record(tmp_path, [1])
     before = (tmp_path / "curves.png").read_bytes()
 
-    def write_a_part(path, **_options):
-        path.write_bytes(b"a part")
+    def write_a_part(file, **_options):
+        file.write(b"a part")
         raise OSError(28, "No space left on device")
 
     def fill_the_disk(figure):
@@ -221,7 +221,7 @@ except TrainingError as error:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert result.stderr == (
-        f"fault: {tmp_path}/metrics.jsonl: cannot be written (File too large); free some space or "
+        f"fault: {tmp_path}/metrics.jsonl: cannot be written (File too large). Free some space or "
         "name another directory with --modelpath\n"
     )
 
@@ -237,13 +237,13 @@ def test_a_missing_package_is_one_sentence_that_says_how_to_get_it(
     with pytest.raises(TrainingError) as fault:
         Metrics(tmp_path, options={}, **flag)
     assert str(fault.value).startswith(f"--{package} needs a package that is not installed")
-    assert str(fault.value).endswith(f"pip install {package}")
+    assert str(fault.value).endswith(f"Run: pip install {package}")
     assert "\n" not in str(fault.value)
 
 
 @pytest.mark.parametrize("flag", [{"tensorboard": True}, {"wandb": "demo"}])
 def test_what_is_to_be_recorded_needs_a_directory(flag):
-    with pytest.raises(TrainingError, match="add --modelpath DIR"):
+    with pytest.raises(TrainingError, match="Add --modelpath DIR"):
         Metrics(None, options={}, **flag)
 
 
@@ -251,7 +251,7 @@ def test_what_is_to_be_recorded_needs_a_directory(flag):
 def test_a_file_of_one_line_without_a_newline_is_another_programs_too(tmp_path, content):
     path = tmp_path / "metrics.jsonl"
     path.write_text(content)
-    with pytest.raises(TrainingError, match="holds no line of a training"):
+    with pytest.raises(TrainingError, match="no line is of a training"):
         Metrics(tmp_path, options={})
     assert path.read_text() == content
 

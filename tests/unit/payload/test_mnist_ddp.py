@@ -169,7 +169,7 @@ def test_alone_in_any_directory_it_learns_the_digits_set_and_says_so(payload, ru
     rank = run_alone(script=payload / "mnist_ddp.py", cwd=tmp_path / "elsewhere", SLURM_PROCID="1", SLURM_NTASKS="2")
     assert rank.status == 0 and rank.stderr == ""
     assert rank.stdout.startswith("world size 1, ")
-    assert "neither --data nor MNIST_ROOT names the MNIST files: the digits set is drawn here\n" in rank.stdout
+    assert "No MNIST data (--data or MNIST_ROOT): using generated digits\n" in rank.stdout
     assert float(re.search(r"^test accuracy: (.*) %$", rank.stdout, re.M)[1]) > 97
     assert "model written" not in rank.stdout
     assert os.listdir(tmp_path / "elsewhere") == []
@@ -193,7 +193,7 @@ def test_a_modelpath_that_cannot_be_made_is_reported_before_the_training(run_alo
     (tmp_path / "model").write_text("a file")
     rank = run_alone("--modelpath", "model")
     assert rank.status == 1 and rank.stdout == ""
-    assert rank.stderr.startswith("rank 0: model: cannot be written (File exists); ")
+    assert rank.stderr.startswith("rank 0: model: cannot be written (File exists). ")
 
 
 def test_a_rank_that_is_killed_takes_the_others_with_it(start_ranks, small_mnist):
@@ -209,7 +209,7 @@ def test_a_rank_that_is_killed_takes_the_others_with_it(start_ranks, small_mnist
 def test_gpu_without_a_gpu_is_one_sentence(run_alone):
     rank = run_alone("--gpu")
     assert rank.status == 1 and rank.stdout == ""
-    assert re.fullmatch(r"rank 0: --gpu was given but torch \S+ sees no GPU; .*\n", rank.stderr)
+    assert re.fullmatch(r"rank 0: --gpu: torch \S+ sees no GPU\. .*\n", rank.stderr)
 
 
 def test_a_network_that_cannot_be_compiled_is_one_sentence_before_the_training(small_mnist, monkeypatch, capsys):
@@ -222,7 +222,7 @@ def test_a_network_that_cannot_be_compiled_is_one_sentence_before_the_training(s
     with pytest.raises(SystemExit) as end:
         mnist_ddp.main(mnist_ddp.parse_arguments(["--data", str(small_mnist), "--compile"]))
     assert re.fullmatch(
-        r"rank 0: --compile: the network cannot be compiled \(.*C\+\+ compiler.*\). Put a C\+\+ .* leave --compile out",
+        r"rank 0: --compile: the network cannot be compiled \(.*C\+\+ compiler.*\). Put a C\+\+ .* omit --compile",
         end.value.code,
     )
     assert "Traceback" not in capsys.readouterr().err

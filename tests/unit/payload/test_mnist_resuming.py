@@ -44,7 +44,7 @@ def test_ranks_that_are_asked_to_stop_end_with_status_75_and_a_line(interrupted)
     for ranks, epochs, steps in zip(parts, (1, 3), (80 - 66, 144 - 52 - 66)):
         assert ranks[0].stdout.splitlines()[-1] == (
             f"SIGUSR1: stopped after {epochs} epochs and {steps} steps, saved in {root}/parts/checkpoints/"
-            f"epoch-000{epochs}-step-0000{steps}.pt; the same command goes on from there"
+            f"epoch-000{epochs}-step-0000{steps}.pt; run the same command again to resume"
         )
 
 
@@ -53,7 +53,7 @@ def test_the_next_start_goes_on_where_the_last_one_stopped(interrupted):
     for before, after, size in zip(parts, parts[1:], (2, 1)):
         place = re.search(r"after (.* steps), saved in (\S+);", before[0].stdout)
         assert f"world size {size}," in after[0].stdout
-        assert f"going on after {place[1]}, from {place[2]}\n" in after[0].stdout
+        assert f"resuming after {place[1]}, from {place[2]}\n" in after[0].stdout
     lines = [line for ranks in parts for line in ranks[0].stdout.splitlines() if "images/s" in line]
     assert [line.split()[1] for line in lines] == [f"{epoch}/6" for epoch in range(1, 7)]
 
@@ -82,7 +82,7 @@ def test_a_run_that_is_finished_says_so_and_the_same_accuracy(interrupted):
     root, arguments, (before,), _ = interrupted
     model = weights(root / "through")
     (rank,) = forked_ranks.train(1, *arguments, root / "through")
-    assert rank.status == 0 and "\nnothing is left to train\n" in rank.stdout and "epoch 1/6" not in rank.stdout
+    assert rank.status == 0 and "\nTraining is already complete\n" in rank.stdout and "epoch 1/6" not in rank.stdout
     assert re.search("test accuracy: .*", rank.stdout)[0] == re.search("test accuracy: .*", before.stdout)[0]
     assert "training time" in before.stdout and "training time" not in rank.stdout
     assert equal(weights(root / "through"), model)
@@ -102,7 +102,7 @@ def test_images_that_are_held_out_tell_which_epoch_is_best_and_the_test_comes_at
     metrics = [json.loads(line)["accuracy"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [f"{accuracy:.2f}" for accuracy in metrics] == epochs
     (again,) = forked_ranks.train(1, *line)
-    assert "nothing is left" in again.stdout and f"test accuracy: {test:.2f} %" in again.stdout
+    assert "already complete" in again.stdout and f"test accuracy: {test:.2f} %" in again.stdout
     (other,) = forked_ranks.train(1, *line[:-4], "--modelpath", tmp_path)
     assert "validation 0.2 (now None)" in other.stderr
 
@@ -112,8 +112,8 @@ def test_a_resume_with_other_options_is_refused_in_one_sentence_by_one_rank(inte
     ranks = forked_ranks.train(2, *arguments, root / "through", "--lr", 0.5, "--seed", 3)
     assert [rank.status for rank in ranks] == [1, 1] and ranks[1].stderr == ""
     assert re.fullmatch(
-        rf"rank 0: {root}/through/checkpoints/epoch-0006-step-000000.pt: made with learning rate 0.002 \(now 0.5\), "
-        r"seed 0 \(now 3\); .*--restart\n", ranks[0].stderr)  # fmt: skip
+        rf"rank 0: {root}/through/checkpoints/epoch-0006-step-000000.pt: written with learning rate 0.002 \(now 0.5\), "
+        r"seed 0 \(now 3\)\. .*--restart\n", ranks[0].stderr)  # fmt: skip
 
 
 def test_ctrl_c_saves_and_ends_with_status_130_and_the_next_start_goes_on(interrupted, tmp_path):
@@ -123,9 +123,9 @@ def test_ctrl_c_saves_and_ends_with_status_130_and_the_next_start_goes_on(interr
     ranks.signal(0, signal.SIGINT)
     (rank,) = ranks.wait()
     assert rank.status == 130 and rank.stderr == ""
-    assert re.match(r"SIGINT: stopped after .* saved in .*; the same command goes on", rank.stdout.splitlines()[-1])
+    assert re.match(r"SIGINT: stopped after .* saved in .*; run the same command again", rank.stdout.splitlines()[-1])
     (rank,) = forked_ranks.train(1, *arguments, tmp_path)
-    assert rank.status == 0 and "going on after" in rank.stdout
+    assert rank.status == 0 and "resuming after" in rank.stdout
 
 
 def test_a_resume_with_other_data_is_refused_and_the_same_in_another_place_is_not(
@@ -138,7 +138,7 @@ def test_a_resume_with_other_data_is_refused_and_the_same_in_another_place_is_no
     for data, status in ((same, 0), (other, 1)):
         (rank,) = forked_ranks.train(1, "--data", data, *arguments[2:], root / "through")
         assert rank.status == status
-    assert re.fullmatch(r"rank 0: \S+.pt: made with other data; name the same data .*--restart\n", rank.stderr)
+    assert re.fullmatch(r"rank 0: \S+.pt: written with other data. Use the same data .*--restart\n", rank.stderr)
 
 
 def test_two_ranks_end_with_the_same_bits_after_an_interruption(interrupted, tmp_path):
@@ -154,7 +154,7 @@ def test_restart_begins_anew(small_mnist, tmp_path):
     line = ("--data", small_mnist, "--batch-size", 32, "--modelpath", tmp_path / "run")
     forked_ranks.train(1, *line, "--epochs", 3)
     (rank,) = forked_ranks.train(1, *line, "--epochs", 2, "--restart")
-    assert rank.status == 0 and "going on" not in rank.stdout and "epoch 1/2" in rank.stdout
+    assert rank.status == 0 and "resuming" not in rank.stdout and "epoch 1/2" in rank.stdout
     names = sorted(os.listdir(tmp_path / "run" / "checkpoints"))
     assert names == ["best.pt", "epoch-0001-step-000000.pt", "epoch-0002-step-000000.pt"]
 

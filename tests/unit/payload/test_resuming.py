@@ -15,8 +15,8 @@ def test_options_that_make_another_run_are_refused_by_their_names_and_values(che
     with pytest.raises(TrainingError) as error:
         small_run(alone, epochs=5, **{"learning rate": 0.2, "seed": 1}).resume(checkpoints)
     assert str(error.value) == (
-        f"{checkpoints.directory}/epoch-0000-step-000000.pt: made with epochs 3 (now 5), learning rate 0.1 (now 0.2); "
-        "start with the same options, name another directory with --modelpath, or begin anew with --restart"
+        f"{checkpoints.directory}/epoch-0000-step-000000.pt: written with epochs 3 (now 5), learning rate 0.1 (now 0.2). "
+        "Use the same options, name another directory with --modelpath, or start from scratch with --restart"
     )
 
 
@@ -26,13 +26,13 @@ def test_options_that_make_another_run_are_refused_by_their_names_and_values(che
 def test_settings_may_be_lists_dicts_and_long_strings(checkpoints, alone, before, now):
     small_run(alone, more=before).save(checkpoints)
     small_run(alone, more=before).resume(checkpoints)
-    with pytest.raises(TrainingError, match="made with more "):
+    with pytest.raises(TrainingError, match="written with more "):
         small_run(alone, more=now).resume(checkpoints)
 
 
 def test_a_checkpoint_of_another_program_is_refused(checkpoints, alone):
     checkpoints.save({"model": {}, "loss": 3.0}, epoch=1, step=0)
-    with pytest.raises(TrainingError, match="step-000000.pt: has no optimizer, position, random, schedule, settings"):
+    with pytest.raises(TrainingError, match="step-000000.pt: written by another program: it has no optimizer, position, random, schedule, settings"):
         small_run(alone).resume(checkpoints)
 
 
@@ -76,9 +76,9 @@ def laughs():
         ("model.0.weight. is a tensor", lambda s: s["model"].update({"0.weight": torch.zeros(3)})),
         ("model is a list", lambda s: s.update(model=[1])),
         ("model has other names", lambda s: s.update(model={1: torch.zeros(1)})),
-        ("made with epochs None", lambda s: s.update(settings=[1])),
-        ("made with epochs a list", lambda s: s["settings"].update(epochs=laughs())),
-        ("made with epochs x{40}... .now 3", lambda s: s["settings"].update(epochs="x" * 10**6)),
+        ("written with epochs None", lambda s: s.update(settings=[1])),
+        ("written with epochs a list", lambda s: s["settings"].update(epochs=laughs())),
+        ("written with epochs x{40}... .now 3", lambda s: s["settings"].update(epochs="x" * 10**6)),
     ],
 )
 def test_a_checkpoint_with_a_part_that_is_not_of_this_run_is_refused_before_its_use(checkpoints, alone, part, change):
@@ -113,10 +113,10 @@ def test_other_data_of_the_same_size_is_refused_and_a_checkpoint_without_a_finge
     run.save(checkpoints)  # as earlier versions did
     run.data = "one"
     run.resume(checkpoints)
-    assert "holds no fingerprint of the data; make sure" in capsys.readouterr().out
+    assert "holds no fingerprint of the data. Make sure" in capsys.readouterr().out
     run.save(checkpoints)
     run.resume(checkpoints)
     assert capsys.readouterr().out == ""
     run.data = "another"
-    with pytest.raises(TrainingError, match="step-000000.pt: made with other data; name the same data with --data"):
+    with pytest.raises(TrainingError, match="step-000000.pt: written with other data. Use the same data .--data"):
         run.resume(checkpoints)

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import search
 from training import TrainingError
-from training.search import journal, picture, study
+from training.search import journal, picture, signs_of_life
 from training.search.space import parse_parameter
 from training.search.trial import last_value, trial_command
 
@@ -62,7 +62,7 @@ def test_what_is_no_hyper_parameter_is_refused_in_one_line(text, capsys):
     [
         (["--trials", "0"], "--trials must be above 0, found 0"),
         (["--takeover", "0"], "--takeover must be above 0, found 0"),
-        (["--", "absent.py"], "there is no script absent.py"),
+        (["--", "absent.py"], "absent.py: no such script"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused_in_one_line(wrong, words, capsys):
@@ -91,17 +91,15 @@ def test_a_trial_is_the_script_with_its_options_a_directory_and_the_parameters(t
 def test_a_training_does_not_outlive_a_search_that_is_killed(payload, tmp_path):
     code = """import os, signal, sys, threading, time
 from pathlib import Path
-from types import SimpleNamespace
-from training.search.study import Search
-search = Search.__new__(Search)
-search.child, search.stopped, search.options = None, False, SimpleNamespace(takeover=60)
+from training.search.trial import TrialProcess
+search = TrialProcess()
 def kill():
     while not search.child:
         time.sleep(0.05)
     print(search.child.pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 threading.Thread(target=kill).start()
-search.wait_for(["sleep", "600"], Path(sys.argv[1]))
+search.run(["sleep", "600"], Path(sys.argv[1]) / "log", 10, lambda: None)
 """
     environment = {**os.environ, "PYTHONPATH": str(payload)}
     command = [sys.executable, "-c", code, tmp_path]
@@ -132,13 +130,12 @@ def test_a_metric_that_is_no_finite_number_is_one_sentence(tmp_path, value):
 
 
 def test_a_live_trial_is_not_taken_over_where_the_clock_jumps_forward(tmp_path, monkeypatch):
-    one = study.Search.__new__(study.Search)
-    one.options, one.directory, one.silent = SimpleNamespace(takeover=120), tmp_path, {}
+    one = signs_of_life.SignsOfLife(tmp_path, 120)
     (tmp_path / "trial-0000").mkdir()
     alive = tmp_path / "trial-0000" / "alive"
     alive.touch()
     now, monotonic = alive.stat().st_mtime, [50.0]
-    monkeypatch.setattr(study.time, "monotonic", lambda: monotonic[0])
+    monkeypatch.setattr(signs_of_life.time, "monotonic", lambda: monotonic[0])
     assert not one.is_silent("trial-0000", now)
     assert not one.is_silent("trial-0000", now + 3600), "the clock jumped"
     monotonic[0] += 20
@@ -175,7 +172,7 @@ def test_a_journal_that_is_damaged_before_its_end_is_one_sentence_and_stays(tmp_
     path = tmp_path / "study.journal"
     content = f'{{"op_code": 0}}\n{damage}\n{{"op_code": 4}}\n{{"op'
     path.write_text(content)
-    with pytest.raises(TrainingError, match=rf"^{path}: damaged \(line 2\). Restore the file, or name another"):
+    with pytest.raises(TrainingError, match=rf"^{path}: damaged \(line 2\). Nothing was changed: restore the file"):
         journal.mend_journal(path, lock)
     assert path.read_text() == content
 
@@ -238,7 +235,7 @@ def test_a_rank_of_several_is_told_to_start_another_way(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(SystemExit) as end:
         search.main(arguments())
-    assert "start it as steps of one task" in end.value.code
+    assert "Start it as steps of one task" in end.value.code
     assert "\n" not in end.value.code
 
 
@@ -247,7 +244,7 @@ def test_without_optuna_one_sentence_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(search, "NO_OPTUNA", "No module named 'optuna'")
     with pytest.raises(SystemExit) as end:
         search.main(arguments())
-    assert end.value.code == "search.py: needs Optuna 4 or newer (No module named 'optuna'): pip install optuna"
+    assert end.value.code == "search.py: needs Optuna 4 or newer (No module named 'optuna'). Run: pip install optuna"
 
 
 START = """
@@ -275,4 +272,4 @@ def test_a_signal_at_the_start_of_a_search_leaves_no_lock_behind(payload, number
     command = [sys.executable, "-c", START.format(number=number.value)]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert (ended.returncode, ended.stdout) == (status, "lock released\n"), ended.stderr
-    assert ended.stderr == f"search.py: {number.name}: stopped, nothing was begun\n"
+    assert ended.stderr == f"search.py: {number.name}: stopped, nothing was started\n"

@@ -35,7 +35,7 @@ def test_a_saved_model_replaces_the_old_one_and_leaves_nothing_else(tmp_path):
 def test_a_full_disk_leaves_the_old_model_and_no_temporary_file(tmp_path, monkeypatch):
     (tmp_path / "model.pt").write_text("old")
     monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(TrainingError, match="model.pt: cannot be written .No space left on device.; .*free some space"):
+    with pytest.raises(TrainingError, match="model.pt: cannot be written .No space left on device.. .*free some space"):
         save_model(STATE, tmp_path / "model.pt")
     assert (tmp_path / "model.pt").read_text() == "old"
     assert os.listdir(tmp_path) == ["model.pt"]
@@ -100,7 +100,7 @@ def test_weights_are_loaded_with_and_without_the_wrappers_prefix(alone, prefix, 
 
 
 def test_weights_of_another_network_are_refused_in_one_sentence():
-    with pytest.raises(TrainingError, match=r"^the weights are of another network \(Missing key.*bias.*\); start.*$"):
+    with pytest.raises(TrainingError, match=r"^the weights are of another network \(Missing key.*bias.*\). Use the program.*$"):
         load_model(nn.Linear(3, 2), {"weight": torch.ones(2, 3)})
     with pytest.raises(TrainingError, match=r"^the weights are of another network \(size mismatch for weight.*"):
         load_model(nn.Linear(3, 2), nn.Linear(4, 2).state_dict())
