@@ -104,7 +104,7 @@ def test_a_checkpoint_that_cannot_be_read_is_not_taken_for_damaged(checkpoints, 
 
     monkeypatch.setattr("training.checkpoint.reading.read_file", fail)
     error = OSError(errno.EIO, os.strerror(errno.EIO))
-    with pytest.raises(TrainingError, match=r"epoch-0002-step-000000.pt: cannot be read \(Input/output error\). Nothing"):
+    with pytest.raises(TrainingError, match=r"epoch-0002-step-000000.pt: cannot be read \(Input/output error\). No"):
         checkpoints.latest()
     monkeypatch.undo()
     monkeypatch.setattr(torch, "load", lambda *_, **__: fail(None))

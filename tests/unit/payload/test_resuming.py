@@ -15,8 +15,8 @@ def test_options_that_make_another_run_are_refused_by_their_names_and_values(che
     with pytest.raises(TrainingError) as error:
         small_run(alone, epochs=5, **{"learning rate": 0.2, "seed": 1}).resume(checkpoints)
     assert str(error.value) == (
-        f"{checkpoints.directory}/epoch-0000-step-000000.pt: written with epochs 3 (now 5), learning rate 0.1 (now 0.2). "
-        "Use the same options, name another directory with --modelpath, or start from scratch with --restart"
+        f"{checkpoints.directory}/epoch-0000-step-000000.pt: written with epochs 3 (now 5), learning rate 0.1 (now 0.2)"
+        ". Use the same options, name another directory with --modelpath, or start from scratch with --restart"
     )
 
 
@@ -32,7 +32,7 @@ def test_settings_may_be_lists_dicts_and_long_strings(checkpoints, alone, before
 
 def test_a_checkpoint_of_another_program_is_refused(checkpoints, alone):
     checkpoints.save({"model": {}, "loss": 3.0}, epoch=1, step=0)
-    with pytest.raises(TrainingError, match="step-000000.pt: written by another program: it has no optimizer, position, random, schedule, settings"):
+    with pytest.raises(TrainingError, match="program: it has no optimizer, position, random, schedule, settings"):
         small_run(alone).resume(checkpoints)
 
 
