@@ -47,15 +47,20 @@ def draw_curves(metrics_file: Path, picture: Path, selection: str = "test") -> b
         speed.set(title=f"Speed: {speeds[-1]:,.0f} images/s", ylabel="images/s")
         speed.set_ylim(0, 1.1 * max(speeds))
         speed.yaxis.set_major_formatter("{x:,.0f}")
-        before = None
-        for line in epochs:  # mark where the training resumed with another number of ranks
-            size = line["world_size"]
-            if size != before:
-                ranks = f" {size} rank" + "s" * (size > 1)
-                start = line["epoch"] - 0.5
-                speed.text(start, 0.03, ranks, transform=speed.get_xaxis_transform())
-                if before:
-                    speed.axvline(start, color=GREY, linestyle=":")
-            before = size
+        mark_ranks(speed, epochs)
 
     return write_picture(picture, draw, width=12)
+
+
+def mark_ranks(panel, epochs: list[dict]) -> None:
+    """Write the number of ranks where the curve starts, and a line where a start has another number."""
+    before = None
+    for line in epochs:
+        size = line["world_size"]
+        if size != before:
+            ranks = f" {size} rank" + "s" * (size > 1)
+            start = line["epoch"] - 0.5
+            panel.text(start, 0.03, ranks, transform=panel.get_xaxis_transform())
+            if before:
+                panel.axvline(start, color=GREY, linestyle=":")
+        before = size

@@ -113,7 +113,7 @@ class Metrics:
             lines.append(rest)
         if lines and not own:
             raise TrainingError(
-                f"{self.path}: written by another program: no line is of a training. Move it away, or name "
+                f"{self.path}: holds no line of a training: it belongs to another program. Move it away, or name "
                 "another directory with --modelpath"
             )
         return own, len(lines) - len(own)

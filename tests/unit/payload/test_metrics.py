@@ -99,7 +99,7 @@ def test_a_damaged_line_costs_that_line_alone(tmp_path, undrawn, damage, capsys)
 def test_a_file_of_another_program_is_left_as_it_is(tmp_path, content, first_epoch):
     path = tmp_path / "metrics.jsonl"
     path.write_text(content)
-    with pytest.raises(TrainingError, match=f"^{path}: written by another program: no line is of a training. Move"):
+    with pytest.raises(TrainingError, match=f"^{path}: holds no line of a training: it belongs to another program. Move"):
         Metrics(tmp_path, options={}, first_epoch=first_epoch)
     assert path.read_text() == content
 
@@ -251,7 +251,7 @@ def test_what_is_to_be_recorded_needs_a_directory(flag):
 def test_a_file_of_one_line_without_a_newline_is_another_programs_too(tmp_path, content):
     path = tmp_path / "metrics.jsonl"
     path.write_text(content)
-    with pytest.raises(TrainingError, match="no line is of a training"):
+    with pytest.raises(TrainingError, match="holds no line of a training"):
         Metrics(tmp_path, options={})
     assert path.read_text() == content
 
