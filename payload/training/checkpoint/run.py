@@ -12,9 +12,9 @@ from torch import nn
 from training import TrainingError
 from training.checkpoint.directory import Checkpoints
 from training.checkpoint.position import Position
-from training.checkpoint.weights import load_model, without_prefixes
+from training.checkpoint.weights import load_model
 from training.distributed import World, broadcast, fail_together, gather
-from training.resuming import REMEDY, Extent, MismatchError, check_identity, describe, fit, fit_optimizer, fit_position
+from training.resuming import Extent, fit_state
 
 BYTES_PER_WEIGHT = 8  # times the size of the weights: an optimizer has few tensors for each weight
 RANDOM_BYTES = 2**26  # for the random states of all ranks, 5 KB each
@@ -60,7 +60,7 @@ class Run:
         with fail_together(self.world):
             if self.world.rank == 0:
                 state = checkpoints.latest(self.most_bytes())
-                state = state and self.check(state)
+                state = state and fit_state(state, self.own_state(), self.optimizer, self.extent)
         # Only rank 0 reads: the ranks may see different files at the same moment.
         state = broadcast(state, self.world)
         with fail_together(self.world):
@@ -70,15 +70,17 @@ class Run:
 
     def state(self) -> dict:
         """Return the content of a checkpoint; on rank 0 it has the random states of all ranks."""
+        random = gather(self.random_state(), self.world)
+        return {**self.parts(), "position": asdict(self.position), "random": random, "torch": str(torch.__version__)}
+
+    def parts(self) -> dict:
+        """Return the parts of a checkpoint that this rank has by itself."""
         return {
             "model": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
-            "position": asdict(self.position),
-            "random": gather(self.random_state(), self.world),
             "settings": dict(self.settings),
             "data": self.data,
-            "torch": str(torch.__version__),
         }
 
     def random_state(self) -> dict:
@@ -93,53 +95,13 @@ class Run:
         tensors = self.network.state_dict().values()
         return BYTES_PER_WEIGHT * sum(tensor.numel() * tensor.element_size() for tensor in tensors) + RANDOM_BYTES
 
-    def check(self, state: Mapping) -> dict:
-        """Return the parts of a ``state`` that ``restore`` loads; call it on rank 0.
-
-        It loads nothing. Raises TrainingError if the state is of another run, or if a part differs from
-        that of this run in names, shapes or types, or has a position out of bounds.
-        """
-        file = state["file"]
-        check_identity(state, self.settings, self.data)
-        try:
-            position = fit_position(state["position"], asdict(Position()), self.extent)
-            return {
-                "model": fit(without_prefixes(state["model"]), self.network.state_dict(), "model"),
-                "optimizer": fit_optimizer(state["optimizer"], self.optimizer),
-                "schedule": self.fit_schedule(state["schedule"], position),
-                "position": position,
-                "random": self.fit_random(state["random"]),
-                "file": file,
-            }
-        except MismatchError as fault:
-            raise TrainingError(
-                f"{file}: does not fit this run ({fault}). Delete it to resume from the checkpoint before, {REMEDY}"
-            ) from None
-
-    def fit_schedule(self, saved: object, position: Mapping) -> dict:
-        """Return the state of the schedule if its steps are those of ``position``; raises MismatchError."""
-        schedule = fit(saved, self.schedule.state_dict(), "schedule", all_names=False)
-        if self.extent:
-            steps = position["epoch"] * self.extent.steps + position["step"]
-            if schedule.get("last_epoch", steps) != steps:
-                raise MismatchError(f"schedule[last_epoch] is not {steps}, the steps of its position")
-        return schedule
-
-    def fit_random(self, saved: object) -> list:
-        """Return the random states of all ranks; raises MismatchError.
-
-        With another number of ranks the list is empty, and ranks keep their seeds: the states cannot be assigned.
-        """
-        if not isinstance(saved, list):
-            raise MismatchError(f"random is {describe(saved)}, expected a list")
-        if len(saved) != self.world.size:
-            return []
-        own = [self.random_state()] * self.world.size
-        fitted = fit(saved, own, "random", all_names=False)
-        return [{name: each[name] for name in each if name in given} for given, each in zip(saved, fitted)]
+    def own_state(self) -> dict:
+        """Return the state of this run at its start, with which a checkpoint is compared; call it on rank 0."""
+        random = [self.random_state()] * self.world.size
+        return {**self.parts(), "position": asdict(Position()), "random": random}
 
     def restore(self, state: Mapping) -> None:
-        """Load a ``state`` that ``check`` returned; TrainingError if torch rejects a random state."""
+        """Load a ``state`` that ``fit_state`` returned; TrainingError if torch rejects a random state."""
         load_model(self.network, state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])

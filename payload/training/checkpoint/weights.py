@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from training import TrainingError
 from training.checkpoint.writing import serialise, write
+from training.resuming import without_prefixes
 
 
 def save_model(state: Mapping[str, torch.Tensor], path: Path) -> None:
@@ -33,13 +34,3 @@ def load_model(network: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
         raise TrainingError(
             f"the weights are of another network ({first}). Use the program and the options that wrote them"
         ) from None
-
-
-def without_prefixes(state):
-    """Return ``state`` without the prefixes that DistributedDataParallel and torch.compile add to names."""
-    if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
-        return state
-    for prefix in ("module.", "_orig_mod.", "module."):  # either may wrap the other
-        if state and all(name.startswith(prefix) for name in state):
-            state = {name[len(prefix) :]: tensor for name, tensor in state.items()}
-    return state

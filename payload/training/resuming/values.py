@@ -77,3 +77,13 @@ def is_equal(saved, own) -> bool:
 def is_number(value: object) -> bool:
     """Return whether ``value`` is an int of 64 bits or a float."""
     return type(value) is float or (type(value) is int and abs(value) < 2**63)
+
+
+def without_prefixes(state):
+    """Return ``state`` without the prefixes that DistributedDataParallel and torch.compile add to names."""
+    if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
+        return state
+    for prefix in ("module.", "_orig_mod.", "module."):  # either may wrap the other
+        if state and all(name.startswith(prefix) for name in state):
+            state = {name[len(prefix) :]: tensor for name, tensor in state.items()}
+    return state
