@@ -1,4 +1,4 @@
-"""The least that a distributed training does; run by the `cpu` rows of measurements.py as every rank."""
+"""The least that a distributed training does: one all-reduce of two ranks; the job of the rows `cpu` and `dead-dns`."""
 
 import sys
 
@@ -9,5 +9,5 @@ dist.init_process_group("gloo")
 total = torch.ones(1)
 dist.all_reduce(total)
 if total.item() != dist.get_world_size() or dist.get_world_size() != 2:
-    sys.exit(f"{dist.get_world_size()} ranks add up to {total.item()}, not to 2")
+    sys.exit(f"all_reduce.py: {dist.get_world_size()} ranks add up to {total.item()}, not to 2")
 dist.destroy_process_group()

@@ -1,11 +1,11 @@
-"""The variables that Slurm sets for one rank of a step that never ran; called by `measurements` and `scale`."""
+"""The variables that Slurm sets for one rank of a step, so that a rank can be measured without its step."""
 
 
 def step_variables(*, node_list, nodes, tasks_per_node, rank):
-    """The variables of `rank` in a step of as many tasks on each of `nodes`, all those of a list.
+    """The variables of `rank` in a step with `tasks_per_node` tasks on each of `nodes`.
 
     `nodes` is a list of names, `node_list` the same as Slurm abbreviates it (srun(1), "OUTPUT ENVIRONMENT
-    VARIABLES"). The step is the first of its job and has all its nodes.
+    VARIABLES"). The step is the first of its job and uses all nodes of the job.
     """
     tasks = str(len(nodes) * tasks_per_node)
     counts = f"{tasks_per_node}(x{len(nodes)})" if len(nodes) > 1 else str(tasks_per_node)
