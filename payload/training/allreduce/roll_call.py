@@ -1,7 +1,4 @@
-"""Which ranks do not answer after a collective has failed; called by allreduce_check.py.
-
-They answer by way of the store of the process group, which needs no other rank.
-"""
+"""Finds the ranks that do not answer after a collective has failed, through the store of the process group."""
 
 from __future__ import annotations
 
@@ -11,15 +8,15 @@ import time
 
 import torch.distributed as dist
 
-LOOK_SECONDS = 0.1  # between two looks at who has answered
+POLL_SECONDS = 0.1  # between two polls for answers
 
 
 class RollCall:
-    """Made once by each rank, inside the process group; ``missing`` is called by those whose collective failed.
+    """Create it once on each rank, inside the process group; a rank whose collective failed calls ``missing``.
 
-    Such a failure reaches all ranks that wait at about the same time, when the time limit of the group is
-    over or the ranks that failed before have closed their connections. A rank that hangs, or has ended, does not
-    call. Ranks are counted by ``add``, which never waits: torch before 2.3 has no ``check``.
+    Such a failure reaches all waiting ranks at about the same time: when the time limit of the group
+    expires, or when the ranks that failed before have closed their connections. A rank that hangs or has
+    ended does not call. ``add`` counts the answers, as it never blocks; torch before 2.3 has no ``check``.
     """
 
     def __init__(self, rank: int, size: int):
@@ -29,9 +26,9 @@ class RollCall:
         self.store.add(f"began {rank}", 1)
 
     def missing(self, seconds: float) -> list[str] | None:
-        """Return the names of the ranks that do not answer within ``seconds``; None if the store does not.
+        """Return the names of the ranks that do not answer within ``seconds``; None if the store does not answer.
 
-        If the store's process ends meanwhile, they are those that had not answered until then.
+        If the process of the store ends meanwhile, these are the ranks that had not answered by then.
         """
         absent: list[str] | None = None
 
@@ -43,13 +40,13 @@ class RollCall:
                 silent = {rank: f"{rank} ({self.host(rank)})" for rank in range(self.size) if not self.is_here(rank)}
                 absent = list(silent.values())
                 while silent and time.monotonic() < deadline:
-                    time.sleep(LOOK_SECONDS)
+                    time.sleep(POLL_SECONDS)
                     silent = {rank: name for rank, name in silent.items() if not self.is_here(rank)}
                     absent = list(silent.values())
             except RuntimeError:
                 return
 
-        # The store's own process, rank 0 or torchrun, may be what hangs.
+        # The process that hangs may be that of the store: rank 0 or torchrun.
         thread = threading.Thread(target=call, daemon=True)
         thread.start()
         thread.join(seconds + 5)
