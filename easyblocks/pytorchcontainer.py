@@ -17,13 +17,13 @@ from easybuild.tools.config import build_option, install_path, source_paths
 from easybuild.tools.filetools import which
 from easybuild.tools.utilities import shell_quote
 
+from pytorch_install.engine.transaction import keep_file
 from pytorch_install.images.imagefile import activated, checksum_of, read_note
+from pytorch_install.images.kinds import image_source
 from pytorch_install.images.provenance import write_provenance
-from pytorch_install.images.sources import image_source
-from pytorch_install.installation import keep_file
 from pytorch_install.modulefiles.text import template
-from pytorch_install.runtime_commands import versioned_commands
-from pytorch_install.user_software import UserSoftware
+from pytorch_install.runtime import versioned_commands
+from pytorch_install.users.user_software import UserSoftware
 
 RUNTIMES = ['singularity', 'apptainer']
 

@@ -13,7 +13,7 @@ from easybuild.tools.build_log import EasyBuildError
 # EasyBuild includes easyblocks through symbolic links
 sys.path.append(os.path.dirname(os.path.realpath(__file__)))
 
-from pytorch_install.downloads import SteadyDownloads  # noqa: E402 (the line before)
+from pytorch_install.sources.downloads import SteadyDownloads  # noqa: E402 (the line before)
 
 
 class EB_PyTorchDataset(SteadyDownloads, Dataset):

@@ -39,19 +39,19 @@ except ImportError as error:
 TREE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 sys.path.append(os.path.join(TREE, 'easyblocks'))
 
-from pytorch_install.installation import SCARCE, Installation, is_space_gone, show_to_root, space_left  # noqa: E402
-from pytorch_install.locks import await_lock, hold_lock  # noqa: E402
+from pytorch_install.engine.locks import await_lock, hold_lock  # noqa: E402
+from pytorch_install.engine.preconditions import check_path, check_profile, check_running_jobs, require_profile  # noqa: E402
+from pytorch_install.engine.transaction import SCARCE, Installation, is_space_gone, show_to_root, space_left  # noqa: E402
 from pytorch_install.modulefiles.text import check_values, conflicts, pushenv, template, usage, whatis  # noqa: E402
-from pytorch_install.preconditions import check_path, check_profile, check_running_jobs, require_profile  # noqa: E402
-from pytorch_install.runtime_commands import absent_commands  # noqa: E402
-from pytorch_install.sourcepath import source_directories  # noqa: E402
-from pytorch_install.wheels import fetch_wheels  # noqa: E402
+from pytorch_install.runtime import absent_commands  # noqa: E402
+from pytorch_install.sources.directories import source_directories  # noqa: E402
+from pytorch_install.sources.wheels import fetch_wheels  # noqa: E402
 
 # The program by which the runtime's Python compiles the installed tree.
-COMPILER = os.path.join(TREE, 'easyblocks', 'pytorch_install', 'compile_tree.py')
+COMPILER = os.path.join(TREE, 'easyblocks', 'pytorch_install', 'programs', 'compile_tree.py')
 
 # Another, which prints what users' packages must not replace, and the file in the installation that has it.
-CONSTRAINER = os.path.join(TREE, 'easyblocks', 'pytorch_install', 'runtime_constraints.py')
+CONSTRAINER = os.path.join(TREE, 'easyblocks', 'pytorch_install', 'programs', 'print_constraints.py')
 CONSTRAINTS = 'constraints.txt'
 
 # Its cluster profiles.

@@ -17,7 +17,7 @@ from easybuild.tools.run import run_shell_cmd
 from easybuild.tools.utilities import shell_quote
 
 from pytorch_install.modulefiles.text import pushenv
-from pytorch_install.runtime_commands import absent_commands, versioned_commands
+from pytorch_install.runtime import absent_commands, versioned_commands
 
 
 class EB_PyTorchShifter(EB_PyTorchModule):

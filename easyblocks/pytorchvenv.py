@@ -17,8 +17,8 @@ from easybuild.tools.run import run_shell_cmd
 from easybuild.tools.utilities import shell_quote
 
 from pytorch_install.modulefiles.text import template
-from pytorch_install.pip_command import write_pip
-from pytorch_install.sourcepath import source_directories, writable_directory
+from pytorch_install.sources.directories import source_directories, writable_directory
+from pytorch_install.users.pip_command import write_pip
 from pytorch_install.venvs.build_environment import check_modules, describe, modules_of_build, read_record, write_record
 from pytorch_install.venvs.source_packages import OFFLINE, SourcePackage
 

@@ -15,7 +15,7 @@ from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import build_option
 from easybuild.tools.filetools import remove_file
 
-from pytorch_install.sourcepath import source_directories, writable_directory
+from pytorch_install.sources.directories import source_directories, writable_directory
 
 CHUNK = 16 * 1024 * 1024
 

@@ -16,7 +16,8 @@ from easybuild.tools.utilities import shell_quote
 
 from pytorch_install.images.imagefile import activated, checksum_of
 
-INSIDE = os.path.join(os.path.dirname(os.path.realpath(__file__)), 'packages_inside.py')
+INSIDE = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), 'programs',
+                      'list_packages.py')
 
 
 def write_provenance(block, image, directory):

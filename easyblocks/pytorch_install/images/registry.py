@@ -23,7 +23,6 @@ from easybuild.tools.filetools import mkdir, remove_dir, remove_file, write_file
 from easybuild.tools.run import run_shell_cmd
 from easybuild.tools.utilities import shell_quote
 
-from pytorch_install.downloads import watched
 from pytorch_install.images.imagefile import (
     ImageSource,
     check_structure,
@@ -34,7 +33,8 @@ from pytorch_install.images.imagefile import (
     runtime_command,
 )
 from pytorch_install.images.signature import verify_signature
-from pytorch_install.sourcepath import distrust, make_directory, protect, source_directories
+from pytorch_install.sources.directories import distrust, make_directory, protect, source_directories
+from pytorch_install.sources.downloads import watched
 
 ATTEMPTS = 3
 

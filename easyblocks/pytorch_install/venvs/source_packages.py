@@ -15,7 +15,7 @@ from easybuild.tools.filetools import mkdir, write_file
 from easybuild.tools.run import run_shell_cmd
 from easybuild.tools.utilities import shell_quote
 
-from pytorch_install.wheels import pip_environment
+from pytorch_install.sources.wheels import pip_environment
 
 # File name of an sdist (PEP 625, and the older form with dashes in the name).
 SDIST = re.compile(r'(?P<name>.+)-(?P<version>\d[^-]*)\.(tar\.gz|zip)')

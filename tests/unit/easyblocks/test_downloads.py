@@ -11,7 +11,7 @@ import pytest
 from easybuild.tools.build_log import EasyBuildError
 from recipes import RECIPES
 
-from pytorch_install import downloads
+from pytorch_install.sources import downloads
 
 CONTENT = bytes(range(256)) * 1000
 

@@ -192,7 +192,7 @@ def keep_commands(monkeypatch, module, output="", meanwhile=None):
 
 
 def test_compression_is_asked_for_in_a_way_that_a_runtime_without_it_does_not_mind(image_of, tmp_path, monkeypatch):
-    from pytorch_install.images import sources
+    from pytorch_install.images import kinds as sources
 
     wanted = "APPTAINER_MKSQUASHFS_ARGS='-comp gzip' SINGULARITY_MKSQUASHFS_ARGS='-comp gzip' "
     image = image_of("sources = ['a.def']\nmksquashfs_args = '-comp gzip'")
@@ -387,7 +387,7 @@ def test_packages_without_a_version_are_left_out_of_the_list(imagefile, tmp_path
         (tmp_path / name).mkdir()
         (tmp_path / name / "METADATA").write_text(text)
     (tmp_path / "nothing-1.dist-info").mkdir()
-    program = Path(imagefile.__file__).with_name("packages_inside.py")
+    program = Path(imagefile.__file__).parents[1] / "programs" / "list_packages.py"
     output = subprocess.check_output([sys.executable, program], env={**os.environ, "PYTHONPATH": str(tmp_path)})
     python = {package["name"]: package["version"] for package in json.loads(output)["packages"]["python"]}
     assert python["whole"] == "1"

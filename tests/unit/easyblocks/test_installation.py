@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytorch_install.installation import Installation, is_space_gone, keep_file, space_left
+from pytorch_install.engine.transaction import Installation, is_space_gone, keep_file, space_left
 
 
 class Killed(BaseException):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from easybuild.tools.build_log import EasyBuildError
 
-from pytorch_install import locks
+from pytorch_install.engine import locks
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)  # nothin
 @pytest.fixture
 def pip(prefix, tmp_path):
     """A function that runs the command where pip ends with a status; return the process."""
-    from pytorch_install.pip_command import write_pip
+    from pytorch_install.users.pip_command import write_pip
 
     package = tmp_path / "packages" / "pip" / "_internal" / "cli"
     package.mkdir(parents=True)

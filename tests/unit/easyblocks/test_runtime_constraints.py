@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 TREE = Path(__file__).resolve().parents[3]
-PROGRAM = TREE / "easyblocks" / "pytorch_install" / "runtime_constraints.py"
+PROGRAM = TREE / "easyblocks" / "pytorch_install" / "programs" / "print_constraints.py"
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def software(prefix, tmp_path):
 @pytest.fixture
 def install(software):
     """A function that makes the user-software of a version, as an installation that succeeds does unless told so."""
-    from pytorch_install.user_software import UserSoftware
+    from pytorch_install.users.user_software import UserSoftware
 
     def install(version="1.0", script=MAKE, succeeds=True):
         block = Block(software / version, script)
@@ -167,7 +167,7 @@ def test_one_of_an_image_with_its_packages_elsewhere_follows_it(software, instal
 
 @pytest.mark.parametrize("changed", [False, True])
 def test_one_of_an_earlier_version_gets_todays_pip_unless_its_users_changed_it(software, install, changed):
-    from pytorch_install.user_software import EARLIER_PIP
+    from pytorch_install.users.user_software import EARLIER_PIP
 
     install()
     pip = software / ".user-software/1.0/venv/pytorch/bin/pip"
@@ -185,7 +185,7 @@ def test_a_packed_one_of_an_image_with_its_packages_elsewhere_is_set_aside(softw
 
 
 def test_a_dry_run_does_nothing_and_says_nothing(software, capsys):
-    from pytorch_install.user_software import UserSoftware
+    from pytorch_install.users.user_software import UserSoftware
 
     block = Block(software / "1.0", "exit 9")
     block.dry_run = True

@@ -10,8 +10,8 @@ import pytest
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import update_build_option
 
-from pytorch_install.sourcepath import make_directory
-from pytorch_install.wheels import fetch_wheels
+from pytorch_install.sources.directories import make_directory
+from pytorch_install.sources.wheels import fetch_wheels
 
 #: Wheels know nothing of modules.
 pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from easybuild.tools.build_log import EasyBuildError
 
-from pytorch_install.requirements import read_lock
-from pytorch_install.wheels import fetch_wheels, has_wheels
+from pytorch_install.sources.requirements import read_lock
+from pytorch_install.sources.wheels import fetch_wheels, has_wheels
 
 #: Wheels know nothing of modules.
 ONE_SYNTAX = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
@@ -42,7 +42,7 @@ def test_a_directory_with_every_wheel_of_the_lock_needs_no_pip(wheels, prefix, m
     lock = (f"# torch\ntorch==2.3.1+rocm6.0 --hash=sha256:{first}\n"
             f"typing-extensions==4.0 \\\n --hash=sha256:{second} # x\n")  # fmt: skip
     assert there(wheels, lock)
-    monkeypatch.setattr("pytorch_install.wheels.run_shell_cmd", lambda *_, **__: pytest.fail("pip was started"))
+    monkeypatch.setattr("pytorch_install.sources.wheels.run_shell_cmd", lambda *_, **__: pytest.fail("pip was started"))
     fetch_wheels(str(wheels.directory.parent / "lock.txt"), [str(wheels.directory)], "3.11")
 
 

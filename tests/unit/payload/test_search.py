@@ -11,8 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 import search
-from testbed.processes import is_running
 from training import TrainingError
+
+from testbed.processes import is_running
 
 
 def arguments(*more):

@@ -24,7 +24,7 @@ from pytorch_install.images.imagefile import (
 from pytorch_install.images.registry import TRANSPORTS, RegistryImage
 from pytorch_install.images.signature import EXTENSIONS, verify_signature
 from pytorch_install.output import last_line
-from pytorch_install.sourcepath import make_directory, protect, require_trust, source_directories
+from pytorch_install.sources.directories import make_directory, protect, require_trust, source_directories
 
 
 class SifSource(ImageSource):

@@ -16,7 +16,7 @@ from easybuild.tools.run import run_shell_cmd
 from easybuild.tools.utilities import shell_quote
 
 from pytorch_install.output import last_line
-from pytorch_install.pip_command import write_pip
+from pytorch_install.users.pip_command import write_pip
 
 PACKED = '.squashfs'
 
@@ -32,7 +32,8 @@ PYTHON = '/user-software/%s/bin/python' % ENVIRONMENT
 EARLIER_PIP = '#!%s\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n' % PYTHON
 
 # Run by the image's Python.
-PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'make_venv.py')
+PROGRAM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'programs',
+                       'make_venv.py')
 
 # What it finds, by its exit status: one that fits the image, is for another Python, leads to its packages elsewhere.
 FITS, OUTDATED, MOVED = 0, 3, 4

@@ -23,7 +23,7 @@ from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
 from easybuild.tools.config import build_option, source_paths, source_paths_data
 from easybuild.tools.filetools import mkdir, remove_file
 
-from pytorch_install.sourcepath import writable_directory
+from pytorch_install.sources.directories import writable_directory
 
 # Seconds between two lines of progress.
 PROGRESS = 10

@@ -15,9 +15,9 @@ from easybuild.tools.filetools import CHECKSUM_TYPE_SHA256, compute_checksum, wr
 from easybuild.tools.run import run_shell_cmd
 from easybuild.tools.utilities import shell_quote
 
-from pytorch_install.downloads import watched
-from pytorch_install.requirements import distribution, read_lock, requirements
-from pytorch_install.sourcepath import distrust, make_directory, protect, require_trust, writable_directory
+from pytorch_install.sources.directories import distrust, make_directory, protect, require_trust, writable_directory
+from pytorch_install.sources.downloads import watched
+from pytorch_install.sources.requirements import distribution, read_lock, requirements
 
 # Oldest to newest glibc that wheels of the last years are tagged with (PEP 600), and none, as torch's for ROCm were.
 MANYLINUX = (['linux', 'manylinux1', 'manylinux2010', 'manylinux2014']

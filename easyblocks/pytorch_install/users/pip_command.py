@@ -10,7 +10,8 @@ import re
 from easybuild.tools.filetools import adjust_permissions, read_file, write_file
 
 # What it does, after the lines that name its Python.
-PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'users_pip.py')
+PROGRAM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'programs',
+                       'users_pip.py')
 
 
 def write_pip(directory, python):
