@@ -13,20 +13,17 @@ from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import source_paths
 from easybuild.tools.filetools import extract_file, which
-from easybuild.tools.run import run_shell_cmd
-from easybuild.tools.utilities import shell_quote
 
-from pytorch_install.modulefiles.text import template
+from pytorch_install.modulefiles.statements import template
 from pytorch_install.sources.directories import source_directories, writable_directory
 from pytorch_install.users.pip_command import write_pip
 from pytorch_install.venvs.build_environment import check_modules, describe, modules_of_build, read_record, write_record
-from pytorch_install.venvs.source_packages import OFFLINE, SourcePackage
+from pytorch_install.venvs.environment import make_environment
+from pytorch_install.venvs.source_packages import SourcePackage
 
 
 class EB_PyTorchVenv(EB_PyTorchModule):
     """Support for installing PyTorch as a virtual environment."""
-
-    RUNTIME = 'Python virtual environment'
 
     IN_PLACE = True
 
@@ -44,7 +41,7 @@ class EB_PyTorchVenv(EB_PyTorchModule):
         """Put the environment's own commands on the user's path, and find the sdists."""
         super().__init__(*args, **kwargs)
         self.module_load_environment.remove('PATH')  # commands.lua and .tcl have it in its order
-        self.source_packages = [SourcePackage(name, environment, self.source_names())
+        self.source_packages = [SourcePackage(name, environment, [source.name for source in self.sources])
                                 for name, environment in self.cfg['source_packages']]
 
     def fetch_step(self, *args, **kwargs):
@@ -52,7 +49,7 @@ class EB_PyTorchVenv(EB_PyTorchModule):
         if not (self.dry_run or self.cfg['source_urls']):
             for package in self.source_packages:
                 if not self.obtain_file(package.sdist, no_download=True, warning_only=True):
-                    index = self.source_names().index(package.sdist)
+                    index = [source.name for source in self.sources].index(package.sdist)
                     checksum = self.get_checksum_for(self.cfg['checksums'], filename=package.sdist, index=index)
                     package.fetch(writable_directory(source_directories(self.name)) or source_paths()[0],
                                   checksum[package.sdist] if isinstance(checksum, dict) else checksum)
@@ -62,8 +59,12 @@ class EB_PyTorchVenv(EB_PyTorchModule):
         """Unpack the sdists, each into a directory of its own; a patch is for the first source, as everywhere."""
         super().extract_step()
         for package in self.source_packages:
-            source = self.src[self.source_names().index(package.sdist)]
+            source = self.unpacked(package)
             source['finalpath'] = extract_file(source['path'], os.path.join(self.builddir, package.name))
+
+    def unpacked(self, package):
+        """EasyBuild's record of a package's sdist; its patches go to 'finalpath'."""
+        return next(source for source in self.src if source['name'] == package.sdist)
 
     def configure_step(self):
         """Check for the Python that the wheels are locked for, and for what the builds want from the host."""
@@ -92,17 +93,16 @@ class EB_PyTorchVenv(EB_PyTorchModule):
             return
         venv = os.path.join(self.builddir, 'venv')
         # what the host has is not among the sources: it may be another version on the next host
-        self.make_environment(venv, pip_options='--no-compile')
+        make_environment(self.host_python, venv, self.wheels, compiles=False)
         python = os.path.join(venv, 'bin', 'python')
         for package in self.source_packages:
-            source = self.src[self.source_names().index(package.sdist)]
-            package.build(source['finalpath'], python, self.built_wheels, self.cfg.parallel)
+            package.build(self.unpacked(package)['finalpath'], python, self.built_wheels, self.cfg.parallel)
             package.install(python, self.built_wheels)
 
     def install_runtime(self):
         """Make the environment, install wheels and source packages into it, and keep with what that was done."""
         # the host's packages come last; without them pip would refuse `install --user`
-        self.make_environment(os.path.join(self.installdir, 'venv'), venv_options='--system-site-packages')
+        make_environment(self.host_python, os.path.join(self.installdir, 'venv'), self.wheels, sees_host=True)
         python = os.path.join(self.installdir, 'venv', 'bin', 'python')
         for package in self.source_packages:
             package.install(python, self.built_wheels)
@@ -112,16 +112,6 @@ class EB_PyTorchVenv(EB_PyTorchModule):
                                      for package in self.source_packages}
         write_record(record, self.installdir)
 
-    def make_environment(self, directory, venv_options='', pip_options=''):
-        """Make a virtual environment and install the locked wheels into it, without a network."""
-        venv = shell_quote(directory)
-        run_shell_cmd("%s -m venv %s %s" % (self.host_python, venv_options, venv))
-        # nothing of the user's pip configuration, and nothing left out because the host has it
-        run_shell_cmd("%s/bin/pip --isolated install --quiet --ignore-installed --no-index --find-links %s "
-                      "--require-hashes --no-deps %s -r %s"
-                      % (venv, shell_quote(self.wheels), pip_options, shell_quote(self.requirements)),
-                      env={**os.environ, **OFFLINE})
-
     def modules_of_build(self):
         """The modules that this build has, those of the recipe's dependencies included."""
         names = {build_only: [dep['full_mod_name'] for dep in self.toolchain.dependencies
@@ -130,7 +120,7 @@ class EB_PyTorchVenv(EB_PyTorchModule):
 
     def runtime_python(self):
         """The environment's Python."""
-        return shell_quote(os.path.join(self.installdir, 'venv', 'bin', 'python'))
+        return [os.path.join(self.installdir, 'venv', 'bin', 'python')]
 
     def activation(self):
         """Activate with the environment's own script."""

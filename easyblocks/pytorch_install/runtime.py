@@ -2,25 +2,86 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Which commands an image has; called by the easyblocks, as the module's bin/ offers some of them on the host.
+Commands: how they are run, and what an installed runtime (image or environment) has.
+
+A command is a list of words. None goes through a shell of the host.
 """
+import os
 import re
 
+from easybuild.tools.filetools import read_file
 from easybuild.tools.run import run_shell_cmd
-from easybuild.tools.utilities import shell_quote
+
+# What the runtime's Python runs.
+PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'programs')
+
+# Python and pip, with a version or without.
+VERSIONED = re.compile(r'(python|pip)[0-9.]*')
+
+
+def run_command(words, variables=None, **options):
+    """
+    Run a command with EasyBuild's run_shell_cmd, and return its result.
+
+    :param words: the command, as a list
+    :param variables: environment variables to set; None unsets one
+    :param options: other arguments of run_shell_cmd
+    """
+    changes = variables or {}
+    environ = {**os.environ, **changes}
+    # EasyBuild 5.4 passes a list to bash as the name of a script, unless it is told to use none
+    return run_shell_cmd(list(words), env={name: value for name, value in environ.items() if value is not None},
+                         use_bash=False, **options)
+
+
+def run_program(python, name, *arguments, isolation='-I', **options):
+    """
+    Run a file of programs/ with the runtime's Python, and return the result.
+
+    Python reads it from standard input: an image need not see this file.
+
+    :param python: command of that Python, as a list
+    :param isolation: Python's option that ignores the user's settings
+    """
+    return run_command([*python, isolation, '-', *arguments], stdin=read_file(os.path.join(PROGRAMS, name)), **options)
+
+
+def last_line(output):
+    """The last line of a command's output, where errors are."""
+    return (output.strip().splitlines() or ['no output'])[-1]
 
 
 def absent_commands(enter, names):
-    """Those of the commands `names` that are not found after `enter`, a command that enters an image."""
+    """
+    Those of the commands `names` that an image lacks.
+
+    :param enter: command that enters the image, as a list
+    """
     script = 'for name; do type "$name" >/dev/null 2>&1 || echo "absent: $name"; done'
-    command = ' '.join([enter, 'sh -c', shell_quote(script), 'sh', *map(shell_quote, names)])
-    result = run_shell_cmd(command, hidden=True)
+    result = run_command([*enter, 'sh', '-c', script, 'sh', *names], hidden=True)
     return [name for name in names if 'absent: ' + name in result.output.splitlines()]
 
 
+def offered_commands(enter, python, names, brings_python):
+    """
+    Which of the commands `names` bin/ can offer, with python and pip under their versions too; and which are absent.
+
+    :param enter: command that enters the image, as a list
+    :param python: command of its Python
+    :param brings_python: whether python and pip come with the users' environment, whatever the image has
+    """
+    versioned = versioned_commands(python, names)
+    absent = absent_commands(enter, [name for name in [*names, *versioned]
+                                     if not (brings_python and VERSIONED.fullmatch(name))])
+    offered = [name for name in names if name not in absent]
+    # without `python`, python3.11 is not offered either
+    offered += [name for name in versioned if name not in absent and name.rstrip('.0123456789') in offered]
+    return offered, [name for name in names if name in absent]
+
+
 def versioned_commands(python, names):
-    """Python and pip with their version, as python3.11, if they are among `names`: the host may have others."""
-    code = 'import sys; print("version: %d.%d" % sys.version_info[:2])'  # shell_quote spoils single quotes
-    result = run_shell_cmd('%s -c %s' % (python, shell_quote(code)), hidden=True)
+    """Names of python and pip with their version, such as python3.11, if they are among `names`."""
+    code = "import sys; print('version: %d.%d' % sys.version_info[:2])"
+    result = run_command([*python, '-c', code], hidden=True)
     found = re.search(r'^version: (.*)', result.output, re.MULTILINE)  # None in a dry run, which runs nothing
     return [name + found.group(1) for name in ('python', 'pip') if name in names and found]

@@ -54,8 +54,9 @@ def die():
     os.{how}
 def {hook}
 """
-#: A point at which half of the installation is there.
-INSTALLING = "pre_run_shell_cmd_hook(cmd, *_, **__): 'compile_tree' in cmd and die()"
+#: A point at which half of the installation is there: Python reads compile_tree.py from its standard input.
+COMPILES = "cmd[-3:-1] == ['-I', '-'] and os.path.isdir(cmd[-1])"
+INSTALLING = f"pre_run_shell_cmd_hook(cmd, *_, **__): {COMPILES} and die()"
 
 
 class Prefix:
@@ -177,7 +178,7 @@ def test_what_a_killed_installation_had_started_is_ended_before_the_next_begins(
     noted = installed.directory / "pid"
     child = f"exec bash -c 'echo $$ >{noted}.part; mv {noted}.part {noted}; exec sleep 300'"
     hook = f"""pre_run_shell_cmd_hook(cmd, *_, **__):
-    if 'compile_tree' in cmd:
+    if {COMPILES}:
         subprocess.Popen({child!r}, shell=True, start_new_session=True, **QUIET)
         while not os.path.exists({str(noted)!r}): pass
         die()"""

@@ -171,7 +171,7 @@ def venv_module(request, testbed, tmp_path, monkeypatch):
     except layout.TestbedError as error:
         pytest.skip(str(error))
     monkeypatch.syspath_prepend(str(TREE / "easyblocks"))
-    from pytorch_install.modulefiles import text as modulefile  # found by the line before
+    from pytorch_install.modulefiles import statements  # found by the line before
 
     site, inner = tmp_path / "site", tmp_path / "inner"
     for version in ("12", "13"):
@@ -189,7 +189,7 @@ def venv_module(request, testbed, tmp_path, monkeypatch):
             python.unlink(missing_ok=True)
         return system.run_unchecked(script, tmp_path / "modules", *directories)
 
-    text = modulefile.template(
+    text = statements.template(
         types.SimpleNamespace(SYNTAX=syntax), "venv", module="PyTorch/1.0", easyconfig="PyTorch-1.0.eb",
         lists={"required": ["compiler/12", "accelerator"], "brought": ["mpi/4.1"]},
         python=str(python), version="3.11.7",

@@ -54,11 +54,16 @@ def check_profile(profiles, name, modules_tool):
         restore_env_vars(modulepath)
 
 
-def check_running_jobs(block):
-    """Stop where jobs would lose the files that they import, unless --force says that there are none."""
-    replaces = not (build_option('module_only') or build_option('sanity_check_only')
-                    or block.cfg['stop'] in STEPS_BEFORE_INSTALL)
-    if replaces and block.installation.has_module and not build_option('force'):
+def check_running_jobs(module, easyconfig, stop):
+    """
+    Stop where a rebuild would remove files that jobs import, unless --force says that there are no jobs.
+
+    :param module: name of the installed module
+    :param easyconfig: path of the recipe
+    :param stop: last step of this `eb`, None for all
+    """
+    replaces = not (build_option('module_only') or build_option('sanity_check_only') or stop in STEPS_BEFORE_INSTALL)
+    if replaces and not build_option('force'):
         raise EasyBuildError("%s is installed, and a rebuild removes files that running jobs import: if no job uses "
                              "it, run `eb --force %s`; to have both, install it with another 'versionsuffix'",
-                             block.full_mod_name, os.path.basename(block.cfg.path))
+                             module, os.path.basename(easyconfig))

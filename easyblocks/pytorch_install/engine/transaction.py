@@ -16,7 +16,6 @@ so that an error brings it back at once, and the next `eb` does after a kill. Wh
                                         /runscripts and /payload are bound from it; kept until the next rebuild
 """
 import contextlib
-import errno
 import os
 import shutil
 import stat
@@ -31,12 +30,6 @@ from easybuild.tools.filetools import (
     remove_dir,
     remove_file,
 )
-
-# What programs say when a disk is full, or a quota is used up: strerror(3) of ENOSPC and EDQUOT.
-NO_SPACE = [os.strerror(number).lower() for number in (errno.ENOSPC, errno.EDQUOT)]
-
-# Megabytes below which a command that failed may have failed for want of space: not all say so.
-SCARCE = 256
 
 _log = fancylogger.getLogger('installation', fname=False)
 
@@ -167,25 +160,3 @@ def show_to_root(modules):
     """Let Lmod find the sanity check's modules, which it hides from root where others may not read them (--umask)."""
     # the directory around them is this user's alone
     adjust_permissions(modules, stat.S_IROTH)
-
-
-def is_space_gone(error):
-    """Whether an error, or the output of the command that it is about, speaks of a full disk or quota."""
-    said = (str(error) + str(getattr(error, 'output', ''))).lower()  # Go's programs do not capitalise
-    return any(reason in said for reason in NO_SPACE)
-
-
-def space_left(places):
-    """
-    The free space of places, {what for: directory}, as far as the file system knows it.
-
-    :return: the least of all in MB, and a text that tells it for each place
-    """
-    least, texts = [], []
-    for purpose, directory in places.items():
-        directory = os.path.abspath(directory)
-        while not os.path.isdir(directory):
-            directory = os.path.dirname(directory)
-        least.append(shutil.disk_usage(directory).free >> 20)
-        texts.append('%d MB for %s in %s' % (least[-1], purpose, directory))
-    return min(least), ', '.join(texts)

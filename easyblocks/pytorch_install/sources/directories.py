@@ -11,15 +11,16 @@ import os
 import pwd
 import stat
 
+from easybuild.framework.easyconfig.easyconfig import letter_dir_for
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import build_option, source_paths
 from easybuild.tools.filetools import mkdir
 from easybuild.tools.utilities import shell_quote
 
 
-def source_directories(name, kind=''):
+def source_directories(name, kind='', paths=None):
     """Where sources may be, or downloads of a kind: one directory for each path of EasyBuild's --sourcepath."""
-    return [os.path.join(path, name[0].lower(), name, kind).rstrip('/') for path in source_paths()]
+    return [os.path.join(path, letter_dir_for(name), name, kind).rstrip('/') for path in paths or source_paths()]
 
 
 def writable_directory(directories):

@@ -2,7 +2,7 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Downloads that show their progress, and end when too little arrives; called by wheels.py, images/ and the easyblocks.
+Downloads that show their progress, and end when too little arrives.
 
 EasyBuild and pip limit the time between two bytes, and Apptainer limits nothing: a server that sends one byte a second
 would be waited for without an end.
@@ -18,12 +18,9 @@ import threading
 import time
 from urllib.request import Request, urlopen
 
-from easybuild.framework.easyblock import EasyBlock
-from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
-from easybuild.tools.config import build_option, source_paths, source_paths_data
-from easybuild.tools.filetools import mkdir, remove_file
-
-from pytorch_install.sources.directories import writable_directory
+from easybuild.tools.build_log import print_msg
+from easybuild.tools.config import build_option
+from easybuild.tools.filetools import remove_file
 
 # Seconds between two lines of progress.
 PROGRESS = 10
@@ -153,39 +150,21 @@ def receive(url, part, total, errors):
     os._exit(0)
 
 
-class SteadyDownloads(EasyBlock):
-    """Fetch sources from the recipe's source_urls so that the next one is tried where one is too slow."""
+def fetch_from_first(urls, path):
+    """
+    Download a file from the first URL that has it in reasonable time.
 
-    def obtain_file(self, filename, **kwargs):
-        """Find a file where EasyBuild does, else download it from the first URL that has it in reasonable time."""
-        urls = [*(kwargs.get('urls') or []), *self.cfg['source_urls']]
-        special = ('extension', 'no_download', 'force_download', 'git_config')
-        if self.dry_run or not urls or any(kwargs.get(name) for name in special) or not all(
-                isinstance(url, str) for url in urls):
-            return super().obtain_file(filename, **kwargs)
-        found = super().obtain_file(filename, **{**kwargs, 'no_download': True, 'warning_only': True})
-        if found:
-            return found
-        location = kwargs.get('alt_location') or self.name
-        paths = source_paths_data() if self.cfg['data_sources'] else source_paths()
-        directories = [os.path.join(path, location[0].lower(), location) for path in paths]
-        path = os.path.join(writable_directory(directories) or directories[0], filename)
-        mkdir(os.path.dirname(path), parents=True)
-        failures = []
-        for base in urls:
-            url = base + ('' if base[-1] in '=/' else '/') + (kwargs.get('download_filename') or filename)
-            print_msg("%s: fetching from %s" % (filename, url))
-            try:
-                fetch_url(url, path)
-                return path
-            except OSError as error:
-                failures.append('%s: %s' % (url, error))
-        reason = "%s could not be fetched. %s. Try again later, or put the file into %s." % (
-            filename, '; '.join(failures), os.path.dirname(path))
-        if build_option('fetch_all'):
-            print_warning(reason)
+    :return: why each of them failed; None if the file is there
+    """
+    failures = []
+    for url in urls:
+        print_msg("%s: fetching from %s" % (os.path.basename(path), url))
+        try:
+            fetch_url(url, path)
             return None
-        raise EasyBuildError(reason)
+        except OSError as error:
+            failures.append('%s: %s' % (url, error))
+    return '; '.join(failures)
 
 
 def size_of(path):

@@ -2,19 +2,19 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Python wheels that a requirements lock names; called by pytorchmodule.py in EasyBuild's fetch step.
+Python wheels that a requirements lock names, fetched and verified in EasyBuild's fetch step.
 """
 import os
 import platform
 import re
 import sys
 import tempfile
+from typing import NamedTuple
 
 from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
 from easybuild.tools.filetools import CHECKSUM_TYPE_SHA256, compute_checksum, write_file
-from easybuild.tools.run import run_shell_cmd
-from easybuild.tools.utilities import shell_quote
 
+from pytorch_install.runtime import run_command
 from pytorch_install.sources.directories import distrust, make_directory, protect, require_trust, writable_directory
 from pytorch_install.sources.downloads import watched
 from pytorch_install.sources.requirements import distribution, read_lock, requirements
@@ -27,11 +27,18 @@ MANYLINUX = (['linux', 'manylinux1', 'manylinux2010', 'manylinux2014']
 FOREIGN = ['PIP_CONSTRAINT', 'PIP_BUILD_CONSTRAINT', 'PIP_REQUIREMENT', 'PIP_REQUIRE_HASHES']
 
 
+class Wheels(NamedTuple):
+    """Wheels of one lock: the path of a requirements file for pip, with the hash of each, and their directory."""
+
+    requirements: str
+    directory: str
+
+
 def fetch_wheels(lock, directories, python_version, index=None):
     """
     Download the wheels that a lock names, hashes verified, unless one of the directories has them already.
 
-    Return the path of a requirements file for pip, with the hash of every wheel, and the directory with the wheels.
+    Return the Wheels.
 
     :param lock: path of the requirements lock
     :param directories: where the wheels may be; they go to the first that can be written
@@ -62,28 +69,33 @@ def fetch_wheels(lock, directories, python_version, index=None):
     # pip reads what was checked here, whatever becomes of the files that others can write
     private = os.path.join(tempfile.mkdtemp(), os.path.basename(lock))
     write_file(private, requirements(complete))
-    return private, directory
+    return Wheels(private, directory)
 
 
-def pip_environment():
-    """The environment for downloads with pip, as the user's own configuration says where from."""
-    return {name: value for name, value in os.environ.items() if name not in FOREIGN}
+def without_foreign_settings():
+    """Variables that unset pip's settings for other installations; its configuration says where to download from."""
+    return dict.fromkeys(FOREIGN)
 
 
 def fetch_missing(lock, pins, directory, directories, python_version, index):
     """Download the wheels of pins to a directory; return the pins with the hashes of all."""
     fetch = Fetch(lock, directory, python_version, index)
-    places = {path: '--find-links ' + shell_quote(path) for path in directories if os.path.isdir(path)}
-    here = ' '.join(places.values())
+    present = [path for path in directories if os.path.isdir(path)]
     # pip looks into the destination by itself, and fails on a wheel there of another hash if it is named as a place too
-    others = ' '.join(option for path, option in places.items() if path != directory)
+    others = find_links(path for path in present if path != directory)
     if not all(pin.hashes for pin in pins):
         pins = with_recorded_hashes(fetch, pins)
-    attempts = [("those fetched before", '--no-index ' + here), ("pip's own configuration", others)]
+    attempts = [("those fetched before", ['--no-index', *find_links(present)]),
+                ("pip's own configuration", others)]
     if index:
-        attempts.append((index, '%s --extra-index-url %s' % (others, shell_quote(index))))
+        attempts.append((index, [*others, '--extra-index-url', index]))
     fetch.download(pins, directory, attempts, '--require-hashes')
     return pins
+
+
+def find_links(directories):
+    """Options of pip for directories with wheels."""
+    return [option for path in directories for option in ('--find-links', path)]
 
 
 class Fetch:
@@ -99,12 +111,12 @@ class Fetch:
         """Download the wheels of pins into a directory; `attempts` are names and pip's options of places."""
         for origin, where in attempts:
             print_msg("wheels of %s: trying %s..." % (os.path.basename(self.lock), origin))
-            if self.pip(pins, directory, where, *options).exit_code == 0:
+            if self.pip(pins, directory, *where, *options).exit_code == 0:
                 return
         # one by one, as pip ends at the first that fails, for whatever reason; what was downloaded stays
         for pin in pins:
             if not has_wheels([pin], directory, self.python_version):
-                result = self.pip([pin], directory, where, '--retries 1', *options)
+                result = self.pip([pin], directory, *where, '--retries', '1', *options)
                 if result.exit_code != 0:
                     origins = ', '.join(origin for origin, _ in attempts)
                     raise EasyBuildError("%s: line %d: %s. Correct the lock, or put the wheel into %s.", self.lock,
@@ -112,16 +124,15 @@ class Fetch:
 
     def pip(self, pins, directory, *options):
         """Let pip download the wheels of pins."""
-        platforms = ['--platform %s_%s' % (tag, platform.machine()) for tag in MANYLINUX]
+        platforms = ['--platform=%s_%s' % (tag, platform.machine()) for tag in MANYLINUX]
         with tempfile.TemporaryDirectory() as work:
             path = os.path.join(work, os.path.basename(self.lock))
             write_file(path, requirements(pins))
-            command = ' '.join([shell_quote(sys.executable), '-m pip download --quiet --no-deps --only-binary=:all:',
-                                '--python-version', self.python_version, *platforms,
-                                '--dest', shell_quote(directory), '-r', shell_quote(path), *options])
+            command = [sys.executable, '-m', 'pip', 'download', '--quiet', '--no-deps', '--only-binary=:all:',
+                       '--python-version', self.python_version, *platforms, '--dest', directory, '-r', path, *options]
             with watched([work], 'wheels of %s' % os.path.basename(self.lock), silence=False) as watch:
-                result = run_shell_cmd(command, fail_on_error=False, hidden=True,
-                                       env={**pip_environment(), 'TMPDIR': work})
+                result = run_command(command, {**without_foreign_settings(), 'TMPDIR': work}, fail_on_error=False,
+                                     hidden=True)
             if watch.stalled:
                 raise EasyBuildError("%s: the package index is too slow: %s. Try again later, or from another index.",
                                      self.lock, watch.stalled)
@@ -163,7 +174,7 @@ def with_recorded_hashes(fetch, pins):
     hashes = {}
     with tempfile.TemporaryDirectory(dir=fetch.directory) as new:
         # from that index alone: another one may have other files of the same name and version
-        attempts = [(fetch.index, '--index-url %s' % shell_quote(fetch.index))]
+        attempts = [(fetch.index, ['--index-url', fetch.index])]
         fetch.download(missing, new, attempts)
         for name in [name for name in os.listdir(new) if name.endswith('.whl')]:
             path = os.path.join(new, name)
@@ -211,4 +222,3 @@ def fits(wheel, python_version):
     python, _, system = wheel[:-len('.whl')].split('-')[-3:]
     tags = {'cp' + python_version.replace('.', ''), 'py3'}
     return bool(tags & set(python.split('.'))) and (system == 'any' or system.endswith(platform.machine()))
-

@@ -2,7 +2,7 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Packages that users install on top of an image; called by pytorchcontainer.py.
+Packages that users install on top of an image.
 
 They live beside the installation directories, as EasyBuild empties those: in .user-software/<version>, or packed into
 .user-software/<version>.squashfs (bin/make-squashfs).
@@ -12,10 +12,8 @@ import os
 
 from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
 from easybuild.tools.filetools import find_backup_name_candidate, mkdir, read_file, remove_dir, symlink
-from easybuild.tools.run import run_shell_cmd
-from easybuild.tools.utilities import shell_quote
 
-from pytorch_install.output import last_line
+from pytorch_install.runtime import last_line, run_program
 from pytorch_install.users.pip_command import write_pip
 
 PACKED = '.squashfs'
@@ -31,11 +29,8 @@ PYTHON = '/user-software/%s/bin/python' % ENVIRONMENT
 # What earlier versions wrote as its pip.
 EARLIER_PIP = '#!%s\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n' % PYTHON
 
-# Run by the image's Python.
-PROGRAM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'programs',
-                       'make_venv.py')
-
-# What it finds, by its exit status: one that fits the image, is for another Python, leads to its packages elsewhere.
+# What make_venv.py finds, by its exit status: the environment fits the image, is for another Python, or leads to packages
+# elsewhere.
 FITS, OUTDATED, MOVED = 0, 3, 4
 ABSENT = 'absent'
 
@@ -52,43 +47,45 @@ class UserSoftware:
         """
         :param installdir: the installation directory
         """
+        self.installdir = installdir
         software, self.version = os.path.split(installdir)
         self.store = os.path.join(software, '.user-software')
         self.directory = os.path.join(self.store, self.version)
         self.packed = self.directory + PACKED
         self.environment = os.path.join(self.directory, ENVIRONMENT)
         self.part = os.path.join(self.store, '.%s.part' % self.version)
-        self.found = None
 
-    def prepare(self, block):
-        """Make a new environment beside the users' own, and find out whether that fits; `block` is the easyblock."""
-        if block.dry_run:
-            return
+    def prepare(self, python):
+        """
+        Make a new environment beside the users' own, and return whether theirs fits the image.
+
+        :param python: command of the image's Python, as a list
+        """
         for name, path in [('user-software', self.directory), ('user-software' + PACKED, self.packed)]:
-            symlink(os.path.relpath(os.path.realpath(path), os.path.realpath(block.installdir)),
-                    os.path.join(block.installdir, name), use_abspath_source=False)
+            symlink(os.path.relpath(os.path.realpath(path), os.path.realpath(self.installdir)),
+                    os.path.join(self.installdir, name), use_abspath_source=False)
         remove_dir(self.part)  # of an installation that was killed
         mkdir(self.part, parents=True)
-        result = run_program(block, 'make', self.part + ':/user-software')
+        result = run_in_image(python, 'make', self.part + ':/user-software')
         if result.exit_code != 0:
             raise EasyBuildError("The image's Python could not make a virtual environment in %s: %s",
                                  self.part, last_line(result.output))
         write_pip(os.path.join(self.part, ENVIRONMENT, 'bin'), PYTHON)
-        found = self.find(block)
+        found = self.find(python)
         if found in (OUTDATED, ABSENT):
             for path in (self.directory, os.path.dirname(self.environment)):
                 if os.path.isdir(path) and not os.access(path, os.W_OK):
                     raise EasyBuildError("The image needs a new environment in %s, which you may not change; ask its "
                                          "owner, or move it away", path)
-        self.found = found
+        return found
 
-    def find(self, block):
+    def find(self, python):
         """What there is: FITS, OUTDATED, MOVED or ABSENT."""
         packed = os.path.isfile(self.packed) and not os.path.isfile(os.path.join(self.directory, UNPACKED))
         if not packed and not os.path.isdir(self.environment):
             return ABSENT
         bind = self.packed + ':/user-software:ro,image-src=/' if packed else self.directory + ':/user-software'
-        result = run_program(block, 'check', bind)
+        result = run_in_image(python, 'check', bind)
         if result.exit_code == MOVED and packed:
             return OUTDATED  # nothing in it can be changed
         if result.exit_code not in (FITS, OUTDATED, MOVED):
@@ -97,26 +94,31 @@ class UserSoftware:
             return FITS
         return result.exit_code
 
-    def finish(self, block):
-        """Put the new environment in its place where none fits; after a kill the next installation does the rest."""
-        if self.found == OUTDATED:
+    def finish(self, found, module):
+        """
+        Put the new environment in its place where none fits; after a kill the next installation does the rest.
+
+        :param found: what `prepare` returned
+        :param module: name of the module
+        """
+        if found == OUTDATED:
             for path in (self.packed, self.environment):
                 if os.path.exists(path):
                     aside = find_backup_name_candidate(path)
                     print_warning("%s was made with another Python than the image's: it is kept as %s, and a new, "
                                   "empty one takes its place", path, aside)
                     os.rename(path, aside)
-        if self.found in (OUTDATED, ABSENT):
+        if found in (OUTDATED, ABSENT):
             others = with_packages(self.store)
             if os.path.isdir(self.directory):
                 mkdir(os.path.dirname(self.environment), parents=True)
                 os.rename(os.path.join(self.part, ENVIRONMENT), self.environment)
             else:
                 os.rename(self.part, self.directory)
-            self.tell(block, others)
-        if self.found in (FITS, MOVED):
+            self.tell(module, others)
+        if found in (FITS, MOVED):
             self.renew_pip()
-        if self.found == MOVED:
+        if found == MOVED:
             self.follow()
 
     def renew_pip(self):
@@ -136,22 +138,20 @@ class UserSoftware:
                 print_warning("%s does not lead to the image's packages (%s): ask its owner to install the module "
                               "again, with --rebuild", path, error.strerror)
 
-    def tell(self, block, others):
+    def tell(self, module, others):
         """Say how to carry over what users installed for other versions."""
         if others:
-            other = os.path.join(os.path.dirname(block.short_mod_name), others[0])
+            other = os.path.join(os.path.dirname(module), others[0])
             print_msg("packages that users installed for %s are not in %s; to carry them over: module load %s; "
                       "list-packages --user > packages.txt; module load %s; pip install -r packages.txt",
-                      ', '.join(others), self.version, other, block.short_mod_name)
+                      ', '.join(others), self.version, other, module)
 
 
-def run_program(block, task, bind):
+def run_in_image(python, task, bind):
     """Run a task of make_venv.py with the image's Python and /user-software; return EasyBuild's result."""
-    bind = shell_quote(bind)
     # a PYTHONPATH that is left is the image's own
-    command = ('env --unset=PYTHONPATH SINGULARITY_BIND=%s APPTAINER_BIND=%s %s -I - %s'
-               % (bind, bind, block.runtime_python(), task))
-    return run_shell_cmd(command, stdin=read_file(PROGRAM), fail_on_error=False, hidden=True)
+    variables = {'PYTHONPATH': None, 'SINGULARITY_BIND': bind, 'APPTAINER_BIND': bind}
+    return run_program(python, 'make_venv.py', task, variables=variables, fail_on_error=False, hidden=True)
 
 
 def with_packages(store):

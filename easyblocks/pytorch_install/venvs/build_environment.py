@@ -2,7 +2,7 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-What a virtual environment was built with, kept as a file in the installation; called by pytorchvenv.py.
+What a virtual environment was built with, kept as a file in the installation.
 """
 import datetime
 import json
@@ -11,7 +11,8 @@ import platform
 
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import mkdir, read_file, write_file
-from easybuild.tools.run import run_shell_cmd
+
+from pytorch_install.runtime import run_command
 
 # The file, relative to the installation directory.
 RECORD = os.path.join('provenance', 'build.json')
@@ -30,7 +31,7 @@ def describe(python, modules):
     :param python: command of the Python that makes the environment
     :param modules: what `modules_of_build` found
     """
-    path, version = run_shell_cmd('%s -c "%s"' % (python, PYTHON_FACTS), hidden=True, in_dry_run=True).output.split()
+    path, version = run_command([python, '-c', PYTHON_FACTS], hidden=True, in_dry_run=True).output.split()
     return {
         'date': datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds'),
         'host': platform.node(),

@@ -2,7 +2,10 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Python packages that a recipe builds from sdists, without a network; called by pytorchvenv.py.
+Python packages that a recipe builds from sdists, without a network.
+
+They are not EasyBuild's extensions: those are built into the installation directory, after the installed one is put
+aside, and these before, so that a long build or one that fails changes nothing.
 """
 import os
 import re
@@ -12,16 +15,13 @@ import tempfile
 
 from easybuild.tools.build_log import EasyBuildError, print_msg
 from easybuild.tools.filetools import mkdir, write_file
-from easybuild.tools.run import run_shell_cmd
-from easybuild.tools.utilities import shell_quote
 
-from pytorch_install.sources.wheels import pip_environment
+from pytorch_install.runtime import run_command
+from pytorch_install.sources.wheels import without_foreign_settings
+from pytorch_install.venvs.environment import OFFLINE
 
 # File name of an sdist (PEP 625, and the older form with dashes in the name).
 SDIST = re.compile(r'(?P<name>.+)-(?P<version>\d[^-]*)\.(tar\.gz|zip)')
-
-# pip as it is without anyone's configuration and without a network, for the pip that a build starts too.
-OFFLINE = {'PIP_CONFIG_FILE': os.devnull, 'PIP_NO_INDEX': '1'}
 
 # A line that tells an error, and what pip, make and setuptools add after it to say that there was one.
 ERROR = re.compile(r'error(:| at )', re.IGNORECASE)
@@ -67,9 +67,9 @@ class SourcePackage:
         requirements = os.path.join(tempfile.mkdtemp(), 'requirements.txt')
         # pip runs an sdist to ask for its metadata: with its hash it does not run another one
         write_file(requirements, self.requirement + (' --hash=sha256:' + checksum if checksum else '') + '\n')
-        result = run_shell_cmd("%s -m pip download --quiet --no-deps --no-binary %s --dest %s -r %s"
-                               % (shell_quote(sys.executable), self.name, shell_quote(directory),
-                                  shell_quote(requirements)), fail_on_error=False, hidden=True, env=pip_environment())
+        result = run_command([sys.executable, '-m', 'pip', 'download', '--quiet', '--no-deps', '--no-binary', self.name,
+                              '--dest', directory, '-r', requirements], without_foreign_settings(),
+                             fail_on_error=False, hidden=True)
         if result.exit_code:
             raise EasyBuildError("Fetching %s with pip failed: %s; try again, or put the file into %s by hand",
                                  self.sdist, last_error(result.output), directory)
@@ -83,29 +83,29 @@ class SourcePackage:
         :param wheels: directory that the wheel goes to
         :param parallel: how many compilers may run at once
         """
-        environ = {name: value for name, value in os.environ.items() if name != 'PYTHONPATH'}
-        environ.update(OFFLINE)
-        environ.update({
+        variables = {
+            **OFFLINE,
+            'PYTHONPATH': None,
             # the locked tools before those of the host, such as a newer CMake than a package knows
-            'PATH': os.path.dirname(python) + os.pathsep + environ['PATH'],
+            'PATH': os.path.dirname(python) + os.pathsep + os.environ['PATH'],
             'PYTHONNOUSERSITE': '1',
             # make, CMake, and torch's own extensions
             'MAKEFLAGS': '-j%d' % parallel,
             'CMAKE_BUILD_PARALLEL_LEVEL': str(parallel),
             'MAX_JOBS': str(parallel),
-        })
-        environ.update(self.environment(os.environ))
-        result = run_shell_cmd("%s -m pip --isolated wheel --verbose --no-deps --no-index --no-build-isolation "
-                               "--wheel-dir %s %s" % (shell_quote(python), shell_quote(wheels), shell_quote(directory)),
-                               env=environ, work_dir=directory, fail_on_error=False)
+            **self.environment(os.environ),
+        }
+        result = run_command([python, '-m', 'pip', '--isolated', 'wheel', '--verbose', '--no-deps', '--no-index',
+                              '--no-build-isolation', '--wheel-dir', wheels, directory], variables,
+                             work_dir=directory, fail_on_error=False)
         if result.exit_code:
             raise EasyBuildError("Building %s failed: %s; the whole output is in %s", self.sdist,
                                  last_error(result.output), result.out_file)
 
     def install(self, python, wheels):
         """Install the wheel into the environment of a Python."""
-        run_shell_cmd("%s -m pip --isolated install --quiet --no-deps --ignore-installed --no-index --find-links %s %s"
-                      % (shell_quote(python), shell_quote(wheels), self.requirement), env={**os.environ, **OFFLINE})
+        run_command([python, '-m', 'pip', '--isolated', 'install', '--quiet', '--no-deps', '--ignore-installed',
+                     '--no-index', '--find-links', wheels, self.requirement], OFFLINE)
 
 
 def canonical(name):

@@ -1,0 +1,115 @@
+##
+# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
+##
+"""
+Images that are ready: a file that ends in .sif, of the recipe's sources or provided by the site.
+"""
+import os
+
+from easybuild.tools.build_log import EasyBuildError, print_warning
+from easybuild.tools.filetools import read_file, write_file
+
+from pytorch_install.images.container_runtime import require_runtime
+from pytorch_install.images.image_files import check_structure, checksum_of, images_directory, require_checksum
+from pytorch_install.images.signature import verify_signature
+from pytorch_install.images.source import ImageSource
+from pytorch_install.runtime import last_line, run_command
+from pytorch_install.sources.directories import make_directory, protect, require_trust, source_directories
+from pytorch_install.sources.recipe_sources import source_with_extension
+
+
+def inspect(spec, path):
+    """Check what a wrong checksum in a recipe would not show: the file's form and its signature."""
+    check_structure(path)
+    if spec.key:
+        require_runtime(spec.runtime)
+        verify_signature(spec.runtime, path, spec.key)
+
+
+class SifSource(ImageSource):
+    """An image that is an EasyBuild source, a file that ends in .sif; it keeps its name, as the site's copies do."""
+
+    @property
+    def source(self):
+        """The one source."""
+        return source_with_extension(self.spec.sources, '.sif', self.spec.easyconfig)
+
+    @property
+    def name(self):
+        """The source's own name."""
+        return self.source.name
+
+    @property
+    def identity(self):
+        """The file's content, wherever it was found."""
+        return 'sha256:%s' % self.source.sha256
+
+    def describe(self):
+        """The file itself, wherever EasyBuild or the site has it."""
+        return super().describe()._replace(file=self.source.path, checksum=self.source.sha256)
+
+    def fetch(self):
+        """EasyBuild has compared the checksum; look closer."""
+        inspect(self.spec, self.source.path)
+        return self.describe()
+
+
+class SiteFile(ImageSource):
+    """An image that the site provides under the file name that `image` gives, and keeps."""
+
+    @property
+    def name(self):
+        """The name that the site gave it."""
+        return self.spec.image
+
+    reference = wanted_file = name
+
+    def describe(self):
+        """The site's file, which is copied when it is installed."""
+        return super().describe()._replace(file=self.spec.site_file or self.name)
+
+    def fetch(self):
+        """Compare the file with the recipe's checksum, or with what it was at the first installation."""
+        path = self.spec.site_file
+        checksum = checksum_of(path)
+        if self.spec.image_checksum:
+            require_checksum(path, checksum, self.spec.image_checksum)
+        inspect(self.spec, path)
+        if not self.spec.image_checksum:
+            self.compare_with_record(checksum)
+        return self.describe()._replace(identity='sha256:' + checksum, checksum=checksum)
+
+    @property
+    def record(self):
+        """Path of the note, in sha256sum's form, that the first installation leaves on the source path."""
+        directories = [*source_directories(self.spec.software, 'images'), images_directory(self.spec.software)]
+        records = [os.path.join(directory, self.name + '.sha256') for directory in directories]
+        return next(filter(os.path.isfile, records), records[-1])
+
+    def compare_with_record(self, checksum):
+        """Compare with the checksum that the first installation noted, if there was one."""
+        require_trust(self.record, os.path.dirname(self.record))
+        noted = read_file(self.record).split() if os.path.isfile(self.record) else []
+        before = noted[0] if noted else checksum
+        if before != checksum:
+            raise EasyBuildError("%s is not the image that was installed before: its SHA-256 is %s, noted in %s is %s; "
+                                 "get the former image again, or accept this one with image_checksum = '%s' in the "
+                                 "recipe", self.spec.site_file, checksum, self.record, before, checksum)
+
+    def build(self, image):
+        """Start it: only the runtime notices damage of an image whose checksum is unknown."""
+        result = run_command([self.spec.runtime, 'exec', image.file, 'true'], fail_on_error=False, hidden=True)
+        if result.exit_code != 0:
+            raise EasyBuildError("%s does not start: %s; get it again", image.file, last_line(result.output))
+
+    def note_installed(self, image):
+        """Note the checksum, if neither the recipe nor an earlier installation has it."""
+        if self.spec.image_checksum or not image.checksum or os.path.isfile(self.record):
+            return
+        try:
+            make_directory(os.path.dirname(self.record))
+            write_file(self.record, '%s  %s\n' % (image.checksum, self.name))
+            protect(self.record)
+        except (EasyBuildError, OSError) as error:
+            print_warning("the checksum of %s could not be noted, so another image of this name will not be noticed; "
+                          "image_checksum = '%s' in the recipe tells it too (%s)", image.file, image.checksum, error)

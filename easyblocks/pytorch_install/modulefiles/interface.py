@@ -1,0 +1,43 @@
+##
+# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
+##
+"""
+Statements of the interface that every module has, whatever its runtime.
+"""
+import hashlib
+import os
+
+from pytorch_install.modulefiles.statements import pushenv, template
+from pytorch_install.tree import PARTS
+
+# File in the installation with the versions that users' packages must not replace.
+CONSTRAINTS = 'constraints.txt'
+
+
+def shared_interface(generator, name, version, installdir, activation, cluster):
+    """
+    Variables of the installation, directories for users' packages, and the cluster profile.
+
+    :param generator: EasyBuild's module generator
+    :param name: name of the software
+    :param version: its full version
+    :param activation: commands that activate the environment, by the variables that hold them
+    :param cluster: name of the cluster profile
+    """
+    txt = ''
+    directories = {'CONTAINERROOT': ''}
+    for part in PARTS:
+        directories.update({part.upper(): part, part.upper() + name.upper(): part})
+    for variable, path in directories.items():
+        txt += generator.set_environment(variable, {'value': path, 'pushenv': True}, relpath=True)
+    for variable, value in activation.items():
+        # a $NAME in it is for the shell that runs it
+        txt += pushenv(generator, variable, value)
+    # --module-only may describe an installation that has no constraints, and pip stops at a file that is absent
+    constrained = os.path.exists(os.path.join(installdir, CONSTRAINTS))
+    txt += template(generator, 'packages', {'constrained': ['PIP_CONSTRAINT', 'UV_CONSTRAINT'] if constrained else []},
+                    directory=os.path.join('.local', 'easybuild', name, version),
+                    identity=hashlib.sha256(installdir.encode()).hexdigest()[:8])
+    # last on the path, so that a profile of the site's own wins
+    txt += generator.append_paths('MODULEPATH', ['modulefiles'])
+    return txt + generator.load_module('cluster/' + cluster, recursive_unload=True)
