@@ -2,9 +2,9 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-All that the PyTorch easyblocks change in EasyBuild's engine, as one mixin: locks, installation as a transaction, errors.
+All that the PyTorch easyblocks change in EasyBuild's engine, as one mixin: locks, transactions, error messages.
 
-The easyblocks override steps, as EasyBuild intends. The methods here are those that it does not intend to be overridden:
+The easyblocks override steps, as EasyBuild intends. The methods here replace what it does not intend to be overridden;
 each tells what EasyBuild 5 does instead.
 """
 import os

@@ -29,8 +29,8 @@ PYTHON = '/user-software/%s/bin/python' % ENVIRONMENT
 # What earlier versions wrote as its pip.
 EARLIER_PIP = '#!%s\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n' % PYTHON
 
-# What make_venv.py finds, by its exit status: the environment fits the image, is for another Python, or leads to packages
-# elsewhere.
+# What make_venv.py finds, by its exit status: the environment fits the image, is for another Python, or leads to
+# packages elsewhere.
 FITS, OUTDATED, MOVED = 0, 3, 4
 ABSENT = 'absent'
 

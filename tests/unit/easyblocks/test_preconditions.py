@@ -63,7 +63,7 @@ def installed(easyblock, monkeypatch):
     """The venv's easyblock; its module is there, and EasyBuild's own part of what follows the lock is left out."""
     monkeypatch.setattr(EasyBlock, "post_init", lambda _: None)
     monkeypatch.setattr("easybuild.easyblocks.pytorchmodule.check_profile", lambda *_: None)
-    monkeypatch.setattr("easybuild.easyblocks.pytorchmodule.hold_lock", lambda _: None)
+    monkeypatch.setattr("pytorch_install.engine.mixin.hold_lock", lambda _: None)
     app = easyblock(recipe(VENV))
     Path(app.mod_filepath).parent.mkdir(parents=True)
     Path(app.mod_filepath).touch()

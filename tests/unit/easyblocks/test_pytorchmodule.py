@@ -150,7 +150,7 @@ def test_two_installations_of_a_version_share_no_directory_of_the_users(easybloc
 def test_pip_and_uv_get_constraints_only_where_the_installation_has_them(easyblock, monkeypatch):
     app = easyblock(recipe(VENV))
     assert "PIP_CONSTRAINT" not in module_text(app)
-    monkeypatch.setattr(app, "runtime_python", lambda: sys.executable)
+    monkeypatch.setattr(app, "runtime_python", lambda: [sys.executable])
     app.write_constraints()
     text = (Path(app.installdir) / "constraints.txt").read_text()
     assert "pip install --extra-index-url https://download.pytorch.org/whl/cpu " in text
@@ -175,7 +175,7 @@ def test_two_image_sources_are_refused(easyblock, edited):
 
 
 def test_without_a_container_runtime_the_error_says_what_to_install(easyblock, monkeypatch):
-    monkeypatch.setattr("easybuild.easyblocks.pytorchcontainer.which", lambda _: None)
+    monkeypatch.setattr("pytorch_install.images.container_runtime.which", lambda _: None)
     with pytest.raises(EasyBuildError, match="install Apptainer or load its module"):
         easyblock(recipe(CONTAINER)).configure_step()
 
@@ -294,8 +294,8 @@ def test_commands_that_the_image_lacks_are_named_and_not_offered(easyblock, edit
     runtime = tmp_path / "runtime"
     runtime.write_text('#!/bin/sh\nshift 2\necho "of a profile"\nexec "$@"\n')
     runtime.chmod(0o755)
-    monkeypatch.setattr(type(app), "runtime", str(runtime))
-    monkeypatch.setattr(app, "runtime_python", lambda: sys.executable)
+    monkeypatch.setattr("pytorch_install.images.container_runtime.find_runtime", lambda: str(runtime))
+    monkeypatch.setattr(app, "runtime_python", lambda: [sys.executable])
     monkeypatch.setattr(app.user_software, "prepare", lambda _: None)
     assert "no-such" in app.cfg["usage"]
     app.make_installdir()
@@ -310,6 +310,16 @@ def test_commands_that_the_image_lacks_are_named_and_not_offered(easyblock, edit
     assert "the image has no no-such on its path, which the recipe names" in capsys.readouterr().err
     assert "no-such" not in app.cfg["usage"] and "start-shell" in app.cfg["usage"]
     assert version not in app.cfg["usage"].split("Commands on the host")[1]  # no more names than fit
+
+
+def test_a_dry_run_leaves_the_users_environment_alone(easyblock, monkeypatch):
+    app = easyblock(recipe(CONTAINER))
+    for method in ("compile_bytecode", "check_commands"):
+        monkeypatch.setattr(app, method, lambda: None)
+    app.make_installdir()
+    app.dry_run = True
+    app.install_tree()  # without an image, which would have to run
+    assert not Path(app.user_software.store).exists()
 
 
 def test_easyblocks_hold_no_shell_script():

@@ -1,7 +1,6 @@
 """What the easyblock does about the packages that users install; the image's Python is a stand-in."""
 
 import os
-import shlex
 import shutil
 
 import pytest
@@ -9,21 +8,9 @@ import pytest
 pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)  # nothing here is about the module's syntax
 
 
-class Block:
-    """As much of an easyblock as user_software.py knows; its image's Python runs `script`, with TASK and BIND."""
-
-    dry_run = False
-
-    def __init__(self, installdir, script):
-        self.installdir = str(installdir)
-        self.short_mod_name = f"PyTorch/{installdir.name}"
-        self.script = script
-        shutil.rmtree(installdir, ignore_errors=True)  # as EasyBuild does
-        installdir.mkdir(parents=True)
-
-    def runtime_python(self):
-        code = f'cat >/dev/null; TASK=$2 BIND=$SINGULARITY_BIND; SOURCE=${{BIND%%:*}}; {self.script}'
-        return f"bash -c {shlex.quote(code)}"
+def image_python(script):
+    """The command of an image's Python that runs `script`, with TASK and BIND."""
+    return ["bash", "-c", f'cat >/dev/null; TASK=$2 BIND=$SINGULARITY_BIND; SOURCE=${{BIND%%:*}}; {script}']
 
 
 MAKE = 'if [ "$TASK" = make ]; then mkdir -p $SOURCE/venv/pytorch/bin; echo "$BIND" > $SOURCE/venv/pytorch/made; fi'
@@ -41,11 +28,13 @@ def install(software):
     from pytorch_install.users.user_software import UserSoftware
 
     def install(version="1.0", script=MAKE, succeeds=True):
-        block = Block(software / version, script)
-        user_software = UserSoftware(block.installdir)
-        user_software.prepare(block)
+        installdir = software / version
+        shutil.rmtree(installdir, ignore_errors=True)  # as EasyBuild does
+        installdir.mkdir(parents=True)
+        user_software = UserSoftware(str(installdir))
+        found = user_software.prepare(image_python(script))
         if succeeds:
-            user_software.finish(block)
+            user_software.finish(found, f"PyTorch/{version}")
         shutil.rmtree(user_software.part, ignore_errors=True)  # as the installation does
 
     return install
@@ -182,16 +171,6 @@ def test_a_packed_one_of_an_image_with_its_packages_elsewhere_is_set_aside(softw
     install(script=check(4))
     assert len(list((software / ".user-software").glob("1.0.squashfs_*"))) == 1
     assert (software / "1.0/user-software/venv/pytorch/made").exists()
-
-
-def test_a_dry_run_does_nothing_and_says_nothing(software, capsys):
-    from pytorch_install.users.user_software import UserSoftware
-
-    block = Block(software / "1.0", "exit 9")
-    block.dry_run = True
-    UserSoftware(block.installdir).prepare(block)
-    assert os.listdir(software / "1.0") == []
-    assert capsys.readouterr() == ("", "")
 
 
 def test_a_packed_one_is_tried_as_the_module_mounts_it_and_no_second_one_is_made(software, install):

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pytorch_install.engine.transaction import Installation, is_space_gone, keep_file, space_left
+from pytorch_install.engine.failures import is_space_gone, space_left
+from pytorch_install.engine.transaction import Installation, keep_file
 
 
 class Killed(BaseException):
