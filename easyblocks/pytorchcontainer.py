@@ -11,8 +11,7 @@ import os
 
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
 from easybuild.framework.easyconfig import CUSTOM
-from easybuild.tools.build_log import EasyBuildError
-from easybuild.tools.config import build_option, install_path, source_paths
+from easybuild.tools.config import build_option
 from easybuild.tools.filetools import which
 from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
 
@@ -22,16 +21,12 @@ from pytorch_install.images import container_runtime
 from pytorch_install.images.fetch import fetch_image
 from pytorch_install.images.kinds import image_source
 from pytorch_install.images.provenance import write_provenance
+from pytorch_install.images.sif import require_file
 from pytorch_install.images.source import install_image
 from pytorch_install.images.spec import PARAMETERS, ImageSpec
 from pytorch_install.modulefiles.help import container
-from pytorch_install.modulefiles.statements import template
+from pytorch_install.modulefiles.interface import image_interface
 from pytorch_install.users.user_software import UserSoftware
-
-# Variables that name a file of the host's by which pip and other programs reach an index or a server, with the
-# certificates of a private authority for example: the image may lack it, or have another one under its path.
-CONNECTION_FILES = ['PIP_CERT', 'PIP_CLIENT_CERT', 'PIP_CONFIG_FILE', 'SSL_CERT_FILE', 'REQUESTS_CA_BUNDLE',
-                    'CURL_CA_BUNDLE', 'GIT_SSL_CAINFO', 'AWS_CA_BUNDLE']
 
 
 class EB_PyTorchContainer(EB_PyTorchModule):
@@ -99,27 +94,20 @@ class EB_PyTorchContainer(EB_PyTorchModule):
         if self.dry_run or build_option('module_only'):
             self.image = source.describe()
             return
-        if source.wanted_file:
-            self.site_file = self.find_image(source.wanted_file)
+        wanted = source.wanted_file
+        if wanted:
+            self.site_file = (wanted if os.path.dirname(wanted)
+                              else self.obtain_file(wanted, no_download=True, warning_only=True))
+            require_file(self.site_file, wanted, self.cfg['central_images'])
         self.image = fetch_image(self.image_spec,
                                  None if build_option('force') else self.installation.before(self.image_name))
 
     def obtain_file(self, filename, **kwargs):
         """Find images in the site's directories first, without copying them to the source path."""
         for directory in self.cfg['central_images'] if filename.endswith('.sif') else []:
-            path = os.path.join(directory, filename)
-            if os.path.isfile(path):
-                return path
+            if os.path.isfile(os.path.join(directory, filename)):
+                return os.path.join(directory, filename)
         return super().obtain_file(filename, **kwargs)
-
-    def find_image(self, name):
-        """Path of an image that is no source, from its file name or an absolute path."""
-        path = self.obtain_file(name, no_download=True, warning_only=True) if name == os.path.basename(name) else name
-        if not path or not os.path.isfile(path):
-            raise EasyBuildError("There is no image %s in central_images (%s) nor on EasyBuild's source path (%s); put "
-                                 "a copy there, or correct the recipe", name, ', '.join(self.cfg['central_images']),
-                                 ', '.join(source_paths()))
-        return path
 
     def configure_step(self):
         """Check for a container runtime before the long steps."""
@@ -178,17 +166,10 @@ class EB_PyTorchContainer(EB_PyTorchModule):
 
     def make_module_extra(self, *args, **kwargs):
         """Add the image, what it sees of the host, and its search path."""
-        txt = super().make_module_extra(*args, **kwargs)
-        if self.cfg['gpu'] == 'cuda':
-            for variable in ('SINGULARITY_NV', 'APPTAINER_NV'):
-                txt += self.module_generator.set_environment(variable, {'value': '1', 'pushenv': True})
         # everything that EasyBuild installed is visible under its own path, data sets included
         moved = [os.path.realpath(self.installdir)] if os.path.islink(self.installdir) else []
-        lists = {'central_images': self.cfg['central_images'], 'binds': [*self.cfg['binds'], *moved],
-                 'connection_files': CONNECTION_FILES}
-        return txt + template(self.module_generator, 'container', lists, image=self.image_name,
-                              easyconfig=os.path.basename(self.cfg.path), user_software=self.mounted,
-                              software=install_path('software'), data=install_path('data'))
+        return super().make_module_extra(*args, **kwargs) + image_interface(
+            self.module_generator, self.cfg, self.image_name, [*self.cfg['binds'], *moved], self.mounted)
 
     def activation(self):
         """The image's conda environment; that of the user-software is known when the module is loaded."""

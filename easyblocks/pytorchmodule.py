@@ -13,7 +13,6 @@ import sys
 
 from easybuild.framework.easyblock import EasyBlock
 from easybuild.framework.easyconfig import CUSTOM
-from easybuild.tools.build_log import print_warning
 from easybuild.tools.filetools import adjust_permissions, write_file
 from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
 
@@ -26,7 +25,7 @@ from pytorch_install.engine.preconditions import check_profile, check_running_jo
 from pytorch_install.modulefiles.help import VENV, usage, whatis  # noqa: E402
 from pytorch_install.modulefiles.interface import CONSTRAINTS, shared_interface  # noqa: E402
 from pytorch_install.modulefiles.statements import check_values, conflicts, template  # noqa: E402
-from pytorch_install.runtime import offered_commands, run_program  # noqa: E402
+from pytorch_install.runtime import constraints, offered_commands, run_program  # noqa: E402
 from pytorch_install.sanity_check import sanity_commands  # noqa: E402
 from pytorch_install.sources.directories import source_directories  # noqa: E402
 from pytorch_install.sources.recipe_sources import recipe_sources, source_with_extension  # noqa: E402
@@ -149,23 +148,16 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         run_program(self.runtime_python(), 'compile_tree.py', self.installdir)
 
     def check_commands(self):
-        """Leave out those of the recipe's commands that the image lacks; add Python and pip with their version."""
-        offered, absent = offered_commands(self.enter_image(), self.runtime_python(), self.cfg['commands'],
-                                           self.BRINGS_PYTHON)
-        self.cfg['commands'] = offered
-        if absent:
-            print_warning("the image has no %s on its path, which the recipe names in 'commands': not in the module's "
-                          "bin/", ', '.join(absent))
-            self.write_usage()
+        """Offer those of the recipe's commands that the image has."""
+        self.cfg['commands'] = offered_commands(self.enter_image(), self.runtime_python(), self.cfg['commands'],
+                                                self.BRINGS_PYTHON)
+        self.write_usage()
 
     def write_constraints(self):
         """Keep the versions of torch and of what belongs to it, for pip and uv to leave them as they are."""
-        # a PYTHONPATH and a PIP_CONSTRAINT that are left are the image's own
-        result = run_program(self.runtime_python(), 'print_constraints.py', self.cfg['wheel_index'] or '',
-                             isolation='-s', variables={'PYTHONPATH': None, 'PIP_CONSTRAINT': None},
-                             split_stderr=True, hidden=True)
-        if result.output.strip():
-            write_file(os.path.join(self.installdir, CONSTRAINTS), result.output)
+        text = constraints(self.runtime_python(), self.cfg['wheel_index'])
+        if text.strip():
+            write_file(os.path.join(self.installdir, CONSTRAINTS), text)
 
     def enter_image(self):
         """Command, as a list, that runs another one in the image."""

@@ -9,6 +9,7 @@ A command is a list of words. None goes through a shell of the host.
 import os
 import re
 
+from easybuild.tools.build_log import print_warning
 from easybuild.tools.filetools import read_file
 from easybuild.tools.run import run_shell_cmd
 
@@ -16,7 +17,7 @@ from easybuild.tools.run import run_shell_cmd
 PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'programs')
 
 # Python and pip, with a version or without.
-VERSIONED = re.compile(r'(python|pip)[0-9.]*')
+PYTHON_OR_PIP = re.compile(r'(python|pip)[0-9.]*')
 
 
 def run_command(words, variables=None, **options):
@@ -46,6 +47,18 @@ def run_program(python, name, *arguments, isolation='-I', **options):
     return run_command([*python, isolation, '-', *arguments], stdin=read_file(os.path.join(PROGRAMS, name)), **options)
 
 
+def constraints(python, index):
+    """
+    Text of a constraints file for pip and uv: the versions of torch and of what belongs to it; empty without torch.
+
+    :param python: command of the runtime's Python, as a list
+    :param index: package index with more for this torch, or None
+    """
+    # a PYTHONPATH and a PIP_CONSTRAINT that are left are the image's own
+    return run_program(python, 'print_constraints.py', index or '', isolation='-s', split_stderr=True, hidden=True,
+                       variables={'PYTHONPATH': None, 'PIP_CONSTRAINT': None}).output
+
+
 def last_line(output):
     """The last line of a command's output, where errors are."""
     return (output.strip().splitlines() or ['no output'])[-1]
@@ -64,19 +77,21 @@ def absent_commands(enter, names):
 
 def offered_commands(enter, python, names, brings_python):
     """
-    Which of the commands `names` bin/ can offer, with python and pip under their versions too; and which are absent.
+    Those of the commands `names` that an image has, and its python and pip under their versions; warn of the others.
 
     :param enter: command that enters the image, as a list
     :param python: command of its Python
-    :param brings_python: whether python and pip come with the users' environment, whatever the image has
+    :param brings_python: whether the users' environment has python and pip, whatever the image has
     """
     versioned = versioned_commands(python, names)
     absent = absent_commands(enter, [name for name in [*names, *versioned]
-                                     if not (brings_python and VERSIONED.fullmatch(name))])
+                                     if not (brings_python and PYTHON_OR_PIP.fullmatch(name))])
     offered = [name for name in names if name not in absent]
+    if len(offered) < len(names):
+        print_warning("the image has no %s on its path, which the recipe names in 'commands': not in the module's bin/",
+                      ', '.join(name for name in names if name in absent))
     # without `python`, python3.11 is not offered either
-    offered += [name for name in versioned if name not in absent and name.rstrip('.0123456789') in offered]
-    return offered, [name for name in names if name in absent]
+    return offered + [name for name in versioned if name not in absent and name.rstrip('.0123456789') in offered]
 
 
 def versioned_commands(python, names):

@@ -7,6 +7,7 @@ Images that are ready: a file that ends in .sif, of the recipe's sources or prov
 import os
 
 from easybuild.tools.build_log import EasyBuildError, print_warning
+from easybuild.tools.config import source_paths
 from easybuild.tools.filetools import read_file, write_file
 
 from pytorch_install.images.container_runtime import require_runtime
@@ -24,6 +25,14 @@ def inspect(spec, path):
     if spec.key:
         require_runtime(spec.runtime)
         verify_signature(spec.runtime, path, spec.key)
+
+
+def require_file(path, name, central_images):
+    """Stop if no file was found that the site should provide."""
+    if not path or not os.path.isfile(path):
+        raise EasyBuildError("There is no image %s in central_images (%s) nor on EasyBuild's source path (%s); put "
+                             "a copy there, or correct the recipe", name, ', '.join(central_images),
+                             ', '.join(source_paths()))
 
 
 class SifSource(ImageSource):

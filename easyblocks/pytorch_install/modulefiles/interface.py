@@ -2,16 +2,24 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Statements of the interface that every module has, whatever its runtime.
+Statements of the interface: variables that every module has, and those of a container's.
 """
 import hashlib
 import os
+
+from easybuild.tools.config import install_path
 
 from pytorch_install.modulefiles.statements import pushenv, template
 from pytorch_install.tree import PARTS
 
 # File in the installation with the versions that users' packages must not replace.
 CONSTRAINTS = 'constraints.txt'
+
+
+# Variables that name a file of the host's by which pip and other programs reach an index or a server, with the
+# certificates of a private authority for example: the image may lack it, or have another one under its path.
+CONNECTION_FILES = ['PIP_CERT', 'PIP_CLIENT_CERT', 'PIP_CONFIG_FILE', 'SSL_CERT_FILE', 'REQUESTS_CA_BUNDLE',
+                    'CURL_CA_BUNDLE', 'GIT_SSL_CAINFO', 'AWS_CA_BUNDLE']
 
 
 def shared_interface(generator, name, version, installdir, activation, cluster):
@@ -41,3 +49,21 @@ def shared_interface(generator, name, version, installdir, activation, cluster):
     # last on the path, so that a profile of the site's own wins
     txt += generator.append_paths('MODULEPATH', ['modulefiles'])
     return txt + generator.load_module('cluster/' + cluster, recursive_unload=True)
+
+
+def image_interface(generator, recipe, image, binds, user_software):
+    """
+    The image, what it sees of the host, and its search path.
+
+    :param recipe: parameters of the easyconfig
+    :param image: file name of the image
+    :param binds: paths of the host that the image sees too
+    :param user_software: directory of the users' environment
+    """
+    txt = ''
+    if recipe['gpu'] == 'cuda':
+        for variable in ('SINGULARITY_NV', 'APPTAINER_NV'):
+            txt += generator.set_environment(variable, {'value': '1', 'pushenv': True})
+    lists = {'central_images': recipe['central_images'], 'binds': binds, 'connection_files': CONNECTION_FILES}
+    return txt + template(generator, 'container', lists, image=image, easyconfig=os.path.basename(recipe.path),
+                          user_software=user_software, software=install_path('software'), data=install_path('data'))
