@@ -55,7 +55,7 @@ def image_of(container):
     """A function that gives the image source of a recipe with some lines, and other values in its ImageSpec."""
 
     def make(lines, **values):
-        return image_source(container(lines).image_spec._replace(**values))
+        return image_source(container(lines).image_spec._replace(runtime="apptainer", **values))
 
     return make
 
@@ -235,7 +235,7 @@ def downloaded(image):
 
 
 def test_a_download_that_is_there_is_used_without_writing_beside_it(image_of, monkeypatch):
-    image = image_of(f"image = 'docker://a/b@{DIGEST}'", runtime="apptainer")
+    image = image_of(f"image = 'docker://a/b@{DIGEST}'")
     download(image, monkeypatch)
     monkeypatch.setattr(pull, "mkdir", None)
     monkeypatch.setattr(registry, "locked", None)
