@@ -297,7 +297,7 @@ ELSEWHERE = {"host": "nid009999", "boot": "another", "pid": 77, "started": 1, "u
     ("holder", "named"),
     [
         pytest.param(ELSEWHERE, "process 77 of mary on nid009999, for ", id="on another host"),
-        pytest.param(None, "another `eb`, which left no note who it is, for ", id="unknown"),
+        pytest.param(None, "an unidentified `eb`, for ", id="unknown"),
     ],
 )
 def test_a_lock_whose_holder_cannot_be_seen_from_here_is_explained_and_kept(prefix, holder, named):
@@ -347,7 +347,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing_and_the_next_works(testb
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == ["failed", str(runtime)]
     # as sure as what failed is: `python -m venv` keeps the reason to itself
-    assert re.search("No space is left|perhaps for want of space", one_error(result))
+    assert re.search("No space is left|possibly for lack of space", one_error(result))
     assert f"MB for software in {software}" in one_error(result)
 
 

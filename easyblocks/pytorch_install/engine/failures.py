@@ -13,19 +13,19 @@ from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import source_paths
 from easybuild.tools.run import RunShellCmdError
 
-# What programs say when a disk is full, or a quota is used up: strerror(3) of ENOSPC and EDQUOT.
+# Messages of programs when a disk is full or a quota is used up: strerror(3) of ENOSPC and EDQUOT.
 NO_SPACE = [os.strerror(number).lower() for number in (errno.ENOSPC, errno.EDQUOT)]
 
-# Megabytes below which a command that failed may have failed for want of space: not all say so.
+# Megabytes of free space below which a failed command may have run out of it: not all commands report that.
 SCARCE = 256
 
-# Where the container runtime keeps what it fetches and builds, if the environment names a place.
+# Variables that name the container runtime's directories for downloads and builds.
 RUNTIME_DIRECTORIES = [runtime + name for runtime in ('APPTAINER_', 'SINGULARITY_') for name in ('TMPDIR', 'CACHEDIR')]
 
 
 def explain_failure(error, step, module, installdir, builddir):
     """
-    An EasyBuildError that tells why a step failed; None if the error itself does.
+    An EasyBuildError with the reason for a failed step; None if the error itself has it.
 
     :param step: name of the step
     :param module: name of the module
@@ -36,27 +36,28 @@ def explain_failure(error, step, module, installdir, builddir):
     places.update({name: os.environ[name] for name in RUNTIME_DIRECTORIES if os.environ.get(name)})
     least, space = space_left(places)
     if is_space_gone(error):
-        return EasyBuildError("No space is left, or a quota is used up, in the %s step of %s; make room, there was: %s",
+        return EasyBuildError("No space is left, or a quota is used up, in the %s step of %s. Make room; there was: %s",
                               step, module, space)
     if isinstance(error, RunShellCmdError) and least < SCARCE:
-        return EasyBuildError("The %s step of %s failed, perhaps for want of space (there was: %s), in the command "
-                              "`%s`, whose output is in %s", step, module, space, error.cmd, error.out_file)
+        return EasyBuildError("The %s step of %s failed, possibly for lack of space (there was: %s), in the command "
+                              "`%s`. Its output is in %s", step, module, space, error.cmd, error.out_file)
     if isinstance(error, OSError):
         return EasyBuildError("The %s step of %s failed: %s", step, module, error)
     return None
 
 
 def is_space_gone(error):
-    """Whether an error, or the output of the command that it is about, speaks of a full disk or quota."""
-    said = (str(error) + str(getattr(error, 'output', ''))).lower()  # Go's programs do not capitalise
-    return any(reason in said for reason in NO_SPACE)
+    """Whether an error, or the output of the command that failed, reports a full disk or quota."""
+    text = (str(error) + str(getattr(error, 'output', ''))).lower()  # Go's programs do not capitalise
+    return any(reason in text for reason in NO_SPACE)
 
 
 def space_left(places):
     """
-    The free space of places, {what for: directory}, as far as the file system knows it.
+    Free space of directories, as the file system reports it.
 
-    :return: the least of all in MB, and a text that tells it for each place
+    :param places: directories by their purposes
+    :return: the least of all in MB, and a text with that of each directory
     """
     least, texts = [], []
     for purpose, directory in places.items():

@@ -39,7 +39,7 @@ class EngineMixin:
         """
         EasyBuild's lock on the installation directory; None if EasyBuild takes none.
 
-        EasyBuild has the name of the lock as a local variable of run_all_steps.
+        EasyBuild keeps the name of the lock in a local variable of run_all_steps.
         """
         if self.dry_run or build_option('ignore_locks'):
             return None
@@ -49,8 +49,8 @@ class EngineMixin:
         """
         Wait for the lock, and remove that of an `eb` that was killed.
 
-        EasyBuild's check_lock does not know who holds a lock: that of a killed `eb` stays until a person removes it.
-        It runs after this one, and finds the lock free.
+        EasyBuild's check_lock does not know the holder of a lock: that of a killed `eb` blocks all others until a
+        person removes it. It still runs after this method, and finds the lock free.
         """
         if self.lock_path:
             await_lock(self.lock_path, self.full_mod_name)
@@ -58,9 +58,9 @@ class EngineMixin:
 
     def post_init(self):
         """
-        Note who holds the lock, clean up after an `eb` that was killed, and check what can be checked by now.
+        Write this process into the lock, clean up after an `eb` that was killed, and check the preconditions.
 
-        EasyBuild has no hook between its lock and its first step but this method, which other easyblocks rarely need.
+        EasyBuild has no step between taking its lock and fetching sources; this method is the only place.
         """
         super().post_init()
         if self.lock_path:
@@ -76,8 +76,8 @@ class EngineMixin:
         """
         Run one step; after an error, Ctrl-C or --stop, installation and module are as they were before.
 
-        EasyBuild leaves an incomplete installation directory, and has removed the one before it. Of a full disk it
-        shows the last lines of some command.
+        EasyBuild has removed the previous installation by then, and leaves an incomplete one. If a disk is full, it
+        shows the last lines of the command that failed.
         """
         try:
             super().run_step(step, step_methods)
@@ -95,7 +95,7 @@ class EngineMixin:
             raise
 
     def roll_back(self):
-        """Bring back what was installed before, and return whether anything was put aside."""
+        """Restore the previous installation; return whether it had been put aside."""
         begun = self.installation.begun
         if begun:
             change_dir(self.orig_workdir)
@@ -106,8 +106,8 @@ class EngineMixin:
         """
         Keep the module that --rebuild replaces until make_installdir.
 
-        EasyBuild removes it in its first steps: during a build of minutes, users would find no module although the
-        installation is whole. A module of another installation directory is left to EasyBuild.
+        EasyBuild removes it in its first step: during a build of minutes, users would find no module although the
+        installation is complete. The module of another installation directory is left to EasyBuild.
         """
         present = os.path.exists(self.mod_filepath)
         if present and self.module_generator.det_installdir(self.mod_filepath) != self.installdir:
@@ -117,22 +117,22 @@ class EngineMixin:
         """
         Put the installed directory aside, and make a new one.
 
-        EasyBuild removes it, so that a failure leaves nothing; and it tries for seconds to remove a link, which a site
-        makes to move an installation to another file system.
+        EasyBuild removes it, so that a failure leaves nothing. It also tries for seconds to remove a link, with which
+        a site moves an installation to another file system.
         """
         if not self.dry_run:
             self.installation.begin()
             if self.installation.is_link:
-                return  # new and empty
+                return  # `begin` made an empty directory
         super().make_installdir(*args, **kwargs)
 
     def make_module_step(self, fake=False):
         """
-        Write the module file, which appears at once and whole, and make the installation final.
+        Write the module file, which appears atomically, and make the installation final.
 
-        EasyBuild writes to the final path, where a user may load half a module. It takes the path from mod_filepath,
-        and no parameter: this is a hidden file beside it meanwhile. Of the sanity check's module, Lmod needs to read
-        the files as root.
+        EasyBuild writes to the final path, where users can load half a module. It takes the path from mod_filepath and
+        not as a parameter, so that mod_filepath is a hidden file until the module is complete. EasyBuild also creates
+        the sanity check's module with the user's umask, and Lmod may then hide it from root.
         """
         if fake or self.dry_run:
             modules = super().make_module_step(fake=fake)

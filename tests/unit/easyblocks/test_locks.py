@@ -44,7 +44,7 @@ def abandoned(held):
 
 def test_a_live_holder_is_named_with_its_process_its_host_and_the_age_of_the_lock(held):
     os.utime(held, (time.time() - 3700,) * 2)
-    named = locks.who(locks.read_holder(str(held)), str(held))
+    named = locks.name_holder(locks.read_holder(str(held)), str(held))
     assert named.startswith(f"process {os.getpid()} of ")
     assert named.endswith(f" on {socket.gethostname()}, for 1 hour 1 min 40 secs")
 
@@ -153,7 +153,7 @@ def test_a_stale_lock_that_may_not_be_changed_is_one_sentence(abandoned, monkeyp
 def test_a_lock_without_a_note_is_kept_and_explained(lock, text):
     if text is not None:
         (lock / "holder.json").write_text(text)
-    with pytest.raises(EasyBuildError, match="another `eb`, which left no note who it is, for .* rm -r"):
+    with pytest.raises(EasyBuildError, match="an unidentified `eb`, for .* rm -r"):
         locks.await_lock(str(lock), "PyTorch/1")
     assert lock.exists()
 
