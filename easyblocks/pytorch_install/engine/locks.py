@@ -52,7 +52,8 @@ def await_lock(lock, module):
                                      "seconds. End that process, or rm -r %s",
                                      name_holder(holder, lock), REMOVAL, shell_quote(lock))
         elif limit == -1 or time.time() - start < limit:
-            print_msg("%s is being installed by %s, waiting %d seconds..." % (module, name_holder(holder, lock), interval))
+            print_msg("%s is being installed by %s, waiting %d seconds..."
+                      % (module, name_holder(holder, lock), interval))
             sys.stdout.flush()  # into a job's output too
             time.sleep(interval)
         else:
@@ -140,7 +141,7 @@ def remove_stale_lock(lock, holder):
                              name_holder(holder, lock), error, shell_quote(lock)) from error
     try:
         try:
-            # local locks suffice: only processes on the holder's host get here; released when this process ends (flock(2))
+            # a local lock suffices: only processes on the holder's host get here; it ends with this process (flock(2))
             fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             time.sleep(1)  # another process removes it

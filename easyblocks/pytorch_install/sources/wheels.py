@@ -19,11 +19,11 @@ from pytorch_install.sources.directories import distrust, make_directory, protec
 from pytorch_install.sources.downloads import watched
 from pytorch_install.sources.requirements import distribution, read_lock, requirements
 
-# Oldest to newest glibc that wheels of the last years are tagged with (PEP 600), and none, as torch's for ROCm were.
+# Platform tags of wheels, from the oldest to the newest glibc (PEP 600); `linux` was that of torch for ROCm.
 MANYLINUX = (['linux', 'manylinux1', 'manylinux2010', 'manylinux2014']
              + ['manylinux_2_%d' % minor for minor in range(5, 29)])
 
-# Settings of pip that are for other installations: a user's, or those of a module that is loaded.
+# pip's settings for other installations, of the user or of a loaded module.
 FOREIGN = ['PIP_CONSTRAINT', 'PIP_BUILD_CONSTRAINT', 'PIP_REQUIREMENT', 'PIP_REQUIRE_HASHES']
 
 
@@ -36,14 +36,12 @@ class Wheels(NamedTuple):
 
 def fetch_wheels(lock, directories, python_version, index=None):
     """
-    Download the wheels that a lock names, hashes verified, unless one of the directories has them already.
-
-    Return the Wheels.
+    Download the wheels that a lock names and verify their hashes, unless one of the directories has them; return them.
 
     :param lock: path of the requirements lock
-    :param directories: where the wheels may be; they go to the first that can be written
+    :param directories: where wheels may be; downloads go to the first that is writable
     :param python_version: Python (<major>.<minor>) that the wheels must fit
-    :param index: package index to ask after those of pip's own configuration
+    :param index: package index to try after those of pip's configuration
     """
     pins = read_lock(lock)
     unhashed = [pin for pin in pins if not pin.hashes]
@@ -53,7 +51,7 @@ def fetch_wheels(lock, directories, python_version, index=None):
         if unhashed and directory == target:
             require_trust(directory, record)
         elif unhashed and distrust(directory, record):
-            print_warning("the hashes in %s are not used: %s", record, distrust(directory, record))
+            print_warning("ignoring the hashes in %s: %s", record, distrust(directory, record))
             continue
         complete = with_hashes(pins, recorded_hashes(record) if unhashed else {})
         if has_wheels(complete, directory, python_version):
@@ -66,22 +64,22 @@ def fetch_wheels(lock, directories, python_version, index=None):
                                  "first on EasyBuild's --sourcepath.", lock, ', '.join(directories))
         make_directory(directory)
         complete = fetch_missing(lock, pins, directory, directories, python_version, index)
-    # pip reads what was checked here, whatever becomes of the files that others can write
+    # pip reads this private copy: other users may be able to write to the record
     private = os.path.join(tempfile.mkdtemp(), os.path.basename(lock))
     write_file(private, requirements(complete))
     return Wheels(private, directory)
 
 
 def without_foreign_settings():
-    """Variables that unset pip's settings for other installations; its configuration says where to download from."""
+    """Changes of the environment that unset FOREIGN; pip's configuration still sets the package index."""
     return dict.fromkeys(FOREIGN)
 
 
 def fetch_missing(lock, pins, directory, directories, python_version, index):
-    """Download the wheels of pins to a directory; return the pins with the hashes of all."""
+    """Download the wheels of pins to a directory; return the pins, all with hashes."""
     fetch = Fetch(lock, directory, python_version, index)
     present = [path for path in directories if os.path.isdir(path)]
-    # pip looks into the destination by itself, and fails on a wheel there of another hash if it is named as a place too
+    # not the destination: pip looks there anyway, and fails on a wheel with another hash if it is also named here
     others = find_links(path for path in present if path != directory)
     if not all(pin.hashes for pin in pins):
         pins = with_recorded_hashes(fetch, pins)
@@ -99,7 +97,7 @@ def find_links(directories):
 
 
 class Fetch:
-    """Downloads of wheels that one lock names, for one Python."""
+    """Downloads of wheels of one lock, for one Python."""
 
     def __init__(self, lock, directory, python_version, index):
         self.lock = lock
@@ -108,12 +106,12 @@ class Fetch:
         self.index = index
 
     def download(self, pins, directory, attempts, *options):
-        """Download the wheels of pins into a directory; `attempts` are names and pip's options of places."""
+        """Download the wheels of pins into a directory; `attempts` are origins, each with a name and pip's options."""
         for origin, where in attempts:
             print_msg("wheels of %s: trying %s..." % (os.path.basename(self.lock), origin))
             if self.pip(pins, directory, *where, *options).exit_code == 0:
                 return
-        # one by one, as pip ends at the first that fails, for whatever reason; what was downloaded stays
+        # one by one: pip stops at the first that fails; wheels that were downloaded are kept
         for pin in pins:
             if not has_wheels([pin], directory, self.python_version):
                 result = self.pip([pin], directory, *where, '--retries', '1', *options)
@@ -123,7 +121,7 @@ class Fetch:
                                          pin.line, self.reason(pin, result.output, origins), self.directory)
 
     def pip(self, pins, directory, *options):
-        """Let pip download the wheels of pins."""
+        """Run `pip download` for pins; return EasyBuild's result."""
         platforms = ['--platform=%s_%s' % (tag, platform.machine()) for tag in MANYLINUX]
         with tempfile.TemporaryDirectory() as work:
             path = os.path.join(work, os.path.basename(self.lock))
@@ -139,7 +137,7 @@ class Fetch:
             return result
 
     def reason(self, pin, output, origins):
-        """What was wrong with a pin that pip could not download, from pip's output."""
+        """Why pip could not download a pin, from its output."""
         got = re.findall(r'Got\s+([0-9a-f]{64})', output)
         unreachable = re.findall(r"connection broken by '(.*)'", output)
         if got:
@@ -147,7 +145,7 @@ class Fetch:
         if 'No matching distribution' in output:
             found = re.findall(r'\(from versions: ([^)]*)\)', output)
             there = ", which has %s" % ', '.join(found[0].split(', ')[-5:]) if found and found[0] != 'none' else ''
-            # without the name of pip's own object
+            # without the name of pip's object
             failure = "; not reached: %s" % re.sub(r".*<[^>]*>: |'\)$", '', unreachable[0]) if unreachable else ''
             return "no wheel of %s for Python %s on %s found (%s%s%s)" % (
                 pin, self.python_version, platform.machine(), origins, there, failure)
@@ -158,9 +156,9 @@ class Fetch:
 
 def with_recorded_hashes(fetch, pins):
     """
-    Give the pins without a hash that of the wheel that the first fetch got, and record them beside the wheels.
+    The pins, those without a hash with the hash of the wheel that the first fetch downloaded; it is recorded.
 
-    Indexes give the hash of each file themselves, which pip compares; from then on the recorded one counts.
+    At the first fetch, pip compares with the hash of the index; afterwards with the recorded one.
     """
     record = os.path.join(fetch.directory, os.path.basename(fetch.lock))
     pins = with_hashes(pins, recorded_hashes(record))
@@ -173,7 +171,7 @@ def with_recorded_hashes(fetch, pins):
                              "to the index that is trusted for them.", fetch.lock, missing[0].line, names)
     hashes = {}
     with tempfile.TemporaryDirectory(dir=fetch.directory) as new:
-        # from that index alone: another one may have other files of the same name and version
+        # only from that index: another one may have a different file of the same name and version
         attempts = [(fetch.index, ['--index-url', fetch.index])]
         fetch.download(missing, new, attempts)
         for name in [name for name in os.listdir(new) if name.endswith('.whl')]:
@@ -184,23 +182,23 @@ def with_recorded_hashes(fetch, pins):
         write_file(os.path.join(new, 'record'), requirements(pins))
         protect(os.path.join(new, 'record'))
         os.replace(os.path.join(new, 'record'), record)
-    print_msg("%s has no hash of %s: recorded in %s, and compared from now on"
+    print_msg("%s has no hash of %s: recorded in %s; later fetches must match"
               % (os.path.basename(fetch.lock), names, record))
     return pins
 
 
 def recorded_hashes(record):
-    """Hashes by name and version that an earlier fetch recorded."""
+    """Hashes that an earlier fetch recorded, by name and version."""
     return {pin.distribution: pin.hashes for pin in read_lock(record)} if os.path.exists(record) else {}
 
 
 def with_hashes(pins, hashes):
-    """The pins, those without a hash with the one that is known."""
+    """The pins, those without hashes with the given ones."""
     return [pin if pin.hashes else pin._replace(hashes=hashes.get(pin.distribution, [])) for pin in pins]
 
 
 def has_wheels(pins, directory, python_version):
-    """Whether a directory has a wheel for every pin, hashes verified; pip needs seconds to find that out."""
+    """Whether a directory has a wheel for every pin, hashes verified; pip would take seconds for that."""
     wheels = {}
     for name in os.listdir(directory) if os.path.isdir(directory) else []:
         fields = name.split('-')
@@ -208,7 +206,7 @@ def has_wheels(pins, directory, python_version):
             wheels.setdefault(distribution(*fields[:2]), []).append(name)
     for pin in pins:
         for name in wheels.get(pin.distribution, []):
-            # the only file that the lock allows, or one of several that fits
+            # the lock allows only this file, or this one of several fits
             if ((len(pin.hashes) == 1 or fits(name, python_version))
                     and compute_checksum(os.path.join(directory, name), CHECKSUM_TYPE_SHA256) in pin.hashes):
                 break
@@ -218,7 +216,7 @@ def has_wheels(pins, directory, python_version):
 
 
 def fits(wheel, python_version):
-    """Whether a wheel is for a version of Python on this machine; False where only pip can tell."""
+    """Whether a wheel is for a version of Python on this machine; False if only pip can decide."""
     python, _, system = wheel[:-len('.whl')].split('-')[-3:]
     tags = {'cp' + python_version.replace('.', ''), 'py3'}
     return bool(tags & set(python.split('.'))) and (system == 'any' or system.endswith(platform.machine()))

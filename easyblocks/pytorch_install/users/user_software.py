@@ -4,7 +4,7 @@
 """
 Packages that users install on top of an image.
 
-They live beside the installation directories, as EasyBuild empties those: in .user-software/<version>, or packed into
+They are beside the installation directories, which EasyBuild empties: in .user-software/<version>, or packed into
 .user-software/<version>.squashfs (bin/make-squashfs).
 """
 import glob
@@ -18,7 +18,7 @@ from pytorch_install.users.pip_command import write_pip
 
 PACKED = '.squashfs'
 
-# In the directory: it is in use although the packed file is still there (bin/unmake-squashfs).
+# File in the directory: the directory is in use although the packed file exists (bin/unmake-squashfs).
 UNPACKED = '.unpacked'
 
 ENVIRONMENT = os.path.join('venv', 'pytorch')
@@ -26,11 +26,11 @@ ENVIRONMENT = os.path.join('venv', 'pytorch')
 # The environment's Python, in the image.
 PYTHON = '/user-software/%s/bin/python' % ENVIRONMENT
 
-# What earlier versions wrote as its pip.
+# The pip command that earlier versions of this module wrote.
 EARLIER_PIP = '#!%s\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n' % PYTHON
 
-# What make_venv.py finds, by its exit status: the environment fits the image, is for another Python, or leads to
-# packages elsewhere.
+# Exit statuses of make_venv.py: the environment fits the image, is for another Python, or links to packages at another
+# path.
 FITS, OUTDATED, MOVED = 0, 3, 4
 ABSENT = 'absent'
 
@@ -39,8 +39,8 @@ class UserSoftware:
     """
     The environment on top of one installation.
 
-    Every installation makes a new one, `part`, which the sanity check uses. What the users have is not changed before
-    the installation is final, and then only if it does not fit the image.
+    Every installation makes a new one, `part`, which the sanity check uses. The users' environment is not changed
+    before the installation is final, and then only if it does not fit the image.
     """
 
     def __init__(self, installdir):
@@ -57,14 +57,14 @@ class UserSoftware:
 
     def prepare(self, python):
         """
-        Make a new environment beside the users' own, and return whether theirs fits the image.
+        Make a new environment beside the users' own, and return whether theirs fits the image (see `find`).
 
         :param python: command of the image's Python, as a list
         """
         for name, path in [('user-software', self.directory), ('user-software' + PACKED, self.packed)]:
             symlink(os.path.relpath(os.path.realpath(path), os.path.realpath(self.installdir)),
                     os.path.join(self.installdir, name), use_abspath_source=False)
-        remove_dir(self.part)  # of an installation that was killed
+        remove_dir(self.part)  # left by an installation that was killed
         mkdir(self.part, parents=True)
         result = run_in_image(python, 'make', self.part + ':/user-software')
         if result.exit_code != 0:
@@ -75,28 +75,28 @@ class UserSoftware:
         if found in (OUTDATED, ABSENT):
             for path in (self.directory, os.path.dirname(self.environment)):
                 if os.path.isdir(path) and not os.access(path, os.W_OK):
-                    raise EasyBuildError("The image needs a new environment in %s, which you may not change; ask its "
+                    raise EasyBuildError("The image needs a new environment in %s, which you cannot write to. Ask its "
                                          "owner, or move it away", path)
         return found
 
     def find(self, python):
-        """What there is: FITS, OUTDATED, MOVED or ABSENT."""
+        """State of the users' environment: FITS, OUTDATED, MOVED or ABSENT."""
         packed = os.path.isfile(self.packed) and not os.path.isfile(os.path.join(self.directory, UNPACKED))
         if not packed and not os.path.isdir(self.environment):
             return ABSENT
         bind = self.packed + ':/user-software:ro,image-src=/' if packed else self.directory + ':/user-software'
         result = run_in_image(python, 'check', bind)
         if result.exit_code == MOVED and packed:
-            return OUTDATED  # nothing in it can be changed
+            return OUTDATED  # a packed environment is read-only
         if result.exit_code not in (FITS, OUTDATED, MOVED):
-            print_warning("%s could not be tried out in the image (%s); it stays as it is",
+            print_warning("%s cannot be checked in the image (%s); it is kept",
                           self.packed if packed else self.environment, last_line(result.output))
             return FITS
         return result.exit_code
 
     def finish(self, found, module):
         """
-        Put the new environment in its place where none fits; after a kill the next installation does the rest.
+        Put the new environment in place if none fits; after a kill, the next installation completes this.
 
         :param found: what `prepare` returned
         :param module: name of the module
@@ -105,8 +105,8 @@ class UserSoftware:
             for path in (self.packed, self.environment):
                 if os.path.exists(path):
                     aside = find_backup_name_candidate(path)
-                    print_warning("%s was made with another Python than the image's: it is kept as %s, and a new, "
-                                  "empty one takes its place", path, aside)
+                    print_warning("%s was made with another Python than the image's: it is kept as %s, and replaced "
+                                  "by a new, empty one", path, aside)
                     os.rename(path, aside)
         if found in (OUTDATED, ABSENT):
             others = with_packages(self.store)
@@ -115,31 +115,31 @@ class UserSoftware:
                 os.rename(os.path.join(self.part, ENVIRONMENT), self.environment)
             else:
                 os.rename(self.part, self.directory)
-            self.tell(module, others)
+            self.report_others(module, others)
         if found in (FITS, MOVED):
             self.renew_pip()
         if found == MOVED:
-            self.follow()
+            self.link_to_image()
 
     def renew_pip(self):
-        """Give an environment of an earlier version today's pip, unless its users changed that."""
+        """Update the pip command of an earlier version of this module, unless its users changed it."""
         directory = os.path.join(self.environment, 'bin')
         path = os.path.join(directory, 'pip')
         if os.path.isfile(path) and os.access(path, os.W_OK) and read_file(path) == EARLIER_PIP:
             write_pip(directory, PYTHON)
 
-    def follow(self):
-        """Let the users' environment lead to where the new image has its packages."""
+    def link_to_image(self):
+        """Link the users' environment to the new image's packages."""
         for new in glob.glob(os.path.join(glob.escape(self.part), ENVIRONMENT, 'lib', 'python*', '*', 'zz_image.pth')):
             path = os.path.join(self.directory, os.path.relpath(new, self.part))
             try:
                 os.replace(new, path)
             except OSError as error:
-                print_warning("%s does not lead to the image's packages (%s): ask its owner to install the module "
-                              "again, with --rebuild", path, error.strerror)
+                print_warning("%s does not link to the image's packages (%s). Ask its owner to run `eb --rebuild`",
+                              path, error.strerror)
 
-    def tell(self, module, others):
-        """Say how to carry over what users installed for other versions."""
+    def report_others(self, module, others):
+        """Print how to carry over packages that users installed for other versions."""
         if others:
             other = os.path.join(os.path.dirname(module), others[0])
             print_msg("packages that users installed for %s are not in %s; to carry them over: module load %s; "
@@ -149,13 +149,13 @@ class UserSoftware:
 
 def run_in_image(python, task, bind):
     """Run a task of make_venv.py with the image's Python and /user-software; return EasyBuild's result."""
-    # a PYTHONPATH that is left is the image's own
+    # without the host's PYTHONPATH, the image can set its own
     variables = {'PYTHONPATH': None, 'SINGULARITY_BIND': bind, 'APPTAINER_BIND': bind}
     return run_program(python, 'make_venv.py', task, variables=variables, fail_on_error=False, hidden=True)
 
 
 def with_packages(store):
-    """Versions whose users installed packages, the latest first."""
+    """Versions for which users installed packages, the latest first."""
     inside = glob.escape(store)
     packages = os.path.join(inside, '*', ENVIRONMENT, 'lib', 'python*', 'site-packages', '*.dist-info')
     found = {path: path[len(store) + 1:].split(os.sep)[0] for path in glob.glob(packages)}

@@ -2,13 +2,13 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Making a virtual environment of locked wheels, without a network.
+Virtual environments of locked wheels, installed offline.
 """
 import os
 
 from pytorch_install.runtime import run_command
 
-# pip without anyone's configuration and without a network, for the pip that a build starts too.
+# pip without configuration and offline; also for the pip that a build starts.
 OFFLINE = {'PIP_CONFIG_FILE': os.devnull, 'PIP_NO_INDEX': '1'}
 
 
@@ -22,7 +22,7 @@ def make_environment(python, directory, wheels, sees_host=False, compiles=True):
     :param compiles: whether pip writes bytecode
     """
     run_command([python, '-m', 'venv', *(['--system-site-packages'] if sees_host else []), directory])
-    # nothing of the user's pip configuration, and nothing left out because the host has it
+    # without the user's pip configuration, and including packages that the host has
     run_command([os.path.join(directory, 'bin', 'pip'), '--isolated', 'install', '--quiet', '--ignore-installed',
                  '--no-index', '--find-links', wheels.directory, '--require-hashes', '--no-deps',
                  *([] if compiles else ['--no-compile']), '-r', wheels.requirements], OFFLINE)

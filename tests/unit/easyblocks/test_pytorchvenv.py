@@ -59,7 +59,7 @@ def test_an_sdist_that_pip_cannot_fetch_is_named_with_the_place_to_put_it(easybl
         monkeypatch.setenv(name, value)
     package = easyblock(recipe(HOROVOD)).source_packages[0]
     with pytest.raises(EasyBuildError, match=r"Fetching horovod-0\.28\.1\.tar\.gz with pip failed: ERROR: No matching "
-                       rf"distribution .*put the file into {tmp_path}/here by hand"):  # fmt: skip
+                       rf"distribution .*put the file into {tmp_path}/here"):  # fmt: skip
         package.fetch(str(tmp_path / "here"))
 
 

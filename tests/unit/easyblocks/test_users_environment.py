@@ -82,7 +82,7 @@ def test_one_that_works_stays_as_it_is(software, install):
 def test_one_that_cannot_be_tried_stays_too_with_a_warning(software, install, capsys):
     install()
     install(script=f'{MAKE}; [ "$TASK" = make ] || {{ echo cannot start; exit 255; }}')
-    assert "could not be tried out in the image (cannot start)" in capsys.readouterr().err
+    assert "cannot be checked in the image (cannot start)" in capsys.readouterr().err
     assert os.listdir(software / ".user-software/1.0/venv") == ["pytorch"]
 
 
