@@ -40,29 +40,29 @@ class EB_PyTorchContainer(EB_PyTorchModule):
         """Easyconfig parameters of images."""
         extra_vars = EB_PyTorchModule.extra_options(extra_vars)
         extra_vars.update({
-            'image': [None, "Image that is no source: docker://, oras:// or library:// with its digest, or a .sif file "
+            'image': [None, "Image that is not a source: docker://, oras:// or library:// with digest, or a .sif file "
                             "in central_images", CUSTOM],
-            'image_checksum': [None, "SHA-256 of that .sif file; without it, that of the first installation", CUSTOM],
-            'central_images': [[], "Site's directories with images, found there under their file names", CUSTOM],
-            'base_image': [None, "What cotainr puts the conda environment on: a .sif file, or as docker:// with digest",
+            'image_checksum': [None, "SHA-256 of that .sif file; by default, that of the first installation", CUSTOM],
+            'central_images': [[], "Directories of the site with images, by their file names", CUSTOM],
+            'base_image': [None, "Base image of cotainr's conda environment: a .sif file, or docker:// with digest",
                            CUSTOM],
             'signing_key': [None, "File name of the source (.pem, .asc) with the key that the image is signed with",
                             CUSTOM],
-            'binds': [[], "Paths of the host that the image sees too, if they exist when the module is loaded", CUSTOM],
-            'conda_activation': ['true', "Command that activates the image's conda environment, if the image's own "
-                                         "WITH_CONDA does not say it", CUSTOM],
-            'debian_release': [None, "Debian release to make the definition file's base image from", CUSTOM],
+            'binds': [[], "Paths of the host to bind, if they exist when the module is loaded", CUSTOM],
+            'conda_activation': ['true', "Command that activates the image's conda environment, unless the image "
+                                         "sets WITH_CONDA", CUSTOM],
+            'debian_release': [None, "Debian release for the definition file's base image", CUSTOM],
             'debian_packages': [[], "Debian packages in that base image", CUSTOM],
             'commands': [['python', 'python3', 'pip', 'pip3', 'torchrun'],
                          "Commands of the image that bin/ offers on the host", CUSTOM],
-            # every start decompresses what it reads: the default gzip packs a third smaller, and is read slowest;
-            # fragments are small files packed together, whose table pushes directories out of the kernel's cache
+            # every start decompresses what it reads: gzip, the default, is a third smaller and the slowest to read;
+            # the table of fragments (small files packed together) displaces directories from the kernel's cache
             'mksquashfs_args': ['-comp lz4 -no-fragments', "Packing of an image built here", CUSTOM],
         })
         return extra_vars
 
     def __init__(self, *args, **kwargs):
-        """Find out where the image comes from."""
+        """Find the image's source."""
         super().__init__(*args, **kwargs)
         self.site_file = None
         self.image = None
@@ -75,7 +75,7 @@ class EB_PyTorchContainer(EB_PyTorchModule):
 
     @property
     def image_spec(self):
-        """The image that the recipe specifies, with the files that are known by now."""
+        """The recipe's image, with the files that are known at this step."""
         values = {name: self.cfg[name] for name in PARAMETERS}
         return ImageSpec(easyconfig=self.cfg.path, software=self.name, builddir=self.builddir, sources=self.sources,
                          name='%s-%s.sif' % (self.name, det_full_ec_version(self.cfg)), wheels=self.wheels,
@@ -88,7 +88,7 @@ class EB_PyTorchContainer(EB_PyTorchModule):
         return os.path.join(self.installdir, self.image_name)
 
     def checksum_step(self):
-        """Verify the sources, then fetch what else the image is made from, unless the installed image is the same."""
+        """Verify the sources, then fetch the image or its base, unless the installed image is the same."""
         super().checksum_step()
         source = image_source(self.image_spec)
         if self.dry_run or build_option('module_only'):
@@ -103,7 +103,7 @@ class EB_PyTorchContainer(EB_PyTorchModule):
                                  None if build_option('force') else self.installation.before(self.image_name))
 
     def obtain_file(self, filename, **kwargs):
-        """Find images in the site's directories first, without copying them to the source path."""
+        """Search images in the site's directories first, without copying them to the source path."""
         for directory in self.cfg['central_images'] if filename.endswith('.sif') else []:
             if os.path.isfile(os.path.join(directory, filename)):
                 return os.path.join(directory, filename)
@@ -114,12 +114,12 @@ class EB_PyTorchContainer(EB_PyTorchModule):
         container_runtime.require_runtime(container_runtime.find_runtime())
 
     def build_step(self):
-        """Build the image, unless its source is one or the one that is installed is the same."""
+        """Build the image, unless it is a file already or the installed one is the same."""
         if not self.image.is_kept:
             image_source(self.image_spec).build(self.image)
 
     def install_runtime(self):
-        """Install the image, and what is known about it beside it."""
+        """Install the image and its provenance."""
         if self.dry_run:
             self.dry_run_msg("  copied image %s to %s", self.image.reference, self.image_path)
             return
@@ -130,13 +130,13 @@ class EB_PyTorchContainer(EB_PyTorchModule):
         write_provenance(self.image_spec, self.image, self.image_path)
 
     def install_tree(self):
-        """Make the users' virtual environment too, with the image that is installed by now."""
+        """Also make the users' virtual environment, with the installed image."""
         super().install_tree()
         if not self.dry_run:
             self.users_environment = self.user_software.prepare(self.runtime_python())
 
     def complete(self):
-        """From now on the image is this one, and the users' virtual environment has to fit it."""
+        """Put the users' virtual environment in place, and write the checksum that later installations compare with."""
         self.user_software.finish(self.users_environment, self.short_mod_name)
         image_source(self.image_spec).note_installed(self.image)
 
@@ -145,33 +145,33 @@ class EB_PyTorchContainer(EB_PyTorchModule):
         return [container_runtime.find_runtime(), 'exec', self.image_path]
 
     def runtime_python(self):
-        """The image's Python, that of its conda environment if it has one, which sees the installation directory."""
+        """The image's Python, that of its conda environment if it has one; it sees the installation directory."""
         return container_runtime.image_python(container_runtime.find_runtime(), self.image_path,
                                               self.cfg['conda_activation'], '--bind', self.installdir)
 
     def runtime_help(self):
-        """Commands enter the image with the runtime that is there."""
+        """The Runtime for the module's help, with the commands of this host."""
         return container(container_runtime.find_runtime() or container_runtime.RUNTIMES[0],
                          'APPTAINER_BIND' if which('apptainer') else 'SINGULARITY_BIND')
 
     def launch_in_test(self):
-        """Enter the image with EasyBuild's own temporary directory, which need not be visible in a container."""
+        """Also bind EasyBuild's temporary directory, which may not be visible in a container."""
         return self.runtime_help().launch.replace('$SIF', '--bind "$TMPDIR" "$SIF"')
 
     def make_module_step(self, fake=False):
-        """Let the sanity check's module mount the environment that is not in its place yet."""
+        """Let the sanity check's module bind the new users' environment, which is not in place yet."""
         prepared = fake and os.path.isdir(self.user_software.part)
         self.mounted = self.user_software.part if prepared else self.user_software.directory
         return super().make_module_step(fake=fake)
 
     def make_module_extra(self, *args, **kwargs):
-        """Add the image, what it sees of the host, and its search path."""
-        # everything that EasyBuild installed is visible under its own path, data sets included
+        """Add the image, its binds and its search path."""
+        # a moved installation must be visible under its real path
         moved = [os.path.realpath(self.installdir)] if os.path.islink(self.installdir) else []
         return super().make_module_extra(*args, **kwargs) + image_interface(
             self.module_generator, self.cfg, self.image_name, [*self.cfg['binds'], *moved], self.mounted)
 
     def activation(self):
-        """The image's conda environment; that of the user-software is known when the module is loaded."""
-        # the last for scripts that were written for LUMI's modules, which run it in the image
+        """The image's conda environment; the module finds user-software when it is loaded."""
+        # the second is for scripts written for LUMI's modules, which run it in the image
         return {'WITH_CONDA': self.cfg['conda_activation'], 'WITH_CONDA_VENV': 'source /runscripts/init-conda-venv'}

@@ -2,7 +2,7 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-EasyBuild support for data sets whose mirrors may be slow, and whose files have to be those that the recipe means.
+EasyBuild support for data sets with slow mirrors, whose files must have checksums.
 """
 import os
 import sys
@@ -20,10 +20,10 @@ from pytorch_install.sources.downloads import fetch_from_first  # noqa: E402
 
 
 class EB_PyTorchDataset(Dataset):
-    """Support for installing a data set: as EasyBuild's Dataset, from the first mirror that is fast enough."""
+    """Support for installing a data set as EasyBuild's Dataset, from the first mirror that is fast enough."""
 
     def obtain_file(self, filename, **kwargs):
-        """Find a file as EasyBuild does, else download it; EasyBuild waits without an end for a slow server."""
+        """Find a file as EasyBuild does, else download it; EasyBuild would wait forever for a slow server."""
         urls = [*(kwargs.get('urls') or []), *self.cfg['source_urls']]
         special = any(kwargs.get(name) for name in ('extension', 'no_download', 'force_download', 'git_config'))
         if self.dry_run or special or not urls or not all(isinstance(url, str) for url in urls):
@@ -47,9 +47,9 @@ class EB_PyTorchDataset(Dataset):
         raise EasyBuildError(reason)
 
     def checksum_step(self):
-        """Refuse files without a checksum: a mirror could send anything, to be unpacked to any size."""
+        """Stop at files without a checksum: a mirror could send anything, which is then unpacked."""
         if not self.dry_run and len(self.cfg['checksums']) < len(self.src):
             raise EasyBuildError("%s: 'checksums' has fewer entries than the data set has files. Run "
-                                 "`eb --inject-checksums --force` on it, and compare with what the publisher says.",
+                                 "`eb --inject-checksums --force` on it, and compare with the publisher's checksums.",
                                  self.cfg.path)
         super().checksum_step()

@@ -38,7 +38,7 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
     # Whether running jobs import files of the installation directory, which a rebuild removes.
     IN_PLACE = False
 
-    # What bin/ and libexec/ get, and whether python and pip come with an environment of the users.
+    # Content of bin/ and libexec/, and whether the users' environment has python and pip.
     COMMANDS = tree.VENV
     BRINGS_PYTHON = False
 
@@ -48,7 +48,7 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         extra_vars = EasyBlock.extra_options(extra_vars)
         extra_vars.update({
             'cluster': ['local', "Cluster profile, a module cluster/<name>, that sets fabric and Slurm policy", CUSTOM],
-            # NERSC's own module has the second name
+            # NERSC's module has this name
             'conflicts': [['pytorch'], "Modules that cannot be loaded beside this one, besides other versions", CUSTOM],
             'gpu': [None, "GPU kind that the runtime is for: 'cuda', 'rocm' or None", CUSTOM],
             'python_version': ['3.11', "Python of the runtime (<major>.<minor>), which locked wheels must fit", CUSTOM],
@@ -57,7 +57,7 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         return extra_vars
 
     def __init__(self, *args, **kwargs):
-        """Check the recipe, keep search paths of compilers and linkers out of the module, and write its help."""
+        """Check the recipe, remove search paths of compilers and linkers from the module, and write its help."""
         super().__init__(*args, **kwargs)
         for variable in list(self.module_load_environment):
             self.module_load_environment.remove(variable)
@@ -70,7 +70,7 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         check_values(self.cfg, [source.name for source in self.sources], self.module_generator.SYNTAX)
 
     def runtime_help(self):
-        """What the module's help tells about the runtime."""
+        """The Runtime for the module's help."""
         return VENV
 
     def write_usage(self):
@@ -103,25 +103,25 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
             check_running_jobs(self.full_mod_name, self.cfg.path, self.cfg['stop'])
 
     def checksum_step(self):
-        """Verify the sources, then fetch the wheels that the lock among them names: all later steps work offline."""
+        """Verify the sources, then fetch the wheels of their lock: all later steps work offline."""
         super().checksum_step()
         if self.lock and not self.dry_run:
             self.wheels = fetch_wheels(self.lock, source_directories(self.name, 'wheels'), self.cfg['python_version'],
                                        index=self.cfg['wheel_index'])
 
     def extract_step(self):
-        """Nothing to unpack: sources are data files that later steps read where they are."""
+        """Leave the sources where they are: later steps read them there."""
         for source in self.src:
             source['finalpath'] = self.builddir
 
     def configure_step(self):
-        """Nothing to configure; subclasses check what they need before the long steps."""
+        """Subclasses check what they need before the long steps."""
 
     def build_step(self):
-        """Nothing to build, unless the subclass does."""
+        """Subclasses build what they install."""
 
     def install_step(self):
-        """Install the scripts, which running jobs may be about to start, then the runtime and everything around it."""
+        """Install the scripts, which running jobs may start at any moment, then the runtime and everything else."""
         self.install_scripts()
         self.install_runtime()
         self.install_tree()
@@ -144,17 +144,17 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         tree.install_commands(self.COMMANDS, self.image_commands, self.installdir)
 
     def compile_bytecode(self):
-        """Compile runscripts and payload for the runtime's Python, as its ranks may not write there."""
+        """Compile runscripts and payload for the runtime's Python: ranks cannot write there."""
         run_program(self.runtime_python(), 'compile_tree.py', self.installdir)
 
     def check_commands(self):
-        """Offer those of the recipe's commands that the image has."""
+        """Keep only those of the recipe's commands that the image has."""
         self.cfg['commands'] = offered_commands(self.enter_image(), self.runtime_python(), self.cfg['commands'],
                                                 self.BRINGS_PYTHON)
         self.write_usage()
 
     def write_constraints(self):
-        """Keep the versions of torch and of what belongs to it, for pip and uv to leave them as they are."""
+        """Write the versions that users' packages must not replace, for pip and uv."""
         text = constraints(self.runtime_python(), self.cfg['wheel_index'])
         if text.strip():
             write_file(os.path.join(self.installdir, CONSTRAINTS), text)
@@ -168,19 +168,19 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         raise NotImplementedError
 
     def permissions_step(self):
-        """Adjust permissions; the payload stays writable for its owner: users copy it, and `cp -r` keeps modes."""
+        """Adjust permissions; the payload stays writable for its owner, as `cp -r` of users keeps modes."""
         super().permissions_step()
         adjust_permissions(os.path.join(self.installdir, 'payload'), stat.S_IWUSR, ignore_errors=True)
 
     def make_module_extra(self, *args, **kwargs):
-        """Write the interface that both runtimes share; a user's own values come back on unload."""
+        """Add the interface that all runtimes share; unloading restores the user's own values."""
         txt = conflicts(self.module_generator, self.cfg['conflicts']) + template(self.module_generator, 'pushenv')
         txt += super().make_module_extra(*args, **kwargs)
         return txt + shared_interface(self.module_generator, self.name, det_full_ec_version(self.cfg), self.installdir,
                                       self.activation(), self.cfg['cluster'])
 
     def activation(self):
-        """Commands that activate the environment, by the variable that holds them; `true` where it always is."""
+        """Commands that activate the environment, by variables; `true` if it is always active."""
         return {'WITH_CONDA': 'true', 'WITH_VENV': 'true'}
 
     def sanity_check_step(self, custom_paths=None, custom_commands=None, **kwargs):
@@ -193,5 +193,5 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         super().sanity_check_step(custom_paths=paths, custom_commands=commands, **kwargs)
 
     def launch_in_test(self):
-        """What stands before a command of the sanity check to run it with the module's Python; shell code."""
+        """Prefix of a command of the sanity check to run it with the module's Python, as shell code."""
         return self.runtime_help().launch

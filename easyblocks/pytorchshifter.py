@@ -4,8 +4,8 @@
 """
 EasyBuild support for PyTorch in an image that stays with the site's Shifter gateway.
 
-Shifter shows the site's file systems in the image under their own paths, and transfers the environment, but for
-what the image sets itself: so there are no binds, and runscripts are called by their paths.
+Shifter mounts the site's file systems in the image under their own paths, and passes the environment on, except for
+variables that the image sets: so there are no binds, and runscripts are called by their paths.
 """
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
 from easybuild.framework.easyconfig import CUSTOM, MANDATORY
@@ -36,21 +36,21 @@ class EB_PyTorchShifter(EB_PyTorchModule):
         return extra_vars
 
     def runtime_help(self):
-        """Runscripts are called by their paths."""
+        """The Runtime for the module's help; runscripts are called by their paths."""
         return SHIFTER
 
     def configure_step(self):
         """Check that Shifter has the image."""
         if not which('shifter'):
-            raise EasyBuildError("shifter is not on PATH, and %s stays with its gateway; install where Shifter is",
+            raise EasyBuildError("shifter is not on PATH, and %s stays with its gateway. Run `eb` where Shifter is",
                                  self.cfg['image'])
         result = run_command([*self.runtime_python(), '--version'], fail_on_error=False, hidden=True)
         if result.exit_code != 0:
-            raise EasyBuildError("Shifter cannot start python3 in %s; try `shifterimg pull %s`. It says: %s",
-                                 self.cfg['image'], self.cfg['image'], ' '.join(result.output.split())[:200])
+            raise EasyBuildError("Shifter cannot start python3 in %s: %s. Try `shifterimg pull %s`",
+                                 self.cfg['image'], ' '.join(result.output.split())[:200], self.cfg['image'])
 
     def install_runtime(self):
-        """Nothing to install: the image stays where it is."""
+        """Install nothing: the image stays with the gateway."""
 
     def enter_image(self):
         """Command that runs another one in the image, as a list."""
@@ -61,9 +61,9 @@ class EB_PyTorchShifter(EB_PyTorchModule):
         return [*self.enter_image(), 'python3']
 
     def make_module_extra(self, *args, **kwargs):
-        """Add the image and its modules, in variables that Shifter itself reads: a plain `shifter` is enough too."""
+        """Add the image and its modules, in variables that Shifter reads: users can also run a plain `shifter`."""
         txt = super().make_module_extra(*args, **kwargs)
-        # Slurm sets the type for `#SBATCH --image`, to one that the name does not fit (NERSC/shifter, src/shifter.c)
+        # for `#SBATCH --image`, Slurm sets a type that does not fit the name (NERSC/shifter, src/shifter.c)
         variables = {'SHIFTER_IMAGE': self.cfg['image'], 'SHIFTER_IMAGETYPE': 'docker'}
         if self.cfg['shifter_modules']:
             variables['SHIFTER_MODULE'] = ','.join(self.cfg['shifter_modules'])

@@ -38,14 +38,14 @@ class EB_PyTorchVenv(EB_PyTorchModule):
         return extra_vars
 
     def __init__(self, *args, **kwargs):
-        """Put the environment's own commands on the user's path, and find the sdists."""
+        """Leave PATH to the template, and find the sdists."""
         super().__init__(*args, **kwargs)
-        self.module_load_environment.remove('PATH')  # commands.lua and .tcl have it in its order
+        self.module_load_environment.remove('PATH')  # commands.lua and commands.tcl set it, in their order
         self.source_packages = [SourcePackage(name, environment, [source.name for source in self.sources])
                                 for name, environment in self.cfg['source_packages']]
 
     def fetch_step(self, *args, **kwargs):
-        """Fetch the sdists that are not there with pip, unless the recipe says where they are."""
+        """Fetch missing sdists with pip, unless the recipe has source_urls."""
         if not (self.dry_run or self.cfg['source_urls']):
             for package in self.source_packages:
                 if not self.obtain_file(package.sdist, no_download=True, warning_only=True):
@@ -56,7 +56,7 @@ class EB_PyTorchVenv(EB_PyTorchModule):
         super().fetch_step(*args, **kwargs)
 
     def extract_step(self):
-        """Unpack the sdists, each into a directory of its own; a patch is for the first source, as everywhere."""
+        """Unpack each sdist into a directory of its own; patches apply to the first source, as in EasyBuild."""
         super().extract_step()
         for package in self.source_packages:
             source = self.unpacked(package)
@@ -67,11 +67,11 @@ class EB_PyTorchVenv(EB_PyTorchModule):
         return next(source for source in self.src if source['name'] == package.sdist)
 
     def configure_step(self):
-        """Check for the Python that the wheels are locked for, and for what the builds want from the host."""
+        """Check for the Python that the wheels are locked for, and for the variables of the builds."""
         if not self.lock:
             raise EasyBuildError("%s names no requirements lock (*.txt) in 'sources'", self.cfg.path)
         if not which(self.host_python):
-            raise EasyBuildError("%s is not on PATH, and the wheels are locked for it; load a module that has it, or "
+            raise EasyBuildError("%s is not on PATH, and the wheels are locked for it. Load a module that has it, or "
                                  "lock the requirements for another version and set 'python_version'", self.host_python)
         for package in self.source_packages:
             package.environment(os.environ)
@@ -79,20 +79,20 @@ class EB_PyTorchVenv(EB_PyTorchModule):
 
     @property
     def host_python(self):
-        """Command name of the Python that the environment is made with."""
+        """Command of the Python that makes the environment."""
         return 'python' + self.cfg['python_version']
 
     @property
     def built_wheels(self):
-        """Where the wheels of the source packages are until they are installed."""
+        """Directory for wheels of source packages until they are installed."""
         return os.path.join(self.builddir, 'wheels')
 
     def build_step(self):
-        """Build the source packages, in an environment of the locked wheels, one on top of the other."""
+        """Build the source packages in order, in an environment with the locked wheels."""
         if not self.source_packages:
             return
         venv = os.path.join(self.builddir, 'venv')
-        # what the host has is not among the sources: it may be another version on the next host
+        # without the host's packages, whose versions may differ on the next host
         make_environment(self.host_python, venv, self.wheels, compiles=False)
         python = os.path.join(venv, 'bin', 'python')
         for package in self.source_packages:
@@ -100,8 +100,8 @@ class EB_PyTorchVenv(EB_PyTorchModule):
             package.install(python, self.built_wheels)
 
     def install_runtime(self):
-        """Make the environment, install wheels and source packages into it, and keep with what that was done."""
-        # the host's packages come last; without them pip would refuse `install --user`
+        """Make the environment with wheels and source packages, and write the record of the build."""
+        # with the host's packages last: without them, pip rejects `install --user`
         make_environment(self.host_python, os.path.join(self.installdir, 'venv'), self.wheels, sees_host=True)
         python = os.path.join(self.installdir, 'venv', 'bin', 'python')
         for package in self.source_packages:
@@ -113,7 +113,7 @@ class EB_PyTorchVenv(EB_PyTorchModule):
         write_record(record, self.installdir)
 
     def modules_of_build(self):
-        """The modules that this build has, those of the recipe's dependencies included."""
+        """The modules of this build, including the recipe's dependencies."""
         names = {build_only: [dep['full_mod_name'] for dep in self.toolchain.dependencies
                               if dep['build_only'] == build_only] for build_only in (False, True)}
         return modules_of_build(self.name, self.initial_environ, os.environ, names[False], names[True])
@@ -132,8 +132,8 @@ class EB_PyTorchVenv(EB_PyTorchModule):
         return super().make_module_extra(*args, **kwargs) + template(self.module_generator, 'commands')
 
     def make_module_dep(self, unload_info=None):  # noqa: ARG002 (EasyBuild's signature)
-        """Load the modules of the build and no others, whoever loaded them, and see that its Python is there."""
-        # --module-only describes an installation of another day
+        """Load exactly the modules of the build, and check that its Python still exists."""
+        # with --module-only, the record of the installation is used
         record = read_record(self.installdir) or describe(self.host_python, self.modules_of_build())
         return template(self.module_generator, 'venv', lists=record['modules'],
                         module=self.full_mod_name, easyconfig=os.path.basename(self.cfg.path),

@@ -2,9 +2,9 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Commands: how they are run, and what an installed runtime (image or environment) has.
+Running commands, and which commands an installed runtime (image or environment) has.
 
-A command is a list of words. None goes through a shell of the host.
+A command is a list of words; no shell of the host interprets it.
 """
 import os
 import re
@@ -13,7 +13,7 @@ from easybuild.tools.build_log import print_warning
 from easybuild.tools.filetools import read_file
 from easybuild.tools.run import run_shell_cmd
 
-# What the runtime's Python runs.
+# Programs for the runtime's Python.
 PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'programs')
 
 # Python and pip, with a version or without.
@@ -30,7 +30,7 @@ def run_command(words, variables=None, **options):
     """
     changes = variables or {}
     environ = {**os.environ, **changes}
-    # EasyBuild 5.4 passes a list to bash as the name of a script, unless it is told to use none
+    # without use_bash=False, EasyBuild 5.4 runs bash with the words of a list as arguments
     return run_shell_cmd(list(words), env={name: value for name, value in environ.items() if value is not None},
                          use_bash=False, **options)
 
@@ -39,7 +39,7 @@ def run_program(python, name, *arguments, isolation='-I', **options):
     """
     Run a file of programs/ with the runtime's Python, and return the result.
 
-    Python reads it from standard input: an image need not see this file.
+    Python reads it from standard input, as an image may not see this file.
 
     :param python: command of that Python, as a list
     :param isolation: Python's option that ignores the user's settings
@@ -54,13 +54,13 @@ def constraints(python, index):
     :param python: command of the runtime's Python, as a list
     :param index: package index with more for this torch, or None
     """
-    # a PYTHONPATH and a PIP_CONSTRAINT that are left are the image's own
+    # without those of the host, the image can set its own
     return run_program(python, 'print_constraints.py', index or '', isolation='-s', split_stderr=True, hidden=True,
                        variables={'PYTHONPATH': None, 'PIP_CONSTRAINT': None}).output
 
 
 def last_line(output):
-    """The last line of a command's output, where errors are."""
+    """The last line of a command's output, which has the error."""
     return (output.strip().splitlines() or ['no output'])[-1]
 
 
@@ -77,7 +77,7 @@ def absent_commands(enter, names):
 
 def offered_commands(enter, python, names, brings_python):
     """
-    Those of the commands `names` that an image has, and its python and pip under their versions; warn of the others.
+    Those of the commands `names` that an image has, and its python and pip with their version; warn of the others.
 
     :param enter: command that enters the image, as a list
     :param python: command of its Python
@@ -98,5 +98,5 @@ def versioned_commands(python, names):
     """Names of python and pip with their version, such as python3.11, if they are among `names`."""
     code = "import sys; print('version: %d.%d' % sys.version_info[:2])"
     result = run_command([*python, '-c', code], hidden=True)
-    found = re.search(r'^version: (.*)', result.output, re.MULTILINE)  # None in a dry run, which runs nothing
+    found = re.search(r'^version: (.*)', result.output, re.MULTILINE)  # a dry run has no output
     return [name + found.group(1) for name in ('python', 'pip') if name in names and found]

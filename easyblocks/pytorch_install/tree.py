@@ -16,8 +16,7 @@ PROFILES = os.path.join(TREE, 'modulefiles', 'cluster')
 # Directories that go into every installation; the module has a variable for each.
 PARTS = ('runscripts', 'payload')
 
-# Runscripts that bin/ offers. Those of the second list run on the host where the others enter an image: they report
-# what is wrong with it.
+# Runscripts that bin/ offers. Those of the second list never enter the image: they diagnose it.
 RUNSCRIPTS = ('conda-python-simple', 'conda-python-distributed', 'torchrun-distributed', 'ddp-env', 'get-master',
               'list-packages')
 RUNSCRIPTS_ON_HOST = ('pytorch-doctor',)
@@ -29,7 +28,7 @@ class Commands(NamedTuple):
 
     on_host: files of this checkout's bin/ that users type
     internal: files of its libexec/ that commands run
-    entry: the one of them that enters the image; empty where there is no image to enter
+    entry: the internal command that enters the image; empty without an image
     """
 
     on_host: Tuple[str, ...]
@@ -53,7 +52,7 @@ def bin_links(commands, of_image=()):
     :param of_image: commands of the image that bin/ offers on the host
     """
     links = {name: os.path.join(os.pardir, 'runscripts', name) for name in RUNSCRIPTS + RUNSCRIPTS_ON_HOST}
-    # not for users: Jupyter kernels of earlier installations call it by this path
+    # not for users: Jupyter kernels of earlier installations run this path
     links['start-kernel.bash'] = os.path.join(os.pardir, 'libexec', 'start-kernel.bash')
     if commands.entry:
         entering = [*RUNSCRIPTS, *of_image, 'start-shell']
@@ -62,7 +61,7 @@ def bin_links(commands, of_image=()):
 
 
 def user_commands(commands, of_image=()):
-    """Names in bin/ that are for users: all without a version or a file name extension."""
+    """Commands for users: names in bin/ without a version or a file name extension."""
     return sorted(name for name in [*bin_links(commands, of_image), *commands.on_host] if '.' not in name)
 
 
@@ -74,7 +73,7 @@ def install_parts(installdir):
 
 
 def install_profile(name, installdir):
-    """Install a cluster profile, with what profiles source from beside themselves."""
+    """Install a cluster profile, and the file that profiles source."""
     for file in (name, '.policy.tcl'):
         copy_file(os.path.join(PROFILES, file), os.path.join(installdir, 'modulefiles', 'cluster', file))
 

@@ -307,7 +307,7 @@ def test_a_lock_whose_holder_cannot_be_seen_from_here_is_explained_and_kept(pref
             (prefix.lock / "holder.json").write_text(json.dumps(holder))
         error = one_error(prefix.eb("--rebuild"))
         assert named in error
-        assert f"if it is not running any more: rm -r '{prefix.lock}'" in error
+        assert f"If that process no longer runs: rm -r '{prefix.lock}'" in error
         assert prefix.lock.exists()
     finally:
         shutil.rmtree(prefix.lock)

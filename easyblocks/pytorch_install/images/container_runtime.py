@@ -11,18 +11,18 @@ RUNTIMES = ('singularity', 'apptainer')
 
 
 def find_runtime():
-    """Command of the container runtime on this host, None if there is none."""
+    """Command of the container runtime on this host; None if it has none."""
     return next((runtime for runtime in RUNTIMES if which(runtime)), None)
 
 
 def require_runtime(runtime):
-    """Stop where no container runtime is."""
+    """Stop if the host has no container runtime."""
     if not runtime:
         raise EasyBuildError("Neither %s is on PATH; install Apptainer or load its module", ' nor '.join(RUNTIMES))
 
 
 def runtime_variables(**settings):
-    """Settings of the container runtime as variables, under both names; it ignores those that it does not know."""
+    """Settings of the container runtime as environment variables, with both prefixes; it ignores unknown ones."""
     return {'%s_%s' % (runtime, name): value for name, value in settings.items()
             for runtime in ('APPTAINER', 'SINGULARITY')}
 

@@ -40,16 +40,16 @@ class Cotainr(ImageSource):
         return '%s on %s' % (super().reference, self.spec.base_image)
 
     def fetch(self):
-        """Identify a base image that is a file; the packages come while cotainr builds."""
+        """Identify a base image that is a file; cotainr downloads the packages when it builds."""
         checksum = checksum_of(self.base) if self.wanted_file else ''
         return self.describe()._replace(identity=' '.join([self.identity, checksum]))
 
     def build(self, image):
-        """Let cotainr build, with the compression of every image that is built here."""
+        """Let cotainr build, with the recipe's compression."""
         if not which('cotainr'):
-            raise EasyBuildError("cotainr is not on PATH, and the image is made with it: load its module or install it")
+            raise EasyBuildError("cotainr is not on PATH, and it builds the image. Load its module or install it")
         if not which('singularity'):
-            raise EasyBuildError("cotainr starts a command named singularity, which is not on PATH: put a link of that "
+            raise EasyBuildError("cotainr starts a command named singularity, which is not on PATH. Put a link of that "
                                  "name to apptainer there")
         environment = source_with_extension(self.spec.sources, '.yml', self.spec.easyconfig)
         result = run_command(['cotainr', 'build', image.file, '--base-image=' + self.base,
@@ -57,5 +57,5 @@ class Cotainr(ImageSource):
                              variables=runtime_variables(MKSQUASHFS_ARGS=self.spec.mksquashfs_args),
                              work_dir=self.spec.builddir, fail_on_error=False, stream_output=True)
         if result.exit_code != 0:
-            raise EasyBuildError("cotainr could not make the image: %s; it needs the network where it builds, and its "
-                                 "whole output is in EasyBuild's log", last_line(result.output))
+            raise EasyBuildError("cotainr could not build the image: %s. It needs a network; the whole output is in "
+                                 "EasyBuild's log", last_line(result.output))

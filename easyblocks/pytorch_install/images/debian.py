@@ -13,9 +13,9 @@ from pytorch_install.runtime import run_command
 
 
 def make_base(release, packages, directory):
-    """Make a Debian release with some packages as a directory tree below `directory`; return its path."""
+    """Install a Debian release with some packages into a directory below `directory`; return its path."""
     if not which('mmdebstrap'):
-        raise EasyBuildError("mmdebstrap is not on PATH, and the base image is made with it: install that package")
+        raise EasyBuildError("mmdebstrap is not on PATH, and it makes the base image. Install that package")
     base, archive = os.path.join(directory, 'base'), os.path.join(directory, 'base.tar')
     arguments = ['--variant=minbase', '--include=' + ','.join(packages), release, archive]
     sources = host_archives(release)
@@ -23,16 +23,16 @@ def make_base(release, packages, directory):
         listing = os.path.join(directory, 'sources.list')
         write_file(listing, '\n'.join(sources) + '\n')
         arguments.append(listing)
-    # an ordinary user's mmdebstrap works under subordinate ids, which EasyBuild's private TMPDIR shuts out
+    # for an ordinary user, mmdebstrap runs under subordinate ids, which cannot enter EasyBuild's private TMPDIR
     run_command(['mmdebstrap', *arguments], {'TMPDIR': None}, work_dir=directory)
     mkdir(base)
-    # owned by this user and without device files, which an ordinary user may not make
+    # owned by this user, without device files, which an ordinary user cannot make
     run_command(['tar', '--extract', '--no-same-owner', '--exclude', './dev/*', '--file', archive, '--directory', base])
     return base
 
 
 def host_archives(release):
-    """This host's own archives of the release as apt source lines; empty if it runs another release."""
+    """This host's archives of the release, as lines of sources.list; empty if it runs another release."""
     suites = [release, release + '-updates', release + '-security']
     if not which('apt-get'):
         return []

@@ -14,12 +14,12 @@ from pytorch_install.sources.recipe_sources import source_with_extension
 
 
 class Definition(ImageSource):
-    """A definition file, whose arguments are BASE and REQUIREMENTS."""
+    """A definition file; its build arguments are BASE and REQUIREMENTS."""
 
     is_made_here = True
 
     def build(self, image):
-        """Build, on a base made here if the recipe wants one, with the locked wheels in reach."""
+        """Build, on a Debian base if the recipe has one, with the locked wheels bound."""
         spec = self.spec
         options = ['--fakeroot']
         if spec.debian_release:
@@ -27,7 +27,7 @@ class Definition(ImageSource):
             options.extend(['--build-arg', 'BASE=' + base])
         if spec.wheels:
             directory, requirements = os.path.split(spec.wheels.requirements)
-            # two empty directories that every Linux image has
+            # /mnt and /media exist in every Linux image, and are empty
             options.extend(['--build-arg', 'REQUIREMENTS=' + requirements,
                             '--bind', '%s:/mnt,%s:/media' % (spec.wheels.directory, directory)])
         definition = source_with_extension(spec.sources, '.def', spec.easyconfig)

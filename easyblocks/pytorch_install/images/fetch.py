@@ -2,7 +2,7 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-The image that a recipe means: fetched, unless the installed one is the same.
+Fetching a recipe's image, unless the installed one is the same.
 """
 from pytorch_install.images.kinds import image_source
 from pytorch_install.images.provenance import installed_checksum
@@ -10,7 +10,7 @@ from pytorch_install.images.provenance import installed_checksum
 
 def fetch_image(spec, installed=None):
     """
-    The Image of an ImageSpec, fetched if need be.
+    Fetch the image of an ImageSpec if need be; return the Image.
 
     :param installed: path of an installed image that may be kept; it need not exist
     """

@@ -2,7 +2,7 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Files that hold an image: whether they are whole, what notes on them say, and copies that appear at once.
+Image files: their structure and checksums, JSON notes on them, and atomic copies.
 """
 import hashlib
 import json
@@ -20,13 +20,13 @@ CHUNK = 16 * 1024 * 1024
 
 
 def images_directory(software):
-    """Where images are downloaded to, and notes on them are kept: on the source path, off the home directory."""
+    """Directory for downloaded images and their notes: on the source path, not in the home directory."""
     directories = source_directories(software, 'images')
     return writable_directory(directories) or directories[0]
 
 
 def read_note(path, *names):
-    """Values that a JSON file has under some names; all None where it is missing, damaged or lacks one of them."""
+    """Values of a JSON file by their names; all None if the file is missing, damaged or lacks one of them."""
     try:
         with open(path) as file:
             note = json.load(file)
@@ -41,9 +41,9 @@ def checksum_of(path):
 
 
 def require_checksum(path, found, expected):
-    """Stop unless a file has its SHA-256, or EasyBuild was told to ignore checksums."""
+    """Stop unless a file has its SHA-256, or --ignore-checksums is set."""
     if found != expected and not build_option('ignore_checksums'):
-        raise EasyBuildError("%s is damaged or another image: its SHA-256 is %s, expected is %s; get it again, or "
+        raise EasyBuildError("%s is damaged or another image: its SHA-256 is %s, expected is %s. Get it again, or "
                              "correct the recipe", path, found, expected)
 
 
@@ -51,7 +51,7 @@ def copy_verified(source, target, checksum=None):
     """
     Copy a file so that `target` appears only when it is complete, on disk and verified; return its SHA-256.
 
-    :param checksum: SHA-256 that it must have, None where it is not known
+    :param checksum: expected SHA-256, None if unknown
     """
     part = target + '.part'
     digest = hashlib.sha256()
@@ -76,7 +76,7 @@ def copy_verified(source, target, checksum=None):
 
 def check_structure(path):
     """
-    Stop if a file is no SIF image, or shorter than its own header says.
+    Stop if a file is not a SIF image, or shorter than its header specifies.
 
     The header: https://github.com/apptainer/sif/blob/main/pkg/sif/sif.go, type header.
     """
@@ -87,5 +87,5 @@ def check_structure(path):
     data_offset, data_size = struct.unpack('<qq', header[112:128])
     size = os.path.getsize(path)
     if size < data_offset + data_size:
-        raise EasyBuildError("%s is truncated: it has %d bytes of %d; get it again",
+        raise EasyBuildError("%s is truncated: it has %d bytes of %d. Get it again",
                              path, size, data_offset + data_size)

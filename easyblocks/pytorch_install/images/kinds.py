@@ -2,7 +2,7 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Which kind of image a recipe names.
+The kind of image source that a recipe names.
 """
 import os
 
@@ -37,7 +37,7 @@ def image_source(spec):
 def check_signing_key(spec, is_made_here):
     """Stop if the recipe asks for a signature that cannot be checked."""
     if is_made_here:
-        raise EasyBuildError("%s names a 'signing_key', and an image that is built here has no signature: leave it out",
+        raise EasyBuildError("%s names a 'signing_key', and an image that is built here has no signature. Remove it",
                              spec.easyconfig)
     names = [source.name for source in spec.sources]
     if not (spec.signing_key in names and spec.signing_key.endswith(EXTENSIONS)):
@@ -52,4 +52,4 @@ def kind_of(image):
     if image.endswith('.sif') and os.path.basename(image) == image:
         return SiteFile
     raise EasyBuildError("image = '%s' is neither a reference (docker://, oras://, library://) nor a file name that "
-                         "ends in .sif; the directory of a file belongs to 'central_images'", image)
+                         "ends in .sif. The directory of a file belongs in 'central_images'", image)

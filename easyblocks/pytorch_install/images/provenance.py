@@ -2,7 +2,7 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Where an installed image came from, and what is in it, as files beside it.
+Provenance of an installed image: its source and its packages, as files beside it.
 """
 import datetime
 import json
@@ -17,7 +17,7 @@ from pytorch_install.images.container_runtime import image_python
 from pytorch_install.images.image_files import checksum_of, read_note
 from pytorch_install.runtime import run_command, run_program
 
-# The file that an installed image is recognised by.
+# The file that identifies an installed image.
 RECORD = 'image.json'
 
 
@@ -27,7 +27,7 @@ def write_provenance(spec, image, path):
 
     :param spec: the ImageSpec
     :param image: the Image
-    :param path: where it is installed; the files go into a directory beside it
+    :param path: path of the installed image; the files are written to a directory beside it
     """
     record = {
         'image': os.path.basename(path),
@@ -49,29 +49,29 @@ def write_provenance(spec, image, path):
 
 
 def directory_of(path):
-    """Where what is known about an installed image is."""
+    """Directory with the provenance of an installed image."""
     return os.path.join(os.path.dirname(path), 'provenance')
 
 
 def installed_checksum(spec, image, path):
     """
-    SHA-256 of an installed image if it is the one that the recipe means, undamaged; else None.
+    SHA-256 of an installed image if it is the recipe's, and undamaged; else None.
 
-    :param image: the Image that the recipe means
-    :param path: the installed image, which need not exist
+    :param image: the recipe's Image
+    :param path: path of the installed image, which need not exist
     """
     identity, key, checksum = read_note(os.path.join(directory_of(path), RECORD), 'identity', 'signing_key', 'sha256')
     if not os.path.isfile(path) or (identity, key) != (image.identity, spec.signing_key):
         return None
     if checksum_of(path) != checksum:
-        print_warning("%s is damaged, its SHA-256 is not that of its installation: installing it anew", path)
+        print_warning("%s is damaged: its SHA-256 has changed since its installation. Installing it again", path)
         return None
     print_msg("image %s: the installed one is the same, it is kept" % image.reference)
     return checksum
 
 
 def packages_inside(spec, path):
-    """Ask the image's own Python, with nothing of this user's environment, for what is installed."""
+    """Packages in an image, listed by its Python without this user's environment."""
     python = image_python(spec.runtime, path, spec.conda_activation, '--cleanenv')
     # without PYTHONPATH and ~/.local
     return json.loads(run_program(python, 'list_packages.py', split_stderr=True, hidden=True).output)
@@ -81,8 +81,8 @@ def sbom(record, inside):
     """
     A software bill of materials in CycloneDX 1.5, https://cyclonedx.org/docs/1.5/json/.
 
-    :param record: what is in image.json
-    :param inside: what is in packages.json
+    :param record: content of image.json
+    :param inside: content of packages.json
     """
     components = []
     for kind, packages in inside['packages'].items():
@@ -102,7 +102,7 @@ def sbom(record, inside):
                 'hashes': [{'alg': 'SHA-256', 'content': record['sha256']}],
             },
         },
-        # the schema wants every reference once
+        # in the schema, references are unique
         'components': list({component['bom-ref']: component for component in components}.values()),
     }
 

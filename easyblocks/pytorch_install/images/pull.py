@@ -2,7 +2,7 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-One download of a registry's image by the container runtime, a few attempts if need be.
+Downloading a registry's image with the container runtime, in several attempts.
 """
 import contextlib
 import glob
@@ -32,13 +32,13 @@ _log = fancylogger.getLogger('pull', fname=False)
 
 class Pull(NamedTuple):
     """
-    What to download, and how.
+    A download.
 
-    reference: the image in the recipe's words, for messages
-    pinned: the same, taken apart (registry.Pinned)
+    reference: the recipe's reference, for messages
+    pinned: the same, parsed (registry.Pinned)
     runtime: command of the container runtime
-    packing: arguments of mksquashfs for layers that are packed here
-    alone: whether no other process downloads to the same directory, as far as it can be known
+    packing: arguments of mksquashfs, for layers
+    alone: whether this process has the lock on the directory
     """
 
     reference: str
@@ -49,8 +49,8 @@ class Pull(NamedTuple):
 
     @contextlib.contextmanager
     def to(self, path):
-        """Download to `part_of(path)`, which the caller checks and renames; what is left over is removed then."""
-        # a user's own, as the runtime lets nobody else read it; without a lock a process's own, which may be removed
+        """Download to `part_of(path)`, which the block verifies and renames; leftovers are removed after it."""
+        # per user: the runtime makes it private; without the lock per process, so that it can be removed
         own_cache = '%s.%s.cache' % (path, os.getuid() if self.alone else this_process())
         part, complete = part_of(path), False
         try:
@@ -60,12 +60,12 @@ class Pull(NamedTuple):
         finally:
             if os.path.exists(part):
                 remove_file(part)
-            # the next attempt needs the layers that are complete
+            # after a failure, it has complete layers for the next attempt
             if complete or not self.alone:
                 remove_cache(own_cache)
 
     def download(self, part, own_cache):
-        """Let the runtime download and convert."""
+        """Let the runtime download and convert the image."""
         settings = {}
         cache = os.environ.get('APPTAINER_CACHEDIR') or os.environ.get('SINGULARITY_CACHEDIR')
         if not cache:
@@ -75,13 +75,14 @@ class Pull(NamedTuple):
         if self.pinned.transport == 'docker':
             verb = 'build'
             settings['MKSQUASHFS_ARGS'] = self.packing
-        # what arrived is unpacked, packed and copied: a slow file system is no stalled registry
+        # the runtime also unpacks, packs and copies the data: a slow file system is not a stalled registry
         places = [cache, os.path.dirname(part), work_directory()]
-        self.try_often([self.runtime, verb, '--force', part, self.pinned.uri], runtime_variables(**settings), places)
+        command = [self.runtime, verb, '--force', part, self.pinned.uri]
+        self.run_until_success(command, runtime_variables(**settings), places)
         check_structure(part)
 
-    def try_often(self, command, variables, places):
-        """Run the runtime's download until it succeeds; EasyBuildError with one sentence if it does not."""
+    def run_until_success(self, command, variables, places):
+        """Run a command up to ATTEMPTS times; EasyBuildError with the last reason if it always fails."""
         for attempt in range(1, ATTEMPTS + 1):
             print_msg("image %s: fetching, attempt %d of %d..." % (self.reference, attempt, ATTEMPTS))
             with watched(places, 'image') as watch:
@@ -90,49 +91,49 @@ class Pull(NamedTuple):
                 return
             reason = self.reason(result.output, watch)
             if not watch.stalled:
-                self.refuse_for_good(reason)
+                self.stop_if_permanent(reason)
             if attempt < ATTEMPTS:
                 print_msg("image %s: %s" % (self.reference, reason))
                 time.sleep(attempt * PAUSE)
-        raise EasyBuildError("Fetching %s failed %d times: %s; run the same `eb` again, layers that are complete are "
-                             "not fetched twice", self.reference, ATTEMPTS, reason)
+        raise EasyBuildError("Fetching %s failed %d times: %s. Run the same `eb` again; it keeps the layers that "
+                             "are complete", self.reference, ATTEMPTS, reason)
 
     def reason(self, output, watch):
         """Why an attempt failed."""
         if watch.stalled:
-            # the runtime names what it has not whole by the digest, with a random number after it
+            # the runtime names an incomplete layer by its digest, followed by a random number
             blobs = sorted({'sha256:' + name[:64] for name in watch.files if re.match(r'[0-9a-f]{64}\d', name)})
             return "%s stalled at %s: %s" % (self.pinned.repository.partition('/')[0],
                                              ', '.join(blobs) or 'the beginning', watch.stalled)
         lines = output.strip().splitlines() or ["no output"]
         return re.sub(r'^FATAL:\s*', '', next((line for line in reversed(lines) if 'FATAL' in line), lines[-1]))
 
-    def refuse_for_good(self, reason):
-        """Stop where another attempt would meet the same answer."""
+    def stop_if_permanent(self, reason):
+        """Stop if another attempt would fail for the same reason."""
         if re.search('(?i)manifest.unknown|name.unknown|404 not found|does not exist in the library', reason):
-            raise EasyBuildError("The registry has no image %s: look up the digest again, and correct the recipe",
+            raise EasyBuildError("The registry has no image %s. Look up the digest again, and correct the recipe",
                                  self.reference)
         if re.search('(?i)unauthorized|authentication required|403 forbidden|(?-i:DENIED)|resource is denied', reason):
-            raise EasyBuildError("The registry does not give %s to this user: log in with `%s registry login "
+            raise EasyBuildError("The registry denies this user access to %s. Log in with `%s registry login "
                                  "--username <user> docker://%s` and run the same `eb` again",
                                  self.reference, self.runtime, self.pinned.repository.partition('/')[0])
         if self.pinned.transport == 'docker' and 'failed to get' not in reason:
-            raise EasyBuildError("%s was fetched, and %s could not make an image of it: %s; run the same `eb` again "
-                                 "when that is solved, nothing is fetched twice", self.reference, self.runtime, reason)
+            raise EasyBuildError("%s was fetched, but %s could not make an image of it: %s. Solve this, and run the "
+                                 "same `eb` again; it keeps what was fetched", self.reference, self.runtime, reason)
 
 
 def this_process():
-    """A name for this process among those of all hosts."""
+    """Name of this process, unique among hosts."""
     return '%s.%d' % (socket.gethostname(), os.getpid())
 
 
 def part_of(path):
-    """Where this process downloads to before the file is complete."""
+    """Path that this process downloads to until the file is complete."""
     return '%s.%s.part' % (path, this_process())
 
 
 def remove_stale_parts(path):
-    """Remove what processes of this host left that were killed; those of other hosts may be running."""
+    """Remove parts of killed processes of this host; those of other hosts may still run."""
     beginning = '%s.%s.' % (path, socket.gethostname())
     for part in glob.glob(glob.escape(beginning) + '*.part'):
         pid = part[len(beginning):-len('.part')]
@@ -142,7 +143,7 @@ def remove_stale_parts(path):
 
 
 def remove_cache(directory):
-    """Remove a cache, if possible: the image does not need it."""
+    """Remove a cache that is no longer needed, if possible."""
     try:
         remove_dir(directory)
     except (EasyBuildError, OSError) as error:
@@ -150,7 +151,7 @@ def remove_cache(directory):
 
 
 def is_running(pid):
-    """Whether there is a process of this number, perhaps another user's."""
+    """Whether a process with this id exists, of any user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -161,6 +162,6 @@ def is_running(pid):
 
 
 def work_directory():
-    """Where the runtime unpacks and packs what it fetched."""
+    """Directory in which the runtime unpacks and packs images."""
     return next((os.environ[name] for name in ('APPTAINER_TMPDIR', 'SINGULARITY_TMPDIR') if os.environ.get(name)),
                 tempfile.gettempdir())

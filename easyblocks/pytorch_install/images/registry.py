@@ -4,7 +4,7 @@
 """
 Images of registries, pinned by digest and downloaded in EasyBuild's fetch step.
 
-Proxies, logins and certificates are the container runtime's own business: its variables and files are left alone.
+For proxies, logins and certificates, configure the container runtime: its variables and files are not changed here.
 """
 import contextlib
 import datetime
@@ -24,7 +24,7 @@ from pytorch_install.images.signature import verify_signature
 from pytorch_install.images.source import ImageSource
 from pytorch_install.sources.directories import distrust, make_directory, protect, source_directories
 
-# <transport>://<repository>[:<tag>]@sha256:<digest>; a colon that a slash follows is a port, not a tag
+# <transport>://<repository>[:<tag>]@sha256:<digest>; a colon before a slash starts a port, not a tag
 PINNED = re.compile(r'(?P<transport>docker|oras)://(?P<repository>[\w.-]+(:\d+(?=/))?(/[\w.-]+)*)(:(?P<tag>[\w.-]+))?'
                     r'@(?P<digest>sha256:[0-9a-f]{64})')
 
@@ -36,7 +36,7 @@ TRANSPORTS = ['docker', 'oras', 'library']
 
 
 class Pinned(NamedTuple):
-    """A reference to one image; `uri` is what the runtime gets: not every version takes a tag and a digest together."""
+    """A reference to one image; `uri` is for the runtime: some versions reject a tag with a digest."""
 
     transport: str
     repository: str
@@ -45,7 +45,7 @@ class Pinned(NamedTuple):
 
 
 def pinned(reference, parameter):
-    """Take a reference apart, or say how to pin it; `parameter` is the recipe's that it comes from."""
+    """Parse a reference; EasyBuildError with advice if it is not pinned. `parameter` is the easyconfig parameter."""
     found = PINNED.fullmatch(reference) or LIBRARY.fullmatch(reference)
     if found:
         digest = found.group('digest')
@@ -55,10 +55,10 @@ def pinned(reference, parameter):
                       '%s://%s%s%s' % (transport, repository, separator, digest))
     transport, _, rest = reference.partition('://')
     if transport == 'library':
-        advice = "end it in ':sha256.<hash>', where <hash> is what `sha256sum` says of the pulled image"
+        advice = "end it in ':sha256.<hash>', where <hash> is the output of `sha256sum` for the pulled image"
     else:
-        advice = ("append '@sha256:<digest>', where <digest> is what `skopeo inspect --raw docker://%s | sha256sum` "
-                  "says" % rest.partition('@')[0])
+        advice = ("append '@sha256:<digest>', where <digest> is the output of "
+                  "`skopeo inspect --raw docker://%s | sha256sum`" % rest.partition('@')[0])
     raise EasyBuildError("%s = '%s' is not pinned to one image by its digest: %s", parameter, reference, advice)
 
 
@@ -69,17 +69,17 @@ class RegistryImage(ImageSource):
         super().__init__(spec)
         self.pinned = pinned(spec.image, 'image')
         self.digest = self.pinned.digest
-        # layers become a file here; oras:// and library:// hold images that are ready
+        # docker:// has layers that are packed here; oras:// and library:// have image files
         self.is_made_here = self.pinned.transport == 'docker'
 
     @property
     def reference(self):
-        """The recipe's own words."""
+        """The reference in the recipe."""
         return self.spec.image
 
     @property
     def identity(self):
-        """The digest, and how layers are packed into a file here."""
+        """The digest, and the packing of layers."""
         packing = [self.spec.mksquashfs_args] if self.is_made_here else []
         return ' '.join([self.pinned.transport, self.digest] + packing)
 
@@ -88,15 +88,15 @@ class RegistryImage(ImageSource):
         return os.path.join(directory, self.digest.replace(':', '-') + '.sif')
 
     def fetch(self):
-        """Download, unless an earlier download is there and unchanged."""
+        """Download, unless an earlier download is complete and unchanged."""
         require_runtime(self.spec.runtime)
-        # what is there can be used by those who may not write there
+        # before making a directory: a user without write permission can use it
         image = self.find_anywhere()
         if not image:
             directory = images_directory(self.spec.software)
             make_directory(directory)
             with locked(os.path.join(directory, '.lock')) as alone:
-                # another process may have ended its download meanwhile
+                # another process may have completed its download while this one waited
                 image = self.find(directory) or self.download(directory, alone)
         if self.spec.key:
             verify_signature(self.spec.runtime, image.file, self.spec.key)
@@ -117,22 +117,22 @@ class RegistryImage(ImageSource):
         identity, checksum = read_note(note, 'identity', 'sha256')
         if not os.path.isfile(path) or identity != self.identity:
             return None
-        # only the note says what layers were packed into, or what the registry sent
+        # only the note has the checksum of what was downloaded or packed
         reason = distrust(directory, note)
         if reason:
-            print_warning("%s is not used, fetching again: %s", path, reason)
+            print_warning("ignoring %s, downloading again: %s", path, reason)
             return None
         if checksum != checksum_of(path):
-            print_warning("%s is damaged, its SHA-256 is no longer that of the download: fetching again", path)
+            print_warning("%s is damaged: its SHA-256 has changed since the download. Downloading again", path)
             return None
         print_msg("image %s: found at %s" % (self.reference, path))
         return self.describe()._replace(file=path, checksum=checksum)
 
     def download(self, directory, alone):
         """
-        Download to a directory; what is complete is never fetched twice. Return the Image.
+        Download to a directory; return the Image.
 
-        :param alone: whether no other process downloads to the same directory, as far as it can be known
+        :param alone: whether this process has the lock on the directory
         """
         path = self.file_in(directory)
         remove_stale_parts(path)
@@ -155,21 +155,21 @@ class RegistryImage(ImageSource):
 
 
 def note_of(path):
-    """Path of the file that describes a finished download; without it the download does not count."""
+    """Path of the note on a download; a download without one counts as missing."""
     return path + '.json'
 
 
 @contextlib.contextmanager
 def locked(path):
-    """Let one process at a time download to a directory; yields False where the file system has no locks."""
-    # another user's file can be locked too
+    """Lock a directory for one download at a time; yields False if the file system has no locks."""
+    # another user's file can be locked for reading
     foreign = os.path.exists(path) and not os.access(path, os.W_OK)
     with open(path, 'r' if foreign else 'a') as lock:
         alone = True
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print_msg("another EasyBuild downloads images to %s, waiting for it to end..." % os.path.dirname(path))
+            print_msg("another EasyBuild is downloading images to %s, waiting..." % os.path.dirname(path))
             fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError:
             alone = False

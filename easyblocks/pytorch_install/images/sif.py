@@ -2,7 +2,7 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Images that are ready: a file that ends in .sif, of the recipe's sources or provided by the site.
+Images that are files ending in .sif: a source of the recipe, or provided by the site.
 """
 import os
 
@@ -20,7 +20,7 @@ from pytorch_install.sources.recipe_sources import source_with_extension
 
 
 def inspect(spec, path):
-    """Check what a wrong checksum in a recipe would not show: the file's form and its signature."""
+    """Check the file's structure and signature, which the checksum in a recipe does not prove."""
     check_structure(path)
     if spec.key:
         require_runtime(spec.runtime)
@@ -28,15 +28,15 @@ def inspect(spec, path):
 
 
 def require_file(path, name, central_images):
-    """Stop if no file was found that the site should provide."""
+    """Stop if the site's file was not found."""
     if not path or not os.path.isfile(path):
-        raise EasyBuildError("There is no image %s in central_images (%s) nor on EasyBuild's source path (%s); put "
+        raise EasyBuildError("There is no image %s in central_images (%s) nor on EasyBuild's source path (%s). Put "
                              "a copy there, or correct the recipe", name, ', '.join(central_images),
                              ', '.join(source_paths()))
 
 
 class SifSource(ImageSource):
-    """An image that is an EasyBuild source, a file that ends in .sif; it keeps its name, as the site's copies do."""
+    """An image that is an EasyBuild source; it keeps its name, which the site's copies have too."""
 
     @property
     def source(self):
@@ -45,40 +45,40 @@ class SifSource(ImageSource):
 
     @property
     def name(self):
-        """The source's own name."""
+        """The name of the source."""
         return self.source.name
 
     @property
     def identity(self):
-        """The file's content, wherever it was found."""
+        """The file's content, wherever it is."""
         return 'sha256:%s' % self.source.sha256
 
     def describe(self):
-        """The file itself, wherever EasyBuild or the site has it."""
+        """The file, wherever EasyBuild or the site has it."""
         return super().describe()._replace(file=self.source.path, checksum=self.source.sha256)
 
     def fetch(self):
-        """EasyBuild has compared the checksum; look closer."""
+        """Inspect the file; EasyBuild has compared its checksum."""
         inspect(self.spec, self.source.path)
         return self.describe()
 
 
 class SiteFile(ImageSource):
-    """An image that the site provides under the file name that `image` gives, and keeps."""
+    """An image that the site provides under the file name in `image`; it keeps its name."""
 
     @property
     def name(self):
-        """The name that the site gave it."""
+        """The site's name."""
         return self.spec.image
 
     reference = wanted_file = name
 
     def describe(self):
-        """The site's file, which is copied when it is installed."""
+        """The site's file, which the install step copies."""
         return super().describe()._replace(file=self.spec.site_file or self.name)
 
     def fetch(self):
-        """Compare the file with the recipe's checksum, or with what it was at the first installation."""
+        """Compare the file with the recipe's checksum, or with that of the first installation."""
         path = self.spec.site_file
         checksum = checksum_of(path)
         if self.spec.image_checksum:
@@ -90,29 +90,29 @@ class SiteFile(ImageSource):
 
     @property
     def record(self):
-        """Path of the note, in sha256sum's form, that the first installation leaves on the source path."""
+        """Path of the checksum, in sha256sum's format, that the first installation writes on the source path."""
         directories = [*source_directories(self.spec.software, 'images'), images_directory(self.spec.software)]
         records = [os.path.join(directory, self.name + '.sha256') for directory in directories]
         return next(filter(os.path.isfile, records), records[-1])
 
     def compare_with_record(self, checksum):
-        """Compare with the checksum that the first installation noted, if there was one."""
+        """Compare with the checksum of the first installation, if there was one."""
         require_trust(self.record, os.path.dirname(self.record))
         noted = read_file(self.record).split() if os.path.isfile(self.record) else []
         before = noted[0] if noted else checksum
         if before != checksum:
-            raise EasyBuildError("%s is not the image that was installed before: its SHA-256 is %s, noted in %s is %s; "
-                                 "get the former image again, or accept this one with image_checksum = '%s' in the "
+            raise EasyBuildError("%s is not the image that was installed before: its SHA-256 is %s, noted in %s is %s. "
+                                 "Get the former image again, or accept this one with image_checksum = '%s' in the "
                                  "recipe", self.spec.site_file, checksum, self.record, before, checksum)
 
     def build(self, image):
-        """Start it: only the runtime notices damage of an image whose checksum is unknown."""
+        """Start it: if its checksum is unknown, only the runtime detects damage."""
         result = run_command([self.spec.runtime, 'exec', image.file, 'true'], fail_on_error=False, hidden=True)
         if result.exit_code != 0:
-            raise EasyBuildError("%s does not start: %s; get it again", image.file, last_line(result.output))
+            raise EasyBuildError("%s does not start: %s. Get it again", image.file, last_line(result.output))
 
     def note_installed(self, image):
-        """Note the checksum, if neither the recipe nor an earlier installation has it."""
+        """Write the checksum, if neither the recipe nor an earlier installation has it."""
         if self.spec.image_checksum or not image.checksum or os.path.isfile(self.record):
             return
         try:
@@ -120,5 +120,6 @@ class SiteFile(ImageSource):
             write_file(self.record, '%s  %s\n' % (image.checksum, self.name))
             protect(self.record)
         except (EasyBuildError, OSError) as error:
-            print_warning("the checksum of %s could not be noted, so another image of this name will not be noticed; "
-                          "image_checksum = '%s' in the recipe tells it too (%s)", image.file, image.checksum, error)
+            print_warning("the checksum of %s could not be noted (%s): another image of this name will not be "
+                          "detected. To detect it, set image_checksum = '%s' in the recipe",
+                          image.file, error, image.checksum)

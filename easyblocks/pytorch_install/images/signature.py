@@ -2,7 +2,7 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Signatures of images, checked offline against the one key that the recipe names.
+Signatures of images, verified offline with the key that the recipe names.
 """
 import json
 import re
@@ -31,12 +31,12 @@ def verify_signature(runtime, image, key):
     else:
         reason = verify_openpgp(runtime, image, key)
     if reason:
-        raise EasyBuildError("%s is not signed with the key that the recipe names, %s (%s); get the image again, or "
-                             "ask who provides it for the key", image, key, reason)
+        raise EasyBuildError("%s is not signed with the key that the recipe names, %s (%s). Get the image again, or "
+                             "ask its provider for the key", image, key, reason)
 
 
 def verify_openpgp(runtime, image, key):
-    """Verify with a keyring that has this key alone; return what is wrong, or None."""
+    """Verify with a keyring that has only this key; return the fault, or None."""
     keyring = tempfile.mkdtemp(prefix='keys-')
     try:
         variables = runtime_variables(KEYSDIR=keyring)
@@ -48,7 +48,7 @@ def verify_openpgp(runtime, image, key):
                              hidden=True, split_stderr=True)
         if result.exit_code != 0:
             return last_line(result.stderr)
-        # the runtime asks the host's own keyring too
+        # the runtime also uses the host's keyring
         signers = [signer['Signer']['Fingerprint'].lower()
                    for signer in json.loads(result.output).get('SignerKeys') or []]
         if not signers:

@@ -2,7 +2,7 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-What all kinds of places that an image comes from have in common.
+The base of all kinds of image sources.
 """
 import os
 
@@ -15,11 +15,11 @@ INGREDIENTS = ('base_image', 'debian_release', 'debian_packages', 'mksquashfs_ar
 
 class ImageSource:
     """
-    One kind of place that an image comes from; `spec` is the ImageSpec.
+    A kind of place that images come from; `spec` is the ImageSpec.
 
     digest: digest of the registry's manifest ('sha256:<hex>'), which identifies the image before it is fetched; or None
     is_made_here: whether the image is built or converted here, so that it has no signature
-    wanted_file: file name or path of the site's file that the image is or needs, for `spec.site_file`; or None
+    wanted_file: file name or path of a file of the site that is the image or its base, for `spec.site_file`; or None
     """
 
     digest = None
@@ -36,12 +36,12 @@ class ImageSource:
 
     @property
     def reference(self):
-        """Where the image comes from, in the recipe's words."""
+        """The image's source, as the recipe names it."""
         return ', '.join(source.name for source in self.spec.sources)
 
     @property
     def identity(self):
-        """Text of what the recipe says of the content: where it is the same, --rebuild keeps the image."""
+        """Text that determines the content; --rebuild keeps an installed image with the same identity."""
         parts = ['%s=%s' % (source.name, source.sha256) for source in self.spec.sources]
         for name in INGREDIENTS:
             value = getattr(self.spec, name)
@@ -50,20 +50,20 @@ class ImageSource:
         return ' '.join(parts)
 
     def describe(self):
-        """The Image as far as it is known before it is fetched."""
+        """The Image as it is known before it is fetched."""
         return Image(os.path.join(self.spec.builddir, self.name), self.reference, self.identity, self.digest)
 
     def fetch(self):
-        """Get what needs a network, verified, in EasyBuild's fetch step; return the Image."""
+        """Download and verify in EasyBuild's fetch step; return the Image."""
         return self.describe()
 
     def build(self, image):
-        """Make `image.file` in the build directory, if it is made here."""
+        """Make `image.file` in the build directory, if the image is made here."""
 
     def note_installed(self, image):
-        """Note what other installations compare with: the image has passed the sanity check."""
+        """Write what later installations compare with; the image has passed the sanity check."""
 
 
 def install_image(image, path):
-    """Put an Image at a path, at once and whole, or not at all; return it with its checksum."""
+    """Copy an Image to a path, completely or not at all; return it with its checksum."""
     return image._replace(checksum=copy_verified(image.file, path, image.checksum))

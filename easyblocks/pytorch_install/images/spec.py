@@ -2,7 +2,7 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Images as values: what a recipe specifies, and what is fetched or built from that.
+Images as values: what a recipe specifies, and what is fetched or built for it.
 """
 from typing import NamedTuple, Optional, Tuple
 
@@ -58,8 +58,8 @@ class Image(NamedTuple):
     An image that is fetched, or about to be built.
 
     file: path of the finished image, which gets installed
-    reference: where it comes from, in the recipe's words
-    identity: text of what decides its content: where this is the same, --rebuild keeps the installed image
+    reference: its source, as the recipe names it
+    identity: text that determines its content; --rebuild keeps an installed image with the same identity
     digest: digest of the registry's manifest ('sha256:<hex>'), or None
     checksum: SHA-256 of the file, None if it is unknown before the image is built
     is_kept: whether the installed image is the same

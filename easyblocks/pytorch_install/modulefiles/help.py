@@ -14,12 +14,12 @@ KEYWORDS = 'PyTorch, torch, machine learning, deep learning, distributed trainin
 
 class Runtime(NamedTuple):
     """
-    What users are told of one kind of runtime.
+    A kind of runtime, for the module's help.
 
-    name: what it is
-    packages: commands that install packages, and where they install them
-    launch: what stands before a command to run it with this module's Python
-    variables: variables that lead to the image, and what each is; empty without an image
+    name: its description
+    packages: commands that install packages, with the place they install to
+    launch: prefix of a command to run it with this module's Python
+    variables: variables of the image, with their meanings; empty without an image
     """
 
     name: str = ''
@@ -45,8 +45,8 @@ def container(runtime, binds):
     """
     The Runtime of an image for Apptainer or Singularity.
 
-    :param runtime: command of the one that is there
-    :param binds: name of the variable that it reads binds from: Apptainer, often called singularity too, has its own
+    :param runtime: command of the runtime on this host
+    :param binds: variable that it reads binds from: Apptainer has its own, even if its command is singularity
     """
     return Runtime(
         name='image for Apptainer or Singularity',
@@ -99,7 +99,7 @@ def usage(module, runtime, commands, wheel_index=None):
 
 
 def rows(table):
-    """Lines of a table of two columns, from a dictionary."""
+    """Lines of a table with two columns, from a dictionary."""
     width = max(map(len, table))
     return ['    %s    %s' % (name.ljust(width), meaning) for name, meaning in table.items()]
 

@@ -2,7 +2,7 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Statements of the interface: variables that every module has, and those of a container's.
+Module statements of the interface: those of every module, and those of images.
 """
 import hashlib
 import os
@@ -12,12 +12,12 @@ from easybuild.tools.config import install_path
 from pytorch_install.modulefiles.statements import pushenv, template
 from pytorch_install.tree import PARTS
 
-# File in the installation with the versions that users' packages must not replace.
+# File in the installation with versions that users' packages must not replace.
 CONSTRAINTS = 'constraints.txt'
 
 
-# Variables that name a file of the host's by which pip and other programs reach an index or a server, with the
-# certificates of a private authority for example: the image may lack it, or have another one under its path.
+# Variables that name a file of the host with which pip and other programs connect to servers, for example certificates
+# of a private authority. The image may lack it, or have another file at its path.
 CONNECTION_FILES = ['PIP_CERT', 'PIP_CLIENT_CERT', 'PIP_CONFIG_FILE', 'SSL_CERT_FILE', 'REQUESTS_CA_BUNDLE',
                     'CURL_CA_BUNDLE', 'GIT_SSL_CAINFO', 'AWS_CA_BUNDLE']
 
@@ -39,14 +39,14 @@ def shared_interface(generator, name, version, installdir, activation, cluster):
     for variable, path in directories.items():
         txt += generator.set_environment(variable, {'value': path, 'pushenv': True}, relpath=True)
     for variable, value in activation.items():
-        # a $NAME in it is for the shell that runs it
+        # the user's shell expands a $NAME in it
         txt += pushenv(generator, variable, value)
-    # --module-only may describe an installation that has no constraints, and pip stops at a file that is absent
+    # with --module-only an old installation may lack the file, and pip fails if it is missing
     constrained = os.path.exists(os.path.join(installdir, CONSTRAINTS))
     txt += template(generator, 'packages', {'constrained': ['PIP_CONSTRAINT', 'UV_CONSTRAINT'] if constrained else []},
                     directory=os.path.join('.local', 'easybuild', name, version),
                     identity=hashlib.sha256(installdir.encode()).hexdigest()[:8])
-    # last on the path, so that a profile of the site's own wins
+    # last, so that a profile of the site takes precedence
     txt += generator.append_paths('MODULEPATH', ['modulefiles'])
     return txt + generator.load_module('cluster/' + cluster, recursive_unload=True)
 

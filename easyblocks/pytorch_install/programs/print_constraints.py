@@ -54,7 +54,7 @@ def companions(torch):
     Versions of torchvision and torchaudio for a release of torch, if only one fits.
 
     Tables: README of pytorch/vision; docs.pytorch.org/audio, "Compatibility Matrix". From torchvision 0.29.2 and
-    torchaudio 2.11.0 on, they fit any later torch, but without a build label they do not load with a torch that has one.
+    torchaudio 2.11.0 on, they fit any later torch; without a build label they do not load with a torch that has one.
     """
     release = RELEASE.fullmatch(torch)
     if not release:

@@ -255,7 +255,7 @@ def test_a_download_of_another_source_path_is_used_unless_others_could_have_repl
     assert image.find_anywhere().file == str(path)
     Path(registry.note_of(str(path))).chmod(0o666)
     assert image.find_anywhere() is None
-    assert "is not used, fetching again: every user can write to" in capfd.readouterr().err
+    assert "downloading again: every user can write to" in capfd.readouterr().err
 
 
 def test_only_what_dead_processes_of_this_host_left_of_a_download_is_removed(image_of, monkeypatch):

@@ -71,7 +71,7 @@ def installed(easyblock, monkeypatch):
 
 
 def test_a_venv_that_is_installed_is_not_rebuilt_under_running_jobs(installed):
-    with pytest.raises(EasyBuildError, match=f"files that running jobs import\. .* run `eb --force {VENV}`"):
+    with pytest.raises(EasyBuildError, match=rf"files that running jobs import\. .* run `eb --force {VENV}`"):
         installed.post_init()
 
 

@@ -50,14 +50,14 @@ def test_help_shows_the_line_of_the_page(easyblock):
 
 def test_without_shifter_the_error_says_where_to_install(easyblock, monkeypatch):
     monkeypatch.setattr("easybuild.easyblocks.pytorchshifter.which", lambda _: None)
-    with pytest.raises(EasyBuildError, match="shifter is not on PATH.*install where Shifter is"):
+    with pytest.raises(EasyBuildError, match="shifter is not on PATH.*where Shifter is"):
         easyblock(RECIPE).configure_step()
 
 
 def test_an_image_that_the_gateway_lacks_is_named_with_the_command_that_pulls_it(easyblock, tmp_path, monkeypatch):
     command(tmp_path / "bin" / "shifter", "echo FAILED to lookup docker image >&2; exit 1\n")
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    message = "shifterimg pull nersc/pytorch:ngc-23.07-v0`. It says: FAILED to lookup docker image"
+    message = "FAILED to lookup docker image. Try `shifterimg pull nersc/pytorch:ngc-23.07-v0`"
     with pytest.raises(EasyBuildError, match=re.escape(message)):
         easyblock(RECIPE).configure_step()
 
