@@ -29,7 +29,7 @@ from pytorch_install.runtime import constraints, offered_commands, run_program  
 from pytorch_install.sanity_check import sanity_commands  # noqa: E402
 from pytorch_install.sources.directories import source_directories  # noqa: E402
 from pytorch_install.sources.recipe_sources import recipe_sources, source_with_extension  # noqa: E402
-from pytorch_install.sources.wheels import fetch_wheels  # noqa: E402
+from pytorch_install.sources.wheels import Wheels, fetch_wheels  # noqa: E402
 
 
 class EB_PyTorchModule(EngineMixin, EasyBlock):
@@ -105,9 +105,10 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
     def checksum_step(self):
         """Verify the sources, then fetch the wheels of their lock: all later steps work offline."""
         super().checksum_step()
-        if self.lock and not self.dry_run:
-            self.wheels = fetch_wheels(self.lock, source_directories(self.name, 'wheels'), self.cfg['python_version'],
-                                       index=self.cfg['wheel_index'])
+        if self.lock:
+            directories = source_directories(self.name, 'wheels')
+            self.wheels = (Wheels(self.lock, directories[0]) if self.dry_run else
+                           fetch_wheels(self.lock, directories, self.cfg['python_version'], self.cfg['wheel_index']))
 
     def extract_step(self):
         """Leave the sources where they are: later steps read them there."""

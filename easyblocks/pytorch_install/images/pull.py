@@ -49,7 +49,7 @@ class Pull(NamedTuple):
 
     @contextlib.contextmanager
     def to(self, path):
-        """Download to `part_of(path)`, which the block verifies and renames; leftovers are removed after it."""
+        """Download to `part_of(path)`, which the caller verifies and renames; then remove leftovers."""
         # per user: the runtime makes it private; without the lock per process, so that it can be removed
         own_cache = '%s.%s.cache' % (path, os.getuid() if self.alone else this_process())
         part, complete = part_of(path), False
