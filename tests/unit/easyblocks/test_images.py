@@ -1,4 +1,4 @@
-"""Sources of images: what a recipe may name, what tells two apart, how a file is copied, the list of packages."""
+"""Images: sources in a recipe, identity, copies, downloads, signatures, the list of packages."""
 
 import errno
 import hashlib
@@ -61,7 +61,7 @@ def image_of(container):
 
 
 def sif(data, *, size=None):
-    """The bytes of a SIF header that announces as many bytes of data as there are, or `size`."""
+    """A SIF header and data; the header specifies the size of the data, or `size`."""
     header = b"#!/usr/bin/env run-singularity\n\0" + b"SIF_MAGIC\0" + b"01\0" + b"02\0" + bytes(64)
     return header + struct.pack("<qq", 128, len(data) if size is None else size) + data
 
@@ -93,7 +93,7 @@ def test_a_pinned_reference_is_given_to_the_runtime_without_its_tag(image_of, re
         ("library://site/default/pytorch:2.1", r"end it in ':sha256\.<hash>'"),
     ],
 )
-def test_an_unpinned_reference_is_refused_with_the_way_to_its_digest(image_of, reference, advice):
+def test_the_error_for_an_unpinned_reference_tells_how_to_find_its_digest(image_of, reference, advice):
     with pytest.raises(EasyBuildError, match=rf"is not pinned.*{advice}"):
         image_of(f"image = '{reference}'")
 
@@ -109,7 +109,7 @@ def test_two_images_are_refused(image_of):
         image_of("sources = ['a.def']\nimage = 'x.sif'")
 
 
-def test_an_environment_file_needs_a_base_image_and_that_a_digest(image_of):
+def test_an_environment_file_needs_a_base_image_with_a_digest(image_of):
     with pytest.raises(EasyBuildError, match="needs a 'base_image'"):
         image_of("sources = ['env.yml']")
     with pytest.raises(EasyBuildError, match="base_image = 'docker://debian:12' is not pinned"):
@@ -124,7 +124,7 @@ def test_a_signing_key_must_be_a_source_and_the_image_one_that_can_be_signed(ima
             image_of(f"{lines}\nsigning_key = 'key.pem'")
 
 
-def test_the_identity_tells_apart_what_differs_and_nothing_else(image_of):
+def test_the_identity_changes_with_the_content_only(image_of):
     def identity(lines, **sources):
         fetched = tuple(Source(name, sha256=checksum) for name, checksum in sources.items())
         image = image_of(lines)
@@ -158,14 +158,14 @@ def test_an_image_of_the_site_keeps_its_name_and_is_found_without_a_copy(contain
     [(sif(b"data", size=5), "is truncated: it has 132 bytes of 133"), (sif(b"")[:100], "no such header"),
      (b"#!/bin/sh\n" * 20, "no such header")],
 )  # fmt: skip
-def test_a_file_that_is_no_whole_image_is_refused(prefix, tmp_path, content, message):
+def test_a_truncated_image_and_another_file_are_refused(prefix, tmp_path, content, message):
     path = tmp_path / "x.sif"
     path.write_bytes(content)
     with pytest.raises(EasyBuildError, match=message):
         image_files.check_structure(str(path))
 
 
-def test_a_copy_appears_whole_and_verified_or_not_at_all(prefix, tmp_path, monkeypatch):
+def test_a_copy_is_complete_and_verified_or_does_not_exist(prefix, tmp_path, monkeypatch):
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_bytes(b"image")
     checksum = hashlib.sha256(b"image").hexdigest()
@@ -187,7 +187,7 @@ def test_a_copy_appears_whole_and_verified_or_not_at_all(prefix, tmp_path, monke
 
 
 def keep_commands(monkeypatch, module, output="", meanwhile=None):
-    """Let a module's commands do nothing but `meanwhile`; returns the list that they get into."""
+    """Replace a module's commands by `meanwhile`; returns a list of them, with their variables."""
     commands = []
 
     def run(command, variables=None, **_):
@@ -200,7 +200,7 @@ def keep_commands(monkeypatch, module, output="", meanwhile=None):
     return commands
 
 
-def test_compression_is_asked_for_in_a_way_that_a_runtime_without_it_does_not_mind(image_of, tmp_path, monkeypatch):
+def test_compression_is_a_variable_that_runtimes_without_that_option_ignore(image_of, tmp_path, monkeypatch):
     lines, values = "sources = ['a.def']\nmksquashfs_args = '-comp gzip'", {"sources": (Source("a.def", "/a.def"),)}
     image = image_of(lines, builddir=str(tmp_path), **values)
     commands = keep_commands(monkeypatch, definition)
@@ -234,7 +234,7 @@ def downloaded(image):
     return Path(image.file_in(images_directory("PyTorch")))
 
 
-def test_a_download_that_is_there_is_used_without_writing_beside_it(image_of, monkeypatch):
+def test_an_existing_download_is_used_without_writing_to_its_directory(image_of, monkeypatch):
     image = image_of(f"image = 'docker://a/b@{DIGEST}'")
     download(image, monkeypatch)
     monkeypatch.setattr(pull, "mkdir", None)
@@ -258,7 +258,7 @@ def test_a_download_of_another_source_path_is_used_unless_others_could_have_repl
     assert "downloading again: every user can write to" in capfd.readouterr().err
 
 
-def test_only_what_dead_processes_of_this_host_left_of_a_download_is_removed(image_of, monkeypatch):
+def test_only_parts_of_dead_processes_of_this_host_are_removed(image_of, monkeypatch):
     image = image_of(f"image = 'docker://a/b@{DIGEST}'")
     ended = subprocess.Popen(["/bin/true"])
     ended.wait()
@@ -273,7 +273,7 @@ def test_only_what_dead_processes_of_this_host_left_of_a_download_is_removed(ima
     assert all(part.exists() for part in others)
 
 
-def test_without_locks_two_downloads_of_an_image_leave_the_one_that_was_first(image_of, monkeypatch, tmp_path):
+def test_without_locks_the_first_of_two_downloads_is_kept(image_of, monkeypatch, tmp_path):
     def no_locks(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -309,7 +309,7 @@ def test_a_cache_that_cannot_be_removed_does_not_fail_the_installation(image_of,
     assert caches == [f"{downloaded(image).name}.{os.getuid()}.cache"]
 
 
-def test_what_the_site_provides_is_noted_once_the_installation_works_or_a_warning_tells_why_not(
+def test_the_checksum_of_a_sites_image_is_noted_after_the_installation_or_a_warning_tells_why_not(
     container, tmp_path, capfd
 ):
     path = tmp_path / "central" / "x.sif"
@@ -332,7 +332,7 @@ def test_what_the_site_provides_is_noted_once_the_installation_works_or_a_warnin
     assert "could not be noted" in capfd.readouterr().err
 
 
-def test_an_image_is_kept_unless_eb_is_forced_or_its_record_is_of_no_use(container, monkeypatch):
+def test_an_image_is_kept_unless_eb_is_forced_or_its_record_is_unusable(container, monkeypatch):
     monkeypatch.setattr(registry.RegistryImage, "fetch", registry.RegistryImage.describe)
 
     def kept(record):
@@ -354,7 +354,7 @@ def test_an_image_is_kept_unless_eb_is_forced_or_its_record_is_of_no_use(contain
     assert not kept(json.dumps)
 
 
-def test_a_signature_of_nobody_is_none(prefix, monkeypatch):
+def test_a_signature_without_signers_is_refused(prefix, monkeypatch):
     fingerprint = "5D" * 20
     for signers, verdict in (([], "no signature was found"), (None, "no signature was found"),
                              ([{"Signer": {"Fingerprint": fingerprint}}], None)):  # fmt: skip
@@ -371,7 +371,7 @@ def test_cotainr_is_not_started_where_its_singularity_is_missing(image_of, monke
         image.build(image.describe())
 
 
-def test_the_activation_of_the_conda_environment_may_have_quotation_marks(prefix):
+def test_the_activation_of_the_conda_environment_can_have_quotation_marks(prefix):
     activation = """export "A=it's"' here'"""
     command = container_runtime.image_python("apptainer", "x.sif", activation)
     assert command[:3] == ["apptainer", "exec", "x.sif"]

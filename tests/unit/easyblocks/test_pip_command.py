@@ -1,4 +1,4 @@
-"""The environments' `pip`, with a stand-in for pip itself."""
+"""The environments' command `pip`, with a stand-in for the pip package."""
 
 import subprocess
 import sys
@@ -48,6 +48,6 @@ def test_after_a_failed_install_the_comments_of_the_modules_constraints_are_show
         (["install", "einops"], {"status": 1, "constraint": "/theirs/too"}),
     ],
 )
-def test_otherwise_it_is_pip_and_nothing_else(pip, arguments, options):
+def test_otherwise_its_output_and_status_are_those_of_pip(pip, arguments, options):
     result = pip(*arguments, **options)
     assert (result.returncode, result.stdout, result.stderr) == (options["status"], "", "")

@@ -78,6 +78,6 @@ def test_a_package_is_pinned_once(tmp_path):
         read(tmp_path, f"typing_extensions==4.0 {HASH}\n\nTyping.Extensions==4.1 {HASH}\n")
 
 
-def test_what_is_no_text_is_refused(tmp_path):
+def test_a_file_that_is_not_text_is_refused(tmp_path):
     with pytest.raises(EasyBuildError, match=r"lock.txt: byte 0 is no UTF-8 text"):
         read(tmp_path, f"torch==2.0 {HASH}\n".encode("utf-16"))

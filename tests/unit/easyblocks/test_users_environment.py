@@ -1,4 +1,4 @@
-"""What the easyblock does about the packages that users install; the image's Python is a stand-in."""
+"""The environment for packages that users install; the image's Python is a stand-in."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ def software(prefix, tmp_path):
 
 @pytest.fixture
 def install(software):
-    """A function that makes the user-software of a version, as an installation that succeeds does unless told so."""
+    """A function that makes the user-software of a version, as an installation does that succeeds, or fails later."""
     from pytorch_install.users.user_software import UserSoftware
 
     def install(version="1.0", script=MAKE, succeeds=True):
@@ -71,7 +71,7 @@ def test_an_environment_is_made_at_its_place_in_the_image_and_linked(software, i
     assert os.listdir(software / ".user-software") == ["1.0"]
 
 
-def test_one_that_works_stays_as_it_is(software, install):
+def test_an_environment_that_fits_is_not_changed(software, install):
     install()
     (software / ".user-software/1.0/venv/pytorch/mine").touch()
     install(script=check(3, unless=f"{software}/.user-software/1.0:/user-software"))
@@ -79,14 +79,14 @@ def test_one_that_works_stays_as_it_is(software, install):
     assert os.listdir(software / ".user-software") == ["1.0"]
 
 
-def test_one_that_cannot_be_tried_stays_too_with_a_warning(software, install, capsys):
+def test_an_environment_that_cannot_be_checked_is_kept_with_a_warning(software, install, capsys):
     install()
     install(script=f'{MAKE}; [ "$TASK" = make ] || {{ echo cannot start; exit 255; }}')
     assert "cannot be checked in the image (cannot start)" in capsys.readouterr().err
     assert os.listdir(software / ".user-software/1.0/venv") == ["pytorch"]
 
 
-def test_one_for_another_python_is_kept_aside_and_a_new_one_made(software, install, capsys):
+def test_an_environment_for_another_python_is_set_aside_and_a_new_one_made(software, install, capsys):
     install()
     (software / ".user-software/1.0/venv/pytorch/mine").touch()
     install(script=check(3))
@@ -99,7 +99,7 @@ def test_one_for_another_python_is_kept_aside_and_a_new_one_made(software, insta
 
 
 @pytest.mark.parametrize("status", [3, 4])
-def test_nothing_of_the_users_changes_when_the_installation_fails_after_all(software, install, capsys, status):
+def test_the_users_files_do_not_change_if_the_installation_fails_later(software, install, capsys, status):
     install()
     site_packages(software / ".user-software/1.0")
     (software / ".user-software/1.0.squashfs").touch()
@@ -123,7 +123,7 @@ def test_the_packed_file_and_the_directory_beside_it_are_both_set_aside(software
 
 
 @pytest.mark.parametrize("kept", [1, 2])
-def test_a_kill_while_environments_change_places_is_made_good_by_the_next_installation(
+def test_the_next_installation_completes_a_replacement_that_was_killed(
     software, install, monkeypatch, kept
 ):
     install()
@@ -143,7 +143,7 @@ def test_a_kill_while_environments_change_places_is_made_good_by_the_next_instal
     assert not (store / "1.0/venv/pytorch/mine").exists()
 
 
-def test_one_of_an_image_with_its_packages_elsewhere_follows_it(software, install):
+def test_an_environment_is_linked_to_an_image_with_packages_at_another_path(software, install):
     install()
     (software / ".user-software/1.0/venv/pytorch/mine").touch()
     there = site_packages(software / ".user-software/1.0")
@@ -155,7 +155,7 @@ def test_one_of_an_image_with_its_packages_elsewhere_follows_it(software, instal
 
 
 @pytest.mark.parametrize("changed", [False, True])
-def test_one_of_an_earlier_version_gets_todays_pip_unless_its_users_changed_it(software, install, changed):
+def test_the_pip_of_an_earlier_version_is_updated_unless_its_users_changed_it(software, install, changed):
     from pytorch_install.users.user_software import EARLIER_PIP
 
     install()
@@ -165,7 +165,7 @@ def test_one_of_an_earlier_version_gets_todays_pip_unless_its_users_changed_it(s
     assert ("include_user_packages" in pip.read_text()) is not changed
 
 
-def test_a_packed_one_of_an_image_with_its_packages_elsewhere_is_set_aside(software, install):
+def test_a_packed_environment_is_set_aside_for_an_image_with_packages_at_another_path(software, install):
     (software / ".user-software").mkdir(parents=True)
     (software / ".user-software/1.0.squashfs").touch()
     install(script=check(4))
@@ -173,7 +173,7 @@ def test_a_packed_one_of_an_image_with_its_packages_elsewhere_is_set_aside(softw
     assert (software / "1.0/user-software/venv/pytorch/made").exists()
 
 
-def test_a_packed_one_is_tried_as_the_module_mounts_it_and_no_second_one_is_made(software, install):
+def test_a_packed_environment_is_checked_as_the_module_mounts_it_and_kept(software, install):
     (software / ".user-software").mkdir(parents=True)
     packed = software / ".user-software" / "1.0.squashfs"
     packed.touch()
@@ -201,7 +201,7 @@ def test_a_failure_is_an_error_that_changes_nothing_and_the_next_attempt_works(s
     assert sorted(os.listdir(software / ".user-software/1.0/venv/pytorch")) == ["bin", "made"]
 
 
-def test_packages_for_other_versions_are_told_once_with_the_commands_to_carry_them_over(software, install, capsys):
+def test_packages_for_other_versions_are_reported_once_with_the_commands_to_carry_them_over(software, install, capsys):
     install("1.0")
     install("2.0")
     assert "carry" not in capsys.readouterr().out

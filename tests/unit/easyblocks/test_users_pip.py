@@ -65,7 +65,7 @@ def test_the_users_own_packages_are_upgraded_and_removed_and_others_stay(pip, tm
     assert (tmp_path / "site" / "extra_package.py").exists()
 
 
-def test_a_path_that_no_first_line_can_name_keeps_pips_own_script(prefix, tmp_path):
+def test_a_python_path_that_is_too_long_for_a_first_line_keeps_pips_own_script(prefix, tmp_path):
     from pytorch_install.users.pip_command import write_pip
 
     (tmp_path / "pip").write_text("pip's own")
