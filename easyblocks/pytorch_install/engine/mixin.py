@@ -49,8 +49,9 @@ class EngineMixin:
         """
         Wait for the lock, and remove that of an `eb` that was killed.
 
-        EasyBuild's check_lock does not know the holder of a lock: that of a killed `eb` blocks all others until a
-        person removes it. It still runs after this method, and finds the lock free.
+        EasyBuild's lock is an empty directory, as any host can make one; so its check_lock cannot know whether the
+        holder is alive, and the lock of a killed `eb` blocks all others until a person removes it. check_lock still
+        runs after this method, and finds the lock free.
         """
         if self.lock_path:
             await_lock(self.lock_path, self.full_mod_name)
@@ -76,8 +77,9 @@ class EngineMixin:
         """
         Run one step; after an error, Ctrl-C or --stop, installation and module are as they were before.
 
-        EasyBuild has removed the previous installation by then, and leaves an incomplete one. If a disk is full, it
-        shows the last lines of the command that failed.
+        EasyBuild installs in place, as most build systems write the final path into files: it has removed the previous
+        installation by then, and keeps the incomplete one for debugging. If a disk is full, it shows the last lines of
+        the command that failed.
         """
         try:
             super().run_step(step, step_methods)
@@ -106,8 +108,8 @@ class EngineMixin:
         """
         Keep the module that --rebuild replaces until make_installdir.
 
-        EasyBuild removes it in its first step: during a build of minutes, users would find no module although the
-        installation is complete. The module of another installation directory is left to EasyBuild.
+        EasyBuild removes it in its first step, as the installation directory goes next: during a build of minutes,
+        users would find no module. The module of another installation directory is left to EasyBuild.
         """
         present = os.path.exists(self.mod_filepath)
         if present and self.module_generator.det_installdir(self.mod_filepath) != self.installdir:
@@ -130,9 +132,9 @@ class EngineMixin:
         """
         Write the module file, which appears atomically, and make the installation final.
 
-        EasyBuild writes to the final path, where users can load half a module. It takes the path from mod_filepath and
-        not as a parameter, so that mod_filepath is a hidden file until the module is complete. EasyBuild also creates
-        the sanity check's module with the user's umask, and Lmod may then hide it from root.
+        EasyBuild has removed the previous module by then, and writes to the final path, where users can load half a
+        module. It takes the path from mod_filepath and not as a parameter, so mod_filepath is a hidden file until the
+        module is complete. The sanity check's module gets the user's umask, with which Lmod may hide it from root.
         """
         if fake or self.dry_run:
             modules = super().make_module_step(fake=fake)
