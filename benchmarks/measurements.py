@@ -15,11 +15,12 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
+from testbed.layout import NODES, TestbedError
+from testbed.recipes import CONTAINER, DATASET, VENV, module
+
 from benchmarks.instructions import instructions_of
 from benchmarks.metadata import calls_of
 from benchmarks.steps import step_variables
-from testbed.layout import NODES, TestbedError
-from testbed.recipes import CONTAINER, DATASET, VENV, module
 
 HERE = Path(__file__).resolve().parent
 TREE = HERE.parent

@@ -7,10 +7,11 @@ measured alone.
 from statistics import median
 from typing import NamedTuple
 
+from testbed.recipes import VENV, module
+
 from benchmarks.instructions import instructions_of
 from benchmarks.measurements import seconds_of
 from benchmarks.steps import step_variables
-from testbed.recipes import VENV, module
 
 GPUS = 8
 #: Times that each rank is timed, in turn with the others.

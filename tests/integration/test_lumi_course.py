@@ -10,7 +10,6 @@ import tempfile
 from pathlib import Path
 
 import pytest
-
 from testbed.job_scripts import submission
 from testbed.stand_ins import StandIns
 

@@ -4,7 +4,6 @@ import re
 import zipfile
 
 import pytest
-
 from testbed.module_systems import SNAPSHOT, snapshot
 
 pytestmark = pytest.mark.testbed

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-
 from testbed.module_systems import modulecmd
 
 pytestmark = pytest.mark.testbed

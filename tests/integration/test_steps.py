@@ -3,7 +3,6 @@
 import re
 
 import pytest
-
 from testbed.job_scripts import submission
 
 pytestmark = pytest.mark.testbed

@@ -9,7 +9,6 @@ from collections import Counter
 
 import pytest
 import torch
-
 from testbed.job_scripts import JOBS
 
 pytestmark = pytest.mark.testbed

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-
 from testbed.packages import find_optional
 
 pytestmark = pytest.mark.testbed

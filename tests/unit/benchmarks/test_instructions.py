@@ -3,12 +3,12 @@
 import os
 
 import pytest
+from testbed.layout import TestbedError as Error  # pytest would take it for a class of tests
+from testbed.packages import find_optional
 
 from benchmarks import instructions
 from benchmarks.instructions import instructions_of
 from benchmarks.session import Session
-from testbed.layout import TestbedError as Error  # pytest would take it for a class of tests
-from testbed.packages import find_optional
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ import subprocess
 import sys
 
 import pytest
+from testbed.layout import TestbedError as Error  # pytest would take it for a class of tests
+from testbed.packages import OPTIONAL_PACKAGES
 
 from benchmarks import measurements
 from benchmarks.measurements import COMPARISONS, DEFINITION, HERE, LOCK, SOURCES, TREE
 from benchmarks.table import UNITS
-from testbed.layout import TestbedError as Error  # pytest would take it for a class of tests
-from testbed.packages import OPTIONAL_PACKAGES
 
 
 def test_names_are_unique():

@@ -11,9 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 import search
-from training import TrainingError
-
 from testbed.processes import is_running
+from training import TrainingError
 
 
 def arguments(*more):

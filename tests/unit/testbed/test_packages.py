@@ -1,7 +1,6 @@
 """What the testbed installs from the distribution where it may, and what it finds there."""
 
 import pytest
-
 from testbed import packages
 from testbed.layout import Layout
 from testbed.packages import (

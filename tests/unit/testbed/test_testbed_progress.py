@@ -5,7 +5,6 @@ import subprocess
 import time
 
 import pytest
-
 from testbed import progress
 
 
