@@ -65,7 +65,7 @@ def test_anything_else_is_refused_with_its_line(tmp_path, line, what):
 
 @pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
 def test_a_lock_is_refused_before_pip_starts(tmp_path, prefix, monkeypatch):
-    monkeypatch.setattr("pytorch_install.sources.wheels.run_shell_cmd", lambda *_, **__: pytest.fail("pip was started"))
+    monkeypatch.setattr("pytorch_install.sources.wheels.run_command", lambda *_, **__: pytest.fail("pip was started"))
     lock = tmp_path / "lock.txt"
     lock.write_text(f"numpy==2.0 {HASH}\n--no-binary :all:\n")
     with pytest.raises(EasyBuildError, match=rf"^{lock}: line 2: `--no-binary :all:` is an option\. A lock has only"):

@@ -42,7 +42,7 @@ def test_a_directory_with_every_wheel_of_the_lock_needs_no_pip(wheels, prefix, m
     lock = (f"# torch\ntorch==2.3.1+rocm6.0 --hash=sha256:{first}\n"
             f"typing-extensions==4.0 \\\n --hash=sha256:{second} # x\n")  # fmt: skip
     assert there(wheels, lock)
-    monkeypatch.setattr("pytorch_install.sources.wheels.run_shell_cmd", lambda *_, **__: pytest.fail("pip was started"))
+    monkeypatch.setattr("pytorch_install.sources.wheels.run_command", lambda *_, **__: pytest.fail("pip was started"))
     fetch_wheels(str(wheels.directory.parent / "lock.txt"), [str(wheels.directory)], "3.11")
 
 
