@@ -36,11 +36,12 @@ class Commands(NamedTuple):
     entry: str = ''
 
 
-VENV = Commands(('install-kernel',), ('start-kernel.bash', 'kernelspec.py'))
+VENV = Commands(('install-kernel',), ('command.bash', 'write-kernel.bash', 'start-kernel.bash', 'kernelspec.py'))
 SHIFTER = Commands(VENV.on_host, (*VENV.internal, 'enter-shifter'), 'enter-shifter')
 CONTAINER = Commands(
     (*VENV.on_host, 'check-image', 'make-squashfs', 'unmake-squashfs'),
-    (*VENV.internal, 'enter-image', 'user-software.bash', 'clean-user-software.bash', 'compare-trees.py'),
+    (*VENV.internal, 'enter-image', 'user-software.bash', 'clean-user-software.bash', 'image.bash',
+     'compare-trees.py'),
     'enter-image')
 
 
