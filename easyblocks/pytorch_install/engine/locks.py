@@ -73,9 +73,9 @@ def describe(pid):
     """Identity of a process (boot, PID and start time), and its host and user for messages."""
     return {
         'host': socket.gethostname(),
-        'boot': boot(),
+        'boot': read_boot_id(),
         'pid': pid,
-        'started': started(pid),
+        'started': start_time(pid),
         'uid': os.getuid(),
         'user': pwd.getpwuid(os.getuid()).pw_name,
     }
@@ -101,13 +101,13 @@ def name_holder(holder, lock):
     return 'process %(pid)d of %(user)s on %(host)s' % holder + age
 
 
-def boot():
+def read_boot_id():
     """Identity of this boot of the kernel, and of the namespace of process ids."""
     with open('/proc/sys/kernel/random/boot_id') as file:
         return '%s %s' % (file.read().strip(), os.readlink('/proc/self/ns/pid'))
 
 
-def started(pid):
+def start_time(pid):
     """Start time of a process in ticks since boot; None if there is no such process, or it is a zombie."""
     try:
         with open('/proc/%d/stat' % pid) as file:
@@ -120,8 +120,8 @@ def started(pid):
 
 def is_dead(holder):
     """Whether a process is certainly dead: on its own host, asked by a user who can see it."""
-    return (holder['boot'] == boot() and os.getuid() in (0, holder['uid'])
-            and started(holder['pid']) != holder['started'])
+    return (holder['boot'] == read_boot_id() and os.getuid() in (0, holder['uid'])
+            and start_time(holder['pid']) != holder['started'])
 
 
 def mark(holder):
@@ -165,7 +165,7 @@ def end_orphans(holder):
     killed = set()
     deadline = time.time() + PATIENCE
     while time.time() < deadline:
-        orphans = marked(mark(holder))
+        orphans = find_marked(mark(holder))
         if not orphans:
             break
         for pid in orphans:
@@ -179,14 +179,14 @@ def end_orphans(holder):
     return len(killed)
 
 
-def marked(value):
+def find_marked(value):
     """Process ids of live processes with this MARK in their environment."""
     wanted = ('%s=%s' % (MARK, value)).encode()
     found = []
     for name in filter(str.isdigit, os.listdir('/proc')):
         try:
             with open('/proc/%s/environ' % name, 'rb') as file:
-                if wanted in file.read().split(b'\0') and started(int(name)) is not None:
+                if wanted in file.read().split(b'\0') and start_time(int(name)) is not None:
                     found.append(int(name))
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue  # it has ended, or is another user's

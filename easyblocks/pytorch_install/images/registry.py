@@ -22,7 +22,7 @@ from pytorch_install.images.image_files import checksum_of, images_directory, re
 from pytorch_install.images.pull import Pull, part_of, remove_stale_parts
 from pytorch_install.images.signature import verify_signature
 from pytorch_install.images.source import ImageSource
-from pytorch_install.sources.directories import distrust, make_directory, protect, source_directories
+from pytorch_install.sources.directories import make_directory, protect, reason_for_distrust, source_directories
 
 # <transport>://<repository>[:<tag>]@sha256:<digest>; a colon before a slash starts a port, not a tag
 PINNED = re.compile(r'(?P<transport>docker|oras)://(?P<repository>[\w.-]+(:\d+(?=/))?(/[\w.-]+)*)(:(?P<tag>[\w.-]+))?'
@@ -118,7 +118,7 @@ class RegistryImage(ImageSource):
         if not os.path.isfile(path) or identity != self.identity:
             return None
         # only the note has the checksum of what was downloaded or packed
-        reason = distrust(directory, note)
+        reason = reason_for_distrust(directory, note)
         if reason:
             print_warning("ignoring %s, downloading again: %s", path, reason)
             return None

@@ -20,12 +20,12 @@ VERSION = re.compile(r'(\d+!)?\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?(\
 RELEASE = re.compile(r'2\.(?P<minor>\d+)\.(?P<patch>\d+)(?P<label>\+(cpu|xpu|cu\d+|rocm[\d.]+))?')
 
 
-def canonical(name):
+def canonical_name(name):
     """A package's name in its normalized form (PEP 503)."""
     return re.sub(r'[-_.]+', '-', name).lower()
 
 
-def belongs(installed):
+def pinned_versions(installed):
     """
     Versions of torch and of packages that belong to its build: those with a build label, those that require exactly
     this torch, and those that torch requires in one exact version (CUDA's libraries, Triton).
@@ -33,23 +33,23 @@ def belongs(installed):
     :param installed: version and requirements of packages, by canonical names
     """
     pinned = {name: version for name, (version, requirements) in installed.items()
-              if name == 'torch' or '+' in version or 'torch' in exact(requirements)}
+              if name == 'torch' or '+' in version or 'torch' in exactly_required(requirements)}
     new = ['torch']
     while new:
-        for name in exact(installed[new.pop()][1]):
+        for name in exactly_required(installed[new.pop()][1]):
             if name in installed and name not in pinned:
                 pinned[name] = installed[name][0]
                 new.append(name)
     return pinned
 
 
-def exact(requirements):
+def exactly_required(requirements):
     """Names of packages that `requirements` require in one exact version."""
     found = [EXACT.fullmatch(requirement.strip()) for requirement in requirements]
-    return {canonical(match['name']) for match in found if match}
+    return {canonical_name(match['name']) for match in found if match}
 
 
-def companions(torch):
+def companion_versions(torch):
     """
     Versions of torchvision and torchaudio for a release of torch, if only one fits.
 
@@ -75,7 +75,7 @@ def main():
         directory = str(metadata.distribution('torch').locate_file(''))
     except metadata.PackageNotFoundError:
         return
-    installed = {canonical(package.metadata['Name']): (package.version, package.requires or [])
+    installed = {canonical_name(package.metadata['Name']): (package.version, package.requires or [])
                  for package in metadata.distributions(path=[directory]) if package.metadata['Name']}
     print('# A conflict with a "(constraint)": the PyTorch module keeps its torch %s, and what belongs to it.'
           % installed['torch'][0])
@@ -87,7 +87,7 @@ def main():
         if os.path.isfile(path):
             with open(path) as file:
                 print(file.read().rstrip())
-    versions = {**companions(installed['torch'][0]), **belongs(installed)}
+    versions = {**companion_versions(installed['torch'][0]), **pinned_versions(installed)}
     for name, version in sorted(versions.items()):
         if VERSION.fullmatch(version):
             print('%s==%s' % (name, version))

@@ -34,7 +34,7 @@ def writable_directory(directories):
     return None
 
 
-def distrust(*paths):
+def reason_for_distrust(*paths):
     """
     Why files or directories cannot be trusted, and what to do; None if they can be, or do not exist.
 
@@ -59,8 +59,8 @@ def distrust(*paths):
 
 
 def require_trust(*paths):
-    """Stop if `distrust` has a reason."""
-    reason = distrust(*paths)
+    """Stop if `reason_for_distrust` has a reason."""
+    reason = reason_for_distrust(*paths)
     if reason:
         raise EasyBuildError("The notes of an earlier installation cannot be trusted: %s", reason)
 

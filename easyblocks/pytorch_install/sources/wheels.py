@@ -15,7 +15,13 @@ from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
 from easybuild.tools.filetools import CHECKSUM_TYPE_SHA256, compute_checksum, write_file
 
 from pytorch_install.runtime import run_command
-from pytorch_install.sources.directories import distrust, make_directory, protect, require_trust, writable_directory
+from pytorch_install.sources.directories import (
+    make_directory,
+    protect,
+    reason_for_distrust,
+    require_trust,
+    writable_directory,
+)
 from pytorch_install.sources.downloads import watched
 from pytorch_install.sources.requirements import distribution, read_lock, requirements
 
@@ -50,8 +56,8 @@ def fetch_wheels(lock, directories, python_version, index=None):
         record = os.path.join(directory, os.path.basename(lock))
         if unhashed and directory == target:
             require_trust(directory, record)
-        elif unhashed and distrust(directory, record):
-            print_warning("ignoring the hashes in %s: %s", record, distrust(directory, record))
+        elif unhashed and reason_for_distrust(directory, record):
+            print_warning("ignoring the hashes in %s: %s", record, reason_for_distrust(directory, record))
             continue
         complete = with_hashes(pins, recorded_hashes(record) if unhashed else {})
         if has_wheels(complete, directory, python_version):

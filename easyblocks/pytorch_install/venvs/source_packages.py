@@ -40,7 +40,7 @@ class SourcePackage:
         self.name = name
         self.variables = environment
         found = [sdist for sdist in map(SDIST.fullmatch, sources)
-                 if sdist and canonical(sdist['name']) == canonical(name)]
+                 if sdist and canonical_name(sdist['name']) == canonical_name(name)]
         if len(found) != 1:
             raise EasyBuildError("'source_packages' names %s, and 'sources' must have one sdist of it, such as "
                                  "%s-<version>.tar.gz; found: %s", name, name,
@@ -108,7 +108,7 @@ class SourcePackage:
                      '--no-index', '--find-links', wheels, self.requirement], OFFLINE)
 
 
-def canonical(name):
+def canonical_name(name):
     """A package's name as indexes compare it (PEP 503)."""
     return re.sub(r'[-_.]+', '-', name).lower()
 

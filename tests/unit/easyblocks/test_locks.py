@@ -34,7 +34,7 @@ def held(lock, monkeypatch):
 def abandoned(held):
     """A lock whose holder is dead; processes that this one starts are marked as the holder's."""
     process = subprocess.Popen(["sleep", "100"])
-    holder = {**locks.describe(os.getpid()), "pid": process.pid, "started": locks.started(process.pid)}
+    holder = {**locks.describe(os.getpid()), "pid": process.pid, "started": locks.start_time(process.pid)}
     process.kill()
     process.wait()
     (held / "holder.json").write_text(locks.json.dumps(holder))
@@ -80,7 +80,7 @@ def test_a_zombie_counts_as_dead():
     process = subprocess.Popen(["true"])
     while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
         time.sleep(0.01)
-    assert locks.started(process.pid) is None
+    assert locks.start_time(process.pid) is None
     process.wait()
 
 
