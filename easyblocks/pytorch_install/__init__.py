@@ -2,7 +2,7 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Functions and values that the PyTorch easyblocks are made of; none takes an easyblock.
+Functions and values of the PyTorch easyblocks. No function takes an easyblock as an argument.
 
 engine/       changes to EasyBuild's engine: locks, transactions, error messages
 sources/      fetching: downloads with a time limit, locked wheels, the source path

@@ -95,7 +95,7 @@ class Watch:
 
 @contextlib.contextmanager
 def watched(paths, what, silence=True):
-    """Watch the downloads of child processes to paths during the block; yields the Watch."""
+    """Context in which downloads of child processes to paths are watched; yields the Watch."""
     watch = Watch(paths, what, silence)
     thread = threading.Thread(target=watch.run, daemon=True)
     thread.start()
