@@ -2,27 +2,54 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-EasyBuild support for data sets whose mirrors may be slow, and whose files have to be those that the recipe means.
+EasyBuild support for data sets with slow mirrors, whose files must have checksums.
 """
 import os
 import sys
 
 from easybuild.easyblocks.generic.dataset import Dataset
-from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.build_log import EasyBuildError, print_warning
+from easybuild.tools.config import build_option, source_paths, source_paths_data
+from easybuild.tools.filetools import mkdir
 
 # EasyBuild includes easyblocks through symbolic links
 sys.path.append(os.path.dirname(os.path.realpath(__file__)))
 
-from pytorch_install.downloads import SteadyDownloads  # noqa: E402 (the line before)
+from pytorch_install.sources.directories import source_directories, writable_directory  # noqa: E402 (the line before)
+from pytorch_install.sources.downloads import fetch_from_first  # noqa: E402
 
 
-class EB_PyTorchDataset(SteadyDownloads, Dataset):
-    """Support for installing a data set: as EasyBuild's Dataset, from the first mirror that is fast enough."""
+class EB_PyTorchDataset(Dataset):
+    """Support for installing a data set as EasyBuild's Dataset, from the first mirror that is fast enough."""
+
+    def obtain_file(self, filename, **kwargs):
+        """Find a file as EasyBuild does, else download it; EasyBuild would wait forever for a slow server."""
+        urls = [*(kwargs.get('urls') or []), *self.cfg['source_urls']]
+        special = any(kwargs.get(name) for name in ('extension', 'no_download', 'force_download', 'git_config'))
+        if self.dry_run or special or not urls or not all(isinstance(url, str) for url in urls):
+            return super().obtain_file(filename, **kwargs)
+        found = super().obtain_file(filename, **{**kwargs, 'no_download': True, 'warning_only': True})
+        if found:
+            return found
+        directories = source_directories(kwargs.get('alt_location') or self.name,
+                                         paths=source_paths_data() if self.cfg['data_sources'] else source_paths())
+        path = os.path.join(writable_directory(directories) or directories[0], filename)
+        mkdir(os.path.dirname(path), parents=True)
+        name = kwargs.get('download_filename') or filename
+        failures = fetch_from_first([url + ('' if url[-1] in '=/' else '/') + name for url in urls], path)
+        if not failures:
+            return path
+        reason = "%s could not be fetched. %s. Try again later, or put the file into %s." % (
+            filename, failures, os.path.dirname(path))
+        if build_option('fetch_all'):
+            print_warning(reason)
+            return None
+        raise EasyBuildError(reason)
 
     def checksum_step(self):
-        """Refuse files without a checksum: a mirror could send anything, to be unpacked to any size."""
+        """Stop at files without a checksum: a mirror could send anything, which is then unpacked."""
         if not self.dry_run and len(self.cfg['checksums']) < len(self.src):
             raise EasyBuildError("%s: 'checksums' has fewer entries than the data set has files. Run "
-                                 "`eb --inject-checksums --force` on it, and compare with what the publisher says.",
+                                 "`eb --inject-checksums --force` on it, and compare with the publisher's checksums.",
                                  self.cfg.path)
         super().checksum_step()

@@ -13,20 +13,17 @@ from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import source_paths
 from easybuild.tools.filetools import extract_file, which
-from easybuild.tools.run import run_shell_cmd
-from easybuild.tools.utilities import shell_quote
 
-from pytorch_install.modulefiles.text import template
-from pytorch_install.pip_command import write_pip
-from pytorch_install.sourcepath import source_directories, writable_directory
+from pytorch_install.modulefiles.statements import template
+from pytorch_install.sources.directories import source_directories, writable_directory
+from pytorch_install.users.pip_command import write_pip
 from pytorch_install.venvs.build_environment import check_modules, describe, modules_of_build, read_record, write_record
-from pytorch_install.venvs.source_packages import OFFLINE, SourcePackage
+from pytorch_install.venvs.environment import make_environment
+from pytorch_install.venvs.source_packages import SourcePackage
 
 
 class EB_PyTorchVenv(EB_PyTorchModule):
     """Support for installing PyTorch as a virtual environment."""
-
-    RUNTIME = 'Python virtual environment'
 
     IN_PLACE = True
 
@@ -41,36 +38,40 @@ class EB_PyTorchVenv(EB_PyTorchModule):
         return extra_vars
 
     def __init__(self, *args, **kwargs):
-        """Put the environment's own commands on the user's path, and find the sdists."""
+        """Leave PATH to the template, and find the sdists."""
         super().__init__(*args, **kwargs)
-        self.module_load_environment.remove('PATH')  # commands.lua and .tcl have it in its order
-        self.source_packages = [SourcePackage(name, environment, self.source_names())
+        self.module_load_environment.remove('PATH')  # commands.lua and commands.tcl set it, in their order
+        self.source_packages = [SourcePackage(name, environment, [source.name for source in self.sources])
                                 for name, environment in self.cfg['source_packages']]
 
     def fetch_step(self, *args, **kwargs):
-        """Fetch the sdists that are not there with pip, unless the recipe says where they are."""
+        """Fetch missing sdists with pip, unless the recipe has source_urls."""
         if not (self.dry_run or self.cfg['source_urls']):
             for package in self.source_packages:
                 if not self.obtain_file(package.sdist, no_download=True, warning_only=True):
-                    index = self.source_names().index(package.sdist)
+                    index = [source.name for source in self.sources].index(package.sdist)
                     checksum = self.get_checksum_for(self.cfg['checksums'], filename=package.sdist, index=index)
                     package.fetch(writable_directory(source_directories(self.name)) or source_paths()[0],
                                   checksum[package.sdist] if isinstance(checksum, dict) else checksum)
         super().fetch_step(*args, **kwargs)
 
     def extract_step(self):
-        """Unpack the sdists, each into a directory of its own; a patch is for the first source, as everywhere."""
+        """Unpack each sdist into a directory of its own; patches apply to the first source, as in EasyBuild."""
         super().extract_step()
         for package in self.source_packages:
-            source = self.src[self.source_names().index(package.sdist)]
+            source = self.unpacked(package)
             source['finalpath'] = extract_file(source['path'], os.path.join(self.builddir, package.name))
 
+    def unpacked(self, package):
+        """EasyBuild's record of a package's sdist; its patches go to 'finalpath'."""
+        return next(source for source in self.src if source['name'] == package.sdist)
+
     def configure_step(self):
-        """Check for the Python that the wheels are locked for, and for what the builds want from the host."""
+        """Check for the Python that the wheels are locked for, and for the variables of the builds."""
         if not self.lock:
             raise EasyBuildError("%s names no requirements lock (*.txt) in 'sources'", self.cfg.path)
         if not which(self.host_python):
-            raise EasyBuildError("%s is not on PATH, and the wheels are locked for it; load a module that has it, or "
+            raise EasyBuildError("%s is not on PATH, and the wheels are locked for it. Load a module that has it, or "
                                  "lock the requirements for another version and set 'python_version'", self.host_python)
         for package in self.source_packages:
             package.environment(os.environ)
@@ -78,31 +79,30 @@ class EB_PyTorchVenv(EB_PyTorchModule):
 
     @property
     def host_python(self):
-        """Command name of the Python that the environment is made with."""
+        """Command of the Python that makes the environment."""
         return 'python' + self.cfg['python_version']
 
     @property
     def built_wheels(self):
-        """Where the wheels of the source packages are until they are installed."""
+        """Directory for wheels of source packages until they are installed."""
         return os.path.join(self.builddir, 'wheels')
 
     def build_step(self):
-        """Build the source packages, in an environment of the locked wheels, one on top of the other."""
+        """Build the source packages in order, in an environment with the locked wheels."""
         if not self.source_packages:
             return
         venv = os.path.join(self.builddir, 'venv')
-        # what the host has is not among the sources: it may be another version on the next host
-        self.make_environment(venv, pip_options='--no-compile')
+        # without the host's packages, whose versions may differ on the next host
+        make_environment(self.host_python, venv, self.wheels, compiles=False)
         python = os.path.join(venv, 'bin', 'python')
         for package in self.source_packages:
-            source = self.src[self.source_names().index(package.sdist)]
-            package.build(source['finalpath'], python, self.built_wheels, self.cfg.parallel)
+            package.build(self.unpacked(package)['finalpath'], python, self.built_wheels, self.cfg.parallel)
             package.install(python, self.built_wheels)
 
     def install_runtime(self):
-        """Make the environment, install wheels and source packages into it, and keep with what that was done."""
-        # the host's packages come last; without them pip would refuse `install --user`
-        self.make_environment(os.path.join(self.installdir, 'venv'), venv_options='--system-site-packages')
+        """Make the environment with wheels and source packages, and write the record of the build."""
+        # with the host's packages last: without them, pip rejects `install --user`
+        make_environment(self.host_python, os.path.join(self.installdir, 'venv'), self.wheels, sees_host=True)
         python = os.path.join(self.installdir, 'venv', 'bin', 'python')
         for package in self.source_packages:
             package.install(python, self.built_wheels)
@@ -112,25 +112,15 @@ class EB_PyTorchVenv(EB_PyTorchModule):
                                      for package in self.source_packages}
         write_record(record, self.installdir)
 
-    def make_environment(self, directory, venv_options='', pip_options=''):
-        """Make a virtual environment and install the locked wheels into it, without a network."""
-        venv = shell_quote(directory)
-        run_shell_cmd("%s -m venv %s %s" % (self.host_python, venv_options, venv))
-        # nothing of the user's pip configuration, and nothing left out because the host has it
-        run_shell_cmd("%s/bin/pip --isolated install --quiet --ignore-installed --no-index --find-links %s "
-                      "--require-hashes --no-deps %s -r %s"
-                      % (venv, shell_quote(self.wheels), pip_options, shell_quote(self.requirements)),
-                      env={**os.environ, **OFFLINE})
-
     def modules_of_build(self):
-        """The modules that this build has, those of the recipe's dependencies included."""
+        """The modules of this build, including the recipe's dependencies."""
         names = {build_only: [dep['full_mod_name'] for dep in self.toolchain.dependencies
                               if dep['build_only'] == build_only] for build_only in (False, True)}
         return modules_of_build(self.name, self.initial_environ, os.environ, names[False], names[True])
 
     def runtime_python(self):
         """The environment's Python."""
-        return shell_quote(os.path.join(self.installdir, 'venv', 'bin', 'python'))
+        return [os.path.join(self.installdir, 'venv', 'bin', 'python')]
 
     def activation(self):
         """Activate with the environment's own script."""
@@ -142,8 +132,8 @@ class EB_PyTorchVenv(EB_PyTorchModule):
         return super().make_module_extra(*args, **kwargs) + template(self.module_generator, 'commands')
 
     def make_module_dep(self, unload_info=None):  # noqa: ARG002 (EasyBuild's signature)
-        """Load the modules of the build and no others, whoever loaded them, and see that its Python is there."""
-        # --module-only describes an installation of another day
+        """Load exactly the modules of the build, and check that its Python still exists."""
+        # with --module-only, the record of the installation is used
         record = read_record(self.installdir) or describe(self.host_python, self.modules_of_build())
         return template(self.module_generator, 'venv', lists=record['modules'],
                         module=self.full_mod_name, easyconfig=os.path.basename(self.cfg.path),

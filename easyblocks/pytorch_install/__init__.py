@@ -2,5 +2,15 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-What the PyTorch easyblocks are made of: one file for each task, imported by the easyblocks beside this directory.
+Functions and values of the PyTorch easyblocks. No function takes an easyblock as an argument.
+
+engine/       changes to EasyBuild's engine: locks, transactions, error messages
+sources/      fetching: downloads with a time limit, locked wheels, the source path
+images/       container images: from the recipe to the installed file and its provenance
+venvs/        virtual environments: making them, and packages that are built here
+users/        packages that users install
+programs/     what the runtime's Python runs: Python 3.8, standard library alone
+modulefiles/  the text of generated modules
+runtime.py    running commands, and which of them a runtime has
+tree.py       what an installation gets from this checkout; the list of commands
 """

@@ -356,7 +356,7 @@ def test_a_digest_that_the_registry_lacks_is_one_line_at_the_first_attempt(site,
     for transport in ("docker", "oras"):
         error = site.refuse(f"image = '{transport}://{registry.address}/tiny/layers:1@{wrong}'")
         assert "The registry has no image" in error
-        assert "look up the digest again" in error
+        assert "Look up the digest again" in error
 
 
 def test_a_registry_that_does_not_answer_is_one_line_after_three_attempts(site):
@@ -424,7 +424,7 @@ def test_a_registry_that_wants_a_login_gets_it_and_no_log_has_the_password(
     with Registry.start(tmp_path / "open", htpasswd=htpasswd) as private:
         lines = f"image = 'docker://{private.address}/tiny/private@{digest}'"
         environ = {"HOME": str(home)}
-        assert "log in with" in site.refuse(lines, environ=environ)
+        assert "Log in with" in site.refuse(lines, environ=environ)
         if login == "variables":
             environ.update(APPTAINER_DOCKER_USERNAME="user", APPTAINER_DOCKER_PASSWORD=PASSWORD)
         else:
@@ -483,7 +483,7 @@ def test_the_real_cotainr_comes_to_its_first_download(site, testbed, pytorch_sif
     (work / "bin" / "cotainr").symlink_to(testbed.layout.test_venv / "bin" / "cotainr")
     settings = f"export PATH={work}/bin:$PATH https_proxy=http://127.0.0.1:9"
     error = site.refuse(cotainr_recipe(site), settings=settings)
-    assert "cotainr could not make the image" in error
+    assert "cotainr could not build the image" in error
     assert "Connection refused" in error
 
 

@@ -13,6 +13,7 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
 from testbed.processes import is_running
 
 pytestmark = pytest.mark.testbed
@@ -53,8 +54,9 @@ def die():
     os.{how}
 def {hook}
 """
-#: A point at which half of the installation is there.
-INSTALLING = "pre_run_shell_cmd_hook(cmd, *_, **__): 'compile_tree' in cmd and die()"
+#: A point at which half of the installation is there: Python reads compile_tree.py from its standard input.
+COMPILES = "cmd[-3:-1] == ['-I', '-'] and os.path.isdir(cmd[-1])"
+INSTALLING = f"pre_run_shell_cmd_hook(cmd, *_, **__): {COMPILES} and die()"
 
 
 class Prefix:
@@ -176,7 +178,7 @@ def test_what_a_killed_installation_had_started_is_ended_before_the_next_begins(
     noted = installed.directory / "pid"
     child = f"exec bash -c 'echo $$ >{noted}.part; mv {noted}.part {noted}; exec sleep 300'"
     hook = f"""pre_run_shell_cmd_hook(cmd, *_, **__):
-    if 'compile_tree' in cmd:
+    if {COMPILES}:
         subprocess.Popen({child!r}, shell=True, start_new_session=True, **QUIET)
         while not os.path.exists({str(noted)!r}): pass
         die()"""
@@ -295,7 +297,7 @@ ELSEWHERE = {"host": "nid009999", "boot": "another", "pid": 77, "started": 1, "u
     ("holder", "named"),
     [
         pytest.param(ELSEWHERE, "process 77 of mary on nid009999, for ", id="on another host"),
-        pytest.param(None, "another `eb`, which left no note who it is, for ", id="unknown"),
+        pytest.param(None, "an unidentified `eb`, for ", id="unknown"),
     ],
 )
 def test_a_lock_whose_holder_cannot_be_seen_from_here_is_explained_and_kept(prefix, holder, named):
@@ -305,7 +307,7 @@ def test_a_lock_whose_holder_cannot_be_seen_from_here_is_explained_and_kept(pref
             (prefix.lock / "holder.json").write_text(json.dumps(holder))
         error = one_error(prefix.eb("--rebuild"))
         assert named in error
-        assert f"if it is not running any more: rm -r '{prefix.lock}'" in error
+        assert f"If that process no longer runs: rm -r '{prefix.lock}'" in error
         assert prefix.lock.exists()
     finally:
         shutil.rmtree(prefix.lock)
@@ -345,7 +347,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing_and_the_next_works(testb
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == ["failed", str(runtime)]
     # as sure as what failed is: `python -m venv` keeps the reason to itself
-    assert re.search("No space is left|perhaps for want of space", one_error(result))
+    assert re.search("No space is left|possibly for lack of space", one_error(result))
     assert f"MB for software in {software}" in one_error(result)
 
 

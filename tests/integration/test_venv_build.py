@@ -9,6 +9,7 @@ import types
 from pathlib import Path
 
 import pytest
+
 from testbed import layout, module_systems
 
 pytestmark = pytest.mark.testbed
@@ -117,7 +118,7 @@ def test_a_package_is_built_with_the_modules_of_the_recipe_and_of_the_shell_and_
     site.write_recipe()
     failed = site.eb()
     assert failed.returncode != 0
-    sentence = re.search(r"Building greeting-1\.0\.tar\.gz failed: (.*?); the whole output is in (\S+)", failed.stderr)
+    sentence = re.search(r"Building greeting-1\.0\.tar\.gz failed: (.*?)\. The whole output is in (\S+)", failed.stderr)
     assert re.match(r"greeting\.c:2:\d+: error: expected .;. before", sentence[1])
     assert "greeting.c" in Path(sentence[2]).read_text()
     assert not list(site.directory.glob("modules/all/*/*"))
@@ -170,7 +171,7 @@ def venv_module(request, testbed, tmp_path, monkeypatch):
     except layout.TestbedError as error:
         pytest.skip(str(error))
     monkeypatch.syspath_prepend(str(TREE / "easyblocks"))
-    from pytorch_install.modulefiles import text as modulefile  # found by the line before
+    from pytorch_install.modulefiles import statements  # found by the line before
 
     site, inner = tmp_path / "site", tmp_path / "inner"
     for version in ("12", "13"):
@@ -188,7 +189,7 @@ def venv_module(request, testbed, tmp_path, monkeypatch):
             python.unlink(missing_ok=True)
         return system.run_unchecked(script, tmp_path / "modules", *directories)
 
-    text = modulefile.template(
+    text = statements.template(
         types.SimpleNamespace(SYNTAX=syntax), "venv", module="PyTorch/1.0", easyconfig="PyTorch-1.0.eb",
         lists={"required": ["compiler/12", "accelerator"], "brought": ["mpi/4.1"]},
         python=str(python), version="3.11.7",

@@ -2,7 +2,7 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Where an installed image came from, and what is in it, as files beside it; called by pytorchcontainer.py.
+Provenance of an installed image: its source and its packages, as files beside it.
 """
 import datetime
 import json
@@ -10,59 +10,79 @@ import os
 import uuid
 from urllib.parse import quote
 
-from easybuild.tools.filetools import mkdir, read_file, write_file
-from easybuild.tools.run import run_shell_cmd
-from easybuild.tools.utilities import shell_quote
+from easybuild.tools.build_log import print_msg, print_warning
+from easybuild.tools.filetools import mkdir, write_file
 
-from pytorch_install.images.imagefile import activated, checksum_of
+from pytorch_install.images.container_runtime import image_python
+from pytorch_install.images.image_files import checksum_of, read_note
+from pytorch_install.runtime import run_command, run_program
 
-INSIDE = os.path.join(os.path.dirname(os.path.realpath(__file__)), 'packages_inside.py')
+# The file that identifies an installed image.
+RECORD = 'image.json'
 
 
-def write_provenance(block, image, directory):
+def write_provenance(spec, image, path):
     """
     Write image.json, packages.json and sbom.cdx.json (CycloneDX 1.5).
 
-    :param block: the easyblock that installed the image
-    :param image: path of the installed image
-    :param directory: where the files go
+    :param spec: the ImageSpec
+    :param image: the Image
+    :param path: path of the installed image; the files are written to a directory beside it
     """
-    if block.dry_run:
-        return
-    source = block.image
     record = {
-        'image': os.path.basename(image),
-        'source': source.reference,
-        'digest': source.digest,
-        'identity': source.identity,
-        'sha256': source.checksum or checksum_of(image),
-        'size': os.path.getsize(image),
+        'image': os.path.basename(path),
+        'source': image.reference,
+        'digest': image.digest,
+        'identity': image.identity,
+        'sha256': image.checksum or checksum_of(path),
+        'size': os.path.getsize(path),
         'installed': datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds'),
-        'runtime': run_shell_cmd(block.runtime + ' --version', hidden=True).output.strip(),
-        'easyconfig': os.path.basename(block.cfg.path),
-        'signing_key': block.cfg['signing_key'],
+        'runtime': run_command([spec.runtime, '--version'], hidden=True).output.strip(),
+        'easyconfig': os.path.basename(spec.easyconfig),
+        'signing_key': spec.signing_key,
     }
-    inside = packages_inside(block, image)
+    inside = packages_inside(spec, path)
+    directory = directory_of(path)
     mkdir(directory, parents=True)
-    for name, content in [('image.json', record), ('packages.json', inside), ('sbom.cdx.json', sbom(record, inside))]:
+    for name, content in [(RECORD, record), ('packages.json', inside), ('sbom.cdx.json', sbom(record, inside))]:
         write_file(os.path.join(directory, name), json.dumps(content, indent=2) + '\n')
 
 
-def packages_inside(block, image):
-    """Ask the image's own Python, with nothing of this user's environment, for what is installed."""
-    # -I: neither PYTHONPATH nor ~/.local
-    command = '%s exec --cleanenv %s bash -c %s' % (block.runtime, shell_quote(image),
-                                                    activated(block, 'python3 -I -'))
-    result = run_shell_cmd(command, stdin=read_file(INSIDE), split_stderr=True, hidden=True)
-    return json.loads(result.output)
+def directory_of(path):
+    """Directory with the provenance of an installed image."""
+    return os.path.join(os.path.dirname(path), 'provenance')
+
+
+def installed_checksum(spec, image, path):
+    """
+    SHA-256 of an installed image if it is the recipe's, and undamaged; else None.
+
+    :param image: the recipe's Image
+    :param path: path of the installed image, which need not exist
+    """
+    identity, key, checksum = read_note(os.path.join(directory_of(path), RECORD), 'identity', 'signing_key', 'sha256')
+    if not os.path.isfile(path) or (identity, key) != (image.identity, spec.signing_key):
+        return None
+    if checksum_of(path) != checksum:
+        print_warning("%s is damaged: its SHA-256 has changed since its installation. Installing it again", path)
+        return None
+    print_msg("image %s: the installed one is the same, it is kept" % image.reference)
+    return checksum
+
+
+def packages_inside(spec, path):
+    """Packages in an image, listed by its Python without this user's environment."""
+    python = image_python(spec.runtime, path, spec.conda_activation, '--cleanenv')
+    # without PYTHONPATH and ~/.local
+    return json.loads(run_program(python, 'list_packages.py', split_stderr=True, hidden=True).output)
 
 
 def sbom(record, inside):
     """
     A software bill of materials in CycloneDX 1.5, https://cyclonedx.org/docs/1.5/json/.
 
-    :param record: what is in image.json
-    :param inside: what is in packages.json
+    :param record: content of image.json
+    :param inside: content of packages.json
     """
     components = []
     for kind, packages in inside['packages'].items():
@@ -82,7 +102,7 @@ def sbom(record, inside):
                 'hashes': [{'alg': 'SHA-256', 'content': record['sha256']}],
             },
         },
-        # the schema wants every reference once
+        # in the schema, references are unique
         'components': list({component['bom-ref']: component for component in components}.values()),
     }
 

@@ -2,7 +2,7 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Signatures of images, checked offline against the one key that the recipe names; called by sources.py and registry.py.
+Signatures of images, verified offline with the key that the recipe names.
 """
 import json
 import re
@@ -10,11 +10,9 @@ import tempfile
 
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import remove_dir
-from easybuild.tools.run import run_shell_cmd
-from easybuild.tools.utilities import shell_quote
 
-from pytorch_install.images.imagefile import runtime_command
-from pytorch_install.output import last_line
+from pytorch_install.images.container_runtime import runtime_variables
+from pytorch_install.runtime import last_line, run_command
 
 EXTENSIONS = ('.pem', '.asc')
 
@@ -28,30 +26,29 @@ def verify_signature(runtime, image, key):
     :param key: path of the public key: PEM, or OpenPGP in its text form (.asc)
     """
     if key.endswith('.pem'):
-        result = run_shell_cmd('%s verify --key %s %s' % (runtime, shell_quote(key), shell_quote(image)),
-                               fail_on_error=False, hidden=True)
+        result = run_command([runtime, 'verify', '--key', key, image], fail_on_error=False, hidden=True)
         reason = None if result.exit_code == 0 else last_line(result.output)
     else:
         reason = verify_openpgp(runtime, image, key)
     if reason:
-        raise EasyBuildError("%s is not signed with the key that the recipe names, %s (%s); get the image again, or "
-                             "ask who provides it for the key", image, key, reason)
+        raise EasyBuildError("%s is not signed with the key that the recipe names, %s (%s). Get the image again, or "
+                             "ask its provider for the key", image, key, reason)
 
 
 def verify_openpgp(runtime, image, key):
-    """Verify with a keyring that has this key alone; return what is wrong, or None."""
+    """Verify with a keyring that has only this key; return the fault, or None."""
     keyring = tempfile.mkdtemp(prefix='keys-')
     try:
-        command = runtime_command(runtime, KEYSDIR=keyring) + ' '
-        result = run_shell_cmd(command + 'key import ' + shell_quote(key), fail_on_error=False, hidden=True)
+        variables = runtime_variables(KEYSDIR=keyring)
+        result = run_command([runtime, 'key', 'import', key], variables, fail_on_error=False, hidden=True)
         ours = [found.lower() for found in re.findall('fingerprint ([0-9A-Fa-f]{40,64}) successfully', result.output)]
         if result.exit_code != 0 or not ours:
             return last_line(result.output)
-        result = run_shell_cmd(command + 'verify --local --json ' + shell_quote(image), fail_on_error=False,
-                               hidden=True, split_stderr=True)
+        result = run_command([runtime, 'verify', '--local', '--json', image], variables, fail_on_error=False,
+                             hidden=True, split_stderr=True)
         if result.exit_code != 0:
             return last_line(result.stderr)
-        # the runtime asks the host's own keyring too
+        # the runtime also uses the host's keyring
         signers = [signer['Signer']['Fingerprint'].lower()
                    for signer in json.loads(result.output).get('SignerKeys') or []]
         if not signers:

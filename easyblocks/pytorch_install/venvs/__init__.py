@@ -2,5 +2,5 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Virtual environments: what is built on the site, and with which Python and modules.
+Virtual environments: making them, packages that are built on the site, and the record of the build.
 """

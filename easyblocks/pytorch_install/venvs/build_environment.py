@@ -2,7 +2,7 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-What a virtual environment was built with, kept as a file in the installation; called by pytorchvenv.py.
+The record of a build: Python, modules and system, as a file in the installation.
 """
 import datetime
 import json
@@ -11,15 +11,16 @@ import platform
 
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import mkdir, read_file, write_file
-from easybuild.tools.run import run_shell_cmd
+
+from pytorch_install.runtime import run_command
 
 # The file, relative to the installation directory.
 RECORD = os.path.join('provenance', 'build.json')
 
-# What only the one who installs needs, by how the modules' names start.
+# Prefixes of modules that only the installation needs.
 INSTALLERS_MODULES = ('pytorch-easybuild', 'easybuild', 'cluster/')
 
-# A virtual environment leads to the Python below the one that makes it, which may be in another environment.
+# A virtual environment links to the base Python of the one that makes it.
 PYTHON_FACTS = "import platform, sys; print(sys._base_executable); print(platform.python_version())"
 
 
@@ -28,9 +29,9 @@ def describe(python, modules):
     Python, modules and system of a build, as a dictionary.
 
     :param python: command of the Python that makes the environment
-    :param modules: what `modules_of_build` found
+    :param modules: the result of `modules_of_build`
     """
-    path, version = run_shell_cmd('%s -c "%s"' % (python, PYTHON_FACTS), hidden=True, in_dry_run=True).output.split()
+    path, version = run_command([python, '-c', PYTHON_FACTS], hidden=True, in_dry_run=True).output.split()
     return {
         'date': datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds'),
         'host': platform.node(),
@@ -42,18 +43,18 @@ def describe(python, modules):
 
 def modules_of_build(name, before, during, dependencies, build_dependencies):
     """
-    Modules that the software is used with, as lists in the order of loading.
+    Modules to use the software with, as lists in the order of loading.
 
-    'required' are those that the recipe names and those that were loaded before by hand. 'brought' are what these
-    brought, and need not be in the version that a login has by default: it is replaced, as during the build.
+    'required' are those that the recipe names and those that the user loaded. 'brought' are those that these loaded;
+    a login's default version of one is replaced, as during the build.
 
-    :param name: name of the software itself
+    :param name: name of the software
     :param before: environment variables that `eb` was started with
-    :param during: environment variables of the build, when the recipe's dependencies are loaded
-    :param dependencies: names of the modules that the recipe names, with or without versions
-    :param build_dependencies: those among them that are for the build alone
+    :param during: environment variables of the build, with the recipe's dependencies loaded
+    :param dependencies: names of the recipe's modules, with or without versions
+    :param build_dependencies: those among them that only the build needs
     """
-    # what every login has (lmod.readthedocs.io, "Providing A Standard Set Of Modules for all Users")
+    # loaded at every login (lmod.readthedocs.io, "Providing A Standard Set Of Modules for all Users")
     of_login = before.get('LMOD_SYSTEM_DEFAULT_MODULES', '').split(':')
     modules = {'required': [], 'brought': []}
     for module in during.get('LOADEDMODULES', '').split(':'):
@@ -77,26 +78,26 @@ def is_among(module, names):
 
 def check_modules(modules, before):
     """
-    Refuse modules that the recipe replaces by other versions: loading the new module would refuse them too.
+    Stop if the recipe replaced a loaded module by another version: the new module could not be loaded beside it.
 
-    :param modules: what `modules_of_build` found
+    :param modules: the result of `modules_of_build`
     :param before: environment variables that `eb` was started with
     """
     for module in modules['required']:
         for other in before.get('LOADEDMODULES', '').split(':'):
             if '/' in module and os.path.dirname(other) == os.path.dirname(module) and other != module:
-                raise EasyBuildError("%s is loaded, and the recipe's dependencies are with %s: run `module unload %s`, "
+                raise EasyBuildError("%s is loaded, and the recipe's dependencies need %s. Run `module unload %s`, "
                                      "then `eb` again", other, module, other)
 
 
 def write_record(record, installdir):
-    """Keep what `describe` told in the installation."""
+    """Write the result of `describe` into the installation."""
     path = os.path.join(installdir, RECORD)
     mkdir(os.path.dirname(path), parents=True)
     write_file(path, json.dumps(record, indent=2) + '\n')
 
 
 def read_record(installdir):
-    """The record of an installation, None if it has none."""
+    """The record of an installation; None if it has none."""
     path = os.path.join(installdir, RECORD)
     return json.loads(read_file(path)) if os.path.exists(path) else None

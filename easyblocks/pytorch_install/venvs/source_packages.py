@@ -2,7 +2,10 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Python packages that a recipe builds from sdists, without a network; called by pytorchvenv.py.
+Python packages that a recipe builds from sdists, without a network.
+
+They are not EasyBuild's extensions: those are built in the installation directory, after the previous installation is
+put aside; these are built before, so that the previous one stays usable during the build, and if it fails.
 """
 import os
 import re
@@ -12,35 +15,32 @@ import tempfile
 
 from easybuild.tools.build_log import EasyBuildError, print_msg
 from easybuild.tools.filetools import mkdir, write_file
-from easybuild.tools.run import run_shell_cmd
-from easybuild.tools.utilities import shell_quote
 
-from pytorch_install.wheels import pip_environment
+from pytorch_install.runtime import run_command
+from pytorch_install.sources.wheels import without_foreign_settings
+from pytorch_install.venvs.environment import OFFLINE
 
 # File name of an sdist (PEP 625, and the older form with dashes in the name).
 SDIST = re.compile(r'(?P<name>.+)-(?P<version>\d[^-]*)\.(tar\.gz|zip)')
 
-# pip as it is without anyone's configuration and without a network, for the pip that a build starts too.
-OFFLINE = {'PIP_CONFIG_FILE': os.devnull, 'PIP_NO_INDEX': '1'}
-
-# A line that tells an error, and what pip, make and setuptools add after it to say that there was one.
+# A line with an error, and lines that pip, make and setuptools add after it.
 ERROR = re.compile(r'error(:| at )', re.IGNORECASE)
 ECHO = re.compile(r'subprocess|Failed (building|to build)|exit (code|status)|\*\*\*')
 
 
 class SourcePackage:
-    """A package of `source_packages`: its name, the environment of its build, and its sdist among `sources`."""
+    """A package of `source_packages`: its name, its build environment, and its sdist among `sources`."""
 
     def __init__(self, name, environment, sources):
         """
         :param name: name of the package
-        :param environment: variables of its build, as the recipe has them
+        :param environment: environment variables of its build, from the recipe
         :param sources: file names of the recipe's sources
         """
         self.name = name
         self.variables = environment
         found = [sdist for sdist in map(SDIST.fullmatch, sources)
-                 if sdist and canonical(sdist['name']) == canonical(name)]
+                 if sdist and canonical_name(sdist['name']) == canonical_name(name)]
         if len(found) != 1:
             raise EasyBuildError("'source_packages' names %s, and 'sources' must have one sdist of it, such as "
                                  "%s-<version>.tar.gz; found: %s", name, name,
@@ -49,7 +49,7 @@ class SourcePackage:
         self.requirement = '%s==%s' % (name, found[0]['version'])
 
     def environment(self, environ):
-        """The variables of its build, with those of the host put in for $NAME."""
+        """Environment variables of its build, with $NAME replaced by the host's variables."""
         values = {}
         for variable, value in self.variables.items():
             try:
@@ -61,64 +61,64 @@ class SourcePackage:
         return values
 
     def fetch(self, directory, checksum=None):
-        """Download the sdist into a directory with pip, from where pip's own configuration says."""
+        """Download the sdist into a directory with pip and its configuration."""
         print_msg("%s: trying pip's own configuration..." % self.sdist)
         mkdir(directory, parents=True)
         requirements = os.path.join(tempfile.mkdtemp(), 'requirements.txt')
-        # pip runs an sdist to ask for its metadata: with its hash it does not run another one
+        # pip runs the sdist to read its metadata: the hash ensures that it runs only this one
         write_file(requirements, self.requirement + (' --hash=sha256:' + checksum if checksum else '') + '\n')
-        result = run_shell_cmd("%s -m pip download --quiet --no-deps --no-binary %s --dest %s -r %s"
-                               % (shell_quote(sys.executable), self.name, shell_quote(directory),
-                                  shell_quote(requirements)), fail_on_error=False, hidden=True, env=pip_environment())
+        result = run_command([sys.executable, '-m', 'pip', 'download', '--quiet', '--no-deps', '--no-binary', self.name,
+                              '--dest', directory, '-r', requirements], without_foreign_settings(),
+                             fail_on_error=False, hidden=True)
         if result.exit_code:
-            raise EasyBuildError("Fetching %s with pip failed: %s; try again, or put the file into %s by hand",
+            raise EasyBuildError("Fetching %s with pip failed: %s. Try again, or put the file into %s",
                                  self.sdist, last_error(result.output), directory)
 
     def build(self, directory, python, wheels, parallel):
         """
         Build a wheel.
 
-        :param directory: where the sdist is unpacked, and patched
-        :param python: Python of an environment that has what the build requires
-        :param wheels: directory that the wheel goes to
-        :param parallel: how many compilers may run at once
+        :param directory: the unpacked and patched sdist
+        :param python: Python of an environment with the build's requirements
+        :param wheels: directory for the wheel
+        :param parallel: number of parallel compilers
         """
-        environ = {name: value for name, value in os.environ.items() if name != 'PYTHONPATH'}
-        environ.update(OFFLINE)
-        environ.update({
-            # the locked tools before those of the host, such as a newer CMake than a package knows
-            'PATH': os.path.dirname(python) + os.pathsep + environ['PATH'],
+        variables = {
+            **OFFLINE,
+            'PYTHONPATH': None,
+            # locked tools precede those of the host, which may have a CMake that is too new for a package
+            'PATH': os.path.dirname(python) + os.pathsep + os.environ['PATH'],
             'PYTHONNOUSERSITE': '1',
             # make, CMake, and torch's own extensions
             'MAKEFLAGS': '-j%d' % parallel,
             'CMAKE_BUILD_PARALLEL_LEVEL': str(parallel),
             'MAX_JOBS': str(parallel),
-        })
-        environ.update(self.environment(os.environ))
-        result = run_shell_cmd("%s -m pip --isolated wheel --verbose --no-deps --no-index --no-build-isolation "
-                               "--wheel-dir %s %s" % (shell_quote(python), shell_quote(wheels), shell_quote(directory)),
-                               env=environ, work_dir=directory, fail_on_error=False)
+            **self.environment(os.environ),
+        }
+        result = run_command([python, '-m', 'pip', '--isolated', 'wheel', '--verbose', '--no-deps', '--no-index',
+                              '--no-build-isolation', '--wheel-dir', wheels, directory], variables,
+                             work_dir=directory, fail_on_error=False)
         if result.exit_code:
-            raise EasyBuildError("Building %s failed: %s; the whole output is in %s", self.sdist,
+            raise EasyBuildError("Building %s failed: %s. The whole output is in %s", self.sdist,
                                  last_error(result.output), result.out_file)
 
     def install(self, python, wheels):
         """Install the wheel into the environment of a Python."""
-        run_shell_cmd("%s -m pip --isolated install --quiet --no-deps --ignore-installed --no-index --find-links %s %s"
-                      % (shell_quote(python), shell_quote(wheels), self.requirement), env={**os.environ, **OFFLINE})
+        run_command([python, '-m', 'pip', '--isolated', 'install', '--quiet', '--no-deps', '--ignore-installed',
+                     '--no-index', '--find-links', wheels, self.requirement], OFFLINE)
 
 
-def canonical(name):
+def canonical_name(name):
     """A package's name as indexes compare it (PEP 503)."""
     return re.sub(r'[-_.]+', '-', name).lower()
 
 
 def last_error(output):
-    """The last line that tells what went wrong, out of a build's whole output."""
+    """The last line with an error in a build's output."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [index for index, line in enumerate(lines) if ERROR.search(line) and not ECHO.search(line)]
     if not errors:
         return lines[-1] if lines else 'no output'
-    # CMake says where in one line and what in the next
+    # CMake prints the place in one line and the error in the next
     last = errors[-1]
     return ' '.join(lines[last:last + 2]) if lines[last].startswith('CMake Error at') else lines[last]

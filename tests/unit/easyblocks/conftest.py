@@ -9,6 +9,7 @@ import pytest
 from easybuild.framework.easyconfig.easyconfig import EasyConfig, get_easyblock_class
 from easybuild.tools.options import set_up_configuration
 from recipes import RECIPES, TREE
+
 from testbed.packages import find_lmod
 
 # where the easyblocks find their own package

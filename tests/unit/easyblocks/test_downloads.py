@@ -11,7 +11,7 @@ import pytest
 from easybuild.tools.build_log import EasyBuildError
 from recipes import RECIPES
 
-from pytorch_install import downloads
+from pytorch_install.sources import downloads
 
 CONTENT = bytes(range(256)) * 1000
 
@@ -76,7 +76,7 @@ def missing(handler, _):
     [(drip, "less than 1 kB/s arrived for 1.5 s"), (drip_headers, "less than 1 kB/s arrived"),
      (cut, "1000 of 256000 bytes arrived"), (missing, "HTTP Error 404")],
 )  # fmt: skip
-def test_a_mirror_that_does_not_serve_a_file_gives_way_to_the_next(impatient, dataset, answer, reason):
+def test_the_next_mirror_is_used_if_one_does_not_serve_a_file(impatient, dataset, answer, reason):
     with server(answer) as bad, server(whole) as good:
         path = dataset([bad, good]).obtain_file("train-images-idx3-ubyte.gz")
         assert Path(path).read_bytes() == CONTENT
@@ -128,7 +128,7 @@ with open({str(tmp_path / "file")!r}, "wb", buffering=0) as file:
     assert not run(tmp_path, computing).stalled
 
 
-def test_progress_is_shown_with_the_share_where_the_size_is_known(impatient, tmp_path, monkeypatch, capfd):
+def test_progress_has_a_percentage_if_the_size_is_known(impatient, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(downloads, "PROGRESS", 0.2)
 
     def slowly(handler, ended):

@@ -1,10 +1,9 @@
-"""Sources of images: what a recipe may name, what tells two apart, how a file is copied, the list of packages."""
+"""Images: sources in a recipe, identity, copies, downloads, signatures, the list of packages."""
 
 import errno
 import hashlib
 import json
 import os
-import shlex
 import socket
 import struct
 import subprocess
@@ -15,6 +14,13 @@ from types import SimpleNamespace
 import pytest
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import update_build_option
+
+from pytorch_install.images import container_runtime, cotainr, definition, image_files, pull, registry, signature
+from pytorch_install.images.image_files import images_directory
+from pytorch_install.images.kinds import image_source
+from pytorch_install.images.provenance import package_url, sbom
+from pytorch_install.images.source import install_image
+from pytorch_install.sources.recipe_sources import Source
 
 # what the module's syntax is does not matter here
 pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
@@ -33,27 +39,29 @@ DIGEST = "sha256:" + "5d" * 32
 
 
 @pytest.fixture
-def image_of(easyblock, tmp_path):
-    """A function that gives the image source of a recipe with some lines."""
+def container(easyblock, tmp_path):
+    """A function that makes the easyblock of a recipe with some lines."""
 
     def make(lines):
         recipe = tmp_path / "PyTorch-2.13.0-test.eb"
         recipe.write_text(RECIPE.format(lines=lines))
-        return easyblock(recipe).image
+        return easyblock(recipe)
 
     return make
 
 
 @pytest.fixture
-def imagefile(prefix):
-    """The module pytorch_install.images.imagefile, which is found once EasyBuild includes the easyblocks."""
-    from pytorch_install.images import imagefile
+def image_of(container):
+    """A function that gives the image source of a recipe with some lines, and other values in its ImageSpec."""
 
-    return imagefile
+    def make(lines, **values):
+        return image_source(container(lines).image_spec._replace(runtime="apptainer", **values))
+
+    return make
 
 
 def sif(data, *, size=None):
-    """The bytes of a SIF header that announces as many bytes of data as there are, or `size`."""
+    """A SIF header and data; the header specifies the size of the data, or `size`."""
     header = b"#!/usr/bin/env run-singularity\n\0" + b"SIF_MAGIC\0" + b"01\0" + b"02\0" + bytes(64)
     return header + struct.pack("<qq", 128, len(data) if size is None else size) + data
 
@@ -70,7 +78,7 @@ def sif(data, *, size=None):
 )
 def test_a_pinned_reference_is_given_to_the_runtime_without_its_tag(image_of, reference, uri):
     image = image_of(f"image = '{reference}'")
-    assert image.uri == uri
+    assert image.pinned.uri == uri
     assert image.digest == DIGEST
     assert image.reference == reference
 
@@ -85,7 +93,7 @@ def test_a_pinned_reference_is_given_to_the_runtime_without_its_tag(image_of, re
         ("library://site/default/pytorch:2.1", r"end it in ':sha256\.<hash>'"),
     ],
 )
-def test_an_unpinned_reference_is_refused_with_the_way_to_its_digest(image_of, reference, advice):
+def test_the_error_for_an_unpinned_reference_tells_how_to_find_its_digest(image_of, reference, advice):
     with pytest.raises(EasyBuildError, match=rf"is not pinned.*{advice}"):
         image_of(f"image = '{reference}'")
 
@@ -101,7 +109,7 @@ def test_two_images_are_refused(image_of):
         image_of("sources = ['a.def']\nimage = 'x.sif'")
 
 
-def test_an_environment_file_needs_a_base_image_and_that_a_digest(image_of):
+def test_an_environment_file_needs_a_base_image_with_a_digest(image_of):
     with pytest.raises(EasyBuildError, match="needs a 'base_image'"):
         image_of("sources = ['env.yml']")
     with pytest.raises(EasyBuildError, match="base_image = 'docker://debian:12' is not pinned"):
@@ -116,11 +124,11 @@ def test_a_signing_key_must_be_a_source_and_the_image_one_that_can_be_signed(ima
             image_of(f"{lines}\nsigning_key = 'key.pem'")
 
 
-def test_the_identity_tells_apart_what_differs_and_nothing_else(image_of):
+def test_the_identity_changes_with_the_content_only(image_of):
     def identity(lines, **sources):
+        fetched = tuple(Source(name, sha256=checksum) for name, checksum in sources.items())
         image = image_of(lines)
-        image.block.src = [{"name": name, "sha256": checksum} for name, checksum in sources.items()]
-        return image.identity
+        return type(image)(image.spec._replace(sources=fetched)).identity
 
     built = identity("sources = ['a.def']", a="1")
     assert built == identity("sources = ['a.def']\ngpu = 'cuda'", a="1")
@@ -133,13 +141,14 @@ def test_the_identity_tells_apart_what_differs_and_nothing_else(image_of):
     assert pushed == identity(f"image = 'oras://a/b@{DIGEST}'\nmksquashfs_args = '-comp gzip'")
 
 
-def test_an_image_of_the_site_keeps_its_name_and_is_found_without_a_copy(image_of, tmp_path):
+def test_an_image_of_the_site_keeps_its_name_and_is_found_without_a_copy(container, tmp_path):
     path = tmp_path / "central" / "x.sif"
     path.parent.mkdir()
     path.write_bytes(sif(b"data"))
-    image = image_of(f"image = 'x.sif'\ncentral_images = ['{tmp_path}/nowhere', '{path.parent}']")
-    image.fetch()
-    assert image.name == "x.sif"
+    app = container(f"image = 'x.sif'\ncentral_images = ['{tmp_path}/nowhere', '{path.parent}']")
+    app.checksum_step()
+    image = app.image
+    assert app.image_name == "x.sif"
     assert image.file == str(path)
     assert image.identity == "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -149,92 +158,89 @@ def test_an_image_of_the_site_keeps_its_name_and_is_found_without_a_copy(image_o
     [(sif(b"data", size=5), "is truncated: it has 132 bytes of 133"), (sif(b"")[:100], "no such header"),
      (b"#!/bin/sh\n" * 20, "no such header")],
 )  # fmt: skip
-def test_a_file_that_is_no_whole_image_is_refused(imagefile, tmp_path, content, message):
+def test_a_truncated_image_and_another_file_are_refused(prefix, tmp_path, content, message):
     path = tmp_path / "x.sif"
     path.write_bytes(content)
     with pytest.raises(EasyBuildError, match=message):
-        imagefile.check_structure(str(path))
+        image_files.check_structure(str(path))
 
 
-def test_a_copy_appears_whole_and_verified_or_not_at_all(imagefile, tmp_path, monkeypatch):
+def test_a_copy_is_complete_and_verified_or_does_not_exist(prefix, tmp_path, monkeypatch):
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_bytes(b"image")
     checksum = hashlib.sha256(b"image").hexdigest()
     with pytest.raises(EasyBuildError, match=f"damaged or another image: its SHA-256 is {checksum}"):
-        imagefile.copy_verified(str(source), str(target), "0" * 64)
+        image_files.copy_verified(str(source), str(target), "0" * 64)
     assert sorted(tmp_path.glob("target*")) == []
 
     def full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as disk:
-        disk.setattr(imagefile.os, "fsync", full)
+        disk.setattr(image_files.os, "fsync", full)
         with pytest.raises(EasyBuildError, match=r"Copying .*source to .*target failed: No space left on device"):
-            imagefile.copy_verified(str(source), str(target))
+            image_files.copy_verified(str(source), str(target))
     assert sorted(tmp_path.glob("target*")) == []
-    assert imagefile.copy_verified(str(source), str(target), checksum) == checksum
+    assert image_files.copy_verified(str(source), str(target), checksum) == checksum
     assert target.read_bytes() == b"image"
     assert sorted(tmp_path.glob("target*")) == [target]
 
 
 def keep_commands(monkeypatch, module, output="", meanwhile=None):
-    """Let a module's commands do nothing but `meanwhile`; returns the list that they get into."""
+    """Replace a module's commands by `meanwhile`; returns a list of them, with their variables."""
     commands = []
 
-    def run(command, **_):
-        commands.append(command)
+    def run(command, variables=None, **_):
+        commands.append((command, variables))
         if meanwhile:
             meanwhile(command)
         return SimpleNamespace(exit_code=0, output=output, stderr="")
 
-    monkeypatch.setattr(module, "run_shell_cmd", run)
+    monkeypatch.setattr(module, "run_command", run)
     return commands
 
 
-def test_compression_is_asked_for_in_a_way_that_a_runtime_without_it_does_not_mind(image_of, tmp_path, monkeypatch):
-    from pytorch_install.images import sources
-
-    wanted = "APPTAINER_MKSQUASHFS_ARGS='-comp gzip' SINGULARITY_MKSQUASHFS_ARGS='-comp gzip' "
-    image = image_of("sources = ['a.def']\nmksquashfs_args = '-comp gzip'")
-    image.block.builddir = str(tmp_path)
-    image.block.src = [{"name": "a.def", "path": "/a.def"}]
-    commands = keep_commands(monkeypatch, sources)
-    image.build()
+def test_compression_is_a_variable_that_runtimes_without_that_option_ignore(image_of, tmp_path, monkeypatch):
+    lines, values = "sources = ['a.def']\nmksquashfs_args = '-comp gzip'", {"sources": (Source("a.def", "/a.def"),)}
+    image = image_of(lines, builddir=str(tmp_path), **values)
+    commands = keep_commands(monkeypatch, definition)
+    image.build(image.describe())
     image = image_of(f"image = 'docker://a/b@{DIGEST}'\nmksquashfs_args = '-comp gzip'")
     commands += download(image, monkeypatch)
     assert len(commands) == 2
-    for command in commands:
-        assert wanted in command
-        assert " build " in command
+    for command, variables in commands:
+        assert variables["APPTAINER_MKSQUASHFS_ARGS"] == variables["SINGULARITY_MKSQUASHFS_ARGS"] == "-comp gzip"
+        assert "build" in command
         assert "--mksquashfs-args" not in command
 
 
 def download(image, monkeypatch, *, alone=True, meanwhile=lambda: None):
     """Download an image from nowhere; returns the commands that did it."""
-    from pytorch_install.images import registry
 
     def arrive(command):
-        part = next(word for word in shlex.split(command) if word.endswith(".part"))
+        part = next(word for word in command if word.endswith(".part"))
         Path(part).write_bytes(sif(b"downloaded"))
         meanwhile()
 
-    Path(image.file).parent.mkdir(parents=True, exist_ok=True)
-    commands = keep_commands(monkeypatch, registry, meanwhile=arrive)
-    image.download(alone)
+    directory = images_directory("PyTorch")
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    commands = keep_commands(monkeypatch, pull, meanwhile=arrive)
+    image.download(directory, alone)
     return commands
 
 
-def test_a_download_that_is_there_is_used_without_writing_beside_it(image_of, monkeypatch):
-    from pytorch_install.images import registry
+def downloaded(image):
+    """Path of an image's finished download."""
+    return Path(image.file_in(images_directory("PyTorch")))
 
+
+def test_an_existing_download_is_used_without_writing_to_its_directory(image_of, monkeypatch):
     image = image_of(f"image = 'docker://a/b@{DIGEST}'")
-    monkeypatch.setattr(type(image.block), "require_runtime", lambda _: None)
     download(image, monkeypatch)
-    monkeypatch.setattr(registry, "mkdir", None)
+    monkeypatch.setattr(pull, "mkdir", None)
     monkeypatch.setattr(registry, "locked", None)
-    image.fetch()
-    assert image.checksum == hashlib.sha256(sif(b"downloaded")).hexdigest()
-    Path(image.note).write_text('{"identity": "cut o')
+    assert image.fetch().checksum == hashlib.sha256(sif(b"downloaded")).hexdigest()
+    Path(registry.note_of(str(downloaded(image)))).write_text('{"identity": "cut o')
     with pytest.raises(TypeError):  # it would write
         image.fetch()
 
@@ -242,27 +248,23 @@ def test_a_download_that_is_there_is_used_without_writing_beside_it(image_of, mo
 def test_a_download_of_another_source_path_is_used_unless_others_could_have_replaced_it(
     image_of, monkeypatch, tmp_path, capfd
 ):
-    from pytorch_install.images import registry
-
     image = image_of(f"image = 'docker://a/b@{DIGEST}'")
     download(image, monkeypatch)
-    monkeypatch.setattr(registry, "source_directories", lambda *_: [str(tmp_path / "first"), there])
-    there, image.directory = image.directory, str(tmp_path / "first")
-    assert image.is_anywhere()
-    assert image.directory == there
-    Path(image.note).chmod(0o666)
-    image.directory = str(tmp_path / "first")
-    assert not image.is_anywhere()
-    assert image.directory == str(tmp_path / "first")
-    assert "is not used, fetching again: every user can write to" in capfd.readouterr().err
+    path = downloaded(image)
+    monkeypatch.setattr(registry, "source_directories", lambda *_: [str(tmp_path / "first"), str(path.parent)])
+    assert image.find_anywhere().file == str(path)
+    Path(registry.note_of(str(path))).chmod(0o666)
+    assert image.find_anywhere() is None
+    assert "downloading again: every user can write to" in capfd.readouterr().err
 
 
-def test_only_what_dead_processes_of_this_host_left_of_a_download_is_removed(image_of, monkeypatch):
+def test_only_parts_of_dead_processes_of_this_host_are_removed(image_of, monkeypatch):
     image = image_of(f"image = 'docker://a/b@{DIGEST}'")
     ended = subprocess.Popen(["/bin/true"])
     ended.wait()
-    Path(image.file).parent.mkdir(parents=True)
-    stale, *others = [Path(f"{image.file}.{host}.{pid}.part") for host, pid in (
+    path = downloaded(image)
+    path.parent.mkdir(parents=True)
+    stale, *others = [Path(f"{path}.{host}.{pid}.part") for host, pid in (
         (socket.gethostname(), ended.pid), (socket.gethostname(), os.getppid()), ("elsewhere", ended.pid))]
     for part in (stale, *others):
         part.write_text("")
@@ -271,9 +273,7 @@ def test_only_what_dead_processes_of_this_host_left_of_a_download_is_removed(ima
     assert all(part.exists() for part in others)
 
 
-def test_without_locks_two_downloads_of_an_image_leave_the_one_that_was_first(image_of, monkeypatch, tmp_path):
-    from pytorch_install.images import registry
-
+def test_without_locks_the_first_of_two_downloads_is_kept(image_of, monkeypatch, tmp_path):
     def no_locks(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -282,68 +282,69 @@ def test_without_locks_two_downloads_of_an_image_leave_the_one_that_was_first(im
         with registry.locked(str(tmp_path / "lock")) as alone:
             assert not alone
     image = image_of(f"image = 'docker://a/b@{DIGEST}'")
-    first = sif(b"first")
+    first, path = sif(b"first"), downloaded(image)
 
     def other_process():
-        cache = next(Path(image.file).parent.glob("*.cache"))
+        cache = next(path.parent.glob("*.cache"))
         assert cache.name.endswith(f".{socket.gethostname()}.{os.getpid()}.cache")
-        Path(image.file).write_bytes(first)
+        path.write_bytes(first)
         note = {"identity": image.identity, "sha256": hashlib.sha256(first).hexdigest()}
-        Path(image.note).write_text(json.dumps(note))
+        Path(registry.note_of(str(path))).write_text(json.dumps(note))
 
     download(image, monkeypatch, alone=False, meanwhile=other_process)
-    assert Path(image.file).read_bytes() == first
-    assert image.checksum == hashlib.sha256(first).hexdigest()
-    assert sorted(Path(image.file).parent.iterdir()) == [Path(image.file), Path(image.note)]
+    assert path.read_bytes() == first
+    assert image.find_anywhere().checksum == hashlib.sha256(first).hexdigest()
+    assert sorted(path.parent.iterdir()) == [path, Path(registry.note_of(str(path)))]
 
 
 def test_a_cache_that_cannot_be_removed_does_not_fail_the_installation(image_of, monkeypatch):
-    from pytorch_install.images import registry
-
     def busy(_):
         raise EasyBuildError("busy")
 
-    monkeypatch.setattr(registry, "remove_dir", busy)
+    monkeypatch.setattr(pull, "remove_dir", busy)
     image = image_of(f"image = 'docker://a/b@{DIGEST}'")
     download(image, monkeypatch)
-    assert image.is_there()
-    assert [path.name for path in Path(image.file).parent.glob("*.cache")] == [
-        f"{Path(image.file).name}.{os.getuid()}.cache"
-    ]
+    assert image.find_anywhere()
+    caches = [path.name for path in downloaded(image).parent.glob("*.cache")]
+    assert caches == [f"{downloaded(image).name}.{os.getuid()}.cache"]
 
 
-def test_what_the_site_provides_is_noted_once_the_installation_works_or_a_warning_tells_why_not(
-    image_of, tmp_path, capfd
+def test_the_checksum_of_a_sites_image_is_noted_after_the_installation_or_a_warning_tells_why_not(
+    container, tmp_path, capfd
 ):
     path = tmp_path / "central" / "x.sif"
     path.parent.mkdir()
     path.write_bytes(sif(b"data"))
-    image = image_of(f"image = 'x.sif'\ncentral_images = ['{path.parent}']")
-    image.fetch()
-    image.install(str(tmp_path / "installed.sif"))
-    record = Path(image.record)
+    app = container(f"image = 'x.sif'\ncentral_images = ['{path.parent}']")
+    app.checksum_step()
+    record = Path(image_source(app.image_spec).record)
+    install_image(app.image, str(tmp_path / "installed.sif"))
     assert not record.exists()
-    image.block.user_software.finish = lambda _: None
-    image.block.complete()
-    assert record.read_text() == f"{image.checksum}  x.sif\n"
+    app.user_software.finish = lambda *_: None
+    app.complete()
+    assert record.read_text() == f"{app.image.checksum}  x.sif\n"
     record.write_text("")  # of a disk that was full
-    image.fetch()
+    app.checksum_step()
     record.unlink()
     record.parent.rmdir()
     record.parent.write_text("no directory")
-    image.installed()
+    app.complete()
     assert "could not be noted" in capfd.readouterr().err
 
 
-def test_an_image_is_kept_unless_eb_is_forced_or_its_record_is_of_no_use(image_of):
+def test_an_image_is_kept_unless_eb_is_forced_or_its_record_is_unusable(container, monkeypatch):
+    monkeypatch.setattr(registry.RegistryImage, "fetch", registry.RegistryImage.describe)
+
     def kept(record):
-        image = image_of(f"image = 'docker://a/b@{DIGEST}'")
-        installed = Path(image.block.installation.before(image.name))
+        app = container(f"image = 'docker://a/b@{DIGEST}'")
+        image = image_source(app.image_spec)
+        installed = Path(app.installation.before(app.image_name))
         (installed.parent / "provenance").mkdir(parents=True, exist_ok=True)
         installed.write_bytes(b"image")
         complete = {"identity": image.identity, "signing_key": None, "sha256": hashlib.sha256(b"image").hexdigest()}
         (installed.parent / "provenance" / "image.json").write_text(record(complete))
-        return image.block.keeps_image
+        app.checksum_step()
+        return app.image.is_kept
 
     assert kept(json.dumps)
     assert not kept(lambda record: json.dumps(record)[:-9])
@@ -353,41 +354,39 @@ def test_an_image_is_kept_unless_eb_is_forced_or_its_record_is_of_no_use(image_o
     assert not kept(json.dumps)
 
 
-def test_a_signature_of_nobody_is_none(imagefile, monkeypatch):
-    from pytorch_install.images import signature
-
+def test_a_signature_without_signers_is_refused(prefix, monkeypatch):
     fingerprint = "5D" * 20
     for signers, verdict in (([], "no signature was found"), (None, "no signature was found"),
                              ([{"Signer": {"Fingerprint": fingerprint}}], None)):  # fmt: skip
         answers = [f"fingerprint {fingerprint} successfully", json.dumps({"SignerKeys": signers})]
         results = [SimpleNamespace(exit_code=0, output=answer, stderr="") for answer in answers]
-        monkeypatch.setattr(signature, "run_shell_cmd", lambda *_, results=results, **__: results.pop(0))
+        monkeypatch.setattr(signature, "run_command", lambda *_, results=results, **__: results.pop(0))
         assert signature.verify_openpgp("apptainer", "x.sif", "key.asc") == verdict
 
 
 def test_cotainr_is_not_started_where_its_singularity_is_missing(image_of, monkeypatch):
-    from pytorch_install.images import cotainr
-
     image = image_of("sources = ['env.yml']\nbase_image = 'x.sif'")
     monkeypatch.setattr(cotainr, "which", lambda name: name == "cotainr")
     with pytest.raises(EasyBuildError, match="starts a command named singularity, which is not on PATH"):
-        image.build()
+        image.build(image.describe())
 
 
-def test_the_activation_of_the_conda_environment_may_have_quotation_marks(imagefile):
+def test_the_activation_of_the_conda_environment_can_have_quotation_marks(prefix):
     activation = """export "A=it's"' here'"""
-    word = imagefile.activated(SimpleNamespace(cfg={"conda_activation": activation}), "printenv A B")
+    command = container_runtime.image_python("apptainer", "x.sif", activation)
+    assert command[:3] == ["apptainer", "exec", "x.sif"]
     environment = {**os.environ, "WITH_CONDA": 'export "B=of the image"'}
-    result = subprocess.run(f"bash -c {word}", shell=True, env=environment, stdout=subprocess.PIPE, text=True)  # noqa: S602
-    assert result.stdout == "it's here\nof the image\n"
+    code = "import os; print(os.environ['A'], os.environ['B'])"
+    output = subprocess.check_output([*command[3:], "-c", code], env=environment, text=True)
+    assert output == "it's here of the image\n"
 
 
-def test_packages_without_a_version_are_left_out_of_the_list(imagefile, tmp_path):
+def test_packages_without_a_version_are_left_out_of_the_list(prefix, tmp_path):
     for name, text in (("whole-1.dist-info", "Name: whole\nVersion: 1\n"), ("half-1.dist-info", "Name: half\n")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "METADATA").write_text(text)
     (tmp_path / "nothing-1.dist-info").mkdir()
-    program = Path(imagefile.__file__).with_name("packages_inside.py")
+    program = Path(image_files.__file__).parents[1] / "programs" / "list_packages.py"
     output = subprocess.check_output([sys.executable, program], env={**os.environ, "PYTHONPATH": str(tmp_path)})
     python = {package["name"]: package["version"] for package in json.loads(output)["packages"]["python"]}
     assert python["whole"] == "1"
@@ -406,15 +405,11 @@ def test_packages_without_a_version_are_left_out_of_the_list(imagefile, tmp_path
          "pkg:rpm/suse/glibc@2.31-1?arch=x86_64&distro=suse-15.5"),
     ],
 )  # fmt: skip
-def test_package_urls_are_those_of_the_specification(imagefile, kind, package, url):
-    from pytorch_install.images.provenance import package_url
-
+def test_package_urls_are_those_of_the_specification(prefix, kind, package, url):
     assert package_url(kind, package, {"ID": "suse", "VERSION_ID": "15.5"}) == url
 
 
-def test_the_bill_of_materials_names_every_package_once(imagefile):
-    from pytorch_install.images.provenance import sbom
-
+def test_the_bill_of_materials_names_every_package_once(prefix):
     record = {"image": "x.sif", "digest": DIGEST, "sha256": "5d" * 32, "installed": "2026-01-01T00:00:00+00:00"}
     torch = {"name": "torch", "version": "2.13.0"}
     bill = sbom(record, {"distribution": {}, "packages": {"python": [torch, torch], "conda": []}})

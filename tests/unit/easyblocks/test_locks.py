@@ -1,4 +1,4 @@
-"""Who holds a lock, whether that process is dead for certain, and what is done then."""
+"""Holders of locks: whether they are certainly dead, and cleaning up after them."""
 
 import fcntl
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from easybuild.tools.build_log import EasyBuildError
 
-from pytorch_install import locks
+from pytorch_install.engine import locks
 
 
 @pytest.fixture
@@ -32,9 +32,9 @@ def held(lock, monkeypatch):
 
 @pytest.fixture
 def abandoned(held):
-    """A lock whose holder is dead; what this process starts is marked as the holder's."""
+    """A lock whose holder is dead; processes that this one starts are marked as the holder's."""
     process = subprocess.Popen(["sleep", "100"])
-    holder = {**locks.describe(os.getpid()), "pid": process.pid, "started": locks.started(process.pid)}
+    holder = {**locks.describe(os.getpid()), "pid": process.pid, "started": locks.start_time(process.pid)}
     process.kill()
     process.wait()
     (held / "holder.json").write_text(locks.json.dumps(holder))
@@ -44,7 +44,7 @@ def abandoned(held):
 
 def test_a_live_holder_is_named_with_its_process_its_host_and_the_age_of_the_lock(held):
     os.utime(held, (time.time() - 3700,) * 2)
-    named = locks.who(locks.read_holder(str(held)), str(held))
+    named = locks.name_holder(locks.read_holder(str(held)), str(held))
     assert named.startswith(f"process {os.getpid()} of ")
     assert named.endswith(f" on {socket.gethostname()}, for 1 hour 1 min 40 secs")
 
@@ -57,14 +57,14 @@ def test_a_live_holder_is_not_dead_and_its_lock_stays(held):
     assert held.exists()
 
 
-def test_a_lock_of_a_dead_holder_is_removed_with_a_word(abandoned, capsys):
+def test_a_lock_of_a_dead_holder_is_removed_with_a_message(abandoned, capsys):
     locks.await_lock(str(abandoned), "PyTorch/1")
     assert not abandoned.exists()
     assert "which was killed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("change", [{"boot": "another"}, {"uid": 4712}])
-def test_a_holder_of_another_host_or_of_another_user_is_never_taken_for_dead(abandoned, monkeypatch, change):
+def test_a_holder_on_another_host_or_of_another_user_never_counts_as_dead(abandoned, monkeypatch, change):
     monkeypatch.setattr(os, "getuid", lambda: 4711)
     holder = {**locks.read_holder(str(abandoned)), "uid": 4711}
     assert locks.is_dead(holder)
@@ -76,15 +76,15 @@ def test_a_process_that_got_the_id_of_a_dead_holder_is_not_the_holder(held):
     assert locks.is_dead({**holder, "started": holder["started"] - 1})
 
 
-def test_a_process_that_nobody_has_waited_for_yet_is_dead():
+def test_a_zombie_counts_as_dead():
     process = subprocess.Popen(["true"])
     while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
         time.sleep(0.01)
-    assert locks.started(process.pid) is None
+    assert locks.start_time(process.pid) is None
     process.wait()
 
 
-def test_what_a_dead_holder_started_is_ended_and_nothing_else(abandoned, capsys):
+def test_only_processes_that_a_dead_holder_started_are_ended(abandoned, capsys):
     orphan = subprocess.Popen(["sleep", "100"])
     other = subprocess.Popen(["sleep", "100"], env={**os.environ, locks.MARK: os.environ[locks.MARK] + "0"})
     try:
@@ -98,14 +98,14 @@ def test_what_a_dead_holder_started_is_ended_and_nothing_else(abandoned, capsys)
     assert "which was killed, and 1 processes that it had started" in capsys.readouterr().out
 
 
-def test_a_lock_that_another_process_has_taken_over_meanwhile_is_left_to_it(abandoned):
+def test_a_lock_that_another_process_has_taken_over_is_kept(abandoned):
     dead = locks.read_holder(str(abandoned))
     locks.hold_lock(str(abandoned))
     locks.remove_stale_lock(str(abandoned), dead)
     assert abandoned.exists()
 
 
-def test_two_that_find_a_stale_lock_do_not_remove_it_at_once(abandoned, monkeypatch):
+def test_two_processes_do_not_remove_a_stale_lock_at_the_same_time(abandoned, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda _: None)
     dead = locks.read_holder(str(abandoned))
     with (abandoned / "removal").open("w") as other:
@@ -114,7 +114,7 @@ def test_two_that_find_a_stale_lock_do_not_remove_it_at_once(abandoned, monkeypa
     assert abandoned.exists()
 
 
-def test_a_removal_by_another_process_that_does_not_end_is_one_sentence(abandoned, monkeypatch):
+def test_a_removal_by_another_process_that_hangs_is_one_error(abandoned, monkeypatch):
     monkeypatch.setattr(time, "sleep", lambda _: None)
     monkeypatch.setattr(locks, "REMOVAL", 0.1)
     with (abandoned / "removal").open("w") as other:
@@ -124,7 +124,7 @@ def test_a_removal_by_another_process_that_does_not_end_is_one_sentence(abandone
     assert abandoned.exists()
 
 
-def test_the_names_of_abstract_sockets_which_any_user_may_take_do_not_hold_it_up(abandoned):
+def test_abstract_sockets_which_any_user_can_bind_do_not_block_the_removal(abandoned):
     name = "\0pytorch-stale-lock " + locks.mark(locks.read_holder(str(abandoned)))
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(name)
@@ -133,14 +133,14 @@ def test_the_names_of_abstract_sockets_which_any_user_may_take_do_not_hold_it_up
     assert list(abandoned.parent.glob("x.lock*")) == []
 
 
-def test_no_other_user_may_open_what_the_removal_is_guarded_by(abandoned, monkeypatch):
+def test_other_users_cannot_open_the_file_that_guards_the_removal(abandoned, monkeypatch):
     modes = []
     monkeypatch.setattr(locks, "end_orphans", lambda _: modes.append((abandoned / "removal").stat().st_mode & 0o777))
     locks.await_lock(str(abandoned), "PyTorch/1")
     assert modes == [0o600]
 
 
-def test_a_stale_lock_that_may_not_be_changed_is_one_sentence(abandoned, monkeypatch):
+def test_a_stale_lock_without_write_permission_is_one_error(abandoned, monkeypatch):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
@@ -150,13 +150,13 @@ def test_a_stale_lock_that_may_not_be_changed_is_one_sentence(abandoned, monkeyp
 
 
 @pytest.mark.parametrize("text", [None, "", "{"])
-def test_a_lock_without_a_note_is_kept_and_explained(lock, text):
+def test_a_lock_that_does_not_identify_its_holder_is_kept_and_explained(lock, text):
     if text is not None:
         (lock / "holder.json").write_text(text)
-    with pytest.raises(EasyBuildError, match="another `eb`, which left no note who it is, for .* rm -r"):
+    with pytest.raises(EasyBuildError, match="an unidentified `eb`, for .* rm -r"):
         locks.await_lock(str(lock), "PyTorch/1")
     assert lock.exists()
 
 
-def test_without_a_lock_there_is_nothing_to_wait_for(prefix, tmp_path):
+def test_without_a_lock_it_returns_at_once(prefix, tmp_path):
     locks.await_lock(str(tmp_path / "none.lock"), "PyTorch/1")

@@ -1,4 +1,4 @@
-"""The environments' `pip`, with a stand-in for pip itself."""
+"""The environments' command `pip`, with a stand-in for the pip package."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)  # nothin
 @pytest.fixture
 def pip(prefix, tmp_path):
     """A function that runs the command where pip ends with a status; return the process."""
-    from pytorch_install.pip_command import write_pip
+    from pytorch_install.users.pip_command import write_pip
 
     package = tmp_path / "packages" / "pip" / "_internal" / "cli"
     package.mkdir(parents=True)
@@ -48,6 +48,6 @@ def test_after_a_failed_install_the_comments_of_the_modules_constraints_are_show
         (["install", "einops"], {"status": 1, "constraint": "/theirs/too"}),
     ],
 )
-def test_otherwise_it_is_pip_and_nothing_else(pip, arguments, options):
+def test_otherwise_its_output_and_status_are_those_of_pip(pip, arguments, options):
     result = pip(*arguments, **options)
     assert (result.returncode, result.stdout, result.stderr) == (options["status"], "", "")

@@ -1,4 +1,4 @@
-"""What would end an installation late, or harm running jobs, is refused before its first step."""
+"""Checks before the first step of an installation."""
 
 import shutil
 from pathlib import Path
@@ -9,7 +9,7 @@ from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import update_build_option
 from recipes import RECIPES, TREE
 
-from pytorch_install.preconditions import check_path, check_profile
+from pytorch_install.engine.preconditions import check_path, check_profile
 
 VENV = "PyTorch-2.13.0-cpu-venv.eb"
 
@@ -19,7 +19,7 @@ def recipe(name):
 
 
 @pytest.mark.parametrize("character", " ,:'\"$`\\\t")
-def test_a_path_that_binds_or_scripts_cannot_take_is_refused(character):
+def test_a_path_with_characters_that_break_binds_or_scripts_is_refused(character):
     with pytest.raises(EasyBuildError, match=r"The path /srv/.*/software has '.' in it, .* --prefix or --installpath"):
         check_path(f"/srv/a{character}b/software")
 
@@ -28,7 +28,7 @@ def test_a_usual_path_is_not_refused():
     check_path("/appl/local/csc-2.0/ai_software/Jos\u00e9/@sys/c++~/PyTorch/2.13.0-cpu=x%y")
 
 
-def test_such_a_path_ends_eb_before_anything_is_fetched(easyblock, edited):
+def test_eb_refuses_such_a_path_before_fetching(easyblock, edited):
     with pytest.raises(EasyBuildError, match="has ',' in it"):
         easyblock(edited(VENV, "versionsuffix = '", "versionsuffix = '-my,own"))
 
@@ -60,10 +60,10 @@ def test_a_profile_that_cannot_be_loaded_is_refused_with_its_path_and_the_line(e
 
 @pytest.fixture
 def installed(easyblock, monkeypatch):
-    """The venv's easyblock; its module is there, and EasyBuild's own part of what follows the lock is left out."""
+    """The venv's easyblock, whose module exists; EasyBuild's part of post_init is left out."""
     monkeypatch.setattr(EasyBlock, "post_init", lambda _: None)
     monkeypatch.setattr("easybuild.easyblocks.pytorchmodule.check_profile", lambda *_: None)
-    monkeypatch.setattr("easybuild.easyblocks.pytorchmodule.hold_lock", lambda _: None)
+    monkeypatch.setattr("pytorch_install.engine.mixin.hold_lock", lambda _: None)
     app = easyblock(recipe(VENV))
     Path(app.mod_filepath).parent.mkdir(parents=True)
     Path(app.mod_filepath).touch()
@@ -71,12 +71,12 @@ def installed(easyblock, monkeypatch):
 
 
 def test_a_venv_that_is_installed_is_not_rebuilt_under_running_jobs(installed):
-    with pytest.raises(EasyBuildError, match=f"files that running jobs import: .* run `eb --force {VENV}`"):
+    with pytest.raises(EasyBuildError, match=rf"files that running jobs import\. .* run `eb --force {VENV}`"):
         installed.post_init()
 
 
 @pytest.mark.parametrize("option", ["force", "module_only", "sanity_check_only"])
-def test_it_is_by_force_and_what_replaces_no_file_needs_none(installed, option):
+def test_force_rebuilds_it_and_options_that_replace_no_files_need_no_force(installed, option):
     update_build_option(option, True)
     installed.post_init()
 

@@ -57,7 +57,7 @@ def test_the_module_has_no_none_in_it_and_the_variables_of_the_interface(easyblo
         assert re.search(rf"(set|push)env\W+{variable}\W", text), variable
 
 
-def test_only_the_container_module_speaks_of_images(easyblock):
+def test_only_the_container_module_mentions_images(easyblock):
     assert "SINGULARITY_BIND" in module_text(easyblock(recipe(CONTAINER)))
     assert "SINGULARITY" not in module_text(easyblock(recipe(VENV)))
 
@@ -84,7 +84,7 @@ def test_help_shows_the_three_lines_a_user_copies(easyblock, name, enters):
     (["apptainer"], "apptainer", "APPTAINER_BIND"), (["singularity"], "singularity", "SINGULARITY_BIND"),
     (["apptainer", "singularity"], "singularity", "APPTAINER_BIND"), ([], "singularity", "SINGULARITY_BIND"),
 ])  # fmt: skip
-def test_help_and_sanity_check_enter_the_image_with_the_runtime_that_is_there(
+def test_help_and_sanity_check_enter_the_image_with_the_runtime_of_this_host(
     easyblock, monkeypatch, tmp_path, there, runtime, binds
 ):
     for name in there:
@@ -101,7 +101,7 @@ def test_help_and_sanity_check_enter_the_image_with_the_runtime_that_is_there(
     assert all(command.startswith(f'{runtime} exec --bind "$TMPDIR" "$SIF" conda-') for command in commands)
 
 
-def test_help_and_whatis_tell_what_the_module_is_and_a_recipes_own_words_win(easyblock, edited):
+def test_help_and_whatis_describe_the_module_and_a_recipes_own_texts_take_precedence(easyblock, edited):
     text = module_text(easyblock(recipe(CONTAINER)))
     for line in ("Version: 2.13.0", "Runtime: image for Apptainer or Singularity", "GPU: none",
                  "Cluster profile: local", "Keywords: PyTorch, torch,"):  # fmt: skip
@@ -138,7 +138,7 @@ def test_a_tcl_module_has_its_own_pushenv_before_the_first_one(easyblock):
         assert "proc" not in text
 
 
-def test_two_installations_of_a_version_share_no_directory_of_the_users(easyblock):
+def test_two_installations_of_a_version_have_different_directories_for_users_packages(easyblock):
     identities = set()
     for place in ("", "elsewhere"):
         app = easyblock(recipe(VENV))
@@ -150,7 +150,7 @@ def test_two_installations_of_a_version_share_no_directory_of_the_users(easybloc
 def test_pip_and_uv_get_constraints_only_where_the_installation_has_them(easyblock, monkeypatch):
     app = easyblock(recipe(VENV))
     assert "PIP_CONSTRAINT" not in module_text(app)
-    monkeypatch.setattr(app, "runtime_python", lambda: sys.executable)
+    monkeypatch.setattr(app, "runtime_python", lambda: [sys.executable])
     app.write_constraints()
     text = (Path(app.installdir) / "constraints.txt").read_text()
     assert "pip install --extra-index-url https://download.pytorch.org/whl/cpu " in text
@@ -174,13 +174,13 @@ def test_two_image_sources_are_refused(easyblock, edited):
         easyblock(edited(CONTAINER, "sources = [", "sources = ['a.sif', "))
 
 
-def test_without_a_container_runtime_the_error_says_what_to_install(easyblock, monkeypatch):
-    monkeypatch.setattr("easybuild.easyblocks.pytorchcontainer.which", lambda _: None)
+def test_without_a_container_runtime_the_error_tells_what_to_install(easyblock, monkeypatch):
+    monkeypatch.setattr("pytorch_install.images.container_runtime.which", lambda _: None)
     with pytest.raises(EasyBuildError, match="install Apptainer or load its module"):
         easyblock(recipe(CONTAINER)).configure_step()
 
 
-def test_a_venv_says_which_python_it_lacks(easyblock, edited):
+def test_the_error_names_the_python_that_a_venv_lacks(easyblock, edited):
     app = easyblock(edited(VENV, "python_version = '3.11'", "python_version = '2.99'"))
     app.src = [{"name": "lock.txt", "path": "/lock.txt"}]
     with pytest.raises(EasyBuildError, match=r"python2\.99 is not on PATH"):
@@ -201,7 +201,7 @@ def test_a_command_that_fails_during_the_installation_leaves_nothing_behind(easy
 
 
 @pytest.mark.parametrize("installed", [True, False])
-def test_stopped_after_the_install_step_there_is_the_module_of_before_or_what_the_step_made(
+def test_stop_after_the_install_step_restores_the_previous_module_or_keeps_a_first_installation(
     easyblock, monkeypatch, capsys, installed
 ):
     app = easyblock(recipe(VENV))
@@ -235,7 +235,7 @@ def test_the_sanity_checks_module_can_be_read_by_others_so_that_lmod_shows_it_to
     assert all(path.stat().st_mode & 0o004 for path in files)
 
 
-def test_a_full_disk_is_told_with_the_room_wherever_the_installation_writes(easyblock, monkeypatch, tmp_path):
+def test_the_error_for_a_full_disk_has_the_free_space_of_all_directories(easyblock, monkeypatch, tmp_path):
     def install_runtime():
         raise OSError(28, "No space left on device")
 
@@ -261,7 +261,7 @@ def test_a_source_with_another_checksum_is_refused(easyblock, edited):
     assert not any(Path(app.installdir).iterdir())
 
 
-def test_the_installed_tree_carries_no_bytecode_of_the_checkout(easyblock, monkeypatch):
+def test_the_installed_tree_has_no_bytecode_of_the_checkout(easyblock, monkeypatch):
     app = easyblock(recipe(VENV))
     monkeypatch.setattr(app, "compile_bytecode", lambda: None)
     app.make_installdir()
@@ -294,8 +294,8 @@ def test_commands_that_the_image_lacks_are_named_and_not_offered(easyblock, edit
     runtime = tmp_path / "runtime"
     runtime.write_text('#!/bin/sh\nshift 2\necho "of a profile"\nexec "$@"\n')
     runtime.chmod(0o755)
-    monkeypatch.setattr(type(app), "runtime", str(runtime))
-    monkeypatch.setattr(app, "runtime_python", lambda: sys.executable)
+    monkeypatch.setattr("pytorch_install.images.container_runtime.find_runtime", lambda: str(runtime))
+    monkeypatch.setattr(app, "runtime_python", lambda: [sys.executable])
     monkeypatch.setattr(app.user_software, "prepare", lambda _: None)
     assert "no-such" in app.cfg["usage"]
     app.make_installdir()
@@ -310,6 +310,16 @@ def test_commands_that_the_image_lacks_are_named_and_not_offered(easyblock, edit
     assert "the image has no no-such on its path, which the recipe names" in capsys.readouterr().err
     assert "no-such" not in app.cfg["usage"] and "start-shell" in app.cfg["usage"]
     assert version not in app.cfg["usage"].split("Commands on the host")[1]  # no more names than fit
+
+
+def test_a_dry_run_does_not_make_the_users_environment(easyblock, monkeypatch):
+    app = easyblock(recipe(CONTAINER))
+    for method in ("compile_bytecode", "check_commands"):
+        monkeypatch.setattr(app, method, lambda: None)
+    app.make_installdir()
+    app.dry_run = True
+    app.install_tree()  # without an image, which would have to run
+    assert not Path(app.user_software.store).exists()
 
 
 def test_easyblocks_hold_no_shell_script():
@@ -327,6 +337,6 @@ def test_easyblocks_hold_no_shell_script():
         ("usage = 'a \\\\ b [==['", "of 'usage'"),
     ],
 )
-def test_what_no_module_can_hold_is_refused_before_anything_is_done(easyblock, edited, lines, wrong):
+def test_text_that_a_module_cannot_hold_is_refused_first(easyblock, edited, lines, wrong):
     with pytest.raises(EasyBuildError, match=rf"^{CONTAINER}: a module in (Lua|Tcl) syntax .*{wrong}"):
         easyblock(edited(CONTAINER, "cluster = 'local'", lines))

@@ -1,4 +1,4 @@
-"""The module around a Shifter image, and the command that enters it; a `shifter` that says how it was called."""
+"""The module around a Shifter image, and the command that enters it; with a stand-in for `shifter`."""
 
 import os
 import re
@@ -22,7 +22,7 @@ def command(path, lines):
 
 
 def module_text(app):
-    """What the module says of the runtime."""
+    """The module's description and interface."""
     app.src = []
     app.make_installdir()
     app.module_generator.start_module_creation()
@@ -43,21 +43,21 @@ def test_the_module_names_the_image_in_the_variables_that_shifter_reads(easybloc
     assert "SINGULARITY" not in text
 
 
-def test_help_shows_the_line_of_the_page(easyblock):
+def test_help_shows_the_launch_line(easyblock):
     line = "srun -N2 --ntasks-per-node=2 shifter --image=$SHIFTER_IMAGE $RUNSCRIPTS/conda-python-distributed -u "
     assert f"{line}train.py\n" in module_text(easyblock(RECIPE))
 
 
-def test_without_shifter_the_error_says_where_to_install(easyblock, monkeypatch):
+def test_without_shifter_the_error_tells_where_to_install(easyblock, monkeypatch):
     monkeypatch.setattr("easybuild.easyblocks.pytorchshifter.which", lambda _: None)
-    with pytest.raises(EasyBuildError, match="shifter is not on PATH.*install where Shifter is"):
+    with pytest.raises(EasyBuildError, match="shifter is not on PATH.*where Shifter is"):
         easyblock(RECIPE).configure_step()
 
 
 def test_an_image_that_the_gateway_lacks_is_named_with_the_command_that_pulls_it(easyblock, tmp_path, monkeypatch):
     command(tmp_path / "bin" / "shifter", "echo FAILED to lookup docker image >&2; exit 1\n")
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    message = "shifterimg pull nersc/pytorch:ngc-23.07-v0`. It says: FAILED to lookup docker image"
+    message = "FAILED to lookup docker image. Try `shifterimg pull nersc/pytorch:ngc-23.07-v0`"
     with pytest.raises(EasyBuildError, match=re.escape(message)):
         easyblock(RECIPE).configure_step()
 
@@ -105,7 +105,7 @@ def test_inside_the_image_a_command_is_the_images_own(enter):
     assert enter("get-master", "a", SHIFTER_IMAGEREQUEST="x:1").stdout == "runscript a\n"
 
 
-def test_without_an_image_a_command_says_what_to_load_and_sourcing_it_fails(enter):
+def test_without_an_image_the_error_tells_what_to_load_and_sourcing_it_fails(enter):
     result = enter("python")
     assert result.returncode == 1
     assert result.stderr == "python: no image in SHIFTER_IMAGE. Load a PyTorch Shifter module\n"

@@ -1,4 +1,4 @@
-"""What a virtual environment's recipe says: source packages, and the modules and the Python of the build."""
+"""Virtual environments: source packages, and the modules and the Python of the build."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def test_an_sdist_that_pip_cannot_fetch_is_named_with_the_place_to_put_it(easybl
         monkeypatch.setenv(name, value)
     package = easyblock(recipe(HOROVOD)).source_packages[0]
     with pytest.raises(EasyBuildError, match=r"Fetching horovod-0\.28\.1\.tar\.gz with pip failed: ERROR: No matching "
-                       rf"distribution .*put the file into {tmp_path}/here by hand"):  # fmt: skip
+                       rf"distribution .*put the file into {tmp_path}/here"):  # fmt: skip
         package.fetch(str(tmp_path / "here"))
 
 
@@ -90,7 +90,7 @@ def test_horovod_for_cpus_and_for_gpus_differ_in_nccl_alone(easyblock):
     ],
     ids=["a compiler", "CMake", "no line with an error", "nothing"],
 )
-def test_of_a_builds_output_the_line_that_tells_the_fault_is_shown(easyblock, output, line):
+def test_the_error_for_a_build_has_the_line_with_the_fault(easyblock, output, line):
     easyblock(recipe(VENV))  # puts the easyblocks on the path
     from pytorch_install.venvs.source_packages import last_error
 
@@ -110,12 +110,12 @@ def modules(easyblock):
     return find
 
 
-def test_modules_loaded_by_hand_are_required_without_those_of_the_installer(modules):
+def test_modules_that_the_user_loaded_are_required_except_those_for_installing(modules):
     loaded = "gcc/12:pytorch-easybuild:EasyBuild/5.4.1:cluster/local:PyTorch/2.0-x:openmpi/4.1"
     assert modules(loaded, loaded) == {"required": ["gcc/12", "openmpi/4.1"], "brought": []}
 
 
-def test_modules_of_the_recipe_are_required_and_what_they_bring_is_brought(modules):
+def test_modules_of_the_recipe_are_required_and_those_that_they_load_are_brought(modules):
     found = modules(
         "PrgEnv-cray/8.5.0:cray-mpich/8.1.28", "gcc-native/13:cray-mpich/9.0.1:PrgEnv-gnu/8.7.0:rocm/7.1.1:cmake/3.31",
         ["PrgEnv-gnu", "rocm/7.1.1"], ["cmake/3.31"],
@@ -123,7 +123,7 @@ def test_modules_of_the_recipe_are_required_and_what_they_bring_is_brought(modul
     assert found == {"required": ["PrgEnv-gnu/8.7.0", "rocm/7.1.1"], "brought": ["gcc-native/13", "cray-mpich/9.0.1"]}
 
 
-def test_what_every_login_has_is_required_only_if_the_recipe_names_it(modules):
+def test_default_modules_of_a_login_are_required_only_if_the_recipe_names_them(modules):
     loaded = "craype-x86-trento:perftools-base/23.12:PrgEnv-gnu/8.5.0"
     of_login = "craype-x86-trento:perftools-base:PrgEnv-gnu"
     assert modules(loaded, loaded, of_login=of_login)["required"] == []

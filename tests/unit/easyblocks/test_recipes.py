@@ -40,7 +40,7 @@ def test_checksums_of_files_beside_a_recipe_are_those_of_the_files(path, easyblo
 
 
 @pytest.mark.parametrize("path", sorted(TREE.glob("easyconfigs/p/*/*.eb")), ids=lambda path: path.name)
-def test_a_recipe_has_a_row_that_says_what_ran_for_real(path):
+def test_a_recipe_has_a_row_in_the_table_of_tested_systems(path):
     rows = [line for line in (TREE / "docs" / "systems.md").read_text().splitlines() if line.startswith("| `")]
     assert sum(f"`{path.stem.partition('-')[2]}`" in row.split("|")[1] for row in rows) == 1
 

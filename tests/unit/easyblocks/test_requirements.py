@@ -3,8 +3,8 @@
 import pytest
 from easybuild.tools.build_log import EasyBuildError
 
-from pytorch_install.requirements import read_lock, requirements
-from pytorch_install.wheels import fetch_wheels
+from pytorch_install.sources.requirements import read_lock, requirements
+from pytorch_install.sources.wheels import fetch_wheels
 
 HASH = "--hash=sha256:" + "5d" * 32
 INEXACT = "not one exact version with SHA-256 hashes"
@@ -65,7 +65,7 @@ def test_anything_else_is_refused_with_its_line(tmp_path, line, what):
 
 @pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
 def test_a_lock_is_refused_before_pip_starts(tmp_path, prefix, monkeypatch):
-    monkeypatch.setattr("pytorch_install.wheels.run_shell_cmd", lambda *_, **__: pytest.fail("pip was started"))
+    monkeypatch.setattr("pytorch_install.sources.wheels.run_command", lambda *_, **__: pytest.fail("pip was started"))
     lock = tmp_path / "lock.txt"
     lock.write_text(f"numpy==2.0 {HASH}\n--no-binary :all:\n")
     with pytest.raises(EasyBuildError, match=rf"^{lock}: line 2: `--no-binary :all:` is an option\. A lock has only"):
@@ -78,6 +78,6 @@ def test_a_package_is_pinned_once(tmp_path):
         read(tmp_path, f"typing_extensions==4.0 {HASH}\n\nTyping.Extensions==4.1 {HASH}\n")
 
 
-def test_what_is_no_text_is_refused(tmp_path):
+def test_a_file_that_is_not_text_is_refused(tmp_path):
     with pytest.raises(EasyBuildError, match=r"lock.txt: byte 0 is no UTF-8 text"):
         read(tmp_path, f"torch==2.0 {HASH}\n".encode("utf-16"))

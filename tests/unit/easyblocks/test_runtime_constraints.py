@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 TREE = Path(__file__).resolve().parents[3]
-PROGRAM = TREE / "easyblocks" / "pytorch_install" / "runtime_constraints.py"
+PROGRAM = TREE / "easyblocks" / "pytorch_install" / "programs" / "print_constraints.py"
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def constraints(tmp_path):
     return run
 
 
-def test_what_torch_requires_in_one_version_stays_and_what_it_takes_in_any_does_not(constraints):
+def test_only_exact_requirements_of_torch_are_constrained(constraints):
     found = constraints({
         "torch==2.15.0": ["sympy>=1.13.3", "numpy", "nvidia_nccl-cu13==2.28.9; platform_system == 'Linux'",
                           "cuda-toolkit[cudart,nvtx]==13.2.0; sys_platform == 'linux'", "triton (==3.7.0)"],
@@ -48,7 +48,7 @@ def test_what_torch_requires_in_one_version_stays_and_what_it_takes_in_any_does_
                      "torch==2.15.0", "triton==3.7.0"]  # fmt: skip
 
 
-def test_what_was_built_for_this_torch_stays(constraints):
+def test_packages_built_for_this_torch_are_constrained(constraints):
     found = constraints({
         "torch==2.10.0+rocm7.1": [],
         "torchvision==0.25.0a0": ["torch==2.10.0"],
@@ -76,11 +76,11 @@ def test_torchvision_and_torchaudio_are_those_of_the_same_release_and_build(cons
     assert constraints({f"torch=={torch}": []}) == sorted([f"torch=={torch}", *expected])
 
 
-def test_the_images_own_constraints_stay(constraints, tmp_path):
+def test_the_images_own_constraints_are_kept(constraints, tmp_path):
     own = tmp_path / "own.txt"
     own.write_text("numpy<2\n")
     assert constraints({"torch==2.15.0": []}, str(own)) == ["numpy<2", "torch==2.15.0"]
 
 
-def test_without_a_record_of_torch_there_is_nothing_to_keep(constraints):
+def test_without_metadata_of_torch_there_are_no_constraints(constraints):
     assert constraints({"numpy==2.4.6": []}) == []

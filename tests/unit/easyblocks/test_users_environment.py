@@ -1,7 +1,6 @@
-"""What the easyblock does about the packages that users install; the image's Python is a stand-in."""
+"""The environment for packages that users install; the image's Python is a stand-in."""
 
 import os
-import shlex
 import shutil
 
 import pytest
@@ -9,21 +8,9 @@ import pytest
 pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)  # nothing here is about the module's syntax
 
 
-class Block:
-    """As much of an easyblock as user_software.py knows; its image's Python runs `script`, with TASK and BIND."""
-
-    dry_run = False
-
-    def __init__(self, installdir, script):
-        self.installdir = str(installdir)
-        self.short_mod_name = f"PyTorch/{installdir.name}"
-        self.script = script
-        shutil.rmtree(installdir, ignore_errors=True)  # as EasyBuild does
-        installdir.mkdir(parents=True)
-
-    def runtime_python(self):
-        code = f'cat >/dev/null; TASK=$2 BIND=$SINGULARITY_BIND; SOURCE=${{BIND%%:*}}; {self.script}'
-        return f"bash -c {shlex.quote(code)}"
+def image_python(script):
+    """The command of an image's Python that runs `script`, with TASK and BIND."""
+    return ["bash", "-c", f'cat >/dev/null; TASK=$2 BIND=$SINGULARITY_BIND; SOURCE=${{BIND%%:*}}; {script}']
 
 
 MAKE = 'if [ "$TASK" = make ]; then mkdir -p $SOURCE/venv/pytorch/bin; echo "$BIND" > $SOURCE/venv/pytorch/made; fi'
@@ -37,15 +24,17 @@ def software(prefix, tmp_path):
 
 @pytest.fixture
 def install(software):
-    """A function that makes the user-software of a version, as an installation that succeeds does unless told so."""
-    from pytorch_install.user_software import UserSoftware
+    """A function that makes the user-software of a version, as an installation does that succeeds, or fails later."""
+    from pytorch_install.users.user_software import UserSoftware
 
     def install(version="1.0", script=MAKE, succeeds=True):
-        block = Block(software / version, script)
-        user_software = UserSoftware(block.installdir)
-        user_software.prepare(block)
+        installdir = software / version
+        shutil.rmtree(installdir, ignore_errors=True)  # as EasyBuild does
+        installdir.mkdir(parents=True)
+        user_software = UserSoftware(str(installdir))
+        found = user_software.prepare(image_python(script))
         if succeeds:
-            user_software.finish(block)
+            user_software.finish(found, f"PyTorch/{version}")
         shutil.rmtree(user_software.part, ignore_errors=True)  # as the installation does
 
     return install
@@ -82,7 +71,7 @@ def test_an_environment_is_made_at_its_place_in_the_image_and_linked(software, i
     assert os.listdir(software / ".user-software") == ["1.0"]
 
 
-def test_one_that_works_stays_as_it_is(software, install):
+def test_an_environment_that_fits_is_not_changed(software, install):
     install()
     (software / ".user-software/1.0/venv/pytorch/mine").touch()
     install(script=check(3, unless=f"{software}/.user-software/1.0:/user-software"))
@@ -90,14 +79,14 @@ def test_one_that_works_stays_as_it_is(software, install):
     assert os.listdir(software / ".user-software") == ["1.0"]
 
 
-def test_one_that_cannot_be_tried_stays_too_with_a_warning(software, install, capsys):
+def test_an_environment_that_cannot_be_checked_is_kept_with_a_warning(software, install, capsys):
     install()
     install(script=f'{MAKE}; [ "$TASK" = make ] || {{ echo cannot start; exit 255; }}')
-    assert "could not be tried out in the image (cannot start)" in capsys.readouterr().err
+    assert "cannot be checked in the image (cannot start)" in capsys.readouterr().err
     assert os.listdir(software / ".user-software/1.0/venv") == ["pytorch"]
 
 
-def test_one_for_another_python_is_kept_aside_and_a_new_one_made(software, install, capsys):
+def test_an_environment_for_another_python_is_set_aside_and_a_new_one_made(software, install, capsys):
     install()
     (software / ".user-software/1.0/venv/pytorch/mine").touch()
     install(script=check(3))
@@ -110,7 +99,7 @@ def test_one_for_another_python_is_kept_aside_and_a_new_one_made(software, insta
 
 
 @pytest.mark.parametrize("status", [3, 4])
-def test_nothing_of_the_users_changes_when_the_installation_fails_after_all(software, install, capsys, status):
+def test_the_users_files_do_not_change_if_the_installation_fails_later(software, install, capsys, status):
     install()
     site_packages(software / ".user-software/1.0")
     (software / ".user-software/1.0.squashfs").touch()
@@ -134,7 +123,7 @@ def test_the_packed_file_and_the_directory_beside_it_are_both_set_aside(software
 
 
 @pytest.mark.parametrize("kept", [1, 2])
-def test_a_kill_while_environments_change_places_is_made_good_by_the_next_installation(
+def test_the_next_installation_completes_a_replacement_that_was_killed(
     software, install, monkeypatch, kept
 ):
     install()
@@ -154,7 +143,7 @@ def test_a_kill_while_environments_change_places_is_made_good_by_the_next_instal
     assert not (store / "1.0/venv/pytorch/mine").exists()
 
 
-def test_one_of_an_image_with_its_packages_elsewhere_follows_it(software, install):
+def test_an_environment_is_linked_to_an_image_with_packages_at_another_path(software, install):
     install()
     (software / ".user-software/1.0/venv/pytorch/mine").touch()
     there = site_packages(software / ".user-software/1.0")
@@ -166,8 +155,8 @@ def test_one_of_an_image_with_its_packages_elsewhere_follows_it(software, instal
 
 
 @pytest.mark.parametrize("changed", [False, True])
-def test_one_of_an_earlier_version_gets_todays_pip_unless_its_users_changed_it(software, install, changed):
-    from pytorch_install.user_software import EARLIER_PIP
+def test_the_pip_of_an_earlier_version_is_updated_unless_its_users_changed_it(software, install, changed):
+    from pytorch_install.users.user_software import EARLIER_PIP
 
     install()
     pip = software / ".user-software/1.0/venv/pytorch/bin/pip"
@@ -176,7 +165,7 @@ def test_one_of_an_earlier_version_gets_todays_pip_unless_its_users_changed_it(s
     assert ("include_user_packages" in pip.read_text()) is not changed
 
 
-def test_a_packed_one_of_an_image_with_its_packages_elsewhere_is_set_aside(software, install):
+def test_a_packed_environment_is_set_aside_for_an_image_with_packages_at_another_path(software, install):
     (software / ".user-software").mkdir(parents=True)
     (software / ".user-software/1.0.squashfs").touch()
     install(script=check(4))
@@ -184,17 +173,7 @@ def test_a_packed_one_of_an_image_with_its_packages_elsewhere_is_set_aside(softw
     assert (software / "1.0/user-software/venv/pytorch/made").exists()
 
 
-def test_a_dry_run_does_nothing_and_says_nothing(software, capsys):
-    from pytorch_install.user_software import UserSoftware
-
-    block = Block(software / "1.0", "exit 9")
-    block.dry_run = True
-    UserSoftware(block.installdir).prepare(block)
-    assert os.listdir(software / "1.0") == []
-    assert capsys.readouterr() == ("", "")
-
-
-def test_a_packed_one_is_tried_as_the_module_mounts_it_and_no_second_one_is_made(software, install):
+def test_a_packed_environment_is_checked_as_the_module_mounts_it_and_kept(software, install):
     (software / ".user-software").mkdir(parents=True)
     packed = software / ".user-software" / "1.0.squashfs"
     packed.touch()
@@ -222,7 +201,7 @@ def test_a_failure_is_an_error_that_changes_nothing_and_the_next_attempt_works(s
     assert sorted(os.listdir(software / ".user-software/1.0/venv/pytorch")) == ["bin", "made"]
 
 
-def test_packages_for_other_versions_are_told_once_with_the_commands_to_carry_them_over(software, install, capsys):
+def test_packages_for_other_versions_are_reported_once_with_the_commands_to_carry_them_over(software, install, capsys):
     install("1.0")
     install("2.0")
     assert "carry" not in capsys.readouterr().out

@@ -28,7 +28,7 @@ def wheel(directory, version):
 @pytest.fixture
 def pip(prefix, tmp_path):
     """A function that runs pip of an environment with a directory `base` for the user's own packages."""
-    from pytorch_install.pip_command import write_pip
+    from pytorch_install.users.pip_command import write_pip
 
     bin_directory = tmp_path / "venv" / "bin"
     command = [sys.executable, "-m", "venv", "--system-site-packages", "--without-pip", tmp_path / "venv"]
@@ -65,8 +65,8 @@ def test_the_users_own_packages_are_upgraded_and_removed_and_others_stay(pip, tm
     assert (tmp_path / "site" / "extra_package.py").exists()
 
 
-def test_a_path_that_no_first_line_can_name_keeps_pips_own_script(prefix, tmp_path):
-    from pytorch_install.pip_command import write_pip
+def test_a_python_path_that_is_too_long_for_a_first_line_keeps_pips_own_script(prefix, tmp_path):
+    from pytorch_install.users.pip_command import write_pip
 
     (tmp_path / "pip").write_text("pip's own")
     for python in (f"/{'long/' * 30}bin/python", "/with blank/bin/python"):

@@ -10,8 +10,8 @@ import pytest
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import update_build_option
 
-from pytorch_install.sourcepath import make_directory
-from pytorch_install.wheels import fetch_wheels
+from pytorch_install.sources.directories import make_directory
+from pytorch_install.sources.wheels import fetch_wheels
 
 #: Wheels know nothing of modules.
 pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
@@ -42,7 +42,7 @@ def wheel(directory, name, content=""):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_the_first_fetch_notes_hashes_that_a_lock_lacks_and_later_ones_compare_them(index, tmp_path):
+def test_the_first_fetch_records_missing_hashes_and_later_ones_compare_them(index, tmp_path):
     first, second = wheel(index, "first"), wheel(index, "second")
     lock = tmp_path / "lock.txt"
     lock.write_text(f"# a lock\nfirst==1.0+rocm6.0\nsecond==1.0+rocm6.0 --hash=sha256:{second}\n")
@@ -63,7 +63,7 @@ def test_the_first_fetch_notes_hashes_that_a_lock_lacks_and_later_ones_compare_t
     assert (wheels / "lock.txt").read_text() == noted
 
 
-def test_a_lock_with_all_hashes_is_used_as_it_is(index, tmp_path):
+def test_a_lock_with_all_hashes_needs_no_record(index, tmp_path):
     lock = tmp_path / "lock.txt"
     lock.write_text(f"first==1.0+rocm6.0 --hash=sha256:{wheel(index, 'first')}\n")
     requirements, _ = fetch_wheels(str(lock), [str(tmp_path / "wheels")], "3.10", INDEX)
@@ -71,7 +71,7 @@ def test_a_lock_with_all_hashes_is_used_as_it_is(index, tmp_path):
     assert not (tmp_path / "wheels" / "lock.txt").exists()
 
 
-def test_without_an_index_of_the_recipes_own_nobody_is_believed_about_a_hash(index, tmp_path):
+def test_without_a_wheel_index_missing_hashes_are_an_error(index, tmp_path):
     wheel(index, "first")
     lock = tmp_path / "lock.txt"
     lock.write_text("first==1.0+rocm6.0\n")
@@ -80,7 +80,7 @@ def test_without_an_index_of_the_recipes_own_nobody_is_believed_about_a_hash(ind
     assert not list((tmp_path / "wheels").glob("*.whl"))
 
 
-def test_a_package_that_no_index_has_is_named_with_its_line_the_lock_and_what_there_is(index, tmp_path):
+def test_the_error_for_a_missing_package_has_its_line_and_the_available_versions(index, tmp_path):
     first, second = wheel(index, "first"), wheel(index, "second")
     lock = tmp_path / "lock.txt"
     lock.write_text(f"first==1.0+rocm6.0 --hash=sha256:{first}\n\nsecond==2.99.0 --hash=sha256:{second}\n")
@@ -98,7 +98,7 @@ def test_a_package_that_no_index_has_is_named_with_its_line_the_lock_and_what_th
     assert f"put the wheel into {tmp_path}/wheels." in str(caught.value)
 
 
-def test_the_constraints_of_a_module_that_is_loaded_are_for_users(index, tmp_path, monkeypatch):
+def test_constraints_of_a_loaded_module_do_not_apply_to_the_fetch(index, tmp_path, monkeypatch):
     lock, constraints = tmp_path / "lock.txt", tmp_path / "constraints.txt"
     lock.write_text(f"first==1.0+rocm6.0 --hash=sha256:{wheel(index, 'first')}\n")
     constraints.write_text("first==9\n")
@@ -119,7 +119,7 @@ def recorded(index, tmp_path):
 @pytest.mark.parametrize(
     ("poisoned", "mode", "who"), [(".", 0o020, "group daemon can"), ("lock.txt", 0o002, "every user can")]
 )
-def test_hashes_that_others_could_have_recorded_are_refused(recorded, poisoned, mode, who):
+def test_hashes_that_other_users_could_have_recorded_are_refused(recorded, poisoned, mode, who):
     lock, wheels = recorded
     path = wheels / poisoned
     shutil.chown(path, group="daemon") if os.getuid() == 0 else pytest.skip("only root can give files away")
@@ -131,7 +131,7 @@ def test_hashes_that_others_could_have_recorded_are_refused(recorded, poisoned, 
     fetch_wheels(str(lock), [str(wheels)], "3.10", INDEX)
 
 
-def test_hashes_that_another_user_recorded_are_refused_and_a_group_that_installs_is_believed(recorded):
+def test_hashes_of_another_user_are_refused_and_those_of_a_group_that_installs_are_trusted(recorded):
     lock, wheels = recorded
     if os.getuid():
         pytest.skip("only root can give files away")
@@ -144,7 +144,7 @@ def test_hashes_that_another_user_recorded_are_refused_and_a_group_that_installs
     fetch_wheels(str(lock), [str(wheels)], "3.10", INDEX)
 
 
-def test_a_new_directory_for_records_is_the_users_own_whatever_the_umask(prefix, tmp_path):
+def test_only_the_user_can_write_to_a_new_directory_for_records_whatever_the_umask(prefix, tmp_path):
     mask = os.umask(0)
     try:
         make_directory(str(tmp_path / "p" / "wheels"))

@@ -1,4 +1,4 @@
-"""Whether all wheels of a lock are there already, told without pip."""
+"""Checks, without pip, whether a directory has all wheels of a lock."""
 
 import hashlib
 import zipfile
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from easybuild.tools.build_log import EasyBuildError
 
-from pytorch_install.requirements import read_lock
-from pytorch_install.wheels import fetch_wheels, has_wheels
+from pytorch_install.sources.requirements import read_lock
+from pytorch_install.sources.wheels import fetch_wheels, has_wheels
 
 #: Wheels know nothing of modules.
 ONE_SYNTAX = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
@@ -30,7 +30,7 @@ def wheels(tmp_path):
 
 
 def there(wheels, lock, python_version="3.11"):
-    """What `has_wheels` says of a lock's text."""
+    """The result of `has_wheels` for a lock's text."""
     path = wheels.directory.parent / "lock.txt"
     path.write_text(lock)
     return has_wheels(read_lock(str(path)), str(wheels.directory), python_version)
@@ -42,12 +42,12 @@ def test_a_directory_with_every_wheel_of_the_lock_needs_no_pip(wheels, prefix, m
     lock = (f"# torch\ntorch==2.3.1+rocm6.0 --hash=sha256:{first}\n"
             f"typing-extensions==4.0 \\\n --hash=sha256:{second} # x\n")  # fmt: skip
     assert there(wheels, lock)
-    monkeypatch.setattr("pytorch_install.wheels.run_shell_cmd", lambda *_, **__: pytest.fail("pip was started"))
+    monkeypatch.setattr("pytorch_install.sources.wheels.run_command", lambda *_, **__: pytest.fail("pip was started"))
     fetch_wheels(str(wheels.directory.parent / "lock.txt"), [str(wheels.directory)], "3.11")
 
 
 @ONE_SYNTAX
-def test_a_directory_that_cannot_be_written_serves_if_it_has_the_wheels_and_is_passed_over_if_not(wheels, prefix):
+def test_a_read_only_directory_is_used_if_it_has_the_wheels_and_skipped_if_not(wheels, prefix):
     (first,) = wheels("numpy-2.0-py3-none-any.whl")
     lock = wheels.directory.parent / "lock.txt"
     lock.write_text(f"numpy==2.0 --hash=sha256:{first}\n")
@@ -79,7 +79,7 @@ def test_of_several_allowed_wheels_one_must_fit_this_python(wheels):
 
 
 @ONE_SYNTAX
-def test_wheels_of_other_hashes_in_the_way_are_replaced(prefix, tmp_path, monkeypatch):
+def test_wheels_with_other_hashes_are_replaced(prefix, tmp_path, monkeypatch):
     """As a publisher leaves them who builds wheels again under their names; pip ends at the first that it meets."""
     hashes = {}
     for place in ("fetched", "index"):

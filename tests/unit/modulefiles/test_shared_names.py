@@ -21,7 +21,7 @@ def texts(*places):
 
 #: Why each file cannot take the path of the user's environment from another one.
 ENVIRONMENT = {
-    "easyblocks/pytorch_install/make_venv.py": "the image's Python reads it from its standard input",
+    "easyblocks/pytorch_install/programs/make_venv.py": "the image's Python reads it from its standard input",
     "easyblocks/pytorch_install/modulefiles/container.lua": "Lua",
     "easyblocks/pytorch_install/modulefiles/container.tcl": "Tcl",
     "libexec/image.bash": "bash",

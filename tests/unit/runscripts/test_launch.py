@@ -114,7 +114,7 @@ def packed(runscripts, tmp_path_factory):
     root = tmp_path_factory.mktemp("packed")
     shutil.copytree(runscripts, root / "runscripts", ignore=shutil.ignore_patterns("__pycache__"))
     (root / "payload" / "training").mkdir(parents=True)
-    program = runscripts.parent / "easyblocks" / "pytorch_install" / "compile_tree.py"
+    program = runscripts.parent / "easyblocks" / "pytorch_install" / "programs" / "compile_tree.py"
     with program.open() as program:
         subprocess.run([sys.executable, "-I", "-", root], stdin=program, check=True, timeout=60)
     return root / "runscripts"

@@ -1,4 +1,4 @@
-"""An installation is whole or as it was before, wherever it ends, and so is what cleans up after it."""
+"""An installation is complete or as it was before, wherever it ends; so is the cleaning up."""
 
 import os
 import shutil
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pytorch_install.installation import Installation, is_space_gone, keep_file, space_left
+from pytorch_install.engine.failures import is_space_gone, space_left
+from pytorch_install.engine.transaction import Installation, keep_file
 
 
 class Killed(BaseException):
@@ -48,7 +49,7 @@ class Site:
         installation.discard()
 
     def state(self):
-        """Contents of module and installation; None where there is none, or only half of one."""
+        """Contents of module and installation; None if missing or incomplete."""
         module = self.module.read_text() if self.module.exists() else None
         files = [self.directory / name for name in ("half", "whole")]
         complete = all(path.exists() for path in files) and len({path.read_text() for path in files}) == 1
@@ -140,7 +141,7 @@ def test_a_kill_while_cleaning_up_is_cleaned_up_too(prefix, tmp_path, kill_after
     assert count > 5
 
 
-def test_a_module_in_the_other_syntax_is_taken_away_and_comes_back(prefix, tmp_path):
+def test_a_module_in_the_other_syntax_is_withdrawn_and_restored(prefix, tmp_path):
     site = Site(tmp_path / "site")
     site.install("old")
     tcl = site.module.with_suffix("")
@@ -154,7 +155,7 @@ def test_a_module_in_the_other_syntax_is_taken_away_and_comes_back(prefix, tmp_p
     assert tcl.read_text() == "old tcl"
 
 
-def test_what_links_in_the_old_installation_lead_to_is_kept(prefix, tmp_path):
+def test_targets_of_links_in_the_previous_installation_are_kept(prefix, tmp_path):
     site = Site(tmp_path / "site")
     site.install("old")
     outside = site.directory.parent / "user-software"
@@ -165,7 +166,7 @@ def test_what_links_in_the_old_installation_lead_to_is_kept(prefix, tmp_path):
     assert (outside / "mine").exists()
 
 
-def test_a_kept_file_is_not_copied_and_survives_that_the_old_installation_goes(prefix, tmp_path):
+def test_a_kept_file_is_not_copied_and_survives_the_previous_installation(prefix, tmp_path):
     site = Site(tmp_path / "site")
     site.install("old")
     inode = (site.directory / "whole").stat().st_ino
@@ -180,7 +181,7 @@ def test_a_kept_file_is_not_copied_and_survives_that_the_old_installation_goes(p
     assert (site.directory / "whole").read_text() == "old"
 
 
-def test_what_running_containers_have_open_is_whole_until_the_next_rebuild(prefix, tmp_path):
+def test_directories_that_running_containers_have_open_stay_until_the_next_rebuild(prefix, tmp_path):
     site = Site(tmp_path / "site", keeps_replaced=True)
     site.install("first")
     assert [path.name for path in site.directory.parent.iterdir()] == ["1.0"]
@@ -198,7 +199,7 @@ def test_what_running_containers_have_open_is_whole_until_the_next_rebuild(prefi
 
 
 @pytest.mark.parametrize("ends", ["well", "badly"])
-def test_an_installation_that_was_moved_stays_where_it_was_moved_to(prefix, tmp_path, ends):
+def test_a_moved_installation_stays_at_its_new_place(prefix, tmp_path, ends):
     site = Site(tmp_path / "site")
     site.install("old")
     moved = tmp_path / "other-file-system" / "1.0"
@@ -236,11 +237,11 @@ def test_a_file_system_without_hard_links_gets_a_copy(prefix, tmp_path, monkeypa
         (OSError(13, "Permission denied"), False),
     ],
 )
-def test_a_full_disk_is_told_from_other_errors(error, expected):
+def test_a_full_disk_is_distinguished_from_other_errors(error, expected):
     assert is_space_gone(error) is expected
 
 
-def test_the_output_of_a_command_may_tell_of_a_full_disk():
+def test_the_output_of_a_command_can_report_a_full_disk():
     error = RuntimeError("Shell command failed")
     error.output = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
     assert is_space_gone(error)
@@ -248,7 +249,7 @@ def test_the_output_of_a_command_may_tell_of_a_full_disk():
     assert is_space_gone(error)
 
 
-def test_space_is_told_for_places_that_do_not_exist_yet(tmp_path):
+def test_free_space_is_reported_for_directories_that_do_not_exist_yet(tmp_path):
     least, text = space_left({"software": f"{tmp_path}/not/yet"})
     assert text == f"{least} MB for software in {tmp_path}"
     least, text = space_left({"APPTAINER_TMPDIR": "not-yet"})

@@ -2,28 +2,29 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Directories on EasyBuild's source path where downloads are kept with notes on them, and whether notes can be believed.
+Directories for downloads and notes on EasyBuild's source path, and whether the notes can be trusted.
 
-Called by wheels.py, and by images/. A hash that the recipe or its lock has needs no such note.
+A note has the hash of a download for which neither the recipe nor its lock has one.
 """
 import grp
 import os
 import pwd
 import stat
 
+from easybuild.framework.easyconfig.easyconfig import letter_dir_for
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import build_option, source_paths
 from easybuild.tools.filetools import mkdir
 from easybuild.tools.utilities import shell_quote
 
 
-def source_directories(name, kind=''):
-    """Where sources may be, or downloads of a kind: one directory for each path of EasyBuild's --sourcepath."""
-    return [os.path.join(path, name[0].lower(), name, kind).rstrip('/') for path in source_paths()]
+def source_directories(name, kind='', paths=None):
+    """Directories of sources, or of downloads of a kind, one for each of `paths`: by default those of --sourcepath."""
+    return [os.path.join(path, letter_dir_for(name), name, kind).rstrip('/') for path in paths or source_paths()]
 
 
 def writable_directory(directories):
-    """The first that files can be made in, or that can be made; None where there is none."""
+    """The first directory that this user can write to, or can create; None if there is none."""
     for directory in directories:
         present = directory
         while not os.path.exists(present):
@@ -33,18 +34,18 @@ def writable_directory(directories):
     return None
 
 
-def distrust(*paths):
+def reason_for_distrust(*paths):
     """
-    Why files or directories cannot be believed, with what to do, or None; those that do not exist can.
+    Why files or directories cannot be trusted, and what to do; None if they can be, or do not exist.
 
-    Trusted are root, the user who installs and the owner of EasyBuild's source path; and where EasyBuild is told that a
-    group installs software (--group-writable-installdir), that group, if the user is in it.
+    Trusted owners are root, the user who installs and the owner of EasyBuild's source path. With
+    --group-writable-installdir, a group that this user is in is trusted too.
     """
     owners = {0, os.geteuid(), *(os.stat(path).st_uid for path in source_paths() if os.path.exists(path))}
     for path in filter(os.path.exists, paths):
         status = os.stat(path)
         user, group = name_of(pwd.getpwuid, status.st_uid), name_of(grp.getgrgid, status.st_gid)
-        remedy = "Remove what it holds if that is not yours, then: chmod go-w %s" % shell_quote(path)
+        remedy = "Remove its contents if they are not yours, then: chmod go-w %s" % shell_quote(path)
         if status.st_mode & stat.S_IWOTH:
             return "every user can write to %s. %s" % (path, remedy)
         installs = group_installs(status.st_gid)
@@ -58,34 +59,34 @@ def distrust(*paths):
 
 
 def require_trust(*paths):
-    """Stop with `distrust`'s reason."""
-    reason = distrust(*paths)
+    """Stop if `reason_for_distrust` has a reason."""
+    reason = reason_for_distrust(*paths)
     if reason:
-        raise EasyBuildError("What an earlier installation noted cannot be trusted: %s", reason)
+        raise EasyBuildError("The notes of an earlier installation cannot be trusted: %s", reason)
 
 
 def make_directory(path):
-    """Make a directory for notes to be trusted, with the directories above it."""
+    """Make a directory that only trusted users can write to, with its parents."""
     if not os.path.isdir(path):
         mkdir(path, parents=True)
         protect(path)
 
 
 def protect(path):
-    """Let others not write to what this process made, whatever the umask, unless their group installs."""
+    """Take write permission from others, whatever the umask; a group that installs keeps it."""
     status = os.stat(path)
     if not group_installs(status.st_gid):
         os.chmod(path, stat.S_IMODE(status.st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
 
 
 def group_installs(gid):
-    """Whether the site lets this group, which the user is in, change what EasyBuild installs."""
+    """Whether EasyBuild gives this group write permission on installations, and the user is in it."""
     return bool(build_option('group_writable_installdir')) and (
         os.geteuid() == 0 or gid in (os.getegid(), *os.getgroups()))
 
 
 def is_private(group, user):
-    """Whether a group is the one that many systems make for each user, of the user's name and without members."""
+    """Whether a group is a user's private one: it has the user's name and no other members."""
     if group != user:
         return False
     try:
@@ -95,7 +96,7 @@ def is_private(group, user):
 
 
 def groups_of(user):
-    """Numbers of the groups that a user is in."""
+    """Ids of the groups that a user is in."""
     try:
         return os.getgrouplist(user, pwd.getpwnam(user).pw_gid)
     except KeyError:
@@ -103,7 +104,7 @@ def groups_of(user):
 
 
 def name_of(entry, number):
-    """The name of a user or group, its number where it has none."""
+    """The name of a user or group; its id if it has none."""
     try:
         return entry(number)[0]
     except KeyError:

@@ -2,10 +2,10 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Downloads that show their progress, and end when too little arrives; called by wheels.py, images/ and the easyblocks.
+Downloads that show progress, and fail when too little arrives.
 
-EasyBuild and pip limit the time between two bytes, and Apptainer limits nothing: a server that sends one byte a second
-would be waited for without an end.
+EasyBuild and pip limit the time between two bytes, and Apptainer has no limit: all of them would wait forever for a
+server that sends one byte a second.
 """
 import collections
 import contextlib
@@ -18,28 +18,25 @@ import threading
 import time
 from urllib.request import Request, urlopen
 
-from easybuild.framework.easyblock import EasyBlock
-from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
-from easybuild.tools.config import build_option, source_paths, source_paths_data
-from easybuild.tools.filetools import mkdir, remove_file
+from easybuild.tools.build_log import print_msg
+from easybuild.tools.config import build_option
+from easybuild.tools.filetools import remove_file
 
-from pytorch_install.sourcepath import writable_directory
-
-# Seconds between two lines of progress.
+# Seconds between two progress messages.
 PROGRESS = 10
 
-# Bytes a second below which a download is given up.
+# Bytes a second below which a download fails.
 LEAST_RATE = 1000
 
-# Share of one core that a command needs to count as busy with what it has: unpacking, packing.
+# Share of one core above which a command counts as busy: unpacking, packing.
 BUSY = 0.1
 
-# Seconds that commands get to clean up.
+# Seconds that commands have to clean up.
 GRACE = 5
 
 
 def patience():
-    """Seconds over which a download may be too slow: six times EasyBuild's --download-timeout, a minute by default."""
+    """Seconds that a download may be too slow: six times EasyBuild's --download-timeout, by default a minute."""
     return 6 * build_option('download_timeout')
 
 
@@ -47,9 +44,9 @@ class Watch:
     """
     Growth of directories or files while child processes of this one download to them.
 
-    :param paths: where the data arrives, then where the same processes unpack and copy it
+    :param paths: where the data arrives, then where the processes unpack and copy it
     :param what: what is downloaded, for messages
-    :param silence: whether no data at all is too little too; not where the program has a time-out of its own
+    :param silence: whether no data at all is too little; not if the program has a time-out of its own
     """
 
     def __init__(self, paths, what, silence=True):
@@ -58,13 +55,13 @@ class Watch:
         self.silence = silence
         self.limit = patience()
         self.received = 0
-        self.total = None  # where it is known, an object with the size as `value`
+        self.total = None  # object with the size as `value`, if it is known
         self.stalled = None  # why the download was ended
-        self.files = []  # names of the files that were there then
+        self.files = []  # names of the files in the first path when it ended
         self.ended = threading.Event()
 
     def run(self):
-        """Watch until `ended`, or until too little arrives, and then end the download."""
+        """Watch until `ended`; if too little arrives, end the download."""
         start = size_of(self.paths[0])
         samples = collections.deque([(time.monotonic(), sum(map(size_of, self.paths)), cpu_seconds())])
         reported, shown = samples[0][0], 0
@@ -89,7 +86,7 @@ class Watch:
                 return
 
     def report(self):
-        """Show how much has arrived."""
+        """Print how much has arrived."""
         total = self.total.value if self.total else 0
         share = " of %d MB (%d %%)" % (total // 1000000, 100 * self.received // total) if total else " MB"
         print_msg("%s: %d%s fetched so far" % (self.what, self.received // 1000000, share))
@@ -98,7 +95,7 @@ class Watch:
 
 @contextlib.contextmanager
 def watched(paths, what, silence=True):
-    """Watch what child processes download to paths meanwhile; yields the Watch."""
+    """Context in which downloads of child processes to paths are watched; yields the Watch."""
     watch = Watch(paths, what, silence)
     thread = threading.Thread(target=watch.run, daemon=True)
     thread.start()
@@ -110,7 +107,7 @@ def watched(paths, what, silence=True):
 
 
 def fetch_url(url, path):
-    """Download a file, which appears when it is complete; OSError with the reason if that fails."""
+    """Download a file, which appears when it is complete; OSError with the reason on failure."""
     part = '%s.%d.part' % (path, os.getpid())
     context = multiprocessing.get_context('fork')  # with EasyBuild's configuration
     total, (reader, writer) = context.Value('q', 0), context.Pipe(duplex=False)
@@ -135,9 +132,9 @@ def fetch_url(url, path):
 
 
 def receive(url, part, total, errors):
-    """Write what a server sends to a file; in a process of its own, as a slow server can be stopped nowhere else."""
+    """Write a download to a file; runs in a process of its own, which can be killed when the server is slow."""
     try:
-        # the user asked for it
+        # the user's option --insecure-download
         insecure = ssl._create_unverified_context() if build_option('insecure_download') else None  # noqa: S323
         request = Request(url, headers={'User-Agent': 'EasyBuild', 'Accept': '*/*'})  # noqa: S310 (the recipe's)
         timeout = build_option('download_timeout')
@@ -147,49 +144,31 @@ def receive(url, part, total, errors):
                 file.write(chunk)
             if total.value and file.tell() != total.value:
                 raise OSError("%d of %d bytes arrived" % (file.tell(), total.value))
-    except Exception as error:  # whatever it is, the next mirror may have the file
+    except Exception as error:  # whatever the error, the next mirror may have the file
         errors.send(str(error) or type(error).__name__)
         os._exit(1)
     os._exit(0)
 
 
-class SteadyDownloads(EasyBlock):
-    """Fetch sources from the recipe's source_urls so that the next one is tried where one is too slow."""
+def fetch_from_first(urls, path):
+    """
+    Download a file from the first URL that serves it fast enough.
 
-    def obtain_file(self, filename, **kwargs):
-        """Find a file where EasyBuild does, else download it from the first URL that has it in reasonable time."""
-        urls = [*(kwargs.get('urls') or []), *self.cfg['source_urls']]
-        special = ('extension', 'no_download', 'force_download', 'git_config')
-        if self.dry_run or not urls or any(kwargs.get(name) for name in special) or not all(
-                isinstance(url, str) for url in urls):
-            return super().obtain_file(filename, **kwargs)
-        found = super().obtain_file(filename, **{**kwargs, 'no_download': True, 'warning_only': True})
-        if found:
-            return found
-        location = kwargs.get('alt_location') or self.name
-        paths = source_paths_data() if self.cfg['data_sources'] else source_paths()
-        directories = [os.path.join(path, location[0].lower(), location) for path in paths]
-        path = os.path.join(writable_directory(directories) or directories[0], filename)
-        mkdir(os.path.dirname(path), parents=True)
-        failures = []
-        for base in urls:
-            url = base + ('' if base[-1] in '=/' else '/') + (kwargs.get('download_filename') or filename)
-            print_msg("%s: fetching from %s" % (filename, url))
-            try:
-                fetch_url(url, path)
-                return path
-            except OSError as error:
-                failures.append('%s: %s' % (url, error))
-        reason = "%s could not be fetched. %s. Try again later, or put the file into %s." % (
-            filename, '; '.join(failures), os.path.dirname(path))
-        if build_option('fetch_all'):
-            print_warning(reason)
+    :return: the reasons if all of them failed, else None
+    """
+    failures = []
+    for url in urls:
+        print_msg("%s: fetching from %s" % (os.path.basename(path), url))
+        try:
+            fetch_url(url, path)
             return None
-        raise EasyBuildError(reason)
+        except OSError as error:
+            failures.append('%s: %s' % (url, error))
+    return '; '.join(failures)
 
 
 def size_of(path):
-    """Bytes in a file, or in the files below a directory, which change meanwhile."""
+    """Bytes in a file, or in the files below a directory, which may change during the count."""
     total = 0
     for directory, _, names in os.walk(path) if os.path.isdir(path) else [(path, [], [''])]:
         for name in names:
@@ -199,19 +178,19 @@ def size_of(path):
 
 
 def statistics():
-    """Process id -> parent and seconds of CPU time, of all processes; see proc(5)."""
+    """Parent and seconds of CPU time of all processes, by process id; see proc(5)."""
     found = {}
     tick = os.sysconf('SC_CLK_TCK')
     for name in filter(str.isdigit, os.listdir('/proc')):
         with contextlib.suppress(OSError), open('/proc/%s/stat' % name) as file:
-            # after the name, which may have blanks and parentheses in it
+            # after the name, which may contain blanks and parentheses
             fields = file.read().rpartition(')')[2].split()
             found[int(name)] = int(fields[1]), sum(map(int, fields[11:15])) / tick
     return found
 
 
 def descendants(processes=None):
-    """Ids of the processes that this one started, and those that they started, among `processes`."""
+    """Ids of this process's descendants among `processes`."""
     processes = processes or statistics()
     found, new = set(), {os.getpid()}
     while new:
@@ -221,13 +200,13 @@ def descendants(processes=None):
 
 
 def cpu_seconds():
-    """CPU time of all that this process started and that is alive."""
+    """CPU time of all live descendants of this process, in seconds."""
     processes = statistics()
     return sum(processes[pid][1] for pid in descendants(processes))
 
 
 def end_processes(pids):
-    """End processes, with time to clean up."""
+    """Terminate processes; kill them after GRACE seconds."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for pid in pids:
             with contextlib.suppress(OSError):

@@ -2,21 +2,22 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-The environments' command `pip`; called by the easyblocks.
+The command `pip` of environments.
 """
 import os
 import re
 
 from easybuild.tools.filetools import adjust_permissions, read_file, write_file
 
-# What it does, after the lines that name its Python.
-PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'users_pip.py')
+# Its text, after the line with its Python.
+PROGRAM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'programs',
+                       'users_pip.py')
 
 
 def write_pip(directory, python):
-    """Write each `pip` of an environment's bin/; `python` is the path of its Python where it runs."""
+    """Write all `pip` commands of an environment's bin/; `python` is the path of its Python when they run."""
     if len(python) > 125 or ' ' in python:
-        return  # no first line of a script can name it (execve(2)): pip's own scripts start it through a shell
+        return  # too long for the first line of a script (execve(2)): pip's own scripts start it through a shell
     for name in os.listdir(directory):
         if re.fullmatch(r'pip[0-9.]*', name):
             path = os.path.join(directory, name)

@@ -2,21 +2,20 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-An installation as a transaction: whole or as it was before, wherever `eb` ends; called by pytorchmodule.py.
+An installation as a transaction: complete, or as it was before, wherever `eb` ends.
 
-Until the new installation is complete, the one before it is in a hidden directory beside the installation directory,
-so that an error brings it back at once, and the next `eb` does after a kill. What is on disk tells how far it got:
+Until the new installation is complete, the previous one is in a hidden directory beside the installation directory.
+After an error it is restored at once, after a kill by the next `eb`. The directories on disk are the state:
 
-    .<version>.unfinished/              the installation directory may be incomplete, and no module leads to it
-    .<version>.unfinished/modules/      the module files as they were before
-    .<version>.unfinished/previous/     the installation directory as it was before, empty where there was none;
-                                        before it exists, the installation directory is as it was
-    .<version>.discarded/               to be removed, by the next `eb` if need be
-    .<version>.replaced/previous/       the installation before the one that is there, for containers that still run:
-                                        /runscripts and /payload are bound from it; kept until the next rebuild
+    .<version>.unfinished/              the installation directory may be incomplete, and has no module
+    .<version>.unfinished/modules/      the previous module files
+    .<version>.unfinished/previous/     the previous installation directory, empty if there was none; until it exists,
+                                        the installation directory is unchanged
+    .<version>.discarded/               to be removed, if need be by the next `eb`
+    .<version>.replaced/previous/       the previous installation, for containers that still run: they bind /runscripts
+                                        and /payload from it; kept until the next rebuild
 """
 import contextlib
-import errno
 import os
 import shutil
 import stat
@@ -32,12 +31,6 @@ from easybuild.tools.filetools import (
     remove_file,
 )
 
-# What programs say when a disk is full, or a quota is used up: strerror(3) of ENOSPC and EDQUOT.
-NO_SPACE = [os.strerror(number).lower() for number in (errno.ENOSPC, errno.EDQUOT)]
-
-# Megabytes below which a command that failed may have failed for want of space: not all say so.
-SCARCE = 256
-
 _log = fancylogger.getLogger('installation', fname=False)
 
 
@@ -49,7 +42,7 @@ class Installation:
         :param directory: the installation directory
         :param module_file: path of the module file in either syntax
         """
-        # a site may have moved it to another file system: everything below happens there, and the link stays
+        # a site may move it to another file system: everything below happens there, and the link stays
         self.is_link = os.path.islink(directory)
         directory = os.path.realpath(directory) if self.is_link else directory
         beside = os.path.join(os.path.dirname(directory), '.' + os.path.basename(directory))
@@ -61,16 +54,16 @@ class Installation:
         self.withdrawn = os.path.join(self.unfinished, 'modules')
         self.module_directory, name = os.path.split(module_file)
         name = name[:-len('.lua')] if name.endswith('.lua') else name
-        # Tcl and Lua: another configuration of EasyBuild may have written the other one
+        # both syntaxes: EasyBuild may have been configured for the other one before
         self.module_names = [name, name + '.lua']
         # removed before an installation, and when it ends or is rolled back
         self.disposable = [self.discarded]
-        # whether the installation before this one stays until the next, as processes may use it by its directories
+        # whether the previous installation stays until the next one, for processes that have its directories open
         self.keeps_replaced = False
         self.begun = False
 
     def begin(self):
-        """Take the module away, then put the installation directory aside: from here on both may come back."""
+        """Withdraw the module, then put the installation directory aside; from here on, both can be restored."""
         self.recover()
         self.begun = True
         mkdir(self.withdrawn, parents=True)
@@ -86,19 +79,19 @@ class Installation:
 
     @property
     def has_module(self):
-        """Whether a module leads to the installation, or did before it was put aside."""
+        """Whether the installation has a module, or had one before it was put aside."""
         return any(os.path.exists(os.path.join(directory, name)) for name in self.module_names
                    for directory in (self.module_directory, self.withdrawn))
 
     def before(self, name):
-        """Where a file of the installation before this one is now; it need not exist."""
+        """Present path of a file of the previous installation; it need not exist."""
         return os.path.join(self.previous if os.path.isdir(self.previous) else self.directory, name)
 
     def finish(self):
-        """The new installation is complete: the one before it may be discarded."""
+        """The new installation is complete: discard the previous one, or keep it as replaced."""
         if os.path.isdir(self.unfinished):
             keep = self.keeps_replaced and os.listdir(self.previous)
-            if os.path.isdir(self.discarded):  # of before, with files that jobs have open: NFS keeps them
+            if os.path.isdir(self.discarded):  # an earlier one, with files that jobs have open: NFS keeps them
                 os.rename(self.discarded, find_backup_name_candidate(self.discarded))
             if keep and os.path.isdir(self.replaced):
                 os.rename(self.replaced, self.discarded)
@@ -106,13 +99,13 @@ class Installation:
         self.begun = False
 
     def roll_back(self):
-        """Remove what is incomplete, and bring back what was there before; may be killed and called again."""
+        """Remove the incomplete installation and restore the previous one; can be killed and called again."""
         if os.path.isdir(self.previous):
             if os.path.isdir(self.directory):
                 os.rename(self.directory, os.path.join(self.unfinished, 'incomplete-%d' % os.getpid()))
             os.rename(self.previous, self.directory)
         if os.path.isdir(self.unfinished):
-            # a module that is still there was never taken away, and its copy need not be whole
+            # a module that still exists was never withdrawn, and its copy may be incomplete
             for name in os.listdir(self.withdrawn) if os.path.isdir(self.withdrawn) else []:
                 if not os.path.exists(self.module_file(name)):
                     part = self.part(self.module_file(name))
@@ -121,10 +114,10 @@ class Installation:
             os.rename(self.unfinished, self.discarded)
             self.discard()
         with contextlib.suppress(OSError):
-            os.rmdir(self.directory)  # where nothing is in it: there was none, or EasyBuild made it in the fetch step
+            os.rmdir(self.directory)  # if empty: there was none, or EasyBuild made it in the fetch step
 
     def recover(self):
-        """Clean up after a run that was killed; the caller holds the lock."""
+        """Clean up after an `eb` that was killed; the caller holds the lock."""
         self.discard()
         for name in self.module_names:
             part = self.part(self.module_file(name))
@@ -135,10 +128,10 @@ class Installation:
             self.roll_back()
 
     def discard(self):
-        """Remove what nobody needs; if that fails, the next run tries again."""
+        """Remove what is no longer needed; if that fails, the next run tries again."""
         for directory in self.disposable:
             try:
-                # links in it, as to user-software, are removed, never what they lead to
+                # removes links, such as that to user-software, but not their targets
                 remove_dir(directory)
             except (EasyBuildError, OSError) as error:
                 _log.warning("Could not remove %s, the next installation will try again: %s", directory, error)
@@ -149,13 +142,13 @@ class Installation:
 
     @staticmethod
     def part(module_file):
-        """Path beside a module file, of a name that no module tool shows, for it to be written to."""
+        """Path beside a module file to write it to first, hidden from module tools."""
         directory, name = os.path.split(module_file)
         return os.path.join(directory, '.%s.part' % name)
 
 
 def keep_file(path, target):
-    """Let a file of the installation before be in the new one too: under a second name, where that is possible."""
+    """Take a file of the previous installation over, as a hard link if possible."""
     try:
         os.link(path, target)
     except OSError as error:
@@ -164,28 +157,6 @@ def keep_file(path, target):
 
 
 def show_to_root(modules):
-    """Let Lmod find the sanity check's modules, which it hides from root where others may not read them (--umask)."""
-    # the directory around them is this user's alone
+    """Make the sanity check's modules readable: Lmod hides modules from root that others cannot read (--umask)."""
+    # the directory around them is private
     adjust_permissions(modules, stat.S_IROTH)
-
-
-def is_space_gone(error):
-    """Whether an error, or the output of the command that it is about, speaks of a full disk or quota."""
-    said = (str(error) + str(getattr(error, 'output', ''))).lower()  # Go's programs do not capitalise
-    return any(reason in said for reason in NO_SPACE)
-
-
-def space_left(places):
-    """
-    The free space of places, {what for: directory}, as far as the file system knows it.
-
-    :return: the least of all in MB, and a text that tells it for each place
-    """
-    least, texts = [], []
-    for purpose, directory in places.items():
-        directory = os.path.abspath(directory)
-        while not os.path.isdir(directory):
-            directory = os.path.dirname(directory)
-        least.append(shutil.disk_usage(directory).free >> 20)
-        texts.append('%d MB for %s in %s' % (least[-1], purpose, directory))
-    return min(least), ', '.join(texts)

@@ -2,41 +2,41 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-What a requirements lock may hold, and nothing else: packages with an exact version and hashes; called by wheels.py.
+Requirements locks: only packages with an exact version and hashes.
 """
 import collections
 import re
 
 from easybuild.tools.build_log import EasyBuildError
 
-# A line of a lock. Where no hash of a wheel is published, a line has none; wheels.py decides who is believed then.
+# A line of a lock. It has no hash if no hash of the wheel is published; wheels.py handles that case.
 PIN = re.compile(r'(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9][A-Za-z0-9.!+_-]*)'
                  r'(?P<hashes>( --hash=sha256:[0-9a-f]{64})*)')
 
-# What else pip takes in a requirements file, by its form: options fetch from elsewhere or run a package's own code.
+# Other lines that pip accepts, by their form: options download from elsewhere, or run code of the package.
 REFUSED = [(r'-|.* --(?!hash=)', "an option"), (r'.*(://|@)|[./]', "a URL or a path"), (r'.*\[', "an extra"),
            (r'.*;', "a marker"), (r'', "not one exact version with SHA-256 hashes")]
 
 
 class Pin(collections.namedtuple('Pin', 'line name version hashes')):
-    """One package of a lock: the number of its line, its name and version, and the SHA-256 of wheels that may be it."""
+    """One package of a lock: line number, name, version, and the SHA-256 of its wheels."""
 
     def __str__(self):
         return '%s==%s' % (self.name, self.version)
 
     @property
     def distribution(self):
-        """Name and version as wheels have them."""
+        """Name and version as in file names of wheels."""
         return distribution(self.name, self.version)
 
 
 def distribution(name, version):
-    """Name and version of a package, as its wheels have them (PEP 427 and PEP 503)."""
+    """Name and version of a package, as in file names of wheels (PEP 427 and PEP 503)."""
     return re.sub(r'[-_.]+', '_', name).lower(), version.lower()
 
 
 def read_lock(path):
-    """The pins of a lock; EasyBuildError with the line where there is anything but pins, comments and blank lines."""
+    """The pins of a lock; EasyBuildError with the line of anything but pins, comments and blank lines."""
     with open(path, 'rb') as file:
         content = file.read()
     try:

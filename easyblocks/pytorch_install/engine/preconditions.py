@@ -2,8 +2,7 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-What would end an installation in its last steps, or harm running jobs, found before its first; called by
-pytorchmodule.py.
+Checks before the first step, for what would make a late step fail or harm running jobs.
 """
 import os
 import re
@@ -13,23 +12,23 @@ from easybuild.tools.config import build_option
 from easybuild.tools.environment import restore_env_vars
 from easybuild.tools.hooks import INSTALL_STEP, STEP_NAMES
 
-# Characters that end a path in a bind of Apptainer's, a search path, or a line of a shell or of Tcl.
+# Characters that have a meaning in binds of Apptainer, search paths, shells or Tcl.
 UNSAFE = r'''[\s,:;'"\\$`&|<>(){}\[\]*?#]'''
 
-# Steps after which nothing of an installation has changed.
+# Steps that leave the installed software unchanged.
 STEPS_BEFORE_INSTALL = STEP_NAMES[:STEP_NAMES.index(INSTALL_STEP)]
 
 
 def check_path(path):
-    """Stop if binds, search paths, or scripts would break at a character of a path."""
+    """Stop if a path has a character that breaks binds, search paths or scripts."""
     found = re.search(UNSAFE, path)
     if found:
-        raise EasyBuildError("The path %s has '%s' in it, which binds of containers and scripts cannot take: choose "
+        raise EasyBuildError("The path %s has '%s' in it, which binds of containers and scripts cannot take. Choose "
                              "another --prefix or --installpath", path, found[0])
 
 
 def require_profile(profiles, name):
-    """Stop if there is no cluster profile of this name in the directory `profiles`."""
+    """Stop if the directory `profiles` has no cluster profile of this name."""
     if not os.path.isfile(os.path.join(profiles, name)):
         raise EasyBuildError("There is no cluster profile %s in %s; the easyconfig parameter 'cluster' names one "
                              "of: %s", name, profiles,
@@ -45,7 +44,7 @@ def check_profile(profiles, name, modules_tool):
     try:
         modules_tool.run_module('show', 'cluster/' + name, return_stderr=True)
     except EasyBuildError as error:
-        # what Lmod says, or Environment Modules after `ERROR: `, without what EasyBuild and they put around it
+        # the message of Lmod, or of Environment Modules after `ERROR: `, without the text around it
         said = ' '.join((str(error).partition('stderr: ')[2].partition('; stdout: ')[0] or str(error)).split())
         said = said.rpartition('ERROR: ')[2].partition(' While processing the following module')[0].strip(' -)')
         raise EasyBuildError("The cluster profile %s cannot be loaded: %s", os.path.join(profiles, name),
@@ -54,11 +53,16 @@ def check_profile(profiles, name, modules_tool):
         restore_env_vars(modulepath)
 
 
-def check_running_jobs(block):
-    """Stop where jobs would lose the files that they import, unless --force says that there are none."""
-    replaces = not (build_option('module_only') or build_option('sanity_check_only')
-                    or block.cfg['stop'] in STEPS_BEFORE_INSTALL)
-    if replaces and block.installation.has_module and not build_option('force'):
-        raise EasyBuildError("%s is installed, and a rebuild removes files that running jobs import: if no job uses "
-                             "it, run `eb --force %s`; to have both, install it with another 'versionsuffix'",
-                             block.full_mod_name, os.path.basename(block.cfg.path))
+def check_running_jobs(module, easyconfig, stop):
+    """
+    Stop if a rebuild would remove files that jobs may import; --force skips this check.
+
+    :param module: name of the installed module
+    :param easyconfig: path of the recipe
+    :param stop: last step of this `eb`, None for all
+    """
+    replaces = not (build_option('module_only') or build_option('sanity_check_only') or stop in STEPS_BEFORE_INSTALL)
+    if replaces and not build_option('force'):
+        raise EasyBuildError("%s is installed, and a rebuild removes files that running jobs import. If no job uses "
+                             "it, run `eb --force %s`; to keep both, install it with another 'versionsuffix'",
+                             module, os.path.basename(easyconfig))

@@ -1,5 +1,5 @@
 """
-Prints what is installed in an image as JSON; provenance.py feeds it to the image's own Python, 3.8 or newer.
+Prints the packages of an image as JSON.
 """
 import glob
 import importlib.metadata
@@ -11,18 +11,18 @@ import sys
 
 
 def python_packages():
-    """Name and version of what this Python can import from its own places."""
+    """Name and version of packages on this Python's own search path."""
     found = set()
     for package in importlib.metadata.distributions():
         try:
             found.add((package.metadata['Name'], package.version))
-        except (KeyError, OSError, TypeError):  # what is left of a package: versions of Python differ in what they say
+        except (KeyError, OSError, TypeError):  # remains of a package; the error depends on the version of Python
             continue
     return [{'name': name, 'version': version} for name, version in sorted(found, key=str) if name and version]
 
 
 def conda_packages():
-    """Packages of the conda environment that this Python is part of."""
+    """Packages of this Python's conda environment."""
     packages = []
     for path in sorted(glob.glob(os.path.join(sys.prefix, 'conda-meta', '*.json'))):
         try:
@@ -35,7 +35,7 @@ def conda_packages():
 
 
 def debian_packages():
-    """Installed packages in dpkg's own record."""
+    """Installed packages in dpkg's database."""
     packages = []
     with open('/var/lib/dpkg/status', encoding='utf-8', errors='replace') as file:
         for paragraph in file.read().split('\n\n'):
@@ -47,7 +47,7 @@ def debian_packages():
 
 
 def rpm_packages():
-    """Installed packages as rpm lists them."""
+    """Installed packages in rpm's database."""
     output = subprocess.run(['rpm', '-qa', '--qf', '%{NAME}\t%{VERSION}-%{RELEASE}\t%{ARCH}\n'],
                             stdout=subprocess.PIPE, check=True, universal_newlines=True).stdout
     return [dict(zip(('name', 'version', 'architecture'), line.split('\t'))) for line in sorted(output.splitlines())]

@@ -2,41 +2,52 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Python wheels that a requirements lock names; called by pytorchmodule.py in EasyBuild's fetch step.
+Python wheels that a requirements lock names, fetched and verified in EasyBuild's fetch step.
 """
 import os
 import platform
 import re
 import sys
 import tempfile
+from typing import NamedTuple
 
 from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
 from easybuild.tools.filetools import CHECKSUM_TYPE_SHA256, compute_checksum, write_file
-from easybuild.tools.run import run_shell_cmd
-from easybuild.tools.utilities import shell_quote
 
-from pytorch_install.downloads import watched
-from pytorch_install.requirements import distribution, read_lock, requirements
-from pytorch_install.sourcepath import distrust, make_directory, protect, require_trust, writable_directory
+from pytorch_install.runtime import run_command
+from pytorch_install.sources.directories import (
+    make_directory,
+    protect,
+    reason_for_distrust,
+    require_trust,
+    writable_directory,
+)
+from pytorch_install.sources.downloads import watched
+from pytorch_install.sources.requirements import distribution, read_lock, requirements
 
-# Oldest to newest glibc that wheels of the last years are tagged with (PEP 600), and none, as torch's for ROCm were.
+# Platform tags of wheels, from the oldest to the newest glibc (PEP 600); `linux` was that of torch for ROCm.
 MANYLINUX = (['linux', 'manylinux1', 'manylinux2010', 'manylinux2014']
              + ['manylinux_2_%d' % minor for minor in range(5, 29)])
 
-# Settings of pip that are for other installations: a user's, or those of a module that is loaded.
+# pip's settings for other installations, of the user or of a loaded module.
 FOREIGN = ['PIP_CONSTRAINT', 'PIP_BUILD_CONSTRAINT', 'PIP_REQUIREMENT', 'PIP_REQUIRE_HASHES']
+
+
+class Wheels(NamedTuple):
+    """Wheels of one lock: the path of a requirements file for pip, with the hash of each, and their directory."""
+
+    requirements: str
+    directory: str
 
 
 def fetch_wheels(lock, directories, python_version, index=None):
     """
-    Download the wheels that a lock names, hashes verified, unless one of the directories has them already.
-
-    Return the path of a requirements file for pip, with the hash of every wheel, and the directory with the wheels.
+    Download the wheels that a lock names and verify their hashes, unless one of the directories has them; return them.
 
     :param lock: path of the requirements lock
-    :param directories: where the wheels may be; they go to the first that can be written
+    :param directories: where wheels may be; downloads go to the first that is writable
     :param python_version: Python (<major>.<minor>) that the wheels must fit
-    :param index: package index to ask after those of pip's own configuration
+    :param index: package index to try after those of pip's configuration
     """
     pins = read_lock(lock)
     unhashed = [pin for pin in pins if not pin.hashes]
@@ -45,8 +56,8 @@ def fetch_wheels(lock, directories, python_version, index=None):
         record = os.path.join(directory, os.path.basename(lock))
         if unhashed and directory == target:
             require_trust(directory, record)
-        elif unhashed and distrust(directory, record):
-            print_warning("the hashes in %s are not used: %s", record, distrust(directory, record))
+        elif unhashed and reason_for_distrust(directory, record):
+            print_warning("ignoring the hashes in %s: %s", record, reason_for_distrust(directory, record))
             continue
         complete = with_hashes(pins, recorded_hashes(record) if unhashed else {})
         if has_wheels(complete, directory, python_version):
@@ -59,35 +70,40 @@ def fetch_wheels(lock, directories, python_version, index=None):
                                  "first on EasyBuild's --sourcepath.", lock, ', '.join(directories))
         make_directory(directory)
         complete = fetch_missing(lock, pins, directory, directories, python_version, index)
-    # pip reads what was checked here, whatever becomes of the files that others can write
+    # pip reads this private copy: other users may be able to write to the record
     private = os.path.join(tempfile.mkdtemp(), os.path.basename(lock))
     write_file(private, requirements(complete))
-    return private, directory
+    return Wheels(private, directory)
 
 
-def pip_environment():
-    """The environment for downloads with pip, as the user's own configuration says where from."""
-    return {name: value for name, value in os.environ.items() if name not in FOREIGN}
+def without_foreign_settings():
+    """Changes of the environment that unset FOREIGN; pip's configuration still sets the package index."""
+    return dict.fromkeys(FOREIGN)
 
 
 def fetch_missing(lock, pins, directory, directories, python_version, index):
-    """Download the wheels of pins to a directory; return the pins with the hashes of all."""
+    """Download the wheels of pins to a directory; return the pins, all with hashes."""
     fetch = Fetch(lock, directory, python_version, index)
-    places = {path: '--find-links ' + shell_quote(path) for path in directories if os.path.isdir(path)}
-    here = ' '.join(places.values())
-    # pip looks into the destination by itself, and fails on a wheel there of another hash if it is named as a place too
-    others = ' '.join(option for path, option in places.items() if path != directory)
+    present = [path for path in directories if os.path.isdir(path)]
+    # not the destination: pip looks there anyway, and fails on a wheel with another hash if it is also named here
+    others = find_links(path for path in present if path != directory)
     if not all(pin.hashes for pin in pins):
         pins = with_recorded_hashes(fetch, pins)
-    attempts = [("those fetched before", '--no-index ' + here), ("pip's own configuration", others)]
+    attempts = [("those fetched before", ['--no-index', *find_links(present)]),
+                ("pip's own configuration", others)]
     if index:
-        attempts.append((index, '%s --extra-index-url %s' % (others, shell_quote(index))))
+        attempts.append((index, [*others, '--extra-index-url', index]))
     fetch.download(pins, directory, attempts, '--require-hashes')
     return pins
 
 
+def find_links(directories):
+    """Options of pip for directories with wheels."""
+    return [option for path in directories for option in ('--find-links', path)]
+
+
 class Fetch:
-    """Downloads of wheels that one lock names, for one Python."""
+    """Downloads of wheels of one lock, for one Python."""
 
     def __init__(self, lock, directory, python_version, index):
         self.lock = lock
@@ -96,39 +112,38 @@ class Fetch:
         self.index = index
 
     def download(self, pins, directory, attempts, *options):
-        """Download the wheels of pins into a directory; `attempts` are names and pip's options of places."""
+        """Download the wheels of pins into a directory; `attempts` are origins, each with a name and pip's options."""
         for origin, where in attempts:
             print_msg("wheels of %s: trying %s..." % (os.path.basename(self.lock), origin))
-            if self.pip(pins, directory, where, *options).exit_code == 0:
+            if self.pip(pins, directory, *where, *options).exit_code == 0:
                 return
-        # one by one, as pip ends at the first that fails, for whatever reason; what was downloaded stays
+        # one by one: pip stops at the first that fails; wheels that were downloaded are kept
         for pin in pins:
             if not has_wheels([pin], directory, self.python_version):
-                result = self.pip([pin], directory, where, '--retries 1', *options)
+                result = self.pip([pin], directory, *where, '--retries', '1', *options)
                 if result.exit_code != 0:
                     origins = ', '.join(origin for origin, _ in attempts)
                     raise EasyBuildError("%s: line %d: %s. Correct the lock, or put the wheel into %s.", self.lock,
                                          pin.line, self.reason(pin, result.output, origins), self.directory)
 
     def pip(self, pins, directory, *options):
-        """Let pip download the wheels of pins."""
-        platforms = ['--platform %s_%s' % (tag, platform.machine()) for tag in MANYLINUX]
+        """Run `pip download` for pins; return EasyBuild's result."""
+        platforms = ['--platform=%s_%s' % (tag, platform.machine()) for tag in MANYLINUX]
         with tempfile.TemporaryDirectory() as work:
             path = os.path.join(work, os.path.basename(self.lock))
             write_file(path, requirements(pins))
-            command = ' '.join([shell_quote(sys.executable), '-m pip download --quiet --no-deps --only-binary=:all:',
-                                '--python-version', self.python_version, *platforms,
-                                '--dest', shell_quote(directory), '-r', shell_quote(path), *options])
+            command = [sys.executable, '-m', 'pip', 'download', '--quiet', '--no-deps', '--only-binary=:all:',
+                       '--python-version', self.python_version, *platforms, '--dest', directory, '-r', path, *options]
             with watched([work], 'wheels of %s' % os.path.basename(self.lock), silence=False) as watch:
-                result = run_shell_cmd(command, fail_on_error=False, hidden=True,
-                                       env={**pip_environment(), 'TMPDIR': work})
+                result = run_command(command, {**without_foreign_settings(), 'TMPDIR': work}, fail_on_error=False,
+                                     hidden=True)
             if watch.stalled:
                 raise EasyBuildError("%s: the package index is too slow: %s. Try again later, or from another index.",
                                      self.lock, watch.stalled)
             return result
 
     def reason(self, pin, output, origins):
-        """What was wrong with a pin that pip could not download, from pip's output."""
+        """Why pip could not download a pin, from its output."""
         got = re.findall(r'Got\s+([0-9a-f]{64})', output)
         unreachable = re.findall(r"connection broken by '(.*)'", output)
         if got:
@@ -136,7 +151,7 @@ class Fetch:
         if 'No matching distribution' in output:
             found = re.findall(r'\(from versions: ([^)]*)\)', output)
             there = ", which has %s" % ', '.join(found[0].split(', ')[-5:]) if found and found[0] != 'none' else ''
-            # without the name of pip's own object
+            # without the name of pip's object
             failure = "; not reached: %s" % re.sub(r".*<[^>]*>: |'\)$", '', unreachable[0]) if unreachable else ''
             return "no wheel of %s for Python %s on %s found (%s%s%s)" % (
                 pin, self.python_version, platform.machine(), origins, there, failure)
@@ -147,9 +162,9 @@ class Fetch:
 
 def with_recorded_hashes(fetch, pins):
     """
-    Give the pins without a hash that of the wheel that the first fetch got, and record them beside the wheels.
+    The pins, those without a hash with the hash of the wheel that the first fetch downloaded; it is recorded.
 
-    Indexes give the hash of each file themselves, which pip compares; from then on the recorded one counts.
+    At the first fetch, pip compares with the hash of the index; afterwards with the recorded one.
     """
     record = os.path.join(fetch.directory, os.path.basename(fetch.lock))
     pins = with_hashes(pins, recorded_hashes(record))
@@ -162,8 +177,8 @@ def with_recorded_hashes(fetch, pins):
                              "to the index that is trusted for them.", fetch.lock, missing[0].line, names)
     hashes = {}
     with tempfile.TemporaryDirectory(dir=fetch.directory) as new:
-        # from that index alone: another one may have other files of the same name and version
-        attempts = [(fetch.index, '--index-url %s' % shell_quote(fetch.index))]
+        # only from that index: another one may have a different file of the same name and version
+        attempts = [(fetch.index, ['--index-url', fetch.index])]
         fetch.download(missing, new, attempts)
         for name in [name for name in os.listdir(new) if name.endswith('.whl')]:
             path = os.path.join(new, name)
@@ -173,23 +188,23 @@ def with_recorded_hashes(fetch, pins):
         write_file(os.path.join(new, 'record'), requirements(pins))
         protect(os.path.join(new, 'record'))
         os.replace(os.path.join(new, 'record'), record)
-    print_msg("%s has no hash of %s: recorded in %s, and compared from now on"
+    print_msg("%s has no hash of %s: recorded in %s; later fetches must match"
               % (os.path.basename(fetch.lock), names, record))
     return pins
 
 
 def recorded_hashes(record):
-    """Hashes by name and version that an earlier fetch recorded."""
+    """Hashes that an earlier fetch recorded, by name and version."""
     return {pin.distribution: pin.hashes for pin in read_lock(record)} if os.path.exists(record) else {}
 
 
 def with_hashes(pins, hashes):
-    """The pins, those without a hash with the one that is known."""
+    """The pins, those without hashes with the given ones."""
     return [pin if pin.hashes else pin._replace(hashes=hashes.get(pin.distribution, [])) for pin in pins]
 
 
 def has_wheels(pins, directory, python_version):
-    """Whether a directory has a wheel for every pin, hashes verified; pip needs seconds to find that out."""
+    """Whether a directory has a wheel for every pin, hashes verified; pip would take seconds for that."""
     wheels = {}
     for name in os.listdir(directory) if os.path.isdir(directory) else []:
         fields = name.split('-')
@@ -197,7 +212,7 @@ def has_wheels(pins, directory, python_version):
             wheels.setdefault(distribution(*fields[:2]), []).append(name)
     for pin in pins:
         for name in wheels.get(pin.distribution, []):
-            # the only file that the lock allows, or one of several that fits
+            # the lock allows only this file, or this one of several fits
             if ((len(pin.hashes) == 1 or fits(name, python_version))
                     and compute_checksum(os.path.join(directory, name), CHECKSUM_TYPE_SHA256) in pin.hashes):
                 break
@@ -207,8 +222,7 @@ def has_wheels(pins, directory, python_version):
 
 
 def fits(wheel, python_version):
-    """Whether a wheel is for a version of Python on this machine; False where only pip can tell."""
+    """Whether a wheel is for a version of Python on this machine; False if only pip can decide."""
     python, _, system = wheel[:-len('.whl')].split('-')[-3:]
     tags = {'cp' + python_version.replace('.', ''), 'py3'}
     return bool(tags & set(python.split('.'))) and (system == 'any' or system.endswith(platform.machine()))
-

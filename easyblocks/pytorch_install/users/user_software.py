@@ -2,9 +2,9 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Packages that users install on top of an image; called by pytorchcontainer.py.
+Packages that users install on top of an image.
 
-They live beside the installation directories, as EasyBuild empties those: in .user-software/<version>, or packed into
+They are beside the installation directories, which EasyBuild empties: in .user-software/<version>, or packed into
 .user-software/<version>.squashfs (bin/make-squashfs).
 """
 import glob
@@ -12,15 +12,13 @@ import os
 
 from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
 from easybuild.tools.filetools import find_backup_name_candidate, mkdir, read_file, remove_dir, symlink
-from easybuild.tools.run import run_shell_cmd
-from easybuild.tools.utilities import shell_quote
 
-from pytorch_install.output import last_line
-from pytorch_install.pip_command import write_pip
+from pytorch_install.runtime import last_line, run_program
+from pytorch_install.users.pip_command import write_pip
 
 PACKED = '.squashfs'
 
-# In the directory: it is in use although the packed file is still there (bin/unmake-squashfs).
+# File in the directory: the directory is in use although the packed file exists (bin/unmake-squashfs).
 UNPACKED = '.unpacked'
 
 ENVIRONMENT = os.path.join('venv', 'pytorch')
@@ -28,13 +26,11 @@ ENVIRONMENT = os.path.join('venv', 'pytorch')
 # The environment's Python, in the image.
 PYTHON = '/user-software/%s/bin/python' % ENVIRONMENT
 
-# What earlier versions wrote as its pip.
+# The pip command that earlier versions of this module wrote.
 EARLIER_PIP = '#!%s\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n' % PYTHON
 
-# Run by the image's Python.
-PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'make_venv.py')
-
-# What it finds, by its exit status: one that fits the image, is for another Python, leads to its packages elsewhere.
+# Exit statuses of make_venv.py: the environment fits the image, is for another Python, or links to packages at another
+# path.
 FITS, OUTDATED, MOVED = 0, 3, 4
 ABSENT = 'absent'
 
@@ -43,118 +39,123 @@ class UserSoftware:
     """
     The environment on top of one installation.
 
-    Every installation makes a new one, `part`, which the sanity check uses. What the users have is not changed before
-    the installation is final, and then only if it does not fit the image.
+    Every installation makes a new one, `part`, which the sanity check uses. The users' environment is not changed
+    before the installation is final, and then only if it does not fit the image.
     """
 
     def __init__(self, installdir):
         """
         :param installdir: the installation directory
         """
+        self.installdir = installdir
         software, self.version = os.path.split(installdir)
         self.store = os.path.join(software, '.user-software')
         self.directory = os.path.join(self.store, self.version)
         self.packed = self.directory + PACKED
         self.environment = os.path.join(self.directory, ENVIRONMENT)
         self.part = os.path.join(self.store, '.%s.part' % self.version)
-        self.found = None
 
-    def prepare(self, block):
-        """Make a new environment beside the users' own, and find out whether that fits; `block` is the easyblock."""
-        if block.dry_run:
-            return
+    def prepare(self, python):
+        """
+        Make a new environment beside the users' own, and return whether theirs fits the image (see `find`).
+
+        :param python: command of the image's Python, as a list
+        """
         for name, path in [('user-software', self.directory), ('user-software' + PACKED, self.packed)]:
-            symlink(os.path.relpath(os.path.realpath(path), os.path.realpath(block.installdir)),
-                    os.path.join(block.installdir, name), use_abspath_source=False)
-        remove_dir(self.part)  # of an installation that was killed
+            symlink(os.path.relpath(os.path.realpath(path), os.path.realpath(self.installdir)),
+                    os.path.join(self.installdir, name), use_abspath_source=False)
+        remove_dir(self.part)  # left by an installation that was killed
         mkdir(self.part, parents=True)
-        result = run_program(block, 'make', self.part + ':/user-software')
+        result = run_in_image(python, 'make', self.part + ':/user-software')
         if result.exit_code != 0:
             raise EasyBuildError("The image's Python could not make a virtual environment in %s: %s",
                                  self.part, last_line(result.output))
         write_pip(os.path.join(self.part, ENVIRONMENT, 'bin'), PYTHON)
-        found = self.find(block)
+        found = self.find(python)
         if found in (OUTDATED, ABSENT):
             for path in (self.directory, os.path.dirname(self.environment)):
                 if os.path.isdir(path) and not os.access(path, os.W_OK):
-                    raise EasyBuildError("The image needs a new environment in %s, which you may not change; ask its "
+                    raise EasyBuildError("The image needs a new environment in %s, which you cannot write to. Ask its "
                                          "owner, or move it away", path)
-        self.found = found
+        return found
 
-    def find(self, block):
-        """What there is: FITS, OUTDATED, MOVED or ABSENT."""
+    def find(self, python):
+        """State of the users' environment: FITS, OUTDATED, MOVED or ABSENT."""
         packed = os.path.isfile(self.packed) and not os.path.isfile(os.path.join(self.directory, UNPACKED))
         if not packed and not os.path.isdir(self.environment):
             return ABSENT
         bind = self.packed + ':/user-software:ro,image-src=/' if packed else self.directory + ':/user-software'
-        result = run_program(block, 'check', bind)
+        result = run_in_image(python, 'check', bind)
         if result.exit_code == MOVED and packed:
-            return OUTDATED  # nothing in it can be changed
+            return OUTDATED  # a packed environment is read-only
         if result.exit_code not in (FITS, OUTDATED, MOVED):
-            print_warning("%s could not be tried out in the image (%s); it stays as it is",
+            print_warning("%s cannot be checked in the image (%s); it is kept",
                           self.packed if packed else self.environment, last_line(result.output))
             return FITS
         return result.exit_code
 
-    def finish(self, block):
-        """Put the new environment in its place where none fits; after a kill the next installation does the rest."""
-        if self.found == OUTDATED:
+    def finish(self, found, module):
+        """
+        Put the new environment in place if none fits; after a kill, the next installation completes this.
+
+        :param found: what `prepare` returned
+        :param module: name of the module
+        """
+        if found == OUTDATED:
             for path in (self.packed, self.environment):
                 if os.path.exists(path):
                     aside = find_backup_name_candidate(path)
-                    print_warning("%s was made with another Python than the image's: it is kept as %s, and a new, "
-                                  "empty one takes its place", path, aside)
+                    print_warning("%s was made with another Python than the image's: it is kept as %s, and replaced "
+                                  "by a new, empty one", path, aside)
                     os.rename(path, aside)
-        if self.found in (OUTDATED, ABSENT):
+        if found in (OUTDATED, ABSENT):
             others = with_packages(self.store)
             if os.path.isdir(self.directory):
                 mkdir(os.path.dirname(self.environment), parents=True)
                 os.rename(os.path.join(self.part, ENVIRONMENT), self.environment)
             else:
                 os.rename(self.part, self.directory)
-            self.tell(block, others)
-        if self.found in (FITS, MOVED):
+            self.report_others(module, others)
+        if found in (FITS, MOVED):
             self.renew_pip()
-        if self.found == MOVED:
-            self.follow()
+        if found == MOVED:
+            self.link_to_image()
 
     def renew_pip(self):
-        """Give an environment of an earlier version today's pip, unless its users changed that."""
+        """Update the pip command of an earlier version of this module, unless its users changed it."""
         directory = os.path.join(self.environment, 'bin')
         path = os.path.join(directory, 'pip')
         if os.path.isfile(path) and os.access(path, os.W_OK) and read_file(path) == EARLIER_PIP:
             write_pip(directory, PYTHON)
 
-    def follow(self):
-        """Let the users' environment lead to where the new image has its packages."""
+    def link_to_image(self):
+        """Link the users' environment to the new image's packages."""
         for new in glob.glob(os.path.join(glob.escape(self.part), ENVIRONMENT, 'lib', 'python*', '*', 'zz_image.pth')):
             path = os.path.join(self.directory, os.path.relpath(new, self.part))
             try:
                 os.replace(new, path)
             except OSError as error:
-                print_warning("%s does not lead to the image's packages (%s): ask its owner to install the module "
-                              "again, with --rebuild", path, error.strerror)
+                print_warning("%s does not link to the image's packages (%s). Ask its owner to run `eb --rebuild`",
+                              path, error.strerror)
 
-    def tell(self, block, others):
-        """Say how to carry over what users installed for other versions."""
+    def report_others(self, module, others):
+        """Print how to carry over packages that users installed for other versions."""
         if others:
-            other = os.path.join(os.path.dirname(block.short_mod_name), others[0])
+            other = os.path.join(os.path.dirname(module), others[0])
             print_msg("packages that users installed for %s are not in %s; to carry them over: module load %s; "
                       "list-packages --user > packages.txt; module load %s; pip install -r packages.txt",
-                      ', '.join(others), self.version, other, block.short_mod_name)
+                      ', '.join(others), self.version, other, module)
 
 
-def run_program(block, task, bind):
+def run_in_image(python, task, bind):
     """Run a task of make_venv.py with the image's Python and /user-software; return EasyBuild's result."""
-    bind = shell_quote(bind)
-    # a PYTHONPATH that is left is the image's own
-    command = ('env --unset=PYTHONPATH SINGULARITY_BIND=%s APPTAINER_BIND=%s %s -I - %s'
-               % (bind, bind, block.runtime_python(), task))
-    return run_shell_cmd(command, stdin=read_file(PROGRAM), fail_on_error=False, hidden=True)
+    # without the host's PYTHONPATH, the image can set its own
+    variables = {'PYTHONPATH': None, 'SINGULARITY_BIND': bind, 'APPTAINER_BIND': bind}
+    return run_program(python, 'make_venv.py', task, variables=variables, fail_on_error=False, hidden=True)
 
 
 def with_packages(store):
-    """Versions whose users installed packages, the latest first."""
+    """Versions for which users installed packages, the latest first."""
     inside = glob.escape(store)
     packages = os.path.join(inside, '*', ENVIRONMENT, 'lib', 'python*', 'site-packages', '*.dist-info')
     found = {path: path[len(store) + 1:].split(os.sep)[0] for path in glob.glob(packages)}

@@ -2,7 +2,7 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Compiles runscripts and payload below a directory, its argument, as ranks may not write there.
+Compiles runscripts and payload below a directory, its argument: ranks cannot write bytecode there.
 
 The runtime's Python reads it from its standard input: Python 3.8, standard library alone.
 """

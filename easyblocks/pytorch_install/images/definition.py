@@ -1,0 +1,35 @@
+##
+# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
+##
+"""
+Images that `apptainer build` makes from a definition file, a source that ends in .def.
+"""
+import os
+
+from pytorch_install.images.container_runtime import runtime_variables
+from pytorch_install.images.debian import make_base
+from pytorch_install.images.source import ImageSource
+from pytorch_install.runtime import run_command
+from pytorch_install.sources.recipe_sources import source_with_extension
+
+
+class Definition(ImageSource):
+    """A definition file; its build arguments are BASE and REQUIREMENTS."""
+
+    is_made_here = True
+
+    def build(self, image):
+        """Build, on a Debian base if the recipe has one, with the locked wheels bound."""
+        spec = self.spec
+        options = ['--fakeroot']
+        if spec.debian_release:
+            base = make_base(spec.debian_release, spec.debian_packages, spec.builddir)
+            options.extend(['--build-arg', 'BASE=' + base])
+        if spec.wheels:
+            directory, requirements = os.path.split(spec.wheels.requirements)
+            # /mnt and /media exist in every Linux image, and are empty
+            options.extend(['--build-arg', 'REQUIREMENTS=' + requirements,
+                            '--bind', '%s:/mnt,%s:/media' % (spec.wheels.directory, directory)])
+        definition = source_with_extension(spec.sources, '.def', spec.easyconfig)
+        run_command([spec.runtime, 'build', *options, image.file, definition.path], work_dir=spec.builddir,
+                    variables=runtime_variables(MKSQUASHFS_ARGS=spec.mksquashfs_args))

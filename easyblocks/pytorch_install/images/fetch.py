@@ -1,0 +1,23 @@
+##
+# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
+##
+"""
+Fetching a recipe's image, unless the installed one is the same.
+"""
+from pytorch_install.images.kinds import image_source
+from pytorch_install.images.provenance import installed_checksum
+
+
+def fetch_image(spec, installed=None):
+    """
+    Fetch the image of an ImageSpec if need be; return the Image.
+
+    :param installed: path of an installed image that may be kept; it need not exist
+    """
+    source = image_source(spec)
+    # a digest in the recipe identifies the image without a download
+    image = source.describe() if source.digest else source.fetch()
+    checksum = installed_checksum(spec, image, installed) if installed else None
+    if checksum:
+        return image._replace(checksum=checksum, is_kept=True)
+    return source.fetch() if source.digest else image

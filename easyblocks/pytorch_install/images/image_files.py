@@ -1,0 +1,91 @@
+##
+# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
+##
+"""
+Image files: their structure and checksums, JSON notes on them, and atomic copies.
+"""
+import hashlib
+import json
+import os
+import shutil
+import struct
+
+from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.config import build_option
+from easybuild.tools.filetools import CHECKSUM_TYPE_SHA256, compute_checksum, remove_file
+
+from pytorch_install.sources.directories import source_directories, writable_directory
+
+CHUNK = 16 * 1024 * 1024
+
+
+def images_directory(software):
+    """Directory for downloaded images and their notes: on the source path, not in the home directory."""
+    directories = source_directories(software, 'images')
+    return writable_directory(directories) or directories[0]
+
+
+def read_note(path, *names):
+    """Values of a JSON file by their names; all None if the file is missing, damaged or lacks one of them."""
+    try:
+        with open(path) as file:
+            note = json.load(file)
+        return [note[name] for name in names]
+    except (OSError, ValueError, KeyError, TypeError):
+        return [None] * len(names)
+
+
+def checksum_of(path):
+    """SHA-256 of a file, in hexadecimal."""
+    return compute_checksum(path, CHECKSUM_TYPE_SHA256)
+
+
+def require_checksum(path, found, expected):
+    """Stop unless a file has its SHA-256, or --ignore-checksums is set."""
+    if found != expected and not build_option('ignore_checksums'):
+        raise EasyBuildError("%s is damaged or another image: its SHA-256 is %s, expected is %s. Get it again, or "
+                             "correct the recipe", path, found, expected)
+
+
+def copy_verified(source, target, checksum=None):
+    """
+    Copy a file so that `target` appears only when it is complete, on disk and verified; return its SHA-256.
+
+    :param checksum: expected SHA-256, None if unknown
+    """
+    part = target + '.part'
+    digest = hashlib.sha256()
+    try:
+        with open(source, 'rb') as original, open(part, 'wb') as copy:
+            for chunk in iter(lambda: original.read(CHUNK), b''):
+                digest.update(chunk)
+                copy.write(chunk)
+            copy.flush()
+            os.fsync(copy.fileno())
+        if checksum:
+            require_checksum(source, digest.hexdigest(), checksum)
+        shutil.copymode(source, part)
+        os.replace(part, target)
+    except OSError as error:
+        raise EasyBuildError("Copying %s to %s failed: %s", source, target, error.strerror or error) from error
+    finally:
+        if os.path.exists(part):
+            remove_file(part)
+    return digest.hexdigest()
+
+
+def check_structure(path):
+    """
+    Stop if a file is not a SIF image, or shorter than its header specifies.
+
+    The header: https://github.com/apptainer/sif/blob/main/pkg/sif/sif.go, type header.
+    """
+    with open(path, 'rb') as file:
+        header = file.read(128)
+    if header[32:41] != b'SIF_MAGIC' or len(header) < 128:
+        raise EasyBuildError("%s is not an image in Singularity's format (SIF): it has no such header", path)
+    data_offset, data_size = struct.unpack('<qq', header[112:128])
+    size = os.path.getsize(path)
+    if size < data_offset + data_size:
+        raise EasyBuildError("%s is truncated: it has %d bytes of %d. Get it again",
+                             path, size, data_offset + data_size)

@@ -1,0 +1,125 @@
+##
+# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
+##
+"""
+Images that are files ending in .sif: a source of the recipe, or provided by the site.
+"""
+import os
+
+from easybuild.tools.build_log import EasyBuildError, print_warning
+from easybuild.tools.config import source_paths
+from easybuild.tools.filetools import read_file, write_file
+
+from pytorch_install.images.container_runtime import require_runtime
+from pytorch_install.images.image_files import check_structure, checksum_of, images_directory, require_checksum
+from pytorch_install.images.signature import verify_signature
+from pytorch_install.images.source import ImageSource
+from pytorch_install.runtime import last_line, run_command
+from pytorch_install.sources.directories import make_directory, protect, require_trust, source_directories
+from pytorch_install.sources.recipe_sources import source_with_extension
+
+
+def inspect(spec, path):
+    """Check the file's structure and signature, which the checksum in a recipe does not prove."""
+    check_structure(path)
+    if spec.key:
+        require_runtime(spec.runtime)
+        verify_signature(spec.runtime, path, spec.key)
+
+
+def require_file(path, name, central_images):
+    """Stop if the site's file was not found."""
+    if not path or not os.path.isfile(path):
+        raise EasyBuildError("There is no image %s in central_images (%s) nor on EasyBuild's source path (%s). Put "
+                             "a copy there, or correct the recipe", name, ', '.join(central_images),
+                             ', '.join(source_paths()))
+
+
+class SifSource(ImageSource):
+    """An image that is an EasyBuild source; it keeps its name, which the site's copies have too."""
+
+    @property
+    def source(self):
+        """The one source."""
+        return source_with_extension(self.spec.sources, '.sif', self.spec.easyconfig)
+
+    @property
+    def name(self):
+        """The name of the source."""
+        return self.source.name
+
+    @property
+    def identity(self):
+        """The file's content, wherever it is."""
+        return 'sha256:%s' % self.source.sha256
+
+    def describe(self):
+        """The file, wherever EasyBuild or the site has it."""
+        return super().describe()._replace(file=self.source.path, checksum=self.source.sha256)
+
+    def fetch(self):
+        """Inspect the file; EasyBuild has compared its checksum."""
+        inspect(self.spec, self.source.path)
+        return self.describe()
+
+
+class SiteFile(ImageSource):
+    """An image that the site provides under the file name in `image`; it keeps its name."""
+
+    @property
+    def name(self):
+        """The site's name."""
+        return self.spec.image
+
+    reference = wanted_file = name
+
+    def describe(self):
+        """The site's file, which the install step copies."""
+        return super().describe()._replace(file=self.spec.site_file or self.name)
+
+    def fetch(self):
+        """Compare the file with the recipe's checksum, or with that of the first installation."""
+        path = self.spec.site_file
+        checksum = checksum_of(path)
+        if self.spec.image_checksum:
+            require_checksum(path, checksum, self.spec.image_checksum)
+        inspect(self.spec, path)
+        if not self.spec.image_checksum:
+            self.compare_with_record(checksum)
+        return self.describe()._replace(identity='sha256:' + checksum, checksum=checksum)
+
+    @property
+    def record(self):
+        """Path of the checksum, in sha256sum's format, that the first installation writes on the source path."""
+        directories = [*source_directories(self.spec.software, 'images'), images_directory(self.spec.software)]
+        records = [os.path.join(directory, self.name + '.sha256') for directory in directories]
+        return next(filter(os.path.isfile, records), records[-1])
+
+    def compare_with_record(self, checksum):
+        """Compare with the checksum of the first installation, if there was one."""
+        require_trust(self.record, os.path.dirname(self.record))
+        noted = read_file(self.record).split() if os.path.isfile(self.record) else []
+        before = noted[0] if noted else checksum
+        if before != checksum:
+            raise EasyBuildError("%s is not the image that was installed before: its SHA-256 is %s, noted in %s is %s. "
+                                 "Get the former image again, or accept this one with image_checksum = '%s' in the "
+                                 "recipe", self.spec.site_file, checksum, self.record, before, checksum)
+
+    def build(self, image):
+        """Start it: if its checksum is unknown, only the runtime detects damage."""
+        result = run_command([self.spec.runtime, 'exec', image.file, 'true'], fail_on_error=False, hidden=True)
+        if result.exit_code != 0:
+            raise EasyBuildError("%s does not start: %s. Get it again", image.file, last_line(result.output))
+
+    def note_installed(self, image):
+        """Write the checksum, if neither the recipe nor an earlier installation has it."""
+        if self.spec.image_checksum or not image.checksum or os.path.isfile(self.record):
+            return
+        try:
+            make_directory(os.path.dirname(self.record))
+            write_file(self.record, '%s  %s\n' % (image.checksum, self.name))
+            protect(self.record)
+        except (EasyBuildError, OSError) as error:
+            print_warning("the checksum of %s could not be noted (%s): another image of this name will not be "
+                          "detected. To detect it, set image_checksum = '%s' in the recipe",
+                          image.file, error, image.checksum)

@@ -1,0 +1,122 @@
+##
+# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
+##
+"""
+The text of `module help` and `module whatis`.
+"""
+import textwrap
+from typing import Dict, NamedTuple
+
+GPUS = {'cuda': 'NVIDIA (CUDA)', 'rocm': 'AMD (ROCm)', None: 'none'}
+
+KEYWORDS = 'PyTorch, torch, machine learning, deep learning, distributed training, DDP'
+
+
+class Runtime(NamedTuple):
+    """
+    A kind of runtime, for the module's help.
+
+    name: its description
+    packages: commands that install packages, with the place they install to
+    launch: prefix of a command to run it with this module's Python
+    variables: variables of the image, with their meanings; empty without an image
+    """
+
+    name: str = ''
+    packages: Dict[str, str] = {}
+    launch: str = ''
+    variables: Dict[str, str] = {}
+
+
+VENV = Runtime(
+    name='Python virtual environment',
+    packages={'pip install --user <name>': 'into $PYTHONUSERBASE',
+              'pip uninstall <name>': 'removes it'})
+
+SHIFTER = Runtime(
+    name="image at the site's Shifter gateway",
+    packages={'pip install --user <name>': 'into $PYTHONUSERBASE, its commands into $PYTHONUSERBASE/bin',
+              'pip uninstall <name>': 'removes it'},
+    launch='shifter --image=$SHIFTER_IMAGE $RUNSCRIPTS/',
+    variables={'$SHIFTER_IMAGE': 'the image'})
+
+
+def container(runtime, binds):
+    """
+    The Runtime of an image for Apptainer or Singularity.
+
+    :param runtime: command of the runtime on this host
+    :param binds: variable that it reads binds from: Apptainer has its own, even if its command is singularity
+    """
+    return Runtime(
+        name='image for Apptainer or Singularity',
+        packages={'pip install <name>': 'into $CONTAINERROOT/user-software, /user-software in the image',
+                  'pip install --user <name>': 'into $PYTHONUSERBASE, where that is not yours to write',
+                  'pip uninstall <name>': 'removes it from either'},
+        launch=runtime + ' exec $SIF ',
+        variables={'$SIF': 'the image',
+                   '$' + binds: 'directories that the image sees; append yours: export %s=$%s,/data' % (binds, binds)})
+
+
+def usage(module, runtime, commands, wheel_index=None):
+    """
+    Text of the help's section on usage, with the three lines that a user copies to launch.
+
+    :param module: name and version of the module
+    :param runtime: the Runtime
+    :param commands: names of the commands in bin/
+    :param wheel_index: index with more packages for this torch
+    """
+    run = 'srun -N2 --ntasks-per-node=2 %sconda-python-distributed -u ' % runtime.launch
+    variables = {
+        **runtime.variables,
+        '$RUNSCRIPTS': 'directory of the runscripts',
+        '$PAYLOAD': 'directory of the example training',
+        '$CONTAINERROOT': 'the installation directory',
+        '$PYTHONUSERBASE': 'your directory for this module, in place of ~/.local',
+        '$WITH_CONDA, $WITH_VENV': 'commands that activate the environment; the runscripts run them',
+    }
+    packages = dict(runtime.packages)
+    if wheel_index:
+        packages['pip install --extra-index-url %s torchvision' % wheel_index] = 'built for this torch'
+    return '\n'.join([
+        'module load ' + module,
+        run + 'train.py',
+        run + '$PAYLOAD/mnist_ddp.py',
+        '',
+        'What a rank is given: conda-python-distributed --dry-run',
+        '',
+        'Variables:',
+        *rows(variables),
+        '',
+        'Your own packages:',
+        *rows(packages),
+        '',
+        'Commands on the host%s:' % (', with no need to enter the image' if runtime.variables else ''),
+        *textwrap.wrap(', '.join(commands), 100, initial_indent='    ', subsequent_indent='    ',
+                       break_on_hyphens=False),
+    ])
+
+
+def rows(table):
+    """Lines of a table with two columns, from a dictionary."""
+    width = max(map(len, table))
+    return ['    %s    %s' % (name.ljust(width), meaning) for name, meaning in table.items()]
+
+
+def whatis(recipe, runtime):
+    """
+    Lines for `module whatis`, `module keyword` and `module spider`, which searches them.
+
+    :param recipe: parameters of the easyconfig
+    """
+    gpu = recipe['gpu']
+    return [
+        'Description: ' + ' '.join(recipe['description'].split()),
+        'Version: ' + recipe['version'],
+        'Homepage: ' + recipe['homepage'],
+        'Runtime: ' + runtime.name,
+        'GPU: ' + GPUS.get(gpu, gpu),
+        'Cluster profile: ' + recipe['cluster'],
+        'Keywords: ' + KEYWORDS,
+    ]

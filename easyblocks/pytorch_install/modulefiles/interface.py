@@ -1,0 +1,69 @@
+##
+# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
+##
+"""
+Module statements of the interface: those of every module, and those of images.
+"""
+import hashlib
+import os
+
+from easybuild.tools.config import install_path
+
+from pytorch_install.modulefiles.statements import pushenv, template
+from pytorch_install.tree import PARTS
+
+# File in the installation with versions that users' packages must not replace.
+CONSTRAINTS = 'constraints.txt'
+
+
+# Variables that name a file of the host with which pip and other programs connect to servers, for example certificates
+# of a private authority. The image may lack it, or have another file at its path.
+CONNECTION_FILES = ['PIP_CERT', 'PIP_CLIENT_CERT', 'PIP_CONFIG_FILE', 'SSL_CERT_FILE', 'REQUESTS_CA_BUNDLE',
+                    'CURL_CA_BUNDLE', 'GIT_SSL_CAINFO', 'AWS_CA_BUNDLE']
+
+
+def shared_interface(generator, name, version, installdir, activation, cluster):
+    """
+    Variables of the installation, directories for users' packages, and the cluster profile.
+
+    :param generator: EasyBuild's module generator
+    :param name: name of the software
+    :param version: its full version
+    :param activation: commands that activate the environment, by the variables that hold them
+    :param cluster: name of the cluster profile
+    """
+    txt = ''
+    directories = {'CONTAINERROOT': ''}
+    for part in PARTS:
+        directories.update({part.upper(): part, part.upper() + name.upper(): part})
+    for variable, path in directories.items():
+        txt += generator.set_environment(variable, {'value': path, 'pushenv': True}, relpath=True)
+    for variable, value in activation.items():
+        # the user's shell expands a $NAME in it
+        txt += pushenv(generator, variable, value)
+    # with --module-only an old installation may lack the file, and pip fails if it is missing
+    constrained = os.path.exists(os.path.join(installdir, CONSTRAINTS))
+    txt += template(generator, 'packages', {'constrained': ['PIP_CONSTRAINT', 'UV_CONSTRAINT'] if constrained else []},
+                    directory=os.path.join('.local', 'easybuild', name, version),
+                    identity=hashlib.sha256(installdir.encode()).hexdigest()[:8])
+    # last, so that a profile of the site takes precedence
+    txt += generator.append_paths('MODULEPATH', ['modulefiles'])
+    return txt + generator.load_module('cluster/' + cluster, recursive_unload=True)
+
+
+def image_interface(generator, recipe, image, binds, user_software):
+    """
+    The image, what it sees of the host, and its search path.
+
+    :param recipe: parameters of the easyconfig
+    :param image: file name of the image
+    :param binds: paths of the host that the image sees too
+    :param user_software: directory of the users' environment
+    """
+    txt = ''
+    if recipe['gpu'] == 'cuda':
+        for variable in ('SINGULARITY_NV', 'APPTAINER_NV'):
+            txt += generator.set_environment(variable, {'value': '1', 'pushenv': True})
+    lists = {'central_images': recipe['central_images'], 'binds': binds, 'connection_files': CONNECTION_FILES}
+    return txt + template(generator, 'container', lists, image=image, easyconfig=os.path.basename(recipe.path),
+                          user_software=user_software, software=install_path('software'), data=install_path('data'))

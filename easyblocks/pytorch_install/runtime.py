@@ -1,0 +1,102 @@
+##
+# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
+##
+"""
+Running commands, and which commands an installed runtime (image or environment) has.
+
+A command is a list of words; no shell of the host interprets it.
+"""
+import os
+import re
+
+from easybuild.tools.build_log import print_warning
+from easybuild.tools.filetools import read_file
+from easybuild.tools.run import run_shell_cmd
+
+# Programs for the runtime's Python.
+PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'programs')
+
+# Python and pip, with a version or without.
+PYTHON_OR_PIP = re.compile(r'(python|pip)[0-9.]*')
+
+
+def run_command(words, variables=None, **options):
+    """
+    Run a command with EasyBuild's run_shell_cmd, and return its result.
+
+    :param words: the command, as a list
+    :param variables: environment variables to set; None unsets one
+    :param options: other arguments of run_shell_cmd
+    """
+    changes = variables or {}
+    environ = {**os.environ, **changes}
+    # without use_bash=False, EasyBuild 5.4 runs bash with the words of a list as arguments
+    return run_shell_cmd(list(words), env={name: value for name, value in environ.items() if value is not None},
+                         use_bash=False, **options)
+
+
+def run_program(python, name, *arguments, isolation='-I', **options):
+    """
+    Run a file of programs/ with the runtime's Python, and return the result.
+
+    Python reads it from standard input, as an image may not see this file.
+
+    :param python: command of that Python, as a list
+    :param isolation: Python's option that ignores the user's settings
+    """
+    return run_command([*python, isolation, '-', *arguments], stdin=read_file(os.path.join(PROGRAMS, name)), **options)
+
+
+def constraints(python, index):
+    """
+    Text of a constraints file for pip and uv: the versions of torch and of what belongs to it; empty without torch.
+
+    :param python: command of the runtime's Python, as a list
+    :param index: package index with more for this torch, or None
+    """
+    # without those of the host, the image can set its own
+    return run_program(python, 'print_constraints.py', index or '', isolation='-s', split_stderr=True, hidden=True,
+                       variables={'PYTHONPATH': None, 'PIP_CONSTRAINT': None}).output
+
+
+def last_line(output):
+    """The last line of a command's output, which has the error."""
+    return (output.strip().splitlines() or ['no output'])[-1]
+
+
+def absent_commands(enter, names):
+    """
+    Those of the commands `names` that an image lacks.
+
+    :param enter: command that enters the image, as a list
+    """
+    script = 'for name; do type "$name" >/dev/null 2>&1 || echo "absent: $name"; done'
+    result = run_command([*enter, 'sh', '-c', script, 'sh', *names], hidden=True)
+    return [name for name in names if 'absent: ' + name in result.output.splitlines()]
+
+
+def offered_commands(enter, python, names, brings_python):
+    """
+    Those of the commands `names` that an image has, and its python and pip with their version; warn of the others.
+
+    :param enter: command that enters the image, as a list
+    :param python: command of its Python
+    :param brings_python: whether the users' environment has python and pip, whatever the image has
+    """
+    versioned = versioned_commands(python, names)
+    absent = absent_commands(enter, [name for name in [*names, *versioned]
+                                     if not (brings_python and PYTHON_OR_PIP.fullmatch(name))])
+    offered = [name for name in names if name not in absent]
+    if len(offered) < len(names):
+        print_warning("the image has no %s on its path, which the recipe names in 'commands': not in the module's bin/",
+                      ', '.join(name for name in names if name in absent))
+    # without `python`, python3.11 is not offered either
+    return offered + [name for name in versioned if name not in absent and name.rstrip('.0123456789') in offered]
+
+
+def versioned_commands(python, names):
+    """Names of python and pip with their version, such as python3.11, if they are among `names`."""
+    code = "import sys; print('version: %d.%d' % sys.version_info[:2])"
+    result = run_command([*python, '-c', code], hidden=True)
+    found = re.search(r'^version: (.*)', result.output, re.MULTILINE)  # a dry run has no output
+    return [name + found.group(1) for name in ('python', 'pip') if name in names and found]

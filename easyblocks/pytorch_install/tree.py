@@ -1,0 +1,89 @@
+##
+# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
+##
+"""
+What an installation gets from this checkout: runscripts, payload, cluster profile, and the commands of each runtime.
+"""
+import os
+from typing import NamedTuple, Tuple
+
+from easybuild.tools.filetools import copy_dir, copy_file, mkdir, symlink
+
+TREE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+
+PROFILES = os.path.join(TREE, 'modulefiles', 'cluster')
+
+# Directories that go into every installation; the module has a variable for each.
+PARTS = ('runscripts', 'payload')
+
+# Runscripts that bin/ offers. Those of the second list never enter the image: they diagnose it.
+RUNSCRIPTS = ('conda-python-simple', 'conda-python-distributed', 'torchrun-distributed', 'ddp-env', 'get-master',
+              'list-packages')
+RUNSCRIPTS_ON_HOST = ('pytorch-doctor',)
+
+
+class Commands(NamedTuple):
+    """
+    Commands of one kind of runtime.
+
+    on_host: files of this checkout's bin/ that users type
+    internal: files of its libexec/ that commands run
+    entry: the internal command that enters the image; empty without an image
+    """
+
+    on_host: Tuple[str, ...]
+    internal: Tuple[str, ...]
+    entry: str = ''
+
+
+VENV = Commands(('install-kernel',), ('command.bash', 'write-kernel.bash', 'start-kernel.bash', 'kernelspec.py'))
+SHIFTER = Commands(VENV.on_host, (*VENV.internal, 'enter-shifter', 'enter.bash'), 'enter-shifter')
+CONTAINER = Commands(
+    (*VENV.on_host, 'check-image', 'make-squashfs', 'unmake-squashfs'),
+    (*VENV.internal, 'enter-image', 'enter.bash', 'user-software.bash', 'clean-user-software.bash', 'image.bash',
+     'compare-trees.py'),
+    'enter-image')
+
+
+def bin_links(commands, of_image=()):
+    """
+    Links in bin/: their names, and their targets relative to bin/.
+
+    :param commands: Commands of the runtime
+    :param of_image: commands of the image that bin/ offers on the host
+    """
+    links = {name: os.path.join(os.pardir, 'runscripts', name) for name in RUNSCRIPTS + RUNSCRIPTS_ON_HOST}
+    # not for users: Jupyter kernels of earlier installations run this path
+    links['start-kernel.bash'] = os.path.join(os.pardir, 'libexec', 'start-kernel.bash')
+    if commands.entry:
+        entering = [*RUNSCRIPTS, *of_image, 'start-shell']
+        links.update(dict.fromkeys(entering, os.path.join(os.pardir, 'libexec', commands.entry)))
+    return links
+
+
+def user_commands(commands, of_image=()):
+    """Commands for users: names in bin/ without a version or a file name extension."""
+    return sorted(name for name in [*bin_links(commands, of_image), *commands.on_host] if '.' not in name)
+
+
+def install_parts(installdir):
+    """Install runscripts and payload, without bytecode of this checkout's Python."""
+    for part in PARTS:
+        copy_dir(os.path.join(TREE, part), os.path.join(installdir, part),
+                 ignore=lambda _, names: [name for name in names if name == '__pycache__'])
+
+
+def install_profile(name, installdir):
+    """Install a cluster profile, and the file that profiles source."""
+    for file in (name, '.policy.tcl'):
+        copy_file(os.path.join(PROFILES, file), os.path.join(installdir, 'modulefiles', 'cluster', file))
+
+
+def install_commands(commands, of_image, installdir):
+    """Install bin/ and libexec/."""
+    for directory, names in (('bin', commands.on_host), ('libexec', commands.internal)):
+        mkdir(os.path.join(installdir, directory))
+        for name in names:
+            copy_file(os.path.join(TREE, directory, name), os.path.join(installdir, directory, name))
+    for name, target in sorted(bin_links(commands, of_image).items()):
+        symlink(target, os.path.join(installdir, 'bin', name), use_abspath_source=False)
