@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from testbed.job_scripts import submission, written
 
 pytestmark = pytest.mark.testbed

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
 from testbed.job_scripts import submission, written
 from testbed.packages import find_optional
 from testbed.stand_ins import StandIns, sha256

@@ -13,6 +13,7 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
 from testbed.processes import is_running
 
 pytestmark = pytest.mark.testbed

@@ -6,6 +6,7 @@ Those of a system get options of sbatch in place of its partition, nodes and GPU
 import re
 
 import pytest
+
 from testbed.job_scripts import HERE, submission, without_hardware, written
 from testbed.packages import find_optional
 

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
 from testbed.job_scripts import submission
 from testbed.stand_ins import StandIns
 

@@ -4,6 +4,7 @@ import re
 import zipfile
 
 import pytest
+
 from testbed.module_systems import SNAPSHOT, snapshot
 
 pytestmark = pytest.mark.testbed

@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from testbed.module_systems import SNAPSHOT, modulecmd, snapshot, values
 from testbed.recipes import CONTAINER, VENV
 from testbed.recipes import module as module_of

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+
 from testbed.module_systems import modulecmd
 
 pytestmark = pytest.mark.testbed

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from testbed import slurm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "runscripts"))

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+
 from testbed.job_scripts import submission
 
 pytestmark = pytest.mark.testbed

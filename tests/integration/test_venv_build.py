@@ -9,6 +9,7 @@ import types
 from pathlib import Path
 
 import pytest
+
 from testbed import layout, module_systems
 
 pytestmark = pytest.mark.testbed

@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 import torch
+
 from testbed.job_scripts import JOBS
 
 pytestmark = pytest.mark.testbed

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+
 from testbed.packages import find_optional
 
 pytestmark = pytest.mark.testbed

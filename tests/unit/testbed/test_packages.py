@@ -1,6 +1,7 @@
 """What the testbed installs from the distribution where it may, and what it finds there."""
 
 import pytest
+
 from testbed import packages
 from testbed.layout import Layout
 from testbed.packages import (

@@ -5,6 +5,7 @@ import subprocess
 import time
 
 import pytest
+
 from testbed import progress
 
 
