@@ -16,7 +16,8 @@ import sys
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
-from testbed import shell, slurm  # noqa: E402
+from testbed import shell  # noqa: E402
+from testbed.cluster import slurm  # noqa: E402
 from testbed.layout import Layout, TestbedError  # noqa: E402
 from testbed.lifecycle import down, provide_optional, provide_tools, stop, up  # noqa: E402
 from testbed.progress import end_like_interrupt  # noqa: E402

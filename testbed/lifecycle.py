@@ -1,6 +1,8 @@
 """Brings a whole testbed up and takes it down again; called by ``demo``, the tests, and __main__."""
 
-from testbed import apptainer, environments, packages, slurm
+from testbed import packages
+from testbed.cluster import slurm
+from testbed.environments import apptainer, python
 from testbed.layout import TestbedError
 from testbed.progress import step
 
@@ -22,7 +24,7 @@ def up(layout):
     with layout.locked():
         packages.install_venv(layout)
         packages.install_cluster(layout)
-        environments.provide_easybuild(layout)
+        python.provide_easybuild(layout)
         try:
             apptainer.provide(layout)
             obstacle = None
@@ -37,7 +39,7 @@ def provide_tools(layout):
     layout.claim()
     with layout.locked():
         packages.install_venv(layout)
-        environments.provide_test_tools(layout)
+        python.provide_test_tools(layout)
 
 
 def provide_optional(layout):

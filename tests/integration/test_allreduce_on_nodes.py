@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.job_scripts import submission, written
+from testbed.stand_ins.job_scripts import submission, written
 
 pytestmark = pytest.mark.testbed
 

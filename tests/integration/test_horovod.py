@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from testbed.job_scripts import submission, written
 from testbed.packages import find_optional
-from testbed.stand_ins import StandIns, sha256
+from testbed.stand_ins.job_scripts import submission, written
+from testbed.stand_ins.systems import StandIns, sha256
 
 pytestmark = pytest.mark.testbed
 

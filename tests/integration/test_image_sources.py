@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from testbed.packages import find_optional
-from testbed.registry import ENVIRONMENT, CuttingProxy, Registry
-from testbed.stand_ins import IN_IMAGE
+from testbed.stand_ins.registry import ENVIRONMENT, CuttingProxy, Registry
+from testbed.stand_ins.systems import IN_IMAGE
 
 RECIPE = """easyblock = 'EB_PyTorchContainer'
 name = 'PyTorch'

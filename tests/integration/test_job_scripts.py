@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from testbed.job_scripts import HERE, submission, without_hardware, written
 from testbed.packages import find_optional
+from testbed.stand_ins.job_scripts import HERE, submission, without_hardware, written
 
 pytestmark = pytest.mark.testbed
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed.job_scripts import submission
-from testbed.stand_ins import StandIns
+from testbed.stand_ins.job_scripts import submission
+from testbed.stand_ins.systems import StandIns
 
 pytestmark = pytest.mark.testbed
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed import slurm
+from testbed.cluster import slurm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "runscripts"))
 from pytorch_launch.nodelist import first_host, hosts, node_index  # noqa: E402

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from testbed import recipes
-from testbed.job_scripts import HERE, submission, without_hardware, written
 from testbed.packages import find_command, find_optional
-from testbed.registry import Registry
-from testbed.stand_ins import IN_IMAGE, StandIns, sha256
+from testbed.stand_ins.job_scripts import HERE, submission, without_hardware, written
+from testbed.stand_ins.registry import Registry
+from testbed.stand_ins.systems import IN_IMAGE, StandIns, sha256
 
 pytestmark = pytest.mark.testbed
 

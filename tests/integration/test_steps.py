@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from testbed.job_scripts import submission
+from testbed.stand_ins.job_scripts import submission
 
 pytestmark = pytest.mark.testbed
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed import slurm
+from testbed.cluster import slurm
 from testbed.layout import Layout
 
 pytestmark = pytest.mark.testbed

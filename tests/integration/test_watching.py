@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 import torch
 
-from testbed.job_scripts import JOBS
+from testbed.stand_ins.job_scripts import JOBS
 
 pytestmark = pytest.mark.testbed
 

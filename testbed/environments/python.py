@@ -6,8 +6,8 @@ import sys
 from testbed.layout import TestbedError
 from testbed.progress import run, step
 
-WRAPPER = "testbed/eb"
-EASYBUILD = "testbed/requirements.txt"
+WRAPPER = "testbed/environments/eb"
+EASYBUILD = "testbed/environments/requirements.txt"
 TEST_TOOLS = "tests/requirements.txt"
 #: The same torch, with the same hashes and from the same index, as the recipes install.
 TORCH = "easyconfigs/p/PyTorch/PyTorch-2.13.0-cpu.txt"

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-JOBS = Path(__file__).resolve().parents[1] / "payload" / "jobs"
+JOBS = Path(__file__).resolve().parents[2] / "payload" / "jobs"
 
 #: Options of sbatch, which take precedence over a system's in its script: two nodes of two ranks, on CPUs.
 HERE = "--partition=batch --nodes=2 --ntasks-per-node=2 --cpus-per-task=1 --gpus-per-node=0 --mem=0 --constraint=''"

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "runscripts"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "runscripts"))
 from pytorch_doctor.runtime import FUSE, USER_NAMESPACES
 
 from testbed.layout import TestbedError
