@@ -34,7 +34,7 @@ def demonstrate(layout):
     obstacle = up(layout)
 
     print("\n2. Install (a few minutes the first time)", flush=True)
-    with layout.locked():
+    with layout.locked(DATASET):
         with_dataset = install_dataset(layout)
     recipe = install_pytorch(layout, obstacle)
 
@@ -103,7 +103,7 @@ def install_pytorch(layout, obstacle):
 
 def install(layout, recipe):
     """Install a recipe, or bring it up to date with this tree."""
-    with layout.locked():
+    with layout.locked(recipe):
         run_shown(layout, recipes.install_command(layout, recipe))
         recipes.note_installed(layout, recipe)
 

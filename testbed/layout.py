@@ -79,10 +79,17 @@ class Layout:
             ) from error
 
     @contextlib.contextmanager
-    def locked(self):
-        """Keep others that start, stop, or install into the same testbed waiting for the time of the block."""
-        with self.marker.open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    def locked(self, part=None):
+        """Hold the lock of a part of the testbed during the block, by default of the whole testbed.
+
+        A part is "cluster", "packages", or what is installed: a virtual environment, a recipe. Parts are independent, and
+        the whole waits for all of them.
+        """
+        with contextlib.ExitStack() as files:
+            fcntl.flock(files.enter_context(self.marker.open()), fcntl.LOCK_SH if part else fcntl.LOCK_EX)
+            if part:
+                own = files.enter_context((self.temporary / f"{part}.lock").open("a"))
+                fcntl.flock(own, fcntl.LOCK_EX)
             yield
 
     def require_claim(self):

@@ -21,7 +21,7 @@ def up(layout):
         With what to do, if the cluster cannot be had.
     """
     layout.claim()
-    with layout.locked():
+    with layout.locked("cluster"):
         packages.install_venv(layout)
         packages.install_cluster(layout)
         python.provide_easybuild(layout)
@@ -37,7 +37,7 @@ def up(layout):
 def provide_tools(layout):
     """Install what the unit tests need: an environment for the test runner."""
     layout.claim()
-    with layout.locked():
+    with layout.locked("test-venv"):
         packages.install_venv(layout)
         python.provide_test_tools(layout)
 
@@ -51,7 +51,7 @@ def provide_optional(layout):
         Why some of it is missing, where that is so: what needs it is left out.
     """
     layout.claim()
-    with layout.locked():
+    with layout.locked("cluster"):
         return packages.install_optional(layout)
 
 

@@ -148,7 +148,7 @@ def apt_install(layout, prefix, packages):
     quiet = [*prefix, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-y"]
     log = layout.root / "log" / "apt.log"
     advice = "Install them by hand and try again."
-    with step(f"installing {', '.join(packages)}"), services_kept_off(prefix):
+    with layout.locked("packages"), step(f"installing {', '.join(packages)}"), services_kept_off(prefix):
         run([*quiet, "update"], log=log, advice="Is the package archive reachable?")
         run([*quiet, "install", "--no-install-recommends", *packages], log=log, advice=advice)
 

@@ -16,34 +16,34 @@ def module(recipe):
     return recipe.replace("-", "/", 1)
 
 
-def is_current(layout, recipe):
-    """Whether the recipe is installed in the testbed from the tree as it is now."""
+def is_current(layout, recipe, settings=""):
+    """Whether the recipe is installed in the testbed from the tree as it is now, with these shell settings."""
     stamp = _stamp(layout, recipe)
-    return stamp.exists() and stamp.read_text() == _digest(layout.repository)
+    return stamp.exists() and stamp.read_text() == _digest(layout.repository, settings)
 
 
-def install_command(layout, recipe):
+def install_command(layout, recipe, settings=""):
     """The command that installs a recipe, or that brings an older installation up to date.
 
     A virtual environment is only rebuilt by force, as jobs may run in it; with force, an image is built anew.
     """
     installed = any(layout.modules.glob(f"{module(recipe)}*"))
     option = "--force " if recipe.endswith("-venv") else "--rebuild "
-    rebuild = option if installed and not is_current(layout, recipe) else ""
+    rebuild = option if installed and not is_current(layout, recipe, settings) else ""
     return f"eb {rebuild}{recipe}.eb"
 
 
-def note_installed(layout, recipe):
-    """Remember that the recipe is now installed from the tree as it is."""
-    _stamp(layout, recipe).write_text(_digest(layout.repository))
+def note_installed(layout, recipe, settings=""):
+    """Remember that the recipe is now installed from the tree as it is, with these shell settings."""
+    _stamp(layout, recipe).write_text(_digest(layout.repository, settings))
 
 
 def _stamp(layout, recipe):
     return layout.root / f"installed-{recipe}"
 
 
-def _digest(tree):
-    digest = hashlib.sha256()
+def _digest(tree, settings):
+    digest = hashlib.sha256(settings.encode())
     for pattern in INGREDIENTS:
         for path in sorted(tree.glob(pattern)):
             if path.is_file() and path.suffix != ".pyc":

@@ -35,12 +35,13 @@ class Testbed:
         assert result.returncode == 0, f"{script}\n{result.stdout}\n{result.stderr}"
         return result.stdout
 
-    def install(self, recipe):
-        """Install a recipe, or bring it up to date with this tree; return the name of its module."""
-        with self.layout.locked():
-            if not recipes.is_current(self.layout, recipe):
-                self.run(recipes.install_command(self.layout, recipe), timeout=900)
-                recipes.note_installed(self.layout, recipe)
+    def install(self, recipe, settings=""):
+        """Install a recipe after shell `settings`, or bring it up to date with this tree; return its module's name."""
+        with self.layout.locked(recipe):
+            if not recipes.is_current(self.layout, recipe, settings):
+                command = recipes.install_command(self.layout, recipe, settings)
+                self.run(f"{settings}\n{command}", timeout=900)
+                recipes.note_installed(self.layout, recipe, settings)
         return recipes.module(recipe)
 
 

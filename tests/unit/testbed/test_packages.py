@@ -118,7 +118,9 @@ def test_apt_gets_the_packages_without_what_they_recommend(commands, monkeypatch
     monkeypatch.setattr(packages, "POLICY", policy)
     monkeypatch.setattr(packages, "privilege", lambda: [])
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    assert install_optional(Layout(tmp_path)) is None
+    layout = Layout(tmp_path / "testbed")
+    layout.claim()
+    assert install_optional(layout) is None
     assert log.read_text().splitlines() == [
         "noninteractive -q -y update",
         f"noninteractive -q -y install --no-install-recommends {' '.join(WANTED)}",
