@@ -82,8 +82,8 @@ class Layout:
     def locked(self, part=None):
         """Hold the lock of a part of the testbed during the block, by default of the whole testbed.
 
-        A part is "cluster", "packages", or what is installed: a virtual environment, a recipe. Parts are independent, and
-        the whole waits for all of them.
+        A part is "cluster", "packages", a virtual environment or a recipe. Parts are independent; the whole waits for
+        all of them.
         """
         with contextlib.ExitStack() as files:
             fcntl.flock(files.enter_context(self.marker.open()), fcntl.LOCK_SH if part else fcntl.LOCK_EX)
