@@ -1,0 +1,154 @@
+"""A prefix of its own for one recipe, and what ends its installation in the middle."""
+
+import base64
+import hashlib
+import signal
+import time
+import zipfile
+
+#: What all easyblocks have in common is tried with the one whose runtime is elsewhere: it installs in seconds.
+TINY = "1.0-tiny"
+SHIFTER = """easyblock = 'EB_PyTorchShifter'
+image = 'tiny'
+"""
+
+#: A venv whose torch is one file.
+VENV = "1.0-venv"
+WHEELS = """easyblock = 'EB_PyTorchVenv'
+sources = ['tiny.txt']
+checksums = ['{checksum}']
+"""
+
+#: A whole image, under another name.
+IMAGE = """easyblock = 'EB_PyTorchContainer'
+sources = ['tiny.sif']
+checksums = ['{checksum}']
+"""
+
+RECIPE = """{runtime}name = 'PyTorch'
+version = '1.0'
+versionsuffix = '-{suffix}'
+homepage = 'https://pytorch.org'
+description = "A stand-in for the tests of installations."
+toolchain = SYSTEM
+sanity_check_commands = ['conda-python-simple -c pass']
+moduleclass = 'ai'
+"""
+
+#: EasyBuild's hooks, which end it at one point: with its process group, or alone while what it started lives on.
+HOOKS = """import os, signal, subprocess
+QUIET = {{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}}
+def die():
+    os.{how}
+def {hook}
+"""
+#: A point at which half of the installation is there.
+INSTALLING = "pre_run_shell_cmd_hook(cmd, *_, **__): 'compile_tree' in cmd and die()"
+
+
+class Prefix:
+    """A place of its own to install a recipe to."""
+
+    def __init__(self, testbed, directory, version):
+        self.testbed = testbed
+        self.directory = directory
+        self.version = version
+        self.module = f"PyTorch/{version}"
+        self.installation = directory / "software" / self.module
+        self.lock = directory / "software" / ".locks" / f"{str(self.installation).replace('/', '_')}.lock"
+
+    def write_recipe(self, runtime):
+        """Write the recipe of this version."""
+        text = RECIPE.format(runtime=runtime, suffix=self.version.partition("-")[2])
+        (self.directory / f"PyTorch-{self.version}.eb").write_text(text)
+
+    def command(self, *options):
+        """Shell code that installs; EasyBuild is the leader of a process group that can be killed."""
+        own = f"--installpath={self.directory} --buildpath={self.directory}/build --sourcepath={self.directory}/sources"
+        own += f" --repositorypath={self.directory}/repository"
+        return f"""PATH={self.directory}/bin:$PATH
+setsid --wait eb {own} {' '.join(options)} {self.directory}/PyTorch-{self.version}.eb"""
+
+    def eb(self, *options):
+        """Install; return the finished process."""
+        return self.testbed.run_unchecked(self.command(*options))
+
+    def works(self):
+        """Whether there is a module, and Python starts with it; fails if there is a broken one."""
+        if not list(self.directory.glob(f"modules/all/{self.module}*")):
+            return False
+        self.testbed.run(f"""PATH={self.directory}/bin:$PATH
+            module use {self.directory}/modules/all; module load {self.module}; conda-python-simple -c pass""")
+        return True
+
+    def leftovers(self):
+        """What is there and belongs to no complete installation."""
+        kept = {".user-software", f".{self.version}.replaced"}  # the latter for running containers
+        hidden = [path for path in self.installation.parent.glob(".*") if path.name not in kept]
+        parts = [path for top in ("software", "modules") for path in self.directory.glob(f"{top}/**/*.part")]
+        return [*hidden, *parts, *self.directory.glob("software/.locks/*")]
+
+    def builds(self):
+        """Build directories; that of an installation that failed is there to be looked at, until the next."""
+        return list(self.directory.glob("build/*"))
+
+
+def wheel(path):
+    """Write a wheel of a torch that can be imported; return its SHA-256."""
+    files = {
+        "torch/__init__.py": "__version__ = '1.0'\n",
+        "torch-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: torch\nVersion: 1.0\n",
+        "torch-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = ["torch-1.0.dist-info/RECORD,,\n"]
+    for name, text in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+        record.append(f"{name},sha256={digest},{len(text)}\n")
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in {**files, "torch-1.0.dist-info/RECORD": "".join(record)}.items():
+            archive.writestr(name, text)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def kill_at(prefix, hook, how):
+    """Run ``eb --rebuild`` with a hook that kills it."""
+    hooks = prefix.directory / "hooks.py"
+    hooks.write_text(HOOKS.format(hook=hook, how=how))
+    result = prefix.eb("--rebuild", f"--hooks={hooks}")
+    assert result.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL), result.stdout
+
+
+def with_image(testbed, container, directory):
+    """A prefix with a recipe of an image, that of the container module; and its SHA-256."""
+    image = testbed.run(f"module load {container}; echo $SIF").strip()
+    prefix = Prefix(testbed, directory, "1.0-image")
+    (directory / "tiny.sif").symlink_to(image)
+    checksum = testbed.run(f"sha256sum {image}").split()[0]
+    prefix.write_recipe(IMAGE.format(checksum=checksum))
+    return prefix, checksum
+
+
+def with_wheel(testbed, directory):
+    """A prefix with a recipe of one wheel."""
+    prefix = Prefix(testbed, directory, VENV)
+    wheels = directory / "sources" / "p" / "PyTorch" / "wheels"
+    wheels.mkdir(parents=True)
+    lock = directory / "tiny.txt"
+    lock.write_text(f"torch==1.0 --hash=sha256:{wheel(wheels / 'torch-1.0-py3-none-any.whl')}\n")
+    prefix.write_recipe(WHEELS.format(checksum=hashlib.sha256(lock.read_bytes()).hexdigest()))
+    return prefix
+
+
+def one_error(result):
+    """The one line of error among all that was said."""
+    lines = [line for line in result.stderr.splitlines() if line.startswith("ERROR")]
+    assert len(lines) == 1, result.stderr
+    return lines[0]
+
+
+def wait_for(condition):
+    """Return when the condition is true, or fail after a minute."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
