@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from testbed.cluster import slurm
+
 pytestmark = pytest.mark.testbed
 
 #: For what takes a few, on a machine that is busy.
@@ -55,18 +57,19 @@ class Job:
 
     def state(self):
         """PENDING, RUNNING, COMPLETED, ..."""
-        return re.search(r"JobState=(\w+)", self.control(f"show job {self.number}"))[1]
+        shown = slurm.query(self.testbed.layout, ["scontrol", "show", "job", self.number])
+        return re.search(r"JobState=(\w+)", shown)[1]
 
     def control(self, command):
-        """Run scontrol; return its output."""
-        return self.testbed.run(f"scontrol {command}")
+        """Run scontrol."""
+        self.testbed.run(f"scontrol {command}")
 
     def wait_for(self, condition):
         """Return when `condition` holds; fail with the log if it never does."""
         deadline = time.monotonic() + SECONDS
         while not condition():
             assert time.monotonic() < deadline, f"{self.state()}\n{self.said()}"
-            time.sleep(0.5)
+            time.sleep(0.1)
 
     def start_again(self):
         """Spare the job the two minutes that Slurm lets pass before it starts a requeued one again.

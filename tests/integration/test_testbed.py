@@ -13,6 +13,7 @@ import pytest
 
 from testbed.cluster import slurm
 from testbed.layout import Layout
+from testbed.stand_ins.job_scripts import submission
 
 pytestmark = pytest.mark.testbed
 
@@ -138,7 +139,7 @@ def test_a_directory_with_files_of_somebody_else_is_neither_used_nor_removed(tmp
 def test_a_job_leaves_no_cache_in_tmp(testbed, venv):
     output = testbed.run(
         f"""module load {venv}
-sbatch --quiet --wait -o /dev/null --wrap 'srun conda-python-distributed -c pass'
+{submission("--wrap 'srun conda-python-distributed -c pass'", "-o /dev/null")}
 srun bash -c 'conda-python-distributed -c "import os; print(os.environ[\\"TRITON_CACHE_DIR\\"])"'"""
     )
     directory = Path(output.strip())

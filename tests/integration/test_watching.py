@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 import torch
 
-from testbed.stand_ins.job_scripts import JOBS
+from testbed.stand_ins.job_scripts import JOBS, submission
 
 pytestmark = pytest.mark.testbed
 
@@ -106,8 +106,8 @@ def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(
     script = (JOBS / "slurm" / "search.job").read_text()
     (work / "search.job").write_text(script.replace('"$PAYLOAD/mnist_ddp.py"', training))
     output = work / "search.out"
-    submit = f"{load(venv)}\nexport MNIST_ROOT=. PYTORCH_LAUNCH_VERBOSE=1\n"
-    submit += f"sbatch --parsable --output={output.name} {{}} search.job --takeover 10"
+    settings = f"{load(venv)}\nexport MNIST_ROOT=. PYTORCH_LAUNCH_VERBOSE=1\n"
+    options, command = f"--output={output.name}", "search.job --takeover 10"
     begun = r"^trial-\d+: lr"
 
     def found(pattern):
@@ -119,7 +119,7 @@ def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(
             assert time.monotonic() < deadline, f"no {count} of {pattern}: {output.read_text()}"
             time.sleep(0.1)
 
-    job = testbed.run(submit.format(""), cwd=work).strip()
+    job = testbed.run(f"{settings}sbatch --parsable {options} {command}", cwd=work).strip()
     wait_for(begun, 3)
     steps = re.findall(r"^\d+\.\d+$", testbed.run(f"squeue --steps -h --job {job} --format %i"), re.MULTILINE)
     testbed.run_unchecked("".join(f"scancel --signal=KILL {step}\n" for step in steps))
@@ -132,7 +132,7 @@ def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(
 
     assert len(set(found(r"\bnid\d+\b"))) == 2
 
-    result = testbed.run_unchecked(submit.format("--wait"), cwd=work, timeout=600)
+    result = testbed.run_unchecked(settings + submission(command, options), cwd=work, timeout=600)
     assert result.returncode == 0, result.stderr + output.read_text()
     study = json.loads(testbed.run(f"{load(venv)}\npython - <<'EOF'\n{READ_STUDY}EOF", cwd=work))
     states = Counter(state for state, _ in study)
