@@ -1,10 +1,19 @@
-"""The recipes that demo, tests and benchmarks install, and whether what is installed is of this tree."""
+"""The recipes that demo, tests and benchmarks install, and whether an installation is up to date with this tree."""
 
 import hashlib
+from pathlib import Path
 
+EASYCONFIGS = Path(__file__).resolve().parents[1] / "easyconfigs" / "p" / "PyTorch"
+#: The newest PyTorch that has recipes for CPUs.
+VERSION = max(
+    (path.name.split("-")[1] for path in EASYCONFIGS.glob("PyTorch-*-cpu-venv.eb")),
+    key=lambda version: [int(number) for number in version.split(".")],
+)
 DATASET = "MNIST-1998"
-CONTAINER = "PyTorch-2.13.0-cpu-singularity"
-VENV = "PyTorch-2.13.0-cpu-venv"
+CONTAINER = f"PyTorch-{VERSION}-cpu-singularity"
+VENV = f"PyTorch-{VERSION}-cpu-venv"
+#: The wheels of both: torch with its hashes.
+LOCK = EASYCONFIGS / f"PyTorch-{VERSION}-cpu.txt"
 
 #: What an installation is made of; EasyBuild itself looks at the module's name alone.
 INGREDIENTS = ("bin/*", "easyblocks/**/*", "easyconfigs/*/*/*", "modulefiles/cluster/*", "runscripts/**/*",
@@ -12,7 +21,7 @@ INGREDIENTS = ("bin/*", "easyblocks/**/*", "easyconfigs/*/*/*", "modulefiles/clu
 
 
 def module(recipe):
-    """The module that a recipe installs: `PyTorch-2.13.0-cpu-venv` is PyTorch/2.13.0-cpu-venv."""
+    """The module that a recipe installs: `PyTorch-2.15.0-cpu-venv` installs PyTorch/2.15.0-cpu-venv."""
     return recipe.replace("-", "/", 1)
 
 

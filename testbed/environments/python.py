@@ -5,12 +5,12 @@ import sys
 
 from testbed.layout import TestbedError
 from testbed.progress import run, step
+from testbed.recipes import LOCK
 
 WRAPPER = "testbed/environments/eb"
 EASYBUILD = "testbed/environments/requirements.txt"
 TEST_TOOLS = "tests/requirements.txt"
-#: The same torch, with the same hashes and from the same index, as the recipes install.
-TORCH = "easyconfigs/p/PyTorch/PyTorch-2.13.0-cpu.txt"
+#: The index of torch's own wheels for CPUs, as in the recipes.
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
@@ -22,11 +22,11 @@ def provide_easybuild(layout):
 
 def provide_test_tools(layout):
     """Make the environment that ``run-tests`` runs in, with torch for the unit tests."""
-    provide(layout, layout.test_venv, [TEST_TOOLS, TORCH], title="installing the test tools")
+    provide(layout, layout.test_venv, [TEST_TOOLS, LOCK], title="installing the test tools")
 
 
 def provide(layout, venv, requirements, *, title):
-    """Make `venv` from requirements files (names in the repository), unless it was made from them."""
+    """Make `venv` from requirements files (paths, relative to the repository), unless it was made from them."""
     files = [layout.repository / name for name in requirements]
     wanted = "".join(file.read_text() for file in files)
     stamp = venv / "requirements.txt"

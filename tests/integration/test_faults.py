@@ -5,6 +5,8 @@ import shutil
 
 import pytest
 
+from testbed.recipes import CONTAINER, LOCK, VENV
+
 pytestmark = pytest.mark.testbed
 
 
@@ -44,7 +46,7 @@ def one_error(result):
 
 def test_a_missing_image_source_is_named(testbed, recipes, tmp_path):
     recipe = recipes(
-        "PyTorch-2.13.0-cpu-singularity.eb",
+        f"{CONTAINER}.eb",
         "sources = ['%(name)s-%(version)s-cpu.def',",
         "sources = ['absent.sif',",
     )
@@ -54,8 +56,8 @@ def test_a_missing_image_source_is_named(testbed, recipes, tmp_path):
 
 
 def test_a_source_whose_checksum_does_not_match_is_refused(testbed, recipes, tmp_path):
-    recipe = recipes("PyTorch-2.13.0-cpu-venv.eb", "cluster", "cluster")
-    lock = recipe.with_name("PyTorch-2.13.0-cpu.txt")
+    recipe = recipes(f"{VENV}.eb", "cluster", "cluster")
+    lock = recipe.with_name(LOCK.name)
     lock.write_text(lock.read_text() + "# another\n")
     result, left = eb(testbed, recipe, tmp_path / "prefix")
     assert "Checksum verification for" in one_error(result)
@@ -63,8 +65,8 @@ def test_a_source_whose_checksum_does_not_match_is_refused(testbed, recipes, tmp
 
 
 def test_a_wheel_with_another_hash_is_refused(testbed, venv, recipes, tmp_path):
-    recipe = recipes("PyTorch-2.13.0-cpu-venv.eb", "checksums", "# checksums")
-    lock = recipe.with_name("PyTorch-2.13.0-cpu.txt")
+    recipe = recipes(f"{VENV}.eb", "checksums", "# checksums")
+    lock = recipe.with_name(LOCK.name)
     lock.write_text("filelock==4.2.11 --hash=sha256:" + 64 * "0" + "\n")
     result, left = eb(testbed, recipe, tmp_path / "prefix")
     assert "line 1: the wheel of filelock==4.2.11 has the SHA-256" in one_error(result)

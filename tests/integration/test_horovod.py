@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from testbed.packages import find_optional
+from testbed.recipes import EASYCONFIGS, VERSION
 from testbed.stand_ins.job_scripts import submission, written
 from testbed.stand_ins.systems import StandIns, sha256
 
 pytestmark = pytest.mark.testbed
 
-RECIPE = "PyTorch-2.13.0-cpu-horovod-0.28.1-venv"
+RECIPE = next(EASYCONFIGS.glob(f"PyTorch-{VERSION}-cpu-horovod-*-venv.eb")).stem
 #: Ranks that share a core wait without turning.
 SETTINGS = "export OMPI_MCA_mpi_yield_when_idle=1\n"
 JOB = "salloc --quiet -N2 -w nid001001,nid001002 --ntasks-per-node=2"

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from testbed.packages import find_optional
+from testbed.recipes import VENV
 from testbed.stand_ins.job_scripts import HERE, submission, without_hardware, written
 
 pytestmark = pytest.mark.testbed
@@ -76,9 +77,9 @@ def test_nerscs_module_job_trains_on_four_ranks(job, venv):
 
 
 def test_a_recipe_is_installed_by_a_job(job, venv):
-    ((name, text),) = job("infiniband/venv_build.job PyTorch-2.13.0-cpu-venv.eb", venv).items()
+    ((name, text),) = job(f"infiniband/venv_build.job {VENV}.eb", venv).items()
     assert re.fullmatch(r"venv_build-\d+\.out", name)
-    assert "PyTorch/2.13.0-cpu-venv is already installed" in text
+    assert f"{venv} is already installed" in text
 
 
 def test_without_the_data_module_a_training_in_pieces_generates_digits(testbed, venv, work):

@@ -6,6 +6,8 @@ import zipfile
 import pytest
 
 from testbed.module_systems import SNAPSHOT, snapshot
+from testbed.recipes import CONTAINER, VENV
+from testbed.recipes import module as module_of
 
 pytestmark = pytest.mark.testbed
 
@@ -209,11 +211,11 @@ def test_a_deleted_image_makes_loading_fail_with_a_sentence_that_says_what_to_do
     load = copied(testbed, container, tmp_path)
     result = testbed.run_unchecked(f"{load}echo status $? SIF=${{SIF:-}}")
     message = " ".join(result.stderr.split())  # Lmod breaks lines
-    assert f"There is no image at {tmp_path}/PyTorch-2.13.0-cpu-singularity.sif" in message
-    assert "install it again with `eb --rebuild PyTorch-2.13.0-cpu-singularity.eb`" in message
+    assert f"There is no image at {tmp_path}/{CONTAINER}.sif" in message
+    assert f"install it again with `eb --rebuild {CONTAINER}.eb`" in message
     assert result.stdout == "status 1 SIF=\n"
 
-    (tmp_path / "PyTorch-2.13.0-cpu-singularity.sif").touch()
+    (tmp_path / f"{CONTAINER}.sif").touch()
     assert testbed.run(f"{load}echo $SIF").startswith(str(tmp_path))
 
 
@@ -255,7 +257,7 @@ def test_the_bootstrap_module_alone_lets_eb_find_recipes_easyblocks_sources_and_
 unset $(compgen -v EASYBUILD_ | grep -v ALLOW_USE_AS_ROOT)
 export HOME={tmp_path} {name}={tmp_path}/own
 module load pytorch-easybuild
-eb --show-full-config; eb --dry-run PyTorch-2.13.0-cpu-venv.eb; echo $MODULEPATH"""
+eb --show-full-config; eb --dry-run {VENV}.eb; echo $MODULEPATH"""
     )
     repository = testbed.layout.repository
     prefix = f"{tmp_path}/own" if name == "EASYBUILD_PREFIX" else f"{tmp_path}/.local/easybuild"
@@ -263,5 +265,5 @@ eb --show-full-config; eb --dry-run PyTorch-2.13.0-cpu-venv.eb; echo $MODULEPATH
     assert re.search(rf"^include-easyblocks +\(E\) = {repository}/easyblocks/\*\.py", output, re.MULTILINE)
     assert re.search(rf"^sourcepath +\(\w\) = {prefix}/sources$", output, re.MULTILINE)
     assert re.search(rf"^installpath +\(\w\) = {tmp_path}/own$", output, re.MULTILINE)
-    assert "PyTorch/2.13.0-cpu-venv" in output
+    assert module_of(VENV) in output
     assert output.splitlines()[-1].startswith(f"{tmp_path}/own/modules/all:")

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from testbed.recipes import VERSION
+
 pytestmark = pytest.mark.testbed
 
 RUNGS = [
@@ -160,7 +162,7 @@ def test_the_notebook_runs_in_the_kernel_that_one_command_makes(testbed, module,
     notebook = jupyter.work / "mnist.ipynb"
     testbed.run(f"{jupyter.load}cp $PAYLOAD/ladder/mnist.ipynb {notebook}")
     output = jupyter.run(EXECUTE, str(notebook))
-    assert output.startswith("device cpu, torch 2.13.0")
+    assert output.startswith(f"device cpu, torch {VERSION}")
     assert last_epoch(output, epochs=3)[1] > 97
 
 

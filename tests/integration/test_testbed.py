@@ -13,6 +13,7 @@ import pytest
 
 from testbed.cluster import slurm
 from testbed.layout import Layout
+from testbed.recipes import EASYCONFIGS, VENV
 from testbed.stand_ins.job_scripts import submission
 
 pytestmark = pytest.mark.testbed
@@ -105,7 +106,7 @@ def test_an_ordinary_user_gets_a_cluster_too(tmp_path_factory):
     # a checkout that an ordinary user can read, wherever this one is
     tree = Path(tempfile.mkdtemp(prefix="checkout-"))
     tree.chmod(0o755)
-    for part in ("testbed", "runscripts/pytorch_doctor"):
+    for part in ("testbed", "runscripts/pytorch_doctor", "easyconfigs"):
         shutil.copytree(Path(__file__).resolve().parents[2] / part, tree / part)
 
     def as_user(*command):
@@ -153,5 +154,4 @@ srun bash -c 'conda-python-distributed -c "import os; print(os.environ[\\"TRITON
 
 
 def test_a_recipe_is_checked_with_the_testbeds_easybuild_as_the_page_on_recipes_says(testbed):
-    recipes = testbed.layout.repository / "easyconfigs" / "p" / "PyTorch"
-    testbed.run(f"eb --check-contrib {recipes}/PyTorch-2.13.0-cpu-venv.eb")
+    testbed.run(f"eb --check-contrib {EASYCONFIGS}/{VENV}.eb")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from testbed import layout, module_systems
+from testbed.recipes import LOCK
 
 pytestmark = pytest.mark.testbed
 
@@ -85,7 +86,7 @@ class Site:
         self.recipe = directory / "PyTorch-1.0-greeting.eb"
         write_sdist(directory / "greeting-1.0.tar.gz")
         (directory / "greeting.patch").write_text(PATCH)
-        lock = (TREE / "easyconfigs/p/PyTorch/PyTorch-2.13.0-cpu.txt").read_text()
+        lock = LOCK.read_text()
         (directory / "greeting.txt").write_text(re.search(r"^setuptools==.*\n", lock, re.MULTILINE)[0])
 
     def write_recipe(self, *patches):

@@ -6,6 +6,8 @@ import os
 import pytest
 from image_site import flip_a_bit, sha256
 
+from testbed.recipes import VERSION
+
 pytestmark = pytest.mark.testbed
 
 
@@ -28,7 +30,7 @@ def test_an_image_of_a_central_directory_is_installed_recorded_and_checked_by_a_
     bill = json.loads((site.root / "provenance" / "sbom.cdx.json").read_text())
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
     urls = [component["purl"] for component in bill["components"]]
-    assert "pkg:pypi/torch@2.13.0%2Bcpu" in urls
+    assert f"pkg:pypi/torch@{VERSION}%2Bcpu" in urls
     assert any(url.startswith("pkg:deb/debian/libc6@") for url in urls)
     assert len(urls) == len(set(urls))
 

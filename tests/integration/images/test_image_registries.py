@@ -10,6 +10,7 @@ import threading
 import pytest
 from image_site import make_layer, sha256
 
+from testbed.recipes import VERSION
 from testbed.stand_ins.registry import ENVIRONMENT, Registry
 from testbed.stand_ins.systems import IN_IMAGE
 
@@ -106,8 +107,8 @@ def test_an_image_of_a_registry_is_fetched_first_and_installed_without_the_regis
     site, work, registry, pytorch_sif, packages
 ):
     with Registry.start(work / "registry") as shut_down:
-        digest = shut_down.push_sif(pytorch_sif, "pytorch/pytorch", "2.13.0", without=[f".{IN_IMAGE}/*"])
-        lines = f"image = 'docker://{shut_down.address}/pytorch/pytorch:2.13.0@{digest}'"
+        digest = shut_down.push_sif(pytorch_sif, "pytorch/pytorch", VERSION, without=[f".{IN_IMAGE}/*"])
+        lines = f"image = 'docker://{shut_down.address}/pytorch/pytorch:{VERSION}@{digest}'"
         site.install(lines, "--fetch")
     bind = f"export SINGULARITY_BIND={packages}:{IN_IMAGE}"  # so that the image is a tenth of its size
     site.install(lines, settings=bind)
@@ -122,4 +123,4 @@ def test_an_image_of_a_registry_is_fetched_first_and_installed_without_the_regis
     fragments, compression = struct.unpack_from("<IH", superblock, 12)
     assert (fragments, compression) == (0, LZ4)
     imported = site.shell("conda-python-simple -c 'import torch; print(torch.__version__)'", settings=bind)
-    assert imported.stdout.strip() == "2.13.0+cpu"
+    assert imported.stdout.strip() == f"{VERSION}+cpu"

@@ -3,7 +3,7 @@
 import shutil
 
 from testbed.module_systems import modulecmd, values
-from testbed.recipes import CONTAINER, VENV
+from testbed.recipes import CONTAINER, EASYCONFIGS, VENV, VERSION
 from testbed.recipes import module as module_of
 
 SHIFTER = "PyTorch-2.1.0-ngc-23.07-shifter"
@@ -86,10 +86,10 @@ def prepare_installation(testbed, recipe, root):
     shutil.copytree((installed if installed.exists() else repository) / "bin", new / "bin", symlinks=True)
     if (installed / "venv").exists():
         shutil.copytree(installed / "venv/bin", new / "venv/bin", symlinks=True)
-    (new / "constraints.txt").write_text("torch==2.13.0+cpu\n")
+    (new / "constraints.txt").write_text(f"torch=={VERSION}+cpu\n")
     for image in installed.glob("*.sif"):
         (new / image.name).symlink_to(image)
-    text = (repository / f"easyconfigs/p/PyTorch/{recipe}.eb").read_text()
+    text = (EASYCONFIGS / f"{recipe}.eb").read_text()
     (root / f"{recipe}.eb").write_text(text + (PARAMETERS.format(site=root) if recipe == CONTAINER else ""))
 
 
