@@ -15,26 +15,27 @@ VENV = f"PyTorch-{VERSION}-cpu-venv"
 #: The wheels of both: torch with its hashes.
 LOCK = EASYCONFIGS / f"PyTorch-{VERSION}-cpu.txt"
 
-#: What an installation is made of; EasyBuild itself looks at the module's name alone.
+#: The files that installations are made from. EasyBuild itself compares only the module's name.
 INGREDIENTS = ("bin/*", "easyblocks/**/*", "easyconfigs/*/*/*", "modulefiles/cluster/*", "runscripts/**/*",
                "payload/**/*")  # fmt: skip
 
 
 def module(recipe):
-    """The module that a recipe installs: `PyTorch-2.15.0-cpu-venv` installs PyTorch/2.15.0-cpu-venv."""
+    """Return the module that a recipe installs: `PyTorch-2.15.0-cpu-venv` installs PyTorch/2.15.0-cpu-venv."""
     return recipe.replace("-", "/", 1)
 
 
 def is_current(layout, recipe, settings=""):
-    """Whether the recipe is installed in the testbed from the tree as it is now, with these shell settings."""
+    """Return whether the recipe is installed from the tree as it is now, with these shell settings."""
     stamp = _stamp(layout, recipe)
     return stamp.exists() and stamp.read_text() == _digest(layout.repository, settings)
 
 
 def install_command(layout, recipe, settings=""):
-    """The command that installs a recipe, or that brings an older installation up to date.
+    """Return the command that installs a recipe, or updates its installation.
 
-    A virtual environment is only rebuilt by force, as jobs may run in it; with force, an image is built anew.
+    To rebuild a virtual environment, EasyBuild needs --force, as jobs may run in it. For an image, --rebuild keeps an
+    unchanged image, while --force would build it again.
     """
     installed = any(layout.modules.glob(f"{module(recipe)}*"))
     option = "--force " if recipe.endswith("-venv") else "--rebuild "
@@ -43,7 +44,7 @@ def install_command(layout, recipe, settings=""):
 
 
 def note_installed(layout, recipe, settings=""):
-    """Remember that the recipe is now installed from the tree as it is, with these shell settings."""
+    """Record that the recipe is installed from the tree as it is now, with these shell settings."""
     _stamp(layout, recipe).write_text(_digest(layout.repository, settings))
 
 

@@ -43,4 +43,4 @@ def test_a_host_without_python_is_told_so(loaded, tmp_path):
 def test_the_testbed_does_not_run_in_a_modules_image():
     inside = {"SIFPYTORCH": "/image.sif", "APPTAINER_CONTAINER": "/image.sif"}
     answer = output("python3", TREE / "testbed", "status", **inside)
-    assert answer.startswith("testbed: This python3 is the loaded module's, in its image.")
+    assert answer.startswith("testbed: python3 runs in the image of the loaded module.")
