@@ -77,7 +77,7 @@ def modulecmd(layout):
     directory = layout.root / "environment-modules"
     if not any(directory.glob("*.deb")):
         if not (find_command("apt-get") and find_command("dpkg")):
-            raise TestbedError("Environment Modules are not installed; only on Debian and Ubuntu is their package unpacked.")
+            raise TestbedError("Environment Modules are not installed, and can be unpacked on Debian and Ubuntu only.")
         directory.mkdir(exist_ok=True)
         answer = subprocess.run(
             ["apt-get", "download", "environment-modules"], cwd=directory, capture_output=True, text=True, check=False

@@ -40,7 +40,7 @@ def start(layout):
 
 
 def resumed(layout):
-    """Resume the nodes of a controller that is up, so that its jobs survive one bad node; return whether all respond."""
+    """Resume the nodes if the controller is up, so that jobs survive a bad node; return whether all respond."""
     if not running(layout, daemons=("slurmctld",)):
         return False
     query(layout, ["scontrol", "update", f"NodeName={','.join(NODES)}", "State=RESUME"])
