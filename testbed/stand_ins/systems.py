@@ -1,4 +1,4 @@
-"""Replaces what only a production system has, as little as possible, so that its recipes install and run on the testbed.
+"""Replaces what only a production system has, as little as possible, so that its recipes run on the testbed.
 
 docs/systems.md lists for each recipe what is real and what is a stand-in.
 """
