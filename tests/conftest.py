@@ -8,36 +8,53 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-#: The files that take longest come first: one that came last would leave the other process idle. While one process
-#: installs the two modules for the first of these, the other compiles Horovod.
+#: The first files of a run. The first two install what others need, one in each process. Then long files: at the end, one
+#: would leave the other process idle.
 FIRST = (
-    "tests/integration/test_allreduce_on_nodes.py",
     "tests/integration/test_horovod.py",
-    "tests/unit/easyblocks/",
-    "tests/unit/payload/test_mnist_ddp.py",
+    "tests/integration/test_allreduce_on_nodes.py",
     "tests/integration/test_recipes_of_the_seeds.py",
     "tests/integration/test_worlds.py",
+    "tests/unit/payload/test_mnist_ddp.py",
+    "tests/unit/easyblocks",
 )
 
-#: Unit tests that train, or that start many processes: minutes together. --fast leaves them out.
-SLOW = ()
+#: Unit tests that train, start many processes, install or wait: minutes together. --fast leaves them out.
+SLOW = (
+    "tests/unit/benchmarks/test_textbook_mnist.py",
+    "tests/unit/bin/test_squashfs_commands.py",
+    "tests/unit/easyblocks/test_downloads.py",
+    "tests/unit/easyblocks/test_users_pip.py",
+    "tests/unit/easyblocks/test_wheel_hashes.py",
+    "tests/unit/payload/test_allreduce_check.py",
+    "tests/unit/payload/test_data.py",
+    "tests/unit/payload/test_distributed.py",
+    "tests/unit/payload/test_ladder.py",
+    "tests/unit/payload/test_mnist_ddp.py",
+    "tests/unit/payload/test_stopping.py",
+    "tests/unit/runscripts/test_claim.py",
+)
 
 
 def pytest_addoption(parser):
-    parser.addoption("--fast", action="store_true", help="leave out the unit tests that train or start many processes")
-    parser.addoption("--thorough", action="store_true", help="run the tests marked as thorough, too")
+    parser.addoption("--fast", action="store_true", help="leave out unit tests that take long")
+    parser.addoption("--thorough", action="store_true", help="also run the tests marked as thorough")
     parser.addoption("--slowest", type=int, default=0, metavar="N", help="end with a table of the N slowest tests")
 
 
 def pytest_collection_modifyitems(config, items):
+    """Put the tests in order, leave out those that --fast leaves out, and skip those for --thorough."""
+    missing = [path for path in FIRST + SLOW if not (config.rootpath / path).exists()]
+    if missing:
+        raise pytest.UsageError(f"tests/conftest.py lists files that do not exist: {', '.join(missing)}")
+
     def file(item):
         return item.path.relative_to(config.rootpath).as_posix()
 
     items.sort(key=lambda item: next((n for n, start in enumerate(FIRST) if file(item).startswith(start)), len(FIRST)))
     if config.getoption("--fast"):
-        slow = [item for item in items if file(item).startswith(SLOW)]
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if item not in slow]
+        config.hook.pytest_deselected(items=[item for item in items if file(item) in SLOW])
+        items[:] = [item for item in items if file(item) not in SLOW]
     if not config.getoption("--thorough"):
         skip = pytest.mark.skip(reason="another combination of what is tested anyway: ./run-tests --thorough")
         for item in items:
