@@ -28,7 +28,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def test_sound_ranks_on_two_nodes_pass_in_container_and_venv(testbed, module, enter):
+def test_the_check_passes_on_two_nodes_in_container_and_venv(testbed, module, enter):
     output = testbed.run(
         f"module load {module}\n"
         f"srun -N2 --ntasks-per-node=2 {enter}conda-python-distributed -u $PAYLOAD/allreduce_check.py "

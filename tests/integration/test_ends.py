@@ -1,4 +1,4 @@
-"""How a run ends: signals, exit statuses, ranks that die or stop answering, workers that are started again."""
+"""How a step ends: signals, exit statuses, ranks that die or hang, workers that are restarted."""
 
 import pytest
 
@@ -48,7 +48,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("signal", ["TERM", "USR1"])
-def test_a_signal_to_the_step_reaches_python_once_and_pythons_status_is_the_steps(
+def test_python_receives_a_signal_once_and_the_step_has_pythons_exit_status(
     testbed, module, enter, work, signal
 ):
     (work / "counting.py").write_text(COUNTING)
@@ -75,7 +75,7 @@ wait $step""",
 @pytest.mark.parametrize("strike", ["SIGKILL", "SIGSTOP"])
 @pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_a_rank_that_dies_or_stops_answering_ends_the_step(testbed, module, enter, dataset, work, strike):
-    """A stopped rank within the payload's own --timeout, a dead one at once: without, both would take an hour."""
+    """A hanging rank ends it after the payload's --timeout, a dead one at once; by default both take an hour."""
     (work / "struck.py").write_text(STRUCK)
     result = testbed.run_unchecked(
         f"""module load {module} {dataset}

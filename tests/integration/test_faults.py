@@ -1,4 +1,4 @@
-"""Bad input: one sentence, a non-zero status, and nothing half-done left behind."""
+"""Invalid input: one line of error, a non-zero exit status, and no files left."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.testbed
 
 @pytest.fixture
 def recipes(testbed, tmp_path):
-    """A function that copies the recipes of PyTorch with a change, and returns the copy's path."""
+    """A function that copies a recipe with a change and returns the path of the copy."""
 
     def edit(name, old, new):
         directory = tmp_path / "recipes"
@@ -26,7 +26,7 @@ def recipes(testbed, tmp_path):
 
 
 def eb(testbed, recipe, prefix, sources=""):
-    """Run ``eb`` on a recipe into a prefix of its own; return the process and the files it left."""
+    """Run ``eb`` with a recipe and a separate prefix; return the completed process and the files it left."""
     result = testbed.run_unchecked(
         f"module unuse {testbed.layout.modules}\n"
         f"eb --installpath={prefix} --buildpath={prefix}/build --sourcepath={sources or prefix / 'sources'} "
@@ -37,7 +37,7 @@ def eb(testbed, recipe, prefix, sources=""):
 
 
 def one_error(result):
-    """The one line of error that the process ended with."""
+    """Return the only line of error of the process."""
     assert result.returncode != 0, result.stdout
     lines = [line for line in result.stderr.splitlines() if line.startswith("ERROR")]
     assert len(lines) == 1, result.stderr
@@ -73,7 +73,7 @@ def test_a_wheel_with_another_hash_is_refused(testbed, venv, recipes, tmp_path):
     assert left == []
 
 
-def test_a_data_set_file_cut_short_is_refused(testbed, dataset, tmp_path):
+def test_a_truncated_data_file_is_refused(testbed, dataset, tmp_path):
     given = next(
         path for path in testbed.run("echo $EASYBUILD_SOURCEPATH").strip().split(":")
         if os.path.exists(f"{path}/train-images-idx3-ubyte.gz")  # noqa: PTH110
@@ -88,7 +88,7 @@ def test_a_data_set_file_cut_short_is_refused(testbed, dataset, tmp_path):
     assert left == []
 
 
-def test_a_training_file_cut_short_ends_the_run_with_one_sentence(testbed, module, enter, dataset, work):
+def test_a_truncated_training_file_ends_the_run_with_one_line(testbed, module, enter, dataset, work):
     testbed.run(f"module load {dataset}; cp $MNIST_ROOT/*ubyte {work}; truncate -s 9999 {work}/t10k-im*")
     result = testbed.run_unchecked(
         f"""module load {module}

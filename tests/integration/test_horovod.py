@@ -1,4 +1,4 @@
-"""Horovod, built here by its recipe against Open MPI: the same training as with DistributedDataParallel."""
+"""Horovod, compiled by its recipe for Open MPI: the same training as with DistributedDataParallel."""
 
 import re
 import tempfile
@@ -33,7 +33,7 @@ def horovod(testbed, request):
 
 @pytest.fixture(scope="module")
 def by_ddp(testbed, horovod, dataset):
-    """The accuracy that two ranks reach in one epoch with DistributedDataParallel, from the same module."""
+    """The accuracy of two ranks after one epoch with DistributedDataParallel, from the same module."""
     line = "srun -N1 -n2 conda-python-distributed $PAYLOAD/ladder/mnist_multi.py --epochs 1"
     return accuracy(testbed.run(f"module load {dataset} {horovod}\n{line}"))
 
@@ -54,7 +54,7 @@ def test_mpirun_on_one_host_trains_mnist_to_the_accuracy_of_ddp(testbed, horovod
 
 @pytest.mark.thorough  # the job script for CUDA trains on two nodes
 def test_mpirun_in_a_job_on_two_nodes_trains_to_the_accuracy_of_one_process(testbed, horovod):
-    """On the digits set, as four ranks of MPI on two cores hinder each other at every step: MNIST takes minutes."""
+    """With generated digits: four MPI ranks on two cores would train MNIST for minutes."""
     mpirun = f"{JOB} {find_optional('openmpi-bin')} --map-by ppr:2:node --bind-to none conda-python-distributed"
     load = f"{SETTINGS}module load {horovod}\nexport OMP_NUM_THREADS=1\n"
     output = testbed.run(f"{load}{mpirun} $PAYLOAD/ladder/mnist_horovod.py --epochs 2")
@@ -69,10 +69,10 @@ def test_mpirun_in_a_job_on_two_nodes_trains_to_the_accuracy_of_one_process(test
 CUDA = "PyTorch-2.15.0-cuda-13.2-horovod-0.28.1-venv"
 
 
-def test_the_recipe_for_cuda_installs_from_stand_ins_and_its_job_trains_to_the_accuracy_of_one_process(
+def test_the_cuda_recipe_installs_from_stand_ins_and_its_job_reaches_the_accuracy_of_one_process(
     testbed, horovod, venv, work
 ):
-    """Wheels, NCCL and the build of Horovod stand in; its settings, the patch and the job script are the recipe's."""
+    """Wheels, NCCL and the build of Horovod are stand-ins; settings, patch and job script are real."""
     with tempfile.TemporaryDirectory(prefix="horovod-", dir=testbed.layout.root) as directory:
         stand_ins = StandIns(testbed.layout, Path(directory) / "stand-ins")
         sources = Path(directory) / "sources" / "p" / "PyTorch"

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.testbed
 
 @pytest.fixture
 def job(testbed, work, few_images):
-    """A function that submits a job script with a module loaded, and few images as data; what the job wrote."""
+    """A function that submits a job script with a module loaded and few images as data; returns the job's output."""
 
     def submit(script, module, options=""):
         script = script if script.startswith("/") else f"$PAYLOAD/jobs/{script}"
@@ -35,7 +35,7 @@ def test_lumis_job_trains_on_four_ranks_and_names_its_output_after_itself_and_it
 
 
 def output_of_frontiers(job, script, testbed, venv, work, options=""):
-    """What Frontier's job prints, submitted without the submitter's environment."""
+    """The output of Frontier's job, submitted without the submitter's environment."""
     text = without_hardware(f"frontier/{script}")
     text = text.replace("PyTorch/2.10.0-rocm-7.1-venv", venv)
     # where a site's users find its modules
@@ -82,7 +82,7 @@ def test_a_recipe_is_installed_by_a_job(job, venv):
     assert f"{venv} is already installed" in text
 
 
-def test_without_the_data_module_a_training_in_pieces_generates_digits(testbed, venv, work):
+def test_without_the_data_module_a_training_in_several_jobs_generates_digits(testbed, venv, work):
     empty = f"module load {venv}\nexport MODULEPATH={work}"
     testbed.run(f"{empty}\n{submission('$PAYLOAD/jobs/slurm/train_requeue.job --epochs 1')}", cwd=work)
     ((name, text),) = written(work).items()

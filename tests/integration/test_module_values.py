@@ -1,4 +1,4 @@
-"""Special characters in values of recipes, under Lmod and Environment Modules: nothing of them is executed."""
+"""Special characters in values of recipes, under Lmod and Environment Modules: never executed."""
 
 import re
 
@@ -29,7 +29,7 @@ moduleclass = 'ai'
 
 
 @pytest.mark.parametrize(("name", "syntax"), SYSTEMS)
-def test_special_characters_of_a_recipe_reach_the_environment_as_they_are(testbed, module_system, work, name, syntax):
+def test_special_characters_of_a_recipe_reach_the_environment_unchanged(testbed, module_system, work, name, syntax):
     system = module_system(name)
     central, bind = work / f"central {SPECIAL}", work / ("bind " + re.sub(r'[,"\\]', '', SPECIAL))
     for directory in (central, bind):

@@ -1,4 +1,4 @@
-"""Downloads in the image from a server whose certificate a private authority signed, as behind the proxies of sites."""
+"""Downloads in the image from a server whose certificate is signed by a private authority, as behind a site's proxy."""
 
 import functools
 import http.server
@@ -39,7 +39,7 @@ def index(work):
     server.server_close()
 
 
-def test_pip_and_python_in_the_image_trust_the_authority_that_the_hosts_variables_name(
+def test_pip_and_python_in_the_image_trust_the_authority_of_the_hosts_variables(
     testbed, container, index, work, tmp_path
 ):
     output = testbed.run(

@@ -1,4 +1,4 @@
-"""Every system's recipe installs from stand-ins at its outermost edge, and its page's own line starts a world of 4.
+"""Each system's recipe installs with stand-ins, and the line of its page starts a world of 4 ranks.
 
 docs/systems.md has the table of what runs for real here and what stands in. Of two recipes of the same kind one is
 left to --thorough.
@@ -36,7 +36,7 @@ MPIRUN = f"""{AS_ROOT}salloc --quiet -N2 --ntasks-per-node=2 \\
 
 
 class System:
-    """A system made of stand-ins, with software of its own."""
+    """A system of stand-ins, with its own software directory."""
 
     def __init__(self, testbed, directory):
         self.testbed = testbed
@@ -47,7 +47,7 @@ class System:
         (directory / "probe.py").write_text(PROBE)
 
     def run(self, script):
-        """Run a script in a user's shell on the system."""
+        """Run a script in a user's shell of the system."""
         lines = [
             f"export PATH={self.stand_ins.bin}:$PATH",
             *(f"export EASYBUILD_{name}={self.installed / name}"
@@ -57,7 +57,7 @@ class System:
         return self.testbed.run("\n".join([*lines, script]), cwd=self.directory, timeout=600)
 
     def check(self, name, line, *, version, changes=(), settings=""):
-        """Install a recipe with `changes` in it, load its module, and start a world of 4 on 2 nodes with its line."""
+        """Install a recipe with `changes`, load its module, and start 4 ranks on 2 nodes with its line."""
         path = self.stand_ins.recipe(name, *changes)
         self.run(f"{settings}\neb {path}")
         output = self.run(f"{settings}\nmodule load {recipes.module(name)}\n{line}")
@@ -68,7 +68,7 @@ class System:
 
 @pytest.fixture(scope="module")
 def system(testbed, venv):
-    """The system that the recipes of this file find themselves on; gone with all that was installed afterwards."""
+    """The system on which the recipes of this file are installed; deleted afterwards."""
     with tempfile.TemporaryDirectory(prefix="system-", dir=testbed.layout.root) as directory:
         yield System(testbed, Path(directory))
 
@@ -174,7 +174,7 @@ FRONTIER_LINE = "srun -N2 -n4 conda-python-distributed -W ignore -u probe.py"
 
 @pytest.fixture(scope="module")
 def frontier(system):
-    """Frontier's modules, with a compiler for MPI and a Python; mpi4py and what builds it are the real ones."""
+    """Frontier's modules with a compiler for MPI and a Python; mpi4py is real and compiled by a real compiler."""
     mpicc = find_command("mpicc.openmpi")
     if mpicc is None or not (find_optional("openmpi-bin") and find_optional("libopenmpi-dev")):
         pytest.skip("openmpi-bin and libopenmpi-dev are not installed: `python3 testbed optional` installs them")

@@ -85,7 +85,7 @@ print(json.dumps([began, interrupted, after, shut_down, gone(name)]))
 
 @pytest.fixture(scope="module")
 def wheels(testbed):
-    """ipykernel and all that it needs, for the modules' Python: the image may have no way to the package index."""
+    """Wheels of ipykernel and its dependencies for the modules' Python: the image may not reach the package index."""
     with tempfile.TemporaryDirectory(prefix="wheels-", dir=testbed.layout.root) as directory:
         download = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", directory, "ipykernel==7.4.0"]
         subprocess.run(download, check=True, capture_output=True, timeout=300)
@@ -93,7 +93,7 @@ def wheels(testbed):
 
 
 class Jupyter:
-    """A user who made a kernel of a module with one command, and a Jupyter that has loaded nothing."""
+    """A kernel that `install-kernel` created for a module, and a Jupyter without a loaded module."""
 
     def __init__(self, testbed, module, wheels, directory):
         self.work = directory / "work"
@@ -108,7 +108,7 @@ class Jupyter:
         (self.kernel,) = os.listdir(self.home / ".local/share/jupyter/kernels")
 
     def run(self, script, *arguments):
-        """Run a Python script that speaks to the kernel; return its standard output."""
+        """Run a Python script that uses the kernel; return its standard output."""
         result = subprocess.run(
             [sys.executable, "-c", script, self.kernel, *arguments], env=self.environ, cwd=self.work,
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
@@ -119,19 +119,19 @@ class Jupyter:
 
 @pytest.fixture(scope="module")
 def jupyters(testbed, wheels):
-    """A function that gives the Jupyter of a module, one for all tests."""
+    """A function that returns the Jupyter of a module, one for all tests."""
     with tempfile.TemporaryDirectory(prefix="jupyter-", dir=testbed.layout.root) as directory:
         yield functools.cache(lambda module: Jupyter(testbed, module, wheels, Path(directory) / module))
 
 
 @pytest.fixture
 def jupyter(jupyters, module):
-    """A Jupyter that has a kernel of each module."""
+    """The Jupyter of each module."""
     return jupyters(module)
 
 
 def last_epoch(output, epochs):
-    """The loss and the accuracy of the last epoch, in whose lines all rungs are alike."""
+    """Return loss and accuracy of the last epoch; all rungs print them in the same format."""
     assert "digits set" in output
     lines = re.findall(r"^epoch (\d+)/\d+  loss (\S+)  test accuracy (\S+) %  images/s \d+$", output, re.MULTILINE)
     assert [int(number) for number, _, _ in lines] == list(range(1, epochs + 1))

@@ -1,4 +1,4 @@
-"""What is seen of a training, and a search over two nodes, with packages that a user has installed."""
+"""Metrics of a training, and a search on two nodes, with packages that a user has installed."""
 
 import json
 import re
@@ -52,7 +52,7 @@ def packages(testbed, venv):
 
 @pytest.fixture
 def load(packages):
-    """What loads a module, with the packages in place of the user's own."""
+    """A function that returns lines that load a module, with these packages as the user's own."""
 
     def lines(module):
         return f"""export SINGULARITY_BIND={packages} APPTAINER_BIND={packages} WANDB_MODE=offline
@@ -63,14 +63,14 @@ export PYTHONUSERBASE={packages}"""
 
 
 def png_size(path):
-    """Width and height of a PNG in pixels, from its first chunk; the last one must be there."""
+    """Return width and height of a PNG in pixels, from its first chunk; assert that its last chunk exists."""
     content = path.read_bytes()
     assert content.startswith(b"\x89PNG\r\n\x1a\n")
     assert content.endswith(b"IEND\xaeB`\x82")
     return struct.unpack(">II", content[16:24])
 
 
-def test_a_training_goes_on_in_metrics_picture_tensorboard_and_wandb(testbed, container, venv, load, few_images):
+def test_a_resumed_training_continues_metrics_picture_tensorboard_wandb(testbed, container, venv, load, few_images):
     work = few_images
     start = """
 srun -N2 -n2 conda-python-distributed -u $PAYLOAD/mnist_ddp.py --data . --epochs 2 --modelpath run \\
@@ -157,7 +157,7 @@ def test_a_trial_is_a_training_with_its_parameters_whose_last_accuracy_counts(te
     assert state["settings"]["learning rate"] == float(lr)
 
 
-def test_a_search_whose_training_fails_names_the_log_and_keeps_to_its_question(testbed, venv, load, work):
+def test_a_search_whose_training_fails_names_the_log_and_keeps_its_script_and_options(testbed, venv, load, work):
     (work / "train.py").write_text("raise SystemExit('out of memory')")
     search = f"{load(venv)}\nconda-python-simple $PAYLOAD/search.py --study study --trials 2 --one -- train.py"
     result = testbed.run_unchecked(search, cwd=work)

@@ -1,4 +1,4 @@
-"""The same training under every launcher, and many worlds beside each other on the same nodes."""
+"""The same training with every launcher, and several worlds on the same nodes."""
 
 import re
 
@@ -31,7 +31,7 @@ dist.destroy_process_group()
 
 
 def launcher(package):
-    """The command of an optional package, or a skipped test."""
+    """Return the command of an optional package, or skip the test."""
     command = find_optional(package)
     if command is None:
         pytest.skip(f"{package} is not installed (./run-tests does that where it may install packages)")
@@ -39,14 +39,14 @@ def launcher(package):
 
 
 def accuracy(output, size):
-    """The test accuracy in percent of a training in a world of `size`."""
+    """Return the test accuracy in percent of a training with `size` ranks."""
     assert f"world size {size}," in output
     return float(re.search(r"test accuracy: ([\d.]+) %", output)[1])
 
 
 @pytest.fixture(scope="session")
 def alone(testbed, venv):
-    """The accuracy that one process reaches, without any launcher."""
+    """The accuracy of one process without a launcher."""
     output = testbed.run(f"module load {venv}\nconda-python-distributed {TRAINING}")
     return accuracy(output, 1)
 
@@ -106,7 +106,7 @@ def test_mpirun_on_one_host_needs_no_job(testbed, venv, work, package):
 
 
 @pytest.mark.parametrize("package", ["openmpi-bin", "mpich"])
-def test_mpirun_may_use_fewer_nodes_than_its_job_has(testbed, venv, work, package):
+def test_mpirun_can_use_fewer_nodes_than_the_job_has(testbed, venv, work, package):
     (work / "probe.py").write_text(PROBE)
     output = testbed.run(
         f"module load {venv}\n{AS_ROOT}export WHICH=part\n"
@@ -117,7 +117,7 @@ def test_mpirun_may_use_fewer_nodes_than_its_job_has(testbed, venv, work, packag
     assert [rank[:2] for rank in ranks] == [["part", "4"]] * 2
 
 
-def test_two_jobs_and_two_steps_of_one_of_them_on_the_same_nodes_have_worlds_of_their_own(testbed, venv, work):
+def test_jobs_and_steps_on_the_same_nodes_have_separate_worlds(testbed, venv, work):
     (work / "probe.py").write_text(PROBE)
     launch = f"{COMPUTED}conda-python-distributed probe.py"
     output = testbed.run(

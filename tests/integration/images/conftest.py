@@ -1,4 +1,4 @@
-"""A site without images, and what it takes them from: the CPU image, a tiny one, a registry on loopback."""
+"""A site without images, and sources of images: the CPU image, a tiny image, a registry."""
 
 import os
 from pathlib import Path
@@ -26,7 +26,7 @@ def pytorch_sif(testbed, container):
 
 @pytest.fixture(scope="module")
 def tiny(testbed, tmp_path_factory):
-    """A small image in which nothing runs, for what is decided before anything would."""
+    """A small image in which nothing can run, for checks before anything runs."""
     if testbed.obstacle:
         pytest.skip(f"no containers here: {testbed.obstacle}")
     directory = tmp_path_factory.mktemp("tiny")

@@ -1,4 +1,4 @@
-"""A site of its own for the tests of images: an EasyBuild prefix with one recipe, and what spoils and makes files."""
+"""An EasyBuild prefix with one recipe for the tests of images, and functions that create and damage files."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ moduleclass = 'ai'
 
 
 class Site:
-    """An EasyBuild prefix of its own, with one recipe whose lines a test gives."""
+    """A separate EasyBuild prefix with one recipe, whose lines come from the test."""
 
     def __init__(self, testbed, directory):
         self.testbed = testbed
@@ -33,7 +33,7 @@ class Site:
         self.central.mkdir()
 
     def eb(self, lines, options="", *, environ=None, settings=""):
-        """Run EasyBuild on the recipe with these lines, after some in the shell; return the completed process."""
+        """Run EasyBuild on the recipe with these lines, after shell `settings`; return the completed process."""
         self.recipe.write_text(RECIPE.format(lines=lines))
         paths = f"--installpath={self.directory} --buildpath={self.directory}/build --sourcepath={self.sources}"
         paths += f" --tmpdir={self.directory}/temporary"  # what EasyBuild keeps of failures goes with the test
@@ -42,13 +42,13 @@ class Site:
         return self.testbed.run_unchecked(script, environ=environ, timeout=900)
 
     def install(self, lines, options="", **keywords):
-        """Run EasyBuild, which must succeed; return what it said."""
+        """Run EasyBuild, which must succeed; return its output."""
         result = self.eb(lines, options, **keywords)
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout + result.stderr
 
     def refuse(self, lines, options="", **keywords):
-        """Run EasyBuild, which must end with one line and leave nothing; return that line."""
+        """Run EasyBuild, which must fail with one line of error and leave no files; return the line."""
         before = self.module_files()
         result = self.eb(lines, options, **keywords)
         assert result.returncode != 0, result.stdout
@@ -60,21 +60,21 @@ class Site:
         return errors[0]
 
     def module_files(self):
-        """Module files that users would see."""
+        """Return the modulefiles that users see."""
         return sorted((self.directory / "modules").rglob("*2.13.0-test*"))
 
     def shell(self, script, *, settings=":"):
-        """Run a script with the module loaded, after some lines in the shell."""
+        """Run a script with the module loaded, after shell `settings`; return the completed process."""
         load = f"module use {self.directory}/modules/all; module load PyTorch/2.13.0-test || exit 9"
         return self.testbed.run_unchecked(f"{settings}\n{load}\n{script}")
 
     def record(self):
-        """What was recorded about the installed image."""
+        """Return the record of the installed image."""
         return json.loads((self.root / "provenance" / "image.json").read_text())
 
 
 def make_layer(path, size):
-    """A layer that holds one file, which nothing compresses, under the layer's own name."""
+    """Create a layer with one incompressible file of the layer's name; return its path."""
     content = path.with_suffix(".content")
     content.write_bytes(os.urandom(size))
     with tarfile.open(path, "w") as archive:

@@ -8,7 +8,7 @@ from image_site import sha256
 pytestmark = pytest.mark.testbed
 
 
-def test_cotainr_gets_a_command_that_it_takes_and_its_image_is_installed(site, testbed, pytorch_sif, work):
+def test_cotainr_runs_and_its_image_is_installed(site, testbed, pytorch_sif, work):
     os.link(pytorch_sif, site.central / "base.sif")
     stand_in = work / "bin" / "cotainr"
     stand_in.parent.mkdir()
@@ -22,7 +22,7 @@ def test_cotainr_gets_a_command_that_it_takes_and_its_image_is_installed(site, t
     assert sha256(site.root / site.record()["image"]) == sha256(pytorch_sif)
 
 
-def test_the_real_cotainr_comes_to_its_first_download(site, testbed, pytorch_sif, work):
+def test_the_real_cotainr_accepts_the_command_line_up_to_its_first_download(site, testbed, pytorch_sif, work):
     os.link(pytorch_sif, site.central / "base.sif")
     (work / "bin").mkdir()
     (work / "bin" / "cotainr").symlink_to(testbed.layout.test_venv / "bin" / "cotainr")
@@ -33,7 +33,7 @@ def test_the_real_cotainr_comes_to_its_first_download(site, testbed, pytorch_sif
 
 
 def cotainr_recipe(site):
-    """The lines of a recipe with an environment file and a base image."""
+    """Return the lines of a recipe with an environment file and a base image."""
     environment = site.directory / "environment.yml"
     environment.write_text("dependencies:\n- python=3.11\n")
     return f"""sources = ['environment.yml']

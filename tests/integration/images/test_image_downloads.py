@@ -1,4 +1,4 @@
-"""Downloads of images that are cut, stall, find nothing, or were made before."""
+"""Downloads of images: interrupted, stalled, without a result, and repeated."""
 
 import threading
 import time
@@ -27,9 +27,9 @@ def test_a_download_is_kept_and_used_again_without_the_registry(site, registry):
     assert "found at" in site.install(lines, "--fetch")
 
 
-def test_a_download_cut_at_half_goes_on_with_the_layers_that_are_missing(site, registry):
+def test_an_interrupted_download_continues_with_the_missing_layers(site, registry):
     def kept():
-        """Digests of the layers that are complete in the cache."""
+        """Return the digests of the complete layers in the cache."""
         blobs = [path for path in site.images.glob("*.cache/cache/blob/blobs/sha256/*") if len(path.name) == 64]
         return {f"sha256:{path.name}" for path in blobs if path.stat().st_size > 900_000}
 
@@ -47,7 +47,7 @@ def test_a_download_cut_at_half_goes_on_with_the_layers_that_are_missing(site, r
     assert not list(site.images.glob("*.cache"))
 
 
-def test_a_registry_that_stalls_in_the_middle_of_a_blob_is_given_up_with_a_sentence_and_then_only_the_rest_is_fetched(
+def test_a_stalled_download_times_out_with_one_line_and_a_later_one_succeeds(
     site, registry
 ):
     ended = threading.Event()
@@ -72,7 +72,7 @@ def test_the_users_own_cache_directory_is_used_and_left_alone(site, registry, wo
     assert not list(site.images.glob("*.cache"))
 
 
-def test_the_proxy_of_the_environment_is_asked(site, registry):
+def test_the_proxy_of_the_environment_is_used(site, registry):
     with CuttingProxy(registry) as proxy:
         lines = f"image = 'docker://registry.invalid/tiny/layers@{registry.layers}'"
         site.install(lines, "--fetch", environ={"HTTP_PROXY": f"http://{proxy.address}"})

@@ -1,4 +1,4 @@
-"""Images that are files of the site, in a central directory: installed, recorded, checked, signed; and refused."""
+"""Images in a central directory of the site: installed, recorded, checked, signed, and refused."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def test_an_image_of_a_central_directory_is_installed_recorded_and_checked_by_a_
     assert f"{central} is as it was installed" in elsewhere.stdout
 
 
-def test_another_image_than_that_of_the_first_installation_is_refused_until_the_recipe_names_its_checksum(site, tiny):
+def test_a_changed_image_is_refused_until_the_recipe_has_its_checksum(site, tiny):
     image = site.central / "tiny.sif"
     image.write_bytes(tiny.read_bytes())
     lines = f"image = 'tiny.sif'\ncentral_images = ['{site.central}']"
@@ -81,7 +81,7 @@ def test_another_image_than_that_of_the_first_installation_is_refused_until_the_
         ("remove", "image = 'tiny.sif'", "There is no image tiny.sif in central_images"),
     ],
 )
-def test_a_damaged_image_is_refused_with_one_line_and_the_next_eb_takes_a_whole_one(site, tiny, harm, lines, message):
+def test_a_damaged_image_is_refused_with_one_line_and_the_next_eb_installs_a_good_one(site, tiny, harm, lines, message):
     image = site.central / "tiny.sif"
     image.write_bytes(tiny.read_bytes())
     lines = lines.format(checksum=sha256(image)) + f"\ncentral_images = ['{site.central}']"
@@ -104,7 +104,7 @@ def test_a_damaged_image_is_refused_with_one_line_and_the_next_eb_takes_a_whole_
 
 
 @pytest.mark.parametrize("kind", ["pem", "asc"])
-def test_only_an_image_signed_with_the_key_that_the_recipe_names_is_taken(site, testbed, tiny, work, kind):
+def test_only_an_image_signed_with_the_recipes_key_is_installed(site, testbed, tiny, work, kind):
     image = site.central / "tiny.sif"
     keys = {owner: make_key(testbed, work, owner, kind) for owner in ("site", "stranger")}
     key = site.directory / f"key.{kind}"
@@ -124,7 +124,7 @@ central_images = ['{site.central}']"""
 
 
 def make_key(testbed, work, owner, kind):
-    """A key pair: path of the public key, command that signs an {image}."""
+    """Create a key pair; return the path of the public key and the command that signs an {image}."""
     directory = work / f"key-{owner}"
     directory.mkdir(mode=0o700)
     public = directory / f"public.{kind}"

@@ -24,7 +24,7 @@ BCRYPT = "$2b$05$abcdefghijklmnopqrstuuW1e3orFpi1hSyUIjjQsvB7886Cb.S5."
 
 @pytest.fixture(scope="module")
 def packages(testbed, venv):
-    """The Python packages of the installed CPU venv, which has the torch of the CPU image."""
+    """The site-packages of the installed CPU venv; its torch is that of the CPU image."""
     return next((testbed.layout.easybuild / "software" / venv).glob("venv/lib/python*/site-packages"))
 
 
@@ -34,7 +34,7 @@ def test_an_image_of_oras_is_installed_as_the_file_that_was_pushed(site, registr
     assert sha256(site.images / f"{digest.replace(':', '-')}.sif") == sha256(tiny)
 
 
-def test_a_library_that_sends_another_image_than_that_of_the_hash_is_refused(site, tiny, work):
+def test_an_image_of_a_library_whose_hash_does_not_match_is_refused(site, tiny, work):
     with serve_library(tiny, work) as home:
         name = "library://site/default/tiny:sha256."
         error = site.refuse(f"image = '{name}{'0' * 64}'", environ={"HOME": str(home)})
@@ -45,7 +45,7 @@ def test_a_library_that_sends_another_image_than_that_of_the_hash_is_refused(sit
 
 @contextlib.contextmanager
 def serve_library(sif, work):
-    """Stand in for a library that has one image, whatever it is asked for; yields the home directory that knows it."""
+    """Serve a library with one image under every name; yield a home directory that is configured for it."""
 
     class Library(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -75,7 +75,7 @@ def serve_library(sif, work):
 
 
 @pytest.mark.parametrize("login", ["variables", "file"])
-def test_a_registry_that_wants_a_login_gets_it_and_no_log_has_the_password(
+def test_a_registry_with_a_login_is_used_and_no_log_has_the_password(
     site, testbed, tmp_path, registry, login, work
 ):
     home = work / "home"
@@ -103,7 +103,7 @@ def test_a_registry_that_wants_a_login_gets_it_and_no_log_has_the_password(
     assert not [path for path in kept if PASSWORD.encode() in path.read_bytes()]
 
 
-def test_an_image_of_a_registry_is_fetched_first_and_installed_without_the_registry(
+def test_an_image_that_was_fetched_is_installed_without_the_registry(
     site, work, registry, pytorch_sif, packages
 ):
     with Registry.start(work / "registry") as shut_down:

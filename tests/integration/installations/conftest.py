@@ -1,4 +1,4 @@
-"""Prefixes with a recipe that installs in seconds: empty, and installed."""
+"""Prefixes with a recipe that installs in seconds."""
 
 import pytest
 from install_prefix import SHIFTER, TINY, Prefix
@@ -6,7 +6,7 @@ from install_prefix import SHIFTER, TINY, Prefix
 
 @pytest.fixture(scope="module")
 def prefix(testbed, tmp_path_factory):
-    """A prefix with a recipe and nothing installed; tests may leave a complete installation in it."""
+    """A prefix with a recipe; tests may leave a complete installation in it."""
     directory = tmp_path_factory.mktemp("prefix")
     shifter = directory / "bin" / "shifter"
     shifter.parent.mkdir()

@@ -1,4 +1,4 @@
-"""A prefix of its own for one recipe, and what ends its installation in the middle."""
+"""A separate EasyBuild prefix for one recipe, and functions that end its installation in the middle."""
 
 import base64
 import hashlib
@@ -47,7 +47,7 @@ INSTALLING = "pre_run_shell_cmd_hook(cmd, *_, **__): 'compile_tree' in cmd and d
 
 
 class Prefix:
-    """A place of its own to install a recipe to."""
+    """A separate EasyBuild prefix for one recipe."""
 
     def __init__(self, testbed, directory, version):
         self.testbed = testbed
@@ -63,18 +63,18 @@ class Prefix:
         (self.directory / f"PyTorch-{self.version}.eb").write_text(text)
 
     def command(self, *options):
-        """Shell code that installs; EasyBuild is the leader of a process group that can be killed."""
+        """Return shell code that installs; EasyBuild leads a process group, which a hook can kill."""
         own = f"--installpath={self.directory} --buildpath={self.directory}/build --sourcepath={self.directory}/sources"
         own += f" --repositorypath={self.directory}/repository"
         return f"""PATH={self.directory}/bin:$PATH
 setsid --wait eb {own} {' '.join(options)} {self.directory}/PyTorch-{self.version}.eb"""
 
     def eb(self, *options):
-        """Install; return the finished process."""
+        """Install; return the completed process."""
         return self.testbed.run_unchecked(self.command(*options))
 
     def works(self):
-        """Whether there is a module, and Python starts with it; fails if there is a broken one."""
+        """Return whether there is a module; assert that Python runs with it."""
         if not list(self.directory.glob(f"modules/all/{self.module}*")):
             return False
         self.testbed.run(f"""PATH={self.directory}/bin:$PATH
@@ -82,19 +82,19 @@ setsid --wait eb {own} {' '.join(options)} {self.directory}/PyTorch-{self.versio
         return True
 
     def leftovers(self):
-        """What is there and belongs to no complete installation."""
+        """Return the files that do not belong to a complete installation."""
         kept = {".user-software", f".{self.version}.replaced"}  # the latter for running containers
         hidden = [path for path in self.installation.parent.glob(".*") if path.name not in kept]
         parts = [path for top in ("software", "modules") for path in self.directory.glob(f"{top}/**/*.part")]
         return [*hidden, *parts, *self.directory.glob("software/.locks/*")]
 
     def builds(self):
-        """Build directories; that of an installation that failed is there to be looked at, until the next."""
+        """Return the build directories; that of a failed installation is kept until the next one."""
         return list(self.directory.glob("build/*"))
 
 
 def wheel(path):
-    """Write a wheel of a torch that can be imported; return its SHA-256."""
+    """Write a wheel with an importable torch; return its SHA-256."""
     files = {
         "torch/__init__.py": "__version__ = '1.0'\n",
         "torch-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: torch\nVersion: 1.0\n",
@@ -119,7 +119,7 @@ def kill_at(prefix, hook, how):
 
 
 def with_image(testbed, container, directory):
-    """A prefix with a recipe of an image, that of the container module; and its SHA-256."""
+    """Return a prefix with a recipe for the image of the container module, and the image's SHA-256."""
     image = testbed.run(f"module load {container}; echo $SIF").strip()
     prefix = Prefix(testbed, directory, "1.0-image")
     (directory / "tiny.sif").symlink_to(image)
@@ -129,7 +129,7 @@ def with_image(testbed, container, directory):
 
 
 def with_wheel(testbed, directory):
-    """A prefix with a recipe of one wheel."""
+    """Return a prefix with a recipe for one wheel."""
     prefix = Prefix(testbed, directory, VENV)
     wheels = directory / "sources" / "p" / "PyTorch" / "wheels"
     wheels.mkdir(parents=True)
@@ -140,14 +140,14 @@ def with_wheel(testbed, directory):
 
 
 def one_error(result):
-    """The one line of error among all that was said."""
+    """Return the only line of error in the output."""
     lines = [line for line in result.stderr.splitlines() if line.startswith("ERROR")]
     assert len(lines) == 1, result.stderr
     return lines[0]
 
 
 def wait_for(condition):
-    """Return when the condition is true, or fail after a minute."""
+    """Wait until the condition is true; fail after a minute."""
     end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end

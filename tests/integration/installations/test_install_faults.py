@@ -1,4 +1,4 @@
-"""An installation that fails, meets another one, or fills the disk: one line of error, and what was there stays."""
+"""Installations that fail, run at the same time, or fill the disk: one line of error; the old installation stays."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from install_prefix import one_error, wait_for, with_image, with_wheel
 pytestmark = pytest.mark.testbed
 
 
-def test_a_rebuild_that_fails_leaves_the_old_installation_as_it_was(installed):
+def test_a_failed_rebuild_leaves_the_old_installation_unchanged(installed):
     before = installed.installation.stat().st_ino
     hooks = installed.directory / "hooks.py"
     hooks.write_text("def pre_sanitycheck_hook(block): raise OSError('no luck')\n")
@@ -24,7 +24,7 @@ def test_a_rebuild_that_fails_leaves_the_old_installation_as_it_was(installed):
     assert installed.leftovers() == []
 
 
-def test_of_two_at_once_the_second_says_who_is_at_it_or_waits_if_asked(installed):
+def test_a_second_installation_names_the_process_of_the_first_or_waits_with_an_option(installed):
     go_on, begun, output = (installed.directory / name for name in ("go-on", "begun", "output"))
     hooks = installed.directory / "hooks.py"
     hooks.write_text(f"""import os, time
@@ -61,7 +61,7 @@ ELSEWHERE = {"host": "nid009999", "boot": "another", "pid": 77, "started": 1, "u
         pytest.param(None, "another `eb`, which left no note who it is, for ", id="unknown"),
     ],
 )
-def test_a_lock_whose_holder_cannot_be_seen_from_here_is_explained_and_kept(prefix, holder, named):
+def test_a_lock_of_an_unknown_process_is_explained_and_kept(prefix, holder, named):
     prefix.lock.mkdir(parents=True)
     try:
         if holder:
@@ -75,7 +75,7 @@ def test_a_lock_whose_holder_cannot_be_seen_from_here_is_explained_and_kept(pref
 
 
 @pytest.mark.parametrize("kind", ["venv", "image"])
-def test_a_full_disk_is_one_sentence_and_leaves_nothing_and_the_next_works(testbed, work, kind, request):
+def test_a_full_disk_is_one_line_of_error_and_leaves_nothing_and_the_next_succeeds(testbed, work, kind, request):
     if testbed.run_unchecked("unshare --mount mount -t tmpfs none /mnt").returncode != 0:
         pytest.skip("only root may mount the small file system, and not everywhere")
     if kind == "venv":

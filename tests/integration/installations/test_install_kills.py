@@ -1,4 +1,4 @@
-"""An installation that is killed at any point: no broken module, nothing left, and the next `eb` works."""
+"""Installations that are killed: no broken module, no files left, and the next `eb` succeeds."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.testbed
         pytest.param("pre_permissions_hook(block): die()", True, id="after the module"),
     ],
 )
-def test_a_rebuild_killed_at_any_point_leaves_no_broken_module_and_the_next_works(installed, hook, old_works):
+def test_a_rebuild_killed_at_any_point_leaves_no_broken_module_and_the_next_succeeds(installed, hook, old_works):
     kill_at(installed, hook, "killpg(0, signal.SIGKILL)")
     assert installed.works() is old_works
     result = installed.eb("--rebuild" if old_works else "")
@@ -32,7 +32,7 @@ def test_a_rebuild_killed_at_any_point_leaves_no_broken_module_and_the_next_work
     assert installed.leftovers() + installed.builds() == []
 
 
-def test_what_a_killed_installation_had_started_is_ended_before_the_next_begins(installed):
+def test_processes_of_a_killed_installation_are_ended_before_the_next_begins(installed):
     noted = installed.directory / "pid"
     child = f"exec bash -c 'echo $$ >{noted}.part; mv {noted}.part {noted}; exec sleep 300'"
     hook = f"""pre_run_shell_cmd_hook(cmd, *_, **__):
@@ -49,7 +49,7 @@ def test_what_a_killed_installation_had_started_is_ended_before_the_next_begins(
     assert not is_running(process)
 
 
-def test_after_a_kill_even_an_installation_that_fails_early_brings_the_old_one_back(installed):
+def test_after_a_kill_even_an_installation_that_fails_early_restores_the_old_one(installed):
     kill_at(installed, "pre_sanitycheck_hook(block): die()", "killpg(0, signal.SIGKILL)")
     assert not installed.works()
     hooks = installed.directory / "hooks.py"
@@ -59,7 +59,7 @@ def test_after_a_kill_even_an_installation_that_fails_early_brings_the_old_one_b
     assert installed.leftovers() == []
 
 
-def test_a_rebuild_keeps_an_image_that_is_the_same_even_after_a_kill_and_replaces_one_that_is_damaged(
+def test_a_rebuild_keeps_an_unchanged_image_even_after_a_kill_and_replaces_a_damaged_one(
     testbed, container, work
 ):
     prefix, checksum = with_image(testbed, container, work)

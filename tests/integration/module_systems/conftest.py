@@ -1,4 +1,4 @@
-"""The modules of all runtimes under each module system, and no others: no Slurm, no EasyBuild."""
+"""The modules of all runtimes under each module system, in shells without Slurm and EasyBuild."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""What the container's module shows in the image: user-software, binds, certificates, search paths; and which image."""
+"""The container module's binds: user-software, certificates, the recipe's own; its search paths and its image."""
 
 import subprocess
 
@@ -91,8 +91,8 @@ module unload {}; echo $PATH"""
     assert after == path + "\n"
 
 
-def test_the_image_sees_the_hosts_files_by_which_programs_verify_servers(image_site, tmp_path):
-    """Also where it has others of its own under their paths."""
+def test_the_hosts_certificate_files_are_bound_into_the_image(image_site, tmp_path):
+    """Also if the image has other files under their paths."""
     for name in ("ca.pem", "with,comma.pem", "target.pem"):
         (tmp_path / name).touch()
     (tmp_path / "link.pem").symlink_to("target.pem")

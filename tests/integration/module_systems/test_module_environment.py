@@ -1,4 +1,4 @@
-"""The environment after loading, loading again, switching and unloading: unloading undoes all that loading did."""
+"""The environment after loading, loading again, switching and unloading."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.testbed
 
 
 @pytest.mark.parametrize("own", OWN.values(), ids=OWN)
-def test_unloading_brings_back_every_byte_and_loading_twice_changes_nothing(site, own, tmp_path):
+def test_unloading_restores_every_byte_and_loading_twice_changes_nothing(site, own, tmp_path):
     states = ["before", "loaded", "twice", "after", "again"]
     before, loaded, twice, after, again = (tmp_path / state for state in states)
     site.run(
@@ -38,7 +38,7 @@ module purge
     assert values(loaded) != values(before)
 
 
-def test_another_version_replaces_the_first_or_is_refused_in_a_sentence(written, tmp_path):
+def test_another_version_replaces_the_first_or_is_refused_with_a_message(written, tmp_path):
     first, second = written[CONTAINER], written[VENV]
     before, after = tmp_path / "before", tmp_path / "after"
     result = first.run_unchecked(
@@ -85,7 +85,7 @@ module unload {container.name}
     assert snapshot(after) == snapshot(before)
 
 
-def test_a_pytorch_module_of_somebody_elses_is_not_loaded_beside_ours(site, tmp_path):
+def test_a_pytorch_module_of_another_origin_is_not_loaded_beside_ours(site, tmp_path):
     (tmp_path / "pytorch").mkdir()
     (tmp_path / "pytorch" / "1.0").write_text("#%Module\nsetenv THEIRS 1\n")
     before, after = tmp_path / "before", tmp_path / "after"
@@ -116,7 +116,7 @@ echo "$PIP_CONSTRAINT" ${{UV_CONSTRAINT-unset}} "$TORCH_EXTENSIONS_DIR" """
     assert output.splitlines() == [f"{own} {ours}", ours, "/theirs", f"{own} unset /theirs"]
 
 
-def test_the_users_packages_are_in_a_directory_of_this_installation_or_where_older_modules_had_them(site, tmp_path):
+def test_the_users_packages_are_in_a_directory_of_this_installation_or_of_older_modules(site, tmp_path):
     show = "echo $PYTHONUSERBASE $TORCH_EXTENSIONS_DIR; module unload PyTorch"
     home = f"export HOME={tmp_path}; module load {site.name}; {show}"
     shared = tmp_path / ".local/easybuild" / site.name

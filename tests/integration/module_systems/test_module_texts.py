@@ -1,4 +1,4 @@
-"""What a module tells: its documented variables, help, whatis, search and show."""
+"""The documented variables of a module, and its help, whatis, search and show."""
 
 import os
 import re
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.testbed
 
 
 def documented_variables():
-    """The table of docs/module.md: name -> what it says for the container, for the venv, for Shifter."""
+    """Return the table of docs/module.md: name -> its cells for the container, the venv and Shifter."""
     rows = {}
     for line in (Path(__file__).resolve().parents[3] / "docs" / "module.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -24,7 +24,7 @@ def documented_variables():
 
 
 def test_the_module_sets_the_documented_variables_and_nothing_else(site, tmp_path):
-    """With all that a recipe can say, and with user-software."""
+    """With every parameter of a recipe, and with user-software."""
     site.user_software.mkdir(parents=True, exist_ok=True)
     before, loaded = tmp_path / "before", tmp_path / "loaded"
     site.run(f"{SNAPSHOT.format(before)}\nmodule load {site.name}\n{SNAPSHOT.format(loaded)}")
@@ -63,7 +63,7 @@ def test_help_has_the_three_lines_the_variables_the_commands_and_where_packages_
     assert "pip install --user <name> into $PYTHONUSERBASE" in re.sub(" +", " ", text)
 
 
-def test_whatis_and_a_search_by_keyword_tell_what_a_module_is(site):
+def test_whatis_and_keyword_describe_the_module(site):
     result = site.run_unchecked(f"module whatis {site.name}; module keyword distributed")
     text = " ".join(result.stderr.split())
     runtime = {CONTAINER: "image for Apptainer or Singularity", VENV: "Python virtual environment",
@@ -78,7 +78,7 @@ def test_whatis_and_a_search_by_keyword_tell_what_a_module_is(site):
     assert len(re.findall(re.escape(site.name), text)) >= 2
 
 
-def test_spider_finds_the_module_and_says_how_to_load_it(site):
+def test_spider_finds_the_module_and_tells_how_to_load_it(site):
     if site.system.name != "Lmod":
         pytest.skip("spider is Lmod's")
     text = " ".join(site.run_unchecked(f"module spider PyTorch; module spider {site.name}").stderr.split())

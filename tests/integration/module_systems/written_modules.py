@@ -1,4 +1,4 @@
-"""Modules that EasyBuild writes again for a module system, in a directory of their own around what is installed."""
+"""Modules that EasyBuild writes for a module system into a separate directory, for what is installed already."""
 
 import shutil
 
@@ -32,7 +32,7 @@ OWN = {
 
 
 class Site:
-    """A module in a directory of its own, and the module system that it was written for."""
+    """A module in a separate directory, and the module system that it is written for."""
 
     def __init__(self, system, root, recipe):
         self.system = system
@@ -44,24 +44,24 @@ class Site:
 
     @property
     def loads_once(self):
-        """Whether loading what is loaded already does nothing."""
+        """Return whether the module system ignores loading a loaded module."""
         return self.system.name != "Lmod"
 
     def run(self, script):
-        """Run a bash script that must succeed, with these modules and no others; return its standard output."""
+        """Run a bash script that must succeed, with these modules only; return its standard output."""
         return self.system.run(script, self.root / "modules/all")
 
     def run_unchecked(self, script):
-        """Run a bash script with these modules and no others."""
+        """Run a bash script with these modules only; return the completed process."""
         return self.system.run_unchecked(script, self.root / "modules/all")
 
     def keep_no_user_software(self):
-        """Remove what a test put there."""
+        """Delete the user-software of a test."""
         shutil.rmtree(self.user_software.parent, ignore_errors=True)
 
 
 def write_modules(testbed, system, syntax, root):
-    """Write the modules of all runtimes as EasyBuild does for a module system, below a directory; return the sites."""
+    """Let EasyBuild write the modules of all runtimes for a module system, below a directory; return the sites."""
     for directory in ("there", "elsewhere"):
         (root / directory).mkdir()
     for recipe in ENTER:
@@ -76,7 +76,7 @@ def write_modules(testbed, system, syntax, root):
 
 
 def prepare_installation(testbed, recipe, root):
-    """Put a recipe below a directory, and links to what is installed of it, if anything is."""
+    """Write a recipe below a directory, and links to its installation, if it is installed."""
     repository = testbed.layout.repository
     installed = testbed.layout.easybuild / "software" / module_of(recipe)
     new = root / "software" / module_of(recipe)
@@ -94,6 +94,6 @@ def prepare_installation(testbed, recipe, root):
 
 
 def state(path, names=("SINGULARITY_BIND", "APPTAINER_BIND", "WITH_VENV", "SINGULARITYENV_VIRTUAL_ENV")):
-    """Some variables of a snapshot, None where one is not set."""
+    """Return the values of some variables in a snapshot, None if not set."""
     new = values(path)
     return [new.get(name) for name in names]

@@ -1,4 +1,4 @@
-"""An installation whose user-software is new in every test, and wheels to install into it."""
+"""An installation with new user-software for every test, and wheels to install."""
 
 import shutil
 import tempfile
@@ -11,7 +11,7 @@ from user_installation import Installation
 
 @pytest.fixture(scope="session")
 def installed(testbed, container):
-    """The installation, and what is in its user-software before anybody uses it."""
+    """The installation, with a copy of its unused user-software in `fresh`."""
     image = Path(testbed.run(f"module load {container}; echo $SIF").strip())
     with tempfile.TemporaryDirectory(prefix="user-software-", dir=testbed.layout.root) as directory:
         installation = Installation(testbed, image, Path(directory))
@@ -22,7 +22,7 @@ def installed(testbed, container):
 
 @pytest.fixture
 def installation(installed):
-    """The installation as it is when it is new."""
+    """The installation with unused user-software."""
     for path in (installed.store, installed.prefix / "home"):
         shutil.rmtree(path, ignore_errors=True)
     shutil.copytree(installed.prefix / "fresh", installed.store, symlinks=True)
@@ -32,7 +32,7 @@ def installation(installed):
 
 @pytest.fixture
 def wheels(work):
-    """A package of nobody's with a command, and a newer one in place of the image's, as wheel files."""
+    """Wheels of a package with a command, and of a newer version of a package in the image."""
     for name, version in [("extra_package", "1.0"), ("networkx", "99.0")]:
         info = f"{name}-{version}.dist-info"
         with zipfile.ZipFile(work / f"{name}-{version}-py3-none-any.whl", "w") as archive:

@@ -1,4 +1,4 @@
-"""Packages that users install on top of an image: where they go, who sees them, and what survives a rebuild."""
+"""Packages that users install on top of an image: their directory, their precedence, and rebuilds."""
 
 import os
 import re
@@ -60,7 +60,7 @@ def test_packages_survive_a_rebuild_and_the_end_of_the_installed_image(installat
     assert installation.packed.exists()
 
 
-def test_an_environment_for_another_python_is_kept_aside(installation, wheels):
+def test_an_environment_of_another_python_is_renamed(installation, wheels):
     installation.run(pip_install(wheels))
     environment = installation.directory / "venv" / "pytorch"
     (environment / "lib/python3.11").rename(environment / "lib/python3.10")
@@ -74,7 +74,7 @@ def test_an_environment_for_another_python_is_kept_aside(installation, wheels):
     )
 
 
-def test_a_rebuild_that_fails_leaves_the_environment_and_says_nothing_of_another(installation, wheels):
+def test_a_failed_rebuild_leaves_the_environment_unchanged(installation, wheels):
     installation.run(pip_install(wheels))
     environment = installation.directory / "venv" / "pytorch"
     (environment / "lib/python3.11").rename(environment / "lib/python3.10")  # another Python's
@@ -95,7 +95,7 @@ def test_a_rebuild_that_fails_leaves_the_environment_and_says_nothing_of_another
     assert sorted(path.name for path in installation.store.iterdir()) == ["2.13.0-mine"]
 
 
-def test_a_package_of_the_users_wins_over_one_of_an_image_that_sets_pythonpath(installation, wheels):
+def test_the_users_package_takes_precedence_in_an_image_that_sets_pythonpath(installation, wheels):
     image = installation.run("python -c 'import torch; print(torch.__path__[0])'").strip().rpartition("/")[0]
     installation.run(pip_install(wheels, "networkx"))
     output = installation.run(
@@ -105,7 +105,7 @@ python -c 'import networkx, torch; print(networkx.__file__)'"""
     assert output.startswith("/user-software/")
 
 
-def test_a_new_version_says_how_to_carry_packages_over_and_that_works(installation, wheels):
+def test_a_new_version_prints_commands_that_copy_the_packages(installation, wheels):
     installation.run(pip_install(wheels))
     output = installation.install("-new")
     commands = re.search(r"to carry them over: (.*)", output)[1]
@@ -114,7 +114,7 @@ def test_a_new_version_says_how_to_carry_packages_over_and_that_works(installati
     assert output.endswith("/2.13.0-new\n")
 
 
-def test_list_packages_tells_the_users_apart_in_a_venv_module_too(testbed, venv, wheels):
+def test_list_packages_marks_the_users_packages_in_a_venv_module_too(testbed, venv, wheels):
     output = testbed.run(
         f"""module load {venv}; export PYTHONUSERBASE={wheels}/base
 {pip_install(wheels)} --user --quiet --no-warn-script-location; list-packages --user; list-packages"""

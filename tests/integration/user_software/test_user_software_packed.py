@@ -1,4 +1,4 @@
-"""User-software that make-squashfs packs and unmake-squashfs unpacks: beside jobs, killed, and on a full disk."""
+"""make-squashfs and unmake-squashfs: during a job, killed, and on a full disk."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ DEFAULTING = "Defaulting to user installation because normal site-packages is no
 
 
 @pytest.mark.parametrize("state", ["packed", "not-writable"])
-def test_where_the_user_may_not_write_pip_says_so_and_goes_to_pythonuserbase(installation, wheels, state):
+def test_without_write_permission_pip_installs_to_pythonuserbase_with_a_message(installation, wheels, state):
     installation.run(pip_install(wheels))
     if state == "packed":
         said = installation.run("make-squashfs")
@@ -41,7 +41,7 @@ def test_where_the_user_may_not_write_pip_says_so_and_goes_to_pythonuserbase(ins
 
 
 @pytest.mark.parametrize("command", ["make-squashfs", "unmake-squashfs"])
-def test_a_running_job_goes_on_and_may_start_more_steps(installation, wheels, command):
+def test_a_running_job_continues_and_starts_more_steps(installation, wheels, command):
     installation.run(pip_install(wheels))
     if command == "unmake-squashfs":
         installation.run("make-squashfs")
@@ -64,7 +64,7 @@ srun -n1 {IMPORT}; module load PyTorch/2.13.0-mine; srun -n1 {IMPORT}; echo $SIN
     assert mounted in output.splitlines()[-1]
 
 
-def test_kill_9_while_mksquashfs_works_leaves_the_directory_in_use_and_the_next_call_works(installation, wheels):
+def test_after_kill_9_during_mksquashfs_the_directory_is_still_used_and_the_next_call_succeeds(installation, wheels):
     real = shutil.which("mksquashfs")
     stuck = wheels / "mksquashfs"
     stuck.write_text(f'#!/bin/bash\n{real} "$@"; [[ $1 = -* ]] || {{ touch {wheels}/packed; sleep 600; }}\n')
@@ -86,7 +86,7 @@ module load PyTorch/2.13.0-mine; {IMPORT}; make-squashfs >/dev/null; module load
     assert not list(installation.store.glob(".*.work"))
 
 
-def test_a_full_disk_is_a_sentence_and_what_was_in_use_stays(installation, wheels):
+def test_a_full_disk_is_one_line_of_error_and_the_packages_stay_in_use(installation, wheels):
     if subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("only who may mount a file system can fill a small one")
     installation.run(pip_install(wheels))
@@ -112,7 +112,7 @@ unshare --mount bash {wheels}/full"""
     assert re.match(r"unmake-squashfs: unpacking failed, nothing has changed \(.*No space left", second)
 
 
-def test_the_commands_refuse_inside_the_container(installation):
+def test_the_commands_fail_inside_the_container(installation):
     for command in ("make-squashfs", "unmake-squashfs"):
         result = installation.run_unchecked(f"singularity exec $SIF $CONTAINERROOT/bin/{command}")
         assert result.returncode == 1

@@ -1,4 +1,4 @@
-"""A container module in a prefix of its own, and commands that install a package on top of its image."""
+"""A container module in a separate prefix, and commands that install a package on top of its image."""
 
 RECIPE = """easyblock = 'EB_PyTorchContainer'
 name = 'PyTorch'
@@ -15,7 +15,7 @@ moduleclass = 'ai'
 
 
 class Installation:
-    """A prefix of EasyBuild with a container module, whose image is that of another module."""
+    """An EasyBuild prefix with a container module that has the image of another module."""
 
     def __init__(self, testbed, image, prefix):
         self.testbed = testbed
@@ -26,7 +26,7 @@ class Installation:
         self.packed = self.store / "2.13.0-mine.squashfs"
 
     def install(self, suffix="-mine", options=""):
-        """Run ``eb``; return what it says."""
+        """Run ``eb``; return its output."""
         recipe = self.prefix / f"PyTorch-2.13.0{suffix}.eb"
         recipe.write_text(RECIPE.format(suffix=suffix, image=self.image))
         return self.testbed.run(
@@ -34,7 +34,7 @@ class Installation:
         )
 
     def script(self, script):
-        """A bash script with the module loaded, and a home directory of its own."""
+        """Return a bash script that loads the module, with a separate home directory."""
         return (f"export HOME={self.prefix}/home APPTAINER_NO_PRIVS=1; module use {self.prefix}/modules/all\n"
                 f"module load PyTorch/2.13.0-mine\n{script}")  # fmt: skip
 
@@ -48,7 +48,7 @@ class Installation:
 
 
 def pip_install(wheels, name="extra_package"):
-    """The command that installs one of the wheels."""
+    """Return the command that installs one of the wheels."""
     return f"pip install --no-index --no-deps {wheels}/{name}-*.whl"
 
 

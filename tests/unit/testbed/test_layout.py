@@ -1,4 +1,4 @@
-"""The testbed's locks: parts of it are installed side by side, and the whole waits for them."""
+"""The testbed's locks: its parts are independent, and the whole waits for all of them."""
 
 import threading
 
@@ -18,7 +18,7 @@ def layout(tmp_path):
     ("held", "wanted", "waits"),
     [("container", "venv", False), ("venv", "venv", True), ("venv", None, True), (None, "venv", True)],
 )
-def test_a_part_waits_for_itself_and_for_the_whole_and_the_whole_for_every_part(layout, held, wanted, waits):
+def test_the_lock_of_a_part_excludes_itself_and_the_whole(layout, held, wanted, waits):
     entered = threading.Event()
 
     def enter():
