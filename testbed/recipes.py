@@ -15,9 +15,9 @@ VENV = f"PyTorch-{VERSION}-cpu-venv"
 #: The wheels of both: torch with its hashes.
 LOCK = EASYCONFIGS / f"PyTorch-{VERSION}-cpu.txt"
 
-#: The files that installations are made from. EasyBuild itself compares only the module's name.
-INGREDIENTS = ("bin/*", "easyblocks/**/*", "easyconfigs/*/*/*", "modulefiles/cluster/*", "runscripts/**/*",
-               "payload/**/*")  # fmt: skip
+#: What an installation is made of; EasyBuild itself looks at the module's name alone.
+INGREDIENTS = ("bin/*", "libexec/*", "easyblocks/**/*", "easyconfigs/*/*/*", "modulefiles/cluster/*",
+               "runscripts/**/*", "payload/**/*")  # fmt: skip
 
 
 def module(recipe):

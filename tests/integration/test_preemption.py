@@ -51,7 +51,7 @@ class Job:
         self.number = testbed.run(f"module load {module}\n{line}", cwd=work).strip()
         self.log = work / f"train-{self.number}.out"
 
-    def text(self):
+    def said(self):
         """Return the log so far."""
         return self.log.read_text() if self.log.exists() else ""
 
@@ -68,7 +68,7 @@ class Job:
         """Wait until `condition` holds; after a deadline, fail with the log."""
         deadline = time.monotonic() + SECONDS
         while not condition():
-            assert time.monotonic() < deadline, f"{self.state()}\n{self.text()}"
+            assert time.monotonic() < deadline, f"{self.state()}\n{self.said()}"
             time.sleep(0.1)
 
     def start_again(self):
@@ -86,21 +86,21 @@ def test_a_job_that_is_signalled_and_preempted_reaches_the_weights_of_an_uninter
 ):
     job = Job(testbed, venv, work, f"--data {noise} {OPTIONS}")
 
-    job.wait_for(lambda: "epoch 4/24" in job.text())
+    job.wait_for(lambda: "epoch 4/24" in job.said())
     testbed.run(f"scancel --signal=USR1 {job.number}")  # what --signal=USR1@120 does before the time limit
     job.start_again()
-    assert len(re.findall("^SIGUSR1: stopped after .*", job.text(), re.MULTILINE)) == 1
+    assert len(re.findall("^SIGUSR1: stopped after .*", job.said(), re.MULTILINE)) == 1
 
-    job.wait_for(lambda: "epoch 12/24" in job.text())
+    job.wait_for(lambda: "epoch 12/24" in job.said())
     job.control(f"requeue {job.number}")  # what a preemption does: SIGTERM, and SIGKILL after KillWait
     job.start_again()
     # saved where it stood, not after the last whole epoch alone
-    assert len(re.findall("^SIGTERM: stopped after .*", job.text(), re.MULTILINE)) == 1
+    assert len(re.findall("^SIGTERM: stopped after .*", job.said(), re.MULTILINE)) == 1
     job.wait_for(lambda: job.state() == "COMPLETED")
 
-    assert job.text().count("world size 2,") == 3
-    assert job.text().count("going on after ") == 2
-    lines = re.findall(r"^epoch (\d+)/24", job.text(), re.MULTILINE)
+    assert job.said().count("world size 2,") == 3
+    assert job.said().count("going on after ") == 2
+    lines = re.findall(r"^epoch (\d+)/24", job.said(), re.MULTILINE)
     assert sorted({int(line) for line in lines}) == list(range(1, 25))
     testbed.run(
         f"""module load {venv}
