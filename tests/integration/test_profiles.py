@@ -14,7 +14,7 @@ PROFILES = sorted(path.name for path in (MODULEFILES / "cluster").iterdir() if n
 
 
 def settings(profile):
-    """Return the variables that a profile's text sets: name -> value."""
+    """The variables that a profile's text sets: name -> value."""
     text = (MODULEFILES / "cluster" / profile).read_text()
     return {name: value.strip('"') for name, value in re.findall(r"^policy (\w+) (.+)$", text, re.MULTILINE)}
 
@@ -61,7 +61,7 @@ module unload cluster/{profile}
     assert snapshot(after) == snapshot(before)
 
 
-def test_one_variable_of_the_user_does_not_keep_the_profile_from_setting_the_others(modules):
+def test_one_own_export_is_no_reason_to_leave_out_the_rest(modules):
     output = modules.run(
         """export FI_MR_CACHE_MONITOR=disabled
 module load cluster/lumi
@@ -72,7 +72,7 @@ echo $FI_MR_CACHE_MONITOR ${SLURM_CPU_BIND-gone}"""
     assert output == "disabled none\ndisabled gone\n"
 
 
-def test_a_value_set_after_loading_is_removed_by_unloading(modules):
+def test_a_value_given_after_loading_goes_with_the_module(modules):
     output = modules.run(
         """module load cluster/local
 export SLURM_KILL_BAD_EXIT=0
@@ -82,7 +82,7 @@ echo ${SLURM_KILL_BAD_EXIT-gone}"""
     assert output == "gone\n"
 
 
-def test_a_value_with_a_space_is_kept(modules):
+def test_a_value_with_a_space_arrives_whole(modules):
     output = modules.run('module load cluster/lumi\nprintf "<%s>" "$PYTORCH_MULTI_NODE_NCCL_NET"')
     assert output == "<AWS Libfabric>"
 
@@ -94,7 +94,7 @@ def test_show_tells_every_setting(modules):
             assert re.search(rf"{name}\W+{re.escape(value)}\b", result.stderr), (profile, name, result.stderr)
 
 
-def test_help_tells_which_value_takes_precedence(modules):
+def test_help_says_whose_value_wins(modules):
     for profile in PROFILES:
         result = modules.run_unchecked(f"module help cluster/{profile}")
         assert "What you export yourself wins." in " ".join(result.stderr.split())
@@ -146,7 +146,7 @@ def test_a_copy_without_the_file_beside_it_says_which_one_is_missing(modules, tm
     assert f"{directory}/.policy.tcl" in "".join(result.stderr.split())
 
 
-def test_a_sites_profile_earlier_on_the_path_takes_precedence(modules, tmp_path):
+def test_a_sites_profile_earlier_on_the_path_wins(modules, tmp_path):
     directory = tmp_path / "cluster"
     directory.mkdir()
     shutil.copy(MODULEFILES / "cluster" / ".policy.tcl", directory)
@@ -234,8 +234,8 @@ module unload pytorch-easybuild
     assert (said in result.stderr) is not any(name in own for name in ("_PREFIX", "_INSTALLPATH")), result.stderr
 
 
-def test_srun_takes_its_binding_from_the_profile_unless_an_option_sets_it(testbed):
-    """With one CPU for each of two ranks on a node, like `srun -c1`."""
+def test_srun_takes_its_binding_from_the_profile_and_an_option_wins(testbed):
+    """With one CPU to each of two ranks of a node, as `srun -c1` gives them."""
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one CPU leaves nothing to bind")
     cpus = "srun -N1 -n2 -c1 {} sh -c 'grep Cpus_allowed_list: /proc/self/status' | sort -u | wc -l"
