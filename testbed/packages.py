@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from testbed.layout import TestbedError
@@ -57,6 +58,8 @@ OPTIONAL_FILES = {"libopenmpi-dev": "usr/lib/*/openmpi/include/mpi.h"}
 ROOT = Path("/")
 POLICY = Path("/usr/sbin/policy-rc.d")
 POLICY_MARK = "# while the PyTorch testbed installs packages"
+#: How long the lists of packages stay current after apt has run.
+UPDATE_SECONDS = 3600
 LMOD_INIT_FILES = ("/usr/share/lmod/lmod/init/profile", "/opt/apps/lmod/lmod/init/profile")
 
 
@@ -149,7 +152,8 @@ def apt_install(layout, prefix, packages):
     log = layout.root / "log" / "apt.log"
     advice = "Install them manually and try again."
     with layout.locked("packages"), step(f"installing {', '.join(packages)}"), services_kept_off(prefix):
-        run([*quiet, "update"], log=log, advice="Is the package archive reachable?")
+        if not (log.exists() and time.time() - log.stat().st_mtime < UPDATE_SECONDS):
+            run([*quiet, "update"], log=log, advice="Is the package archive reachable?")
         run([*quiet, "install", "--no-install-recommends", *packages], log=log, advice=advice)
 
 

@@ -125,4 +125,7 @@ def test_apt_gets_the_packages_without_what_they_recommend(commands, monkeypatch
         "noninteractive -q -y update",
         f"noninteractive -q -y install --no-install-recommends {' '.join(WANTED)}",
     ]
+    assert install_optional(layout) is None  # a minute later, the lists are current
+    assert log.read_text().count(" update") == 1
+    assert log.read_text().count(" install ") == 2
     assert not policy.exists()
