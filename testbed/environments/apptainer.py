@@ -13,7 +13,7 @@ from testbed.layout import TestbedError
 from testbed.packages import CONTAINER_PACKAGES, SYSTEM_PATH, apt_install, find_command, missing_packages, privilege
 from testbed.progress import run, step
 
-#: Apptainer 1.4 is packaged for no Debian release before 13; its unstable package needs this libc.
+#: Debian has no Apptainer package before release 13; that of unstable needs this libc.
 UNPACKED_PACKAGES = ("apptainer", "libc6", "libseccomp2", "libsqlite3-0")
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 LIBRARIES = ("libc", "libpthread", "libdl", "libm", "librt", "libresolv", "libutil", "libnss_files",

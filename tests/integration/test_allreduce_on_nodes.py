@@ -9,7 +9,7 @@ from testbed.stand_ins.job_scripts import submission, written
 
 pytestmark = pytest.mark.testbed
 
-# Becomes the check, but for one rank: rank 2 adds what it should not, and rank 1 is late in every exchange.
+# Runs the check with two faults: rank 2 computes wrong sums, and rank 1 is late in every exchange.
 WORSE = """
 import os, runpy, sys, time
 import torch.distributed as dist

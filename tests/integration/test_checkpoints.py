@@ -35,8 +35,8 @@ srun -N2 --ntasks-per-node=1 {enter} {TRAINING} run""",
         cwd=work,
     )
     for name, weight in weights(work / "through").items():
-        # A sum of four gradients has other last bits than one, which 120 steps of Adam magnify: up to 0.7 % was seen. A
-        # run that forgot its optimizer differs by a tenth.
+        # The sum of four gradients differs in its last bits; 120 steps of Adam magnify that to 0.7 %. Without the state of
+        # its optimizer, a run differs by 10 %.
         assert (weights(work / "run")[name] - weight).norm() < 0.02 * weight.norm()
     names = {path.name for path in (work / "run").iterdir()} - {"curves.png"}  # needs matplotlib
     assert names == {"mnist_ddp.pt", "checkpoints", "metrics.jsonl"}
@@ -49,7 +49,7 @@ def test_a_full_disk_ends_the_training_with_one_line_and_with_more_space_it_resu
     if testbed.run_unchecked("unshare --mount mount -t tmpfs none /mnt").returncode != 0:
         pytest.skip("only root may mount the small file system, and not everywhere")
     (work / "run").mkdir()
-    # a checkpoint has 360 kB; the file system is mounted for this one shell, and gone with it
+    # a checkpoint has 360 kB; the file system is mounted in this shell only
     script = f"""
         unset MNIST_ROOT
         mount -t tmpfs -o size=1200k none run

@@ -32,7 +32,7 @@ def assert_named(found, check, finding, remedy, verdict="FAIL"):
     assert re.search(remedy, row["remedy"]), row
 
 
-# All is well
+# No findings
 
 
 def test_all_is_well_on_the_login_node_with_both_modules(testbed, module, dataset):

@@ -104,7 +104,7 @@ def test_a_payload_that_does_not_exist_is_one_line_for_each_node(testbed, module
     result = testbed.run_unchecked(
         f"module load {module}\nsrun -N1 -n2 {enter}conda-python-distributed -u /no/such/train.py"
     )
-    assert result.returncode in (2, 143)  # of the rank, or of one that srun ended for the first
+    assert result.returncode in (2, 143)  # of the rank, or of a rank that srun ended because of it
     lines = [line for line in result.stderr.splitlines() if "train.py" in line]
     assert len(lines) == 1
     assert lines[0].startswith("conda-python-distributed: ")

@@ -14,7 +14,7 @@ from testbed.stand_ins.systems import StandIns, sha256
 pytestmark = pytest.mark.testbed
 
 RECIPE = next(EASYCONFIGS.glob(f"PyTorch-{VERSION}-cpu-horovod-*-venv.eb")).stem
-#: Ranks that share a core wait without turning.
+#: Ranks that share a core yield it while they wait.
 SETTINGS = "export OMPI_MCA_mpi_yield_when_idle=1\n"
 JOB = "salloc --quiet -N2 -w nid001001,nid001002 --ntasks-per-node=2"
 
@@ -43,7 +43,7 @@ def accuracy(output):
 
 
 def test_mpirun_on_one_host_trains_mnist_to_the_accuracy_of_ddp(testbed, horovod, dataset, by_ddp):
-    # ml-dist's line: the python that the module puts on the PATH
+    # the command of ml-dist: with the python that the module prepends to the PATH
     mpirun = f"{find_optional('openmpi-bin')} -np 2 --bind-to none python"
     load = f"module load {dataset} {horovod}"
     output = testbed.run(f"{SETTINGS}{load}\n{mpirun} $PAYLOAD/ladder/mnist_horovod.py --epochs 1")
@@ -88,7 +88,7 @@ def test_the_cuda_recipe_installs_from_stand_ins_and_its_job_reaches_the_accurac
         result = testbed.run_unchecked(f"unset NCCL_PATH\n{index} eb {install} {recipe}")
         assert "$NCCL_PATH is not set" in result.stderr
         testbed.run(f"NCCL_PATH={directory} {index} eb {install} {recipe}")
-        there = f"{SETTINGS}export MODULEPATH={directory}/modules/all\n"  # the data is not there
+        there = f"{SETTINGS}export MODULEPATH={directory}/modules/all\n"  # without the MNIST module
         job = testbed.layout.repository / "payload" / "jobs" / "infiniband" / "horovod_pytorch.job"
         testbed.run(there + submission(f"{job} --epochs 1"), cwd=work)
         ((name, text),) = written(work).items()

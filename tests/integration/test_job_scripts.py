@@ -38,7 +38,7 @@ def output_of_frontiers(job, script, testbed, venv, work, options=""):
     """The output of Frontier's job, submitted without the submitter's environment."""
     text = without_hardware(f"frontier/{script}")
     text = text.replace("PyTorch/2.10.0-rocm-7.1-venv", venv)
-    # where a site's users find its modules
+    # the modules of a site are on its users' MODULEPATH
     copy = work / script
     copy.write_text(text.replace("\nset -e\n", f"\nset -e\nmodule use {testbed.layout.modules}\n"))
     written = job(f"{copy} {options}", venv, "--export=NONE --ntasks-per-node=2")

@@ -21,7 +21,7 @@ MODULE = RECIPE.replace("-", "/", 1)
 IMAGE = "lumi-pytorch-rocm-6.0.3-python-3.12-pytorch-v2.3.1-dockerhash-2c1c14cafd28.sif"
 LOAD = f"module purge\nmodule load LUMI/24.03\nmodule load {MODULE}\n"
 
-#: The page's job script but for GPUs, LUMI's partition and memory, and the masks of its cores.
+#: The page's job script without GPUs, LUMI's partition and memory, and the masks of its cores.
 JOB = f"""#!/bin/bash -e
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=2
@@ -47,7 +47,7 @@ class Course:
         self.installdir = directory / "DEMO2"
         self.central = self.stand_ins.images
         binds = f"{self.stand_ins.version('2.3.1+rocm6.0')},{self.stand_ins.conda()}"
-        # a login shell has none of the testbed's bootstrap module
+        # a login shell does not have the testbed's bootstrap module
         self.site = f"""module unload pytorch-easybuild
 export SINGULARITY_BIND={binds} EASYBUILD_INSTALLPATH={directory}/EasyBuild
 module use {testbed.layout.repository}/modulefiles {self.stand_ins.modulefiles} {directory}/EasyBuild/modules/all

@@ -113,7 +113,7 @@ cd /; {enter}extra-command
     assert re.match(rf"extra {tmp_path}/.local/easybuild/{module}-[0-9a-f]{{8}}/lib/", imported)
     assert (ran, command) == (imported, "command")
     assert removed[-1].strip() == "Successfully uninstalled extra-package-1.0"
-    assert int(status) in (127, 255)  # of a shell and of the image's runtime: not found
+    assert int(status) in (127, 255)  # not found: of a shell, and of the image's runtime
 
 
 def test_packages_in_dot_local_are_not_imported(testbed, module, enter, tmp_path):

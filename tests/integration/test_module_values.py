@@ -10,7 +10,7 @@ pytestmark = pytest.mark.testbed
 
 SYSTEMS = [("Lmod", "Lua"), ("Lmod", "Tcl"), ("Environment Modules", "Tcl")]
 
-#: What a shell, Lua, Tcl or a format string would take for something else; in a file name, it has no slash.
+#: Characters that are special in a shell, Lua, Tcl or a format string; without a slash, as they are in a file name.
 SPECIAL = """[exec touch E] $(touch E) `touch E` "); os.execute("touch E") -- $HOME $env(HOME) { } ' % %d \\ ;#"""
 
 RECIPE = """easyblock = 'EB_PyTorchContainer'
@@ -36,7 +36,7 @@ def test_special_characters_of_a_recipe_reach_the_environment_unchanged(testbed,
         directory.mkdir()
     (central / "x.sif").touch()
     recipe = work / "PyTorch-2.13.0-special.eb"
-    # a backslash in the help of a Tcl module is refused
+    # a backslash in the help of a Tcl module is an error
     description = SPECIAL.replace("\\", "") if syntax == "Tcl" else SPECIAL
     recipe.write_text(
         RECIPE.format(description=description, central=str(central), bind=str(bind), text=SPECIAL)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.testbed
 LISTS = [
     "nid[001001-001004]",
     "nid001001",
-    # as LUMI, Perlmutter and Frontier name their nodes
+    # names of nodes of LUMI, Perlmutter and Frontier
     "nid[005042-005043,005050,005061-005070],nid007001",
     "nid[001000-001003,200256-200259]",
     "frontier[00001-00016,09472],frontier00100",

@@ -13,7 +13,7 @@ from testbed.cluster import slurm
 
 pytestmark = pytest.mark.testbed
 
-#: For what takes a few, on a machine that is busy.
+#: Deadline for events that take a few seconds; long, for a busy machine.
 SECONDS = 150
 #: 20 steps an epoch; the ranks agree to stop at every 16th.
 OPTIONS = "--epochs 24 --batch-size 20 --lr 0.001"
@@ -87,14 +87,14 @@ def test_a_job_that_is_signalled_and_preempted_reaches_the_weights_of_an_uninter
     job = Job(testbed, venv, work, f"--data {noise} {OPTIONS}")
 
     job.wait_for(lambda: "epoch 4/24" in job.said())
-    testbed.run(f"scancel --signal=USR1 {job.number}")  # what --signal=USR1@120 does before the time limit
+    testbed.run(f"scancel --signal=USR1 {job.number}")  # like --signal=USR1@120 before the time limit
     job.start_again()
     assert len(re.findall("^SIGUSR1: stopped after .*", job.said(), re.MULTILINE)) == 1
 
     job.wait_for(lambda: "epoch 12/24" in job.said())
-    job.control(f"requeue {job.number}")  # what a preemption does: SIGTERM, and SIGKILL after KillWait
+    job.control(f"requeue {job.number}")  # like a preemption: SIGTERM, and SIGKILL after KillWait
     job.start_again()
-    # saved where it stood, not after the last whole epoch alone
+    # saved in the middle of an epoch
     assert len(re.findall("^SIGTERM: stopped after .*", job.said(), re.MULTILINE)) == 1
     job.wait_for(lambda: job.state() == "COMPLETED")
 
@@ -108,7 +108,7 @@ srun -N2 --ntasks-per-node=1 conda-python-distributed $PAYLOAD/mnist_ddp.py --da
 --modelpath through""",
         cwd=work,
     )
-    # Two ranks' gradients have one sum: the same to the last bit.
+    # The sum of two gradients does not depend on their order: equal to the last bit.
     end = torch.load(work / f"model-{job.number}" / "mnist_ddp.pt", weights_only=True)
     through = torch.load(work / "through" / "mnist_ddp.pt", weights_only=True)
     assert end.keys() == through.keys() and all(torch.equal(end[name], through[name]) for name in end)

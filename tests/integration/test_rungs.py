@@ -22,10 +22,10 @@ RUNGS = [
     ("mnist_multi.py", 2, "srun -N2 --ntasks-per-node=1 "),
     ("mnist_multi.py", 4, "srun -N2 --ntasks-per-node=2 "),
 ]
-#: What Jupyter may have: a login shell's path is not among it.
+#: The environment of Jupyter, which may lack the PATH of a login shell.
 CLEAN = {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
 
-#: Runs a notebook as Jupyter does, and prints what its cells print.
+#: Runs a notebook like Jupyter, and prints the output of its cells.
 EXECUTE = """
 import sys, nbformat
 from nbclient import NotebookClient
@@ -38,7 +38,7 @@ for cell in notebook.cells:
         print(output.text, end="")
 """
 
-#: Starts a kernel, interrupts a cell, shuts it down, starts it again and kills it; tells what came of that.
+#: Starts a kernel, interrupts a cell, shuts the kernel down, starts it again and kills it; prints the results.
 CONTROL = """
 import json, sys, time
 from pathlib import Path
@@ -67,10 +67,10 @@ while client.get_iopub_msg(timeout=60)["msg_type"] != "stream":
     pass
 manager.interrupt_kernel()
 reply = client.get_shell_msg(timeout=60)
-while reply["parent_header"]["msg_id"] != asked:  # an answer from before
+while reply["parent_header"]["msg_id"] != asked:  # an earlier reply
     reply = client.get_shell_msg(timeout=60)
 interrupted = reply["content"]["ename"]
-after = "aborted"  # as the interrupted kernel answers what comes too soon
+after = "aborted"  # the reply of an interrupted kernel to an early request
 while after == "aborted":
     time.sleep(0.1)
     after = client.execute_interactive("1 + 1", timeout=60, output_hook=lambda _: None)["content"]["status"]
@@ -99,7 +99,7 @@ class Jupyter:
         self.work = directory / "work"
         self.home = self.work / "home"
         self.home.mkdir(parents=True)
-        # which the image would not see by itself, unlike the working directory
+        # unlike the working directory, the image does not have it by itself
         runtime = directory / "runtime"
         self.environ = {**CLEAN, "HOME": str(self.home), "JUPYTER_RUNTIME_DIR": str(runtime)}
         self.load = f"export HOME={self.home} SINGULARITY_BIND={wheels}\nmodule load {module}\n"
@@ -170,7 +170,7 @@ def test_jupyter_can_interrupt_shut_down_and_kill_the_kernel(jupyter):
     assert json.loads(jupyter.run(CONTROL)) == [True, "KeyboardInterrupt", "ok", True, True]
 
 
-#: Modules of two versions, in which Python is that of the tests and the kernel prints what it has loaded.
+#: Modules of two versions: their Python is that of the tests, and the kernel prints which one is loaded.
 MODULEFILE = """#%Module
 conflict PyTorch
 setenv EBROOTPYTORCH {root}/{version}
@@ -192,7 +192,7 @@ def test_kernels_start_under_both_module_systems_whatever_jupyter_has_loaded(tes
     (tmp_path / "bin/conda-python-simple").chmod(0o755)
     (tmp_path / "system/init/bash").write_text(system.code)
     home = f"export JUPYTER_DATA_DIR={tmp_path}\n"
-    if name != "Lmod":  # unpacked, its own init file leads to where it would be installed
+    if name != "Lmod":  # the init file of the unpacked package points to where it would be installed
         home += f"export MODULESHOME={tmp_path}/system\n"
     install = f"{home}module load PyTorch/1.0\n{testbed.layout.repository}/bin/install-kernel"
     assert "the kernel pytorch-1.0 is in" in system.run(install, tmp_path / "modules")

@@ -8,11 +8,11 @@ from testbed.stand_ins.job_scripts import submission
 
 pytestmark = pytest.mark.testbed
 
-#: Two nodes by name, whichever others are busy.
+#: Two nodes by name, even if they are busy.
 PAIR = "srun -N2 -w nid001001,nid001002"
-#: Slurm 22.05 reserves ports for every step where it may; without them a rank computes its own.
+#: Slurm 22.05 reserves ports for every step if MpiParams has any; without them, ranks compute a port.
 COMPUTED = "env --unset=SLURM_STEP_RESV_PORTS "
-#: Prints what one rank was given, and what a collective over all ranks sees.
+#: Prints the variables of one rank, and the result of a collective over all ranks.
 PROBE = """
 import os, socket, torch, torch.distributed as dist
 dist.init_process_group('gloo')

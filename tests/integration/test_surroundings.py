@@ -6,14 +6,14 @@ import pytest
 
 pytestmark = pytest.mark.testbed
 
-#: Listens on a port of its own until it is killed, and says which.
+#: Listens on a free port until it is killed, and prints its number.
 STRANGER = """
 import socket, sys, time
 with socket.create_server(('', 0)) as server:
     print(server.getsockname()[1], flush=True)
     time.sleep(600)
 """
-#: Adds up over the world, and prints the first address of the meeting point.
+#: Prints a sum over all ranks, and the first address of the rendezvous.
 MEET = """
 import os, socket, torch, torch.distributed as dist
 dist.init_process_group('gloo')
@@ -23,7 +23,7 @@ address = socket.getaddrinfo(os.environ['MASTER_ADDR'], None)[0][4][0]
 os.write(1, f"{int(total)} of {dist.get_world_size()} by {address}\\n".encode())
 dist.destroy_process_group()
 """
-#: Prints where the caches of a rank are, whether links lead there, who owns them, and the mode.
+#: Prints the directories of a rank's caches, whether they are links, their owner and mode.
 CACHES = """
 import os
 for name in ('MIOPEN_USER_DB_PATH', 'MIOPEN_CUSTOM_CACHE_DIR', 'TRITON_CACHE_DIR', 'TORCHINDUCTOR_CACHE_DIR',

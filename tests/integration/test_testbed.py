@@ -103,7 +103,7 @@ def test_an_ordinary_user_gets_a_cluster_too(tmp_path_factory):
     root = Path(tempfile.mkdtemp(prefix="testbed-user-"))
     os.chown(root, 65534, 65534)
     environment = {**os.environ, "PYTORCH_TESTBED": str(root), "HOME": str(root)}
-    # a checkout that an ordinary user can read, wherever this one is
+    # a checkout that an ordinary user can read
     tree = Path(tempfile.mkdtemp(prefix="checkout-"))
     tree.chmod(0o755)
     for part in ("testbed", "runscripts/pytorch_doctor", "easyconfigs"):

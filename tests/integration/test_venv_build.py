@@ -55,7 +55,7 @@ PATCH = """The semicolon.
 +static PyObject *text(PyObject *self, PyObject *none) { return PyUnicode_FromString(GREETING); }
  static PyMethodDef methods[] = {{"text", text, METH_NOARGS, ""}, {NULL, NULL, 0, NULL}};
 """
-#: pip without anyone's configuration, and no way to an index.
+#: pip without any configuration, and without access to an index.
 OFFLINE = "env PIP_CONFIG_FILE=/dev/null PIP_INDEX_URL=http://127.0.0.1:9 https_proxy=http://127.0.0.1:9"
 
 
@@ -155,7 +155,7 @@ def test_a_job_builds_on_a_node_with_the_modules_of_the_shell_that_submits_it(si
     submitted = site.eb(options, before="module load mpi", env=OFFLINE)
     assert submitted.returncode == 0, in_one_line(submitted)
     number = re.search(r"List of submitted jobs \(1\): .*: (\d+)$", submitted.stdout, re.MULTILINE)[1]
-    # a step that starts when the job has ended, and so waits for it
+    # this step starts after the end of the job
     site.shell(f"srun --quiet --dependency=afterany:{number} true")
     output = next(site.directory.glob(f"*-{number}.out")).read_text()
     assert "COMPLETED: Installation ended successfully" in output
@@ -172,7 +172,7 @@ def venv_module(request, testbed, tmp_path, monkeypatch):
     except layout.TestbedError as error:
         pytest.skip(str(error))
     monkeypatch.syspath_prepend(str(TREE / "easyblocks"))
-    from pytorch_install.modulefiles import text as modulefile  # found by the line before
+    from pytorch_install.modulefiles import text as modulefile  # found because of the line before
 
     site, inner = tmp_path / "site", tmp_path / "inner"
     for version in ("12", "13"):

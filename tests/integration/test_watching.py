@@ -27,7 +27,7 @@ storage = JournalStorage(JournalFileBackend("study/study.journal"))
 trials = optuna.load_study(study_name="search", storage=storage).trials
 print(json.dumps([(trial.state.name, trial.user_attrs["directory"]) for trial in trials]))
 """
-#: A training of a moment in place of mnist_ddp.py, that stops and ends as that does.
+#: Replaces mnist_ddp.py with a short training that stops and ends in the same way.
 TRAINING = """import json, math, signal, sys, time
 from pathlib import Path
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
@@ -42,7 +42,7 @@ Path(options["--modelpath"], "metrics.jsonl").write_text(json.dumps({"epoch": 1,
 def packages(testbed, venv):
     """A PYTHONUSERBASE with TensorBoard, Weights & Biases and Optuna; both modules have the same Python."""
     with tempfile.TemporaryDirectory(prefix="packages-", dir=testbed.layout.root) as directory:
-        # --ignore-installed: what this host's Python has beside the module's, the image lacks
+        # --ignore-installed: packages of this host's Python are not in the image
         install = "pip install --quiet --user --ignore-installed --no-compile --no-warn-script-location"
         testbed.run(
             f"module load {venv}\nPYTHONUSERBASE={directory} {install} tensorboard wandb optuna", timeout=600
@@ -124,11 +124,11 @@ def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(
     steps = re.findall(r"^\d+\.\d+$", testbed.run(f"squeue --steps -h --job {job} --format %i"), re.MULTILINE)
     testbed.run_unchecked("".join(f"scancel --signal=KILL {step}\n" for step in steps))
     wait_for(r"its process is gone; it will go on$", 1)
-    wait_for(begun, len(found(begun)) + 1)  # so one has just begun
+    wait_for(begun, len(found(begun)) + 1)  # one trial has just begun
     testbed.run(f"scancel {job}; while squeue -h --job {job} 2>/dev/null | grep -q .; do sleep 0.2; done")
     assert found(r"^trial-\d+: stopped; it will go on$")
     with (work / "study" / "study.journal").open("a") as journal:
-        journal.write('{"op_code":')  # as a full disk leaves it
+        journal.write('{"op_code":')  # as after a full disk
 
     assert len(set(found(r"\bnid\d+\b"))) == 2
 

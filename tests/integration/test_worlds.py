@@ -8,15 +8,15 @@ from testbed.packages import find_optional
 
 pytestmark = pytest.mark.testbed
 
-#: A job on two nodes, two slots on each, as mpirun reads it from Slurm.
+#: A job on two nodes with two slots each, which mpirun reads from Slurm.
 JOB = "salloc --quiet -N2 -w nid001001,nid001002 --ntasks-per-node=2 "
-#: On the digits set, which is drawn: what takes time is not what is looked at.
+#: With generated digits, which train in seconds.
 TRAINING = "$PAYLOAD/mnist_ddp.py --seed 1"
-#: What mpirun asks of root, who runs the tests in a container.
+#: mpirun requires these variables of root, who runs the tests in a container.
 AS_ROOT = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
-#: Slurm 22.05 reserves ports for every step where it may; without them a rank computes its own.
+#: Slurm 22.05 reserves ports for every step if MpiParams has any; without them, ranks compute a port.
 COMPUTED = "env --unset=SLURM_STEP_RESV_PORTS "
-#: Adds up over the world and prints it with its meeting point.
+#: Prints a sum over all ranks with address and port of the rendezvous.
 PROBE = """
 import os, time, torch, torch.distributed as dist
 dist.init_process_group('gloo')
@@ -25,7 +25,7 @@ dist.all_reduce(total)
 time.sleep(2)  # all worlds at the same time
 dist.all_reduce(total)
 line = f"{os.environ['WHICH']} {int(total)} {os.environ['MASTER_ADDR']} {os.environ['MASTER_PORT']}\\n"
-os.write(1, line.encode())  # at once, as launchers mix what ranks write in pieces
+os.write(1, line.encode())  # in one write: launchers mix the partial writes of ranks
 dist.destroy_process_group()
 """
 
@@ -64,8 +64,8 @@ LINES = {
 }
 
 
-#: The launchers that reach the image in the same way as one of the others, or the venv, and those that the job scripts,
-#: test_training.py and test_ends.py take.
+#: Launchers that reach image or venv in the same way as another one, or that job scripts, test_training.py and
+#: test_ends.py use.
 ALIKE = {
     "container": ("srun", "MPICH", "torchrun under srun", "torchrun under Open MPI", "torchrun alone", "ddp-env"),
     "venv": ("srun", "Open MPI", "MPICH", "torchrun under srun", "torchrun under Open MPI"),
@@ -88,7 +88,7 @@ def test_every_launcher_trains_to_the_same_result(testbed, module, enter, alone,
         if f"{{{name}}}" in line
     }
     output = testbed.run(f"module load {module}\n" + line.format(enter=enter, training=TRAINING, **mpi))
-    assert accuracy(output, 4) == pytest.approx(alone, abs=0.15)  # an image of a thousand
+    assert accuracy(output, 4) == pytest.approx(alone, abs=0.15)  # one image of 1000 is 0.1 %
 
 
 @pytest.mark.parametrize("package", ["openmpi-bin", "mpich"])

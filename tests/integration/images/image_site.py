@@ -36,7 +36,7 @@ class Site:
         """Run EasyBuild on the recipe with these lines, after shell `settings`; return the completed process."""
         self.recipe.write_text(RECIPE.format(lines=lines))
         paths = f"--installpath={self.directory} --buildpath={self.directory}/build --sourcepath={self.sources}"
-        paths += f" --tmpdir={self.directory}/temporary"  # what EasyBuild keeps of failures goes with the test
+        paths += f" --tmpdir={self.directory}/temporary"  # EasyBuild keeps files of failures
         environ = {**os.environ, **ENVIRONMENT, **(environ or {})}
         script = f"{settings}\neb {paths} {options} {self.recipe}"
         return self.testbed.run_unchecked(script, environ=environ, timeout=900)

@@ -14,7 +14,7 @@ def test_cotainr_runs_and_its_image_is_installed(site, testbed, pytorch_sif, wor
     stand_in.parent.mkdir()
     stand_in.symlink_to(testbed.layout.repository / "testbed" / "stand_ins" / "cotainr")
     lines = cotainr_recipe(site)
-    # the real one is among the test tools, which may be on the PATH
+    # the real cotainr is one of the test tools, which may be on the PATH
     without = f"PATH=$(echo $PATH | tr : '\\n' | grep -vxF {testbed.layout.test_venv}/bin | paste -sd :)"
     assert "cotainr is not on PATH" in site.refuse(lines, settings=without)
     site.install(lines, settings=f"export PATH={stand_in.parent}:$PATH COTAINR_STAND_IN_SIF={pytorch_sif}")

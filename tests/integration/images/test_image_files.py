@@ -60,7 +60,7 @@ def test_a_changed_image_is_refused_until_the_recipe_has_its_checksum(site, tiny
     image.write_bytes(tiny.read_bytes())
     lines = f"image = 'tiny.sif'\ncentral_images = ['{site.central}']"
     site.images.mkdir(parents=True)
-    note = site.images / "tiny.sif.sha256"  # as the test above finds it after an installation
+    note = site.images / "tiny.sif.sha256"  # as after an installation, in the test above
     note.write_text(f"{sha256(image)}  tiny.sif\n")
     site.install(lines, "--fetch")
     flip_a_bit(image, image.stat().st_size - 100_000)
@@ -98,7 +98,7 @@ def test_a_damaged_image_is_refused_with_one_line_and_the_next_eb_installs_a_goo
         image.unlink()
     error = site.refuse(lines)
     assert message in error
-    assert "executable file not found" not in error  # which is what it says of the whole image
+    assert "executable file not found" not in error  # the error of the undamaged image
     image.write_bytes(tiny.read_bytes())
     site.install(lines, "--fetch")
 

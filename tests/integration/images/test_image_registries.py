@@ -110,13 +110,13 @@ def test_an_image_that_was_fetched_is_installed_without_the_registry(
         digest = shut_down.push_sif(pytorch_sif, "pytorch/pytorch", VERSION, without=[f".{IN_IMAGE}/*"])
         lines = f"image = 'docker://{shut_down.address}/pytorch/pytorch:{VERSION}@{digest}'"
         site.install(lines, "--fetch")
-    bind = f"export SINGULARITY_BIND={packages}:{IN_IMAGE}"  # so that the image is a tenth of its size
+    bind = f"export SINGULARITY_BIND={packages}:{IN_IMAGE}"  # bound, to make the image ten times smaller
     site.install(lines, settings=bind)
     record = site.record()
     assert record["digest"] == digest
     assert record["source"] in lines
     assert record["sha256"] == sha256(site.root / record["image"])
-    # packed as the images that are built here, as Apptainer's own packing costs every import; for the fields see
+    # packed like images that are built here, as Apptainer's own packing slows down every import; for the fields see
     # https://dr-emann.github.io/squashfs/
     with (site.root / record["image"]).open("rb") as file:
         superblock = file.read(1_000_000).partition(b"hsqs")[2]

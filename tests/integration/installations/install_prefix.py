@@ -6,20 +6,20 @@ import signal
 import time
 import zipfile
 
-#: What all easyblocks have in common is tried with the one whose runtime is elsewhere: it installs in seconds.
+#: For what all easyblocks share: the easyblock whose runtime is not installed, which installs in seconds.
 TINY = "1.0-tiny"
 SHIFTER = """easyblock = 'EB_PyTorchShifter'
 image = 'tiny'
 """
 
-#: A venv whose torch is one file.
+#: A venv whose torch is a single file.
 VENV = "1.0-venv"
 WHEELS = """easyblock = 'EB_PyTorchVenv'
 sources = ['tiny.txt']
 checksums = ['{checksum}']
 """
 
-#: A whole image, under another name.
+#: A complete image, under another name.
 IMAGE = """easyblock = 'EB_PyTorchContainer'
 sources = ['tiny.sif']
 checksums = ['{checksum}']
@@ -35,7 +35,7 @@ sanity_check_commands = ['conda-python-simple -c pass']
 moduleclass = 'ai'
 """
 
-#: EasyBuild's hooks, which end it at one point: with its process group, or alone while what it started lives on.
+#: EasyBuild hooks that kill it at one point: with its process group, or alone.
 HOOKS = """import os, signal, subprocess
 QUIET = {{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}}
 def die():

@@ -86,7 +86,7 @@ def test_a_full_disk_is_one_line_of_error_and_leaves_nothing_and_the_next_succee
     software = work / "software"
     software.mkdir()
     runtime = prefix.installation / runtime
-    # mounted for this one shell, and gone with it
+    # mounted in this shell only
     script = f"""
         mount -t tmpfs -o size=8m none {software}
         {prefix.command("--rebuild")} >/dev/null || echo failed
@@ -96,6 +96,6 @@ def test_a_full_disk_is_one_line_of_error_and_leaves_nothing_and_the_next_succee
     result = prefix.testbed.run_unchecked(f"unshare --mount bash -c {shlex.quote(script)}")
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == ["failed", str(runtime)]
-    # as sure as what failed is: `python -m venv` keeps the reason to itself
+    # two texts, as `python -m venv` does not print the reason
     assert re.search("No space is left|perhaps for want of space", one_error(result))
     assert f"MB for software in {software}" in one_error(result)

@@ -68,7 +68,7 @@ def test_a_rebuild_keeps_an_unchanged_image_even_after_a_kill_and_replaces_a_dam
     inode = installed.stat().st_ino
     (prefix.installation / "runscripts" / "get-master").unlink()
 
-    # of a job: what it was started with stays whole
+    # a running job keeps the files that it was started with
     started, go_on = work / "started", work / "go-on"
     wait = f"touch {started}; until [ -e {go_on} ]; do sleep 0.1; done; ls /payload/mnist_ddp.py /runscripts/ddp-env"
     with ThreadPoolExecutor() as threads:

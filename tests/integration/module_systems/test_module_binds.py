@@ -37,7 +37,7 @@ def test_the_module_mounts_the_user_software_that_exists_when_it_is_loaded(image
     assert with_venv == ("true" if there == "nothing" else "source /user-software/venv/pytorch/bin/activate")
     assert virtual_env == (None if there == "nothing" else "/user-software/venv/pytorch")
 
-    # unloading takes away what loading added, whatever is there by then
+    # unloading removes what loading added, whatever exists by then
     site.run(
         f"""{SNAPSHOT.format(tmp_path / "before")}
 module load {site.name}
@@ -63,7 +63,7 @@ module load {site.name}
 module unload {site.name}
 echo $APPTAINER_BIND ${{SINGULARITY_BIND-unset}}"""
     )
-    # Lmod takes the slash from every list that a module extends; no path is the root as well
+    # Lmod removes the trailing slash from every list that a module extends; an empty path is the root, too
     kept = own.rstrip("/") if site.system.name == "Lmod" else own
     assert output.split() == ["/data:", "theirs", "/user-software:", "ours", kept, "unset"]
 
@@ -82,7 +82,7 @@ def test_the_commands_that_users_install_come_after_the_modules_and_before_the_h
 {}
 module load {}
 {}
-rm -rf $HOME/.local; mkdir -p $PYTHONUSERBASE  # whatever this changes, unloading takes away what loading added
+rm -rf $HOME/.local; mkdir -p $PYTHONUSERBASE  # unloading removes what loading added, whatever exists by then
 module unload {}; echo $PATH"""
     after = site.run(script.format(tmp_path, SNAPSHOT.format(before), site.name, SNAPSHOT.format(loaded), site.name))
     path, new = values(before)["PATH"], values(loaded)

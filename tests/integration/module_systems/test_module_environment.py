@@ -29,7 +29,7 @@ module load {site.name}
 module purge
 {SNAPSHOT.format(again)}"""
     )
-    # Lmod's pushenv brings back an empty value as none
+    # Lmod's pushenv restores an empty value as unset
     lost = {f"{name}=" for name, value in values(loaded).items() if value and site.system.name == "Lmod"}
     expected = [entry for entry in snapshot(before) if entry not in lost]
     assert snapshot(after) == expected
@@ -123,7 +123,7 @@ def test_the_users_packages_are_in_a_directory_of_this_installation_or_of_older_
     userbase, extensions = site.run(home).split()
     assert re.fullmatch(rf"{re.escape(str(shared))}-[0-9a-f]{{8}}", userbase)
     assert extensions == f"{userbase}/torch_extensions"
-    shared.mkdir(parents=True)  # as older modules had it
+    shared.mkdir(parents=True)  # as with older modules
     assert site.run(home).split() == [str(shared), f"{shared}/torch_extensions"]
     Path(userbase).mkdir()
     assert site.run(home).split()[0] == userbase

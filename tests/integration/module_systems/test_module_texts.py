@@ -35,7 +35,7 @@ def test_the_module_sets_the_documented_variables_and_nothing_else(site, tmp_pat
     assert len(said) > 20
     promised = {name for name, cell in said.items() if cell != "-"}
     assert promised <= changed
-    # the rest is EasyBuild's, notes of what to take away on unload, and what the cluster needs
+    # other variables are EasyBuild's, notes for unloading, and those of the cluster profile
     unexplained = {
         name for name in changed - promised
         if not re.match("EB(VERSION|DEVEL)|__", name) and f"__CLUSTER_SET_{name}" not in new
@@ -55,7 +55,7 @@ def test_help_has_the_three_lines_the_variables_the_commands_and_where_packages_
     text = " ".join(lines)
     named = " ".join(f"${{{name}:?}}" for name in re.findall(r"\$([A-Z]\w+)", text))
     assert site.run(f"module load {site.name}; echo {named}")
-    if site.recipe != SHIFTER:  # which is installed where shifter is
+    if site.recipe != SHIFTER:  # its commands are those of a host with shifter
         listed = text.split("Commands on the host")[1].split(":", 1)[1].split("More information")[0].strip(" =")
         commands = [path for path in (site.installation / "bin").iterdir() if not path.suffix]
         behind = {path.readlink().name for path in commands if path.is_symlink() and path.readlink().parent == Path()}

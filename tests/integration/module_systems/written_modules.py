@@ -9,10 +9,10 @@ from testbed.recipes import module as module_of
 SHIFTER = "PyTorch-2.1.0-ngc-23.07-shifter"
 SYSTEMS = [("Lmod", "Lua"), ("Lmod", "Tcl"), ("Environment Modules", "Tcl")]
 
-#: What stands before a command to run it with a module's Python, as its help says.
+#: The start of a command that runs with a module's Python, as in its help.
 ENTER = {CONTAINER: "singularity exec $SIF ", VENV: "", SHIFTER: "shifter --image=$SHIFTER_IMAGE $RUNSCRIPTS/"}
 
-#: What a site's recipe may add to the container's, in a directory `{site}` that has `there` and `elsewhere`.
+#: Parameters that a site's recipe may add to the container's; the directory `{site}` has `there` and `elsewhere`.
 PARAMETERS = """
 central_images = ['{site}/not-there', '{site}/elsewhere']
 binds = ['{site}/there', '{site}/not-there', '{site}/there:/mnt/there']

@@ -50,7 +50,7 @@ singularity exec $SIF extra_package-command"""
 def test_packages_survive_a_rebuild_and_the_end_of_the_installed_image(installation, wheels):
     installation.run(pip_install(wheels))
     packages = installation.directory / "venv/pytorch/lib/python3.11/site-packages"
-    (packages / "zz_image.pth").write_text("")  # as where the image had its packages elsewhere
+    (packages / "zz_image.pth").write_text("")  # as if the image had its packages in another directory
     assert "carry" not in installation.install(options="--rebuild")
     assert installation.run(f"{IMPORT}; python -c 'import numpy'") == THERE
     output = installation.run(f"rm -f $SIF; module load PyTorch/2.13.0-mine; echo $SIF; {IMPORT}; make-squashfs")
@@ -77,7 +77,7 @@ def test_an_environment_of_another_python_is_renamed(installation, wheels):
 def test_a_failed_rebuild_leaves_the_environment_unchanged(installation, wheels):
     installation.run(pip_install(wheels))
     environment = installation.directory / "venv" / "pytorch"
-    (environment / "lib/python3.11").rename(environment / "lib/python3.10")  # another Python's
+    (environment / "lib/python3.11").rename(environment / "lib/python3.10")  # of another Python
     recipe = installation.prefix / "fails.eb"
     recipe.write_text(RECIPE.format(suffix="-mine", image=installation.image).replace(
         "skipsteps = ['sanitycheck']",
@@ -88,7 +88,7 @@ def test_a_failed_rebuild_leaves_the_environment_unchanged(installation, wheels)
         f"eb --installpath={installation.prefix} --buildpath={installation.prefix}/build --rebuild {recipe} 2>&1"
     )
     assert result.returncode != 0
-    assert "/user-software/venv/pytorch torch" in result.stdout  # the sanity check had the new one
+    assert "/user-software/venv/pytorch torch" in result.stdout  # the sanity check used the new environment
     assert "it is kept as" not in result.stdout
     assert os.listdir(environment.parent) == ["pytorch"]
     assert (environment / "lib/python3.10/site-packages/extra_package.py").exists()
@@ -130,4 +130,4 @@ def test_start_shell_runs_a_command_or_gives_a_prompt_inside_the_image(installat
     terminal = f"{sys.executable} -c 'import pty; pty.spawn([\"start-shell\"])'"
     output = installation.run(f"{terminal} <<'END'\n{inside}\nexit 0\nEND")
     assert f"inside {installation.image.name}" in output
-    assert re.search(rf"> {re.escape(inside)}", output)  # what was typed, after the prompt
+    assert re.search(rf"> {re.escape(inside)}", output)  # the input, after the prompt
