@@ -211,8 +211,8 @@ def test_without_its_image_loading_fails_with_a_message_that_tells_what_to_do(te
     load = copied(testbed, container, tmp_path)
     result = testbed.run_unchecked(f"{load}echo status $? SIF=${{SIF:-}}")
     message = " ".join(result.stderr.split())  # Lmod breaks lines
-    assert f"There is no image at {tmp_path}/{CONTAINER}.sif" in message
-    assert f"install it again with `eb --rebuild {CONTAINER}.eb`" in message
+    assert f"image not found: {tmp_path}/{CONTAINER}.sif. " in message
+    assert f"Install it again with `eb --rebuild {CONTAINER}.eb`" in message
     assert result.stdout == "status 1 SIF=\n"
 
     (tmp_path / f"{CONTAINER}.sif").touch()
