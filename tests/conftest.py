@@ -8,14 +8,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-#: How the names of the first files of a run begin. The first two files install what others need, one in each process.
-#: Then come long files: at the end, one would leave the other process idle.
+#: How the names of the first files of a run begin. The first two files install what others need, one in each process;
+#: unit tests need nothing installed. Then come long files: at the end, one would leave the other processes idle.
 FIRST = (
     "tests/integration/test_horovod.py",
     "tests/integration/test_allreduce_on_nodes.py",
+    "tests/unit/payload/test_mnist",
     "tests/integration/test_recipes_of_the_seeds.py",
     "tests/integration/test_worlds.py",
-    "tests/unit/payload/test_mnist",
     "tests/unit/easyblocks",
 )
 
