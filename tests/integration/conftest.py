@@ -40,6 +40,8 @@ class Testbed:
         with self.layout.locked(recipe):
             if not recipes.is_current(self.layout, recipe, settings):
                 command = recipes.install_command(self.layout, recipe, settings)
+                with self.layout.locked("sources"):  # recipes share wheels
+                    self.run(f"{settings}\n{command} --fetch", timeout=900)
                 self.run(f"{settings}\n{command}", timeout=900)
                 recipes.note_installed(self.layout, recipe, settings)
         return recipes.module(recipe)
