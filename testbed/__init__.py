@@ -1,5 +1,4 @@
-"""A throw-away Slurm cluster with Lmod, EasyBuild and Apptainer on one machine.
+"""A temporary Slurm cluster on one machine, with Lmod, EasyBuild and Apptainer.
 
-Used by ``demo``, by the integration tests and by the benchmarks; from a shell:
-``python3 testbed up|down|stop|status|env``.
+Demo, integration tests and benchmarks run on it. From a shell: ``python3 testbed --help``.
 """

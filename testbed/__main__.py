@@ -1,14 +1,14 @@
 """Usage: python3 testbed up|status|env|stop|down|tools|optional
 
-up        install what is missing, start the cluster; again: nothing to do
-status    say whether it is up, and with which nodes (status 1 when it is down)
-env       print shell code for `eval` that gives module, eb, srun, singularity
-stop      end the cluster's processes and delete its files; what was installed stays
-down      stop, and delete the whole testbed directory
-tools     install what ./run-tests needs, without starting the cluster
+up        install what is missing and start the cluster, unless it is up
+status    show whether the cluster is up, and its nodes (exit status 1 if it is down)
+env       print shell code for `eval`, which provides module, eb, srun and singularity
+stop      stop the cluster and delete its files; keep what is installed
+down      stop the cluster and delete the whole testbed
+tools     install what unit tests need; do not start the cluster
 optional  install what some tests and benchmarks need: Open MPI, MPICH, valgrind, an OCI registry
 
-The directory is $PYTORCH_TESTBED, else .testbed in this checkout.
+The testbed is in $PYTORCH_TESTBED, or in .testbed of this checkout.
 """
 
 import os
@@ -16,7 +16,8 @@ import sys
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
-from testbed import shell, slurm  # noqa: E402
+from testbed import shell  # noqa: E402
+from testbed.cluster import slurm  # noqa: E402
 from testbed.layout import Layout, TestbedError  # noqa: E402
 from testbed.lifecycle import down, provide_optional, provide_tools, stop, up  # noqa: E402
 from testbed.progress import end_like_interrupt  # noqa: E402
@@ -29,11 +30,11 @@ def main(arguments):
     verb = arguments[0] if len(arguments) == 1 else ""
     try:
         if os.environ.get("SIFPYTORCH", "no module") == os.environ.get("APPTAINER_CONTAINER"):
-            raise TestbedError("This python3 is the loaded module's, in its image. Unload the PyTorch module.")
+            raise TestbedError("python3 runs in the image of the loaded module. Unload the PyTorch module.")
         if verb == "up":
             obstacle = up(layout)
             if obstacle:
-                print(f"No containers here: {obstacle}", file=sys.stderr)
+                print(f"No containers on this machine: {obstacle}", file=sys.stderr)
         elif verb == "down":
             down(layout)
         elif verb == "tools":
@@ -41,7 +42,7 @@ def main(arguments):
         elif verb == "optional":
             obstacle = provide_optional(layout)
             if obstacle:
-                print(f"Some tests and benchmarks will be left out: {obstacle}", file=sys.stderr)
+                print(f"Some tests and benchmarks will be skipped: {obstacle}", file=sys.stderr)
         elif verb == "stop":
             stop(layout)
         elif verb == "status":
@@ -60,7 +61,7 @@ def main(arguments):
         print(f"testbed: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("testbed: interrupted; the same command goes on where it stopped", file=sys.stderr)
+        print("testbed: interrupted. Run the same command again to continue.", file=sys.stderr)
         return 130
     return 0
 

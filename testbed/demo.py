@@ -1,13 +1,13 @@
 """Usage: ./demo [--env | --shell | --clean | --help]
 
-From a fresh machine to PyTorch training on two nodes: installs what is missing, starts a throw-away
-Slurm cluster on this machine, and runs the three commands of the README on it.
+Trains PyTorch on two nodes of this machine: installs what is missing, starts a temporary Slurm
+cluster, and runs the three commands of the README on it.
 
---env    print shell code: eval "$(./demo --env)" gives module, eb, srun, singularity in your shell
+--env    print shell code: eval "$(./demo --env)" provides module, eb, srun, singularity in your shell
 --shell  open such a shell
---clean  stop the cluster and remove everything that was made
+--clean  stop the cluster and delete everything that was installed
 
-All of it lives in one directory: $PYTORCH_TESTBED, or .testbed in this tree.
+Everything is in one directory: $PYTORCH_TESTBED, or .testbed in this tree.
 """
 
 import os
@@ -28,13 +28,13 @@ LAUNCH = "srun -N2 --ntasks-per-node=2 {enter}conda-python-distributed -u $PAYLO
 
 
 def demonstrate(layout):
-    """Run the README's commands one after the other and sum up what they showed."""
+    """Run the README's commands, and print a summary."""
     start = time.monotonic()
     print("1. The testbed: Slurm, Lmod, EasyBuild, Apptainer", flush=True)
     obstacle = up(layout)
 
     print("\n2. Install (a few minutes the first time)", flush=True)
-    with layout.locked():
+    with layout.locked(DATASET):
         with_dataset = install_dataset(layout)
     recipe = install_pytorch(layout, obstacle)
 
@@ -47,23 +47,23 @@ def demonstrate(layout):
     accuracy = re.search(r"test accuracy: ([\d.]+) %", output)
     speed = re.findall(r"images/s (\d+)", output)
     if not accuracy or not speed:
-        raise TestbedError("The training ended without an accuracy; its output is above.")
+        raise TestbedError("The training printed no accuracy; its output is above.")
     lines = "\n      ".join(commands)
     print(f"""
 Done in {time.monotonic() - start:.0f} s: test accuracy {accuracy[1]} %, {speed[-1]} images/s on 2 nodes.
 
-Where things are
+Directories
   software and modules   {layout.easybuild}
   cluster and its logs   {layout.cluster}
-Go on
+Next steps
   eval "$(./demo --env)"   in your own shell, then in any directory:
       {lines}
   ./demo --shell           the same in a new shell
-  ./demo --clean           stop the cluster, remove {layout.root}""")
+  ./demo --clean           stop the cluster, delete {layout.root}""")
 
 
 def install_dataset(layout):
-    """Install MNIST from the source path or the network; return whether that worked."""
+    """Install MNIST from the source path or the network; return whether it is installed."""
     command = recipes.install_command(layout, DATASET)
     print(f"\n$ {command}", flush=True)
     with step("looking for the MNIST files"):
@@ -75,67 +75,67 @@ def install_dataset(layout):
         recipes.note_installed(layout, DATASET)
         return True
     reason = next((line for line in result.stderr.splitlines() if line.startswith("ERROR")), "no reason given")
-    print(f"  {reason[:200]} ...\n  So the training below makes a small digits set instead.")
+    print(f"  {reason[:200]} ...\n  No MNIST data: the training below uses generated digits.")
     return False
 
 
 def install_pytorch(layout, obstacle):
-    """Install PyTorch as a container and as a virtual environment; return the recipe to go on with.
+    """Install PyTorch as a container and as a virtual environment; return the recipe to train with.
 
-    One of the two is enough: where no container can be had, or no Python that the venv is locked for.
+    One of the two is enough, if containers cannot run or the Python that the venv needs is missing.
     """
     if obstacle:
-        print(f"\nNo containers here, so the virtual environment it is: {obstacle}")
+        print(f"\nNo containers on this machine: {obstacle} Continuing with the virtual environment.")
         install(layout, VENV)
         return VENV
     try:
         install(layout, CONTAINER)
     except TestbedError as error:
-        print(f"\nThe container could not be installed ({error}) The virtual environment it is.")
+        print(f"\nThe container cannot be installed: {error} Continuing with the virtual environment.")
         install(layout, VENV)
         return VENV
     try:
         install(layout, VENV)
     except TestbedError as error:
-        print(f"\nThe virtual environment could not be installed ({error}) The container is enough.")
+        print(f"\nThe virtual environment cannot be installed: {error} Continuing with the container.")
     return CONTAINER
 
 
 def install(layout, recipe):
-    """Install a recipe, or bring it up to date with this tree."""
-    with layout.locked():
+    """Install a recipe, or update its installation to this tree."""
+    with layout.locked(recipe):
         run_shown(layout, recipes.install_command(layout, recipe))
         recipes.note_installed(layout, recipe)
 
 
 def run_shown(layout, *commands):
-    """Show commands, run them in one shell of the testbed, and return their output.
+    """Print commands, run them in one shell of the testbed, and return their output.
 
-    Raises TestbedError if they fail.
+    Raises TestbedError if one of them fails.
     """
     for command in commands:
         print(f"\n$ {command}", flush=True)
     process = subprocess.Popen(
         ["bash", "-c", "\n".join([shell.environment_code(layout), "set -e", *commands])],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=layout.root,
-        # so that `eb` prints each step as it begins: into a pipe Python would print all at its end, errors first
+        # `eb` prints each step when it begins; without this, Python prints to a pipe at its end, errors first
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
     output = relay(process.stdout)
     if process.wait() != 0:
-        raise TestbedError(f"`{commands[-1]}` ended with status {process.returncode}; see above.")
+        raise TestbedError(f"`{commands[-1]}` failed with status {process.returncode}; see above.")
     return output
 
 
 def open_shell(layout):
-    """Replace this process by an interactive shell on the testbed."""
+    """Replace this process with an interactive shell of the testbed."""
     startup = layout.root / "shell.rc"
     startup.write_text(f"[ -f ~/.bashrc ] && . ~/.bashrc\n{shell.environment_code(layout)}\nPS1='(testbed) \\w\\$ '\n")
     os.execvp("bash", ["bash", "--rcfile", str(startup), "-i"])
 
 
 def main(arguments):
-    """Do what the one option asks for; return the exit status."""
+    """Run one option; return the exit status."""
     end_like_interrupt()
     layout = Layout.from_environment(os.environ)
     option = arguments[0] if arguments else ""
@@ -152,7 +152,7 @@ def main(arguments):
         else:
             obstacle = up(layout)
             if obstacle:
-                print(f"No containers here: {obstacle}", file=sys.stderr)
+                print(f"No containers on this machine: {obstacle}", file=sys.stderr)
             if option == "--shell":
                 open_shell(layout)
             print(shell.environment_code(layout))
@@ -160,7 +160,7 @@ def main(arguments):
         print(f"demo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("demo: interrupted; ./demo goes on where it stopped", file=sys.stderr)
+        print("demo: interrupted. Run ./demo again to continue.", file=sys.stderr)
         return 130
     return 0
 

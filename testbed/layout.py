@@ -1,4 +1,4 @@
-"""Where everything of one testbed lives: a single directory, and who may remove it."""
+"""The paths of a testbed, all below one directory, and its locks."""
 
 import contextlib
 import fcntl
@@ -7,13 +7,13 @@ import os
 import shutil
 from pathlib import Path
 
-#: Moves the testbed; two values are two testbeds that run side by side.
+#: The testbed's directory. Testbeds in different directories run side by side.
 ROOT_VARIABLE = "PYTORCH_TESTBED"
 NODES = tuple(f"nid{number:06d}" for number in range(1001, 1005))
 
 
 class TestbedError(Exception):
-    """What is wrong, where, and what to try, in one sentence for the user."""
+    """One sentence for the user: what is wrong, where, and what to do."""
 
 
 class Layout:
@@ -22,9 +22,9 @@ class Layout:
     Attributes
     ----------
     root : Path
-        The directory that holds all state; nothing is written outside it.
+        Holds all state; nothing is written outside.
     cluster : Path
-        Slurm and munge: configuration, logs, spool, sockets; gone after `stop`.
+        Slurm and munge: configuration, logs, spool, sockets. `stop` deletes it.
     bin : Path
         First on a user's ``PATH``: ``eb``, ``apptainer``, ``singularity``.
     easybuild : Path
@@ -53,20 +53,20 @@ class Layout:
 
     @property
     def identity(self):
-        """A number that differs between testbeds, to keep their ports and job ids apart."""
+        """A number for this testbed, from which its ports and job ids are derived."""
         return int.from_bytes(hashlib.sha256(os.fsencode(self.root)).digest()[:4], "big")
 
     def claim(self):
-        """Make the directory ours, or raise TestbedError if it is somebody else's."""
+        """Create the directory, or raise TestbedError if it holds other files."""
         for path, remedy in ((self.root, f"set {ROOT_VARIABLE} to another directory"), (self.repository, "move it")):
             if any(character in str(path) for character in " :,\"'\\\n"):
                 raise TestbedError(
-                    f"'{path}' has a space, colon, comma or quote, which bind specifications and "
-                    f"Slurm's configuration cannot carry; {remedy}."
+                    f"'{path}' has a space, colon, comma or quote, which binds and Slurm's configuration "
+                    f"cannot express; {remedy}."
                 )
         if self.root.is_dir() and not self.marker.exists() and any(self.root.iterdir()):
             raise TestbedError(
-                f"{self.root} has files and is no testbed; set {ROOT_VARIABLE} to an empty or new directory."
+                f"{self.root} is not a testbed, and not empty; set {ROOT_VARIABLE} to an empty or new directory."
             )
         try:
             self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -75,31 +75,38 @@ class Layout:
             self.temporary.mkdir(exist_ok=True)
         except OSError as error:
             raise TestbedError(
-                f"{self.root} cannot be written ({error.strerror}); set {ROOT_VARIABLE} to a directory that can."
+                f"{self.root} cannot be written ({error.strerror}); set {ROOT_VARIABLE} to a writable directory."
             ) from error
 
     @contextlib.contextmanager
-    def locked(self):
-        """Keep others that start, stop, or install into the same testbed waiting for the time of the block."""
-        with self.marker.open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    def locked(self, part=None):
+        """Hold the lock of a part of the testbed during the block, by default of the whole testbed.
+
+        A part is "cluster", "packages", a virtual environment or a recipe. Parts are independent; the whole waits for
+        all of them.
+        """
+        with contextlib.ExitStack() as files:
+            fcntl.flock(files.enter_context(self.marker.open()), fcntl.LOCK_SH if part else fcntl.LOCK_EX)
+            if part:
+                own = files.enter_context((self.temporary / f"{part}.lock").open("a"))
+                fcntl.flock(own, fcntl.LOCK_EX)
             yield
 
     def require_claim(self):
-        """Raise TestbedError unless there is a testbed here."""
+        """Raise TestbedError unless the directory is a testbed."""
         if not self.marker.exists():
-            raise TestbedError(f"There is no testbed in {self.root}; `up` makes one.")
+            raise TestbedError(f"There is no testbed in {self.root}; create one with `up`.")
 
     def remove(self):
-        """Delete the testbed with all that was installed into it."""
+        """Delete the testbed and all that is installed in it."""
         self.require_claim()
         for directory, _, _ in os.walk(self.root):
-            # EasyBuild and mmdebstrap leave directories that their own owner may not write.
+            # EasyBuild and mmdebstrap leave directories that are read-only for their owner.
             Path(directory).chmod(0o700)
         shutil.rmtree(self.root)
 
     def link_command(self, name, target):
-        """Put `target` on the testbed's PATH as `name`, replacing an older link."""
+        """Link `target` as `name` into the testbed's PATH; replace an older link."""
         link = self.bin / name
         new = link.with_name(f".{name}.{os.getpid()}")
         new.symlink_to(target)

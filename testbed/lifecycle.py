@@ -1,28 +1,30 @@
-"""Brings a whole testbed up and takes it down again; called by ``demo``, the tests, and __main__."""
+"""Brings a testbed up and takes it down."""
 
-from testbed import apptainer, environments, packages, slurm
+from testbed import packages
+from testbed.cluster import slurm
+from testbed.environments import apptainer, python
 from testbed.layout import TestbedError
 from testbed.progress import step
 
 
 def up(layout):
-    """Install what is missing and start the cluster; again: nothing to do.
+    """Install what is missing and start the cluster, unless it is up.
 
     Returns
     -------
     str or None
-        Why no container can run here, where that is so: the venv modules still work.
+        Why containers cannot run on this machine; the venv modules work without them.
 
     Raises
     ------
     TestbedError
-        With what to do, if the cluster cannot be had.
+        If the cluster cannot be installed or started; with what to do.
     """
     layout.claim()
-    with layout.locked():
+    with layout.locked("cluster"):
         packages.install_venv(layout)
         packages.install_cluster(layout)
-        environments.provide_easybuild(layout)
+        python.provide_easybuild(layout)
         try:
             apptainer.provide(layout)
             obstacle = None
@@ -33,35 +35,35 @@ def up(layout):
 
 
 def provide_tools(layout):
-    """Install what the unit tests need: an environment for the test runner."""
+    """Install what the unit tests need: a virtual environment with pytest and torch."""
     layout.claim()
-    with layout.locked():
+    with layout.locked("test-venv"):
         packages.install_venv(layout)
-        environments.provide_test_tools(layout)
+        python.provide_test_tools(layout)
 
 
 def provide_optional(layout):
-    """Install what some tests and benchmarks need: other launchers, and a counter of instructions.
+    """Install what some tests and benchmarks need: other launchers, a registry, a counter of instructions.
 
     Returns
     -------
     str or None
-        Why some of it is missing, where that is so: what needs it is left out.
+        Why some of it is missing; the tests and benchmarks that need it are skipped.
     """
     layout.claim()
-    with layout.locked():
+    with layout.locked("cluster"):
         return packages.install_optional(layout)
 
 
 def stop(layout):
-    """End the cluster and delete its files; what was installed stays."""
+    """Stop the cluster and delete its files; keep what is installed."""
     layout.require_claim()
     with layout.locked(), step("stopping the Slurm cluster"):
         slurm.stop(layout)
 
 
 def down(layout):
-    """Leave no process and no file."""
+    """Stop the cluster and delete the testbed."""
     layout.require_claim()
     with layout.locked():
         with step("stopping the Slurm cluster"):

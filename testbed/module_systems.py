@@ -1,4 +1,4 @@
-"""The two module systems, Lmod and Environment Modules, each in a shell that has nothing else; called by the tests."""
+"""Runs Lmod and Environment Modules, each in a shell without Slurm, EasyBuild and loaded modules."""
 
 import os
 import re
@@ -12,36 +12,36 @@ from testbed.packages import find_command, find_lmod
 
 MODULEFILES = Path(__file__).resolve().parents[1] / "modulefiles"
 
-#: Lmod's own records of what is loaded; it keeps some of them after unloading (lmod.readthedocs.io).
+#: Lmod's records of what is loaded; some remain after unloading (lmod.readthedocs.io).
 BOOKKEEPING = re.compile(r"^(_ModuleTable\d+_|_ModuleTable_Sz_|__LMOD_\w+)=")
-#: What both keep of what is loaded, for as long as it is.
+#: Records of loaded modules that both module systems keep until unloading.
 RECORDS = re.compile(r"LOADEDMODULES|_LMFILES_|__MODULES_\w+|_")
-#: Where a shell's environment goes to a file.
+#: Shell code that writes the environment to a file.
 SNAPSHOT = "env --null | sort --zero-terminated > {}"
 
 
 def snapshot(path):
-    """The environment that `SNAPSHOT` wrote, without Lmod's bookkeeping, as a list of NAME=VALUE."""
+    """Return the environment that `SNAPSHOT` wrote as a list of NAME=VALUE, without Lmod's records."""
     return [entry for entry in path.read_text().split("\0") if entry and not BOOKKEEPING.match(entry)]
 
 
 def values(path):
-    """A snapshot's variables and values, without the module systems' own records of what is loaded."""
+    """Return a snapshot's variables and values, without the module systems' records."""
     entries = dict(entry.split("=", 1) for entry in snapshot(path))
     return {name: value for name, value in entries.items() if not RECORDS.fullmatch(name)}
 
 
 class ModuleSystem:
-    """A module system in a shell that has nothing else: no Slurm, no EasyBuild, no module loaded."""
+    """A module system in a shell without Slurm, EasyBuild and loaded modules."""
 
     def __init__(self, name, code):
         self.name = name
         self.code = code
 
     def run_unchecked(self, script, *directories):
-        """Run a bash script with `directories` as MODULEPATH, by default this tree's; output as text."""
+        """Run a bash script with `directories` as MODULEPATH, by default this tree's; return the completed process."""
         lines = [self.code, f"export MODULEPATH={':'.join(map(str, directories or (MODULEFILES,)))}", script]
-        # Lmod drops duplicates from every path that a module extends
+        # Lmod removes duplicates from every path that a module extends
         path = os.pathsep.join(dict.fromkeys(os.environ["PATH"].split(os.pathsep)))
         return subprocess.run(
             ["bash", "-c", "\n".join(lines)],
@@ -58,12 +58,12 @@ class ModuleSystem:
 
 
 def find(layout, name):
-    """The Lmod that the testbed has, or Environment Modules: of the machine, else Debian's unpacked in the testbed.
+    """Return the testbed's Lmod, or Environment Modules: the machine's, or Debian's unpacked below the testbed.
 
     Raises
     ------
     TestbedError
-        With the reason why Environment Modules cannot be had here.
+        Why Environment Modules cannot run on this machine.
     """
     if name == "Lmod":
         return ModuleSystem(name, f". {shlex.quote(str(find_lmod()))}")
@@ -71,13 +71,13 @@ def find(layout, name):
 
 
 def modulecmd(layout):
-    """Environment Modules' modulecmd.tcl: of the machine, else Debian's unpacked, as that conflicts with Lmod's."""
+    """Return modulecmd.tcl: the machine's, or that of Debian's package, unpacked because it conflicts with Lmod's."""
     if "MODULES_CMD" in os.environ:
         return Path(os.environ["MODULES_CMD"])
     directory = layout.root / "environment-modules"
     if not any(directory.glob("*.deb")):
         if not (find_command("apt-get") and find_command("dpkg")):
-            raise TestbedError("Environment Modules are not here; their package is unpacked on Debian and Ubuntu only.")
+            raise TestbedError("Environment Modules are not installed, and can be unpacked on Debian and Ubuntu only.")
         directory.mkdir(exist_ok=True)
         answer = subprocess.run(
             ["apt-get", "download", "environment-modules"], cwd=directory, capture_output=True, text=True, check=False

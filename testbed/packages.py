@@ -1,16 +1,17 @@
-"""What the testbed needs from the distribution, and how it gets there."""
+"""Finds the distribution's packages that the testbed needs, and installs missing ones."""
 
 import contextlib
 import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from testbed.layout import TestbedError
 from testbed.progress import run, step
 
-#: Directories that daemons live in and an ordinary user's PATH may lack.
+#: PATH with the directories of daemons, which an ordinary user's PATH may lack.
 SYSTEM_PATH = os.pathsep.join(
     [
         os.environ.get("PATH", os.defpath),
@@ -20,7 +21,7 @@ SYSTEM_PATH = os.pathsep.join(
     ]
 )
 
-#: A command, and the Debian package that has it; without these there is no cluster.
+#: Commands and their Debian packages. The cluster needs them.
 CLUSTER_PACKAGES = {
     "slurmctld": "slurmctld",
     "slurmd": "slurmd",
@@ -28,7 +29,7 @@ CLUSTER_PACKAGES = {
     "munged": "munge",
     "unshare": "util-linux",
 }
-#: Without these the cluster has no container runtime, and the venv modules remain.
+#: Containers need them; venv modules do not.
 CONTAINER_PACKAGES = {
     "mksquashfs": "squashfs-tools",
     "squashfuse": "squashfuse",
@@ -37,11 +38,11 @@ CONTAINER_PACKAGES = {
     "mmdebstrap": "mmdebstrap",
     "patchelf": "patchelf",
 }
-#: Without these Apptainer works, but prints "INFO: gocryptfs not found, ..." when an ordinary user starts it. They are
-#: installed only together with others.
+#: Apptainer prints "INFO: gocryptfs not found, ..." when an ordinary user runs it without them. Installed only together
+#: with other packages.
 SILENCING_PACKAGES = {"gocryptfs": "gocryptfs"}
-#: Without these the tests and benchmarks that need them are left out. A Debian package, the names of its command,
-#: its own first, and what that says with `--version`: either MPI can be `mpirun`.
+#: Some tests and benchmarks need them and are skipped without. A Debian package: the names of its command, its own name
+#: first, and what the command prints with `--version`, as `mpirun` may belong to either MPI.
 OPTIONAL_PACKAGES = {
     "openmpi-bin": (("mpirun.openmpi", "mpirun"), "open-mpi.org"),
     "mpich": (("mpiexec.hydra", "mpiexec"), "HYDRA"),
@@ -52,21 +53,23 @@ OPTIONAL_PACKAGES = {
     "make": (("make",), "GNU Make"),
     "strace": (("strace",), "strace -- version"),
 }
-#: The same for a package without a command: a file of it, below the root directory.
+#: Optional packages without a command: one of their files, relative to the root directory.
 OPTIONAL_FILES = {"libopenmpi-dev": "usr/lib/*/openmpi/include/mpi.h"}
 ROOT = Path("/")
 POLICY = Path("/usr/sbin/policy-rc.d")
-POLICY_MARK = "# for the time that the PyTorch testbed installs packages"
+POLICY_MARK = "# while the PyTorch testbed installs packages"
+#: How long the lists of packages stay current after apt has run.
+UPDATE_SECONDS = 3600
 LMOD_INIT_FILES = ("/usr/share/lmod/lmod/init/profile", "/opt/apps/lmod/lmod/init/profile")
 
 
 def find_command(name):
-    """The path of a command, daemons included, or None."""
+    """Return the path of a command or daemon, or None."""
     return shutil.which(name, path=SYSTEM_PATH)
 
 
 def find_optional(package):
-    """The path of the command or the file of an optional package, whoever installed it, or None."""
+    """Return the path of the command or file of an optional package, however it was installed, or None."""
     if package in OPTIONAL_FILES:
         return next(map(str, ROOT.glob(OPTIONAL_FILES[package])), None)
     names, mark = OPTIONAL_PACKAGES[package]
@@ -80,7 +83,7 @@ def find_optional(package):
 
 
 def find_lmod():
-    """Lmod's shell initialisation file: of the Lmod in use, else of the distribution's."""
+    """Return Lmod's shell initialisation file: of the Lmod in use, else of the distribution's, or None."""
     candidates = [Path(file) for file in LMOD_INIT_FILES]
     if os.environ.get("LMOD_PKG"):
         candidates.insert(0, Path(os.environ["LMOD_PKG"]) / "init" / "profile")
@@ -88,12 +91,12 @@ def find_lmod():
 
 
 def missing_packages(wanted):
-    """The packages among `wanted` (command -> package) whose command is not there."""
+    """Return the packages of `wanted` (command -> package) whose command is missing."""
     return sorted({package for command, package in wanted.items() if not find_command(command)})
 
 
 def privilege():
-    """The command prefix that makes apt-get work, or None where nothing does."""
+    """Return the command prefix with which apt-get may install, or None if there is none."""
     if not find_command("apt-get"):
         return None
     if os.geteuid() == 0:
@@ -108,13 +111,13 @@ def privilege():
 
 
 def install_venv(layout):
-    """Install Python's venv module where the distribution splits it off."""
+    """Install Python's venv module if it is missing; Debian packages it separately."""
     if not venv_works():
         install(layout, ["python3-venv"])
 
 
 def install_cluster(layout):
-    """Install what is missing for a cluster, and for containers as far as this user can."""
+    """Install what is missing for the cluster, and for containers if this user may install packages."""
     wanted = missing_packages(CLUSTER_PACKAGES) + ([] if find_lmod() else ["lmod"])
     optional = missing_packages(CONTAINER_PACKAGES)
     if wanted or (optional and privilege() is not None):
@@ -122,7 +125,7 @@ def install_cluster(layout):
 
 
 def install_optional(layout):
-    """Install what is missing of `OPTIONAL_PACKAGES`; return why that was not possible, or None."""
+    """Install what is missing of the optional packages; return why that failed, or None."""
     wanted = [package for package in (*OPTIONAL_PACKAGES, *OPTIONAL_FILES) if not find_optional(package)]
     try:
         if wanted:
@@ -133,30 +136,31 @@ def install_optional(layout):
 
 
 def install(layout, packages):
-    """Install packages, or raise TestbedError with the one command that an administrator runs."""
+    """Install packages, or raise TestbedError with the command for an administrator."""
     prefix = privilege()
     if prefix is None:
         raise TestbedError(
-            "Packages are missing that only an administrator can install: "
-            f"`apt-get install {' '.join(packages)}` (or their like); then try again."
+            "Packages are missing, and only an administrator can install them: "
+            f"`apt-get install {' '.join(packages)}` or the equivalent; then try again."
         )
     apt_install(layout, prefix, packages)
 
 
 def apt_install(layout, prefix, packages):
-    """Install `packages` without starting any of their services."""
+    """Install `packages` without starting their services."""
     quiet = [*prefix, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-y"]
     log = layout.root / "log" / "apt.log"
-    advice = "Install them by hand and try again."
-    with step(f"installing {', '.join(packages)}"), services_kept_off(prefix):
-        run([*quiet, "update"], log=log, advice="Is the package archive reachable?")
+    advice = "Install them manually and try again."
+    with layout.locked("packages"), step(f"installing {', '.join(packages)}"), services_kept_off(prefix):
+        if not (log.exists() and time.time() - log.stat().st_mtime < UPDATE_SECONDS):
+            run([*quiet, "update"], log=log, advice="Is the package archive reachable?")
         run([*quiet, "install", "--no-install-recommends", *packages], log=log, advice=advice)
 
 
 @contextlib.contextmanager
 def services_kept_off(prefix):
-    """Forbid package scripts to start daemons (Debian's policy-rc.d): the testbed runs its own."""
-    ours = not POLICY.exists() or POLICY_MARK in POLICY.read_text()  # one that an end by force left behind
+    """Prevent package scripts from starting daemons (Debian's policy-rc.d); the testbed runs its own."""
+    ours = not POLICY.exists() or POLICY_MARK in POLICY.read_text()  # an interrupted installation may have left it
     if ours:
         text = f"#!/bin/sh\n{POLICY_MARK}\nexit 101\n"
         run([*prefix, "sh", "-c", 'printf %s "$1" > "$2" && chmod 755 "$2"', "sh", text, POLICY])
@@ -168,6 +172,6 @@ def services_kept_off(prefix):
 
 
 def venv_works():
-    """Whether this Python can make virtual environments (Debian splits that off)."""
+    """Return whether this Python can create virtual environments."""
     probe = [sys.executable, "-c", "import ensurepip, venv"]
     return subprocess.run(probe, stderr=subprocess.DEVNULL, check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""Says what is happening and for how long, on a terminal and in a log."""
+"""Reports progress on a terminal and in a log, and runs commands."""
 
 import contextlib
 import os
@@ -13,16 +13,16 @@ from testbed.layout import TestbedError
 
 
 def end_like_interrupt():
-    """Let a lost terminal or a `kill` unwind the program as Ctrl-C does, so that it cleans up."""
+    """Handle a lost terminal and `kill` like Ctrl-C, so that the program cleans up."""
     for sign in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(sign, signal.default_int_handler)
 
 
 @contextlib.contextmanager
 def step(title):
-    """Announce a step, count its seconds on a terminal, and close it with the time it took.
+    """Print a step's title, its seconds while it runs (on a terminal), and the time that it took.
 
-    Lines go to standard error, so that ``demo --env`` can be evaluated by a shell.
+    Prints to standard error, as a shell evaluates the standard output of ``demo --env``.
     """
     out, start, finished = sys.stderr, time.monotonic(), threading.Event()
 
@@ -50,9 +50,9 @@ def step(title):
 
 
 def relay(pipe):
-    """Print each line of a process's output as it comes, indented; return the whole output.
+    """Print each line of a process's output when it arrives, indented; return the whole output.
 
-    On a terminal the seconds since the last line are counted below it.
+    On a terminal, also count the seconds since the last line.
     """
     out, text, rest, start = sys.stdout, "", b"", time.monotonic()
     clear, counting = "\r\033[K" if out.isatty() else "", False
@@ -79,9 +79,9 @@ def relay(pipe):
 
 
 def run(command, *, log=None, advice="", **options):
-    """Run `command` (a list) quietly; return its standard output.
+    """Run `command` (a list) quietly; return its output. Write the output to `log`, if given.
 
-    Raises TestbedError with the last lines of output, `advice`, and the `log` kept, if it fails.
+    If the command fails, raises TestbedError with `advice` and the last lines of the output.
     """
     try:
         result = subprocess.run(
@@ -94,14 +94,15 @@ def run(command, *, log=None, advice="", **options):
             **options,
         )
     except OSError as error:
-        raise TestbedError(f"`{command[0]}` could not be started: {error}. {advice}") from error
+        raise TestbedError(f"`{command[0]}` cannot be started: {error}. {advice}") from error
     if log:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(result.stdout)
     if result.returncode:
         tail = "\n    ".join(result.stdout.strip().splitlines()[-8:])
-        kept = f" The whole output is in {log}." if log else ""
+        kept = f" The full output is in {log}." if log else ""
         raise TestbedError(
-            f"`{' '.join(map(str, command[:4]))} ...` ended with status {result.returncode}. {advice}{kept}\n    {tail}"
+            f"`{' '.join(map(str, command[:4]))} ...` failed with status {result.returncode}. "
+            f"{advice}{kept}\n    {tail}"
         )
     return result.stdout

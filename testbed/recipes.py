@@ -1,10 +1,19 @@
-"""The recipes that demo, tests and benchmarks install, and whether what is installed is of this tree."""
+"""The recipes that demo, tests and benchmarks install, and whether an installation is up to date with this tree."""
 
 import hashlib
+from pathlib import Path
 
+EASYCONFIGS = Path(__file__).resolve().parents[1] / "easyconfigs" / "p" / "PyTorch"
+#: The newest PyTorch that has recipes for CPUs.
+VERSION = max(
+    (path.name.split("-")[1] for path in EASYCONFIGS.glob("PyTorch-*-cpu-venv.eb")),
+    key=lambda version: [int(number) for number in version.split(".")],
+)
 DATASET = "MNIST-1998"
-CONTAINER = "PyTorch-2.13.0-cpu-singularity"
-VENV = "PyTorch-2.13.0-cpu-venv"
+CONTAINER = f"PyTorch-{VERSION}-cpu-singularity"
+VENV = f"PyTorch-{VERSION}-cpu-venv"
+#: The wheels of both: torch with its hashes.
+LOCK = EASYCONFIGS / f"PyTorch-{VERSION}-cpu.txt"
 
 #: What an installation is made of; EasyBuild itself looks at the module's name alone.
 INGREDIENTS = ("bin/*", "libexec/*", "easyblocks/**/*", "easyconfigs/*/*/*", "modulefiles/cluster/*",
@@ -12,38 +21,39 @@ INGREDIENTS = ("bin/*", "libexec/*", "easyblocks/**/*", "easyconfigs/*/*/*", "mo
 
 
 def module(recipe):
-    """The module that a recipe installs: `PyTorch-2.13.0-cpu-venv` is PyTorch/2.13.0-cpu-venv."""
+    """Return the module that a recipe installs: `PyTorch-2.15.0-cpu-venv` installs PyTorch/2.15.0-cpu-venv."""
     return recipe.replace("-", "/", 1)
 
 
-def is_current(layout, recipe):
-    """Whether the recipe is installed in the testbed from the tree as it is now."""
+def is_current(layout, recipe, settings=""):
+    """Return whether the recipe is installed from the tree as it is now, with these shell settings."""
     stamp = _stamp(layout, recipe)
-    return stamp.exists() and stamp.read_text() == _digest(layout.repository)
+    return stamp.exists() and stamp.read_text() == _digest(layout.repository, settings)
 
 
-def install_command(layout, recipe):
-    """The command that installs a recipe, or that brings an older installation up to date.
+def install_command(layout, recipe, settings=""):
+    """Return the command that installs a recipe, or updates its installation.
 
-    A virtual environment is only rebuilt by force, as jobs may run in it; with force, an image is built anew.
+    To rebuild a virtual environment, EasyBuild needs --force, as jobs may run in it. For an image, --rebuild keeps an
+    unchanged image, while --force would build it again.
     """
     installed = any(layout.modules.glob(f"{module(recipe)}*"))
     option = "--force " if recipe.endswith("-venv") else "--rebuild "
-    rebuild = option if installed and not is_current(layout, recipe) else ""
+    rebuild = option if installed and not is_current(layout, recipe, settings) else ""
     return f"eb {rebuild}{recipe}.eb"
 
 
-def note_installed(layout, recipe):
-    """Remember that the recipe is now installed from the tree as it is."""
-    _stamp(layout, recipe).write_text(_digest(layout.repository))
+def note_installed(layout, recipe, settings=""):
+    """Record that the recipe is installed from the tree as it is now, with these shell settings."""
+    _stamp(layout, recipe).write_text(_digest(layout.repository, settings))
 
 
 def _stamp(layout, recipe):
     return layout.root / f"installed-{recipe}"
 
 
-def _digest(tree):
-    digest = hashlib.sha256()
+def _digest(tree, settings):
+    digest = hashlib.sha256(settings.encode())
     for pattern in INGREDIENTS:
         for path in sorted(tree.glob(pattern)):
             if path.is_file() and path.suffix != ".pyc":

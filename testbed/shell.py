@@ -1,4 +1,4 @@
-"""The shell code that turns a user's shell into a login shell of the testbed's cluster."""
+"""Shell code that turns a user's shell into a login shell of the testbed's cluster."""
 
 import os
 import re
@@ -11,16 +11,16 @@ FOREIGN = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "EASYBUILD_", "__PYTORCH_EAS
 
 
 def environment_code(layout):
-    """Lines for `eval` in bash or zsh: Slurm, Lmod, EasyBuild and the container runtime of `layout`.
+    """Return lines for `eval` in bash or zsh: Slurm, Lmod, EasyBuild and the container runtime of `layout`.
 
-    They end with this tree's bootstrap module loaded, so that ``eb`` and ``module`` know the recipes.
+    The last line loads this tree's bootstrap module, so that ``eb`` and ``module`` find the recipes.
     """
     exports = {
         "PYTORCH_TESTBED": layout.root,
         "SLURM_CONF": layout.slurm_conf,
         "EASYBUILD_PREFIX": layout.easybuild,
         "EASYBUILD_SOURCEPATH": os.pathsep.join(source_path(layout)),
-        # said one by one, as a configuration file of the site's would win over the prefix
+        # each by itself: a site's configuration file would take precedence over the prefix
         "EASYBUILD_INSTALLPATH": layout.easybuild,
         "EASYBUILD_BUILDPATH": layout.easybuild / "build",
         "EASYBUILD_REPOSITORYPATH": layout.easybuild / "ebfiles_repo",
@@ -28,14 +28,14 @@ def environment_code(layout):
     }
     if os.geteuid() == 0:
         exports["EASYBUILD_ALLOW_USE_AS_ROOT_AND_ACCEPT_CONSEQUENCES"] = 1
-        # mpirun(1), "Running as root": for the job scripts that start ranks by mpirun
+        # mpirun(1), "Running as root": for job scripts that start ranks with mpirun
         exports.update({"OMPI_ALLOW_RUN_AS_ROOT": 1, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 1})
-    # Lmod drops duplicates from every path that a module extends: without any, unloading changes nothing
+    # Lmod removes duplicates from every path that a module extends; unloading would not restore them
     path = dict.fromkeys([str(layout.bin), *os.environ.get("PATH", os.defpath).split(os.pathsep)])
     exports["PATH"] = os.pathsep.join(path)
-    # of an allocation or an EasyBuild around this shell, which mean another cluster
+    # variables of another cluster: of an allocation or an EasyBuild around this shell
     own = {name for name in os.environ if f"__CLUSTER_SET_{name}" in os.environ}  # of a loaded profile
-    # env(1) gives a variable any name; no shell has one under a name that is none, and `eval` would execute it
+    # env(1) accepts any name for a variable; `eval` would execute one that is not an identifier
     names = {name for name in os.environ if re.fullmatch(r"\w+", name, re.ASCII)}
     foreign = {name for name in names if name.startswith(FOREIGN)} - own - set(exports)
     lines = [f"unset {' '.join(sorted(foreign))}"] if foreign else []
@@ -49,7 +49,7 @@ def environment_code(layout):
 
 
 def source_path(layout):
-    """Where EasyBuild looks for sources: its own downloads first, then files given with the tree."""
+    """Return where EasyBuild looks for sources: its own downloads first, then files beside the tree."""
     own = [str(layout.easybuild / "sources")]
     given = [os.environ.get("EASYBUILD_SOURCEPATH", ""), str(layout.repository.parent / "shared" / "mnist")]
     for path in os.pathsep.join(given).split(os.pathsep):

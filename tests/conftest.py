@@ -1,38 +1,80 @@
-"""Puts the testbed's package on the import path of all tests, and leaves repetitions to --thorough."""
+"""What all tests share: the testbed's package, the choice of --fast and --thorough, and the table of the slowest."""
 
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-
-def pytest_addoption(parser):
-    parser.addoption("--thorough", action="store_true", help="run what is marked as thorough, too")
-
-
-#: While one process installs the two modules for the first of these, the other has something to do. Then the files that
-#: take minutes: one that came last would leave the other process idle.
+#: How the names of the first files of a run begin. The first two files install what others need, one in each process;
+#: unit tests need nothing installed. Then come long files: at the end, one would leave the other processes idle.
 FIRST = (
-    "tests/integration/test_allreduce_on_nodes.py",
-    "tests/unit/easyblocks/",
     "tests/integration/test_horovod.py",
-    "tests/unit/payload/test_mnist_resuming.py",
+    "tests/integration/test_allreduce_on_nodes.py",
+    "tests/unit/payload/test_mnist",
     "tests/integration/test_recipes_of_the_seeds.py",
     "tests/integration/test_worlds.py",
+    "tests/unit/easyblocks",
+)
+
+#: Unit tests that train, start many processes, install or wait: minutes together. --fast leaves them out.
+SLOW = (
+    "tests/unit/benchmarks/test_textbook_mnist.py",
+    "tests/unit/bin/test_squashfs_commands.py",
+    "tests/unit/easyblocks/test_downloads.py",
+    "tests/unit/easyblocks/test_users_pip.py",
+    "tests/unit/easyblocks/test_wheel_hashes.py",
+    "tests/unit/payload/test_allreduce",
+    "tests/unit/payload/test_checkpoint_run.py",
+    "tests/unit/payload/test_data.py",
+    "tests/unit/payload/test_distributed.py",
+    "tests/unit/payload/test_download.py",
+    "tests/unit/payload/test_ladder.py",
+    "tests/unit/payload/test_mnist",
+    "tests/unit/payload/test_stopping.py",
+    "tests/unit/runscripts/test_claim.py",
 )
 
 
-def pytest_collection_modifyitems(config, items):
-    def place(item):
-        path = item.path.relative_to(config.rootpath).as_posix()
-        return next((number for number, start in enumerate(FIRST) if path.startswith(start)), len(FIRST))
+def pytest_addoption(parser):
+    parser.addoption("--fast", action="store_true", help="leave out unit tests that take long")
+    parser.addoption("--thorough", action="store_true", help="also run the tests marked as thorough")
+    parser.addoption("--slowest", type=int, default=0, metavar="N", help="end with a table of the N slowest tests")
 
-    items.sort(key=place)
-    if config.getoption("--thorough"):
+
+def pytest_collection_modifyitems(config, items):
+    """Put the tests in order, leave out those that --fast leaves out, and skip those for --thorough."""
+    missing = [start for start in FIRST + SLOW if not any(config.rootpath.glob(f"{start}*"))]
+    if missing:
+        raise pytest.UsageError(f"tests/conftest.py lists files that do not exist: {', '.join(missing)}")
+
+    def file(item):
+        return item.path.relative_to(config.rootpath).as_posix()
+
+    items.sort(key=lambda item: next((n for n, start in enumerate(FIRST) if file(item).startswith(start)), len(FIRST)))
+    if config.getoption("--fast"):
+        config.hook.pytest_deselected(items=[item for item in items if file(item).startswith(SLOW)])
+        items[:] = [item for item in items if not file(item).startswith(SLOW)]
+    if not config.getoption("--thorough"):
+        skip = pytest.mark.skip(reason="another combination of what is tested anyway: ./run-tests --thorough")
+        for item in items:
+            if item.get_closest_marker("thorough"):
+                item.add_marker(skip)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Print a table of the slowest tests: seconds of fixtures and test, and of the fixtures alone."""
+    phases = defaultdict(lambda: defaultdict(float))
+    for report in (report for reports in terminalreporter.stats.values() for report in reports):
+        if hasattr(report, "duration"):
+            phases[report.nodeid][report.when] += report.duration
+    slowest = sorted(phases, key=lambda test: -sum(phases[test].values()))[: config.getoption("--slowest")]
+    if not slowest:
         return
-    skip = pytest.mark.skip(reason="another combination of what is tested anyway: ./run-tests --thorough")
-    for item in items:
-        if item.get_closest_marker("thorough"):
-            item.add_marker(skip)
+    terminalreporter.section("slowest tests")
+    terminalreporter.write_line("seconds  in fixtures  test")
+    for test in slowest:
+        total, call = sum(phases[test].values()), phases[test]["call"]
+        terminalreporter.write_line(f"{total:7.1f}  {total - call:11.1f}  {test.removeprefix('tests/')}")

@@ -24,7 +24,7 @@ print(json.dumps({"count": torch.cuda.device_count(), "total": total.item(), "bu
 
 @pytest.fixture(scope="module", autouse=True)
 def gpu():
-    """Skips what needs a GPU where there is none that torch can use."""
+    """Skips the test if torch sees no GPU."""
     if not any(Path(path).is_dir() and os.listdir(path) for path in ("/proc/driver/nvidia/gpus", "/sys/class/kfd")):
         pytest.skip("no GPU on this machine")
     seen = subprocess.run([sys.executable, "-c", "import torch; print(torch.cuda.is_available())"],
@@ -34,7 +34,7 @@ def gpu():
 
 
 def launch(*arguments, **variables):
-    """Run `conda-python-distributed`; return what it wrote on standard output and error."""
+    """Run `conda-python-distributed`; return its standard output and error."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         [TREE / "runscripts" / "conda-python-distributed", *arguments],
@@ -68,8 +68,8 @@ def test_the_payload_trains_on_the_gpu():
 
 
 @pytest.mark.parametrize("options", [(), ("--bf16",), ("--compile",)], ids=["float32", "bf16", "compiled"])
-def test_a_training_that_goes_on_ends_on_the_gpu_with_the_weights_of_one_in_one_go(tmp_path, options):
-    """In batches of 250, which the 6000 digits are a multiple of, and of 256, of which the last is smaller."""
+def test_a_resumed_training_on_the_gpu_reaches_the_weights_of_an_uninterrupted_one(tmp_path, options):
+    """With batches of 250, which divide the 6000 digits, and of 256, which leave a smaller last batch."""
     torch = pytest.importorskip("torch")
     for size in ("250", "256"):
         line = [str(TREE / "payload" / "mnist_ddp.py"), "--gpu", "--epochs", "2", "--batch-size", size, *options]
@@ -106,7 +106,7 @@ print(read())
 
 
 def check_log(text):
-    """Whether NCCL has said which version it is and what network it takes."""
+    """Return whether NCCL has logged its version and its network."""
     return "NCCL INFO" in text and "Using network" in text
 
 

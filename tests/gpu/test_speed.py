@@ -15,7 +15,7 @@ SEEDS = range(5)
 
 @pytest.fixture(scope="module")
 def mnist():
-    """The directory of the four MNIST files; skips where there is none, or no GPU."""
+    """The directory of the four MNIST files; skips the test without it or without a GPU."""
     torch = pytest.importorskip("torch", reason=f"no torch in {sys.executable}")
     if not torch.cuda.is_available():
         pytest.skip(f"the torch of {sys.executable} sees no GPU")
@@ -27,7 +27,7 @@ def mnist():
 
 @pytest.fixture(scope="module", params=[(), ("--bf16",)], ids=["float32", "bf16"])
 def trainings(request, mnist):
-    """What trainings of 2 epochs tell, each with another seed: accuracy, seconds, and the last epoch's images/s."""
+    """Results of trainings of 2 epochs, each with another seed: accuracy, seconds, images/s of the last epoch."""
     told = []
     for seed in SEEDS:
         command = [TREE / "payload" / "mnist_ddp.py", "--gpu", "--data", mnist, "--epochs", "2", "--seed", seed]
@@ -39,7 +39,7 @@ def trainings(request, mnist):
     return told
 
 
-def test_two_epochs_reach_99_percent_and_the_time_is_told(trainings, record_property, capsys):
+def test_two_epochs_reach_99_percent_and_the_time_is_printed(trainings, record_property, capsys):
     accuracy, seconds, speed = (median(column) for column in zip(*trainings))
     record_property("seconds_to_99", seconds)
     record_property("images_per_second", speed)

@@ -1,4 +1,4 @@
-"""Runs commands on the testbed as a user would: in a shell that evaluated ``./demo --env``."""
+"""Runs commands on the testbed like a user: in a shell that evaluated ``./demo --env``."""
 
 import os
 import struct
@@ -7,13 +7,14 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
 from testbed import lifecycle, module_systems, recipes, shell
 from testbed.layout import Layout, TestbedError
 from testbed.recipes import CONTAINER, DATASET, VENV
 
 
 class Testbed:
-    """The running cluster, and what a shell on it says."""
+    """The running cluster, and shells on it."""
 
     def __init__(self, layout, obstacle):
         self.layout = layout
@@ -34,32 +35,35 @@ class Testbed:
         assert result.returncode == 0, f"{script}\n{result.stdout}\n{result.stderr}"
         return result.stdout
 
-    def install(self, recipe):
-        """Install a recipe, or bring it up to date with this tree; return the name of its module."""
-        with self.layout.locked():
-            if not recipes.is_current(self.layout, recipe):
-                self.run(recipes.install_command(self.layout, recipe), timeout=900)
-                recipes.note_installed(self.layout, recipe)
+    def install(self, recipe, settings=""):
+        """Install a recipe after shell `settings`, or update it to this tree; return the name of its module."""
+        with self.layout.locked(recipe):
+            if not recipes.is_current(self.layout, recipe, settings):
+                command = recipes.install_command(self.layout, recipe, settings)
+                with self.layout.locked("sources"):  # recipes share wheels
+                    self.run(f"{settings}\n{command} --fetch", timeout=900)
+                self.run(f"{settings}\n{command}", timeout=900)
+                recipes.note_installed(self.layout, recipe, settings)
         return recipes.module(recipe)
 
 
 @pytest.fixture(scope="session")
 def testbed():
-    """The testbed, up; who started pytest stops it (./run-tests does)."""
+    """The testbed, running; ./run-tests stops it after pytest."""
     layout = Layout.from_environment(os.environ)
     return Testbed(layout, lifecycle.up(layout))
 
 
 @pytest.fixture
 def work(testbed):
-    """A new directory that ranks on the host and in the image both see, gone after the test."""
+    """A new directory that is visible on the host and in the image; deleted after the test."""
     with tempfile.TemporaryDirectory(prefix="work-", dir=testbed.layout.root) as directory:
         yield Path(directory)
 
 
 @pytest.fixture
 def few_images(work):
-    """MNIST files of 200 and 50 images: bars, each at the height of its label."""
+    """MNIST files of 200 and 50 images: horizontal bars whose position is the label."""
     for name, count in (("train", 200), ("t10k", 50)):
         labels = bytes(number % 10 for number in range(count))
         bars = {label: bytes(255 * (row in (2 * label, 2 * label + 1)) for row in range(28)) for label in range(10)}
@@ -101,13 +105,13 @@ def module(request):
 
 @pytest.fixture
 def enter(module):
-    """What stands before a command to run it with the module's Python, as the module's help says."""
+    """The start of a command that runs with the module's Python, as in the module's help."""
     return "singularity exec $SIF " if module == recipes.module(CONTAINER) else ""
 
 
 @pytest.fixture(scope="session")
 def module_system(testbed):
-    """A function that gives a module system by its name, "Lmod" or "Environment Modules"."""
+    """A function that returns a module system by its name, "Lmod" or "Environment Modules"."""
 
     def find(name):
         try:

@@ -4,11 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
-from testbed.job_scripts import submission, written
+
+from testbed.stand_ins.job_scripts import submission, written
 
 pytestmark = pytest.mark.testbed
 
-# Becomes the check, but for one rank: rank 2 adds what it should not, and rank 1 is late in every exchange.
+# Runs the check with two faults: rank 2 computes wrong sums, and rank 1 is late in every exchange.
 WORSE = """
 import os, runpy, sys, time
 import torch.distributed as dist
@@ -27,7 +28,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def test_sound_ranks_on_two_nodes_pass_in_container_and_venv(testbed, module, enter):
+def test_the_check_passes_on_two_nodes_in_container_and_venv(testbed, module, enter):
     output = testbed.run(
         f"module load {module}\n"
         f"srun -N2 --ntasks-per-node=2 {enter}conda-python-distributed -u $PAYLOAD/allreduce_check.py "

@@ -1,4 +1,4 @@
-"""What is left of a training on two nodes that is killed, or that runs out of disk: enough to go on from."""
+"""A training that is killed, or that fills the disk, can be resumed."""
 
 import shlex
 
@@ -15,7 +15,7 @@ def weights(directory):
     return torch.load(directory / "mnist_ddp.pt", weights_only=True)
 
 
-def test_four_ranks_killed_on_two_nodes_go_on_as_two_and_end_where_one_ends(testbed, container, work):
+def test_four_killed_ranks_resume_as_two_and_reach_the_weights_of_one_process(testbed, container, work):
     enter = "singularity exec $SIF conda-python-distributed -u"
     job = f"{work.name}-killed"
     output = testbed.run(
@@ -35,8 +35,8 @@ srun -N2 --ntasks-per-node=1 {enter} {TRAINING} run""",
         cwd=work,
     )
     for name, weight in weights(work / "through").items():
-        # A sum of four gradients has other last bits than one, which 120 steps of Adam magnify: up to 0.7 % was seen. A
-        # run that forgot its optimizer differs by a tenth.
+        # A sum of four gradients differs in its last bits; 120 steps of Adam magnify that to 0.7 %. Without the state
+        # of its optimizer, a run differs by 10 %.
         assert (weights(work / "run")[name] - weight).norm() < 0.02 * weight.norm()
     names = {path.name for path in (work / "run").iterdir()} - {"curves.png"}  # needs matplotlib
     assert names == {"mnist_ddp.pt", "checkpoints", "metrics.jsonl"}
@@ -45,11 +45,11 @@ srun -N2 --ntasks-per-node=1 {enter} {TRAINING} run""",
     ]  # fmt: skip
 
 
-def test_a_full_disk_ends_the_training_with_one_sentence_and_with_more_room_it_goes_on(testbed, venv, work):
+def test_a_full_disk_ends_the_training_with_one_line_and_with_more_space_it_resumes(testbed, venv, work):
     if testbed.run_unchecked("unshare --mount mount -t tmpfs none /mnt").returncode != 0:
         pytest.skip("only root may mount the small file system, and not everywhere")
     (work / "run").mkdir()
-    # a checkpoint has 360 kB; the file system is mounted for this one shell, and gone with it
+    # a checkpoint has 360 kB; the file system is mounted in this shell only
     script = f"""
         unset MNIST_ROOT
         mount -t tmpfs -o size=1200k none run

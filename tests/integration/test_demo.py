@@ -1,4 +1,4 @@
-"""The first command that a new user types, and the shell that it offers."""
+"""The demo, and the shell that it provides."""
 
 import os
 import re
@@ -19,7 +19,7 @@ def demo(*options, **settings):
     )
 
 
-def test_the_demo_shows_each_command_and_ends_with_accuracy_speed_and_how_to_go_on(testbed):
+def test_the_demo_shows_each_command_and_ends_with_accuracy_speed_and_next_steps(testbed):
     result = demo()
     assert result.returncode == 0, result.stdout + result.stderr
     commands = re.findall(r"^\$ (\S+)", result.stdout, re.MULTILINE)
@@ -31,7 +31,7 @@ def test_the_demo_shows_each_command_and_ends_with_accuracy_speed_and_how_to_go_
     assert 'eval "$(./demo --env)"' in summary
 
 
-def test_the_env_option_gives_any_shell_in_any_directory_the_commands(testbed, tmp_path):
+def test_the_env_option_provides_the_commands_in_any_directory(testbed, tmp_path):
     code = demo("--env", cwd=tmp_path)
     assert code.returncode == 0, code.stderr
     script = f"{code.stdout}\ntype module eb srun >/dev/null && module -t list 2>&1 && srun -N1 hostname"
@@ -43,7 +43,7 @@ def test_the_env_option_gives_any_shell_in_any_directory_the_commands(testbed, t
     assert result.stdout.split()[-1].startswith("nid00100")
 
 
-def test_a_shell_that_has_evaluated_it_can_do_so_again_and_keeps_the_container_runtime(testbed, container, tmp_path):
+def test_evaluating_it_again_keeps_the_container_runtime(testbed, container, tmp_path):
     evaluate = f'eval "$({DEMO} --env)"'
     script = f"{evaluate}\nmodule load {container}\n{evaluate}\n{evaluate}\nsingularity --version"
     allocation = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "elsewhere", "EASYBUILD_INSTALLPATH": "/elsewhere"}
@@ -60,7 +60,7 @@ def test_a_shell_that_has_evaluated_it_can_do_so_again_and_keeps_the_container_r
 
 
 @pytest.mark.parametrize("options", [("--nonsense",), ("--env", "--shell")])
-def test_an_unknown_option_is_answered_with_the_usage(options):
+def test_an_unknown_option_prints_the_usage(options):
     result = demo(*options)
     assert result.returncode == 2
     assert result.stderr.startswith("Usage: ./demo")

@@ -1,4 +1,4 @@
-"""The doctor on the testbed: all is well with both modules, and each planted fault is named with its remedy."""
+"""The doctor on the testbed: no findings with both modules, and each fault is named with its remedy."""
 
 import json
 import os
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.testbed
 
 @pytest.fixture
 def doctor(testbed):
-    """A function that runs the doctor after loading a module; its exit status and its findings by check."""
+    """A function that runs the doctor with a module loaded; returns its exit status and its findings by check."""
 
     def run(module, arguments="", *, before="", command="pytorch-doctor"):
         result = testbed.run_unchecked(f"module load MNIST {module} || exit 9\n{before}\n{command} --json {arguments}")
@@ -25,14 +25,14 @@ def doctor(testbed):
 
 
 def assert_named(found, check, finding, remedy, verdict="FAIL"):
-    """The check has this verdict, and its finding and its remedy hold these patterns."""
+    """Assert that a check has this verdict, and that finding and remedy match these patterns."""
     row = found[check]
     assert row["verdict"] == verdict, row
     assert re.search(finding, row["finding"]), row
     assert re.search(remedy, row["remedy"]), row
 
 
-# All is well
+# No findings
 
 
 def test_all_is_well_on_the_login_node_with_both_modules(testbed, module, dataset):
@@ -44,7 +44,7 @@ def test_all_is_well_on_the_login_node_with_both_modules(testbed, module, datase
     assert re.fullmatch(r"\S+: \d+ ok, \d+ n\.a\.", output.splitlines()[-1])
 
 
-def test_all_is_well_in_a_step_where_one_task_speaks_for_each_node(testbed, module, dataset):
+def test_all_is_well_in_a_step_where_one_task_reports_for_each_node(testbed, module, dataset):
     output = testbed.run(f"module load MNIST {module}\nsrun -N2 --ntasks-per-node=2 pytorch-doctor --faults")
     lines = output.splitlines()
     assert len(lines) == 2, output
@@ -132,7 +132,7 @@ def test_an_interface_that_is_not_there_is_named_on_the_node(doctor, venv, datas
 
 
 def test_a_module_for_gpus_on_a_node_without_is_named(testbed, doctor, venv, dataset, work):
-    """The module's directory with another recipe in it, and a profile of a cluster with a fast network."""
+    """A copy of the module's directory with another recipe and a profile of a cluster with a fast network."""
     root = testbed.run(f"module load {venv}\necho $EBROOTPYTORCH").strip()
     for entry in os.listdir(root):
         (work / entry).symlink_to(f"{root}/{entry}")

@@ -1,11 +1,11 @@
-"""How a run ends: signals, exit statuses, ranks that die or stop answering, workers that are started again."""
+"""How a step ends: signals, exit statuses, ranks that die or hang, workers that are restarted."""
 
 import pytest
 
 pytestmark = pytest.mark.testbed
 
 TWO_NODES = "srun -N2 -n2 -w nid001001,nid001002 "
-#: Counts the signals that Python receives, until there is a file `enough`; then its exit status says so.
+#: Counts the signals that Python receives until the file `enough` exists; then exits with status 7.
 COUNTING = """
 import os, signal, sys, time
 received = []
@@ -14,11 +14,11 @@ for name in ('SIGTERM', 'SIGUSR1'):
 open(f"ready.{os.environ['RANK']}", 'w').close()
 while not os.path.exists('enough'):
     time.sleep(0.1)
-time.sleep(1)  # for a second one that might follow
+time.sleep(1)  # for a possible second signal
 os.write(1, f"received {' '.join(received)}\\n".encode())
 sys.exit(7)
 """
-#: Rank 1 does to itself what the operating system might, after the world has come together.
+#: Rank 1 kills or stops itself after the process group is initialized.
 STRUCK = """
 import os, runpy, signal, sys, threading, time
 def strike():
@@ -32,7 +32,7 @@ sys.argv[0] = os.environ['PAYLOAD'] + '/mnist_ddp.py'
 sys.path.insert(0, os.environ['PAYLOAD'])
 runpy.run_path(sys.argv[0], run_name='__main__')
 """
-#: The first time, rank 1 of the world kills itself.
+#: Rank 1 kills itself in the first attempt.
 ELASTIC = """
 import os, signal, torch, torch.distributed as dist
 dist.init_process_group('gloo')
@@ -48,13 +48,13 @@ dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("signal", ["TERM", "USR1"])
-def test_a_signal_to_the_step_reaches_python_once_and_pythons_status_is_the_steps(
+def test_python_receives_a_signal_once_and_the_step_has_pythons_exit_status(
     testbed, module, enter, work, signal
 ):
     (work / "counting.py").write_text(COUNTING)
     result = testbed.run_unchecked(
         f"""module load {module}
-export SLURM_KILL_BAD_EXIT=0  # each rank is to say what it received
+export SLURM_KILL_BAD_EXIT=0  # every rank prints what it received
 {TWO_NODES} --job-name=counting-{signal} {enter}conda-python-distributed counting.py & step=$!
 until [ -e ready.0 ] && [ -e ready.1 ]; do sleep 0.1; done
 scancel --signal={signal} --name=counting-{signal} --user=$(id -un)
@@ -75,7 +75,7 @@ wait $step""",
 @pytest.mark.parametrize("strike", ["SIGKILL", "SIGSTOP"])
 @pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_a_rank_that_dies_or_stops_answering_ends_the_step(testbed, module, enter, dataset, work, strike):
-    """A stopped rank within the payload's own --timeout, a dead one at once: without, both would take an hour."""
+    """A hanging rank ends it after the payload's --timeout, a dead one at once; by default both take an hour."""
     (work / "struck.py").write_text(STRUCK)
     result = testbed.run_unchecked(
         f"""module load {module} {dataset}
@@ -97,11 +97,11 @@ srun -N2 --ntasks-per-node=1 {enter}torchrun-distributed --nproc-per-node=2 --ma
     )
     restarts, totals = zip(*(line.split() for line in output.splitlines()))
     assert totals == ("16",) * 4
-    assert max(restarts) == "1"  # an agent counts only what began with its own workers
+    assert max(restarts) == "1"  # an agent counts only restarts that its own workers caused
 
 
 def test_torchrun_with_several_tasks_on_a_node_is_refused_with_the_remedy(testbed, venv):
     result = testbed.run_unchecked(f"module load {venv}\nsrun -N1 -n2 torchrun-distributed train.py")
-    assert result.returncode in (2, 143)  # 143: srun ended this task for the other
+    assert result.returncode in (2, 143)  # 143: srun ended this task because of the other
     assert "has 2 tasks on nid00100" in result.stderr
     assert "--ntasks-per-node=1" in result.stderr

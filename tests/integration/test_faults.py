@@ -1,16 +1,18 @@
-"""Bad input: one sentence, a non-zero status, and nothing half-done left behind."""
+"""Invalid input: one line of error, a non-zero exit status, and no files left."""
 
 import os
 import shutil
 
 import pytest
 
+from testbed.recipes import CONTAINER, LOCK, VENV
+
 pytestmark = pytest.mark.testbed
 
 
 @pytest.fixture
 def recipes(testbed, tmp_path):
-    """A function that copies the recipes of PyTorch with a change, and returns the copy's path."""
+    """A function that copies a recipe with a change and returns the path of the copy."""
 
     def edit(name, old, new):
         directory = tmp_path / "recipes"
@@ -24,7 +26,7 @@ def recipes(testbed, tmp_path):
 
 
 def eb(testbed, recipe, prefix, sources=""):
-    """Run ``eb`` on a recipe into a prefix of its own; return the process and the files it left."""
+    """Run ``eb`` with a recipe and a separate prefix; return the completed process and the files it left."""
     result = testbed.run_unchecked(
         f"module unuse {testbed.layout.modules}\n"
         f"eb --installpath={prefix} --buildpath={prefix}/build --sourcepath={sources or prefix / 'sources'} "
@@ -35,7 +37,7 @@ def eb(testbed, recipe, prefix, sources=""):
 
 
 def one_error(result):
-    """The one line of error that the process ended with."""
+    """Return the only line of error of the process."""
     assert result.returncode != 0, result.stdout
     lines = [line for line in result.stderr.splitlines() if line.startswith("ERROR")]
     assert len(lines) == 1, result.stderr
@@ -44,7 +46,7 @@ def one_error(result):
 
 def test_a_missing_image_source_is_named(testbed, recipes, tmp_path):
     recipe = recipes(
-        "PyTorch-2.13.0-cpu-singularity.eb",
+        f"{CONTAINER}.eb",
         "sources = ['%(name)s-%(version)s-cpu.def',",
         "sources = ['absent.sif',",
     )
@@ -54,8 +56,8 @@ def test_a_missing_image_source_is_named(testbed, recipes, tmp_path):
 
 
 def test_a_source_whose_checksum_does_not_match_is_refused(testbed, recipes, tmp_path):
-    recipe = recipes("PyTorch-2.13.0-cpu-venv.eb", "cluster", "cluster")
-    lock = recipe.with_name("PyTorch-2.13.0-cpu.txt")
+    recipe = recipes(f"{VENV}.eb", "cluster", "cluster")
+    lock = recipe.with_name(LOCK.name)
     lock.write_text(lock.read_text() + "# another\n")
     result, left = eb(testbed, recipe, tmp_path / "prefix")
     assert "Checksum verification for" in one_error(result)
@@ -63,15 +65,15 @@ def test_a_source_whose_checksum_does_not_match_is_refused(testbed, recipes, tmp
 
 
 def test_a_wheel_with_another_hash_is_refused(testbed, venv, recipes, tmp_path):
-    recipe = recipes("PyTorch-2.13.0-cpu-venv.eb", "checksums", "# checksums")
-    lock = recipe.with_name("PyTorch-2.13.0-cpu.txt")
+    recipe = recipes(f"{VENV}.eb", "checksums", "# checksums")
+    lock = recipe.with_name(LOCK.name)
     lock.write_text("filelock==4.2.11 --hash=sha256:" + 64 * "0" + "\n")
     result, left = eb(testbed, recipe, tmp_path / "prefix")
     assert "line 1: the wheel of filelock==4.2.11 has the SHA-256" in one_error(result)
     assert left == []
 
 
-def test_a_data_set_file_cut_short_is_refused(testbed, dataset, tmp_path):
+def test_a_truncated_data_file_is_refused(testbed, dataset, tmp_path):
     given = next(
         path for path in testbed.run("echo $EASYBUILD_SOURCEPATH").strip().split(":")
         if os.path.exists(f"{path}/train-images-idx3-ubyte.gz")  # noqa: PTH110
@@ -86,7 +88,7 @@ def test_a_data_set_file_cut_short_is_refused(testbed, dataset, tmp_path):
     assert left == []
 
 
-def test_a_training_file_cut_short_ends_the_run_with_one_sentence(testbed, module, enter, dataset, work):
+def test_a_truncated_training_file_ends_the_run_with_one_line(testbed, module, enter, dataset, work):
     testbed.run(f"module load {dataset}; cp $MNIST_ROOT/*ubyte {work}; truncate -s 9999 {work}/t10k-im*")
     result = testbed.run_unchecked(
         f"""module load {module}
@@ -102,7 +104,7 @@ def test_a_payload_that_does_not_exist_is_one_line_for_each_node(testbed, module
     result = testbed.run_unchecked(
         f"module load {module}\nsrun -N1 -n2 {enter}conda-python-distributed -u /no/such/train.py"
     )
-    assert result.returncode in (2, 143)  # of the rank, or of one that srun ended for the first
+    assert result.returncode in (2, 143)  # of the rank, or of a rank that srun ended because of it
     lines = [line for line in result.stderr.splitlines() if "train.py" in line]
     assert len(lines) == 1
     assert lines[0].startswith("conda-python-distributed: ")

@@ -1,35 +1,39 @@
-"""Horovod, built here by its recipe against Open MPI: the same training as with DistributedDataParallel."""
+"""Horovod, compiled by its recipe for Open MPI: the same training as with DistributedDataParallel."""
 
 import re
 import tempfile
 from pathlib import Path
 
 import pytest
-from testbed.job_scripts import submission, written
+
 from testbed.packages import find_optional
-from testbed.stand_ins import StandIns, sha256
+from testbed.recipes import EASYCONFIGS, VERSION
+from testbed.stand_ins.job_scripts import submission, written
+from testbed.stand_ins.systems import StandIns, sha256
 
 pytestmark = pytest.mark.testbed
 
-RECIPE = "PyTorch-2.13.0-cpu-horovod-0.28.1-venv"
-#: Ranks that share a core wait without turning.
+RECIPE = next(EASYCONFIGS.glob(f"PyTorch-{VERSION}-cpu-horovod-*-venv.eb")).stem
+#: Ranks that share a core yield it while they wait.
 SETTINGS = "export OMPI_MCA_mpi_yield_when_idle=1\n"
 JOB = "salloc --quiet -N2 -w nid001001,nid001002 --ntasks-per-node=2"
 
 
 @pytest.fixture(scope="module")
-def horovod(testbed):
-    """The Horovod module, installed; minutes of a compiler."""
+def horovod(testbed, request):
+    """The Horovod module, installed: compiled without optimisation, and as its recipe says with --thorough."""
     wanted = ("libopenmpi-dev", "openmpi-bin", "g++", "make")
     missing = [package for package in wanted if find_optional(package) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)} (./run-tests does that where it may install packages)")
-    return testbed.install(RECIPE)
+    if request.config.getoption("--thorough"):
+        return testbed.install(RECIPE)
+    return testbed.install(RECIPE, f"export HOROVOD_CMAKE={testbed.layout.repository}/testbed/environments/quick-cmake")
 
 
 @pytest.fixture(scope="module")
 def by_ddp(testbed, horovod, dataset):
-    """The accuracy that two ranks reach in one epoch with DistributedDataParallel, from the same module."""
+    """The accuracy of two ranks after one epoch with DistributedDataParallel, from the same module."""
     line = "srun -N1 -n2 conda-python-distributed $PAYLOAD/ladder/mnist_multi.py --epochs 1"
     return accuracy(testbed.run(f"module load {dataset} {horovod}\n{line}"))
 
@@ -39,7 +43,7 @@ def accuracy(output):
 
 
 def test_mpirun_on_one_host_trains_mnist_to_the_accuracy_of_ddp(testbed, horovod, dataset, by_ddp):
-    # ml-dist's line: the python that the module puts on the PATH
+    # the command of ml-dist: with the python that the module prepends to the PATH
     mpirun = f"{find_optional('openmpi-bin')} -np 2 --bind-to none python"
     load = f"module load {dataset} {horovod}"
     output = testbed.run(f"{SETTINGS}{load}\n{mpirun} $PAYLOAD/ladder/mnist_horovod.py --epochs 1")
@@ -50,7 +54,7 @@ def test_mpirun_on_one_host_trains_mnist_to_the_accuracy_of_ddp(testbed, horovod
 
 @pytest.mark.thorough  # the job script for CUDA trains on two nodes
 def test_mpirun_in_a_job_on_two_nodes_trains_to_the_accuracy_of_one_process(testbed, horovod):
-    """On the digits set, as four ranks of MPI on two cores hinder each other at every step: MNIST takes minutes."""
+    """With generated digits: four MPI ranks on two cores would train MNIST for minutes."""
     mpirun = f"{JOB} {find_optional('openmpi-bin')} --map-by ppr:2:node --bind-to none conda-python-distributed"
     load = f"{SETTINGS}module load {horovod}\nexport OMP_NUM_THREADS=1\n"
     output = testbed.run(f"{load}{mpirun} $PAYLOAD/ladder/mnist_horovod.py --epochs 2")
@@ -65,10 +69,10 @@ def test_mpirun_in_a_job_on_two_nodes_trains_to_the_accuracy_of_one_process(test
 CUDA = "PyTorch-2.15.0-cuda-13.2-horovod-0.28.1-venv"
 
 
-def test_the_recipe_for_cuda_installs_from_stand_ins_and_its_job_trains_to_the_accuracy_of_one_process(
+def test_the_cuda_recipe_installs_from_stand_ins_and_its_job_reaches_the_accuracy_of_one_process(
     testbed, horovod, venv, work
 ):
-    """Wheels, NCCL and the build of Horovod stand in; its settings, the patch and the job script are the recipe's."""
+    """Wheels, NCCL and the build of Horovod are stand-ins; settings, patch and job script are real."""
     with tempfile.TemporaryDirectory(prefix="horovod-", dir=testbed.layout.root) as directory:
         stand_ins = StandIns(testbed.layout, Path(directory) / "stand-ins")
         sources = Path(directory) / "sources" / "p" / "PyTorch"
@@ -84,7 +88,7 @@ def test_the_recipe_for_cuda_installs_from_stand_ins_and_its_job_trains_to_the_a
         result = testbed.run_unchecked(f"unset NCCL_PATH\n{index} eb {install} {recipe}")
         assert "$NCCL_PATH is not set" in result.stderr
         testbed.run(f"NCCL_PATH={directory} {index} eb {install} {recipe}")
-        there = f"{SETTINGS}export MODULEPATH={directory}/modules/all\n"  # the data is not there
+        there = f"{SETTINGS}export MODULEPATH={directory}/modules/all\n"  # without the MNIST module
         job = testbed.layout.repository / "payload" / "jobs" / "infiniband" / "horovod_pytorch.job"
         testbed.run(there + submission(f"{job} --epochs 1"), cwd=work)
         ((name, text),) = written(work).items()

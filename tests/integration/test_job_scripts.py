@@ -6,15 +6,17 @@ Those of a system get options of sbatch in place of its partition, nodes and GPU
 import re
 
 import pytest
-from testbed.job_scripts import HERE, submission, without_hardware, written
+
 from testbed.packages import find_optional
+from testbed.recipes import VENV
+from testbed.stand_ins.job_scripts import HERE, submission, without_hardware, written
 
 pytestmark = pytest.mark.testbed
 
 
 @pytest.fixture
 def job(testbed, work, few_images):
-    """A function that submits a job script with a module loaded, and few images as data; what the job wrote."""
+    """A function that submits a job script with a module loaded and few images as data; returns the job's output."""
 
     def submit(script, module, options=""):
         script = script if script.startswith("/") else f"$PAYLOAD/jobs/{script}"
@@ -33,10 +35,10 @@ def test_lumis_job_trains_on_four_ranks_and_names_its_output_after_itself_and_it
 
 
 def output_of_frontiers(job, script, testbed, venv, work, options=""):
-    """What Frontier's job prints, submitted without the submitter's environment."""
+    """The output of Frontier's job, submitted without the submitter's environment."""
     text = without_hardware(f"frontier/{script}")
     text = text.replace("PyTorch/2.10.0-rocm-7.1-venv", venv)
-    # where a site's users find its modules
+    # the modules of a site are on its users' MODULEPATH
     copy = work / script
     copy.write_text(text.replace("\nset -e\n", f"\nset -e\nmodule use {testbed.layout.modules}\n"))
     written = job(f"{copy} {options}", venv, "--export=NONE --ntasks-per-node=2")
@@ -75,12 +77,12 @@ def test_nerscs_module_job_trains_on_four_ranks(job, venv):
 
 
 def test_a_recipe_is_installed_by_a_job(job, venv):
-    ((name, text),) = job("infiniband/venv_build.job PyTorch-2.13.0-cpu-venv.eb", venv).items()
+    ((name, text),) = job(f"infiniband/venv_build.job {VENV}.eb", venv).items()
     assert re.fullmatch(r"venv_build-\d+\.out", name)
-    assert "PyTorch/2.13.0-cpu-venv is already installed" in text
+    assert f"{venv} is already installed" in text
 
 
-def test_without_the_data_module_a_training_in_pieces_generates_digits(testbed, venv, work):
+def test_without_the_data_module_a_training_in_several_jobs_generates_digits(testbed, venv, work):
     empty = f"module load {venv}\nexport MODULEPATH={work}"
     testbed.run(f"{empty}\n{submission('$PAYLOAD/jobs/slurm/train_requeue.job --epochs 1')}", cwd=work)
     ((name, text),) = written(work).items()

@@ -10,8 +10,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from testbed.job_scripts import submission
-from testbed.stand_ins import StandIns
+
+from testbed.stand_ins.job_scripts import submission
+from testbed.stand_ins.systems import StandIns
 
 pytestmark = pytest.mark.testbed
 
@@ -20,7 +21,7 @@ MODULE = RECIPE.replace("-", "/", 1)
 IMAGE = "lumi-pytorch-rocm-6.0.3-python-3.12-pytorch-v2.3.1-dockerhash-2c1c14cafd28.sif"
 LOAD = f"module purge\nmodule load LUMI/24.03\nmodule load {MODULE}\n"
 
-#: The page's job script but for GPUs, LUMI's partition and memory, and the masks of its cores.
+#: The page's job script without GPUs, LUMI's partition and memory, and the masks of its cores.
 JOB = f"""#!/bin/bash -e
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=2
@@ -38,7 +39,7 @@ srun --ntasks=$((SLURM_NNODES*2)) \\
 
 
 class Course:
-    """The directory of the page, and shells on the system that it finds there."""
+    """The directory of the page, and login shells in it."""
 
     def __init__(self, testbed, directory):
         self.testbed = testbed
@@ -46,7 +47,7 @@ class Course:
         self.installdir = directory / "DEMO2"
         self.central = self.stand_ins.images
         binds = f"{self.stand_ins.version('2.3.1+rocm6.0')},{self.stand_ins.conda()}"
-        # a login shell has none of the testbed's bootstrap module
+        # a login shell does not have the testbed's bootstrap module
         self.site = f"""module unload pytorch-easybuild
 export SINGULARITY_BIND={binds} EASYBUILD_INSTALLPATH={directory}/EasyBuild
 module use {testbed.layout.repository}/modulefiles {self.stand_ins.modulefiles} {directory}/EasyBuild/modules/all
@@ -57,14 +58,14 @@ installdir={self.installdir}
         (self.stand_ins.modulefiles / "EasyBuild-user").write_text("#%Module\nmodule load pytorch-easybuild\n")
 
     def run(self, script):
-        """Run commands of the page in a new login shell, in its directory; what they print."""
+        """Run commands of the page in a new login shell in its directory; return their output."""
         self.installdir.mkdir(exist_ok=True)
         return self.testbed.run(self.site + script, cwd=self.installdir, timeout=600)
 
 
 @pytest.fixture(scope="module")
 def course(testbed, container, venv):
-    """The course after its step 2: the module is installed; gone with all files afterwards."""
+    """The course after step 2: the module is installed. Deleted afterwards."""
     with tempfile.TemporaryDirectory(prefix="course-", dir=testbed.layout.root) as directory:
         course = Course(testbed, Path(directory))
         course.stand_ins.image(IMAGE)
@@ -111,7 +112,7 @@ def test_the_virtual_environment_is_active_in_a_shell_in_the_image(course):
     assert output == "/user-software/venv/pytorch/bin/python\n"
 
 
-def test_the_directory_has_what_the_page_points_at(course):
+def test_the_directory_has_the_files_of_the_page(course):
     output = course.run(f"{LOAD}module load systools\nfind -L $CONTAINERROOT -maxdepth 3 -printf '%P\\n'")
     found = set(output.splitlines())
     assert {f"easybuild/{RECIPE}.eb", "user-software/venv/pytorch", "runscripts/conda-python-distributed"} <= found
@@ -150,7 +151,7 @@ def test_the_job_trains_and_its_output_is_where_the_page_says(course, files):
 
 
 def test_without_the_installed_image_the_central_one_is_used_after_loading_again(course, files):
-    """The last of the file, as it takes the image away."""
+    """The last test of the file, as it deletes the image."""
     output = course.run(f"{LOAD}rm -f $SIF\nmodule load {MODULE}\necho $SIF; echo $SIFPYTORCH; echo $CONTAINERROOT")
     sif, sifpytorch, root = output.splitlines()
     assert sif == sifpytorch == f"{course.central}/{IMAGE}"

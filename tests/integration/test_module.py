@@ -1,10 +1,13 @@
-"""The module's interface under Lmod: what loading sets, and that unloading brings everything back."""
+"""The module's interface under Lmod: loading sets it, unloading restores the environment."""
 
 import re
 import zipfile
 
 import pytest
+
 from testbed.module_systems import SNAPSHOT, snapshot
+from testbed.recipes import CONTAINER, VENV
+from testbed.recipes import module as module_of
 
 pytestmark = pytest.mark.testbed
 
@@ -54,7 +57,7 @@ echo "$CONTAINERROOT"; ls "$RUNSCRIPTS" "$PAYLOAD"; echo "$SLURM_KILL_BAD_EXIT" 
     assert output.splitlines()[-1] == "1"
 
 
-def test_the_users_own_setting_wins_over_the_cluster_profile(testbed, module):
+def test_the_users_own_setting_takes_precedence_over_the_cluster_profile(testbed, module):
     output = testbed.run(f"export SLURM_KILL_BAD_EXIT=0\nmodule load {module}\necho $SLURM_KILL_BAD_EXIT")
     assert output == "0\n"
 
@@ -85,7 +88,7 @@ singularity exec $SIF sh -c 'command -v conda-python-distributed; cat /runscript
 
 
 def wheel(directory):
-    """A tiny package as a wheel file in `directory` (PEP 427: a zip archive); its path."""
+    """Write a tiny package as a wheel (PEP 427: a zip archive) to `directory`; return its path."""
     path = directory / "extra_package-1.0-py3-none-any.whl"
     info = "extra_package-1.0.dist-info"
     with zipfile.ZipFile(path, "w") as archive:
@@ -110,10 +113,10 @@ cd /; {enter}extra-command
     assert re.match(rf"extra {tmp_path}/.local/easybuild/{module}-[0-9a-f]{{8}}/lib/", imported)
     assert (ran, command) == (imported, "command")
     assert removed[-1].strip() == "Successfully uninstalled extra-package-1.0"
-    assert int(status) in (127, 255)  # of a shell and of the image's runtime: not found
+    assert int(status) in (127, 255)  # not found: of a shell, and of the image's runtime
 
 
-def test_packages_in_dot_local_stay_out(testbed, module, enter, tmp_path):
+def test_packages_in_dot_local_are_not_imported(testbed, module, enter, tmp_path):
     local = tmp_path / ".local/lib/python3.11/site-packages"
     local.mkdir(parents=True)
     (local / "extra_package.py").write_text("print('leaked')\n")
@@ -126,7 +129,7 @@ module load {module}
 
 
 def copied(testbed, container, directory):
-    """Lines that load a copy of the container's module with `directory` as installation and user-software in `own`."""
+    """Return lines that load a copy of the container's module; installation in `directory`, user-software in `own`."""
     text = (testbed.layout.modules / f"{container}.lua").read_text()
     text = re.sub(r'local root = ".*"', f'local root = "{directory}"', text)
     text = re.sub(r'local directory = ".*"', f'local directory = "{directory}/own"', text)
@@ -141,7 +144,7 @@ module load {container}
 
 @pytest.fixture
 def with_user_software(testbed, container, work):
-    """Lines that load the container's module with an empty user-software of the test's own, `own` in `work`."""
+    """Return lines that load the container's module with an empty user-software, `own` in `work`."""
     installation = testbed.layout.easybuild / "software" / container
     for path in [installation / "runscripts", installation / "payload", *installation.glob("*.sif")]:
         (work / path.name).symlink_to(path)
@@ -183,7 +186,7 @@ WITH_VENV=true {run}"""
     assert output == "/conda /user-software/venv/pytorch/bin/python\n/conda /conda/bin/python\n"
 
 
-def test_a_packed_file_takes_the_directorys_place_without_a_word(testbed, with_user_software, work):
+def test_a_packed_file_replaces_the_directory_without_a_message(testbed, with_user_software, work):
     result = testbed.run_unchecked(
         f"""mksquashfs {work}/own {work}/own.squashfs -quiet -no-progress
 {with_user_software}
@@ -194,7 +197,7 @@ singularity exec $SIF sh -c 'which python; touch /user-software/here' """
     assert "WARNING" not in result.stderr
 
 
-def test_on_the_host_there_is_nothing_of_the_image_to_activate(testbed, with_user_software):
+def test_on_the_host_activation_does_nothing(testbed, with_user_software):
     output = testbed.run(
         f"""{with_user_software}
 export WITH_CONDA='source /conda/activate'
@@ -203,16 +206,16 @@ $RUNSCRIPTS/conda-python-simple -c 'print("started")'"""
     assert output == "started\n"
 
 
-def test_a_deleted_image_makes_loading_fail_with_a_sentence_that_says_what_to_do(testbed, container, tmp_path):
-    """On a copy of the module whose installation has lost its image."""
+def test_without_its_image_loading_fails_with_a_message_that_tells_what_to_do(testbed, container, tmp_path):
+    """With a copy of the module whose installation has no image."""
     load = copied(testbed, container, tmp_path)
     result = testbed.run_unchecked(f"{load}echo status $? SIF=${{SIF:-}}")
     message = " ".join(result.stderr.split())  # Lmod breaks lines
-    assert f"image not found: {tmp_path}/PyTorch-2.13.0-cpu-singularity.sif. " in message
-    assert "Install it again with `eb --rebuild PyTorch-2.13.0-cpu-singularity.eb`" in message
+    assert f"image not found: {tmp_path}/{CONTAINER}.sif. " in message
+    assert f"Install it again with `eb --rebuild {CONTAINER}.eb`" in message
     assert result.stdout == "status 1 SIF=\n"
 
-    (tmp_path / "PyTorch-2.13.0-cpu-singularity.sif").touch()
+    (tmp_path / f"{CONTAINER}.sif").touch()
     assert testbed.run(f"{load}echo $SIF").startswith(str(tmp_path))
 
 
@@ -254,7 +257,7 @@ def test_the_bootstrap_module_alone_lets_eb_find_recipes_easyblocks_sources_and_
 unset $(compgen -v EASYBUILD_ | grep -v ALLOW_USE_AS_ROOT)
 export HOME={tmp_path} {name}={tmp_path}/own
 module load pytorch-easybuild
-eb --show-full-config; eb --dry-run PyTorch-2.13.0-cpu-venv.eb; echo $MODULEPATH"""
+eb --show-full-config; eb --dry-run {VENV}.eb; echo $MODULEPATH"""
     )
     repository = testbed.layout.repository
     prefix = f"{tmp_path}/own" if name == "EASYBUILD_PREFIX" else f"{tmp_path}/.local/easybuild"
@@ -262,5 +265,5 @@ eb --show-full-config; eb --dry-run PyTorch-2.13.0-cpu-venv.eb; echo $MODULEPATH
     assert re.search(rf"^include-easyblocks +\(E\) = {repository}/easyblocks/\*\.py", output, re.MULTILINE)
     assert re.search(rf"^sourcepath +\(\w\) = {prefix}/sources$", output, re.MULTILINE)
     assert re.search(rf"^installpath +\(\w\) = {tmp_path}/own$", output, re.MULTILINE)
-    assert "PyTorch/2.13.0-cpu-venv" in output
+    assert module_of(VENV) in output
     assert output.splitlines()[-1].startswith(f"{tmp_path}/own/modules/all:")

@@ -1,15 +1,16 @@
-"""Special characters in values of recipes, under Lmod and Environment Modules: nothing of them is executed."""
+"""Special characters in values of recipes, under Lmod and Environment Modules: never executed."""
 
 import re
 
 import pytest
+
 from testbed.module_systems import modulecmd
 
 pytestmark = pytest.mark.testbed
 
 SYSTEMS = [("Lmod", "Lua"), ("Lmod", "Tcl"), ("Environment Modules", "Tcl")]
 
-#: What a shell, Lua, Tcl or a format string would take for something else; in a file name, it has no slash.
+#: Characters that are special in a shell, Lua, Tcl or a format string; without a slash, as they are in a file name.
 SPECIAL = """[exec touch E] $(touch E) `touch E` "); os.execute("touch E") -- $HOME $env(HOME) { } ' % %d \\ ;#"""
 
 RECIPE = """easyblock = 'EB_PyTorchContainer'
@@ -28,14 +29,14 @@ moduleclass = 'ai'
 
 
 @pytest.mark.parametrize(("name", "syntax"), SYSTEMS)
-def test_special_characters_of_a_recipe_reach_the_environment_as_they_are(testbed, module_system, work, name, syntax):
+def test_special_characters_of_a_recipe_reach_the_environment_unchanged(testbed, module_system, work, name, syntax):
     system = module_system(name)
     central, bind = work / f"central {SPECIAL}", work / ("bind " + re.sub(r'[,"\\]', '', SPECIAL))
     for directory in (central, bind):
         directory.mkdir()
     (central / "x.sif").touch()
     recipe = work / "PyTorch-2.13.0-special.eb"
-    # a backslash in the help of a Tcl module is refused
+    # a backslash in the help of a Tcl module is an error
     description = SPECIAL.replace("\\", "") if syntax == "Tcl" else SPECIAL
     recipe.write_text(
         RECIPE.format(description=description, central=str(central), bind=str(bind), text=SPECIAL)

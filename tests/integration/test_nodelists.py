@@ -1,10 +1,11 @@
-"""Node lists, with the cluster's own `scontrol show hostnames` as the oracle."""
+"""Node lists, compared with `scontrol show hostnames`."""
 
 import sys
 from pathlib import Path
 
 import pytest
-from testbed import slurm
+
+from testbed.cluster import slurm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "runscripts"))
 from pytorch_launch.nodelist import first_host, hosts, node_index  # noqa: E402
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.testbed
 LISTS = [
     "nid[001001-001004]",
     "nid001001",
-    # as LUMI, Perlmutter and Frontier name their nodes
+    # names of nodes of LUMI, Perlmutter and Frontier
     "nid[005042-005043,005050,005061-005070],nid007001",
     "nid[001000-001003,200256-200259]",
     "frontier[00001-00016,09472],frontier00100",
@@ -43,12 +44,12 @@ LISTS = [
 
 
 def show_hostnames(testbed, text):
-    """What Slurm makes of a node list."""
+    """Return the hosts of a node list as Slurm expands it."""
     return slurm.query(testbed.layout, ["scontrol", "show", "hostnames", text]).split()
 
 
 @pytest.mark.parametrize("text", LISTS)
-def test_a_list_stands_for_the_hosts_that_slurm_shows(testbed, text):
+def test_a_list_is_expanded_as_slurm_expands_it(testbed, text):
     shown = show_hostnames(testbed, text)
     assert list(hosts(text)) == shown
     assert first_host(text) == shown[0]
@@ -56,6 +57,6 @@ def test_a_list_stands_for_the_hosts_that_slurm_shows(testbed, text):
 
 
 @pytest.mark.parametrize("text", ["gpu[001-002]-ib", "unit[0-31]rack"])
-def test_text_after_the_last_bracket_is_beyond_slurm(testbed, text):
+def test_text_after_the_last_bracket_is_parsed_unlike_in_slurm(testbed, text):
     assert show_hostnames(testbed, text) == []
     assert list(hosts(text))

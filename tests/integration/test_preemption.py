@@ -1,4 +1,4 @@
-"""payload/jobs/slurm/train_requeue.job: a job that is stopped twice goes on by itself and ends as if it never was."""
+"""payload/jobs/slurm/train_requeue.job: a job that is stopped twice resumes and ends like an uninterrupted one."""
 
 import contextlib
 import random
@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from testbed.cluster import slurm
+
 pytestmark = pytest.mark.testbed
 
-#: For what takes a few, on a machine that is busy.
+#: Deadline for events that take a few seconds; long, for a busy machine.
 SECONDS = 150
 #: 20 steps an epoch; the ranks agree to stop at every 16th.
 OPTIONS = "--epochs 24 --batch-size 20 --lr 0.001"
@@ -19,7 +21,7 @@ OPTIONS = "--epochs 24 --batch-size 20 --lr 0.001"
 
 @pytest.fixture
 def noise(work):
-    """A data set of 400 training and 10 test images that mean nothing: to train on them takes no time."""
+    """A data set of 400 training and 10 test images of noise: training takes little time."""
     directory = work / "noise"
     directory.mkdir()
     draw = random.Random(28)  # noqa: S311
@@ -34,7 +36,7 @@ def noise(work):
 
 
 def command_lines():
-    """Those of all processes."""
+    """Yield the command lines of all processes."""
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):  # it has ended
             yield entry.read_text(errors="replace")
@@ -50,48 +52,49 @@ class Job:
         self.log = work / f"train-{self.number}.out"
 
     def said(self):
-        """The log so far."""
+        """Return the log so far."""
         return self.log.read_text() if self.log.exists() else ""
 
     def state(self):
-        """PENDING, RUNNING, COMPLETED, ..."""
-        return re.search(r"JobState=(\w+)", self.control(f"show job {self.number}"))[1]
+        """Return the state of the job: PENDING, RUNNING, COMPLETED, ..."""
+        shown = slurm.query(self.testbed.layout, ["scontrol", "show", "job", self.number])
+        return re.search(r"JobState=(\w+)", shown)[1]
 
     def control(self, command):
-        """Run scontrol; return its output."""
-        return self.testbed.run(f"scontrol {command}")
+        """Run scontrol."""
+        self.testbed.run(f"scontrol {command}")
 
     def wait_for(self, condition):
-        """Return when `condition` holds; fail with the log if it never does."""
+        """Wait until `condition` holds; after a deadline, fail with the log."""
         deadline = time.monotonic() + SECONDS
         while not condition():
             assert time.monotonic() < deadline, f"{self.state()}\n{self.said()}"
-            time.sleep(0.5)
+            time.sleep(0.1)
 
     def start_again(self):
-        """Spare the job the two minutes that Slurm lets pass before it starts a requeued one again.
+        """Start a requeued job without the two minutes that Slurm waits.
 
-        They are there for what is left of the first start: its end would be taken for that of the second.
+        Slurm waits for processes of the first start, whose end it would take for the end of the second.
         """
         self.wait_for(lambda: self.state() == "PENDING")
         self.wait_for(lambda: not any(f"slurmstepd: [{self.number}." in line for line in command_lines()))
         self.control(f"update JobId={self.number} StartTime=now")
 
 
-def test_a_job_that_is_warned_and_then_preempted_completes_with_the_uninterrupted_runs_weights(
+def test_a_job_that_is_signalled_and_preempted_reaches_the_weights_of_an_uninterrupted_run(
     testbed, venv, work, noise
 ):
     job = Job(testbed, venv, work, f"--data {noise} {OPTIONS}")
 
     job.wait_for(lambda: "epoch 4/24" in job.said())
-    testbed.run(f"scancel --signal=USR1 {job.number}")  # what --signal=USR1@120 does before the time limit
+    testbed.run(f"scancel --signal=USR1 {job.number}")  # like --signal=USR1@120 before the time limit
     job.start_again()
     assert len(re.findall("^SIGUSR1: stopped after .*", job.said(), re.MULTILINE)) == 1
 
     job.wait_for(lambda: "epoch 12/24" in job.said())
-    job.control(f"requeue {job.number}")  # what a preemption does: SIGTERM, and SIGKILL after KillWait
+    job.control(f"requeue {job.number}")  # like a preemption: SIGTERM, and SIGKILL after KillWait
     job.start_again()
-    # saved where it stood, not after the last whole epoch alone
+    # saved in the middle of an epoch
     assert len(re.findall("^SIGTERM: stopped after .*", job.said(), re.MULTILINE)) == 1
     job.wait_for(lambda: job.state() == "COMPLETED")
 
@@ -105,7 +108,7 @@ srun -N2 --ntasks-per-node=1 conda-python-distributed $PAYLOAD/mnist_ddp.py --da
 --modelpath through""",
         cwd=work,
     )
-    # Two ranks' gradients have one sum: the same to the last bit.
+    # The sum of two gradients does not depend on their order: equal to the last bit.
     end = torch.load(work / f"model-{job.number}" / "mnist_ddp.pt", weights_only=True)
     through = torch.load(work / "through" / "mnist_ddp.pt", weights_only=True)
     assert end.keys() == through.keys() and all(torch.equal(end[name], through[name]) for name in end)

@@ -1,4 +1,4 @@
-"""Downloads in the image from a server whose certificate a private authority signed, as behind the proxies of sites."""
+"""Downloads in the image from a server whose certificate is signed by a private authority, as behind a site's proxy."""
 
 import functools
 import http.server
@@ -12,7 +12,7 @@ from test_module import wheel
 
 pytestmark = pytest.mark.testbed
 
-#: What makes an authority, and a certificate that it signs.
+#: Commands that create an authority and a certificate that it signs.
 CERTIFICATES = """openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=authority -keyout ca.key -out ca.pem
 openssl req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout server.key -out server.csr
 echo subjectAltName=DNS:localhost >names
@@ -39,13 +39,13 @@ def index(work):
     server.server_close()
 
 
-def test_pip_and_python_in_the_image_trust_the_authority_that_the_hosts_variables_name(
+def test_pip_and_python_in_the_image_trust_the_authority_of_the_hosts_variables(
     testbed, container, index, work, tmp_path
 ):
     output = testbed.run(
         f"""export HOME={tmp_path} no_proxy=localhost PIP_CERT={work}/ca.pem SSL_CERT_FILE={work}/ca.pem
 unset REQUESTS_CA_BUNDLE CURL_CA_BUNDLE SSL_CERT_DIR PIP_FIND_LINKS
-cd /  # the image has it, and not the directory of the files
+cd /  # the image has this directory, but not that of the files
 module load {container}
 singularity exec $SIF pip install --user --index-url {index} extra-package
 singularity exec $SIF python -c 'from urllib.request import urlopen; print(urlopen("{index}").status)'"""

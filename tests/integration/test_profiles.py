@@ -5,6 +5,7 @@ import re
 import shutil
 
 import pytest
+
 from testbed.module_systems import MODULEFILES, SNAPSHOT, snapshot, values
 
 pytestmark = pytest.mark.testbed

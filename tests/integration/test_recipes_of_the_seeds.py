@@ -1,4 +1,4 @@
-"""Every system's recipe installs from stand-ins at its outermost edge, and its page's own line starts a world of 4.
+"""Each system's recipe installs with stand-ins, and the line of its page starts a world of 4 ranks.
 
 docs/systems.md has the table of what runs for real here and what stands in. Of two recipes of the same kind one is
 left to --thorough.
@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from testbed import recipes
-from testbed.job_scripts import HERE, submission, without_hardware, written
 from testbed.packages import find_command, find_optional
-from testbed.registry import Registry
-from testbed.stand_ins import IN_IMAGE, StandIns, sha256
+from testbed.stand_ins.job_scripts import HERE, submission, without_hardware, written
+from testbed.stand_ins.registry import Registry
+from testbed.stand_ins.systems import IN_IMAGE, StandIns, sha256
 
 pytestmark = pytest.mark.testbed
 
-#: Adds up 1, 2, 4, ... over the ranks of the world.
+#: Computes the sum 1 + 2 + 4 + ... over the ranks.
 PROBE = """
 import os, socket, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -28,7 +28,7 @@ dist.all_reduce(total)
 os.write(1, f"{torch.__version__} sum {int(total)} on {socket.gethostname()}\\n".encode())
 dist.destroy_process_group()
 """
-#: What mpirun asks of root, who runs the tests in a container.
+#: mpirun requires these variables of root, who runs the tests in a container.
 AS_ROOT = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
 #: One command on each of two nodes.
 MPIRUN = f"""{AS_ROOT}salloc --quiet -N2 --ntasks-per-node=2 \\
@@ -36,7 +36,7 @@ MPIRUN = f"""{AS_ROOT}salloc --quiet -N2 --ntasks-per-node=2 \\
 
 
 class System:
-    """A system made of stand-ins, with software of its own."""
+    """A system of stand-ins, with its own software directory."""
 
     def __init__(self, testbed, directory):
         self.testbed = testbed
@@ -47,7 +47,7 @@ class System:
         (directory / "probe.py").write_text(PROBE)
 
     def run(self, script):
-        """Run a script in a user's shell on the system."""
+        """Run a script in a user's shell of the system."""
         lines = [
             f"export PATH={self.stand_ins.bin}:$PATH",
             *(f"export EASYBUILD_{name}={self.installed / name}"
@@ -57,7 +57,7 @@ class System:
         return self.testbed.run("\n".join([*lines, script]), cwd=self.directory, timeout=600)
 
     def check(self, name, line, *, version, changes=(), settings=""):
-        """Install a recipe with `changes` in it, load its module, and start a world of 4 on 2 nodes with its line."""
+        """Install a recipe with `changes`, load its module, and start 4 ranks on 2 nodes with its line."""
         path = self.stand_ins.recipe(name, *changes)
         self.run(f"{settings}\neb {path}")
         output = self.run(f"{settings}\nmodule load {recipes.module(name)}\n{line}")
@@ -68,7 +68,7 @@ class System:
 
 @pytest.fixture(scope="module")
 def system(testbed, venv):
-    """The system that the recipes of this file find themselves on; gone with all that was installed afterwards."""
+    """The system on which the recipes of this file are installed; deleted afterwards."""
     with tempfile.TemporaryDirectory(prefix="system-", dir=testbed.layout.root) as directory:
         yield System(testbed, Path(directory))
 
@@ -135,7 +135,7 @@ def test_image_of_a_registry_for_cuda_with_torchrun_under_mpirun(system, contain
         if not find_optional(package):
             pytest.skip(f"{package} is not installed: `python3 testbed optional` installs it")
     stand_ins = system.stand_ins
-    packages = f"{stand_ins.packages}:{IN_IMAGE}"  # a bind, so that the image is a tenth of its size
+    packages = f"{stand_ins.packages}:{IN_IMAGE}"  # bound, to make the image ten times smaller
     with Registry.start(system.directory / "registry") as registry:
         tag = "2.14.0-cuda13.0-cudnn9-runtime"
         digest = registry.push_sif(stand_ins.sif, "pytorch/pytorch", tag, without=[f".{IN_IMAGE}/*"])
@@ -163,7 +163,7 @@ export SHIFTER_STAND_IN_SIF={system.stand_ins.sif} SINGULARITY_BIND={system.stan
     )
     job = system.directory / "submit_batch_shifter.sh"
     job.write_text(without_hardware("perlmutter/submit_batch_shifter.sh"))
-    modules = f"export MODULEPATH={system.installed}/INSTALLPATH/modules/all"  # the data is not there
+    modules = f"export MODULEPATH={system.installed}/INSTALLPATH/modules/all"  # without the MNIST module
     system.run(f"{settings}\n{modules}\n{submission(job, HERE)}")
     (output,) = (text for name, text in written(system.directory).items() if name.startswith("shifter_job_log_"))
     assert "world size 4," in output and "test accuracy" in output
@@ -174,7 +174,7 @@ FRONTIER_LINE = "srun -N2 -n4 conda-python-distributed -W ignore -u probe.py"
 
 @pytest.fixture(scope="module")
 def frontier(system):
-    """Frontier's modules, with a compiler for MPI and a Python; mpi4py and what builds it are the real ones."""
+    """Frontier's modules with a compiler for MPI and a Python; mpi4py is real and compiled by a real compiler."""
     mpicc = find_command("mpicc.openmpi")
     if mpicc is None or not (find_optional("openmpi-bin") and find_optional("libopenmpi-dev")):
         pytest.skip("openmpi-bin and libopenmpi-dev are not installed: `python3 testbed optional` installs them")
@@ -202,14 +202,14 @@ python3 -m pip download --quiet --no-deps --dest {stand_ins.wheels} setuptools==
     ],
 )
 def test_virtual_environments_of_frontier_with_mpi4py_from_source(frontier, name, version):
-    settings = f"{frontier.index}\nexport CFLAGS=-O0"  # mpi4py in seconds
+    settings = f"{frontier.index}\nexport CFLAGS=-O0"  # compiles mpi4py in seconds
     frontier.check(name, FRONTIER_LINE, version=version, settings=settings)
     output = frontier.run(
         f"""module load {recipes.module(name)}
 {AS_ROOT}{find_optional("openmpi-bin")} -np 2 --oversubscribe python -c '
 import mpi4py.MPI as mpi, os
 line = "rank %d %.8s\\n" % (mpi.COMM_WORLD.allreduce(1), mpi.Get_library_version())
-os.write(1, line.encode())  # in one piece
+os.write(1, line.encode())  # in one write
 '"""
     )
     assert output == "rank 2 Open MPI\n" * 2

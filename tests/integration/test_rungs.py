@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from testbed.recipes import VERSION
+
 pytestmark = pytest.mark.testbed
 
 RUNGS = [
@@ -20,10 +22,10 @@ RUNGS = [
     ("mnist_multi.py", 2, "srun -N2 --ntasks-per-node=1 "),
     ("mnist_multi.py", 4, "srun -N2 --ntasks-per-node=2 "),
 ]
-#: What Jupyter may have: a login shell's path is not among it.
+#: The environment of Jupyter, which may lack the PATH of a login shell.
 CLEAN = {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
 
-#: Runs a notebook as Jupyter does, and prints what its cells print.
+#: Runs a notebook like Jupyter, and prints the output of its cells.
 EXECUTE = """
 import sys, nbformat
 from nbclient import NotebookClient
@@ -36,7 +38,7 @@ for cell in notebook.cells:
         print(output.text, end="")
 """
 
-#: Starts a kernel, interrupts a cell, shuts it down, starts it again and kills it; tells what came of that.
+#: Starts a kernel, interrupts a cell, shuts the kernel down, starts it again and kills it; prints the results.
 CONTROL = """
 import json, sys, time
 from pathlib import Path
@@ -65,10 +67,10 @@ while client.get_iopub_msg(timeout=60)["msg_type"] != "stream":
     pass
 manager.interrupt_kernel()
 reply = client.get_shell_msg(timeout=60)
-while reply["parent_header"]["msg_id"] != asked:  # an answer from before
+while reply["parent_header"]["msg_id"] != asked:  # an earlier reply
     reply = client.get_shell_msg(timeout=60)
 interrupted = reply["content"]["ename"]
-after = "aborted"  # as the interrupted kernel answers what comes too soon
+after = "aborted"  # the reply of an interrupted kernel to an early request
 while after == "aborted":
     time.sleep(0.1)
     after = client.execute_interactive("1 + 1", timeout=60, output_hook=lambda _: None)["content"]["status"]
@@ -83,7 +85,7 @@ print(json.dumps([began, interrupted, after, shut_down, gone(name)]))
 
 @pytest.fixture(scope="module")
 def wheels(testbed):
-    """ipykernel and all that it needs, for the modules' Python: the image may have no way to the package index."""
+    """Wheels of ipykernel and its dependencies for the modules' Python: the image may not reach the package index."""
     with tempfile.TemporaryDirectory(prefix="wheels-", dir=testbed.layout.root) as directory:
         download = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", directory, "ipykernel==7.4.0"]
         subprocess.run(download, check=True, capture_output=True, timeout=300)
@@ -91,13 +93,13 @@ def wheels(testbed):
 
 
 class Jupyter:
-    """A user who made a kernel of a module with one command, and a Jupyter that has loaded nothing."""
+    """A kernel that `install-kernel` created for a module, and a Jupyter without a loaded module."""
 
     def __init__(self, testbed, module, wheels, directory):
         self.work = directory / "work"
         self.home = self.work / "home"
         self.home.mkdir(parents=True)
-        # which the image would not see by itself, unlike the working directory
+        # unlike the working directory, the image does not have it by itself
         runtime = directory / "runtime"
         self.environ = {**CLEAN, "HOME": str(self.home), "JUPYTER_RUNTIME_DIR": str(runtime)}
         self.load = f"export HOME={self.home} SINGULARITY_BIND={wheels}\nmodule load {module}\n"
@@ -106,7 +108,7 @@ class Jupyter:
         (self.kernel,) = os.listdir(self.home / ".local/share/jupyter/kernels")
 
     def run(self, script, *arguments):
-        """Run a Python script that speaks to the kernel; return its standard output."""
+        """Run a Python script that uses the kernel; return its standard output."""
         result = subprocess.run(
             [sys.executable, "-c", script, self.kernel, *arguments], env=self.environ, cwd=self.work,
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
@@ -117,19 +119,19 @@ class Jupyter:
 
 @pytest.fixture(scope="module")
 def jupyters(testbed, wheels):
-    """A function that gives the Jupyter of a module, one for all tests."""
+    """A function that returns the Jupyter of a module, one for all tests."""
     with tempfile.TemporaryDirectory(prefix="jupyter-", dir=testbed.layout.root) as directory:
         yield functools.cache(lambda module: Jupyter(testbed, module, wheels, Path(directory) / module))
 
 
 @pytest.fixture
 def jupyter(jupyters, module):
-    """A Jupyter that has a kernel of each module."""
+    """The Jupyter of each module."""
     return jupyters(module)
 
 
 def last_epoch(output, epochs):
-    """The loss and the accuracy of the last epoch, in whose lines all rungs are alike."""
+    """Return loss and accuracy of the last epoch; all rungs print them in the same format."""
     assert "digits set" in output
     lines = re.findall(r"^epoch (\d+)/\d+  loss (\S+)  test accuracy (\S+) %  images/s \d+$", output, re.MULTILINE)
     assert [int(number) for number, _, _ in lines] == list(range(1, epochs + 1))
@@ -160,7 +162,7 @@ def test_the_notebook_runs_in_the_kernel_that_one_command_makes(testbed, module,
     notebook = jupyter.work / "mnist.ipynb"
     testbed.run(f"{jupyter.load}cp $PAYLOAD/ladder/mnist.ipynb {notebook}")
     output = jupyter.run(EXECUTE, str(notebook))
-    assert output.startswith("device cpu, torch 2.13.0")
+    assert output.startswith(f"device cpu, torch {VERSION}")
     assert last_epoch(output, epochs=3)[1] > 97
 
 
@@ -168,7 +170,7 @@ def test_jupyter_can_interrupt_shut_down_and_kill_the_kernel(jupyter):
     assert json.loads(jupyter.run(CONTROL)) == [True, "KeyboardInterrupt", "ok", True, True]
 
 
-#: Modules of two versions, in which Python is that of the tests and the kernel prints what it has loaded.
+#: Modules of two versions: their Python is that of the tests, and the kernel prints which one is loaded.
 MODULEFILE = """#%Module
 conflict PyTorch
 setenv EBROOTPYTORCH {root}/{version}
@@ -190,7 +192,7 @@ def test_kernels_start_under_both_module_systems_whatever_jupyter_has_loaded(tes
     (tmp_path / "bin/conda-python-simple").chmod(0o755)
     (tmp_path / "system/init/bash").write_text(system.code)
     home = f"export JUPYTER_DATA_DIR={tmp_path}\n"
-    if name != "Lmod":  # unpacked, its own init file leads to where it would be installed
+    if name != "Lmod":  # the init file of the unpacked package points to where it would be installed
         home += f"export MODULESHOME={tmp_path}/system\n"
     install = f"{home}module load PyTorch/1.0\n{testbed.layout.repository}/bin/install-kernel"
     assert "the kernel pytorch-1.0 is in" in system.run(install, tmp_path / "modules")

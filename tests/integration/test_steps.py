@@ -1,17 +1,18 @@
-"""A user's line on the cluster: the world that comes up, and what comes back from it."""
+"""A user's command line on the cluster: its world, its output and its exit status."""
 
 import re
 
 import pytest
-from testbed.job_scripts import submission
+
+from testbed.stand_ins.job_scripts import submission
 
 pytestmark = pytest.mark.testbed
 
-#: Two nodes by name, whichever others are busy.
+#: Two nodes by name, even if they are busy.
 PAIR = "srun -N2 -w nid001001,nid001002"
-#: Slurm 22.05 reserves ports for every step where it may; without them a rank computes its own.
+#: Slurm 22.05 reserves ports for every step if MpiParams has any; without them, ranks compute a port.
 COMPUTED = "env --unset=SLURM_STEP_RESV_PORTS "
-#: Prints what one rank was given, and what a collective over all ranks sees.
+#: Prints the variables of one rank, and the result of a collective over all ranks.
 PROBE = """
 import os, socket, torch, torch.distributed as dist
 dist.init_process_group('gloo')
@@ -60,7 +61,7 @@ def test_the_master_is_the_first_node_of_the_step_not_of_the_job(testbed, venv, 
     assert {line.split()[7] for line in output.splitlines()} == {"nid001002"}
 
 
-def test_two_jobs_on_one_node_both_finish_with_worlds_of_their_own(testbed, module, enter, probe):
+def test_two_jobs_on_one_node_have_separate_worlds(testbed, module, enter, probe):
     output = testbed.run(
         f"""module load {module}
 launch="srun -N1 -n2 -w nid001001 {COMPUTED}{enter}conda-python-distributed probe.py"
@@ -74,7 +75,7 @@ wait $first && wait $second""",
     assert len({rank[8] for rank in ranks}) == 2
 
 
-def test_two_steps_of_one_job_both_finish_with_worlds_of_their_own(testbed, venv, probe):
+def test_two_steps_of_one_job_have_separate_worlds(testbed, venv, probe):
     output = testbed.run(
         f"""module load {venv}
 salloc --quiet -N1 -n2 bash -c '
@@ -126,7 +127,7 @@ def test_pythons_exit_status_is_the_steps(testbed, module, enter):
     assert result.returncode == 7
 
 
-def test_verbose_says_in_one_line_per_rank_what_was_decided(testbed, module, enter):
+def test_verbose_prints_one_line_per_rank(testbed, module, enter):
     result = testbed.run_unchecked(
         f"module load {module}\nexport PYTORCH_LAUNCH_VERBOSE=1\n{PAIR} -n2 {enter}conda-python-distributed -c pass"
     )

@@ -1,4 +1,4 @@
-"""What else is on the nodes: strangers on ports, other people's directories, other torches, a dead DNS."""
+"""Nodes with ports in use, directories of other users, another torch, and a name server that does not answer."""
 
 import os
 
@@ -6,14 +6,14 @@ import pytest
 
 pytestmark = pytest.mark.testbed
 
-#: Listens on a port of its own until it is killed, and says which.
+#: Listens on a free port until it is killed, and prints its number.
 STRANGER = """
 import socket, sys, time
 with socket.create_server(('', 0)) as server:
     print(server.getsockname()[1], flush=True)
     time.sleep(600)
 """
-#: Adds up over the world, and prints the first address of the meeting point.
+#: Prints a sum over all ranks, and the first address of the rendezvous.
 MEET = """
 import os, socket, torch, torch.distributed as dist
 dist.init_process_group('gloo')
@@ -23,7 +23,7 @@ address = socket.getaddrinfo(os.environ['MASTER_ADDR'], None)[0][4][0]
 os.write(1, f"{int(total)} of {dist.get_world_size()} by {address}\\n".encode())
 dist.destroy_process_group()
 """
-#: Prints where the caches of a rank are, whether links lead there, who owns them, and the mode.
+#: Prints the directories of a rank's caches, whether they are links, their owner and mode.
 CACHES = """
 import os
 for name in ('MIOPEN_USER_DB_PATH', 'MIOPEN_CUSTOM_CACHE_DIR', 'TRITON_CACHE_DIR', 'TORCHINDUCTOR_CACHE_DIR',
@@ -33,7 +33,7 @@ for name in ('MIOPEN_USER_DB_PATH', 'MIOPEN_CUSTOM_CACHE_DIR', 'TRITON_CACHE_DIR
 """
 
 
-def test_a_stranger_on_the_meeting_point_ends_the_step_with_a_sentence(testbed, module, enter, work):
+def test_another_process_on_the_master_port_ends_the_step_with_a_message(testbed, module, enter, work):
     (work / "stranger.py").write_text(STRANGER)
     result = testbed.run_unchecked(
         f"""module load {module}
@@ -51,7 +51,7 @@ exit $status""",
     assert "is in use by another program" in result.stderr
 
 
-def test_ranks_meet_by_names_that_have_an_ipv6_address_first(testbed, venv, work):
+def test_ranks_connect_to_names_whose_first_address_is_ipv6(testbed, venv, work):
     (work / "hosts").write_text("".join(f"::1 nid00100{node}\n127.0.0.1 nid00100{node}\n" for node in (1, 2)))
     (work / "meet.py").write_text(MEET)
     output = testbed.run(
@@ -63,8 +63,8 @@ mount --bind hosts /etc/hosts && exec conda-python-distributed meet.py'""",
     assert output.splitlines() == ["2 of 2 by ::1"] * 2
 
 
-def test_a_name_server_that_does_not_answer_is_not_waited_for_in_worlds_of_several_ranks(testbed, module, enter):
-    """`benchmarks/run --only dead-dns` measures what that is worth."""
+def test_several_ranks_do_not_wait_for_a_name_server_that_does_not_answer(testbed, module, enter):
+    """`benchmarks/run --only dead-dns` measures the difference."""
     code = "import os; os.write(1, (os.environ.get('RES_OPTIONS', 'untouched') + chr(10)).encode())"
     line = f'{enter}conda-python-distributed -c "{code}"'
     output = testbed.run(f"""module load {module}
@@ -99,8 +99,8 @@ srun -n1 {enter}{line} "import own, torch; print(own.here, torch.__file__)"
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a directory that belongs to somebody else")
 @pytest.mark.parametrize("what", ["directory", "symlink"])
 @pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
-def test_what_somebody_else_put_in_the_way_of_a_cache_is_never_used(testbed, module, enter, work, what):
-    """At every path in turn: the user's directory, the job's, and each of the caches."""
+def test_a_directory_or_link_of_another_user_is_never_used_as_cache(testbed, module, enter, work, what):
+    """At every path: the directory of the user, of the job, and of each cache."""
     stranger = 12345
     (work / "caches.py").write_text(CACHES)
     names = ["", "/JOB", *(f"/JOB/{name}" for name in ("miopen-db", "miopen-kernels", "triton", "inductor", "cuda"))]

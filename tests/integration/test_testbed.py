@@ -1,4 +1,4 @@
-"""The testbed itself: beside another one, and gone without a trace."""
+"""The testbed itself: several run side by side, and `down` leaves nothing."""
 
 import os
 import re
@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from testbed import slurm
+from testbed.cluster import slurm
 from testbed.layout import Layout
+from testbed.recipes import EASYCONFIGS, VENV
+from testbed.stand_ins.job_scripts import submission
 
 pytestmark = pytest.mark.testbed
 
@@ -28,7 +30,7 @@ def verb(name, root):
 
 
 def processes_that_mention(text):
-    """The command lines of all processes that name `text`."""
+    """Return the command lines of all processes that contain `text`."""
     lines = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -40,7 +42,7 @@ def processes_that_mention(text):
 
 @pytest.fixture
 def second_root(tmp_path):
-    """The directory of a second testbed, taken down after the test even if that failed half-way."""
+    """The directory of a second testbed, which is taken down after the test, also after a failure."""
     root = tmp_path / "second"
     yield root
     if root.exists():
@@ -85,7 +87,7 @@ def test_nodes_have_their_own_names_and_the_machine_keeps_its_own(testbed):
 
 
 @pytest.mark.parametrize("size", ["-N9", "-N1 -n1000"])
-def test_a_job_that_is_too_large_for_the_cluster_is_refused_at_once(testbed, size):
+def test_a_job_larger_than_the_cluster_is_rejected_at_once(testbed, size):
     result = testbed.run_unchecked(f"srun {size} true", timeout=30)
     assert result.returncode == 1
     assert re.match("srun: error: .*(More processors requested than permitted|not available)\n", result.stderr)
@@ -101,10 +103,10 @@ def test_an_ordinary_user_gets_a_cluster_too(tmp_path_factory):
     root = Path(tempfile.mkdtemp(prefix="testbed-user-"))
     os.chown(root, 65534, 65534)
     environment = {**os.environ, "PYTORCH_TESTBED": str(root), "HOME": str(root)}
-    # a checkout that an ordinary user can read, wherever this one is
+    # a checkout that an ordinary user can read
     tree = Path(tempfile.mkdtemp(prefix="checkout-"))
     tree.chmod(0o755)
-    for part in ("testbed", "runscripts/pytorch_doctor"):
+    for part in ("testbed", "runscripts/pytorch_doctor", "easyconfigs"):
         shutil.copytree(Path(__file__).resolve().parents[2] / part, tree / part)
 
     def as_user(*command):
@@ -126,7 +128,7 @@ def test_an_ordinary_user_gets_a_cluster_too(tmp_path_factory):
     assert processes_that_mention(str(root)) == []
 
 
-def test_a_directory_with_files_of_somebody_else_is_neither_used_nor_removed(tmp_path):
+def test_a_directory_with_other_files_is_neither_used_nor_deleted(tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
     for name in ("up", "down"):
         result = verb(name, tmp_path)
@@ -138,7 +140,7 @@ def test_a_directory_with_files_of_somebody_else_is_neither_used_nor_removed(tmp
 def test_a_job_leaves_no_cache_in_tmp(testbed, venv):
     output = testbed.run(
         f"""module load {venv}
-sbatch --quiet --wait -o /dev/null --wrap 'srun conda-python-distributed -c pass'
+{submission("--wrap 'srun conda-python-distributed -c pass'", "-o /dev/null")}
 srun bash -c 'conda-python-distributed -c "import os; print(os.environ[\\"TRITON_CACHE_DIR\\"])"'"""
     )
     directory = Path(output.strip())
@@ -152,5 +154,4 @@ srun bash -c 'conda-python-distributed -c "import os; print(os.environ[\\"TRITON
 
 
 def test_a_recipe_is_checked_with_the_testbeds_easybuild_as_the_page_on_recipes_says(testbed):
-    recipes = testbed.layout.repository / "easyconfigs" / "p" / "PyTorch"
-    testbed.run(f"eb --check-contrib {recipes}/PyTorch-2.13.0-cpu-venv.eb")
+    testbed.run(f"eb --check-contrib {EASYCONFIGS}/{VENV}.eb")

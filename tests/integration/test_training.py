@@ -1,4 +1,4 @@
-"""The payload on two nodes: the same result from the container, the venv, and any number of ranks."""
+"""The payload on two nodes: the same result in container and venv, and with any number of ranks."""
 
 import re
 

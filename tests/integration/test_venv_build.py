@@ -1,4 +1,4 @@
-"""Packages built on the site, from the sdist to the module: patched, offline, with the modules of the build."""
+"""Packages that a recipe compiles: from the sdist to the module, patched, offline, with modules of the site."""
 
 import hashlib
 import io
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from testbed import layout, module_systems
+from testbed.recipes import LOCK
 
 pytestmark = pytest.mark.testbed
 
@@ -54,7 +55,7 @@ PATCH = """The semicolon.
 +static PyObject *text(PyObject *self, PyObject *none) { return PyUnicode_FromString(GREETING); }
  static PyMethodDef methods[] = {{"text", text, METH_NOARGS, ""}, {NULL, NULL, 0, NULL}};
 """
-#: pip without anyone's configuration, and no way to an index.
+#: pip without any configuration, and without access to an index.
 OFFLINE = "env PIP_CONFIG_FILE=/dev/null PIP_INDEX_URL=http://127.0.0.1:9 https_proxy=http://127.0.0.1:9"
 
 
@@ -73,7 +74,7 @@ def write_sdist(path):
 
 
 class Site:
-    """A place of its own to install the recipe to, and the modules of its host."""
+    """A separate EasyBuild prefix, and the modules of its host."""
 
     def __init__(self, testbed, directory):
         self.testbed = testbed
@@ -85,7 +86,7 @@ class Site:
         self.recipe = directory / "PyTorch-1.0-greeting.eb"
         write_sdist(directory / "greeting-1.0.tar.gz")
         (directory / "greeting.patch").write_text(PATCH)
-        lock = (TREE / "easyconfigs/p/PyTorch/PyTorch-2.13.0-cpu.txt").read_text()
+        lock = LOCK.read_text()
         (directory / "greeting.txt").write_text(re.search(r"^setuptools==.*\n", lock, re.MULTILINE)[0])
 
     def write_recipe(self, *patches):
@@ -94,7 +95,7 @@ class Site:
         self.recipe.write_text(RECIPE.format(patches=list(patches), checksums=checksums))
 
     def shell(self, script):
-        """Run a script where the host's modules are found, and what was installed."""
+        """Run a script with the modules of the host and the prefix; return the completed process."""
         places = f"module use {self.modulefiles}; module use {self.directory}/modules/all"
         return self.testbed.run_unchecked(f"{places}\n{script}", cwd=self.directory)
 
@@ -110,11 +111,11 @@ def site(testbed, work):
 
 
 def in_one_line(result):
-    """What a command said, as Lmod breaks lines where the terminal ends."""
+    """Return a command's output as one line: Lmod breaks lines at the width of the terminal."""
     return " ".join((result.stdout + result.stderr).split())
 
 
-def test_a_package_is_built_with_the_modules_of_the_recipe_and_of_the_shell_and_they_are_required_from_then_on(site):
+def test_a_package_is_built_with_the_modules_of_recipe_and_shell_and_the_module_requires_them(site):
     site.write_recipe()
     failed = site.eb()
     assert failed.returncode != 0
@@ -154,7 +155,7 @@ def test_a_job_builds_on_a_node_with_the_modules_of_the_shell_that_submits_it(si
     submitted = site.eb(options, before="module load mpi", env=OFFLINE)
     assert submitted.returncode == 0, in_one_line(submitted)
     number = re.search(r"List of submitted jobs \(1\): .*: (\d+)$", submitted.stdout, re.MULTILINE)[1]
-    # a step that starts when the job has ended, and so waits for it
+    # this step starts after the end of the job
     site.shell(f"srun --quiet --dependency=afterany:{number} true")
     output = next(site.directory.glob(f"*-{number}.out")).read_text()
     assert "COMPLETED: Installation ended successfully" in output
@@ -164,7 +165,7 @@ def test_a_job_builds_on_a_node_with_the_modules_of_the_shell_that_submits_it(si
 
 @pytest.fixture(params=[("Lmod", "Lua"), ("Lmod", "Tcl"), ("Environment Modules", "Tcl")], ids=" with ".join)
 def venv_module(request, testbed, tmp_path, monkeypatch):
-    """A module system, and a venv's module for it, built with modules of a hierarchy and with a Python."""
+    """A function that runs a script under a module system with a venv module, built with modules of a hierarchy."""
     name, syntax = request.param
     try:
         system = module_systems.find(testbed.layout, name)
@@ -203,7 +204,7 @@ def venv_module(request, testbed, tmp_path, monkeypatch):
 LOADED = "echo $COMPILER $MPI $ACCELERATOR"
 
 
-def test_a_venvs_module_loads_the_modules_of_its_build_and_takes_back_those_that_it_loaded(venv_module):
+def test_a_venvs_module_loads_the_modules_of_its_build_and_unloads_those_that_it_loaded(venv_module):
     assert venv_module(f"module load PyTorch && {LOADED}").stdout == "12 4.1 yes\n"
     twice = "module load PyTorch && module load PyTorch && module unload PyTorch"
     assert venv_module(f"{twice} && {LOADED}").stdout == "\n"
@@ -211,7 +212,7 @@ def test_a_venvs_module_loads_the_modules_of_its_build_and_takes_back_those_that
     assert own.stdout == "12\n"
 
 
-def test_other_modules_than_those_of_the_build_are_refused_in_a_sentence_that_names_both(venv_module):
+def test_other_modules_than_those_of_the_build_are_refused_with_a_message_that_names_both(venv_module):
     other = venv_module("module load compiler/13; module load PyTorch")
     assert other.returncode != 0
     assert (
@@ -224,7 +225,7 @@ def test_other_modules_than_those_of_the_build_are_refused_in_a_sentence_that_na
     assert "eb --force PyTorch-1.0.eb" in in_one_line(gone)
 
 
-def test_another_python_than_that_of_the_build_is_refused_in_a_sentence_that_names_it(venv_module):
+def test_another_python_than_that_of_the_build_is_refused_with_a_message_that_names_it(venv_module):
     for version, problem in [(None, "is no longer available"), ("3.12.1", "is now Python 3.12.1")]:
         result = venv_module("module load PyTorch", version=version)
         assert result.returncode != 0

@@ -1,4 +1,4 @@
-"""What is seen of a training, and a search over two nodes, with packages that a user has installed."""
+"""Metrics of a training, and a search on two nodes, with packages that a user has installed."""
 
 import json
 import re
@@ -9,7 +9,8 @@ from collections import Counter
 
 import pytest
 import torch
-from testbed.job_scripts import JOBS
+
+from testbed.stand_ins.job_scripts import JOBS, submission
 
 pytestmark = pytest.mark.testbed
 
@@ -26,7 +27,7 @@ storage = JournalStorage(JournalFileBackend("study/study.journal"))
 trials = optuna.load_study(study_name="search", storage=storage).trials
 print(json.dumps([(trial.state.name, trial.user_attrs["directory"]) for trial in trials]))
 """
-#: A training of a moment in place of mnist_ddp.py, that stops and ends as that does.
+#: Replaces mnist_ddp.py with a short training that stops and ends in the same way.
 TRAINING = """import json, math, signal, sys, time
 from pathlib import Path
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
@@ -41,7 +42,7 @@ Path(options["--modelpath"], "metrics.jsonl").write_text(json.dumps({"epoch": 1,
 def packages(testbed, venv):
     """A PYTHONUSERBASE with TensorBoard, Weights & Biases and Optuna; both modules have the same Python."""
     with tempfile.TemporaryDirectory(prefix="packages-", dir=testbed.layout.root) as directory:
-        # --ignore-installed: what this host's Python has beside the module's, the image lacks
+        # --ignore-installed: packages of this host's Python are not in the image
         install = "pip install --quiet --user --ignore-installed --no-compile --no-warn-script-location"
         testbed.run(
             f"module load {venv}\nPYTHONUSERBASE={directory} {install} tensorboard wandb optuna", timeout=600
@@ -51,7 +52,7 @@ def packages(testbed, venv):
 
 @pytest.fixture
 def load(packages):
-    """What loads a module, with the packages in place of the user's own."""
+    """A function that returns lines that load a module, with these packages as the user's own."""
 
     def lines(module):
         return f"""export SINGULARITY_BIND={packages} APPTAINER_BIND={packages} WANDB_MODE=offline
@@ -62,14 +63,14 @@ export PYTHONUSERBASE={packages}"""
 
 
 def png_size(path):
-    """Width and height of a PNG in pixels, from its first chunk; the last one must be there."""
+    """Return width and height of a PNG in pixels, from its first chunk; assert that its last chunk exists."""
     content = path.read_bytes()
     assert content.startswith(b"\x89PNG\r\n\x1a\n")
     assert content.endswith(b"IEND\xaeB`\x82")
     return struct.unpack(">II", content[16:24])
 
 
-def test_a_training_goes_on_in_metrics_picture_tensorboard_and_wandb(testbed, container, venv, load, few_images):
+def test_a_resumed_training_continues_metrics_picture_tensorboard_wandb(testbed, container, venv, load, few_images):
     work = few_images
     start = """
 srun -N2 -n2 conda-python-distributed -u $PAYLOAD/mnist_ddp.py --data . --epochs 2 --modelpath run \\
@@ -105,8 +106,8 @@ def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(
     script = (JOBS / "slurm" / "search.job").read_text()
     (work / "search.job").write_text(script.replace('"$PAYLOAD/mnist_ddp.py"', training))
     output = work / "search.out"
-    submit = f"{load(venv)}\nexport MNIST_ROOT=. PYTORCH_LAUNCH_VERBOSE=1\n"
-    submit += f"sbatch --parsable --output={output.name} {{}} search.job --takeover 10"
+    settings = f"{load(venv)}\nexport MNIST_ROOT=. PYTORCH_LAUNCH_VERBOSE=1\n"
+    options, command = f"--output={output.name}", "search.job --takeover 10"
     begun = r"^trial-\d+: lr"
 
     def found(pattern):
@@ -118,20 +119,20 @@ def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(
             assert time.monotonic() < deadline, f"no {count} of {pattern}: {output.read_text()}"
             time.sleep(0.1)
 
-    job = testbed.run(submit.format(""), cwd=work).strip()
+    job = testbed.run(f"{settings}sbatch --parsable {options} {command}", cwd=work).strip()
     wait_for(begun, 3)
     steps = re.findall(r"^\d+\.\d+$", testbed.run(f"squeue --steps -h --job {job} --format %i"), re.MULTILINE)
     testbed.run_unchecked("".join(f"scancel --signal=KILL {step}\n" for step in steps))
     wait_for(r"its process is gone; it will be resumed$", 1)
-    wait_for(begun, len(found(begun)) + 1)  # so one has just begun
+    wait_for(begun, len(found(begun)) + 1)  # one trial has just begun
     testbed.run(f"scancel {job}; while squeue -h --job {job} 2>/dev/null | grep -q .; do sleep 0.2; done")
     assert found(r"^trial-\d+: stopped; it will be resumed$")
     with (work / "study" / "study.journal").open("a") as journal:
-        journal.write('{"op_code":')  # as a full disk leaves it
+        journal.write('{"op_code":')  # as after a full disk
 
     assert len(set(found(r"\bnid\d+\b"))) == 2
 
-    result = testbed.run_unchecked(submit.format("--wait"), cwd=work, timeout=600)
+    result = testbed.run_unchecked(settings + submission(command, options), cwd=work, timeout=600)
     assert result.returncode == 0, result.stderr + output.read_text()
     study = json.loads(testbed.run(f"{load(venv)}\npython - <<'EOF'\n{READ_STUDY}EOF", cwd=work))
     states = Counter(state for state, _ in study)
@@ -156,7 +157,7 @@ def test_a_trial_is_a_training_with_its_parameters_whose_last_accuracy_counts(te
     assert state["settings"]["learning rate"] == float(lr)
 
 
-def test_a_search_whose_training_fails_names_the_log_and_keeps_to_its_question(testbed, venv, load, work):
+def test_a_search_whose_training_fails_names_the_log_and_keeps_its_script_and_options(testbed, venv, load, work):
     (work / "train.py").write_text("raise SystemExit('out of memory')")
     search = f"{load(venv)}\nconda-python-simple $PAYLOAD/search.py --study study --trials 2 --one -- train.py"
     result = testbed.run_unchecked(search, cwd=work)

@@ -1,21 +1,22 @@
-"""The same training under every launcher, and many worlds beside each other on the same nodes."""
+"""The same training with every launcher, and several worlds on the same nodes."""
 
 import re
 
 import pytest
+
 from testbed.packages import find_optional
 
 pytestmark = pytest.mark.testbed
 
-#: A job on two nodes, two slots on each, as mpirun reads it from Slurm.
+#: A job on two nodes with two slots each, which mpirun reads from Slurm.
 JOB = "salloc --quiet -N2 -w nid001001,nid001002 --ntasks-per-node=2 "
-#: On the digits set, which is drawn: what takes time is not what is looked at.
+#: With generated digits, which train in seconds.
 TRAINING = "$PAYLOAD/mnist_ddp.py --seed 1"
-#: What mpirun asks of root, who runs the tests in a container.
+#: mpirun requires these variables of root, who runs the tests in a container.
 AS_ROOT = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
-#: Slurm 22.05 reserves ports for every step where it may; without them a rank computes its own.
+#: Slurm 22.05 reserves ports for every step if MpiParams has any; without them, ranks compute a port.
 COMPUTED = "env --unset=SLURM_STEP_RESV_PORTS "
-#: Adds up over the world and prints it with its meeting point.
+#: Prints a sum over all ranks with address and port of the rendezvous.
 PROBE = """
 import os, time, torch, torch.distributed as dist
 dist.init_process_group('gloo')
@@ -24,13 +25,13 @@ dist.all_reduce(total)
 time.sleep(2)  # all worlds at the same time
 dist.all_reduce(total)
 line = f"{os.environ['WHICH']} {int(total)} {os.environ['MASTER_ADDR']} {os.environ['MASTER_PORT']}\\n"
-os.write(1, line.encode())  # at once, as launchers mix what ranks write in pieces
+os.write(1, line.encode())  # in one write: launchers mix the partial writes of ranks
 dist.destroy_process_group()
 """
 
 
 def launcher(package):
-    """The command of an optional package, or a skipped test."""
+    """Return the command of an optional package, or skip the test."""
     command = find_optional(package)
     if command is None:
         pytest.skip(f"{package} is not installed (./run-tests does that where it may install packages)")
@@ -38,14 +39,14 @@ def launcher(package):
 
 
 def accuracy(output, size):
-    """The test accuracy in percent of a training in a world of `size`."""
+    """Return the test accuracy in percent of a training with `size` ranks."""
     assert f"world size {size}," in output
     return float(re.search(r"test accuracy: ([\d.]+) %", output)[1])
 
 
 @pytest.fixture(scope="session")
 def alone(testbed, venv):
-    """The accuracy that one process reaches, without any launcher."""
+    """The accuracy of one process without a launcher."""
     output = testbed.run(f"module load {venv}\nconda-python-distributed {TRAINING}")
     return accuracy(output, 1)
 
@@ -63,8 +64,8 @@ LINES = {
 }
 
 
-#: The launchers that reach the image in the same way as one of the others, or the venv, and those that the job scripts,
-#: test_training.py and test_ends.py take.
+#: Launchers that reach image or venv in the same way as another one, or that job scripts, test_training.py and
+#: test_ends.py use.
 ALIKE = {
     "container": ("srun", "MPICH", "torchrun under srun", "torchrun under Open MPI", "torchrun alone", "ddp-env"),
     "venv": ("srun", "Open MPI", "MPICH", "torchrun under srun", "torchrun under Open MPI"),
@@ -87,7 +88,7 @@ def test_every_launcher_trains_to_the_same_result(testbed, module, enter, alone,
         if f"{{{name}}}" in line
     }
     output = testbed.run(f"module load {module}\n" + line.format(enter=enter, training=TRAINING, **mpi))
-    assert accuracy(output, 4) == pytest.approx(alone, abs=0.15)  # an image of a thousand
+    assert accuracy(output, 4) == pytest.approx(alone, abs=0.15)  # one image of 1000 is 0.1 %
 
 
 @pytest.mark.parametrize("package", ["openmpi-bin", "mpich"])
@@ -105,7 +106,7 @@ def test_mpirun_on_one_host_needs_no_job(testbed, venv, work, package):
 
 
 @pytest.mark.parametrize("package", ["openmpi-bin", "mpich"])
-def test_mpirun_may_use_fewer_nodes_than_its_job_has(testbed, venv, work, package):
+def test_mpirun_can_use_fewer_nodes_than_the_job_has(testbed, venv, work, package):
     (work / "probe.py").write_text(PROBE)
     output = testbed.run(
         f"module load {venv}\n{AS_ROOT}export WHICH=part\n"
@@ -116,7 +117,7 @@ def test_mpirun_may_use_fewer_nodes_than_its_job_has(testbed, venv, work, packag
     assert [rank[:2] for rank in ranks] == [["part", "4"]] * 2
 
 
-def test_two_jobs_and_two_steps_of_one_of_them_on_the_same_nodes_have_worlds_of_their_own(testbed, venv, work):
+def test_jobs_and_steps_on_the_same_nodes_have_separate_worlds(testbed, venv, work):
     (work / "probe.py").write_text(PROBE)
     launch = f"{COMPUTED}conda-python-distributed probe.py"
     output = testbed.run(

@@ -1,4 +1,4 @@
-"""The pages as texts: their links lead somewhere, and the messages of docs/troubleshooting.md are the program's own."""
+"""The pages: their links have targets, and the messages in docs/troubleshooting.md are those of the programs."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 
 
 def anchors(page):
-    """The anchors of a page's headings, as web sites for repositories make them."""
+    """Return the anchors of a page's headings, as hosts of repositories create them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -30,13 +30,13 @@ def test_every_link_of_a_page_leads_to_a_file_and_a_heading(page):
         assert not anchor or anchor in anchors(file), target
 
 
-def test_the_readme_leads_to_every_page():
+def test_the_readme_links_every_page():
     linked = {(TREE / target.partition("#")[0]).resolve() for target in LINK.findall((TREE / "README.md").read_text())}
     assert set(PAGES) - linked - {TREE / "README.md"} == set()
 
 
 def texts_of_the_tree():
-    """All that the tree's programs may print; neighbouring literals are joined, as Python joins them."""
+    """Yield all texts that the programs may print; adjacent literals are joined like in Python."""
     parts = ["bin", "libexec", "easyblocks", "modulefiles", "payload", "runscripts"]
     for name in subprocess.check_output(["git", "ls-files", *parts], text=True, cwd=TREE).splitlines():
         text = (TREE / name).read_text(errors="replace")
@@ -47,7 +47,7 @@ def texts_of_the_tree():
 
 
 def test_messages_on_the_page_of_troubleshooting_are_messages_of_the_tree():
-    """A heading is one or more messages in code spans, followed by the program in brackets if that is another's."""
+    """A heading is one or more messages in code spans, and the program in brackets unless it is ours."""
     page = (TREE / "docs" / "troubleshooting.md").read_text()
     ours = [line for line in re.findall(r"^### (.*)$", page, re.MULTILINE) if not line.endswith(")")]
     assert len(ours) > 5

@@ -1,5 +1,6 @@
 """Sets EasyBuild up for this tree in a throw-away prefix, for the tests of easyblocks and recipes."""
 
+import logging
 import os
 import shutil
 import sys
@@ -28,8 +29,11 @@ def lmod(monkeypatch):
 @pytest.fixture(params=["Lua", "Tcl"])
 def prefix(request, tmp_path, monkeypatch, lmod):
     """An EasyBuild prefix configured for this tree's easyblocks, once for each module syntax."""
-    # EasyBuild changes its own process: what this makes of it ends with the test
+    # EasyBuild changes its own process: what this makes of it ends with the test. Without that, every test would log to
+    # the files of all earlier ones as well, and look for modules in their directories.
     environment = dict(os.environ)
+    path, logger = list(sys.path), logging.getLogger("fancyroot")  # of EasyBuild, easybuild/base/fancylogger.py
+    handlers = list(logger.handlers)
     monkeypatch.setattr(tempfile, "tempdir", None)
     for name in [name for name in os.environ if name.startswith("EASYBUILD_")]:
         del os.environ[name]
@@ -46,6 +50,10 @@ def prefix(request, tmp_path, monkeypatch, lmod):
     yield tmp_path
     os.environ.clear()
     os.environ.update(environment)
+    sys.path[:] = path
+    for handler in set(logger.handlers) - set(handlers):
+        logger.removeHandler(handler)
+        handler.close()
 
 
 @pytest.fixture

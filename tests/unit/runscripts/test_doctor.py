@@ -20,6 +20,7 @@ from pytorch_doctor.doctor import parse
 from pytorch_doctor.probe import PROBE
 from pytorch_doctor.report import as_json, as_table
 from pytorch_doctor.surroundings import Surroundings, last_line, recipe
+
 from testbed.processes import is_running
 
 RECIPE = """easyblock = 'EB_PyTorchVenv'

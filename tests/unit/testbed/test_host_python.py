@@ -1,4 +1,4 @@
-"""Which Python runs the demo, the tests and the benchmarks: the host's, whatever module is loaded."""
+"""Demo, tests and benchmarks run with the host's Python, whatever module is loaded."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ TREE = Path(__file__).parents[3]
 
 @pytest.fixture
 def loaded(tmp_path):
-    """The environment of a shell whose loaded module has a python3 that must not run."""
+    """The environment of a shell with a loaded module whose python3 must not run."""
     command = tmp_path / "PyTorch" / "1.0" / "bin" / "python3"
     command.parent.mkdir(parents=True)
     command.write_text("#!/bin/sh\necho the module\n")
@@ -32,7 +32,7 @@ def test_the_loaded_modules_python_is_passed_over(command, loaded, tmp_path):
         assert "usage" in output(path, "--help", **loaded).lower()
 
 
-def test_a_host_without_python_is_told_so(loaded, tmp_path):
+def test_a_host_without_python_is_an_error(loaded, tmp_path):
     bash = tmp_path / "bash"
     bash.symlink_to("/bin/bash")
     path = f"{loaded['EBROOTPYTORCH']}/bin:{tmp_path}"
@@ -43,4 +43,4 @@ def test_a_host_without_python_is_told_so(loaded, tmp_path):
 def test_the_testbed_does_not_run_in_a_modules_image():
     inside = {"SIFPYTORCH": "/image.sif", "APPTAINER_CONTAINER": "/image.sif"}
     answer = output("python3", TREE / "testbed", "status", **inside)
-    assert answer.startswith("testbed: This python3 is the loaded module's, in its image.")
+    assert answer.startswith("testbed: python3 runs in the image of the loaded module.")

@@ -1,6 +1,7 @@
-"""What the testbed installs from the distribution where it may, and what it finds there."""
+"""The distribution's packages: found, or installed if that is permitted."""
 
 import pytest
+
 from testbed import packages
 from testbed.layout import Layout
 from testbed.packages import (
@@ -21,7 +22,7 @@ MPICH_4 = "HYDRA build details:\n    Version:                                 4.
 
 @pytest.fixture
 def commands(tmp_path, monkeypatch):
-    """A function that makes a command which prints a text; there are no others on the path, and no other files."""
+    """A function that creates a command that prints a text. No other commands and files are found."""
     directory = tmp_path / "bin"
     directory.mkdir()
     monkeypatch.setattr(packages, "SYSTEM_PATH", str(directory))
@@ -38,7 +39,7 @@ def commands(tmp_path, monkeypatch):
 
 @pytest.fixture
 def requests(monkeypatch):
-    """The lists of packages that apt was asked for."""
+    """The lists of packages that apt is asked to install."""
     asked = []
     monkeypatch.setattr(packages, "apt_install", lambda _layout, _prefix, wanted: asked.append(wanted))
     return asked
@@ -51,27 +52,27 @@ def test_debians_own_name_of_a_launcher_is_found_first(commands):
     assert commands("mpiexec.hydra", MPICH_4) == find_optional("mpich")
 
 
-def test_a_launcher_of_another_system_is_found_by_what_it_says(commands):
+def test_a_launcher_under_another_name_is_found_by_its_version_text(commands):
     assert find_optional("openmpi-bin") is None
     assert commands("mpirun", OPENMPI_5) == find_optional("openmpi-bin")
     assert commands("mpiexec", MPICH_4) == find_optional("mpich")
 
 
-def test_the_launcher_of_one_mpi_is_not_taken_for_the_others(commands):
+def test_the_launcher_of_one_mpi_is_not_confused_with_the_others(commands):
     commands("mpirun", MPICH_4)
     commands("mpiexec", OPENMPI_5)
     assert find_optional("openmpi-bin") is None
     assert find_optional("mpich") is None
 
 
-def test_what_is_missing_is_installed_where_that_is_permitted(commands, requests, monkeypatch, tmp_path):
+def test_missing_packages_are_installed_if_that_is_permitted(commands, requests, monkeypatch, tmp_path):
     monkeypatch.setattr(packages, "privilege", lambda: [])
     commands("mpirun", OPENMPI_5)
     assert install_optional(Layout(tmp_path)) is None
     assert requests == [[package for package in WANTED if package != "openmpi-bin"]]
 
 
-def test_apptainer_gets_what_it_would_report_as_missing(commands, requests, monkeypatch, tmp_path):
+def test_packages_that_apptainer_misses_are_installed_with_others(commands, requests, monkeypatch, tmp_path):
     monkeypatch.setattr(packages, "privilege", lambda: [])
     monkeypatch.setattr(packages, "find_lmod", lambda: tmp_path)
     install_cluster(Layout(tmp_path))
@@ -82,7 +83,7 @@ def test_apptainer_gets_what_it_would_report_as_missing(commands, requests, monk
     assert len(requests) == 1
 
 
-def test_nothing_is_asked_for_where_all_is_there(commands, requests, monkeypatch, tmp_path):
+def test_nothing_is_installed_if_nothing_is_missing(commands, requests, monkeypatch, tmp_path):
     monkeypatch.setattr(packages, "privilege", lambda: None)
     for package, ((name, *_), mark) in OPTIONAL_PACKAGES.items():
         commands(name, f"{package} {mark}\n")
@@ -100,7 +101,7 @@ def test_without_privilege_the_reason_names_the_packages_and_nothing_fails(comma
     assert requests == []
 
 
-def test_an_archive_out_of_reach_is_a_reason_too(commands, monkeypatch, tmp_path):
+def test_an_unreachable_archive_is_reported(commands, monkeypatch, tmp_path):
     def fail(*_):
         raise packages.TestbedError("Is the package archive reachable?")
 
@@ -117,9 +118,14 @@ def test_apt_gets_the_packages_without_what_they_recommend(commands, monkeypatch
     monkeypatch.setattr(packages, "POLICY", policy)
     monkeypatch.setattr(packages, "privilege", lambda: [])
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    assert install_optional(Layout(tmp_path)) is None
+    layout = Layout(tmp_path / "testbed")
+    layout.claim()
+    assert install_optional(layout) is None
     assert log.read_text().splitlines() == [
         "noninteractive -q -y update",
         f"noninteractive -q -y install --no-install-recommends {' '.join(WANTED)}",
     ]
+    assert install_optional(layout) is None  # a minute later, the lists are current
+    assert log.read_text().count(" update") == 1
+    assert log.read_text().count(" install ") == 2
     assert not policy.exists()

@@ -1,15 +1,16 @@
-"""What a long command prints while it runs."""
+"""The progress that a long command prints."""
 
 import io
 import subprocess
 import time
 
 import pytest
+
 from testbed import progress
 
 
 class Output(io.StringIO):
-    """Standard output that notes when each line came."""
+    """Standard output that records the time of each line."""
 
     def __init__(self, is_terminal):
         super().__init__()
@@ -25,7 +26,7 @@ class Output(io.StringIO):
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
-def test_each_line_is_printed_as_it_comes_and_a_terminal_shows_the_seconds_of_a_silence(is_terminal, monkeypatch):
+def test_lines_are_printed_when_they_arrive_and_a_terminal_shows_the_seconds_between(is_terminal, monkeypatch):
     output = Output(is_terminal)
     monkeypatch.setattr(progress.sys, "stdout", output)
     command = ["sh", "-c", r"echo first; sleep 1.5; printf 'second\n\nlast \377'"]

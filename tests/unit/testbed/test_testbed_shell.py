@@ -1,4 +1,4 @@
-"""The shell code that `./demo --env` prints: names are names, values are quoted."""
+"""The shell code that `./demo --env` prints: only valid names, and quoted values."""
 
 import os
 import subprocess

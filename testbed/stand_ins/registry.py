@@ -1,4 +1,4 @@
-"""A real OCI registry on loopback for the tests of images: the distribution's, filled by skopeo and Apptainer."""
+"""Runs a real OCI registry on the loopback interface, filled with skopeo and Apptainer."""
 
 import hashlib
 import http.client
@@ -15,25 +15,25 @@ from pathlib import Path
 from testbed.layout import Layout
 from testbed.packages import find_command
 
-#: What a client of this registry needs: it speaks plain HTTP.
+#: The environment of a client: the registry has plain HTTP.
 ENVIRONMENT = {"APPTAINER_NOHTTPS": "1", "SINGULARITY_NOHTTPS": "1"}
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
-#: What the runtime adds to an image that it runs, or shows of the host in it.
+#: Files that the runtime adds to a running image, or binds from the host.
 NOT_IN_LAYERS = ("./proc/*", "./sys/*", "./dev/*", "./tmp/*", "./var/tmp/*", "./root/*", "./home/*", "./.singularity.d",
                  "./singularity", "./.run", "./.exec", "./.shell", "./.test", "./environment")  # fmt: skip
 
 
 class Registry:
-    """One running ``docker-registry``; ``with Registry.start(directory) as registry:`` ends it.
+    """A running ``docker-registry``; ``with Registry.start(directory) as registry:`` stops it.
 
     Attributes
     ----------
     address : str
-        ``127.0.0.1:<port>``, what follows ``docker://``.
+        ``127.0.0.1:<port>``, for ``docker://<address>/...``.
     log : Path
-        What the registry says, one line for each request.
+        The registry's log, one line for each request.
     """
 
     def __init__(self, directory, process, port):
@@ -44,9 +44,9 @@ class Registry:
 
     @classmethod
     def start(cls, directory, *, htpasswd=None):
-        """Start a registry that keeps its blobs in `directory`; an earlier one's are served again.
+        """Start a registry that stores its blobs in `directory`, and serves those that are there.
 
-        `htpasswd` is the path of a password file, in bcrypt, where users have to log in.
+        If users have to log in, `htpasswd` is the path of the password file (bcrypt).
         """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ class Registry:
         }
         if htpasswd:
             configuration["auth"] = {"htpasswd": {"realm": "testbed", "path": str(htpasswd)}}
-        file = directory / "registry.json"  # JSON is YAML
+        file = directory / "registry.json"  # YAML, of which JSON is a part
         file.write_text(json.dumps(configuration))
         with (directory / "registry.log").open("a") as log:
             process = subprocess.Popen(
@@ -76,7 +76,7 @@ class Registry:
         raise RuntimeError(f"docker-registry did not start: {registry.log.read_text()}")
 
     def stop(self):
-        """End the registry; its blobs stay."""
+        """Stop the registry and keep its blobs."""
         self.process.terminate()
         self.process.wait()
 
@@ -87,7 +87,7 @@ class Registry:
         self.stop()
 
     def push_layers(self, layers, repository, tag, *, environment=()):
-        """Push tar files, which are moved, as the layers of an image; return the digest of its manifest."""
+        """Push tar files as the layers of an image, moving the files; return the digest of its manifest."""
         layout = self.directory / "layout"
         shutil.rmtree(layout, ignore_errors=True)
         blobs = layout / "blobs" / "sha256"
@@ -115,7 +115,7 @@ class Registry:
         return descriptor["digest"]
 
     def push_sif(self, sif, repository, tag, *, without=()):
-        """Push what is in a SIF, but for some paths, as an image of one layer; return the digest of its manifest."""
+        """Push the files of a SIF except some paths, as an image of one layer; return the digest of its manifest."""
         enter = ["apptainer", "exec", "--cleanenv", "--contain", sif]
         path = run([*enter, "printenv", "PATH"]).strip()
         excluded = [f"--exclude={name}" for name in (*NOT_IN_LAYERS, *without)]
@@ -125,31 +125,31 @@ class Registry:
         return self.push_layers([layer], repository, tag, environment=[f"PATH={path}"])
 
     def push_oras(self, sif, repository, tag):
-        """Push a SIF as it is; return the digest of its manifest."""
+        """Push a SIF unchanged; return the digest of its manifest."""
         run(["apptainer", "push", sif, f"oras://{self.address}/{repository}:{tag}"], env=ENVIRONMENT)
         return self.digest(repository, tag)
 
     def digest(self, repository, tag):
-        """The digest of a manifest, as skopeo says it."""
+        """Return the digest of a manifest, computed from what skopeo reads."""
         raw = run(["skopeo", "inspect", "--raw", "--tls-verify=false", f"docker://{self.address}/{repository}:{tag}"])
         return "sha256:" + hashlib.sha256(raw.encode()).hexdigest()
 
 
 class CuttingProxy:
-    """An HTTP server before a registry, which notes what is fetched and can drop the line within a blob.
+    """An HTTP proxy of a registry that records downloads and can close the connection in the middle of a blob.
 
-    It can be used in place of the registry, and as the HTTP proxy of a client that names any other host.
+    Clients may address it instead of the registry, or use it as HTTP proxy for any other host.
 
     Attributes
     ----------
     address : str
-        ``127.0.0.1:<port>``, in place of the registry's.
+        ``127.0.0.1:<port>``, to use instead of the registry's.
     completed : list of str
-        Digests of the blobs that were sent to their last byte, in that order.
+        Digests of the blobs that were sent completely, in this order.
     whole : int or None
-        How many more blobs it sends whole; of the others it sends a half. None: no limit.
+        How many more blobs to send completely; of later blobs it sends half. None: no limit.
     cut_when : callable
-        What has to be true before the line is dropped in a half.
+        Condition to wait for before closing the connection after half a blob.
     """
 
     def __init__(self, registry, *, whole=None, cut_when=lambda: True):
@@ -160,12 +160,12 @@ class CuttingProxy:
         proxy = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
-            """Passes GET and HEAD on."""
+            """Forwards GET and HEAD."""
 
             protocol_version = "HTTP/1.1"
 
             def setup(self):
-                # what the client does not read is not sent
+                # a small buffer, so that data which the client does not read is not sent
                 self.request.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
                 super().setup()
 
@@ -186,7 +186,7 @@ class CuttingProxy:
                 cut = blob and not proxy.take_one()
                 try:
                     self.wfile.write(body[: len(body) // 2] if cut else body)
-                except OSError:  # the client has the blob already, or gives up on all when one fails
+                except OSError:  # the client has the blob already, or gives up after another one failed
                     self.close_connection = True
                     return
                 if cut:
@@ -206,7 +206,7 @@ class CuttingProxy:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def take_one(self):
-        """Whether one more blob is sent whole."""
+        """Count one blob; return whether to send it completely."""
         with self._lock:
             if self.whole is not None:
                 self.whole -= 1
@@ -221,7 +221,7 @@ class CuttingProxy:
 
 
 def store(blobs, media_type, write):
-    """Let `write` make a file, move it to its digest, and return its descriptor."""
+    """Create a file with `write`, rename it to its digest, and return its descriptor."""
     new = blobs / "new"
     write(new)
     with new.open("rb") as file:
@@ -232,7 +232,7 @@ def store(blobs, media_type, write):
 
 
 def run(command, *, env=None, stdout=subprocess.PIPE):
-    """Run a command that must succeed, with the testbed's runtime on PATH; return its standard output."""
+    """Run a command with the testbed's runtime on PATH; return its standard output. Raises RuntimeError if it fails."""
     path = os.pathsep.join([str(Layout.from_environment(os.environ).bin), os.environ["PATH"]])
     result = subprocess.run(
         [str(word) for word in command], env={**os.environ, "PATH": path, **(env or {})},

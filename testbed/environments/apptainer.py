@@ -1,4 +1,4 @@
-"""A container runtime for the testbed: the machine's own, or Debian's package under a prefix."""
+"""Provides Apptainer: the machine's own, or Debian's package unpacked below the testbed."""
 
 import os
 import shutil
@@ -6,14 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "runscripts"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "runscripts"))
 from pytorch_doctor.runtime import FUSE, USER_NAMESPACES
 
 from testbed.layout import TestbedError
 from testbed.packages import CONTAINER_PACKAGES, SYSTEM_PATH, apt_install, find_command, missing_packages, privilege
 from testbed.progress import run, step
 
-#: Apptainer 1.4 is packaged for no Debian release before 13; its unstable package needs this libc.
+#: Debian has no Apptainer package before release 13; that of unstable needs this libc.
 UNPACKED_PACKAGES = ("apptainer", "libc6", "libseccomp2", "libsqlite3-0")
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 LIBRARIES = ("libc", "libpthread", "libdl", "libm", "librt", "libresolv", "libutil", "libnss_files",
@@ -26,7 +26,7 @@ def provide(layout):
     Raises
     ------
     TestbedError
-        With the reason why no container can run on this machine; the venv modules still work.
+        Why containers cannot run on this machine; the venv modules work without them.
     """
     command = find_runtime(layout)
     if not command:
@@ -41,13 +41,13 @@ def provide(layout):
 
 
 def find_runtime(layout):
-    """The Apptainer or Singularity of the machine, or None; the testbed's own links are not meant."""
+    """Return the machine's Apptainer or Singularity, or None; ignore the testbed's own links."""
     path = os.pathsep.join(part for part in SYSTEM_PATH.split(os.pathsep) if Path(part) != layout.bin)
     return shutil.which("apptainer", path=path) or shutil.which("singularity", path=path)
 
 
 def find_obstacle():
-    """Why this user could not run containers with an Apptainer of the testbed's own, or None."""
+    """Return why this user cannot run containers with an unpacked Apptainer, or None."""
     missing = missing_packages({"mksquashfs": "squashfs-tools", "squashfuse": "squashfuse"})
     if missing:
         return f"Containers need the packages {', '.join(missing)}; ask an administrator for them."
@@ -62,12 +62,12 @@ def find_obstacle():
 
 
 def install_runtime(layout):
-    """Apptainer from the configured archive if it has it, else unpacked from a newer release."""
+    """Install Apptainer from the configured archive, or unpack it from a newer release; return its path."""
     unpacked = layout.apptainer / "usr" / "bin" / "apptainer"
     if unpacked.exists():
         return unpacked
     if not find_command("apt-get"):
-        raise TestbedError("No apptainer or singularity is on PATH, and there is no apt to get it.")
+        raise TestbedError("No apptainer or singularity on PATH, and no apt to install it.")
     prefix = privilege()
     candidate = run(["apt-cache", "policy", "apptainer"])
     if prefix is not None and "Candidate:" in candidate and "(none)" not in candidate:
@@ -82,10 +82,9 @@ def install_runtime(layout):
 
 
 def unpack_runtime(layout):
-    """Make `layout.apptainer`, a relocated Apptainer with a C library of its own.
+    """Unpack Apptainer to `layout.apptainer`, with its own C library.
 
-    The steps and their reasons are those of the project's design notes: the package's binaries
-    get the newer libc by RPATH and interpreter, and find ``etc`` and ``var`` beside ``lib``.
+    Its binaries find the newer libc by RPATH and interpreter, and ``etc`` and ``var`` beside ``lib``.
     """
     new = layout.root / "apptainer.new"
     shutil.rmtree(new, ignore_errors=True)
@@ -116,7 +115,7 @@ def unpack_runtime(layout):
 
 
 def download_packages(directory):
-    """Fetch `UNPACKED_PACKAGES` from the machine's configured archive, at its unstable suite."""
+    """Download `UNPACKED_PACKAGES` from the unstable suite of the machine's archive; return their paths."""
     for name in ("lists/partial", "cache/archives/partial", "sources", "packages"):
         (directory / name).mkdir(parents=True, exist_ok=True)
     (directory / "sources" / "unstable.sources").write_text(unstable_source())
@@ -130,7 +129,7 @@ def download_packages(directory):
         f'Acquire::Languages "none";\n'
     )
     environment = {**os.environ, "APT_CONFIG": str(configuration)}
-    advice = "Apptainer could not be fetched from the machine's package archive."
+    advice = "Apptainer cannot be downloaded from the machine's package archive."
     run(["apt-get", "-q", "update"], env=environment, advice=advice)
     run(["apt-get", "-q", "download", *UNPACKED_PACKAGES],
         env=environment, cwd=directory / "packages", advice=advice)  # fmt: skip
@@ -138,7 +137,7 @@ def download_packages(directory):
 
 
 def unstable_source():
-    """The machine's own Debian archive as an apt source, with the suite replaced by `sid`."""
+    """Return an apt source: the machine's own Debian archive with the suite `sid`."""
     release = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
     suites = {release.get("VERSION_CODENAME", ""), "stable", "oldstable"}
     targets = run(["apt-get", "indextargets", "--format",
@@ -147,13 +146,13 @@ def unstable_source():
         if release.get("ID") == "debian" and suite in suites and component == ["main"]:
             return f"Types: deb\nURIs: {uri}\nSuites: sid\nComponents: main\nSigned-By: {KEYRING}\n"
     raise TestbedError(
-        "No apptainer or singularity is on PATH and this machine's package archive has none; "
+        "No apptainer or singularity on PATH, and none in this machine's package archive; "
         "install one (https://apptainer.org/docs/admin/latest/installation.html)."
     )
 
 
 def lacks_capability():
-    """Whether root here has fewer capabilities than the kernel knows, as in some virtual machines."""
+    """Return whether root lacks a capability of the kernel, as in some virtual machines."""
     permitted = next(
         line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapPrm:")
     )
@@ -162,7 +161,7 @@ def lacks_capability():
 
 
 def grant_subordinate_ids():
-    """Give root the subordinate ids that ``apptainer build --fakeroot`` asks for, if it has none."""
+    """Give root subordinate ids, which ``apptainer build --fakeroot`` needs, if it has none."""
     for file, option in (("/etc/subuid", "--add-subuids"), ("/etc/subgid", "--add-subgids")):
         path = Path(file)
         lines = path.read_text().splitlines() if path.exists() else []

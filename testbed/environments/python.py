@@ -1,32 +1,32 @@
-"""The Python environments of the testbed: EasyBuild's for users, and the test runner's."""
+"""Creates the testbed's virtual environments: of EasyBuild, and of the test tools."""
 
 import shutil
 import sys
 
 from testbed.layout import TestbedError
 from testbed.progress import run, step
+from testbed.recipes import LOCK
 
-WRAPPER = "testbed/eb"
-EASYBUILD = "testbed/requirements.txt"
+WRAPPER = "testbed/environments/eb"
+EASYBUILD = "testbed/environments/requirements.txt"
 TEST_TOOLS = "tests/requirements.txt"
-#: The same torch, with the same hashes and from the same index, as the recipes install.
-TORCH = "easyconfigs/p/PyTorch/PyTorch-2.13.0-cpu.txt"
+#: The index of torch's own wheels for CPUs, as in the recipes.
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
 def provide_easybuild(layout):
-    """Put ``eb`` on the testbed's PATH."""
+    """Install EasyBuild and put ``eb`` on the testbed's PATH."""
     provide(layout, layout.eb_venv, [EASYBUILD], title="installing EasyBuild")
     shutil.copy(layout.repository / WRAPPER, layout.bin / "eb")
 
 
 def provide_test_tools(layout):
-    """Make the environment that ``run-tests`` runs in, with torch for the unit tests."""
-    provide(layout, layout.test_venv, [TEST_TOOLS, TORCH], title="installing the test tools")
+    """Create the environment of ``run-tests``, with torch for the unit tests."""
+    provide(layout, layout.test_venv, [TEST_TOOLS, LOCK], title="installing the test tools")
 
 
 def provide(layout, venv, requirements, *, title):
-    """Make `venv` from requirements files (names in the repository), unless it was made from them."""
+    """Create `venv` from requirements files (relative to the repository), unless it is up to date."""
     files = [layout.repository / name for name in requirements]
     wanted = "".join(file.read_text() for file in files)
     stamp = venv / "requirements.txt"
@@ -35,13 +35,13 @@ def provide(layout, venv, requirements, *, title):
     with step(title):
         shutil.rmtree(venv, ignore_errors=True)
         run([sys.executable, "-m", "venv", venv])
-        for file in files:  # one call each: pip wants hashes for all packages of a call or for none
+        for file in files:  # one call each: with hashes, pip needs them for every package of a call
             install(venv, file)
         stamp.write_text(wanted)
 
 
 def install(venv, file):
-    """Install a requirements file: from pip's own configuration, else from torch's index as well."""
+    """Install a requirements file as pip is configured; if that fails, use torch's index as well."""
     command = [venv / "bin" / "pip", "install", "-q", "-r", file]
     try:
         run(command)

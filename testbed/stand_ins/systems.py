@@ -1,6 +1,6 @@
-"""Stands in for what only a system itself has, at its outermost edge, so that its recipes install and run here.
+"""Replaces what only a production system has, as little as possible, so that its recipes run on the testbed.
 
-Each stand-in is as thin as it can be; docs/systems.md says for each recipe what stood in and what ran for real.
+docs/systems.md lists for each recipe what is real and what is a stand-in.
 """
 
 import hashlib
@@ -14,15 +14,15 @@ from pathlib import Path
 from testbed import recipes
 
 HERE = Path(__file__).resolve().parent
-#: Where the CPU image has torch.
+#: The directory of torch in the CPU image.
 IN_IMAGE = "/opt/pytorch/lib/python3.11/site-packages"
-#: In a wheel: the torch of another installation, which finds its version in the wheel and all else beside itself.
+#: torch/__init__.py of a wheel: torch of another installation, with the version of the wheel.
 TORCH = """__file__ = {file!r}
 __path__.append({directory!r})
 exec(compile(open(__file__).read(), __file__, "exec"))
 """
 
-#: In place of Horovod's: a build that wants NCCL's place, and gets the Horovod of another installation.
+#: setup.py of Horovod: checks the settings of the build for NCCL, and installs Horovod of another installation.
 HOROVOD_SETUP = """import os
 from setuptools import setup
 assert os.environ["HOROVOD_GPU_OPERATIONS"] == "NCCL" and os.path.isdir(os.environ["HOROVOD_NCCL_HOME"])
@@ -38,18 +38,18 @@ nccl_built = lambda: True
 
 
 class StandIns:
-    """The stand-ins of one testbed, where the CPU container and the CPU venv run in place of what is for GPUs.
+    """The stand-ins of a testbed: the CPU container and the CPU venv replace those for GPUs.
 
     Attributes
     ----------
     bin : Path
-        Commands; to be put on the PATH.
+        Commands, for the PATH.
     modulefiles : Path
-        The system's own modules; to be put on the MODULEPATH.
+        The system's own modules, for the MODULEPATH.
     images : Path
-        What the system's central directory of images is.
+        The system's central directory of images.
     wheels : Path
-        What the system's package index is, a directory of wheels.
+        A directory of wheels: the system's package index.
     """
 
     def __init__(self, layout, directory):
@@ -67,9 +67,9 @@ class StandIns:
             (self.bin / command).symlink_to(HERE / command)
 
     def recipe(self, name, *changes):
-        """Copy a recipe with its files, each (old, new) of `changes` replaced in its text; return the copy's path.
+        """Copy a recipe with its files, replace each (old, new) of `changes` in its text; return the path of the copy.
 
-        Its lock gets the hashes of wheels that stand in.
+        The copied lock has the hashes of the stand-in wheels.
         """
         directory = self.directory / name
         shutil.copytree(self.easyconfigs, directory)
@@ -92,7 +92,7 @@ class StandIns:
         os.link(self.sif, self.images / name)
 
     def wheel(self, line):
-        """Make a wheel for a line of a lock, unless the real one is there, and return the line with its hash."""
+        """Create a wheel for a line of a lock, unless the real one exists; return the line with its hash."""
         found = re.match(r"([a-z0-9-]+)==([^ ]+)", line)
         if not found or any(sha256(path) in line for path in self.wheels.glob(f"{found[1]}-*")):
             return line
@@ -115,7 +115,7 @@ class StandIns:
         return f"{name}=={version} --hash=sha256:{sha256(path)}"
 
     def horovod(self, real, packages):
-        """Replace an sdist of Horovod: its files that the patch changes, and `packages`, where one for CPUs is."""
+        """Create an sdist of Horovod: the real files that the patch changes, and Horovod for CPUs of `packages`."""
         version = real.name.removeprefix("horovod-").removesuffix(".tar.gz")
         tree = self.directory / f"horovod-{version}"
         with tarfile.open(real) as archive:
@@ -132,18 +132,18 @@ class StandIns:
         return sdist
 
     def version_text(self, version):
-        """torch/version.py with another version."""
+        """Return the text of torch/version.py with another version."""
         text = (self.packages / "torch" / "version.py").read_text()
         return re.sub(r"(?m)^__version__ = .*", f"__version__ = {version!r}", text)
 
     def version(self, version):
-        """Specify a bind that gives the torch in the CPU image another version."""
+        """Return a bind that gives torch in the CPU image another version."""
         path = self.directory / f"version-{version}.py"
         path.write_text(self.version_text(version))
         return f"{path}:{IN_IMAGE}/torch/version.py"
 
     def conda(self):
-        """Specify binds that hide the Python of the CPU image until the conda of /opt/miniconda3 is activated."""
+        """Return binds that hide the Python of the CPU image until conda in /opt/miniconda3 is activated."""
         activate = self.directory / "conda" / "bin" / "activate"
         activate.parent.mkdir(parents=True)
         activate.write_text(f"PATH={IN_IMAGE.partition('/lib/')[0]}/bin:$PATH CONDA_DEFAULT_ENV=$1\n")
@@ -152,13 +152,13 @@ class StandIns:
         return f"{activate.parents[1]}:/opt/miniconda3,{hidden}:/.singularity.d/env/91-hidden.sh"
 
     def module(self, name, *directories):
-        """Make a module of the system that puts directories on the PATH."""
+        """Create a module of the system that prepends directories to the PATH."""
         path = self.modulefiles / name
         path.parent.mkdir(exist_ok=True)
         path.write_text("\n".join(["#%Module", *(f"prepend-path PATH {path}" for path in directories)]) + "\n")
 
     def command(self, directory, name, target):
-        """Make a command in a directory that runs another one; return the directory."""
+        """Create a command in a directory that runs another command; return the directory."""
         path = self.directory / directory / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(f'#!/bin/sh\nexec {target} "$@"\n')
@@ -167,5 +167,5 @@ class StandIns:
 
 
 def sha256(path):
-    """The SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()

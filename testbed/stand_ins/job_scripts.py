@@ -1,13 +1,13 @@
-"""Submits the job scripts of payload/jobs on the testbed as they are, and says what only their systems have."""
+"""Submits the job scripts of payload/jobs on the testbed, without what only their own systems have."""
 
 import re
 from pathlib import Path
 
-JOBS = Path(__file__).resolve().parents[1] / "payload" / "jobs"
+JOBS = Path(__file__).resolve().parents[2] / "payload" / "jobs"
 
-#: Options of sbatch, which take precedence over a system's in its script: two nodes of two ranks, on CPUs.
+#: Options of sbatch, which take precedence over those in the script: two nodes with two ranks each, on CPUs.
 HERE = "--partition=batch --nodes=2 --ntasks-per-node=2 --cpus-per-task=1 --gpus-per-node=0 --mem=0 --constraint=''"
-#: What no option replaces: Shifter's options of sbatch, and Frontier's of srun.
+#: What no option can replace: Shifter's options of sbatch, and Frontier's options of srun.
 ONLY_THERE = "|".join(
     [
         r"#SBATCH --(image|module)=.*\n",
@@ -18,14 +18,14 @@ ONLY_THERE = "|".join(
 
 
 def without_hardware(script):
-    """The text of a job script (its path below payload/jobs) without what needs Frontier's hardware or Shifter."""
+    """Return the text of a job script (path below payload/jobs) without what needs Frontier's hardware or Shifter."""
     return re.sub(ONLY_THERE, "", (JOBS / script).read_text())
 
 
 def submission(script, options=""):
-    """Bash that runs a job script to its end; if it fails, what it wrote is on standard error.
+    """Return bash code that submits a job script and waits for its end; if the job fails, prints its output and fails.
 
-    `sbatch --wait` would do the same, but looks only every ten seconds.
+    `sbatch --wait` would poll only every ten seconds.
     """
     return f"""job=$(sbatch --parsable {options} {script}) || exit
 while state=$(scontrol show job "$job") && [[ $state =~ JobState=(PENDING|CONFIGURING|RUNNING|COMPLETING) ]]; do
@@ -35,6 +35,6 @@ done
 
 
 def written(directory):
-    """What a job left in its directory and in logs/ there, by file name."""
+    """Return the output files of a job in its directory and in logs/: name -> text."""
     files = [*directory.glob("output_*.txt"), *directory.glob("*.out"), *directory.glob("logs/*")]
     return {path.name: path.read_text() for path in files}

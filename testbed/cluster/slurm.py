@@ -1,4 +1,4 @@
-"""Starts and stops the cluster of one testbed: munged, slurmctld, and a slurmd per node."""
+"""Starts and stops the cluster of a testbed: munged, slurmctld, and one slurmd for each node."""
 
 import contextlib
 import os
@@ -17,16 +17,16 @@ from testbed.packages import find_command
 from testbed.progress import run, step
 
 DAEMONS = ("munged", "slurmctld", "slurmd", "slurmstepd")
-#: Below the kernel's ephemeral ports and above those that the runscripts choose from.
+#: Below the kernel's ephemeral ports, above those of the runscripts.
 PORTS = range(30000, 32768)
 RESERVED_PORTS = 64
 START_SECONDS = 30
-#: Names of Unix-domain sockets end at 107 bytes (unix(7)); the longest here is that of a batch step.
+#: The name of a Unix-domain socket has at most 107 bytes (unix(7)); the longest one here is that of a batch step.
 LONGEST_CLUSTER = 107 - len("/spool/nid001001/nid001001_100000.4294967291")
 
 
 def start(layout):
-    """Start the cluster unless it is up; return when all nodes are idle or in use."""
+    """Start the cluster unless it is up; return when all nodes respond."""
     if responding(layout) or resumed(layout):
         return
     stop(layout)
@@ -40,7 +40,7 @@ def start(layout):
 
 
 def resumed(layout):
-    """Whether a controller that is up gets its nodes back: one bad node is no reason to end all jobs."""
+    """Resume the nodes if the controller is up, so that jobs survive a bad node; return whether all respond."""
     if not running(layout, daemons=("slurmctld",)):
         return False
     query(layout, ["scontrol", "update", f"NodeName={','.join(NODES)}", "State=RESUME"])
@@ -51,7 +51,7 @@ def resumed(layout):
 
 
 def stop(layout):
-    """End every daemon and every job of the cluster, and delete its files."""
+    """Stop all daemons and jobs of the cluster, and delete its files."""
     if running(layout, daemons=("slurmctld",)):
         query(layout, ["scancel", "--quiet", *live_jobs(layout)])
     for sign in (signal.SIGTERM, signal.SIGKILL):
@@ -62,20 +62,20 @@ def stop(layout):
             time.sleep(0.05)
     survivors = running(layout)
     if survivors:
-        raise TestbedError(f"Processes {survivors} of {layout.cluster} did not end; kill them.")
+        raise TestbedError(f"Processes {survivors} of {layout.cluster} are still running; kill them.")
     remove_short_name(layout)
     shutil.rmtree(layout.cluster, ignore_errors=True)
 
 
 def status(layout):
-    """One line a person reads: up with its nodes, or down."""
+    """Return "down", or one line with the partition and its nodes."""
     if not responding(layout):
         return "down"
     return query(layout, ["sinfo", "--noheader", "--format", "%P %D nodes %T: %N"]).strip()
 
 
 def responding(layout):
-    """Whether every node answers the controller."""
+    """Return whether every node responds to the controller."""
     if not layout.slurm_conf.exists() or not running(layout, daemons=("slurmctld",)):
         return False
     states = query(layout, ["sinfo", "--noheader", "--Node", "--format", "%T"]).split()
@@ -83,7 +83,7 @@ def responding(layout):
 
 
 def query(layout, command):
-    """The output of a Slurm client command, empty where the controller does not answer."""
+    """Return the output of a Slurm client command, empty if the controller does not respond."""
     environment = {**os.environ, "SLURM_CONF": str(layout.slurm_conf)}
     answer = subprocess.run(
         [find_command(command[0]), *command[1:]],
@@ -94,12 +94,12 @@ def query(layout, command):
 
 
 def live_jobs(layout):
-    """The ids of the jobs that have not ended."""
+    """Return the ids of jobs that are pending or running."""
     return query(layout, ["squeue", "--noheader", "--format", "%A"]).split()
 
 
 def write_configuration(layout):
-    """Write slurm.conf, the nodes' hosts file, and the directories that they name."""
+    """Write slurm.conf and the nodes' hosts file; create the directories that they name."""
     for name in ("etc", "log", "run", "state", "spool"):
         (layout.cluster / name).mkdir(parents=True, exist_ok=True)
     first = free_ports(layout.identity, 1 + len(NODES) + RESERVED_PORTS)
@@ -129,7 +129,7 @@ def write_configuration(layout):
 
 
 def short_name(layout):
-    """The cluster's directory under a name that sockets in it can have: a link where its own is too long."""
+    """Return the cluster's directory, or a link to it if its path is too long for the names of sockets."""
     if len(os.fsencode(layout.cluster)) <= LONGEST_CLUSTER:
         return layout.cluster
     link = Path(tempfile.mkdtemp(prefix="testbed-")) / "cluster"
@@ -139,27 +139,27 @@ def short_name(layout):
 
 
 def remove_short_name(layout):
-    """Remove the link that `short_name` made, if it did."""
+    """Remove the link that `short_name` created, if any."""
     note = layout.cluster / "etc" / "short-name"
     if note.exists():
         link = Path(note.read_text())
-        with contextlib.suppress(OSError):  # /tmp was emptied meanwhile
+        with contextlib.suppress(OSError):  # /tmp was cleaned
             link.unlink()
             link.parent.rmdir()
 
 
 def free_ports(seed, count):
-    """The first of `count` consecutive ports that nothing listens on, searched from `seed` on."""
+    """Return the first of `count` consecutive free ports; `seed` selects where the search starts."""
     starts = range(PORTS.start, PORTS.stop - count, count)
     for turn in range(len(starts)):
         first = starts[(seed + turn) % len(starts)]
         if all(port_is_free(port) for port in range(first, first + count)):
             return first
-    raise TestbedError(f"No {count} free consecutive ports between {PORTS.start} and {PORTS.stop}.")
+    raise TestbedError(f"There are no {count} consecutive free ports between {PORTS.start} and {PORTS.stop}.")
 
 
 def port_is_free(port):
-    """Whether a server could listen on this port of the machine now."""
+    """Return whether a server could listen on this port now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -170,19 +170,19 @@ def port_is_free(port):
 
 
 def start_munge(layout):
-    """Start a munge daemon with a key and a socket of this testbed's own."""
+    """Start a munge daemon with its own key and socket."""
     key, runtime, logs = layout.cluster / "etc" / "munge.key", layout.cluster / "run", layout.logs
     socket_name = re.search(r"^AuthInfo=socket=(.*)$", layout.slurm_conf.read_text(), re.MULTILINE)[1]
     key.touch(mode=0o600, exist_ok=False)
     key.write_bytes(os.urandom(128))
-    # --force: munge distrusts group-writable parents; this socket serves one throw-away cluster.
+    # --force: munge rejects group-writable parent directories; this socket serves one temporary cluster
     run([find_command("munged"), "--force", f"--key-file={key}", f"--socket={socket_name}",
          f"--pid-file={runtime}/munged.pid", f"--log-file={logs}/munged.log",
          f"--seed-file={runtime}/munge.seed"])  # fmt: skip
 
 
 def start_node(layout, name):
-    """Start one slurmd with the node's name, in namespaces of its own where that is permitted."""
+    """Start one slurmd with the node's name, in its own namespaces where that is permitted."""
     slurmd, conf = find_command("slurmd"), layout.slurm_conf
     namespaces = ["unshare", "--mount", "--uts"]
     if os.geteuid() != 0:
@@ -205,27 +205,27 @@ def start_node(layout, name):
 
 
 def require_resolvable(name):
-    """Raise TestbedError unless the machine itself resolves the node's name."""
+    """Raise TestbedError unless the machine resolves the node's name."""
     try:
         socket.gethostbyname(name)
     except OSError as error:
         raise TestbedError(
-            f"This machine denies namespaces to ordinary users and does not know the node {name}; "
+            f"This machine denies namespaces to ordinary users and cannot resolve the node {name}; "
             f"ask an administrator to add '127.0.0.1 {' '.join(NODES)}' to /etc/hosts."
         ) from error
 
 
 def wait_until_ready(layout):
-    """Return when all nodes answer; raise TestbedError with the logs' place otherwise."""
+    """Wait until all nodes respond; raise TestbedError if they do not."""
     deadline = time.monotonic() + START_SECONDS
     while not responding(layout):
         if time.monotonic() > deadline:
-            raise TestbedError(f"The Slurm cluster was not up after {START_SECONDS} s; its logs are in {layout.logs}.")
+            raise TestbedError(f"The Slurm cluster did not start in {START_SECONDS} s; its logs are in {layout.logs}.")
         time.sleep(0.1)
 
 
 def running(layout, daemons=DAEMONS):
-    """The process ids of this cluster's daemons, and of its jobs' processes if all are asked for."""
+    """Return the process ids of these daemons of the cluster; by default of all, and of its jobs' processes."""
     own = os.fsencode(layout.cluster)
     pids = []
     for entry in Path("/proc").iterdir():
@@ -234,7 +234,7 @@ def running(layout, daemons=DAEMONS):
         try:
             arguments = (entry / "cmdline").read_bytes().split(b"\0")
             environment = (entry / "environ").read_bytes().split(b"\0")
-        except OSError:  # it has ended, or is somebody else's
+        except OSError:  # it has ended, or belongs to another user
             continue
         conf = b"SLURM_CONF=" + own + b"/etc/slurm.conf"
         name = Path(os.fsdecode(arguments[0].split(b":")[0])).name.split("-")[0]
@@ -249,7 +249,7 @@ def running(layout, daemons=DAEMONS):
 
 
 def signal_process(pid, sign):
-    """Send a signal to a process that may have ended already."""
+    """Send a signal to a process, unless it has ended."""
     try:
         os.kill(pid, sign)
     except ProcessLookupError:

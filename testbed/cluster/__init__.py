@@ -1,0 +1,1 @@
+"""The Slurm cluster: four nodes on one machine."""

@@ -1,0 +1,1 @@
+"""What the testbed installs below its directory: EasyBuild, the test tools, and a container runtime."""

@@ -1,0 +1,94 @@
+"""An EasyBuild prefix with one recipe for the tests of images, and functions that create and damage files."""
+
+import hashlib
+import json
+import os
+import tarfile
+
+from testbed.stand_ins.registry import ENVIRONMENT
+
+RECIPE = """easyblock = 'EB_PyTorchContainer'
+name = 'PyTorch'
+version = '2.13.0'
+versionsuffix = '-test'
+homepage = 'https://pytorch.org'
+description = 'Test.'
+toolchain = SYSTEM
+{lines}
+moduleclass = 'ai'
+"""
+
+
+class Site:
+    """A separate EasyBuild prefix with one recipe, whose lines come from the test."""
+
+    def __init__(self, testbed, directory):
+        self.testbed = testbed
+        self.directory = directory
+        self.central = directory / "central"
+        self.sources = directory / "sources"
+        self.images = self.sources / "p" / "PyTorch" / "images"
+        self.recipe = directory / "PyTorch-2.13.0-test.eb"
+        self.root = directory / "software" / "PyTorch" / "2.13.0-test"
+        self.central.mkdir()
+
+    def eb(self, lines, options="", *, environ=None, settings=""):
+        """Run EasyBuild on the recipe with these lines, after shell `settings`; return the completed process."""
+        self.recipe.write_text(RECIPE.format(lines=lines))
+        paths = f"--installpath={self.directory} --buildpath={self.directory}/build --sourcepath={self.sources}"
+        paths += f" --tmpdir={self.directory}/temporary"  # EasyBuild keeps files of failures
+        environ = {**os.environ, **ENVIRONMENT, **(environ or {})}
+        script = f"{settings}\neb {paths} {options} {self.recipe}"
+        return self.testbed.run_unchecked(script, environ=environ, timeout=900)
+
+    def install(self, lines, options="", **keywords):
+        """Run EasyBuild, which must succeed; return its output."""
+        result = self.eb(lines, options, **keywords)
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout + result.stderr
+
+    def refuse(self, lines, options="", **keywords):
+        """Run EasyBuild, which must fail with one line of error and leave no files; return the line."""
+        before = self.module_files()
+        result = self.eb(lines, options, **keywords)
+        assert result.returncode != 0, result.stdout
+        errors = [line for line in result.stdout.splitlines() + result.stderr.splitlines() if line.startswith("ERROR")]
+        assert len(errors) == 1, result.stdout + result.stderr
+        assert self.module_files() == before
+        assert not [path for path in (self.directory / "software").rglob("*.sif*") if path.is_file()]
+        assert not list(self.directory.rglob("*.part"))
+        return errors[0]
+
+    def module_files(self):
+        """Return the modulefiles that users see."""
+        return sorted((self.directory / "modules").rglob("*2.13.0-test*"))
+
+    def shell(self, script, *, settings=":"):
+        """Run a script with the module loaded, after shell `settings`; return the completed process."""
+        load = f"module use {self.directory}/modules/all; module load PyTorch/2.13.0-test || exit 9"
+        return self.testbed.run_unchecked(f"{settings}\n{load}\n{script}")
+
+    def record(self):
+        """Return the record of the installed image."""
+        return json.loads((self.root / "provenance" / "image.json").read_text())
+
+
+def make_layer(path, size):
+    """Create a layer with one incompressible file of the layer's name; return its path."""
+    content = path.with_suffix(".content")
+    content.write_bytes(os.urandom(size))
+    with tarfile.open(path, "w") as archive:
+        archive.add(content, arcname=path.name)
+    return path
+
+
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def flip_a_bit(path, position):
+    with path.open("r+b") as file:
+        file.seek(position)
+        byte = file.read(1)[0]
+        file.seek(position)
+        file.write(bytes([byte ^ 1]))

@@ -1,0 +1,42 @@
+"""Images that cotainr builds from a base image and an environment file."""
+
+import os
+
+import pytest
+from image_site import sha256
+
+pytestmark = pytest.mark.testbed
+
+
+def test_cotainr_runs_and_its_image_is_installed(site, testbed, pytorch_sif, work):
+    os.link(pytorch_sif, site.central / "base.sif")
+    stand_in = work / "bin" / "cotainr"
+    stand_in.parent.mkdir()
+    stand_in.symlink_to(testbed.layout.repository / "testbed" / "stand_ins" / "cotainr")
+    lines = cotainr_recipe(site)
+    # the real cotainr is one of the test tools, which may be on the PATH
+    without = f"PATH=$(echo $PATH | tr : '\\n' | grep -vxF {testbed.layout.test_venv}/bin | paste -sd :)"
+    assert "cotainr is not on PATH" in site.refuse(lines, settings=without)
+    site.install(lines, settings=f"export PATH={stand_in.parent}:$PATH COTAINR_STAND_IN_SIF={pytorch_sif}")
+    assert site.record()["source"] == "environment.yml on base.sif"
+    assert sha256(site.root / site.record()["image"]) == sha256(pytorch_sif)
+
+
+def test_the_real_cotainr_accepts_the_command_line_up_to_its_first_download(site, testbed, pytorch_sif, work):
+    os.link(pytorch_sif, site.central / "base.sif")
+    (work / "bin").mkdir()
+    (work / "bin" / "cotainr").symlink_to(testbed.layout.test_venv / "bin" / "cotainr")
+    settings = f"export PATH={work}/bin:$PATH https_proxy=http://127.0.0.1:9"
+    error = site.refuse(cotainr_recipe(site), settings=settings)
+    assert "cotainr could not build the image" in error
+    assert "Connection refused" in error
+
+
+def cotainr_recipe(site):
+    """Return the lines of a recipe with an environment file and a base image."""
+    environment = site.directory / "environment.yml"
+    environment.write_text("dependencies:\n- python=3.11\n")
+    return f"""sources = ['environment.yml']
+checksums = ['{sha256(environment)}']
+base_image = 'base.sif'
+central_images = ['{site.central}']"""

@@ -1,0 +1,93 @@
+"""Downloads of images: interrupted, stalled, without a result, and repeated."""
+
+import threading
+import time
+
+import pytest
+from image_site import flip_a_bit
+
+from testbed.stand_ins.registry import CuttingProxy
+
+pytestmark = pytest.mark.testbed
+
+
+def test_a_download_is_kept_and_used_again_without_the_registry(site, registry):
+    lines = f"image = 'docker://{registry.address}/tiny/layers:1@{registry.layers}'"
+    site.install(lines, "--fetch")
+    names = sorted(path.name for path in site.images.iterdir())
+    image = registry.layers.replace(":", "-") + ".sif"
+    assert names == [".lock", image, image + ".json"]
+    requests = registry.log.read_text().count("GET")
+    assert "found at" in site.install(lines, "--fetch")
+    assert registry.log.read_text().count("GET") == requests
+
+    flip_a_bit(site.images / image, 500_000)
+    assert "is damaged" in site.install(lines, "--fetch")
+    assert registry.log.read_text().count("GET") > requests
+    assert "found at" in site.install(lines, "--fetch")
+
+
+def test_an_interrupted_download_continues_with_the_missing_layers(site, registry):
+    def kept():
+        """Return the digests of the complete layers in the cache."""
+        blobs = [path for path in site.images.glob("*.cache/cache/blob/blobs/sha256/*") if len(path.name) == 64]
+        return {f"sha256:{path.name}" for path in blobs if path.stat().st_size > 900_000}
+
+    with CuttingProxy(registry, whole=3, cut_when=lambda: len(kept()) >= 2) as proxy:
+        lines = f"image = 'docker://{proxy.address}/tiny/layers@{registry.layers}'"
+        error = site.refuse(lines)
+        assert "failed 3 times" in error
+        assert not list(site.images.glob("*.sif"))
+        complete = kept()
+        proxy.completed.clear()
+        proxy.whole = None
+        site.install(lines, "--fetch")
+        assert proxy.completed
+        assert not complete & set(proxy.completed)
+    assert not list(site.images.glob("*.cache"))
+
+
+def test_a_stalled_download_times_out_with_one_line_and_a_later_one_succeeds(
+    site, registry
+):
+    ended = threading.Event()
+    with CuttingProxy(registry, whole=3, cut_when=ended.is_set) as proxy:
+        lines = f"image = 'docker://{proxy.address}/tiny/layers@{registry.layers}'"
+        start = time.monotonic()
+        error = site.refuse(lines, "--download-timeout=0.5")
+        assert time.monotonic() - start < 60
+        assert f"failed 3 times: {proxy.address} stalled at sha256:" in error
+        assert "less than 1 kB/s arrived for 3 s, after" in error
+        assert not list(site.images.glob("*.sif"))
+        ended.set()
+        proxy.whole = None
+        site.install(lines, "--fetch")
+
+
+def test_the_users_own_cache_directory_is_used_and_left_alone(site, registry, work):
+    cache = work / "cache"
+    lines = f"image = 'docker://{registry.address}/tiny/layers@{registry.layers}'"
+    site.install(lines, "--fetch", environ={"APPTAINER_CACHEDIR": str(cache)})
+    assert [path for path in cache.rglob("*") if path.is_file() and path.stat().st_size > 900_000]
+    assert not list(site.images.glob("*.cache"))
+
+
+def test_the_proxy_of_the_environment_is_used(site, registry):
+    with CuttingProxy(registry) as proxy:
+        lines = f"image = 'docker://registry.invalid/tiny/layers@{registry.layers}'"
+        site.install(lines, "--fetch", environ={"HTTP_PROXY": f"http://{proxy.address}"})
+        assert len(proxy.completed) == 6  # five layers and the configuration
+
+
+def test_a_digest_that_the_registry_lacks_is_one_line_at_the_first_attempt(site, registry):
+    wrong = "sha256:" + "0" * 64
+    for transport in ("docker", "oras"):
+        error = site.refuse(f"image = '{transport}://{registry.address}/tiny/layers:1@{wrong}'")
+        assert "The registry has no image" in error
+        assert "Look up the digest again" in error
+
+
+def test_a_registry_that_does_not_answer_is_one_line_after_three_attempts(site):
+    error = site.refuse(f"image = 'docker://127.0.0.1:9/tiny/layers@sha256:{'0' * 64}'")
+    assert "failed 3 times" in error
+    assert "connection refused" in error

@@ -1,0 +1,138 @@
+"""Images in a central directory of the site: installed, recorded, checked, signed, and refused."""
+
+import json
+import os
+
+import pytest
+from image_site import flip_a_bit, sha256
+
+from testbed.recipes import VERSION
+
+pytestmark = pytest.mark.testbed
+
+
+def test_an_image_of_a_central_directory_is_installed_recorded_and_checked_by_a_command(site, pytorch_sif):
+    central = site.central / "site-pytorch.sif"
+    os.link(pytorch_sif, central)
+    lines = f"image = '{central.name}'\ncentral_images = ['{site.central}']"
+    site.install(lines)
+    installed = site.root / central.name
+    checksum = sha256(central)
+    assert sha256(installed) == checksum
+    assert not list(site.sources.rglob("*.sif"))
+    assert (site.images / f"{central.name}.sha256").read_text() == f"{checksum}  {central.name}\n"
+    record = site.record()
+    assert record["sha256"] == checksum
+    assert record["size"] == central.stat().st_size
+    assert record["source"] == central.name
+    assert record["easyconfig"] == site.recipe.name
+
+    bill = json.loads((site.root / "provenance" / "sbom.cdx.json").read_text())
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
+    urls = [component["purl"] for component in bill["components"]]
+    assert f"pkg:pypi/torch@{VERSION}%2Bcpu" in urls
+    assert any(url.startswith("pkg:deb/debian/libc6@") for url in urls)
+    assert len(urls) == len(set(urls))
+
+    checked = site.shell("check-image")
+    assert checked.returncode == 0, checked.stderr
+    assert f"{installed} is as it was installed" in checked.stdout
+
+    flip_a_bit(installed, 200_000_000)
+    damaged = site.shell("check-image")
+    assert damaged.returncode == 1
+    assert f"{installed} has SHA-256" in damaged.stderr
+    assert damaged.stderr.count("\n") == 1
+
+    os.truncate(installed, 1_000_000)
+    truncated = site.shell("check-image")
+    assert truncated.returncode == 1
+    assert "has 1000000 bytes, expected" in truncated.stderr
+
+    installed.unlink()
+    elsewhere = site.shell("check-image")
+    assert elsewhere.returncode == 0, elsewhere.stderr
+    assert f"{central} is as it was installed" in elsewhere.stdout
+
+
+def test_a_changed_image_is_refused_until_the_recipe_has_its_checksum(site, tiny):
+    image = site.central / "tiny.sif"
+    image.write_bytes(tiny.read_bytes())
+    lines = f"image = 'tiny.sif'\ncentral_images = ['{site.central}']"
+    site.images.mkdir(parents=True)
+    note = site.images / "tiny.sif.sha256"  # as after an installation, in the test above
+    note.write_text(f"{sha256(image)}  tiny.sif\n")
+    site.install(lines, "--fetch")
+    flip_a_bit(image, image.stat().st_size - 100_000)
+    error = site.refuse(lines)
+    assert "is not the image that was installed before" in error
+    site.install(f"{lines}\nimage_checksum = '{sha256(image)}'", "--fetch")
+
+
+@pytest.mark.parametrize(
+    ("harm", "lines", "message"),
+    [
+        ("truncate", "image = 'tiny.sif'", "is truncated: it has"),
+        ("flip", "image = 'tiny.sif'\nimage_checksum = '{checksum}'", "damaged or another image"),
+        ("flip", "sources = ['tiny.sif']\nchecksums = ['{checksum}']", "Checksum verification"),
+        ("truncate", "sources = ['tiny.sif']\nchecksums = ['{checksum}']", "Checksum verification"),
+        ("empty", "image = 'tiny.sif'", "is not an image in Singularity's format"),
+        ("superblock", "image = 'tiny.sif'", "does not start"),
+        ("remove", "image = 'tiny.sif'", "There is no image tiny.sif in central_images"),
+    ],
+)
+def test_a_damaged_image_is_refused_with_one_line_and_the_next_eb_installs_a_good_one(site, tiny, harm, lines, message):
+    image = site.central / "tiny.sif"
+    image.write_bytes(tiny.read_bytes())
+    lines = lines.format(checksum=sha256(image)) + f"\ncentral_images = ['{site.central}']"
+    size = image.stat().st_size
+    if harm == "truncate":
+        os.truncate(image, size - 100_000)
+    elif harm == "flip":
+        flip_a_bit(image, size - 100_000)
+    elif harm == "superblock":
+        flip_a_bit(image, image.read_bytes().index(b"hsqs"))
+    elif harm == "empty":
+        image.write_bytes(b"")
+    else:
+        image.unlink()
+    error = site.refuse(lines)
+    assert message in error
+    assert "executable file not found" not in error  # the error of the undamaged image
+    image.write_bytes(tiny.read_bytes())
+    site.install(lines, "--fetch")
+
+
+@pytest.mark.parametrize("kind", ["pem", "asc"])
+def test_only_an_image_signed_with_the_recipes_key_is_installed(site, testbed, tiny, work, kind):
+    image = site.central / "tiny.sif"
+    keys = {owner: make_key(testbed, work, owner, kind) for owner in ("site", "stranger")}
+    key = site.directory / f"key.{kind}"
+    key.write_bytes(keys["site"]["public"].read_bytes())
+    lines = f"""sources = ['{key.name}']
+checksums = ['{sha256(key)}']
+signing_key = '{key.name}'
+image = 'tiny.sif'
+central_images = ['{site.central}']"""
+    image.write_bytes(tiny.read_bytes())
+    assert "is not signed with the key that the recipe names" in site.refuse(lines)
+    testbed.run(keys["stranger"]["sign"].format(image=image))
+    assert "is not signed with the key that the recipe names" in site.refuse(lines)
+    image.write_bytes(tiny.read_bytes())
+    testbed.run(keys["site"]["sign"].format(image=image))
+    site.install(lines, "--fetch")
+
+
+def make_key(testbed, work, owner, kind):
+    """Create a key pair; return the path of the public key and the command that signs an {image}."""
+    directory = work / f"key-{owner}"
+    directory.mkdir(mode=0o700)
+    public = directory / f"public.{kind}"
+    if kind == "pem":
+        testbed.run(f"cd {directory}; openssl genrsa -out secret 2048; openssl rsa -in secret -pubout -out {public}")
+        return {"public": public, "sign": f"apptainer sign --key {directory}/secret {{image}}"}
+    testbed.run(f"""cd {directory}; export GNUPGHOME=$PWD APPTAINER_KEYSDIR=$PWD/keyring
+gpg --batch --quiet --passphrase '' --quick-generate-key '{owner} <{owner}@example.org>' rsa2048 sign never
+gpg --armor --export > {public}; gpg --armor --export-secret-keys > secret
+mkdir -m 700 keyring; apptainer key import secret; gpgconf --kill all""")
+    return {"public": public, "sign": f"APPTAINER_KEYSDIR={directory}/keyring apptainer sign {{image}}"}

@@ -1,0 +1,148 @@
+"""The container module's binds: user-software, certificates, the recipe's own; its search paths and its image."""
+
+import subprocess
+
+import pytest
+from written_modules import state
+
+from testbed.module_systems import SNAPSHOT, snapshot, values
+from testbed.recipes import CONTAINER, VENV
+
+pytestmark = pytest.mark.testbed
+
+
+@pytest.mark.parametrize("there", ["nothing", "directory", "packed", "both", "unpacked"])
+def test_the_module_mounts_the_user_software_that_exists_when_it_is_loaded(image_site, there, tmp_path):
+    site, store = image_site, image_site.user_software
+    if there in ("directory", "both", "unpacked"):
+        (store / "venv").mkdir(parents=True)
+    if there in ("packed", "both", "unpacked"):
+        store.parent.mkdir(exist_ok=True)
+        store.with_name(store.name + ".squashfs").touch()
+    if there == "unpacked":
+        (store / ".unpacked").touch()
+    loaded, after = tmp_path / "loaded", tmp_path / "after"
+    site.run(f"module load {site.name}\n{SNAPSHOT.format(loaded)}")
+    singularity, apptainer, with_venv, virtual_env = state(loaded)
+    mounts = [entry for entry in singularity.split(",") if "/user-software" in entry and str(site.root) in entry]
+    assert mounts == {
+        "nothing": [],
+        "directory": [f"{store}:/user-software"],
+        "packed": [f"{store}.squashfs:/user-software:ro"],
+        "both": [f"{store}.squashfs:/user-software:ro"],
+        "unpacked": [f"{store}:/user-software"],
+    }[there]
+    assert (":ro,image-src=." in singularity) == (there in ("packed", "both"))
+    assert apptainer == singularity
+    assert with_venv == ("true" if there == "nothing" else "source /user-software/venv/pytorch/bin/activate")
+    assert virtual_env == (None if there == "nothing" else "/user-software/venv/pytorch")
+
+    # unloading removes what loading added, whatever exists by then
+    site.run(
+        f"""{SNAPSHOT.format(tmp_path / "before")}
+module load {site.name}
+rm -rf {store.parent}; {"mkdir -p " + str(store) if there == "nothing" else "true"}
+module unload {site.name}
+{SNAPSHOT.format(after)}"""
+    )
+    assert snapshot(after) == snapshot(tmp_path / "before")
+
+
+def test_a_users_own_image_is_mounted_beside_the_packed_user_software_and_kept(testbed, image_site, tmp_path):
+    site, packed = image_site, image_site.user_software.with_name(image_site.user_software.name + ".squashfs")
+    packed.parent.mkdir(exist_ok=True)
+    for name, image in [("ours", packed), ("theirs", tmp_path / "own.squashfs")]:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+        subprocess.run(["mksquashfs", tmp_path / name, image, "-quiet"], stdout=subprocess.DEVNULL, check=True)
+    own = f"{tmp_path}/own.squashfs:/data:ro,image-src=/"
+    output = site.run(
+        f"""export APPTAINER_BIND={own}
+module load {site.name}
+{testbed.layout.root}/bin/apptainer exec $SIF ls /user-software /data
+module unload {site.name}
+echo $APPTAINER_BIND ${{SINGULARITY_BIND-unset}}"""
+    )
+    # Lmod removes the trailing slash from every list that a module extends; an empty path is the root, too
+    kept = own.rstrip("/") if site.system.name == "Lmod" else own
+    assert output.split() == ["/data:", "theirs", "/user-software:", "ours", kept, "unset"]
+
+
+def test_the_search_path_in_the_image_begins_with_runscripts_and_what_users_install(image_site, tmp_path):
+    names = ("SINGULARITYENV_PREPEND_PATH", "APPTAINERENV_PREPEND_PATH")
+    image_site.run(f"module load {image_site.name}\n{SNAPSHOT.format(tmp_path / 'loaded')}")
+    base = values(tmp_path / "loaded")["PYTHONUSERBASE"]
+    assert state(tmp_path / "loaded", names) == [f"/runscripts:/user-software/venv/pytorch/bin:{base}/bin"] * 2
+
+
+def test_the_commands_that_users_install_come_after_the_modules_and_before_the_hosts(written, tmp_path):
+    site = written[VENV]
+    before, loaded = tmp_path / "before", tmp_path / "loaded"
+    script = """export HOME={}
+{}
+module load {}
+{}
+rm -rf $HOME/.local; mkdir -p $PYTHONUSERBASE  # unloading removes what loading added, whatever exists by then
+module unload {}; echo $PATH"""
+    after = site.run(script.format(tmp_path, SNAPSHOT.format(before), site.name, SNAPSHOT.format(loaded), site.name))
+    path, new = values(before)["PATH"], values(loaded)
+    root = site.installation
+    assert new["PATH"] == f"{root}/bin:{root}/venv/bin:{new['PYTHONUSERBASE']}/bin:{path}"
+    assert after == path + "\n"
+
+
+def test_the_hosts_certificate_files_are_bound_into_the_image(image_site, tmp_path):
+    """Also if the image has other files under their paths."""
+    for name in ("ca.pem", "with,comma.pem", "target.pem"):
+        (tmp_path / name).touch()
+    (tmp_path / "link.pem").symlink_to("target.pem")
+    (tmp_path / "directory").mkdir()
+    output = image_site.run(
+        f"""export PIP_CERT={tmp_path}/ca.pem SSL_CERT_FILE={tmp_path}/ca.pem REQUESTS_CA_BUNDLE={tmp_path}/link.pem
+export CURL_CA_BUNDLE={tmp_path}/with,comma.pem AWS_CA_BUNDLE={tmp_path}/none.pem GIT_SSL_CAINFO={tmp_path}/directory
+export PIP_CONFIG_FILE=ca.pem; cd {tmp_path}
+module load {image_site.name}; echo $SINGULARITY_BIND; echo $APPTAINER_BIND
+rm ca.pem; module unload {image_site.name}; echo ${{SINGULARITY_BIND-unset}}"""
+    )
+    first, second, after = output.splitlines()
+    binds = [bind for bind in first.split(",") if str(tmp_path) in bind]
+    assert binds == [f"{tmp_path}/ca.pem", f"{tmp_path}/link.pem"]
+    assert (second, after) == (first, "unset")
+
+
+def test_the_recipes_binds_are_those_that_exist_when_the_module_is_loaded(image_site):
+    site = image_site
+    output = site.run(f"module load {site.name}; echo $SINGULARITY_BIND")
+    binds = output.strip().split(",")
+    there = f"{site.root}/there"
+    assert [bind for bind in binds if "there" in bind] == [there, f"{there}:/mnt/there"]
+    assert f"{site.installation}/runscripts:/runscripts" in binds
+    (site.root / "not-there").mkdir()
+    try:
+        assert f"{site.root}/not-there" in site.run(f"module load {site.name}; echo $SINGULARITY_BIND").split(",")
+    finally:
+        (site.root / "not-there").rmdir()
+
+
+def test_a_removed_image_is_replaced_by_a_copy_of_the_sites_and_without_one_loading_fails(image_site):
+    site = image_site
+    image = site.installation / f"{CONTAINER}.sif"
+    central = site.root / "elsewhere" / image.name
+    target = image.readlink()
+    reload = f"module unload {site.name}; module load {site.name}" if site.loads_once else f"module load {site.name}"
+    try:
+        central.symlink_to(target)
+        output = site.run(f'module load {site.name}; echo $SIF; rm -f $SIF; {reload}; echo "$SIF $SIFPYTORCH"')
+        assert output.split() == [str(image), str(central), str(central)]
+
+        central.unlink()
+        result = site.run_unchecked(f"module load {site.name}; echo $? ${{SIF-unset}} ${{EBROOTPYTORCH-unset}}")
+        assert result.stdout == "1 unset unset\n"
+        message = "".join(result.stderr.split())  # both break lines
+        places = [image, site.root / "not-there" / image.name, central]
+        assert f"imagenotfound:{'or'.join(map(str, places))}.Installitagain" in message
+        assert f"`eb--rebuild{CONTAINER}.eb`" in message
+    finally:
+        central.unlink(missing_ok=True)
+        if not image.exists():
+            image.symlink_to(target)

@@ -1,0 +1,129 @@
+"""The environment after loading, loading again, switching and unloading."""
+
+import re
+from pathlib import Path
+
+import pytest
+from written_modules import OWN
+
+from testbed.module_systems import SNAPSHOT, snapshot, values
+from testbed.recipes import CONTAINER, VENV
+
+pytestmark = pytest.mark.testbed
+
+
+@pytest.mark.parametrize("own", OWN.values(), ids=OWN)
+def test_unloading_restores_every_byte_and_loading_twice_changes_nothing(site, own, tmp_path):
+    states = ["before", "loaded", "twice", "after", "again"]
+    before, loaded, twice, after, again = (tmp_path / state for state in states)
+    site.run(
+        f"""{own}
+{SNAPSHOT.format(before)}
+module load {site.name}
+{SNAPSHOT.format(loaded)}
+module load {site.name}
+{SNAPSHOT.format(twice)}
+module unload {site.name}
+{SNAPSHOT.format(after)}
+module load {site.name}
+module purge
+{SNAPSHOT.format(again)}"""
+    )
+    # Lmod's pushenv restores an empty value as unset
+    lost = {f"{name}=" for name, value in values(loaded).items() if value and site.system.name == "Lmod"}
+    expected = [entry for entry in snapshot(before) if entry not in lost]
+    assert snapshot(after) == expected
+    assert snapshot(again) == expected
+    assert values(twice) == values(loaded)
+    assert values(loaded) != values(before)
+
+
+def test_another_version_replaces_the_first_or_is_refused_with_a_message(written, tmp_path):
+    first, second = written[CONTAINER], written[VENV]
+    before, after = tmp_path / "before", tmp_path / "after"
+    result = first.run_unchecked(
+        f"""{SNAPSHOT.format(before)}
+module load {first.name}; module load {second.name}; echo $? $EBROOTPYTORCH ${{SIF-unset}}
+module purge
+{SNAPSHOT.format(after)}"""
+    )
+    message = " ".join(result.stderr.split())
+    if first.system.name == "Lmod":
+        assert result.stdout == f"0 {second.installation} unset\n"
+        assert f"{first.name} => {second.name}" in message
+    else:
+        assert result.stdout.startswith(f"1 {first.installation} {first.installation}/")
+        assert "cannot be loaded due to a conflict" in message
+        assert "module unload PyTorch" in message
+    assert snapshot(after) == snapshot(before)
+
+
+@pytest.mark.parametrize("own", [OWN["nothing"], OWN["signs"]], ids=["nothing", "signs"])
+def test_switching_is_unloading_and_loading(written, own, tmp_path):
+    container, venv = written[CONTAINER], written[VENV]
+    states = ["before", "container", "venv", "switched", "back", "after"]
+    before, first, second, switched, back, after = (tmp_path / state for state in states)
+    container.run(
+        f"""{own}
+{SNAPSHOT.format(before)}
+module load {container.name}
+{SNAPSHOT.format(first)}
+module unload {container.name}
+module load {venv.name}
+{SNAPSHOT.format(second)}
+module unload {venv.name}
+module load {container.name}
+module switch {container.name} {venv.name}
+{SNAPSHOT.format(switched)}
+module switch {venv.name} {container.name}
+{SNAPSHOT.format(back)}
+module unload {container.name}
+{SNAPSHOT.format(after)}"""
+    )
+    assert values(switched) == values(second)
+    assert values(back) == values(first)
+    assert snapshot(after) == snapshot(before)
+
+
+def test_a_pytorch_module_of_another_origin_is_not_loaded_beside_ours(site, tmp_path):
+    (tmp_path / "pytorch").mkdir()
+    (tmp_path / "pytorch" / "1.0").write_text("#%Module\nsetenv THEIRS 1\n")
+    before, after = tmp_path / "before", tmp_path / "after"
+    result = site.run_unchecked(
+        f"""export MODULEPATH={tmp_path}:$MODULEPATH
+module load pytorch/1.0
+{SNAPSHOT.format(before)}
+module load {site.name}; echo $?
+{SNAPSHOT.format(after)}"""
+    )
+    assert result.stdout == "1\n"
+    message = " ".join(result.stderr.split())
+    assert re.search(r"[Cc]annot (load|be loaded)", message), message
+    assert "pytorch" in message
+    assert values(after) == values(before)
+
+
+def test_a_users_own_constraints_and_extensions_are_kept_beside_the_modules(site):
+    own = "https://example.org//their.txt file:///their%20own.txt"
+    output = site.run(
+        f"""export PIP_CONSTRAINT='{own}' TORCH_EXTENSIONS_DIR=/theirs
+module load {site.name}
+echo "$PIP_CONSTRAINT"; echo "$UV_CONSTRAINT"; echo "$TORCH_EXTENSIONS_DIR"
+module unload {site.name}
+echo "$PIP_CONSTRAINT" ${{UV_CONSTRAINT-unset}} "$TORCH_EXTENSIONS_DIR" """
+    )
+    ours = f"{site.installation}/constraints.txt"
+    assert output.splitlines() == [f"{own} {ours}", ours, "/theirs", f"{own} unset /theirs"]
+
+
+def test_the_users_packages_are_in_a_directory_of_this_installation_or_of_older_modules(site, tmp_path):
+    show = "echo $PYTHONUSERBASE $TORCH_EXTENSIONS_DIR; module unload PyTorch"
+    home = f"export HOME={tmp_path}; module load {site.name}; {show}"
+    shared = tmp_path / ".local/easybuild" / site.name
+    userbase, extensions = site.run(home).split()
+    assert re.fullmatch(rf"{re.escape(str(shared))}-[0-9a-f]{{8}}", userbase)
+    assert extensions == f"{userbase}/torch_extensions"
+    shared.mkdir(parents=True)  # as with older modules
+    assert site.run(home).split() == [str(shared), f"{shared}/torch_extensions"]
+    Path(userbase).mkdir()
+    assert site.run(home).split()[0] == userbase

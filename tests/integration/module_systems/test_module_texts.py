@@ -1,0 +1,96 @@
+"""The documented variables of a module, and its help, whatis, search and show."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from written_modules import ENTER, SHIFTER
+
+from testbed.module_systems import SNAPSHOT, values
+from testbed.recipes import CONTAINER, VENV
+
+pytestmark = pytest.mark.testbed
+
+
+def documented_variables():
+    """Return the table of docs/module.md: name -> its cells for the container, the venv and Shifter."""
+    rows = {}
+    for line in (Path(__file__).resolve().parents[3] / "docs" / "module.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 5 and cells[0].startswith("`"):
+            rows.update(dict.fromkeys(re.findall(r"`([A-Z_]+)`", cells[0]), cells[1:4]))
+    return rows
+
+
+def test_the_module_sets_the_documented_variables_and_nothing_else(site, tmp_path):
+    """With every parameter of a recipe, and with user-software."""
+    site.user_software.mkdir(parents=True, exist_ok=True)
+    before, loaded = tmp_path / "before", tmp_path / "loaded"
+    site.run(f"{SNAPSHOT.format(before)}\nmodule load {site.name}\n{SNAPSHOT.format(loaded)}")
+    site.keep_no_user_software()
+    old, new = values(before), values(loaded)
+    changed = {name for name in new if new.get(name) != old.get(name)}
+    said = {name: cells[list(ENTER).index(site.recipe)] for name, cells in documented_variables().items()}
+    assert len(said) > 20
+    promised = {name for name, cell in said.items() if cell != "-"}
+    assert promised <= changed
+    # other variables are EasyBuild's, notes for unloading, and those of the cluster profile
+    unexplained = {
+        name for name in changed - promised
+        if not re.match("EB(VERSION|DEVEL)|__", name) and f"__CLUSTER_SET_{name}" not in new
+    }  # fmt: skip
+    assert unexplained == {"MODULEPATH"}
+
+
+def test_help_has_the_three_lines_the_variables_the_commands_and_where_packages_go(site):
+    result = site.run_unchecked(f"module help {site.name}")
+    lines = [line.strip() for line in result.stderr.splitlines()]
+    enter = ENTER[site.recipe]
+    start = lines.index(f"module load {site.name}")
+    assert lines[start + 1 : start + 3] == [
+        f"srun -N2 --ntasks-per-node=2 {enter}conda-python-distributed -u train.py",
+        f"srun -N2 --ntasks-per-node=2 {enter}conda-python-distributed -u $PAYLOAD/mnist_ddp.py",
+    ]
+    text = " ".join(lines)
+    named = " ".join(f"${{{name}:?}}" for name in re.findall(r"\$([A-Z]\w+)", text))
+    assert site.run(f"module load {site.name}; echo {named}")
+    if site.recipe != SHIFTER:  # its commands are those of a host with shifter
+        listed = text.split("Commands on the host")[1].split(":", 1)[1].split("More information")[0].strip(" =")
+        commands = [path for path in (site.installation / "bin").iterdir() if not path.suffix]
+        behind = {path.readlink().name for path in commands if path.is_symlink() and path.readlink().parent == Path()}
+        assert set(listed.split(", ")) == {path.name for path in commands} - behind
+    assert "pip install --user <name> into $PYTHONUSERBASE" in re.sub(" +", " ", text)
+
+
+def test_whatis_and_keyword_describe_the_module(site):
+    result = site.run_unchecked(f"module whatis {site.name}; module keyword distributed")
+    text = " ".join(result.stderr.split())
+    runtime = {CONTAINER: "image for Apptainer or Singularity", VENV: "Python virtual environment",
+               SHIFTER: "image at the site's Shifter gateway"}[site.recipe]  # fmt: skip
+    for line in (f"Version: {site.recipe.split('-')[1]}", "Homepage: https://", f"Runtime: {runtime}"):
+        assert line in text
+    recipe = (site.root / f"{site.recipe}.eb").read_text()
+    assert ("GPU: NVIDIA (CUDA)" if "gpu = 'cuda'" in recipe else "GPU: none") in text
+    assert f"Cluster profile: {'perlmutter' if site.recipe == SHIFTER else 'local'}" in text
+    assert "Keywords: PyTorch, torch, machine learning" in text
+    # `module keyword` found it as well
+    assert len(re.findall(re.escape(site.name), text)) >= 2
+
+
+def test_spider_finds_the_module_and_tells_how_to_load_it(site):
+    if site.system.name != "Lmod":
+        pytest.skip("spider is Lmod's")
+    text = " ".join(site.run_unchecked(f"module spider PyTorch; module spider {site.name}").stderr.split())
+    assert "Description: PyTorch for" in text
+    assert "This module can be loaded directly" in text
+
+
+def test_show_tells_every_variable_that_loading_sets(site, tmp_path):
+    before, loaded = tmp_path / "before", tmp_path / "loaded"
+    site.run(f"{SNAPSHOT.format(before)}\nmodule load {site.name}\n{SNAPSHOT.format(loaded)}")
+    old, new = values(before), values(loaded)
+    shown = site.run_unchecked(f"module show {site.name}; module load {site.name}; module show cluster").stderr
+    for name in new.keys() - old.keys():
+        assert re.search(rf"\b{name}\b", shown), name
+    assert os.environ["HOME"] in shown

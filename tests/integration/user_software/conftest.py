@@ -1,0 +1,44 @@
+"""An installation with new user-software for every test, and wheels to install."""
+
+import shutil
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from user_installation import Installation
+
+
+@pytest.fixture(scope="session")
+def installed(testbed, container):
+    """The installation, with a copy of its unused user-software in `fresh`."""
+    image = Path(testbed.run(f"module load {container}; echo $SIF").strip())
+    with tempfile.TemporaryDirectory(prefix="user-software-", dir=testbed.layout.root) as directory:
+        installation = Installation(testbed, image, Path(directory))
+        installation.install()
+        shutil.copytree(installation.store, installation.prefix / "fresh", symlinks=True)
+        yield installation
+
+
+@pytest.fixture
+def installation(installed):
+    """The installation with unused user-software."""
+    for path in (installed.store, installed.prefix / "home"):
+        shutil.rmtree(path, ignore_errors=True)
+    shutil.copytree(installed.prefix / "fresh", installed.store, symlinks=True)
+    (installed.prefix / "home").mkdir()
+    return installed
+
+
+@pytest.fixture
+def wheels(work):
+    """Wheels of a package with a command, and of a newer version of a package in the image."""
+    for name, version in [("extra_package", "1.0"), ("networkx", "99.0")]:
+        info = f"{name}-{version}.dist-info"
+        with zipfile.ZipFile(work / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+            archive.writestr(f"{name}.py", f"def main():\n    print('{name} {version}', __file__)\n")
+            archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+            archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            archive.writestr(f"{info}/entry_points.txt", f"[console_scripts]\n{name}-command = {name}:main\n")
+            archive.writestr(f"{info}/RECORD", "")
+    return work

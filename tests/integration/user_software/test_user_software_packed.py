@@ -1,0 +1,119 @@
+"""make-squashfs and unmake-squashfs: during a job, killed, and on a full disk."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+from user_installation import IMPORT, THERE, pip_install
+
+pytestmark = pytest.mark.testbed
+
+DEFAULTING = "Defaulting to user installation because normal site-packages is not writeable"
+
+
+@pytest.mark.parametrize("state", ["packed", "not-writable"])
+def test_without_write_permission_pip_installs_to_pythonuserbase_with_a_message(installation, wheels, state):
+    installation.run(pip_install(wheels))
+    if state == "packed":
+        said = installation.run("make-squashfs")
+        installation.run("make-squashfs --clean")
+        assert "Before you change it with pip, run unmake-squashfs" in said
+        assert not installation.directory.exists()
+    else:
+        subprocess.run(["chmod", "-R", "a-w", installation.directory], check=True)
+    result = installation.run_unchecked(
+        f"{pip_install(wheels, 'networkx')}\n{IMPORT}\nlist-packages --user; list-packages"
+    )
+    assert result.returncode == 0, result.stderr
+    assert "WARNING: Data image" not in result.stderr
+    assert DEFAULTING in result.stdout
+    assert THERE in result.stdout
+    assert re.findall(r"^(\w+) @", result.stdout, re.MULTILINE) == ["extra_package", "networkx"]
+    places = [str(path) for path in (installation.prefix / "home").rglob("networkx.py")]
+    assert len(places) == 1
+    assert re.match(rf"{installation.prefix}/home/.local/easybuild/PyTorch/2.13.0-mine-[0-9a-f]{{8}}/lib/", places[0])
+    assert re.search(r"^networkx +99\.0 +PYTHONUSERBASE$", result.stdout, re.MULTILINE)
+    subprocess.run(["chmod", "-R", "u+w", installation.store], check=True)
+    if state == "packed":
+        installation.run("unmake-squashfs")
+        assert DEFAULTING not in installation.run(f"pip uninstall --yes --quiet networkx; {pip_install(wheels)}")
+
+
+@pytest.mark.parametrize("command", ["make-squashfs", "unmake-squashfs"])
+def test_a_running_job_continues_and_starts_more_steps(installation, wheels, command):
+    installation.run(pip_install(wheels))
+    if command == "unmake-squashfs":
+        installation.run("make-squashfs")
+        installation.run("make-squashfs --clean")
+    late = (
+        "import pathlib, time; pathlib.Path('ready').touch()\n"
+        "while not pathlib.Path('go').exists(): time.sleep(0.05)\n"
+        "import extra_package; extra_package.main()\n"
+    )
+    (wheels / "late.py").write_text(late)
+    output = installation.run(
+        f"""cd {wheels}
+srun -n1 bash -c 'python late.py && {IMPORT.replace("'", '"')}' >output & job=$!
+while [ ! -e ready ]; do kill -0 $job; sleep 0.05; done
+{command}; touch go; wait $job; cat output
+srun -n1 {IMPORT}; module load PyTorch/2.13.0-mine; srun -n1 {IMPORT}; echo $SINGULARITY_BIND"""
+    )
+    assert output.count(THERE) == 4
+    mounted = ".squashfs:/user-software" if command == "make-squashfs" else "2.13.0-mine:/user-software"
+    assert mounted in output.splitlines()[-1]
+
+
+def test_after_kill_9_during_mksquashfs_the_directory_is_still_used_and_the_next_call_succeeds(installation, wheels):
+    real = shutil.which("mksquashfs")
+    stuck = wheels / "mksquashfs"
+    stuck.write_text(f'#!/bin/bash\n{real} "$@"; [[ $1 = -* ]] || {{ touch {wheels}/packed; sleep 600; }}\n')
+    stuck.chmod(0o755)
+    output = installation.run(
+        f"""{pip_install(wheels)} >/dev/null
+PATH={wheels}:$PATH setsid make-squashfs & command=$!
+while [ ! -e {wheels}/packed ]; do kill -0 $command; sleep 0.05; done
+ls {installation.store}; ls {installation.store}/.2.13.0-mine.work
+kill -9 $command; make-squashfs 2>&1 || echo status $?
+kill -9 -- -$command; wait $command || echo ended $?
+module load PyTorch/2.13.0-mine; {IMPORT}; make-squashfs >/dev/null; module load PyTorch/2.13.0-mine; {IMPORT}"""
+    )
+    assert output.startswith("2.13.0-mine\npacked\n")
+    assert "make-squashfs: another process is packing or unpacking" in output  # the program that it started still is
+    assert "status 1\n" in output
+    assert "ended 137\n" in output
+    assert output.count(THERE) == 2
+    assert not list(installation.store.glob(".*.work"))
+
+
+def test_a_full_disk_is_one_line_of_error_and_the_packages_stay_in_use(installation, wheels):
+    if subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("only who may mount a file system can fill a small one")
+    installation.run(pip_install(wheels))
+    result = installation.run_unchecked(
+        f"""cat >{wheels}/full <<'END'
+cp -a {installation.store} {wheels}/saved
+mount -t tmpfs -o size=4M none {installation.store} && cp -a {wheels}/saved/. {installation.store}
+head -c 3M /dev/urandom >{installation.directory}/big
+make-squashfs; echo status $?; ls -A {installation.store} | xargs; {IMPORT}
+mount -o remount,size=8M {installation.store}
+make-squashfs >/dev/null && env --unset=__PYTORCH_USER_SOFTWARE make-squashfs --clean; echo status $? # in another shell
+mount -o remount,size=4M {installation.store}
+unmake-squashfs; echo status $?; ls -A {installation.store} | xargs
+END
+unshare --mount bash {wheels}/full"""
+    )
+    assert result.stdout.splitlines() == [
+        "status 1", ".2.13.0-mine.lock 2.13.0-mine", THERE.strip(), "status 0",
+        "status 1", ".2.13.0-mine.lock 2.13.0-mine.squashfs",
+    ]  # fmt: skip
+    first, second = result.stderr.splitlines()
+    assert re.match(r"make-squashfs: mksquashfs failed, nothing has changed \(.*No space left", first)
+    assert re.match(r"unmake-squashfs: unpacking failed, nothing has changed \(.*No space left", second)
+
+
+def test_the_commands_fail_inside_the_container(installation):
+    for command in ("make-squashfs", "unmake-squashfs"):
+        result = installation.run_unchecked(f"singularity exec $SIF $CONTAINERROOT/bin/{command}")
+        assert result.returncode == 1
+        assert result.stderr == f"{command}: cannot run in a container. Leave the container first\n"

@@ -1,0 +1,56 @@
+"""A container module in a separate prefix, and commands that install a package on top of its image."""
+
+RECIPE = """easyblock = 'EB_PyTorchContainer'
+name = 'PyTorch'
+version = '2.13.0'
+versionsuffix = '{suffix}'
+homepage = 'https://pytorch.org'
+description = "The image of another module"
+toolchain = SYSTEM
+sources = ['{image.name}']
+central_images = ['{image.parent}']
+skipsteps = ['sanitycheck']
+moduleclass = 'ai'
+"""
+
+
+class Installation:
+    """An EasyBuild prefix with a container module that has the image of another module."""
+
+    def __init__(self, testbed, image, prefix):
+        self.testbed = testbed
+        self.image = image
+        self.prefix = prefix
+        self.store = prefix / "software" / "PyTorch" / ".user-software"
+        self.directory = self.store / "2.13.0-mine"
+        self.packed = self.store / "2.13.0-mine.squashfs"
+
+    def install(self, suffix="-mine", options=""):
+        """Run ``eb``; return its output."""
+        recipe = self.prefix / f"PyTorch-2.13.0{suffix}.eb"
+        recipe.write_text(RECIPE.format(suffix=suffix, image=self.image))
+        return self.testbed.run(
+            f"eb --installpath={self.prefix} --buildpath={self.prefix}/build {options} {recipe} 2>&1"
+        )
+
+    def script(self, script):
+        """Return a bash script that loads the module, with a separate home directory."""
+        return (f"export HOME={self.prefix}/home APPTAINER_NO_PRIVS=1; module use {self.prefix}/modules/all\n"
+                f"module load PyTorch/2.13.0-mine\n{script}")  # fmt: skip
+
+    def run(self, script):
+        """Run a script that must succeed with the module loaded; return its standard output."""
+        return self.testbed.run(self.script(script))
+
+    def run_unchecked(self, script):
+        """Run a script with the module loaded; return the process."""
+        return self.testbed.run_unchecked(self.script(script))
+
+
+def pip_install(wheels, name="extra_package"):
+    """Return the command that installs one of the wheels."""
+    return f"pip install --no-index --no-deps {wheels}/{name}-*.whl"
+
+
+IMPORT = "python -c 'import extra_package; extra_package.main()'"
+THERE = "extra_package 1.0 /user-software/venv/pytorch/lib/python3.11/site-packages/extra_package.py\n"

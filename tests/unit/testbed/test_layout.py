@@ -1,0 +1,33 @@
+"""The testbed's locks: its parts are independent, and the whole waits for all of them."""
+
+import threading
+
+import pytest
+
+from testbed.layout import Layout
+
+
+@pytest.fixture
+def layout(tmp_path):
+    layout = Layout(tmp_path)
+    layout.claim()
+    return layout
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "waits"),
+    [("container", "venv", False), ("venv", "venv", True), ("venv", None, True), (None, "venv", True)],
+)
+def test_the_lock_of_a_part_excludes_itself_and_the_whole(layout, held, wanted, waits):
+    entered = threading.Event()
+
+    def enter():
+        with layout.locked(wanted):
+            entered.set()
+
+    thread = threading.Thread(target=enter)
+    with layout.locked(held):
+        thread.start()
+        assert entered.wait(0.3 if waits else 30) is not waits
+    thread.join(30)
+    assert entered.is_set()
