@@ -41,7 +41,15 @@ sys.path.append(os.path.join(TREE, 'easyblocks'))
 
 from pytorch_install.installation import SCARCE, Installation, is_space_gone, show_to_root, space_left  # noqa: E402
 from pytorch_install.locks import await_lock, hold_lock  # noqa: E402
-from pytorch_install.modulefiles.text import check_values, conflicts, pushenv, template, usage, whatis  # noqa: E402
+from pytorch_install.modulefiles.text import (  # noqa: E402
+    check_values,
+    conflicts,
+    gpu_runtime,
+    pushenv,
+    template,
+    usage,
+    whatis,
+)
 from pytorch_install.preconditions import check_path, check_profile, check_running_jobs, require_profile  # noqa: E402
 from pytorch_install.runtime_commands import absent_commands  # noqa: E402
 from pytorch_install.sourcepath import source_directories  # noqa: E402
@@ -358,6 +366,10 @@ class EB_PyTorchModule(EasyBlock):
                         {'constrained': ['PIP_CONSTRAINT', 'UV_CONSTRAINT'] if constrained else []},
                         directory=os.path.join('.local', 'easybuild', self.name, self.full_version()),
                         identity=hashlib.sha256(self.installdir.encode()).hexdigest()[:8])
+        runtime = gpu_runtime(self)
+        if runtime:
+            # the cluster profile compares it with what the site's driver supports
+            txt += self.module_generator.set_environment('__PYTORCH_RUNTIME', runtime)
         # last on the path, so that a profile of the site's own wins
         txt += self.module_generator.append_paths('MODULEPATH', ['modulefiles'])
         txt += self.module_generator.load_module('cluster/' + self.cfg['cluster'], recursive_unload=True)

@@ -13,6 +13,8 @@ from easybuild.tools.filetools import read_file
 
 GPUS = {'cuda': 'NVIDIA (CUDA)', 'rocm': 'AMD (ROCm)', None: 'none'}
 
+RUNTIMES = {'cuda': 'CUDA', 'rocm': 'ROCm'}
+
 # What has a meaning between quotation marks; in Tcl, braces around the whole are counted too.
 SPECIAL = {'Lua': r'[\\"]', 'Tcl': r'[\\"$\[\]{}]'}
 
@@ -88,6 +90,12 @@ def whatis(block):
         'Cluster profile: ' + block.cfg['cluster'],
         'Keywords: ' + KEYWORDS,
     ]
+
+
+def gpu_runtime(block):
+    """CUDA or ROCm and its version by the module's name, such as 'ROCm 6.0' for 2.3.1-rocm-6.0.3-..., or None."""
+    found = re.search(r'-%s-(\d+\.\d+)' % block.cfg['gpu'], block.full_version())
+    return '%s %s' % (RUNTIMES[block.cfg['gpu']], found.group(1)) if found else None
 
 
 def conflicts(generator, names):
