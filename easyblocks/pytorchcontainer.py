@@ -43,7 +43,7 @@ class EB_PyTorchContainer(EB_PyTorchModule):
 
     HOST_COMMANDS = [*EB_PyTorchModule.HOST_COMMANDS, 'check-image', 'make-squashfs', 'unmake-squashfs']
     HELPERS = [*EB_PyTorchModule.HELPERS, 'enter-image', 'user-software.bash', 'clean-user-software.bash',
-               'compare-trees.py']
+               'image.bash', 'compare-trees.py']
 
     @staticmethod
     def extra_options(extra_vars=None):

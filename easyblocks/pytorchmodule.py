@@ -97,7 +97,7 @@ class EB_PyTorchModule(EasyBlock):
 
     # Files of the tree's own bin/ that the module's bin/ gets, and of its libexec/: what those commands run.
     HOST_COMMANDS = ['install-kernel']
-    HELPERS = ['start-kernel.bash', 'kernelspec.py']
+    HELPERS = ['command.bash', 'write-kernel.bash', 'start-kernel.bash', 'kernelspec.py']
 
     @staticmethod
     def extra_options(extra_vars=None):

@@ -1,17 +1,17 @@
-# Deletes the directory or the packed file, whichever is no longer in use; `make-squashfs --clean` sources it.
+# Deletes the form of user-software that is no longer in use: the directory or the packed file.
 # shellcheck shell=bash disable=SC2154 # variables of user-software.bash
 
 old=$packed
 ! is_packed || old=$directory
-[ -e "$old" ] || die "nothing to clean: there is no $old"
-[ ! "$mounted" -ef "$old" ] || die "this shell still mounts $old: unload and load the module, then try again"
+[ -e "$old" ] || die "nothing to clean: $old does not exist"
+[ ! "$mounted" -ef "$old" ] || die "this shell still mounts $old. Unload and load the module, then try again"
 if is_packed; then
-  compare "$packed" "$directory" || die "$directory is not what was packed ($found): \
-delete it yourself, or delete $packed to use the directory again"
+  compare "$packed" "$directory" || die "$directory differs from the packed file ($found). \
+Delete it yourself, or delete $packed to use the directory again"
   mv -T "$directory" "$work/directory"
 else
-  rm -f "$packed" # first, so that the directory is in use all the time
+  rm -f "$packed" # first: a module that is loaded meanwhile uses the directory
   rm -f "$directory/.unpacked"
 fi
-rm -rf "$work" || die "cannot remove all of $work: remove it when no job uses it"
+rm -rf "$work" || die "cannot delete all of $work. Delete it when no job uses it"
 exit

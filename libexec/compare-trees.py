@@ -1,7 +1,7 @@
-"""Compares two directories for make-squashfs; the image's Python reads it from its standard input.
+"""Compares two directories. The image's Python reads this file from its standard input.
 
-Ends with a line on the first difference and status 3, which no failure has. Bytecode does not count: jobs that run
-meanwhile write some.
+Prints the first difference and exits with status 3; failures have other statuses. Bytecode is ignored, as running jobs
+may write some.
 """
 
 import filecmp
@@ -11,7 +11,7 @@ import sys
 
 
 def entries(tree):
-    """Everything below a directory but bytecode, by its path relative to that."""
+    """Paths of all files and directories in `tree` except bytecode, by the path relative to `tree`."""
     found = {}
     for directory, directories, files in os.walk(tree):
         directories[:] = [name for name in directories if name != "__pycache__"]
@@ -23,7 +23,7 @@ def entries(tree):
 
 
 def same(one, other):
-    """Whether two paths are the same kind of thing, with the same permissions and content."""
+    """Whether two paths have the same type, permissions and content."""
     modes = os.lstat(one).st_mode, os.lstat(other).st_mode
     if modes[0] != modes[1]:
         return False
@@ -33,7 +33,7 @@ def same(one, other):
 
 
 def main(one, other):
-    """Compare two directories; return a sentence on the first difference, or None."""
+    """Compare two directories; return a description of the first difference, or None."""
     one, other = entries(one), entries(other)
     for path in sorted(set(one) | set(other)):
         if path not in one or path not in other:

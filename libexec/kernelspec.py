@@ -1,6 +1,7 @@
-"""Prints the kernel.json of a Jupyter kernel; for install-kernel the kernel's own Python reads it from standard input.
+"""Prints the kernel.json of a Jupyter kernel, if the Python that runs this file can import ipykernel.
 
-Arguments: the kernel's name for people, then the command that becomes Python. Ends with a sentence without ipykernel.
+Arguments: the name that Jupyter displays, then the command that starts Python. The kernel's Python reads this file from
+its standard input.
 """
 
 import json
@@ -8,13 +9,13 @@ import sys
 
 name, *command = sys.argv[1:]
 try:
-    import ipykernel.kernelapp  # noqa: F401 (all that the kernel will need)
+    import ipykernel.kernelapp  # noqa: F401 (the kernel needs nothing else)
 except ImportError as error:
-    sys.exit(f"{name} cannot import ipykernel ({error}): `pip install --user ipykernel`, then try again")
+    sys.exit(f"{name} cannot import ipykernel ({error}). Run `pip install --user ipykernel`, then try again")
 kernel = {
     "display_name": name,
     "language": "python",
-    # by a message: a signal would reach a container's Python twice, from Jupyter and from the runtime
+    # not "signal": Jupyter and the container runtime would each send it to Python
     "interrupt_mode": "message",
     "argv": [*command, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
 }

@@ -1,13 +1,18 @@
-# What EasyBuild is told by its configuration files; sourced by pytorch-easybuild, after .policy.tcl. (Its dot and the
-# lack of a first line `#%Module` keep it out of `module avail`.)
+# Reads and sets EasyBuild's options, in the environment and in its configuration files; needs .policy.tcl. (The dot in
+# the name, and the missing first line `#%Module`, keep this file out of `module avail`.)
 
-# Settings of the configuration files, by option: the last file wins, as in easybuild/tools/options.py of EasyBuild 5.
+# Prefix of the variables that record what set_unless_set has set.
+set recorded_by __PYTORCH_EASYBUILD_SET_
+
+# Returns the settings of the configuration files as a dictionary. The last file takes precedence, as in
+# easybuild/tools/options.py of EasyBuild 5.
 proc easybuild_configuration {} {
     set files {}
     foreach directory [lreverse [split [variable_or XDG_CONFIG_DIRS /etc/xdg] :]] {
         lappend files {*}[lsort [glob -nocomplain -directory [file join $directory easybuild.d] *.cfg]]
     }
-    lappend files [file join [variable_or XDG_CONFIG_HOME [file join [variable_or HOME /] .config]] easybuild config.cfg]
+    set home [variable_or XDG_CONFIG_HOME [file join [variable_or HOME /] .config]]
+    lappend files [file join $home easybuild config.cfg]
     lappend files {*}[split [variable_or EASYBUILD_CONFIGFILES {}] ,]
     set ignored [split [variable_or EASYBUILD_IGNORECONFIGFILES {}] ,]
     set found {}
@@ -25,37 +30,49 @@ proc easybuild_configuration {} {
     return $found
 }
 
-# What the configuration files say of an option, else {}. %(name)s is another option there or a variable; EasyBuild's
-# own default paths are left out, as an empty entry of a robot path stands for them.
+# The value of an option in the configuration files, or {}. %(name)s refers to another option or to a variable. It
+# becomes empty for EasyBuild's default paths: an empty entry of a robot path means the same.
 proc configured {option} {
     global configuration
     set value [expr {[dict exists $configuration $option] ? [dict get $configuration $option] : {}}]
     for {set depth 0} {$depth < 10 && [regexp {%\((\w[\w-]*)\)s} $value reference name]} {incr depth} {
-        set meant [expr {[dict exists $configuration $name] ? [dict get $configuration $name] : [variable_or $name {}]}]
-        set value [string map [list $reference $meant] $value]
+        set meaning [variable_or $name {}]
+        if {[dict exists $configuration $name]} {
+            set meaning [dict get $configuration $name]
+        }
+        set value [string map [list $reference $meaning] $value]
     }
     return $value
 }
 
-# The value of an option in the environment, else in the configuration files, else {}.
+# The value of an option in the environment or in the configuration files, or {}.
 proc setting {option} {
     return [variable_or [variable_of $option] [configured $option]]
 }
 
-# Gives an option a value unless it has one.
+# Sets an option that is not set.
 proc default_setting {option value} {
+    global recorded_by
     if {[configured $option] eq {} || [is_set [variable_of $option]]} {
-        set_unless_set [variable_of $option] $value __PYTORCH_EASYBUILD_SET_
+        set_unless_set [variable_of $option] $value $recorded_by
     }
 }
 
-# Puts an entry before what a list has, in the environment or in the configuration files; EasyBuild reads one of them.
+# Prepends an entry to a list. If the environment has the list, EasyBuild ignores the configuration files: a new
+# variable starts with their entries.
 proc prepend_setting {option delimiter entry {none {}}} {
+    global recorded_by
     set others [configured $option]
     set value [expr {$others eq {} ? "$entry$none" : "$entry$delimiter$others"}]
-    if {[set_unless_set [variable_of $option] $value __PYTORCH_EASYBUILD_SET_] ne $value} {
+    if {[set_unless_set [variable_of $option] $value $recorded_by] ne $value} {
         prepend-path --delim $delimiter [variable_of $option] $entry
     }
+}
+
+# Whether this module has set the variable of an option.
+proc is_recorded {option} {
+    global env recorded_by
+    return [info exists env($recorded_by[variable_of $option])]
 }
 
 # The variable of an option.
@@ -63,7 +80,7 @@ proc variable_of {option} {
     return EASYBUILD_[string map {- _} [string toupper $option]]
 }
 
-# Value of a variable, or another where it is not set.
+# The value of a variable, or the default if it is not set.
 proc variable_or {name default} {
     global env
     return [expr {[is_set $name] ? $env($name) : $default}]

@@ -7,8 +7,8 @@ CONTAINER = "PyTorch-2.13.0-cpu-singularity"
 VENV = "PyTorch-2.13.0-cpu-venv"
 
 #: What an installation is made of; EasyBuild itself looks at the module's name alone.
-INGREDIENTS = ("bin/*", "easyblocks/**/*", "easyconfigs/*/*/*", "modulefiles/cluster/*", "runscripts/**/*",
-               "payload/**/*")  # fmt: skip
+INGREDIENTS = ("bin/*", "libexec/*", "easyblocks/**/*", "easyconfigs/*/*/*", "modulefiles/cluster/*",
+               "runscripts/**/*", "payload/**/*")  # fmt: skip
 
 
 def module(recipe):

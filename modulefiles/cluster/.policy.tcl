@@ -1,11 +1,12 @@
-# What the user exported wins: the procedures of the cluster profiles, which source this file from beside
-# themselves, and of pytorch-easybuild. (Its dot and the lack of a first line `#%Module` keep it out of `module avail`.)
+# Procedures that set a variable unless the user has exported it, for the cluster profiles and pytorch-easybuild.
+# A profile sources this file from its own directory. (The dot in the name, and the missing first line `#%Module`, keep
+# this file out of `module avail`.)
 
-# A line of a profile.
+# Sets a variable of a profile.
 proc policy {name args} {
     if {[llength $args] != 1} {
-        # the third word keeps Environment Modules from adding a stack trace
-        error "policy $name $args: a line has one name and one value. Put a value with blanks in double quotes, and a\
+        # the third argument prevents a stack trace of Environment Modules
+        error "policy $name $args: expected one name and one value. Put a value with blanks in double quotes, and a\
             comment on a line of its own" {} MODULES_ERR_GLOBAL
     }
     report_unsupported_runtime $name [set_unless_set $name [lindex $args 0] __CLUSTER_SET_]
@@ -39,27 +40,51 @@ proc compare_versions {version other} {
     return 0
 }
 
-# Sets a variable unless the user has, and notes it, so that unloading takes away just that. (Not by
-# pushenv: Lmod 8.6's Tcl interpreter puts the new value in the place of the one to bring back.)
-# Returns the value that holds.
-proc set_unless_set {name value notes} {
-    global env
-    set note $notes$name
-    switch [module-info mode] {
-        load { set ours [expr {![is_set $name]}] }
-        remove - unload { set ours [info exists env($note)] }
-        default { set ours 1 }
+# Sets the variables that every cluster needs. A line `policy` below the call overrides one of them.
+proc policies_of_every_cluster {} {
+    # If a rank dies, Slurm ends the step at once. Otherwise the other ranks wait in a collective until its timeout
+    # (srun(1), --kill-on-bad-exit; Slurm's default is 0).
+    default_policy SLURM_KILL_BAD_EXIT 1
+
+    # In each rank, torch looks up the name of the rendezvous address. A DNS server that does not answer delays the
+    # start by 5 s or 10 s (https://github.com/pytorch/pytorch/issues/159007); with these options, by 1 s for each
+    # server (resolv.conf(5), RES_OPTIONS). The runscripts set RES_OPTIONS to this value if there is more than one rank.
+    default_policy PYTORCH_DISTRIBUTED_RES_OPTIONS "timeout:1 attempts:1"
+}
+
+# Names of the variables that default_policy has set.
+set defaults {}
+
+# Sets a variable of a profile to a value that a later line of the profile may override.
+proc default_policy {name value} {
+    global defaults
+    if {![is_set $name]} {
+        lappend defaults $name
     }
-    if {!$ours} {
+    policy $name $value
+}
+
+# Sets a variable unless the user has exported it, and returns the value in effect. A second variable, `prefix` and the
+# name, records that this module set it: unloading unsets only what is recorded. (pushenv cannot do this: in Lmod 8.6's
+# Tcl interpreter it saves the new value in place of the user's.)
+proc set_unless_set {name value prefix} {
+    global env defaults
+    set record $prefix$name
+    switch [module-info mode] {
+        load { set is_ours [expr {![is_set $name] || $name in $defaults}] }
+        remove - unload { set is_ours [info exists env($record)] }
+        default { set is_ours 1 }
+    }
+    if {!$is_ours} {
         return [expr {[info exists env($name)] ? $env($name) : $value}]
     }
-    # unloading takes any value, but Environment Modules show it to what is loaded next (switch)
+    # on unload any value will do, but Environment Modules pass it on to the module that is loaded next (switch)
     setenv $name [expr {[module-info mode] in {remove unload} ? {} : $value}]
-    setenv $note 1
+    setenv $record 1
     return $value
 }
 
-# Whether a variable is set. Environment Modules keep in env what was unset on the way here (switch): getenv knows.
+# Whether a variable is set. In a switch, Environment Modules keep unset variables in env: ask getenv.
 proc is_set {name} {
     global env
     if {[info commands getenv] ne {}} {

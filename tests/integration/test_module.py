@@ -208,8 +208,8 @@ def test_a_deleted_image_makes_loading_fail_with_a_sentence_that_says_what_to_do
     load = copied(testbed, container, tmp_path)
     result = testbed.run_unchecked(f"{load}echo status $? SIF=${{SIF:-}}")
     message = " ".join(result.stderr.split())  # Lmod breaks lines
-    assert f"There is no image at {tmp_path}/PyTorch-2.13.0-cpu-singularity.sif" in message
-    assert "install it again with `eb --rebuild PyTorch-2.13.0-cpu-singularity.eb`" in message
+    assert f"image not found: {tmp_path}/PyTorch-2.13.0-cpu-singularity.sif. " in message
+    assert "Install it again with `eb --rebuild PyTorch-2.13.0-cpu-singularity.eb`" in message
     assert result.stdout == "status 1 SIF=\n"
 
     (tmp_path / "PyTorch-2.13.0-cpu-singularity.sif").touch()

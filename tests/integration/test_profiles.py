@@ -13,9 +13,10 @@ PROFILES = sorted(path.name for path in (MODULEFILES / "cluster").iterdir() if n
 
 
 def settings(profile):
-    """The variables that a profile's text sets: name -> value."""
-    text = (MODULEFILES / "cluster" / profile).read_text()
-    return {name: value.strip('"') for name, value in re.findall(r"^policy (\w+) (.+)$", text, re.MULTILINE)}
+    """The variables that a profile's text sets, and those that every profile sets: name -> value."""
+    texts = [(MODULEFILES / "cluster" / name).read_text() for name in (".policy.tcl", profile)]
+    found = re.findall(r"^(?:policy|    default_policy) (\w+) (.+)$", "\n".join(texts), re.MULTILINE)
+    return {name: value.strip('"') for name, value in found}
 
 
 @pytest.fixture(scope="session", params=["Lmod", "Environment Modules"])
@@ -93,10 +94,10 @@ def test_show_tells_every_setting(modules):
             assert re.search(rf"{name}\W+{re.escape(value)}\b", result.stderr), (profile, name, result.stderr)
 
 
-def test_help_says_whose_value_wins(modules):
+def test_help_tells_whose_value_takes_precedence(modules):
     for profile in PROFILES:
         result = modules.run_unchecked(f"module help cluster/{profile}")
-        assert "What you export yourself wins." in " ".join(result.stderr.split())
+        assert "Variables that you export before loading take precedence." in " ".join(result.stderr.split())
 
 
 def test_avail_lists_the_profiles_alone(modules):
@@ -145,13 +146,60 @@ def test_a_copy_without_the_file_beside_it_says_which_one_is_missing(modules, tm
     assert f"{directory}/.policy.tcl" in "".join(result.stderr.split())
 
 
-def test_a_sites_profile_earlier_on_the_path_wins(modules, tmp_path):
+#: A profile that a site copied before the procedure `policies_of_every_cluster` existed.
+EARLIER_PROFILE = """#%Module
+# Cluster profile for our machine.
+
+module-whatis "Cluster profile: our machine"
+
+conflict cluster
+source [file join [file dirname $ModulesCurrentModulefile] .policy.tcl]
+
+policy SLURM_KILL_BAD_EXIT 0
+policy PYTORCH_DISTRIBUTED_RES_OPTIONS "timeout:2 attempts:2"
+"""
+
+
+def test_a_sites_profile_of_an_earlier_version_on_the_path_before_ours_wins(modules, tmp_path):
+    directory = tmp_path / "cluster"
+    directory.mkdir()
+    shutil.copy(MODULEFILES / "cluster" / ".policy.tcl", directory)
+    (directory / "local").write_text(EARLIER_PROFILE)
+    before, after = tmp_path / "before", tmp_path / "after"
+    output = modules.run(
+        f"""{SNAPSHOT.format(before)}
+module load cluster/local
+echo $SLURM_KILL_BAD_EXIT $PYTORCH_DISTRIBUTED_RES_OPTIONS
+module unload cluster/local
+{SNAPSHOT.format(after)}""",
+        tmp_path,
+        MODULEFILES,
+    )
+    assert output == "0 timeout:2 attempts:2\n"
+    assert snapshot(after) == snapshot(before)
+
+
+@pytest.mark.parametrize(("own", "expected"), [("", "0"), ("export SLURM_KILL_BAD_EXIT=2", "2")])
+def test_a_sites_line_overrides_what_every_profile_sets_but_not_the_users_export(modules, tmp_path, own, expected):
     directory = tmp_path / "cluster"
     directory.mkdir()
     shutil.copy(MODULEFILES / "cluster" / ".policy.tcl", directory)
     text = (MODULEFILES / "cluster" / "local").read_text()
-    (directory / "local").write_text(text.replace("SLURM_KILL_BAD_EXIT 1", "SLURM_KILL_BAD_EXIT 0"))
-    assert modules.run("module load cluster/local\necho $SLURM_KILL_BAD_EXIT", tmp_path, MODULEFILES) == "0\n"
+    (directory / "ours").write_text(text + "policy SLURM_KILL_BAD_EXIT 0\n")
+    before, after = tmp_path / "before", tmp_path / "after"
+    output = modules.run(
+        f"""{own}
+{SNAPSHOT.format(before)}
+module load cluster/ours
+module load cluster/ours
+echo $SLURM_KILL_BAD_EXIT $PYTORCH_DISTRIBUTED_RES_OPTIONS
+module unload cluster/ours
+{SNAPSHOT.format(after)}""",
+        tmp_path,
+        MODULEFILES,
+    )
+    assert output == f"{expected} timeout:1 attempts:1\n"
+    assert snapshot(after) == snapshot(before)
 
 
 #: EasyBuild's settings: the name that the test has -> the shell's own exports, and a user's configuration file.
@@ -228,7 +276,7 @@ module unload pytorch-easybuild
     assert new["EASYBUILD_MODULES_TOOL"] == modules.name.replace(" ", "")
     tops = [path.format(home=tmp_path) for path in modulepath]
     assert new["MODULEPATH"].split(":")[: len(tops)] == tops
-    place = "/srv/prefix/software, as" if file == SITES_FILE else f"{tmp_path}/.local"
+    place = "/srv/prefix/software, as set in" if file == SITES_FILE else f"{tmp_path}/.local"
     said = f"software will be installed in {place}"
     assert (said in result.stderr) is not any(name in own for name in ("_PREFIX", "_INSTALLPATH")), result.stderr
 

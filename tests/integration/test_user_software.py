@@ -216,7 +216,7 @@ def test_where_the_user_may_not_write_pip_says_so_and_goes_to_pythonuserbase(ins
     if state == "packed":
         said = installation.run("make-squashfs")
         installation.run("make-squashfs --clean")
-        assert "which pip cannot change before unmake-squashfs" in said
+        assert "Before you change it with pip, run unmake-squashfs" in said
         assert not installation.directory.exists()
     else:
         subprocess.run(["chmod", "-R", "a-w", installation.directory], check=True)
@@ -277,7 +277,7 @@ kill -9 -- -$command; wait $command || echo ended $?
 module load PyTorch/2.13.0-mine; {IMPORT}; make-squashfs >/dev/null; module load PyTorch/2.13.0-mine; {IMPORT}"""
     )
     assert output.startswith("2.13.0-mine\npacked\n")
-    assert "make-squashfs: another one is at work" in output  # the program that it started still is
+    assert "make-squashfs: another process is packing or unpacking" in output  # the program that it started still is
     assert "status 1\n" in output
     assert "ended 137\n" in output
     assert output.count(THERE) == 2
@@ -314,7 +314,7 @@ def test_the_commands_refuse_inside_the_container(installation):
     for command in ("make-squashfs", "unmake-squashfs"):
         result = installation.run_unchecked(f"singularity exec $SIF $CONTAINERROOT/bin/{command}")
         assert result.returncode == 1
-        assert result.stderr == f"{command}: this works on the host: leave the container first\n"
+        assert result.stderr == f"{command}: cannot run in a container. Leave the container first\n"
 
 
 def test_list_packages_tells_the_users_apart_in_a_venv_module_too(testbed, venv, wheels):

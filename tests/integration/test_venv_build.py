@@ -140,7 +140,7 @@ def test_a_package_is_built_with_the_modules_of_the_recipe_and_of_the_shell_and_
     refused = site.shell(f"module load compiler/13; module load {MODULE}")
     assert refused.returncode != 0
     assert (
-        f"{MODULE} was built with compiler/12, not with compiler/13 as loaded now: `module unload compiler/13`"
+        f"{MODULE} was built with compiler/12, but compiler/13 is loaded. Run `module unload compiler/13`"
         in in_one_line(refused)
     )
 
@@ -214,21 +214,21 @@ def test_other_modules_than_those_of_the_build_are_refused_in_a_sentence_that_na
     other = venv_module("module load compiler/13; module load PyTorch")
     assert other.returncode != 0
     assert (
-        "PyTorch/1.0 was built with compiler/12, not with compiler/13 as loaded now: `module unload compiler/13`, "
+        "PyTorch/1.0 was built with compiler/12, but compiler/13 is loaded. Run `module unload compiler/13`, "
         "then load this module again" in in_one_line(other)
     )
     gone = venv_module("module load PyTorch", directories=())
     assert gone.returncode != 0
-    assert "PyTorch/1.0 was built with compiler/12, which is not there any more: find it with" in in_one_line(gone)
+    assert "PyTorch/1.0 was built with compiler/12, which is no longer available. Find it with" in in_one_line(gone)
     assert "eb --force PyTorch-1.0.eb" in in_one_line(gone)
 
 
 def test_another_python_than_that_of_the_build_is_refused_in_a_sentence_that_names_it(venv_module):
-    for version, problem in [(None, "is not there any more"), ("3.12.1", "is Python 3.12.1 now")]:
+    for version, problem in [(None, "is no longer available"), ("3.12.1", "is now Python 3.12.1")]:
         result = venv_module("module load PyTorch", version=version)
         assert result.returncode != 0
         assert re.search(
-            rf"PyTorch/1\.0 was built with Python 3\.11\.7 at \S+/python3\.11, which {problem}: "
-            "load this module on a host that has that Python, or build again with `eb --force PyTorch-1.0.eb`",
+            rf"PyTorch/1\.0 was built with Python 3\.11\.7 at \S+/python3\.11, which {problem}\. "
+            "Load this module on a host that has that Python, or build again with `eb --force PyTorch-1.0.eb`",
             in_one_line(result),
         )

@@ -1,5 +1,5 @@
 
--- Commands of what users install, behind the module's own. Unloading takes away what loading added.
+-- Commands of packages that users install, after the module's own on PATH. Unloading removes what loading added.
 local commands = os.getenv("__PYTORCH_USERS_COMMANDS")
 if mode() ~= "unload" then
     commands = pathJoin(userbase, "bin")

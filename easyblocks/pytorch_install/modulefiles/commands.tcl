@@ -1,5 +1,5 @@
 
-# Commands of what users install, behind the module's own. Unloading takes away what loading added.
+# Commands of packages that users install, after the module's own on PATH. Unloading removes what loading added.
 set commands [expr {[info exists env(__PYTORCH_USERS_COMMANDS)] ? $env(__PYTORCH_USERS_COMMANDS) : {}}]
 if {[module-info mode] ni {remove unload}} {
     set commands [file join $userbase bin]

@@ -1,5 +1,5 @@
 
--- The installed image, else a copy of the site's.
+-- The installed image. If it does not exist, a copy in a directory of the site.
 local places = { pathJoin(root, "%(image)s") }
 for _, directory in ipairs({ %(central_images)s }) do
     table.insert(places, pathJoin(directory, "%(image)s"))
@@ -9,15 +9,16 @@ for _, place in ipairs(places) do
     image = image or (isFile(place) and place)
 end
 if mode() == "load" and not image then
-    LmodError("There is no image at " .. table.concat(places, " or ")
-              .. ": install it again with `eb --rebuild %(easyconfig)s`")
+    LmodError("image not found: " .. table.concat(places, " or ")
+              .. ". Install it again with `eb --rebuild %(easyconfig)s`")
 end
 pushenv("SIF", image or places[1])
 pushenv("SIFPYTORCH", image or places[1])
 
--- Packages that users install: the packed file, unless it was unpacked, else the directory. Unloading goes by what
--- loading found. (Without `ro`, Apptainer warns at every start that a packed file is not writable. The root of the file
--- is `.`, as options are entries of the list like any other, and a user's own `image-src=/` would count as ours.)
+-- Packages that users install: the packed file, unless it was unpacked, or the directory. Unloading uses what loading
+-- found. (Without `ro`, Apptainer warns at every start that a packed file is not writable. The root of the file is `.`,
+-- not `/`: options are entries of the list, and a user's own `image-src=/` would be mistaken for ours.)
+local environment = "/user-software/venv/pytorch"
 local user_software = os.getenv("__PYTORCH_USER_SOFTWARE")
 if mode() ~= "unload" then
     local directory = "%(user_software)s"
@@ -29,13 +30,13 @@ if mode() ~= "unload" then
 end
 if user_software then
     setenv("__PYTORCH_USER_SOFTWARE", user_software)
-    pushenv("SINGULARITYENV_VIRTUAL_ENV", "/user-software/venv/pytorch")
-    pushenv("APPTAINERENV_VIRTUAL_ENV", "/user-software/venv/pytorch")
+    pushenv("SINGULARITYENV_VIRTUAL_ENV", environment)
+    pushenv("APPTAINERENV_VIRTUAL_ENV", environment)
 end
-pushenv("WITH_VENV", user_software and "source /user-software/venv/pytorch/bin/activate" or "true")
+pushenv("WITH_VENV", user_software and "source " .. environment .. "/bin/activate" or "true")
 
--- A runtime that finds both names of a variable reads APPTAINER's alone, so both get ours and what the
--- user has under the other name. What is really added is noted: unloading takes away just that.
+-- If both names of a variable are set, a runtime reads only APPTAINER's. So each name receives our entries and those
+-- that the user has in the other. What is added is recorded, and unloading removes only that.
 local function add_to_both(singularity, apptainer, separator, ours)
     local user = { [singularity] = os.getenv(singularity) or "", [apptainer] = os.getenv(apptainer) or "" }
     for from, to in pairs({ [singularity] = apptainer, [apptainer] = singularity }) do
@@ -59,8 +60,8 @@ local function add_to_both(singularity, apptainer, separator, ours)
         end
     end
 end
--- All that EasyBuild installed is visible under its own path, data sets included, what the recipe names,
--- and the host's files by which programs verify servers.
+-- Binds: runscripts and payload, all that EasyBuild installed (data sets too) under its own path, what the recipe
+-- names, and the host's files by which programs verify servers.
 local binds = { root .. "/runscripts:/runscripts", root .. "/payload:/payload", "%(software)s" }
 for _, bind in ipairs({ "%(data)s", %(binds)s }) do
     if lfs.attributes(bind:match("[^:]+")) then
@@ -78,4 +79,4 @@ if user_software then
 end
 add_to_both("SINGULARITY_BIND", "APPTAINER_BIND", ",", binds)
 add_to_both("SINGULARITYENV_PREPEND_PATH", "APPTAINERENV_PREPEND_PATH", ":",
-            { "/runscripts", "/user-software/venv/pytorch/bin", pathJoin(userbase, "bin") })
+            { "/runscripts", environment .. "/bin", pathJoin(userbase, "bin") })

@@ -1,5 +1,5 @@
 
-# The installed image, else a copy of the site's.
+# The installed image. If it does not exist, a copy in a directory of the site.
 set places [list [file join $root "%(image)s"]]
 foreach directory [list %(central_images)s] {
     lappend places [file join $directory "%(image)s"]
@@ -11,16 +11,17 @@ foreach place [lreverse $places] {
     }
 }
 if {[module-info mode load] && ![file isfile $image]} {
-    # the third word keeps Environment Modules from adding a stack trace
-    error "There is no image at [join $places { or }]: install it again with `eb --rebuild %(easyconfig)s`" {} \
+    # the third argument prevents a stack trace of Environment Modules
+    error "image not found: [join $places { or }]. Install it again with `eb --rebuild %(easyconfig)s`" {} \
         MODULES_ERR_GLOBAL
 }
 pushenv SIF $image
 pushenv SIFPYTORCH $image
 
-# Packages that users install: the packed file, unless it was unpacked, else the directory. Unloading goes by what
-# loading found. (Without `ro`, Apptainer warns at every start that a packed file is not writable. The root of the file
-# is `.`, as options are entries of the list like any other, and a user's own `image-src=/` would count as ours.)
+# Packages that users install: the packed file, unless it was unpacked, or the directory. Unloading uses what loading
+# found. (Without `ro`, Apptainer warns at every start that a packed file is not writable. The root of the file is `.`,
+# not `/`: options are entries of the list, and a user's own `image-src=/` would be mistaken for ours.)
+set environment /user-software/venv/pytorch
 set user_software [expr {[info exists env(__PYTORCH_USER_SOFTWARE)] ? $env(__PYTORCH_USER_SOFTWARE) : {}}]
 if {[module-info mode] ni {remove unload}} {
     set directory "%(user_software)s"
@@ -33,14 +34,14 @@ if {[module-info mode] ni {remove unload}} {
 set with_venv true
 if {$user_software ne {}} {
     setenv __PYTORCH_USER_SOFTWARE $user_software
-    pushenv SINGULARITYENV_VIRTUAL_ENV /user-software/venv/pytorch
-    pushenv APPTAINERENV_VIRTUAL_ENV /user-software/venv/pytorch
-    set with_venv "source /user-software/venv/pytorch/bin/activate"
+    pushenv SINGULARITYENV_VIRTUAL_ENV $environment
+    pushenv APPTAINERENV_VIRTUAL_ENV $environment
+    set with_venv "source $environment/bin/activate"
 }
 pushenv WITH_VENV $with_venv
 
-# A runtime that finds both names of a variable reads APPTAINER's alone, so both get ours and what the
-# user has under the other name. What is really added is noted: unloading takes away just that.
+# If both names of a variable are set, a runtime reads only APPTAINER's. So each name receives our entries and those
+# that the user has in the other. What is added is recorded, and unloading removes only that.
 proc add_to_both {singularity apptainer separator ours} {
     global env
     foreach name [list $singularity $apptainer] {
@@ -65,8 +66,8 @@ proc add_to_both {singularity apptainer separator ours} {
         }
     }
 }
-# All that EasyBuild installed is visible under its own path, data sets included, what the recipe names,
-# and the host's files by which programs verify servers.
+# Binds: runscripts and payload, all that EasyBuild installed (data sets too) under its own path, what the recipe
+# names, and the host's files by which programs verify servers.
 set binds [list "$root/runscripts:/runscripts" "$root/payload:/payload" "%(software)s"]
 foreach bind [list "%(data)s" %(binds)s] {
     if {[file exists [lindex [split $bind :] 0]]} {
@@ -78,8 +79,8 @@ foreach name [list %(connection_files)s] {
         lappend binds $env($name)
     }
 }
-# an image's options are entries by themselves
+# the options of an image are entries of the list
 lappend binds {*}[split $user_software ,]
 add_to_both SINGULARITY_BIND APPTAINER_BIND , $binds
 add_to_both SINGULARITYENV_PREPEND_PATH APPTAINERENV_PREPEND_PATH : \
-    [list /runscripts /user-software/venv/pytorch/bin [file join $userbase bin]]
+    [list /runscripts $environment/bin [file join $userbase bin]]

@@ -1,17 +1,17 @@
 
--- What a user installs goes into a directory of this user and this installation; ~/.local stays out. Modules written
--- before had one directory for all installations of a version: all of them use it until the user moves it.
+-- Packages of `pip install --user` go into a directory of this user and this installation, not into ~/.local. Earlier
+-- modules had one directory for all installations of a version: if it exists, they share it until the user moves it.
 local shared = pathJoin(os.getenv("HOME") or "/", "%(directory)s")
 local userbase = shared .. "-%(identity)s"
 if isDir(shared) and not isDir(userbase) then
     userbase = shared
 end
 pushenv("PYTHONUSERBASE", userbase)
--- Extensions that torch compiles for this user fit this torch alone.
+-- Extensions that torch compiles for this user fit only this torch.
 local extensions, constraints = pathJoin(userbase, "torch_extensions"), pathJoin(root, "constraints.txt")
 local users = os.getenv("TORCH_EXTENSIONS_DIR") or ""
 pushenv("TORCH_EXTENSIONS_DIR", users ~= "" and users or extensions)
--- What pip and uv leave as it is, after the user's own files. (append_path would make one slash of the two in a URL.)
+-- Constraints of pip and uv, after the user's own files. (append_path would replace the two slashes of a URL by one.)
 for _, name in ipairs({ %(constrained)s }) do
     local files = {}
     for file in (os.getenv(name) or ""):gmatch("%%S+") do
@@ -22,4 +22,4 @@ for _, name in ipairs({ %(constrained)s }) do
     table.insert(files, constraints)
     pushenv(name, table.concat(files, " "))
 end
-setenv("__PYTORCH_PACKAGES", extensions .. " " .. constraints) -- for a module in Tcl that replaces this one
+setenv("__PYTORCH_PACKAGES", extensions .. " " .. constraints) -- for a Tcl module that replaces this one

@@ -1,5 +1,5 @@
 
--- The Python and the modules of the build (provenance/build.json) are those that are used, or loading fails.
+-- Loading fails unless the Python and the modules of the build (provenance/build.json) are available.
 local required, brought = { %(required)s }, { %(brought)s }
 local python, version = "%(python)s", "%(version)s"
 
@@ -19,29 +19,29 @@ if mode() == "load" then
     end
     if #others > 0 then
         local loaded = table.concat(others, " ")
-        refuse(table.concat(instead_of, " "), "not with " .. loaded .. " as loaded now: `module unload " .. loaded
+        refuse(table.concat(instead_of, " "), "but " .. loaded .. " is loaded. Run `module unload " .. loaded
                .. "`, then load this module again")
     end
 end
 for _, modules in ipairs({ required, brought }) do
     for _, wanted in ipairs(modules) do
         if mode() == "load" and not isloaded(wanted) and not isAvail(wanted) then
-            refuse(wanted, "which is not there any more: find it with `module spider " .. wanted
-                   .. "`, or build again with what is there, `eb --force %(easyconfig)s`")
+            refuse(wanted, "which is no longer available. Find it with `module spider " .. wanted
+                   .. "`, or build again with an available module, `eb --force %(easyconfig)s`")
         end
         depends_on(wanted)
     end
 end
 if mode() == "load" then
     local built_with = "Python " .. version .. " at " .. python
-    local remedy = ": load this module on a host that has that Python, or build again with "
+    local remedy = ". Load this module on a host that has that Python, or build again with "
                    .. "`eb --force %(easyconfig)s`"
     if not isFile(python) then
-        refuse(built_with, "which is not there any more" .. remedy)
+        refuse(built_with, "which is no longer available" .. remedy)
     end
-    -- empty where it needs the libraries of a module that is loaded only now
+    -- empty if Python needs the libraries of a module that is being loaded
     local found = capture("'" .. python:gsub("'", "'\\''") .. "' --version 2>/dev/null"):match("Python (%%d+%%.%%d+%%S*)")
     if found and found:match("^%%d+%%.%%d+") ~= version:match("^%%d+%%.%%d+") then
-        refuse(built_with, "which is Python " .. found .. " now" .. remedy)
+        refuse(built_with, "which is now Python " .. found .. remedy)
     end
 end

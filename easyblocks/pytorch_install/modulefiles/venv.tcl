@@ -1,5 +1,5 @@
 
-# The Python and the modules of the build (provenance/build.json) are those that are used, or loading fails.
+# Loading fails unless the Python and the modules of the build (provenance/build.json) are available.
 set required [list %(required)s]
 set brought [list %(brought)s]
 set python "%(python)s"
@@ -7,7 +7,7 @@ set version "%(version)s"
 set remedy "build again with `eb --force %(easyconfig)s`"
 
 proc refuse {built_with problem} {
-    # the third word keeps Environment Modules from adding a stack trace
+    # the third argument prevents a stack trace of Environment Modules
     error "%(module)s was built with $built_with, $problem" {} MODULES_ERR_GLOBAL
 }
 
@@ -25,17 +25,17 @@ if {[module-info mode load]} {
         }
     }
     if {$others ne {}} {
-        refuse [join $instead_of] "not with [join $others] as loaded now: `module unload [join $others]`,\
+        refuse [join $instead_of] "but [join $others] is loaded. Run `module unload [join $others]`,\
             then load this module again"
     }
 }
-# Lmod carries out what this file says when all of it is read: which modules one brings is not known before
+# Lmod executes this file's commands after reading all of it: until then, what a module provides is unknown
 set lmod [expr {[info exists ModuleTool] && $ModuleTool eq "Lmod"}]
 set certain 1
 foreach wanted [concat $required $brought] {
     if {[module-info mode load] && ![is-loaded $wanted]} {
         if {$certain && ![is-avail $wanted]} {
-            refuse $wanted "which is not there any more: find it with `module avail $wanted`, or $remedy"
+            refuse $wanted "which is no longer available. Find it with `module avail $wanted`, or $remedy"
         }
         set certain [expr {!$lmod}]
     }
@@ -47,13 +47,13 @@ foreach wanted [concat $required $brought] {
 }
 if {[module-info mode load]} {
     set built_with "Python $version at $python"
-    set remedy "load this module on a host that has that Python, or $remedy"
+    set remedy "Load this module on a host that has that Python, or $remedy"
     if {![file isfile $python]} {
-        refuse $built_with "which is not there any more: $remedy"
+        refuse $built_with "which is no longer available. $remedy"
     }
-    # fails where it needs the libraries of a module that is loaded only now
+    # fails if Python needs the libraries of a module that is being loaded
     if {![catch {exec $python --version} found] && [regexp {^Python (\d+\.\d+)\S*} $found found minor]
         && [string first $minor. $version.] != 0} {
-        refuse $built_with "which is $found now: $remedy"
+        refuse $built_with "which is now $found. $remedy"
     }
 }

@@ -27,7 +27,7 @@ def test_packing_and_unpacking_keep_every_file_and_the_other_form_until_clean(in
     for command in ("make-squashfs", "unmake-squashfs", "make-squashfs", "unmake-squashfs"):
         result = installation.run(command)
         assert result.returncode == 0, result.stderr
-        assert "unload and load the module" in result.stdout
+        assert "Unload and load the module" in result.stdout
         assert "make-squashfs --clean" in result.stdout
         assert installation.in_use() == files
         assert installation.left() == {"1.0", "1.0.squashfs"}
@@ -46,7 +46,7 @@ def test_what_this_shell_still_mounts_is_not_cleaned_before_the_module_is_loaded
     loaded, options = f"{installation.directory}{bind}", ":ro,image-src=." if bind else ""
     before = {"__PYTORCH_USER_SOFTWARE": f"{loaded}:/user-software{options}"}
     sentence = one_sentence(installation.run("make-squashfs", "--clean", **before))
-    assert f"this shell still mounts {loaded}: unload and load the module" in sentence
+    assert f"this shell still mounts {loaded}. Unload and load the module" in sentence
     assert installation.left() == {"1.0", "1.0.squashfs"}
     other = installation.packed if command == "make-squashfs" else installation.directory
     after = {"__PYTORCH_USER_SOFTWARE": f"{other}:/user-software"}
@@ -130,7 +130,7 @@ def test_a_packed_file_that_lacks_something_is_refused(installation):
 
 def test_without_mksquashfs_on_the_host_that_of_the_image_is_taken(installation):
     (installation.programs / "mksquashfs").rename(installation.programs / "hidden")
-    assert "install or load squashfs-tools" in one_sentence(installation.run("make-squashfs"))
+    assert "Install or load squashfs-tools" in one_sentence(installation.run("make-squashfs"))
     installation.program("singularity", (installation.programs / "singularity").read_text().replace(
         "    sys.exit", f'    command = ["{installation.programs}/hidden" if word == "mksquashfs" else word '
         "for word in command]\n    sys.exit"))  # fmt: skip
@@ -155,28 +155,28 @@ def test_what_cannot_be_done_is_said_in_one_sentence(installation, prepare, comm
 
 def test_without_a_directory_there_is_nothing_to_pack(installation):
     installation.directory.rename(installation.store / "elsewhere")
-    assert "'eb --rebuild' makes one" in one_sentence(installation.run("make-squashfs"))
+    assert "Create it with `eb --rebuild`" in one_sentence(installation.run("make-squashfs"))
 
 
 @pytest.mark.parametrize("command", ["make-squashfs", "unmake-squashfs"])
 def test_it_refuses_inside_a_container_and_without_its_own_module(installation, command):
-    assert "leave the container" in one_sentence(installation.run(command, APPTAINER_CONTAINER="/image.sif"))
-    assert "leave the container" in one_sentence(installation.run(command, SINGULARITY_CONTAINER="/image.sif"))
-    assert "load its module" in one_sentence(installation.run(command, EBROOTPYTORCH="/elsewhere"))
-    assert "load its module" in one_sentence(installation.run(command, SIFPYTORCH="/elsewhere.sif"))
+    assert "Leave the container" in one_sentence(installation.run(command, APPTAINER_CONTAINER="/image.sif"))
+    assert "Leave the container" in one_sentence(installation.run(command, SINGULARITY_CONTAINER="/image.sif"))
+    assert "Load its module" in one_sentence(installation.run(command, EBROOTPYTORCH="/elsewhere"))
+    assert "Load its module" in one_sentence(installation.run(command, SIFPYTORCH="/elsewhere.sif"))
 
 
 def test_two_at_once_are_refused(installation):
     with (installation.store / ".1.0.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert "another one is at work" in one_sentence(installation.run("make-squashfs"))
+        assert "another process is packing or unpacking" in one_sentence(installation.run("make-squashfs"))
     pack(installation)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_who_may_not_write_is_told_whom_to_ask(installation):
     installation.store.chmod(0o555)
-    assert "ask whoever installed the module" in one_sentence(installation.run("make-squashfs"))
+    assert "Ask the person who installed the module" in one_sentence(installation.run("make-squashfs"))
 
 
 def test_a_directory_that_changed_after_packing_is_never_deleted_nor_overwritten(installation):
@@ -199,7 +199,7 @@ def test_a_container_that_cannot_start_is_not_called_a_difference(installation, 
     installation.program("singularity", fatal, installation.failing)
     sentence = one_sentence(installation.run(*command.split()))
     assert "cannot compare" in sentence
-    assert "nothing has changed: FATAL: fuse: device not found; try on another node" in sentence
+    assert "nothing has changed: FATAL: fuse: device not found. Try on another node" in sentence
     assert "delete" not in sentence
     assert (installation.in_use(), installation.left()) == (files, left)
 

@@ -8,6 +8,10 @@ import pytest
 TREE = Path(__file__).resolve().parents[3]
 CLUSTER = TREE / "modulefiles" / "cluster"
 PROFILES = sorted(path.name for path in CLUSTER.iterdir() if not path.name.startswith("."))
+PROCEDURES = ".policy.tcl"
+#: The line by which a profile sets what every cluster needs, and how each of these settings begins in PROCEDURES.
+SHARED = "policies_of_every_cluster"
+SHARED_SETTING = "    default_"
 POLICY = re.compile(r'policy (?P<name>\w+) (?:"(?P<quoted>[^"$\[]*)"|(?P<plain>[^\s"$\[]+))')
 #: What a comment says of a setting's source: a page's address, a man page, or a name of the profile's own list.
 ADDRESS = re.compile(r"https://\S+")
@@ -18,9 +22,23 @@ def lines(profile):
     return (CLUSTER / profile).read_text().splitlines()
 
 
+def own_settings(profile):
+    """The variables that lines of a profile set, in its order, as (name, value)."""
+    return _settings(line for line in lines(profile) if line.startswith("policy "))
+
+
+def shared_settings():
+    """The variables that every profile sets by one call, as (name, value)."""
+    return _settings(line.removeprefix(SHARED_SETTING) for line in lines(PROCEDURES) if line.startswith(SHARED_SETTING))
+
+
 def settings(profile):
-    """The variables that a profile sets, in its order, as (name, value)."""
-    found = [POLICY.fullmatch(line) for line in lines(profile) if line.startswith("policy")]
+    """The variables that a profile sets, as (name, value); a line of its own overrides a shared setting."""
+    return [*(shared_settings() if SHARED in lines(profile) else []), *own_settings(profile)]
+
+
+def _settings(texts):
+    found = [POLICY.fullmatch(line) for line in texts]
     return [(match["name"], match["quoted"] or match["plain"]) for match in found if match]
 
 
@@ -32,7 +50,7 @@ def sources(profile):
 
 def comment_above(profile, name):
     """The comment that a setting shares with those right above it."""
-    text = lines(profile)
+    text = [line.strip().removeprefix(SHARED_SETTING.strip()) for line in lines(profile)]
     number = next(number for number, line in enumerate(text) if line.startswith(f"policy {name} "))
     while text[number].startswith("policy"):
         number -= 1
@@ -59,6 +77,7 @@ def test_a_profile_is_data_apart_from_its_help_and_the_file_it_sources(profile):
             "",
             "conflict cluster",
             "source [file join [file dirname $ModulesCurrentModulefile] .policy.tcl]",
+            SHARED,
         ) or line.startswith(("#", "module-whatis ")), (
             f"modulefiles/cluster/{profile}: {line!r} is no line `policy NAME value` (a value with blanks in double "
             "quotes, a comment on a line of its own)"
@@ -67,12 +86,14 @@ def test_a_profile_is_data_apart_from_its_help_and_the_file_it_sources(profile):
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_no_profile_sets_a_variable_twice(profile):
-    names = [name for name, _ in settings(profile)]
-    assert len(names) == len(set(names)) > 0
+    names = [name for name, _ in own_settings(profile)]
+    assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize(
-    ("profile", "name"), [(profile, name) for profile in PROFILES for name, _ in settings(profile)]
+    ("profile", "name"),
+    [(profile, name) for profile in PROFILES for name, _ in own_settings(profile)]
+    + [(PROCEDURES, name) for name, _ in shared_settings()],
 )
 def test_every_setting_has_a_comment_with_its_source(profile, name):
     comment = comment_above(profile, name)
@@ -107,17 +128,30 @@ def test_settings_for_finding_faults_are_absent(profile):
 
 
 @pytest.mark.parametrize("profile", PROFILES)
+def test_every_profile_sets_what_every_cluster_needs_before_its_own_lines(profile):
+    statements = [line for line in lines(profile) if line and not line.startswith("#")]
+    source = next(number for number, line in enumerate(statements) if line.startswith("source "))
+    assert statements[source + 1 : source + 2] == [SHARED], (
+        f"modulefiles/cluster/{profile}: add the line `{SHARED}` right below the line `source ...`"
+    )
+
+
+@pytest.mark.parametrize("profile", PROFILES)
 def test_a_dead_rank_ends_the_step_on_every_cluster(profile):
     assert dict(settings(profile)).get("SLURM_KILL_BAD_EXIT") == "1", (
-        f"modulefiles/cluster/{profile}: add `policy SLURM_KILL_BAD_EXIT 1`, with the comment that the others have"
+        f"modulefiles/cluster/{profile}: add the line `{SHARED}`"
     )
+
+
+def test_a_dns_server_that_does_not_answer_delays_no_cluster_by_its_default():
+    assert dict(shared_settings()).get("PYTORCH_DISTRIBUTED_RES_OPTIONS") == "timeout:1 attempts:1"
 
 
 def test_one_file_has_the_procedure_and_is_no_modulefile():
     files = [path for path in (TREE / "modulefiles").rglob("*") if path.is_file()]
     assert len(files) > len(PROFILES)
-    assert [path for path in files if "proc set_unless_set" in path.read_text()] == [CLUSTER / ".policy.tcl"]
-    assert not (CLUSTER / ".policy.tcl").read_text().startswith("#%Module")
+    assert [path for path in files if "proc set_unless_set" in path.read_text()] == [CLUSTER / PROCEDURES]
+    assert not (CLUSTER / PROCEDURES).read_text().startswith("#%Module")
 
 
 def documented():

@@ -1,0 +1,69 @@
+"""Names that files share although each stands alone: in other languages, in images, and in recipes, which are data."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+TREE = Path(__file__).resolve().parents[3]
+SOURCES = ("bin", "easyblocks", "easyconfigs", "libexec", "modulefiles", "payload", "runscripts", "testbed")
+
+
+def texts(*places):
+    """The text files of some directories: path relative to the tree -> content."""
+    files = [path for place in places for path in (TREE / place).rglob("*") if path.is_file()]
+    found = {}
+    for path in files:
+        if "__pycache__" not in path.parts:
+            found[str(path.relative_to(TREE))] = path.read_bytes().decode(errors="replace")
+    return found
+
+
+#: Why each file cannot take the path of the user's environment from another one.
+ENVIRONMENT = {
+    "easyblocks/pytorch_install/make_venv.py": "the image's Python reads it from its standard input",
+    "easyblocks/pytorch_install/modulefiles/container.lua": "Lua",
+    "easyblocks/pytorch_install/modulefiles/container.tcl": "Tcl",
+    "libexec/image.bash": "bash",
+    "runscripts/pytorch_launch/isolation.py": "runs in the image, without the easyblocks",
+}
+
+
+def test_the_path_of_the_users_environment_stands_once_in_each_file_that_stands_alone():
+    counts = {path: text.count("/user-software/venv/pytorch") for path, text in texts(*SOURCES).items()}
+    assert {path: count for path, count in counts.items() if count} == dict.fromkeys(ENVIRONMENT, 1)
+
+
+def test_what_a_module_mounts_is_recorded_in_the_variable_that_the_commands_read():
+    (name,) = re.findall(r"\$\{(__PYTORCH_\w+):-\}", texts("libexec")["libexec/user-software.bash"])
+    for syntax in ("lua", "tcl"):
+        path = f"easyblocks/pytorch_install/modulefiles/container.{syntax}"
+        assert name in texts("easyblocks")[path], f"{path}: libexec/user-software.bash reads {name}"
+
+
+def test_the_testbed_knows_the_records_of_profiles_and_of_the_bootstrap_module():
+    shell = (TREE / "testbed" / "shell.py").read_text()
+    (of_profiles,) = re.findall(
+        r" (__[A-Z_]+_)$", texts("modulefiles")["modulefiles/cluster/.policy.tcl"], re.MULTILINE
+    )
+    (of_bootstrap,) = re.findall(r"^set recorded_by (\w+)_SET_$", _settings(), re.MULTILINE)
+    assert f'f"{of_profiles}{{name}}"' in shell
+    assert f'"{of_bootstrap}_"' in shell
+
+
+def _settings():
+    return texts("modulefiles")["modulefiles/.easybuild_settings.tcl"]
+
+
+@pytest.mark.parametrize("place", ["payload", "runscripts", "easyconfigs"])
+def test_the_files_of_mnist_have_the_same_names_in_the_recipe_the_payload_and_the_doctor(place):
+    names = set(re.findall(r"\b(?:train|t10k)-\w+-idx\d-ubyte\b", "\n".join(texts(place).values())))
+    assert names == {
+        f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
+    }  # fmt: skip
+
+
+def test_the_recipe_of_mnist_checks_every_file_that_it_unpacks():
+    recipe = texts("easyconfigs")["easyconfigs/m/MNIST/MNIST-1998.eb"]
+    unpacked = re.findall(r"'(\S+-ubyte)'", recipe)
+    assert sorted(f"{name}.gz" for name in unpacked) == sorted(re.findall(r"'(\S+-ubyte\.gz)'", recipe))
