@@ -46,7 +46,7 @@ def check_gpu(here):
 
 
 def check_driver(here):
-    """Whether the driver fits the CUDA or ROCm of torch, by this node and by the range in the cluster profile."""
+    """Whether the driver fits the CUDA or ROCm of torch: it computes, or the versions say why not."""
     kind = here.gpu if here.module else None
     if kind is None:
         return not_applicable("driver", "the module is for CPUs" if here.module else "no module is loaded")
@@ -60,7 +60,7 @@ def check_driver(here):
 
 
 def find_unsupported(here, kind):
-    """Return what is wrong if torch's CUDA or ROCm is outside the range in the cluster profile, else None.
+    """Return what is wrong if torch's CUDA or ROCm is outside the range in the cluster profile, otherwise None.
 
     Without a range, in PYTORCH_DRIVER_CUDA or PYTORCH_DRIVER_ROCM, torch is not imported.
     """
@@ -84,7 +84,7 @@ def is_within(version, oldest, newest):
 
 
 def _check_driver_here(here, kind):
-    """Whether the driver of this node fits: torch computes, or the versions say why not."""
+    """The same for this node alone, without the range in the cluster profile."""
     version = driver_version(here, kind)
     if version is None:
         return not_applicable("driver", f"there is no driver of {LABELS[kind]} here")
