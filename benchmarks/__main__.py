@@ -1,29 +1,22 @@
-"""Measures on the testbed what this tree promises, each promise against the simplest thing that does the same.
+"""Measures on the testbed what this tree promises, each promise against the simplest program that does the same.
 
-Prints a Markdown table; progress goes to standard error. Starts the testbed if it is not up.
+Prints a table in Markdown; progress goes to standard error. Starts the testbed if it is down.
 """
 
 import argparse
-import contextlib
 import os
-import platform
-import shutil
+import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-TREE = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(TREE))
-from benchmarks import scale  # noqa: E402
-from benchmarks.measurements import COMPARISONS  # noqa: E402
-from benchmarks.pairs import alternate, summarize  # noqa: E402
-from benchmarks.session import Session  # noqa: E402
-from benchmarks.table import markdown, quantity, scale_markdown  # noqa: E402
-from testbed import recipes  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks import measure  # noqa: E402
+from benchmarks.experiments import COMPARISONS, EXPERIMENTS  # noqa: E402
+from benchmarks.page import PICTURE, tables, write_page  # noqa: E402
+from benchmarks.results import RESULTS, Results  # noqa: E402
 from testbed.layout import Layout, TestbedError  # noqa: E402
-from testbed.lifecycle import provide_optional, up  # noqa: E402
-from testbed.packages import find_optional  # noqa: E402
 from testbed.progress import end_like_interrupt  # noqa: E402
+from testbed.recipes import VENV, module  # noqa: E402
 
 
 def main():
@@ -32,34 +25,52 @@ def main():
     end_like_interrupt()
     layout = Layout.from_environment(os.environ)
     try:
-        table = measure_scale(layout) if options.scale else measure_all(layout, options)
-        print(table, end="")
-        if options.output:
-            options.output.write_text(table, encoding="utf-8")
+        results = Results.load(RESULTS) if options.redraw else measure_selected(layout, options)
+        report(layout, options, results)
     except (TestbedError, OSError) as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("benchmarks: interrupted", file=sys.stderr)
         return 130
-    return 0
+    return 1 if results.failures else 0
 
 
 def parse_arguments():
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="benchmarks/run",
-        description=__doc__,
-        epilog="\n".join(["names:", *(f"  {each.name:14}{each.what}" for each in COMPARISONS)]),
+        description=f"{__doc__}\nWithout options: all rows but those of --thorough, in about "
+        f"{expected_minutes()} minutes on two idle cores.",
+        epilog="\n".join(["rows:", *describe_rows()]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     names = [each.name for each in COMPARISONS]
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--only", action="append", metavar="NAME", choices=names, help="measure this one; repeatable")
-    what.add_argument("--scale", action="store_true", help="measure what one rank pays in worlds of 1 to 4096 nodes")
-    parser.add_argument("--pairs", type=positive, metavar="N", help="measured pairs of each, instead of 1 to 31")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the table to FILE too")
-    return parser.parse_args()
+    what.add_argument("--only", action="append", metavar="NAME", choices=names, help="measure this row; repeatable")
+    what.add_argument("--scale", action="store_true", help="measure what one rank costs in worlds of 1 to 4096 nodes")
+    what.add_argument("--page", action="store_true", help="measure all and --scale; write docs/benchmarks.md")
+    what.add_argument("--redraw", action="store_true", help="write docs/benchmarks.md again, without measuring")
+    parser.add_argument("--thorough", action="store_true", help="also measure the rows marked with * below")
+    parser.add_argument("--pairs", type=positive, metavar="N", help="number of pairs of each row, instead of 1 to 21")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the table to FILE, too")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the ratios to FILE, as SVG")
+    options = parser.parse_args()
+    if options.pairs and (options.page or options.redraw or options.scale):
+        parser.error("--pairs goes with --only or with all rows, not with --page, --redraw or --scale")
+    return options
+
+
+def expected_minutes():
+    """The duration of all rows that are measured without --thorough, on two idle cores."""
+    return round(sum(each.expected_seconds() for each in EXPERIMENTS if not each.thorough) / 60)
+
+
+def describe_rows():
+    """A line of help for each row."""
+    for experiment in EXPERIMENTS:
+        for each in experiment.comparisons:
+            yield f"  {each.name:18}{'* ' if experiment.thorough else ''}{each.title}"
 
 
 def positive(text):
@@ -69,92 +80,52 @@ def positive(text):
     return int(text)
 
 
-def measure_all(layout, options):
-    """Bring the testbed up, measure, and return the table. Raises TestbedError."""
-    chosen = [each for each in COMPARISONS if each.name in (options.only or [each.name])]
-    obstacle = up(layout)
-    if any(each.packages for each in chosen):
-        provide_optional(layout)
-    reasons = {each.name: reason_against(each, obstacle) for each in chosen}
-    possible = [each for each in chosen if not reasons[each.name]]
-    require_modules(layout, dict.fromkeys(recipe for each in possible for recipe in each.recipes))
-    load_before = os.getloadavg()[0]
-
-    counts = {each.name: options.pairs or each.pairs for each in possible}
-    expected = sum(each.estimate * (counts[each.name] + each.warm_up) for each in possible)
-    say(f"{len(possible)} comparisons, about {expected / 60:.0f} min on two idle cores")
-    results = []
-    with scratch_directory(layout) as scratch:
-        for each in possible:
-            sides = each.prepare(Session(layout, scratch))
-            measured = alternate(*sides, counts[each.name], progress(each, counts), each.warm_up)
-            results.append((each, summarize(measured)))
-
-    left_out = [(name, reason) for name, reason in reasons.items() if reason]
-    return markdown(results, machine=describe_machine(load_before), left_out=left_out)
+def measure_selected(layout, options):
+    """The Results of what the command line selects. Raises TestbedError."""
+    if options.scale:
+        return measure.measure(layout, [], with_scale=True)
+    selected = [each for each in EXPERIMENTS if options.thorough or not each.thorough]
+    if options.only:
+        selected = [each for each in EXPERIMENTS if set(each.names) & set(options.only)]
+    results = measure.measure(layout, selected, rounds=options.pairs, with_scale=options.page)
+    return results.keep(options.only, notice(options)) if options.only or options.pairs else results
 
 
-def measure_scale(layout):
-    """Bring the testbed up, measure single ranks of large worlds, and return the table. Raises TestbedError."""
-    up(layout)
-    provide_optional(layout)
-    require_modules(layout, [recipes.VENV])
-    load_before = os.getloadavg()[0]
-    with scratch_directory(layout) as scratch:
-        costs = scale.measure(Session(layout, scratch), say)
-    machine = describe_machine(load_before)
-    return scale_markdown(costs, gpus=scale.GPUS, repetitions=scale.REPETITIONS, machine=machine)
+def notice(options):
+    """Why the results of a reduced run are not for the page."""
+    reasons = [f"--pairs {options.pairs}"] if options.pairs else []
+    reasons += [f"--only {name}" for name in options.only or ()]
+    return f"Not for docs/benchmarks.md: measured with {' '.join(reasons)}"
 
 
-def reason_against(comparison, obstacle):
-    """Why a comparison cannot be measured here, or None; `obstacle` is why no container can run."""
-    missing = [package for package in comparison.packages if not find_optional(package)]
-    if missing:
-        return f"it needs the package {', '.join(missing)}"
-    if comparison.root and os.geteuid() != 0:
-        return "only root can measure it"
-    return obstacle if comparison.container else None
+def report(layout, options, results):
+    """Print the tables, and write the files that the command line names."""
+    if options.page:
+        results.save(RESULTS)  # first: --redraw needs no second measurement
+    if options.page or options.redraw:
+        write_page(results)
+        draw(layout, RESULTS, PICTURE)
+    sections = tables(results)
+    text = sections["large worlds"] if options.scale else sections["results"]
+    print(text, end="")
+    if options.output:
+        options.output.write_text(text, encoding="utf-8")
+    if options.picture:
+        with measure.scratch_directory(layout) as scratch:
+            results.save(scratch / RESULTS.name)
+            draw(layout, scratch / RESULTS.name, options.picture)
 
 
-def require_modules(layout, needed):
-    """Raise TestbedError unless all recipes `needed` are installed, from the tree as it is now."""
-    missing = [recipe for recipe in needed if not recipes.is_current(layout, recipe)]
-    if missing:
-        raise TestbedError(f"Not installed from this tree as it is now: {', '.join(missing)}; ./demo does that.")
-
-
-def describe_machine(load_before):
-    """Where the numbers are from, and how busy it was."""
-    return (
-        f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}, "
-        f"load average {load_before:.1f} before and {os.getloadavg()[0]:.1f} after"
-    )
-
-
-@contextlib.contextmanager
-def scratch_directory(layout):
-    """A directory inside the testbed for the time of the measurements, whatever ends them."""
-    directory = Path(tempfile.mkdtemp(prefix="benchmark-", dir=layout.root))
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory)
-
-
-def progress(comparison, counts):
-    """A function that reports a pair of `comparison`."""
-
-    def report(number, a, b):
-        count = f"pair {number} of {counts[comparison.name]}" if number else "warm-up"
-        sides = " against ".join(quantity(value, comparison.unit) for value in (a, b))
-        say(f"{comparison.name}, {count}: {sides}, ratio {a / b:.2f}")
-
-    return report
-
-
-def say(line):
-    """Write a line of progress."""
-    print(line, file=sys.stderr, flush=True)
+def draw(layout, source, target):
+    """Draw the results in a file, with the matplotlib of the venv module. Raises TestbedError."""
+    python = layout.easybuild / "software" / module(VENV) / "venv" / "bin" / "python"
+    command = [python, Path(__file__).with_name("picture.py"), source, target]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not python.exists():
+        raise TestbedError(f"No matplotlib to draw with: {python} does not exist. ./demo installs it.")
+    result = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    if result.returncode:
+        raise TestbedError(f"The picture could not be drawn: {result.stderr.strip().splitlines()[-1]}")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,10 @@
-"""Counts the instructions that a command executes; called by `measurements` and `scale`.
-
-A busy machine makes a command slower, but not longer: the same command executes the same instructions, to a
-few in a thousand.
-"""
+"""Counts the instructions that a command executes: the same on a busy machine, to a few in a thousand."""
 
 from testbed.layout import TestbedError
 from testbed.packages import find_optional
 
-# A process writes its count when it ends. To become another program by `exec` is no end, so it writes before
-# that, too; and as that program would begin the file anew, there is no file, only standard output.
+# A process writes its count when it ends, and before `exec`, which does not end it. All counts go to standard output:
+# a file would be overwritten after `exec`.
 CALLGRIND = (
     "--tool=callgrind",
     "--trace-children=yes",
@@ -21,15 +17,15 @@ CALLGRIND = (
 COUNT = "totals: "
 
 
-def instructions_of(session, env, command):
-    """Instructions of `command` from start to end, with all that it starts and all that it becomes.
+def count_instructions(session, env, command):
+    """Instructions of `command`, a list, with those of its children and of every program that they `exec`.
 
-    None of them may close its standard output. Raises TestbedError where valgrind is missing or `command` fails.
+    None of these may close its standard output. Raises TestbedError if valgrind is missing or `command` fails.
     """
     valgrind = find_optional("valgrind")
     if valgrind is None:
         raise TestbedError("There is no valgrind to count instructions with: `apt-get install valgrind`.")
-    # Python's dictionaries have another order, and cost, in every run otherwise.
+    # without it, Python's dictionaries have another order, and another cost, in every run
     output = session.run([valgrind, *CALLGRIND, *command], {**env, "PYTHONHASHSEED": "0"})
     counts = [int(line[len(COUNT) :]) for line in output.splitlines() if line.startswith(COUNT)]
     if not counts:

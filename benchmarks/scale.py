@@ -1,41 +1,41 @@
-"""What a rank of a large world pays before Python starts, without the world; called by `run --scale`.
+"""Measures what one rank of a large world costs before Python starts, without starting the world.
 
-The variables of a step are enough for `conda-python-distributed --dry-run`, so that one rank of 32,768 can be
-measured alone.
+`conda-python-distributed --dry-run` needs only the variables of a step, so one rank of 32,768 can run alone.
 """
 
 from statistics import median
 from typing import NamedTuple
 
+from benchmarks.instructions import count_instructions
+from benchmarks.step_variables import step_variables
 from testbed.recipes import VENV, module
 
-from benchmarks.instructions import instructions_of
-from benchmarks.measurements import seconds_of
-from benchmarks.steps import step_variables
-
 GPUS = 8
-#: Times that each rank is timed, in turn with the others.
+#: Number of times that each rank is timed, in turn with the others.
 REPETITIONS = 11
+SHOWN_CHARACTERS = 28
 COMMAND = ("conda-python-distributed", "--dry-run")
 
 
 class World(NamedTuple):
-    """A step to be: its node list as Slurm abbreviates it, and the names of its nodes."""
+    """The nodes of a step: their list as Slurm abbreviates it, and their names."""
 
     node_list: str
     nodes: list
 
 
 class Cost(NamedTuple):
-    """What one rank of a world pays.
+    """What one rank of a world costs.
 
-    `world`         the World
+    `nodes`         number of nodes of its world
+    `node_list`     their list, as the table shows it
     `rank`          its number, from 0
     `instructions`  of the whole command
     `seconds`       from start to end, a median
     """
 
-    world: World
+    nodes: int
+    node_list: str
     rank: int
     instructions: int
     seconds: float
@@ -48,7 +48,7 @@ def consecutive(count):
 
 
 def scattered(count):
-    """A world of `count` nodes as a full machine has them free: in runs of 1 to 8, with gaps between."""
+    """A world of `count` nodes in runs of 1 to 8 with gaps between, as on a nearly full machine."""
     ranges, nodes = [], []
     number = 1
     while len(nodes) < count:
@@ -65,7 +65,7 @@ WORLDS = (consecutive(1), consecutive(16), consecutive(256), consecutive(4096), 
 def measure(session, report):
     """The Cost of the first, a middle and the last rank of each of `WORLDS`.
 
-    `report` is called with a line for each instruction count. Raises TestbedError.
+    `report` is called with a line after each count of instructions. Raises TestbedError.
     """
     loaded = session.environment(f"module load {module(VENV)}")
     ranks = [(world, rank) for world in WORLDS for rank in representatives(len(world.nodes) * GPUS)]
@@ -75,10 +75,20 @@ def measure(session, report):
     ]
     counts = []
     for (world, rank), env in zip(ranks, environments):
-        counts.append(instructions_of(session, env, COMMAND))
+        counts.append(count_instructions(session, env, COMMAND))
         report(f"rank {rank} on {len(world.nodes)} nodes: {counts[-1] / 1e6:.1f} million instructions")
-    times = [[seconds_of(session, env, COMMAND) for env in environments] for _ in range(REPETITIONS)]
-    return [Cost(*rank, count, median(column)) for rank, count, column in zip(ranks, counts, zip(*times))]
+    times = [[session.time(COMMAND, env) for env in environments] for _ in range(REPETITIONS)]
+    return [
+        Cost(len(world.nodes), shorten(world.node_list), rank, count, median(column))
+        for (world, rank), count, column in zip(ranks, counts, zip(*times))
+    ]
+
+
+def shorten(node_list):
+    """A node list for a cell of the table, in Markdown."""
+    if len(node_list) <= SHOWN_CHARACTERS:
+        return f"`{node_list}`"
+    return f"`{node_list[:SHOWN_CHARACTERS]}...`, {len(node_list)} characters"
 
 
 def representatives(size):

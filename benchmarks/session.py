@@ -1,23 +1,24 @@
-"""Runs commands as a user of the testbed and cleans up after them; called by `run` and `measurements`."""
+"""Runs commands as a user of the testbed, and ends all of their processes."""
 
 import os
 import signal
 import subprocess
+import time
 
 from testbed import shell
 from testbed.layout import TestbedError
 
-# What a login gives; everything else comes from the testbed, whatever the caller has loaded or exported.
+#: Variables of the caller that a login sets; all others come from the testbed.
 LOGIN = ("HOME", "USER", "LOGNAME", "PATH", "SHELL", "TERM")
-# No command takes a tenth of it; a job that waits for nodes may never start.
-LIMIT = 900
+#: Ten times the longest command; a job may wait for nodes for ever.
+TIMEOUT_SECONDS = 900
 
 
 class Session:
     """Shells on one testbed.
 
-    `layout`   where the testbed is
-    `scratch`  a directory inside it for what is written here, removed by whoever made it
+    `layout`   the Layout of the testbed
+    `scratch`  a directory in it for all files that are written here; its owner removes it
     """
 
     def __init__(self, layout, scratch):
@@ -31,13 +32,19 @@ class Session:
         entries = self.run(["bash", "-c", script], login).split("\0")
         return dict(entry.split("=", 1) for entry in entries if entry)
 
+    def time(self, command, env):
+        """Seconds that `command`, a list, takes from start to end. Raises TestbedError if it fails."""
+        start = time.monotonic()
+        self.run(command, env)
+        return time.monotonic() - start
+
     def run(self, command, env):
         """Run `command`, a list, in the scratch directory; return its standard output.
 
-        It and all that it starts end with this function, also when that is interrupted. Raises
-        TestbedError where it fails.
+        Its processes end with this function, also if it is interrupted. Raises TestbedError if it fails.
         """
         words = [str(word) for word in command]
+        shown = " ".join(words[:4])
         try:
             process = subprocess.Popen(
                 words,
@@ -52,14 +59,14 @@ class Session:
         except OSError as error:
             raise TestbedError(f"`{words[0]}` could not be started: {error.strerror}.") from error
         try:
-            output, errors = process.communicate(timeout=LIMIT)
+            output, errors = process.communicate(timeout=TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired as error:
-            raise TestbedError(f"`{' '.join(words[:4])} ...` did not end in {LIMIT} s.") from error
+            raise TestbedError(f"`{shown} ...` timed out after {TIMEOUT_SECONDS} s.") from error
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGTERM)
                 process.communicate()
         if process.returncode:
             tail = "\n    ".join((output + errors).strip().splitlines()[-8:])
-            raise TestbedError(f"`{' '.join(words[:4])} ...` ended with status {process.returncode}.\n    {tail}")
+            raise TestbedError(f"`{shown} ...` failed with status {process.returncode}.\n    {tail}")
         return output

@@ -1,44 +1,49 @@
-"""Writes the results as Markdown; called by `run`."""
+"""Formats results as Markdown."""
 
-HEADER = "| A against B | A | B | A / B | single pairs | target | anchor |\n|---|---:|---:|---:|---:|---:|---|"
+HEADER = (
+    "| row | A against B | A | B | A / B | single pairs | target | elsewhere |\n|---|---|---:|---:|---:|---:|---:|---|"
+)
 LEGEND = (
-    "Medians, measured in turn, A B A B ..., after one pair that is not counted, where nothing else is said; "
-    "A / B is the ratio of the medians, `single pairs` its smallest and largest value in one pair."
+    "A and B are medians, measured in turn: A B A B ... A / B is the ratio of the medians, `single pairs` its smallest "
+    "and largest value in one pair, `elsewhere` the ratio of other software."
 )
 SCALE_HEADER = "| nodes | node list | rank | instructions | time |\n|---:|---|---:|---:|---:|"
 SCALE_LEGEND = (
-    "`conda-python-distributed --dry-run` from start to end as one rank of a step with {gpus} tasks on every node, by "
-    "the step's variables alone; instructions counted by valgrind, times are medians of {repetitions}, in turn."
+    "`conda-python-distributed --dry-run` from start to end, as one rank of a step with {gpus} tasks per node. "
+    "Instructions are counted by valgrind; times are medians of {repetitions}, measured in turn."
 )
-#: A node list is shown to about this length.
-SHOWN = 28
 
 
-def markdown(results, *, machine, left_out=()):
-    """The table of `results`, a list of (Comparison, Ratio), with what it takes to read it.
-
-    `machine` is a phrase that says where they were measured; `left_out` is a list of (name of a
-    comparison, reason).
-    """
-    lines = [HEADER, *(_row(comparison, ratio) for comparison, ratio in results), "", LEGEND, f"Machine: {machine}."]
-    lines += ["", *(_sides(comparison, ratio) for comparison, ratio in results)]
-    lines += [f"- `{name}`: not measured: {reason}" for name, reason in left_out]
+def results_markdown(results, comparisons):
+    """The table of Results, with what a reader needs to understand it; rows in the order of `comparisons`."""
+    measured = [(each, results.ratios[each.name]) for each in comparisons if each.name in results.ratios]
+    lines = [HEADER, *(_row(comparison, ratio) for comparison, ratio in measured), "", LEGEND, results.run, ""]
+    lines += [_sides(comparison, ratio) for comparison, ratio in measured]
+    lines += [f"- `{name}` was not measured: {reason}." for name, reason in results.left_out.items()]
+    lines += [f"- `{name}` failed: {reason}" for name, reason in results.failures.items()]
+    if results.notice:
+        lines[:0] = [f"**{results.notice}**", ""]
     return "\n".join(lines) + "\n"
 
 
-def scale_markdown(costs, *, gpus, repetitions, machine):
-    """The table of `costs`, a list of scale.Cost, with what it takes to read it."""
+def scale_markdown(costs, *, gpus, repetitions):
+    """The table of `costs`, a list of scale.Cost, with what a reader needs to understand it."""
     legend = SCALE_LEGEND.format(gpus=gpus, repetitions=repetitions)
-    return "\n".join([SCALE_HEADER, *map(_scale_row, costs), "", legend, f"Machine: {machine}."]) + "\n"
+    return "\n".join([SCALE_HEADER, *map(_scale_row, costs), "", legend]) + "\n"
+
+
+def misses(comparison, ratio):
+    """Whether the ratio, as it is printed, is larger than its target."""
+    return comparison.target is not None and float(decimals(ratio.value)) > comparison.target
 
 
 def decimals(ratio):
-    """A ratio with two decimals, or with two digits where it is small."""
-    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
+    """A ratio with two decimals, or with two digits if it is small."""
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:#.2g}"
 
 
 def quantity(value, unit):
-    """A value as text with its unit, one of `UNITS`."""
+    """A value as text with its unit, a key of `UNITS`."""
     return UNITS[unit](value)
 
 
@@ -49,7 +54,7 @@ def instructions(value):
 
 def calls(value):
     """A number of calls as text."""
-    return f"{value:.0f}"
+    return f"{value:,.0f} calls"
 
 
 def megabytes(value):
@@ -58,38 +63,36 @@ def megabytes(value):
 
 
 def seconds(value):
-    """Seconds as text, to three digits or whole milliseconds."""
+    """Seconds as text, with three digits or in whole milliseconds."""
     if round(value, 3) < 1:
         return f"{value * 1000:.0f} ms"
     return f"{value:.{max(0, 3 - len(str(int(value))))}f} s"
 
 
-#: What can be measured, and how it is written.
+#: How each unit of a Comparison is written.
 UNITS = {"seconds": seconds, "instructions": instructions, "calls": calls, "bytes": megabytes}
 
 
 def _row(comparison, ratio):
-    target = f"≤ {comparison.target}" if comparison.target else "–"
-    if comparison.target and float(decimals(ratio.value)) > comparison.target:  # as printed
-        target += ", missed"
+    target = f"≤ {comparison.target}" if comparison.target is not None else "–"
     cells = (
-        comparison.what,
+        f"`{comparison.name}`",
+        comparison.title,
         quantity(ratio.a, comparison.unit),
         quantity(ratio.b, comparison.unit),
         f"**{decimals(ratio.value)}**",
-        f"{decimals(ratio.low)} to {decimals(ratio.high)}",
-        target,
-        comparison.anchor or "–",
+        f"{decimals(ratio.low)} to {decimals(ratio.high)}" if ratio.pairs > 1 else "–",
+        f"{target}, missed" if misses(comparison, ratio) else target,
+        comparison.reference or "–",
     )
     return f"| {' | '.join(cells)} |"
 
 
 def _sides(comparison, ratio):
-    return f"- `{comparison.name}`, {ratio.pairs} pairs: {comparison.sides}"
+    pairs = f"{ratio.pairs} pairs" if ratio.pairs > 1 else "1 pair"
+    return f"- `{comparison.name}`, {pairs}. A: {comparison.a}. B: {comparison.b}."
 
 
 def _scale_row(cost):
-    text = cost.world.node_list
-    shown = f"`{text}`" if len(text) <= SHOWN else f"`{text[:SHOWN]}...`, {len(text)} characters"
-    cells = (len(cost.world.nodes), shown, cost.rank, instructions(cost.instructions), seconds(cost.seconds))
+    cells = (cost.nodes, cost.node_list, cost.rank, instructions(cost.instructions), seconds(cost.seconds))
     return f"| {' | '.join(map(str, cells))} |"

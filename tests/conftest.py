@@ -18,7 +18,7 @@ FIRST = (
     "tests/integration/test_allreduce_on_nodes.py",
     "tests/unit/easyblocks/",
     "tests/integration/test_horovod.py",
-    "tests/unit/payload/test_mnist_ddp.py",
+    "tests/unit/payload/test_mnist_resuming.py",
     "tests/integration/test_recipes_of_the_seeds.py",
     "tests/integration/test_worlds.py",
 )

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Train a small network on MNIST with Horovod on any number of ranks, each on a GPU where there is one.
+"""Train a small network on MNIST with Horovod on any number of ranks, each on a GPU if there is one.
 
-The same as mnist_multi.py beside it, whose result is the same; `diff` shows what Horovod does otherwise. Run it once
-per rank under mpirun or srun: MPI tells Horovod the ranks.
+It gives the same result as mnist_multi.py; `diff` shows what Horovod does differently. Run it once per rank under
+mpirun or srun: MPI provides the ranks.
 """
 
 import math
@@ -23,7 +23,7 @@ from training.options import check, training_parser
 try:
     import horovod.torch as hvd
 except ImportError as error:
-    sys.exit(f"mnist_horovod.py: {error}; load a module that has Horovod (`module spider horovod`)")
+    sys.exit(f"mnist_horovod.py: {error}. Load a module that has Horovod (`module spider horovod`)")
 
 
 def sum_over_ranks(values):
@@ -33,7 +33,7 @@ def sum_over_ranks(values):
 
 def parse_arguments():
     """Return the options of the command line."""
-    parser = training_parser(__doc__.splitlines()[0], gpu="one GPU per rank (default: where there is one)")
+    parser = training_parser(__doc__.splitlines()[0], gpu="one GPU per rank (default: if there is one)")
     parser.set_defaults(gpu=torch.cuda.is_available())
     options = parser.parse_args()
     check(options, parser)
@@ -48,20 +48,20 @@ def train_epoch(model, optimizer, schedule, images, labels, batches, world):
         scores = model(images[batch])
         loss = F.cross_entropy(scores, labels[batch], reduction="sum")
         optimizer.zero_grad()
-        # The ranks' gradients are averaged: times their number, that is the gradient of the whole batch's mean loss.
+        # The gradients of the ranks are averaged: times their number, that is the gradient of the batch's mean loss.
         (loss * world.size / size).backward()
         optimizer.step()
         schedule.step()
-        loss_sum += loss.detach()  # without .item(), for which a GPU would have to wait
+        loss_sum += loss.detach()  # no .item(): that would wait for the GPU
     return sum_over_ranks(loss_sum)[0] / len(labels)
 
 
 @torch.no_grad()
 def evaluate(model, images, labels, world):
-    """Return how many in a hundred images are classified correctly."""
+    """Return the percentage of images that are classified correctly."""
     correct = torch.zeros(1, device=images.device)
     for batch in torch.arange(len(labels), device=images.device).split(1000):
-        batch = batch[world.rank :: world.size]  # so each image counts once, whatever the number of ranks
+        batch = batch[world.rank :: world.size]  # each image counts once, for any number of ranks
         correct += (model(images[batch]).argmax(dim=1) == labels[batch]).sum()
     return 100 * sum_over_ranks(correct)[0] / len(labels)
 
@@ -70,16 +70,16 @@ def train(options, world):
     """Run the whole training."""
     device = world.device
     data = load_dataset(options.data, options.download)
-    report = print if world.rank == 0 else (lambda *_, **__: None)  # rank 0 alone prints
+    report = print if world.rank == 0 else (lambda *_, **__: None)  # only rank 0 prints
     report(f"world size {world.size}, Horovod, device {device}, torch {torch.__version__}, data {data.source}")
 
-    # The whole set fits into memory, so there is no need to read it image by image.
+    # The whole set fits in memory, so it is loaded at once.
     images, labels = normalise(data.train_images, device), data.train_labels.to(device)
     test_images, test_labels = normalise(data.test_images, device), data.test_labels.to(device)
 
     torch.manual_seed(options.seed)
     model = build_model().to(device)
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # DistributedDataParallel does this by itself
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # DistributedDataParallel does this implicitly
     optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
     optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())  # step() averages the ranks' gradients
     steps = options.epochs * math.ceil(len(labels) / options.batch_size)

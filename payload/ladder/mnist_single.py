@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Train a small network on MNIST in one process, on the GPU where there is one.
+"""Train a small network on MNIST in one process, on the GPU if there is one.
 
-The rung below is the notebook mnist.ipynb, whose cells these are; the one above is mnist_multi.py.
+The rung below is the notebook mnist.ipynb, with the same lines in cells; the rung above is mnist_multi.py.
 """
 
 import math
@@ -22,7 +22,7 @@ from training.options import check, training_parser
 
 def parse_arguments():
     """Return the options of the command line."""
-    parser = training_parser(__doc__.splitlines()[0], gpu="one GPU per rank (default: where there is one)")
+    parser = training_parser(__doc__.splitlines()[0], gpu="one GPU per rank (default: if there is one)")
     parser.set_defaults(gpu=torch.cuda.is_available())
     options = parser.parse_args()
     check(options, parser)
@@ -39,13 +39,13 @@ def train_epoch(model, optimizer, schedule, images, labels, batches):
         (loss / len(batch)).backward()
         optimizer.step()
         schedule.step()
-        loss_sum += loss.detach()  # without .item(), for which a GPU would have to wait
+        loss_sum += loss.detach()  # no .item(): that would wait for the GPU
     return loss_sum.item() / len(labels)
 
 
 @torch.no_grad()
 def evaluate(model, images, labels):
-    """Return how many in a hundred images are classified correctly."""
+    """Return the percentage of images that are classified correctly."""
     correct = torch.zeros(1, device=images.device)
     for batch in torch.arange(len(labels), device=images.device).split(1000):
         correct += (model(images[batch]).argmax(dim=1) == labels[batch]).sum()
@@ -58,7 +58,7 @@ def train(options):
     data = load_dataset(options.data, options.download)
     print(f"device {device}, torch {torch.__version__}, data {data.source}")
 
-    # The whole set fits into memory, so there is no need to read it image by image.
+    # The whole set fits in memory, so it is loaded at once.
     images, labels = normalise(data.train_images, device), data.train_labels.to(device)
     test_images, test_labels = normalise(data.test_images, device), data.test_labels.to(device)
 

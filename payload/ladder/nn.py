@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Train the smallest of networks on one node: tensors, a module, a loss, an optimizer, 10,000 steps.
+"""Train a minimal network on one node: tensors, a module, a loss, an optimizer, 10,000 steps.
 
-Each sample has five numbers between 0 and 1; the network learns whether the first two add up to more than 1. Needs
-neither data nor a launcher, and runs on the GPU where there is one.
+Each sample has five numbers between 0 and 1; the network learns whether the sum of the first two is above 1. It needs
+no data and no launcher, and runs on the GPU if there is one.
 """
 
 import sys
@@ -20,11 +20,11 @@ FEATURES = 5
 def parse_arguments():
     parser = OneLineParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--epochs", type=int, default=10000, help="steps, each of all samples (default: %(default)s)")
-    add("--samples", type=int, default=1000, help="to learn from (default: %(default)s)")
+    add("--epochs", type=int, default=10000, help="steps, each on all samples (default: %(default)s)")
+    add("--samples", type=int, default=1000, help="number of training samples (default: %(default)s)")
     add("--hidden", type=int, default=10, help="width of the hidden layer (default: %(default)s)")
     add("--lr", type=float, default=0.01, help="learning rate (default: %(default)s)")
-    add("--seed", type=int, default=1, help="of samples and weights (default: %(default)s)")
+    add("--seed", type=int, default=1, help="for samples and weights (default: %(default)s)")
     options = parser.parse_args()
     for name, value in vars(options).items():
         if not 0 < value < 2**32 and (name, value) != ("seed", 0):
@@ -59,7 +59,7 @@ def train(options):
     optimizer = torch.optim.SGD(network.parameters(), lr=options.lr)
 
     for epoch in range(1, options.epochs + 1):
-        # On the scores, not on their sigmoid, of which the logarithm may be that of 0.
+        # Computed from the scores: the sigmoid of a score can round to 0, which has no logarithm.
         loss = nn.functional.binary_cross_entropy_with_logits(network(features), labels)
         optimizer.zero_grad()
         loss.backward()
@@ -67,11 +67,11 @@ def train(options):
         if epoch % max(options.epochs // 10, 1) == 0:
             print(f"Epoch [{epoch}/{options.epochs}], Loss: {loss.item():.4f}", flush=True)
 
-    with torch.no_grad():  # on samples that it has not seen
+    with torch.no_grad():  # on samples that it was not trained on
         correct = ((network(test_features) > 0) == (test_labels > 0)).float().mean()
     print(f"Accuracy: {100 * correct.item():.2f}%")
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)  # more would cost more than they bring, at this size
+    torch.set_num_threads(1)  # at this size, more threads are slower
     train(parse_arguments())

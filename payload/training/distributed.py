@@ -1,7 +1,7 @@
-"""The ranks of one run: who they are, their process group, and what they add up together.
+"""The ranks of a run: their numbers and devices, their process group, and the collectives of a training.
 
-Called by mnist_ddp.py: ``process_group`` around everything, and inside it ``fail_together``
-and ``sum_over_ranks``; checkpoints are read and written by rank 0 with ``broadcast`` and ``gather``.
+``process_group`` encloses a whole run; ``fail_together``, ``sum_over_ranks``, ``broadcast`` and ``gather``
+are called inside it, by all ranks.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-# Loaded before a process group exists: its functions have group.WORLD as a default argument. Left
-# to DistributedDataParallel, which imports it late, they hold the group beyond its end, and one of
-# gloo's threads may then abort the process at exit (SIGABRT, rarely).
+# Imported before a process group exists: its functions have group.WORLD as a default argument. If
+# DistributedDataParallel imports it later, they keep the group alive beyond its end, and a thread of
+# gloo may abort the process at exit (SIGABRT, rarely).
 import torch.distributed.nn.functional
 
 from training import TrainingError
 
-# Where rank 0 tells its launch, and how long another rank waits for it once it is connected.
+# The key under which rank 0 stores the name of its launch, and how long a connected rank waits for it.
 LAUNCH_KEY = "launch"
 LAUNCH_LIMIT = timedelta(seconds=20)
 
 
 class World(NamedTuple):
-    """This rank, the number of ranks, the device that this rank computes on.
+    """This rank, the number of ranks, and the device of this rank.
 
-    ``host_group`` is the process group for tensors in the hosts' memory, with gloo; None is the
-    default group, where that is gloo's.
+    ``host_group`` is the gloo process group for tensors in host memory; None is the default group, if
+    that one uses gloo.
     """
 
     rank: int
@@ -45,19 +45,18 @@ class World(NamedTuple):
 def process_group(
     environment: Mapping[str, str], *, use_gpu: bool, timeout: float
 ) -> Iterator[World]:
-    """Join the ranks for the length of a ``with`` block: NCCL between GPUs, gloo between CPUs.
+    """Join the ranks for the duration of a ``with`` block: NCCL between GPUs, gloo between CPUs.
 
     A rendezvous or a collective that takes longer than ``timeout`` seconds fails. Raises
-    TrainingError where the environment makes no sense, no GPU is seen, or the ranks do not find
-    each other. A world of one needs no port, so any number of them can run on one host.
+    TrainingError if the environment is invalid, if no GPU is visible, or if the rendezvous fails.
+    A world of one rank needs no port, so any number of them can run on one host.
     """
     rank, size, local_rank = read_ranks(environment)
     device = select_device(use_gpu, local_rank)
     limit = timedelta(seconds=timeout)
     host_group = None
-    leave = dist.destroy_process_group
     try:
-        with nullcontext() if use_gpu else senders_keep_their_core():
+        with nullcontext() if use_gpu else batch_scheduling():
             dist.init_process_group(
                 "nccl" if use_gpu else "gloo",
                 rank=rank,
@@ -68,44 +67,57 @@ def process_group(
         if use_gpu:
             host_group = dist.new_group(backend="gloo", timeout=limit)
     except (RuntimeError, ValueError) as error:
-        address = f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')}"
-        if "EADDRINUSE" in str(error):
-            raise TrainingError(
-                f"another process listens at {address} (MASTER_ADDR:MASTER_PORT); start again, or "
-                "export another MASTER_PORT for this launch"
-            ) from None
-        raise TrainingError(
-            f"no rendezvous at {address} (MASTER_ADDR:MASTER_PORT) within {timeout:g} s; see that "
-            f"all {size} ranks started and reach it ({str(error).splitlines()[0]})"
-        ) from None
-    try:
+        raise rendezvous_fault(environment, size, timeout, error) from None
+    with leave_afterwards(use_gpu):
         yield World(rank, size, device, host_group)
+
+
+def rendezvous_fault(environment: Mapping[str, str], size: int, timeout: float, error: Exception) -> TrainingError:
+    """Return why the ranks did not meet, in one line."""
+    address = f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')}"
+    if "EADDRINUSE" in str(error):
+        return TrainingError(
+            f"another process listens at {address} (MASTER_ADDR:MASTER_PORT). Start again, or "
+            "export another MASTER_PORT for this launch"
+        )
+    return TrainingError(
+        f"no rendezvous at {address} (MASTER_ADDR:MASTER_PORT) within {timeout:g} s. Check that "
+        f"all {size} ranks started and can reach it ({str(error).splitlines()[0]})"
+    )
+
+
+@contextmanager
+def leave_afterwards(use_gpu: bool) -> Iterator[None]:
+    """Destroy the process group after the ``with`` block, whatever ends it."""
+    leave = dist.destroy_process_group
+    try:
+        yield
     except BaseException as error:
-        # The frames that an exception came through keep their variables alive. Among them may be a
-        # DistributedDataParallel, and one that outlives the group ends it while it holds Python's
-        # lock, for which one of gloo's threads may be waiting: this rank would never end.
+        # The frames of an exception keep their variables alive, among them a DistributedDataParallel.
+        # If that outlives the group, it ends the group while it holds Python's global lock, for which a
+        # thread of gloo may be waiting: this rank would hang.
         traceback.clear_frames(error.__traceback__)
         if use_gpu and isinstance(error, Exception):
-            # This rank failed alone. NCCL's orderly end would wait for the others, who wait for
-            # this one, and nobody would read why. Torch has the other end since 2.5.
+            # Only this rank failed. To destroy NCCL's group it would wait for the others, which wait for
+            # this rank, and the error would not be printed. Since torch 2.5 the group can be aborted.
             leave = getattr(dist.distributed_c10d, "_abort_process_group", leave)
         raise
     finally:
-        if dist.is_initialized():  # a check that failed may have left before
+        if dist.is_initialized():  # a failed check may have destroyed it
             leave()
 
 
 def rendezvous(environment: Mapping[str, str], rank: int, size: int, limit: timedelta) -> dict:
     """Return where the ranks meet, as arguments of ``init_process_group``.
 
-    Ranks that know their launch compare it with rank 0's before they join, because two launches
-    may have chosen the same port. Raises TrainingError where it is another one, RuntimeError where
-    rank 0 is not reached within ``limit``.
+    Ranks that know the name of their launch compare it with that of rank 0 before they join, because two
+    launches may use the same port. Raises TrainingError if the names differ, RuntimeError if rank 0
+    cannot be reached within ``limit``.
     """
     if size == 1:
         return {"store": dist.HashStore()}
     launch = read_launch(environment)
-    # with a store of its agents, torchrun has started the ranks and hosts it
+    # with TORCHELASTIC_USE_AGENT_STORE, torchrun hosts the store for the ranks that it started
     if launch is None or environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         return {"init_method": "env://"}
     host, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
@@ -115,36 +127,36 @@ def rendezvous(environment: Mapping[str, str], rank: int, size: int, limit: time
     if rank == 0:
         store.set(LAUNCH_KEY, launch)
     else:
-        # rank 0 sets it as soon as it listens
+        # rank 0 stores it as soon as it listens
         try:
             store.wait([LAUNCH_KEY], min(limit, LAUNCH_LIMIT))
             found = store.get(LAUNCH_KEY).decode()
-        except RuntimeError:  # torch 2.0 has no error of its own for this
-            found = "one that is unknown"
+        except RuntimeError:  # torch 2.0 has no more specific error
+            found = "unknown"
         if found != launch:
             raise TrainingError(
-                f"{host}:{port} (MASTER_ADDR:MASTER_PORT) is the rendezvous of another launch, "
-                f"{found}, and this is {launch}; start again, or export another MASTER_PORT"
+                f"{host}:{port} (MASTER_ADDR:MASTER_PORT) is the rendezvous of another launch: "
+                f"{found}, expected {launch}. Start again, or export another MASTER_PORT"
             )
     return {"store": dist.PrefixStore(launch, store)}
 
 
 def read_launch(environment: Mapping[str, str]) -> str | None:
-    """Return the name of the launch that started this rank, the same on all of its ranks.
+    """Return the name of the launch that started this rank, the same on all its ranks.
 
     It is torchrun's run id, else ``PYTORCH_LAUNCH_ID`` of ``conda-python-distributed``; None with
-    another launcher. torchrun's count of restarts may differ between nodes.
+    another launcher. torchrun's restart count is not part of it: it may differ between nodes.
     """
     return environment.get("TORCHELASTIC_RUN_ID") or environment.get("PYTORCH_LAUNCH_ID") or None
 
 
 @contextmanager
-def senders_keep_their_core() -> Iterator[None]:
-    """Start threads that do not take the core from another one by waking up, where Linux allows.
+def batch_scheduling() -> Iterator[None]:
+    """Give threads that start in the ``with`` block the policy SCHED_BATCH, if Linux allows it.
 
-    While one thread of gloo sends, the thread that receives looks again and again whether it may
-    have their lock. Where a rank has one core it does so in the sender's place, until the kernel's
-    next tick, and every all-reduce waits for that. Threads inherit the policy.
+    While one thread of gloo sends, the receiving thread polls for their common lock. On a rank with one
+    core it preempts the sender when it wakes up, until the kernel's next tick, which delays every
+    all-reduce. With SCHED_BATCH a thread that wakes up does not preempt another. Threads inherit the policy.
     """
     changed = False
     if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER:
@@ -162,7 +174,7 @@ def read_ranks(environment: Mapping[str, str]) -> tuple[int, int, int]:
     """Return rank, world size and local rank; (0, 1, 0) with neither RANK nor WORLD_SIZE set.
 
     Source: https://docs.pytorch.org/docs/stable/distributed.html, "Environment variable
-    initialization". Raises TrainingError where a variable is missing or makes no sense.
+    initialization". Raises TrainingError if a variable is missing or invalid.
     """
     if "RANK" not in environment and "WORLD_SIZE" not in environment:
         return 0, 1, 0
@@ -170,36 +182,36 @@ def read_ranks(environment: Mapping[str, str]) -> tuple[int, int, int]:
     missing = [name for name in names if not environment.get(name)]
     if missing:
         raise TrainingError(
-            f"{', '.join(missing)} not set, though RANK or WORLD_SIZE is; start the script with a "
-            "launcher that sets all of them, such as torchrun, or unset those two"
+            f"{', '.join(missing)} not set, but RANK or WORLD_SIZE is. Start the script with a "
+            "launcher that sets all of them, such as torchrun, or unset these two"
         )
     try:
         rank, size, local_rank = (int(environment[name]) for name in names[:3])
     except ValueError as error:
         raise TrainingError(
-            f"RANK, WORLD_SIZE and LOCAL_RANK must be whole numbers ({error}); look at what the "
+            f"RANK, WORLD_SIZE and LOCAL_RANK must be integers ({error}). Check what the "
             "launcher set"
         ) from None
     if not 0 <= rank < size or local_rank < 0:
         raise TrainingError(
-            f"RANK {rank} of WORLD_SIZE {size} with LOCAL_RANK {local_rank} cannot be: ranks count "
-            "from 0; look at what the launcher set"
+            f"RANK {rank} of WORLD_SIZE {size} with LOCAL_RANK {local_rank} is invalid: ranks count "
+            "from 0. Check what the launcher set"
         )
     return rank, size, local_rank
 
 
 def select_device(use_gpu: bool, local_rank: int) -> torch.device:
-    """Return this rank's device, and make it the current one; TrainingError if no GPU is seen.
+    """Return this rank's device and make it the current one; TrainingError if no GPU is visible.
 
-    The index is taken modulo the visible devices: a launcher may show a rank all GPUs of its node
-    or only its own.
+    The index is taken modulo the number of visible devices: a launcher may make all GPUs of the node
+    visible to a rank, or only its own.
     """
     if not use_gpu:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise TrainingError(
-            f"--gpu was given but torch {torch.__version__} sees no GPU; run where one is visible "
-            "(in a container: --nv or --rocm), or leave --gpu out"
+            f"--gpu: torch {torch.__version__} sees no GPU. Run where one is visible "
+            "(in a container: --nv or --rocm), or omit --gpu"
         )
     device = torch.device("cuda", local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
@@ -208,16 +220,16 @@ def select_device(use_gpu: bool, local_rank: int) -> torch.device:
 
 @contextmanager
 def fail_together(world: World) -> Iterator[None]:
-    """End all ranks if the ``with`` block raises on any, so that none waits for one that is gone.
+    """End all ranks if the ``with`` block raises on any of them, so that none waits for one that has ended.
 
-    The lowest rank that failed raises its error; all others leave with exit status 1 and no word.
+    The lowest rank that failed raises its error; all others exit with status 1, without a message.
     """
     fault = None
     try:
         yield
     except Exception as error:
         fault = error
-    # Through the hosts' memory: a GPU that failed adds nothing up any more.
+    # In host memory: a GPU that failed can no longer take part.
     lowest = torch.tensor(world.rank if fault else world.size)
     dist.all_reduce(lowest, op=dist.ReduceOp.MIN, group=world.host_group)
     if lowest < world.size:

@@ -1,21 +1,24 @@
-"""Files that others may have put there: read within bounds, and written whole; called by data, checkpoint, metrics."""
+"""Reads files within bounds, and writes files completely or not at all."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import stat
 from pathlib import Path
 
 from training import TrainingError
 
+TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}")  # what write_file calls a file until it is complete
+
 
 def read_file(path: Path, most_bytes: int | None = None, *, follow_links: bool = True) -> bytes:
-    """Return the content of a regular file; a FIFO or a device is never waited for.
+    """Return the content of a regular file; a FIFO or a device cannot block the call.
 
-    Raises OSError where it cannot be read, TrainingError where it is of another kind or has more than
-    ``most_bytes``. If not ``follow_links``, a symbolic link is refused too.
+    Raises OSError if it cannot be read, TrainingError if it is not a regular file or has more than
+    ``most_bytes``. If not ``follow_links``, a symbolic link also raises TrainingError.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW))
@@ -33,17 +36,16 @@ def read_file(path: Path, most_bytes: int | None = None, *, follow_links: bool =
         content = file.read(most_bytes + 1) if status.st_size <= most_bytes else None
         if content is None or len(content) > most_bytes:
             raise TrainingError(
-                f"{path}: {status.st_size} bytes, though no more than {most_bytes} are expected. "
-                "Remove it or name another directory"
+                f"{path}: {status.st_size} bytes, expected at most {most_bytes}. Remove it or name another directory"
             )
         return content
 
 
 def write_file(path: Path, content: bytes | memoryview) -> None:
-    """Write ``content`` to ``path``; a reader sees the old file or the new one, never a part.
+    """Write ``content`` to ``path``; readers see the old file or the new one, never a part.
 
-    A symbolic link is replaced, not followed. On a failure the old file stays, nothing else is left
-    behind, and OSError is raised.
+    A symbolic link is replaced, not followed. On a failure the old file stays, the temporary file is
+    deleted, and OSError is raised.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -51,24 +53,30 @@ def write_file(path: Path, content: bytes | memoryview) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-            # What is read back comes from the disk, not from the host's memory.
+            # Read it back from the disk, not from the page cache.
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             file.seek(0)
             if file.read() != content:
-                raise OSError(errno.EIO, "other bytes were read back than were written")
+                raise OSError(errno.EIO, "the file on the disk differs from what was written")
         temporary.replace(path)
         sync_directory(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
+def is_temporary(path: Path, suffixes: tuple[str, ...]) -> bool:
+    """Return whether ``path`` is a temporary file of ``write_file`` for a file with one of the ``suffixes``."""
+    match = TEMPORARY.fullmatch(path.name)
+    return match is not None and match[1].endswith(suffixes)
+
+
 def sync_directory(directory: Path) -> None:
-    """Bring the names in ``directory`` to the disk, so that a new one outlives a power cut."""
+    """Write the entries of ``directory`` to the disk, so that a new file survives a power failure."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # this file system has no such thing: fsync(2)
+        if error.errno != errno.EINVAL:  # the file system does not support it: fsync(2)
             raise
     finally:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The small network of the examples; called by mnist_ddp.py and the scripts of the ladder."""
+"""The small convolutional network of the examples."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torch import Tensor, nn
 class Unshuffle(nn.Module):
     """Turns each 2 x 2 pixels into 4 channels: float32 [n, 1, 28, 28] into [n, 4, 14, 14].
 
-    The same as nn.PixelUnshuffle(2), but for no images: torch 2.13 returns those as they are, and
-    a rank whose share of a batch is empty would fail in the next layer.
+    Like nn.PixelUnshuffle(2), but correct for zero images: torch 2.13 returns those unchanged, and
+    a rank with an empty share of a batch would fail in the next layer.
     """
 
     def forward(self, images: Tensor) -> Tensor:
@@ -21,9 +21,9 @@ class Unshuffle(nn.Module):
 def build_model() -> nn.Module:
     """Return a network from float32 images [n, 1, 28, 28] to the scores [n, 10] of the digits.
 
-    It starts with 4 channels, as a convolution of one channel leaves most of a CPU's vector unit
-    idle. No dropout and no batch normalisation: random masks and batch statistics are a rank's own,
-    and with them the result would depend on the number of ranks.
+    It starts with 4 channels, because a convolution of one channel leaves most of a CPU's vector unit
+    idle. It has no dropout and no batch normalisation: random masks and batch statistics differ between
+    ranks, so the result would depend on the number of ranks.
     """
     return nn.Sequential(
         Unshuffle(),

@@ -1,4 +1,4 @@
-"""The command line of the training scripts; it is read before torch is imported: --help answers at once."""
+"""The command line of the training scripts. It does not import torch, so --help answers at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and ends with status 2."""
+    """Reports a wrong command line in one line and exits with status 2."""
 
     def error(self, message: str):
         self.exit(2, f"{self.prog}: {message}; see --help\n")
@@ -18,50 +18,50 @@ class OneLineParser(argparse.ArgumentParser):
 def training_parser(
     description: str, gpu: str = "one GPU per rank, with NCCL (default: CPU, with gloo)"
 ) -> OneLineParser:
-    """Return a parser of the options that every training script has; ``gpu`` is the help of --gpu."""
+    """Return a parser of the options that all training scripts have; ``gpu`` is the help text of --gpu."""
     parser = OneLineParser(description=description)
     add = parser.add_argument
     add("--gpu", action="store_true", help=gpu)
     add("--epochs", type=int, default=3, help="(default: %(default)s)")
     add("--batch-size", type=int, default=256, metavar="SAMPLES",
-        help="in one step, over all ranks (default: %(default)s)")  # fmt: skip
+        help="per step, over all ranks (default: %(default)s)")  # fmt: skip
     add("--lr", type=float, default=0.01, help="peak learning rate (default: %(default)s)")
-    add("--seed", type=int, default=0, help="of weights and order (default: %(default)s)")
+    add("--seed", type=int, default=0, help="for the weights and the order (default: %(default)s)")
     add("--data", type=Path, metavar="DIR", default=os.environ.get("MNIST_ROOT") or None,
-        help="the MNIST files (default: $MNIST_ROOT, else a drawn digits set)")  # fmt: skip
-    add("--download", action="store_true", help="fetch the files that DIR lacks; one process does")
+        help="directory of the MNIST files (default: $MNIST_ROOT, else generated digits)")  # fmt: skip
+    add("--download", action="store_true", help="download missing files to DIR, once for all ranks")
     return parser
 
 
 def parse_arguments(arguments: list[str], description: str = "") -> argparse.Namespace:
-    """Return the options of mnist_ddp.py; a line and exit status 2 where one makes no sense."""
+    """Return the options of mnist_ddp.py; exit with a line and status 2 if one is invalid."""
     parser = training_parser(description)
     add = parser.add_argument
     add("--batch-per-rank", type=int, metavar="SAMPLES",
-        help="in one step on each rank, in place of --batch-size")  # fmt: skip
+        help="per step on each rank; overrides --batch-size")  # fmt: skip
     add("--scale-lr", action="store_true", help="multiply --lr by the number of ranks")
     add("--warmup", type=float, metavar="EPOCHS",
-        help="in which the learning rate rises to its peak (default: a quarter of all)")  # fmt: skip
+        help="during which the learning rate rises to its peak (default: a quarter of all)")  # fmt: skip
     add("--timeout", type=float, default=300, metavar="SECONDS",
-        help="to wait for another rank before giving up (default: %(default)s)")  # fmt: skip
+        help="to wait for other ranks (default: %(default)s)")  # fmt: skip
     add("--validation", type=float, metavar="SHARE",
-        help="of the training images to hold out: accuracies are theirs, the test comes at the end")  # fmt: skip
-    add("--plain", action="store_true", help="the textbook's way to batches: a DataLoader")
-    add("--compile", action="store_true", help="compile the network; needs a C++ compiler or Triton")
-    add("--bf16", action="store_true", help="compute in bfloat16 where autocast does")
+        help="of the training images to hold out: epochs report their accuracy; the test runs at the end")  # fmt: skip
+    add("--plain", action="store_true", help="read batches with a DataLoader, as in textbooks")
+    add("--compile", action="store_true", help="compile the network; requires a C++ compiler or Triton")
+    add("--bf16", action="store_true", help="compute in bfloat16 where autocast can")
     add("--modelpath", type=Path, metavar="DIR",
-        help="write model, checkpoints and metrics to DIR; a second start goes on from there")  # fmt: skip
-    add("--keep", type=int, default=3, metavar="K", help="newest checkpoints (default: %(default)s)")
-    add("--restart", action="store_true", help="delete the checkpoints in DIR and begin anew")
-    add("--tensorboard", action="store_true", help="write to DIR/tensorboard as well")
-    add("--wandb", metavar="PROJECT", help="report to Weights & Biases as well")
+        help="write model, checkpoints and metrics to DIR; the next start resumes from there")  # fmt: skip
+    add("--keep", type=int, default=3, metavar="K", help="number of checkpoints to keep (default: %(default)s)")
+    add("--restart", action="store_true", help="delete the checkpoints in DIR and start from scratch")
+    add("--tensorboard", action="store_true", help="also write to DIR/tensorboard")
+    add("--wandb", metavar="PROJECT", help="also report to Weights & Biases")
     options = parser.parse_args(arguments)
     check(options, parser)
     return options
 
 
 def check(options: argparse.Namespace, parser: OneLineParser) -> None:
-    """End with a line and status 2 where the value of an option, of those there are, makes no sense."""
+    """Exit with a line and status 2 if an option of a training script has an invalid value."""
     given = {name: value for name, value in vars(options).items() if value is not None}
     for name in ("epochs", "batch_size", "batch_per_rank", "lr", "timeout", "keep"):
         if name in given and not 0 < given[name] < math.inf:

@@ -1,4 +1,4 @@
-"""How far an epoch is: a bar on a terminal, a line every ten seconds in a log; used by rank 0."""
+"""Shows the progress of an epoch: a bar on a terminal, a line every ten seconds in a log."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-BAR_SECONDS = 0.1  # between two states of the bar
+BAR_SECONDS = 0.1  # between two updates of the bar
 LINE_SECONDS = 10  # between two lines in a log
 BAR_WIDTH = 24  # characters at most
 CLEAR_LINE = "\r\x1b[K"
 
 
 class Progress:
-    """The progress of one epoch of ``steps`` steps, of which ``first_step`` were done before.
+    """The progress of one epoch of ``steps`` steps, of which an earlier start did ``first_step``.
 
     >>> with Progress("epoch 1/3", steps=235, enabled=rank == 0) as progress:
     ...     for step, batch in enumerate(batches, start=1):
     ...         loss = train(batch)
     ...         progress.update(step, loss.item)
 
-    Where ``stream`` (default: the standard output) is a terminal, the bar is one line that is
-    gone at the end; ``enabled`` is False on all ranks but one.
+    If ``stream`` (default: standard output) is a terminal, the bar is one line that is cleared at
+    the end. ``enabled`` is True on one rank only.
     """
 
     def __init__(
@@ -40,21 +40,21 @@ class Progress:
         self.steps = steps
         self.first_step = first_step
         self.stream = sys.stdout if stream is None else stream
-        self.bar = self.stream.isatty() and os.environ.get("TERM") != "dumb"
-        self.interval = BAR_SECONDS if self.bar else LINE_SECONDS
+        self.is_bar = self.stream.isatty() and os.environ.get("TERM") != "dumb"
+        self.interval = BAR_SECONDS if self.is_bar else LINE_SECONDS
         self.start = time.perf_counter()
         self.next_report = self.start + self.interval if enabled else float("inf")
 
     def update(self, step: int, mean_loss: Callable[[], float]) -> None:
-        """Say that ``step`` steps are done, if it is time to.
+        """Report that ``step`` steps are done, if the interval is over.
 
-        ``mean_loss`` is called only then: to read a loss from a GPU waits for the GPU.
+        ``mean_loss`` is called only then: reading a loss from a GPU waits for the GPU.
         """
         now = time.perf_counter()
         if now < self.next_report:
             return
         loss = mean_loss()
-        if self.bar:
+        if self.is_bar:
             self.stream.write(CLEAR_LINE + self.bar_line(step, loss, now - self.start))
         else:
             percent = 100 * step // self.steps
@@ -63,7 +63,7 @@ class Progress:
         self.next_report = now + self.interval
 
     def bar_line(self, step: int, loss: float, seconds: float) -> str:
-        """Return the state after ``step`` steps, ``seconds`` after the first, as one line."""
+        """Return the bar after ``step`` steps, ``seconds`` after the first."""
         rate = (step - self.first_step) / seconds
         left = duration((self.steps - step) / rate) if rate else "?"
         start = f"{self.name}  "
@@ -76,7 +76,7 @@ class Progress:
 
     def done(self) -> None:
         """Clear the bar."""
-        if self.bar and self.next_report < float("inf"):
+        if self.is_bar and self.next_report < float("inf"):
             self.stream.write(CLEAR_LINE)
             self.stream.flush()
 

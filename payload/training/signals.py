@@ -1,7 +1,6 @@
-"""The signals that ask a training to stop, and what they do before it can; imports nothing that takes time.
+"""The signals that stop a training, and their handlers until the training can save itself.
 
-mnist_ddp.py and search.py call ``end_at_once`` before they import torch and Optuna, which takes seconds;
-``StopSignals`` and search.py take over, with ``end_no_more`` first.
+Call ``end_at_once`` before imports that take seconds, such as torch, and ``end_no_more`` before other handlers are set.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ import signal
 import sys
 import threading
 
-# sysexits.h: "a failure that is temporary; the user is invited to retry". A job script requeues then.
+# sysexits.h: "a failure that is temporary; the user is invited to retry". Job scripts requeue on this status.
 STOPPED = os.EX_TEMPFAIL
-INTERRUPTED = 128 + signal.SIGINT  # what a shell calls the end by Ctrl-C
+INTERRUPTED = 128 + signal.SIGINT  # the status that a shell reports after Ctrl-C
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
-wakeup = -1  # the end of a pipe into which Python's C code writes the number of each signal
+wakeup = -1  # the write end of a pipe to which Python's C code writes the number of each signal
 
 
 def status_of(number: int) -> int:
@@ -25,11 +24,11 @@ def status_of(number: int) -> int:
 
 
 def end_at_once(*, resumable: bool = True) -> None:
-    """From here on let Ctrl-C, and SIGUSR1 if ``resumable``, end this process with a line and its status.
+    """From now on, Ctrl-C, and SIGUSR1 if ``resumable``, end this process with a line and the signal's status.
 
-    SIGTERM keeps its default: srun sends it to the other ranks when one has failed, and a job script would
-    start a run again and again that ends with ``STOPPED`` then. A handler in Python runs only when the main thread
-    returns from C++, such as from the rendezvous; a thread reads the signals from a pipe meanwhile:
+    SIGTERM keeps its default action: srun sends it to the other ranks when one has failed. If they exited
+    with ``STOPPED``, a job script would requeue a failing run for ever. A Python handler runs only after the
+    main thread returns from C++, such as from the rendezvous, so a thread reads the signals from a pipe:
     https://docs.python.org/3/library/signal.html#signal.set_wakeup_fd
     """
     global wakeup
@@ -38,7 +37,7 @@ def end_at_once(*, resumable: bool = True) -> None:
 
     def end(number: int, _frame=None) -> None:
         if not once.acquire(blocking=False):
-            return  # the other thread ends this process already
+            return  # the other thread is ending this process
         line = f"{os.path.basename(sys.argv[0])}: {signal.Signals(number).name}: stopped, nothing was saved\n"  # noqa: PTH119
         os.write(2, line.encode())
         os._exit(status_of(number))
@@ -57,7 +56,7 @@ def end_at_once(*, resumable: bool = True) -> None:
 
 
 def end_no_more() -> None:
-    """End the thread of ``end_at_once``; its handlers stay until others replace them."""
+    """Stop the thread of ``end_at_once``; its handlers stay until others replace them."""
     global wakeup
     if wakeup >= 0:
         signal.set_wakeup_fd(-1)

@@ -1,7 +1,4 @@
-"""Stopping between two steps when Slurm asks for it: before the time limit or a preemption.
-
-mnist_ddp.py trains inside ``StopSignals``, and ends with its ``status`` when the ranks agreed to stop.
-"""
+"""Stops a training between two steps, on all ranks at once, when a signal arrives."""
 
 from __future__ import annotations
 
@@ -15,18 +12,18 @@ import torch.distributed as dist
 from training.distributed import World
 from training.signals import INTERRUPTED, SIGNALS, STOPPED, end_no_more, status_of
 
-AGAIN_SECONDS = 1  # after which another Ctrl-C is one more, and not the same by way of the launcher
+AGAIN_SECONDS = 1  # an earlier repetition of Ctrl-C is the same one, forwarded by the launcher
 
 
 class StopSignals:
-    """Notes SIGTERM, SIGUSR1 and Ctrl-C for the length of a ``with`` block, and finds what the ranks agree on.
+    """Records SIGTERM, SIGUSR1 and Ctrl-C during a ``with`` block, and lets the ranks agree to stop.
 
-    A signal may reach one rank before another, or one alone, and a rank that left by itself would
-    let the others wait. So they ask each other, at every ``interval``-th call of ``agreed``,
-    through the hosts' memory: nobody waits for a GPU. A block that ends with ``STOPPED`` or
-    ``INTERRUPTED`` ends on all ranks at once. After a block without a fault the signals are ignored: what
-    is done need not be stopped. A second Ctrl-C is a KeyboardInterrupt. If not ``enabled``, signals
-    do what they always do, as they should where nothing can be saved.
+    A signal may reach only some ranks, or reach them at different times, and a rank that stopped alone
+    would leave the others waiting. So at every ``interval``-th call of ``agreed`` the ranks exchange what
+    they received, in host memory, without waiting for a GPU. A block that exits with ``STOPPED`` or
+    ``INTERRUPTED`` ends on all ranks at the same time. After a block that succeeds, the signals are
+    ignored: nothing is left to stop. A second Ctrl-C raises KeyboardInterrupt. If not ``enabled``, signals
+    keep their handlers: use this if nothing can be saved.
     """
 
     def __init__(self, world: World, *, interval: int = 16, enabled: bool = True):
@@ -35,7 +32,7 @@ class StopSignals:
         self.interval = interval
         self.calls = 0
         self.received = 0  # the number of the signal; 0: none
-        self.interrupted = 0.0  # when Ctrl-C came first
+        self.interrupted = 0.0  # time of the first Ctrl-C
 
     def __enter__(self) -> StopSignals:
         if self.signals:
@@ -52,9 +49,9 @@ class StopSignals:
         self.received = number
 
     def agreed(self, *, now: bool = False) -> bool:
-        """Return whether the ranks are to stop here: the same answer on all, who all must call it.
+        """Return whether to stop here: the same answer on all ranks, all of which must call it.
 
-        ``now`` asks at once, whatever the interval.
+        With ``now`` the ranks exchange signals regardless of the interval.
         """
         self.calls += 1
         if not self.signals or not now and self.calls % self.interval:
@@ -63,8 +60,8 @@ class StopSignals:
         dist.all_reduce(received, op=dist.ReduceOp.MAX, group=self.world.host_group)
         self.received = int(received)
         if self.received:
-            # srun may end the other ranks as soon as the first has ended (SLURM_KILL_BAD_EXIT);
-            # they are about to end by themselves, with the status that says why.
+            # srun may terminate the other ranks as soon as the first has ended (SLURM_KILL_BAD_EXIT).
+            # Ignored, that does not change the status with which they are about to exit.
             for number in self.signals:
                 signal.signal(number, signal.SIG_IGN)
         return self.received > 0
@@ -76,14 +73,14 @@ class StopSignals:
 
     @property
     def status(self) -> int:
-        """The exit status that says so: ``STOPPED``, or ``INTERRUPTED`` after Ctrl-C."""
+        """The exit status of a run that was stopped: ``STOPPED``, or ``INTERRUPTED`` after Ctrl-C."""
         return status_of(self.received)
 
     def __exit__(self, _kind: object, fault: BaseException | None, _traceback: object) -> None:
         if self.signals and isinstance(fault, SystemExit) and fault.code in (STOPPED, INTERRUPTED):
             # srun kills the others some time after the first has ended (KillWait), and the status
-            # would be 137. Rank 0 may have something to bring to an end, such as a report.
-            with suppress(RuntimeError):  # another rank died: its status says so
+            # would be 137. Rank 0 may still have to finish, for example, a report.
+            with suppress(RuntimeError):  # another rank died, and its status reports it
                 dist.barrier(group=self.world.host_group)
         for number, handler in self.previous.items():
             if signal.getsignal(number) is not signal.SIG_IGN:

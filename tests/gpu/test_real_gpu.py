@@ -79,7 +79,7 @@ def test_a_training_that_goes_on_ends_on_the_gpu_with_the_weights_of_one_in_one_
         (last,) = (parts / "checkpoints").glob("epoch-0002-*")
         last.unlink()
         output, _ = launch(*line, "--modelpath", str(parts))
-        assert "going on after 1 epochs and 0 steps" in output
+        assert "resuming after 1 epochs and 0 steps" in output
         one, other = (torch.load(path / "mnist_ddp.pt", weights_only=True) for path in (through, parts))
         assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 

@@ -29,7 +29,7 @@ scancel --signal=KILL --name={job} --user=$(id -un)
 srun -N2 --ntasks-per-node=1 {enter} {TRAINING} run""",
         cwd=work,
     )
-    assert "world size 2," in output and "going on after " in output and "epoch 1/5" not in output
+    assert "world size 2," in output and "resuming after " in output and "epoch 1/5" not in output
     testbed.run(
         f"module load {container}\nunset MNIST_ROOT\nsingularity exec $SIF conda-python-simple {TRAINING} through",
         cwd=work,
@@ -63,7 +63,7 @@ def test_a_full_disk_ends_the_training_with_one_sentence_and_with_more_room_it_g
     first, second = result.stdout.split("status 1\n")
     assert "epoch 2/5" in first and "epoch 5/5" not in first
     assert "epoch-0002-step-000000.pt" in second and "\n." not in second
-    assert "going on after 2 epochs" in second and "epoch 5/5" in second
+    assert "resuming after 2 epochs" in second and "epoch 5/5" in second
     (sentence,) = result.stderr.splitlines()
     assert sentence.startswith("rank 0: run/checkpoints/")
-    assert ": cannot be written (No space left on device); what was there before is whole: free some space" in sentence
+    assert ": cannot be written (No space left on device). The files before it are undamaged: free some" in sentence

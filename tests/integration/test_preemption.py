@@ -96,7 +96,7 @@ def test_a_job_that_is_warned_and_then_preempted_completes_with_the_uninterrupte
     job.wait_for(lambda: job.state() == "COMPLETED")
 
     assert job.said().count("world size 2,") == 3
-    assert job.said().count("going on after ") == 2
+    assert job.said().count("resuming after ") == 2
     lines = re.findall(r"^epoch (\d+)/24", job.said(), re.MULTILINE)
     assert sorted({int(line) for line in lines}) == list(range(1, 25))
     testbed.run(

@@ -78,7 +78,7 @@ srun -N2 -n2 conda-python-distributed -u $PAYLOAD/mnist_ddp.py --data . --epochs
     (last,) = (work / "run" / "checkpoints").glob("epoch-0002-*")
     last.unlink()
     (work / "run" / "curves.png").unlink()
-    assert "going on after 1 epochs" in testbed.run(load(venv) + start, cwd=work)
+    assert "resuming after 1 epochs" in testbed.run(load(venv) + start, cwd=work)
 
     lines = [json.loads(line) for line in (work / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2]
@@ -122,10 +122,10 @@ def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(
     wait_for(begun, 3)
     steps = re.findall(r"^\d+\.\d+$", testbed.run(f"squeue --steps -h --job {job} --format %i"), re.MULTILINE)
     testbed.run_unchecked("".join(f"scancel --signal=KILL {step}\n" for step in steps))
-    wait_for(r"its process is gone; it will go on$", 1)
+    wait_for(r"its process is gone; it will be resumed$", 1)
     wait_for(begun, len(found(begun)) + 1)  # so one has just begun
     testbed.run(f"scancel {job}; while squeue -h --job {job} 2>/dev/null | grep -q .; do sleep 0.2; done")
-    assert found(r"^trial-\d+: stopped; it will go on$")
+    assert found(r"^trial-\d+: stopped; it will be resumed$")
     with (work / "study" / "study.journal").open("a") as journal:
         journal.write('{"op_code":')  # as a full disk leaves it
 
@@ -161,7 +161,7 @@ def test_a_search_whose_training_fails_names_the_log_and_keeps_to_its_question(t
     search = f"{load(venv)}\nconda-python-simple $PAYLOAD/search.py --study study --trials 2 --one -- train.py"
     result = testbed.run_unchecked(search, cwd=work)
     assert result.returncode == 1
-    assert result.stderr == "search.py: the training failed; read why in study/trial-0000/log\n"
+    assert result.stderr == "search.py: the training failed. Read why in study/trial-0000/log\n"
     assert (work / "study" / "trial-0000" / "log").read_text() == "out of memory\n"
     result = testbed.run_unchecked(f"{search} --epochs 2", cwd=work)
     assert result.returncode == 1

@@ -11,17 +11,17 @@
 #SBATCH --network=disable_rdzv_get
 set -e
 
-# srun would keep --export=NONE for its tasks, and what the modules set from them
+# Otherwise srun applies --export=NONE to its tasks too, and they lose what the modules set
 unset SLURM_EXPORT_ENV
 
-# With --export=NONE no module is loaded here; without, keep the PyTorch module that is
+# --export=NONE starts without modules; without that option, keep the PyTorch module that is loaded
 [ -n "$PAYLOADPYTORCH" ] || module load PyTorch/2.10.0-rocm-7.1-venv
-module load rccl-net-plugin # RCCL's way to Slingshot, without which ranks on several nodes stop
-# Without the data's module, the training generates digits
+module load rccl-net-plugin # RCCL's plugin for Slingshot; without it, ranks on several nodes exit
+# If there is no MNIST module, the training uses generated digits
 if [ -z "$MNIST_ROOT" ] && module is-avail MNIST; then module load MNIST; fi
-# cpe/26.03, which the first loads, is not the default
+# cpe/26.03, which the PyTorch module loads, is not the default
 export LD_LIBRARY_PATH="$CRAY_LD_LIBRARY_PATH${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 
-# srun starts the ranks, not torchrun: it gives each the one GPU nearest to its seven cores.
+# srun starts the ranks and gives each the GPU nearest to its seven cores.
 srun -N2 -n16 -c7 --gpus-per-task=1 --gpu-bind=closest \
   conda-python-distributed -u "$PAYLOAD/mnist_ddp.py" --gpu --modelpath "model-$SLURM_JOB_ID" "$@"

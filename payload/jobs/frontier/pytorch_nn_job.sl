@@ -1,5 +1,5 @@
 #!/bin/bash
-# A small network in one process on one node of Frontier, which needs no data:
+# A small network that needs no data, in one process on one node of Frontier:
 #   mkdir -p logs; sbatch --export=NONE -A <project> pytorch_nn_job.sl
 # Only for Frontier.
 #SBATCH -J pytorch_nn
@@ -10,10 +10,10 @@
 #SBATCH -N 1
 set -e
 
-# srun would keep --export=NONE for its tasks, and what the modules set from them
+# Otherwise srun applies --export=NONE to its tasks too, and they lose what the modules set
 unset SLURM_EXPORT_ENV
 
-# With --export=NONE no module is loaded here; without, keep the PyTorch module that is
+# --export=NONE starts without modules; without that option, keep the PyTorch module that is loaded
 [ -n "$PAYLOADPYTORCH" ] || module load PyTorch/2.10.0-rocm-7.1-venv
 echo "Python Environment Path: $(which python)"
 

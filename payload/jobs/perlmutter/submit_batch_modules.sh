@@ -12,15 +12,15 @@
 #SBATCH -o module_job_log_%j.out
 set -e
 
-# Keep the PyTorch module that is loaded when you submit; else load this one
+# Keep the PyTorch module that is loaded when you submit; otherwise load this one
 [ -n "$PAYLOADPYTORCH" ] || module load PyTorch/2.15.0-cuda-13.2-perlmutter-venv
-# NCCL's plugin for Slingshot, without which ranks on several nodes stop: the default, or one for CUDA 13 by its version
+# NCCL's plugin for Slingshot; without it, ranks on several nodes exit. If the default is not for CUDA 13, add a version
 [ -z "$SLURM_GPUS_ON_NODE" ] || module load nccl
-# Without the data's module, the training generates digits
+# If there is no MNIST module, the training uses generated digits
 if [ -z "$MNIST_ROOT" ] && module is-avail MNIST; then module load MNIST; fi
 
 training=("$PAYLOAD/mnist_ddp.py" ${SLURM_GPUS_ON_NODE:+--gpu} --modelpath "model-$SLURM_JOB_ID" "$@")
 srun conda-python-distributed -u "${training[@]}"
 
-# The same with the variables in the shell, as with NERSC's export_DDP_vars.sh:
+# The same with the variables set in the shell, as by NERSC's export_DDP_vars.sh:
 # srun bash -c 'source <(ddp-env) && python -u "$PAYLOAD/mnist_ddp.py" --gpu'

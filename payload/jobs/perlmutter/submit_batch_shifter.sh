@@ -14,9 +14,9 @@
 #SBATCH -o shifter_job_log_%j.out
 set -e
 
-# Keep the Shifter module that is loaded when you submit; else load this one
+# Keep the Shifter module that is loaded when you submit; otherwise load this one
 [ -n "$SHIFTER_IMAGE" ] || module load PyTorch/2.10.0-ngc-26.01-shifter
-# Without the data's module, the training generates digits
+# If there is no MNIST module, the training uses generated digits
 if [ -z "$MNIST_ROOT" ] && module is-avail MNIST; then module load MNIST; fi
 
 training=("$PAYLOAD/mnist_ddp.py" ${SLURM_GPUS_ON_NODE:+--gpu} --modelpath "model-$SLURM_JOB_ID" "$@")

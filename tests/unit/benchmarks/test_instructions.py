@@ -3,12 +3,12 @@
 import os
 
 import pytest
-from testbed.layout import TestbedError as Error  # pytest would take it for a class of tests
-from testbed.packages import find_optional
 
 from benchmarks import instructions
-from benchmarks.instructions import instructions_of
+from benchmarks.instructions import count_instructions
 from benchmarks.session import Session
+from testbed.layout import TestbedError as Error  # pytest would take it for a class of tests
+from testbed.packages import find_optional
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def count(tmp_path):
     if not find_optional("valgrind"):
         pytest.skip("no valgrind here")
     env = {"PATH": os.environ["PATH"]}
-    return lambda *command: instructions_of(Session(None, tmp_path), env, command)
+    return lambda *command: count_instructions(Session(None, tmp_path), env, command)
 
 
 def test_a_program_counts_also_if_it_becomes_another_one(count):
@@ -44,4 +44,4 @@ def test_a_command_that_fails_is_an_error(count):
 def test_without_valgrind_the_error_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setattr(instructions, "find_optional", lambda _: None)
     with pytest.raises(Error, match="apt-get install valgrind"):
-        instructions_of(Session(None, tmp_path), {}, ["/bin/true"])
+        count_instructions(Session(None, tmp_path), {}, ["/bin/true"])

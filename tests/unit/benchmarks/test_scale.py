@@ -7,8 +7,8 @@ import hostlist
 import pytest
 
 from benchmarks import scale
-from benchmarks.measurements import TREE
-from benchmarks.steps import step_variables
+from benchmarks.comparison import TREE
+from benchmarks.step_variables import step_variables
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 100, 4096])
@@ -43,3 +43,8 @@ def test_the_launch_script_takes_the_variables_for_those_of_a_step(world):
 
 def test_the_first_a_middle_and_the_last_rank_are_measured():
     assert scale.representatives(32768) == (0, 16384, 32767)
+
+
+def test_a_long_node_list_is_shortened_for_its_cell():
+    assert scale.shorten("nid[1-2]") == "`nid[1-2]`"
+    assert scale.shorten("nid[" + 500 * "1,2," + "3]") == "`nid[1,2,1,2,1,2,1,2,1,2,1,2,...`, 2006 characters"

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from training.data import digits_set, normalise  # noqa: E402
 
-from benchmarks import textbook_mnist  # noqa: E402
+from benchmarks.programs import textbook_mnist  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +37,12 @@ def test_it_ends_where_the_target_is_reached(few, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert f"{100 * reached:.2f} %" in lines[-1]
     assert f"{seconds:.1f} s" in lines[-1]
+
+
+def test_a_part_of_an_epoch_gives_the_time_of_a_whole_one(few, monkeypatch):
+    clock = iter([100.0, 106.0])
+    monkeypatch.setattr(textbook_mnist.time, "perf_counter", lambda: next(clock))
+    assert textbook_mnist.time_epoch(few, seed=0, batches=3) == 20.0  # 2 s a batch, 10 batches
 
 
 def test_a_target_out_of_reach_is_a_failure(few, monkeypatch):

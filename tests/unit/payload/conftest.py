@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from zygote import Zygote
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 PAYLOAD = REPOSITORY / "payload"
@@ -25,21 +26,20 @@ class Rank(NamedTuple):
     stderr: str
 
 
+def start_python(command, environment, cwd=None):
+    """Start a Python of its own, which imports torch anew."""
+    command = [sys.executable, *map(str, command)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env=environment, cwd=cwd, **pipes)
+
+
 class Ranks:
     """The processes of one world, one of one thread for each environment, not yet waited for."""
 
-    def __init__(self, command, environments, cwd=None):
+    def __init__(self, command, environments, cwd=None, start=start_python):
         base = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
         self.processes = [
-            subprocess.Popen(
-                [sys.executable, *map(str, command)],
-                env={**base, "OMP_NUM_THREADS": "1", **environment},
-                cwd=cwd,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for environment in environments
+            start(command, {**base, "OMP_NUM_THREADS": "1", **environment}, cwd) for environment in environments
         ]
 
     def wait(self):
@@ -51,7 +51,7 @@ class Ranks:
         return [Rank(process.returncode, *output) for process, output in zip(self.processes, outputs)]
 
 
-def launch(size, command, environments=None):
+def launch(size, command, environments=None, start=start_python):
     """Start a world on this host as a launcher does."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -63,6 +63,7 @@ def launch(size, command, environments=None):
             {**world, "RANK": str(rank), "LOCAL_RANK": str(rank), **(environments[rank] if environments else {})}
             for rank in range(size)
         ],
+        start=start,
     )
 
 
@@ -109,21 +110,29 @@ def start_ranks():
 
 
 @pytest.fixture(scope="session")
-def run_ranks(start_ranks):
+def zygote():
+    """A Python that has imported torch and forks."""
+    zygote = Zygote({**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""})
+    yield zygote
+    zygote.close()
+
+
+@pytest.fixture(scope="session")
+def run_ranks(zygote):
     """Run ``mnist_ddp.py`` on each rank of a world and return what is left of them."""
 
     def run(size, *arguments, **settings):
-        return start_ranks(size, *arguments, **settings).wait()
+        return launch(size, (PAYLOAD / "mnist_ddp.py", *arguments), start=zygote.start, **settings).wait()
 
     return run
 
 
 @pytest.fixture(scope="session")
-def run_code():
+def run_code(zygote):
     """Run a piece of Python, which can import the payload, on each rank of a world."""
 
     def run(size, code):
-        return launch(size, ("-c", code), environments=[{"PYTHONPATH": str(PAYLOAD)}] * size).wait()
+        return launch(size, ("-c", code), environments=[{"PYTHONPATH": str(PAYLOAD)}] * size, start=zygote.start).wait()
 
     return run
 
@@ -142,16 +151,16 @@ def run_alone(tmp_path):
 @pytest.fixture(scope="session")
 def write_mnist():
     """Write images and labels as the four IDX files of MNIST."""
-    from training import data
+    from training.data import digits_set, mnist
 
     def write(directory, train_count, test_count):
         directory.mkdir(parents=True)
-        digits = data.digits_set()
+        digits = digits_set()
         train = digits.train_images[:train_count], digits.train_labels[:train_count]
         test = digits.test_images[:test_count], digits.test_labels[:test_count]
         for (images, labels), (images_name, labels_name) in (
-            (train, (data.TRAIN_IMAGES, data.TRAIN_LABELS)),
-            (test, (data.TEST_IMAGES, data.TEST_LABELS)),
+            (train, (mnist.TRAIN_IMAGES, mnist.TRAIN_LABELS)),
+            (test, (mnist.TEST_IMAGES, mnist.TEST_LABELS)),
         ):
             count = len(images).to_bytes(4, "big")
             side = (28).to_bytes(4, "big")
@@ -176,3 +185,21 @@ def mnist():
     if not directory.is_dir():
         pytest.skip(f"no MNIST files: MNIST_ROOT is not set and {directory} does not exist")
     return directory
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    from training.checkpoint import Checkpoints
+
+    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints", keep=3)
+    checkpoints.prepare()
+    return checkpoints
+
+
+@pytest.fixture
+def alone():
+    """A world of one rank."""
+    import training.distributed
+
+    with training.distributed.process_group({}, use_gpu=False, timeout=10) as world:
+        yield world

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 CONTEXT = multiprocessing.get_context("forkserver")
 # torch._dynamo: the first optimizer imports it.
 CONTEXT.set_forkserver_preload(["torch._dynamo", "torch.distributed.nn.functional", "torch.nn.parallel"])
@@ -36,7 +38,6 @@ def run_main(arguments, environment, output, strike):
     os.environ.update(environment)
 
     import mnist_ddp
-    import torch
     from training.progress import Progress
 
     def update(progress, step, mean_loss, update=Progress.update):
@@ -106,3 +107,13 @@ class Forks:
 def train(size, *arguments):
     """Run `mnist_ddp.py` on each rank of a world and return what is left of them."""
     return Forks(size, *arguments).wait()
+
+
+def weights(directory):
+    """The weights that a training wrote to a directory."""
+    return torch.load(directory / "mnist_ddp.pt", weights_only=True)
+
+
+def equal(one, other):
+    """Whether two sets of weights are the same, bit for bit."""
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)

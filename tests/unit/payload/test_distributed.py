@@ -9,9 +9,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from training import TrainingError, distributed
+from training.allreduce.roll_call import RollCall
 from training.data import digits_set, fingerprint
 from training.distributed import process_group, read_launch, read_ranks, rendezvous, select_device
-from training.roll_call import RollCall
 
 LAUNCHED = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "nid001001", "MASTER_PORT": "29400"}
 TEN_SECONDS = timedelta(seconds=10)
@@ -31,10 +31,10 @@ def test_without_torchs_variables_the_world_is_one_rank():
         ({"RANK": None}, "RANK not set"),
         ({"WORLD_SIZE": None, "MASTER_ADDR": ""}, "WORLD_SIZE, MASTER_ADDR not set"),
         ({"LOCAL_RANK": None}, "LOCAL_RANK not set"),
-        ({"RANK": "five"}, "must be whole numbers .*'five'"),
-        ({"RANK": "8"}, "RANK 8 of WORLD_SIZE 8 .* cannot be"),
-        ({"RANK": "-1"}, "RANK -1 of WORLD_SIZE 8 .* cannot be"),
-        ({"LOCAL_RANK": "-1"}, "LOCAL_RANK -1 cannot be"),
+        ({"RANK": "five"}, "must be integers .*'five'"),
+        ({"RANK": "8"}, "RANK 8 of WORLD_SIZE 8 .* is invalid"),
+        ({"RANK": "-1"}, "RANK -1 of WORLD_SIZE 8 .* is invalid"),
+        ({"LOCAL_RANK": "-1"}, "LOCAL_RANK -1 is invalid"),
     ],
 )
 def test_variables_that_make_no_sense_are_errors(variables, message):
@@ -67,7 +67,7 @@ def test_without_gpu_the_device_is_the_cpu_even_where_gpus_are(two_gpus):
 
 def test_no_gpu_in_view_is_one_sentence(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(TrainingError, match="--gpu was given but torch .* sees no GPU; run where one is visible"):
+    with pytest.raises(TrainingError, match="--gpu: torch .* sees no GPU. Run where one is visible"):
         select_device(True, 0)
 
 
@@ -262,7 +262,7 @@ def test_ranks_of_one_launch_meet_under_its_name(rank_0):
 
 def test_a_rank_of_another_launch_does_not_join(rank_0):
     environment, _ = rank_0
-    message = "is the rendezvous of another launch, 90000.0, and this is 90001.0; start again"
+    message = "is the rendezvous of another launch: 90000.0, expected 90001.0. Start again"
     with pytest.raises(TrainingError, match=message):
         rendezvous({**environment, "PYTORCH_LAUNCH_ID": "90001.0"}, 1, 2, TEN_SECONDS)
 
@@ -271,7 +271,7 @@ def test_a_rank_does_not_join_a_program_that_names_no_launch(monkeypatch):
     monkeypatch.setattr(distributed, "LAUNCH_LIMIT", timedelta(seconds=0.1))
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "PYTORCH_LAUNCH_ID": "90001.0"}
-    with pytest.raises(TrainingError, match="another launch, one that is unknown, and this is 90001.0"):
+    with pytest.raises(TrainingError, match="another launch: unknown, expected 90001.0"):
         rendezvous(environment, 1, 2, TEN_SECONDS)
 
 
@@ -280,7 +280,7 @@ def test_a_rank_0_whose_port_is_in_use_says_so():
         other.bind(("", 0))
         other.listen()
         environment = {**LAUNCHED, "RANK": "0", "MASTER_PORT": str(other.getsockname()[1]), "PYTORCH_LAUNCH_ID": "7.0"}
-        with pytest.raises(TrainingError, match="another process listens at nid001001:.* start again"):  # noqa: SIM117
+        with pytest.raises(TrainingError, match="another process listens at nid001001:.* Start again"):  # noqa: SIM117
             with process_group(environment, use_gpu=False, timeout=10):
                 pass
 

@@ -41,7 +41,7 @@ from training import TrainingError
 from training.options import check, training_parser
 def parse_arguments():
 \"\"\"Return the options of the command line.\"\"\"
-parser = training_parser(__doc__.splitlines()[0], gpu="one GPU per rank (default: where there is one)")
+parser = training_parser(__doc__.splitlines()[0], gpu="one GPU per rank (default: if there is one)")
 parser.set_defaults(gpu=torch.cuda.is_available())
 options = parser.parse_args()
 check(options, parser)
@@ -226,7 +226,7 @@ def test_without_horovod_the_script_says_which_modules_have_it(run_here, monkeyp
     monkeypatch.setitem(sys.modules, "horovod", None)
     status, output, errors = run_here("mnist_horovod.py")
     assert status.startswith("mnist_horovod.py: ") and (output, errors) == ("", "")
-    assert status.endswith("; load a module that has Horovod (`module spider horovod`)")
+    assert status.endswith(". Load a module that has Horovod (`module spider horovod`)")
 
 
 def test_the_small_network_prints_its_loss_ten_times_and_its_accuracy(run_here):

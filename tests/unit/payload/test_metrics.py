@@ -10,8 +10,9 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
-from training import TrainingError, metrics
-from training.metrics import Metrics, draw_curves, read_epochs
+from training import TrainingError
+from training.metrics import Metrics, draw_curves, read_epochs, record
+from training.pictures import write_picture
 
 VALUES = {
     "loss": 0.25, "accuracy": 97.5, "images_per_second": 13000.0, "learning_rate": 0.01,
@@ -22,10 +23,10 @@ VALUES = {
 @pytest.fixture
 def undrawn(monkeypatch):
     """Leave the picture out: it takes most of the time."""
-    monkeypatch.setattr(metrics, "draw_curves", lambda *_: True)
+    monkeypatch.setattr(record, "draw_curves", lambda *_: True)
 
 
-def record(directory, epochs, *, first_epoch=0, **values):
+def write_record(directory, epochs, *, first_epoch=0, **values):
     with Metrics(directory, options={"lr": 0.01}, first_epoch=first_epoch) as log:
         for epoch in epochs:
             log.epoch(epoch, **{**VALUES, **values})
@@ -44,7 +45,7 @@ def png_size(path):
 
 
 def test_every_epoch_is_one_json_object_with_all_values(tmp_path, undrawn):
-    record(tmp_path, [1, 2])
+    write_record(tmp_path, [1, 2])
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [{"epoch": 1, **VALUES}, {"epoch": 2, **VALUES}]
 
@@ -56,24 +57,24 @@ def test_a_line_is_in_the_file_before_the_next_epoch(tmp_path, undrawn):
 
 
 def test_a_resumed_training_repeats_no_epoch(tmp_path, undrawn):
-    record(tmp_path, [1, 2, 3])
-    record(tmp_path, [3, 4], first_epoch=2)
+    write_record(tmp_path, [1, 2, 3])
+    write_record(tmp_path, [3, 4], first_epoch=2)
     assert numbers(tmp_path) == [1, 2, 3, 4]
 
 
 def test_a_training_begun_anew_begins_a_new_record(tmp_path, undrawn):
-    record(tmp_path, [1, 2, 3])
-    record(tmp_path, [1])
+    write_record(tmp_path, [1, 2, 3])
+    write_record(tmp_path, [1])
     assert numbers(tmp_path) == [1]
 
 
 @pytest.mark.parametrize("part", [b'{"epoch": 3, "loss": 0.1', b'{"epoch": 3}'])
 def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path, undrawn, part):
-    record(tmp_path, [1, 2])
+    write_record(tmp_path, [1, 2])
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(path.read_bytes() + part)
     assert numbers(tmp_path) == [1, 2]
-    record(tmp_path, [3], first_epoch=3)
+    write_record(tmp_path, [3], first_epoch=3)
     assert numbers(tmp_path) == [1, 2, 3]
 
 
@@ -82,15 +83,15 @@ def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path, undrawn, part):
     [b"{damaged\n", b'{"epoch": null}\n', b'{"epoch": 1e400}\n', b"\xff\0\n", b"[" * 100000 + b"\n", b"1\n", b"\n"],
 )
 def test_a_damaged_line_costs_that_line_alone(tmp_path, undrawn, damage, capsys):
-    record(tmp_path, [1, 2])
+    write_record(tmp_path, [1, 2])
     path = tmp_path / "metrics.jsonl"
     before = damage + path.read_bytes()
     path.write_bytes(before)
     assert numbers(tmp_path) == [1, 2]
-    record(tmp_path, [3], first_epoch=2)
+    write_record(tmp_path, [3], first_epoch=2)
     assert numbers(tmp_path) == [1, 2, 3]
     assert (tmp_path / "metrics.jsonl.damaged").read_bytes() == before
-    assert f"{path}: 1 damaged lines are left out; the file is kept as {path}.damaged\n" in capsys.readouterr().out
+    assert f"{path}: 1 damaged lines are removed; the previous file is {path}.damaged\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("content", ["my own file\n", '{"epoch": 1, "val_loss": 0.5}\n', "\n"])
@@ -98,7 +99,7 @@ def test_a_damaged_line_costs_that_line_alone(tmp_path, undrawn, damage, capsys)
 def test_a_file_of_another_program_is_left_as_it_is(tmp_path, content, first_epoch):
     path = tmp_path / "metrics.jsonl"
     path.write_text(content)
-    with pytest.raises(TrainingError, match=f"^{path}: holds no line of a training, so it is of another program. Move"):
+    with pytest.raises(TrainingError, match=f"^{path}: holds no line of a training: it belongs to another"):
         Metrics(tmp_path, options={}, first_epoch=first_epoch)
     assert path.read_text() == content
 
@@ -130,14 +131,14 @@ def test_a_fifo_is_refused_and_not_waited_for(tmp_path):
 
 
 def test_a_loss_that_is_no_number_stays_json_and_is_drawn_as_a_gap(tmp_path):
-    record(tmp_path, [1, 2], loss=math.nan)
+    write_record(tmp_path, [1, 2], loss=math.nan)
     assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
     assert [line["loss"] for line in read_epochs(tmp_path / "metrics.jsonl")] == [None, None]
     assert png_size(tmp_path / "curves.png")
 
 
 def test_the_curves_are_drawn_at_the_end_and_on_resume(tmp_path):
-    record(tmp_path, [1, 2])
+    write_record(tmp_path, [1, 2])
     picture = tmp_path / "curves.png"
     assert png_size(picture) == (1440, 432)
     picture.unlink()
@@ -155,7 +156,7 @@ def test_a_training_that_was_stopped_leaves_at_once(tmp_path):
 
 def test_without_a_directory_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    record(None, [1])
+    write_record(None, [1])
     assert not any(tmp_path.iterdir())
 
 
@@ -166,9 +167,9 @@ def test_no_picture_is_drawn_of_nothing(tmp_path):
 
 def test_without_matplotlib_a_line_says_so_and_the_training_goes_on(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    record(tmp_path, [1])
+    write_record(tmp_path, [1])
     capsys.readouterr()
-    record(tmp_path, [2], first_epoch=1)  # which draws at the start and at the end
+    write_record(tmp_path, [2], first_epoch=1)  # which draws at the start and at the end
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith(f"no {tmp_path}/curves.png (")
     assert line.endswith("pip install matplotlib")
@@ -176,17 +177,17 @@ def test_without_matplotlib_a_line_says_so_and_the_training_goes_on(tmp_path, mo
 
 
 def test_a_picture_that_cannot_be_written_is_no_fault_of_the_training(tmp_path, monkeypatch, capsys):
-    record(tmp_path, [1])
+    write_record(tmp_path, [1])
     before = (tmp_path / "curves.png").read_bytes()
 
-    def write_a_part(path, **_options):
-        path.write_bytes(b"a part")
+    def write_a_part(file, **_options):
+        file.write(b"a part")
         raise OSError(28, "No space left on device")
 
     def fill_the_disk(figure):
         figure.savefig = write_a_part
 
-    assert not metrics.write_picture(tmp_path / "curves.png", fill_the_disk, width=12)
+    assert not write_picture(tmp_path / "curves.png", fill_the_disk, width=12)
     assert "cannot be written (No space left on device)" in capsys.readouterr().out
     assert (tmp_path / "curves.png").read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.png", "metrics.jsonl"]
@@ -199,7 +200,7 @@ def test_no_fault_of_drawing_ends_a_training(tmp_path, monkeypatch, capsys):
     def draw(_figure):
         raise ValueError("no such font")
 
-    assert not metrics.write_picture(tmp_path / "curves.png", draw, width=12)
+    assert not write_picture(tmp_path / "curves.png", draw, width=12)
     assert capsys.readouterr().out == f"no {tmp_path}/curves.png: no such font\n"
 
 
@@ -220,7 +221,7 @@ except TrainingError as error:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert result.stderr == (
-        f"fault: {tmp_path}/metrics.jsonl: cannot be written (File too large); free some space or "
+        f"fault: {tmp_path}/metrics.jsonl: cannot be written (File too large). Free some space or "
         "name another directory with --modelpath\n"
     )
 
@@ -236,13 +237,13 @@ def test_a_missing_package_is_one_sentence_that_says_how_to_get_it(
     with pytest.raises(TrainingError) as fault:
         Metrics(tmp_path, options={}, **flag)
     assert str(fault.value).startswith(f"--{package} needs a package that is not installed")
-    assert str(fault.value).endswith(f"pip install {package}")
+    assert str(fault.value).endswith(f"Run: pip install {package}")
     assert "\n" not in str(fault.value)
 
 
 @pytest.mark.parametrize("flag", [{"tensorboard": True}, {"wandb": "demo"}])
 def test_what_is_to_be_recorded_needs_a_directory(flag):
-    with pytest.raises(TrainingError, match="add --modelpath DIR"):
+    with pytest.raises(TrainingError, match="Add --modelpath DIR"):
         Metrics(None, options={}, **flag)
 
 
@@ -260,36 +261,36 @@ def test_a_first_line_cut_short_anywhere_is_dropped(tmp_path, undrawn):
     line = json.dumps({"epoch": 10, **VALUES, "loss": None, "learning_rate": 1e-05})
     for end in range(len(line) + 1):
         path.write_text(line[:end])
-        record(tmp_path, [1])
+        write_record(tmp_path, [1])
         assert numbers(tmp_path) == [1], line[:end]
     assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
 def test_each_damaged_file_is_kept_by_a_name_of_its_own(tmp_path, undrawn):
-    record(tmp_path, [1])
+    write_record(tmp_path, [1])
     path = tmp_path / "metrics.jsonl"
     kept = []
     for note, name in (("a note", "metrics.jsonl.damaged"), ("another\n", "metrics.jsonl.damaged.1")):
         path.write_text(path.read_text() + note)
         kept.append((tmp_path / name, path.read_bytes()))
-        record(tmp_path, [], first_epoch=1)
+        write_record(tmp_path, [], first_epoch=1)
         assert numbers(tmp_path) == [1]
     assert [aside.read_bytes() for aside, _ in kept] == [before for _, before in kept]
 
 
 def test_a_kill_between_the_copy_and_the_new_file_loses_nothing(tmp_path, monkeypatch):
-    record(tmp_path, [1])
+    write_record(tmp_path, [1])
     path = tmp_path / "metrics.jsonl"
     path.write_text("a note\n" + path.read_text())
     before = path.read_bytes()
-    write = metrics.write_file
+    write = record.write_file
 
     def die(file, content):
         if file == path:
             raise SystemExit
         write(file, content)
 
-    monkeypatch.setattr(metrics, "write_file", die)
+    monkeypatch.setattr(record, "write_file", die)
     with pytest.raises(SystemExit):
         Metrics(tmp_path, options={}, first_epoch=1)
     assert path.read_bytes() == before

@@ -11,8 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 import search
-from testbed.processes import is_running
 from training import TrainingError
+from training.search import journal, picture, signs_of_life
+from training.search.space import parse_parameter
+from training.search.trial import last_value, trial_command
+
+from testbed.processes import is_running
 
 
 def arguments(*more):
@@ -31,7 +35,7 @@ def arguments(*more):
     ],
 )
 def test_a_hyper_parameter_is_a_range_or_a_list(text, meaning):
-    parameter = search.parse_parameter(text)
+    parameter = parse_parameter(text)
     assert parameter.name == text.partition("=")[0]
     for name, value in meaning.items():
         assert getattr(parameter, name) == value
@@ -58,7 +62,7 @@ def test_what_is_no_hyper_parameter_is_refused_in_one_line(text, capsys):
     [
         (["--trials", "0"], "--trials must be above 0, found 0"),
         (["--takeover", "0"], "--takeover must be above 0, found 0"),
-        (["--", "absent.py"], "there is no script absent.py"),
+        (["--", "absent.py"], "absent.py: no such script"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused_in_one_line(wrong, words, capsys):
@@ -77,7 +81,7 @@ def test_the_example_training_is_searched_unless_a_script_is_named(payload):
 
 
 def test_a_trial_is_the_script_with_its_options_a_directory_and_the_parameters(tmp_path):
-    command = search.trial_command(["train.py", "--epochs", "1"], tmp_path, {"lr": 0.01, "batch-size": 64})
+    command = trial_command(["train.py", "--epochs", "1"], tmp_path, {"lr": 0.01, "batch-size": 64})
     assert command == [
         sys.executable, "-u", "train.py", "--epochs", "1", "--modelpath", str(tmp_path),
         "--lr", "0.01", "--batch-size", "64",
@@ -87,17 +91,15 @@ def test_a_trial_is_the_script_with_its_options_a_directory_and_the_parameters(t
 def test_a_training_does_not_outlive_a_search_that_is_killed(payload, tmp_path):
     code = """import os, signal, sys, threading, time
 from pathlib import Path
-from types import SimpleNamespace
-from search import Search
-search = Search.__new__(Search)
-search.child, search.stopped, search.options = None, False, SimpleNamespace(takeover=60)
+from training.search.trial import TrialProcess
+search = TrialProcess()
 def kill():
     while not search.child:
         time.sleep(0.05)
     print(search.child.pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 threading.Thread(target=kill).start()
-search.wait_for(["sleep", "600"], Path(sys.argv[1]))
+search.run(["sleep", "600"], Path(sys.argv[1]) / "log", 10, lambda: None)
 """
     environment = {**os.environ, "PYTHONPATH": str(payload)}
     command = [sys.executable, "-c", code, tmp_path]
@@ -112,11 +114,11 @@ search.wait_for(["sleep", "600"], Path(sys.argv[1]))
 def test_a_trial_counts_by_the_metric_of_its_last_epoch(tmp_path):
     path = tmp_path / "metrics.jsonl"
     with pytest.raises(TrainingError, match="^no accuracy in metrics.jsonl$"):
-        search.last_value(path, "accuracy")
+        last_value(path, "accuracy")
     path.write_text("".join(json.dumps({"epoch": n, "accuracy": 90 + n, "loss": None}) + "\n" for n in (1, 2)))
-    assert search.last_value(path, "accuracy") == 92
+    assert last_value(path, "accuracy") == 92
     with pytest.raises(TrainingError, match="^no absent in metrics.jsonl$"):
-        search.last_value(path, "absent")
+        last_value(path, "absent")
 
 
 @pytest.mark.parametrize("value", ["NaN", "-Infinity", '"98"', "null", "true", "1" + 4000 * "0", "[98]", "1e400"])
@@ -124,17 +126,16 @@ def test_a_metric_that_is_no_finite_number_is_one_sentence(tmp_path, value):
     path = tmp_path / "metrics.jsonl"
     path.write_text(f'{{"epoch": 1, "accuracy": {value}}}\n')
     with pytest.raises(TrainingError, match="^accuracy in metrics.jsonl is .{1,40}, not a finite number$"):
-        search.last_value(path, "accuracy")
+        last_value(path, "accuracy")
 
 
 def test_a_live_trial_is_not_taken_over_where_the_clock_jumps_forward(tmp_path, monkeypatch):
-    one = search.Search.__new__(search.Search)
-    one.options, one.directory, one.silent = SimpleNamespace(takeover=120), tmp_path, {}
+    one = signs_of_life.SignsOfLife(tmp_path, 120)
     (tmp_path / "trial-0000").mkdir()
     alive = tmp_path / "trial-0000" / "alive"
     alive.touch()
     now, monotonic = alive.stat().st_mtime, [50.0]
-    monkeypatch.setattr(search.time, "monotonic", lambda: monotonic[0])
+    monkeypatch.setattr(signs_of_life.time, "monotonic", lambda: monotonic[0])
     assert not one.is_silent("trial-0000", now)
     assert not one.is_silent("trial-0000", now + 3600), "the clock jumped"
     monotonic[0] += 20
@@ -148,40 +149,40 @@ def test_a_live_trial_is_not_taken_over_where_the_clock_jumps_forward(tmp_path, 
 
 
 def test_the_table_has_its_columns_one_below_the_other():
-    rows = [["", "accuracy", "lr"], ["1", search.shorten(98.0), search.shorten(0.0123456)]]
-    assert search.table(rows) == "   accuracy       lr\n1     98.00  0.01235"
+    rows = [["", "accuracy", "lr"], ["1", picture.shorten(98.0), picture.shorten(0.0123456)]]
+    assert picture.table(rows) == "   accuracy       lr\n1     98.00  0.01235"
 
 
 def test_a_journal_that_a_full_disk_cut_short_loses_no_more_than_that_line(tmp_path):
     locked = []
     lock = SimpleNamespace(acquire=lambda: locked.append(True), release=lambda: locked.append(False))
-    journal = tmp_path / "study.journal"
-    search.mend_journal(journal, lock)
-    assert not journal.exists()
-    journal.write_text('{"op_code": 0}\n{"op_code": 4}\n{"op_co')
-    search.mend_journal(journal, lock)
-    search.mend_journal(journal, lock)
-    assert journal.read_text() == '{"op_code": 0}\n{"op_code": 4}\n'
+    path = tmp_path / "study.journal"
+    journal.mend_journal(path, lock)
+    assert not path.exists()
+    path.write_text('{"op_code": 0}\n{"op_code": 4}\n{"op_co')
+    journal.mend_journal(path, lock)
+    journal.mend_journal(path, lock)
+    assert path.read_text() == '{"op_code": 0}\n{"op_code": 4}\n'
     assert locked == [True, False, True, False]
 
 
 @pytest.mark.parametrize("damage", ["{damaged", "[]", '{"op_co": 0}', "1", "", "[" * 100000])
 def test_a_journal_that_is_damaged_before_its_end_is_one_sentence_and_stays(tmp_path, damage):
     lock = SimpleNamespace(acquire=lambda: None, release=lambda: None)
-    journal = tmp_path / "study.journal"
+    path = tmp_path / "study.journal"
     content = f'{{"op_code": 0}}\n{damage}\n{{"op_code": 4}}\n{{"op'
-    journal.write_text(content)
-    with pytest.raises(TrainingError, match=rf"^{journal}: damaged \(line 2\). Restore the file, or name another"):
-        search.mend_journal(journal, lock)
-    assert journal.read_text() == content
+    path.write_text(content)
+    with pytest.raises(TrainingError, match=rf"^{path}: damaged \(line 2\). Nothing was changed: restore the file"):
+        journal.mend_journal(path, lock)
+    assert path.read_text() == content
 
 
 def drawn(trials, options, monkeypatch):
     """The axes of the picture of a search."""
     figures = []
-    monkeypatch.setattr(search, "write_picture", lambda _, draw, **__: draw(figures[0]))
+    monkeypatch.setattr(picture, "write_picture", lambda _, draw, **__: draw(figures[0]))
     figures.append(pytest.importorskip("matplotlib.figure").Figure(layout="constrained"))
-    search.draw_search(trials, options, None)
+    picture.draw_search(trials, options, None)
     return figures[0]
 
 
@@ -220,21 +221,21 @@ def test_the_picture_has_a_panel_for_the_trials_and_for_each_parameter(tmp_path,
     options.minimize = minimize
     values = [98.0, 97.5, 97.0, 96.0, 10.0]  # the last went astray
     trials = [trial(number, -value if minimize else value) for number, value in enumerate(values)]
-    assert search.draw_search(trials, options, tmp_path / "search.png")
+    assert picture.draw_search(trials, options, tmp_path / "search.png")
     content = (tmp_path / "search.png").read_bytes()
     assert struct.unpack(">II", content[16:24]) == (1920, 432)
 
 
 def test_a_search_of_one_trial_has_a_picture_too(tmp_path):
     trial = SimpleNamespace(number=0, value=98.0, params={"lr": 0.01, "batch-size": 64})
-    assert search.draw_search([trial], arguments(), tmp_path / "search.png")
+    assert picture.draw_search([trial], arguments(), tmp_path / "search.png")
 
 
 def test_a_rank_of_several_is_told_to_start_another_way(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(SystemExit) as end:
         search.main(arguments())
-    assert "start it as steps of one task" in end.value.code
+    assert "Start it as steps of one task" in end.value.code
     assert "\n" not in end.value.code
 
 
@@ -243,16 +244,15 @@ def test_without_optuna_one_sentence_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(search, "NO_OPTUNA", "No module named 'optuna'")
     with pytest.raises(SystemExit) as end:
         search.main(arguments())
-    assert end.value.code == "search.py: needs Optuna 4 or newer (No module named 'optuna'): pip install optuna"
+    assert end.value.code == "search.py: needs Optuna 4 or newer (No module named 'optuna'). Run: pip install optuna"
 
 
 START = """
-import os, signal, types
+import os, signal
 import search
 from training.signals import end_at_once
 end_at_once()
-logging = types.SimpleNamespace(set_verbosity=lambda _: None, WARNING=0)
-search.NO_OPTUNA, search.optuna = None, types.SimpleNamespace(logging=logging)
+search.NO_OPTUNA = None
 class Search:
     def __init__(self, options):
         try:
@@ -272,4 +272,4 @@ def test_a_signal_at_the_start_of_a_search_leaves_no_lock_behind(payload, number
     command = [sys.executable, "-c", START.format(number=number.value)]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert (ended.returncode, ended.stdout) == (status, "lock released\n"), ended.stderr
-    assert ended.stderr == f"search.py: {number.name}: stopped, nothing was begun\n"
+    assert ended.stderr == f"search.py: {number.name}: stopped, nothing was started\n"

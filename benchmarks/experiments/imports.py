@@ -1,0 +1,105 @@
+"""`import torch` from an image, against the same from the host's file system."""
+
+import sys
+from functools import partial
+
+from benchmarks.comparison import PROGRAMS, Comparison, compare
+from benchmarks.experiments.steps import NODE_OF_RANKS, RANKS
+from benchmarks.programs.cpu_seconds import find_reports
+from testbed.layout import TestbedError
+from testbed.recipes import CONTAINER, VENV, module
+
+IMPORT_TORCH = ("python", "-c", "import torch")
+#: Other packings of the image, as options of mksquashfs.
+PACKINGS = {
+    "gzip": "-comp gzip",
+    "zstd": "-comp zstd -Xcompression-level 3",
+    "lz4": "-comp lz4",
+    "none": "-noI -noD -noF -noX",
+}
+
+
+def import_torch(session, packing=None):
+    """One process on each side; with `packing`, options of mksquashfs, the image is first packed again with them."""
+    image, host = (session.environment(f"module load {module(recipe)}") for recipe in (CONTAINER, VENV))
+    sif = pack_again(session, image, packing) if packing else image["SIF"]
+    return (
+        lambda: session.time(["singularity", "exec", sif, *IMPORT_TORCH], image),
+        lambda: session.time(IMPORT_TORCH, host),
+    )
+
+
+def pack_again(session, env, packing):
+    """A copy of the module's image, packed with other options of mksquashfs."""
+    sif = session.scratch / "packed.sif"
+    build = ["singularity", "--quiet", "build", "--force", sif, env["SIF"]]
+    session.run(build, {**env, "APPTAINER_MKSQUASHFS_ARGS": packing})
+    return sif
+
+
+def import_by_ranks(session):
+    """CPU seconds per rank of 8 ranks on one node that import torch: each mounts the image, or none does."""
+
+    def cpu_per_rank(recipe):
+        env = session.environment(f"module load {module(recipe)}")
+        # sys.executable, because the first Python on PATH is the image's
+        task = [sys.executable, PROGRAMS / "cpu_seconds.py", "conda-python-distributed", "-c", "import torch"]
+        seconds = find_reports(session.run([*NODE_OF_RANKS, *task], env))
+        if len(seconds) != RANKS:
+            raise TestbedError(f"{len(seconds)} ranks of {RANKS} reported their CPU seconds.")
+        return sum(seconds) / RANKS
+
+    return lambda: cpu_per_rank(CONTAINER), lambda: cpu_per_rank(VENV)
+
+
+HOST = "`python -c 'import torch'` of the venv module, from start to end"
+
+EXPERIMENTS = (
+    compare(
+        Comparison(
+            name="import",
+            title="`import torch` in the image, against the host",
+            a="`singularity exec $SIF python -c 'import torch'`, from start to end, files in memory",
+            b=HOST,
+            target=1.4,
+            reference="an image with Apptainer's default packing, gzip: 1.95",
+        ),
+        import_torch,
+        rounds=21,
+        seconds=4,
+        recipes=(CONTAINER, VENV),
+        container=True,
+    ),
+    *(
+        compare(
+            Comparison(
+                name=f"import-{name}",
+                title=f"`import torch` in the image packed with {name}, against the host",
+                a=f"A of `import`, the image packed with `{packing}`",
+                b=HOST,
+            ),
+            partial(import_torch, packing=packing),
+            rounds=9,
+            seconds=4.5,
+            preparation=20,
+            recipes=(CONTAINER, VENV),
+            container=True,
+            thorough=True,
+        )
+        for name, packing in PACKINGS.items()
+    ),
+    compare(
+        Comparison(
+            name="image-ranks",
+            title="CPU time per rank of `import torch` by 8 ranks on a node, against the host",
+            a="CPU seconds of `srun -N1 -n8 --overcommit conda-python-distributed -c 'import torch'`, divided by 8, "
+            "with the container module: each rank mounts the image",
+            b="the same with the venv module",
+        ),
+        import_by_ranks,
+        rounds=7,
+        seconds=20,
+        recipes=(CONTAINER, VENV),
+        container=True,
+    ),
+)

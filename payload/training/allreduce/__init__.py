@@ -1,0 +1,1 @@
+"""The all-reduce check: message sizes, ranks, sums, times, NCCL's log, and the verdicts on them."""

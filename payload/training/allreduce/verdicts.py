@@ -1,0 +1,98 @@
+"""The verdicts of the check, one line each; a line that begins with FAIL names the ranks at fault."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from training.allreduce.nccl_log import Network, is_fast
+from training.allreduce.ranks import Ranks
+from training.allreduce.sizes import Threshold, show_size
+from training.allreduce.sums import find_wrong
+from training.allreduce.times import EXCHANGED, slow_ones, time_alone, time_with_neighbours
+
+
+def applicable_thresholds(ranks: Ranks, thresholds: Sequence[Threshold]) -> list[Threshold]:
+    """Return the thresholds for this number of nodes and ranks; none for one rank, which sends nothing."""
+    return [threshold for threshold in thresholds if ranks.size > 1 and threshold.shape in (None, ranks.shape)]
+
+
+def check_sums(ranks: Ranks, wrong: Mapping[int, list[int]], sizes: Sequence[int]) -> str:
+    """Return the verdict on the sums, with the ranks that are wrong. Every rank calls it."""
+    if not wrong:
+        return f"sums: right in all {len(sizes)} sizes on all ranks"
+    size = min(wrong)
+    found = find_wrong(ranks, size)
+    alone = [members[0] for members in found if len(members) == 1]
+    between = [members for members in found if len(members) > 1]
+    faults = [f"{ranks.name(alone)} adds wrong numbers, also alone"] if alone else []
+    faults += [f"between {ranks.name(members)} numbers go wrong" for members in between]
+    return (
+        f"FAIL sums: wrong from {show_size(size)} on {ranks.name(wrong[size])}: {'; '.join(faults)}; "
+        "exclude that node, and test its memory, GPU and network card"
+    )
+
+
+def check_bandwidth(ranks: Ranks, thresholds: Sequence[Threshold], measured: Mapping[int, float]) -> str:
+    """Return the verdict on the bus bandwidths, in GB/s by message size."""
+    if ranks.size == 1:
+        return "bandwidth: one rank sends nothing; not checked"
+    shape = "x".join(map(str, ranks.shape)) if ranks.shape else "nodes with different numbers of ranks"
+    fitting = applicable_thresholds(ranks, thresholds)
+    if not fitting:
+        named = ", ".join("x".join(map(str, threshold.shape)) for threshold in thresholds)
+        others = f"; there is one for {named}" if named else ""
+        return f"bandwidth: no threshold for {shape} (nodes x ranks){others}; not checked. Set one with --threshold"
+    missed = [threshold for threshold in fitting if measured.get(threshold.size, math.inf) < threshold.busbw]
+    if missed:
+        size = missed[0].size
+        return (
+            f"FAIL bandwidth: {measured[size]:.2f} GB/s at {show_size(size)}, expected "
+            f"{missed[0].busbw:g} GB/s; look at the verdict on the network, then try other nodes"
+        )
+    reached = [f"{busbw:g} GB/s at {show_size(size)}" for busbw, size, _ in fitting if size in measured]
+    if not reached:
+        return f"bandwidth: the threshold is for {show_size(fitting[0].size)}; not checked. Set --max-size"
+    return f"bandwidth: at least {', '.join(reached)}, as expected"
+
+
+def check_speed(ranks: Ranks, factor: float) -> str:
+    """Return the verdict on slow ranks. Every rank calls it."""
+    kinds = {"alone": ranks.gather(time_alone(ranks))}
+    if ranks.shape:
+        kinds[f"exchanging {show_size(EXCHANGED)}"] = ranks.gather(time_with_neighbours(ranks))
+    faults, ranges = [], []
+    for kind, seconds in kinds.items():
+        slow = slow_ones(seconds, factor)
+        if ranks.shape and len(ranks.nodes) > 2:  # slow at one local index of every node: the nodes are so
+            slow = [rank for rank in slow if not set(ranks.peers(rank)) <= set(slow)]
+        known = [1e3 * value for value in seconds if value is not None]
+        if slow:
+            times = ", ".join(f"{1e3 * seconds[rank]:.2f}" for rank in slow)
+            others = [1e3 * value for rank, value in enumerate(seconds) if value is not None and rank not in slow]
+            faults.append(f"{ranks.name(slow)}: {times} ms {kind}, others {min(others):.2f} to {max(others):.2f} ms")
+        if known:
+            ranges.append(f"{min(known):.2f} to {max(known):.2f} ms {kind}")
+    if faults:
+        return f"FAIL speed: {'; '.join(faults)}; check other processes there, and clocks of CPU, GPU and network card"
+    return f"speed: no rank is slow: {', '.join(ranges)}"
+
+
+def check_network(ranks: Ranks, network: Network | None, expected: str | None) -> str:
+    """Return the verdict on the network that NCCL uses. Every rank calls it."""
+    networks = ranks.gather(network)
+    if network is None:
+        return "network: TCP, the only network of gloo; not checked"
+    if len(ranks.nodes) == 1:
+        return "network: not needed on one node; not checked"
+    if not expected:
+        return f"network: {networks[0]}; PYTORCH_FAST_NETWORK is not set; not checked"
+    slow = [rank for rank, network in enumerate(networks) if not is_fast(network, expected)]
+    if not slow:
+        return f"network: {networks[0]}: the fast one, as PYTORCH_FAST_NETWORK={expected} requires"
+    warning = networks[slow[0]].warning
+    return (
+        f"FAIL network: {ranks.name(slow)} uses {networks[slow[0]]}, not {expected} as PYTORCH_FAST_NETWORK requires"
+        f"{f' (NCCL warning: {warning})' if warning else ''}; check the plugin and the cards with "
+        "pytorch-doctor, and the binds of the container"
+    )

@@ -1,0 +1,120 @@
+"""A training that can be saved and resumed: what a checkpoint holds, gathered from all ranks and given back to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from training import TrainingError
+from training.checkpoint.directory import Checkpoints
+from training.checkpoint.position import Position
+from training.checkpoint.weights import load_model
+from training.distributed import World, broadcast, fail_together, gather
+from training.resuming import Extent, fit_state
+
+BYTES_PER_WEIGHT = 8  # times the size of the weights: an optimizer has few tensors for each weight
+RANDOM_BYTES = 2**26  # for the random states of all ranks, 5 KB each
+
+
+class Run:
+    """A network with what trains it, and its position. All ranks must call its methods.
+
+    ``settings`` are the options that identify this run, by the names that messages show; ``data`` is a
+    fingerprint of the samples, on rank 0; ``extent`` limits the position.
+    """
+
+    def __init__(
+        self, network: nn.Module, optimizer, schedule, settings: Mapping, world: World,
+        *, extent: Extent | None = None, data: str | None = None,
+    ):  # fmt: skip
+        self.network = network
+        self.optimizer = optimizer
+        self.schedule = schedule
+        self.settings = settings
+        self.world = world
+        self.extent = extent
+        self.data = data
+        self.position = Position()
+
+    def save(self, checkpoints: Checkpoints) -> Path | None:
+        """Write a checkpoint, also as best.pt after the best epoch; return its path on rank 0."""
+        state = self.state()
+        position = self.position
+        path = None
+        with fail_together(self.world):
+            if self.world.rank == 0:
+                path = checkpoints.save(state, epoch=position.epoch, step=position.step, best=position.is_best)
+        return path
+
+    def resume(self, checkpoints: Checkpoints) -> str | None:
+        """Continue from the newest undamaged checkpoint; return its file, None if there is none.
+
+        The number of ranks may differ from that of the checkpoint. If the checkpoint is of another run, one
+        rank raises TrainingError and the others exit.
+        """
+        state = None
+        with fail_together(self.world):
+            if self.world.rank == 0:
+                state = checkpoints.latest(self.most_bytes())
+                state = state and fit_state(state, self.own_state(), self.optimizer, self.extent)
+        # Only rank 0 reads: the ranks may see different files at the same moment.
+        state = broadcast(state, self.world)
+        with fail_together(self.world):
+            if state:
+                self.restore(state)
+        return state and state["file"]
+
+    def state(self) -> dict:
+        """Return the content of a checkpoint; on rank 0 it has the random states of all ranks."""
+        random = gather(self.random_state(), self.world)
+        return {**self.parts(), "position": asdict(self.position), "random": random, "torch": str(torch.__version__)}
+
+    def parts(self) -> dict:
+        """Return the parts of a checkpoint that this rank has by itself."""
+        return {
+            "model": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "settings": dict(self.settings),
+            "data": self.data,
+        }
+
+    def random_state(self) -> dict:
+        """Return the random state of this rank."""
+        random = {"cpu": torch.get_rng_state()}
+        if self.world.device.type == "cuda":
+            random["cuda"] = torch.cuda.get_rng_state(self.world.device)
+        return random
+
+    def most_bytes(self) -> int:
+        """Return a size that no checkpoint of this run exceeds."""
+        tensors = self.network.state_dict().values()
+        return BYTES_PER_WEIGHT * sum(tensor.numel() * tensor.element_size() for tensor in tensors) + RANDOM_BYTES
+
+    def own_state(self) -> dict:
+        """Return the state of this run at its start, with which a checkpoint is compared; call it on rank 0."""
+        random = [self.random_state()] * self.world.size
+        return {**self.parts(), "position": asdict(Position()), "random": random}
+
+    def restore(self, state: Mapping) -> None:
+        """Load a ``state`` that ``fit_state`` returned; TrainingError if torch rejects a random state."""
+        load_model(self.network, state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
+        self.position = Position(**state["position"])
+        if not state["random"]:
+            return
+        random = state["random"][self.world.rank]
+        try:
+            torch.set_rng_state(random["cpu"])
+            if "cuda" in random:
+                torch.cuda.set_rng_state(random["cuda"], self.world.device)
+        except RuntimeError as error:
+            raise TrainingError(
+                f"{state['file']}: invalid random state ({str(error).splitlines()[0]}). Delete it to resume from "
+                "the checkpoint before"
+            ) from None

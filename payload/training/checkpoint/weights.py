@@ -1,0 +1,36 @@
+"""Saves and loads the weights of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from training import TrainingError
+from training.checkpoint.writing import serialise, write
+from training.resuming import without_prefixes
+
+
+def save_model(state: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Write the weights ``state`` to ``path`` as CPU tensors, completely or not at all."""
+    write(path, serialise({name: tensor.cpu() for name, tensor in state.items()}))
+
+
+def load_model(network: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
+    """Load the weights ``state`` into ``network``; either may be wrapped in DistributedDataParallel.
+
+    Names in ``state`` may also have the prefix of torch.compile. Raises TrainingError if the weights
+    are of another network.
+    """
+    if isinstance(network, DistributedDataParallel):
+        network = network.module
+    try:
+        network.load_state_dict(without_prefixes(state))
+    except RuntimeError as error:
+        first = str(error).splitlines()[1].strip()
+        raise TrainingError(
+            f"the weights are of another network ({first}). Use the program and the options that wrote them"
+        ) from None

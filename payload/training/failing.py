@@ -1,0 +1,30 @@
+"""Ends a rank that fails with status 1 and a last line that names the rank and the fault."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from training import TrainingError
+
+
+def rank_name() -> str:
+    """Return how messages name this rank, also before it has joined the others."""
+    return f"rank {os.environ.get('RANK', '0')}"
+
+
+@contextmanager
+def fail_in_one_line(note: Callable[[], str] = str) -> Iterator[None]:
+    """Exit if the ``with`` block raises; the line of an unexpected fault ends with ``note()``, after its traceback."""
+    try:
+        yield
+        return
+    except TrainingError as error:
+        fault = str(error)
+    except Exception as error:
+        traceback.print_exc()
+        fault = f"{type(error).__name__}: {error}{note()}"
+    sys.exit(f"{rank_name()}: {fault}")

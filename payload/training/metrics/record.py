@@ -1,0 +1,165 @@
+"""Records the values of each epoch in metrics.jsonl, as curves, with TensorBoard and with Weights & Biases."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+
+from training import TrainingError
+from training.files import read_file, write_file
+from training.metrics.curves import PICTURE, draw_curves
+from training.metrics.lines import METRICS_FILE, MOST_BYTES, VALUES, is_cut_short, is_record, read_object
+from training.metrics.trackers import open_tensorboard, open_wandb
+
+
+class Metrics:
+    """The record of one training in its output directory; without a directory nothing is written.
+
+    >>> with Metrics(directory, options=vars(options), first_epoch=2) as metrics:
+    ...     metrics.epoch(3, loss=0.09, accuracy=98.1, ...)
+
+    ``metrics.jsonl`` holds one JSON object per epoch. ``first_epoch`` is the number of completed
+    epochs: lines of later epochs are removed, so that a resumed training repeats none, and the curves are
+    drawn at once. Damaged lines are removed; the previous file is kept as ``metrics.jsonl.damaged``,
+    ``.damaged.1`` and so on. A file without any line of this class belongs to another program and is
+    refused. ``close`` draws the curves again; a ``with`` block calls it unless an exception ends it.
+    ``options`` are logged to TensorBoard and to Weights & Biases, whose project is ``wandb``; with
+    "validation" among them, the accuracies are those of held-out images. Raises TrainingError if a file
+    cannot be written or a package is missing.
+    """
+
+    def __init__(
+        self,
+        directory: Path | None,
+        *,
+        options: Mapping[str, object],
+        first_epoch: int = 0,
+        tensorboard: bool = False,
+        wandb: str | None = None,
+    ):
+        self.directory = directory
+        self.writer = self.run = None
+        self.is_drawable = True
+        self.selection = "validation" if options.get("validation") else "test"
+        if directory is None:
+            if tensorboard or wandb:
+                raise TrainingError(
+                    "--tensorboard and --wandb write to the directory of --modelpath, which is not set. "
+                    "Add --modelpath DIR"
+                )
+            return
+        self.path = directory / METRICS_FILE
+        try:
+            lines, damaged = self.read_lines()
+            is_new = bool(lines) and first_epoch == 0
+            done = [line for line in lines if json.loads(line)["epoch"] <= first_epoch]
+            if damaged:
+                aside = self.keep_aside()
+                print(f"{self.path}: {damaged} damaged lines are removed; the previous file is {aside}", flush=True)
+            write_file(self.path, b"".join(done))
+        except OSError as error:
+            raise self.cannot_be_written(error) from error
+        if tensorboard:
+            self.writer = open_tensorboard(directory, options, first_epoch)
+        if wandb:
+            self.run = open_wandb(directory, options, wandb, is_new)
+        if done:
+            self.draw()
+
+    def epoch(
+        self,
+        epoch: int,
+        *,
+        loss: float,
+        accuracy: float,
+        images_per_second: float,
+        learning_rate: float,
+        seconds: float,
+        world_size: int,
+    ) -> None:
+        """Record an epoch, counted from 1.
+
+        ``loss`` is the mean over the training images, ``accuracy`` is in per cent;
+        ``images_per_second`` and ``seconds`` exclude the evaluation. Call it before the checkpoint of
+        the epoch is written: after a kill between the two, the epoch is repeated and its line
+        replaced; in the other order, its line would be missing.
+        """
+        values = dict(zip(VALUES, (loss, accuracy, images_per_second, learning_rate, seconds, world_size)))
+        if self.directory:
+            # JSON cannot express a loss that is not a finite number.
+            finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+            try:
+                self.append(json.dumps({"epoch": epoch, **finite}).encode() + b"\n")
+            except OSError as error:
+                raise self.cannot_be_written(error) from error
+        if self.writer:
+            for name, value in values.items():
+                self.writer.add_scalar(name, value, epoch)
+            self.writer.flush()
+        if self.run:
+            self.run.log(values, step=epoch)
+
+    def read_lines(self) -> tuple[list[bytes], int]:
+        """Return the lines of epochs, and the number of other lines; TrainingError if there are only others."""
+        if not self.path.is_symlink() and not self.path.exists():
+            return [], 0
+        *lines, rest = read_file(self.path, MOST_BYTES, follow_links=False).split(b"\n")
+        own = [line + b"\n" for line in lines if is_record(read_object(line))]
+        if not is_cut_short(rest):
+            lines.append(rest)
+        if lines and not own:
+            raise TrainingError(
+                f"{self.path}: holds no line of a training: it belongs to another program. Move it away, or name "
+                "another directory with --modelpath"
+            )
+        return own, len(lines) - len(own)
+
+    def keep_aside(self) -> Path:
+        """Copy the file to an unused name and return that; the file itself stays until it is replaced."""
+        names = (f"{METRICS_FILE}.damaged{f'.{number}' if number else ''}" for number in count())
+        aside = next(path for path in map(self.path.with_name, names) if not (path.is_symlink() or path.exists()))
+        write_file(aside, read_file(self.path, MOST_BYTES, follow_links=False))
+        return aside
+
+    def append(self, line: bytes) -> None:
+        """Append a line to the file, which another process may have replaced; links are not followed."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        with open(os.open(self.path, flags, 0o666), "ab") as file:  # noqa: PTH123 (a descriptor)
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def close(self) -> None:
+        """Draw the curves, and close TensorBoard and Weights & Biases."""
+        self.end()
+        if self.directory:
+            self.draw()
+
+    def draw(self) -> None:
+        if self.is_drawable:  # the reason is reported once
+            self.is_drawable = draw_curves(self.path, self.directory / PICTURE, self.selection)
+
+    def end(self, status: int = 0) -> None:
+        if self.writer:
+            self.writer.close()
+        if self.run:
+            self.run.finish(exit_code=status)
+
+    def cannot_be_written(self, error: OSError) -> TrainingError:
+        return TrainingError(
+            f"{self.path}: cannot be written ({error.strerror}). Free some space or name another "
+            "directory with --modelpath"
+        )
+
+    def __enter__(self) -> Metrics:
+        return self
+
+    def __exit__(self, fault: type[BaseException] | None, *_: object) -> None:
+        if fault is None:
+            self.close()
+        else:
+            self.end(status=1)

@@ -1,0 +1,44 @@
+"""Draws the payload's pictures with matplotlib, if it is installed."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+from training.files import write_file
+
+# Okabe and Ito's colours, distinct also for colour-blind readers: https://jfly.uni-koeln.de/color
+BLUE, GREEN, ORANGE, GREY = "#0072B2", "#009E73", "#D55E00", "#666666"
+
+
+def write_picture(picture: Path, draw: Callable, *, width: float) -> bool:
+    """Call ``draw`` on a figure of ``width`` inches and write it to ``picture``; return whether that succeeded.
+
+    A failure is reported in a line and raises nothing: it must not end a training.
+    """
+    style = {
+        "axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False, "axes.spines.right": False,
+        "axes.formatter.useoffset": False, "axes.titlesize": 11, "axes.titlelocation": "left",
+        "font.size": 9, "lines.markersize": 4,
+    }  # fmt: skip
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+
+        with rc_context(style):
+            figure = Figure(figsize=(width, 3.6), dpi=120, layout="constrained")
+            draw(figure)
+            content = io.BytesIO()
+            figure.savefig(content, format="png")
+        write_file(picture, content.getvalue())
+    except ImportError as error:
+        print(f"no {picture} ({error}): pip install matplotlib", flush=True)
+        return False
+    except OSError as error:
+        print(f"no {picture}: cannot be written ({error.strerror})", flush=True)
+        return False
+    except Exception as error:  # matplotlib, its settings and its fonts can raise anything
+        print(f"no {picture}: {error}", flush=True)
+        return False
+    return True

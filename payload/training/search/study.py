@@ -1,0 +1,225 @@
+"""One of the processes that work on a study: it takes trials, trains them and records their results."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+
+from training import TrainingError
+from training.metrics import METRICS_FILE
+from training.search.journal import damaged_journal, mend_journal
+from training.search.picture import draw_search, shorten, table
+from training.search.signs_of_life import SignsOfLife
+from training.search.space import Parameter
+from training.search.trial import LOG, TrialProcess, last_value, trial_command
+from training.signals import STOPPED, status_of
+
+try:
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+    from optuna.trial import TrialState
+except ImportError as error:
+    NO_OPTUNA = str(error)
+else:
+    NO_OPTUNA = None
+
+WAIT_SECONDS = 1  # between two looks at the study
+FAILED_IN_A_ROW = 3  # trainings, after which this process exits
+DIRECTORY = "directory"  # the attribute of a trial with the name of its directory
+
+
+class Search:
+    """One process that works on an Optuna study in a directory, which other processes share.
+
+    ``study.journal`` is Optuna's log, ``trial-0007/`` the output of the training that started as number 7.
+    A trial is RUNNING in the study while a process trains it and touches ``trial-0007/alive``.
+    """
+
+    def __init__(self, options: argparse.Namespace):
+        self.options = options
+        self.directory = options.study
+        self.process = TrialProcess()
+        self.signs = SignsOfLife(options.study, options.takeover)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        # Locks by O_EXCL work on NFS, Lustre and GPFS; those of fcntl and flock only on some of them.
+        self.lock = JournalFileOpenLock(str(self.directory / "claim"))
+        with self.claim():
+            self.study = self.open_study()
+
+    @contextmanager
+    def claim(self):
+        """Hold the study's lock, so that only one process decides at a time."""
+        self.lock.acquire()
+        try:
+            yield
+        finally:
+            self.lock.release()
+
+    def open_study(self):
+        """Return the study, new or continued; TrainingError if it was opened with other options."""
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        journal = self.directory / "study.journal"
+        lock = JournalFileOpenLock(str(journal))
+        mend_journal(journal, lock)
+        try:
+            study = optuna.create_study(
+                storage=JournalStorage(JournalFileBackend(str(journal), lock_obj=lock)),
+                study_name="search",
+                direction="minimize" if self.options.minimize else "maximize",
+                load_if_exists=True,
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, AssertionError) as error:
+            raise damaged_journal(journal, f"{type(error).__name__}: {error}") from None
+        question = self.question()
+        asked = study.user_attrs.get("question", question)
+        for name, now in question.items():
+            if now != asked[name]:
+                raise TrainingError(
+                    f"{self.directory} holds a study with {name} '{asked[name]}', not '{now}'. "
+                    "Name another directory with --study, or use the same options"
+                )
+        study.set_user_attr("question", question)
+        return study
+
+    def question(self) -> dict[str, str]:
+        """Return the options that identify a study, by the names that messages show."""
+        script, *arguments = self.options.command
+        return {
+            "the script and options": " ".join([Path(script).name, *arguments]),
+            "the space": " ".join(parameter.text for parameter in self.options.space),
+            "the metric": ("least " if self.options.minimize else "most ") + self.options.metric,
+        }
+
+    def run(self) -> None:
+        """Train trials until the study is complete, then report; with --one, train at most one trial."""
+        failures = 0
+        while trial := self.next_trial():
+            failures = 0 if self.train(trial) else failures + 1
+            if failures == (1 if self.options.one else FAILED_IN_A_ROW):
+                raise TrainingError(f"the training failed. Read why in {self.trial_directory(trial) / LOG}")
+            if self.options.one:
+                return
+        if not self.stopped and not self.options.one:
+            self.report()
+
+    @property
+    def stopped(self) -> int:
+        """The number of the signal that stopped this search; 0: none."""
+        return self.process.stopped
+
+    def next_trial(self):
+        """Return a trial to train, None if the study is complete; wait while others train the last trials.
+
+        A process must wait, because one that trains a last trial may be killed.
+        """
+        while not self.stopped:
+            with self.claim():
+                self.take_over()
+                trials = self.study.get_trials(deepcopy=False)
+                states = Counter(trial.state for trial in trials)
+                if states[TrialState.COMPLETE] >= self.options.trials:
+                    return None
+                begun = states[TrialState.COMPLETE] + states[TrialState.RUNNING]
+                if states[TrialState.WAITING] or begun < self.options.trials:
+                    return self.ask(len(trials))
+            time.sleep(WAIT_SECONDS)
+        return None
+
+    def ask(self, count: int):
+        """Return a new trial after ``count`` others, or one that was given back; hold the lock."""
+        # Each trial has a seed of its own: with the same seed, all processes would ask for the same values.
+        self.study.sampler = optuna.samplers.TPESampler(
+            seed=self.options.seed + count,
+            n_startup_trials=min(10, max(4, self.options.trials // 3)),
+            constant_liar=True,  # consider the trials that other processes are training
+        )
+        space = {p.name: distribution(p) for p in self.options.space}
+        trial = self.study.ask(space)  # returns trials that were given back first
+        if DIRECTORY not in trial.user_attrs:
+            trial.set_user_attr(DIRECTORY, f"trial-{trial.number:04}")
+        directory = self.trial_directory(trial)
+        directory.mkdir(exist_ok=True)
+        self.signs.give(directory.name)
+        return trial
+
+    def trial_directory(self, trial) -> Path:
+        return self.directory / trial.user_attrs[DIRECTORY]
+
+    def take_over(self) -> None:
+        """Give back the trials whose processes are gone."""
+        with tempfile.TemporaryFile(dir=self.directory) as file:
+            now = os.fstat(file.fileno()).st_mtime  # by the clock of the file system, like all signs of life
+        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            # A trial without a directory was killed while it held the lock, which this process now holds.
+            name = trial.user_attrs.get(DIRECTORY)
+            if name is None or self.signs.is_silent(name, now):
+                self.give_back(trial, "its process is gone")
+
+    def give_back(self, trial, why: str) -> None:
+        """Queue an interrupted trial again, with the same parameters and the same directory."""
+        if self.study.get_trials(deepcopy=False)[trial.number].state != TrialState.RUNNING:
+            return  # another process has taken it over
+        self.study.tell(trial.number, state=TrialState.FAIL)
+        self.study.enqueue_trial(trial.params, user_attrs=trial.user_attrs)
+        print(f"{trial.user_attrs.get(DIRECTORY, 'a trial')}: {why}; it will be resumed", flush=True)
+
+    def train(self, trial) -> bool:
+        """Train ``trial`` and record its result in the study; return whether it has one."""
+        directory = self.trial_directory(trial)
+        shown = ", ".join(f"{name} {shorten(value)}" for name, value in trial.params.items())
+        print(f"{directory.name}: {shown}", flush=True)
+        command = trial_command(self.options.command, directory, trial.params)
+        status = self.process.run(
+            command, directory / LOG, self.signs.interval, lambda: self.signs.give(directory.name)
+        )
+        if status == STOPPED or (self.stopped and status != 0):
+            with self.claim():
+                self.give_back(trial, "stopped")
+            sys.exit(status_of(self.stopped))
+        value, reason = None, f"status {status}"
+        if status == 0:
+            try:
+                value = last_value(directory / METRICS_FILE, self.options.metric)
+            except (TrainingError, OSError) as error:
+                reason = str(error)
+        state = TrialState.FAIL if value is None else TrialState.COMPLETE
+        with self.claim():  # not while another process decides whether to take the trial over
+            told = self.study.tell(trial, value, state=state, skip_if_finished=True)
+        if value is None:
+            print(f"{directory.name}: failed ({reason})", flush=True)
+        elif told.state != TrialState.COMPLETE:
+            print(f"{directory.name}: another process has taken it over", flush=True)
+        else:
+            print(f"{directory.name}: {self.options.metric} {shorten(value)}", flush=True)
+        return value is not None
+
+    def report(self) -> None:
+        """Print the trials, best first, and draw them."""
+        trials = self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        trials.sort(key=lambda trial: trial.value, reverse=not self.options.minimize)
+        names = [parameter.name for parameter in self.options.space]
+        rows = [["", self.options.metric, *names, DIRECTORY]]
+        for number, trial in enumerate(trials, start=1):
+            values = [trial.value, *(trial.params[name] for name in names)]
+            rows.append([str(number), *map(shorten, values), trial.user_attrs[DIRECTORY]])
+        print(table(rows), flush=True)
+        picture = self.directory / "search.png"
+        if draw_search(trials, self.options, picture):
+            print(f"picture written to {picture}", flush=True)
+
+
+def distribution(parameter: Parameter):
+    """Return a parameter as Optuna expresses it."""
+    if parameter.choices:
+        return optuna.distributions.CategoricalDistribution(parameter.choices)
+    low, high = parameter.low, parameter.high
+    if isinstance(low, int) and isinstance(high, int):
+        return optuna.distributions.IntDistribution(low, high, log=parameter.log)
+    return optuna.distributions.FloatDistribution(low, high, log=parameter.log)

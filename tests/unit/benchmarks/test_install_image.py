@@ -1,0 +1,108 @@
+"""The rows on the container module, with programs that stand in for `eb`, the script, and mmdebstrap."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks.comparison import PROGRAMS
+from benchmarks.experiments.install_image import PARTS, install_image
+from testbed.recipes import CONTAINER, module
+
+
+class Layout:
+    """The paths of a testbed that are needed here."""
+
+    easybuild = Path("/easybuild")
+
+
+class Site:
+    """Stands in for a Session: `eb` writes a script, and an image unless one is there; it keeps the latter."""
+
+    layout = Layout()
+
+    def __init__(self, scratch):
+        self.scratch = scratch
+        self.commands = []
+
+    def environment(self, *_commands):
+        """The variables of a login."""
+        return {"PATH": os.environ["PATH"]}
+
+    def time(self, command, _env):
+        """Run a command at once: 60 s for a new image, 90 s for the script, 7 s for an image that is kept."""
+        self.commands.append([str(word) for word in command])
+        if "--fetch" in self.commands[-1]:
+            return 1.0
+        if command[0] != "eb":
+            return 90.0
+        root = self.scratch / "installation" / "software" / module(CONTAINER)
+        kept = (root / "image").exists()
+        before = root.with_name("before")
+        root.mkdir(parents=True, exist_ok=True)
+        root.rename(before)
+        root.mkdir()
+        if kept:
+            (root / "image").hardlink_to(before / "image")
+        else:
+            (root / "image").write_bytes(bytes(1000))
+        (root / "script").write_bytes(bytes(10))
+        for path in before.iterdir():
+            path.unlink()
+        before.rmdir()
+        modules = self.scratch / "installation" / "modules" / "all" / f"{module(CONTAINER)}.lua"
+        modules.parent.mkdir(parents=True, exist_ok=True)
+        modules.touch()
+        return 7.0 if kept else 60.0
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A session of such programs."""
+    return Site(tmp_path)
+
+
+def test_a_round_compares_by_hand_and_a_rebuild_with_one_installation_from_scratch(site):
+    measure_round = install_image(site)
+    for _ in range(2):
+        assert measure_round() == {
+            "install-image": (60.0, 90.0),
+            "rebuild": (7.0, 60.0),
+            "rebuild-bytes": (10, 1010),  # the image that is kept is the same file
+        }
+
+
+def test_eb_installs_from_a_copy_of_the_tree_in_which_a_runscript_changes(site):
+    measure_round = install_image(site)
+    measure_round()
+    assert (site.scratch / "tree" / "runscripts" / "get-master").read_text().count("# changed") == 1
+    assert {path.name for path in (site.scratch / "tree").iterdir()} == PARTS
+
+
+def test_sources_are_downloaded_and_one_installation_comes_before_the_clock(site):
+    install_image(site)
+    fetch, install = site.commands
+    assert fetch[:3] == install[:3] == ["eb", f"{CONTAINER}.eb", "--rebuild"]
+    assert "--fetch" in fetch
+    assert "--fetch" not in install
+
+
+def test_a_base_system_is_bootstrapped_by_the_first_call_and_copied_by_others(tmp_path):
+    real, stand_in = tmp_path / "real" / "mmdebstrap", tmp_path / "bin" / "mmdebstrap"
+    for path in (real, stand_in):
+        path.parent.mkdir()
+    real.write_text('#!/bin/sh\necho called >>"$CALLS"\necho "$1" >"$4"\n')
+    real.chmod(0o755)
+    stand_in.symlink_to(PROGRAMS / "bootstrap-once")
+    env = {
+        "PATH": f"{stand_in.parent}:{real.parent}:{os.environ['PATH']}",
+        "BASE_SYSTEM": str(tmp_path / "base.tar"),
+        "CALLS": str(tmp_path / "calls"),
+    }
+    for name in ("one.tar", "two.tar"):
+        subprocess.run(
+            ["mmdebstrap", "--quiet", "--include=a", "bookworm", tmp_path / name, "sources"], env=env, check=True
+        )
+        assert (tmp_path / name).read_text() == "--quiet\n"
+    assert (tmp_path / "calls").read_text() == "called\n"

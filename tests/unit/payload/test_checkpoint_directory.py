@@ -1,0 +1,166 @@
+"""training/checkpoint/directory.py: which checkpoints are there, which are kept, and one run at a time."""
+
+import errno
+import os
+import resource
+
+import pytest
+import torch
+from training import TrainingError
+from training.checkpoint import Checkpoints, make_directory
+
+STATE = {"weight": torch.arange(6.0).view(2, 3)}
+
+
+def test_a_directory_is_made_with_its_parents_and_stays_empty(tmp_path):
+    make_directory(tmp_path / "runs" / "first")
+    assert os.listdir(tmp_path / "runs" / "first") == []
+
+
+def test_a_directory_that_is_there_already_is_taken(tmp_path):
+    (tmp_path / "model.pt").write_text("old")
+    make_directory(tmp_path)
+    assert os.listdir(tmp_path) == ["model.pt"]
+
+
+def test_a_file_in_the_place_of_the_directory_is_an_error(tmp_path):
+    (tmp_path / "model").write_text("a file")
+    with pytest.raises(TrainingError, match="model: cannot be written .File exists.. Name another directory"):
+        make_directory(tmp_path / "model")
+
+
+def test_a_directory_without_room_for_files_is_an_error(tmp_path, monkeypatch):
+    def read_only(**_arguments):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", read_only)
+    with pytest.raises(TrainingError, match="Read-only file system.*bound"):
+        make_directory(tmp_path)
+
+
+def names(checkpoints):
+    return sorted(os.listdir(checkpoints.directory))
+
+
+def test_the_newest_state_is_found_again_with_the_file_that_it_was_in(checkpoints):
+    assert checkpoints.latest() is None
+    checkpoints.save(STATE, epoch=1, step=0)
+    path = checkpoints.save({**STATE, "epoch": 1, "names": ["a", {"b": 0.5}]}, epoch=1, step=120)
+    assert path == checkpoints.directory / "epoch-0001-step-000120.pt"
+    state = checkpoints.latest()
+    assert torch.equal(state.pop("weight"), STATE["weight"])
+    assert state == {"epoch": 1, "names": ["a", {"b": 0.5}], "file": str(path)}
+
+
+def test_the_last_three_and_the_best_are_kept(checkpoints):
+    for epoch in range(1, 6):
+        checkpoints.save({"epoch": epoch}, epoch=epoch, step=0, best=epoch == 2)
+    assert names(checkpoints) == ["best.pt", *(f"epoch-000{epoch}-step-000000.pt" for epoch in (3, 4, 5))]
+    assert checkpoints.latest()["epoch"] == 5
+    assert checkpoints.best()["epoch"] == 2
+
+
+def test_what_comes_later_is_told_by_the_numbers_and_not_by_the_letters(checkpoints):
+    for epoch, step in ((9999, 0), (9999, 1_000_000), (10_000, 0)):
+        checkpoints.save({"at": (epoch, step)}, epoch=epoch, step=step)
+        assert checkpoints.latest()["at"] == (epoch, step)
+
+
+def test_files_that_are_not_checkpoints_are_left_alone(checkpoints):
+    others = ["notes.txt", ".hidden", "epoch-3.pt", "epoch-0003-step-000000.pt.bak", ".notes.txt.0a1b2c3d"]
+    for name in others:
+        (checkpoints.directory / name).write_text("mine")
+        (checkpoints.directory.parent / name).write_text("mine")
+    for epoch in range(1, 6):
+        checkpoints.save(STATE, epoch=epoch, step=0)
+    checkpoints.prepare(restart=True)
+    assert names(checkpoints) == sorted(others)
+    assert sorted(os.listdir(checkpoints.directory.parent)) == sorted([*others, "checkpoints"])
+
+
+def test_what_a_killed_run_left_half_written_is_cleared_away(checkpoints):
+    checkpoints.save(STATE, epoch=1, step=0)
+    for path in ("checkpoints/.epoch-0002-step-000000.pt.0a1b2c3d", "checkpoints/.best.pt.0a1b2c3d",
+                 ".mnist_ddp.pt.0a1b2c3d", ".metrics.jsonl.0a1b2c3d", ".curves.png.0a1b2c3d"):  # fmt: skip
+        (checkpoints.directory.parent / path).write_text("half")
+    checkpoints.prepare()
+    assert names(checkpoints) == ["epoch-0001-step-000000.pt"]
+    assert os.listdir(checkpoints.directory.parent) == ["checkpoints"]
+
+
+def test_to_restart_is_to_delete_the_checkpoints(checkpoints):
+    checkpoints.save(STATE, epoch=1, step=0, best=True)
+    checkpoints.prepare(restart=True)
+    assert names(checkpoints) == []
+    assert checkpoints.latest() is None and checkpoints.best() is None
+
+
+def test_where_all_are_damaged_the_run_does_not_begin_anew_by_itself(checkpoints):
+    for epoch in (1, 2):
+        checkpoints.save(STATE, epoch=epoch, step=0, best=True).write_text("damaged")
+    with pytest.raises(TrainingError, match="checkpoints: all 2 checkpoints are damaged. .*--restart$"):
+        checkpoints.latest()
+    (checkpoints.directory / "best.pt").write_text("damaged")
+    with pytest.raises(TrainingError, match=r"best.pt: damaged \(.*\)\. Use another checkpoint$"):
+        checkpoints.best()
+
+
+def test_a_damaged_checkpoint_is_put_aside_by_the_run_that_went_on_without_it(checkpoints):
+    checkpoints.keep = 1
+    checkpoints.save(STATE, epoch=4, step=0)
+    checkpoints.keep = 9
+    for epoch in (5, 6):
+        checkpoints.save(STATE, epoch=epoch, step=0).write_text(f"damaged {epoch}")
+    assert checkpoints.latest()["file"].endswith("epoch-0004-step-000000.pt")
+    checkpoints.save(STATE, epoch=5, step=0)  # under the name of a damaged one
+    whole = ["epoch-0004-step-000000.pt", "epoch-0005-step-000000.pt"]
+    assert names(checkpoints) == [*whole, "epoch-0005-step-000000.pt.damaged", "epoch-0006-step-000000.pt.damaged"]
+    assert checkpoints.latest()["file"].endswith(whole[1])
+    assert (checkpoints.directory / "epoch-0005-step-000000.pt.damaged").read_text() == "damaged 5"
+    checkpoints.prepare(restart=True)
+    assert names(checkpoints) == []
+
+
+def test_two_runs_in_one_directory_are_one_too_many(checkpoints):
+    checkpoints.prepare()  # the same run, once more
+    half = checkpoints.directory / ".best.pt.0a1b2c3d"
+    half.write_text("the first run is writing this")
+    with pytest.raises(TrainingError, match=f"^{checkpoints.directory}: another run is writing there. Wait until"):
+        Checkpoints(checkpoints.directory).prepare(restart=True)
+    assert half.exists()
+
+
+def test_the_directory_is_free_again_when_the_run_is_gone(tmp_path):
+    for _ in range(2):
+        Checkpoints(tmp_path / "run").prepare()
+
+
+def test_a_file_system_without_locks_is_no_hindrance(tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    Checkpoints(tmp_path / "run").prepare()
+
+
+def test_a_file_that_may_not_grow_any_more_leaves_the_checkpoints_as_they_were(checkpoints):
+    checkpoints.save({"epoch": 1}, epoch=1, step=0, best=True)
+    before = names(checkpoints)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(TrainingError, match="best.pt: cannot be written .File too large.. The files before it"):
+            checkpoints.save({"weights": torch.ones(2000)}, epoch=2, step=0, best=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert names(checkpoints) == before
+    assert checkpoints.latest()["epoch"] == checkpoints.best()["epoch"] == 1
+
+
+def test_a_disk_that_gives_back_other_bytes_is_found_out_before_the_old_file_is_gone(checkpoints, monkeypatch):
+    checkpoints.save({"epoch": 1}, epoch=1, step=0)
+    monkeypatch.setattr(os, "posix_fadvise", lambda file, *_: os.pwrite(file, b"?", 500))
+    with pytest.raises(TrainingError, match="cannot be written .the file on the disk differs from what was written.. "):
+        checkpoints.save({"epoch": 1, "more": True}, epoch=1, step=0)
+    assert names(checkpoints) == ["epoch-0001-step-000000.pt"]
+    assert "more" not in checkpoints.latest()

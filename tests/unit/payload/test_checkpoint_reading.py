@@ -1,0 +1,155 @@
+"""training/checkpoint/reading.py: no damage goes unnoticed, and no code is run."""
+
+import errno
+import io
+import os
+import pickle
+import random
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from training import TrainingError
+
+STATE = {"weight": torch.arange(6.0).view(2, 3)}
+
+
+def test_a_checkpoint_that_lacks_its_end_is_left_for_the_one_before(checkpoints, capsys):
+    checkpoints.save({"epoch": 1}, epoch=1, step=0)
+    path = checkpoints.save({"epoch": 2}, epoch=2, step=0)
+    content = path.read_bytes()
+    for length in (0, 1, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:length])
+        assert checkpoints.latest()["epoch"] == 1
+        line = capsys.readouterr().out
+        assert re.fullmatch(rf"{path}: damaged \(.+\); trying the checkpoint before\n", line)
+
+
+def test_no_flipped_bit_goes_unnoticed_or_else_it_changes_nothing(checkpoints, capsys):
+    """Of about 3,000 bytes; some, such as a file's date in the archive, are read by nobody."""
+    checkpoints.save({"epoch": 1}, epoch=1, step=0)
+    state = {"epoch": 2, "weight": torch.arange(200.0), "names": ["a", "b"]}
+    path = checkpoints.save(state, epoch=2, step=0)
+    content = path.read_bytes()
+    noticed = 0
+    for position in random.Random(5).sample(range(len(content)), 400):  # noqa: S311
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << position % 8
+        path.write_bytes(damaged)
+        found = checkpoints.latest()
+        if found["epoch"] == 1:
+            noticed += 1
+            assert "epoch-0002-step-000000.pt: damaged (" in capsys.readouterr().out
+        else:
+            assert torch.equal(found["weight"], state["weight"]) and found["names"] == state["names"]
+    position = content.index(torch.arange(200.0).numpy().tobytes()) + 100
+    path.write_bytes(content[:position] + b"?" + content[position + 1 :])
+    assert checkpoints.latest()["epoch"] == 1, "torch.load alone does not see a wrong number"
+    assert noticed > 100
+
+
+class Malice:
+    """Makes whoever unpickles it run a command."""
+
+    def __init__(self, witness):
+        self.witness = witness
+
+    def __reduce__(self):
+        return (Path.touch, (self.witness,))
+
+
+def test_a_malicious_checkpoint_is_refused_and_its_code_is_not_run(checkpoints, tmp_path, capsys):
+    witness = tmp_path / "code was run"
+    pickle.loads(pickle.dumps(Malice(witness)))  # noqa: S301 (ours)
+    assert witness.exists(), "the malice works"
+    witness.unlink()
+
+    path = checkpoints.save(STATE, epoch=1, step=0)
+    torch.save({"epoch": Malice(witness)}, path)
+    with pytest.raises(TrainingError, match=f"^{path}: refused, and nothing in it was run: .*. Delete it unless"):
+        checkpoints.latest()
+    path.rename(checkpoints.directory / "best.pt")
+    with pytest.raises(TrainingError, match="best.pt: refused"):
+        checkpoints.best()
+
+    checkpoints.save(STATE, epoch=1, step=0)
+    path = checkpoints.directory / "epoch-0002-step-000000.pt"
+    path.write_bytes(pickle.dumps({"epoch": Malice(witness)}))
+    assert checkpoints.latest()["file"].endswith("epoch-0001-step-000000.pt")
+    assert "epoch-0002-step-000000.pt: damaged (" in capsys.readouterr().out
+    torch.save({"epoch": Malice(witness)}, path, _use_new_zipfile_serialization=False)
+    assert checkpoints.latest()["file"].endswith("epoch-0001-step-000000.pt")
+    assert not witness.exists()
+
+
+def test_a_program_of_torchscript_is_refused_before_torch_sees_it(checkpoints, monkeypatch):
+    checkpoints.save(STATE, epoch=1, step=0)
+    path = checkpoints.directory / "epoch-0002-step-000000.pt"
+    torch.jit.save(torch.jit.trace(nn.Linear(3, 2), torch.ones(1, 3)), str(path))
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("torch.load was called"))
+    with pytest.raises(TrainingError, match=f"^{path}: refused, and nothing in it was run: "):
+        checkpoints.latest()
+
+
+def test_a_checkpoint_that_cannot_be_read_is_not_taken_for_damaged(checkpoints, monkeypatch):
+    for epoch in (1, 2):
+        checkpoints.save(STATE, epoch=epoch, step=0)
+    before = sorted(os.listdir(checkpoints.directory))
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("training.checkpoint.reading.read_file", fail)
+    error = OSError(errno.EIO, os.strerror(errno.EIO))
+    with pytest.raises(TrainingError, match=r"epoch-0002-step-000000.pt: cannot be read \(Input/output error\). No"):
+        checkpoints.latest()
+    monkeypatch.undo()
+    monkeypatch.setattr(torch, "load", lambda *_, **__: fail(None))
+    error = MemoryError()
+    with pytest.raises(TrainingError, match="not enough memory to read it. Nothing was changed: request more memory$"):
+        checkpoints.latest()
+    error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ...")
+    with pytest.raises(TrainingError, match="not enough memory"):
+        checkpoints.latest()
+    assert sorted(os.listdir(checkpoints.directory)) == before
+
+
+def repacked(path, change, compression=zipfile.ZIP_STORED):
+    """Pack a checkpoint anew, with ``change`` of its pickle."""
+    with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as old, zipfile.ZipFile(path, "w", compression) as new:
+        for name in old.namelist():
+            new.writestr(name, change(old.read(name)) if name.endswith("data.pkl") else old.read(name))
+
+
+@pytest.mark.parametrize(
+    "pickled",
+    [
+        b"\x80\x02}X\x01\0\0\0xcbuiltins\nbytearray\n\x8a\x05\0\0\0\0\x02\x85Rs.",  # 8 GiB of it
+        b"\x80\x02" + b"]" * 5_000_001 + b".",
+    ],
+)
+def test_what_takes_more_memory_than_its_bytes_is_refused(checkpoints, monkeypatch, pickled):
+    path = checkpoints.save(STATE, epoch=1, step=0)
+    repacked(path, lambda _: pickled)
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("torch.load was called"))
+    with pytest.raises(TrainingError, match=f"^{path}: refused, and nothing in it was run: it holds more than "):
+        checkpoints.latest()
+
+
+def test_a_compressed_checkpoint_is_damaged_before_it_is_expanded(checkpoints, monkeypatch, capsys):
+    checkpoints.save({"epoch": 1}, epoch=1, step=0)
+    path = checkpoints.save(STATE, epoch=2, step=0)
+    repacked(path, lambda pickled: pickled, zipfile.ZIP_DEFLATED)
+    assert checkpoints.latest()["epoch"] == 1
+    assert "damaged (its parts are compressed); trying" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(checkpoints, make):
+    path = checkpoints.directory / "epoch-0001-step-000000.pt"
+    make(path)
+    with pytest.raises(TrainingError, match=f"^{path}: not a regular file. Remove it"):
+        checkpoints.latest()

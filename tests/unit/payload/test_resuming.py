@@ -1,0 +1,122 @@
+"""training/resuming: a checkpoint of another run is refused before any of it is used."""
+
+import re
+
+import pytest
+import torch
+from small_runs import first, small_run, take_steps
+from training import TrainingError
+from training.checkpoint import Position
+from training.resuming import Extent
+
+
+def test_options_that_make_another_run_are_refused_by_their_names_and_values(checkpoints, alone):
+    small_run(alone, **{"learning rate": 0.1, "seed": 1}).save(checkpoints)
+    with pytest.raises(TrainingError) as error:
+        small_run(alone, epochs=5, **{"learning rate": 0.2, "seed": 1}).resume(checkpoints)
+    assert str(error.value) == (
+        f"{checkpoints.directory}/epoch-0000-step-000000.pt: written with epochs 3 (now 5), learning rate 0.1 (now 0.2)"
+        ". Use the same options, name another directory with --modelpath, or start from scratch with --restart"
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "now"), [([0.9, 0.99], [0.9, 0.999]), ("x" * 50, "x" * 49 + "y"), ({"a": 1}, {"a": 2}), (None, 0)]
+)
+def test_settings_may_be_lists_dicts_and_long_strings(checkpoints, alone, before, now):
+    small_run(alone, more=before).save(checkpoints)
+    small_run(alone, more=before).resume(checkpoints)
+    with pytest.raises(TrainingError, match="written with more "):
+        small_run(alone, more=now).resume(checkpoints)
+
+
+def test_a_checkpoint_of_another_program_is_refused(checkpoints, alone):
+    checkpoints.save({"model": {}, "loss": 3.0}, epoch=1, step=0)
+    with pytest.raises(TrainingError, match="program: it has no optimizer, position, random, schedule, settings"):
+        small_run(alone).resume(checkpoints)
+
+
+def group(state):
+    return state["optimizer"]["param_groups"][0]
+
+
+def laughs():
+    """A list of 2^40 words that share their memory."""
+    words = ["ha"]
+    for _ in range(40):
+        words = [words, words]
+    return words
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("optimizer.state..0..exp_avg. is a tensor", lambda s: first(s).update(exp_avg=torch.zeros(3))),
+        ("expected a tensor of torch.float32 with", lambda s: first(s).update(exp_avg=torch.zeros(8, 4).double())),
+        ("with the shape .1099511627776.", lambda s: first(s).update(exp_avg=torch.zeros(1).expand(2**40))),
+        ("exp_avg. is x, expected a tensor", lambda s: first(s).update(exp_avg="x")),
+        ("has other names: exp_avg$", lambda s: first(s).pop("exp_avg")),
+        ("optimizer has a state of other parameters", lambda s: s["optimizer"]["state"].update({99: {}})),
+        ("optimizer has a state of other parameters", lambda s: s["optimizer"].update(state=[1])),
+        ("amsgrad. is True, expected False", lambda s: group(s).update(amsgrad=True)),
+        ("lr. is x, expected 0.1", lambda s: group(s).update(lr="x")),
+        ("params. is a list of 1, expected a list of 4", lambda s: group(s).update(params=[0])),
+        ("param_groups. is a list of 0, expected a list of 1", lambda s: s["optimizer"].update(param_groups=[])),
+        ("schedule.last_epoch. is not 3", lambda s: s["schedule"].update(last_epoch=5)),
+        ("schedule is a list", lambda s: s.update(schedule=[1])),
+        ("position.step. is 1000000000, expected 0 to 9", lambda s: s["position"].update(step=10**9)),
+        ("position.epoch. is 1000000000, expected 0 to 3", lambda s: s["position"].update(epoch=10**9)),
+        ("position.epoch. is -1,", lambda s: s["position"].update(epoch=-1)),
+        ("position.epoch. is 1, expected 0", lambda s: s["position"].update(epoch="1")),
+        ("position.samples. is 2 after 3 steps", lambda s: s["position"].update(samples=2)),
+        ("position.seconds. is nan", lambda s: s["position"].update(seconds=float("nan"))),
+        ("position has other names", lambda s: s["position"].update(more=1)),
+        ("random is None", lambda s: s.update(random=None)),
+        ("random.0..cpu. is a tensor", lambda s: s["random"][0].update(cpu=torch.zeros(3, dtype=torch.uint8))),
+        ("model.0.weight. is a tensor", lambda s: s["model"].update({"0.weight": torch.zeros(3)})),
+        ("model is a list", lambda s: s.update(model=[1])),
+        ("model has other names", lambda s: s.update(model={1: torch.zeros(1)})),
+        ("written with epochs None", lambda s: s.update(settings=[1])),
+        ("written with epochs a list", lambda s: s["settings"].update(epochs=laughs())),
+        ("written with epochs x{40}... .now 3", lambda s: s["settings"].update(epochs="x" * 10**6)),
+    ],
+)
+def test_a_checkpoint_with_a_part_that_is_not_of_this_run_is_refused_before_its_use(checkpoints, alone, part, change):
+    """Fused Adam overwrites memory with a state of another shape."""
+    before = bounded_run(alone)
+    take_steps(before, 3)
+    before.position.samples = 48
+    path = before.save(checkpoints)
+    state = torch.load(path, weights_only=True)
+    change(state)
+    torch.save(state, path)
+    after = bounded_run(alone)
+    with pytest.raises(TrainingError) as fault:
+        after.resume(checkpoints)
+    text = str(fault.value)
+    assert text.startswith(f"{path}: ") and "--restart" in text and len(text) < 600
+    assert re.search(part.rstrip("$") + (r"\)" if part.endswith("$") else ""), text), text
+    assert after.position == Position()
+
+
+def bounded_run(world):
+    """A small run of 3 epochs with 10 steps each, of 160 samples."""
+    run = small_run(world)
+    run.extent = Extent(3, 10, 160)
+    return run
+
+
+def test_other_data_of_the_same_size_is_refused_and_a_checkpoint_without_a_fingerprint_is_taken(
+    checkpoints, alone, capsys
+):
+    run = small_run(alone)
+    run.save(checkpoints)  # as earlier versions did
+    run.data = "one"
+    run.resume(checkpoints)
+    assert "holds no fingerprint of the data. Make sure" in capsys.readouterr().out
+    run.save(checkpoints)
+    run.resume(checkpoints)
+    assert capsys.readouterr().out == ""
+    run.data = "another"
+    with pytest.raises(TrainingError, match="step-000000.pt: written with other data. Use the same data .--data"):
+        run.resume(checkpoints)

@@ -1,0 +1,106 @@
+"""training/checkpoint/weights.py: the old model or the new one, never a part."""
+
+import errno
+import os
+import stat
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from training import TrainingError
+from training.checkpoint import load_model, save_model
+
+STATE = {"weight": torch.arange(6.0).view(2, 3)}
+
+
+def full_disk(_descriptor):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_saved_model_can_be_loaded_without_trusting_pickle(tmp_path):
+    save_model(STATE, tmp_path / "model.pt")
+    loaded = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert loaded.keys() == STATE.keys()
+    assert torch.equal(loaded["weight"], STATE["weight"])
+
+
+def test_a_saved_model_replaces_the_old_one_and_leaves_nothing_else(tmp_path):
+    (tmp_path / "model.pt").write_text("old")
+    save_model(STATE, tmp_path / "model.pt")
+    assert torch.load(tmp_path / "model.pt", weights_only=True)
+    assert os.listdir(tmp_path) == ["model.pt"]
+
+
+def test_a_full_disk_leaves_the_old_model_and_no_temporary_file(tmp_path, monkeypatch):
+    (tmp_path / "model.pt").write_text("old")
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(TrainingError, match="model.pt: cannot be written .No space left on device.. .*free some space"):
+        save_model(STATE, tmp_path / "model.pt")
+    assert (tmp_path / "model.pt").read_text() == "old"
+    assert os.listdir(tmp_path) == ["model.pt"]
+
+
+def test_a_directory_in_the_place_of_the_model_is_an_error_that_leaves_no_temporary_file(tmp_path):
+    (tmp_path / "model.pt").mkdir()
+    with pytest.raises(TrainingError, match="Is a directory"):
+        save_model(STATE, tmp_path / "model.pt")
+    assert os.listdir(tmp_path) == ["model.pt"]
+
+
+def test_the_model_is_on_the_disk_before_it_takes_the_place_of_the_old_one(tmp_path, monkeypatch):
+    (tmp_path / "model.pt").write_text("old")
+    seen_at_sync = []
+    monkeypatch.setattr(os, "fsync", lambda _descriptor: seen_at_sync.append((tmp_path / "model.pt").read_bytes()))
+    save_model(STATE, tmp_path / "model.pt")
+    # the file, and then the directory with its new name
+    assert [content == b"old" for content in seen_at_sync] == [True, False]
+
+
+def test_whoever_is_reading_the_old_model_reads_it_to_its_end(tmp_path):
+    (tmp_path / "model.pt").write_text("old")
+    with (tmp_path / "model.pt").open() as reader:
+        save_model(STATE, tmp_path / "model.pt")
+        assert reader.read() == "old"
+
+
+def test_others_may_read_the_model_as_far_as_the_umask_lets_them(tmp_path):
+    umask = os.umask(0o022)
+    try:
+        save_model(STATE, tmp_path / "model.pt")
+    finally:
+        os.umask(umask)
+    assert (tmp_path / "model.pt").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_file_system_that_brings_no_directory_to_the_disk_is_no_hindrance(tmp_path, monkeypatch):
+    def fsync(descriptor, real=os.fsync):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    number = errno.EINVAL
+    save_model(STATE, tmp_path / "model.pt")
+    assert (tmp_path / "model.pt").exists()
+    number = errno.EIO
+    with pytest.raises(TrainingError, match="cannot be written"):
+        save_model(STATE, tmp_path / "model.pt")
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."])
+def test_weights_are_loaded_with_and_without_the_wrappers_prefix(alone, prefix, wrapped):
+    source, target = nn.Linear(3, 2), nn.Linear(3, 2)
+    load_model(
+        DistributedDataParallel(target) if wrapped else target,
+        {prefix + name: weight for name, weight in source.state_dict().items()},
+    )
+    assert torch.equal(target.weight, source.weight) and torch.equal(target.bias, source.bias)
+
+
+def test_weights_of_another_network_are_refused_in_one_sentence():
+    with pytest.raises(TrainingError, match=r"^the weights are of another network \(Missing key.*bias.*\). Use .*$"):
+        load_model(nn.Linear(3, 2), {"weight": torch.ones(2, 3)})
+    with pytest.raises(TrainingError, match=r"^the weights are of another network \(size mismatch for weight.*"):
+        load_model(nn.Linear(3, 2), nn.Linear(4, 2).state_dict())
