@@ -42,7 +42,7 @@ class EB_PyTorchContainer(EB_PyTorchModule):
                 'pip uninstall <name>': 'removes it from either'}
 
     HOST_COMMANDS = [*EB_PyTorchModule.HOST_COMMANDS, 'check-image', 'make-squashfs', 'unmake-squashfs']
-    HELPERS = [*EB_PyTorchModule.HELPERS, 'enter-image', 'user-software.bash', 'clean-user-software.bash',
+    HELPERS = [*EB_PyTorchModule.HELPERS, 'enter-image', 'enter.bash', 'user-software.bash', 'clean-user-software.bash',
                'image.bash', 'compare-trees.py']
 
     @staticmethod

@@ -27,7 +27,7 @@ class EB_PyTorchShifter(EB_PyTorchModule):
     PACKAGES = {'pip install --user <name>': 'into $PYTHONUSERBASE, its commands into $PYTHONUSERBASE/bin',
                 'pip uninstall <name>': 'removes it'}
 
-    HELPERS = [*EB_PyTorchModule.HELPERS, 'enter-shifter']
+    HELPERS = [*EB_PyTorchModule.HELPERS, 'enter-shifter', 'enter.bash']
 
     def launch(self, image='$SHIFTER_IMAGE'):  # noqa: ARG002 (the gateway's, whatever the caller binds)
         """Enter the image, in which runscripts are called by their paths."""

@@ -1,22 +1,28 @@
-# Activates the environment that the image or the module names, and becomes the launcher; sourced by
-# the commands beside it.
+# Activates the environment that the image or the module names, and becomes the launcher; sourced.
 # shellcheck shell=bash
 
-die() { # <exit status> <what, where, what to try>
+# shellcheck source=runscripts/container.bash
+source "${BASH_SOURCE[0]%/*}/container.bash"
+
+# Exit statuses; `pytorch_launch/__init__.py` has the same.
+USER_ERROR=2 NO_PYTHON=127
+
+die() { # <exit status> <what is wrong and where. What to do>
     printf '%s: %s\n' "${0##*/}" "$2" >&2
-    [ "${0##*/}" != ddp-env ] || echo "return $1 2>/dev/null || (exit $1)" # for `source`, which goes by this
+    # for `source <(ddp-env)`, whose status is that of this line; `pytorch_launch/shell.py` has the same
+    [ "${0##*/}" != ddp-env ] || echo "return $1 2>/dev/null || (exit $1)"
     exit "$1"
 }
 
 # A function, because `source .../activate` without arguments would otherwise see the user's.
 activate() {
     local activation
-    # on the host there is nothing of the image to activate
-    [ -z "${SIFPYTORCH:-}" ] || [ -n "${APPTAINER_CONTAINER:-${SINGULARITY_CONTAINER:-}}" ] || return 0
+    # on the host there is no environment of an image to activate
+    [ -z "${SIFPYTORCH:-}" ] || [ -n "$sif_container" ] || return 0
     set +u # conda's own activation scripts read unset variables
     for activation in "$WITH_CONDA" "$WITH_VENV"; do
         # shellcheck disable=SC2086  # a command with its arguments, plain words
-        $activation || die 2 "'$activation' failed: correct or unset WITH_CONDA or WITH_VENV"
+        $activation || die "$USER_ERROR" "'$activation' failed. Correct or unset WITH_CONDA or WITH_VENV"
     done
     set -u
 }
@@ -24,8 +30,9 @@ activate() {
 launch() { # <directory of this file, with a slash> <command> <its arguments>
     local directory=$1
     shift
-    type -P python3 >/dev/null || die 127 "no python3 on PATH: activate one with WITH_CONDA or WITH_VENV"
-    # Isolated (-I) from PYTHONPATH and the user's site directory, which are the payload's, and
+    type -P python3 >/dev/null ||
+        die "$NO_PYTHON" "no python3 on PATH. Activate an environment that has one with WITH_CONDA or WITH_VENV"
+    # Isolated (-I) from PYTHONPATH and the user's site directory, which are for the payload, and
     # without `site` (-S), a third of the start-up time.
     exec python3 -I -S "${directory}pytorch_launch/__main__.py" "$@"
 }

@@ -1,7 +1,6 @@
-"""Checks of what a training stands on; run by `pytorch-doctor`.
+"""Checks everything that a training needs: module, image, torch, hardware, network, caches, data set, Slurm, home.
 
-It runs on login and compute nodes, on the host and in images, with whatever Python is there: 3.6 or newer, the
-standard library alone.
+It runs on login and compute nodes, on the host and in images, with any Python from 3.6 and its standard library.
 """
 
 from collections import namedtuple
@@ -10,23 +9,23 @@ OK, WARN, FAIL, NOT_APPLICABLE = "ok", "warn", "FAIL", "n.a."
 
 
 class Finding(namedtuple("Finding", "check verdict finding remedy")):
-    """What one check found: its name, OK, WARN, FAIL or NOT_APPLICABLE, a sentence, and what to do about it."""
+    """The result of one check: its name, OK, WARN, FAIL or NOT_APPLICABLE, the finding, and the remedy."""
 
     __slots__ = ()
 
 
 def ok(check, finding):
-    """All is well."""
+    """No fault was found."""
     return Finding(check, OK, finding, "")
 
 
 def not_applicable(check, finding):
-    """There is nothing to check, for the reason that is given."""
+    """There is nothing to check; `finding` is why."""
     return Finding(check, NOT_APPLICABLE, finding, "")
 
 
 def warn(check, finding, remedy):
-    """Training works, but not as it should."""
+    """Training works, but with a fault."""
     return Finding(check, WARN, finding, remedy)
 
 

@@ -1,4 +1,4 @@
-"""Runs checks in processes of their own, each with a deadline, for a file system or a command may never answer."""
+"""Runs checks in separate processes with a deadline, as a file system or a command may hang."""
 
 import json
 import os
@@ -8,19 +8,19 @@ import time
 
 from pytorch_doctor import Finding, fail
 
-SLOW = "what it waits for hangs, such as a file system: try again with a larger --timeout, then ask the site"
+SLOW = "something hangs, such as a file system: try again with a larger --timeout, then ask the site"
 INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
-BROKEN = "this is a fault of pytorch-doctor: please report the whole line"
+BROKEN = "this is a bug of pytorch-doctor: please report the whole line"
 
 
 def run_all(groups, here, seconds):
     """The findings of all groups of checks, in their order.
 
-    A group is a list of (name, function of `here` that returns a Finding), run one after the other by one process.
-    All of them together have `seconds`.
+    A group is a list of (name, function of `here` that returns a Finding), which one process runs one after the other.
+    `seconds` is the deadline of all groups.
     """
     running, findings = [], []
-    # between a process's start and its place on the list nothing could end it
+    # a signal between the start of a process and its entry in `running` would leave that process behind
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)
     try:
         try:
@@ -40,33 +40,33 @@ def run_all(groups, here, seconds):
 
 
 def _start(group, here, mask):
-    """Begin with a group, signals masked like this; return its process and the pipe that its findings come from."""
+    """Start a group with this signal mask; return its process and the pipe that it writes its findings to."""
     reading, writing = os.pipe()
     process = os.fork()
     if process:
         os.close(writing)
         return process, reading
     try:
-        os.setsid()  # so that the commands that it starts end with it
+        os.setsid()  # so that commands of the checks can be ended with it
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for name, check in group:
             os.write(writing, (json.dumps(_ask(name, check, here)) + "\n").encode())
     finally:
-        os._exit(0)  # whatever comes: the rest of the program is not for this process
+        os._exit(0)  # the rest of the program is for the parent only
 
 
 def _ask(name, check, here):
-    """What a check finds; what it did not foresee is its failure."""
+    """The Finding of a check; an exception is a failure of the check."""
     try:
         return check(here)
     except OSError as error:
-        return fail(name, f"{error.filename}: {error.strerror}", "see that it is there, and that you may read it")
+        return fail(name, f"{error.filename}: {error.strerror}", "check that it exists and that you may read it")
     except Exception as error:
         return fail(name, f"{type(error).__name__}: {error}", BROKEN)
 
 
 def _read(pipes, deadline):
-    """What came from each pipe until all of them ended, or until the deadline; and the set of those that ended."""
+    """The bytes from each pipe until all of them ended, or until the deadline; and the set of those that ended."""
     written = dict.fromkeys(pipes, b"")
     open_pipes = set(pipes)
     while open_pipes and time.monotonic() < deadline:
@@ -82,9 +82,9 @@ def _read(pipes, deadline):
 
 
 def _end(process):
-    """End what is left of a group, and do not wait for what cannot be ended, as in a file system that is gone."""
+    """Kill a group, without waiting for processes that cannot be killed, such as those in a hanging file system."""
     try:
         os.killpg(process, signal.SIGKILL)
-    except ProcessLookupError:  # not yet a group
+    except ProcessLookupError:  # before setsid
         os.kill(process, signal.SIGKILL)
     os.waitpid(process, os.WNOHANG)

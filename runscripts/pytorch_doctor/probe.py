@@ -1,7 +1,7 @@
-"""What the module's Python is asked about torch, as code for `python -c`; sent by `surroundings`.
+"""Collects facts about torch, as code that the module's Python runs with `python -c`.
 
-It prints one line of JSON, and ends with the exception where torch cannot be imported. Its environment is another than
-the doctor's, with another Python, so it shares nothing with it.
+It prints one line of JSON, or fails with the exception if torch cannot be imported. Its Python is not the doctor's, so
+they share no code.
 """
 
 PROBE = r"""
@@ -11,7 +11,7 @@ import torch
 directory = os.path.dirname(os.path.realpath(torch.__file__))
 # in an image without an overlay "/" is made in memory, and what is below it comes from the image
 image = {os.stat(place).st_dev for place in ("/", "/usr", sys.base_prefix)}
-# conda has a package's libraries beside its own
+# conda has a package's libraries beside Python's own
 libraries = [os.path.join(os.path.realpath(prefix), "lib") for prefix in (sys.prefix, sys.base_prefix)]
 facts = {
     "python": sys.executable,
@@ -34,7 +34,7 @@ facts["foreign"] = sorted(path for path in mapped
 if facts["cuda"] or facts["hip"]:
     try:
         facts["devices"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-        # without any, the first use tells of a driver that does not fit
+        # without any, the first use raises the error of an unsuitable driver
         for device in ["cuda:%d" % index for index in range(len(facts["devices"]))] or ["cuda"]:
             total = torch.ones(8, device=device).sum().item()
             if total != 8:

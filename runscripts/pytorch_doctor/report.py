@@ -1,4 +1,4 @@
-"""The findings as text or JSON; called by `doctor`."""
+"""Writes the findings as text or JSON."""
 
 import json
 
@@ -6,7 +6,7 @@ from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN
 
 
 def as_table(node, findings, faults_only=False):
-    """One line for each check, below it the remedy where there is one, and a last line with the sum."""
+    """One line for each check, below it the remedy if there is one, and a last line with the counts."""
     rows = [finding for finding in findings if not faults_only or finding.verdict in (WARN, FAIL)]
     table = [("check", "verdict", "finding", "")] + rows if rows else []
     width = max((len(row[0]) for row in table), default=0)
@@ -18,7 +18,7 @@ def as_table(node, findings, faults_only=False):
     counts = [f"{count} {verdict}" for verdict, count in _counts(findings) if count]
     lines.append("{}: {}".format(node, ", ".join(counts)))
     if faults_only:
-        # of many nodes, in one output
+        # many nodes write to one output
         lines = lines[-1:] + [f"{node}: {line}" for line in lines[1:-1]]
     return "\n".join(lines) + "\n"
 

@@ -1,4 +1,4 @@
-"""What on a node keeps an ordinary user's containers from starting, and the remedy."""
+"""Recognizes what on a node prevents the containers of ordinary users from starting."""
 
 FUSE = "Containers need /dev/fuse; ask an administrator for `modprobe fuse; chmod 0666 /dev/fuse`."
 USER_NAMESPACES = "Containers need user namespaces, which this machine denies to ordinary users; ask an administrator."
@@ -8,5 +8,5 @@ OBSTACLES = {"/dev/fuse": FUSE, "modprobe fuse": FUSE, "user namespace": USER_NA
 
 
 def find_obstacle(output):
-    """The sentence for what a runtime printed, None if the node is not the obstacle."""
+    """The remedy for the output of a runtime, None if the node is not the cause."""
     return next((sentence for part, sentence in OBSTACLES.items() if part in output), None)

@@ -1,4 +1,4 @@
-"""Where the doctor is: the loaded module, host or image, login node or job; and what torch says of itself."""
+"""The surroundings of the doctor: loaded module, host or image, login node or job; and the facts about torch."""
 
 import ast
 import json
@@ -9,21 +9,23 @@ from collections import namedtuple
 from pathlib import Path
 
 from pytorch_launch import topology
+from pytorch_launch.container import bind_variable, in_container
+from pytorch_launch.launchers.variables import in_job
+from pytorch_launch.system import read
 
 from pytorch_doctor.probe import PROBE
 
-#: How the recipe's easyblock and the variables of the module call the same.
+#: The kind of module by the easyblock of its recipe.
 KINDS = {"EB_PyTorchContainer": "container", "EB_PyTorchVenv": "venv", "EB_PyTorchShifter": "shifter"}
-CONTAINERS = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "SHIFTER_IMAGEREQUEST")
 
 Outcome = namedtuple("Outcome", "status output error")
 
 
 class Surroundings:
-    """The environment `env`, and the files below `root`, which is "" but in tests.
+    """The environment `env`, and the files below `root`, which is "" except in tests.
 
     `module`   the directory of the loaded PyTorch module, None without one
-    `full`     whether to read everything
+    `full`     whether to read the whole image
     """
 
     def __init__(self, env, root="", full=False):
@@ -33,7 +35,7 @@ class Surroundings:
         self.module = Path(self.env["EBROOTPYTORCH"]) if self.env.get("EBROOTPYTORCH") else None
         self._recipe = self._torch = None
 
-    # Checks read the installation, as they have a deadline and its file system may hang.
+    # Properties, so that checks read the installation: its file system may hang, and checks have a deadline.
     @property
     def easyconfig(self):
         """The file name of the recipe, None without one."""
@@ -41,7 +43,7 @@ class Surroundings:
 
     @property
     def recipe(self):
-        """What the recipe says, name to value."""
+        """The parameters of the recipe, name to value."""
         return self._read_recipe()[1]
 
     @property
@@ -57,29 +59,29 @@ class Surroundings:
     @property
     def in_image(self):
         """Whether this is inside a container."""
-        return any(self.env.get(name) for name in CONTAINERS)
+        return in_container(self.env)
 
     @property
     def binds(self):
-        """The variable with the directories that this container sees: Apptainer prefers its own name."""
-        return "APPTAINER_BIND" if self.env.get("APPTAINER_CONTAINER") else "SINGULARITY_BIND"
+        """The variable with the directories that this container sees."""
+        return bind_variable(self.env) or "SINGULARITY_BIND"
 
     @property
     def in_job(self):
         """Whether this is inside a job of Slurm."""
-        return bool(self.env.get("SLURM_JOB_ID"))
+        return in_job(self.env)
 
     @property
     def trains_here(self):
-        """Whether trainings run on this machine: in a job, or where there is no Slurm to ask for another machine.
+        """Whether trainings run on this machine: in a job, or on a machine without Slurm.
 
-        An image need not have Slurm's commands, so there nobody knows.
+        False in an image outside a job, as images may lack Slurm's commands.
         """
         return self.in_job or not (self.in_image or self.which("sbatch"))
 
     @property
     def gpu(self):
-        """The kind of GPU that the module is for: "cuda", "rocm" or None; torch knows if the recipe is not there."""
+        """The kind of GPU that the module is for: "cuda", "rocm" or None; that of torch if there is no recipe."""
         if self.recipe:
             return self.recipe.get("gpu")
         facts, _ = self.torch
@@ -87,7 +89,7 @@ class Surroundings:
 
     @property
     def torch(self):
-        """What the module's Python says of torch, as in `probe`, or None; and the outcome of asking. Asked once."""
+        """The facts about torch that `probe` prints, or None; and the Outcome of the probe, which runs once."""
         if self._torch is None:
             outcome = self.run(self.python() + ["-c", PROBE], PYTORCH_LAUNCH_KEEP_PATHS="1")
             lines = [line for line in outcome.output.splitlines() if line.startswith("{")]
@@ -95,9 +97,9 @@ class Surroundings:
         return self._torch
 
     def python(self):
-        """The command that runs the module's Python: its environment activated, nothing of the user's left out."""
+        """The command that runs the module's Python, with its environment activated and the user's paths kept."""
         beside = Path(__file__).absolute().parents[1]
-        # on the host the module's bin/ enters the image
+        # on the host the commands in the module's bin/ enter the image
         place = beside if self.in_image or self.kind == "venv" else self.module / "bin"
         return [str(place / "conda-python-simple")]
 
@@ -106,7 +108,7 @@ class Surroundings:
         return shutil.which(command, path=self.env.get("PATH", ""))
 
     def run(self, command, **variables):
-        """Run a command to its end; the deadline is that of the check. What cannot be started has status 127."""
+        """Run a command to its end, within the deadline of the check. Status 127 if it cannot be started."""
         try:
             process = subprocess.Popen(
                 command,
@@ -121,16 +123,16 @@ class Surroundings:
         return Outcome(process.returncode, output.decode(errors="replace"), error.decode(errors="replace"))
 
     def read(self, path):
-        """The text of a small file below `root`, without space around it; None if it cannot be read."""
-        return topology.read(self.root + path)
+        """The text of a small file below `root`, without white space around it; None if it cannot be read."""
+        return read(self.root + path)
 
     def names(self, path):
-        """What is in a directory below `root`, sorted; nothing if it is not there."""
+        """The names in a directory below `root`, sorted; none if it does not exist."""
         return sorted(topology.names(self.root + path))
 
 
 def recipe(directory):
-    """The file name of the recipe that EasyBuild keeps with an installation, and its plain values; None, {} without."""
+    """The file name of the recipe that EasyBuild keeps in an installation, and its literals; None, {} without one."""
     try:
         (copy,) = (path for path in (directory / "easybuild").glob("*.eb") if path.is_file())
         statements = ast.parse(copy.read_text()).body
@@ -147,7 +149,7 @@ def recipe(directory):
 
 
 def last_line(text):
-    """The last line of what a command wrote, without colours, and no INFO of Apptainer's where there is another."""
+    """The last line of a command's output, without colours, and without Apptainer's INFO lines if there are others."""
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith("INFO")] or lines
     return lines[-1][:300] if lines else "no output"

@@ -1,20 +1,35 @@
-"""What one rank needs to know before Python starts; run by the scripts of `runscripts/`.
+"""Decides what one rank needs before Python starts, and becomes Python.
 
-Every rank of a job pays for these modules at start-up, so they import as little as they can:
-no `re`, `argparse`, `pathlib` or `socket`, each of which costs more than all of them together.
+environment and node facts (`facts`) -> world (`launchers`) -> `devices`, `cores`, `rendezvous`, `caches` -> `plan`;
+`launch` applies the plan.
+
+Every rank of a job pays for these modules at start-up, so they import as little as they can: each of `re`, `argparse`,
+`pathlib` and `socket` costs more than all of them together.
 """
 
-
-class LaunchError(Exception):
-    """A mistake the user can correct: one line that says what, where, and what to try.
-
-    `status` is the exit status of the command that meets it.
-    """
-
-    status = 2
+#: Exit statuses of the commands for errors before Python starts. `launch.bash` exits with the same.
+USER_ERROR = 2
+NO_PYTHON = 127  # as a shell does for a command that it does not find
 
 
-#: Slurm's numbers have 64 bits, and Python refuses to read one of thousands of digits.
+class Problem:
+    """What is wrong and where, the `fault`, and what to do, the `remedy`; as text they are one line."""
+
+    def __init__(self, fault, remedy=""):
+        self.fault = fault
+        self.remedy = remedy
+
+    def __str__(self):
+        return f"{self.fault}. {self.remedy[:1].upper()}{self.remedy[1:]}" if self.remedy else self.fault
+
+
+class LaunchError(Problem, Exception):
+    """A Problem that prevents the launch; `status` is the exit status of the command."""
+
+    status = USER_ERROR
+
+
+#: Slurm's numbers have 64 bits, and int() fails for thousands of digits.
 MOST_DIGITS = 18
 
 

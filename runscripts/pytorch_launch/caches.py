@@ -1,14 +1,15 @@
-"""Private directories on the node for the caches of compiled kernels; called by `launch`.
+"""Chooses and makes private directories on the node for the caches of compiled kernels.
 
-Whoever can write into such a cache runs code as its owner, and a name under `/tmp` can be guessed
-and taken first by anybody. So a directory is used only if it is ours alone. Nothing is ever
-deleted: another job of this user may be at work in there.
+A user who can write into such a cache can run code as its owner, and a name under `/tmp` can be guessed and created
+first by any user. So an existing directory is used only if it is private. Nothing is ever deleted: another job of this
+user may use it.
 """
 
-import _stat  # the core of `stat`
-import posix
+import stat
 
-from pytorch_launch.topology import read
+from pytorch_launch import Problem
+from pytorch_launch.system import posix, read
+from pytorch_launch.value import Value
 
 # Named in: MIOpen, "Using the find APIs and caches"; the READMEs of Triton and ROCm/aiter;
 # PyTorch, "Compile Time Caching"; CUDA Programming Guide, "CUDA Environment Variables".
@@ -23,50 +24,72 @@ SUBDIRECTORIES = {
 
 
 class NotPrivateError(Exception):
-    """What stands where a private directory should be; the message says whose it is."""
+    """There is something else in place of a private directory; the message names its owner."""
 
 
-def place(env, uid, key, create, default="/tmp"):  # noqa: S108  (its objection is what follows)
-    """Place the caches that the user has not placed, under `TMPDIR` or else `default`.
+class Caches(Value):
+    """The directories of the caches that the user has not placed.
 
-    `uid` is the user's number, `key` a directory name for the job and the node. With `create` the
-    directories are made, safely for several ranks at once; without, nothing is written.
-
-    Returns the directory of the caches, the variables that lead to them, and a list of warnings.
-    Where there is no room they are None, {} and why: that is no reason not to train.
+    `directory`  the directory of all of them, None if there is none
+    `variables`  the variables that lead to them, name to path
+    `warnings`   Problems
+    `base`, `uid`, `key`  the directory they are in, the user's number, and a directory name for job and node
     """
-    subdirectories = {name: sub for name, sub in SUBDIRECTORIES.items() if not env.get(name)}
-    if not subdirectories:
-        return None, {}, []
+
+    __slots__ = ("base", "directory", "key", "uid", "variables", "warnings")
+    DEFAULTS = {"base": None, "directory": None, "key": None, "uid": None, "variables": {}, "warnings": ()}
+
+
+def choose_caches(env, uid, key, default="/tmp"):  # noqa: S108  (what it warns of is what this module prevents)
+    """The Caches below `TMPDIR`, else `default`; nothing is written.
+
+    If neither is suitable there are no directories, and warnings why: training continues with torch's defaults.
+    """
+    names = [name for name in SUBDIRECTORIES if not env.get(name)]
+    if not names:
+        return Caches()
     base, warnings = _base(env.get("TMPDIR"), default, uid)
     if base is None:
-        return None, {}, warnings
-    directory = f"{base}/pytorch-{uid}/{key}"
-    if create:
-        try:
-            directory, problems = _create(base, uid, key, subdirectories.values())
-        except OSError as error:
-            return None, {}, [*warnings, f"no caches in {error.filename}: {error.strerror}"]
-        warnings += problems
-    return directory, {name: f"{directory}/{sub}" for name, sub in subdirectories.items()}, warnings
+        return Caches(warnings=warnings)
+    return _caches_in(f"{base}/pytorch-{uid}/{key}", names, base=base, uid=uid, key=key, warnings=warnings)
+
+
+def make_caches(caches):
+    """Make the directories of `caches`, safely for several ranks at once; return the Caches that there are then.
+
+    These may be in a directory with an unpredictable name, or none. The warnings are those of the making.
+    """
+    if not caches.variables:
+        return caches.replace(warnings=[])
+    try:
+        directory, warnings = _create(caches.base, caches.uid, caches.key, [*map(SUBDIRECTORIES.get, caches.variables)])
+    except OSError as error:
+        return Caches(warnings=[Problem(f"no caches in {error.filename}: {error.strerror}", "export another TMPDIR")])
+    place = {name: getattr(caches, name) for name in ("base", "uid", "key")}
+    return _caches_in(directory, caches.variables, warnings=warnings, **place)
+
+
+def _caches_in(directory, names, **fields):
+    variables = {name: f"{directory}/{SUBDIRECTORIES[name]}" for name in names}
+    return Caches(directory=directory, variables=variables, **fields)
 
 
 def _base(tmpdir, default, uid):
-    """The directory to go under, None if neither will do, and a list of warnings."""
+    """The first suitable directory, None without one, and a list of warnings."""
     warnings = []
     for path in (tmpdir, default) if tmpdir else (default,):
         problem = _unsuitable(path, uid)
         if problem is None:
             return path.rstrip("/"), warnings
-        warnings.append(f"no caches in {path}: {problem} (export another TMPDIR)")
+        warnings.append(Problem(f"no caches in {path}: {problem}", "export another TMPDIR"))
     return None, warnings
 
 
 def _unsuitable(path, uid):
-    """Why private directories cannot go under `path`, None if they can.
+    """Why private directories are not safe in `path`, None if they are.
 
-    The group of a directory is trusted, since the user chose it; everybody is not. Nor is the owner of a
-    directory that everybody uses, unless that is root: an owner can replace what is in it, sticky bit or not.
+    The group of a directory is trusted, since the user chose it; other users are not. The owner of a
+    world-writable directory is trusted only if it is root: an owner can replace its entries in spite of a sticky bit.
     """
     if not path.startswith("/"):
         return "not an absolute path"
@@ -76,13 +99,13 @@ def _unsuitable(path, uid):
     except OSError as error:
         return error.strerror
     mode = found.st_mode
-    if not _stat.S_ISDIR(mode):
+    if not stat.S_ISDIR(mode):
         return "not a directory"
     if not posix.access(path, posix.W_OK | posix.X_OK):
         return "not writable"
-    if mode & _stat.S_IWOTH and not mode & _stat.S_ISVTX:
-        return "everybody can replace what is in it, for want of a sticky bit"
-    if mode & _stat.S_IWOTH and found.st_uid not in (0, uid, _unmapped()):
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        return "every user can replace what is in it, as it has no sticky bit"
+    if mode & stat.S_IWOTH and found.st_uid not in (0, uid, _unmapped()):
         return f"it belongs to user {found.st_uid}, who can replace what is in it"
     if stranger is not None:
         return f"{stranger} belongs to another user, who can replace it"
@@ -90,10 +113,10 @@ def _unsuitable(path, uid):
 
 
 def _stranger(path, uid):
-    """The first part of `path` that another user made in a directory for everybody, None if there is none.
+    """The first part of `path` that another user made in a world-writable directory, None if there is none.
 
     In a container without root's number (user_namespaces(7)), root's directories and those of all others have the
-    same owner. There it is a directory for everybody that tells: only in one can another user make something.
+    same owner. So only entries of world-writable directories are checked: other users can make nothing elsewhere.
     """
     part, public = "", False
     for name in path.split("/"):
@@ -102,12 +125,12 @@ def _stranger(path, uid):
         part = f"{part}/{name}"
         if public and posix.lstat(part).st_uid not in (0, uid):
             return part
-        public = posix.stat(part).st_mode & _stat.S_IWOTH
+        public = posix.stat(part).st_mode & stat.S_IWOTH
     return None
 
 
 def _unmapped():
-    """The number that stands for every user without one in this user namespace, None outside of one."""
+    """The number of all users that have none in this user namespace, None outside of a user namespace."""
     whole = (read("/proc/self/uid_map") or "").split() == ["0", "0", "4294967295"]
     number = read("/proc/sys/kernel/overflowuid") or ""
     return int(number) if number.isdecimal() and not whole else None
@@ -116,21 +139,21 @@ def _unmapped():
 def _create(base, uid, key, subdirectories):
     """Create what is missing of the directories, each for its owner only.
 
-    Returns the directory that holds the `subdirectories`, one with a name that nobody could guess
-    where the usual one is not private, and a list of warnings. Raises OSError.
+    Returns the directory of the `subdirectories`, which has an unpredictable name if the usual one is not private,
+    and a list of warnings. Raises OSError.
     """
     try:
         return _create_tree(f"{base}/pytorch-{uid}", uid, key, subdirectories), []
     except NotPrivateError as problem:
-        unguessable = f"{base}/pytorch-{uid}-{posix.urandom(8).hex()}"
-        directory = _create_tree(unguessable, uid, key, subdirectories)
-        return directory, [f"{problem}: caches go to {unguessable} instead"]
+        unpredictable = f"{base}/pytorch-{uid}-{posix.urandom(8).hex()}"
+        directory = _create_tree(unpredictable, uid, key, subdirectories)
+        return directory, [Problem(f"{problem}: using {unpredictable} for caches")]
 
 
 def _create_tree(top, uid, key, subdirectories):
-    # Once `top` is known to be private, nobody else can create or replace anything below it, nor
-    # `top` itself (`_unsuitable` saw to that). So names are safe from here on, and stay safe for
-    # as long as the job uses them, where directory descriptors would end with this program.
+    # Once `top` is private, no other user can create or replace anything below it, nor `top` itself (checked by
+    # `_unsuitable`). So names are safe from here on, and stay safe for as long as the job uses them, while directory
+    # descriptors would be closed with this program.
     directory = f"{top}/{key}"
     for path in (top, directory, *(f"{directory}/{name}" for name in subdirectories)):
         _make_private(path, uid)
@@ -138,16 +161,16 @@ def _create_tree(top, uid, key, subdirectories):
 
 
 def _make_private(path, uid):
-    """Create the directory `path`; raise NotPrivateError if what is there is not private."""
+    """Create the directory `path`; raise NotPrivateError if it exists and is not private."""
     try:
         posix.mkdir(path, 0o700)
     except FileExistsError as error:
         found = posix.lstat(path)
         owner = f"belongs to user {found.st_uid}"
-        if not _stat.S_ISDIR(found.st_mode):
-            raise NotPrivateError(f"{path} is no directory and {owner}") from error
+        if not stat.S_ISDIR(found.st_mode):
+            raise NotPrivateError(f"{path} is not a directory and {owner}") from error
         if found.st_uid != uid:
             raise NotPrivateError(f"{path} {owner}") from error
         if found.st_mode & 0o077:
-            mode = f"{_stat.S_IMODE(found.st_mode):04o}"
+            mode = f"{stat.S_IMODE(found.st_mode):04o}"
             raise NotPrivateError(f"{path} {owner} and is open to others, mode {mode}") from error

@@ -1,9 +1,10 @@
-"""Which CPU cores a rank runs on, those nearest to its GPU; called by `rank`.
+"""Chooses the CPU cores of a rank, those nearest to its GPU.
 
-A mask that is this rank's own, from the user, Slurm or mpirun, stays. One that all ranks of the node have
-in common is cut into shares, by the same rule on every rank, so that they need not talk to each other.
+A mask of this rank's own, from the user, Slurm or mpirun, is kept. A mask that all ranks of the node have
+in common is cut into shares, identically on every rank, without communication.
 """
 
+from pytorch_launch import Problem
 from pytorch_launch.topology import (
     all_gpus,
     cpu_list,
@@ -13,53 +14,51 @@ from pytorch_launch.topology import (
     online_cpus,
     thread_siblings,
 )
+from pytorch_launch.value import Value
 
 
-class Placement:
-    """Where a rank runs.
+class Placement(Value):
+    """The CPUs of a rank.
 
-    `bind`      the CPUs to bind it to, None to leave its mask as it is
+    `node`      the CPUs of its node
+    `bind`      the CPUs to bind it to, None to keep its mask
     `cpus`      the CPUs that it may run on then
     `threads`   the physical cores that it has for itself, at least 1: OMP_NUM_THREADS
-    `warnings`  sentences for people
+    `warnings`  Problems
     """
 
-    def __init__(self, node, bind, cpus, threads, warnings):
-        self.bind = bind
-        self.cpus = cpus
-        self.threads = threads
-        self.warnings = warnings
-        self._node = node
+    __slots__ = ("bind", "cpus", "node", "threads", "warnings")
 
     @property
     def numa(self):
         """The NUMA nodes of `cpus`, ascending."""
-        return [number for number, cpus in self._node.numa.items() if cpus & self.cpus]
+        return [number for number, cpus in self.node.numa.items() if cpus & self.cpus]
 
 
-def place(root, allowed, local_rank, local_size, job_cpus, cpus_per_task, devices, remedy="give each rank more"):
+def choose_cores(root, allowed, local_rank, local_size, job_cpus, cpus_per_task, devices, remedy="give each rank more"):
     """The Placement of rank `local_rank` of the `local_size` on this node.
 
     `allowed` is its affinity mask, a set of CPUs; `job_cpus` the number of CPUs that all ranks of the
-    node have together, as Slurm counts them, None for all there are; `cpus_per_task` what the user asked
-    for per rank, or None; `devices` the rank's Devices; `remedy` what its user can do about too few cores.
+    node have together, as Slurm counts them, None for all online CPUs; `cpus_per_task` the number that the user
+    requested per rank, or None; `devices` the rank's Devices; `remedy` how its user gets more cores.
     """
     node = _Node(root)
-    warnings = []
+    crowds = []
     if job_cpus is None:
         job_cpus = len(node.online) or len(allowed)
     bind = None
     if local_size > 1 and _is_everything(node, allowed, local_size, job_cpus, cpus_per_task):
-        bind, threads = _share(node, allowed, local_rank, local_size, devices, warnings)
+        bind, threads = _share(node, allowed, local_rank, local_size, devices, crowds)
     else:
-        threads = _unbound_threads(node, allowed, local_size, job_cpus, cpus_per_task, warnings)
+        threads = _unbound_threads(node, allowed, local_size, job_cpus, cpus_per_task, crowds)
     if cpus_per_task is not None:
         threads = min(threads, cpus_per_task)
-    return Placement(node, bind, bind or allowed, max(1, threads), [f"{warning}: {remedy}" for warning in warnings])
+    warnings = [Problem(crowd, remedy) for crowd in crowds]
+    return Placement(node=node, bind=bind, cpus=bind or allowed, threads=max(1, threads), warnings=warnings)
 
 
 class _Node:
-    """The CPUs of this node, each file read once and only if wanted."""
+    """The CPUs of this node; each file is read once, when it is needed."""
 
     def __init__(self, root):
         self.root = root
@@ -115,19 +114,19 @@ def _is_everything(node, allowed, local_size, job_cpus, cpus_per_task):
     if count == job_cpus:
         return True
     if count > job_cpus:
-        # Slurm counts cores here; else the mask is wider than the job, without cgroups
+        # Slurm counts cores here; otherwise, without cgroups, the mask is wider than the job
         return len(node.cores(allowed)) == job_cpus
     if node.online and allowed >= node.online:
         return True
     # Slurm counts hardware threads, of which one per core is allowed (srun --threads-per-core=1)
     if count * node.threads_per_core(min(allowed)) != job_cpus or len(node.cores(allowed)) != count:
         return False
-    # two ranks, each bound to half of the job, look the same unless they were asked for less
+    # two ranks, each bound to half of the job, look the same unless fewer CPUs were requested
     return local_size * count > job_cpus or (cpus_per_task is not None and cpus_per_task < count)
 
 
-def _unbound_threads(node, allowed, local_size, job_cpus, cpus_per_task, warnings):
-    """The cores that one rank has of a mask that stays as it is.
+def _unbound_threads(node, allowed, local_size, job_cpus, cpus_per_task, crowds):
+    """The cores that one rank has of a mask that is kept.
 
     `local_size` masks of this size hold each of the job's CPUs so many times that dividing by it gives
     one rank's part of its mask. Where a mask is larger than the job, the same division leaves the job's
@@ -135,33 +134,33 @@ def _unbound_threads(node, allowed, local_size, job_cpus, cpus_per_task, warning
     """
     cores = len(node.cores(allowed))
     if cpus_per_task in (cores, len(allowed)):
-        return cores  # a mask that Slurm made for this rank
+        return cores  # a mask that Slurm set for this rank
     sharers = -(-local_size * len(allowed) // max(job_cpus, len(allowed)))
     if cores < sharers:
-        warnings.append(_crowded(sharers, cores, allowed))
+        crowds.append(_crowded(sharers, cores, allowed))
     return min(cores, cores * job_cpus // (len(allowed) * local_size))
 
 
-def _share(node, allowed, local_rank, local_size, devices, warnings):
+def _share(node, allowed, local_rank, local_size, devices, crowds):
     """The CPUs of this rank's share of `allowed`, None to bind nothing, and its number of cores."""
     if devices.count and not devices.held:
         return None, len(node.cores(allowed)) // local_size
     cores = None
-    if devices.held and devices.in_play is None:
+    if devices.held and devices.candidate_gpus is None:
         near = _near_unknown_others(node, allowed, devices)
         if near:
             return near
     elif devices.held:
         cores = _gpu_share(node, allowed, devices)
-        sharers, turn = devices.sharers, devices.turn
+        sharers, index = devices.sharers, devices.share_index
     if cores is None:
         cores = [core for cpus in node.on_numa(allowed).values() for core in node.cores(cpus)]
-        sharers, turn = local_size, local_rank
+        sharers, index = local_size, local_rank
     if len(cores) < sharers:
-        warnings.append(_crowded(sharers, len(cores), {cpu for core in cores for cpu in core}))
-        cores = [cores[turn % len(cores)]]
+        crowds.append(_crowded(sharers, len(cores), {cpu for core in cores for cpu in core}))
+        cores = [cores[index % len(cores)]]
     else:
-        cores = _cut(cores, sharers, turn)
+        cores = _cut(cores, sharers, index)
     return {cpu for core in cores for cpu in core}, len(cores)
 
 
@@ -177,14 +176,14 @@ def _near_unknown_others(node, allowed, devices):
 
 
 def _gpu_share(node, allowed, devices):
-    """The cores of the GPUs of `devices.held`; None unless every GPU in play has cores of its own.
+    """The cores of the GPUs of `devices.held`; None unless every candidate GPU has cores of its own.
 
-    The cores of a NUMA node are cut among the GPUs in play there. A NUMA node without any GPU lends its
-    cores to the nearest that has one in play, where they are cut in the same way.
+    The cores of a NUMA node are cut among its candidate GPUs. A NUMA node without any GPU lends its
+    cores to the nearest one with a candidate, where they are cut in the same way.
     """
     nodes = node.on_numa(allowed)
     homes = {}
-    for gpu in devices.in_play:
+    for gpu in devices.candidate_gpus:
         if gpu.numa_node not in nodes:
             return None
         homes.setdefault(gpu.numa_node, []).append(gpu)
@@ -195,22 +194,22 @@ def _gpu_share(node, allowed, devices):
         local = homes[gpu.numa_node]
         for number in (gpu.numa_node, *lenders[gpu.numa_node]):
             cores += _cut(node.cores(nodes[number]), len(local), local.index(gpu))
-    # A GPU without cores would take some that another one has: then the GPUs do not count for any rank.
+    # A GPU without cores would take some of another GPU's: then no rank is placed by its GPU.
     threads = node.threads_per_core(min(allowed))
     for number, local in homes.items():
-        # where even threads of whole cores suffice, no file need be read
+        # if there are enough threads for whole cores, no file is read
         if len(nodes[number]) < threads * len(local) and len(node.cores(nodes[number])) < len(local):
             return None
     return cores
 
 
 def _lenders(node, nodes, homes, devices):
-    """The NUMA nodes that lend their cores to each of `homes`, the nodes with GPUs in play."""
+    """The NUMA nodes that lend their cores to each of `homes`, the nodes with candidate GPUs."""
     others = [number for number in nodes if number not in homes]
     if not others:
         return dict.fromkeys(homes, ())
-    in_play = {gpu.pci for gpu in devices.in_play}
-    unused = {gpu.numa_node for gpu in all_gpus(node.root, devices.vendor) if gpu.pci not in in_play}
+    candidates = {gpu.pci for gpu in devices.candidate_gpus}
+    unused = {gpu.numa_node for gpu in all_gpus(node.root, devices.vendor) if gpu.pci not in candidates}
     lenders = {home: [] for home in homes}
     for number in others:
         if number not in unused:
@@ -226,7 +225,5 @@ def _cut(cores, pieces, number):
 
 
 def _crowded(ranks, cores, cpus):
-    return (
-        f"{ranks} ranks share {cores} core{'s' * (cores > 1)} on this node, CPUs {cpu_list(cpus)}, and take turns on "
-        "them"
-    )
+    shared = f"{cores} core{'s' * (cores > 1)} on this node, CPUs {cpu_list(cpus)}"
+    return f"{ranks} ranks share {shared}, and take turns on them"

@@ -1,32 +1,30 @@
-"""The variables with which one rank starts Python; called by `launch`."""
+"""Computes the variables with which one rank starts Python."""
 
-from pytorch_launch.rendezvous import launch_id, rendezvous
-
-# What a module sets for some worlds alone stands behind these, as it cannot know the world when it is
-# loaded: PYTORCH_MULTI_NODE_NCCL_NET becomes NCCL_NET where the ranks are on more than one node.
+# Prefixes of the variables that a module sets for some worlds only, as the world is not known when it is
+# loaded: PYTORCH_MULTI_NODE_NCCL_NET becomes NCCL_NET if the ranks are on more than one node.
 MULTI_NODE = "PYTORCH_MULTI_NODE_"
 DISTRIBUTED = "PYTORCH_DISTRIBUTED_"
 
-# The threads that `torchrun-distributed` exported, so that its workers know them from the user's.
+# The OMP_NUM_THREADS that `torchrun-distributed` exported, so that its workers can tell it from the user's.
 AGENT_THREADS = "PYTORCH_LAUNCH_AGENT_THREADS"
 
-# The name of this launch, by which a program can tell at the rendezvous that a rank is of another one.
+# The name of this launch, by which a program can detect ranks of another launch at the rendezvous.
 LAUNCH_ID = "PYTORCH_LAUNCH_ID"
 
 
-def variables(env, world, *, threads, devices, origin):
-    """The variables of a rank of `world`, name to value; None is for a variable to be taken away.
+def compute_variables(env, world, *, threads, devices, place, launch):
+    """The variables of a rank of `world`, name to value; None for one to unset.
 
-    What `env` has exported stays as it is. `threads` is the number of physical cores that the rank has,
-    `devices` what `devices.choose` returned, `origin` as in `rendezvous`. Raises RendezvousError.
+    Exported values in `env` take precedence. `threads` is the number of physical cores that the rank has, `devices`
+    its Devices, `place` what `choose_rendezvous` returned and `launch` what `launch_id` did.
     """
     decided = dict(devices.changes)
     decided.update(conditional(env, world))
     if not world.exported:
         decided.update(world.variables())
-        decided.update(rendezvous(env, world, origin))
+        decided.update(place)
         if world.size > 1:
-            decided[LAUNCH_ID] = launch_id(world, origin)
+            decided[LAUNCH_ID] = launch
     exported = env.get("OMP_NUM_THREADS")
     if not exported or exported == env.get(AGENT_THREADS):
         decided["OMP_NUM_THREADS"] = str(threads)
@@ -36,12 +34,12 @@ def variables(env, world, *, threads, devices, origin):
 
 
 def is_name(text):
-    """Whether a shell can have a variable of this name; env(1) sets others as well."""
-    return text.isascii() and text.isidentifier()
+    """Whether a shell can have a variable of this name; env(1) also sets others."""
+    return text.isidentifier() and len(text.encode()) == len(text)  # str.isascii came with Python 3.7
 
 
 def conditional(env, world):
-    """The module's variables for a world like this one, unless the user has exported them."""
+    """The module's variables for worlds like this one, without those that the user has exported."""
     prefixes = []
     if world.size > 1:
         prefixes.append(DISTRIBUTED)

@@ -1,37 +1,36 @@
-"""The edge: reads the environment and the arguments, becomes Python; called by `__main__`."""
+"""The edge: reads the environment and the arguments, applies the plan, and becomes Python."""
 
-import _signal  # built in, where `signal` would import `enum`
-import posix
-
-from pytorch_launch import LaunchError
+from pytorch_launch import NO_PYTHON, LaunchError, Problem
 from pytorch_launch.isolation import isolate, shadowing
-from pytorch_launch.system import become, environment, exists, write
+from pytorch_launch.system import become, environment, exists, is_terminated_within, posix, reset_signals, write
 
 STDOUT, STDERR = 1, 2
-#: For the rank that speaks for a node to say its line.
-SPEAKER_SECONDS = 5
+#: For the rank that reports for others to print its line.
+REPORT_GRACE_SECONDS = 5
+
+ACTIVATE = "activate an environment that has one with WITH_CONDA or WITH_VENV"
 
 
 class PythonError(LaunchError):
     """No Python can be started."""
 
-    status = 127  # a shell's, for a command that it does not find
+    status = NO_PYTHON
 
 
 def main(arguments):
-    """Run the command that the first of `arguments` names on the others; return its exit status."""
+    """Run the command whose name is the first of `arguments` with the others; return its exit status."""
     program, *arguments = arguments
     try:
         if arguments[:1] == ["--help"]:
             return show_help(program, environment())
         return COMMANDS[program](program, arguments, environment())
     except LaunchError as error:
-        complain(program, error)
+        write_problem(program, error)
         return error.status
 
 
 def show_help(program, env):
-    """Print the help of `program`; of the ranks of a world only the first prints it."""
+    """Print the help of `program`, on the first rank only."""
     from pytorch_launch.launchers import discover
     from pytorch_launch.usage import USAGE
 
@@ -39,108 +38,134 @@ def show_help(program, env):
         is_first = discover(env, "").rank == 0
     except LaunchError:
         is_first = True
-    return tell(USAGE[program]) if is_first else 0
+    return write_output(USAGE[program]) if is_first else 0
 
 
-def simple(program, arguments, env):
-    """Become Python with `arguments`, as one process that belongs to no world."""
+def run_simple(program, arguments, env):
+    """Become Python with `arguments`, as one process outside any distributed job."""
     changes, warnings = isolate(env)
     for warning in warnings + shadowing(env):
-        complain(program, warning)
-    return become_python(arguments, changed(env, changes))
+        write_problem(program, warning)
+    return become_python(arguments, change_environment(env, changes))
 
 
-def distributed(program, arguments, env):
-    """Become Python with `arguments`, as a rank of the world that `env` tells of."""
-    from pytorch_launch.rank import Rank
+def run_distributed(program, arguments, env):
+    """Become Python with `arguments`, as a rank of the world that `env` describes."""
+    from pytorch_launch.facts import read_facts
+    from pytorch_launch.plan import idle_allocation, make_plan
+    from pytorch_launch.rendezvous import RendezvousError
     from pytorch_launch.script import script_path
 
-    options, arguments = own_options(arguments, ("--dry-run", "--virtual-local-rank"))
-    rank = Rank(env, virtual="--virtual-local-rank" in options)
-    script = script_path(arguments)
-    if script is not None and not exists(script):
-        if rank.speaks_for_node or not ended_by_others():
-            complain(program, _missing(script, env))
-        return LaunchError.status
-
-    if "--dry-run" in options:
-        rank.decide(create=False)
-        report(program, rank)
-        return tell("".join(f"{name}={rank.changes[name] or ''}\n" for name in sorted(rank.changes)))
+    options, arguments = split_options(arguments, ("--dry-run", "--virtual-local-rank"))
+    is_dry = "--dry-run" in options
     try:
-        rank.check_meeting_point()
-    except LaunchError:
-        if rank.world.rank != 0 and ended_by_others():
+        plan = make_plan(env, read_facts(), virtual="--virtual-local-rank" in options)
+        script = script_path(arguments)
+        if script is not None and not exists(script):
+            if plan.world.reports_for_node or not is_ended_by_others():
+                write_problem(program, _missing(script, env))
+            return LaunchError.status
+        if is_dry:
+            report(program, plan)
+            return write_output("".join(f"{name}={plan.changes[name] or ''}\n" for name in sorted(plan.changes)))
+        plan = apply(plan)
+    except RendezvousError as error:
+        if not is_dry and error.rank != 0 and is_ended_by_others():
             return LaunchError.status
         raise
-    rank.decide()
-    rank.warn_if_alone()
-    rank.bind()
-    report(program, rank)
-    return become_python(arguments, changed(env, rank.changes))
+    report(program, plan, idle_allocation(plan.world))
+    return become_python(arguments, change_environment(env, plan.changes))
 
 
-def ddp_env(program, arguments, env):
-    """Print what `distributed` would set, as lines for `source` or `eval`; a failure fails there too."""
-    from pytorch_launch.rank import Rank
+def print_variables(program, arguments, env):
+    """Print what `run_distributed` would set, as lines for `source` or `eval`, which an error fails too."""
+    from pytorch_launch.facts import read_facts
+    from pytorch_launch.plan import idle_allocation, make_plan
     from pytorch_launch.shell import failure, statements
 
     try:
         if arguments:
-            raise LaunchError(f"{arguments[0]}: takes no arguments but --help: use it as `source <(ddp-env)`")
-        rank = Rank(env)
-        rank.check_meeting_point()
-        rank.decide()
-        rank.warn_if_alone()
-        report(program, rank)
-        return tell(statements(rank.changes))
+            raise LaunchError(f"{arguments[0]}: unknown argument", "use it without arguments: `source <(ddp-env)`")
+        plan = apply(make_plan(env, read_facts()).replace(bind=None))
+        report(program, plan, idle_allocation(plan.world))
+        return write_output(statements(plan.changes))
     except LaunchError as error:
-        tell(failure(error.status))
+        write_output(failure(error.status))
         raise
 
 
-def torchrun(program, arguments, env):
-    """Become torchrun on one node of the world that `env` tells of, which has one task on each."""
-    from pytorch_launch.elastic import Agent
+def run_torchrun(program, arguments, env):
+    """Become torchrun on one node of the world that `env` describes, which has one task on each."""
+    from pytorch_launch.elastic import make_agent_plan
+    from pytorch_launch.facts import read_facts
+    from pytorch_launch.plan import idle_allocation, make_plan
 
-    agent = Agent(env)
-    agent.rank.check_meeting_point()
-    agent.rank.warn_if_alone(nodes_only=True)
-    report(program, agent.rank)
-    return become_python(agent.arguments + arguments, changed(env, agent.changes))
+    plan, options = make_agent_plan(make_plan(env, read_facts()))
+    plan = apply(plan)
+    report(program, plan, idle_allocation(plan.world, nodes_only=True))
+    return become_python(options + arguments, change_environment(env, plan.changes))
 
 
-def get_master(_, arguments, env):
-    """Print the first host of the node list that is given, else the step's, else the job's."""
+def print_master(_, arguments, env):
+    """Print the first host of the given node list, by default that of the step, else of the job."""
+    from pytorch_launch.launchers.variables import node_list
     from pytorch_launch.nodelist import first_host
-    from pytorch_launch.world import node_list
 
     if len(arguments) > 1:
-        raise LaunchError(f"{len(arguments)} arguments for one node list: put it in quotes")
+        raise LaunchError(f"{len(arguments)} arguments for one node list", "put it in quotes")
     if arguments and arguments[0].startswith("-"):
-        raise LaunchError(f"{arguments[0]}: no such option; see --help")
-    return tell(first_host(arguments[0] if arguments else node_list(env)) + "\n")
+        raise LaunchError(f"{arguments[0]}: unknown option", "see --help")
+    return write_output(first_host(arguments[0] if arguments else node_list(env)) + "\n")
 
 
 COMMANDS = {
-    "conda-python-simple": simple,
-    "conda-python-distributed": distributed,
-    "torchrun-distributed": torchrun,
-    "ddp-env": ddp_env,
-    "get-master": get_master,
+    "conda-python-simple": run_simple,
+    "conda-python-distributed": run_distributed,
+    "torchrun-distributed": run_torchrun,
+    "ddp-env": print_variables,
+    "get-master": print_master,
 }
 
 
-def own_options(arguments, names):
-    """Those of our own options that `arguments` start with, and the arguments after them."""
+def split_options(arguments, names):
+    """The options in `names` with which `arguments` start, and the arguments after them."""
     count = 0
     while count < len(arguments) and arguments[count] in names:
         count += 1
     return arguments[:count], arguments[count:]
 
 
-def changed(env, changes):
-    """The environment `env` after `changes`, name to value or None for a variable to be taken away."""
+def apply(plan):
+    """Claim the port, make the directories of the caches, bind this process; return the Plan with the results.
+
+    Raises RendezvousError, before anything is made.
+    """
+    from pytorch_launch.caches import make_caches
+
+    if plan.claim is not None:
+        from pytorch_launch.hold import hold_port
+
+        hold_port(plan.claim)
+    caches = make_caches(plan.caches)
+    changes = {name: value for name, value in plan.changes.items() if name not in plan.caches.variables}
+    warnings = [*plan.warnings, *(caches.warnings if plan.world.reports_for_node else ()), *bind(plan.bind)]
+    return plan.replace(caches=caches, changes={**changes, **caches.variables}, warnings=warnings)
+
+
+def bind(cpus):
+    """Bind this process, and so Python, to `cpus`, unless they are None; return a list of Problems."""
+    from pytorch_launch.topology import cpu_list
+
+    try:
+        if cpus is not None:
+            posix.sched_setaffinity(0, cpus)
+    except OSError as error:
+        return [Problem(f"cannot bind to CPUs {cpu_list(cpus)}: {error.strerror}", "this rank keeps its mask")]
+    return []
+
+
+def change_environment(env, changes):
+    """The environment `env` after `changes`, name to value, or to None for a variable to unset."""
     variables = {**env, **changes}
     for name, value in changes.items():
         if value is None:
@@ -148,26 +173,23 @@ def changed(env, changes):
     return variables
 
 
-def report(program, rank):
-    """Say what went wrong on the way to a rank, and, where it is asked for, what was decided and why."""
-    for warning in rank.warnings:
-        complain(program, warning)
-    verbose = rank.env.get("PYTORCH_LAUNCH_VERBOSE", "0")
+def report(program, plan, more=()):
+    """Print the warnings of `plan` and those in `more`, and the line of its decisions if the user asks for it."""
+    for warning in [*plan.warnings, *more]:
+        write_problem(program, warning)
+    verbose = plan.env.get("PYTORCH_LAUNCH_VERBOSE", "0")
     if verbose in ("", "0"):
         return
     from pytorch_launch.report import line, show_devices
 
-    remark(line(rank) + "\n")
-    if verbose != "1" and rank.speaks_for_node:
-        show_devices(rank.devices.vendor)
+    write_error(line(plan) + "\n")
+    if verbose != "1" and plan.world.reports_for_node:
+        show_devices(plan.devices.vendor)
 
 
 def become_python(arguments, variables):
-    """Replace this process by `python`, or by `python3` where only that exists."""
-    # This interpreter ignores these two. Python would not mind to inherit that, but a `python`
-    # that is a wrapper in shell would.
-    for signal in (_signal.SIGPIPE, _signal.SIGXFSZ):
-        _signal.signal(signal, _signal.SIG_DFL)
+    """Replace this process by `python`, or by `python3` if there is no `python`."""
+    reset_signals()
     for python in ("python", "python3"):
         try:
             become(python, arguments, variables)
@@ -175,46 +197,46 @@ def become_python(arguments, variables):
             continue
         except OSError as error:
             raise PythonError(f"{python} cannot be started: {error.strerror}") from error
-    raise PythonError("no python or python3 on PATH: activate one with WITH_CONDA or WITH_VENV")
+    raise PythonError("no python or python3 on PATH", ACTIVATE)
 
 
-def tell(text):
-    """Write `text` on standard output and return success, the exit status."""
+def write_output(text):
+    """Write `text` to standard output and return success, the exit status."""
     try:
         write(STDOUT, text)
     except OSError as error:
-        raise LaunchError(f"standard output cannot be written to: {error.strerror}") from error
+        raise LaunchError(f"cannot write to standard output: {error.strerror}") from error
     return 0
 
 
-def complain(program, message):
+def write_problem(program, message):
     """Write one line of error or warning."""
-    remark(f"{program}: {message}\n")
+    write_error(f"{program}: {message}\n")
 
 
-def remark(text):
-    """Write `text` on standard error, or to nobody where that is closed or full: no reason not to go on."""
+def write_error(text):
+    """Write `text` to standard error; if that is closed or full, the launch continues."""
     try:
         write(STDERR, text)
     except OSError:
         return
 
 
-def ended_by_others():
-    """Whether srun or mpirun ends this rank, for another that failed, before the time for that is over.
+def is_ended_by_others():
+    """Whether srun or mpirun ends this rank, because another one failed, within REPORT_GRACE_SECONDS.
 
-    A rank that has nothing to say waits like this: its own end would end the rank that speaks for the node.
+    A rank that does not report waits like this: if it exited first, it would end the rank that reports.
     """
-    _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGTERM])
-    return _signal.sigtimedwait([_signal.SIGTERM], SPEAKER_SECONDS) is not None
+    return is_terminated_within(REPORT_GRACE_SECONDS)
 
 
 def _missing(script, env):
+    from pytorch_launch.container import bind_variable
+
     try:
         here = posix.getcwd()
     except OSError:
         here = "a working directory that is gone"
-    # Apptainer sets both, and reads its own name of BIND first
-    binds = [runtime for runtime in ("APPTAINER", "SINGULARITY") if env.get(f"{runtime}_CONTAINER")]
-    bind = f"; in this container, bind its directory with {binds[0]}_BIND" if binds else ""
-    return f"{script}: no such file in {here}. Check the path{bind}"
+    bind = bind_variable(env)
+    remedy = f"; in this container, bind its directory with {bind}" if bind else ""
+    return Problem(f"{script}: no such file in {here}", f"Check the path{remedy}")

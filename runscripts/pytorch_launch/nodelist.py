@@ -1,4 +1,4 @@
-"""The grammar of Slurm's node lists; called by `world` and `launch`.
+"""Reads Slurm's node lists.
 
     >>> first_host("nid[0051-0053,0060],login1")
     'nid0051'
@@ -14,51 +14,48 @@ A list is names separated by commas; a name mixes text with brackets; a bracket 
 ranges of numbers, zero-padded to the width of a range's first number (slurm.conf(5), "NODE
 CONFIGURATION"). Order and repetitions stay as they are written.
 
-What `scontrol show hostnames` and python-hostlist make of a list differs in two points:
+`scontrol show hostnames` and python-hostlist expand lists differently in two cases:
 
 - With three brackets or more in a name Slurm counts the last bracket fastest, then the first, then
-  the second, ...; python-hostlist counts them from the last to the first. Here it is Slurm's order.
-- Slurm refuses text after the last bracket, `gpu[1-2]-ib`, and writes such names one by one;
-  python-hostlist takes it, and so does this module, as lists come from people, too.
+  the second, ...; python-hostlist counts them from the last to the first. This module uses Slurm's order.
+- Slurm rejects text after the last bracket, `gpu[1-2]-ib`, and writes such names one by one;
+  python-hostlist accepts it, and so does this module, as users write lists too.
 
-Both pass over empty names (`a,,b`), and Slurm over spaces, `n[1-]` and `n[1-2` as well. Here these
-are errors: half a list is no list to start a job with.
+Both ignore empty names (`a,,b`), and Slurm also ignores spaces, `n[1-]` and `n[1-2`. Here these
+are errors, so that no job starts with an incomplete list.
 """
 
 from pytorch_launch import MOST_DIGITS, LaunchError
 
 DIGITS = "0123456789"
 NAME_CHARACTERS = DIGITS + "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-"
-# Slurm refuses a longer range (MAX_RANGE in its hostlist.c); nothing is expanded beyond that.
+# Slurm rejects a longer range (MAX_RANGE in its hostlist.c); nothing is expanded beyond that.
 MOST_HOSTS = 65536
 
 
 class NodeListError(LaunchError):
     """A node list outside the grammar.
 
-    `text` is the whole list, `position` the offset of the fault in it, counted from 0, `fault`
-    what is there.
+    `text` is the whole list, `position` the offset of the error in it, counted from 0.
     """
 
     def __init__(self, text, position, fault):
-        super().__init__(
-            f"node list {text!r} has {fault} at character {position + 1}: expected something like nid[001-004],login1"
-        )
+        fault = f"node list {text!r} has {fault} at character {position + 1}"
+        super().__init__(fault, "expected something like nid[001-004],login1")
         self.text = text
         self.position = position
-        self.fault = fault
 
 
 def first_host(text):
     """The first host of a node list, in the order of the list.
 
-    The rest is not expanded, but it is read to the end. Raises NodeListError.
+    The rest is read but not expanded. Raises NodeListError.
     """
     return _names(text)[0].first()
 
 
 def hosts(text):
-    """All hosts of a node list, in the order of the list, made one by one as they are asked for.
+    """All hosts of a node list, in the order of the list, as an iterator.
 
     Raises NodeListError before the first of them, also if there are more than MOST_HOSTS.
     """
@@ -74,8 +71,8 @@ def hosts(text):
 def node_index(text, host):
     """The position of `host` in a node list, from 0, or None if it is not in it.
 
-    The first position if there are several. It is computed from the ranges, none of which is
-    expanded. Raises NodeListError.
+    The first position if there are several. It is computed from the ranges, without expanding them.
+    Raises NodeListError.
     """
     before = 0
     for name in _names(text):
@@ -90,7 +87,7 @@ class _Name:
     """One name of a list: `texts[0]`, then each of the `brackets` followed by the next of `texts`.
 
     `start` is the name's offset in the list. A bracket is a list of ranges, a range a tuple of its
-    lowest number, how many numbers it has, and the width that they are padded to.
+    lowest number, its length, and the width to which the numbers are padded.
     """
 
     def __init__(self, start, texts, brackets):
@@ -99,7 +96,7 @@ class _Name:
         self.brackets = brackets
 
     def count(self):
-        """How many hosts the name stands for."""
+        """The number of hosts that the name stands for."""
         product = 1
         for bracket in self.brackets:
             product *= _size(bracket)
@@ -139,7 +136,7 @@ class _Name:
         return self.texts[0] + "".join([number + text for number, text in zip(numbers, self.texts[1:])])
 
     def _turns(self):
-        """The brackets by number, from the one that counts slowest to the fastest: Slurm's order."""
+        """The numbers of the brackets, from the one that counts slowest to the fastest, in Slurm's order."""
         last = len(self.brackets) - 1
         return [*range(last - 1, -1, -1), last] if self.brackets else []
 
@@ -219,7 +216,7 @@ def _name(text, start):
 
 
 def _text(text, start, end):
-    """The part of a name from `start` to `end`, which is outside brackets."""
+    """The part of a name from `start` to `end`, outside brackets."""
     part = text[start:end]
     stray = part.lstrip(NAME_CHARACTERS)
     if stray:

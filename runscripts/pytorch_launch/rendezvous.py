@@ -1,47 +1,77 @@
-"""Where the ranks of a world meet, found without a word between them; called by `environment` and `elastic`."""
+"""Chooses the address and port at which the ranks of a world meet, identically on every rank, without communication."""
 
 from pytorch_launch import LaunchError, is_number
-from pytorch_launch.claim import UNKNOWN, claim, is_claimed
+from pytorch_launch.value import Value
 
 # Above the registered services, below the kernel's ephemeral range (32768-60999, ip(7),
-# ip_local_port_range), whose ports any outgoing connection may hold, and below torch's own
-# defaults 29400 and 29500, where launchers that compute nothing meet.
+# ip_local_port_range), whose ports any outgoing connection may have, and below torch's own
+# defaults 29400 and 29500, of launchers that do not compute a port.
 LOWEST_PORT = 10000
 SPAN = 19391  # a prime, so that far-apart jobs use every port equally
 STEPS = 61
 
-LOOPBACK = "127.0.0.1", "::1"
+THIS_HOST = "127.0.0.1"
 
-START_AGAIN = "start again, or export another MASTER_PORT for this launch"
-NO_RANK = "use conda-python-simple for a program that is no rank, or export another MASTER_PORT"
+ON_ALL_RANKS = "pass {} on to all ranks (mpirun -x, mpiexec -genv or --env)"
+NOTHING_SHARED = "{} passes no number to its ranks to compute a port from"
 
 
 class RendezvousError(LaunchError):
-    """An address or port where the ranks cannot meet; the message names the variable."""
+    """An address or port where the ranks cannot meet; `rank` is the rank in the world that found it."""
+
+    def __init__(self, fault, remedy, *, rank):
+        super().__init__(fault, remedy)
+        self.rank = rank
 
 
-def rendezvous(env, world, origin):
+class Claim(Value):
+    """The claim of a launch to the port where its ranks meet.
+
+    `address`, `port`  where they meet, the port as a number
+    `launch`           what `launch_id` returns
+    `source`           what started the launch, for messages
+    `rank`             the rank that makes the claim
+    """
+
+    __slots__ = ("address", "launch", "port", "rank", "source")
+
+
+def choose_rendezvous(env, world, facts):
     """`MASTER_ADDR` and `MASTER_PORT` of a world, the same on each of its ranks.
 
-    What the user exported wins, then a port that Slurm reserved for the step. `origin` is a function
-    without arguments that returns the number of the process that started this world on this node;
-    it is asked only where the launcher gives no number. Raises RendezvousError.
+    Exported values take precedence, then a port that Slurm reserved for the step. Raises RendezvousError.
     """
     place = {
         "MASTER_ADDR": env.get("MASTER_ADDR") or _address(world),
-        "MASTER_PORT": _exported_port(env) if env.get("MASTER_PORT") else str(_port(world, origin)),
+        "MASTER_PORT": _exported_port(env, world) if env.get("MASTER_PORT") else str(_port(world, facts)),
     }
-    if place["MASTER_ADDR"] == LOOPBACK[1] and not env.get("GLOO_SOCKET_IFNAME"):
+    if place["MASTER_ADDR"] == "::1" and not env.get("GLOO_SOCKET_IFNAME"):
         place["GLOO_SOCKET_IFNAME"] = "lo"  # gloo would use the address of this host's name, which may be IPv4
     return place
 
 
-def launch_id(world, origin):
+def make_claim(place, world, launch):
+    """The Claim of this rank to `place` for `launch`; None on other nodes than that of rank 0, and if `place` is None.
+
+    A world of one makes no claim: it has no other rank to lose, and a rank 0 may have started it.
+    """
+    if place is None or world.size == 1 or (world.node_rank != 0 and world.rank != 0):
+        return None
+    return Claim(
+        address=place["MASTER_ADDR"],
+        port=int(place["MASTER_PORT"]),
+        launch=launch,
+        source=world.source,
+        rank=world.rank,
+    )
+
+
+def launch_id(world, facts):
     """A name for this launch, the same on each of its ranks, without communication; None if they share no number.
 
-    Another launch has another one: of one cluster's Slurm, of one MPI launcher, or on one node. `origin` as in
-    `rendezvous`. It is short, without spaces and slashes. An MPI launcher may give its ranks on the first node
-    alone the number of the job (daemons that ssh has started), so the number is no part of its name.
+    Launches of one cluster's Slurm, of one MPI launcher, or on one node have different names. It is short, without
+    spaces and slashes. An MPI launcher may pass the number of the job to its ranks on the first node only (daemons
+    that ssh started), so the number is not part of its name.
     """
     if world.step is not None:
         return f"{world.job}.{world.step}"
@@ -49,10 +79,8 @@ def launch_id(world, origin):
         return f"mpi{world.launch}"
     if world.local_size < world.size:
         return None
-    try:
-        return f"local.{origin()}"
-    except RendezvousError:  # in a container that hides the launcher
-        return None
+    number = _starter(world, facts)
+    return None if number is None else f"local.{number}"
 
 
 def step_port(job, step):
@@ -64,7 +92,7 @@ def step_port(job, step):
     (4294967290 and up) are numbers like the others.
 
     Steps further apart may share one: of 16 consecutive jobs on one node, each at a step below 200 drawn
-    at random, two do in 8 % of draws. `claim` finds that out on the node.
+    at random, two do in 8 % of draws. `claim` detects that on the node.
     """
     return LOWEST_PORT + (job * STEPS + step) % SPAN
 
@@ -72,109 +100,38 @@ def step_port(job, step):
 def free_port(start):
     """A port of the same range that is neither in use nor claimed on this node, the first from number `start` on.
 
-    For a world of one process only: the others of a world could not know it.
+    For a world of one process only: other ranks could not compute it.
     """
+    from pytorch_launch.claim import is_claimed
+    from pytorch_launch.ports import is_free
+
     for offset in range(SPAN):
         port = LOWEST_PORT + (start + offset) % SPAN
         if is_free(port) and not is_claimed(port):
             return port
-    raise RendezvousError(f"no free port from {LOWEST_PORT} to {LOWEST_PORT + SPAN - 1}: export MASTER_PORT")
-
-
-def check_claim(place, world, launch):
-    """Claim the port of `place` for `launch` on rank 0's node; raise RendezvousError if another launch has.
-
-    For every rank there, before it starts Python: of two launches with the same port, the ranks of one would
-    join the other. `launch` is what `launch_id` returns.
-    """
-    holder = claim(int(place["MASTER_PORT"]), launch, is_rank_0=world.rank == 0)
-    if holder is not None:
-        name = {launch: "another rank 0 of this launch", UNKNOWN: "another launch"}.get(holder.launch, holder.launch)
-        name += holder.pid and f" (process {holder.pid})"
-        # the first: a second program that rank 0's task started, which starting again would refuse again
-        remedy = NO_RANK if holder.launch == launch else START_AGAIN
-        raise RendezvousError(_in_use(place, world.source, name, remedy))
-
-
-def check_free(place, source):
-    """Raise RendezvousError if another process listens on the port of `place` on this host.
-
-    For rank 0, after `check_claim`: it would fail in Python as well, but the other ranks would join the other
-    process and wait for it. `source` names the launch. A program that takes no claim can still bind the port
-    between this and torch.
-    """
-    if not is_free(int(place["MASTER_PORT"])):
-        raise RendezvousError(_in_use(place, source, "another program, or by one that started this", START_AGAIN))
-
-
-def _in_use(place, source, holder, remedy):
-    return (
-        f"port {place['MASTER_PORT']} on {place['MASTER_ADDR']}, the meeting point of {source}, is in use by {holder}: "
-        f"{remedy}"
-    )
-
-
-def is_free(port):
-    """Whether a server could listen on `port` of this host, over IPv6 and IPv4."""
-    import _socket  # the core of `socket`, at a twentieth of its import time
-
-    for family in (_socket.AF_INET6, _socket.AF_INET):
-        try:
-            probe = _socket.socket(family, _socket.SOCK_STREAM)
-        except OSError:  # a kernel without this family
-            continue
-        try:
-            # as torch does: connections that have ended are no obstacle
-            probe.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
-            if family == _socket.AF_INET6:
-                probe.setsockopt(_socket.IPPROTO_IPV6, _socket.IPV6_V6ONLY, 1)
-            probe.bind(("", port))
-            # where both have SO_REUSEADDR, Linux refuses a second server only when it listens
-            probe.listen(1)
-        except OSError as error:
-            if error.errno == 98:  # EADDRINUSE; `errno` would be one more module
-                return False
-        finally:
-            probe.close()
-    return True
+    raise RendezvousError(f"no free port from {LOWEST_PORT} to {LOWEST_PORT + SPAN - 1}", "export MASTER_PORT", rank=0)
 
 
 def _address(world):
     if world.first_host is None:
-        raise RendezvousError(
-            f"{world.source} does not say where rank 0 is: pass MASTER_ADDR=<its host> on to all ranks "
-            "(mpirun -x, mpiexec -genv or --env)"
-        )
-    # `srun --distribution=arbitrary` and host files put rank 0 where the user says, while the node
-    # list stays sorted; the other ranks would knock at the wrong host for half an hour.
+        fault = f"{world.source} does not report the node of rank 0"
+        raise RendezvousError(fault, ON_ALL_RANKS.format("MASTER_ADDR=<its host>"), rank=world.rank)
+    # `srun --distribution=arbitrary` and host files put rank 0 on any node, while the node list stays sorted;
+    # the other ranks would try to connect to the wrong host for half an hour.
     if world.rank == 0 and world.node_rank != 0:
         raise RendezvousError(
-            f"rank 0 runs on {world.node}, but the first host of {world.source} is "
-            f"{world.first_host}: export MASTER_ADDR, or leave out --distribution=arbitrary or the host file"
+            f"rank 0 runs on {world.node}, but the first host of {world.source} is {world.first_host}",
+            "export MASTER_ADDR, or leave out --distribution=arbitrary or the host file",
+            rank=world.rank,
         )
-    return loopback() if world.first_host == LOOPBACK[0] else world.first_host
+    if world.first_host != THIS_HOST:
+        return world.first_host
+    from pytorch_launch.ports import loopback
+
+    return loopback()
 
 
-def loopback():
-    """The address of this host's loopback interface, which may have none of IPv4."""
-    import _socket  # the core of `socket`, at a twentieth of its import time
-
-    for family, address in zip((_socket.AF_INET, _socket.AF_INET6), LOOPBACK):
-        try:
-            probe = _socket.socket(family, _socket.SOCK_DGRAM)
-        except OSError:  # a kernel without this family
-            continue
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            continue
-        finally:
-            probe.close()
-        return address
-    return LOOPBACK[0]
-
-
-def _port(world, origin):
+def _port(world, facts):
     if world.reserved_port is not None:
         return world.reserved_port
     if world.step is not None:
@@ -182,17 +139,27 @@ def _port(world, origin):
     if world.launch is not None:
         return LOWEST_PORT + world.launch % SPAN
     if world.size == 1:
-        return free_port(origin())
-    if world.local_size == world.size:
-        return LOWEST_PORT + origin() % SPAN
-    raise RendezvousError(
-        f"{world.source} gives its ranks nothing to choose a port by: pass a MASTER_PORT on to all of them "
-        "(mpirun -x, mpiexec -genv or --env)"
-    )
+        return free_port(facts.pid)
+    fault = NOTHING_SHARED.format(world.source)
+    if world.local_size < world.size:
+        raise RendezvousError(fault, ON_ALL_RANKS.format("a MASTER_PORT"), rank=world.rank)
+    number = _starter(world, facts)
+    if number is None:
+        raise RendezvousError(
+            f"{fault}, and this container hides the launcher",
+            "export MASTER_PORT before the launch, or leave out --pid and --containall",
+            rank=world.rank,
+        )
+    return LOWEST_PORT + number % SPAN
 
 
-def _exported_port(env):
+def _starter(world, facts):
+    """The number of the process that started the world on this node, of this one if it is alone; None if hidden."""
+    return facts.pid if world.size == 1 else facts.launcher
+
+
+def _exported_port(env, world):
     port = env["MASTER_PORT"]
     if not (is_number(port) and 1 <= int(port) <= 65535):
-        raise RendezvousError(f"MASTER_PORT={port} is not a port: export one of 1 to 65535")
+        raise RendezvousError(f"MASTER_PORT={port} is not a port", "export one of 1 to 65535", rank=world.rank)
     return port

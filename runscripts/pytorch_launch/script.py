@@ -1,15 +1,13 @@
-"""Which of Python's arguments names the script; called by `launch`, so that a wrong path costs one
-line per node and not a traceback per rank.
-"""
+"""Finds the script in Python's arguments, so that a wrong path causes one line per node, not a traceback per rank."""
 
-# Options of python(1) after which no script follows: code, a module, or a text that it prints.
+# Options of python(1) without a script after them: code, a module, or a text that Python prints.
 NO_SCRIPT = ("c", "m", "h", "V", "?")
-# Those that take a value, attached or as the next argument.
+# Options with a value, attached or as the next argument.
 TAKES_VALUE = ("W", "X")
 
 
 def script_path(arguments):
-    """The path of the script in the arguments of Python, None if they name no file."""
+    """The path of the script in the arguments of Python, None if there is none."""
     words = iter(arguments)
     for word in words:
         if word == "-" or not word.startswith("-"):
@@ -32,9 +30,9 @@ def _unless_stdin(word):
 
 
 def _option_with_value(word):
-    """The first option in `word` that ends the reading of letters, and what is attached to it.
+    """The first option in `word` that takes the rest of it, and that rest.
 
-    `-uXdev` gives X and dev, `-um` gives m and nothing, `-uB` nothing at all.
+    `-uXdev` is X and dev, `-um` is m and "", `-uB` has none.
     """
     for position, letter in enumerate(word):
         if letter in NO_SCRIPT or letter in TAKES_VALUE:

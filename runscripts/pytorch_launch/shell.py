@@ -1,8 +1,8 @@
-"""Variables as lines of shell; called by `launch` for `ddp-env`."""
+"""Writes variables as lines of shell, for `ddp-env`."""
 
 
 def statements(changes):
-    """Lines for `source` that set the variables of `changes`, and take away those that are None."""
+    """Lines for `source` that set the variables of `changes`, and unset those that are None."""
     return "".join(
         f"unset {name}\n" if value is None else f"export {name}={quoted(value)}\n"
         for name, value in sorted(changes.items())
@@ -10,7 +10,7 @@ def statements(changes):
 
 
 def failure(status):
-    """A line that ends `source` with `status`, and leaves the shell alive."""
+    """A line that ends `source` with `status`, without ending the shell; `launch.bash` has the same."""
     return f"return {status} 2>/dev/null || (exit {status})\n"
 
 

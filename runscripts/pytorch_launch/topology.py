@@ -1,12 +1,10 @@
-"""What hardware this node has, read from /sys and /proc; called by `devices`, `cores` and `report`.
+"""Reads the hardware of this node from /sys and /proc.
 
-`root` goes before every path: "" on a node, a directory in the tests. What cannot be read is not there:
-a container hides it, a device cgroup forbids it, or the kernel is older than the file.
+`root` goes before every path: "" on a node, a directory in the tests. Unreadable files count as missing:
+a container hides them, a device cgroup forbids them, or the kernel is older than the file.
 """
 
-import posix
-
-from pytorch_launch.system import exists
+from pytorch_launch.system import exists, posix, read
 
 NVIDIA_CONTROL = "/dev/nvidiactl"
 NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
@@ -24,10 +22,10 @@ class Gpu:
 
     `vendor`     "amd" or "nvidia"
     `pci`        its PCI address, as `0000:c1:00.0`
-    `numa_node`  the NUMA node that it is attached to, None if the firmware does not say
+    `numa_node`  the NUMA node that it is attached to, None if the firmware does not report it
     `uuid`       as the vendor's tools print it, None if there is none
 
-    Most ranks do without the last two, so their files are read when they are asked for.
+    Most ranks do not need the last two, so their files are read on first use.
     """
 
     __slots__ = ("_numa_node", "_uuid", "pci", "root", "vendor")
@@ -64,12 +62,12 @@ def gpus(root):
 
 
 def all_gpus(root, vendor):
-    """The GPUs of this node in PCI order, those of other jobs included, which a device cgroup hides."""
+    """The GPUs of this node in PCI order, including those of other jobs, which a device cgroup hides."""
     return [Gpu(root, vendor, name) for name in sorted(names(root + PCI_DRIVERS[vendor])) if ":" in name]
 
 
 def numa_cpus(root):
-    """The CPUs of each NUMA node, which are none where it has only memory: {0: {0, 1}, 1: set()}."""
+    """The CPUs of each NUMA node: {0: {0, 1}, 1: set()}. A node with only memory has none."""
     nodes = [int(name[4:]) for name in names(root + NUMA_NODES) if name.startswith("node") and name[4:].isdecimal()]
     return {node: parse_cpu_list(read(f"{root}{NUMA_NODES}/node{node}/cpulist") or "") for node in sorted(nodes)}
 
@@ -77,7 +75,7 @@ def numa_cpus(root):
 def numa_distances(root, node, nodes):
     """The distance from `node` to each of `nodes`, which are all of this machine in ascending order.
 
-    Without a table all are equally far. 10 is `node` itself (ACPI, System Locality Information Table).
+    Without a table all distances are equal. 10 is `node` itself (ACPI, System Locality Information Table).
     """
     distances = (read(f"{root}{NUMA_NODES}/node{node}/distance") or "").split()
     if len(distances) != len(nodes):
@@ -91,12 +89,12 @@ def online_cpus(root):
 
 
 def has_hardware_threads(root):
-    """Whether a core may be more than one CPU; true where the kernel (before 4.19) does not say."""
+    """Whether a core may be more than one CPU; true if the kernel (before 4.19) does not report it."""
     return read(f"{root}{CPUS}/smt/active") != "0"
 
 
 def thread_siblings(root, cpu):
-    """The CPUs of the core of `cpu`, itself among them."""
+    """The CPUs of the core of `cpu`, including `cpu`."""
     # the newer name of the two (Documentation/ABI/stable/sysfs-devices-system-cpu) came with kernel 5.3
     for name in ("thread_siblings_list", "core_cpus_list"):
         siblings = parse_cpu_list(read(f"{root}{CPUS}/cpu{cpu}/topology/{name}") or "")
@@ -126,19 +124,6 @@ def cpu_list(cpus):
     return ",".join(f"{low}-{high}" if low < high else f"{low}" for low, high in runs)
 
 
-def read(path):
-    """The text of a small file without the white space around it, None if it cannot be read."""
-    try:
-        # open() would cost several times as much as the reading itself
-        file = posix.open(path, posix.O_RDONLY)
-        try:
-            return posix.read(file, 65536).decode().strip()
-        finally:
-            posix.close(file)
-    except OSError:
-        return None
-
-
 def names(directory):
     """The names in a directory, none if it cannot be read."""
     try:
@@ -150,7 +135,7 @@ def names(directory):
 def _nvidia_gpus(root):
     """In the order of CUDA_DEVICE_ORDER=PCI_BUS_ID, which is nvidia-smi's too.
 
-    None in a container that was started without its option for GPUs, which sees /proc but no device.
+    A container that was started without its option for GPUs sees /proc but no device: no GPUs.
     """
     if not exists(root + NVIDIA_CONTROL):
         return []
@@ -160,7 +145,7 @@ def _nvidia_gpus(root):
 def _amd_gpus(root):
     """In the order of the kernel's driver, in which the ROCm runtime finds them.
 
-    A node of another cgroup has its directory, but reading there fails with EPERM (kfd_topology.c,
+    The node of a GPU in another cgroup has its directory, but reading there fails with EPERM (kfd_topology.c,
     kfd_devcgroup_check_permission), and the runtime does not count it.
     """
     found = []
@@ -171,7 +156,7 @@ def _amd_gpus(root):
             properties[name] = value
         if int(properties.get("simd_count", 0)) == 0:  # hidden, or a CPU
             continue
-        # bits 28 to 31 are the partition of a GPU that is cut into several (kfd_topology_add_device)
+        # bits 28 to 31 are the partition of a GPU that is partitioned (kfd_topology_add_device)
         location = int(properties.get("location_id", 0)) & 0xFFFF
         pci = f"{int(properties.get('domain', 0)):04x}:{location >> 8:02x}:{location >> 3 & 31:02x}.{location & 7}"
         unique = int(properties.get("unique_id", 0))

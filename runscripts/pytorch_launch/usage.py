@@ -1,14 +1,14 @@
-"""The help texts of the commands; printed by `launch`."""
+"""The help texts of the commands."""
 
 USAGE = {
     "conda-python-simple": """\
 usage: conda-python-simple [--help] [arguments of python]
 
-Runs `python` in the module's environment, as one process, kept from other installations of packages:
-directories on PYTHONPATH and LD_LIBRARY_PATH that belong to another Python or torch are left out.
+Runs `python` in the module's environment, as one process. Directories of another Python or torch are removed
+from PYTHONPATH and LD_LIBRARY_PATH.
 
   WITH_CONDA, WITH_VENV        commands that activate an environment first, if set
-  PYTORCH_LAUNCH_KEEP_PATHS=1  leave PYTHONPATH, PYTHONHOME and LD_LIBRARY_PATH as they are
+  PYTORCH_LAUNCH_KEEP_PATHS=1  keep PYTHONPATH, PYTHONHOME and LD_LIBRARY_PATH
 """,
     "conda-python-distributed": """\
 usage: conda-python-distributed [--dry-run] [--virtual-local-rank] [arguments of python]
@@ -18,21 +18,21 @@ Runs `python` as one rank of a world, for example
     srun -N2 --ntasks-per-node=2 conda-python-distributed -u train.py --lr 0.1
     mpirun -np 4 conda-python-distributed -u train.py --lr 0.1
 
-with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT,
-OMP_NUM_THREADS and private cache directories set for torch, bound to the cores nearest its GPU. The
-world is torchrun's, Open MPI's, MPICH's, that of the Slurm step, that of PALS, else this process alone.
-What you export yourself stays as it is, and so does a mask that you or Slurm gave.
+It sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT,
+OMP_NUM_THREADS and private cache directories for torch, and binds the rank to the cores nearest its GPU.
+The world is that of torchrun, Open MPI, MPICH, the Slurm step, or PALS, else this process alone.
+Variables that you export take precedence. A CPU mask from you or Slurm is kept.
 
-  --dry-run             print the variables that would be set, start nothing
-  --virtual-local-rank  LOCAL_RANK=0 and only its own GPU for each rank, as torchrun's option of that name:
-                        for scripts that take LOCAL_RANK for the device where each rank sees one GPU
+  --dry-run             print the variables that would be set, and exit
+  --virtual-local-rank  give each rank LOCAL_RANK=0 and only its own GPU, as torchrun's option of that name:
+                        for scripts that use LOCAL_RANK as the device where each rank sees one GPU
   --help                print this text
-(own options only as the first arguments; everything else is for python)
+(these options come first; all other arguments are those of python)
 
   WITH_CONDA, WITH_VENV        commands that activate an environment first, if set
-  PYTORCH_LAUNCH_VERBOSE=1     one line per rank of what was decided and why, on standard error;
-                               with 2 also nvidia-smi or rocm-smi, once per node
-  PYTORCH_LAUNCH_KEEP_PATHS=1  leave PYTHONPATH, PYTHONHOME and LD_LIBRARY_PATH as they are
+  PYTORCH_LAUNCH_VERBOSE=1     print one line per rank, of decisions and their sources, on standard error;
+                               2 also runs nvidia-smi or rocm-smi, once per node
+  PYTORCH_LAUNCH_KEEP_PATHS=1  keep PYTHONPATH, PYTHONHOME and LD_LIBRARY_PATH
 """,
     "torchrun-distributed": """\
 usage: torchrun-distributed [options of torchrun] SCRIPT [arguments of the script]
@@ -42,22 +42,23 @@ Runs torchrun on one node of a world, once per node, for example
     srun -N2 --ntasks-per-node=1 torchrun-distributed --max-restarts=3 train.py --lr 0.1
     mpirun --map-by ppr:1:node --bind-to none torchrun-distributed --nproc-per-node=2 train.py --lr 0.1
 
-with the number of nodes, a c10d rendezvous on the first node, and as many workers as this task sees
-GPUs, one without; torchrun's own options win. Each worker is a rank of conda-python-distributed.
+It sets the number of nodes, a c10d rendezvous on the first node, and one worker for each GPU that this
+task sees, one without GPUs. Options of torchrun take precedence. Each worker is started by
+conda-python-distributed.
 """,
     "ddp-env": """\
 usage: source <(ddp-env)
 
-Prints what conda-python-distributed would set for this rank, as shell code, for example
+Prints the variables that conda-python-distributed would set for this rank, as shell code, for example
 
     srun -N2 --ntasks-per-node=2 bash -c 'source <(ddp-env) && exec python -u train.py'
 
-A rank is not bound to cores by it.
+It does not bind the rank to cores.
 """,
     "get-master": """\
 usage: get-master [NODELIST]
 
-Prints the first host of a Slurm node list; by default the one of this step, else of this job:
+Prints the first host of a Slurm node list, by default of the current step or job:
 
     MASTER_ADDR=$(get-master)
 """,

@@ -67,7 +67,7 @@ def test_an_image_that_is_gone_or_cut_is_named(doctor, container, dataset, work)
     cut = work / "cut.sif"
     _, found = doctor(container, "--only image", before=f"head -c 9999999 $SIF > {cut}; export SIFPYTORCH={cut}")
     assert_named(
-        found, "image", r"cut\.sif has 9999999 bytes, and had \d+ when it was installed", "load the module again"
+        found, "image", r"cut\.sif has 9999999 bytes, but \d+ when it was installed", "load the module again"
     )
 
 
@@ -100,7 +100,7 @@ def test_a_cache_directory_that_others_can_write_to_is_named(doctor, venv, datas
     top.chmod(0o777)
     status, found = doctor(venv, "--only caches", before=f"export TMPDIR={work}")
     assert status == 0
-    assert_named(found, "caches", f"{top} is not yours alone", "chmod 700", verdict="warn")
+    assert_named(found, "caches", f"{top} is not private", "chmod 700", verdict="warn")
 
 
 def test_a_full_temporary_directory_is_named(doctor, venv, dataset, work):
@@ -119,7 +119,7 @@ def test_a_damaged_and_a_missing_file_of_the_data_set_are_named(doctor, venv, da
     assert_named(found, "dataset", "t10k-labels-idx1-ubyte is damaged", "eb --rebuild MNIST-1998.eb")
     (work / "t10k-labels-idx1-ubyte").unlink()
     _, found = doctor(venv, "--only dataset", before=f"export MNIST_ROOT={work}")
-    assert_named(found, "dataset", "holds no t10k-labels-idx1-ubyte$", "module load MNIST")
+    assert_named(found, "dataset", "has no t10k-labels-idx1-ubyte$", "module load MNIST")
 
 
 def test_an_interface_that_is_not_there_is_named_on_the_node(doctor, venv, dataset):
@@ -127,7 +127,7 @@ def test_an_interface_that_is_not_there_is_named_on_the_node(doctor, venv, datas
     status, found = doctor(venv, "--only interfaces", before=before, command="srun -n1 pytorch-doctor")
     assert status == 1
     assert_named(
-        found, "interfaces", "NCCL_SOCKET_IFNAME=hsn is none of the interfaces here: .*lo", "export NCCL_SOCKET"
+        found, "interfaces", "NCCL_SOCKET_IFNAME=hsn matches no interface: here are .*lo", "export NCCL_SOCKET"
     )
 
 

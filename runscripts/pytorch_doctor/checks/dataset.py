@@ -1,4 +1,4 @@
-"""The data set of the example training."""
+"""Checks the data set of the example training."""
 
 import gzip
 import hashlib
@@ -14,14 +14,14 @@ FILES = {
     "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
-AGAIN = "module load MNIST again, or have it installed again with `eb --rebuild MNIST-1998.eb`"
+AGAIN = "`module load MNIST` again, or install it again with `eb --rebuild MNIST-1998.eb`"
 
 
 def check(here):
-    """Whether the four files are where MNIST_ROOT says, and whole."""
+    """Whether the four files are in MNIST_ROOT, and undamaged."""
     root = here.env.get("MNIST_ROOT")
     if not root:
-        return not_applicable("dataset", "MNIST_ROOT is not set; the example draws its own digits: module load MNIST")
+        return not_applicable("dataset", "MNIST_ROOT is not set; the example generates digits (module load MNIST)")
     for folder in (Path(root), Path(root, "MNIST", "raw")):
         found = {name: _path(folder, name) for name in FILES}
         if any(found.values()):
@@ -29,8 +29,8 @@ def check(here):
     missing = [name for name, path in found.items() if path is None]
     if missing:
         where = f"is visible in the image: see {here.binds}, or " if here.in_image else "is the right directory, or "
-        finding = "MNIST_ROOT={} holds no {}".format(root, " nor ".join(missing))
-        return fail("dataset", finding, "see that it " + where + AGAIN)
+        finding = "MNIST_ROOT={} has no {}".format(root, " nor ".join(missing))
+        return fail("dataset", finding, "check that it " + where + AGAIN)
     for name, path in found.items():
         try:
             if hashlib.sha256(_content(path)).hexdigest() != FILES[name]:

@@ -1,4 +1,4 @@
-"""The GPUs that the module is for, and their driver."""
+"""Checks the GPUs that the module is for, and their driver."""
 
 import re
 
@@ -24,19 +24,19 @@ def check_gpu(here):
     present = gpus(here.root)
     if not present:
         if not here.trains_here:
-            return not_applicable("gpu", "no GPU, which a login node need not have: srun pytorch-doctor")
+            return not_applicable("gpu", "no GPU, which login nodes may lack: srun pytorch-doctor")
         return fail(
             "gpu",
-            f"the module is for {LABELS[kind]} GPUs, and there is none here",
-            "ask Slurm for GPUs (srun --gpus-per-node=1) in a partition that has some, or load a module for CPUs",
+            f"the module is for {LABELS[kind]} GPUs, but there are none here",
+            "request GPUs (srun --gpus-per-node=1) in a partition that has some, or load a module for CPUs",
         )
     if present[0].vendor != VENDORS[kind]:
         other = {"amd": "AMD", "nvidia": "NVIDIA"}[present[0].vendor]
-        finding = f"the module is for {LABELS[kind]} GPUs, and those here are from {other}"
-        return fail("gpu", finding, "load another module, or go to another partition")
+        finding = f"the module is for {LABELS[kind]} GPUs, but those here are from {other}"
+        return fail("gpu", finding, "load another module, or use another partition")
     facts, _ = here.torch
     if facts is None:
-        return fail("gpu", f"torch cannot be asked for the {len(present)} GPUs here", "see the check `torch`")
+        return fail("gpu", f"torch cannot be imported to check the {len(present)} GPUs here", "see the check `torch`")
     if not facts["devices"]:
         return fail("gpu", f"torch sees none of the {len(present)} GPUs here", _unseen(here, kind))
     seen = "{} of {}: {}".format(len(facts["devices"]), len(present), facts["devices"][0])
@@ -46,7 +46,7 @@ def check_gpu(here):
 
 
 def check_driver(here):
-    """Whether the driver fits the CUDA or ROCm of torch: it computes, or the versions say why not."""
+    """Whether the driver supports the CUDA or ROCm of torch: it computes, or the versions explain why not."""
     kind = here.gpu if here.module else None
     if kind is None:
         return not_applicable("driver", "the module is for CPUs" if here.module else "no module is loaded")
@@ -87,10 +87,10 @@ def _check_driver_here(here, kind):
     """The same for this node alone, without the range in the cluster profile."""
     version = driver_version(here, kind)
     if version is None:
-        return not_applicable("driver", f"there is no driver of {LABELS[kind]} here")
+        return not_applicable("driver", f"no driver of {LABELS[kind]} here")
     facts, _ = here.torch
     if facts is None:
-        return fail("driver", f"{version}, and torch cannot be asked", "see the check `torch`")
+        return fail("driver", f"{version}, but torch cannot be imported", "see the check `torch`")
     needed = facts["cuda"] if kind == "cuda" else facts["hip"]
     name = f"{RUNTIMES[kind]} {needed}"
     if facts["devices"] and not facts["fault"]:
@@ -100,15 +100,15 @@ def _check_driver_here(here, kind):
         return fail(
             "driver",
             f"driver {version} is too old for {name}, which needs {oldest} or newer",
-            "load a module for an older CUDA, or have the driver updated",
+            "load a module for an older CUDA, or ask the site to update the driver",
         )
     if facts["fault"]:
         return fail(
             "driver",
             "driver {}: {} does not compute: {}".format(version, name, facts["fault"]),
-            "try another node; if all are alike, a module that is built for this driver",
+            "try another node; if all nodes fail, load a module that is built for this driver",
         )
-    return ok("driver", f"{version}; no GPU is visible to compute with")
+    return ok("driver", f"{version}; no visible GPU")
 
 
 def driver_version(here, kind):
@@ -122,11 +122,11 @@ def driver_version(here, kind):
 
 
 def _unseen(here, kind):
-    """What may hide GPUs from torch."""
+    """The remedy for GPUs that torch does not see."""
     names = ("CUDA_VISIBLE_DEVICES",) if kind == "cuda" else ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
     values = [f"{name}={here.env[name]}" for name in names if name in here.env]
     if values:
         return "correct or unset " + ", ".join(values)
     if here.in_image and kind == "cuda":
         return "enter the image with --nv, as the module does with SINGULARITY_NV=1, and see the check `driver`"
-    return "see the check `driver`, and that you may use {}".format("/dev/nvidia*" if kind == "cuda" else "/dev/kfd")
+    return "see the check `driver`, and your permission for {}".format("/dev/nvidia*" if kind == "cuda" else "/dev/kfd")

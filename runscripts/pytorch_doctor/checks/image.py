@@ -1,4 +1,4 @@
-"""The image of a container module: there, whole, and runs."""
+"""Checks that the image of a container module exists, is undamaged, and starts."""
 
 import hashlib
 import json
@@ -8,14 +8,14 @@ from pytorch_doctor import fail, not_applicable, ok, warn
 from pytorch_doctor.runtime import find_obstacle
 from pytorch_doctor.surroundings import last_line
 
-AGAIN = "load the module again, which finds the site's copy if there is one; else install it by `eb --rebuild {}`"
-#: Where a SIF file says that it is one (https://github.com/apptainer/sif, pkg/sif/sif.go).
+AGAIN = "load the module again, which finds the site's copy if there is one; else install it with `eb --rebuild {}`"
+#: The mark of a SIF file (https://github.com/apptainer/sif, pkg/sif/sif.go).
 MAGIC, MAGIC_OFFSET = b"SIF_MAGIC", 32
 PIECE = 1 << 24  # bytes
 
 
 def check(here):
-    """Whether the image is there, has the size that it was installed with, and starts; its SHA-256 if all is wanted."""
+    """Whether the image exists, has the size that it was installed with, and starts; with --full its SHA-256 too."""
     if here.module is None:
         return not_applicable("image", "no module is loaded")
     if here.kind == "venv":
@@ -25,24 +25,24 @@ def check(here):
     image = Path(here.env.get("SIFPYTORCH") or "/nonexistent")
     remedy = AGAIN.format(here.easyconfig or "<recipe>")
     if here.in_image and not image.exists():
-        return not_applicable("image", "this runs in it; its file is not visible here")
+        return not_applicable("image", "pytorch-doctor runs in it; its file is not visible here")
     if not image.is_file():
-        return fail("image", f"there is no image at SIFPYTORCH={image}", remedy)
+        return fail("image", f"no image at SIFPYTORCH={image}", remedy)
     with image.open("rb") as file:
         start = file.read(MAGIC_OFFSET + len(MAGIC))
     if start[MAGIC_OFFSET:] != MAGIC:
-        return fail("image", f"{image} does not begin like an image", remedy)
+        return fail("image", f"{image} is not an image in SIF format", remedy)
     size, found = _recorded(here.module, "size"), image.stat().st_size
     if size is None:
         return warn(
             "image",
-            f"there is no record of the image in {here.module}/provenance",
-            "install it again with this version of its recipe, so that damage can be told",
+            f"no record of the image in {here.module}/provenance",
+            "install it again with this version of its recipe, so that damage can be detected",
         )
     if found != size:
-        return fail("image", f"{image} has {found} bytes, and had {size} when it was installed", remedy)
+        return fail("image", f"{image} has {found} bytes, but {size} when it was installed", remedy)
     if here.full and _sha256(image) != _recorded(here.module, "sha256"):
-        return fail("image", f"{image} is damaged: its SHA-256 is not that of its installation", remedy)
+        return fail("image", f"{image} is damaged: its SHA-256 differs from that of its installation", remedy)
     whole = "SHA-256 as installed" if here.full else f"{size // 1000000} MB as installed"
     if not here.in_image:
         runtime = here.which("singularity") or here.which("apptainer")
@@ -50,9 +50,8 @@ def check(here):
             return fail("image", "neither singularity nor apptainer is on PATH", "load the site's module of Apptainer")
         outcome = here.run([runtime, "exec", str(image), "true"])
         if outcome.status:
-            said = last_line(outcome.error)
             remedy = find_obstacle(outcome.error) or "if that does not help: " + remedy
-            return fail("image", f"{image} does not start: {said}", remedy)
+            return fail("image", f"{image} does not start: {last_line(outcome.error)}", remedy)
     return ok("image", f"{image.name}, {whole}, starts")
 
 
@@ -65,13 +64,13 @@ def _check_shifter(here):
         return fail(
             "image",
             f"Shifter does not start {image}: {last_line(outcome.error)}",
-            f"see with `shifterimg images` that the gateway has it; `shifterimg pull {image}`",
+            f"check with `shifterimg images` that the gateway has it, else `shifterimg pull {image}`",
         )
     return ok("image", image + ", starts")
 
 
 def _recorded(module, name):
-    """What was noted of the image when it was installed, None if nothing was."""
+    """A value from the record of the image's installation, None if there is none."""
     try:
         return json.loads((module / "provenance" / "image.json").read_text()).get(name)
     except (OSError, ValueError):

@@ -1,10 +1,10 @@
-"""The loaded module: its variables, its directories, and that its Python is the first on PATH."""
+"""Checks the loaded module: its variables, its directories, and that its Python is the first on PATH."""
 
 from pathlib import Path
 
 from pytorch_doctor import fail, ok, warn
 
-#: Variables that lead into the installation, and where.
+#: Variables with directories of the installation, and these directories.
 PLACES = {"CONTAINERROOT": "", "RUNSCRIPTS": "runscripts", "PAYLOAD": "payload"}
 
 
@@ -16,7 +16,7 @@ def check(here):
         )
     if not here.module.is_dir():
         where = f"visible in the image: see {here.binds}" if here.in_image else "there: load the module again"
-        return fail("module", f"there is no directory EBROOTPYTORCH={here.module}", "see that it is " + where)
+        return fail("module", f"no directory EBROOTPYTORCH={here.module}", "check that it is " + where)
     expected = {name: here.module / place for name, place in PLACES.items()}
     missing = [name for name in expected if not Path(here.env.get(name) or "/nonexistent").is_dir()]
     if missing:
@@ -25,12 +25,13 @@ def check(here):
     others = [name for name in expected if not expected[name].samefile(here.env[name])]
     if others:
         values = ", ".join(f"{name}={here.env[name]}" for name in others)
-        return warn("module", "not the module's own: " + values, "unset them and load the module again, unless meant")
+        remedy = "unset them and load the module again, unless this is intended"
+        return warn("module", "not the module's own: " + values, remedy)
     python = None if here.in_image else here.which("python")
     if python and here.module not in Path(python).parents:
         return warn(
             "module",
-            f"`python` is {python}, and not the module's",
+            f"`python` is {python}, not the module's",
             "load the PyTorch module last, and deactivate other environments",
         )
     loaded = here.env.get("LOADEDMODULES", "").split(":")
@@ -38,7 +39,7 @@ def check(here):
     if loaded != [""] and not profile:
         return warn(
             "module",
-            "no cluster profile is loaded with it: nothing ends a step whose rank has died",
+            "no cluster profile is loaded with it: a step continues after one of its ranks has failed",
             "load the PyTorch module again, or `module load cluster/<name>`",
         )
     name = [name for name in loaded if name.startswith("PyTorch/")] or [here.module]

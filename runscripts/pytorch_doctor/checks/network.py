@@ -1,34 +1,34 @@
-"""The interfaces that the profile names, and the fast network between nodes."""
+"""Checks the interfaces that the profile names, and the fast network between nodes."""
 
 from pytorch_doctor import fail, not_applicable, ok, warn
 
-#: By what PYTORCH_FAST_NETWORK may say: its cards in /sys.
+#: The cards in /sys by the values of PYTORCH_FAST_NETWORK.
 CARDS = {"cxi": "/sys/class/cxi", "ib": "/sys/class/infiniband"}
-ELSEWHERE = "if the profile is that of this machine, the node is broken: compare with another one"
+ELSEWHERE = "if the profile is for this cluster, the node is broken: compare it with another one"
 
 
 def check_interfaces(here):
-    """Whether the interfaces exist that NCCL and gloo are told to use."""
+    """Whether the interfaces exist that NCCL and gloo are set to use."""
     present = here.names("/sys/class/net")
     named = {name: here.env[name] for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if here.env.get(name)}
     if not named:
-        return not_applicable("interfaces", "none is named; torch takes the first one that is up")
+        return not_applicable("interfaces", "none is set; torch uses the first one that is up")
     for variable, value in named.items():
         chosen = chosen_by_nccl(value, present) if variable.startswith("NCCL") else chosen_by_gloo(value, present)
         if not chosen:
-            finding = "{}={} is none of the interfaces here: {}".format(variable, value, " ".join(present))
+            finding = "{}={} matches no interface: here are {}".format(variable, value, " ".join(present))
             if not here.trains_here:
                 return not_applicable("interfaces", finding + ", a login node's")
             return fail("interfaces", finding, f"export {variable}=<one of these>, or unset it; {ELSEWHERE}")
         down = [name for name in chosen if here.read(f"/sys/class/net/{name}/operstate") == "down"]
-        # a list of what to leave out means no other in particular
+        # a list of interfaces to exclude does not require all others
         if down and (len(down) == len(chosen) or not value.startswith("^")):
             return warn("interfaces", "{}={}: {} is down".format(variable, value, " ".join(down)), ELSEWHERE)
     return ok("interfaces", ", ".join("{}={}".format(*item) for item in named.items()))
 
 
 def chosen_by_nccl(value, present):
-    """The interfaces that NCCL takes: beginnings of names, `=` for whole names, `^` for all others.
+    """The interfaces that NCCL uses: prefixes of names, `=` for whole names, `^` for all others.
 
     https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html, NCCL_SOCKET_IFNAME.
     """
@@ -44,7 +44,7 @@ def chosen_by_nccl(value, present):
 
 
 def chosen_by_gloo(value, present):
-    """The interfaces that gloo takes: all of a list of names, or it stops.
+    """The interfaces that gloo uses: all of a list of names, or it fails.
 
     https://docs.pytorch.org/docs/stable/distributed.html, "Choosing the network interface to use".
     """
@@ -53,26 +53,27 @@ def chosen_by_gloo(value, present):
 
 
 def check(here):
-    """Whether the cards of the fast network are there, and what NCCL needs to use them."""
+    """Whether the cards of the fast network exist, and what NCCL needs to use them."""
     expected = here.env.get("PYTORCH_FAST_NETWORK")
     if not expected:
-        return not_applicable("network", "the profile names no fast network")
+        return not_applicable("network", "the profile sets no fast network")
     if here.module and here.gpu is None:
-        return not_applicable("network", f"NCCL alone uses {expected}, and the module is for CPUs")
+        return not_applicable("network", f"only NCCL uses {expected}, and the module is for CPUs")
     directory = CARDS.get(expected.lower())
     if directory is None:
-        return not_applicable("network", f"nothing is known of PYTORCH_FAST_NETWORK={expected}")
+        return not_applicable("network", f"unknown PYTORCH_FAST_NETWORK={expected}")
     avoided = _avoided(here.env, expected)
     if avoided:
-        return fail("network", f"{avoided} keeps NCCL from using {expected}", "unset " + avoided.split("=")[0])
+        return fail("network", f"{avoided} prevents NCCL from using {expected}", "unset " + avoided.split("=")[0])
     cards = here.names(directory)
     if not cards:
         if not here.trains_here:
-            return not_applicable("network", f"no {directory}, which a login node need not have")
-        return fail("network", f"there is no card for {expected}: {directory} is empty", ELSEWHERE)
+            return not_applicable("network", f"no {directory}, which login nodes may lack")
+        return fail("network", f"no card for {expected}: {directory} is empty", ELSEWHERE)
     down = [card for card in cards if expected.lower() == "ib" and not _is_active(here, directory + "/" + card)]
     if len(down) == len(cards):
-        return fail("network", "no port of {} is active".format(", ".join(cards)), "leave this node out, tell the site")
+        finding = "no port of {} is active".format(", ".join(cards))
+        return fail("network", finding, "leave this node out, and tell the site")
     if expected == "cxi" and here.module and here.gpu:
         facts, _ = here.torch
         if facts and not facts["plugin"]:
@@ -80,12 +81,12 @@ def check(here):
             missing = f"NCCL_NET_PLUGIN={named}" if named else "libnccl-net.so nor librccl-net.so"
             return fail(
                 "network",
-                f"{cards[0]} is there, NCCL's plugin for libfabric is not: no {missing}",
-                "load the site's module of aws-ofi-nccl or aws-ofi-rccl, or take an image that has it",
+                f"{cards[0]} exists, but NCCL's plugin for libfabric does not: no {missing}",
+                "load the site's module of aws-ofi-nccl or aws-ofi-rccl, or use an image that has it",
             )
     if down:
         finding = "{} of {} cards have no active port: {}".format(len(down), len(cards), ", ".join(down))
-        return warn("network", finding, "name the others in NCCL_IB_HCA, if these should have one tell the site")
+        return warn("network", finding, "set NCCL_IB_HCA to the others; if these should be active, tell the site")
     return ok("network", "{}: {}".format(expected, ", ".join(cards)))
 
 

@@ -1,14 +1,14 @@
-"""Room in a directory; called by `caches` and `home`."""
+"""Measures the free space of a directory."""
 
 import os
 import tempfile
 
-SCARCE = 1000000000  # bytes: a torch.compile of a large model fills that
+SCARCE = 1000000000  # bytes: torch.compile of a large model can fill that
 PIECE = b"\1" * (1 << 20)
 
 
 def why_not_writable(directory):
-    """Why 1 MiB cannot be written to a new file in `directory`, None if it can; the file is gone then."""
+    """Why 1 MiB cannot be written to a new file in `directory`, None if it can; the file is deleted."""
     try:
         with tempfile.TemporaryFile(dir=directory) as file:
             file.write(PIECE)

@@ -1,22 +1,23 @@
-"""Slurm: the step's variables, its nodes' addresses, and the cores of its tasks."""
+"""Checks the variables of the Slurm step, the addresses of its nodes, and the cores of its tasks."""
 
 import sys
 
 from pytorch_launch import LaunchError
+from pytorch_launch.facts import read_facts
+from pytorch_launch.launchers.variables import NODE_LISTS
 from pytorch_launch.nodelist import NodeListError, hosts
-from pytorch_launch.rank import Rank
+from pytorch_launch.plan import make_plan
 from pytorch_launch.topology import cpu_list
-from pytorch_launch.world import NODE_LISTS
 
 from pytorch_doctor import fail, not_applicable, ok, warn
 
-#: Looking up more names than these could take longer than the check may.
+#: Looking up more names could take longer than the deadline.
 MOST_NAMES = 64
 LOOK_UP = "import socket, sys\nfor name in sys.argv[1:]:\n    print(name, flush=True)\n    socket.getaddrinfo(name, 1)"
 
 
 def check(here):
-    """Whether a rank would find out who it is, whom to meet, and on which cores to run."""
+    """Whether a rank can find its number, the address of rank 0, and its cores."""
     if not here.in_job:
         if here.in_image or not here.which("srun"):
             return not_applicable("slurm", "not in a job, and no srun on PATH")
@@ -24,13 +25,12 @@ def check(here):
     try:
         lists = [here.env[name] for name in NODE_LISTS if here.env.get(name)]
         nodes = list(hosts(lists[0])) if lists else []
-        rank = Rank(here.env)
-        rank.decide(create=False)
+        facts = read_facts()
+        plan = make_plan(here.env, facts)
     except NodeListError as error:
-        return fail("slurm", str(error), "start the step again; unset {}, if you set it".format(" ".join(NODE_LISTS)))
+        return fail("slurm", error.fault, "start the step again; unset {}, if you set it".format(" ".join(NODE_LISTS)))
     except LaunchError as error:
-        fault, _, remedy = str(error).rpartition(": ")
-        return fail("slurm", fault, remedy)
+        return fail("slurm", error.fault, error.remedy)
     unknown = _unknown(here, nodes[:MOST_NAMES])
     if unknown:
         return fail(
@@ -38,11 +38,11 @@ def check(here):
             f"node {unknown} of this job has no address here",
             "export MASTER_ADDR=<the address of the first node>, and tell the site: its name must resolve on all nodes",
         )
-    if rank.placement.warnings:
-        fault, _, remedy = rank.placement.warnings[0].rpartition(": ")
-        return warn("slurm", fault, remedy)
-    world = rank.world
-    cpus = f"CPUs {cpu_list(rank.placement.cpus)} of {cpu_list(rank.cpus)} for rank {world.rank} of {world.size}"
+    if plan.placement.warnings:
+        crowd = plan.placement.warnings[0]
+        return warn("slurm", crowd.fault, crowd.remedy)
+    world = plan.world
+    cpus = f"CPUs {cpu_list(plan.placement.cpus)} of {cpu_list(facts.cpus)} for rank {world.rank} of {world.size}"
     return ok("slurm", "{}, {} node{}, {}".format(world.source, len(nodes), "s" * (len(nodes) != 1), cpus))
 
 

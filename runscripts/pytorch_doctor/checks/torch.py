@@ -1,8 +1,9 @@
-"""torch: imported by the module's Python, in the module's version, from the module."""
+"""Checks that the module's Python imports torch, in the module's version, from the module."""
 
 import os
 import re
 
+from pytorch_launch.container import USER_SOFTWARE
 from pytorch_launch.isolation import isolate
 
 from pytorch_doctor import fail, not_applicable, ok, warn
@@ -21,11 +22,11 @@ def check(here):
     origin, expected = _origin(here, facts), _installed_version(here)
     version, directory, python, foreign = (facts[name] for name in ("version", "directory", "python", "foreign"))
     place = f"torch {version} from {directory}"
-    remove = _remedy(here) or f"move it away; what leads to it: {python} -c 'import sys; print(sys.path)'"
+    remove = _remedy(here) or f"move it away; the search path: {python} -c 'import sys; print(sys.path)'"
     if origin == "another place":
         return fail("torch", f"python imports {place}, which is not the module's", remove)
     if foreign:
-        return fail("torch", f"torch uses {foreign[0]}, of another torch", remove)
+        return fail("torch", f"torch uses {foreign[0]} of another torch", remove)
     if facts["total"] != 8:
         return fail("torch", f"torch adds eight ones up to {facts['total']}", "leave this node out, and tell the site")
     if origin != "the module":
@@ -33,10 +34,10 @@ def check(here):
         return warn("torch", finding, "pip uninstall torch, unless you mean to use it")
     release, build = (part != other for part, other in zip(_parts(version), _parts(expected or version)))
     if release or (build and "+" in version and "+" in expected):
-        return (fail if release else warn)("torch", f"{place}, and the module is for {expected}", _again(here))
+        return (fail if release else warn)("torch", f"{place}, but the module is for {expected}", _again(here))
     if _remedy(here):
-        others = "; ".join(isolate(here.env)[1])
-        return warn("torch", f"the module's, but another installation is near: {others}", _remedy(here))
+        others = "; ".join(problem.fault for problem in isolate(here.env)[1])
+        return warn("torch", f"the module's, but variables lead to another installation: {others}", _remedy(here))
     return ok("torch", f"{version}, for {_device(facts)}")
 
 
@@ -58,8 +59,8 @@ def _parts(version):
 
 
 def _again(here):
-    option = "--force" if here.kind == "venv" else "--rebuild"  # which spares the running jobs of a venv
-    return "have the module installed again: `eb {} {}`".format(option, here.easyconfig or "<recipe>")
+    option = "--force" if here.kind == "venv" else "--rebuild"  # which keeps the running jobs of a venv
+    return "install the module again: `eb {} {}`".format(option, here.easyconfig or "<recipe>")
 
 
 def _device(facts):
@@ -69,9 +70,9 @@ def _device(facts):
 
 
 def _origin(here, facts):
-    """Where torch is: "the module", a name of the user's own places, or "another place"."""
+    """The place of torch: "the module", one of the user's own places, or "another place"."""
     directory = facts["directory"] + os.sep
-    own = {"user-software": "/user-software", "PYTHONUSERBASE": here.env.get("PYTHONUSERBASE") or "/nonexistent"}
+    own = {"user-software": USER_SOFTWARE, "PYTHONUSERBASE": here.env.get("PYTHONUSERBASE") or "/nonexistent"}
     for name, place in own.items():
         if directory.startswith((place + os.sep, os.path.realpath(place) + os.sep)):
             return name
@@ -81,11 +82,11 @@ def _origin(here, facts):
 
 
 def _remedy(here):
-    """How to get rid of the other installations that the environment leads to; "" if it leads to none."""
+    """How to avoid the other installations that variables lead to; "" if there are none."""
     names = " ".join(sorted(isolate(here.env)[0]))
     facts, _ = here.torch
-    # from outside, a directory of the host need not be there in the image
+    # seen from outside: a directory of the host may be missing in the image
     outside = here.kind == "container" and not here.in_image
     if not names or (outside and facts and _origin(here, facts) != "another place"):
         return ""
-    return f"unset {names}; conda-python-distributed leaves out what is wrong in them by itself"
+    return f"unset {names}; conda-python-distributed removes these directories from them by itself"

@@ -1,10 +1,10 @@
-"""Who started this process; called by `launch`.
+"""The launcher that started this process, and the world that it reports.
 
-Launchers are known here and nowhere else: one module for each kind, with functions that take the
-environment and the host's name and return a World, or None where they did not start this process.
+Only this folder knows the variables of launchers. It has one module for each kind, with functions that take the
+environment and the host's name and return a World, or None if they did not start this process.
 """
 
-# A variable that only this launcher sets, then its module and function. The first one that fits wins:
+# A variable that only this launcher sets, then its module and function. The first match takes precedence:
 # torchrun starts more ranks than the task that it runs in; the daemons that mpirun starts on other nodes
 # are a Slurm step, whose variables its ranks inherit; and srun offers PMI beside its own variables.
 LAUNCHERS = (
@@ -27,20 +27,20 @@ def discover(env, hostname):
     return _launcher("single").process(env, hostname)
 
 
-#: For a launcher's sign in the environment: how its user leaves ranks unbound, and starts one task per node.
+#: For a variable of a launcher: the options that leave ranks unbound, and the command that starts one task per node.
 OPTIONS = {
     "OMPI_COMM_WORLD_RANK": ("start mpirun with --bind-to none", "mpirun --map-by ppr:1:node --bind-to none"),
     "MPI_LOCALRANKID": ("start mpirun with -bind-to none, Intel MPI's with I_MPI_PIN=0", "mpirun -ppn 1 -bind-to none"),
     "PALS_RANKID": ("start mpiexec with --cpu-bind none", "mpiexec --ppn 1 --cpu-bind none"),
     "SLURM_STEP_ID": (
-        "give each rank its own with srun -c <cores>, or all the job's with --cpu-bind=none",
+        "give each rank its own cores with srun -c <cores>, or all of the job's with --cpu-bind=none",
         "srun --ntasks-per-node=1",
     ),
 }
 
 
-def binding(env):
-    """What to do about ranks that share too few cores, in the words of the launcher that bound them.
+def more_cores(env):
+    """How to give ranks more cores, with the options of the launcher that bound them.
 
     The workers of torchrun have the cores of their agent, whose variables they inherit.
     """
@@ -48,7 +48,7 @@ def binding(env):
 
 
 def one_task_per_node(env):
-    """How to start one task on each node, in the words of the launcher that started this process."""
+    """The command that starts one task on each node, of the launcher that started this process."""
     return _options(env, 1) or "mpirun -ppn 1"
 
 
@@ -57,5 +57,5 @@ def _options(env, index):
 
 
 def _launcher(name):
-    """The module of one kind: a rank pays for the launcher that started it, not for all of them."""
+    """The module of one kind, imported here so that a rank pays only for the launcher that started it."""
     return __import__(f"pytorch_launch.launchers.{name}", fromlist=["*"])

@@ -1,13 +1,14 @@
-"""The worlds of the MPI launchers: mpirun, mpiexec, aprun; called by `launchers`.
+"""The worlds of the MPI launchers: mpirun, mpiexec, aprun.
 
-None of them says where rank 0 is. It is on the first host of the allocation, unless the user laid the
-ranks out in another way, which rank 0 finds out (`rendezvous`).
+None of them reports the node of rank 0. It is the first host of the allocation, unless the user laid the
+ranks out in another way, which rank 0 detects (`rendezvous`).
 """
 
 from pytorch_launch import LaunchError
+from pytorch_launch.launchers.variables import check_exported, check_inside, check_step, number, optional_number
 from pytorch_launch.nodelist import first_host, node_index
-from pytorch_launch.topology import read
-from pytorch_launch.world import World, WorldError, check_exported, check_inside, check_step, number, optional_number
+from pytorch_launch.system import read
+from pytorch_launch.world import World, WorldError
 
 
 def open_mpi(env, hostname):
@@ -25,7 +26,7 @@ def open_mpi(env, hostname):
 def hydra(env, hostname):
     """Hydra, the launcher of MPICH, MVAPICH and Intel MPI (MPICH wiki, "Hydra Process Management Framework").
 
-    It copies the environment of its first node to the others, SLURMD_NODENAME included.
+    It copies the environment of its first node to the others, including SLURMD_NODENAME.
     """
     names = {
         "RANK": "PMI_RANK",
@@ -33,8 +34,8 @@ def hydra(env, hostname):
         "LOCAL_RANK": "MPI_LOCALRANKID",
         "LOCAL_WORLD_SIZE": "MPI_LOCALNRANKS",
     }
-    # in a job its daemons are a step, and all of them, the first one too, get that step's variables; what
-    # ssh has started gets them as copies, with the rest of the environment
+    # In a job its daemons are a step, and all of them, including the first, have that step's variables. Daemons
+    # that ssh started have copies of them, with the rest of the environment.
     step = env.get("SLURM_STEP_ID") or env.get("PBS_JOBID")
     return _world(env, hostname, names, "MPICH", step and f"{env.get('SLURM_JOB_ID')}.{step}")
 
@@ -51,8 +52,8 @@ def pals(env, hostname):
     if not env.get("PMI_SIZE"):
         if not env.get("WORLD_SIZE"):
             raise WorldError(
-                "PALS_RANKID is set, but PMI_SIZE, the number of ranks, is not: export it as WORLD_SIZE, "
-                "for example with `mpiexec -n 24 --env WORLD_SIZE=24`"
+                "PALS_RANKID is set, but PMI_SIZE, the number of ranks, is not",
+                "export it as WORLD_SIZE, for example with `mpiexec -n 24 --env WORLD_SIZE=24`",
             )
         names["WORLD_SIZE"] = "WORLD_SIZE"
     return _world(env, hostname, names, "PALS", env.get("PALS_APID"))
@@ -77,7 +78,8 @@ def _world(env, hostname, names, source, launch):
     if local_size > size:
         raise WorldError(
             f"{names['LOCAL_WORLD_SIZE']}={local_size} ranks on this node are more than "
-            f"{names['WORLD_SIZE']}={size} in the world: look for variables of another launch"
+            f"{names['WORLD_SIZE']}={size} in the world",
+            "look for variables of another launch",
         )
     first, node_rank = ("127.0.0.1", 0) if local_size == size else _place(env, hostname, rank, local_rank, local_size)
     world = World(
@@ -99,12 +101,13 @@ def _world(env, hostname, names, source, launch):
 
 
 def _place(env, hostname, rank, local_rank, local_size):
-    """The first host of the allocation, None if that is not known, and the number of this node in it."""
+    """The first host of the allocation, None if not known, and the position of this node in it."""
     for host in (hostname, hostname.partition(".")[0]):
         first, index = _allocation(env, host)
         if index is not None:
             return first, index
-    # not a name of the allocation's: as if nodes were alike and had blocks of ranks, every launcher's default
+    # This host has another name in the allocation. Assume nodes that are alike, with blocks of ranks, which is the
+    # default of every launcher.
     return first, (rank - local_rank) // local_size
 
 
@@ -114,9 +117,9 @@ def _allocation(env, host):
         try:
             return first_host(env["SLURM_JOB_NODELIST"]), node_index(env["SLURM_JOB_NODELIST"], host)
         except LaunchError as error:
-            raise WorldError(f"SLURM_JOB_NODELIST: {error}") from error
+            raise WorldError(f"SLURM_JOB_NODELIST: {error.fault}", error.remedy) from error
     if env.get("PBS_NODEFILE"):
-        # on the job's first node alone at some sites, and not in a container that does not bind it
+        # at some sites only the first node of the job has this file, and only containers that bind it
         hosts = list(dict.fromkeys((read(env["PBS_NODEFILE"]) or "").split()))
         if hosts:
             short = [name.partition(".")[0] for name in hosts]

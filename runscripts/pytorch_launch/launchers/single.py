@@ -1,7 +1,8 @@
-"""The world of one; called by `launchers` where none of them started this process."""
+"""The world of a process that no launcher started."""
 
 from pytorch_launch.launchers.slurm import STEP_MARKS
-from pytorch_launch.world import World, WorldError, check_exported, optional_number
+from pytorch_launch.launchers.variables import check_exported, node_name, optional_number
+from pytorch_launch.world import World, WorldError
 
 
 def process(env, hostname):
@@ -9,7 +10,8 @@ def process(env, hostname):
     if env.get("SLURM_PROCID", "0") != "0":
         raise WorldError(
             f"SLURM_PROCID={env['SLURM_PROCID']} is a rank, but one of {', '.join(STEP_MARKS)} and "
-            "SLURM_STEP_ID is missing: pass Slurm's variables on (a container without --cleanenv)"
+            "SLURM_STEP_ID is missing",
+            "pass Slurm's variables on (a container without --cleanenv)",
         )
     world = World(
         rank=0,
@@ -17,7 +19,7 @@ def process(env, hostname):
         local_rank=0,
         local_size=1,
         node_rank=0,
-        node=env.get("SLURMD_NODENAME") or hostname,
+        node=node_name(env, hostname),
         first_host="127.0.0.1",
         source="single process",
         job=optional_number(env, "SLURM_JOB_ID"),

@@ -1,14 +1,22 @@
-"""The worlds of srun; called by `launchers`."""
+"""The worlds of srun."""
 
 from pytorch_launch import is_number
+from pytorch_launch.launchers.variables import (
+    STRAY_EXPORT,
+    check_exported,
+    check_inside,
+    node_name,
+    number,
+    optional_number,
+)
 from pytorch_launch.nodelist import NodeListError, first_host
-from pytorch_launch.world import STRAY_EXPORT, World, WorldError, check_exported, check_inside, number, optional_number
+from pytorch_launch.world import World, WorldError
 
-# A batch script has SLURM_PROCID=0 and SLURM_NTASKS=8 as well, but it is no step: whoever believed
-# them would wait for seven ranks that nobody starts. Only srun sets these, together.
+# A batch script has SLURM_PROCID=0 and SLURM_NTASKS=8 as well, but it is not a step: a world of 8 would wait for
+# seven ranks that never start. Only srun sets all of these.
 STEP_MARKS = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST")
 
-# torch's variable and the one of srun(1) that it must agree with.
+# torch's variable, and the one of srun(1) with the same value.
 SOURCES = {
     "RANK": "SLURM_PROCID",
     "WORLD_SIZE": "SLURM_STEP_NUM_TASKS",
@@ -21,7 +29,7 @@ SOURCES = {
 def step(env, hostname):
     """The world of a Slurm step (srun(1), "OUTPUT ENVIRONMENT VARIABLES").
 
-    A step may hold fewer nodes than its job, so the job's variables are never read.
+    A step may have fewer nodes than its job, so the job's variables are never read.
     """
     step_name = "SLURM_STEP_ID" if env.get("SLURM_STEP_ID") else "SLURM_STEPID"
     if not env.get(step_name) or not all(env.get(name) for name in STEP_MARKS):
@@ -32,7 +40,7 @@ def step(env, hostname):
         local_rank=number(env, "SLURM_LOCALID"),
         local_size=_local_size(env),
         node_rank=number(env, "SLURM_NODEID"),
-        node=env.get("SLURMD_NODENAME") or hostname,
+        node=node_name(env, hostname),
         first_host=_first_host(env, "SLURM_STEP_NODELIST"),
         source=f"Slurm step {env.get('SLURM_JOB_ID')}.{env[step_name]}",
         job=number(env, "SLURM_JOB_ID"),
@@ -52,7 +60,7 @@ def _first_host(env, name):
     try:
         return first_host(env[name])
     except NodeListError as error:
-        raise WorldError(f"{name}: {error}") from error
+        raise WorldError(f"{name}: {error.fault}", error.remedy) from error
 
 
 def _first_port(env, name):
@@ -62,7 +70,7 @@ def _first_port(env, name):
         return None
     first = ports.partition(",")[0].partition("-")[0]
     if not (is_number(first) and 1 <= int(first) <= 65535):
-        raise WorldError(f"{name}={ports} does not start with a port: {STRAY_EXPORT}")
+        raise WorldError(f"{name}={ports} does not start with a port", STRAY_EXPORT)
     return int(first)
 
 
@@ -79,7 +87,7 @@ def _local_size(env):
         tasks += count * times
     if tasks != number(env, "SLURM_STEP_NUM_TASKS"):
         raise WorldError(
-            f"SLURM_STEP_NUM_TASKS={env['SLURM_STEP_NUM_TASKS']} is not the sum of {name}={env[name]}: {STRAY_EXPORT}"
+            f"SLURM_STEP_NUM_TASKS={env['SLURM_STEP_NUM_TASKS']} is not the sum of {name}={env[name]}", STRAY_EXPORT
         )
     check_inside(env, "SLURM_NODEID", name, nodes)
     return here
@@ -88,7 +96,7 @@ def _local_size(env):
 def _tasks_per_node(env, name):
     """The tasks per node as pairs (tasks, nodes): Slurm writes 2, 2, 2, 1 as `2(x3),1`, here [(2, 3), (1, 1)].
 
-    Never one entry for each node: every rank reads it, and a step may have thousands of them.
+    It is never expanded to an entry for each node: every rank reads it, and a step may have thousands of nodes.
     """
     groups = []
     for group in env.get(name, "").split(","):
@@ -96,6 +104,6 @@ def _tasks_per_node(env, name):
         if not repeated:
             times = "1)"
         if not (is_number(count) and is_number(times[:-1]) and times.endswith(")")):
-            raise WorldError(f"{name}={env.get(name, '')} is not like 2(x3),1: {STRAY_EXPORT}")
+            raise WorldError(f"{name}={env.get(name, '')} is not like 2(x3),1", STRAY_EXPORT)
         groups.append((int(count), int(times[:-1])))
     return groups

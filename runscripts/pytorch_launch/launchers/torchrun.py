@@ -1,6 +1,7 @@
-"""The worlds of torchrun; called by `launchers`."""
+"""The worlds of torchrun."""
 
-from pytorch_launch.world import World, check_inside, check_step, number, optional_number
+from pytorch_launch.launchers.variables import check_inside, check_step, node_name, number, optional_number
+from pytorch_launch.world import World
 
 
 def worker(env, hostname):
@@ -11,7 +12,7 @@ def worker(env, hostname):
         local_rank=number(env, "LOCAL_RANK"),
         local_size=number(env, "LOCAL_WORLD_SIZE"),
         node_rank=number(env, "GROUP_RANK"),
-        node=env.get("SLURMD_NODENAME") or hostname,
+        node=node_name(env, hostname),
         first_host=env.get("MASTER_ADDR"),
         source=f"torchrun run {env['TORCHELASTIC_RUN_ID']}",
         job=optional_number(env, "SLURM_JOB_ID"),

@@ -44,7 +44,7 @@ class Installation:
         self.packed = self.store / "1.0.squashfs"
         self.programs = directory / "programs"
         self.failing = directory / "failing"
-        for part in ("bin", "libexec"):
+        for part in ("bin", "libexec", "runscripts"):
             shutil.copytree(TREE / part, self.root / part)
         (self.root / "image.sif").touch()
         self.failing.mkdir()

@@ -108,7 +108,7 @@ def test_inside_the_image_a_command_is_the_images_own(enter):
 def test_without_an_image_a_command_says_what_to_load_and_sourcing_it_fails(enter):
     result = enter("python")
     assert result.returncode == 1
-    assert result.stderr == "python: no image in SHIFTER_IMAGE: load a PyTorch Shifter module\n"
+    assert result.stderr == "python: no image in SHIFTER_IMAGE. Load a PyTorch Shifter module\n"
     sourced = subprocess.run(["bash", "-c", "source /dev/stdin; echo $?"], input=enter("ddp-env").stdout,
                              capture_output=True, text=True, check=False)  # fmt: skip
     assert sourced.stdout == "1\n"

@@ -1,17 +1,24 @@
 """Caches go to directories that nobody else can prepare, read or write."""
 
 import os
-import posix
 import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from pytorch_launch.caches import SUBDIRECTORIES, place
+from pytorch_launch.caches import SUBDIRECTORIES, choose_caches, make_caches
+from pytorch_launch.system import posix
 
 UID = os.geteuid()
 KEY = "7-nid001003"
+
+
+def place(env, uid, key, create, **default):
+    """The directory of the caches, their variables, all warnings; with `create` they are made."""
+    chosen = choose_caches(env, uid, key, **default)
+    caches = make_caches(chosen) if create else chosen.replace(warnings=[])
+    return caches.directory, caches.variables, [*map(str, chosen.warnings), *map(str, caches.warnings)]
 
 
 def usual(base):
@@ -81,9 +88,11 @@ def test_jobs_and_nodes_have_directories_of_their_own(tmp_path):
 
 def test_many_ranks_at_once_do_not_get_in_each_others_way(tmp_path, runscripts):
     program = (
-        "import os, sys; sys.path.insert(0, sys.argv[1]); from pytorch_launch.caches import place\n"
+        "import os, sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pytorch_launch.caches import choose_caches, make_caches\n"
         "sys.stdin.readline()\n"
-        "print(place({'TMPDIR': sys.argv[2]}, os.geteuid(), '7-n', create=True)[::2])"
+        "caches = make_caches(choose_caches({'TMPDIR': sys.argv[2]}, os.geteuid(), '7-n'))\n"
+        "print((caches.directory, caches.warnings))"
     )
     ranks = [
         subprocess.Popen(
@@ -127,7 +136,7 @@ def test_a_symbolic_link_in_the_way_is_not_followed(tmp_path):
     assert everything_in(trap) == []
     assert_elsewhere_and_private(base, directory, variables)
     assert len(warnings) == 1
-    assert f"{base}/pytorch-{UID} is no directory" in warnings[0]
+    assert f"{base}/pytorch-{UID} is not a directory" in warnings[0]
 
 
 def test_a_symbolic_link_deeper_down_is_not_followed_either(tmp_path):
@@ -140,7 +149,7 @@ def test_a_symbolic_link_deeper_down_is_not_followed_either(tmp_path):
     directory, variables, warnings = place({"TMPDIR": str(base)}, UID, KEY, create=True)
     assert everything_in(trap) == []
     assert_elsewhere_and_private(base, directory, variables)
-    assert "triton is no directory" in warnings[0]
+    assert "triton is not a directory" in warnings[0]
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o720, 0o701, 0o750])
@@ -262,7 +271,7 @@ def test_a_public_directory_of_another_user_is_not_used(tmp_path):
     directory, _, warnings = place({"TMPDIR": str(public)}, UID, KEY, create=True, default=str(tmp_path))
     assert directory == str(usual(tmp_path))
     assert warnings == [
-        f"no caches in {public}: it belongs to user {OTHER}, who can replace what is in it (export another TMPDIR)"
+        f"no caches in {public}: it belongs to user {OTHER}, who can replace what is in it. Export another TMPDIR"
     ]
     assert list(public.iterdir()) == []
 

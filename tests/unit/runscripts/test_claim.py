@@ -9,16 +9,17 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from pytorch_launch import claim as module
-from pytorch_launch.claim import NUMBERS, Holder, claim, is_claimed
+from pytorch_launch import system
+from pytorch_launch.claim import NUMBERS, Holder, is_claimed, take_claim
+from pytorch_launch.hold import hold_port
 from pytorch_launch.launchers import discover
-from pytorch_launch.rendezvous import RendezvousError, check_claim
+from pytorch_launch.rendezvous import RendezvousError, make_claim
 
 HOLD = """
 import posix, sys
 sys.path.insert(0, sys.argv[1])
-from pytorch_launch.claim import claim
-assert claim(int(sys.argv[2]), sys.argv[3], is_rank_0=sys.argv[4] == "0") is None
+from pytorch_launch.claim import take_claim
+assert take_claim(int(sys.argv[2]), sys.argv[3], is_rank_0=sys.argv[4] == "0") is None
 %s
 print("claimed", flush=True)
 sys.stdin.read()
@@ -52,7 +53,7 @@ def holds(runscripts, port):
 @pytest.mark.parametrize("other", [0, 1])
 def test_a_launch_does_not_get_the_port_of_another_one(holds, port, rank, other):
     with holds("90000.0", rank) as process:
-        holder = claim(port, "90001.0", is_rank_0=other == 0)
+        holder = take_claim(port, "90001.0", is_rank_0=other == 0)
         assert (holder.launch, holder.pid) == ("90000.0", str(process.pid))
         assert is_claimed(port)
     assert not is_claimed(port)
@@ -60,8 +61,8 @@ def test_a_launch_does_not_get_the_port_of_another_one(holds, port, rank, other)
 
 def test_the_ranks_of_a_launch_share_its_claim_and_a_second_rank_0_gets_none(holds, port):
     with holds("7.0", 1), holds("7.0", 0) as rank_0, holds("7.0", 2):
-        assert claim(port, "7.0", is_rank_0=False) is None
-        assert claim(port, "7.0", is_rank_0=True).pid == str(rank_0.pid)
+        assert take_claim(port, "7.0", is_rank_0=False) is None
+        assert take_claim(port, "7.0", is_rank_0=True).pid == str(rank_0.pid)
 
 
 def test_the_remedy_for_a_second_program_of_rank_0_is_not_to_start_again(holds, port, step):
@@ -69,25 +70,25 @@ def test_the_remedy_for_a_second_program_of_rank_0_is_not_to_start_again(holds, 
     step.update(SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="0", SLURMD_NODENAME="nid001002")
     place, world = {"MASTER_ADDR": "nid001002", "MASTER_PORT": str(port)}, discover(step, "nid001002")
     with holds("7.0", 0) as process, pytest.raises(RendezvousError) as raised:
-        check_claim(place, world, "7.0")
+        hold_port(make_claim(place, world, "7.0"))
     assert str(raised.value).endswith(
-        f"in use by another rank 0 of this launch (process {process.pid}): "
-        "use conda-python-simple for a program that is no rank, or export another MASTER_PORT"
+        f"in use by another rank 0 of this launch (process {process.pid}). "
+        "Use conda-python-simple for a program that is not a rank, or export another MASTER_PORT"
     )
-    with holds("8.0", 0), pytest.raises(RendezvousError, match=r"8\.0 .*: start again, or export another MASTER_PORT"):
-        check_claim(place, world, "7.0")
+    with holds("8.0", 0), pytest.raises(RendezvousError, match=r"8\.0 .*\. Start again, or export another MASTER_PORT"):
+        hold_port(make_claim(place, world, "7.0"))
 
 
 def test_of_launches_that_cannot_be_told_apart_one_rank_0_gets_the_port(holds, port):
     with holds("unknown", 0):
-        assert claim(port, None, is_rank_0=True) is not None
+        assert take_claim(port, None, is_rank_0=True) is not None
 
 
 def test_the_claim_is_the_launchs_until_its_last_rank_has_ended(holds, port):
     with holds("7.0", 1) as first, holds("7.0", 0):
         first.kill()
         first.wait()
-        assert claim(port, "8.0", is_rank_0=False).launch == "7.0"
+        assert take_claim(port, "8.0", is_rank_0=False).launch == "7.0"
 
 
 CHILD = """
@@ -109,7 +110,7 @@ def test_what_a_launch_leaves_behind_does_not_block_the_next(holds, port, runscr
     try:
         assert not is_claimed(port)
         with holds("8.0", 0):
-            assert claim(port, "9.0", is_rank_0=True).launch == "8.0"
+            assert take_claim(port, "9.0", is_rank_0=True).launch == "8.0"
     finally:
         os.kill(child, signal.SIGKILL)
 
@@ -130,7 +131,7 @@ def test_a_process_whose_files_are_hidden_is_found_by_its_number(monkeypatch):
     """As another user's with hidepid=2."""
     with subprocess.Popen(["sleep", "600"]) as process:
         holder = Holder("7.0", str(os.stat("/proc/self/ns/pid").st_ino), str(process.pid))  # noqa: PTH116
-        monkeypatch.setattr(module, "_text", lambda _path: None)
+        monkeypatch.setattr(system, "read_table", lambda _path: None)
         assert not holder.has_ended()
         process.kill()
     assert holder.has_ended()
@@ -139,14 +140,14 @@ def test_a_process_whose_files_are_hidden_is_found_by_its_number(monkeypatch):
 SUPERVISOR = """
 import subprocess, sys
 sys.exit(subprocess.run([sys.executable, "-c", "import sys; sys.path.insert(0, sys.argv[1])\\n"
-    "from pytorch_launch.claim import claim\\n"
-    "sys.exit(claim(int(sys.argv[2]), '7.0', is_rank_0=True) is not None)", *sys.argv[1:]]).returncode)
+    "from pytorch_launch.claim import take_claim\\n"
+    "sys.exit(take_claim(int(sys.argv[2]), '7.0', is_rank_0=True) is not None)", *sys.argv[1:]]).returncode)
 """
 
 
 def test_a_rank_may_run_the_launcher_again_as_a_supervisor_does(runscripts, port):
-    code = f"import sys; sys.path.insert(0, sys.argv[1])\nfrom pytorch_launch.claim import claim\n{{}}{SUPERVISOR}"
-    code = code.format("assert claim(int(sys.argv[2]), '7.0', is_rank_0=True) is None")
+    code = f"import sys; sys.path.insert(0, sys.argv[1])\nfrom pytorch_launch.claim import take_claim\n{{}}{SUPERVISOR}"
+    code = code.format("assert take_claim(int(sys.argv[2]), '7.0', is_rank_0=True) is None")
     assert subprocess.run([sys.executable, "-c", code, str(runscripts), str(port)], check=False).returncode == 0
 
 
@@ -159,7 +160,7 @@ def squat(name):
 def test_another_user_who_takes_the_names_causes_an_error_and_no_delay(port):
     names = [squat(f"{port}/node/{number}") for number in range(NUMBERS)]
     begin = time.monotonic()
-    assert claim(port, "7.0", is_rank_0=False).launch == "another program"
+    assert take_claim(port, "7.0", is_rank_0=False).launch == "another program"
     assert time.monotonic() - begin < 1
     for name in names:
         name.close()
@@ -171,7 +172,7 @@ def test_a_name_with_two_labels_belongs_to_no_launch(port):
     for name in list(taken):
         inode = os.fstat(name.fileno()).st_ino
         taken += [squat(f"{port}/of/{inode}/{launch}/0/1") for launch in ("7.0", "8.0")]
-    assert claim(port, "7.0", is_rank_0=False).launch == "another program"
+    assert take_claim(port, "7.0", is_rank_0=False).launch == "another program"
     for name in taken:
         name.close()
 
@@ -239,7 +240,7 @@ def test_ranks_of_two_launches_that_start_together_never_meet(runscripts, port, 
 def test_pythons_standard_streams_are_none_of_the_claims(runscripts, port):
     code = (
         f"import posix, sys; posix.close(0); posix.close(1); sys.path.insert(0, {str(runscripts)!r})\n"
-        f"from pytorch_launch.claim import claim\nclaim({port}, '7.0', is_rank_0=True)\n"
+        f"from pytorch_launch.claim import take_claim\ntake_claim({port}, '7.0', is_rank_0=True)\n"
         "sys.exit(any(posix.access(f'/proc/self/fd/{fd}', 0) for fd in (0, 1)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -179,7 +179,7 @@ def test_a_failed_activation_is_an_error(run_unchecked, either, variable):
     done = run_unchecked(either, "-c", "print(1)", env={variable: "source /does/not/exist"})
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1] == (
-        f"{either}: 'source /does/not/exist' failed: correct or unset WITH_CONDA or WITH_VENV"
+        f"{either}: 'source /does/not/exist' failed. Correct or unset WITH_CONDA or WITH_VENV"
     )
 
 
@@ -538,7 +538,7 @@ os.execv(sys.argv[1], sys.argv[1:])"""
 
 
 def test_where_no_rank_ends_the_others_each_says_so_itself(runscripts, run_unchecked, step, home):
-    code = "from pytorch_launch import launch; launch.SPEAKER_SECONDS = 0.1; raise SystemExit(launch.main({}))"
+    code = "from pytorch_launch import launch; launch.REPORT_GRACE_SECONDS = 0.1; raise SystemExit(launch.main({}))"
     main = code.format(["conda-python-distributed", "trian.py"])
     done = run_unchecked(sys.executable, "-c", main, env={**step, "PYTHONPATH": str(runscripts)})
     assert done.returncode == 2
@@ -599,7 +599,7 @@ def test_get_master_prints_the_first_host(run, arguments, env, host):
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(["n[3-1]"], "backward range"), ([], "run inside a job"), (["n1", "n2"], "quotes"), (["-h"], "--help")],
+    [(["n[3-1]"], "backward range"), ([], "Run inside a job"), (["n1", "n2"], "quotes"), (["-h"], "--help")],
 )
 def test_get_master_fails_with_one_line(run_unchecked, arguments, said):
     done = run_unchecked("get-master", *arguments)
@@ -623,7 +623,7 @@ def test_get_master_fails_with_one_line(run_unchecked, arguments, said):
 def test_a_process_alone_in_an_allocation_of_several_tasks_is_warned_of(run_unchecked, batch_script, allocation, count):
     del batch_script["SLURM_NTASKS"]
     done = run_unchecked("conda-python-distributed", "-c", "", env={**batch_script, **allocation})
-    said = f"one process alone in an allocation of {count}: to use all of it, start it with srun"
+    said = f"one process alone in an allocation of {count}. To use all of it, start it with srun"
     assert (done.returncode, done.stderr) == (0, f"conda-python-distributed: {said}\n")
 
 
@@ -645,5 +645,5 @@ def test_a_file_at_its_limit_is_an_error_and_not_half_of_the_variables(run_unche
     env = {**step, "PYTORCH_DISTRIBUTED_LONG": "x" * 2000}
     done = run_unchecked("bash", "-c", f"ulimit -f 1; {runscripts}/ddp-env >variables", env=env)
     assert done.returncode == 2
-    assert "ddp-env: standard output cannot be written to: File too large" in done.stderr
+    assert "ddp-env: cannot write to standard output: File too large" in done.stderr
     assert (home / "variables").stat().st_size == 1024

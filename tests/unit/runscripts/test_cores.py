@@ -6,8 +6,8 @@ import node_trees
 import pytest
 from node_trees import JOB_CORES, JOB_THREADS, LUMI_G_MASKS
 from pytorch_launch import topology
-from pytorch_launch.cores import place
-from pytorch_launch.devices import Devices, choose
+from pytorch_launch.cores import choose_cores
+from pytorch_launch.devices import Devices, choose_devices
 
 
 def placed(root, allowed, size, *, env=None, job_cpus=None, cpus_per_task=None, gpus=True):
@@ -18,9 +18,9 @@ def placed(root, allowed, size, *, env=None, job_cpus=None, cpus_per_task=None, 
     placements = []
     for rank in range(size):
         variables = env(rank) if callable(env) else env or {}
-        devices = choose(variables, root, rank, size) if gpus else Devices()
+        devices = choose_devices(variables, root, rank, size) if gpus else Devices()
         placements.append(
-            place(root, set(allowed), rank, size, job_cpus or len(allowed), cpus_per_task, devices),
+            choose_cores(root, set(allowed), rank, size, job_cpus or len(allowed), cpus_per_task, devices),
         )
     return placements
 
@@ -249,9 +249,9 @@ def test_all_cpus_that_there_are_belong_to_all_ranks(laptop):
 
 
 def test_without_slurm_all_cpus_are_the_jobs(laptop):
-    (first, second) = (place(laptop, set(range(8)), rank, 2, None, None, Devices()) for rank in range(2))
+    (first, second) = (choose_cores(laptop, set(range(8)), rank, 2, None, None, Devices()) for rank in range(2))
     assert binds([first, second]) == ["0-1,4-5", "2-3,6-7"]
-    assert place(laptop, {0}, 0, 2, None, None, Devices()).bind is None
+    assert choose_cores(laptop, {0}, 0, 2, None, None, Devices()).bind is None
 
 
 def test_one_thread_per_core_is_everything_where_ranks_asked_for_less(laptop):
@@ -272,21 +272,21 @@ def test_ranks_crowded_on_one_core_are_told_the_remedy(lumi, job_cpus):
     assert binds(placements) == ["1,65"] * 8
     for placement in placements:
         assert placement.threads == 1
-        (warning,) = placement.warnings
+        (warning,) = map(str, placement.warnings)
         assert warning.startswith("8 ranks share 1 core on this node, CPUs 1,65,")
-        assert warning.endswith("take turns on them: give each rank more")
+        assert warning.endswith("take turns on them. Give each rank more")
 
 
 def test_more_ranks_than_cores_take_turns(laptop):
     placements = placed(laptop, range(4), 6)
     assert binds(placements) == ["0", "1", "2", "3", "0", "1"]
-    assert "6 ranks share 4 cores" in placements[0].warnings[0]
+    assert "6 ranks share 4 cores" in str(placements[0].warnings[0])
 
 
 def test_a_crowded_socket_is_told_too(dgx):
     (placement, *_) = placed(dgx, range(2), 8, job_cpus=6)
     assert placement.bind is None
-    assert "3 ranks share 2 cores" in placement.warnings[0]
+    assert "3 ranks share 2 cores" in str(placement.warnings[0])
     assert placement.threads == 1
 
 
@@ -356,5 +356,5 @@ def test_few_files_are_read(request, monkeypatch, name, allowed, size, most):
     read = topology.read
     monkeypatch.setattr(topology, "read", lambda path: paths.append(path) or read(path))
     job_cpus = 56 if name == "lumi" and len(allowed) == 7 else len(allowed)
-    place(root, set(allowed), size - 1, size, job_cpus, None, choose({}, root, size - 1, size))
+    choose_cores(root, set(allowed), size - 1, size, job_cpus, None, choose_devices({}, root, size - 1, size))
     assert len(paths) <= most

@@ -145,8 +145,8 @@ def test_it_works_through_the_link_in_the_modules_bin(installation, doctor, runs
 @pytest.mark.parametrize(
     ("redirected", "said"),
     [
-        (">&-", "standard output cannot be written: Bad file descriptor"),
-        (">/dev/full", "standard output cannot be written: No space left on device"),
+        (">&-", "cannot write to standard output: Bad file descriptor"),
+        (">/dev/full", "cannot write to standard output: No space left on device"),
         ("<&- >&- 2>&-", ""),
         ("<&-", ""),
         ("| true", ""),
@@ -169,7 +169,7 @@ def test_limits_that_leave_no_process_to_a_check_are_named(runscripts):
         env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
-    sentence = "the checks cannot be started: Too many open files. Raise the limits of this shell (ulimit -a)."
+    sentence = "cannot start the checks: Too many open files. Raise the limits of this shell (ulimit -a)"
     assert done.stderr == f"pytorch-doctor: {sentence}\n"
 
 
@@ -312,7 +312,7 @@ def test_the_default_deadline_gives_time_to_several_gpus_and_is_named_in_the_hel
     assert parse([]).timeout == 180
     with pytest.raises(SystemExit):
         parse(["--help"])
-    assert "for all checks, which run side by side; 30 times as many with --full (default: 180)" in " ".join(
+    assert "for all checks, which run in parallel; 30 times as many with --full (default: 180)" in " ".join(
         capsys.readouterr().out.split()
     )
 
@@ -397,7 +397,7 @@ def test_an_image_as_it_was_installed_is_fine(sif):
 def test_an_image_that_is_gone_cut_or_no_image_is_a_failure(sif):
     env, path = sif
     content = path.read_bytes()
-    for damaged, said in ((content[:-1], "was installed"), (b"nothing" * 50, "does not begin like an image")):
+    for damaged, said in ((content[:-1], "was installed"), (b"nothing" * 50, "is not an image in SIF format")):
         path.write_bytes(damaged)
         found = image.check(Surroundings(env))
         assert found.verdict == FAIL
@@ -480,7 +480,7 @@ def test_the_modules_torch_is_fine(python):
         ({"in_image": False, "directory": "/home/u/torch"}, FAIL, "not the module's"),
         ({"directory": "/user-software/venv/torch"}, WARN, "your own, in user-software, hides the module's 2.13.0"),
         ({"version": "2.12.0"}, FAIL, "the module is for 2.13.0"),
-        ({"foreign": ["/opt/other/libc10.so"]}, FAIL, "/opt/other/libc10.so, of another torch"),
+        ({"foreign": ["/opt/other/libc10.so"]}, FAIL, "/opt/other/libc10.so of another torch"),
         ({"total": 7.0}, FAIL, "eight ones"),
         ({"cuda": "13.0"}, OK, "for CUDA 13.0"),
         ({"hip": "6.4.43482"}, OK, "for ROCm 6.4"),
@@ -660,7 +660,7 @@ def test_a_directory_that_is_open_to_others_is_a_warning(tmp_path):
     top.chmod(0o777)
     found = caches.check(Surroundings({"TMPDIR": str(tmp_path)}))
     assert found.verdict == WARN
-    assert f"{top} is not yours alone" in found.finding
+    assert f"{top} is not private" in found.finding
     top.rmdir()
     top.symlink_to(tmp_path)
     assert caches.check(Surroundings({"TMPDIR": str(tmp_path)})).verdict == WARN
@@ -710,5 +710,5 @@ def test_a_missing_a_changed_and_a_cut_file_are_failures(four_files):
     assert "t10k-labels-idx1-ubyte.gz cannot be read" in found.finding
     (four_files / "t10k-labels-idx1-ubyte.gz").unlink()
     found = dataset.check(here)
-    assert "holds no t10k-labels-idx1-ubyte" in found.finding
+    assert "has no t10k-labels-idx1-ubyte" in found.finding
     assert "eb --rebuild MNIST-1998.eb" in found.remedy

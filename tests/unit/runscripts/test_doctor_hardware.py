@@ -66,7 +66,7 @@ def test_gpus_that_torch_sees_are_fine(at, dgx, lumi):
 
 def test_no_gpu_in_a_job_is_a_failure(at, laptop):
     found = device.check_gpu(at(laptop, "cuda", **IN_A_JOB))
-    assert (found.verdict, found.finding) == (FAIL, "the module is for NVIDIA GPUs, and there is none here")
+    assert (found.verdict, found.finding) == (FAIL, "the module is for NVIDIA GPUs, but there are none here")
     assert "srun --gpus-per-node" in found.remedy
 
 
@@ -81,7 +81,7 @@ def test_no_gpu_on_a_workstation_is_a_failure_and_on_a_login_node_it_is_not(at, 
 
 def test_gpus_of_the_other_vendor_are_a_failure(at, lumi):
     found = device.check_gpu(at(lumi, "cuda", **IN_A_JOB))
-    assert (found.verdict, found.finding) == (FAIL, "the module is for NVIDIA GPUs, and those here are from AMD")
+    assert (found.verdict, found.finding) == (FAIL, "the module is for NVIDIA GPUs, but those here are from AMD")
 
 
 def test_gpus_that_torch_does_not_see_are_a_failure_that_names_what_may_hide_them(at, dgx):
@@ -235,7 +235,7 @@ def test_interfaces_that_are_there_are_fine(at, hsn):
 def test_an_interface_that_is_not_there_is_a_failure_that_lists_those_that_are(at, hsn, variable):
     found = network.check_interfaces(at(hsn, None, **{variable: "ib0"}, **IN_A_JOB))
     assert found.verdict == FAIL
-    assert found.finding == f"{variable}=ib0 is none of the interfaces here: eth0 hsn0 hsn1 lo"
+    assert found.finding == f"{variable}=ib0 matches no interface: here are eth0 hsn0 hsn1 lo"
     assert f"export {variable}=" in found.remedy
 
 
@@ -259,7 +259,7 @@ def test_without_a_name_there_is_no_fast_network_to_check(at, laptop):
 
 def test_a_module_for_cpus_does_without_the_fast_network(at, laptop):
     found = network.check(at(laptop, None, PYTORCH_FAST_NETWORK="cxi", **IN_A_JOB))
-    assert (found.verdict, found.finding) == (NOT_APPLICABLE, "NCCL alone uses cxi, and the module is for CPUs")
+    assert (found.verdict, found.finding) == (NOT_APPLICABLE, "only NCCL uses cxi, and the module is for CPUs")
 
 
 def test_slingshots_cards_need_the_plugin_too(at, with_files):
@@ -269,7 +269,7 @@ def test_slingshots_cards_need_the_plugin_too(at, with_files):
     assert (found.verdict, found.finding) == (OK, "cxi: cxi0, cxi1")
     found = network.check(at(node, "rocm", {"hip": "7.0"}, **env))
     assert found.verdict == FAIL
-    assert "plugin for libfabric is not" in found.finding
+    assert "plugin for libfabric does not" in found.finding
     assert "aws-ofi-rccl" in found.remedy
     found = network.check(at(node, "rocm", {"hip": "7.0"}, NCCL_NET_PLUGIN="x", **env))
     assert (found.verdict, "no NCCL_NET_PLUGIN=x" in found.finding) == (FAIL, True)

@@ -1,9 +1,10 @@
 """The variables that a rank starts Python with."""
 
 import pytest
-from pytorch_launch.environment import AGENT_THREADS, conditional, variables
+from pytorch_launch.environment import AGENT_THREADS, compute_variables, conditional, is_name
+from pytorch_launch.facts import Facts
 from pytorch_launch.launchers import discover
-from pytorch_launch.rendezvous import LOWEST_PORT, SPAN, step_port
+from pytorch_launch.rendezvous import LOWEST_PORT, SPAN, choose_rendezvous, launch_id, step_port
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "none",
@@ -20,8 +21,12 @@ class NoDevices:
 
 
 def decide(env, **facts):
-    facts = {"threads": 4, "devices": NoDevices, "origin": lambda: 1, **facts}
-    return variables(env, discover(env, "vm"), **facts)
+    number = facts.pop("origin", 1)
+    kernel = Facts(host="vm", pid=number, launcher=number, cpus={0}, uid=1000)
+    world = discover(env, kernel.host)
+    place = None if world.exported else choose_rendezvous(env, world, kernel)
+    launch = launch_id(world, kernel)
+    return compute_variables(env, world, **{"threads": 4, "devices": NoDevices, **facts}, place=place, launch=launch)
 
 
 def test_a_rank_gets_all_that_torch_asks_for(step):
@@ -73,8 +78,8 @@ def test_visibility_that_was_put_right_is_set(step):
 
 
 def test_a_single_process_starts_to_look_for_a_port_from_its_number():
-    first = int(decide({}, origin=lambda: 100)["MASTER_PORT"])
-    second = int(decide({}, origin=lambda: 10100)["MASTER_PORT"])
+    first = int(decide({}, origin=100)["MASTER_PORT"])
+    second = int(decide({}, origin=10100)["MASTER_PORT"])
     assert LOWEST_PORT <= first < second < LOWEST_PORT + SPAN
 
 
@@ -123,3 +128,15 @@ def test_a_prefix_without_a_name_is_nobodys_variable(module):
 @pytest.mark.parametrize("name", ["A;touch x;B", "A B", "1A", "Ä", "A=", ""])
 def test_what_is_no_name_of_a_shells_variable_is_left_out(step, name):
     assert name not in decide({**step, f"PYTORCH_DISTRIBUTED_{name}": "1"})
+
+
+def test_names_are_checked_on_python_3_6_too():
+    """pytorch-doctor runs on a host's Python; str.isascii came with 3.7."""
+
+    class Text(str):
+        def __getattribute__(self, name):
+            if name == "isascii":
+                raise AttributeError(name)
+            return super().__getattribute__(name)
+
+    assert [is_name(Text(text)) for text in ("NCCL_NET", "1X", "", "ø", "a-b")] == [True, False, False, False, False]

@@ -29,8 +29,8 @@ def test_a_directory_with_another_torch_is_left_out_and_said(directory, tmp_path
     changes, warnings = isolate({"PYTHONPATH": f"{poison}:{own}:{package}"})
     assert changes == {"PYTHONPATH": own}
     assert len(warnings) == 1
-    assert f"PYTHONPATH: {poison}, {package} belongs to another Python" in warnings[0]
-    assert "PYTORCH_LAUNCH_KEEP_PATHS=1" in warnings[0]
+    assert f"PYTHONPATH: {poison}, {package} belongs to another Python" in str(warnings[0])
+    assert "PYTORCH_LAUNCH_KEEP_PATHS=1" in str(warnings[0])
 
 
 @pytest.mark.parametrize("name", ["lib/python3.9/site-packages", "lib/python3/dist-packages"])
@@ -90,20 +90,20 @@ def own_torch(tmp_path):
     """A directory of the user's packages, with a torch for this Python; what is said of it."""
     torch = tmp_path / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages/torch"
     torch.mkdir(parents=True)
-    said = f"{torch} is imported in place of the torch of /module: to use the module's, run `pip uninstall torch`"
+    said = f"{torch} is imported in place of the torch of /module. To use the module's, run `pip uninstall torch`"
     return str(tmp_path), said
 
 
 @pytest.mark.parametrize("module", ["SIFPYTORCH", "EBROOTPYTORCH"])
 def test_a_torch_that_the_user_installed_over_the_modules_is_named(own_torch, module):
     base, said = own_torch
-    assert shadowing({module: "/module", "PYTHONUSERBASE": base}) == [said]
+    assert [*map(str, shadowing({module: "/module", "PYTHONUSERBASE": base}))] == [said]
 
 
 def test_a_torch_in_user_software_is_named(own_torch, monkeypatch):
     base, said = own_torch
-    monkeypatch.setattr(isolation, "USER_SOFTWARE", base)
-    assert shadowing({"EBROOTPYTORCH": "/module", "PYTHONUSERBASE": "/nowhere"}) == [said]
+    monkeypatch.setattr(isolation, "USER_VENV", base)
+    assert [*map(str, shadowing({"EBROOTPYTORCH": "/module", "PYTHONUSERBASE": "/nowhere"}))] == [said]
 
 
 @pytest.mark.parametrize(

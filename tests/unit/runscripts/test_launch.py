@@ -60,7 +60,8 @@ def test_without_any_python_on_path_the_status_is_127_with_one_line(launch, dire
     assert done.returncode == 127
     assert done.stdout == ""
     assert done.stderr == (
-        "conda-python-distributed: no python or python3 on PATH: activate one with WITH_CONDA or WITH_VENV\n"
+        "conda-python-distributed: no python or python3 on PATH. "
+        "Activate an environment that has one with WITH_CONDA or WITH_VENV\n"
     )
 
 
@@ -92,7 +93,7 @@ def test_an_answer_that_cannot_be_written_is_an_error_in_one_line(launch):
     with open("/dev/full", "w") as full:  # noqa: PTH123
         done = launch("get-master", "n[1-2]", env={}, stdout=full)
     assert done.returncode == 2
-    assert done.stderr == "get-master: standard output cannot be written to: No space left on device\n"
+    assert done.stderr == "get-master: cannot write to standard output: No space left on device\n"
 
 
 def test_a_shell_script_in_place_of_python_ignores_no_more_signals_than_this(launch, directory_of):
@@ -119,13 +120,35 @@ def packed(runscripts, tmp_path_factory):
     return root / "runscripts"
 
 
+def sources(runscripts):
+    """The modules of the launcher, without what starts it."""
+    return [path for path in (runscripts / "pytorch_launch").rglob("*.py") if path.name != "__main__.py"]
+
+
 def test_an_installation_has_one_file_to_import(launch, step, packed):
-    for path in (packed / "pytorch_launch").rglob("*.py*"):
-        if path.name != "__main__.py":
-            path.unlink()
+    for path in sources(packed):
+        times = path.stat().st_mtime_ns
+        path.write_text("raise SystemExit(9)".ljust(path.stat().st_size))
+        os.utime(path, ns=(times, times))
+    for path in (packed / "pytorch_launch").rglob("*.pyc"):
+        path.unlink()
     done = launch("conda-python-distributed", "--dry-run", env=step, runscripts=packed)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == launch("conda-python-distributed", "--dry-run", env=step).stdout
+
+
+@pytest.mark.parametrize("name", ["pytorch_launch/__init__.py", "pytorch_launch/launchers/slurm.py"])
+def test_an_edit_of_an_installed_module_takes_effect(launch, step, packed, name):
+    with (packed / name).open("a") as module:
+        module.write("raise SystemExit(9)\n")
+    assert launch("conda-python-distributed", "--dry-run", env=step, runscripts=packed).returncode == 9
+
+
+def test_an_edit_of_the_same_size_takes_effect_by_its_time(launch, step, packed):
+    module = packed / "pytorch_launch" / "script.py"
+    module.write_text("raise SystemExit(9)".ljust(module.stat().st_size))
+    os.utime(module, (0, 0))
+    assert launch("conda-python-distributed", "--dry-run", env=step, runscripts=packed).returncode == 9
 
 
 @pytest.mark.parametrize("of", ["runscripts", "packed"])
@@ -158,7 +181,7 @@ def test_a_rank_has_little_to_import(launch, step, of, request):
     done = launch("conda-python-distributed", "--dry-run", env=step, options=options, runscripts=runscripts)
     imported = modules(done.stderr) - modules(bare.stderr)
     of_python = {name for name in imported if not name.startswith("pytorch_launch")}
-    assert of_python <= {"posix", "_stat"}
+    assert of_python <= {"posix", "stat", "_stat"}
     assert {"pytorch_launch", "pytorch_launch.launch"} <= imported
     of_others = {"report", "usage", "shell", "elastic", "launchers.mpi", "launchers.torchrun", "launchers.single"}
     assert not imported & {f"pytorch_launch.{name}" for name in of_others}

@@ -1,7 +1,7 @@
 """The worlds of mpirun, mpiexec and aprun, by the variables that each sets."""
 
 import pytest
-from pytorch_launch.launchers import binding, discover, one_task_per_node
+from pytorch_launch.launchers import discover, more_cores, one_task_per_node
 from pytorch_launch.world import WorldError
 
 #: Rank 3 of four on two nodes, as seen with Open MPI 4.1.4 (Debian 12, in job 7 of a testbed). The remote
@@ -89,18 +89,18 @@ def test_a_rank_in_a_pbs_job_knows_its_world(env, source, nodefile):
         ("OMPI_COMM_WORLD_RANK", "mpirun with --bind-to none", "mpirun --map-by ppr:1:node --bind-to none"),
         ("MPI_LOCALRANKID", "mpirun with -bind-to none", "mpirun -ppn 1 -bind-to none"),
         ("PALS_RANKID", "mpiexec with --cpu-bind none", "mpiexec --ppn 1 --cpu-bind none"),
-        ("SLURM_STEP_ID", "srun -c <cores>, or all the job's with --cpu-bind=none", "srun --ntasks-per-node=1"),
+        ("SLURM_STEP_ID", "srun -c <cores>, or all of the job's with --cpu-bind=none", "srun --ntasks-per-node=1"),
     ],
 )
 def test_hints_are_in_the_words_of_the_launcher(sign, unbound, per_node):
     """mpirun's ranks in a job have the step of their daemon, torchrun's workers the variables of their agent."""
     env = {sign: "0", "SLURM_STEP_ID": "0", "TORCHELASTIC_RUN_ID": "7.0"}
-    assert unbound in binding(env)
+    assert unbound in more_cores(env)
     assert one_task_per_node(env) == per_node
 
 
 def test_without_a_launcher_no_hint_is_about_one():
-    assert "srun" not in binding({}) + one_task_per_node({})
+    assert "srun" not in more_cores({}) + one_task_per_node({})
 
 
 def test_srun_with_pmi_is_still_srun(step):
@@ -182,7 +182,7 @@ def test_short_and_long_names_of_a_host_are_the_same_host(tmp_path):
 
 def test_mpirun_with_fewer_ranks_than_the_step_has_tasks_was_started_outside_of_it(step):
     step.update(OPEN_MPI, SLURM_STEP_NUM_TASKS="8", SLURM_STEP_NUM_NODES="2")
-    with pytest.raises(WorldError, match="WORLD_SIZE=4, but SLURM_STEP_NUM_TASKS=8: unset .*OMPI_COMM_WORLD_RANK"):
+    with pytest.raises(WorldError, match=r"WORLD_SIZE=4, but SLURM_STEP_NUM_TASKS=8\. Unset .*OMPI_COMM_WORLD_RANK"):
         discover(step, "nid001002")
 
 

@@ -81,7 +81,7 @@ def test_what_a_killed_pip_left_is_named_and_skipped(tmp_path):
     expected = table(list_packages())
     result = list_packages(PYTHONPATH=str(tmp_path))
     assert table(result) == expected
-    assert result.stderr == f"list-packages: skipped {info}, which names no package\n"
+    assert result.stderr == f"list-packages: skipped {info}: its metadata has no name\n"
     (info / "METADATA").write_text("Metadata-Version: 2.1\n")
     assert list_packages(PYTHONPATH=str(tmp_path)).stderr == result.stderr
 

@@ -198,5 +198,5 @@ def test_a_malformed_list_is_an_error_that_tells_the_position(function, text, po
     assert raised.value.position == position
     assert fault in raised.value.fault
     assert f"{text!r} has" in str(raised.value)
-    assert f"at character {position + 1}:" in str(raised.value)
+    assert f"at character {position + 1}. " in str(raised.value)
     assert "\n" not in str(raised.value)

@@ -4,18 +4,20 @@ import _socket
 import socket
 
 import pytest
-from pytorch_launch import rendezvous as module
+from pytorch_launch import ports
+from pytorch_launch.facts import Facts
+from pytorch_launch.hold import hold_port
 from pytorch_launch.launchers import discover
+from pytorch_launch.ports import loopback
 from pytorch_launch.rendezvous import (
     LOWEST_PORT,
     SPAN,
     STEPS,
+    Claim,
     RendezvousError,
-    check_free,
+    choose_rendezvous,
     free_port,
     launch_id,
-    loopback,
-    rendezvous,
     step_port,
 )
 
@@ -23,11 +25,22 @@ EPHEMERAL = range(32768, 61000)
 SPECIAL_STEPS = range(4294967290, 4294967296)
 
 
+def started_by(number):
+    """The Facts of a process with this number, whose launcher has it too; None is for numbers that are not needed."""
+    return Facts(host="vm", pid=number, launcher=number, cpus={0}, uid=1000)
+
+
+def check_free(place, source):
+    """What rank 0 does after it has made its claim."""
+    port = int(place["MASTER_PORT"])
+    hold_port(Claim(address=place["MASTER_ADDR"], port=port, launch=f"test.{port}", source=source, rank=0))
+
+
 def test_every_rank_computes_the_same_place(step):
     places = []
     for rank in range(4):
         step.update(SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank % 2), SLURM_NODEID=str(rank // 2))
-        places.append(rendezvous({}, discover(step, "vm"), origin=lambda: pytest.fail("asked")))
+        places.append(choose_rendezvous({}, discover(step, "vm"), started_by(None)))
     assert places == [{"MASTER_ADDR": "nid001002", "MASTER_PORT": str(step_port(7, 0))}] * 4
 
 
@@ -81,34 +94,34 @@ def test_a_special_step_keeps_clear_of_the_ordinary_steps_of_its_job(special):
 
 def test_a_reserved_port_wins_over_a_computed_one(step):
     step["SLURM_STEP_RESV_PORTS"] = "12000-12003"
-    assert rendezvous({}, discover(step, "vm"), origin=lambda: 1)["MASTER_PORT"] == "12000"
+    assert choose_rendezvous({}, discover(step, "vm"), started_by(1))["MASTER_PORT"] == "12000"
 
 
 def test_what_the_user_exported_wins_over_everything(step):
     step["SLURM_STEP_RESV_PORTS"] = "12000-12003"
     env = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000"}
-    assert rendezvous(env, discover(step, "vm"), origin=lambda: 1) == env
+    assert choose_rendezvous(env, discover(step, "vm"), started_by(1)) == env
 
 
 def test_an_empty_export_is_none(step):
     env = {"MASTER_ADDR": "", "MASTER_PORT": ""}
-    assert rendezvous(env, discover(step, "vm"), origin=lambda: 1)["MASTER_ADDR"] == "nid001002"
+    assert choose_rendezvous(env, discover(step, "vm"), started_by(1))["MASTER_ADDR"] == "nid001002"
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "-1", "http", "1e4", " 80", "8" * 5000])
 def test_an_exported_port_that_is_none_is_an_error(port):
     with pytest.raises(RendezvousError, match=f"MASTER_PORT={port} "):
-        rendezvous({"MASTER_PORT": port}, discover({}, "vm"), origin=lambda: 1)
+        choose_rendezvous({"MASTER_PORT": port}, discover({}, "vm"), started_by(1))
 
 
 @pytest.mark.parametrize("port", ["1", "65535"])
 def test_the_outermost_ports_can_be_exported(port):
-    place = rendezvous({"MASTER_PORT": port}, discover({}, "vm"), origin=lambda: 1)
+    place = choose_rendezvous({"MASTER_PORT": port}, discover({}, "vm"), started_by(1))
     assert place["MASTER_PORT"] == port
 
 
 def test_a_single_process_meets_itself_on_the_loopback(batch_script):
-    place = rendezvous({}, discover(batch_script, "vm"), origin=lambda: 1)
+    place = choose_rendezvous({}, discover(batch_script, "vm"), started_by(1))
     assert place["MASTER_ADDR"] == "127.0.0.1"
 
 
@@ -117,7 +130,7 @@ def test_a_single_process_passes_over_a_busy_port():
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", LOWEST_PORT + start))
         busy.listen()
-        port = int(rendezvous({}, discover({}, "vm"), origin=lambda: start)["MASTER_PORT"])
+        port = int(choose_rendezvous({}, discover({}, "vm"), started_by(start))["MASTER_PORT"])
     assert port != LOWEST_PORT + start
     assert port == free_port(start + 1)
 
@@ -166,27 +179,27 @@ def test_the_loopback_is_one_that_this_host_has(monkeypatch, usable, address):
 
 
 def test_over_ipv6_alone_gloo_takes_the_loopback_too(monkeypatch):
-    monkeypatch.setattr(module, "loopback", lambda: "::1")
-    place = rendezvous({"MASTER_PORT": "4000"}, discover({}, "vm"), origin=lambda: 1)
+    monkeypatch.setattr(ports, "loopback", lambda: "::1")
+    place = choose_rendezvous({"MASTER_PORT": "4000"}, discover({}, "vm"), started_by(1))
     assert place == {"MASTER_ADDR": "::1", "MASTER_PORT": "4000", "GLOO_SOCKET_IFNAME": "lo"}
 
 
 def test_a_launch_has_a_name_that_its_ranks_share(step, mpirun):
-    assert launch_id(discover(step, "vm"), origin=lambda: pytest.fail("asked")) == "7.0"
-    assert launch_id(discover(mpirun, "nid001002"), origin=lambda: pytest.fail("asked")).startswith("mpi")
+    assert launch_id(discover(step, "vm"), started_by(None)) == "7.0"
+    assert launch_id(discover(mpirun, "nid001002"), started_by(None)).startswith("mpi")
     del mpirun["PMIX_NAMESPACE"]
-    assert launch_id(discover(mpirun, "nid001002"), origin=lambda: pytest.fail("asked")) is None
+    assert launch_id(discover(mpirun, "nid001002"), started_by(None)) is None
     mpirun.update(OMPI_COMM_WORLD_LOCAL_SIZE="4", OMPI_COMM_WORLD_LOCAL_RANK="3")
-    assert launch_id(discover(mpirun, "laptop"), origin=lambda: 4711) == "local.4711"
+    assert launch_id(discover(mpirun, "laptop"), started_by(4711)) == "local.4711"
 
 
 def test_the_search_for_a_free_port_starts_anew_at_the_end_of_the_range(monkeypatch):
-    monkeypatch.setattr(module, "is_free", lambda port: port == LOWEST_PORT)
+    monkeypatch.setattr(ports, "is_free", lambda port: port == LOWEST_PORT)
     assert free_port(SPAN - 1) == LOWEST_PORT
 
 
 def test_a_node_without_a_free_port_is_an_error(monkeypatch):
-    monkeypatch.setattr(module, "is_free", lambda _port: False)
+    monkeypatch.setattr(ports, "is_free", lambda _port: False)
     with pytest.raises(RendezvousError, match="no free port from 10000 to 29390"):
         free_port(1)
 
@@ -196,8 +209,8 @@ def test_rank_0_elsewhere_than_on_the_first_host_is_an_error(step):
     step.update(SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="1")
     world = discover(step, "vm")
     with pytest.raises(RendezvousError, match="rank 0 runs on nid001003.*nid001002"):
-        rendezvous({}, world, origin=lambda: 1)
-    assert rendezvous({"MASTER_ADDR": "nid001003"}, world, origin=lambda: 1)["MASTER_ADDR"] == "nid001003"
+        choose_rendezvous({}, world, started_by(1))
+    assert choose_rendezvous({"MASTER_ADDR": "nid001003"}, world, started_by(1))["MASTER_ADDR"] == "nid001003"
 
 
 @pytest.fixture
@@ -218,7 +231,7 @@ def test_two_launches_of_mpirun_in_one_job_do_not_meet(mpirun):
     ports = set()
     for namespace in ("1997275137", "1997340673", "prterun-nid001001-1238@1"):
         mpirun["PMIX_NAMESPACE"] = namespace
-        place = rendezvous({}, discover(mpirun, "nid001002"), origin=lambda: pytest.fail("asked"))
+        place = choose_rendezvous({}, discover(mpirun, "nid001002"), started_by(None))
         assert place["MASTER_ADDR"] == "nid001001"
         ports.add(int(place["MASTER_PORT"]))
     assert len(ports) == 3
@@ -231,25 +244,25 @@ def test_a_launch_of_mpirun_has_one_name_where_its_first_node_alone_knows_the_jo
     rank_3 = {name: value for name, value in mpirun.items() if "SLURM" not in name}
     worlds = discover(rank_1, "nid001001"), discover(rank_3, "nid001002")
     assert [world.job for world in worlds] == [7, None]
-    assert len({launch_id(world, origin=lambda: pytest.fail("asked")) for world in worlds}) == 1
+    assert len({launch_id(world, started_by(None)) for world in worlds}) == 1
 
 
 def test_ranks_of_one_node_meet_by_the_number_of_their_launcher(mpirun):
     del mpirun["PMIX_NAMESPACE"]
     mpirun.update(OMPI_COMM_WORLD_LOCAL_SIZE="4", OMPI_COMM_WORLD_LOCAL_RANK="3")
-    place = rendezvous({}, discover(mpirun, "laptop"), origin=lambda: 4711)
+    place = choose_rendezvous({}, discover(mpirun, "laptop"), started_by(4711))
     assert place == {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(LOWEST_PORT + 4711)}
 
 
 def test_ranks_on_several_nodes_that_share_no_number_are_an_error(mpirun):
     del mpirun["PMIX_NAMESPACE"]
     with pytest.raises(RendezvousError, match="MASTER_PORT"):
-        rendezvous({}, discover(mpirun, "nid001002"), origin=lambda: 1)
+        choose_rendezvous({}, discover(mpirun, "nid001002"), started_by(1))
 
 
 def test_several_hosts_of_which_the_first_is_not_known_are_an_error_and_never_localhost(mpirun):
     del mpirun["SLURM_JOB_NODELIST"]
     world = discover(mpirun, "b")
-    with pytest.raises(RendezvousError, match="Open MPI does not say where rank 0 is: pass MASTER_ADDR"):
-        rendezvous({}, world, origin=lambda: 1)
-    assert rendezvous({"MASTER_ADDR": "a"}, world, origin=lambda: 1)["MASTER_ADDR"] == "a"
+    with pytest.raises(RendezvousError, match="Open MPI does not report the node of rank 0. Pass MASTER_ADDR"):
+        choose_rendezvous({}, world, started_by(1))
+    assert choose_rendezvous({"MASTER_ADDR": "a"}, world, started_by(1))["MASTER_ADDR"] == "a"

@@ -1,7 +1,9 @@
 """The line about one rank."""
 
 import pytest
+from pytorch_launch.caches import Caches
 from pytorch_launch.launchers import discover
+from pytorch_launch.plan import Plan
 from pytorch_launch.report import device, interface, line
 
 
@@ -24,16 +26,16 @@ class Placement:
     numa = [1]
 
 
-class Rank:
-    """What the report needs of a `rank.Rank`."""
-
-    def __init__(self, env):
-        self.env = env
-        self.world = discover(env, "vm")
-        self.devices = NoDevices
-        self.placement = Placement
-        self.caches = "/tmp/pytorch-1000/7-nid001003"  # noqa: S108
-        self.changes = {"MASTER_ADDR": "nid001002", "MASTER_PORT": "10427", "OMP_NUM_THREADS": "2"}
+def plan(env, root="", **fields):
+    """A Plan with what the report needs of it."""
+    fields = {
+        "caches": Caches(directory="/tmp/pytorch-1000/7-nid001003"),  # noqa: S108
+        "changes": {"MASTER_ADDR": "nid001002", "MASTER_PORT": "10427", "OMP_NUM_THREADS": "2"},
+        **fields,
+    }
+    missing = dict.fromkeys(Plan.__slots__)
+    decisions = {"world": discover(env, "vm"), "devices": NoDevices, "placement": Placement, "bind": Placement.bind}
+    return Plan(**{**missing, **decisions, "env": env, "root": root, **fields})
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def proc(tmp_path):
 
 
 def test_the_line_says_what_was_decided_and_why(step, proc):
-    said = line(Rank(step), root=proc)
+    said = line(plan(step, root=proc))
     for fact in (
         "nid001003: ",
         "rank 3 of 4",
@@ -68,9 +70,7 @@ def test_the_line_says_what_was_decided_and_why(step, proc):
 
 
 def test_what_the_user_decided_is_said(step):
-    rank = Rank({**step, "MASTER_PORT": "4000", "OMP_NUM_THREADS": "1"})
-    rank.caches = None
-    said = line(rank)
+    said = line(plan({**step, "MASTER_PORT": "4000", "OMP_NUM_THREADS": "1"}, caches=Caches()))
     assert said.endswith("exported before: MASTER_PORT, OMP_NUM_THREADS")
     assert "caches in their default places" in said
 

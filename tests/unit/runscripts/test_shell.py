@@ -1,8 +1,11 @@
 """Shell code that means what the values mean."""
 
+import re
 import subprocess
 
 import pytest
+from pytorch_launch import NO_PYTHON, USER_ERROR
+from pytorch_launch.container import CONTAINERS
 from pytorch_launch.shell import failure, statements
 
 
@@ -18,3 +21,16 @@ def test_a_failure_is_the_status_of_source_and_leaves_the_shell_alive():
     code = f"source <(echo '{failure(2)}'); echo $?; eval \"$(echo '{failure(3)}')\"; echo $?"
     done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "2\n3\n"
+
+
+def test_shell_and_python_have_the_same_containers_and_exit_statuses(runscripts):
+    variables = (runscripts / "container.bash").read_text()
+    assert set(re.findall(r"\b[A-Z]+_[A-Z]+\b", variables)) == set(CONTAINERS)
+    statuses = re.search(r"^USER_ERROR=(\d+) NO_PYTHON=(\d+)$", (runscripts / "launch.bash").read_text(), re.MULTILINE)
+    assert [int(status) for status in statuses.groups()] == [USER_ERROR, NO_PYTHON]
+
+
+def test_shell_and_python_fail_source_with_the_same_line(runscripts, tmp_path):
+    (tmp_path / "ddp-env").write_text(f'source {runscripts}/launch.bash\ndie 7 "fault. Remedy"\n')
+    done = subprocess.run(["bash", tmp_path / "ddp-env"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (7, failure(7), "ddp-env: fault. Remedy\n")

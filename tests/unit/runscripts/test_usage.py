@@ -1,14 +1,10 @@
 """The help texts do not drift from what the commands do."""
 
-from pytorch_launch.environment import variables
+from pytorch_launch.facts import read_facts
 from pytorch_launch.isolation import KEEP
 from pytorch_launch.launch import COMMANDS
-from pytorch_launch.launchers import discover
+from pytorch_launch.plan import make_plan
 from pytorch_launch.usage import USAGE
-
-
-class NoDevices:
-    changes = {}
 
 
 def test_every_command_has_a_help_text():
@@ -17,7 +13,8 @@ def test_every_command_has_a_help_text():
 
 def test_the_help_names_every_variable_of_torch_that_is_set():
     text = USAGE["conda-python-distributed"]
-    for name in variables({}, discover({}, "vm"), threads=1, devices=NoDevices, origin=lambda: 1):
+    plan = make_plan({}, read_facts(root="/nowhere"))
+    for name in plan.changes.keys() - plan.caches.variables:
         assert name in text
 
 

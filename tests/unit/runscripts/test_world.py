@@ -2,7 +2,8 @@
 
 import pytest
 from pytorch_launch.launchers import discover
-from pytorch_launch.world import WorldError, node_list
+from pytorch_launch.launchers.variables import node_list
+from pytorch_launch.world import WorldError
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_either_name_of_the_step_number_will_do(step, name, other):
 @pytest.mark.parametrize("size", [1, 3])
 def test_torchrun_with_fewer_ranks_than_the_step_has_tasks_was_started_outside_of_it(torchrun, step, size):
     torchrun.update(RANK="0", WORLD_SIZE=str(size), LOCAL_RANK="0")
-    with pytest.raises(WorldError, match=f"WORLD_SIZE={size}, but SLURM_STEP_NUM_TASKS=4: unset .*TORCHELASTIC"):
+    with pytest.raises(WorldError, match=rf"WORLD_SIZE={size}, but SLURM_STEP_NUM_TASKS=4\. Unset .*TORCHELASTIC"):
         discover({**step, **torchrun}, "vm")
 
 
@@ -157,7 +158,7 @@ def test_a_worker_of_torchrun_outside_its_world_is_an_error(torchrun, name, boun
 
 def test_a_worker_of_torchrun_without_a_rank_is_an_error(torchrun):
     del torchrun["RANK"]
-    with pytest.raises(WorldError, match="RANK is not set, but others of its launcher are"):
+    with pytest.raises(WorldError, match="RANK is not set, but other variables of its launcher are"):
         discover(torchrun, "vm")
 
 
@@ -241,5 +242,5 @@ def test_the_node_list_of_the_step_comes_before_that_of_the_job(step, batch_scri
 
 
 def test_outside_a_job_there_is_no_node_list():
-    with pytest.raises(WorldError, match="run inside a job"):
+    with pytest.raises(WorldError, match="Run inside a job"):
         node_list({"SLURM_STEP_NODELIST": ""})

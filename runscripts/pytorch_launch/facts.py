@@ -1,0 +1,41 @@
+"""What the kernel reports about this process and its node, read once."""
+
+from pytorch_launch.system import posix, state_and_parent
+from pytorch_launch.value import Value
+
+
+class Facts(Value):
+    """What a plan depends on beside the environment.
+
+    `host`      name of this host
+    `pid`       number of this process
+    `launcher`  number of the process that started the ranks of this node, None in a container that hides it
+    `cpus`      CPUs on which this process may run, a set
+    `uid`       number of the effective user
+    `root`      what goes before paths in /sys and /proc: "" on a node, a directory in tests
+    """
+
+    __slots__ = ("cpus", "host", "launcher", "pid", "root", "uid")
+    DEFAULTS = {"root": ""}
+
+
+def read_facts(root=""):
+    """The Facts of this process."""
+    return Facts(
+        host=posix.uname().nodename,
+        pid=posix.getpid(),
+        launcher=_launcher(),
+        cpus=posix.sched_getaffinity(0),
+        uid=posix.geteuid(),
+        root=root,
+    )
+
+
+def _launcher():
+    """The parent of this session's leader.
+
+    MPICH gives every rank a session of its own (setsid(2)), in which a container may have put processes before this
+    one; so neither the parent nor the leader will do.
+    """
+    parent = state_and_parent(posix.getsid(0))[1]  # getsid is 0 for a leader in another process namespace
+    return int(parent) if parent else None

@@ -1,0 +1,107 @@
+"""Decides everything for one rank, once and without side effects."""
+
+from pytorch_launch import Problem
+from pytorch_launch.caches import choose_caches
+from pytorch_launch.cores import choose_cores
+from pytorch_launch.devices import choose_devices
+from pytorch_launch.environment import compute_variables
+from pytorch_launch.isolation import isolate, shadowing
+from pytorch_launch.launchers import discover, more_cores
+from pytorch_launch.rendezvous import choose_rendezvous, launch_id, make_claim
+from pytorch_launch.value import Value
+from pytorch_launch.world import VIRTUAL
+
+LOCAL_RANK_HINT = Problem(
+    "each rank sees only its own GPU, so its device is cuda:0 and not cuda:LOCAL_RANK",
+    "use LOCAL_RANK % torch.cuda.device_count(), or conda-python-distributed --virtual-local-rank",
+)
+
+
+class Plan(Value):
+    """The decisions for one rank.
+
+    `env`        the environment that they were made from
+    `root`       as in `facts.Facts`
+    `world`      the World
+    `place`      what `choose_rendezvous` returned, None if the launcher has exported it
+    `launch`     what `launch_id` returned, None if the launcher has exported the world
+    `devices`    the Devices
+    `placement`  the Placement on CPUs
+    `changes`    variables to set before Python starts, None for one to unset
+    `warnings`   Problems, without those that another rank reports
+    and what to do first:
+    `claim`      the Claim to the port where the ranks meet, None if there is none to make
+    `caches`     the Caches to make
+    `bind`       the CPUs to bind this process to, None to keep its mask
+    """
+
+    __slots__ = (
+        *("bind", "caches", "changes", "claim", "devices", "env", "launch", "place", "placement", "root", "warnings"),
+        "world",
+    )
+
+
+def make_plan(env, facts, *, virtual=False):
+    """The Plan of the process with environment `env` and Facts `facts`. Raises WorldError, RendezvousError.
+
+    `virtual` gives it LOCAL_RANK=0 and only its own GPU.
+    """
+    virtual = virtual or bool(env.get(VIRTUAL))
+    world = discover(env, facts.host)
+    devices = choose_devices(env, facts.root, world.local_rank, world.local_size)
+    placement = choose_cores(
+        facts.root, facts.cpus, world.local_rank, world.local_size, _node_cpus(world, facts.cpus), world.cpus_per_task,
+        devices, more_cores(env),
+    )  # fmt: skip
+    place = None if world.exported else choose_rendezvous(env, world, facts)
+    launch = None if world.exported else launch_id(world, facts)
+    caches = choose_caches(env, facts.uid, f"{'local' if world.job is None else world.job}-{world.node}")
+    isolated, isolation_warnings = isolate(env)
+
+    decided = compute_variables(
+        env, world, threads=placement.threads, devices=devices, place=place, launch=launch
+    )
+    if virtual:
+        decided.update({"LOCAL_RANK": "0", VIRTUAL: "1"}, **devices.narrowed())
+    decided.update(caches.variables)
+    decided.update(isolated)
+
+    warnings = []
+    if world.reports_for_node:
+        warnings += [*caches.warnings, *placement.warnings, *devices.warnings]
+    if world.rank == 0:
+        warnings += [*isolation_warnings, *shadowing(env)]
+    if world.rank == 1 and not devices.local_rank_is_index and not virtual:
+        warnings.append(LOCAL_RANK_HINT)
+    return Plan(
+        env=env,
+        root=facts.root,
+        world=world,
+        place=place,
+        launch=launch,
+        devices=devices,
+        placement=placement,
+        changes={name: value for name, value in decided.items() if env.get(name) != value},
+        warnings=warnings,
+        claim=make_claim(place, world, launch),
+        caches=caches,
+        bind=placement.bind,
+    )
+
+
+def idle_allocation(world, *, nodes_only=False):
+    """A list of Problems: a process alone in its allocation; `nodes_only` if it starts all ranks of its node."""
+    tasks, nodes = world.allocation
+    if nodes == 1 and (tasks == 1 or nodes_only):
+        return []
+    count = f"{tasks} tasks" if tasks > 1 and not nodes_only else f"{nodes} nodes"
+    return [Problem(f"one process alone in an allocation of {count}", "to use all of it, start it with srun")]
+
+
+def _node_cpus(world, allowed):
+    """The CPUs that the ranks of this node have together, None if not known; `allowed` is this rank's mask."""
+    if world.exported or (world.unbound and world.node_cpus is not None and len(allowed) < world.node_cpus):
+        # torchrun's workers inherit the mask of their agent. Where Slurm bound no task, it may count CPUs that no task
+        # gets (core specialization), and the mask is that of all ranks together.
+        return len(allowed)
+    return world.node_cpus

@@ -1,0 +1,76 @@
+"""The plan of a rank: one value, made without side effects."""
+
+import os
+
+import pytest
+from pytorch_launch.claim import is_claimed
+from pytorch_launch.facts import Facts, read_facts
+from pytorch_launch.plan import make_plan
+from pytorch_launch.rendezvous import RendezvousError
+
+CPUS = {*range(8)}
+
+
+def facts(root, **changes):
+    """What the kernel of a node below `root` reports."""
+    return Facts(**{"host": "vm", "pid": 4711, "launcher": 4710, "cpus": CPUS, "uid": 1000, "root": root, **changes})
+
+
+def fields(value):
+    return {name: getattr(value, name) for name in value.__slots__}
+
+
+@pytest.fixture
+def env(step, tmp_path):
+    """Rank 0 of the step, with room for caches."""
+    (tmp_path / "scratch").mkdir()
+    step.update(SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="0", SLURMD_NODENAME="nid001002")
+    return {**step, "TMPDIR": str(tmp_path / "scratch")}
+
+
+def test_a_plan_changes_nothing_on_its_node(env, laptop, tmp_path):
+    before = os.sched_getaffinity(0)
+    plan = make_plan(env, facts(laptop))
+    assert plan.bind == plan.placement.bind == {0, 1, 4, 5}
+    assert (plan.claim.port, plan.claim.launch) == (10000 + 7 * 61, "7.0")
+    assert plan.caches.directory == f"{tmp_path}/scratch/pytorch-1000/7-nid001002"
+    assert os.sched_getaffinity(0) == before
+    assert not is_claimed(plan.claim.port)
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_a_plan_follows_from_environment_and_facts_alone(env, laptop):
+    first, second = make_plan(env, facts(laptop)), make_plan(dict(env), facts(laptop))
+    assert first.changes == second.changes
+    assert fields(first.claim) == fields(second.claim)
+    assert make_plan(env, facts(laptop, uid=7)).caches.directory != first.caches.directory
+
+
+def test_a_plan_is_immutable_and_its_copy_has_other_values(env, laptop):
+    plan = make_plan(env, facts(laptop))
+    with pytest.raises(AttributeError, match="Plan is immutable"):
+        plan.bind = None
+    assert (plan.replace(bind=None).bind, plan.bind) == (None, {0, 1, 4, 5})
+    with pytest.raises(AttributeError):
+        plan.replace(bound=None)
+    with pytest.raises(TypeError, match="Facts needs uid"):
+        Facts(host="vm", pid=1, launcher=1, cpus=CPUS)
+
+
+def test_ranks_on_other_nodes_than_that_of_rank_0_make_no_claim(env, laptop):
+    assert make_plan({**env, "SLURM_PROCID": "1", "SLURM_LOCALID": "1"}, facts(laptop)).claim is not None
+    assert make_plan({**env, "SLURM_PROCID": "2", "SLURM_NODEID": "1"}, facts(laptop)).claim is None
+    assert make_plan({}, facts(laptop)).claim is None
+
+
+def test_an_error_at_the_rendezvous_tells_the_rank_that_found_it(env, laptop):
+    env.update(MASTER_PORT="none", SLURM_PROCID="1", SLURM_LOCALID="1")
+    with pytest.raises(RendezvousError, match="MASTER_PORT=none is not a port. Export one of") as raised:
+        make_plan(env, facts(laptop))
+    assert raised.value.rank == 1
+
+
+def test_the_facts_are_those_of_this_process():
+    found = read_facts()
+    assert (found.pid, found.uid, found.cpus) == (os.getpid(), os.geteuid(), os.sched_getaffinity(0))
+    assert (found.host, found.root) == (os.uname().nodename, "")
