@@ -9,7 +9,35 @@ proc policy {name args} {
         error "policy $name $args: expected one name and one value. Put a value with blanks in double quotes, and a\
             comment on a line of its own" {} MODULES_ERR_GLOBAL
     }
-    set_unless_set $name [lindex $args 0] __CLUSTER_SET_
+    report_unsupported_runtime $name [set_unless_set $name [lindex $args 0] __CLUSTER_SET_]
+}
+
+# On loading, reports a CUDA or ROCm that the site's driver does not support, by PYTORCH_DRIVER_CUDA or
+# PYTORCH_DRIVER_ROCM, such as 6.1-7.0. The PyTorch module sets __PYTORCH_RUNTIME before it loads the profile.
+proc report_unsupported_runtime {name supported} {
+    global env
+    lassign [expr {[info exists env(__PYTORCH_RUNTIME)] ? $env(__PYTORCH_RUNTIME) : {}}] kind version
+    if {![module-info mode load] || $name ne "PYTORCH_DRIVER_[string toupper $kind]"
+        || ![regexp {^(\d[\d.]*)-(\d[\d.]*)$} $supported supported oldest newest]} {
+        return
+    }
+    if {[compare_versions $version $oldest] < 0 || [compare_versions $version $newest] > 0} {
+        puts stderr "PyTorch: this module is built for $kind $version, and the site's driver supports $oldest to $newest\
+            ($name, [module-info name]). Load a module for one of these: module avail PyTorch"
+    }
+}
+
+# Returns -1, 0 or 1 for an older, an equal or a newer version. A version without a number is equal in that number.
+proc compare_versions {version other} {
+    foreach number [split $version .] limit [split $other .] {
+        if {$number eq {} || $limit eq {}} {
+            return 0
+        }
+        if {$number != $limit} {
+            return [expr {$number < $limit ? -1 : 1}]
+        }
+    }
+    return 0
 }
 
 # Sets the variables that every cluster needs. A line `policy` below the call overrides one of them.

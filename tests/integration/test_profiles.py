@@ -88,6 +88,31 @@ def test_a_value_with_a_space_arrives_whole(modules):
     assert output == "<AWS Libfabric>"
 
 
+@pytest.mark.parametrize(
+    ("runtime", "profile", "expected"),
+    [
+        ("ROCm 6.0", "lumi", "built for ROCm 6.0, and the site's driver supports 6.1 to 7.0"),
+        ("ROCm 7.0", "lumi", None),
+        ("CUDA 13.2", "perlmutter", None),
+        ("ROCm 6.0", "local", None),
+    ],
+)
+def test_one_sentence_at_load_reports_a_cuda_or_rocm_that_the_driver_does_not_support(
+    modules, runtime, profile, expected
+):
+    result = modules.run_unchecked(
+        f'''export __PYTORCH_RUNTIME="{runtime}"
+module load cluster/{profile}
+echo loaded >&2
+module show cluster/{profile} >/dev/null 2>&1
+module unload cluster/{profile}'''
+    )
+    assert result.returncode == 0
+    said = result.stderr.split("loaded\n")
+    assert len(said) == 2 and "PyTorch" not in said[1], result.stderr
+    assert (expected in " ".join(said[0].split())) if expected else "PyTorch" not in said[0], result.stderr
+
+
 def test_show_tells_every_setting(modules):
     for profile in PROFILES:
         result = modules.run_unchecked(f"module show cluster/{profile}")

@@ -6,6 +6,7 @@ Module statements of the interface: those of every module, and those of images.
 """
 import hashlib
 import os
+import re
 
 from easybuild.tools.config import install_path
 
@@ -15,6 +16,7 @@ from pytorch_install.tree import PARTS
 # File in the installation with versions that users' packages must not replace.
 CONSTRAINTS = 'constraints.txt'
 
+RUNTIMES = {'cuda': 'CUDA', 'rocm': 'ROCm'}
 
 # Variables that name a file of the host with which pip and other programs connect to servers, for example certificates
 # of a private authority. The image may lack it, or have another file at its path.
@@ -46,9 +48,19 @@ def shared_interface(generator, name, version, installdir, activation, cluster):
     txt += template(generator, 'packages', {'constrained': ['PIP_CONSTRAINT', 'UV_CONSTRAINT'] if constrained else []},
                     directory=os.path.join('.local', 'easybuild', name, version),
                     identity=hashlib.sha256(installdir.encode()).hexdigest()[:8])
+    runtime = gpu_runtime(version)
+    if runtime:
+        # the cluster profile compares it with what the site's driver supports
+        txt += generator.set_environment('__PYTORCH_RUNTIME', runtime)
     # last, so that a profile of the site takes precedence
     txt += generator.append_paths('MODULEPATH', ['modulefiles'])
     return txt + generator.load_module('cluster/' + cluster, recursive_unload=True)
+
+
+def gpu_runtime(version):
+    """CUDA or ROCm and its version by a module's full version, such as 'ROCm 6.0' for 2.3.1-rocm-6.0.3-..., or None."""
+    found = re.search(r'-(cuda|rocm)-(\d+\.\d+)', version)
+    return '%s %s' % (RUNTIMES[found.group(1)], found.group(2)) if found else None
 
 
 def image_interface(generator, recipe, image, binds, user_software):

@@ -1,8 +1,8 @@
 #!/bin/bash
 # DistributedDataParallel on 2 nodes of Perlmutter, in a Shifter image: sbatch -A <account> submit_batch_shifter.sh
 # Only for Perlmutter: --image and --module are options of Shifter's plugin for Slurm.
-#SBATCH --image=nersc/pytorch:ngc-23.07-v0
-#SBATCH --module=gpu,nccl-plugin
+#SBATCH --image=nersc/pytorch:26.01.01
+#SBATCH --module=gpu,nccl-cu13-plugin
 #SBATCH -C gpu
 #SBATCH -q debug
 #SBATCH -t 00:10:00
@@ -15,7 +15,7 @@
 set -e
 
 # Keep the Shifter module that is loaded when you submit; otherwise load this one
-[ -n "$SHIFTER_IMAGE" ] || module load PyTorch/2.1.0-ngc-23.07-shifter
+[ -n "$SHIFTER_IMAGE" ] || module load PyTorch/2.10.0-ngc-26.01-shifter
 # If there is no MNIST module, the training uses generated digits
 if [ -z "$MNIST_ROOT" ] && module is-avail MNIST; then module load MNIST; fi
 

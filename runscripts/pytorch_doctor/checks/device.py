@@ -4,13 +4,16 @@ import re
 
 from pytorch_launch.topology import gpus
 
-from pytorch_doctor import fail, not_applicable, ok, warn
+from pytorch_doctor import FAIL, fail, not_applicable, ok, warn
 
 VENDORS = {"cuda": "nvidia", "rocm": "amd"}
 LABELS = {"cuda": "NVIDIA", "rocm": "AMD"}
 #: The oldest driver for each CUDA, by its first number: NVIDIA, "CUDA Compatibility", minor version compatibility
 #: (https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html).
 OLDEST_DRIVERS = {11: 450, 12: 525, 13: 580}
+RUNTIMES = {"cuda": "CUDA", "rocm": "ROCm"}
+#: The versions of CUDA or ROCm that the site's driver supports, as a cluster profile has them: 6.1-7.0.
+SUPPORTED = re.compile(r"([0-9]+(?:\.[0-9]+)*)-([0-9]+(?:\.[0-9]+)*)")
 
 
 def check_gpu(here):
@@ -47,6 +50,41 @@ def check_driver(here):
     kind = here.gpu if here.module else None
     if kind is None:
         return not_applicable("driver", "the module is for CPUs" if here.module else "no module is loaded")
+    found = _check_driver_here(here, kind)
+    unsupported = find_unsupported(here, kind)
+    if not unsupported:
+        return found
+    verdict = fail if found.verdict == FAIL else warn
+    remedy = f"load a module for a supported {RUNTIMES[kind]}: module avail PyTorch"
+    return verdict("driver", f"{found.finding}; {unsupported}", remedy)
+
+
+def find_unsupported(here, kind):
+    """Return what is wrong if torch's CUDA or ROCm is outside the range in the cluster profile, otherwise None.
+
+    Without a range, in PYTORCH_DRIVER_CUDA or PYTORCH_DRIVER_ROCM, torch is not imported.
+    """
+    variable = f"PYTORCH_DRIVER_{kind.upper()}"
+    supported = SUPPORTED.fullmatch(here.env.get(variable, ""))
+    facts, _ = here.torch if supported else (None, None)
+    version = facts and (facts["cuda"] if kind == "cuda" else facts["hip"])
+    if not version or is_within(version, *supported.groups()):
+        return None
+    oldest, newest = supported.groups()
+    used = "{} {}".format(RUNTIMES[kind], ".".join(version.split(".")[:2]))
+    return f"torch is built for {used}, and the site's driver supports {oldest} to {newest} ({variable})"
+
+
+def is_within(version, oldest, newest):
+    """Whether a version is in a range; 13.2 is within 11-13, and 7.0.2 within 6.1-7.0."""
+    version, oldest, newest = (
+        [int(number) for number in re.findall("[0-9]+", text)] for text in (version, oldest, newest)
+    )
+    return oldest <= version[: len(oldest)] and version[: len(newest)] <= newest
+
+
+def _check_driver_here(here, kind):
+    """The same for this node alone, without the range in the cluster profile."""
     version = driver_version(here, kind)
     if version is None:
         return not_applicable("driver", f"no driver of {LABELS[kind]} here")
@@ -54,7 +92,7 @@ def check_driver(here):
     if facts is None:
         return fail("driver", f"{version}, but torch cannot be imported", "see the check `torch`")
     needed = facts["cuda"] if kind == "cuda" else facts["hip"]
-    name = "{} {}".format("CUDA" if kind == "cuda" else "ROCm", needed)
+    name = f"{RUNTIMES[kind]} {needed}"
     if facts["devices"] and not facts["fault"]:
         return ok("driver", f"{version}, computes with {name}")
     oldest = OLDEST_DRIVERS.get(int(needed.split(".")[0])) if kind == "cuda" else None

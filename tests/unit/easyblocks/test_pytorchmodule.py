@@ -123,6 +123,23 @@ def test_a_recipes_images_binds_and_activation_are_in_the_module(easyblock, edit
         assert re.search(pattern, text), pattern
 
 
+@pytest.mark.parametrize(
+    ("name", "runtime"),
+    [
+        ("PyTorch-2.3.1-rocm-6.0.3-python-3.12-singularity-20240923.eb", "ROCm 6.0"),
+        ("PyTorch-2.0.1-rocm-5.4.2-python-3.11-cotainr.eb", "ROCm 5.4"),
+        ("PyTorch-2.15.0-cuda-13.2-perlmutter-venv.eb", "CUDA 13.2"),
+        ("PyTorch-2.1.0-ngc-23.07-shifter.eb", None),
+        (VENV, None),
+    ],
+)
+def test_the_profile_is_told_cuda_or_rocm_before_it_is_loaded(easyblock, name, runtime):
+    text = module_text(easyblock(recipe(name)))
+    told = re.findall(r'setenv\W+__PYTORCH_RUNTIME\W+"?([^"\n]+?)"?\)?$', text, re.MULTILINE)
+    assert told == ([runtime] if runtime else [])
+    assert "__PYTORCH_RUNTIME" not in text[text.index("cluster/") :]
+
+
 def test_modules_that_cannot_be_loaded_beside_it_are_those_of_the_recipe(easyblock, edited):
     assert re.search(r"^conflict\W+pytorch\b", module_text(easyblock(recipe(VENV))), re.MULTILINE)
     text = module_text(easyblock(edited(VENV, "cluster = 'local'", "conflicts = ['singularity-AI-bindings']")))

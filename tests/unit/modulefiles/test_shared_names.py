@@ -44,11 +44,19 @@ def test_what_a_module_mounts_is_recorded_in_the_variable_that_the_commands_read
 def test_the_testbed_knows_the_records_of_profiles_and_of_the_bootstrap_module():
     shell = (TREE / "testbed" / "shell.py").read_text()
     (of_profiles,) = re.findall(
-        r" (__[A-Z_]+_)$", texts("modulefiles")["modulefiles/cluster/.policy.tcl"], re.MULTILINE
+        r" (__[A-Z_]+_)\]?$", texts("modulefiles")["modulefiles/cluster/.policy.tcl"], re.MULTILINE
     )
     (of_bootstrap,) = re.findall(r"^set recorded_by (\w+)_SET_$", _settings(), re.MULTILINE)
     assert f'f"{of_profiles}{{name}}"' in shell
     assert f'"{of_bootstrap}_"' in shell
+
+
+def test_the_profiles_read_the_cuda_or_rocm_that_the_module_notes_and_the_doctor_reads_their_range():
+    procedures = texts("modulefiles")["modulefiles/cluster/.policy.tcl"]
+    (noted,) = re.findall(r"\$env\((__PYTORCH_\w+)\)", procedures)
+    (driver,) = re.findall(r'"(PYTORCH_DRIVER_)\[', procedures)
+    assert any(f"'{noted}'" in text for text in texts("easyblocks").values())
+    assert f'f"{driver}{{' in texts("runscripts")["runscripts/pytorch_doctor/checks/device.py"]
 
 
 def _settings():

@@ -49,6 +49,21 @@ def recipe_of(text):
     return f"easyconfigs/p/PyTorch/{module.replace('/', '-')}.eb"
 
 
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+def test_a_job_loads_a_module_that_the_sites_driver_supports(job):
+    built = re.search(r"PyTorch/\S*-(rocm|cuda)-(\d+\.\d+)", job.read_text())
+    profile = (TREE / "modulefiles" / "cluster" / job.parent.name).read_text()
+    ranges = dict(re.findall(r"^policy PYTORCH_DRIVER_(\w+) (\S+)$", profile, flags=re.MULTILINE))
+    if built and built[1].upper() in ranges:
+        oldest, newest = (as_numbers(limit) for limit in ranges[built[1].upper()].split("-"))
+        version = as_numbers(built[2])
+        assert oldest <= version and version[: len(newest)] <= newest, f"{built[0]} is not within {ranges}"
+
+
+def as_numbers(version):
+    return [int(number) for number in version.split(".")]
+
+
 #: Each program that the job scripts start prints its command line in place of what it does.
 PROGRAMS = ("srun", "mpirun", "eb", "scontrol", "pytorch-doctor")
 #: What a PyTorch module of each kind sets.

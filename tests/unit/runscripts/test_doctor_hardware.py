@@ -140,6 +140,61 @@ def test_no_driver_is_nothing_to_check(at, laptop):
     assert device.check_driver(at(laptop, "cuda")).verdict == NOT_APPLICABLE
 
 
+# What AMD's wheels write: https://download.pytorch.org/whl/rocm6.0
+ROCM_6_0 = {"hip": "6.0.32830-d62f6a171", "devices": ["MI250X"]}
+
+
+def test_a_rocm_that_the_sites_driver_no_longer_supports_is_a_warning_even_if_it_computes(at, with_files, lumi):
+    node = with_files({"/sys/module/amdgpu/version": "6.10.5"}, lumi)
+    found = device.check_driver(at(node, "rocm", ROCM_6_0, PYTORCH_DRIVER_ROCM="6.1-7.0"))
+    assert found.verdict == WARN
+    assert found.finding == (
+        "6.10.5, computes with ROCm 6.0.32830-d62f6a171; torch is built for ROCm 6.0, and the site's driver supports "
+        "6.1 to 7.0 (PYTORCH_DRIVER_ROCM)"
+    )
+    assert found.remedy == "load a module for a supported ROCm: module avail PyTorch"
+
+
+def test_a_login_node_without_a_driver_tells_it_too(at, laptop):
+    found = device.check_driver(at(laptop, "rocm", {"hip": "5.4.2"}, PYTORCH_DRIVER_ROCM="6.1-7.0"))
+    assert found.verdict == WARN
+    assert "torch is built for ROCm 5.4" in found.finding
+
+
+def test_it_is_a_failure_where_torch_does_not_compute(at, with_files, lumi):
+    node = with_files({"/sys/module/amdgpu/version": "6.10.5"}, lumi)
+    found = device.check_driver(at(node, "rocm", {**ROCM_6_0, "fault": "HIP error: x"}, PYTORCH_DRIVER_ROCM="6.1-7.0"))
+    assert found.verdict == FAIL
+    assert "HIP error: x; torch is built for ROCm 6.0" in found.finding
+
+
+@pytest.mark.parametrize("supported", ["6.0-7.0", "6-7", "5.7-6.0", "", "yes", None])
+def test_a_rocm_within_the_range_and_a_profile_without_one_change_nothing(at, with_files, lumi, supported):
+    node = with_files({"/sys/module/amdgpu/version": "6.10.5"}, lumi)
+    env = {} if supported is None else {"PYTORCH_DRIVER_ROCM": supported}
+    assert device.check_driver(at(node, "rocm", ROCM_6_0, **env)).verdict == OK
+
+
+def test_the_range_is_that_of_the_modules_kind(at, with_files, dgx):
+    node = with_files({"/proc/driver/nvidia/version": PROPRIETARY.format("580.105.08")}, dgx)
+    env = {"PYTORCH_DRIVER_ROCM": "6.1-7.0", "PYTORCH_DRIVER_CUDA": "11-13"}
+    assert device.check_driver(at(node, "cuda", {"cuda": "13.2", "devices": ["A100"]}, **env)).verdict == OK
+    found = device.check_driver(at(node, "cuda", {"cuda": "14.0", "devices": ["A100"]}, **env))
+    assert "torch is built for CUDA 14.0, and the site's driver supports 11 to 13" in found.finding
+
+
+@pytest.mark.parametrize(
+    ("version", "oldest", "newest", "expected"),
+    [
+        ("6.0", "6.1", "7.0", False), ("6.1", "6.1", "7.0", True), ("7.0.2", "6.1", "7.0", True),
+        ("7.1", "6.1", "7.0", False), ("6.10", "6.2", "7", True), ("13.2", "11", "13", True),
+        ("10.2", "11", "13", False),
+    ],
+)  # fmt: skip
+def test_versions_are_numbers_and_an_end_counts_as_far_as_it_goes(version, oldest, newest, expected):
+    assert device.is_within(version, oldest, newest) is expected
+
+
 # Interfaces
 
 
