@@ -103,8 +103,8 @@ def report(layout, options, results):
     if options.page:
         results.save(RESULTS)  # first: --redraw needs no second measurement
     if options.page or options.redraw:
+        draw(layout, RESULTS, PICTURE)  # before the page, which keeps its tables if this fails
         write_page(results)
-        draw(layout, RESULTS, PICTURE)
     sections = tables(results)
     text = sections["large worlds"] if options.scale else sections["results"]
     print(text, end="")
@@ -125,7 +125,8 @@ def draw(layout, source, target):
         raise TestbedError(f"No matplotlib to draw with: {python} does not exist. ./demo installs it.")
     result = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
     if result.returncode:
-        raise TestbedError(f"The picture could not be drawn: {result.stderr.strip().splitlines()[-1]}")
+        reason = result.stderr.strip() or f"status {result.returncode}"
+        raise TestbedError(f"The picture could not be drawn: {reason.splitlines()[-1]}")
 
 
 if __name__ == "__main__":

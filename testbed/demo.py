@@ -103,7 +103,7 @@ def install_pytorch(layout, obstacle):
 
 def install(layout, recipe):
     """Install a recipe, or update its installation to this tree."""
-    with layout.locked(recipe):
+    with layout.locked(recipe), layout.locked("sources"):  # recipes share wheels, as in ./run-tests
         run_shown(layout, recipes.install_command(layout, recipe))
         recipes.note_installed(layout, recipe)
 

@@ -64,7 +64,8 @@ class Layout:
                     f"'{path}' has a space, colon, comma or quote, which binds and Slurm's configuration "
                     f"cannot express; {remedy}."
                 )
-        if self.root.is_dir() and not self.marker.exists() and any(self.root.iterdir()):
+        # in this order: another process, which makes the marker first, may claim the directory at the same time
+        if self.root.is_dir() and any(self.root.iterdir()) and not self.marker.exists():
             raise TestbedError(
                 f"{self.root} is not a testbed, and not empty; set {ROOT_VARIABLE} to an empty or new directory."
             )

@@ -58,7 +58,7 @@ OPTIONAL_FILES = {"libopenmpi-dev": "usr/lib/*/openmpi/include/mpi.h"}
 ROOT = Path("/")
 POLICY = Path("/usr/sbin/policy-rc.d")
 POLICY_MARK = "# while the PyTorch testbed installs packages"
-#: How long the lists of packages stay current after apt has run.
+#: How long the lists of packages stay current after apt has updated them.
 UPDATE_SECONDS = 3600
 LMOD_INIT_FILES = ("/usr/share/lmod/lmod/init/profile", "/opt/apps/lmod/lmod/init/profile")
 
@@ -150,11 +150,17 @@ def apt_install(layout, prefix, packages):
     """Install `packages` without starting their services."""
     quiet = [*prefix, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-y"]
     log = layout.root / "log" / "apt.log"
+    updated = log.with_name("apt-updated")  # its time is that of the last update that succeeded
     advice = "Install them manually and try again."
     with layout.locked("packages"), step(f"installing {', '.join(packages)}"), services_kept_off(prefix):
-        if not (log.exists() and time.time() - log.stat().st_mtime < UPDATE_SECONDS):
+        if not (updated.exists() and time.time() - updated.stat().st_mtime < UPDATE_SECONDS):
             run([*quiet, "update"], log=log, advice="Is the package archive reachable?")
-        run([*quiet, "install", "--no-install-recommends", *packages], log=log, advice=advice)
+            updated.touch()
+        try:
+            run([*quiet, "install", "--no-install-recommends", *packages], log=log, advice=advice)
+        except TestbedError:
+            updated.unlink()  # the lists may be why
+            raise
 
 
 @contextlib.contextmanager

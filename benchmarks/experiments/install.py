@@ -4,10 +4,7 @@ import os
 import shutil
 
 from benchmarks.comparison import PROGRAMS, TREE, Comparison, compare
-from testbed.recipes import VENV, module
-
-RECIPES = TREE / "easyconfigs" / "p" / "PyTorch"
-LOCK = RECIPES / "PyTorch-2.13.0-cpu.txt"
+from testbed.recipes import LOCK, VENV, module
 
 
 class Site:

@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 from benchmarks.comparison import PROGRAMS, TREE, Comparison, Experiment
-from benchmarks.experiments.install import LOCK, Site
-from testbed.recipes import CONTAINER, INGREDIENTS, module
+from benchmarks.experiments.install import Site
+from testbed.recipes import CONTAINER, INGREDIENTS, LOCK, module
 
 DEFINITION = LOCK.with_suffix(".def")
 #: The parts of the tree that an installation is made from.

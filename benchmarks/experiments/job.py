@@ -5,6 +5,7 @@ import socket
 from benchmarks.comparison import PROGRAMS, Comparison, Experiment, compare
 from benchmarks.experiments.steps import ONE_NODE, TWO_RANKS
 from benchmarks.programs.cpu_seconds import find_reports
+from testbed.layout import TestbedError
 from testbed.recipes import VENV, module
 
 #: A loopback address for a name server that never answers.
@@ -14,17 +15,19 @@ SILENT_SERVER = "127.0.0.99"
 def cpu(session):
     """The CPU time of two ranks: by the launch script, by torchrun, and by plain assignments."""
     env = session.environment(f"module load {module(VENV)}")
-    two_tasks = (*ONE_NODE, "-n2")
-    one_task = (*ONE_NODE, "-n1", "--cpus-per-task=2")
 
-    def cpu_seconds(srun, *launcher):
+    def cpu_seconds(tasks, *launcher):
+        srun = [*ONE_NODE, f"-n{tasks}", *(["--cpus-per-task=2"] if tasks == 1 else [])]
         job = [*srun, PROGRAMS / "cpu_seconds.py", *launcher, PROGRAMS / "all_reduce.py"]
-        return sum(find_reports(session.run(job, env)))
+        seconds = find_reports(session.run(job, env))
+        if len(seconds) != tasks:  # a side without one of its tasks would seem cheap
+            raise TestbedError(f"{len(seconds)} tasks of {tasks} reported their CPU seconds.")
+        return sum(seconds)
 
     def measure_round():
-        script = cpu_seconds(two_tasks, "conda-python-distributed")
-        torchrun = cpu_seconds(one_task, "torchrun", "--standalone", "--nproc-per-node=2")
-        plain = cpu_seconds(two_tasks, PROGRAMS / "exec-only")
+        script = cpu_seconds(2, "conda-python-distributed")
+        torchrun = cpu_seconds(1, "torchrun", "--standalone", "--nproc-per-node=2")
+        plain = cpu_seconds(2, PROGRAMS / "exec-only")
         return {"cpu": (script, plain), "cpu-torchrun": (torchrun, plain)}
 
     return measure_round

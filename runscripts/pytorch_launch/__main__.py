@@ -4,6 +4,7 @@ A script is compiled at every start, a module is not: all logic is in `launch`.
 """
 
 import sys
+from _frozen_importlib_external import MAGIC_NUMBER  # that of importlib.util, which costs more than this package
 from marshal import loads
 from posix import stat
 
@@ -44,8 +45,11 @@ class Compiled:
 sys.path.insert(0, RUNSCRIPTS)  # `python -I` leaves it out
 try:
     with open(f"{RUNSCRIPTS}/__pycache__/pytorch_launch.{sys.implementation.cache_tag}.marshal", "rb") as file:  # noqa: PTH123
-        sys.meta_path.insert(0, Compiled(loads(file.read())))  # noqa: S302  (as Python does with a .pyc)
-except OSError:  # a checkout, or another Python than that of the installation
+        packed = file.read()
+    # Pythons of one tag may have other byte code: release candidates, and releases of PyPy
+    if packed.startswith(MAGIC_NUMBER):
+        sys.meta_path.insert(0, Compiled(loads(packed[len(MAGIC_NUMBER) :])))  # noqa: S302  (as Python does with a .pyc)
+except (OSError, EOFError, ValueError, TypeError):  # a checkout, another Python, or a damaged file
     pass
 
 from pytorch_launch.launch import main  # noqa: E402  (from the places above)

@@ -13,12 +13,13 @@ DEVICE_TOOLS = {"amd": "rocm-smi", "nvidia": "nvidia-smi"}
 def line(plan):
     """The decisions of a Plan as one line."""
     world, after = plan.world, {**plan.env, **plan.changes}
+    place = plan.place or after  # the changes for torchrun's agent have no rendezvous, and a worker exports its own
     overridden = [name for name in OVERRIDES if plan.env.get(name) and not world.exported]
     cpus = f"CPUs {cpu_list(plan.placement.cpus)}{' (bound)' if plan.bind else ''}"
     return (
         f"{world.node}: rank {world.rank} of {world.size}, "
         f"local rank {world.local_rank} of {world.local_size}, node rank {world.node_rank}, "
-        f"master {after.get('MASTER_ADDR')}:{after.get('MASTER_PORT')}, from {world.source}; "
+        f"master {place.get('MASTER_ADDR')}:{place.get('MASTER_PORT')}, from {world.source}; "
         f"{device(plan.devices)}; "
         f"{cpus}, NUMA node {cpu_list(plan.placement.numa) or 'unknown'}, "
         f"OMP_NUM_THREADS {after.get('OMP_NUM_THREADS', 'not set')}; "

@@ -10,6 +10,7 @@ import marshal
 import os
 import sys
 from compileall import compile_dir
+from importlib.util import MAGIC_NUMBER
 from py_compile import PycInvalidationMode
 
 LIBRARIES = ['runscripts/pytorch_launch', 'runscripts/pytorch_doctor', 'payload/training']
@@ -27,10 +28,10 @@ def compile_tree(root):
     directory, package = os.path.split(os.path.join(root, PACKED))
     cache = os.path.join(directory, '__pycache__')
     os.makedirs(cache, exist_ok=True)
-    # another Python does not find it, and imports the package
+    # another Python does not find it, or finds another magic number, and imports the package
     name = '%s.%s.marshal' % (package, sys.implementation.cache_tag)
     with open(os.path.join(cache, name), 'wb') as packed:
-        packed.write(marshal.dumps(dict(compiled_modules(directory, package))))
+        packed.write(MAGIC_NUMBER + marshal.dumps(dict(compiled_modules(directory, package))))
 
 
 def compiled_modules(directory, package):

@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
+import testbed.layout
 from benchmarks.comparison import PROGRAMS
+from benchmarks.experiments import job
 from benchmarks.programs.cpu_seconds import find_reports
 
 
@@ -36,3 +38,18 @@ def test_cpu_seconds_of_a_command_that_fails_are_a_failure(cpu_seconds):
 
 def test_the_reports_of_all_tasks_are_found_between_other_lines():
     assert find_reports("hello\nCPU seconds: 1.5\nbye\nCPU seconds: 0.25\n") == [1.5, 0.25]
+
+
+class Session:
+    """A session in which each task but the first of `srun -n2` is silent."""
+
+    def environment(self, _command):
+        return {}
+
+    def run(self, _command, _env):
+        return "CPU seconds: 1.5\n"
+
+
+def test_a_job_of_which_a_task_reports_nothing_is_a_failure():
+    with pytest.raises(testbed.layout.TestbedError, match="1 tasks of 2"):
+        job.cpu(Session())()

@@ -1,10 +1,12 @@
 """docs/benchmarks.md: its tables and picture are those of results.json, and its rows are those of the code."""
 
 import re
+from argparse import Namespace
 
 import pytest
 
 from benchmarks import page
+from benchmarks.__main__ import report
 from benchmarks.comparison import TREE
 from benchmarks.experiments import COMPARISONS, EXPERIMENTS
 from benchmarks.page import PAGE, PICTURE, update
@@ -12,6 +14,8 @@ from benchmarks.picture import draw
 from benchmarks.ratio import Ratio
 from benchmarks.results import RESULTS, Results
 from benchmarks.scale import Cost
+from testbed import layout as testbed_layout
+from testbed.recipes import VENV, module
 
 TEXT = PAGE.read_text(encoding="utf-8")
 NAMES = [each.name for each in COMPARISONS]
@@ -59,6 +63,22 @@ def test_results_replace_the_tables_and_leave_the_rest_of_the_page():
 def test_a_page_without_a_place_for_a_table_is_an_error():
     with pytest.raises(ValueError, match="0 sections for results"):
         update("# Benchmarks\n", Results.load(RESULTS))
+
+
+@pytest.mark.parametrize("error", ["echo no font >&2; exit 1", "kill -9 $$"])
+def test_a_picture_that_cannot_be_drawn_leaves_the_old_page(tmp_path, monkeypatch, error):
+    layout = testbed_layout.Layout(tmp_path)
+    python = layout.easybuild / "software" / module(VENV) / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\n{error}\n")
+    python.chmod(0o755)
+    copy = tmp_path / "benchmarks.md"
+    copy.write_text(TEXT.replace(" | ", " | old "))
+    monkeypatch.setattr(page, "PAGE", copy)
+    options = Namespace(page=False, redraw=True, scale=False, output=None, picture=None)
+    with pytest.raises(testbed_layout.TestbedError, match="could not be drawn: (no font|status -9)"):
+        report(layout, options, Results.load(RESULTS))
+    assert copy.read_text() == TEXT.replace(" | ", " | old ")
 
 
 def test_results_are_the_same_after_saving_and_loading(tmp_path):

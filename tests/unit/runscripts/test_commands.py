@@ -469,6 +469,12 @@ def test_agents_of_mpirun_share_a_run_id_where_the_first_node_alone_knows_the_jo
     assert run_ids.pop().startswith("--rdzv-id=mpi")
 
 
+def test_the_agents_line_has_the_rendezvous_of_its_options(run_unchecked, agent):
+    done = run_unchecked("torchrun-distributed", "train.py", env={**agent, "PYTORCH_LAUNCH_VERBOSE": "1"})
+    endpoint = next(word for word in json.loads(done.stdout)[0] if word.startswith("--rdzv-endpoint="))
+    assert f"master {endpoint.partition('=')[2]}, from Slurm step" in done.stderr
+
+
 def test_the_users_rendezvous_and_threads_win_in_torchrun_too(run, agent):
     agent.update(MASTER_ADDR="fd00::2", MASTER_PORT="4000", OMP_NUM_THREADS="3")
     arguments, env = json.loads(run("torchrun-distributed", "train.py", env=agent))

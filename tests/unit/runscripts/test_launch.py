@@ -168,6 +168,15 @@ def test_another_python_than_the_installation_s_imports_the_package(launch, step
     assert done.stdout == launch("conda-python-distributed", "--dry-run", env=step).stdout
 
 
+@pytest.mark.parametrize("damage", [lambda code: b"\0\0\0\0" + code[4:], lambda code: code[:999], lambda _: b""])
+def test_byte_code_of_another_version_or_a_part_of_a_file_is_not_used(launch, step, packed, damage):
+    (archive,) = (packed / "__pycache__").iterdir()
+    archive.write_bytes(damage(archive.read_bytes()))
+    done = launch("conda-python-distributed", "--dry-run", env=step, runscripts=packed)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == launch("conda-python-distributed", "--dry-run", env=step).stdout
+
+
 @pytest.mark.parametrize("of", ["runscripts", "packed"])
 def test_a_rank_has_little_to_import(launch, step, of, request):
     """Start-up time is paid by every rank, so what is imported is listed here one by one."""

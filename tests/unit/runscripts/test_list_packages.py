@@ -35,6 +35,10 @@ def test_every_package_is_listed_with_its_version_and_where_it_is_from():
     assert table(list_packages(APPTAINER_CONTAINER="/image.sif"))["pytest"][1] == "image"
 
 
+def test_the_list_is_the_same_with_a_safe_path():
+    assert table(list_packages(PYTHONSAFEPATH="1")) == table(list_packages())
+
+
 def test_only_the_one_that_is_imported_is_listed_where_there_are_two(tmp_path):
     info = tmp_path / "PyTest-0.1.dist-info"
     info.mkdir()

@@ -1,6 +1,7 @@
 """The testbed's locks: its parts are independent, and the whole waits for all of them."""
 
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -31,3 +32,18 @@ def test_the_lock_of_a_part_excludes_itself_and_the_whole(layout, held, wanted, 
         assert entered.wait(0.3 if waits else 30) is not waits
     thread.join(30)
     assert entered.is_set()
+
+
+def test_two_processes_can_claim_a_directory_at_the_same_time(layout, monkeypatch):
+    """As ./run-tests does on a fresh machine."""
+    list_files = Path.iterdir
+
+    def list_after_the_other(path):
+        layout.marker.touch()
+        return list_files(path)
+
+    layout.marker.unlink()
+    for directory in layout.root.iterdir():
+        directory.rmdir()
+    monkeypatch.setattr(Path, "iterdir", list_after_the_other)
+    layout.claim()

@@ -1,5 +1,7 @@
 """The distribution's packages: found, or installed if that is permitted."""
 
+import contextlib
+
 import pytest
 
 from testbed import packages
@@ -129,3 +131,48 @@ def test_apt_gets_the_packages_without_what_they_recommend(commands, monkeypatch
     assert log.read_text().count(" update") == 1
     assert log.read_text().count(" install ") == 2
     assert not policy.exists()
+
+
+@pytest.fixture
+def apt(tmp_path, monkeypatch):
+    """The commands of apt-get that ran; `failing` is the one that fails."""
+
+    class Apt(list):
+        failing = None
+
+    calls = Apt()
+
+    def run(command, *, log, advice):
+        verb = next(word for word in command if word in ("update", "install"))
+        calls.append(verb)
+        log.parent.mkdir(exist_ok=True)
+        log.write_text(verb)
+        if verb == calls.failing:
+            raise packages.TestbedError(advice)
+
+    monkeypatch.setattr(packages, "run", run)
+    monkeypatch.setattr(packages, "services_kept_off", lambda _prefix: contextlib.nullcontext())
+    return calls
+
+
+def install(tmp_path):
+    layout = Layout(tmp_path)
+    layout.claim()
+    packages.apt_install(layout, [], ["strace"])
+
+
+def test_the_lists_of_packages_are_updated_once(apt, tmp_path):
+    install(tmp_path)
+    install(tmp_path)
+    assert apt == ["update", "install", "install"]
+
+
+@pytest.mark.parametrize("failing", ["update", "install"])
+def test_the_lists_of_packages_are_updated_again_after_a_failure(apt, tmp_path, failing):
+    apt.failing = failing
+    with pytest.raises(packages.TestbedError):
+        install(tmp_path)
+    del apt[:]
+    apt.failing = None
+    install(tmp_path)
+    assert apt == ["update", "install"]

@@ -1,0 +1,66 @@
+"""./run-tests: what it installs and what it runs, for its options."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+TREE = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def run_tests(tmp_path):
+    """Run a copy of ./run-tests beside programs that only record their arguments; return these lines and the trace."""
+    commands = tmp_path / "testbed-root" / "test-venv" / "bin"
+    commands.mkdir(parents=True)
+    (tmp_path / "testbed").mkdir()
+    shutil.copy(TREE / "run-tests", tmp_path)
+    for program in ("testbed/host-python", *(f"{commands}/{name}" for name in ("python", "ruff", "shellcheck", "git"))):
+        path = tmp_path / program
+        path.write_text(f'#!/bin/sh\necho "${{0##*/}} $*" >>{tmp_path}/calls\n[ "$*" != "testbed status" ]\n')
+        path.chmod(0o755)
+
+    def run(*options):
+        env = {"PATH": f"{commands}:/usr/bin:/bin", "PYTORCH_TESTBED": str(tmp_path / "testbed-root")}
+        command = ["bash", "-x", tmp_path / "run-tests", *options]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60)
+        return (tmp_path / "calls").read_text().splitlines(), done.stderr
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("options", "end"),
+    [
+        (["--fast"], "--fast tests/unit"),
+        (["-k", "x", "--fast"], "-k x --fast tests/unit"),
+        (["--fast", "tests/unit/bin/test_enter.py"], "--fast tests/unit/bin/test_enter.py"),
+    ],
+)
+def test_fast_needs_no_cluster(run_tests, options, end):
+    calls, _ = run_tests(*options)
+    assert [call for call in calls if call.startswith("host-python")] == ["host-python testbed tools"]
+    assert calls[-1].endswith(f"--slowest=20 {end}")
+
+
+@pytest.mark.parametrize(
+    ("options", "end"),
+    [
+        ([], "tests"),
+        (["--thorough", "-k", "x"], "--thorough -k x tests"),
+        (["tests/unit/bin/test_enter.py"], "tests/unit/bin/test_enter.py"),
+    ],
+)
+def test_other_runs_start_the_cluster_and_stop_it(run_tests, options, end):
+    calls, _ = run_tests(*options)
+    assert {f"host-python testbed {verb}" for verb in ("tools", "up", "optional")} <= set(calls)
+    assert calls[-2].endswith(f"--slowest=20 {end}")
+    assert calls[-1] == "host-python testbed stop"
+
+
+def test_no_process_is_killed_after_the_tests(run_tests):
+    """The installer of the test tools has ended by then, and its number may be that of another process."""
+    _, trace = run_tests()
+    assert not re.search(r"^\++ kill \d", trace, re.MULTILINE)
