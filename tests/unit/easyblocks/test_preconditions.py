@@ -1,6 +1,8 @@
 """Checks before the first step of an installation."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,3 +89,11 @@ def test_eb_fetch_and_a_first_installation_need_no_force(installed):
     installed.cfg["stop"] = None
     Path(installed.mod_filepath).unlink()
     installed.post_init()
+
+
+def test_an_older_easybuild_is_one_sentence():
+    code = ("import runpy, easybuild.tools.version as version, easybuild.tools.run as run; "
+            "version.VERSION = type(version.VERSION)('4.9.4'); from easybuild.framework.easyblock import EasyBlock; "
+            f"del run.RunShellCmdError; runpy.run_path('{TREE}/easyblocks/pytorchmodule.py')")  # fmt: skip
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "need EasyBuild 5 or newer, and this is 4.9.4. Load or install it" in result.stderr.splitlines()[-1]
