@@ -15,10 +15,6 @@ from easybuild.framework.easyblock import EasyBlock
 from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.filetools import adjust_permissions, write_file
 from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
-from easybuild.tools.version import VERSION
-
-if VERSION < '5':
-    raise ImportError("the PyTorch easyblocks need EasyBuild 5 or newer, and this is %s. Load or install it" % VERSION)
 
 # EasyBuild includes easyblocks through symbolic links
 sys.path.append(os.path.dirname(os.path.realpath(__file__)))

@@ -91,9 +91,11 @@ def test_eb_fetch_and_a_first_installation_need_no_force(installed):
     installed.post_init()
 
 
-def test_an_older_easybuild_is_one_sentence():
-    code = ("import runpy, easybuild.tools.version as version, easybuild.tools.run as run; "
-            "version.VERSION = type(version.VERSION)('4.9.4'); from easybuild.framework.easyblock import EasyBlock; "
-            f"del run.RunShellCmdError; runpy.run_path('{TREE}/easyblocks/pytorchmodule.py')")  # fmt: skip
+@pytest.mark.parametrize("easyblock", ["pytorchmodule", "pytorchdataset"])
+@pytest.mark.parametrize("version", ["4.9.4", "5.0.0"])
+def test_an_older_easybuild_is_one_sentence(easyblock, version):
+    code = ("import runpy, easybuild.tools.version as version; "
+            f"version.VERSION = type(version.VERSION)('{version}'); "
+            f"runpy.run_path('{TREE}/easyblocks/{easyblock}.py')")  # fmt: skip
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "need EasyBuild 5 or newer, and this is 4.9.4. Load or install it" in result.stderr.splitlines()[-1]
+    assert f"need EasyBuild 5.1 or newer, and this is {version}." in result.stderr.splitlines()[-1]
