@@ -44,7 +44,7 @@ class EB_PyTorchDataset(Dataset):
             return path
         reason = "%s could not be fetched. %s. Try again later, or put the file into %s." % (
             filename, failures, os.path.dirname(path))
-        if build_option('fetch_all'):
+        if build_option('fetch_all', default=False):  # EasyBuild 5.1 does not have it
             print_warning(reason)
             return None
         raise EasyBuildError(reason)
