@@ -65,8 +65,10 @@ class EB_PyTorchContainer(EB_PyTorchModule):
         """Find the image's source."""
         super().__init__(*args, **kwargs)
         self.site_file = None
-        self.image = None
-        self.image_name = image_source(self.image_spec).name
+        source = image_source(self.image_spec)
+        # with --module-only, no step fetches the image
+        self.image = source.describe()
+        self.image_name = source.name
         self.user_software = UserSoftware(self.installdir)
         self.users_environment = None
         self.mounted = self.user_software.directory
@@ -91,8 +93,8 @@ class EB_PyTorchContainer(EB_PyTorchModule):
         """Verify the sources, then fetch the image or its base, unless the installed image is the same."""
         super().checksum_step()
         source = image_source(self.image_spec)
-        if self.dry_run or build_option('module_only'):
-            self.image = source.describe()
+        self.image = source.describe()
+        if self.dry_run:
             return
         wanted = source.wanted_file
         if wanted:

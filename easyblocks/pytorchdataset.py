@@ -7,15 +7,18 @@ EasyBuild support for data sets with slow mirrors, whose files must have checksu
 import os
 import sys
 
-from easybuild.easyblocks.generic.dataset import Dataset
-from easybuild.tools.build_log import EasyBuildError, print_warning
-from easybuild.tools.config import build_option, source_paths, source_paths_data
-from easybuild.tools.filetools import mkdir
-
 # EasyBuild includes easyblocks through symbolic links
 sys.path.append(os.path.dirname(os.path.realpath(__file__)))
 
-from pytorch_install.sources.directories import source_directories, writable_directory  # noqa: E402 (the line before)
+# first, as it checks EasyBuild's version
+import pytorch_install  # noqa: E402, F401, I001 (the lines before)
+
+from easybuild.easyblocks.generic.dataset import Dataset  # noqa: E402
+from easybuild.tools.build_log import EasyBuildError, print_warning  # noqa: E402
+from easybuild.tools.config import build_option, source_paths, source_paths_data  # noqa: E402
+from easybuild.tools.filetools import mkdir  # noqa: E402
+
+from pytorch_install.sources.directories import source_directories, writable_directory  # noqa: E402
 from pytorch_install.sources.downloads import fetch_from_first  # noqa: E402
 
 
@@ -41,7 +44,7 @@ class EB_PyTorchDataset(Dataset):
             return path
         reason = "%s could not be fetched. %s. Try again later, or put the file into %s." % (
             filename, failures, os.path.dirname(path))
-        if build_option('fetch_all'):
+        if build_option('fetch_all', default=False):  # EasyBuild 5.1 does not have it
             print_warning(reason)
             return None
         raise EasyBuildError(reason)

@@ -14,3 +14,11 @@ modulefiles/  the text of generated modules
 runtime.py    running commands, and which of them a runtime has
 tree.py       what an installation gets from this checkout; the list of commands
 """
+from easybuild.tools.version import VERSION
+
+# the first with data sets (--sourcepath-data); `eb` imports all easyblocks of this checkout for any recipe
+OLDEST = '5.1'
+
+if VERSION < OLDEST:
+    raise ImportError("the PyTorch easyblocks need EasyBuild %s or newer, and this is %s. Load or install it"
+                      % (OLDEST, VERSION))

@@ -48,10 +48,9 @@ def shared_interface(generator, name, version, installdir, activation, cluster):
     txt += template(generator, 'packages', {'constrained': ['PIP_CONSTRAINT', 'UV_CONSTRAINT'] if constrained else []},
                     directory=os.path.join('.local', 'easybuild', name, version),
                     identity=hashlib.sha256(installdir.encode()).hexdigest()[:8])
-    runtime = gpu_runtime(version)
-    if runtime:
-        # the cluster profile compares it with what the site's driver supports
-        txt += generator.set_environment('__PYTORCH_RUNTIME', runtime)
+    # the cluster profile compares it with what the site's driver supports; without `none`, it would read that of the
+    # module that this one replaces, which Environment Modules keep in env (module switch)
+    txt += generator.set_environment('__PYTORCH_RUNTIME', gpu_runtime(version) or 'none')
     # last, so that a profile of the site takes precedence
     txt += generator.append_paths('MODULEPATH', ['modulefiles'])
     return txt + generator.load_module('cluster/' + cluster, recursive_unload=True)

@@ -332,6 +332,14 @@ def test_the_checksum_of_a_sites_image_is_noted_after_the_installation_or_a_warn
     assert "could not be noted" in capfd.readouterr().err
 
 
+def test_module_only_completes_without_an_image_that_was_fetched(container, tmp_path):
+    for lines in ("image = 'x.sif'", "sources = ['x.sif']", "sources = ['a.def']", f"image = 'docker://a/b@{DIGEST}'",
+                  "sources = ['env.yml']\nbase_image = 'x.sif'"):  # fmt: skip
+        app = container(lines)
+        app.complete()
+        assert not list(tmp_path.rglob("*.sha256"))
+
+
 def test_an_image_is_kept_unless_eb_is_forced_or_its_record_is_unusable(container, monkeypatch):
     monkeypatch.setattr(registry.RegistryImage, "fetch", registry.RegistryImage.describe)
 

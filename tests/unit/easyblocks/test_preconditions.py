@@ -1,6 +1,8 @@
 """Checks before the first step of an installation."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,3 +89,13 @@ def test_eb_fetch_and_a_first_installation_need_no_force(installed):
     installed.cfg["stop"] = None
     Path(installed.mod_filepath).unlink()
     installed.post_init()
+
+
+@pytest.mark.parametrize("easyblock", ["pytorchmodule", "pytorchdataset"])
+@pytest.mark.parametrize("version", ["4.9.4", "5.0.0"])
+def test_an_older_easybuild_is_one_sentence(easyblock, version):
+    code = ("import runpy, easybuild.tools.version as version; "
+            f"version.VERSION = type(version.VERSION)('{version}'); "
+            f"runpy.run_path('{TREE}/easyblocks/{easyblock}.py')")  # fmt: skip
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert f"need EasyBuild 5.1 or newer, and this is {version}." in result.stderr.splitlines()[-1]

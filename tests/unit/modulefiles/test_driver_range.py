@@ -77,6 +77,7 @@ def test_each_kind_of_gpu_has_a_range_of_its_own(report):
 
 def test_nothing_is_reported_without_a_pytorch_module_and_for_other_variables(report):
     assert report(None, "PYTORCH_DRIVER_ROCM", "6.1-7.0") == ""
+    assert report("none", "PYTORCH_DRIVER_ROCM", "6.1-7.0") == ""
     assert report("ROCm 6.0", "PYTORCH_FAST_NETWORK", "6.1-7.0") == ""
 
 
