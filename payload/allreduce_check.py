@@ -65,10 +65,10 @@ def measure_all(
         algorithm = size / seconds / 1e9
         bandwidths[size] = bus = algorithm * bus_factor(ranks.size)
         least = [threshold.busbw for threshold in thresholds if threshold.size == size]
-        said = "right" + (f", {'reaches' if bus >= max(least) else 'BELOW'} {max(least):g} GB/s" if least else "")
+        verdict = "right" + (f", {'reaches' if bus >= max(least) else 'BELOW'} {max(least):g} GB/s" if least else "")
         if wrong_here:
-            wrong[size], said = wrong_here, "WRONG"
-        report(f"{show_size(size):>10}{seconds * 1e6:>12.1f}{algorithm:>17.3f}{bus:>12.3f}  {said}")
+            wrong[size], verdict = wrong_here, "WRONG"
+        report(f"{show_size(size):>10}{seconds * 1e6:>12.1f}{algorithm:>17.3f}{bus:>12.3f}  {verdict}")
     return bandwidths, wrong
 
 

@@ -32,7 +32,7 @@ def time_to_99(session):
 
 
 def whole_time_to_99(session):
-    """The same with a whole training by the textbook's loop on the other side."""
+    """The same with a complete training by the textbook's loop on the other side."""
     env = training_environment(session)
 
     def textbook(seed):

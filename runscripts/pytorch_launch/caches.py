@@ -24,7 +24,7 @@ SUBDIRECTORIES = {
 
 
 class NotPrivateError(Exception):
-    """There is something else in place of a private directory; the message names its owner."""
+    """The path exists and is not a private directory; the message names its owner."""
 
 
 class Caches(Value):
@@ -64,7 +64,7 @@ def make_caches(caches):
     try:
         directory, warnings = _create(caches.base, caches.uid, caches.key, [*map(SUBDIRECTORIES.get, caches.variables)])
     except OSError as error:
-        return Caches(warnings=[Problem(f"no caches in {error.filename}: {error.strerror}", "export another TMPDIR")])
+        return Caches(warnings=[Problem(f"cannot use {error.filename} for caches: {error.strerror}", "export another TMPDIR")])
     place = {name: getattr(caches, name) for name in ("base", "uid", "key")}
     return _caches_in(directory, caches.variables, warnings=warnings, **place)
 
@@ -81,7 +81,7 @@ def _base(tmpdir, default, uid):
         problem = _unsuitable(path, uid)
         if problem is None:
             return path.rstrip("/"), warnings
-        warnings.append(Problem(f"no caches in {path}: {problem}", "export another TMPDIR"))
+        warnings.append(Problem(f"cannot use {path} for caches: {problem}", "export another TMPDIR"))
     return None, warnings
 
 
@@ -131,9 +131,9 @@ def _stranger(path, uid):
 
 def _unmapped():
     """The number of all users that have none in this user namespace, None outside of a user namespace."""
-    whole = (read("/proc/self/uid_map") or "").split() == ["0", "0", "4294967295"]
+    is_full_map = (read("/proc/self/uid_map") or "").split() == ["0", "0", "4294967295"]
     number = read("/proc/sys/kernel/overflowuid") or ""
-    return int(number) if number.isdecimal() and not whole else None
+    return int(number) if number.isdecimal() and not is_full_map else None
 
 
 def _create(base, uid, key, subdirectories):

@@ -1,6 +1,6 @@
 """The page of LUMI's training course (Demo2), command by command, with the testbed for LUMI and without GPU flags.
 
-What only LUMI has stands in: the image (the CPU image under its name), the modules LUMI, partition, EasyBuild-user and
+What only LUMI has is replaced: the image (the CPU image under its name), the modules LUMI, partition, EasyBuild-user and
 systools, the downloads of the training script and its data, conda in the image. Everything else is as on the page.
 """
 

@@ -25,8 +25,8 @@ def check_sums(ranks: Ranks, wrong: Mapping[int, list[int]], sizes: Sequence[int
     found = find_wrong(ranks, size)
     alone = [members[0] for members in found if len(members) == 1]
     between = [members for members in found if len(members) > 1]
-    faults = [f"{ranks.name(alone)} adds wrong numbers, also alone"] if alone else []
-    faults += [f"between {ranks.name(members)} numbers go wrong" for members in between]
+    faults = [f"{ranks.name(alone)} computes wrong sums, even alone"] if alone else []
+    faults += [f"sums between {ranks.name(members)} are wrong" for members in between]
     return (
         f"FAIL sums: wrong from {show_size(size)} on {ranks.name(wrong[size])}: {'; '.join(faults)}; "
         "exclude that node, and test its memory, GPU and network card"

@@ -50,7 +50,7 @@ def test_help_shows_the_launch_line(easyblock):
 
 def test_without_shifter_the_error_tells_where_to_install(easyblock, monkeypatch):
     monkeypatch.setattr("easybuild.easyblocks.pytorchshifter.which", lambda _: None)
-    with pytest.raises(EasyBuildError, match="shifter is not on PATH.*where Shifter is"):
+    with pytest.raises(EasyBuildError, match="shifter not found on PATH.*on a host with Shifter"):
         easyblock(RECIPE).configure_step()
 
 
@@ -108,7 +108,7 @@ def test_inside_the_image_a_command_is_the_images_own(enter):
 def test_without_an_image_the_error_tells_what_to_load_and_sourcing_it_fails(enter):
     result = enter("python")
     assert result.returncode == 1
-    assert result.stderr == "python: no image in SHIFTER_IMAGE. Load a PyTorch Shifter module\n"
+    assert result.stderr == "python: SHIFTER_IMAGE is not set. Load a PyTorch Shifter module\n"
     sourced = subprocess.run(["bash", "-c", "source /dev/stdin; echo $?"], input=enter("ddp-env").stdout,
                              capture_output=True, text=True, check=False)  # fmt: skip
     assert sourced.stdout == "1\n"

@@ -1,4 +1,4 @@
-"""allreduce_check.py: its options, and whole runs with wrong, slow and missing ranks."""
+"""allreduce_check.py: its options, and complete runs with wrong, slow and missing ranks."""
 
 import re
 import time
@@ -58,7 +58,7 @@ def test_a_rank_that_lies_in_large_messages_and_one_on_a_slow_link_are_named_and
     assert [rank.status for rank in ranks] == [1, 1, 1], ranks
     table, said = lines_of(ranks[0])
     assert table == {"4 B": "right", "16 B": "right", "64 B": "right", "256 B": "WRONG"}
-    assert re.search(r"wrong from 256 B on .*: rank 1 \(\S+\) adds wrong numbers, also alone;", said["FAIL sums"])
+    assert re.search(r"wrong from 256 B on .*: rank 1 \(\S+\) computes wrong sums, even alone;", said["FAIL sums"])
     assert said["FAIL bandwidth"].endswith("try other nodes")
     assert re.match(r"FAIL speed: rank 2 \(\S+\): [\d.]+ ms exchanging 1 MiB, others ", said["FAIL speed"])
     assert ranks[0].stdout.splitlines()[-1] == "all-reduce check: FAIL: sums, bandwidth, speed"

@@ -1,4 +1,4 @@
-"""training/data/download.py: the MNIST files are fetched once, whole, whatever mirrors and processes do."""
+"""training/data/download.py: the MNIST files are fetched once and completely, whatever mirrors and processes do."""
 
 import ast
 import contextlib

@@ -47,7 +47,7 @@ options = parser.parse_args()
 check(options, parser)
 return options
 def train(options):
-\"\"\"Run the whole training.\"\"\"
+\"\"\"Run the training.\"\"\"
 if __name__ == "__main__":
 options = parse_arguments()
 try:

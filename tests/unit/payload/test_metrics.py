@@ -222,7 +222,7 @@ except TrainingError as error:
     assert result.returncode == 1
     assert result.stderr == (
         f"fault: {tmp_path}/metrics.jsonl: cannot be written (File too large). Free some space or "
-        "name another directory with --modelpath\n"
+        "choose another directory with --modelpath\n"
     )
 
 

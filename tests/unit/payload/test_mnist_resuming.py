@@ -167,7 +167,7 @@ def test_a_run_that_can_save_nothing_ends_as_signals_end_programs(small_mnist):
 
 
 def test_fifty_kills_at_any_moment_lose_nothing(small_mnist, tmp_path):
-    """During training, saving and stopping; each next start goes on, and the end is the uninterrupted run's."""
+    """During training, saving and stopping; each next start continues, and the end is the uninterrupted run's."""
     line = ("--data", small_mnist, "--epochs", 12, "--batch-size", 8, "--keep", 2, "--modelpath")
     forked_ranks.train(1, *line, tmp_path / "through")
     seed = random.SystemRandom().randrange(2**32)
@@ -215,7 +215,7 @@ def modified(directory):
 
 
 def position(directory):
-    """How far the newest checkpoint of a run is; all of its checkpoints must be whole."""
+    """How far the newest checkpoint of a run is; all of its checkpoints must be intact."""
     checkpoints = Checkpoints(directory / "checkpoints")
     states = [read(path) for path in checkpoints.paths()] if checkpoints.directory.exists() else []
     return max(((state["position"]["epoch"], state["position"]["step"]) for state in states), default=(0, 0))

@@ -42,7 +42,7 @@ def told(given, on_node=8):
 
 
 def one_gpu_each(rank):
-    """The variables of a rank of srun --gpus-per-task=1 on a whole node."""
+    """The variables of a rank of srun --gpus-per-task=1 on a full node."""
     return told(str(rank))
 
 

@@ -398,7 +398,7 @@ def test_an_image_as_it_was_installed_is_fine(sif):
 def test_an_image_that_is_gone_cut_or_no_image_is_a_failure(sif):
     env, path = sif
     content = path.read_bytes()
-    for damaged, said in ((content[:-1], "was installed"), (b"nothing" * 50, "is not an image in SIF format")):
+    for damaged, said in ((content[:-1], " bytes, expected "), (b"nothing" * 50, "is not an image in SIF format")):
         path.write_bytes(damaged)
         found = image.check(Surroundings(env))
         assert found.verdict == FAIL

@@ -38,7 +38,7 @@ def with_files(tmp_path):
     def make(files, node=None):
         copy = tmp_path / "node"
         if node:
-            # its CPUs are thousands of files, and nobody asks for them here
+            # its CPUs are thousands of files, and not needed here
             shutil.copytree(node, copy, ignore=lambda place, _: ["cpu"] if place.endswith("devices/system") else [])
         for path, text in files.items():
             file = copy / path.lstrip("/")
@@ -336,7 +336,7 @@ def test_a_step_whose_nodes_are_known_is_fine(here):
 @pytest.mark.parametrize(
     ("changes", "said", "remedy"),
     [
-        ({"SLURM_STEP_NODELIST": "nid[001-"}, "never closed", "unset SLURM_STEP_NODELIST"),
+        ({"SLURM_STEP_NODELIST": "nid[001-"}, "unclosed bracket", "unset SLURM_STEP_NODELIST"),
         (
             {"SLURM_STEP_NODELIST": "no-such-host.invalid"},
             "no-such-host.invalid of this job has no address",

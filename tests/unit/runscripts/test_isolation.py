@@ -29,7 +29,7 @@ def test_a_directory_with_another_torch_is_left_out_and_said(directory, tmp_path
     changes, warnings = isolate({"PYTHONPATH": f"{poison}:{own}:{package}"})
     assert changes == {"PYTHONPATH": own}
     assert len(warnings) == 1
-    assert f"PYTHONPATH: {poison}, {package} belongs to another Python" in str(warnings[0])
+    assert f"PYTHONPATH: ignoring {poison}, {package}, which belongs to another Python" in str(warnings[0])
     assert "PYTORCH_LAUNCH_KEEP_PATHS=1" in str(warnings[0])
 
 
@@ -90,7 +90,7 @@ def own_torch(tmp_path):
     """A directory of the user's packages, with a torch for this Python; what is said of it."""
     torch = tmp_path / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages/torch"
     torch.mkdir(parents=True)
-    said = f"{torch} is imported in place of the torch of /module. To use the module's, run `pip uninstall torch`"
+    said = f"{torch} hides the torch of /module. To use the module's torch, run `pip uninstall torch`"
     return str(tmp_path), said
 
 

@@ -231,7 +231,7 @@ def test_tasks_per_node_outside_slurms_notation_are_an_error(step, tasks):
 
 def test_a_node_list_that_cannot_be_read_is_an_error_with_its_place(step):
     step["SLURM_STEP_NODELIST"] = "nid[001002-"
-    with pytest.raises(WorldError, match=r"SLURM_STEP_NODELIST: .*never closed at character 4"):
+    with pytest.raises(WorldError, match=r"SLURM_STEP_NODELIST: .*unclosed bracket at character 4"):
         discover(step, "vm")
 
 
