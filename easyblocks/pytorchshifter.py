@@ -42,8 +42,8 @@ class EB_PyTorchShifter(EB_PyTorchModule):
     def configure_step(self):
         """Check that Shifter has the image."""
         if not which('shifter'):
-            raise EasyBuildError("shifter not found on PATH: %s stays with its gateway. Run `eb` on a host with Shifter",
-                                 self.cfg['image'])
+            raise EasyBuildError("shifter not found on PATH: %s stays with its gateway. Run `eb` on a host "
+                                 "with Shifter", self.cfg['image'])
         result = run_command([*self.runtime_python(), '--version'], fail_on_error=False, hidden=True)
         if result.exit_code != 0:
             raise EasyBuildError("Shifter cannot start python3 in %s: %s. Try `shifterimg pull %s`",

@@ -82,8 +82,8 @@ class Layout:
     def locked(self, part=None):
         """Hold the lock of a part of the testbed during the block, by default of all of it.
 
-        A part is "cluster", "packages", a virtual environment or a recipe. Parts are independent; the lock of the testbed
-        waits for all of them.
+        A part is "cluster", "packages", a virtual environment or a recipe. Parts are independent; the lock of all waits
+        for each of them.
         """
         with contextlib.ExitStack() as files:
             fcntl.flock(files.enter_context(self.marker.open()), fcntl.LOCK_SH if part else fcntl.LOCK_EX)

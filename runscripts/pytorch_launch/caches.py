@@ -64,7 +64,8 @@ def make_caches(caches):
     try:
         directory, warnings = _create(caches.base, caches.uid, caches.key, [*map(SUBDIRECTORIES.get, caches.variables)])
     except OSError as error:
-        return Caches(warnings=[Problem(f"cannot use {error.filename} for caches: {error.strerror}", "export another TMPDIR")])
+        fault = f"cannot use {error.filename} for caches: {error.strerror}"
+        return Caches(warnings=[Problem(fault, "export another TMPDIR")])
     place = {name: getattr(caches, name) for name in ("base", "uid", "key")}
     return _caches_in(directory, caches.variables, warnings=warnings, **place)
 

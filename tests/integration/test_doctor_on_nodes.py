@@ -71,7 +71,7 @@ def test_an_image_that_is_gone_or_cut_is_named(doctor, container, dataset, work)
     )
 
 
-def test_an_image_with_a_damaged_inside_does_not_start_and_the_runtime_says_why(doctor, container, dataset, work):
+def test_an_image_with_a_damaged_inside_does_not_start_and_the_runtime_reports_why(doctor, container, dataset, work):
     copy = work / "damaged.sif"
     # of the right size, with its header alone
     before = f"head -c 32768 $SIF > {copy}; truncate -r $SIF {copy}; export SIFPYTORCH={copy}"
@@ -159,7 +159,7 @@ def test_nodes_without_addresses_and_tasks_without_cores_are_named(doctor, venv,
     assert_named(found, "slurm", f"^{crowd} ranks share ", "srun -c", verdict="warn")
 
 
-def test_without_a_module_it_says_what_to_load(testbed, venv):
+def test_without_a_module_it_reports_what_to_load(testbed, venv):
     result = testbed.run_unchecked(
         f"module load {venv}; doctor=$(type -P pytorch-doctor); module unload {venv}; $doctor"
     )

@@ -43,7 +43,8 @@ def checksum_of(path):
 def require_checksum(path, found, expected):
     """Stop unless a file has its SHA-256, or --ignore-checksums is set."""
     if found != expected and not build_option('ignore_checksums'):
-        raise EasyBuildError("%s has SHA-256 %s, expected %s. Download it again, or correct the recipe", path, found, expected)
+        raise EasyBuildError("%s has SHA-256 %s, expected %s. Download it again, or correct the recipe",
+                             path, found, expected)
 
 
 def copy_verified(source, target, checksum=None):

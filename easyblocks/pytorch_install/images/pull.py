@@ -111,7 +111,7 @@ class Pull(NamedTuple):
     def stop_if_permanent(self, reason):
         """Stop if another attempt would fail for the same reason."""
         if re.search('(?i)manifest.unknown|name.unknown|404 not found|does not exist in the library', reason):
-            raise EasyBuildError("Image not found in the registry: %s. Look up the digest again, and correct the recipe",
+            raise EasyBuildError("Image not found in the registry: %s. Look up its digest, and correct the recipe",
                                  self.reference)
         if re.search('(?i)unauthorized|authentication required|403 forbidden|(?-i:DENIED)|resource is denied', reason):
             raise EasyBuildError("The registry denies this user access to %s. Log in with `%s registry login "

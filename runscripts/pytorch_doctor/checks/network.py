@@ -86,7 +86,8 @@ def check(here):
             )
     if down:
         finding = "{} of {} cards have no active port: {}".format(len(down), len(cards), ", ".join(down))
-        return warn("network", finding, "set NCCL_IB_HCA to the others; if these should be active, report it to the site")
+        remedy = "set NCCL_IB_HCA to the others; if these should be active, report it to the site"
+        return warn("network", finding, remedy)
     return ok("network", "{}: {}".format(expected, ", ".join(cards)))
 
 

@@ -96,8 +96,8 @@ def test_a_registry_with_a_login_is_used_and_no_log_has_the_password(
                 environ={**os.environ, **ENVIRONMENT},
             )
         logs = work / "logs"
-        said = site.install(lines, f"--fetch --tmpdir={logs} --disable-cleanup-tmpdir", environ=environ)
-    assert PASSWORD not in said
+        message = site.install(lines, f"--fetch --tmpdir={logs} --disable-cleanup-tmpdir", environ=environ)
+    assert PASSWORD not in message
     kept = [path for path in [*logs.rglob("*.log"), *site.images.iterdir()] if path.is_file()]
     assert any(path.suffix == ".log" for path in kept)
     assert not [path for path in kept if PASSWORD.encode() in path.read_bytes()]

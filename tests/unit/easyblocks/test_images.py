@@ -93,7 +93,7 @@ def test_a_pinned_reference_is_given_to_the_runtime_without_its_tag(image_of, re
         ("library://site/default/pytorch:2.1", r"end it in ':sha256\.<hash>'"),
     ],
 )
-def test_the_error_for_an_unpinned_reference_tells_how_to_find_its_digest(image_of, reference, advice):
+def test_the_error_for_an_unpinned_reference_reports_how_to_find_its_digest(image_of, reference, advice):
     with pytest.raises(EasyBuildError, match=rf"is not pinned.*{advice}"):
         image_of(f"image = '{reference}'")
 
@@ -309,7 +309,7 @@ def test_a_cache_that_cannot_be_removed_does_not_fail_the_installation(image_of,
     assert caches == [f"{downloaded(image).name}.{os.getuid()}.cache"]
 
 
-def test_the_checksum_of_a_sites_image_is_noted_after_the_installation_or_a_warning_tells_why_not(
+def test_the_checksum_of_a_sites_image_is_noted_after_the_installation_or_a_warning_reports_why_not(
     container, tmp_path, capfd
 ):
     path = tmp_path / "central" / "x.sif"

@@ -191,7 +191,7 @@ def test_two_image_sources_are_refused(easyblock, edited):
         easyblock(edited(CONTAINER, "sources = [", "sources = ['a.sif', "))
 
 
-def test_without_a_container_runtime_the_error_tells_what_to_install(easyblock, monkeypatch):
+def test_without_a_container_runtime_the_error_reports_what_to_install(easyblock, monkeypatch):
     monkeypatch.setattr("pytorch_install.images.container_runtime.which", lambda _: None)
     with pytest.raises(EasyBuildError, match="install Apptainer or load its module"):
         easyblock(recipe(CONTAINER)).configure_step()
@@ -262,8 +262,8 @@ def test_the_error_for_a_full_disk_has_the_free_space_of_all_directories(easyblo
     monkeypatch.setenv("APPTAINER_TMPDIR", str(tmp_path))
     monkeypatch.setattr(app, "install_runtime", install_runtime)
     places = ["software", "sources", "build", "temporary files"]
-    said = ", ".join(rf"\d+ MB for {place} in /\S+" for place in places)
-    with pytest.raises(EasyBuildError, match=rf"there was: {said}, \d+ MB for APPTAINER_TMPDIR in {tmp_path}$"):
+    message = ", ".join(rf"\d+ MB for {place} in /\S+" for place in places)
+    with pytest.raises(EasyBuildError, match=rf"there was: {message}, \d+ MB for APPTAINER_TMPDIR in {tmp_path}$"):
         app.run_step("install", INSTALL)
 
 

@@ -1,4 +1,4 @@
-"""The cluster profiles as texts: data with sources, nothing that is known to hang, and the table of docs/clusters.md."""
+"""The cluster profiles as texts: data with sources, nothing known to hang, and the table of docs/clusters.md."""
 
 import re
 from pathlib import Path

@@ -275,7 +275,7 @@ def test_a_rank_does_not_join_a_program_that_names_no_launch(monkeypatch):
         rendezvous(environment, 1, 2, TEN_SECONDS)
 
 
-def test_a_rank_0_whose_port_is_in_use_says_so():
+def test_a_rank_0_whose_port_is_in_use_reports_it():
     with socket.socket() as other:
         other.bind(("", 0))
         other.listen()

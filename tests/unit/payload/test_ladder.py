@@ -222,7 +222,7 @@ def test_an_option_that_makes_no_sense_is_one_line_and_status_2(run_here, monkey
     assert run_here("mnist_multi.py", *arguments) == (2, "", f"mnist_multi.py: {complaint}; see --help\n")
 
 
-def test_without_horovod_the_script_says_which_modules_have_it(run_here, monkeypatch):
+def test_without_horovod_the_script_reports_which_modules_have_it(run_here, monkeypatch):
     monkeypatch.setitem(sys.modules, "horovod", None)
     status, output, errors = run_here("mnist_horovod.py")
     assert status.startswith("mnist_horovod.py: ") and (output, errors) == ("", "")

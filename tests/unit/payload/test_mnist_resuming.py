@@ -48,7 +48,7 @@ def test_ranks_that_are_asked_to_stop_end_with_status_75_and_a_line(interrupted)
         )
 
 
-def test_the_next_start_goes_on_where_the_last_one_stopped(interrupted):
+def test_the_next_start_continues_where_the_last_one_stopped(interrupted):
     _, _, _, parts = interrupted
     for before, after, size in zip(parts, parts[1:], (2, 1)):
         place = re.search(r"after (.* steps), saved in (\S+);", before[0].stdout)
@@ -78,7 +78,7 @@ def test_the_metrics_have_each_epoch_once_with_the_ranks_that_ended_it(interrupt
     assert best["accuracy"] == max(line["accuracy"] for line in lines)
 
 
-def test_a_run_that_is_finished_says_so_and_the_same_accuracy(interrupted):
+def test_a_run_that_is_finished_reports_it_and_the_same_accuracy(interrupted):
     root, arguments, (before,), _ = interrupted
     model = weights(root / "through")
     (rank,) = forked_ranks.train(1, *arguments, root / "through")
@@ -90,8 +90,8 @@ def test_a_run_that_is_finished_says_so_and_the_same_accuracy(interrupted):
 
 def test_images_that_are_held_out_tell_which_epoch_is_best_and_the_test_comes_at_the_end(small_mnist, tmp_path):
     line = ("--data", small_mnist, "--epochs", 3, "--batch-size", 16, "--validation", 0.2, "--modelpath", tmp_path)
-    said = [forked_ranks.train(size, *line, "--restart")[0].stdout for size in (1, 2)]
-    for output in said:
+    message = [forked_ranks.train(size, *line, "--restart")[0].stdout for size in (1, 2)]
+    for output in message:
         epochs = re.findall(r"^epoch ./3  loss \S+  validation accuracy (\S+) %", output, re.MULTILINE)
         assert len(epochs) == 3
         # of 26 and of 31 images
@@ -116,7 +116,7 @@ def test_a_resume_with_other_options_is_refused_in_one_sentence_by_one_rank(inte
         r"seed 0 \(now 3\)\. .*--restart\n", ranks[0].stderr)  # fmt: skip
 
 
-def test_ctrl_c_saves_and_ends_with_status_130_and_the_next_start_goes_on(interrupted, tmp_path):
+def test_ctrl_c_saves_and_ends_with_status_130_and_the_next_start_continues(interrupted, tmp_path):
     _, arguments, _, _ = interrupted
     ranks = forked_ranks.Forks(1, *arguments, tmp_path)
     ranks.wait_until_said("epoch 1/6")

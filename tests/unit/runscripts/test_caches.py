@@ -162,7 +162,7 @@ def test_a_directory_that_others_can_reach_is_not_used(tmp_path, mode):
     assert f"open to others, mode {mode:04o}" in warnings[0]
 
 
-def test_a_directory_of_somebody_else_is_not_used_and_its_owner_is_named(tmp_path):
+def test_a_directory_of_another_user_is_not_used_and_its_owner_is_named(tmp_path):
     if os.geteuid() != 0:
         pytest.skip("only root can give a directory to another user")
     squatted = tmp_path / f"pytorch-{UID}"
@@ -271,7 +271,8 @@ def test_a_public_directory_of_another_user_is_not_used(tmp_path):
     directory, _, warnings = place({"TMPDIR": str(public)}, UID, KEY, create=True, default=str(tmp_path))
     assert directory == str(usual(tmp_path))
     assert warnings == [
-        f"cannot use {public} for caches: it belongs to user {OTHER}, who can replace what is in it. Export another TMPDIR"
+        f"cannot use {public} for caches: it belongs to user {OTHER}, who can replace what is in it. "
+        "Export another TMPDIR"
     ]
     assert list(public.iterdir()) == []
 

@@ -490,10 +490,10 @@ def test_an_agent_inside_torchrun_is_refused(run_unchecked, worker):
     assert "worker of torchrun run none already" in done.stderr
 
 
-# What is said
+# Messages
 
 
-def test_one_line_tells_what_was_decided_if_asked(run_unchecked, step):
+def test_one_line_reports_what_was_decided_if_asked(run_unchecked, step):
     done = run_unchecked("conda-python-distributed", "-c", "", env={**step, "PYTORCH_LAUNCH_VERBOSE": "1"})
     assert done.returncode == 0
     assert done.stderr.startswith("nid001003: rank 3 of 4, local rank 1 of 2, node rank 1, ")
@@ -537,7 +537,7 @@ os.execv(sys.argv[1], sys.argv[1:])"""
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
 
 
-def test_where_no_rank_ends_the_others_each_says_so_itself(runscripts, run_unchecked, step, home):
+def test_where_no_rank_ends_the_others_each_reports_it(runscripts, run_unchecked, step, home):
     code = "from pytorch_launch import launch; launch.REPORT_GRACE_SECONDS = 0.1; raise SystemExit(launch.main({}))"
     main = code.format(["conda-python-distributed", "trian.py"])
     done = run_unchecked(sys.executable, "-c", main, env={**step, "PYTHONPATH": str(runscripts)})
@@ -598,14 +598,14 @@ def test_get_master_prints_the_first_host(run, arguments, env, host):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [(["n[3-1]"], "reversed range"), ([], "Run inside a job"), (["n1", "n2"], "quotes"), (["-h"], "--help")],
 )
-def test_get_master_fails_with_one_line(run_unchecked, arguments, said):
+def test_get_master_fails_with_one_line(run_unchecked, arguments, message):
     done = run_unchecked("get-master", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("get-master: ")
-    assert said in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -623,8 +623,8 @@ def test_get_master_fails_with_one_line(run_unchecked, arguments, said):
 def test_a_process_alone_in_an_allocation_of_several_tasks_is_warned_of(run_unchecked, batch_script, allocation, count):
     del batch_script["SLURM_NTASKS"]
     done = run_unchecked("conda-python-distributed", "-c", "", env={**batch_script, **allocation})
-    said = f"only one process in an allocation of {count}. To use all of it, start it with srun"
-    assert (done.returncode, done.stderr) == (0, f"conda-python-distributed: {said}\n")
+    message = f"only one process in an allocation of {count}. To use all of it, start it with srun"
+    assert (done.returncode, done.stderr) == (0, f"conda-python-distributed: {message}\n")
 
 
 @pytest.mark.parametrize("command", ["conda-python-simple", "conda-python-distributed"])

@@ -87,23 +87,23 @@ def test_in_a_container_what_the_image_brings_is_its_own(directory, monkeypatch)
 
 @pytest.fixture
 def own_torch(tmp_path):
-    """A directory of the user's packages, with a torch for this Python; what is said of it."""
+    """A directory of the user's packages, with a torch for this Python; and the warning about it."""
     torch = tmp_path / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages/torch"
     torch.mkdir(parents=True)
-    said = f"{torch} hides the torch of /module. To use the module's torch, run `pip uninstall torch`"
-    return str(tmp_path), said
+    message = f"{torch} hides the torch of /module. To use the module's torch, run `pip uninstall torch`"
+    return str(tmp_path), message
 
 
 @pytest.mark.parametrize("module", ["SIFPYTORCH", "EBROOTPYTORCH"])
 def test_a_torch_that_the_user_installed_over_the_modules_is_named(own_torch, module):
-    base, said = own_torch
-    assert [*map(str, shadowing({module: "/module", "PYTHONUSERBASE": base}))] == [said]
+    base, message = own_torch
+    assert [*map(str, shadowing({module: "/module", "PYTHONUSERBASE": base}))] == [message]
 
 
 def test_a_torch_in_user_software_is_named(own_torch, monkeypatch):
-    base, said = own_torch
+    base, message = own_torch
     monkeypatch.setattr(isolation, "USER_VENV", base)
-    assert [*map(str, shadowing({"EBROOTPYTORCH": "/module", "PYTHONUSERBASE": "/nowhere"}))] == [said]
+    assert [*map(str, shadowing({"EBROOTPYTORCH": "/module", "PYTHONUSERBASE": "/nowhere"}))] == [message]
 
 
 @pytest.mark.parametrize(

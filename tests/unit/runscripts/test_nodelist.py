@@ -191,7 +191,7 @@ def test_whatever_is_accepted_means_the_same_to_python_hostlist():
         ("n[1-" + 5000 * "9" + "]", 4, "number of 5000 digits"),
     ],
 )
-def test_a_malformed_list_is_an_error_that_tells_the_position(function, text, position, fault):
+def test_a_malformed_list_is_an_error_that_reports_the_position(function, text, position, fault):
     with pytest.raises(NodeListError) as raised:
         function(text)
     assert raised.value.text == text

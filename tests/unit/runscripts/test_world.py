@@ -82,7 +82,7 @@ def test_the_ranks_of_a_node_are_counted_where_nodes_differ(step, tasks, node, s
     assert discover(step, "vm").local_size == local_size
 
 
-def test_what_slurm_says_of_cpus_is_kept(step):
+def test_what_slurm_reports_of_cpus_is_kept(step):
     world = discover({**step, "SLURM_CPUS_PER_TASK": "4"}, "vm")
     assert (world.node_cpus, world.cpus_per_task) == (8, 4)
     del step["SLURM_CPUS_ON_NODE"]
