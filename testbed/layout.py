@@ -58,15 +58,15 @@ class Layout:
 
     def claim(self):
         """Create the directory, or raise TestbedError if it holds other files."""
-        for path, remedy in ((self.root, f"set {ROOT_VARIABLE} to another directory"), (self.repository, "move it")):
+        for path, remedy in ((self.root, f"Set {ROOT_VARIABLE} to another directory"), (self.repository, "Move it")):
             if any(character in str(path) for character in " :,\"'\\\n"):
                 raise TestbedError(
                     f"'{path}' has a space, colon, comma or quote, which binds and Slurm's configuration "
-                    f"cannot express; {remedy}."
+                    f"cannot express. {remedy}."
                 )
         if self.root.is_dir() and not self.marker.exists() and any(self.root.iterdir()):
             raise TestbedError(
-                f"{self.root} is not a testbed, and not empty; set {ROOT_VARIABLE} to an empty or new directory."
+                f"{self.root} is not a testbed, and not empty. Set {ROOT_VARIABLE} to an empty or new directory."
             )
         try:
             self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ class Layout:
             self.temporary.mkdir(exist_ok=True)
         except OSError as error:
             raise TestbedError(
-                f"{self.root} cannot be written ({error.strerror}); set {ROOT_VARIABLE} to a writable directory."
+                f"{self.root} cannot be written ({error.strerror}). Set {ROOT_VARIABLE} to a writable directory."
             ) from error
 
     @contextlib.contextmanager
@@ -95,7 +95,7 @@ class Layout:
     def require_claim(self):
         """Raise TestbedError unless the directory is a testbed."""
         if not self.marker.exists():
-            raise TestbedError(f"There is no testbed in {self.root}; create one with `up`.")
+            raise TestbedError(f"No testbed in {self.root}. Create one with `up`.")
 
     def remove(self):
         """Delete the testbed and all that is installed in it."""

@@ -36,7 +36,7 @@ def check(here):
         return fail(
             "slurm",
             f"node {unknown} of this job has no address here",
-            "export MASTER_ADDR=<address of the first node>, and report to the site: its name must resolve on all nodes",
+            "export MASTER_ADDR=<address of the first node>; report it to the site: its name must resolve on all nodes",
         )
     if plan.placement.warnings:
         crowd = plan.placement.warnings[0]

@@ -44,7 +44,7 @@ def test_ranks_that_are_asked_to_stop_end_with_status_75_and_a_line(interrupted)
     for ranks, epochs, steps in zip(parts, (1, 3), (80 - 66, 144 - 52 - 66)):
         assert ranks[0].stdout.splitlines()[-1] == (
             f"SIGUSR1: stopped after {epochs} epochs and {steps} steps, saved in {root}/parts/checkpoints/"
-            f"epoch-000{epochs}-step-0000{steps}.pt; run the same command again to resume"
+            f"epoch-000{epochs}-step-0000{steps}.pt. Run the same command again to resume"
         )
 
 
@@ -123,7 +123,7 @@ def test_ctrl_c_saves_and_ends_with_status_130_and_the_next_start_continues(inte
     ranks.signal(0, signal.SIGINT)
     (rank,) = ranks.wait()
     assert rank.status == 130 and rank.stderr == ""
-    assert re.match(r"SIGINT: stopped after .* saved in .*; run the same command again", rank.stdout.splitlines()[-1])
+    assert re.match(r"SIGINT: stopped after .* saved in .*\. Run the same command again", rank.stdout.splitlines()[-1])
     (rank,) = forked_ranks.train(1, *arguments, tmp_path)
     assert rank.status == 0 and "resuming after" in rank.stdout
 
