@@ -46,10 +46,10 @@ from training.failing import fail_in_one_line
 
 def measure(ranks: Ranks, size: int) -> tuple[float, list[int]]:
     """Return the seconds of one all-reduce of ``size`` bytes on the slowest rank, and the ranks with wrong sums."""
-    everyone = range(ranks.size)
-    right = sums_right(ranks, everyone, size)
+    all_ranks = range(ranks.size)
+    right = sums_right(ranks, all_ranks, size)
     seconds, zeros = time_all_reduce(ranks, size)
-    right = sums_right(ranks, everyone, size) and right and zeros
+    right = sums_right(ranks, all_ranks, size) and right and zeros
     results = ranks.gather((seconds, right))
     return max(seconds for seconds, _ in results), [rank for rank, (_, right) in enumerate(results) if not right]
 

@@ -99,7 +99,7 @@ def become(program, arguments, variables):
 def reset_signals():
     """Restore the default of the two signals that this interpreter ignores.
 
-    Python would not mind to inherit that, but a `python` that is a wrapper in shell would.
+    Python itself starts the same without this, but a `python` that is a wrapper in shell inherits them.
     """
     for signal in (_signal.SIGPIPE, _signal.SIGXFSZ):
         _signal.signal(signal, _signal.SIG_DFL)
