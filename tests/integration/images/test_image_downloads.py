@@ -84,7 +84,7 @@ def test_a_digest_that_the_registry_lacks_is_one_line_at_the_first_attempt(site,
     for transport in ("docker", "oras"):
         error = site.refuse(f"image = '{transport}://{registry.address}/tiny/layers:1@{wrong}'")
         assert "Image not found in the registry" in error
-        assert "Look up the digest again" in error
+        assert "Look up its digest" in error
 
 
 def test_a_registry_that_does_not_answer_is_one_line_after_three_attempts(site):

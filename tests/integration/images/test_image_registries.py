@@ -38,7 +38,7 @@ def test_an_image_of_a_library_whose_hash_does_not_match_is_refused(site, tiny, 
     with serve_library(tiny, work) as home:
         name = "library://site/default/tiny:sha256."
         error = site.refuse(f"image = '{name}{'0' * 64}'", environ={"HOME": str(home)})
-        assert "damaged or another image" in error
+        assert "Download it again, or correct the recipe" in error
         site.install(f"image = '{name}{sha256(tiny)}'", "--fetch", environ={"HOME": str(home)})
     assert sha256(site.images / f"sha256-{sha256(tiny)}.sif") == sha256(tiny)
 

@@ -193,7 +193,7 @@ def test_two_image_sources_are_refused(easyblock, edited):
 
 def test_without_a_container_runtime_the_error_reports_what_to_install(easyblock, monkeypatch):
     monkeypatch.setattr("pytorch_install.images.container_runtime.which", lambda _: None)
-    with pytest.raises(EasyBuildError, match="install Apptainer or load its module"):
+    with pytest.raises(EasyBuildError, match="Install Apptainer or load its module"):
         easyblock(recipe(CONTAINER)).configure_step()
 
 
