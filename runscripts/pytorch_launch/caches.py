@@ -96,7 +96,7 @@ def _unsuitable(path, uid):
         return "not an absolute path"
     try:
         found = posix.stat(path)
-        stranger = _stranger(path, uid)
+        foreign = _foreign_part(path, uid)
     except OSError as error:
         return error.strerror
     mode = found.st_mode
@@ -108,12 +108,12 @@ def _unsuitable(path, uid):
         return "every user can replace what is in it, as it has no sticky bit"
     if mode & stat.S_IWOTH and found.st_uid not in (0, uid, _unmapped()):
         return f"it belongs to user {found.st_uid}, who can replace what is in it"
-    if stranger is not None:
-        return f"{stranger} belongs to another user, who can replace it"
+    if foreign is not None:
+        return f"{foreign} belongs to another user, who can replace it"
     return None
 
 
-def _stranger(path, uid):
+def _foreign_part(path, uid):
     """The first part of `path` that another user made in a world-writable directory, None if there is none.
 
     In a container without root's number (user_namespaces(7)), root's directories and those of all others have the

@@ -204,7 +204,7 @@ def test_python3_will_do_where_there_is_no_python(run, either, home):
 def test_no_python_at_all_is_status_127_and_one_line(run_unchecked, either, home):
     done = run_unchecked(either, "-c", "print(1)", env={"PATH": str(home)})
     assert (done.returncode, done.stdout) == (127, "")
-    assert done.stderr.startswith(f"{either}: python")
+    assert done.stderr.startswith(f"{either}: python3 not found on PATH. ")
     assert done.stderr.count("\n") == 1
 
 
