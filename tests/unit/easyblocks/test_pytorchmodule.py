@@ -205,7 +205,7 @@ def test_the_error_names_the_python_that_a_venv_lacks(easyblock, edited):
 
 
 def test_an_unknown_cluster_profile_is_named_with_those_that_exist_before_anything_is_fetched(easyblock, edited):
-    with pytest.raises(EasyBuildError, match=r"no cluster profile nowhere .*one of: .*local"):
+    with pytest.raises(EasyBuildError, match=r"profile not found: nowhere in .*one of: .*local"):
         easyblock(edited(VENV, "cluster = 'local'", "cluster = 'nowhere'"))
 
 

@@ -220,7 +220,7 @@ def test_a_tmpdir_without_write_permission_is_said_and_replaced(tmp_path, monkey
     env = {"TMPDIR": str(tmp_path / "locked")}
     directory, _, warnings = place(env, UID, KEY, create=True, default=str(tmp_path / "default"))
     assert directory == str(usual(tmp_path / "default"))
-    assert "locked: not writable" in warnings[0]
+    assert "locked for caches: not writable" in warnings[0]
 
 
 def test_the_sticky_bit_makes_a_directory_of_everybody_usable(tmp_path):
