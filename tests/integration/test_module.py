@@ -247,7 +247,7 @@ def test_a_container_command_without_its_module_reports_what_to_load(testbed, co
     )
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1
-    assert "load a PyTorch container module" in result.stderr
+    assert "Load a PyTorch container module" in result.stderr
 
 
 @pytest.mark.parametrize("name", ["EASYBUILD_PREFIX", "EASYBUILD_INSTALLPATH"])

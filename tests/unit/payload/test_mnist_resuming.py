@@ -51,7 +51,7 @@ def test_ranks_that_are_asked_to_stop_end_with_status_75_and_a_line(interrupted)
 def test_the_next_start_continues_where_the_last_one_stopped(interrupted):
     _, _, _, parts = interrupted
     for before, after, size in zip(parts, parts[1:], (2, 1)):
-        place = re.search(r"after (.* steps), saved in (\S+);", before[0].stdout)
+        place = re.search(r"after (.* steps), saved in (\S+)\. Run", before[0].stdout)
         assert f"world size {size}," in after[0].stdout
         assert f"resuming after {place[1]}, from {place[2]}\n" in after[0].stdout
     lines = [line for ranks in parts for line in ranks[0].stdout.splitlines() if "images/s" in line]

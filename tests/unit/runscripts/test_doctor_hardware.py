@@ -129,7 +129,7 @@ def test_a_driver_with_which_torch_does_not_compute_is_a_failure_with_torchs_wor
     assert found.finding == "driver 580.95.05: CUDA 13.0 does not compute: CUDA error: x"
 
 
-def test_amds_driver_is_judged_by_whether_torch_computes(at, with_files, lumi):
+def test_amds_driver_is_checked_by_whether_torch_computes(at, with_files, lumi):
     node = with_files({"/sys/module/amdgpu/version": "6.12.12\n"}, lumi)
     assert device.check_driver(at(node, "rocm", {"hip": "6.4", "devices": ["MI250X"]})).verdict == OK
     found = device.check_driver(at(node, "rocm", {"hip": "6.4", "fault": "HIP error: invalid device function"}))
