@@ -122,11 +122,11 @@ def draw(layout, source, target):
     command = [python, Path(__file__).with_name("picture.py"), source, target]
     target.parent.mkdir(parents=True, exist_ok=True)
     if not python.exists():
-        raise TestbedError(f"No matplotlib to draw with: {python} does not exist. ./demo installs it.")
+        raise TestbedError(f"matplotlib not found: {python} does not exist. Install it with ./demo.")
     result = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
     if result.returncode:
         reason = result.stderr.strip() or f"status {result.returncode}"
-        raise TestbedError(f"The picture could not be drawn: {reason.splitlines()[-1]}")
+        raise TestbedError(f"cannot draw the picture: {reason.splitlines()[-1]}")
 
 
 if __name__ == "__main__":

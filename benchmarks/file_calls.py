@@ -17,7 +17,7 @@ def count_file_calls(session, env, launch, command, *, below, ranks):
     """
     strace = find_optional("strace")
     if strace is None:
-        raise TestbedError("There is no strace to count calls with: `apt-get install strace`.")
+        raise TestbedError("strace not found on PATH: it counts the calls. Run `apt-get install strace`.")
     traces = session.scratch / "traces"
     traces.mkdir(exist_ok=True)
     for trace in traces.iterdir():

@@ -24,7 +24,7 @@ def count_instructions(session, env, command):
     """
     valgrind = find_optional("valgrind")
     if valgrind is None:
-        raise TestbedError("There is no valgrind to count instructions with: `apt-get install valgrind`.")
+        raise TestbedError("valgrind not found on PATH: it counts the instructions. Run `apt-get install valgrind`.")
     # without it, Python's dictionaries have another order, and another cost, in every run
     output = session.run([valgrind, *CALLGRIND, *command], {**env, "PYTHONHASHSEED": "0"})
     counts = [int(line[len(COUNT) :]) for line in output.splitlines() if line.startswith(COUNT)]

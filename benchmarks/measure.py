@@ -35,7 +35,7 @@ def measure(layout, experiments, *, rounds=None, with_scale=False):
     require_modules(layout, dict.fromkeys([*needed, recipes.VENV] if with_scale else needed))
 
     expected = sum(each.expected_seconds(rounds) for each in possible)
-    say(f"{sum(len(each.names) for each in possible)} rows, about {expected / 60:.0f} min on two idle cores")
+    print_progress(f"{sum(len(each.names) for each in possible)} rows, about {expected / 60:.0f} min on two idle cores")
     left_out = {name: reason for names, reason in reasons.items() if reason for name in names}
     start, load = time.monotonic(), os.getloadavg()[0]
     costs = measure_scale(layout) if with_scale else []
@@ -50,7 +50,7 @@ def measure_ratios(layout, experiments, rounds):
         try:
             measured = measure_experiment(layout, experiment, rounds or experiment.rounds)
         except (TestbedError, OSError) as error:
-            say(f"{', '.join(experiment.names)}: failed: {error}")
+            print_progress(f"{', '.join(experiment.names)}: failed: {error}")
             failures.update(dict.fromkeys(experiment.names, str(error).splitlines()[0]))
         else:
             ratios.update({name: summarize(pairs) for name, pairs in measured.items()})
@@ -65,7 +65,7 @@ def measure_experiment(layout, experiment, rounds):
         for comparison in experiment.comparisons:
             a, b = pairs[comparison.name]
             sides = " against ".join(quantity(value, comparison.unit) for value in (a, b))
-            say(f"{comparison.name}, {count}: {sides}, ratio {a / b:.2f}")
+            print_progress(f"{comparison.name}, {count}: {sides}, ratio {a / b:.2f}")
 
     with scratch_directory(layout) as scratch:
         return repeat(experiment.prepare(Session(layout, scratch)), rounds, report, experiment.warm_up)
@@ -74,7 +74,7 @@ def measure_experiment(layout, experiment, rounds):
 def measure_scale(layout):
     """The Costs of single ranks of large worlds. Raises TestbedError."""
     with scratch_directory(layout) as scratch:
-        return scale.measure(Session(layout, scratch), say)
+        return scale.measure(Session(layout, scratch), print_progress)
 
 
 def reason_against(experiment, obstacle):
@@ -112,6 +112,6 @@ def scratch_directory(layout):
         shutil.rmtree(directory)
 
 
-def say(line):
+def print_progress(line):
     """Write a line of progress."""
     print(line, file=sys.stderr, flush=True)

@@ -30,7 +30,7 @@ class Cost(NamedTuple):
     `nodes`         number of nodes of its world
     `node_list`     their list, as the table shows it
     `rank`          its number, from 0
-    `instructions`  of the whole command
+    `instructions`  of the command
     `seconds`       from start to end, a median
     """
 

@@ -10,7 +10,7 @@ from testbed.layout import TestbedError
 
 #: Variables of the caller that a login sets; all others come from the testbed.
 LOGIN = ("HOME", "USER", "LOGNAME", "PATH", "SHELL", "TERM")
-#: Ten times the longest command; a job may wait for nodes for ever.
+#: Ten times the longest command; a job may wait for nodes forever.
 TIMEOUT_SECONDS = 900
 
 

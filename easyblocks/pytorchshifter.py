@@ -29,7 +29,7 @@ class EB_PyTorchShifter(EB_PyTorchModule):
         extra_vars = EB_PyTorchModule.extra_options(extra_vars)
         extra_vars.update({
             'image': [None, "Name of the image at the site's Shifter gateway", MANDATORY],
-            'shifter_modules': [[], "Shifter's own modules for this image, in place of the site's default", CUSTOM],
+            'shifter_modules': [[], "Shifter's own modules for this image, instead of the site's default", CUSTOM],
             'commands': [['python', 'python3', 'pip', 'pip3', 'torchrun'],
                          "Commands of the image that bin/ offers on the host", CUSTOM],
         })
@@ -42,8 +42,8 @@ class EB_PyTorchShifter(EB_PyTorchModule):
     def configure_step(self):
         """Check that Shifter has the image."""
         if not which('shifter'):
-            raise EasyBuildError("shifter is not on PATH, and %s stays with its gateway. Run `eb` where Shifter is",
-                                 self.cfg['image'])
+            raise EasyBuildError("shifter not found on PATH: %s stays with its gateway. Run `eb` on a host "
+                                 "with Shifter", self.cfg['image'])
         result = run_command([*self.runtime_python(), '--version'], fail_on_error=False, hidden=True)
         if result.exit_code != 0:
             raise EasyBuildError("Shifter cannot start python3 in %s: %s. Try `shifterimg pull %s`",

@@ -71,7 +71,7 @@ class EB_PyTorchVenv(EB_PyTorchModule):
         if not self.lock:
             raise EasyBuildError("%s names no requirements lock (*.txt) in 'sources'", self.cfg.path)
         if not which(self.host_python):
-            raise EasyBuildError("%s is not on PATH, and the wheels are locked for it. Load a module that has it, or "
+            raise EasyBuildError("%s not found on PATH: the wheels are locked for it. Load a module that has it, or "
                                  "lock the requirements for another version and set 'python_version'", self.host_python)
         for package in self.source_packages:
             package.environment(os.environ)

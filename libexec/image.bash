@@ -8,7 +8,7 @@ in_image() { # <binds that replace the module's> <command>...
   SINGULARITY_BIND='' APPTAINER_BIND='' "$runtime" exec --bind "$1" "$SIFPYTORCH" "${@:2}"
 }
 
-compare() { # <packed file> <directory>: reads both whole; sets $found to the difference
+compare() { # <packed file> <directory>: reads all of both; sets $found to the difference
   local status=0
   found=$(in_image "$1:/user-software:ro,image-src=/,$2:/mnt" \
     /user-software/venv/pytorch/bin/python -I - \

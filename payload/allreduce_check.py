@@ -46,10 +46,10 @@ from training.failing import fail_in_one_line
 
 def measure(ranks: Ranks, size: int) -> tuple[float, list[int]]:
     """Return the seconds of one all-reduce of ``size`` bytes on the slowest rank, and the ranks with wrong sums."""
-    everyone = range(ranks.size)
-    right = sums_right(ranks, everyone, size)
+    all_ranks = range(ranks.size)
+    right = sums_right(ranks, all_ranks, size)
     seconds, zeros = time_all_reduce(ranks, size)
-    right = sums_right(ranks, everyone, size) and right and zeros
+    right = sums_right(ranks, all_ranks, size) and right and zeros
     results = ranks.gather((seconds, right))
     return max(seconds for seconds, _ in results), [rank for rank, (_, right) in enumerate(results) if not right]
 
@@ -65,10 +65,10 @@ def measure_all(
         algorithm = size / seconds / 1e9
         bandwidths[size] = bus = algorithm * bus_factor(ranks.size)
         least = [threshold.busbw for threshold in thresholds if threshold.size == size]
-        said = "right" + (f", {'reaches' if bus >= max(least) else 'BELOW'} {max(least):g} GB/s" if least else "")
+        verdict = "right" + (f", {'reaches' if bus >= max(least) else 'BELOW'} {max(least):g} GB/s" if least else "")
         if wrong_here:
-            wrong[size], said = wrong_here, "WRONG"
-        report(f"{show_size(size):>10}{seconds * 1e6:>12.1f}{algorithm:>17.3f}{bus:>12.3f}  {said}")
+            wrong[size], verdict = wrong_here, "WRONG"
+        report(f"{show_size(size):>10}{seconds * 1e6:>12.1f}{algorithm:>17.3f}{bus:>12.3f}  {verdict}")
     return bandwidths, wrong
 
 

@@ -276,7 +276,7 @@ def train_epochs(
         if position.epoch < options.epochs and stop.agreed(now=True):
             report(
                 f"{stop.name}: stopped after {position.epoch} epochs and {position.step} steps, "
-                f"saved in {file}; run the same command again to resume"
+                f"saved in {file}. Run the same command again to resume"
             )
             raise SystemExit(stop.status)
 

@@ -40,7 +40,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     add("command", nargs="*", metavar="SCRIPT OPTION", default=[],
         help=f"after --: the training script with its options (default: {SCRIPT.name})")  # fmt: skip
     add("--study", type=Path, metavar="DIR", required=True, help="directory of the study, shared by all processes")
-    add("--trials", type=int, metavar="N", required=True, help="number of trials in the whole study")
+    add("--trials", type=int, metavar="N", required=True, help="number of trials in the study")
     add("--one", action="store_true", help="train one trial, then exit")
     add("--space", type=parse_parameter, metavar="NAME=VALUES", action="append",
         help="LOW..HIGH, log:LOW..HIGH or A,B,C (default: " + " and ".join(SPACE) + ")")  # fmt: skip
@@ -74,7 +74,7 @@ def main(options: argparse.Namespace) -> None:
     try:
         if int(os.environ.get("WORLD_SIZE", "1")) != 1:
             raise TrainingError(
-                f"this is one of {os.environ['WORLD_SIZE']} ranks (WORLD_SIZE), and a trial runs in one process. "
+                f"this is one of {os.environ['WORLD_SIZE']} ranks (WORLD_SIZE), but a trial runs in one process. "
                 "Start it as steps of one task, or with conda-python-simple: then each task trains its own trials"
             )
         if NO_OPTUNA:
@@ -90,7 +90,7 @@ def main(options: argparse.Namespace) -> None:
         sys.exit(f"search.py: {error}")
     except OSError as error:
         sys.exit(
-            f"search.py: {error.filename or options.study}: {error.strerror}. Free some space or name "
+            f"search.py: {error.filename or options.study}: {error.strerror}. Free some space or choose "
             "another directory with --study, then start again: completed trials are kept"
         )
     if search.stopped:

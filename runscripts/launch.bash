@@ -31,7 +31,7 @@ launch() { # <directory of this file, with a slash> <command> <its arguments>
     local directory=$1
     shift
     type -P python3 >/dev/null ||
-        die "$NO_PYTHON" "no python3 on PATH. Activate an environment that has one with WITH_CONDA or WITH_VENV"
+        die "$NO_PYTHON" "python3 not found on PATH. Activate an environment that has one with WITH_CONDA or WITH_VENV"
     # Isolated (-I) from PYTHONPATH and the user's site directory, which are for the payload, and
     # without `site` (-S), a third of the start-up time.
     exec python3 -I -S "${directory}pytorch_launch/__main__.py" "$@"

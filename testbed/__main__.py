@@ -4,7 +4,7 @@ up        install what is missing and start the cluster, unless it is up
 status    show whether the cluster is up, and its nodes (exit status 1 if it is down)
 env       print shell code for `eval`, which provides module, eb, srun and singularity
 stop      stop the cluster and delete its files; keep what is installed
-down      stop the cluster and delete the whole testbed
+down      stop the cluster and delete the testbed
 tools     install what unit tests need; do not start the cluster
 optional  install what some tests and benchmarks need: Open MPI, MPICH, valgrind, an OCI registry
 

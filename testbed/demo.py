@@ -47,7 +47,7 @@ def demonstrate(layout):
     accuracy = re.search(r"test accuracy: ([\d.]+) %", output)
     speed = re.findall(r"images/s (\d+)", output)
     if not accuracy or not speed:
-        raise TestbedError("The training printed no accuracy; its output is above.")
+        raise TestbedError("The training printed no accuracy. See the output above.")
     lines = "\n      ".join(commands)
     print(f"""
 Done in {time.monotonic() - start:.0f} s: test accuracy {accuracy[1]} %, {speed[-1]} images/s on 2 nodes.
@@ -123,7 +123,7 @@ def run_shown(layout, *commands):
     )  # fmt: skip
     output = relay(process.stdout)
     if process.wait() != 0:
-        raise TestbedError(f"`{commands[-1]}` failed with status {process.returncode}; see above.")
+        raise TestbedError(f"`{commands[-1]}` failed with status {process.returncode}. See the output above.")
     return output
 
 

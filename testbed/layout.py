@@ -58,16 +58,16 @@ class Layout:
 
     def claim(self):
         """Create the directory, or raise TestbedError if it holds other files."""
-        for path, remedy in ((self.root, f"set {ROOT_VARIABLE} to another directory"), (self.repository, "move it")):
+        for path, remedy in ((self.root, f"Set {ROOT_VARIABLE} to another directory"), (self.repository, "Move it")):
             if any(character in str(path) for character in " :,\"'\\\n"):
                 raise TestbedError(
                     f"'{path}' has a space, colon, comma or quote, which binds and Slurm's configuration "
-                    f"cannot express; {remedy}."
+                    f"cannot express. {remedy}."
                 )
         # in this order: another process, which makes the marker first, may claim the directory at the same time
         if self.root.is_dir() and any(self.root.iterdir()) and not self.marker.exists():
             raise TestbedError(
-                f"{self.root} is not a testbed, and not empty; set {ROOT_VARIABLE} to an empty or new directory."
+                f"{self.root} is not a testbed, and not empty. Set {ROOT_VARIABLE} to an empty or new directory."
             )
         try:
             self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -76,15 +76,15 @@ class Layout:
             self.temporary.mkdir(exist_ok=True)
         except OSError as error:
             raise TestbedError(
-                f"{self.root} cannot be written ({error.strerror}); set {ROOT_VARIABLE} to a writable directory."
+                f"{self.root} cannot be written ({error.strerror}). Set {ROOT_VARIABLE} to a writable directory."
             ) from error
 
     @contextlib.contextmanager
     def locked(self, part=None):
-        """Hold the lock of a part of the testbed during the block, by default of the whole testbed.
+        """Hold the lock of a part of the testbed during the block, by default of all of it.
 
-        A part is "cluster", "packages", a virtual environment or a recipe. Parts are independent; the whole waits for
-        all of them.
+        A part is "cluster", "packages", a virtual environment or a recipe. Parts are independent; the lock of all waits
+        for each of them.
         """
         with contextlib.ExitStack() as files:
             fcntl.flock(files.enter_context(self.marker.open()), fcntl.LOCK_SH if part else fcntl.LOCK_EX)
@@ -96,7 +96,7 @@ class Layout:
     def require_claim(self):
         """Raise TestbedError unless the directory is a testbed."""
         if not self.marker.exists():
-            raise TestbedError(f"There is no testbed in {self.root}; create one with `up`.")
+            raise TestbedError(f"No testbed in {self.root}. Create one with `up`.")
 
     def remove(self):
         """Delete the testbed and all that is installed in it."""

@@ -141,7 +141,7 @@ def install(layout, packages):
     if prefix is None:
         raise TestbedError(
             "Packages are missing, and only an administrator can install them: "
-            f"`apt-get install {' '.join(packages)}` or the equivalent; then try again."
+            f"`apt-get install {' '.join(packages)}` or the equivalent. Then try again."
         )
     apt_install(layout, prefix, packages)
 
@@ -154,7 +154,7 @@ def apt_install(layout, prefix, packages):
     advice = "Install them manually and try again."
     with layout.locked("packages"), step(f"installing {', '.join(packages)}"), services_kept_off(prefix):
         if not (updated.exists() and time.time() - updated.stat().st_mtime < UPDATE_SECONDS):
-            run([*quiet, "update"], log=log, advice="Is the package archive reachable?")
+            run([*quiet, "update"], log=log, advice="Check that the package archive is reachable.")
             updated.touch()
         try:
             run([*quiet, "install", "--no-install-recommends", *packages], log=log, advice=advice)

@@ -50,7 +50,7 @@ def step(title):
 
 
 def relay(pipe):
-    """Print each line of a process's output when it arrives, indented; return the whole output.
+    """Print each line of a process's output when it arrives, indented; return all output.
 
     On a terminal, also count the seconds since the last line.
     """

@@ -1,4 +1,4 @@
-"""A whole job of two ranks that does nothing but one all-reduce: its CPU time, and its wait for a name server."""
+"""A job of two ranks with one all-reduce: its CPU time, and its wait for a name server."""
 
 import socket
 

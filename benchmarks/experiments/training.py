@@ -32,7 +32,7 @@ def time_to_99(session):
 
 
 def whole_time_to_99(session):
-    """The same with a whole training by the textbook's loop on the other side."""
+    """The same with a complete training by the textbook's loop on the other side."""
     env = training_environment(session)
 
     def textbook(seed):
@@ -110,7 +110,7 @@ EXPERIMENTS = (
             a=OURS,
             b=f"{TEXTBOOK_EPOCHS_TO_99} times the seconds of an epoch of `textbook_mnist.py`, timed by "
             f"{TEXTBOOK_BATCHES} of its 938 batches; the loop reaches 99 % after two or three epochs, so this is its "
-            "shortest time (`--thorough` measures it whole)",
+            "shortest time (`--thorough` measures all of it)",
             target=0.2,
         ),
         time_to_99,

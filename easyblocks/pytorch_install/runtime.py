@@ -88,7 +88,7 @@ def offered_commands(enter, python, names, brings_python):
                                      if not (brings_python and PYTHON_OR_PIP.fullmatch(name))])
     offered = [name for name in names if name not in absent]
     if len(offered) < len(names):
-        print_warning("the image has no %s on its path, which the recipe names in 'commands': not in the module's bin/",
+        print_warning("skipping commands that the recipe names and the image does not have on its PATH: %s",
                       ', '.join(name for name in names if name in absent))
     # without `python`, python3.11 is not offered either
     return offered + [name for name in versioned if name not in absent and name.rstrip('.0123456789') in offered]

@@ -67,13 +67,13 @@ def evaluate(model, images, labels, world):
 
 
 def train(options, world):
-    """Run the whole training."""
+    """Run the training."""
     device = world.device
     data = load_dataset(options.data, options.download)
     report = print if world.rank == 0 else (lambda *_, **__: None)  # only rank 0 prints
     report(f"world size {world.size}, Horovod, device {device}, torch {torch.__version__}, data {data.source}")
 
-    # The whole set fits in memory, so it is loaded at once.
+    # All images fit in memory, so they are loaded at once.
     images, labels = normalise(data.train_images, device), data.train_labels.to(device)
     test_images, test_labels = normalise(data.test_images, device), data.test_labels.to(device)
 

@@ -53,12 +53,12 @@ def evaluate(model, images, labels):
 
 
 def train(options):
-    """Run the whole training."""
+    """Run the training."""
     device = select_device(options.gpu, local_rank=0)
     data = load_dataset(options.data, options.download)
     print(f"device {device}, torch {torch.__version__}, data {data.source}")
 
-    # The whole set fits in memory, so it is loaded at once.
+    # All images fit in memory, so they are loaded at once.
     images, labels = normalise(data.train_images, device), data.train_labels.to(device)
     test_images, test_labels = normalise(data.test_images, device), data.test_labels.to(device)
 

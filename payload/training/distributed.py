@@ -1,6 +1,6 @@
 """The ranks of a run: their numbers and devices, their process group, and the collectives of a training.
 
-``process_group`` encloses a whole run; ``fail_together``, ``sum_over_ranks``, ``broadcast`` and ``gather``
+``process_group`` encloses a run; ``fail_together``, ``sum_over_ranks``, ``broadcast`` and ``gather``
 are called inside it, by all ranks.
 """
 
@@ -77,11 +77,11 @@ def rendezvous_fault(environment: Mapping[str, str], size: int, timeout: float, 
     address = f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')}"
     if "EADDRINUSE" in str(error):
         return TrainingError(
-            f"another process listens at {address} (MASTER_ADDR:MASTER_PORT). Start again, or "
+            f"{address} (MASTER_ADDR:MASTER_PORT) is in use by another process. Start again, or "
             "export another MASTER_PORT for this launch"
         )
     return TrainingError(
-        f"no rendezvous at {address} (MASTER_ADDR:MASTER_PORT) within {timeout:g} s. Check that "
+        f"rendezvous at {address} (MASTER_ADDR:MASTER_PORT) timed out after {timeout:g} s. Check that "
         f"all {size} ranks started and can reach it ({str(error).splitlines()[0]})"
     )
 

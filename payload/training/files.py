@@ -29,14 +29,14 @@ def read_file(path: Path, most_bytes: int | None = None, *, follow_links: bool =
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        raise TrainingError(f"{path}: not a regular file. Remove it or name another directory")
+        raise TrainingError(f"{path}: not a regular file. Remove it or choose another directory")
     with open(descriptor, "rb") as file:  # noqa: PTH123 (a descriptor)
         if most_bytes is None:
             return file.read()
         content = file.read(most_bytes + 1) if status.st_size <= most_bytes else None
         if content is None or len(content) > most_bytes:
             raise TrainingError(
-                f"{path}: {status.st_size} bytes, expected at most {most_bytes}. Remove it or name another directory"
+                f"{path}: {status.st_size} bytes, expected at most {most_bytes}. Remove it or choose another directory"
             )
         return content
 

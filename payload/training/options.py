@@ -12,7 +12,7 @@ class OneLineParser(argparse.ArgumentParser):
     """Reports a wrong command line in one line and exits with status 2."""
 
     def error(self, message: str):
-        self.exit(2, f"{self.prog}: {message}; see --help\n")
+        self.exit(2, f"{self.prog}: {message}. See --help\n")
 
 
 def training_parser(

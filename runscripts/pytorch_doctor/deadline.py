@@ -10,7 +10,7 @@ from pytorch_doctor import Finding, fail
 
 SLOW = "something hangs, such as a file system: try again with a larger --timeout, then ask the site"
 INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
-BROKEN = "this is a bug of pytorch-doctor: please report the whole line"
+BROKEN = "this is a bug of pytorch-doctor: please report this line"
 
 
 def run_all(groups, here, seconds):

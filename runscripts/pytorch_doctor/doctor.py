@@ -95,7 +95,7 @@ def parse(arguments):
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--full", action="store_true", help="read the whole image and compare its SHA-256")
+    parser.add_argument("--full", action="store_true", help="read the image and compare its SHA-256")
     parser.add_argument("--faults", action="store_true", help="print only warnings and failures, and the counts")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     parser.add_argument(

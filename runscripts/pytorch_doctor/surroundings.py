@@ -25,7 +25,7 @@ class Surroundings:
     """The environment `env`, and the files below `root`, which is "" except in tests.
 
     `module`   the directory of the loaded PyTorch module, None without one
-    `full`     whether to read the whole image
+    `full`     whether to read the image and compare its SHA-256
     """
 
     def __init__(self, env, root="", full=False):

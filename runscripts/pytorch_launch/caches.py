@@ -24,7 +24,7 @@ SUBDIRECTORIES = {
 
 
 class NotPrivateError(Exception):
-    """There is something else in place of a private directory; the message names its owner."""
+    """The path exists and is not a private directory; the message names its owner."""
 
 
 class Caches(Value):
@@ -64,7 +64,8 @@ def make_caches(caches):
     try:
         directory, warnings = _create(caches.base, caches.uid, caches.key, [*map(SUBDIRECTORIES.get, caches.variables)])
     except OSError as error:
-        return Caches(warnings=[Problem(f"no caches in {error.filename}: {error.strerror}", "export another TMPDIR")])
+        fault = f"cannot use {error.filename} for caches: {error.strerror}"
+        return Caches(warnings=[Problem(fault, "export another TMPDIR")])
     place = {name: getattr(caches, name) for name in ("base", "uid", "key")}
     return _caches_in(directory, caches.variables, warnings=warnings, **place)
 
@@ -81,7 +82,7 @@ def _base(tmpdir, default, uid):
         problem = _unsuitable(path, uid)
         if problem is None:
             return path.rstrip("/"), warnings
-        warnings.append(Problem(f"no caches in {path}: {problem}", "export another TMPDIR"))
+        warnings.append(Problem(f"cannot use {path} for caches: {problem}", "export another TMPDIR"))
     return None, warnings
 
 
@@ -95,7 +96,7 @@ def _unsuitable(path, uid):
         return "not an absolute path"
     try:
         found = posix.stat(path)
-        stranger = _stranger(path, uid)
+        foreign = _foreign_part(path, uid)
     except OSError as error:
         return error.strerror
     mode = found.st_mode
@@ -107,12 +108,12 @@ def _unsuitable(path, uid):
         return "every user can replace what is in it, as it has no sticky bit"
     if mode & stat.S_IWOTH and found.st_uid not in (0, uid, _unmapped()):
         return f"it belongs to user {found.st_uid}, who can replace what is in it"
-    if stranger is not None:
-        return f"{stranger} belongs to another user, who can replace it"
+    if foreign is not None:
+        return f"{foreign} belongs to another user, who can replace it"
     return None
 
 
-def _stranger(path, uid):
+def _foreign_part(path, uid):
     """The first part of `path` that another user made in a world-writable directory, None if there is none.
 
     In a container without root's number (user_namespaces(7)), root's directories and those of all others have the
@@ -131,9 +132,9 @@ def _stranger(path, uid):
 
 def _unmapped():
     """The number of all users that have none in this user namespace, None outside of a user namespace."""
-    whole = (read("/proc/self/uid_map") or "").split() == ["0", "0", "4294967295"]
+    is_full_map = (read("/proc/self/uid_map") or "").split() == ["0", "0", "4294967295"]
     number = read("/proc/sys/kernel/overflowuid") or ""
-    return int(number) if number.isdecimal() and not whole else None
+    return int(number) if number.isdecimal() and not is_full_map else None
 
 
 def _create(base, uid, key, subdirectories):

@@ -197,7 +197,7 @@ def _gpu_share(node, allowed, devices):
     # A GPU without cores would take some of another GPU's: then no rank is placed by its GPU.
     threads = node.threads_per_core(min(allowed))
     for number, local in homes.items():
-        # if there are enough threads for whole cores, no file is read
+        # if there are enough threads for full cores, no file is read
         if len(nodes[number]) < threads * len(local) and len(node.cores(nodes[number])) < len(local):
             return None
     return cores

@@ -28,5 +28,5 @@ def hold_port(claim):
 
 
 def _in_use(claim, holder, remedy):
-    place = f"port {claim.port} on {claim.address}, the meeting point of {claim.source}"
+    place = f"port {claim.port} on {claim.address}, the rendezvous of {claim.source}"
     return RendezvousError(f"{place}, is in use by {holder}", remedy, rank=claim.rank)

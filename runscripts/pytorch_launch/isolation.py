@@ -46,7 +46,7 @@ def isolate(env):
 
 
 def shadowing(env):
-    """A list of Problems: the user's own torch that Python imports in place of the module's."""
+    """A list of Problems: the user's own torch that Python imports instead of the module's."""
     module = env.get("SIFPYTORCH") or env.get("EBROOTPYTORCH")
     if not module or env.get(KEEP, "0") not in ("", "0"):
         return []
@@ -56,8 +56,8 @@ def shadowing(env):
         bases.append(env["PYTHONUSERBASE"])
     return [
         Problem(
-            f"{base}/{torch} is imported in place of the torch of {module}",
-            "to use the module's, run `pip uninstall torch`",
+            f"{base}/{torch} hides the torch of {module}",
+            "to use the module's torch, run `pip uninstall torch`",
         )
         for base in bases
         if exists(f"{base}/{torch}")
@@ -76,5 +76,5 @@ def _is_foreign(entry, marks, image):
 
 
 def _warning(name, entries):
-    fault = f"{name}: {', '.join(entries)} belongs to another Python or torch and is left out"
+    fault = f"{name}: ignoring {', '.join(entries)}, which belongs to another Python or torch"
     return Problem(fault, f"to keep it, export {KEEP}=1")

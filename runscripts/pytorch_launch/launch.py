@@ -197,7 +197,7 @@ def become_python(arguments, variables):
             continue
         except OSError as error:
             raise PythonError(f"{python} cannot be started: {error.strerror}") from error
-    raise PythonError("no python or python3 on PATH", ACTIVATE)
+    raise PythonError("python and python3 not found on PATH", ACTIVATE)
 
 
 def write_output(text):

@@ -8,7 +8,7 @@
     3
     >>> first_host("nid[0051-")
     Traceback (most recent call last):
-    NodeListError: node list 'nid[0051-' has a bracket that is never closed at character 4 ...
+    NodeListError: node list 'nid[0051-' has an unclosed bracket at character 4 ...
 
 A list is names separated by commas; a name mixes text with brackets; a bracket holds numbers and
 ranges of numbers, zero-padded to the width of a range's first number (slurm.conf(5), "NODE
@@ -36,7 +36,7 @@ MOST_HOSTS = 65536
 class NodeListError(LaunchError):
     """A node list outside the grammar.
 
-    `text` is the whole list, `position` the offset of the error in it, counted from 0.
+    `text` is the list, `position` the offset of the error in it, counted from 0.
     """
 
     def __init__(self, text, position, fault):
@@ -220,7 +220,7 @@ def _text(text, start, end):
     part = text[start:end]
     stray = part.lstrip(NAME_CHARACTERS)
     if stray:
-        fault = "a bracket that was never opened" if stray[0] == "]" else f"a stray {stray[0]!r}"
+        fault = "an unopened bracket" if stray[0] == "]" else f"a stray {stray[0]!r}"
         raise NodeListError(text, end - len(stray), fault)
     return part
 
@@ -229,7 +229,7 @@ def _bracket(text, opening):
     """The ranges of the bracket at `opening`, and the offset after the bracket."""
     closing = text.find("]", opening)
     if closing < 0:
-        raise NodeListError(text, opening, "a bracket that is never closed")
+        raise NodeListError(text, opening, "an unclosed bracket")
     ranges = []
     position = opening + 1
     for numbers in text[position:closing].split(","):
@@ -250,7 +250,7 @@ def _range(text, start, numbers):
         return lowest, 1, len(low)
     highest = _number(text, start + len(low) + 1, high)
     if lowest > highest:
-        raise NodeListError(text, start, f"the backward range {numbers}")
+        raise NodeListError(text, start, f"the reversed range {numbers}")
     return lowest, highest - lowest + 1, len(low)
 
 

@@ -95,7 +95,7 @@ def idle_allocation(world, *, nodes_only=False):
     if nodes == 1 and (tasks == 1 or nodes_only):
         return []
     count = f"{tasks} tasks" if tasks > 1 and not nodes_only else f"{nodes} nodes"
-    return [Problem(f"one process alone in an allocation of {count}", "to use all of it, start it with srun")]
+    return [Problem(f"only one process in an allocation of {count}", "to use all of it, start it with srun")]
 
 
 def _node_cpus(world, allowed):

@@ -121,7 +121,7 @@ def _address(world):
     if world.rank == 0 and world.node_rank != 0:
         raise RendezvousError(
             f"rank 0 runs on {world.node}, but the first host of {world.source} is {world.first_host}",
-            "export MASTER_ADDR, or leave out --distribution=arbitrary or the host file",
+            "export MASTER_ADDR, or omit --distribution=arbitrary or the host file",
             rank=world.rank,
         )
     if world.first_host != THIS_HOST:
@@ -147,7 +147,7 @@ def _port(world, facts):
     if number is None:
         raise RendezvousError(
             f"{fault}, and this container hides the launcher",
-            "export MASTER_PORT before the launch, or leave out --pid and --containall",
+            "export MASTER_PORT before the launch, or omit --pid and --containall",
             rank=world.rank,
         )
     return LOWEST_PORT + number % SPAN
@@ -161,5 +161,5 @@ def _starter(world, facts):
 def _exported_port(env, world):
     port = env["MASTER_PORT"]
     if not (is_number(port) and 1 <= int(port) <= 65535):
-        raise RendezvousError(f"MASTER_PORT={port} is not a port", "export one of 1 to 65535", rank=world.rank)
+        raise RendezvousError(f"MASTER_PORT={port} is not a port", "export a port from 1 to 65535", rank=world.rank)
     return port

@@ -63,7 +63,7 @@ def show_devices(vendor):
             posix.dup2(2, 1)
             become(tool, [], environment())
         except OSError as error:
-            write(2, f"{tool}: {error.strerror or 'not on PATH'}\n")
+            write(2, f"{tool}: {error.strerror or 'not found on PATH'}\n")
         finally:
             posix._exit(1)
     posix.waitpid(process, 0)

@@ -18,7 +18,7 @@ def environment():
 
 
 def write(stream, text):
-    """Write `text` to a file descriptor at once, so that lines of several ranks stay whole. Raises OSError.
+    """Write `text` to a file descriptor at once, so that lines of several ranks stay intact. Raises OSError.
 
     A file that reaches its limit takes the first part (write(2)); writing the rest is the error.
     """
@@ -58,7 +58,7 @@ def read(path):
 
 
 def read_table(path):
-    """The whole text of a file of /proc, None if it cannot be read; one read(2) returns a page or so."""
+    """All text of a file of /proc, None if it cannot be read; one read(2) returns a page or so."""
     parts = []
     try:
         file = posix.open(path, posix.O_RDONLY)
@@ -99,7 +99,7 @@ def become(program, arguments, variables):
 def reset_signals():
     """Restore the default of the two signals that this interpreter ignores.
 
-    Python would not mind to inherit that, but a `python` that is a wrapper in shell would.
+    Python itself starts the same without this, but a `python` that is a wrapper in shell inherits them.
     """
     for signal in (_signal.SIGPIPE, _signal.SIGXFSZ):
         _signal.signal(signal, _signal.SIG_DFL)

@@ -62,7 +62,7 @@ def stop(layout):
             time.sleep(0.05)
     survivors = running(layout)
     if survivors:
-        raise TestbedError(f"Processes {survivors} of {layout.cluster} are still running; kill them.")
+        raise TestbedError(f"Processes {survivors} of {layout.cluster} are still running. Kill them.")
     remove_short_name(layout)
     shutil.rmtree(layout.cluster, ignore_errors=True)
 
@@ -210,8 +210,8 @@ def require_resolvable(name):
         socket.gethostbyname(name)
     except OSError as error:
         raise TestbedError(
-            f"This machine denies namespaces to ordinary users and cannot resolve the node {name}; "
-            f"ask an administrator to add '127.0.0.1 {' '.join(NODES)}' to /etc/hosts."
+            f"This machine denies namespaces to ordinary users and cannot resolve the node {name}. "
+            f"Ask an administrator to add '127.0.0.1 {' '.join(NODES)}' to /etc/hosts."
         ) from error
 
 
@@ -220,7 +220,7 @@ def wait_until_ready(layout):
     deadline = time.monotonic() + START_SECONDS
     while not responding(layout):
         if time.monotonic() > deadline:
-            raise TestbedError(f"The Slurm cluster did not start in {START_SECONDS} s; its logs are in {layout.logs}.")
+            raise TestbedError(f"The Slurm cluster did not start in {START_SECONDS} s. Its logs are in {layout.logs}.")
         time.sleep(0.1)
 
 

@@ -50,7 +50,7 @@ def find_obstacle():
     """Return why this user cannot run containers with an unpacked Apptainer, or None."""
     missing = missing_packages({"mksquashfs": "squashfs-tools", "squashfuse": "squashfuse"})
     if missing:
-        return f"Containers need the packages {', '.join(missing)}; ask an administrator for them."
+        return f"Containers need the packages {', '.join(missing)}. Ask an administrator for them."
     if os.geteuid() == 0:
         return None
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
@@ -67,7 +67,7 @@ def install_runtime(layout):
     if unpacked.exists():
         return unpacked
     if not find_command("apt-get"):
-        raise TestbedError("No apptainer or singularity on PATH, and no apt to install it.")
+        raise TestbedError("apptainer and singularity not found on PATH, nor apt-get. Install Apptainer.")
     prefix = privilege()
     candidate = run(["apt-cache", "policy", "apptainer"])
     if prefix is not None and "Candidate:" in candidate and "(none)" not in candidate:
@@ -75,7 +75,7 @@ def install_runtime(layout):
         return find_command("apptainer")
     missing = missing_packages(CONTAINER_PACKAGES)
     if missing:
-        raise TestbedError(f"Unpacking Apptainer needs {', '.join(missing)}; ask an administrator for them.")
+        raise TestbedError(f"Unpacking Apptainer needs {', '.join(missing)}. Ask an administrator for them.")
     with step("unpacking Apptainer from Debian's unstable release"):
         unpack_runtime(layout)
     return unpacked
@@ -146,8 +146,8 @@ def unstable_source():
         if release.get("ID") == "debian" and suite in suites and component == ["main"]:
             return f"Types: deb\nURIs: {uri}\nSuites: sid\nComponents: main\nSigned-By: {KEYRING}\n"
     raise TestbedError(
-        "No apptainer or singularity on PATH, and none in this machine's package archive; "
-        "install one (https://apptainer.org/docs/admin/latest/installation.html)."
+        "apptainer and singularity not found on PATH or in this machine's package archive. "
+        "Install one (https://apptainer.org/docs/admin/latest/installation.html)."
     )
 
 

@@ -46,4 +46,4 @@ def install(venv, file):
     try:
         run(command)
     except TestbedError:
-        run([*command, "--extra-index-url", TORCH_INDEX], advice="Is the package index reachable?")
+        run([*command, "--extra-index-url", TORCH_INDEX], advice="Check that the package index is reachable.")

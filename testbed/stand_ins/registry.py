@@ -146,16 +146,16 @@ class CuttingProxy:
         ``127.0.0.1:<port>``, to use instead of the registry's.
     completed : list of str
         Digests of the blobs that were sent completely, in this order.
-    whole : int or None
+    complete_blobs : int or None
         How many more blobs to send completely; of later blobs it sends half. None: no limit.
     cut_when : callable
         Condition to wait for before closing the connection after half a blob.
     """
 
-    def __init__(self, registry, *, whole=None, cut_when=lambda: True):
+    def __init__(self, registry, *, complete_blobs=None, cut_when=lambda: True):
         self._lock = threading.Lock()
         self.completed = []
-        self.whole = whole
+        self.complete_blobs = complete_blobs
         self.cut_when = cut_when
         proxy = self
 
@@ -208,9 +208,9 @@ class CuttingProxy:
     def take_one(self):
         """Count one blob; return whether to send it completely."""
         with self._lock:
-            if self.whole is not None:
-                self.whole -= 1
-            return self.whole is None or self.whole >= 0
+            if self.complete_blobs is not None:
+                self.complete_blobs -= 1
+            return self.complete_blobs is None or self.complete_blobs >= 0
 
     def __enter__(self):
         return self

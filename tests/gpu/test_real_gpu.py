@@ -45,16 +45,16 @@ def launch(*arguments, **variables):
 
 
 def test_the_device_that_is_reported_is_the_one_that_torch_uses_with_nccl():
-    output, said = launch("-c", PROBE, PYTORCH_LAUNCH_VERBOSE="1")
+    output, message = launch("-c", PROBE, PYTORCH_LAUNCH_VERBOSE="1")
     found = json.loads(output)
     assert found["total"] == 1
-    assert f"device 0 of {found['count']} " in said
-    assert f":{found['bus']:02x}:" in said
+    assert f"device 0 of {found['count']} " in message
+    assert f":{found['bus']:02x}:" in message
 
 
 def test_the_vendors_tool_is_shown_when_asked():
-    _, said = launch("-c", "", PYTORCH_LAUNCH_VERBOSE="2")
-    assert "NVIDIA-SMI" in said or "ROCm System Management" in said
+    _, message = launch("-c", "", PYTORCH_LAUNCH_VERBOSE="2")
+    assert "NVIDIA-SMI" in message or "ROCm System Management" in message
 
 
 def test_one_visible_gpu_is_device_0_of_every_rank():

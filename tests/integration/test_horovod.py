@@ -21,7 +21,7 @@ JOB = "salloc --quiet -N2 -w nid001001,nid001002 --ntasks-per-node=2"
 
 @pytest.fixture(scope="module")
 def horovod(testbed, request):
-    """The Horovod module, installed: compiled without optimisation, and as its recipe says with --thorough."""
+    """The Horovod module, installed: compiled without optimisation, and as in its recipe with --thorough."""
     wanted = ("libopenmpi-dev", "openmpi-bin", "g++", "make")
     missing = [package for package in wanted if find_optional(package) is None]
     if missing:

@@ -1,7 +1,7 @@
 """The page of LUMI's training course (Demo2), command by command, with the testbed for LUMI and without GPU flags.
 
-What only LUMI has stands in: the image (the CPU image under its name), the modules LUMI, partition, EasyBuild-user and
-systools, the downloads of the training script and its data, conda in the image. Everything else is as on the page.
+What only LUMI has is replaced: the image (the CPU image under its name), the modules LUMI, partition, EasyBuild-user
+and systools, the downloads of the training script and its data, conda in the image. Everything else is as on the page.
 """
 
 import re
@@ -119,7 +119,7 @@ def test_the_directory_has_the_files_of_the_page(course):
     assert {"bin/start-shell", "bin/make-squashfs", "bin/unmake-squashfs"} <= found
 
 
-def test_the_script_can_be_read_where_the_page_says(course):
+def test_the_script_can_be_read_at_the_path_on_the_page(course):
     inside = course.run(f"{LOAD}singularity exec $SIF cat /runscripts/conda-python-distributed")
     outside = course.run(f"{LOAD}cat $CONTAINERROOT/runscripts/conda-python-distributed")
     assert inside == outside
@@ -139,7 +139,7 @@ module load {MODULE}
     assert output == "/user-software/venv/pytorch/bin/python\n" * 2
 
 
-def test_the_job_trains_and_its_output_is_where_the_page_says(course, files):
+def test_the_job_trains_and_its_output_is_at_the_path_on_the_page(course, files):
     (course.installdir / "mnist.slurm").write_text(JOB)
     course.run(submission("mnist.slurm"))
     (output,) = course.installdir.glob("output_mnist.slurm_*.txt")

@@ -206,7 +206,7 @@ $RUNSCRIPTS/conda-python-simple -c 'print("started")'"""
     assert output == "started\n"
 
 
-def test_without_its_image_loading_fails_with_a_message_that_tells_what_to_do(testbed, container, tmp_path):
+def test_without_its_image_loading_fails_with_a_message_and_its_remedy(testbed, container, tmp_path):
     """With a copy of the module whose installation has no image."""
     load = copied(testbed, container, tmp_path)
     result = testbed.run_unchecked(f"{load}echo status $? SIF=${{SIF:-}}")
@@ -241,13 +241,13 @@ python -c 'import sys; print(sys.argv[1:], sys.prefix)' 'two words'; python -c '
     assert result.returncode == 5
 
 
-def test_a_container_command_without_its_module_says_what_to_load(testbed, container):
+def test_a_container_command_without_its_module_reports_what_to_load(testbed, container):
     result = testbed.run_unchecked(
         f"module load {container}; bin=$CONTAINERROOT/bin; module unload {container}\n$bin/python"
     )
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1
-    assert "load a PyTorch container module" in result.stderr
+    assert "Load a PyTorch container module" in result.stderr
 
 
 @pytest.mark.parametrize("name", ["EASYBUILD_PREFIX", "EASYBUILD_INSTALLPATH"])

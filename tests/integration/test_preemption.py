@@ -51,7 +51,7 @@ class Job:
         self.number = testbed.run(f"module load {module}\n{line}", cwd=work).strip()
         self.log = work / f"train-{self.number}.out"
 
-    def said(self):
+    def output(self):
         """Return the log so far."""
         return self.log.read_text() if self.log.exists() else ""
 
@@ -68,7 +68,7 @@ class Job:
         """Wait until `condition` holds; after a deadline, fail with the log."""
         deadline = time.monotonic() + SECONDS
         while not condition():
-            assert time.monotonic() < deadline, f"{self.state()}\n{self.said()}"
+            assert time.monotonic() < deadline, f"{self.state()}\n{self.output()}"
             time.sleep(0.1)
 
     def start_again(self):
@@ -86,21 +86,21 @@ def test_a_job_that_is_signalled_and_preempted_reaches_the_weights_of_an_uninter
 ):
     job = Job(testbed, venv, work, f"--data {noise} {OPTIONS}")
 
-    job.wait_for(lambda: "epoch 4/24" in job.said())
+    job.wait_for(lambda: "epoch 4/24" in job.output())
     testbed.run(f"scancel --signal=USR1 {job.number}")  # like --signal=USR1@120 before the time limit
     job.start_again()
-    assert len(re.findall("^SIGUSR1: stopped after .*", job.said(), re.MULTILINE)) == 1
+    assert len(re.findall("^SIGUSR1: stopped after .*", job.output(), re.MULTILINE)) == 1
 
-    job.wait_for(lambda: "epoch 12/24" in job.said())
+    job.wait_for(lambda: "epoch 12/24" in job.output())
     job.control(f"requeue {job.number}")  # like a preemption: SIGTERM, and SIGKILL after KillWait
     job.start_again()
     # saved in the middle of an epoch
-    assert len(re.findall("^SIGTERM: stopped after .*", job.said(), re.MULTILINE)) == 1
+    assert len(re.findall("^SIGTERM: stopped after .*", job.output(), re.MULTILINE)) == 1
     job.wait_for(lambda: job.state() == "COMPLETED")
 
-    assert job.said().count("world size 2,") == 3
-    assert job.said().count("resuming after ") == 2
-    lines = re.findall(r"^epoch (\d+)/24", job.said(), re.MULTILINE)
+    assert job.output().count("world size 2,") == 3
+    assert job.output().count("resuming after ") == 2
+    lines = re.findall(r"^epoch (\d+)/24", job.output(), re.MULTILINE)
     assert sorted({int(line) for line in lines}) == list(range(1, 25))
     testbed.run(
         f"""module load {venv}

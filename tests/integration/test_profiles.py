@@ -27,7 +27,7 @@ def modules(request, module_system):
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_loading_sets_what_the_file_says_and_unloading_leaves_the_environment_as_it_was(modules, profile, tmp_path):
+def test_loading_sets_the_values_of_the_file_and_unloading_leaves_the_environment_as_it_was(modules, profile, tmp_path):
     before, loaded, twice, after = (tmp_path / state for state in ("before", "loaded", "twice", "after"))
     modules.run(
         f"""{SNAPSHOT.format(before)}
@@ -108,19 +108,19 @@ module show cluster/{profile} >/dev/null 2>&1
 module unload cluster/{profile}'''
     )
     assert result.returncode == 0
-    said = result.stderr.split("loaded\n")
-    assert len(said) == 2 and "PyTorch" not in said[1], result.stderr
-    assert (expected in " ".join(said[0].split())) if expected else "PyTorch" not in said[0], result.stderr
+    message = result.stderr.split("loaded\n")
+    assert len(message) == 2 and "PyTorch" not in message[1], result.stderr
+    assert (expected in " ".join(message[0].split())) if expected else "PyTorch" not in message[0], result.stderr
 
 
-def test_show_tells_every_setting(modules):
+def test_show_lists_every_setting(modules):
     for profile in PROFILES:
         result = modules.run_unchecked(f"module show cluster/{profile}")
         for name, value in settings(profile).items():
             assert re.search(rf"{name}\W+{re.escape(value)}\b", result.stderr), (profile, name, result.stderr)
 
 
-def test_help_tells_whose_value_takes_precedence(modules):
+def test_help_explains_whose_value_takes_precedence(modules):
     for profile in PROFILES:
         result = modules.run_unchecked(f"module help cluster/{profile}")
         assert "Variables that you export before loading take precedence." in " ".join(result.stderr.split())
@@ -163,7 +163,7 @@ module unload cluster/ours
     assert snapshot(after) == snapshot(before)
 
 
-def test_a_copy_without_the_file_beside_it_says_which_one_is_missing(modules, tmp_path):
+def test_a_copy_without_the_file_beside_it_reports_which_one_is_missing(modules, tmp_path):
     directory = tmp_path / "cluster"
     directory.mkdir()
     shutil.copy(MODULEFILES / "cluster" / "local", directory / "ours")
@@ -303,8 +303,8 @@ module unload pytorch-easybuild
     tops = [path.format(home=tmp_path) for path in modulepath]
     assert new["MODULEPATH"].split(":")[: len(tops)] == tops
     place = "/srv/prefix/software, as set in" if file == SITES_FILE else f"{tmp_path}/.local"
-    said = f"software will be installed in {place}"
-    assert (said in result.stderr) is not any(name in own for name in ("_PREFIX", "_INSTALLPATH")), result.stderr
+    message = f"software will be installed in {place}"
+    assert (message in result.stderr) is not any(name in own for name in ("_PREFIX", "_INSTALLPATH")), result.stderr
 
 
 def test_srun_takes_its_binding_from_the_profile_and_an_option_wins(testbed):

@@ -1,6 +1,6 @@
 """Each system's recipe installs with stand-ins, and the line of its page starts a world of 4 ranks.
 
-docs/systems.md has the table of what runs for real here and what stands in. Of two recipes of the same kind one is
+docs/systems.md has the table of what is real here and what is replaced. Of two recipes of the same kind one is
 left to --thorough.
 """
 

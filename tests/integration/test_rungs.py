@@ -195,7 +195,7 @@ def test_kernels_start_under_both_module_systems_whatever_jupyter_has_loaded(tes
     if name != "Lmod":  # the init file of the unpacked package points to where it would be installed
         home += f"export MODULESHOME={tmp_path}/system\n"
     install = f"{home}module load PyTorch/1.0\n{testbed.layout.repository}/bin/install-kernel"
-    assert "the kernel pytorch-1.0 is in" in system.run(install, tmp_path / "modules")
+    assert "created kernel pytorch-1.0 in" in system.run(install, tmp_path / "modules")
     argv = json.loads((tmp_path / "kernels/pytorch-1.0/kernel.json").read_text())["argv"]
     clean = subprocess.run(argv, env=CLEAN, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert clean.stdout == f"{tmp_path}/1.0\n", clean.stderr

@@ -105,7 +105,7 @@ def test_a_batch_script_without_srun_is_a_world_of_one(testbed, venv, probe):
     job = submission("job.sh", "-N2 -n4 -o job.out")
     testbed.run(f"module load {venv}\n{job}", cwd=probe)
     warning, line = (probe / "job.out").read_text().splitlines()
-    assert "one process alone in an allocation of 4 tasks" in warning
+    assert "only one process in an allocation of 4 tasks" in warning
     assert line.split()[1:4] == ["1", "0", "1"]
 
 

@@ -96,7 +96,7 @@ srun -n1 {enter}{line} "import own, torch; print(own.here, torch.__file__)"
         assert str(work) not in output
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a directory that belongs to somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a directory that belongs to another user")
 @pytest.mark.parametrize("what", ["directory", "symlink"])
 @pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_a_directory_or_link_of_another_user_is_never_used_as_cache(testbed, module, enter, work, what):

@@ -153,5 +153,5 @@ srun bash -c 'conda-python-distributed -c "import os; print(os.environ[\\"TRITON
     assert not job.exists()
 
 
-def test_a_recipe_is_checked_with_the_testbeds_easybuild_as_the_page_on_recipes_says(testbed):
+def test_a_recipe_is_checked_with_the_testbeds_easybuild_as_on_the_page_on_recipes(testbed):
     testbed.run(f"eb --check-contrib {EASYCONFIGS}/{VENV}.eb")

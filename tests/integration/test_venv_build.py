@@ -119,7 +119,7 @@ def test_a_package_is_built_with_the_modules_of_recipe_and_shell_and_the_module_
     site.write_recipe()
     failed = site.eb()
     assert failed.returncode != 0
-    sentence = re.search(r"Building greeting-1\.0\.tar\.gz failed: (.*?)\. The whole output is in (\S+)", failed.stderr)
+    sentence = re.search(r"Building greeting-1\.0\.tar\.gz failed: (.*?)\. The full output is in (\S+)", failed.stderr)
     assert re.match(r"greeting\.c:2:\d+: error: expected .;. before", sentence[1])
     assert "greeting.c" in Path(sentence[2]).read_text()
     assert not list(site.directory.glob("modules/all/*/*"))

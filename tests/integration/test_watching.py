@@ -162,7 +162,7 @@ def test_a_search_whose_training_fails_names_the_log_and_keeps_its_script_and_op
     search = f"{load(venv)}\nconda-python-simple $PAYLOAD/search.py --study study --trials 2 --one -- train.py"
     result = testbed.run_unchecked(search, cwd=work)
     assert result.returncode == 1
-    assert result.stderr == "search.py: the training failed. Read why in study/trial-0000/log\n"
+    assert result.stderr == "search.py: the training failed. Read study/trial-0000/log\n"
     assert (work / "study" / "trial-0000" / "log").read_text() == "out of memory\n"
     result = testbed.run_unchecked(f"{search} --epochs 2", cwd=work)
     assert result.returncode == 1

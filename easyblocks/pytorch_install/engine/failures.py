@@ -36,11 +36,11 @@ def explain_failure(error, step, module, installdir, builddir):
     places.update({name: os.environ[name] for name in RUNTIME_DIRECTORIES if os.environ.get(name)})
     least, space = space_left(places)
     if is_space_gone(error):
-        return EasyBuildError("No space is left, or a quota is used up, in the %s step of %s. Make room; there was: %s",
-                              step, module, space)
+        return EasyBuildError("No space is left, or a quota is used up, in the %s step of %s. Free some; there was: "
+                              "%s", step, module, space)
     if isinstance(error, RunShellCmdError) and least < SCARCE:
         return EasyBuildError("The %s step of %s failed, possibly for lack of space (there was: %s), in the command "
-                              "`%s`. Its output is in %s", step, module, space, error.cmd, error.out_file)
+                              "`%s`. The full output is in %s", step, module, space, error.cmd, error.out_file)
     if isinstance(error, OSError):
         return EasyBuildError("The %s step of %s failed: %s", step, module, error)
     return None

@@ -5,8 +5,8 @@
 The process that holds EasyBuild's lock on an installation directory, and cleaning up after a holder that was killed.
 
 EasyBuild's lock is a directory, and a killed `eb` leaves it behind. The holder writes its identity into it. If that
-process is certainly dead, the lock is removed, and the processes that it started are ended; otherwise the error tells
-what to do.
+process is certainly dead, the lock is removed, and the processes that it started are ended; otherwise the error has
+the remedy.
 """
 import contextlib
 import datetime

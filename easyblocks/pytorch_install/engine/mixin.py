@@ -5,7 +5,7 @@
 All that the PyTorch easyblocks change in EasyBuild's engine, as one mixin: locks, transactions, error messages.
 
 The easyblocks override steps, as EasyBuild intends. The methods here replace what it does not intend to be overridden;
-each tells what EasyBuild 5 does instead.
+each docstring states what EasyBuild 5 does instead.
 """
 import os
 

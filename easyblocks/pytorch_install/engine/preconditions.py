@@ -30,7 +30,7 @@ def check_path(path):
 def require_profile(profiles, name):
     """Stop if the directory `profiles` has no cluster profile of this name."""
     if not os.path.isfile(os.path.join(profiles, name)):
-        raise EasyBuildError("There is no cluster profile %s in %s; the easyconfig parameter 'cluster' names one "
+        raise EasyBuildError("Cluster profile not found: %s in %s. Set the easyconfig parameter 'cluster' to one "
                              "of: %s", name, profiles,
                              ', '.join(sorted(name for name in os.listdir(profiles) if name[0] != '.')))
 
@@ -45,10 +45,10 @@ def check_profile(profiles, name, modules_tool):
         modules_tool.run_module('show', 'cluster/' + name, return_stderr=True)
     except EasyBuildError as error:
         # the message of Lmod, or of Environment Modules after `ERROR: `, without the text around it
-        said = ' '.join((str(error).partition('stderr: ')[2].partition('; stdout: ')[0] or str(error)).split())
-        said = said.rpartition('ERROR: ')[2].partition(' While processing the following module')[0].strip(' -)')
+        reason = ' '.join((str(error).partition('stderr: ')[2].partition('; stdout: ')[0] or str(error)).split())
+        reason = reason.rpartition('ERROR: ')[2].partition(' While processing the following module')[0].strip(' -)')
         raise EasyBuildError("The cluster profile %s cannot be loaded: %s", os.path.join(profiles, name),
-                             said) from error
+                             reason) from error
     finally:
         restore_env_vars(modulepath)
 

@@ -18,7 +18,7 @@ def find_runtime():
 def require_runtime(runtime):
     """Stop if the host has no container runtime."""
     if not runtime:
-        raise EasyBuildError("Neither %s is on PATH; install Apptainer or load its module", ' nor '.join(RUNTIMES))
+        raise EasyBuildError("%s not found on PATH. Install Apptainer or load its module", ' and '.join(RUNTIMES))
 
 
 def runtime_variables(**settings):

@@ -26,7 +26,7 @@ class Cotainr(ImageSource):
         super().__init__(spec)
         base = spec.base_image
         if not base:
-            raise EasyBuildError("%s has a conda environment file in 'sources', which needs a 'base_image'",
+            raise EasyBuildError("%s has a conda environment file in 'sources', which needs 'base_image'. Set it",
                                  os.path.basename(spec.easyconfig))
         if base.partition('://')[0] in TRANSPORTS:
             self.base = pinned(base, 'base_image').uri
@@ -47,15 +47,15 @@ class Cotainr(ImageSource):
     def build(self, image):
         """Let cotainr build, with the recipe's compression."""
         if not which('cotainr'):
-            raise EasyBuildError("cotainr is not on PATH, and it builds the image. Load its module or install it")
+            raise EasyBuildError("cotainr not found on PATH: it builds the image. Load its module or install it")
         if not which('singularity'):
-            raise EasyBuildError("cotainr starts a command named singularity, which is not on PATH. Put a link of that "
-                                 "name to apptainer there")
+            raise EasyBuildError("singularity not found on PATH: cotainr runs it. Create a link of that name to "
+                                 "apptainer on PATH")
         environment = source_with_extension(self.spec.sources, '.yml', self.spec.easyconfig)
         result = run_command(['cotainr', 'build', image.file, '--base-image=' + self.base,
                               '--conda-env=' + environment.path, '--accept-licenses'],
                              variables=runtime_variables(MKSQUASHFS_ARGS=self.spec.mksquashfs_args),
                              work_dir=self.spec.builddir, fail_on_error=False, stream_output=True)
         if result.exit_code != 0:
-            raise EasyBuildError("cotainr could not build the image: %s. It needs a network; the whole output is in "
+            raise EasyBuildError("cotainr could not build the image: %s. It needs a network; the full output is in "
                                  "EasyBuild's log", last_line(result.output))

@@ -15,7 +15,7 @@ from pytorch_install.runtime import run_command
 def make_base(release, packages, directory):
     """Install a Debian release with some packages into a directory below `directory`; return its path."""
     if not which('mmdebstrap'):
-        raise EasyBuildError("mmdebstrap is not on PATH, and it makes the base image. Install that package")
+        raise EasyBuildError("mmdebstrap not found on PATH: it makes the base image. Install that package")
     base, archive = os.path.join(directory, 'base'), os.path.join(directory, 'base.tar')
     arguments = ['--variant=minbase', '--include=' + ','.join(packages), release, archive]
     sources = host_archives(release)

@@ -43,8 +43,8 @@ def checksum_of(path):
 def require_checksum(path, found, expected):
     """Stop unless a file has its SHA-256, or --ignore-checksums is set."""
     if found != expected and not build_option('ignore_checksums'):
-        raise EasyBuildError("%s is damaged or another image: its SHA-256 is %s, expected is %s. Get it again, or "
-                             "correct the recipe", path, found, expected)
+        raise EasyBuildError("%s has SHA-256 %s, expected %s. Download it again, or correct the recipe",
+                             path, found, expected)
 
 
 def copy_verified(source, target, checksum=None):
@@ -83,9 +83,9 @@ def check_structure(path):
     with open(path, 'rb') as file:
         header = file.read(128)
     if header[32:41] != b'SIF_MAGIC' or len(header) < 128:
-        raise EasyBuildError("%s is not an image in Singularity's format (SIF): it has no such header", path)
+        raise EasyBuildError("%s is not an image in SIF format. Download it again", path)
     data_offset, data_size = struct.unpack('<qq', header[112:128])
     size = os.path.getsize(path)
     if size < data_offset + data_size:
-        raise EasyBuildError("%s is truncated: it has %d bytes of %d. Get it again",
+        raise EasyBuildError("%s is truncated: %d of %d bytes. Download it again",
                              path, size, data_offset + data_size)

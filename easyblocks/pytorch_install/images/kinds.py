@@ -37,7 +37,7 @@ def image_source(spec):
 def check_signing_key(spec, is_made_here):
     """Stop if the recipe asks for a signature that cannot be checked."""
     if is_made_here:
-        raise EasyBuildError("%s names a 'signing_key', and an image that is built here has no signature. Remove it",
+        raise EasyBuildError("%s names a 'signing_key', but an image that is built here has no signature. Remove it",
                              spec.easyconfig)
     names = [source.name for source in spec.sources]
     if not (spec.signing_key in names and spec.signing_key.endswith(EXTENSIONS)):

@@ -111,15 +111,15 @@ class Pull(NamedTuple):
     def stop_if_permanent(self, reason):
         """Stop if another attempt would fail for the same reason."""
         if re.search('(?i)manifest.unknown|name.unknown|404 not found|does not exist in the library', reason):
-            raise EasyBuildError("The registry has no image %s. Look up the digest again, and correct the recipe",
+            raise EasyBuildError("Image not found in the registry: %s. Look up its digest, and correct the recipe",
                                  self.reference)
         if re.search('(?i)unauthorized|authentication required|403 forbidden|(?-i:DENIED)|resource is denied', reason):
             raise EasyBuildError("The registry denies this user access to %s. Log in with `%s registry login "
                                  "--username <user> docker://%s` and run the same `eb` again",
                                  self.reference, self.runtime, self.pinned.repository.partition('/')[0])
         if self.pinned.transport == 'docker' and 'failed to get' not in reason:
-            raise EasyBuildError("%s was fetched, but %s could not make an image of it: %s. Solve this, and run the "
-                                 "same `eb` again; it keeps what was fetched", self.reference, self.runtime, reason)
+            raise EasyBuildError("%s was downloaded, but %s cannot convert it: %s. Solve this, and run the same `eb` "
+                                 "again; it keeps the download", self.reference, self.runtime, reason)
 
 
 def this_process():

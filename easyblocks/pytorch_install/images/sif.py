@@ -30,7 +30,7 @@ def inspect(spec, path):
 def require_file(path, name, central_images):
     """Stop if the site's file was not found."""
     if not path or not os.path.isfile(path):
-        raise EasyBuildError("There is no image %s in central_images (%s) nor on EasyBuild's source path (%s). Put "
+        raise EasyBuildError("Image not found: %s in central_images (%s) or on EasyBuild's source path (%s). Put "
                              "a copy there, or correct the recipe", name, ', '.join(central_images),
                              ', '.join(source_paths()))
 
@@ -98,18 +98,18 @@ class SiteFile(ImageSource):
     def compare_with_record(self, checksum):
         """Compare with the checksum of the first installation, if there was one."""
         require_trust(self.record, os.path.dirname(self.record))
-        noted = read_file(self.record).split() if os.path.isfile(self.record) else []
-        before = noted[0] if noted else checksum
+        recorded = read_file(self.record).split() if os.path.isfile(self.record) else []
+        before = recorded[0] if recorded else checksum
         if before != checksum:
-            raise EasyBuildError("%s is not the image that was installed before: its SHA-256 is %s, noted in %s is %s. "
-                                 "Get the former image again, or accept this one with image_checksum = '%s' in the "
+            raise EasyBuildError("%s has changed since the first installation: it has SHA-256 %s; recorded in %s: %s. "
+                                 "Restore the earlier image, or accept this one with image_checksum = '%s' in the "
                                  "recipe", self.spec.site_file, checksum, self.record, before, checksum)
 
     def build(self, image):
         """Start it: if its checksum is unknown, only the runtime detects damage."""
         result = run_command([self.spec.runtime, 'exec', image.file, 'true'], fail_on_error=False, hidden=True)
         if result.exit_code != 0:
-            raise EasyBuildError("%s does not start: %s. Get it again", image.file, last_line(result.output))
+            raise EasyBuildError("%s does not start: %s. Download it again", image.file, last_line(result.output))
 
     def note_installed(self, image):
         """Write the checksum, if neither the recipe nor an earlier installation has it."""
@@ -120,6 +120,6 @@ class SiteFile(ImageSource):
             write_file(self.record, '%s  %s\n' % (image.checksum, self.name))
             protect(self.record)
         except (EasyBuildError, OSError) as error:
-            print_warning("the checksum of %s could not be noted (%s): another image of this name will not be "
-                          "detected. To detect it, set image_checksum = '%s' in the recipe",
+            print_warning("cannot record the checksum of %s (%s): a changed image will not be detected. To "
+                          "detect it, set image_checksum = '%s' in the recipe",
                           image.file, error, image.checksum)

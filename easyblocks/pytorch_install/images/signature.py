@@ -31,7 +31,7 @@ def verify_signature(runtime, image, key):
     else:
         reason = verify_openpgp(runtime, image, key)
     if reason:
-        raise EasyBuildError("%s is not signed with the key that the recipe names, %s (%s). Get the image again, or "
+        raise EasyBuildError("%s is not signed with the recipe's key %s (%s). Download the image again, or "
                              "ask its provider for the key", image, key, reason)
 
 

@@ -51,7 +51,7 @@ def container(runtime, binds):
     return Runtime(
         name='image for Apptainer or Singularity',
         packages={'pip install <name>': 'into $CONTAINERROOT/user-software, /user-software in the image',
-                  'pip install --user <name>': 'into $PYTHONUSERBASE, where that is not yours to write',
+                  'pip install --user <name>': 'into $PYTHONUSERBASE, if you cannot write there',
                   'pip uninstall <name>': 'removes it from either'},
         launch=runtime + ' exec $SIF ',
         variables={'$SIF': 'the image',
@@ -73,7 +73,7 @@ def usage(module, runtime, commands, wheel_index=None):
         '$RUNSCRIPTS': 'directory of the runscripts',
         '$PAYLOAD': 'directory of the example training',
         '$CONTAINERROOT': 'the installation directory',
-        '$PYTHONUSERBASE': 'your directory for this module, in place of ~/.local',
+        '$PYTHONUSERBASE': 'your directory for this module, instead of ~/.local',
         '$WITH_CONDA, $WITH_VENV': 'commands that activate the environment; the runscripts run them',
     }
     packages = dict(runtime.packages)
@@ -84,7 +84,7 @@ def usage(module, runtime, commands, wheel_index=None):
         run + 'train.py',
         run + '$PAYLOAD/mnist_ddp.py',
         '',
-        'What a rank is given: conda-python-distributed --dry-run',
+        'Variables of a rank: conda-python-distributed --dry-run',
         '',
         'Variables:',
         *rows(variables),
@@ -92,7 +92,7 @@ def usage(module, runtime, commands, wheel_index=None):
         'Your own packages:',
         *rows(packages),
         '',
-        'Commands on the host%s:' % (', with no need to enter the image' if runtime.variables else ''),
+        'Commands on the host%s:' % (', without entering the image' if runtime.variables else ''),
         *textwrap.wrap(', '.join(commands), 100, initial_indent='    ', subsequent_indent='    ',
                        break_on_hyphens=False),
     ])

@@ -121,7 +121,7 @@ def fetch_url(url, path):
         if watch.stalled:
             raise OSError(watch.stalled)
         if process.exitcode != 0:
-            raise OSError(reader.recv() if reader.poll() else "the download ended with %d" % process.exitcode)
+            raise OSError(reader.recv() if reader.poll() else "the download failed with status %d" % process.exitcode)
         os.replace(part, path)
     finally:
         if process.is_alive():
@@ -143,7 +143,7 @@ def receive(url, part, total, errors):
             for chunk in iter(lambda: response.read1(1 << 16), b''):
                 file.write(chunk)
             if total.value and file.tell() != total.value:
-                raise OSError("%d of %d bytes arrived" % (file.tell(), total.value))
+                raise OSError("received %d of %d bytes" % (file.tell(), total.value))
     except Exception as error:  # whatever the error, the next mirror may have the file
         errors.send(str(error) or type(error).__name__)
         os._exit(1)

@@ -42,7 +42,7 @@ def read_lock(path):
     try:
         lines = content.decode('utf-8-sig').splitlines()
     except UnicodeDecodeError as error:
-        raise EasyBuildError("%s: byte %d is no UTF-8 text. Convert the lock.", path, error.start) from error
+        raise EasyBuildError("%s: invalid UTF-8 at byte %d. Convert the lock.", path, error.start) from error
     pins, beginning = {}, ''
     for number, line in enumerate(lines, 1):
         text = re.sub(r'(^|\s)#.*', '', line)

@@ -66,7 +66,7 @@ def fetch_wheels(lock, directories, python_version, index=None):
     else:
         directory = target
         if not directory:
-            raise EasyBuildError("No directory for the wheels of %s can be written: %s. Put a directory of your own "
+            raise EasyBuildError("No writable directory for the wheels of %s: %s. Put a directory of your own "
                                  "first on EasyBuild's --sourcepath.", lock, ', '.join(directories))
         make_directory(directory)
         complete = fetch_missing(lock, pins, directory, directories, python_version, index)

@@ -75,8 +75,8 @@ class UserSoftware:
         if found in (OUTDATED, ABSENT):
             for path in (self.directory, os.path.dirname(self.environment)):
                 if os.path.isdir(path) and not os.access(path, os.W_OK):
-                    raise EasyBuildError("The image needs a new environment in %s, which you cannot write to. Ask its "
-                                         "owner, or move it away", path)
+                    raise EasyBuildError("No write permission: %s, where the image needs a new environment. Ask its "
+                                         "owner, or move it", path)
         return found
 
     def find(self, python):

@@ -42,7 +42,7 @@ class SourcePackage:
         found = [sdist for sdist in map(SDIST.fullmatch, sources)
                  if sdist and canonical_name(sdist['name']) == canonical_name(name)]
         if len(found) != 1:
-            raise EasyBuildError("'source_packages' names %s, and 'sources' must have one sdist of it, such as "
+            raise EasyBuildError("%s in 'source_packages' needs one sdist in 'sources', such as "
                                  "%s-<version>.tar.gz; found: %s", name, name,
                                  ', '.join(sdist[0] for sdist in found) or 'none')
         self.sdist = found[0][0]
@@ -55,7 +55,7 @@ class SourcePackage:
             try:
                 values[variable] = string.Template(value).substitute(environ)
             except KeyError as missing:
-                raise EasyBuildError("$%s is not set, and %s is built with %s='%s': load the module that sets it, or "
+                raise EasyBuildError("$%s is not set, but %s is built with %s='%s'. Load the module that sets it, or "
                                      "export it, and run `eb` again",
                                      missing.args[0], self.name, variable, value) from missing
         return values
@@ -99,7 +99,7 @@ class SourcePackage:
                               '--no-build-isolation', '--wheel-dir', wheels, directory], variables,
                              work_dir=directory, fail_on_error=False)
         if result.exit_code:
-            raise EasyBuildError("Building %s failed: %s. The whole output is in %s", self.sdist,
+            raise EasyBuildError("Building %s failed: %s. The full output is in %s", self.sdist,
                                  last_error(result.output), result.out_file)
 
     def install(self, python, wheels):

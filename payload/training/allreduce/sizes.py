@@ -24,7 +24,7 @@ def read_size(text: str) -> int:
     """Convert ``4``, ``64K``, ``128MiB`` to bytes; K, M, G are powers of 1024. Raises ValueError."""
     match = re.fullmatch(r"(\d+)([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if not match or int(match[1]) < 1:
-        raise ValueError(f"{text!r} is no size. Examples: 4, 64K, 128MiB")
+        raise ValueError(f"{text!r} is not a size. Examples: 4, 64K, 128MiB")
     return int(match[1]) * UNITS[match[2].upper()]
 
 
@@ -47,7 +47,7 @@ def read_thresholds(text: str) -> list[Threshold]:
             thresholds.append(Threshold(float(busbw), read_size(size), (int(nodes), int(ranks)) if shape else None))
         except ValueError:
             raise ValueError(
-                f"{word!r} is no threshold: <GB/s>@<size>[@<nodes>x<ranks per node>], such as 80.75@128MiB@2x8"
+                f"{word!r} is not a threshold: <GB/s>@<size>[@<nodes>x<ranks per node>], such as 80.75@128MiB@2x8"
             ) from None
     return thresholds
 

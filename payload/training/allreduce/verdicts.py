@@ -25,11 +25,11 @@ def check_sums(ranks: Ranks, wrong: Mapping[int, list[int]], sizes: Sequence[int
     found = find_wrong(ranks, size)
     alone = [members[0] for members in found if len(members) == 1]
     between = [members for members in found if len(members) > 1]
-    faults = [f"{ranks.name(alone)} adds wrong numbers, also alone"] if alone else []
-    faults += [f"between {ranks.name(members)} numbers go wrong" for members in between]
+    faults = [f"{ranks.name(alone)} computes wrong sums, even alone"] if alone else []
+    faults += [f"sums between {ranks.name(members)} are wrong" for members in between]
     return (
-        f"FAIL sums: wrong from {show_size(size)} on {ranks.name(wrong[size])}: {'; '.join(faults)}; "
-        "exclude that node, and test its memory, GPU and network card"
+        f"FAIL sums: wrong from {show_size(size)} on {ranks.name(wrong[size])}: {'; '.join(faults)}. "
+        "Exclude that node, and test its memory, GPU and network card"
     )
 
 
@@ -48,7 +48,7 @@ def check_bandwidth(ranks: Ranks, thresholds: Sequence[Threshold], measured: Map
         size = missed[0].size
         return (
             f"FAIL bandwidth: {measured[size]:.2f} GB/s at {show_size(size)}, expected "
-            f"{missed[0].busbw:g} GB/s; look at the verdict on the network, then try other nodes"
+            f"{missed[0].busbw:g} GB/s. Look at the verdict on the network, then try other nodes"
         )
     reached = [f"{busbw:g} GB/s at {show_size(size)}" for busbw, size, _ in fitting if size in measured]
     if not reached:
@@ -74,7 +74,7 @@ def check_speed(ranks: Ranks, factor: float) -> str:
         if known:
             ranges.append(f"{min(known):.2f} to {max(known):.2f} ms {kind}")
     if faults:
-        return f"FAIL speed: {'; '.join(faults)}; check other processes there, and clocks of CPU, GPU and network card"
+        return f"FAIL speed: {'; '.join(faults)}. Check other processes there, and clocks of CPU, GPU and network card"
     return f"speed: no rank is slow: {', '.join(ranges)}"
 
 
@@ -93,6 +93,6 @@ def check_network(ranks: Ranks, network: Network | None, expected: str | None) -
     warning = networks[slow[0]].warning
     return (
         f"FAIL network: {ranks.name(slow)} uses {networks[slow[0]]}, not {expected} as PYTORCH_FAST_NETWORK requires"
-        f"{f' (NCCL warning: {warning})' if warning else ''}; check the plugin and the cards with "
+        f"{f' (NCCL warning: {warning})' if warning else ''}. Check the plugin and the cards with "
         "pytorch-doctor, and the binds of the container"
     )

@@ -67,7 +67,7 @@ class Checkpoints:
             self.is_locked = True
         except BlockingIOError:
             raise TrainingError(
-                f"{self.directory}: another run is writing there. Wait until it has ended, or name another "
+                f"{self.directory}: another run is writing there. Wait until it has ended, or choose another "
                 "directory with --modelpath"
             ) from None
         except OSError:
@@ -108,7 +108,7 @@ class Checkpoints:
                 self.damaged.append(path)
         if paths:
             raise TrainingError(
-                f"{self.directory}: all {len(paths)} checkpoints are damaged. Copy one back, "
+                f"{self.directory}: all {len(paths)} checkpoints are damaged. Restore one, "
                 "or start from scratch with --restart"
             )
         return None
@@ -128,7 +128,7 @@ class Checkpoints:
 def make_directory(directory: Path) -> None:
     """Make ``directory`` with its parents; TrainingError if no file can be written in it.
 
-    The trial file takes a moment and can save a whole training: in a container, a path that is
+    The trial file takes a moment and can save a training: in a container, a path that is
     not bound is read-only.
     """
     try:
@@ -137,6 +137,6 @@ def make_directory(directory: Path) -> None:
             pass
     except OSError as error:
         raise TrainingError(
-            f"{directory}: cannot be written ({error.strerror}). Name another directory with "
+            f"{directory}: cannot be written ({error.strerror}). Choose another directory with "
             "--modelpath; in a container, one that is bound"
         ) from error

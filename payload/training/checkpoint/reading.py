@@ -24,11 +24,11 @@ DATA_ALONE = "it holds more than tensors, numbers, strings, lists and dicts"
 
 
 class DamagedError(Exception):
-    """The bytes of a file differ from what was written; the text says how."""
+    """The bytes of a file differ from what was written; the text describes how."""
 
 
 class RefusedError(Exception):
-    """A file is undamaged, but torch.save does not write it for data alone; the text says why."""
+    """A file is undamaged, but torch.save does not write it for data alone; the text is the reason."""
 
 
 def read(path: Path, most_bytes: int | None = None) -> dict:
@@ -50,7 +50,7 @@ def read(path: Path, most_bytes: int | None = None) -> dict:
     except (RefusedError, pickle.UnpicklingError) as fault:
         what = fault if isinstance(fault, RefusedError) else DATA_ALONE
         raise TrainingError(
-            f"{path}: refused, and nothing in it was run: {what}. Delete it unless you trust its origin"
+            f"{path}: refused, and nothing in it was executed: {what}. Delete it unless you trust its origin"
         ) from None
     except DamagedError:
         raise

@@ -26,5 +26,5 @@ def write(path: Path, content: memoryview) -> None:
     except OSError as error:
         raise TrainingError(
             f"{path}: cannot be written ({error.strerror}). The files before it are undamaged: free some "
-            "space and start again, or name another directory with --modelpath"
+            "space and start again, or choose another directory with --modelpath"
         ) from error

@@ -54,8 +54,7 @@ def read_idx(path: Path, *, dimensions: int) -> Tensor:
                 raise TrainingError(f"{path}: expands to more than {MOST_IDX_BYTES} bytes. {remedy}")
     except EOFError:
         raise TrainingError(
-            f"{path}: expected a whole gzip stream, found one cut short after "
-            f"{len(content)} bytes. {remedy}"
+            f"{path}: expected a complete gzip stream, found one truncated after {len(content)} bytes. {remedy}"
         ) from None
     except (OSError, zlib.error) as error:
         raise TrainingError(f"{path}: cannot be read ({error}). {remedy}") from None

@@ -113,7 +113,7 @@ class Metrics:
             lines.append(rest)
         if lines and not own:
             raise TrainingError(
-                f"{self.path}: holds no line of a training: it belongs to another program. Move it away, or name "
+                f"{self.path}: holds no line of a training: it belongs to another program. Move it, or choose "
                 "another directory with --modelpath"
             )
         return own, len(lines) - len(own)
@@ -151,7 +151,7 @@ class Metrics:
 
     def cannot_be_written(self, error: OSError) -> TrainingError:
         return TrainingError(
-            f"{self.path}: cannot be written ({error.strerror}). Free some space or name another "
+            f"{self.path}: cannot be written ({error.strerror}). Free some space or choose another "
             "directory with --modelpath"
         )
 

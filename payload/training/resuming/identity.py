@@ -9,7 +9,7 @@ from training import TrainingError
 from training.resuming.values import describe, is_equal
 
 PARTS = {"model", "optimizer", "schedule", "position", "random", "settings"}
-REMEDY = "name another directory with --modelpath, or start from scratch with --restart"
+REMEDY = "choose another directory with --modelpath, or start from scratch with --restart"
 MOST_NAMES = 100  # settings that are compared
 MOST_REPORTED = 9  # settings in a message
 
@@ -24,7 +24,7 @@ def check_identity(state: Mapping, settings: Mapping, data: str | None) -> None:
     if missing:
         raise TrainingError(
             f"{file}: written by another program: it has no {', '.join(sorted(missing))}. "
-            "Name another directory with --modelpath"
+            "Choose another directory with --modelpath"
         )
     saved = state["settings"] if isinstance(state["settings"], Mapping) else {}
     changed = [

@@ -1,4 +1,4 @@
-"""Compares the whole content of a checkpoint with the run that resumes from it."""
+"""Compares all content of a checkpoint with the run that resumes from it."""
 
 from __future__ import annotations
 

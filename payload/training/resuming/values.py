@@ -10,7 +10,7 @@ MOST_SHOWN = 40  # characters of a value in a message
 
 
 class MismatchError(Exception):
-    """A part of a checkpoint does not fit this run; the text says which."""
+    """A part of a checkpoint does not fit this run; the text names it."""
 
 
 def describe(value: object) -> str:

@@ -35,5 +35,5 @@ def mend_journal(journal: Path, lock) -> None:
 
 def damaged_journal(journal: Path, where: str) -> TrainingError:
     return TrainingError(
-        f"{journal}: damaged ({where}). Nothing was changed: restore the file, or name another directory with --study"
+        f"{journal}: damaged ({where}). Nothing was changed: restore the file, or choose another directory with --study"
     )

@@ -83,7 +83,7 @@ class Search:
             if now != asked[name]:
                 raise TrainingError(
                     f"{self.directory} holds a study with {name} '{asked[name]}', not '{now}'. "
-                    "Name another directory with --study, or use the same options"
+                    "Choose another directory with --study, or use the same options"
                 )
         study.set_user_attr("question", question)
         return study
@@ -103,7 +103,7 @@ class Search:
         while trial := self.next_trial():
             failures = 0 if self.train(trial) else failures + 1
             if failures == (1 if self.options.one else FAILED_IN_A_ROW):
-                raise TrainingError(f"the training failed. Read why in {self.trial_directory(trial) / LOG}")
+                raise TrainingError(f"the training failed. Read {self.trial_directory(trial) / LOG}")
             if self.options.one:
                 return
         if not self.stopped and not self.options.one:

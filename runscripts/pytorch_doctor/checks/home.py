@@ -14,7 +14,7 @@ def check(here):
     """Whether the home directory is writable, as pip and many programs need it."""
     home = Path(here.env.get("HOME") or "/nonexistent")
     if not home.is_dir():
-        return warn("home", f"no directory HOME={home}", "export HOME=<a directory of yours>")
+        return warn("home", f"no such directory: HOME={home}", "export HOME=<a directory of yours>")
     packages = Path(here.env.get("PYTHONUSERBASE") or home).absolute()
     # pip makes missing directories
     packages = next(directory for directory in (packages, *packages.parents) if directory.is_dir())

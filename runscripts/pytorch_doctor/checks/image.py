@@ -27,7 +27,7 @@ def check(here):
     if here.in_image and not image.exists():
         return not_applicable("image", "pytorch-doctor runs in it; its file is not visible here")
     if not image.is_file():
-        return fail("image", f"no image at SIFPYTORCH={image}", remedy)
+        return fail("image", f"image not found: SIFPYTORCH={image}", remedy)
     with image.open("rb") as file:
         start = file.read(MAGIC_OFFSET + len(MAGIC))
     if start[MAGIC_OFFSET:] != MAGIC:
@@ -40,19 +40,19 @@ def check(here):
             "install it again with this version of its recipe, so that damage can be detected",
         )
     if found != size:
-        return fail("image", f"{image} has {found} bytes, but {size} when it was installed", remedy)
+        return fail("image", f"{image} has {found} bytes, expected {size}", remedy)
     if here.full and _sha256(image) != _recorded(here.module, "sha256"):
         return fail("image", f"{image} is damaged: its SHA-256 differs from that of its installation", remedy)
-    whole = "SHA-256 as installed" if here.full else f"{size // 1000000} MB as installed"
+    compared = "SHA-256 as installed" if here.full else f"{size // 1000000} MB as installed"
     if not here.in_image:
         runtime = here.which("singularity") or here.which("apptainer")
         if runtime is None:
-            return fail("image", "neither singularity nor apptainer is on PATH", "load the site's module of Apptainer")
+            return fail("image", "singularity and apptainer not found on PATH", "load the site's module of Apptainer")
         outcome = here.run([runtime, "exec", str(image), "true"])
         if outcome.status:
             remedy = find_obstacle(outcome.error) or "if that does not help: " + remedy
             return fail("image", f"{image} does not start: {last_line(outcome.error)}", remedy)
-    return ok("image", f"{image.name}, {whole}, starts")
+    return ok("image", f"{image.name}, {compared}, starts")
 
 
 def _check_shifter(here):

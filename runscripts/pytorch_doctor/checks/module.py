@@ -16,12 +16,12 @@ def check(here):
         )
     if not here.module.is_dir():
         where = f"visible in the image: see {here.binds}" if here.in_image else "there: load the module again"
-        return fail("module", f"no directory EBROOTPYTORCH={here.module}", "check that it is " + where)
+        return fail("module", f"no such directory: EBROOTPYTORCH={here.module}", "check that it is " + where)
     expected = {name: here.module / place for name, place in PLACES.items()}
     missing = [name for name in expected if not Path(here.env.get(name) or "/nonexistent").is_dir()]
     if missing:
         values = ", ".join("{}={}".format(name, here.env.get(name, "")) for name in missing)
-        return fail("module", "no directory: " + values, "unset them, and load the module again")
+        return fail("module", "no such directory: " + values, "unset them, and load the module again")
     others = [name for name in expected if not expected[name].samefile(here.env[name])]
     if others:
         values = ", ".join(f"{name}={here.env[name]}" for name in others)

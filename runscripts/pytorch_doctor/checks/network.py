@@ -28,7 +28,7 @@ def check_interfaces(here):
 
 
 def chosen_by_nccl(value, present):
-    """The interfaces that NCCL uses: prefixes of names, `=` for whole names, `^` for all others.
+    """The interfaces that NCCL uses: prefixes of names, `=` for exact names, `^` for all others.
 
     https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html, NCCL_SOCKET_IFNAME.
     """
@@ -73,7 +73,7 @@ def check(here):
     down = [card for card in cards if expected.lower() == "ib" and not _is_active(here, directory + "/" + card)]
     if len(down) == len(cards):
         finding = "no port of {} is active".format(", ".join(cards))
-        return fail("network", finding, "leave this node out, and tell the site")
+        return fail("network", finding, "exclude this node, and report it to the site")
     if expected == "cxi" and here.module and here.gpu:
         facts, _ = here.torch
         if facts and not facts["plugin"]:
@@ -86,7 +86,8 @@ def check(here):
             )
     if down:
         finding = "{} of {} cards have no active port: {}".format(len(down), len(cards), ", ".join(down))
-        return warn("network", finding, "set NCCL_IB_HCA to the others; if these should be active, tell the site")
+        remedy = "set NCCL_IB_HCA to the others; if these should be active, report it to the site"
+        return warn("network", finding, remedy)
     return ok("network", "{}: {}".format(expected, ", ".join(cards)))
 
 

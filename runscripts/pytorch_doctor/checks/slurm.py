@@ -20,7 +20,7 @@ def check(here):
     """Whether a rank can find its number, the address of rank 0, and its cores."""
     if not here.in_job:
         if here.in_image or not here.which("srun"):
-            return not_applicable("slurm", "not in a job, and no srun on PATH")
+            return not_applicable("slurm", "not in a job; srun not found on PATH")
         return ok("slurm", "srun is on PATH; not in a job")
     try:
         lists = [here.env[name] for name in NODE_LISTS if here.env.get(name)]
@@ -36,7 +36,7 @@ def check(here):
         return fail(
             "slurm",
             f"node {unknown} of this job has no address here",
-            "export MASTER_ADDR=<the address of the first node>, and tell the site: its name must resolve on all nodes",
+            "export MASTER_ADDR=<address of the first node>; report it to the site: its name must resolve on all nodes",
         )
     if plan.placement.warnings:
         crowd = plan.placement.warnings[0]

@@ -22,13 +22,13 @@ def check(here):
     origin, expected = _origin(here, facts), _installed_version(here)
     version, directory, python, foreign = (facts[name] for name in ("version", "directory", "python", "foreign"))
     place = f"torch {version} from {directory}"
-    remove = _remedy(here) or f"move it away; the search path: {python} -c 'import sys; print(sys.path)'"
+    remove = _remedy(here) or f"move it; the search path: {python} -c 'import sys; print(sys.path)'"
     if origin == "another place":
         return fail("torch", f"python imports {place}, which is not the module's", remove)
     if foreign:
-        return fail("torch", f"torch uses {foreign[0]} of another torch", remove)
+        return fail("torch", f"torch loads {foreign[0]} of another torch", remove)
     if facts["total"] != 8:
-        return fail("torch", f"torch adds eight ones up to {facts['total']}", "leave this node out, and tell the site")
+        return fail("torch", f"eight ones add up to {facts['total']}", "exclude this node, and report it to the site")
     if origin != "the module":
         finding = f"{place}: your own, in {origin}, hides the module's {expected or 'torch'}"
         return warn("torch", finding, "pip uninstall torch, unless you mean to use it")

@@ -16,7 +16,7 @@ def test_cotainr_runs_and_its_image_is_installed(site, testbed, pytorch_sif, wor
     lines = cotainr_recipe(site)
     # the real cotainr is one of the test tools, which may be on the PATH
     without = f"PATH=$(echo $PATH | tr : '\\n' | grep -vxF {testbed.layout.test_venv}/bin | paste -sd :)"
-    assert "cotainr is not on PATH" in site.refuse(lines, settings=without)
+    assert "cotainr not found on PATH" in site.refuse(lines, settings=without)
     site.install(lines, settings=f"export PATH={stand_in.parent}:$PATH COTAINR_STAND_IN_SIF={pytorch_sif}")
     assert site.record()["source"] == "environment.yml on base.sif"
     assert sha256(site.root / site.record()["image"]) == sha256(pytorch_sif)

@@ -33,14 +33,14 @@ def test_an_interrupted_download_continues_with_the_missing_layers(site, registr
         blobs = [path for path in site.images.glob("*.cache/cache/blob/blobs/sha256/*") if len(path.name) == 64]
         return {f"sha256:{path.name}" for path in blobs if path.stat().st_size > 900_000}
 
-    with CuttingProxy(registry, whole=3, cut_when=lambda: len(kept()) >= 2) as proxy:
+    with CuttingProxy(registry, complete_blobs=3, cut_when=lambda: len(kept()) >= 2) as proxy:
         lines = f"image = 'docker://{proxy.address}/tiny/layers@{registry.layers}'"
         error = site.refuse(lines)
         assert "failed 3 times" in error
         assert not list(site.images.glob("*.sif"))
         complete = kept()
         proxy.completed.clear()
-        proxy.whole = None
+        proxy.complete_blobs = None
         site.install(lines, "--fetch")
         assert proxy.completed
         assert not complete & set(proxy.completed)
@@ -51,7 +51,7 @@ def test_a_stalled_download_times_out_with_one_line_and_a_later_one_succeeds(
     site, registry
 ):
     ended = threading.Event()
-    with CuttingProxy(registry, whole=3, cut_when=ended.is_set) as proxy:
+    with CuttingProxy(registry, complete_blobs=3, cut_when=ended.is_set) as proxy:
         lines = f"image = 'docker://{proxy.address}/tiny/layers@{registry.layers}'"
         start = time.monotonic()
         error = site.refuse(lines, "--download-timeout=0.5")
@@ -60,7 +60,7 @@ def test_a_stalled_download_times_out_with_one_line_and_a_later_one_succeeds(
         assert "less than 1 kB/s arrived for 3 s, after" in error
         assert not list(site.images.glob("*.sif"))
         ended.set()
-        proxy.whole = None
+        proxy.complete_blobs = None
         site.install(lines, "--fetch")
 
 
@@ -83,8 +83,8 @@ def test_a_digest_that_the_registry_lacks_is_one_line_at_the_first_attempt(site,
     wrong = "sha256:" + "0" * 64
     for transport in ("docker", "oras"):
         error = site.refuse(f"image = '{transport}://{registry.address}/tiny/layers:1@{wrong}'")
-        assert "The registry has no image" in error
-        assert "Look up the digest again" in error
+        assert "Image not found in the registry" in error
+        assert "Look up its digest" in error
 
 
 def test_a_registry_that_does_not_answer_is_one_line_after_three_attempts(site):

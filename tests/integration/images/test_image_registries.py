@@ -38,7 +38,7 @@ def test_an_image_of_a_library_whose_hash_does_not_match_is_refused(site, tiny, 
     with serve_library(tiny, work) as home:
         name = "library://site/default/tiny:sha256."
         error = site.refuse(f"image = '{name}{'0' * 64}'", environ={"HOME": str(home)})
-        assert "damaged or another image" in error
+        assert "Download it again, or correct the recipe" in error
         site.install(f"image = '{name}{sha256(tiny)}'", "--fetch", environ={"HOME": str(home)})
     assert sha256(site.images / f"sha256-{sha256(tiny)}.sif") == sha256(tiny)
 
@@ -96,8 +96,8 @@ def test_a_registry_with_a_login_is_used_and_no_log_has_the_password(
                 environ={**os.environ, **ENVIRONMENT},
             )
         logs = work / "logs"
-        said = site.install(lines, f"--fetch --tmpdir={logs} --disable-cleanup-tmpdir", environ=environ)
-    assert PASSWORD not in said
+        message = site.install(lines, f"--fetch --tmpdir={logs} --disable-cleanup-tmpdir", environ=environ)
+    assert PASSWORD not in message
     kept = [path for path in [*logs.rglob("*.log"), *site.images.iterdir()] if path.is_file()]
     assert any(path.suffix == ".log" for path in kept)
     assert not [path for path in kept if PASSWORD.encode() in path.read_bytes()]

@@ -31,9 +31,9 @@ def test_the_module_sets_the_documented_variables_and_nothing_else(site, tmp_pat
     site.keep_no_user_software()
     old, new = values(before), values(loaded)
     changed = {name for name in new if new.get(name) != old.get(name)}
-    said = {name: cells[list(ENTER).index(site.recipe)] for name, cells in documented_variables().items()}
-    assert len(said) > 20
-    promised = {name for name, cell in said.items() if cell != "-"}
+    documented = {name: cells[list(ENTER).index(site.recipe)] for name, cells in documented_variables().items()}
+    assert len(documented) > 20
+    promised = {name for name, cell in documented.items() if cell != "-"}
     assert promised <= changed
     # other variables are EasyBuild's, notes for unloading, and those of the cluster profile
     unexplained = {
@@ -78,7 +78,7 @@ def test_whatis_and_keyword_describe_the_module(site):
     assert len(re.findall(re.escape(site.name), text)) >= 2
 
 
-def test_spider_finds_the_module_and_tells_how_to_load_it(site):
+def test_spider_finds_the_module_and_shows_how_to_load_it(site):
     if site.system.name != "Lmod":
         pytest.skip("spider is Lmod's")
     text = " ".join(site.run_unchecked(f"module spider PyTorch; module spider {site.name}").stderr.split())
@@ -86,7 +86,7 @@ def test_spider_finds_the_module_and_tells_how_to_load_it(site):
     assert "This module can be loaded directly" in text
 
 
-def test_show_tells_every_variable_that_loading_sets(site, tmp_path):
+def test_show_lists_every_variable_that_loading_sets(site, tmp_path):
     before, loaded = tmp_path / "before", tmp_path / "loaded"
     site.run(f"{SNAPSHOT.format(before)}\nmodule load {site.name}\n{SNAPSHOT.format(loaded)}")
     old, new = values(before), values(loaded)

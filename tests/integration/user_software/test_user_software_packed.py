@@ -16,9 +16,9 @@ DEFAULTING = "Defaulting to user installation because normal site-packages is no
 def test_without_write_permission_pip_installs_to_pythonuserbase_with_a_message(installation, wheels, state):
     installation.run(pip_install(wheels))
     if state == "packed":
-        said = installation.run("make-squashfs")
+        message = installation.run("make-squashfs")
         installation.run("make-squashfs --clean")
-        assert "Before you change it with pip, run unmake-squashfs" in said
+        assert "Before you change it with pip, run unmake-squashfs" in message
         assert not installation.directory.exists()
     else:
         subprocess.run(["chmod", "-R", "a-w", installation.directory], check=True)

@@ -20,7 +20,7 @@ def test_calls_below_a_directory_count_and_those_in_the_scratch_directory_do_not
     assert count_calls(TRACE, ["/shared"], "/shared/scratch") == 2
 
 
-def test_without_strace_the_error_says_what_to_install(monkeypatch, tmp_path):
+def test_without_strace_the_error_reports_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setattr(file_calls, "find_optional", lambda _: None)
     with pytest.raises(Error, match="apt-get install strace"):
         count_file_calls(Session(None, tmp_path), {}, [], ["true"], below=["/"], ranks=1)

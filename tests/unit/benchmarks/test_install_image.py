@@ -1,4 +1,4 @@
-"""The rows on the container module, with programs that stand in for `eb`, the script, and mmdebstrap."""
+"""The rows on the container module, with programs that replace `eb`, the script, and mmdebstrap."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ class Layout:
 
 
 class Site:
-    """Stands in for a Session: `eb` writes a script, and an image unless one is there; it keeps the latter."""
+    """Replaces a Session: `eb` writes a script, and an image unless one is there; it keeps the latter."""
 
     layout = Layout()
 

@@ -41,7 +41,7 @@ def test_a_command_that_fails_is_an_error(count):
         count("/bin/sh", "-c", "exit 7")
 
 
-def test_without_valgrind_the_error_says_what_to_install(monkeypatch, tmp_path):
+def test_without_valgrind_the_error_reports_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setattr(instructions, "find_optional", lambda _: None)
     with pytest.raises(Error, match="apt-get install valgrind"):
         count_instructions(Session(None, tmp_path), {}, ["/bin/true"])

@@ -76,7 +76,7 @@ def test_a_picture_that_cannot_be_drawn_leaves_the_old_page(tmp_path, monkeypatc
     copy.write_text(TEXT.replace(" | ", " | old "))
     monkeypatch.setattr(page, "PAGE", copy)
     options = Namespace(page=False, redraw=True, scale=False, output=None, picture=None)
-    with pytest.raises(testbed_layout.TestbedError, match="could not be drawn: (no font|status -9)"):
+    with pytest.raises(testbed_layout.TestbedError, match="cannot draw the picture: (no font|status -9)"):
         report(layout, options, Results.load(RESULTS))
     assert copy.read_text() == TEXT.replace(" | ", " | old ")
 

@@ -11,7 +11,7 @@ import pytest
 
 TREE = Path(__file__).resolve().parents[3]
 
-#: What the commands call, but for what stands in: they see no other program.
+#: What the commands call, except for stand-ins: they see no other program.
 PROGRAMS = ("bash", "cp", "cut", "du", "flock", "kill", "mkdir", "mv", "nproc", "rm", "tar", "touch")
 
 MKSQUASHFS = """#!/bin/bash

@@ -25,7 +25,7 @@ INIT = """module() {
 }
 """
 
-#: In place of the kernel: tells what it is started with.
+#: In place of the kernel: prints what it is started with.
 LAUNCHER = """import json, os, sys
 print(json.dumps({"pid": os.getpid(), "arguments": sys.argv[1:], "environment": dict(os.environ)}))
 """
@@ -77,7 +77,7 @@ class Machine:
         )
 
     def start(self, connection, **environ):
-        """Start the kernel as Jupyter does; return the process and what it says."""
+        """Start the kernel as Jupyter does; return the process and its output."""
         argv = json.loads(self.kernel.read_text())["argv"]
         command = [word.replace("{connection_file}", str(connection)) for word in argv]
         process = subprocess.Popen(
@@ -98,7 +98,7 @@ def machine(tmp_path):
 
 
 def failed(result):
-    """The one line that a command says that failed."""
+    """The one line of a command that failed."""
     assert result.returncode == 1 and result.stdout == ""
     (line,) = result.stderr.splitlines()
     return line
@@ -207,7 +207,7 @@ def test_a_module_system_whose_commands_return_an_error_though_they_work_is_no_h
     assert json.loads(output)["environment"]["EBROOTPYTORCH"] == str(machine.root)
 
 
-def test_without_ipykernel_it_says_what_to_install_and_leaves_what_was_there(machine):
+def test_without_ipykernel_it_reports_what_to_install_and_leaves_what_was_there(machine):
     machine.run()
     before = machine.kernel.read_text()
     (machine.ipykernel / "kernelapp.py").unlink()
@@ -246,7 +246,7 @@ def test_help_needs_no_module(machine):
     assert machine.left() == []
 
 
-def test_a_kernel_of_somebody_elses_stays(machine):
+def test_a_kernel_of_another_user_stays(machine):
     machine.kernel.parent.mkdir(parents=True)
     machine.kernel.write_text("{}")
     for arguments in ([], ["--remove"]):
@@ -270,13 +270,13 @@ def test_an_argument_that_makes_no_sense_is_one_line(machine, arguments, complai
     assert machine.left() == []
 
 
-def test_without_a_module_it_says_what_to_do(machine):
+def test_without_a_module_it_reports_what_to_do(machine):
     assert "no PyTorch module is loaded. Load one first" in failed(machine.run(load=""))
     result = machine.run(load="MNIST", EBROOTPYTORCH=str(machine.root))
     assert f"no module of {machine.root} in LOADEDMODULES='MNIST'" in failed(result)
 
 
-def test_a_start_without_the_module_or_its_system_says_so_in_jupyters_log(machine, tmp_path):
+def test_a_start_without_the_module_or_its_system_reports_it_in_jupyters_log(machine, tmp_path):
     machine.run()
     (machine.modules / "PyTorch" / "1.0-cpu").unlink()
     process, _, errors = machine.start(tmp_path, EBROOTPYTORCH="of another")

@@ -138,7 +138,7 @@ def test_without_mksquashfs_on_the_host_that_of_the_image_is_taken(installation)
 
 
 @pytest.mark.parametrize(
-    ("prepare", "command", "said"),
+    ("prepare", "command", "message"),
     [
         ("", "make-squashfs --fast", "unknown arguments '--fast'"),
         ("", "unmake-squashfs --clean", "unknown arguments '--clean'"),
@@ -147,10 +147,10 @@ def test_without_mksquashfs_on_the_host_that_of_the_image_is_taken(installation)
         ("make-squashfs", "make-squashfs", "already packed"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_sentence(installation, prepare, command, said):
+def test_what_cannot_be_done_is_said_in_one_sentence(installation, prepare, command, message):
     if prepare:
         installation.run(prepare)
-    assert said in one_sentence(installation.run(*command.split()))
+    assert message in one_sentence(installation.run(*command.split()))
 
 
 def test_without_a_directory_there_is_nothing_to_pack(installation):

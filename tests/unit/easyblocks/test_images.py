@@ -93,7 +93,7 @@ def test_a_pinned_reference_is_given_to_the_runtime_without_its_tag(image_of, re
         ("library://site/default/pytorch:2.1", r"end it in ':sha256\.<hash>'"),
     ],
 )
-def test_the_error_for_an_unpinned_reference_tells_how_to_find_its_digest(image_of, reference, advice):
+def test_the_error_for_an_unpinned_reference_reports_how_to_find_its_digest(image_of, reference, advice):
     with pytest.raises(EasyBuildError, match=rf"is not pinned.*{advice}"):
         image_of(f"image = '{reference}'")
 
@@ -110,7 +110,7 @@ def test_two_images_are_refused(image_of):
 
 
 def test_an_environment_file_needs_a_base_image_with_a_digest(image_of):
-    with pytest.raises(EasyBuildError, match="needs a 'base_image'"):
+    with pytest.raises(EasyBuildError, match="needs 'base_image'"):
         image_of("sources = ['env.yml']")
     with pytest.raises(EasyBuildError, match="base_image = 'docker://debian:12' is not pinned"):
         image_of("sources = ['env.yml']\nbase_image = 'docker://debian:12'")
@@ -155,8 +155,8 @@ def test_an_image_of_the_site_keeps_its_name_and_is_found_without_a_copy(contain
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(sif(b"data", size=5), "is truncated: it has 132 bytes of 133"), (sif(b"")[:100], "no such header"),
-     (b"#!/bin/sh\n" * 20, "no such header")],
+    [(sif(b"data", size=5), "is truncated: 132 of 133 bytes"), (sif(b"")[:100], "not an image in SIF format"),
+     (b"#!/bin/sh\n" * 20, "not an image in SIF format")],
 )  # fmt: skip
 def test_a_truncated_image_and_another_file_are_refused(prefix, tmp_path, content, message):
     path = tmp_path / "x.sif"
@@ -169,7 +169,7 @@ def test_a_copy_is_complete_and_verified_or_does_not_exist(prefix, tmp_path, mon
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_bytes(b"image")
     checksum = hashlib.sha256(b"image").hexdigest()
-    with pytest.raises(EasyBuildError, match=f"damaged or another image: its SHA-256 is {checksum}"):
+    with pytest.raises(EasyBuildError, match=f"has SHA-256 {checksum}, expected "):
         image_files.copy_verified(str(source), str(target), "0" * 64)
     assert sorted(tmp_path.glob("target*")) == []
 
@@ -309,7 +309,7 @@ def test_a_cache_that_cannot_be_removed_does_not_fail_the_installation(image_of,
     assert caches == [f"{downloaded(image).name}.{os.getuid()}.cache"]
 
 
-def test_the_checksum_of_a_sites_image_is_noted_after_the_installation_or_a_warning_tells_why_not(
+def test_the_checksum_of_a_sites_image_is_noted_after_the_installation_or_a_warning_reports_why_not(
     container, tmp_path, capfd
 ):
     path = tmp_path / "central" / "x.sif"
@@ -329,7 +329,7 @@ def test_the_checksum_of_a_sites_image_is_noted_after_the_installation_or_a_warn
     record.parent.rmdir()
     record.parent.write_text("no directory")
     app.complete()
-    assert "could not be noted" in capfd.readouterr().err
+    assert "cannot record the checksum" in capfd.readouterr().err
 
 
 def test_module_only_completes_without_an_image_that_was_fetched(container, tmp_path):
@@ -375,7 +375,7 @@ def test_a_signature_without_signers_is_refused(prefix, monkeypatch):
 def test_cotainr_is_not_started_where_its_singularity_is_missing(image_of, monkeypatch):
     image = image_of("sources = ['env.yml']\nbase_image = 'x.sif'")
     monkeypatch.setattr(cotainr, "which", lambda name: name == "cotainr")
-    with pytest.raises(EasyBuildError, match="starts a command named singularity, which is not on PATH"):
+    with pytest.raises(EasyBuildError, match="singularity not found on PATH"):
         image.build(image.describe())
 
 

@@ -36,7 +36,7 @@ def test_eb_refuses_such_a_path_before_fetching(easyblock, edited):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("policy NCCL_CROSS_NIC 1 # faster", "a comment on a line of its own"),
         ("policy NCCL_NET AWS Libfabric", "Put a value with blanks in double quotes"),
@@ -44,16 +44,16 @@ def test_eb_refuses_such_a_path_before_fetching(easyblock, edited):
         ("policy NCCL_CROSS_NIC 1", None),
     ],
 )
-def test_a_profile_that_cannot_be_loaded_is_refused_with_its_path_and_the_line(easyblock, tmp_path, line, said):
+def test_a_profile_that_cannot_be_loaded_is_refused_with_its_path_and_the_line(easyblock, tmp_path, line, message):
     profiles = tmp_path / "modulefiles" / "cluster"
     shutil.copytree(TREE / "modulefiles" / "cluster", profiles)
     with (profiles / "local").open("a") as profile:
         profile.write(line + "\n")
     app = easyblock(recipe(VENV))
-    if said:
+    if message:
         with pytest.raises(EasyBuildError) as caught:
             check_profile(str(profiles), "local", app.modules_tool)
-        for part in (f"The cluster profile {profiles}/local cannot be loaded: ", said, line.split()[0]):
+        for part in (f"The cluster profile {profiles}/local cannot be loaded: ", message, line.split()[0]):
             assert part in str(caught.value)
         assert "\n" not in str(caught.value)
     else:

@@ -48,9 +48,9 @@ def test_help_shows_the_launch_line(easyblock):
     assert f"{line}train.py\n" in module_text(easyblock(RECIPE))
 
 
-def test_without_shifter_the_error_tells_where_to_install(easyblock, monkeypatch):
+def test_without_shifter_the_error_reports_where_to_install(easyblock, monkeypatch):
     monkeypatch.setattr("easybuild.easyblocks.pytorchshifter.which", lambda _: None)
-    with pytest.raises(EasyBuildError, match="shifter is not on PATH.*where Shifter is"):
+    with pytest.raises(EasyBuildError, match="shifter not found on PATH.*on a host with Shifter"):
         easyblock(RECIPE).configure_step()
 
 
@@ -105,10 +105,10 @@ def test_inside_the_image_a_command_is_the_images_own(enter):
     assert enter("get-master", "a", SHIFTER_IMAGEREQUEST="x:1").stdout == "runscript a\n"
 
 
-def test_without_an_image_the_error_tells_what_to_load_and_sourcing_it_fails(enter):
+def test_without_an_image_the_error_reports_what_to_load_and_sourcing_it_fails(enter):
     result = enter("python")
     assert result.returncode == 1
-    assert result.stderr == "python: no image in SHIFTER_IMAGE. Load a PyTorch Shifter module\n"
+    assert result.stderr == "python: SHIFTER_IMAGE is not set. Load a PyTorch Shifter module\n"
     sourced = subprocess.run(["bash", "-c", "source /dev/stdin; echo $?"], input=enter("ddp-env").stdout,
                              capture_output=True, text=True, check=False)  # fmt: skip
     assert sourced.stdout == "1\n"

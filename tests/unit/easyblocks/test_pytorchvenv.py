@@ -34,7 +34,7 @@ def test_an_sdist_belongs_to_its_package_however_its_name_is_spelt(easyblock, ed
     ("sdists", "found"), [([], "none"), (["mpi4py-4.0.0.tar.gz", "mpi4py-4.1.2.tar.gz"], r"mpi4py-4\.0\.0.*4\.1\.2")]
 )
 def test_a_source_package_has_exactly_one_sdist(easyblock, edited, sdists, found):
-    with pytest.raises(EasyBuildError, match=rf"names mpi4py, .*must have one sdist of it.*found: {found}"):
+    with pytest.raises(EasyBuildError, match=rf"mpi4py in .source_packages. needs one sdist .*found: {found}"):
         easyblock(with_packages(edited, [("mpi4py", {})], *sdists))
 
 
@@ -50,7 +50,7 @@ def test_a_missing_variable_is_named_before_the_long_steps(easyblock, monkeypatc
     monkeypatch.setattr("easybuild.easyblocks.pytorchvenv.which", lambda _: "/usr/bin/python3")
     app = easyblock(recipe(CUDA_HOROVOD))
     app.src = [{"name": "lock.txt", "path": "/lock.txt"}]
-    with pytest.raises(EasyBuildError, match=r"\$NCCL_PATH is not set, and horovod is built with HOROVOD_NCCL_HOME"):
+    with pytest.raises(EasyBuildError, match=r"\$NCCL_PATH is not set, but horovod is built with HOROVOD_NCCL_HOME"):
         app.configure_step()
 
 

@@ -79,5 +79,5 @@ def test_a_package_is_pinned_once(tmp_path):
 
 
 def test_a_file_that_is_not_text_is_refused(tmp_path):
-    with pytest.raises(EasyBuildError, match=r"lock.txt: byte 0 is no UTF-8 text"):
+    with pytest.raises(EasyBuildError, match=r"lock.txt: invalid UTF-8 at byte 0"):
         read(tmp_path, f"torch==2.0 {HASH}\n".encode("utf-16"))

@@ -188,7 +188,7 @@ def test_directories_that_running_containers_have_open_stay_until_the_next_rebui
     running = os.open(site.directory, os.O_RDONLY)  # as a bind is: the directory, whatever its path is by now
     try:
         site.install("second")
-        site.installation().recover()  # an `eb` that does not come to its install step
+        site.installation().recover()  # an `eb` that does not reach its install step
         assert sorted(os.listdir(running)) == ["half", "whole"]
         assert site.state() == ("second", "second")
         site.install("third")

@@ -57,7 +57,7 @@ def test_a_read_only_directory_is_used_if_it_has_the_wheels_and_skipped_if_not(w
         assert directory == str(wheels.directory)
         assert Path(requirements).read_text() == lock.read_text()
     (wheels.directory / "numpy-2.0-py3-none-any.whl").unlink()
-    with pytest.raises(EasyBuildError, match=r"No directory for the wheels of .*lock.txt can be written: /proc/self"):
+    with pytest.raises(EasyBuildError, match=r"No writable directory for the wheels of .*lock.txt: /proc/self"):
         fetch_wheels(str(lock), ["/proc/self/wheels"], "3.11")
 
 

@@ -1,4 +1,4 @@
-"""The cluster profiles as texts: data with sources, nothing that is known to hang, and what docs/clusters.md says."""
+"""The cluster profiles as texts: data with sources, nothing known to hang, and the table of docs/clusters.md."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ PROCEDURES = ".policy.tcl"
 SHARED = "policies_of_every_cluster"
 SHARED_SETTING = "    default_"
 POLICY = re.compile(r'policy (?P<name>\w+) (?:"(?P<quoted>[^"$\[]*)"|(?P<plain>[^\s"$\[]+))')
-#: What a comment says of a setting's source: a page's address, a man page, or a name of the profile's own list.
+#: What a comment names as a setting's source: a page's address, a man page, or a name of the profile's own list.
 ADDRESS = re.compile(r"https://\S+")
 MAN_PAGE = re.compile(r"\b[a-z_]+\(\d\)")
 

@@ -5,7 +5,7 @@ from training.allreduce.ranks import Ranks
 
 
 class FakeRanks:
-    """Ranks of which this one has been told what the others say."""
+    """Ranks whose values this one has received in advance."""
 
     def __init__(self, hosts, answers=None):
         self.rank, self.size, self.hosts, self.answers = 0, len(hosts), hosts, answers

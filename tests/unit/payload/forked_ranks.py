@@ -69,14 +69,14 @@ class Forks:
             process.start()
             self.processes.append(process)
 
-    def said(self, rank=0):
+    def output(self, rank=0):
         """What a rank has written on its standard output so far."""
         file = self.outputs[rank] / "stdout"
         return file.read_text() if file.exists() else ""
 
     def wait_until_said(self, text):
         """Return when rank 0 has written `text`, or has ended."""
-        while text not in self.said() and self.processes[0].is_alive():
+        while text not in self.output() and self.processes[0].is_alive():
             time.sleep(0.005)
 
     def kill(self):

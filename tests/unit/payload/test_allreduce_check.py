@@ -1,4 +1,4 @@
-"""allreduce_check.py: its options, and whole runs with wrong, slow and missing ranks."""
+"""allreduce_check.py: its options, and complete runs with wrong, slow and missing ranks."""
 
 import re
 import time
@@ -29,11 +29,11 @@ def test_two_sound_ranks_pass(run_code):
     ranks = run_code(2, code("--max-size", "4K", "--threshold", "1e-9@1K", "--slow", "50"))
     assert [rank.status for rank in ranks] == [0, 0], ranks
     assert ranks[1].stdout == ""
-    table, said = lines_of(ranks[0])
+    table, verdicts = lines_of(ranks[0])
     assert list(table) == ["4 B", "16 B", "64 B", "256 B", "1 KiB", "4 KiB"]
-    assert said["sums"] == "sums: right in all 6 sizes on all ranks"
-    assert said["bandwidth"] == "bandwidth: at least 1e-09 GB/s at 1 KiB, as expected"
-    assert said["speed"].startswith("speed: no rank is slow")
+    assert verdicts["sums"] == "sums: right in all 6 sizes on all ranks"
+    assert verdicts["bandwidth"] == "bandwidth: at least 1e-09 GB/s at 1 KiB, as expected"
+    assert verdicts["speed"].startswith("speed: no rank is slow")
     assert ranks[0].stdout.splitlines()[-1] == "all-reduce check: ok"
 
 
@@ -56,11 +56,11 @@ def test_a_rank_that_lies_in_large_messages_and_one_on_a_slow_link_are_named_and
     options = ("--max-size", "256", "--threshold", "1e9@256", "--slow", "9")
     ranks = run_code(3, code(*options, change=WRONG_AND_LATE))
     assert [rank.status for rank in ranks] == [1, 1, 1], ranks
-    table, said = lines_of(ranks[0])
+    table, verdicts = lines_of(ranks[0])
     assert table == {"4 B": "right", "16 B": "right", "64 B": "right", "256 B": "WRONG"}
-    assert re.search(r"wrong from 256 B on .*: rank 1 \(\S+\) adds wrong numbers, also alone;", said["FAIL sums"])
-    assert said["FAIL bandwidth"].endswith("try other nodes")
-    assert re.match(r"FAIL speed: rank 2 \(\S+\): [\d.]+ ms exchanging 1 MiB, others ", said["FAIL speed"])
+    assert re.search(r"wrong from 256 B on .*: rank 1 \(\S+\) computes wrong sums, even alone\.", verdicts["FAIL sums"])
+    assert verdicts["FAIL bandwidth"].endswith("try other nodes")
+    assert re.match(r"FAIL speed: rank 2 \(\S+\): [\d.]+ ms exchanging 1 MiB, others ", verdicts["FAIL speed"])
     assert ranks[0].stdout.splitlines()[-1] == "all-reduce check: FAIL: sums, bandwidth, speed"
 
 
@@ -76,8 +76,8 @@ dist.new_group = new_group
 
 def test_a_rank_makes_a_group_of_its_own_alone_and_every_group_has_the_time_limit(run_code):
     ranks = run_code(2, code("--max-size", "4", "--slow", "50", "--timeout", "77", change=GROUPS))
-    said = [[line for line in rank.stdout.splitlines() if line.startswith("group")] for rank in ranks]
-    assert said == [["group [0] 0:01:17"], ["group [1] 0:01:17"]], ranks
+    text = [[line for line in rank.stdout.splitlines() if line.startswith("group")] for rank in ranks]
+    assert text == [["group [0] 0:01:17"], ["group [1] 0:01:17"]], ranks
 
 
 STUTTER = """
@@ -91,8 +91,8 @@ if check.os.environ["RANK"] == "1":
 
 def test_a_rank_that_stands_still_most_of_the_time_like_a_throttled_processor_is_named(run_code):
     ranks = run_code(2, code("--max-size", "64", "--slow", "2", change=STUTTER))
-    _, said = lines_of(ranks[0])
-    assert re.match(r"FAIL speed: rank 1 \(\S+\): [\d.]+ ms alone, others ", said["FAIL speed"]), ranks
+    _, verdicts = lines_of(ranks[0])
+    assert re.match(r"FAIL speed: rank 1 \(\S+\): [\d.]+ ms alone, others ", verdicts["FAIL speed"]), ranks
     assert [rank.status for rank in ranks] == [1, 1]
 
 

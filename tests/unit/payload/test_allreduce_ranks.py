@@ -55,7 +55,7 @@ def test_a_collective_that_never_ends_is_the_ranks_last_sentence_before_torch_en
     assert Event.queries == 0
 
 
-def test_the_sum_of_the_contributions_is_exact_and_tells_every_rank_and_place():
+def test_the_sum_of_the_contributions_is_exact_and_differs_for_every_rank_and_place():
     device = torch.device("cpu")
     parts = [sum_of([rank], 400, device) for rank in range(5)]
     assert torch.equal(sum(parts), sum_of(range(5), 400, device))
@@ -79,7 +79,7 @@ def test_the_smallest_sets_of_ranks_that_are_wrong_are_found(monkeypatch, is_wro
     assert find_wrong(FakeRanks(["n"] * 7), 4) == named
 
 
-def test_neighbours_are_paired_so_that_nobody_is_asked_twice_at_once():
+def test_neighbours_are_paired_so_that_no_rank_is_asked_twice_at_once():
     for count in range(2, 9):
         turns = pairs_in_turn(count)
         for turn in turns:

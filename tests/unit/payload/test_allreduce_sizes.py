@@ -13,7 +13,7 @@ def test_a_size_is_read(text, size):
 
 @pytest.mark.parametrize("text", ["", "0", "-4", "4.5K", "K", "4T"])
 def test_what_is_no_size_is_refused(text):
-    with pytest.raises(ValueError, match="is no size"):
+    with pytest.raises(ValueError, match="is not a size"):
         read_size(text)
 
 

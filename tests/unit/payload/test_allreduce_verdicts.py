@@ -64,15 +64,15 @@ def test_nccls_log_is_kept_in_memory():
         ("", {4: 1}, "bandwidth: no threshold for 2x2 (nodes x ranks); not checked. Set one with --threshold"),
         ("9@1K@2x8", {1024: 1}, "bandwidth: no threshold for 2x2 (nodes x ranks); there is one for 2x8; "),
         ("9@1K", {1024: 9.5}, "bandwidth: at least 9 GB/s at 1 KiB, as expected"),
-        ("9@1K@2x2", {1024: 8.5}, "FAIL bandwidth: 8.50 GB/s at 1 KiB, expected 9 GB/s; "),
+        ("9@1K@2x2", {1024: 8.5}, "FAIL bandwidth: 8.50 GB/s at 1 KiB, expected 9 GB/s. "),
         ("9@1M", {1024: 9.5}, "bandwidth: the threshold is for 1 MiB; not checked. Set --max-size"),
     ],
 )
-def test_the_bandwidth_is_judged_by_a_threshold_for_this_shape_alone(thresholds, measured, line):
+def test_the_bandwidth_is_compared_with_a_threshold_for_this_shape_alone(thresholds, measured, line):
     assert check_bandwidth(TWO_NODES, read_thresholds(thresholds), measured).startswith(line)
 
 
-def test_one_rank_alone_has_no_bandwidth_to_judge():
+def test_one_rank_alone_has_no_bandwidth_to_check():
     one = FakeRanks(["n1"])
     assert applicable_thresholds(one, [Threshold(9, 4, None)]) == []
     assert check_bandwidth(one, [Threshold(9, 4, None)], {4: 0.0}).endswith("not checked")
@@ -110,7 +110,7 @@ def test_a_log_without_a_word_of_the_network_fails_too():
     )
 
 
-def test_one_node_and_a_profile_without_a_fast_network_are_not_judged():
+def test_one_node_and_a_profile_without_a_fast_network_are_not_checked():
     sockets = read_nccl_log(log(SOCKETS))
     assert "one node" in check_network(FakeRanks(["n1", "n1"]), sockets, "IB")
     assert "not checked" in check_network(TWO_NODES, sockets, None)

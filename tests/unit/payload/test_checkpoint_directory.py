@@ -25,7 +25,7 @@ def test_a_directory_that_is_there_already_is_taken(tmp_path):
 
 def test_a_file_in_the_place_of_the_directory_is_an_error(tmp_path):
     (tmp_path / "model").write_text("a file")
-    with pytest.raises(TrainingError, match="model: cannot be written .File exists.. Name another directory"):
+    with pytest.raises(TrainingError, match="model: cannot be written .File exists.. Choose another directory"):
         make_directory(tmp_path / "model")
 
 
@@ -113,9 +113,9 @@ def test_a_damaged_checkpoint_is_put_aside_by_the_run_that_went_on_without_it(ch
         checkpoints.save(STATE, epoch=epoch, step=0).write_text(f"damaged {epoch}")
     assert checkpoints.latest()["file"].endswith("epoch-0004-step-000000.pt")
     checkpoints.save(STATE, epoch=5, step=0)  # under the name of a damaged one
-    whole = ["epoch-0004-step-000000.pt", "epoch-0005-step-000000.pt"]
-    assert names(checkpoints) == [*whole, "epoch-0005-step-000000.pt.damaged", "epoch-0006-step-000000.pt.damaged"]
-    assert checkpoints.latest()["file"].endswith(whole[1])
+    intact = ["epoch-0004-step-000000.pt", "epoch-0005-step-000000.pt"]
+    assert names(checkpoints) == [*intact, "epoch-0005-step-000000.pt.damaged", "epoch-0006-step-000000.pt.damaged"]
+    assert checkpoints.latest()["file"].endswith(intact[1])
     assert (checkpoints.directory / "epoch-0005-step-000000.pt.damaged").read_text() == "damaged 5"
     checkpoints.prepare(restart=True)
     assert names(checkpoints) == []

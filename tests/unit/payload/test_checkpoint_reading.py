@@ -29,7 +29,7 @@ def test_a_checkpoint_that_lacks_its_end_is_left_for_the_one_before(checkpoints,
 
 
 def test_no_flipped_bit_goes_unnoticed_or_else_it_changes_nothing(checkpoints, capsys):
-    """Of about 3,000 bytes; some, such as a file's date in the archive, are read by nobody."""
+    """Of about 3,000 bytes; some, such as a file's date in the archive, are never read."""
     checkpoints.save({"epoch": 1}, epoch=1, step=0)
     state = {"epoch": 2, "weight": torch.arange(200.0), "names": ["a", "b"]}
     path = checkpoints.save(state, epoch=2, step=0)
@@ -69,7 +69,7 @@ def test_a_malicious_checkpoint_is_refused_and_its_code_is_not_run(checkpoints, 
 
     path = checkpoints.save(STATE, epoch=1, step=0)
     torch.save({"epoch": Malice(witness)}, path)
-    with pytest.raises(TrainingError, match=f"^{path}: refused, and nothing in it was run: .*. Delete it unless"):
+    with pytest.raises(TrainingError, match=f"^{path}: refused, and nothing in it was executed: .*. Delete it unless"):
         checkpoints.latest()
     path.rename(checkpoints.directory / "best.pt")
     with pytest.raises(TrainingError, match="best.pt: refused"):
@@ -90,7 +90,7 @@ def test_a_program_of_torchscript_is_refused_before_torch_sees_it(checkpoints, m
     path = checkpoints.directory / "epoch-0002-step-000000.pt"
     torch.jit.save(torch.jit.trace(nn.Linear(3, 2), torch.ones(1, 3)), str(path))
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("torch.load was called"))
-    with pytest.raises(TrainingError, match=f"^{path}: refused, and nothing in it was run: "):
+    with pytest.raises(TrainingError, match=f"^{path}: refused, and nothing in it was executed: "):
         checkpoints.latest()
 
 
@@ -135,7 +135,7 @@ def test_what_takes_more_memory_than_its_bytes_is_refused(checkpoints, monkeypat
     path = checkpoints.save(STATE, epoch=1, step=0)
     repacked(path, lambda _: pickled)
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("torch.load was called"))
-    with pytest.raises(TrainingError, match=f"^{path}: refused, and nothing in it was run: it holds more than "):
+    with pytest.raises(TrainingError, match=f"^{path}: refused, and nothing in it was executed: it holds more than "):
         checkpoints.latest()
 
 

@@ -1,4 +1,4 @@
-"""training/checkpoint/run.py: a run goes on from its checkpoint as if nothing had happened."""
+"""training/checkpoint/run.py: a run continues from its checkpoint as if it had not stopped."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from training import TrainingError
 from training.checkpoint import Position, Run
 
 
-def test_a_run_goes_on_with_weights_optimizer_schedule_position_and_random_state(checkpoints, alone):
+def test_a_run_continues_with_weights_optimizer_schedule_position_and_random_state(checkpoints, alone):
     through = small_run(alone)
     take_steps(through, 3)
     assert through.save(checkpoints) == checkpoints.directory / "epoch-0000-step-000003.pt"
@@ -24,7 +24,7 @@ def test_a_run_goes_on_with_weights_optimizer_schedule_position_and_random_state
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_a_run_goes_on_with_the_optimizer_that_its_own_machine_can_do(checkpoints, alone, fused):
+def test_a_run_continues_with_the_optimizer_that_its_own_machine_can_do(checkpoints, alone, fused):
     def run(fused):
         run = small_run(alone)
         run.optimizer = torch.optim.Adam(run.network.parameters(), lr=0.1, fused=fused)

@@ -123,7 +123,7 @@ def label_ten(path):
     ("name", "damage", "expected_and_found"),
     [
         (TRAIN_IMAGES, cut_short, ("expected 101936 bytes", "found 101836")),
-        (TRAIN_IMAGES, cut_short_compressed, (f"{TRAIN_IMAGES}.gz", "expected a whole gzip stream", "cut short")),
+        (TRAIN_IMAGES, cut_short_compressed, (f"{TRAIN_IMAGES}.gz", "expected a complete gzip stream", "truncated")),
         (TRAIN_IMAGES, lengthen, ("expected 101936 bytes", "found 101937")),
         (TRAIN_IMAGES, empty, ("expected the magic number 0x00000803", "found 0x:")),
         (TRAIN_IMAGES, no_gzip, (f"{TRAIN_IMAGES}.gz", "cannot be read (Not a gzipped file")),

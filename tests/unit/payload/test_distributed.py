@@ -216,7 +216,7 @@ def test_ranks_that_do_not_come_are_missed_at_the_rendezvous(start_ranks):
     ranks.processes.pop().kill()
     (rank,) = ranks.wait()
     assert rank.status == 1 and rank.stdout == ""
-    assert rank.stderr.splitlines()[-1].startswith("rank 0: no rendezvous at 127.0.0.1:")
+    assert rank.stderr.splitlines()[-1].startswith("rank 0: rendezvous at 127.0.0.1:")
     assert "all 2 ranks" in rank.stderr and "Traceback" not in rank.stderr
 
 
@@ -275,12 +275,12 @@ def test_a_rank_does_not_join_a_program_that_names_no_launch(monkeypatch):
         rendezvous(environment, 1, 2, TEN_SECONDS)
 
 
-def test_a_rank_0_whose_port_is_in_use_says_so():
+def test_a_rank_0_whose_port_is_in_use_reports_it():
     with socket.socket() as other:
         other.bind(("", 0))
         other.listen()
         environment = {**LAUNCHED, "RANK": "0", "MASTER_PORT": str(other.getsockname()[1]), "PYTORCH_LAUNCH_ID": "7.0"}
-        with pytest.raises(TrainingError, match="another process listens at nid001001:.* Start again"):  # noqa: SIM117
+        with pytest.raises(TrainingError, match="nid001001:.* is in use by another process. Start again"):  # noqa: SIM117
             with process_group(environment, use_gpu=False, timeout=10):
                 pass
 

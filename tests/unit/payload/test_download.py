@@ -1,4 +1,4 @@
-"""training/data/download.py: the MNIST files are fetched once, whole, whatever mirrors and processes do."""
+"""training/data/download.py: the MNIST files are fetched once and completely, whatever mirrors and processes do."""
 
 import ast
 import contextlib
@@ -159,7 +159,7 @@ def test_of_several_processes_one_downloads_and_the_others_wait_and_say_so(mirro
     assert files(target) == ALL
 
 
-def test_a_process_that_was_killed_holds_nobody_up(mirror, tmp_path, monkeypatch, payload):
+def test_a_process_that_was_killed_does_not_block_others(mirror, tmp_path, monkeypatch, payload):
     monkeypatch.setattr(download, "MIRRORS", (f"{mirror.url}/slow/",))
     (process,) = start_downloads(payload, tmp_path / "target", 1)
     assert process.stderr.readline().startswith("downloading ")

@@ -1,4 +1,4 @@
-"""What the job scripts load and launch, and what their pages say to install; none of them is submitted here."""
+"""What the job scripts load and launch, and what their pages tell users to install; none of them is submitted here."""
 
 import re
 import subprocess

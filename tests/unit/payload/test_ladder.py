@@ -47,7 +47,7 @@ options = parser.parse_args()
 check(options, parser)
 return options
 def train(options):
-\"\"\"Run the whole training.\"\"\"
+\"\"\"Run the training.\"\"\"
 if __name__ == "__main__":
 options = parse_arguments()
 try:
@@ -219,10 +219,10 @@ def test_a_fault_is_one_line_and_ends_all_ranks(run_here, run_rung, tmp_path):
 )
 def test_an_option_that_makes_no_sense_is_one_line_and_status_2(run_here, monkeypatch, arguments, complaint):
     monkeypatch.delenv("MNIST_ROOT", raising=False)
-    assert run_here("mnist_multi.py", *arguments) == (2, "", f"mnist_multi.py: {complaint}; see --help\n")
+    assert run_here("mnist_multi.py", *arguments) == (2, "", f"mnist_multi.py: {complaint}. See --help\n")
 
 
-def test_without_horovod_the_script_says_which_modules_have_it(run_here, monkeypatch):
+def test_without_horovod_the_script_reports_which_modules_have_it(run_here, monkeypatch):
     monkeypatch.setitem(sys.modules, "horovod", None)
     status, output, errors = run_here("mnist_horovod.py")
     assert status.startswith("mnist_horovod.py: ") and (output, errors) == ("", "")
@@ -246,5 +246,5 @@ def test_the_small_network_honours_its_options_and_its_seed(run_here):
     for option, value in {"--seed": "0", "--lr": "0.5", "--hidden": "3", "--samples": "10"}.items():
         status, output, _ = run_here("nn.py", "--epochs", "3", option, value)
         assert status == 0 and output.count("Epoch [") == 3 and output != first[1]
-    complaint = "nn.py: --lr must be above 0 and below 2^32, found nan; see --help\n"
+    complaint = "nn.py: --lr must be above 0 and below 2^32, found nan. See --help\n"
     assert run_here("nn.py", "--lr", "nan") == (2, "", complaint)

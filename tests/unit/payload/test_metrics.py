@@ -165,7 +165,7 @@ def test_no_picture_is_drawn_of_nothing(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
-def test_without_matplotlib_a_line_says_so_and_the_training_goes_on(tmp_path, monkeypatch, capsys):
+def test_without_matplotlib_a_line_reports_it_and_the_training_continues(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     write_record(tmp_path, [1])
     capsys.readouterr()
@@ -222,7 +222,7 @@ except TrainingError as error:
     assert result.returncode == 1
     assert result.stderr == (
         f"fault: {tmp_path}/metrics.jsonl: cannot be written (File too large). Free some space or "
-        "name another directory with --modelpath\n"
+        "choose another directory with --modelpath\n"
     )
 
 
@@ -230,7 +230,7 @@ except TrainingError as error:
     ("flag", "module", "package"),
     [({"tensorboard": True}, "torch.utils.tensorboard", "tensorboard"), ({"wandb": "demo"}, "wandb", "wandb")],
 )
-def test_a_missing_package_is_one_sentence_that_says_how_to_get_it(
+def test_a_missing_package_is_one_sentence_that_explains_how_to_get_it(
     tmp_path, monkeypatch, flag, module, package
 ):
     monkeypatch.setitem(sys.modules, module, None)

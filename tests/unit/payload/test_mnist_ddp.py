@@ -160,7 +160,7 @@ def test_the_same_run_again_gives_the_same_model(worlds, run_ranks, small_mnist,
     assert all(torch.equal(before[name], again[name]) for name in before)
 
 
-def test_alone_in_any_directory_it_learns_the_digits_set_and_says_so(payload, run_alone, tmp_path):
+def test_alone_in_any_directory_it_learns_the_digits_set_and_reports_it(payload, run_alone, tmp_path):
     payload = shutil.copytree(payload, tmp_path / "payload", ignore=shutil.ignore_patterns("__pycache__"))
     for path in [payload, *payload.rglob("*")]:
         path.chmod(0o555)

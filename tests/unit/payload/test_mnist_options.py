@@ -47,7 +47,7 @@ def test_help_answers_without_waiting_for_torch(run_alone, no_torch):
 def test_an_option_that_makes_no_sense_is_one_line_and_status_2(run_alone, no_torch, arguments, complaint):
     rank = run_alone(*arguments, **no_torch)
     assert rank.status == 2 and rank.stdout == ""
-    assert rank.stderr == f"mnist_ddp.py: {complaint}; see --help\n"
+    assert rank.stderr == f"mnist_ddp.py: {complaint}. See --help\n"
 
 
 def test_mnist_root_names_the_data_and_the_option_comes_before_it(monkeypatch):

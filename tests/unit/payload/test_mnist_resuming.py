@@ -44,14 +44,14 @@ def test_ranks_that_are_asked_to_stop_end_with_status_75_and_a_line(interrupted)
     for ranks, epochs, steps in zip(parts, (1, 3), (80 - 66, 144 - 52 - 66)):
         assert ranks[0].stdout.splitlines()[-1] == (
             f"SIGUSR1: stopped after {epochs} epochs and {steps} steps, saved in {root}/parts/checkpoints/"
-            f"epoch-000{epochs}-step-0000{steps}.pt; run the same command again to resume"
+            f"epoch-000{epochs}-step-0000{steps}.pt. Run the same command again to resume"
         )
 
 
-def test_the_next_start_goes_on_where_the_last_one_stopped(interrupted):
+def test_the_next_start_continues_where_the_last_one_stopped(interrupted):
     _, _, _, parts = interrupted
     for before, after, size in zip(parts, parts[1:], (2, 1)):
-        place = re.search(r"after (.* steps), saved in (\S+);", before[0].stdout)
+        place = re.search(r"after (.* steps), saved in (\S+)\. Run", before[0].stdout)
         assert f"world size {size}," in after[0].stdout
         assert f"resuming after {place[1]}, from {place[2]}\n" in after[0].stdout
     lines = [line for ranks in parts for line in ranks[0].stdout.splitlines() if "images/s" in line]
@@ -78,7 +78,7 @@ def test_the_metrics_have_each_epoch_once_with_the_ranks_that_ended_it(interrupt
     assert best["accuracy"] == max(line["accuracy"] for line in lines)
 
 
-def test_a_run_that_is_finished_says_so_and_the_same_accuracy(interrupted):
+def test_a_run_that_is_finished_reports_it_and_the_same_accuracy(interrupted):
     root, arguments, (before,), _ = interrupted
     model = weights(root / "through")
     (rank,) = forked_ranks.train(1, *arguments, root / "through")
@@ -90,8 +90,8 @@ def test_a_run_that_is_finished_says_so_and_the_same_accuracy(interrupted):
 
 def test_images_that_are_held_out_tell_which_epoch_is_best_and_the_test_comes_at_the_end(small_mnist, tmp_path):
     line = ("--data", small_mnist, "--epochs", 3, "--batch-size", 16, "--validation", 0.2, "--modelpath", tmp_path)
-    said = [forked_ranks.train(size, *line, "--restart")[0].stdout for size in (1, 2)]
-    for output in said:
+    message = [forked_ranks.train(size, *line, "--restart")[0].stdout for size in (1, 2)]
+    for output in message:
         epochs = re.findall(r"^epoch ./3  loss \S+  validation accuracy (\S+) %", output, re.MULTILINE)
         assert len(epochs) == 3
         # of 26 and of 31 images
@@ -116,14 +116,14 @@ def test_a_resume_with_other_options_is_refused_in_one_sentence_by_one_rank(inte
         r"seed 0 \(now 3\)\. .*--restart\n", ranks[0].stderr)  # fmt: skip
 
 
-def test_ctrl_c_saves_and_ends_with_status_130_and_the_next_start_goes_on(interrupted, tmp_path):
+def test_ctrl_c_saves_and_ends_with_status_130_and_the_next_start_continues(interrupted, tmp_path):
     _, arguments, _, _ = interrupted
     ranks = forked_ranks.Forks(1, *arguments, tmp_path)
     ranks.wait_until_said("epoch 1/6")
     ranks.signal(0, signal.SIGINT)
     (rank,) = ranks.wait()
     assert rank.status == 130 and rank.stderr == ""
-    assert re.match(r"SIGINT: stopped after .* saved in .*; run the same command again", rank.stdout.splitlines()[-1])
+    assert re.match(r"SIGINT: stopped after .* saved in .*\. Run the same command again", rank.stdout.splitlines()[-1])
     (rank,) = forked_ranks.train(1, *arguments, tmp_path)
     assert rank.status == 0 and "resuming after" in rank.stdout
 
@@ -167,7 +167,7 @@ def test_a_run_that_can_save_nothing_ends_as_signals_end_programs(small_mnist):
 
 
 def test_fifty_kills_at_any_moment_lose_nothing(small_mnist, tmp_path):
-    """During training, saving and stopping; each next start goes on, and the end is the uninterrupted run's."""
+    """During training, saving and stopping; each next start continues, and the end is the uninterrupted run's."""
     line = ("--data", small_mnist, "--epochs", 12, "--batch-size", 8, "--keep", 2, "--modelpath")
     forked_ranks.train(1, *line, tmp_path / "through")
     seed = random.SystemRandom().randrange(2**32)
@@ -215,7 +215,7 @@ def modified(directory):
 
 
 def position(directory):
-    """How far the newest checkpoint of a run is; all of its checkpoints must be whole."""
+    """How far the newest checkpoint of a run is; all of its checkpoints must be intact."""
     checkpoints = Checkpoints(directory / "checkpoints")
     states = [read(path) for path in checkpoints.paths()] if checkpoints.directory.exists() else []
     return max(((state["position"]["epoch"], state["position"]["step"]) for state in states), default=(0, 0))

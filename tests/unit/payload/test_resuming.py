@@ -16,7 +16,7 @@ def test_options_that_make_another_run_are_refused_by_their_names_and_values(che
         small_run(alone, epochs=5, **{"learning rate": 0.2, "seed": 1}).resume(checkpoints)
     assert str(error.value) == (
         f"{checkpoints.directory}/epoch-0000-step-000000.pt: written with epochs 3 (now 5), learning rate 0.1 (now 0.2)"
-        ". Use the same options, name another directory with --modelpath, or start from scratch with --restart"
+        ". Use the same options, choose another directory with --modelpath, or start from scratch with --restart"
     )
 
 

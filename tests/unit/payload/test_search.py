@@ -195,7 +195,7 @@ def drawn(trials, options, monkeypatch):
         ([98, 98], []),
     ],
 )
-def test_a_value_on_the_axis_stands_where_it_is_and_the_legend_tells_what_is_beyond(monkeypatch, values, beyond):
+def test_a_value_on_the_axis_stands_where_it_is_and_the_legend_reports_what_is_beyond(monkeypatch, values, beyond):
     options = arguments("--space", "lr=log:0.001..0.1")
     options.minimize = values[0] < values[-1]
     trials = [SimpleNamespace(number=n, value=v, params={"lr": 0.01 + 0.001 * n}) for n, v in enumerate(values)]
@@ -239,7 +239,7 @@ def test_a_rank_of_several_is_told_to_start_another_way(monkeypatch):
     assert "\n" not in end.value.code
 
 
-def test_without_optuna_one_sentence_says_how_to_get_it(monkeypatch):
+def test_without_optuna_one_sentence_reports_how_to_get_it(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     monkeypatch.setattr(search, "NO_OPTUNA", "No module named 'optuna'")
     with pytest.raises(SystemExit) as end:

@@ -49,7 +49,7 @@ def dgx_a100(directory):
 
 
 def virtual_machine(directory):
-    """8 CPUs and a GPU of which the hypervisor does not say where it is."""
+    """8 CPUs and a GPU whose location the hypervisor does not report."""
     return node(directory, cores=8, threads=1, vendor="nvidia", gpus={"0000:00:05.0": -1, "0000:00:06.0": -1})
 
 

@@ -1,4 +1,4 @@
-"""Caches go to directories that nobody else can prepare, read or write."""
+"""Caches go to directories that no other user can prepare, read or write."""
 
 import os
 import stat
@@ -162,7 +162,7 @@ def test_a_directory_that_others_can_reach_is_not_used(tmp_path, mode):
     assert f"open to others, mode {mode:04o}" in warnings[0]
 
 
-def test_a_directory_of_somebody_else_is_not_used_and_its_owner_is_named(tmp_path):
+def test_a_directory_of_another_user_is_not_used_and_its_owner_is_named(tmp_path):
     if os.geteuid() != 0:
         pytest.skip("only root can give a directory to another user")
     squatted = tmp_path / f"pytorch-{UID}"
@@ -209,7 +209,7 @@ def test_an_unusable_tmpdir_is_said_and_replaced(tmp_path, which):
     directory, _, warnings = place({"TMPDIR": tmpdir}, UID, KEY, create=True, default=str(default))
     assert directory == str(usual(default))
     assert len(warnings) == 1
-    assert warnings[0].startswith(f"no caches in {tmpdir}: ")
+    assert warnings[0].startswith(f"cannot use {tmpdir} for caches: ")
     assert reason in warnings[0]
 
 
@@ -220,7 +220,7 @@ def test_a_tmpdir_without_write_permission_is_said_and_replaced(tmp_path, monkey
     env = {"TMPDIR": str(tmp_path / "locked")}
     directory, _, warnings = place(env, UID, KEY, create=True, default=str(tmp_path / "default"))
     assert directory == str(usual(tmp_path / "default"))
-    assert "locked: not writable" in warnings[0]
+    assert "locked for caches: not writable" in warnings[0]
 
 
 def test_the_sticky_bit_makes_a_directory_of_everybody_usable(tmp_path):
@@ -240,8 +240,8 @@ def test_where_no_directory_will_do_caches_stay_where_they_are():
     )
     assert (directory, variables) == (None, {})
     assert [warning.split(":")[0] for warning in warnings] == [
-        "no caches in /does/not/exist",
-        "no caches in /nor/does/this",
+        "cannot use /does/not/exist for caches",
+        "cannot use /nor/does/this for caches",
     ]
 
 
@@ -271,7 +271,8 @@ def test_a_public_directory_of_another_user_is_not_used(tmp_path):
     directory, _, warnings = place({"TMPDIR": str(public)}, UID, KEY, create=True, default=str(tmp_path))
     assert directory == str(usual(tmp_path))
     assert warnings == [
-        f"no caches in {public}: it belongs to user {OTHER}, who can replace what is in it. Export another TMPDIR"
+        f"cannot use {public} for caches: it belongs to user {OTHER}, who can replace what is in it. "
+        "Export another TMPDIR"
     ]
     assert list(public.iterdir()) == []
 

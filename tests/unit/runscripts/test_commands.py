@@ -204,7 +204,7 @@ def test_python3_will_do_where_there_is_no_python(run, either, home):
 def test_no_python_at_all_is_status_127_and_one_line(run_unchecked, either, home):
     done = run_unchecked(either, "-c", "print(1)", env={"PATH": str(home)})
     assert (done.returncode, done.stdout) == (127, "")
-    assert done.stderr.startswith(f"{either}: no python")
+    assert done.stderr.startswith(f"{either}: python3 not found on PATH. ")
     assert done.stderr.count("\n") == 1
 
 
@@ -399,7 +399,7 @@ def test_a_failure_before_any_python_does_not_start_python_either(run_unchecked,
     code = f"{command.format(runscripts)} && echo started"
     done = run_unchecked("/bin/bash", "-c", code, env=step)
     assert (done.returncode, done.stdout) == (127, "")
-    assert done.stderr.startswith("ddp-env: no python3 on PATH")
+    assert done.stderr.startswith("ddp-env: python3 not found on PATH")
 
 
 # torchrun-distributed
@@ -496,10 +496,10 @@ def test_an_agent_inside_torchrun_is_refused(run_unchecked, worker):
     assert "worker of torchrun run none already" in done.stderr
 
 
-# What is said
+# Messages
 
 
-def test_one_line_tells_what_was_decided_if_asked(run_unchecked, step):
+def test_one_line_reports_what_was_decided_if_asked(run_unchecked, step):
     done = run_unchecked("conda-python-distributed", "-c", "", env={**step, "PYTORCH_LAUNCH_VERBOSE": "1"})
     assert done.returncode == 0
     assert done.stderr.startswith("nid001003: rank 3 of 4, local rank 1 of 2, node rank 1, ")
@@ -543,7 +543,7 @@ os.execv(sys.argv[1], sys.argv[1:])"""
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
 
 
-def test_where_no_rank_ends_the_others_each_says_so_itself(runscripts, run_unchecked, step, home):
+def test_where_no_rank_ends_the_others_each_reports_it(runscripts, run_unchecked, step, home):
     code = "from pytorch_launch import launch; launch.REPORT_GRACE_SECONDS = 0.1; raise SystemExit(launch.main({}))"
     main = code.format(["conda-python-distributed", "trian.py"])
     done = run_unchecked(sys.executable, "-c", main, env={**step, "PYTHONPATH": str(runscripts)})
@@ -565,7 +565,7 @@ def test_a_warning_about_caches_comes_from_the_first_rank_of_a_node_only(run_unc
     step.update(SLURM_PROCID="2", SLURM_LOCALID="0")
     first = run_unchecked("conda-python-distributed", "--dry-run", env=step)
     assert others.stderr == ""
-    assert first.stderr.startswith("conda-python-distributed: no caches in /does/not/exist: ")
+    assert first.stderr.startswith("conda-python-distributed: cannot use /does/not/exist for caches: ")
     assert first.returncode == others.returncode == 0
 
 
@@ -604,14 +604,14 @@ def test_get_master_prints_the_first_host(run, arguments, env, host):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
-    [(["n[3-1]"], "backward range"), ([], "Run inside a job"), (["n1", "n2"], "quotes"), (["-h"], "--help")],
+    ("arguments", "message"),
+    [(["n[3-1]"], "reversed range"), ([], "Run inside a job"), (["n1", "n2"], "quotes"), (["-h"], "--help")],
 )
-def test_get_master_fails_with_one_line(run_unchecked, arguments, said):
+def test_get_master_fails_with_one_line(run_unchecked, arguments, message):
     done = run_unchecked("get-master", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("get-master: ")
-    assert said in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -629,8 +629,8 @@ def test_get_master_fails_with_one_line(run_unchecked, arguments, said):
 def test_a_process_alone_in_an_allocation_of_several_tasks_is_warned_of(run_unchecked, batch_script, allocation, count):
     del batch_script["SLURM_NTASKS"]
     done = run_unchecked("conda-python-distributed", "-c", "", env={**batch_script, **allocation})
-    said = f"one process alone in an allocation of {count}. To use all of it, start it with srun"
-    assert (done.returncode, done.stderr) == (0, f"conda-python-distributed: {said}\n")
+    message = f"only one process in an allocation of {count}. To use all of it, start it with srun"
+    assert (done.returncode, done.stderr) == (0, f"conda-python-distributed: {message}\n")
 
 
 @pytest.mark.parametrize("command", ["conda-python-simple", "conda-python-distributed"])
@@ -644,7 +644,7 @@ def test_an_agent_of_torchrun_starts_the_ranks_of_its_node_by_itself(run, run_un
     env = {**{name: value for name, value in agent.items() if not name.startswith("SLURM")}, **batch_script}
     run("torchrun-distributed", "train.py", env={**env, "SLURM_JOB_NUM_NODES": "1"})
     done = run_unchecked("torchrun-distributed", "train.py", env={**env, "SLURM_JOB_NUM_NODES": "2"})
-    assert "one process alone in an allocation of 2 nodes" in done.stderr
+    assert "only one process in an allocation of 2 nodes" in done.stderr
 
 
 def test_a_file_at_its_limit_is_an_error_and_not_half_of_the_variables(run_unchecked, runscripts, step, home):

@@ -31,7 +31,7 @@ def binds(placements):
 
 
 def told(given, on_node=8):
-    """What Slurm tells a rank to which it gives some of the GPUs that its step has on this node (22.05)."""
+    """The variables of Slurm for a rank to which it gives some of the GPUs that its step has on this node (22.05)."""
     return {
         "SLURM_STEP_ID": "0",
         "SLURM_GPUS_ON_NODE": str(on_node),
@@ -42,7 +42,7 @@ def told(given, on_node=8):
 
 
 def one_gpu_each(rank):
-    """The variables of a rank of srun --gpus-per-task=1 on a whole node."""
+    """The variables of a rank of srun --gpus-per-task=1 on a full node."""
     return told(str(rank))
 
 
@@ -157,7 +157,7 @@ def test_one_core_for_two_gpus_makes_all_ranks_share_like_any(lumi):
     assert disjoint(shares)
 
 
-def test_where_the_firmware_says_nothing_ranks_share_in_order(virtual_machine):
+def test_where_the_firmware_reports_nothing_ranks_share_in_order(virtual_machine):
     assert binds(placed(virtual_machine, range(8), 2)) == ["0-3", "4-7"]
 
 

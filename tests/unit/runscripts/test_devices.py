@@ -7,7 +7,7 @@ from pytorch_launch.topology import gpus
 
 
 def slurm(step, on_node, **lists):
-    """What Slurm says to a task: the GPUs of the task, the number of the step's here, its lists of visible GPUs."""
+    """Slurm's variables for a task: the GPUs of the task, the number of the step's here, its lists of visible GPUs."""
     return {"SLURM_STEP_ID": "0", "SLURM_STEP_GPUS": step, "SLURM_GPUS_ON_NODE": str(on_node), **lists}
 
 
@@ -265,7 +265,7 @@ def test_ranks_that_see_a_part_of_the_steps_gpus_are_told_so(lumi):
         pytest.param("4,5,6,7", 4, "0,1,2,3", [4, 5, 6, 7], id="Slurm with cgroups"),
         pytest.param("6", 4, "2", [6], id="the third task with cgroups"),
         pytest.param("6", 4, "0", [6], id="the third task with a cgroup of its own"),
-        pytest.param("0,1,2,3,4,5,6,7", 8, "3,2,1,0", [3, 2, 1, 0], id="a user's order, whole node"),
+        pytest.param("0,1,2,3,4,5,6,7", 8, "3,2,1,0", [3, 2, 1, 0], id="a user's order, full node"),
         pytest.param("4,5,6,7", 4, "7,4", [7, 4], id="a user's choice, which cannot be in a cgroup"),
         pytest.param("4,5,6,7", 4, "1,0", [5, 4], id="a user's choice, which must be in a cgroup"),
         pytest.param("4,5", 2, "1,0", [5, 4], id="a user's order in a cgroup"),
@@ -304,7 +304,7 @@ def test_an_nvidia_gpu_may_be_named_by_the_beginning_of_its_uuid(dgx):
 
 
 @pytest.mark.parametrize("listed", ["MIG-3b2a9e0f-1c5d-5e6f-8a7b-0c1d2e3f4a5b", "MIG-GPU-3/1/0,MIG-GPU-3/2/0"])
-def test_cuda_finds_one_mig_instance_and_nobody_knows_where(dgx, listed):
+def test_cuda_finds_one_mig_instance_at_an_unknown_place(dgx, listed):
     devices = choose_devices({"CUDA_VISIBLE_DEVICES": listed}, dgx, 1, 2)
     assert (devices.count, devices.index, devices.gpu, devices.candidate_gpus) == (1, 0, None, None)
 
@@ -314,7 +314,7 @@ def test_a_gpu_named_twice_ends_an_amd_list_and_voids_an_nvidia_list(lumi, dgx):
     assert choose_devices({"CUDA_VISIBLE_DEVICES": "2,1,1,3"}, dgx, 0, 1).count == 0
 
 
-def test_cuda_counts_in_pci_order_unless_the_user_says_otherwise(dgx):
+def test_cuda_counts_in_pci_order_unless_the_user_chooses_another_order(dgx):
     assert choose_devices({}, dgx, 0, 1).changes == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     devices = choose_devices({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, dgx, 2, 8)
     assert (devices.changes, devices.count, devices.index, devices.gpu) == ({}, 8, 2, None)

@@ -91,7 +91,7 @@ def doctor(runscripts, tmp_path):
     return run
 
 
-def test_without_a_module_it_says_what_to_load_and_fails(doctor):
+def test_without_a_module_it_reports_what_to_load_and_fails(doctor):
     done = doctor()
     assert done.returncode == 1
     lines = done.stdout.splitlines()
@@ -144,7 +144,7 @@ def test_it_works_through_the_link_in_the_modules_bin(installation, doctor, runs
 
 
 @pytest.mark.parametrize(
-    ("redirected", "said"),
+    ("redirected", "message"),
     [
         (">&-", "cannot write to standard output: Bad file descriptor"),
         (">/dev/full", "cannot write to standard output: No space left on device"),
@@ -153,15 +153,15 @@ def test_it_works_through_the_link_in_the_modules_bin(installation, doctor, runs
         ("| true", ""),
     ],
 )
-def test_standard_streams_that_are_closed_or_full_are_no_traceback(runscripts, redirected, said):
+def test_standard_streams_that_are_closed_or_full_are_no_traceback(runscripts, redirected, message):
     command = f'"$0" --only slurm {redirected}; [ ${{PIPESTATUS[0]}} = {int(redirected != "<&-")} ]'
     done = subprocess.run(
         ["bash", "-c", command, runscripts / "pytorch-doctor"],
         env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("\n") == bool(said)
-    assert said in done.stderr
+    assert done.stderr.count("\n") == bool(message)
+    assert message in done.stderr
 
 
 def test_limits_that_leave_no_process_to_a_check_are_named(runscripts):
@@ -321,7 +321,7 @@ def test_the_default_deadline_gives_time_to_several_gpus_and_is_named_in_the_hel
 # The module
 
 
-def test_what_the_recipe_says_is_read_without_running_it(installation):
+def test_the_values_of_a_recipe_are_read_without_running_it(installation):
     env = installation(gpu="rocm")
     name, values = recipe(Path(env["EBROOTPYTORCH"]))
     assert name == "PyTorch-2.13.0.eb"
@@ -398,11 +398,11 @@ def test_an_image_as_it_was_installed_is_fine(sif):
 def test_an_image_that_is_gone_cut_or_no_image_is_a_failure(sif):
     env, path = sif
     content = path.read_bytes()
-    for damaged, said in ((content[:-1], "was installed"), (b"nothing" * 50, "is not an image in SIF format")):
+    for damaged, message in ((content[:-1], " bytes, expected "), (b"nothing" * 50, "is not an image in SIF format")):
         path.write_bytes(damaged)
         found = image.check(Surroundings(env))
         assert found.verdict == FAIL
-        assert said in found.finding
+        assert message in found.finding
     path.unlink()
     found = image.check(Surroundings(env))
     assert found.verdict == FAIL
@@ -419,7 +419,7 @@ def test_a_changed_byte_is_found_when_all_is_read(sif):
 
 
 @pytest.mark.parametrize(
-    ("output", "said", "remedy"),
+    ("output", "message", "remedy"),
     [
         (
             "INFO:    gocryptfs not found\nFATAL:   container creation failed: squashfuse_ll exited: "
@@ -435,11 +435,11 @@ def test_a_changed_byte_is_found_when_all_is_read(sif):
         ),
     ],
 )
-def test_a_node_that_denies_containers_is_named_and_no_installation(sif, python, tmp_path, output, said, remedy):
+def test_a_node_that_denies_containers_is_named_and_no_installation(sif, python, tmp_path, output, message, remedy):
     (tmp_path / "singularity").write_text(f"#!/bin/sh\nprintf '%b\\n' \"{output}\" >&2; exit 255\n")
     found = image.check(Surroundings(sif[0]))
     assert found.verdict == FAIL
-    assert said in found.finding
+    assert message in found.finding
     assert remedy in found.remedy
     assert "eb" not in found.remedy.split()
 
@@ -476,7 +476,7 @@ def test_the_modules_torch_is_fine(python):
 
 
 @pytest.mark.parametrize(
-    ("facts", "verdict", "said"),
+    ("facts", "verdict", "message"),
     [
         ({"in_image": False, "directory": "/home/u/torch"}, FAIL, "not the module's"),
         ({"directory": "/user-software/venv/torch"}, WARN, "your own, in user-software, hides the module's 2.13.0"),
@@ -487,14 +487,14 @@ def test_the_modules_torch_is_fine(python):
         ({"hip": "6.4.43482"}, OK, "for ROCm 6.4"),
     ],
 )
-def test_another_torch_is_told_from_the_modules(python, facts, verdict, said):
+def test_another_torch_is_told_from_the_modules(python, facts, verdict, message):
     found = torch_check.check(python(facts))
     assert found.verdict == verdict
-    assert said in found.finding
+    assert message in found.finding
 
 
 @pytest.mark.parametrize(
-    ("recorded", "facts", "verdict", "said", "remedy"),
+    ("recorded", "facts", "verdict", "message", "remedy"),
     [
         (
             "2.13.0+cpu",
@@ -513,13 +513,13 @@ def test_another_torch_is_told_from_the_modules(python, facts, verdict, said):
     ],
 )
 def test_a_torch_in_place_of_the_installed_one_is_named_with_both_versions(
-    python, recorded, facts, verdict, said, remedy
+    python, recorded, facts, verdict, message, remedy
 ):
     here = python(facts, PYTHONUSERBASE="/home/u/.local/easybuild/PyTorch")
     (here.module / "constraints.txt").write_text(f"numpy==2.0\ntorch=={recorded}\ntorchgen==1\n")
     found = torch_check.check(here)
     assert found.verdict == verdict
-    assert said in found.finding
+    assert message in found.finding
     assert remedy in found.remedy
 
 

@@ -18,7 +18,7 @@ FACTS = {"cuda": None, "hip": None, "devices": [], "fault": None, "plugin": None
 
 @pytest.fixture
 def at(tmp_path):
-    """A function that makes the surroundings of a module for GPUs on a node, with what torch says there."""
+    """A function that makes the surroundings of a module for GPUs on a node, with what torch reports there."""
 
     def make(node, gpu, facts=None, **env):
         easybuild = tmp_path / "module" / "easybuild"
@@ -38,7 +38,7 @@ def with_files(tmp_path):
     def make(files, node=None):
         copy = tmp_path / "node"
         if node:
-            # its CPUs are thousands of files, and nobody asks for them here
+            # its CPUs are thousands of files, and not needed here
             shutil.copytree(node, copy, ignore=lambda place, _: ["cpu"] if place.endswith("devices/system") else [])
         for path, text in files.items():
             file = copy / path.lstrip("/")
@@ -129,7 +129,7 @@ def test_a_driver_with_which_torch_does_not_compute_is_a_failure_with_torchs_wor
     assert found.finding == "driver 580.95.05: CUDA 13.0 does not compute: CUDA error: x"
 
 
-def test_amds_driver_is_judged_by_whether_torch_computes(at, with_files, lumi):
+def test_amds_driver_is_checked_by_whether_torch_computes(at, with_files, lumi):
     node = with_files({"/sys/module/amdgpu/version": "6.12.12\n"}, lumi)
     assert device.check_driver(at(node, "rocm", {"hip": "6.4", "devices": ["MI250X"]})).verdict == OK
     found = device.check_driver(at(node, "rocm", {"hip": "6.4", "fault": "HIP error: invalid device function"}))
@@ -155,7 +155,7 @@ def test_a_rocm_that_the_sites_driver_no_longer_supports_is_a_warning_even_if_it
     assert found.remedy == "load a module for a supported ROCm: module avail PyTorch"
 
 
-def test_a_login_node_without_a_driver_tells_it_too(at, laptop):
+def test_a_login_node_without_a_driver_reports_it_too(at, laptop):
     found = device.check_driver(at(laptop, "rocm", {"hip": "5.4.2"}, PYTORCH_DRIVER_ROCM="6.1-7.0"))
     assert found.verdict == WARN
     assert "torch is built for ROCm 5.4" in found.finding
@@ -285,19 +285,19 @@ def test_no_card_is_a_failure_in_a_job_alone(at, laptop, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("states", "verdict", "said"),
+    ("states", "verdict", "message"),
     [
         (("4: ACTIVE", "4: ACTIVE"), OK, "IB: mlx5_0, mlx5_1"),
         (("4: ACTIVE", "1: DOWN"), WARN, "1 of 2 cards have no active port: mlx5_1"),
         (("2: INIT", "1: DOWN"), FAIL, "no port of mlx5_0, mlx5_1 is active"),
     ],
 )
-def test_infinibands_ports_must_be_active(at, with_files, states, verdict, said):
+def test_infinibands_ports_must_be_active(at, with_files, states, verdict, message):
     node = with_files(
         {f"/sys/class/infiniband/mlx5_{card}/ports/1/state": f"{state}\n" for card, state in enumerate(states)}
     )
     found = network.check(at(node, "cuda", PYTORCH_FAST_NETWORK="IB", **IN_A_JOB))
-    assert (found.verdict, found.finding) == (verdict, said)
+    assert (found.verdict, found.finding) == (verdict, message)
 
 
 @pytest.mark.parametrize("setting", [("NCCL_NET", "Socket"), ("NCCL_IB_DISABLE", "1")])
@@ -334,9 +334,9 @@ def test_a_step_whose_nodes_are_known_is_fine(here):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said", "remedy"),
+    ("changes", "message", "remedy"),
     [
-        ({"SLURM_STEP_NODELIST": "nid[001-"}, "never closed", "unset SLURM_STEP_NODELIST"),
+        ({"SLURM_STEP_NODELIST": "nid[001-"}, "unclosed bracket", "unset SLURM_STEP_NODELIST"),
         (
             {"SLURM_STEP_NODELIST": "no-such-host.invalid"},
             "no-such-host.invalid of this job has no address",
@@ -346,10 +346,10 @@ def test_a_step_whose_nodes_are_known_is_fine(here):
         ({"RANK": "1"}, "RANK=1 is exported, but SLURM_PROCID=0", "unset RANK"),
     ],
 )
-def test_a_step_that_makes_no_sense_is_a_failure_with_its_remedy(here, changes, said, remedy):
+def test_a_step_that_makes_no_sense_is_a_failure_with_its_remedy(here, changes, message, remedy):
     found = slurm.check(here(**changes))
     assert found.verdict == FAIL
-    assert said in found.finding
+    assert message in found.finding
     assert remedy in found.remedy
 
 

@@ -29,7 +29,7 @@ def test_a_directory_with_another_torch_is_left_out_and_said(directory, tmp_path
     changes, warnings = isolate({"PYTHONPATH": f"{poison}:{own}:{package}"})
     assert changes == {"PYTHONPATH": own}
     assert len(warnings) == 1
-    assert f"PYTHONPATH: {poison}, {package} belongs to another Python" in str(warnings[0])
+    assert f"PYTHONPATH: ignoring {poison}, {package}, which belongs to another Python" in str(warnings[0])
     assert "PYTORCH_LAUNCH_KEEP_PATHS=1" in str(warnings[0])
 
 
@@ -87,23 +87,23 @@ def test_in_a_container_what_the_image_brings_is_its_own(directory, monkeypatch)
 
 @pytest.fixture
 def own_torch(tmp_path):
-    """A directory of the user's packages, with a torch for this Python; what is said of it."""
+    """A directory of the user's packages, with a torch for this Python; and the warning about it."""
     torch = tmp_path / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages/torch"
     torch.mkdir(parents=True)
-    said = f"{torch} is imported in place of the torch of /module. To use the module's, run `pip uninstall torch`"
-    return str(tmp_path), said
+    message = f"{torch} hides the torch of /module. To use the module's torch, run `pip uninstall torch`"
+    return str(tmp_path), message
 
 
 @pytest.mark.parametrize("module", ["SIFPYTORCH", "EBROOTPYTORCH"])
 def test_a_torch_that_the_user_installed_over_the_modules_is_named(own_torch, module):
-    base, said = own_torch
-    assert [*map(str, shadowing({module: "/module", "PYTHONUSERBASE": base}))] == [said]
+    base, message = own_torch
+    assert [*map(str, shadowing({module: "/module", "PYTHONUSERBASE": base}))] == [message]
 
 
 def test_a_torch_in_user_software_is_named(own_torch, monkeypatch):
-    base, said = own_torch
+    base, message = own_torch
     monkeypatch.setattr(isolation, "USER_VENV", base)
-    assert [*map(str, shadowing({"EBROOTPYTORCH": "/module", "PYTHONUSERBASE": "/nowhere"}))] == [said]
+    assert [*map(str, shadowing({"EBROOTPYTORCH": "/module", "PYTHONUSERBASE": "/nowhere"}))] == [message]
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_without_any_python_on_path_the_status_is_127_with_one_line(launch, dire
     assert done.returncode == 127
     assert done.stdout == ""
     assert done.stderr == (
-        "conda-python-distributed: no python or python3 on PATH. "
+        "conda-python-distributed: python and python3 not found on PATH. "
         "Activate an environment that has one with WITH_CONDA or WITH_VENV\n"
     )
 
@@ -208,4 +208,4 @@ def test_values_that_are_no_valid_text_survive(launch, directory_of, tmp_path):
     env = {"PATH": directory, "ODD": odd, "LC_ALL": "C.UTF-8", "TMPDIR": f"{tmp_path}/{odd}"}
     done = launch("conda-python-distributed", "-c", odd, env=env)
     assert done.stdout == f"{odd} {odd}\n"
-    assert os.fsencode(f"no caches in {tmp_path}/{odd}: ") in os.fsencode(done.stderr)
+    assert os.fsencode(f"cannot use {tmp_path}/{odd} for caches: ") in os.fsencode(done.stderr)

@@ -194,5 +194,5 @@ def test_mpirun_may_leave_nodes_of_its_daemons_without_a_rank():
 
 
 def test_a_list_of_hosts_that_cannot_be_parsed_is_an_error():
-    with pytest.raises(WorldError, match="SLURM_JOB_NODELIST: .*never closed"):
+    with pytest.raises(WorldError, match="SLURM_JOB_NODELIST: .*unclosed bracket"):
         discover({**OPEN_MPI, "SLURM_JOB_NODELIST": "nid[001001-"}, "nid001002")

@@ -60,7 +60,7 @@ def test_a_torch_that_is_not_the_modules_is_named(tmp_path, where):
     there, module = ("99.0 from host", own) if where == "in front" else (f"{own} from module", "98.0")
     remedy = "Remove it: pip uninstall torch" if where == "in front" else "Install the module again: eb --force"
     assert result.returncode == 0
-    assert result.stderr == (f"list-packages: torch {there} is imported in place of the module's {module}. "
+    assert result.stderr == (f"list-packages: torch {there} hides the module's {module}. "
                              f"{remedy}\n")  # fmt: skip
 
 

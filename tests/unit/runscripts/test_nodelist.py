@@ -170,10 +170,10 @@ def test_whatever_is_accepted_means_the_same_to_python_hostlist():
         ("a\n", 1, r"stray '\n'"),
         ("n1;rm", 2, "stray ';'"),
         ("nød1", 1, "stray 'ø'"),
-        ("n[1-2", 1, "never closed"),
-        ("n1,m[1],n[1,2", 9, "never closed"),
-        ("n1]", 2, "never opened"),
-        ("n[1]]", 4, "never opened"),
+        ("n[1-2", 1, "unclosed bracket"),
+        ("n1,m[1],n[1,2", 9, "unclosed bracket"),
+        ("n1]", 2, "unopened bracket"),
+        ("n[1]]", 4, "unopened bracket"),
         ("n[[1]]", 2, "'[' inside"),
         ("n[1-2,m[3]", 6, "'m' inside"),
         ("n[]", 2, "empty range"),
@@ -185,13 +185,13 @@ def test_whatever_is_accepted_means_the_same_to_python_hostlist():
         ("n[1a]", 3, "'a' inside"),
         ("n[12-1x]", 6, "'x' inside"),
         ("n[٣]", 2, "'٣' inside"),
-        ("n[7,3-1]", 4, "backward range 3-1"),
-        ("n1,b[2-1]", 5, "backward range 2-1"),
-        ("n[1-3]m[4-2]", 8, "backward range 4-2"),
+        ("n[7,3-1]", 4, "reversed range 3-1"),
+        ("n1,b[2-1]", 5, "reversed range 2-1"),
+        ("n[1-3]m[4-2]", 8, "reversed range 4-2"),
         ("n[1-" + 5000 * "9" + "]", 4, "number of 5000 digits"),
     ],
 )
-def test_a_malformed_list_is_an_error_that_tells_the_position(function, text, position, fault):
+def test_a_malformed_list_is_an_error_that_reports_the_position(function, text, position, fault):
     with pytest.raises(NodeListError) as raised:
         function(text)
     assert raised.value.text == text

@@ -63,9 +63,9 @@ def test_ranks_on_other_nodes_than_that_of_rank_0_make_no_claim(env, laptop):
     assert make_plan({}, facts(laptop)).claim is None
 
 
-def test_an_error_at_the_rendezvous_tells_the_rank_that_found_it(env, laptop):
+def test_an_error_at_the_rendezvous_reports_the_rank_that_found_it(env, laptop):
     env.update(MASTER_PORT="none", SLURM_PROCID="1", SLURM_LOCALID="1")
-    with pytest.raises(RendezvousError, match="MASTER_PORT=none is not a port. Export one of") as raised:
+    with pytest.raises(RendezvousError, match="MASTER_PORT=none is not a port. Export a port from 1") as raised:
         make_plan(env, facts(laptop))
     assert raised.value.rank == 1
 

@@ -70,7 +70,7 @@ def test_the_port_after_the_guarantee_is_shared():
 
 
 def test_steps_further_apart_share_a_port_now_and_then():
-    """Of 16 tasks of an array, each at one of its first 200 steps, 0.085 pairs do in a draw, as `step_port` says."""
+    """Of 16 tasks of an array, each at one of its first 200 steps, 0.085 pairs do in a draw, as in `step_port`."""
     pairs = 0
     for apart in range(1, 16):
         share = sum(step_port(0, first) == step_port(apart, second) for first in range(200) for second in range(200))

@@ -48,8 +48,8 @@ def proc(tmp_path):
     return str(tmp_path)
 
 
-def test_the_line_says_what_was_decided_and_why(step, proc):
-    said = line(plan(step, root=proc))
+def test_the_line_reports_what_was_decided_and_why(step, proc):
+    message = line(plan(step, root=proc))
     for fact in (
         "nid001003: ",
         "rank 3 of 4",
@@ -65,14 +65,14 @@ def test_the_line_says_what_was_decided_and_why(step, proc):
         "/tmp/pytorch-1000/7-nid001003",  # noqa: S108
         "exported before: nothing",
     ):
-        assert fact in said
-    assert "\n" not in said
+        assert fact in message
+    assert "\n" not in message
 
 
 def test_what_the_user_decided_is_said(step):
-    said = line(plan({**step, "MASTER_PORT": "4000", "OMP_NUM_THREADS": "1"}, caches=Caches()))
-    assert said.endswith("exported before: MASTER_PORT, OMP_NUM_THREADS")
-    assert "caches in their default places" in said
+    message = line(plan({**step, "MASTER_PORT": "4000", "OMP_NUM_THREADS": "1"}, caches=Caches()))
+    assert message.endswith("exported before: MASTER_PORT, OMP_NUM_THREADS")
+    assert "caches in their default places" in message
 
 
 def test_a_device_is_named_with_its_pci_address_where_that_is_known():

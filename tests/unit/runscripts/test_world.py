@@ -82,7 +82,7 @@ def test_the_ranks_of_a_node_are_counted_where_nodes_differ(step, tasks, node, s
     assert discover(step, "vm").local_size == local_size
 
 
-def test_what_slurm_says_of_cpus_is_kept(step):
+def test_what_slurm_reports_of_cpus_is_kept(step):
     world = discover({**step, "SLURM_CPUS_PER_TASK": "4"}, "vm")
     assert (world.node_cpus, world.cpus_per_task) == (8, 4)
     del step["SLURM_CPUS_ON_NODE"]
@@ -231,7 +231,7 @@ def test_tasks_per_node_outside_slurms_notation_are_an_error(step, tasks):
 
 def test_a_node_list_that_cannot_be_read_is_an_error_with_its_place(step):
     step["SLURM_STEP_NODELIST"] = "nid[001002-"
-    with pytest.raises(WorldError, match=r"SLURM_STEP_NODELIST: .*never closed at character 4"):
+    with pytest.raises(WorldError, match=r"SLURM_STEP_NODELIST: .*unclosed bracket at character 4"):
         discover(step, "vm")
 
 

@@ -37,7 +37,7 @@ def test_a_host_without_python_is_an_error(loaded, tmp_path):
     bash.symlink_to("/bin/bash")
     path = f"{loaded['EBROOTPYTORCH']}/bin:{tmp_path}"
     answer = output(TREE / "testbed" / "host-python", **{**loaded, "PATH": path})
-    assert answer.startswith("host-python: the host has no python3 on PATH: ")
+    assert answer.startswith("host-python: python3 of the host not found on PATH. ")
 
 
 def test_the_testbed_does_not_run_in_a_modules_image():

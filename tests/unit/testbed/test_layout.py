@@ -1,4 +1,4 @@
-"""The testbed's locks: its parts are independent, and the whole waits for all of them."""
+"""The testbed's locks: its parts are independent, and the lock of the testbed waits for all of them."""
 
 import threading
 from pathlib import Path

@@ -105,11 +105,11 @@ def test_without_privilege_the_reason_names_the_packages_and_nothing_fails(comma
 
 def test_an_unreachable_archive_is_reported(commands, monkeypatch, tmp_path):
     def fail(*_):
-        raise packages.TestbedError("Is the package archive reachable?")
+        raise packages.TestbedError("Check that the package archive is reachable.")
 
     monkeypatch.setattr(packages, "privilege", lambda: [])
     monkeypatch.setattr(packages, "apt_install", fail)
-    assert install_optional(Layout(tmp_path)) == "Is the package archive reachable?"
+    assert install_optional(Layout(tmp_path)) == "Check that the package archive is reachable."
 
 
 def test_apt_gets_the_packages_without_what_they_recommend(commands, monkeypatch, tmp_path):

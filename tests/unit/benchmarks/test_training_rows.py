@@ -7,7 +7,7 @@ from testbed.layout import TestbedError as Error  # pytest would take it for a c
 
 
 class Programs:
-    """Stands in for a Session: returns prepared outputs and records the commands."""
+    """Replaces a Session: returns prepared outputs and records the commands."""
 
     def __init__(self, *outputs):
         self.outputs = list(outputs)
