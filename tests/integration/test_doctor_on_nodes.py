@@ -144,7 +144,7 @@ def test_a_module_for_gpus_on_a_node_without_is_named(testbed, doctor, venv, dat
     status, found = doctor(venv, "--only gpu,network", before=before, command="srun -n1 pytorch-doctor")
     assert status == 1
     assert_named(found, "gpu", "for NVIDIA GPUs, but there are none here", "srun --gpus-per-node")
-    assert_named(found, "network", "no card for cxi", "compare with another")
+    assert_named(found, "network", "no card for cxi", "compare it with another")
     status, found = doctor(venv, "--only gpu", before=before)
     assert (status, found["gpu"]["verdict"]) == (0, "n.a.")
 
