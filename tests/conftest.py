@@ -43,7 +43,7 @@ SLOW = (
 
 
 def pytest_addoption(parser):
-    parser.addoption("--fast", action="store_true", help="leave out unit tests that take long")
+    parser.addoption("--fast", action="store_true", help="leave out unit tests that take long, and Tcl modules")
     parser.addoption("--thorough", action="store_true", help="also run the tests marked as thorough")
     parser.addoption("--slowest", type=int, default=0, metavar="N", help="end with a table of the N slowest tests")
 
@@ -59,13 +59,20 @@ def pytest_collection_modifyitems(config, items):
 
     items.sort(key=lambda item: next((n for n, start in enumerate(FIRST) if file(item).startswith(start)), len(FIRST)))
     if config.getoption("--fast"):
-        config.hook.pytest_deselected(items=[item for item in items if file(item).startswith(SLOW)])
-        items[:] = [item for item in items if not file(item).startswith(SLOW)]
+        slow = [item for item in items if file(item).startswith(SLOW) or is_repeated_in_tcl(item)]
+        config.hook.pytest_deselected(items=slow)
+        left_out = set(slow)
+        items[:] = [item for item in items if item not in left_out]
     if not config.getoption("--thorough"):
         skip = pytest.mark.skip(reason="another combination of what is tested anyway: ./run-tests --thorough")
         for item in items:
             if item.get_closest_marker("thorough"):
                 item.add_marker(skip)
+
+
+def is_repeated_in_tcl(item):
+    """Return whether a test of easyblocks writes modules in Tcl syntax; each of them runs in Lua syntax too."""
+    return hasattr(item, "callspec") and item.callspec.params.get("prefix") == "Tcl"
 
 
 def pytest_terminal_summary(terminalreporter, config):
