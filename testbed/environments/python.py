@@ -1,6 +1,7 @@
 """Creates the testbed's virtual environments: of EasyBuild, and of the test tools."""
 
 import shutil
+import subprocess
 import sys
 
 from testbed.layout import TestbedError
@@ -37,13 +38,20 @@ def provide(layout, venv, requirements, *, title):
         run([sys.executable, "-m", "venv", venv])
         for file in files:  # one call each: with hashes, pip needs them for every package of a call
             install(venv, file)
+        compile_packages(venv)
         stamp.write_text(wanted)
 
 
 def install(venv, file):
     """Install a requirements file as pip is configured; if that fails, use torch's index as well."""
-    command = [venv / "bin" / "pip", "install", "-q", "-r", file]
+    command = [venv / "bin" / "pip", "install", "-q", "--no-compile", "-r", file]
     try:
         run(command)
     except TestbedError:
         run([*command, "--extra-index-url", TORCH_INDEX], advice="Check that the package index is reachable.")
+
+
+def compile_packages(venv):
+    """Compile the packages on all cores; pip would do it on one. Files for another Python than this one fail."""
+    command = [venv / "bin" / "python", "-m", "compileall", "-qq", "-j", "0", venv / "lib"]
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
