@@ -18,7 +18,7 @@ from easybuild.tools.build_log import EasyBuildError, print_msg
 from easybuild.tools.filetools import mkdir, remove_dir, remove_file
 
 from pytorch_install.images.container_runtime import runtime_variables
-from pytorch_install.images.image_files import check_structure
+from pytorch_install.images.image_files import check_structure, require_machine
 from pytorch_install.runtime import run_command
 from pytorch_install.sources.downloads import watched
 
@@ -80,6 +80,8 @@ class Pull(NamedTuple):
         command = [self.runtime, verb, '--force', part, self.pinned.uri]
         self.run_until_success(command, runtime_variables(**settings), places)
         check_structure(part)
+        # with the digest of one image instead of an index, the runtime downloads it for any host
+        require_machine(part)
 
     def run_until_success(self, command, variables, places):
         """Run a command up to ATTEMPTS times; EasyBuildError with the last reason if it always fails."""
