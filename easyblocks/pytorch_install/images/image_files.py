@@ -102,9 +102,9 @@ def machine_of(path):
     return MACHINES.get(header[45:47]) if header[32:41] == b'SIF_MAGIC' else None
 
 
-def require_machine(path):
-    """Stop if a SIF image is for another machine than this host: the container runtime cannot start it."""
+def require_machine(path, name=None):
+    """Stop if a SIF image, `name` in messages, is for another machine: the container runtime cannot start it."""
     found = machine_of(path)
     if found not in (None, platform.machine()):
         raise EasyBuildError("%s is an image for %s, and this host is %s. Get the image for %s, or install it on "
-                             "another host", path, found, platform.machine(), platform.machine())
+                             "another host", name or path, found, platform.machine(), platform.machine())

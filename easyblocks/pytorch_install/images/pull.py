@@ -7,6 +7,7 @@ Downloading a registry's image with the container runtime, in several attempts.
 import contextlib
 import glob
 import os
+import platform
 import re
 import socket
 import tempfile
@@ -81,7 +82,7 @@ class Pull(NamedTuple):
         self.run_until_success(command, runtime_variables(**settings), places)
         check_structure(part)
         # with the digest of one image instead of an index, the runtime downloads it for any host
-        require_machine(part)
+        require_machine(part, self.reference)
 
     def run_until_success(self, command, variables, places):
         """Run a command up to ATTEMPTS times; EasyBuildError with the last reason if it always fails."""
@@ -115,6 +116,9 @@ class Pull(NamedTuple):
         if re.search('(?i)manifest.unknown|name.unknown|404 not found|does not exist in the library', reason):
             raise EasyBuildError("Image not found in the registry: %s. Look up its digest, and correct the recipe",
                                  self.reference)
+        if re.search('no child with platform|no image found in (manifest list|image index)', reason):
+            raise EasyBuildError("%s has no image for %s, the machine of this host. Choose another image, or install "
+                                 "it on another host", self.reference, platform.machine())
         if re.search('(?i)unauthorized|authentication required|403 forbidden|(?-i:DENIED)|resource is denied', reason):
             raise EasyBuildError("The registry denies this user access to %s. Log in with `%s registry login "
                                  "--username <user> docker://%s` and run the same `eb` again",

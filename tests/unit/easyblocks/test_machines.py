@@ -140,9 +140,25 @@ def test_an_image_of_a_registry_that_is_for_another_machine_is_refused_and_remov
 
     monkeypatch.setattr(pull, "run_command", arrive)
     spec = made(f"image = 'docker://a/b@{DIGEST}'").image_spec._replace(runtime="apptainer")
-    with pytest.raises(EasyBuildError, match=rf"is an image for {OTHER}, and this host is {HERE}\."):
+    with pytest.raises(EasyBuildError, match=rf"{DIGEST} is an image for {OTHER}, and this host is {HERE}\."):
         image_source(spec).fetch()
     assert not list(tmp_path.rglob("*.sif")) + list(tmp_path.rglob("*.part"))
+
+
+def test_an_index_without_an_image_for_this_host_is_an_error_at_the_first_attempt(made, monkeypatch):
+    attempts = []
+    # of Apptainer 1.4
+    output = f"FATAL: While performing build: conveyor failed to get: no child with platform linux/{HERE} in index a/b"
+
+    def fail(command, *_, **__):
+        attempts.append(command)
+        return type("Result", (), {"exit_code": 255, "output": output})
+
+    monkeypatch.setattr(pull, "run_command", fail)
+    spec = made(f"image = 'docker://a/b@{DIGEST}'").image_spec._replace(runtime="apptainer")
+    with pytest.raises(EasyBuildError, match=f"{DIGEST} has no image for {HERE}, the machine of this host"):
+        image_source(spec).fetch()
+    assert len(attempts) == 1
 
 
 def test_two_machines_that_share_a_source_path_have_a_download_each(prefix, monkeypatch):
