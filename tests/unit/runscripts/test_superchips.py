@@ -5,6 +5,7 @@ from pathlib import Path
 
 import node_trees
 import pytest
+from placements import placed, told
 from pytorch_launch import topology
 from pytorch_launch.cores import choose_cores
 from pytorch_launch.devices import choose_devices
@@ -27,33 +28,18 @@ def mi300a(tmp_path_factory):
     return functools.cache(lambda partitions=1: node_trees.mi300a(tmp_path_factory.mktemp("mi300a"), partitions))
 
 
-def placed(root, cpus, size, variables=lambda _: {}, job_cpus=None):
-    """The Placements of all ranks of a node; `cpus` is the mask of each, or a function of the local rank."""
-    placements = []
-    for rank in range(size):
-        allowed = set(cpus(rank) if callable(cpus) else cpus)
-        devices = choose_devices(variables(rank), root, rank, size)
-        placements.append(choose_cores(root, allowed, rank, size, job_cpus or len(allowed), None, devices))
-    return placements
-
-
 def masks(placements):
     return [cpu_list(placement.cpus) for placement in placements]
 
 
-def gpus_per_task(rank, count=4):
-    """The variables of rank `rank` of `srun --gpus-per-task=1`, without a device cgroup."""
-    return {
-        "SLURM_STEP_ID": "0",
-        "SLURM_GPUS_ON_NODE": str(count),
-        "SLURM_STEP_GPUS": str(rank),
-        "CUDA_VISIBLE_DEVICES": str(rank),
-    }
+def one_gpu_each(rank):
+    """The variables of a rank of `srun --ntasks-per-node=4 --gpus-per-task=1`, without a device cgroup."""
+    return told(str(rank), on_node=4)
 
 
-@pytest.mark.parametrize("variables", [lambda _: {}, gpus_per_task], ids=["all visible", "one visible"])
-def test_ranks_on_gh200_get_the_masks_that_cscs_publishes(gh200, variables):
-    placements = placed(gh200, range(288), 4, variables)
+@pytest.mark.parametrize("env", [None, one_gpu_each], ids=["all visible", "one visible"])
+def test_ranks_on_gh200_get_the_masks_that_cscs_publishes(gh200, env):
+    placements = placed(gh200, range(288), 4, env=env)
     assert masks(placements) == CSCS_MASKS
     assert [placement.threads for placement in placements] == [72] * 4
     assert [placement.numa for placement in placements] == [[0], [1], [2], [3]]
@@ -61,10 +47,9 @@ def test_ranks_on_gh200_get_the_masks_that_cscs_publishes(gh200, variables):
 
 
 def test_the_masks_of_srun_on_gh200_stay(gh200):
-    placements = placed(gh200, lambda rank: range(72 * rank, 72 * rank + 72), 4, gpus_per_task, job_cpus=288)
-    assert [placement.bind for placement in placements] == [None] * 4
-    assert masks(placements) == CSCS_MASKS
-    assert [placement.threads for placement in placements] == [72] * 4
+    for rank, mask in enumerate(CSCS_MASKS):
+        placement = placed(gh200, topology.parse_cpu_list(mask), 4, env=one_gpu_each, job_cpus=288)[rank]
+        assert (placement.bind, cpu_list(placement.cpus), placement.threads) == (None, mask, 72)
 
 
 def test_gpus_of_gh200_have_a_pci_domain_each(gh200):
@@ -87,13 +72,13 @@ def test_distances_of_nodes_with_cpus_are_found_among_those_of_all(gh200):
 
 
 def test_two_ranks_of_gh200_leave_the_cores_of_the_other_gpus(gh200):
-    assert masks(placed(gh200, range(288), 2, lambda _: {"CUDA_VISIBLE_DEVICES": "1,3"})) == ["72-143", "216-287"]
+    assert masks(placed(gh200, range(288), 2, env={"CUDA_VISIBLE_DEVICES": "1,3"})) == ["72-143", "216-287"]
 
 
-@pytest.mark.parametrize("variables", [lambda _: {}, gpus_per_task], ids=["all visible", "one visible"])
-def test_ranks_on_mi300a_get_the_masks_that_llnl_publishes(mi300a, variables):
+@pytest.mark.parametrize("env", [None, one_gpu_each], ids=["all visible", "one visible"])
+def test_ranks_on_mi300a_get_the_masks_that_llnl_publishes(mi300a, env):
     root = mi300a()
-    placements = placed(root, range(192), 4, variables)
+    placements = placed(root, range(192), 4, env=env)
     assert masks(placements) == LLNL_MASKS
     assert [placement.threads for placement in placements] == [24] * 4
     assert {gpu.pci: gpu.numa_node for gpu in topology.gpus(root)} == node_trees.MI300A
@@ -112,8 +97,8 @@ def test_partitions_of_an_apu_share_its_cores(mi300a, partitions, first, cores, 
     if gives == "one in a cgroup":
         placements = [in_a_cgroup(root, rank, count) for rank in range(count)]
     else:
-        variables = (lambda _: {}) if gives == "all visible" else lambda rank: gpus_per_task(rank, count)
-        placements = placed(root, range(192), count, variables)
+        env = None if gives == "all visible" else lambda rank: told(str(rank), on_node=count)
+        placements = placed(root, range(192), count, env=env)
     assert masks(placements)[:4] == first
     assert [placement.threads for placement in placements] == [cores] * count
     assert sum(len(placement.cpus) for placement in placements) == 192
@@ -125,7 +110,7 @@ def in_a_cgroup(root, rank, count):
     others = [node_trees.amd_properties(Path(root), 4 + number) for number in range(count) if number != rank]
     for path in others:
         path.rename(path.with_name("hidden"))
-    env = {**gpus_per_task(rank, count), "CUDA_VISIBLE_DEVICES": "0"}
+    env = {**told(str(rank), on_node=count), "ROCR_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}
     devices = choose_devices(env, root, rank, count)
     placement = choose_cores(root, set(range(192)), rank, count, 192, None, devices)
     for path in others:

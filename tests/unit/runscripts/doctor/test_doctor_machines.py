@@ -14,18 +14,14 @@ OTHER = "aarch64" if platform.machine() == "x86_64" else "x86_64"
 
 
 @pytest.fixture
-def check(tmp_path):
+def check(installation):
     """A function that checks a module whose image's header has the code of a machine; no image starts here."""
 
     def run(code):
-        module = tmp_path / "PyTorch"
-        (module / "runscripts").mkdir(parents=True, exist_ok=True)
-        (module / "easybuild").mkdir(exist_ok=True)
-        (module / "easybuild" / "PyTorch-1.eb").write_text("easyblock = 'EB_PyTorchContainer'\nname = 'PyTorch'\n")
-        sif = Path(module, "x.sif")
+        env = installation("EB_PyTorchContainer")
+        sif = Path(env["EBROOTPYTORCH"], "x.sif")
         sif.write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + b"01\0" + code + bytes(200))
-        env = {"EBROOTPYTORCH": str(module), "RUNSCRIPTS": f"{module}/runscripts", "SIFPYTORCH": str(sif), "PATH": ""}
-        return image.check(Surroundings(env))
+        return image.check(Surroundings({**env, "SIFPYTORCH": str(sif), "PATH": ""}))
 
     return run
 
