@@ -9,6 +9,7 @@ import pytest
 from easybuild.framework.easyblock import EasyBlock
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import source_paths, update_build_option
+from image_recipe import RECIPE
 
 from pytorch_install.engine.preconditions import check_machine
 from pytorch_install.images import pull, registry
@@ -19,16 +20,6 @@ from pytorch_install.sources.requirements import machines_of
 # what the module's syntax is does not matter here
 pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
 
-RECIPE = """easyblock = '{easyblock}'
-name = 'PyTorch'
-version = '2.13.0'
-versionsuffix = '-test'
-homepage = 'https://pytorch.org'
-description = 'Test.'
-toolchain = SYSTEM
-{lines}
-moduleclass = 'ai'
-"""
 OTHER = "aarch64" if platform.machine() == "x86_64" else "x86_64"
 HERE = platform.machine()
 #: As SIF headers have them.
@@ -44,7 +35,7 @@ def made(easyblock, tmp_path, monkeypatch):
 
     def make(lines, kind="EB_PyTorchContainer"):
         recipe = tmp_path / "PyTorch-2.13.0-test.eb"
-        recipe.write_text(RECIPE.format(easyblock=kind, lines=lines))
+        recipe.write_text(RECIPE.format(lines=lines).replace("EB_PyTorchContainer", kind))
         return easyblock(recipe)
 
     return make
