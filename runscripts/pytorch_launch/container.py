@@ -1,7 +1,8 @@
 """The container that this process runs in."""
 
-#: Variables that Apptainer, Singularity and Shifter set in a container, to its image. `container.bash` has the same.
-CONTAINERS = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "SHIFTER_IMAGEREQUEST")
+#: Variables that Apptainer, Singularity and Shifter set in a container, to its image; `container.bash` sets the last
+#: one in those of other programs.
+CONTAINERS = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "SHIFTER_IMAGEREQUEST", "PYTORCH_CONTAINER")
 
 #: The directory of the packages that users install on top of an image, and the virtual environment in it.
 USER_SOFTWARE = "/user-software"
