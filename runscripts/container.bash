@@ -3,11 +3,3 @@
 
 sif_container=${APPTAINER_CONTAINER:-${SINGULARITY_CONTAINER:-}} # its image file, empty outside Apptainer and Singularity
 shifter_container=${SHIFTER_IMAGEREQUEST:-}                      # its image, empty outside Shifter
-
-# The image of another program (podman-hpc, enroot, Container Engine), empty outside it: pyxis sets no variable, but the
-# module mounts /runscripts.
-engine_container=
-if [ -n "${PYTORCH_IMAGE:-}" ] && [ -e /runscripts ]; then
-    engine_container=$PYTORCH_IMAGE
-    export PYTORCH_CONTAINER=$PYTORCH_IMAGE
-fi

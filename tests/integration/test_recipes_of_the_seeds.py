@@ -4,6 +4,7 @@ docs/systems.md has the table of what is real here and what is replaced. Of two 
 left to --thorough.
 """
 
+import re
 import shutil
 import tempfile
 from collections import Counter
@@ -245,4 +246,36 @@ def test_virtual_environment_of_perlmutter_with_exported_variables(system):
         "srun -N2 --ntasks-per-node=2 bash -c 'source <(ddp-env) && python -u probe.py'",
         version="2.15.0",
         settings=system.index,
+    )
+
+
+@pytest.fixture(scope="module")
+def registry(system):
+    """A registry with the CPU image, without the packages that are mounted, and the manifest's digest."""
+    for package in ("docker-registry", "skopeo"):
+        if not find_optional(package):
+            pytest.skip(f"{package} is not installed: `python3 testbed optional` installs it")
+    with Registry.start(system.directory / "registry") as registry:
+        yield registry, registry.push_sif(system.stand_ins.sif, "nvidia/pytorch", "1", without=[f".{IN_IMAGE}/*"])
+
+
+def of_registry(system, registry, recipe, version):
+    """The changes of a recipe whose image comes from the registry, with this version of torch."""
+    server, digest = registry
+    text = (system.stand_ins.easyconfigs / f"{recipe}.eb").read_text()
+    packages = f"{system.stand_ins.packages}:{IN_IMAGE}"
+    (own,) = re.findall(r"sha256:[0-9a-f]{64}", text)
+    binds = f"binds = {[packages, system.stand_ins.version(version)]}\n"
+    return [("nvcr.io", server.address), (own, digest), ("gpu = ", binds + "gpu = ")]
+
+
+def test_squashfs_image_of_a_registry_with_enroot_and_pyxis(system, container, registry):
+    name, version = "PyTorch-2.12.0-ngc-26.05-enroot", "2.12.0a0+5aff3928d8.nv26.05"
+    system.check(
+        name,
+        "srun -N2 --ntasks-per-node=2 --container-image=$PYTORCH_IMAGE "
+        "--container-mounts=$PYTORCH_MOUNTS,$PWD --container-workdir=$PWD "
+        "$RUNSCRIPTS/conda-python-distributed -u probe.py",
+        version=version,
+        changes=of_registry(system, registry, name, version),
     )
