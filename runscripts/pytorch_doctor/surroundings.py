@@ -55,7 +55,7 @@ class Surroundings:
 
     @property
     def kind(self):
-        """ "container", "venv", "shifter", or "engine" for an image that enroot, the Container Engine or podman-hpc starts."""
+        """ "container", "venv", "shifter", or "engine": an image of enroot, the Container Engine or podman-hpc."""
         return KINDS.get(self.recipe.get("easyblock")) or _kind_by_variables(self.env)
 
     def _read_recipe(self):

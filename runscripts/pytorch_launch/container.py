@@ -5,8 +5,8 @@ from pytorch_launch.system import exists
 #: Variables that Apptainer, Singularity and Shifter set in a container, to its image. `container.bash` has the same.
 CONTAINERS = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "SHIFTER_IMAGEREQUEST")
 
-#: The directory of runscripts in an image that enroot, the Container Engine or podman-hpc starts. Their modules name the
-#: image in the variable, on the host too; pyxis sets none in the image.
+#: The directory of runscripts in an image that enroot, the Container Engine or podman-hpc starts. Their modules name
+#: the image in the variable, on the host too; pyxis sets none in the image.
 ENGINE_IMAGE, RUNSCRIPTS = "PYTORCH_IMAGE", "/runscripts"
 
 #: The directory of the packages that users install on top of an image, and the virtual environment in it.
