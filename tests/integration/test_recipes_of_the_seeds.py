@@ -4,10 +4,7 @@ docs/systems.md has the table of what is real here and what is replaced. Of two 
 left to --thorough.
 """
 
-import re
 import shutil
-import tempfile
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,62 +13,15 @@ from testbed import recipes
 from testbed.packages import find_command, find_optional
 from testbed.stand_ins.job_scripts import HERE, submission, without_hardware, written
 from testbed.stand_ins.registry import Registry
-from testbed.stand_ins.systems import IN_IMAGE, StandIns, sha256
+from testbed.stand_ins.systems import IN_IMAGE, sha256
 
 pytestmark = pytest.mark.testbed
 
-#: Computes the sum 1 + 2 + 4 + ... over the ranks.
-PROBE = """
-import os, socket, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-total = torch.tensor([2.0 ** dist.get_rank()])
-dist.all_reduce(total)
-os.write(1, f"{torch.__version__} sum {int(total)} on {socket.gethostname()}\\n".encode())
-dist.destroy_process_group()
-"""
 #: mpirun requires these variables of root, who runs the tests in a container.
 AS_ROOT = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
 #: One command on each of two nodes.
 MPIRUN = f"""{AS_ROOT}salloc --quiet -N2 --ntasks-per-node=2 \\
 {find_optional("openmpi-bin")} -np 2 --map-by ppr:1:node --bind-to none """
-
-
-class System:
-    """A system of stand-ins, with its own software directory."""
-
-    def __init__(self, testbed, directory):
-        self.testbed = testbed
-        self.directory = directory
-        self.stand_ins = StandIns(testbed.layout, directory / "stand-ins")
-        self.installed = directory / "installed"
-        self.index = f"export PIP_NO_INDEX=1 PIP_FIND_LINKS={self.stand_ins.wheels}"
-        (directory / "probe.py").write_text(PROBE)
-
-    def run(self, script):
-        """Run a script in a user's shell of the system."""
-        lines = [
-            f"export PATH={self.stand_ins.bin}:$PATH",
-            *(f"export EASYBUILD_{name}={self.installed / name}"
-              for name in ("SOURCEPATH", "INSTALLPATH", "BUILDPATH", "REPOSITORYPATH")),
-            f"module use {self.stand_ins.modulefiles} {self.installed}/INSTALLPATH/modules/all",
-        ]  # fmt: skip
-        return self.testbed.run("\n".join([*lines, script]), cwd=self.directory, timeout=600)
-
-    def check(self, name, line, *, version, changes=(), settings=""):
-        """Install a recipe with `changes`, load its module, and start 4 ranks on 2 nodes with its line."""
-        path = self.stand_ins.recipe(name, *changes)
-        self.run(f"{settings}\neb {path}")
-        output = self.run(f"{settings}\nmodule load {recipes.module(name)}\n{line}")
-        ranks = [line.split(" on ") for line in output.splitlines() if " sum " in line]
-        assert [result for result, _ in ranks] == [f"{version} sum 15"] * 4, output
-        assert sorted(Counter(node for _, node in ranks).values()) == [2, 2], output
-
-
-@pytest.fixture(scope="module")
-def system(testbed, venv):
-    """The system on which the recipes of this file are installed; deleted afterwards."""
-    with tempfile.TemporaryDirectory(prefix="system-", dir=testbed.layout.root) as directory:
-        yield System(testbed, Path(directory))
 
 
 LUMI_LINE = "srun -N2 --ntasks-per-node=2 singularity exec $SIFPYTORCH conda-python-distributed -u probe.py"
@@ -246,36 +196,4 @@ def test_virtual_environment_of_perlmutter_with_exported_variables(system):
         "srun -N2 --ntasks-per-node=2 bash -c 'source <(ddp-env) && python -u probe.py'",
         version="2.15.0",
         settings=system.index,
-    )
-
-
-@pytest.fixture(scope="module")
-def registry(system):
-    """A registry with the CPU image, without the packages that are mounted, and the manifest's digest."""
-    for package in ("docker-registry", "skopeo"):
-        if not find_optional(package):
-            pytest.skip(f"{package} is not installed: `python3 testbed optional` installs it")
-    with Registry.start(system.directory / "registry") as registry:
-        yield registry, registry.push_sif(system.stand_ins.sif, "nvidia/pytorch", "1", without=[f".{IN_IMAGE}/*"])
-
-
-def of_registry(system, registry, recipe, version):
-    """The changes of a recipe whose image comes from the registry, with this version of torch."""
-    server, digest = registry
-    text = (system.stand_ins.easyconfigs / f"{recipe}.eb").read_text()
-    packages = f"{system.stand_ins.packages}:{IN_IMAGE}"
-    (own,) = re.findall(r"sha256:[0-9a-f]{64}", text)
-    binds = f"binds = {[packages, system.stand_ins.version(version)]}\n"
-    return [("nvcr.io", server.address), (own, digest), ("gpu = ", binds + "gpu = ")]
-
-
-def test_squashfs_image_of_a_registry_with_enroot_and_pyxis(system, container, registry):
-    name, version = "PyTorch-2.12.0-ngc-26.05-enroot", "2.12.0a0+5aff3928d8.nv26.05"
-    system.check(
-        name,
-        "srun -N2 --ntasks-per-node=2 --container-image=$PYTORCH_IMAGE "
-        "--container-mounts=$PYTORCH_MOUNTS,$PWD --container-workdir=$PWD "
-        "$RUNSCRIPTS/conda-python-distributed -u probe.py",
-        version=version,
-        changes=of_registry(system, registry, name, version),
     )
