@@ -11,6 +11,7 @@ import datetime
 import fcntl
 import json
 import os
+import platform
 import re
 from typing import NamedTuple
 
@@ -85,7 +86,7 @@ class RegistryImage(ImageSource):
 
     def file_in(self, directory):
         """Path of the finished download in a directory."""
-        return os.path.join(directory, self.digest.replace(':', '-') + '.sif')
+        return os.path.join(directory, file_name(self.digest, '.sif'))
 
     def fetch(self):
         """Download, unless an earlier download is complete and unchanged."""
@@ -160,6 +161,16 @@ class RegistryImage(ImageSource):
             protect(note_of(path))
             os.replace(part, path)
         return self.describe()._replace(file=path, checksum=checksum)
+
+
+def file_name(digest, extension):
+    """
+    File name of a finished download.
+
+    The digest of an index is that of the images for several machines, whose hosts may share a source path.
+    """
+    machine = platform.machine()
+    return digest.replace(':', '-') + ('' if machine == 'x86_64' else '.' + machine) + extension
 
 
 def note_of(path):

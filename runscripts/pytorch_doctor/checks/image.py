@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import platform
 from pathlib import Path
 
 from pytorch_doctor import fail, not_applicable, ok, warn
@@ -11,6 +12,8 @@ from pytorch_doctor.surroundings import last_line
 AGAIN = "load the module again, which finds the site's copy if there is one; else install it with `eb --rebuild {}`"
 #: The mark of a SIF file (https://github.com/apptainer/sif, pkg/sif/sif.go).
 MAGIC, MAGIC_OFFSET = b"SIF_MAGIC", 32
+#: Machines, as `uname -m` prints them, by their codes in that file (pkg/sif/arch.go).
+MACHINES, MACHINE_OFFSET = {b"02": "x86_64", b"04": "aarch64", b"06": "ppc64le"}, 45
 PIECE = 1 << 24  # bytes
 
 
@@ -31,9 +34,13 @@ def check(here):
     if not image.is_file():
         return fail("image", f"image not found: SIFPYTORCH={image}", remedy)
     with image.open("rb") as file:
-        start = file.read(MAGIC_OFFSET + len(MAGIC))
-    if start[MAGIC_OFFSET:] != MAGIC:
+        start = file.read(MACHINE_OFFSET + 2)
+    if start[MAGIC_OFFSET : MAGIC_OFFSET + len(MAGIC)] != MAGIC:
         return fail("image", f"{image} is not an image in SIF format", remedy)
+    machine = MACHINES.get(start[MACHINE_OFFSET:])
+    if machine not in (None, platform.machine()):
+        problem = f"{image} is an image for {machine}, and this node is {platform.machine()}"
+        return fail("image", problem, "load the module of this node's software tree, or use nodes for the image")
     size, found = _recorded(here.module, "size"), image.stat().st_size
     if size is None:
         return warn(
