@@ -55,7 +55,7 @@ def test_squashfs_image_that_srun_starts_on_enroot(system, registry, name, optio
     binds = re.search(r"binds = .*\n", text)
     changes = [("nvcr.io", address), (re.search("sha256:[0-9a-f]{64}", text)[0], digest)]
     changes.append((binds[0], "") if binds else ("gpu = ", "gpu = "))
-    changes.append(("gpu = ", mounted(system, VERSION) + "gpu = "))
+    changes += [("gpu = ", mounted(system, VERSION) + "gpu = "), ("'aarch64'", "'x86_64'")][: 1 + ("aarch64" in text)]
     line = f"{SRUN}{options} $RUNSCRIPTS/conda-python-distributed"
     system.check(name, f"{line} -u probe.py", version=VERSION, changes=changes)
     module = f"module load PyTorch/{name.partition('-')[2]}"

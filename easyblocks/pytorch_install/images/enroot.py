@@ -13,7 +13,7 @@ from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import mkdir, which
 
 from pytorch_install.images.pull import Pull, work_directory
-from pytorch_install.images.registry import RegistryImage
+from pytorch_install.images.registry import RegistryImage, file_name
 
 EXTENSION = '.sqsh'
 
@@ -43,7 +43,7 @@ class EnrootImage(RegistryImage):
 
     def file_in(self, directory):
         """Path of the finished download in a directory."""
-        return os.path.join(directory, self.digest.replace(':', '-') + EXTENSION)
+        return os.path.join(directory, file_name(self.digest, EXTENSION))
 
     def require_runtime(self):
         """Stop if the host cannot download the image."""

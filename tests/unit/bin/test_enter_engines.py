@@ -33,7 +33,7 @@ def enter(request, tmp_path):
 
     def run(name, *arguments, **environment):
         variables = {"PATH": f"{root}/bin:{site}:/usr/bin:/bin", "PYTORCH_IMAGE": str(tmp_path / "image"),
-                     "PYTORCH_EDF": str(tmp_path / "image"), "PYTORCH_MOUNTS": "/a:/b,/c d:/c d",
+                     "PYTORCH_EDF": str(tmp_path / "image"), "PYTORCH_MOUNTS": "/a:/b:ro,/c d:/c d",
                      "CALLS": str(tmp_path / "calls"), **environment}  # fmt: skip
         return subprocess.run([name, *arguments], env=variables, executable=root / "bin" / name, cwd=tmp_path,
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)  # fmt: skip
@@ -49,12 +49,12 @@ def test_commands_enter_the_image_with_what_they_mount(enter, tmp_path):
     called, here = enter.called(), os.path.realpath(tmp_path)
     assert called.endswith("<python><-c><a b>")
     if enter.kind == "enroot":
-        bind = ":none:x-create=auto,rbind>"
-        assert f"<--mount></a:/b{bind}<--mount></c d:/c d{bind}<--mount><{here}:{here}{bind}" in called
+        bind = ":none:x-create=auto,rbind"
+        assert f"<--mount></a:/b{bind},ro><--mount></c d:/c d{bind}><--mount><{here}:{here}{bind}>" in called
         assert "enroot.rc>" in called and f"<{tmp_path}/image><bash>" in called
     elif enter.kind == "podman-hpc":
         assert called.startswith("<run><--gpu><--nccl><--><--rm><-i>")
-        assert "<--volume=/a:/b><--volume=/c d:/c d>" in called
+        assert "<--volume=/a:/b:ro><--volume=/c d:/c d>" in called
     else:
         assert called == f"<--nodes=1><--ntasks=1><--environment={tmp_path}/image><python><-c><a b>"
 
