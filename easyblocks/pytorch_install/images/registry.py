@@ -90,7 +90,7 @@ class RegistryImage(ImageSource):
 
     def fetch(self):
         """Download, unless an earlier download is complete and unchanged."""
-        require_runtime(self.spec.runtime)
+        self.require_runtime()
         # before making a directory: a user without write permission can use it
         image = self.find_anywhere()
         if not image:
@@ -102,6 +102,14 @@ class RegistryImage(ImageSource):
         if self.spec.key:
             verify_signature(self.spec.runtime, image.file, self.spec.key)
         return image
+
+    def require_runtime(self):
+        """Stop if the host cannot download the image."""
+        require_runtime(self.spec.runtime)
+
+    def pull(self, alone):
+        """The Pull of this image; `alone`: whether this process has the lock on the directory."""
+        return Pull(self.reference, self.pinned, self.spec.runtime, self.spec.mksquashfs_args, alone)
 
     def find_anywhere(self):
         """The Image of a finished download on one of the source paths, or None."""
@@ -137,7 +145,7 @@ class RegistryImage(ImageSource):
         """
         path = self.file_in(directory)
         remove_stale_parts(path)
-        with Pull(self.reference, self.pinned, self.spec.runtime, self.spec.mksquashfs_args, alone).to(path):
+        with self.pull(alone).to(path):
             found = None if alone else self.find(directory)
             if found:
                 return found

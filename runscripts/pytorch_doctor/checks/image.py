@@ -25,6 +25,8 @@ def check(here):
         return not_applicable("image", "a module with a virtual environment")
     if here.kind == "shifter":
         return _check_shifter(here)
+    if here.kind == "engine":
+        return _check_engine(here)
     image = Path(here.env.get("SIFPYTORCH") or "/nonexistent")
     remedy = AGAIN.format(here.easyconfig or "<recipe>")
     if here.in_image and not image.exists():
@@ -73,6 +75,20 @@ def _check_shifter(here):
             f"Shifter does not start {image}: {last_line(outcome.error)}",
             f"check with `shifterimg images` that the gateway has it, else `shifterimg pull {image}`",
         )
+    return ok("image", image + ", starts")
+
+
+def _check_engine(here):
+    """Whether the image of enroot, the Container Engine or podman-hpc starts."""
+    image = here.env.get("PYTORCH_IMAGE", "")
+    if here.in_image:
+        return ok("image", image + ", starts")
+    outcome = here.run([str(here.module / "bin" / "start-shell"), "-c", "true"])
+    if outcome.status:
+        remedy = f"`podman-hpc pull {image}`"
+        if image.startswith("/"):
+            remedy = f"if the file is missing, install it again with `eb --rebuild {here.easyconfig or '<recipe>'}`"
+        return fail("image", f"{image} does not start: {last_line(outcome.error)}", remedy)
     return ok("image", image + ", starts")
 
 
