@@ -19,7 +19,7 @@ from releases.recipes import DIRECTORY, lines_changed  # noqa: E402
 from releases.release import make_release  # noqa: E402
 from releases.write import write_all  # noqa: E402
 from testbed.layout import Layout, TestbedError  # noqa: E402
-from testbed.lifecycle import provide_tools  # noqa: E402
+from testbed.lifecycle import provide_release_tools  # noqa: E402
 from testbed.progress import end_like_interrupt  # noqa: E402
 
 
@@ -27,21 +27,22 @@ def main(arguments):
     """Write one release; return the exit status."""
     options = parse(arguments)
     end_like_interrupt()
-    layout, start = Layout.from_environment(os.environ), time.monotonic()
-    tree, tools = layout.repository, layout.test_venv / "bin"
+    layout = Layout.from_environment(os.environ)
+    tree = layout.repository
     try:
         if sys.version_info < (3, 11):
             raise TestbedError(f"Python 3.11 or newer is needed, and {sys.executable} is older. Put one first on PATH.")
-        provide_tools(layout)
-        release = make_release(tree, options.version, options.machine, tools)
+        provide_release_tools(layout)
+        start = time.monotonic()
+        release = make_release(tree, options.version, options.machine, layout.release_venv / "bin")
         pages = {
             SYSTEMS: with_rows((tree / SYSTEMS).read_text(), release.successors),
             CHANGELOG: with_entry((tree / CHANGELOG).read_text(), entry(options.version, release)),
         }
-        check(tree, release.files, tools, layout.temporary)
+        check(tree, release.files, layout.eb_venv / "bin", layout.temporary)
         write_all(tree, release.files, pages)
     except (TestbedError, OSError) as error:
-        print(f"new-release: {error} Nothing was written.", file=sys.stderr)
+        print(f"new-release: nothing was written: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("new-release: interrupted. Nothing was written.", file=sys.stderr)

@@ -1,16 +1,20 @@
 """EasyBuild's own checks of new recipes, before they are written into the tree."""
 
 import os
+import re
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 
 from releases.recipes import DIRECTORY
 from testbed.layout import TestbedError
 from testbed.packages import find_lmod
-from testbed.progress import run, step
+from testbed.progress import step
 
 CHECKS = ("--check-contrib", "--dry-run")
+#: Lines of EasyBuild's output with the reason: a place in a file, a file that fails, an error.
+FINDING = re.compile(r"\.eb:\d+:|^\[FAIL\]|^ERROR|unknown easyconfig parameter")
 
 
 def check(tree, files, tools, temporary):
@@ -30,10 +34,12 @@ def check(tree, files, tools, temporary):
             (copy / path).write_text(text)
         for option in CHECKS:
             with step(f"eb {option}"):
-                output = run([
+                result = subprocess.run([
                     tools / "eb", option, f"--include-easyblocks={tree}/easyblocks/*.py", f"--prefix={copy}",
                     f"--robot-paths={copy}/easyconfigs", "--allow-use-as-root-and-accept-consequences",
                     *(copy / path for path in files if path.suffix == ".eb"),
-                ], env=environment)  # fmt: skip
-                if "unknown easyconfig parameter" in output:
-                    raise TestbedError(f"eb {option} reports an unknown easyconfig parameter:\n{output}")
+                ], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)  # fmt: skip
+                output = result.stdout + result.stderr
+                if result.returncode or "unknown easyconfig parameter" in output:
+                    found = [line for line in output.splitlines() if FINDING.search(line)]
+                    raise TestbedError("\n    ".join([f"eb {option} rejects the new recipes:", *found]))

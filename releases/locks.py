@@ -76,7 +76,8 @@ def renew(lock, torch, machines, resolve):
 
     Each machine gets the same versions. Raises TestbedError if that is impossible.
     """
-    wanted = [f"torch=={torch}" if name == "torch" else name for name in lock.requirements]
+    # exactly this build: `==2.13.0` would also accept 2.13.0+cpu
+    wanted = [f"torch==={torch}" if name == "torch" else name for name in lock.requirements]
     found = {machines[0]: resolve(wanted, machines[0], [])}
     first = found[machines[0]]
     versions = [f"{name}=={package.version}" for name, package in first.items()]
@@ -137,9 +138,8 @@ class Resolver:
         if status:
             reasons = re.findall(r"^(?:error|\s*cause): (.*)$", output, re.MULTILINE) or [output.strip()]
             if UNREACHABLE.search(output):
-                place = next((reason for reason in reasons if "Failed to fetch" in reason), reasons[0])
-                raise NotReachedError(f"{place.replace('Failed to fetch: ', '')}: {reasons[-1]}")
-            raise TestbedError(f"{' '.join(requirements[:1])} for Python {self.python} on {machine}: {reasons[-1]}")
+                raise NotReachedError(f"{self.index or 'the package index'} does not answer: {reasons[-1]}")
+            raise TestbedError(f"No lock for Python {self.python} on {machine}: {reasons[-1]}")
         return wheels_of(output)
 
     def compile(self, requirements, machine, constraints, options):
