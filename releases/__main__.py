@@ -20,35 +20,35 @@ from releases.release import make_release  # noqa: E402
 from releases.write import write_all  # noqa: E402
 from testbed.layout import Layout, TestbedError  # noqa: E402
 from testbed.lifecycle import provide_release_tools  # noqa: E402
-from testbed.progress import end_like_interrupt  # noqa: E402
+from testbed.progress import exit_status  # noqa: E402
 
 
 def main(arguments):
     """Write one release; return the exit status."""
     options = parse(arguments)
-    end_like_interrupt()
     layout = Layout.from_environment(os.environ)
-    tree = layout.repository
+    if sys.version_info < (3, 11):
+        raise TestbedError(f"Python 3.11 or newer is needed, and {sys.executable} is older. Put one first on PATH.")
     try:
-        if sys.version_info < (3, 11):
-            raise TestbedError(f"Python 3.11 or newer is needed, and {sys.executable} is older. Put one first on PATH.")
         provide_release_tools(layout)
         start = time.monotonic()
-        release = make_release(tree, options.version, options.machine, layout.release_venv / "bin")
-        pages = {
-            SYSTEMS: with_rows((tree / SYSTEMS).read_text(), release.successors),
-            CHANGELOG: with_entry((tree / CHANGELOG).read_text(), entry(options.version, release)),
-        }
-        check(tree, release.files, layout.eb_venv / "bin", layout.temporary)
-        write_all(tree, release.files, pages)
+        release = make_release(layout.repository, options.version, options.machine, layout.release_venv / "bin")
+        write(layout, options.version, release)
     except (TestbedError, OSError) as error:
-        print(f"new-release: nothing was written: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("new-release: interrupted. Nothing was written.", file=sys.stderr)
-        return 130
-    print(report(tree, release, time.monotonic() - start))
+        raise TestbedError(f"nothing was written: {error}") from error
+    print(report(layout.repository, release, time.monotonic() - start))
     return 0
+
+
+def write(layout, version, release):
+    """Check a release and write it into the tree, with its lines in the pages."""
+    tree = layout.repository
+    pages = {
+        SYSTEMS: with_rows((tree / SYSTEMS).read_text(), release.successors),
+        CHANGELOG: with_entry((tree / CHANGELOG).read_text(), entry(version, release)),
+    }
+    check(tree, release.files, layout.eb_venv / "bin", layout.temporary)
+    write_all(tree, release.files, pages)
 
 
 def parse(arguments):
@@ -98,4 +98,5 @@ def report(tree, release, seconds):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    again = "Nothing was written."
+    sys.exit(exit_status(lambda: main(sys.argv[1:]), program="new-release", again=again))
