@@ -33,8 +33,9 @@ class Recipe(NamedTuple):
     @property
     def sources(self):
         """File names of the sources and of the files beside the recipe."""
-        return [name.replace("%(name)s", "PyTorch").replace("%(version)s", self.version)
-                for name in self.values.get("sources", [])]  # fmt: skip
+        entries = self.values.get("sources", [])
+        names = [entry["filename"] if isinstance(entry, dict) else entry for entry in entries]
+        return [name.replace("%(name)s", "PyTorch").replace("%(version)s", self.version) for name in names]
 
     @property
     def lock(self):
@@ -56,14 +57,15 @@ class Recipe(NamedTuple):
     @property
     def obstacle(self):
         """Why no new recipe can be made from this one, or None."""
-        image = self.values.get("image") or ""
-        if self.values.get("gpu") == "rocm" and self.lock:
+        if self.lock and self.values.get("gpu") == "rocm":
             return "the site's ROCm decides which wheels fit"
         if self.lock:
-            return None
+            pins = self.lock.read_text() if self.lock.exists() else ""
+            return None if re.search("^torch==", pins, re.MULTILINE) else "its lock is for the image that it builds on"
+        image = self.values.get("image") or ""
         if image.startswith("docker://") and f":{self.version}-" in image:
             return None
-        return "the image comes from the site" if image or not self.sources else "the site's base image decides"
+        return "the publisher of its image decides which PyTorch it has"
 
 
 def read_recipe(path):
@@ -81,7 +83,7 @@ def read_recipe(path):
 
 def numbers(version):
     """A release as numbers, for comparison: 2.13.0 is newer than 2.9.1."""
-    return [int(number) for number in version.split(".")]
+    return [int(number) for number in re.findall(r"\d+", version)]
 
 
 def newest_of_each_kind(tree):

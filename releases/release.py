@@ -51,8 +51,8 @@ def make_release(tree, version, machines, tools):
         release.files.update({path.relative_to(tree): text for path, text in files.items()})
         release.successors[recipe.name] = successor
     if not release.successors:
-        reasons = "; ".join(f"after {recipe.name}: {release.unwritten[recipe.name]}" for recipe in older)
-        raise TestbedError(f"No index or registry has PyTorch {version}: {reasons}. Try again with a network.")
+        reasons = "; ".join(dict.fromkeys(release.unwritten[recipe.name] for recipe in older))
+        raise TestbedError(f"No index or registry that answers has PyTorch {version}: {reasons}. Try again later.")
     return release
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from releases.recipes import Change, newest_of_each_kind, numbers, read_recipe
 
+PUBLISHER = "the publisher of its image decides which PyTorch it has"
 CUDA = Change("2.15.0", "2.16.1", "13.2", "14.0")
 
 
@@ -32,22 +33,25 @@ def test_of_each_kind_the_newest_recipe_is_followed(recipe, tmp_path):
 def test_files_beside_a_recipe_are_its_own_sources(recipe):
     sources = ["horovod.tar.gz", "%(name)s-%(version)s-cpu.def", "%(name)s-%(version)s-cpu.txt"]
     found = recipe("2.13.0", "-cpu-singularity", "toolchain = SYSTEM", f"sources = {sources}")
+    found.lock.write_text("# CPUs\ntorch==2.13.0+cpu\n")
     assert found.lock.name == "PyTorch-2.13.0-cpu.txt"
     assert [path.name for path in found.files] == ["PyTorch-2.13.0-cpu.def"]
     assert found.obstacle is None
+    found.lock.write_text("lightning==2.6.6\n")
+    assert found.obstacle == "its lock is for the image that it builds on"
 
 
 @pytest.mark.parametrize(
     ("lines", "obstacle"),
     [
         (["image = 'docker://docker.io/pytorch/pytorch:2.14.0-cuda13.0@sha256:0'"], None),
-        (["image = 'docker://docker.io/rocm/pytorch:rocm7@sha256:0'"], "the image comes from the site"),
-        (["image = 'lumi.sif'"], "the image comes from the site"),
-        (["sources = ['PyTorch-2.14.0.yml']"], "the site's base image decides"),
+        (["image = 'docker://docker.io/rocm/pytorch:rocm7@sha256:0'"], PUBLISHER),
+        (["image = 'lumi.sif'"], PUBLISHER),
+        (["sources = [{'filename': 'PyTorch-2.14.0.yml'}]"], PUBLISHER),
         (["sources = ['PyTorch-2.14.0.txt']", "gpu = 'rocm'"], "the site's ROCm decides which wheels fit"),
     ],
 )
-def test_what_a_site_decides_is_not_followed(recipe, lines, obstacle):
+def test_what_others_decide_is_not_followed(recipe, lines, obstacle):
     assert recipe("2.14.0", "-x", *lines).obstacle == obstacle
 
 
