@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from testbed.layout import TestbedError
 
-#: The oldest C library of the wheels, as in easyblocks/pytorch_install/sources/wheels.py.
+#: The newest C library that wheels may need, as in easyblocks/pytorch_install/sources/wheels.py.
 PLATFORM = "manylinux_2_28"
 #: Minor versions of the C library in older platform tags (PEP 600).
 LEGACY = {"manylinux1": 5, "manylinux2010": 12, "manylinux2014": 17}
@@ -163,9 +163,11 @@ class Resolver:
 
 def pip_indexes(tools):
     """The package indexes and directories of pip's configuration, as options of uv."""
-    listing = subprocess.run([tools / "pip", "config", "list"], capture_output=True, text=True, check=True).stdout
+    listing = subprocess.run([tools / "pip", "config", "list"], capture_output=True, text=True, check=False)
+    if listing.returncode:
+        raise TestbedError(f"`pip config list` fails: {listing.stderr.strip()}")
     settings = {}
-    for line in listing.splitlines():  # `global.find-links='/wheels'`; `:env:` takes precedence
+    for line in listing.stdout.splitlines():  # `global.find-links='/wheels'`; `:env:` takes precedence
         name, _, value = line.partition("=")
         settings.setdefault(name.rpartition(".")[2], {})[name] = ast.literal_eval(value)
 

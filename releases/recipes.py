@@ -49,12 +49,6 @@ class Recipe(NamedTuple):
         return [path for path in paths if path != self.lock]
 
     @property
-    def cuda(self):
-        """Version of CUDA in the module's name, "" without one."""
-        found = re.search(r"-cuda-(\d+\.\d+)", self.values.get("versionsuffix", ""))
-        return found[1] if found else ""
-
-    @property
     def obstacle(self):
         """Why no new recipe can be made from this one, or None."""
         if self.lock and self.values.get("gpu") == "rocm":
