@@ -47,7 +47,11 @@ def is_name(text):
 
 def conditional(env, world):
     """The module's variables for worlds like this one, without those that the user has exported."""
-    prefixes = [MULTI_NODE if world.spans_nodes else ONE_NODE]
+    prefixes = []
+    if world.spans_nodes:
+        prefixes.append(MULTI_NODE)
+    elif world.allocation[1] == 1:  # otherwise it may launch ranks on all nodes, which inherit its environment
+        prefixes.append(ONE_NODE)
     if world.size > 1:
         prefixes.append(DISTRIBUTED)
     return {

@@ -83,18 +83,30 @@ def look_up(env, name):
 
 def choose_interface(env, node, root):
     """The variables that name the first interface of the profile's list that is usable on this node, and a Problem."""
-    names = (env.get(SOCKET_IFNAME) or "").split()
     takers = [name for name in TAKERS if name not in env]
-    if not names or not takers:
+    if not env.get(SOCKET_IFNAME) or not takers:
         return {}, None
-    states = {}
-    for name in names:
-        states[name] = interface_fault(name, root)
-        if states[name] is None:
-            return {taker: TAKERS[taker] + name for taker in takers}, None
-    found = ", ".join(f"{name} {state}" for name, state in states.items())
-    fault = f"no interface of {SOCKET_IFNAME} is usable on {node} ({found}): {' and '.join(takers)} not set"
+    chosen, faults = find_interface(env, root)
+    if chosen is not None:
+        return {taker: TAKERS[taker] + chosen for taker in takers}, None
+    fault = f"no interface of {SOCKET_IFNAME} is usable on {node} ({list_faults(faults)}): {' and '.join(takers)} not set"
     return {}, Problem(fault, f"correct {SOCKET_IFNAME}, or exclude the node if others have the interface")
+
+
+def find_interface(env, root):
+    """The first interface of the profile's list that is usable on this node, or None; and the faults before it."""
+    faults = {}
+    for name in env[SOCKET_IFNAME].split():
+        fault = interface_fault(name, root)
+        if fault is None:
+            return name, faults
+        faults[name] = fault
+    return None, faults
+
+
+def list_faults(faults):
+    """What `find_interface` found, as text: `hsn0 is down, hsn1 is absent`."""
+    return ", ".join(f"{name} {fault}" for name, fault in faults.items())
 
 
 def interface_fault(name, root):

@@ -1,6 +1,9 @@
 """Names and interfaces of the fast network, as a cluster profile describes them, on nodes that have them or not."""
 
 import pytest
+from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN
+from pytorch_doctor.checks import fabric, network
+from pytorch_doctor.surroundings import Surroundings
 from pytorch_launch import addresses
 from pytorch_launch.elastic import make_agent_plan
 from pytorch_launch.fabric import fabric_name
@@ -187,3 +190,61 @@ def test_names_of_this_machine_have_addresses_and_others_have_none():
     assert addresses.look_up("n" * 300) == []
     assert addresses.has_address("lo")
     assert not addresses.has_address("hsn0")
+
+
+def test_the_look_up_has_the_time_limits_of_the_ranks(step, monkeypatch):
+    """Without them, a name server that does not answer delays the launch by 10 s (resolv.conf(5))."""
+    asked = []
+    monkeypatch.setattr(addresses, "look_up", lambda name, options: asked.append((name, options)) or ["127.0.0.1"])
+    env = {**rank(step, 0), "PYTORCH_DISTRIBUTED_RES_OPTIONS": "timeout:1 attempts:1"}
+    plan(env)
+    plan({**env, "RES_OPTIONS": "rotate"})
+    assert asked == [("nid001002i", "timeout:1 attempts:1"), ("nid001002i", None)]
+
+
+def found(check, step, root="/nowhere", **env):
+    """The doctor's finding on the first node of the step."""
+    return check(Surroundings({"PYTORCH_FABRIC_NAME": "*i", **rank(step, 0), **env}, root=root))
+
+
+def test_the_doctor_reports_the_name_of_the_node_and_its_address(step, names):
+    assert found(fabric.check, step)[1:3] == (OK, "nid001002 is nid001002i, 127.0.0.2 (PYTORCH_FABRIC_NAME=*i)")
+    assert found(fabric.check, step, PYTORCH_FABRIC_NAME="").verdict == NOT_APPLICABLE
+
+
+def test_the_doctor_names_a_wrong_suffix_and_the_name_of_another_node(step, names):
+    finding = found(fabric.check, step, PYTORCH_FABRIC_NAME="*-ib")
+    assert finding.verdict == WARN
+    assert finding.finding == "nid001002-ib (PYTORCH_FABRIC_NAME=*-ib) does not resolve: the ranks use nid001002"
+    names["nid001002i"] = "10.9.9.9"
+    finding = found(fabric.check, step)
+    assert (finding.verdict, "10.9.9.9, which is not an address of this node" in finding.finding) == (FAIL, True)
+
+
+def test_the_doctor_names_a_node_that_cannot_find_the_first_one(step, names):
+    names["nid001003i"] = "127.0.0.3"
+    del names["nid001002i"]
+    finding = found(fabric.check, step, SLURMD_NODENAME="nid001003")
+    assert finding.verdict == WARN
+    assert finding.finding == "nid001003i resolves, but nid001002i, of the first node, does not"
+
+
+def test_the_doctor_reports_the_interface_that_the_ranks_choose_and_why(step, node):
+    root = node(hsn0="down", hsn1="up")
+    finding = found(network.check_interfaces, step, root, PYTORCH_SOCKET_IFNAME="hsn0 hsn1")
+    assert (finding.verdict, finding.finding) == (
+        OK,
+        "GLOO_SOCKET_IFNAME=hsn1, NCCL_SOCKET_IFNAME==hsn1 (hsn1 is the first of PYTORCH_SOCKET_IFNAME that is up; "
+        "hsn0 is down)",
+    )
+    finding = found(network.check_interfaces, step, root, PYTORCH_SOCKET_IFNAME="hsn0 ib0")
+    assert (finding.verdict, "(hsn0 is down, ib0 is absent)" in finding.finding) == (WARN, True)
+
+
+def test_the_doctor_names_an_exported_network_that_does_not_start_on_one_node(step):
+    env = {"PYTORCH_FAST_NETWORK": "cxi", "PYTORCH_ONE_NODE_NCCL_NET": "Socket", "SLURM_JOB_NUM_NODES": "1"}
+    finding = found(network.check, step, NCCL_NET="OFI", **env)
+    assert (finding.verdict, finding.remedy) == (WARN, "export NCCL_NET=Socket, and keep the other value for several nodes")
+    assert "no card for cxi" in found(network.check, step, NCCL_NET="Socket", **env).finding
+    env["SLURM_JOB_NUM_NODES"] = "2"
+    assert "NCCL_NET=Socket prevents NCCL" in found(network.check, step, NCCL_NET="Socket", **env).finding
