@@ -89,7 +89,8 @@ def choose_interface(env, node, root):
     chosen, faults = find_interface(env, root)
     if chosen is not None:
         return {taker: TAKERS[taker] + chosen for taker in takers}, None
-    fault = f"no interface of {SOCKET_IFNAME} is usable on {node} ({list_faults(faults)}): {' and '.join(takers)} not set"
+    fault = f"no interface of {SOCKET_IFNAME} is usable on {node} ({list_faults(faults)})"
+    fault += f": {' and '.join(takers)} not set"
     return {}, Problem(fault, f"correct {SOCKET_IFNAME}, or exclude the node if others have the interface")
 
 

@@ -13,11 +13,11 @@ ELSEWHERE = "if the profile is for this cluster, the node is broken: compare it 
 def check_interfaces(here):
     """Whether the interfaces exist that NCCL and gloo are set to use, here or by the runscripts in a job."""
     present = here.names("/sys/class/net")
-    chosen, problem = choose_interface(here.env, "this node", here.root)
+    by_runscripts, problem = choose_interface(here.env, "this node", here.root)
     if problem and here.trains_here:
         return warn("interfaces", problem.fault, problem.remedy)
     named = {name: here.env[name] for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if here.env.get(name)}
-    named.update(chosen)
+    named.update(by_runscripts)
     if not named:
         return not_applicable("interfaces", "none is set; torch uses the first one that is up")
     for variable, value in named.items():
@@ -31,12 +31,12 @@ def check_interfaces(here):
         # a list of interfaces to exclude does not require all others
         if down and (len(down) == len(chosen) or not value.startswith("^")):
             return warn("interfaces", "{}={}: {} is down".format(variable, value, " ".join(down)), ELSEWHERE)
-    return ok("interfaces", ", ".join("{}={}".format(*item) for item in named.items()) + _reason(here, chosen))
+    return ok("interfaces", ", ".join("{}={}".format(*item) for item in named.items()) + _reason(here, by_runscripts))
 
 
-def _reason(here, chosen):
+def _reason(here, by_runscripts):
     """Why the runscripts choose an interface, "" if they choose none."""
-    if not chosen:
+    if not by_runscripts:
         return ""
     name, faults = find_interface(here.env, here.root)
     passed = f"; {list_faults(faults)}" if faults else ""

@@ -244,7 +244,8 @@ def test_the_doctor_reports_the_interface_that_the_ranks_choose_and_why(step, no
 def test_the_doctor_names_an_exported_network_that_does_not_start_on_one_node(step):
     env = {"PYTORCH_FAST_NETWORK": "cxi", "PYTORCH_ONE_NODE_NCCL_NET": "Socket", "SLURM_JOB_NUM_NODES": "1"}
     finding = found(network.check, step, NCCL_NET="OFI", **env)
-    assert (finding.verdict, finding.remedy) == (WARN, "export NCCL_NET=Socket, and keep the other value for several nodes")
+    assert finding.verdict == WARN
+    assert finding.remedy == "export NCCL_NET=Socket, and keep the other value for several nodes"
     assert "no card for cxi" in found(network.check, step, NCCL_NET="Socket", **env).finding
     env["SLURM_JOB_NUM_NODES"] = "2"
     assert "NCCL_NET=Socket prevents NCCL" in found(network.check, step, NCCL_NET="Socket", **env).finding
