@@ -1,6 +1,7 @@
 """Names and interfaces of a fast network that a profile describes: where the ranks of two real nodes meet."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -79,7 +80,7 @@ def test_a_wrong_suffix_is_one_sentence_on_each_node_and_the_ranks_meet_at_the_p
 
 def test_nodes_that_resolve_different_names_still_meet(site):
     second = "test $SLURM_NODEID = 0 || export PYTORCH_FABRIC_NAME='*-ib'; exec conda-python-distributed probe.py"
-    ranks, _ = site(f"{PAIR} --ntasks-per-node=1 bash -c {second!r}")
+    ranks, _ = site(f"{PAIR} --ntasks-per-node=1 bash -c {shlex.quote(second)}")
     assert ranks == [
         ["nid001001", "2", "nid001001i", "lo", "127.0.1.1"],
         ["nid001002", "2", "nid001001", "lo", "127.0.0.1"],
