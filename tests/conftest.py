@@ -15,6 +15,7 @@ FIRST = (
     "tests/integration/test_allreduce_on_nodes.py",
     "tests/unit/payload/test_mnist",
     "tests/integration/test_recipes_of_the_seeds.py",
+    "tests/integration/test_engines_on_nodes.py",
     "tests/integration/test_worlds.py",
     "tests/unit/easyblocks",
 )
