@@ -1,0 +1,104 @@
+"""The host's libraries of the fast network in an image that lacks them: real libraries, made here, and Apptainer."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from testbed.module_systems import SNAPSHOT, snapshot
+
+pytestmark = pytest.mark.testbed
+
+#: Prints what a rank finds by the names that a plugin of NCCL loads, and by how many ranks it was found.
+PROBE = """
+import ctypes, socket, torch, torch.distributed as dist
+version = ctypes.CDLL('libfabric.so.1').fi_version()
+place = next(line.split()[-1] for line in open('/proc/self/maps') if 'libfabric' in line)
+dist.init_process_group('gloo')
+total = torch.ones(1)
+dist.all_reduce(total)
+print(socket.gethostname(), f'{version >> 16}.{version & 0xffff}', place, int(total))
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def libraries(testbed, tmp_path_factory):
+    """A directory with a libfabric.so.1, the libcxi.so.1 that it needs, and a library for a newer glibc."""
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed: it makes the libraries")
+    place = tmp_path_factory.mktemp("host")
+
+    def build(name, code, *options):
+        (place / f"{name}.c").write_text(code)
+        command = ["gcc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", name, f"{name}.c", *options]
+        subprocess.run(command, cwd=place, check=True)
+
+    build("libcxi.so.1", "int cxil_version(void) { return 4; }")
+    build("libfabric.so.1", "int cxil_version(void); int fi_version(void) { return 2 << 16 | cxil_version(); }",
+          "-L.", "-l:libcxi.so.1")  # fmt: skip
+    (place / "newer").mkdir()
+    (place / "newer" / "versions").write_text("GLIBC_2.99 { from_the_future; };")
+    build("newer/libc.so.6", "int from_the_future(void) { return 1; }", "-Wl,-soname,libc.so.6",
+          "-Wl,--version-script=newer/versions", "-nostdlib")  # fmt: skip
+    build("newer/libfabric.so.1", "int from_the_future(void); int fi_version(void) { return from_the_future(); }",
+          "-Wl,-soname,libfabric.so.1", "newer/libc.so.6", "-nostdlib")  # fmt: skip
+    return place
+
+
+def test_four_ranks_on_two_nodes_find_the_hosts_libraries_in_the_image(testbed, container, libraries, work):
+    (work / "probe.py").write_text(PROBE)
+    output = testbed.run(
+        f"""export PYTORCH_HOST_NETWORK=1
+export PYTORCH_HOST_NETWORK_FILES="{libraries}/libfabric.so.* {libraries}/libcxi.so.1"
+module load {container}
+srun -N2 -w nid001001,nid001002 --ntasks-per-node=2 singularity exec $SIF conda-python-distributed -u probe.py""",
+        cwd=work,
+    )
+    ranks = sorted(line.split() for line in output.splitlines() if line)
+    assert [rank[0] for rank in ranks] == ["nid001001", "nid001001", "nid001002", "nid001002"]
+    assert {tuple(rank[1:]) for rank in ranks} == {("2.4", "/.singularity.d/libs/libfabric.so.1", "4")}
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ("newer/libfabric.so.1", "newer/libfabric.so.1 needs GLIBC_2.99, and the image has glibc 2."),
+        ("libfabric.so.1", "libfabric.so.1 needs libcxi.so.1, which the image lacks"),
+        ("libcxi.so.1 {}/libcxi.so.9", "no such file on this host: {}/libcxi.so.9"),
+    ],
+)
+def test_a_library_that_the_image_cannot_load_is_one_sentence_and_nothing_is_bound(
+    testbed, container, libraries, files, reason
+):
+    result = testbed.run_unchecked(
+        f"""export PYTORCH_HOST_NETWORK=1 PYTORCH_HOST_NETWORK_FILES="{libraries}/{files.format(libraries)}"
+module load {container}
+singularity exec $SIF sh -c 'echo ${{APPTAINER_CONTAINLIBS-none}}; ls /.singularity.d/libs'"""
+    )
+    assert (result.returncode, result.stdout) == (0, "none\n")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("PyTorch: host network: nothing is bound: ")
+    assert reason.format(libraries) in line
+
+
+@pytest.mark.parametrize("own", ["", "SINGULARITY_CONTAINLIBS=/a,/b", "APPTAINER_CONTAINLIBS={0}/libcxi.so.1,/a"])
+def test_unloading_leaves_the_users_own_list_as_it_was(testbed, container, libraries, own, tmp_path):
+    before, after = tmp_path / "before", tmp_path / "after"
+    output = testbed.run(
+        f"""export PYTORCH_HOST_NETWORK=1 PYTORCH_HOST_NETWORK_FILES={libraries}/libcxi.so.1
+export {own.format(libraries)}
+{SNAPSHOT.format(before)}
+module load {container}
+echo $SINGULARITY_CONTAINLIBS $APPTAINER_CONTAINLIBS
+module load {container}
+echo $SINGULARITY_CONTAINLIBS $APPTAINER_CONTAINLIBS
+module unload {container}
+{SNAPSHOT.format(after)}"""
+    )
+    once, twice = output.replace(str(libraries), "").split("\n")[-3:-1]
+    assert once == twice
+    assert [sorted(entries.split(",")) for entries in once.split()] == [
+        sorted({"/libcxi.so.1", *("/a /b" if "/b" in own else "/a" if own else "").split()})
+    ] * 2
+    assert snapshot(after) == snapshot(before)
