@@ -54,8 +54,8 @@ array set host_network {PYTORCH_HOST_NETWORK_FILES {} PYTORCH_HOST_NETWORK {}}
 proc bind_host_network {} {
     global host_network
     foreach name [array names host_network PYTORCH_*] {
-        if {$host_network($name) eq {} && [is_set $name]} {
-            set host_network($name) $::env($name)
+        if {$host_network($name) eq {}} {
+            set host_network($name) [users_value $name]
         }
     }
     if {![info exists host_network(libraries)] && [module-info mode] in {load display}
@@ -70,7 +70,7 @@ proc bind_host_network {} {
 # Returns the libraries that the image lacks and can load, by the record of its installation.
 proc choose_host_libraries {} {
     global host_network
-    set root [expr {[is_set CONTAINERROOT] ? $::env(CONTAINERROOT) : {}}]
+    set root [users_value CONTAINERROOT]
     set program [file join $root libexec host-network.py]
     if {![file isfile $program]} {
         return {} ;# a virtual environment finds the host's libraries by itself
@@ -89,7 +89,7 @@ proc choose_host_libraries {} {
 # knows both does not read. What is added is recorded, and unloading, without libraries, removes only that.
 proc extend_containlibs {libraries} {
     foreach name {SINGULARITY_CONTAINLIBS APPTAINER_CONTAINLIBS} {
-        set users($name) [expr {[is_set $name] ? [split $::env($name) ,] : {}}]
+        set users($name) [split [users_value $name] ,]
     }
     foreach {name other} {SINGULARITY_CONTAINLIBS APPTAINER_CONTAINLIBS APPTAINER_CONTAINLIBS SINGULARITY_CONTAINLIBS} {
         set record __CLUSTER_ADDED_TO_$name
@@ -155,6 +155,12 @@ proc set_unless_set {name value prefix} {
     setenv $name [expr {[module-info mode] in {remove unload} ? {} : $value}]
     setenv $record 1
     return $value
+}
+
+# Returns the value of a variable outside this file, or an empty text. (In `module show`, getenv of Environment Modules
+# also returns a value for variables that are not set.)
+proc users_value {name} {
+    return [expr {[is_set $name] && [info exists ::env($name)] ? $::env($name) : {}}]
 }
 
 # Whether a variable is set. In a switch, Environment Modules keep unset variables in env: ask getenv.

@@ -1,11 +1,12 @@
 """The host's libraries of the fast network in an image that lacks them: real libraries, made here, and Apptainer."""
 
+import json
 import shutil
 import subprocess
 
 import pytest
 
-from testbed.module_systems import SNAPSHOT, snapshot
+from testbed.module_systems import MODULEFILES, SNAPSHOT, snapshot
 
 pytestmark = pytest.mark.testbed
 
@@ -82,23 +83,62 @@ singularity exec $SIF sh -c 'echo ${{APPTAINER_CONTAINLIBS-none}}; ls /.singular
     assert reason.format(libraries) in line
 
 
+@pytest.fixture(params=["Lmod", "Environment Modules"])
+def modules(request, module_system):
+    """Each of the two module systems."""
+    return module_system(request.param)
+
+
+@pytest.fixture
+def installation(tmp_path):
+    """The directory of a container module, whose image has glibc and no other library."""
+    root = tmp_path / "installation"
+    for part in ("libexec", "provenance"):
+        (root / part).mkdir(parents=True)
+    shutil.copy(MODULEFILES.parent / "libexec" / "host-network.py", root / "libexec")
+    needs = [f"GLIBC_2.{number}" for number in range(50)] + ["GLIBC_2.2.5"]
+    record = {"glibc": "2.49", "versions": {"libc.so.6": needs}, "libraries": {}}
+    (root / "provenance" / "libraries.json").write_text(json.dumps(record))
+    return root
+
+
 @pytest.mark.parametrize("own", ["", "SINGULARITY_CONTAINLIBS=/a,/b", "APPTAINER_CONTAINLIBS={0}/libcxi.so.1,/a"])
-def test_unloading_leaves_the_users_own_list_as_it_was(testbed, container, libraries, own, tmp_path):
+def test_both_lists_have_the_libraries_and_the_users_and_unloading_restores_them(
+    modules, installation, libraries, own, tmp_path
+):
     before, after = tmp_path / "before", tmp_path / "after"
-    output = testbed.run(
-        f"""export PYTORCH_HOST_NETWORK=1 PYTORCH_HOST_NETWORK_FILES={libraries}/libcxi.so.1
-export {own.format(libraries)}
+    output = modules.run(
+        f"""export CONTAINERROOT={installation} PYTORCH_HOST_NETWORK=1
+export PYTORCH_HOST_NETWORK_FILES={libraries}/libcxi.so.1 {own.format(libraries)}
 {SNAPSHOT.format(before)}
-module load {container}
+module load cluster/local
 echo $SINGULARITY_CONTAINLIBS $APPTAINER_CONTAINLIBS
-module load {container}
+module load cluster/local
 echo $SINGULARITY_CONTAINLIBS $APPTAINER_CONTAINLIBS
-module unload {container}
+unset PYTORCH_HOST_NETWORK
+module unload cluster/local
+export PYTORCH_HOST_NETWORK=1
 {SNAPSHOT.format(after)}"""
     )
-    once, twice = output.replace(str(libraries), "").split("\n")[-3:-1]
+    once, twice = output.replace(str(libraries), "").splitlines()
+    users = {"": [], "S": ["/a", "/b"], "A": ["/a"]}[own[:1]]
+    assert [sorted(entries.split(",")) for entries in once.split()] == [sorted(["/libcxi.so.1", *users])] * 2
     assert once == twice
-    assert [sorted(entries.split(",")) for entries in once.split()] == [
-        sorted({"/libcxi.so.1", *("/a /b" if "/b" in own else "/a" if own else "").split()})
-    ] * 2
     assert snapshot(after) == snapshot(before)
+
+
+def test_show_lists_what_is_bound_and_without_the_variable_nothing_is(modules, installation, libraries):
+    files = f"export CONTAINERROOT={installation} PYTORCH_HOST_NETWORK_FILES={libraries}/libcxi.so.1"
+    for value, is_shown in [("1", True), ("replace", True), ("0", False), ("", False)]:
+        shown = modules.run_unchecked(f"{files} PYTORCH_HOST_NETWORK={value}; module show cluster/local").stderr
+        assert ("CONTAINLIBS" in shown and "libcxi.so.1" in shown) == is_shown, shown
+        assert "ERROR" not in shown
+
+
+def test_a_list_in_the_profile_is_bound_only_if_the_variable_is_set(modules, installation):
+    for value, said in [("1", "no such file on this host: /opt/cray/libfabric/"), ("0", "")]:
+        result = modules.run_unchecked(
+            f"export CONTAINERROOT={installation} PYTORCH_HOST_NETWORK={value}\nmodule load cluster/perlmutter"
+        )
+        assert result.returncode == 0
+        assert said in result.stderr and (result.stderr.count("PyTorch: host network: ") == bool(said)), result.stderr
