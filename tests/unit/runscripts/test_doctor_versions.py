@@ -1,11 +1,16 @@
 """The doctor's check of versions: known faults of NCCL's plugin, libfabric and images, as their sources report them."""
 
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 
 import pytest
 from pytorch_doctor import NOT_APPLICABLE, OK, WARN
 from pytorch_doctor.checks import versions
+from pytorch_doctor.probe import PROBE
 from pytorch_doctor.surroundings import Outcome, Surroundings
 
 LAIF = "lumi-multitorch-full-u24r70f21m50t210-{}.sif"
@@ -13,6 +18,17 @@ AWS, RCCL, UCCL, GROUPS, LEVEL = (
     "aws/deep-learning-containers/pull/6668", "ROCm/aws-ofi-rccl/issues/16", "uccl-project/uccl/pull/1013",
     "laifs-container-recipes/issues/44", "laifs-container-recipes/issues/30",
 )  # fmt: skip
+
+#: A torch that was built for a GPU, with what the probe asks of it.
+TORCH = """
+import types
+__version__ = "2.15.0"
+version = types.SimpleNamespace(cuda={cuda!r}, hip={hip!r})
+nccl = types.SimpleNamespace(version=lambda: (2, 28, 9))
+cuda = types.SimpleNamespace(device_count=lambda: 0, nccl=nccl)
+def ones(count, device="cpu"):
+    return types.SimpleNamespace(sum=lambda: types.SimpleNamespace(item=lambda: count))
+"""
 
 
 @pytest.fixture
@@ -85,3 +101,24 @@ def test_every_known_fault_has_a_condition_a_source_and_a_remedy():
         assert {"versions", "image"} & set(fault)
         assert fault["symptom"] and fault["remedy"]
         assert fault["source"].startswith("https://")
+
+
+@pytest.mark.parametrize(("kind", "plugin"), [("nccl", "aws-ofi-nccl 1.18.0-aws"), ("rccl", "aws-ofi-rccl 1.4.0")])
+def test_the_versions_are_those_of_the_libraries_that_nccl_loads(tmp_path, kind, plugin):
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed: it makes the libraries")
+    runtime = {"cuda": "13.0", "hip": None} if kind == "nccl" else {"cuda": None, "hip": "7.0"}
+    (tmp_path / "torch.py").write_text(TORCH.format(**runtime))
+    sources = {
+        f"lib{kind}-net.so": f'const char *log(void) {{ return "Initializing {plugin}"; }}',
+        "libfabric.so.1": "unsigned fi_version(void) { return 1u << 16 | 22; }",
+    }
+    for name, source in sources.items():
+        (tmp_path / f"{name}.c").write_text(source)
+        subprocess.run(["gcc", "-shared", "-fPIC", "-fno-builtin", "-o", name, f"{name}.c"], cwd=tmp_path, check=True)
+    env = {**os.environ, "PYTHONPATH": tmp_path, "LD_LIBRARY_PATH": tmp_path}
+    output = subprocess.check_output([sys.executable, "-c", PROBE], env=env, text=True)
+    name, version = re.fullmatch(r"(\S+) ([0-9.]+)\S*", plugin).groups()
+    found = json.loads(output.splitlines()[-1])
+    assert found["plugin"] == f"lib{kind}-net.so"
+    assert found["versions"] == {kind.upper(): "2.28.9", name: version, "libfabric": "1.22"}
