@@ -21,7 +21,7 @@ def cached():
         lines = subprocess.run(['/sbin/ldconfig', '-p'], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                check=True, universal_newlines=True).stdout.splitlines()
     except (OSError, subprocess.CalledProcessError):  # without a cache, the loader searches its own directories
-        places = ['/lib64', '/usr/lib64', '/lib', '/usr/lib']
+        places = ['/lib64', '/usr/lib64', '/lib', '/usr/lib', '/lib/*-linux-gnu', '/usr/lib/*-linux-gnu']
         return [(os.path.basename(path), path) for place in places for path in glob.glob(place + '/*.so*')]
     found = [re.match(r'\s*(\S+) \(([^)]*)\) => (\S+)', line) for line in lines]
     is_wide = sys.maxsize > 2 ** 32
