@@ -3,8 +3,8 @@
     /usr/bin/python3 -I -S host-network.py <provenance/libraries.json> <<<"$mode $files"
 
 `mode` is the value of PYTORCH_HOST_NETWORK, `files` that of PYTORCH_HOST_NETWORK_FILES: paths, directories and
-patterns. Prints one path for each library to bind. If the image cannot load one of them, none is bound, and one line on
-standard error has the reason. It runs on the host, when the module is loaded, with any Python from 3.6.
+patterns. Prints one path for each library to bind. If the image cannot load one of them, prints the reason instead, a
+line that does not begin with a slash. It runs on the host, when the module is loaded, with any Python from 3.6.
 """
 
 import json
@@ -111,7 +111,7 @@ def expand(entry):
     return [library for library in libraries if library.name == library.soname or library.soname not in found]
 
 
-def choose(files, image, replace=False):
+def choose(libraries, image, replace=False):
     """The libraries to bind; raise Refusal if the image cannot load one of them.
 
     `image` is what list_libraries.py prints: the version of glibc, symbol versions, and libraries by name.
@@ -119,7 +119,7 @@ def choose(files, image, replace=False):
     if not image["glibc"]:
         raise Refusal("the image has no glibc, which the host's libraries need. Use an image with glibc")
     chosen, machine = {}, read(Path(sys.executable).resolve()).machine
-    for library in (library for entry in files for library in expand(entry)):
+    for library in libraries:
         is_wanted = library.name not in image["libraries"] or (replace and NETWORK.fullmatch(library.name))
         if not is_wanted or GLIBC.fullmatch(library.name):
             continue
@@ -152,29 +152,25 @@ def check_versions(library, image, chosen):
 
 
 def main():
-    """Print the paths of the libraries to bind. The exit status is 0: a job can use what the image has."""
+    """Print the paths of the libraries to bind, or why there are none: a job can use what the image has."""
     mode, *files = sys.stdin.read().split()
     try:
         image = json.loads(Path(sys.argv[1]).read_text())
-        chosen = choose(files, image, replace=mode == "replace")
-        own = [image["libraries"][library.name] for entry in files for library in expand(entry)
-               if library.name in image["libraries"] and NETWORK.fullmatch(library.name)]  # fmt: skip
+        libraries = [library for entry in files for library in expand(entry)]
+        chosen = choose(libraries, image, replace=mode == "replace")
     except (OSError, ValueError) as error:
-        return say(f"nothing is bound: no record of the image's libraries: {error}. Install it again: eb --rebuild")
+        lines = [f"nothing is bound: no record of the image's libraries: {error}. Install it again: eb --rebuild"]
     except Refusal as refusal:
-        return say(f"nothing is bound: {refusal}")
-    if own and mode != "replace":
-        say(f"the image's own are used: {', '.join(own)}. To bind the host's, export PYTORCH_HOST_NETWORK=replace")
-    if chosen:
-        print("\n".join(str(library.path) for library in chosen))
-    return 0
-
-
-def say(sentence):
-    """Print one line for the user who loads the module; return the exit status."""
-    sys.stderr.write(f"PyTorch: host network: {sentence}\n")
-    return 0
+        lines = [f"nothing is bound: {refusal}"]
+    else:
+        lines = [str(library.path) for library in chosen]
+        own = [image["libraries"].get(library.name) for library in libraries if NETWORK.fullmatch(library.name)]
+        own = [path for path in own if path]
+        if own and mode != "replace":
+            lines.append(f"the image's own are used: {', '.join(own)}. To bind the host's, export "
+                         "PYTORCH_HOST_NETWORK=replace")  # fmt: skip
+    sys.stdout.write("\n".join(lines))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -77,12 +77,20 @@ proc choose_host_libraries {} {
     }
     set input "$host_network(PYTORCH_HOST_NETWORK) $host_network(PYTORCH_HOST_NETWORK_FILES)"
     if {[catch {
-        exec /usr/bin/python3 -I -S $program [file join $root provenance libraries.json] << $input 2>@ stderr
+        exec /usr/bin/python3 -I -S $program [file join $root provenance libraries.json] << $input
     } output]} {
-        puts stderr "PyTorch: host network: nothing is bound: $output"
-        return {}
+        set output "nothing is bound: $output"
     }
-    return [split $output \n]
+    set libraries {}
+    foreach line [split $output \n] {
+        # Lmod evaluates a profile twice (load, dependencies), and shows what the first time writes with puts
+        if {[string match /* $line]} {
+            lappend libraries $line
+        } else {
+            puts stderr "PyTorch: host network: $line"
+        }
+    }
+    return $libraries
 }
 
 # Adds libraries to the lists of both runtimes, and to each list the user's entries of the other, which a runtime that

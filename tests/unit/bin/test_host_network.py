@@ -1,6 +1,7 @@
 """Which of the host's libraries are bound into an image: real libraries, and records of images."""
 
 import importlib.util
+import json
 import shutil
 import subprocess
 import sys
@@ -60,6 +61,10 @@ def build(tmp_path_factory):
     return make
 
 
+def choose(program, files, image, replace=False):
+    return program.choose([library for entry in files for library in program.expand(entry)], image, replace)
+
+
 def names(libraries):
     return [library.name for library in libraries]
 
@@ -79,17 +84,17 @@ def test_what_an_elf_file_needs_is_read_as_readelf_reads_it(host_network):
 
 def test_libraries_that_the_image_lacks_are_chosen_with_what_they_need(host_network, build):
     cxi, fabric = build("libcxi.so.1"), build("libfabric.so.1", "libcxi.so.1")
-    assert names(host_network.choose([str(fabric), str(cxi)], IMAGE)) == ["libfabric.so.1", "libcxi.so.1"]
+    assert names(choose(host_network, [str(fabric), str(cxi)], IMAGE)) == ["libfabric.so.1", "libcxi.so.1"]
     with pytest.raises(host_network.Refusal, match=r"libfabric\.so\.1 needs libcxi\.so\.1, which the image lacks"):
-        host_network.choose([str(fabric)], IMAGE)
+        choose(host_network, [str(fabric)], IMAGE)
     image = {**IMAGE, "libraries": {**IMAGE["libraries"], "libcxi.so.1": "/usr/lib/libcxi.so.1"}}
-    assert names(host_network.choose([str(fabric), str(cxi)], image)) == ["libfabric.so.1"]
-    assert names(host_network.choose([str(fabric), str(cxi)], image, replace=True)) == ["libfabric.so.1", "libcxi.so.1"]
+    assert names(choose(host_network, [str(fabric), str(cxi)], image)) == ["libfabric.so.1"]
+    assert names(choose(host_network, [str(fabric), str(cxi)], image, replace=True)) == ["libfabric.so.1", "libcxi.so.1"]
 
 
 def test_replace_leaves_other_libraries_of_the_image_alone(host_network, build):
     image = {**IMAGE, "libraries": {**IMAGE["libraries"], "libcurl.so.4": "/usr/lib/libcurl.so.4"}}
-    assert host_network.choose([str(build("libcurl.so.4"))], image, replace=True) == []
+    assert choose(host_network, [str(build("libcurl.so.4"))], image, replace=True) == []
 
 
 @pytest.mark.parametrize(
@@ -103,9 +108,9 @@ def test_replace_leaves_other_libraries_of_the_image_alone(host_network, build):
 def test_a_library_for_a_newer_glibc_or_libstdcxx_is_refused(host_network, build, version, found):
     library = build(f"{version}/libfabric.so.1", version=version)
     with pytest.raises(host_network.Refusal, match=f"needs {version}, and the image has {found}. Use a newer image"):
-        host_network.choose([str(library)], IMAGE)
+        choose(host_network, [str(library)], IMAGE)
     image = {**IMAGE, "versions": {provider: [*has, version] for provider, has in IMAGE["versions"].items()}}
-    assert names(host_network.choose([str(library)], image)) == ["libfabric.so.1"]
+    assert names(choose(host_network, [str(library)], image)) == ["libfabric.so.1"]
 
 
 def test_of_a_pattern_the_newest_directory_and_the_name_that_programs_load_are_chosen(host_network, build, tmp_path):
@@ -113,23 +118,23 @@ def test_of_a_pattern_the_newest_directory_and_the_name_that_programs_load_are_c
     for name in ("libfabric.so.1", "libfabric.so"):
         (newest.parent / name).symlink_to(newest.name)
     build("cray/1.9.0/lib64/libfabric.so.1")
-    chosen = host_network.choose([f"{newest.parents[2]}/*/lib64/libfabric.so*"], IMAGE)
+    chosen = choose(host_network, [f"{newest.parents[2]}/*/lib64/libfabric.so*"], IMAGE)
     assert [library.path for library in chosen] == [newest.parent / "libfabric.so.1"]
-    assert names(host_network.choose([str(newest.parent)], IMAGE)) == ["libfabric.so.1"]
+    assert names(choose(host_network, [str(newest.parent)], IMAGE)) == ["libfabric.so.1"]
 
 
 def test_parts_of_glibc_are_never_bound(host_network, build):
-    assert host_network.choose([str(build("libresolv.so.2"))], IMAGE, replace=True) == []
+    assert choose(host_network, [str(build("libresolv.so.2"))], IMAGE, replace=True) == []
 
 
 def test_an_image_without_glibc_and_a_file_that_is_no_library_are_refused(host_network, tmp_path):
     (tmp_path / "libcxi.so.1").write_text("GROUP ( libcxi.so.1.5.0 )")
     with pytest.raises(host_network.Refusal, match=r"libcxi\.so\.1: not a 64-bit ELF file\. Correct PYTORCH_HOST_"):
-        host_network.choose([str(tmp_path)], IMAGE)
+        choose(host_network, [str(tmp_path)], IMAGE)
     with pytest.raises(host_network.Refusal, match="the image has no glibc"):
-        host_network.choose([], {**IMAGE, "glibc": None})
+        choose(host_network, [], {**IMAGE, "glibc": None})
     with pytest.raises(host_network.Refusal, match=r"no such file on this host: /nowhere/lib\*\.so\."):
-        host_network.choose(["/nowhere/lib*.so"], IMAGE)
+        choose(host_network, ["/nowhere/lib*.so"], IMAGE)
 
 
 @pytest.mark.parametrize("record", ["", None])
@@ -138,6 +143,20 @@ def test_without_a_record_the_sentence_names_the_command_that_writes_it(tmp_path
         (tmp_path / "libraries.json").write_text(record)
     command = [sys.executable, "-I", "-S", PROGRAM, tmp_path / "libraries.json"]
     result = subprocess.run(command, input="1 /x", capture_output=True, text=True, check=True)
-    assert result.stdout == ""
-    assert result.stderr.startswith("PyTorch: host network: nothing is bound: no record of the image's libraries: ")
-    assert result.stderr.endswith("Install it again: eb --rebuild\n") and result.stderr.count("\n") == 1
+    assert result.stderr == ""
+    assert result.stdout.startswith("nothing is bound: no record of the image's libraries: ")
+    assert result.stdout.endswith("Install it again: eb --rebuild") and "\n" not in result.stdout
+
+
+@pytest.mark.parametrize("mode", ["1", "replace"])
+def test_a_libfabric_of_the_image_is_named_with_the_value_that_replaces_it(build, tmp_path, mode):
+    fabric = build("libfabric.so.1")
+    libraries = {**IMAGE["libraries"], "libfabric.so.1": "/opt/amazon/efa/lib/libfabric.so.1"}
+    (tmp_path / "libraries.json").write_text(json.dumps({**IMAGE, "libraries": libraries}))
+    command = [sys.executable, "-I", "-S", PROGRAM, tmp_path / "libraries.json"]
+    result = subprocess.run(command, input=f"{mode} {fabric}", capture_output=True, text=True, check=True)
+    assert result.stdout == {
+        "1": "the image's own are used: /opt/amazon/efa/lib/libfabric.so.1. To bind the host's, export "
+        "PYTORCH_HOST_NETWORK=replace",
+        "replace": str(fabric),
+    }[mode]
