@@ -1,8 +1,10 @@
-"""The host's libraries of the fast network in an image that lacks them: real libraries, made here, and Apptainer."""
+"""The host's libraries of the fast network in an image that lacks them: Debian's libfabric, and libraries made here."""
 
+import ctypes
 import json
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +23,10 @@ dist.all_reduce(total)
 print(socket.gethostname(), f'{version >> 16}.{version & 0xffff}', place, int(total))
 dist.destroy_process_group()
 """
+
+#: What Debian's libfabric needs of the host.
+NEEDED = ("librdmacm", "libefa", "libibverbs", "libpsm_infinipath", "libinfinipath", "libpsm2", "libnl-3",
+          "libnl-route-3", "libnuma", "libatomic")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -47,18 +53,29 @@ def libraries(testbed, tmp_path_factory):
     return place
 
 
-def test_four_ranks_on_two_nodes_find_the_hosts_libraries_in_the_image(testbed, container, libraries, work):
+@pytest.fixture(scope="module")
+def libfabric(libraries):
+    """The files of Debian's libfabric, which Open MPI brings, if it is here, else of that made here; its version."""
+    real = next(Path("/usr/lib").glob("*-linux-gnu/libfabric.so.1"), None)
+    if real is None:
+        return f"{libraries}/libfabric.so.* {libraries}/libcxi.so.1", "2.4"
+    version = ctypes.CDLL(real).fi_version()
+    files = [real, *(path for name in NEEDED for path in real.parent.glob(name + ".so.*"))]
+    return " ".join(map(str, files)), f"{version >> 16}.{version & 0xFFFF}"
+
+
+def test_four_ranks_on_two_nodes_find_the_hosts_libraries_in_the_image(testbed, container, libfabric, work):
     (work / "probe.py").write_text(PROBE)
+    files, version = libfabric
     output = testbed.run(
-        f"""export PYTORCH_HOST_NETWORK=1
-export PYTORCH_HOST_NETWORK_FILES="{libraries}/libfabric.so.* {libraries}/libcxi.so.1"
+        f"""export PYTORCH_HOST_NETWORK=1 PYTORCH_HOST_NETWORK_FILES="{files}"
 module load {container}
 srun -N2 -w nid001001,nid001002 --ntasks-per-node=2 singularity exec $SIF conda-python-distributed -u probe.py""",
         cwd=work,
     )
     ranks = sorted(line.split() for line in output.splitlines() if line)
     assert [rank[0] for rank in ranks] == ["nid001001", "nid001001", "nid001002", "nid001002"]
-    assert {tuple(rank[1:]) for rank in ranks} == {("2.4", "/.singularity.d/libs/libfabric.so.1", "4")}
+    assert {tuple(rank[1:]) for rank in ranks} == {(version, "/.singularity.d/libs/libfabric.so.1", "4")}
 
 
 @pytest.mark.parametrize(
