@@ -10,7 +10,7 @@ import sys
 from pytorch_launch.launchers.variables import is_first_task_of_node, node_name
 
 from pytorch_doctor import FAIL
-from pytorch_doctor.checks import caches, dataset, device, fabric, home, image, module, network, slurm
+from pytorch_doctor.checks import caches, dataset, device, fabric, home, image, module, network, slurm, versions
 from pytorch_doctor.checks import torch as torch_check
 from pytorch_doctor.deadline import INTERRUPTIONS, run_all
 from pytorch_doctor.report import as_json, as_table
@@ -25,6 +25,7 @@ GROUPS = (
         ("gpu", device.check_gpu),
         ("driver", device.check_driver),
         ("network", network.check),
+        ("versions", versions.check),
     ),
     (("interfaces", network.check_interfaces),),
     (("fabric", fabric.check),),

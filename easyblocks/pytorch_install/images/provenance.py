@@ -2,7 +2,7 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Provenance of an installed image: its source and its packages, as files beside it.
+Provenance of an installed image: its source, its packages and its libraries, as files beside it.
 """
 import datetime
 import json
@@ -23,7 +23,7 @@ RECORD = 'image.json'
 
 def write_provenance(spec, image, path, version=('--version',), python=None):
     """
-    Write image.json, packages.json and sbom.cdx.json (CycloneDX 1.5).
+    Write image.json, packages.json, sbom.cdx.json (CycloneDX 1.5) and libraries.json.
 
     :param spec: the ImageSpec
     :param image: the Image
@@ -43,10 +43,12 @@ def write_provenance(spec, image, path, version=('--version',), python=None):
         'easyconfig': os.path.basename(spec.easyconfig),
         'signing_key': spec.signing_key,
     }
-    inside = packages_inside(python or image_python(spec.runtime, path, spec.conda_activation, '--cleanenv'))
+    python = python or image_python(spec.runtime, path, spec.conda_activation, '--cleanenv')
+    inside, libraries = printed(python, 'list_packages.py'), printed(python, 'list_libraries.py')
     directory = directory_of(path)
     mkdir(directory, parents=True)
-    for name, content in [(RECORD, record), ('packages.json', inside), ('sbom.cdx.json', sbom(record, inside))]:
+    for name, content in [(RECORD, record), ('packages.json', inside), ('sbom.cdx.json', sbom(record, inside)),
+                          ('libraries.json', libraries)]:
         write_file(os.path.join(directory, name), json.dumps(content, indent=2) + '\n')
 
 
@@ -72,10 +74,9 @@ def installed_checksum(spec, image, path):
     return checksum
 
 
-def packages_inside(python):
-    """Packages in an image, listed by its Python without this user's environment."""
-    # without PYTHONPATH and ~/.local
-    return json.loads(run_program(python, 'list_packages.py', split_stderr=True, hidden=True).output)
+def printed(python, name):
+    """What a program of programs/ prints as JSON with an image's Python, without PYTHONPATH and ~/.local."""
+    return json.loads(run_program(python, name, split_stderr=True, hidden=True).output)
 
 
 def sbom(record, inside):
