@@ -41,6 +41,9 @@ def write_provenance(spec, image, path):
         'easyconfig': os.path.basename(spec.easyconfig),
         'signing_key': spec.signing_key,
     }
+    if spec.base:
+        record['sources'] = {source.name: source.sha256 for source in spec.sources}
+        record['base'] = {'module': spec.base.module, **spec.base.record}
     inside = packages_inside(spec, path)
     directory = directory_of(path)
     mkdir(directory, parents=True)
@@ -85,6 +88,16 @@ def sbom(record, inside):
     :param inside: content of packages.json
     """
     components = []
+    image = {
+        'type': 'container', 'bom-ref': 'image', 'name': record['image'], 'version': record['digest'] or '',
+        'hashes': [{'alg': 'SHA-256', 'content': record['sha256']}],
+    }
+    if 'base' in record:
+        base = record['base']
+        image['pedigree'] = {'ancestors': [{
+            'type': 'container', 'name': base['image'], 'version': base['digest'] or '',
+            'hashes': [{'alg': 'SHA-256', 'content': base['sha256']}],
+        }]}
     for kind, packages in inside['packages'].items():
         for package in packages:
             url = package_url(kind, package, inside['distribution'])
@@ -97,10 +110,7 @@ def sbom(record, inside):
         'version': 1,
         'metadata': {
             'timestamp': record['installed'],
-            'component': {
-                'type': 'container', 'bom-ref': 'image', 'name': record['image'], 'version': record['digest'] or '',
-                'hashes': [{'alg': 'SHA-256', 'content': record['sha256']}],
-            },
+            'component': image,
         },
         # in the schema, references are unique
         'components': list({component['bom-ref']: component for component in components}.values()),
