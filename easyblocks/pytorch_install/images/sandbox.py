@@ -43,9 +43,10 @@ class Sandbox:
         run_command(['chmod', '-R', 'u+rwX', self.directory], hidden=True)
 
     def pack(self, image, mksquashfs_args):
-        """Pack the directory into an image."""
+        """Pack the directory into an image, and remove it, as it takes several times the image's space."""
         run_command([self.runtime, 'build', image, self.directory], work_dir=self.builddir,
                     variables={**FOREIGN, **runtime_variables(MKSQUASHFS_ARGS=mksquashfs_args)})
+        run_command(['rm', '-rf', self.directory], hidden=True)
 
     def python(self, *options):
         """Command of the image's Python, with options of the runtime's `exec`."""

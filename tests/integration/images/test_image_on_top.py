@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import tarfile
 import zipfile
 
@@ -81,10 +80,11 @@ def test_packages_on_top_of_an_installed_image_run_on_four_ranks_and_are_kept_by
     assert record["base"] == {"module": container, **json.loads(base)}
     assert record["sources"] == {name: sha256(site.directory / name) for name in ("lock.txt", "greeting-1.0.tar.gz")}
 
-    before = os.stat(site.root / "PyTorch-2.13.0-test.sif").st_ino
+    image = site.root / "PyTorch-2.13.0-test.sif"
+    before = image.stat().st_ino
     output = site.install(lines, "--rebuild --skip-sanity-check")
     assert "the installed one is the same, it is kept" in output
-    assert os.stat(site.root / "PyTorch-2.13.0-test.sif").st_ino == before
+    assert image.stat().st_ino == before
 
 
 def test_a_base_whose_image_has_changed_is_one_line_of_error(site, tiny, work):

@@ -50,8 +50,8 @@ def installation(tmp_path):
     (directory / "provenance").mkdir(parents=True)
     image = directory / "base.sif"
     image.write_bytes(b"image")
-    record = {"image": image.name, "source": "base.def", "digest": None, "identity": "base.def=1",
-              "sha256": hashlib.sha256(b"image").hexdigest(), "easyconfig": "PyTorch-2.13.0-cpu-singularity.eb"}  # fmt: skip
+    recipe = "PyTorch-2.13.0-cpu-singularity.eb"
+    record = {"image": image.name, "sha256": hashlib.sha256(b"image").hexdigest(), "easyconfig": recipe}
     (directory / "provenance" / "image.json").write_text(json.dumps(record))
     (directory / "provenance" / "packages.json").write_text(json.dumps({"python_version": "3.11.2", "packages": {}}))
     (directory / "constraints.txt").write_text("# a comment\ntorch==2.13.0+cpu\npytorch-triton==3.1\n")
@@ -185,16 +185,17 @@ def test_the_image_is_unpacked_changed_by_its_own_pip_and_packed(source_of, comm
     source = source_of("conda_activation = 'conda activate x'\nmksquashfs_args = '-comp gzip'")
     source.build(source.describe())
     directory = str(tmp_path / "build" / "image")
-    unpack, _, _, install, _, pack = [words for words, _ in commands.ran]
+    unpack, _, _, install, _, pack, remove = [words for words, _ in commands.ran]
     assert unpack == ["apptainer", "build", "--sandbox", directory, source.spec.base.image]
     assert install[:3] == ["apptainer", "exec", "--no-home"] and "conda activate x" in " ".join(install)
     assert {"--writable", "--require-hashes", "--no-deps"} <= set(install)
     assert pack == ["apptainer", "build", source.describe().file, directory]
+    assert remove[-1] == directory
     assert all(variables[name] is None for words, variables in commands.ran if words[0] == "apptainer"
                for name in ("APPTAINER_BIND", "SINGULARITY_BIND"))  # fmt: skip
     variables = commands.ran[3][1]
     assert variables["APPTAINERENV_PIP_NO_INDEX"] == variables["SINGULARITYENV_PIP_NO_INDEX"] == "1"
-    assert commands.ran[-1][1]["APPTAINER_MKSQUASHFS_ARGS"] == "-comp gzip"
+    assert commands.ran[-2][1]["APPTAINER_MKSQUASHFS_ARGS"] == "-comp gzip"
 
 
 def test_packages_that_break_a_requirement_are_refused_unless_the_base_breaks_it_too(source_of, commands):
