@@ -58,7 +58,7 @@ class OnTop(ImageSource):
         wheels = os.path.join(self.spec.builddir, 'wheels')
         mkdir(wheels, parents=True)
         variables = {**FOREIGN, **inside(package.variables_of_build(self.spec.parallel))}
-        package.build(directory, sandbox.python('--bind', self.spec.builddir), wheels, variables)
+        package.build(directory, sandbox.building_python(), wheels, variables)
         requirements = os.path.join(self.spec.builddir, package.name, 'requirements.txt')
         write_file(requirements, package.requirement + '\n')
         sandbox.install(wheels, requirements, '--ignore-installed')

@@ -50,7 +50,11 @@ class Sandbox:
 
     def python(self, *options):
         """Command of the image's Python, with options of the runtime's `exec`."""
-        return image_python(self.runtime, self.directory, self.conda_activation, '--no-home', '--cleanenv', *options)
+        return image_python(self.runtime, self.directory, self.conda_activation, '--cleanenv', *options)
+
+    def building_python(self):
+        """Command of the image's Python for builds: the build directory is its home, and the image is read-only."""
+        return self.python('--home', self.builddir)
 
     def install(self, wheels, requirements, *words):
         """
@@ -62,7 +66,7 @@ class Sandbox:
         """
         # /mnt and /media exist in every Linux image, and are empty: a writable image has no other place for binds
         binds = '%s:/mnt,%s:/media' % (wheels, os.path.dirname(requirements))
-        result = run_command([*self.python('--writable', '--bind', binds), '-s', '-m', 'pip', 'install', '--quiet',
+        result = run_command([*self.python('--no-home', '--writable', '--bind', binds), '-s', '-m', 'pip', 'install', '--quiet',
                               '--no-deps', '--find-links', '/mnt', '-r', '/media/' + os.path.basename(requirements),
                               *words], {**FOREIGN, **inside(PIP)}, work_dir=self.builddir, fail_on_error=False)
         if result.exit_code != 0:
@@ -71,7 +75,7 @@ class Sandbox:
 
     def broken_requirements(self):
         """Lines of `pip check`: requirements of packages that are missing, or have another version."""
-        result = run_command([*self.python(), '-s', '-m', 'pip', 'check'], {**FOREIGN, **inside(PIP)},
+        result = run_command([*self.python('--no-home'), '-s', '-m', 'pip', 'check'], {**FOREIGN, **inside(PIP)},
                              work_dir=self.builddir, fail_on_error=False, hidden=True, split_stderr=True)
         return set() if result.exit_code == 0 else set(result.output.splitlines())
 

@@ -187,7 +187,7 @@ def test_the_image_is_unpacked_changed_by_its_own_pip_and_packed(source_of, comm
     directory = str(tmp_path / "build" / "image")
     unpack, _, _, install, _, pack, remove = [words for words, _ in commands.ran]
     assert unpack == ["apptainer", "build", "--sandbox", directory, source.spec.base.image]
-    assert install[:3] == ["apptainer", "exec", "--no-home"] and "conda activate x" in " ".join(install)
+    assert install[:4] == ["apptainer", "exec", "--cleanenv", "--no-home"] and "conda activate x" in " ".join(install)
     assert {"--writable", "--require-hashes", "--no-deps"} <= set(install)
     assert pack == ["apptainer", "build", source.describe().file, directory]
     assert remove[-1] == directory
