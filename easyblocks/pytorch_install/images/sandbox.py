@@ -66,9 +66,10 @@ class Sandbox:
         """
         # /mnt and /media exist in every Linux image, and are empty: a writable image has no other place for binds
         binds = '%s:/mnt,%s:/media' % (wheels, os.path.dirname(requirements))
-        result = run_command([*self.python('--no-home', '--writable', '--bind', binds), '-s', '-m', 'pip', 'install', '--quiet',
-                              '--no-deps', '--find-links', '/mnt', '-r', '/media/' + os.path.basename(requirements),
-                              *words], {**FOREIGN, **inside(PIP)}, work_dir=self.builddir, fail_on_error=False)
+        result = run_command([*self.python('--no-home', '--writable', '--bind', binds), '-s', '-m', 'pip', 'install',
+                              '--quiet', '--no-deps', '--find-links', '/mnt', *words,
+                              '-r', '/media/' + os.path.basename(requirements)],
+                             {**FOREIGN, **inside(PIP)}, work_dir=self.builddir, fail_on_error=False)
         if result.exit_code != 0:
             raise EasyBuildError("The image's pip could not install %s: %s. The full output is in EasyBuild's log",
                                  os.path.basename(requirements), last_line(result.output))

@@ -16,31 +16,9 @@ from pytorch_install.sources.wheels import Wheels
 # what the module's syntax is does not matter here
 pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
 
-RECIPE = """easyblock = 'EB_PyTorchContainer'
-name = 'PyTorch'
-version = '2.13.0'
-versionsuffix = '-test'
-homepage = 'https://pytorch.org'
-description = 'Test.'
-toolchain = SYSTEM
-{lines}
-moduleclass = 'ai'
-"""
 MODULE = "PyTorch/2.13.0-cpu-singularity"
 ON_TOP = "builddependencies = [('PyTorch', '2.13.0', '-cpu-singularity')]\n"
 HASH = "5d" * 32
-
-
-@pytest.fixture
-def container(easyblock, tmp_path):
-    """A function that makes the easyblock of a recipe with some lines."""
-
-    def make(lines):
-        recipe = tmp_path / "PyTorch-2.13.0-test.eb"
-        recipe.write_text(RECIPE.format(lines=lines))
-        return easyblock(recipe)
-
-    return make
 
 
 @pytest.fixture
