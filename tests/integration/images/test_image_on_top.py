@@ -60,6 +60,7 @@ def lines_on(site, module):
     return LINES.format(version=version, suffix=f"-{suffix}", sdist=sha256(sdist), lock=sha256(lock))
 
 
+@pytest.mark.thorough  # unpacks the CPU image and packs it again: 1.6 GB are written three times
 def test_packages_on_top_of_an_installed_image_run_on_four_ranks_and_are_kept_by_a_rebuild(site, container, work):
     lines = lines_on(site, container)
     site.install(lines)
