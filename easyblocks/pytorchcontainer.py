@@ -138,7 +138,9 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule):
 
     def build_step(self):
         """Build the image, unless it is a file already or the installed one is the same."""
-        if not self.image.is_kept:
+        if self.base_module and self.dry_run:
+            self.dry_run_msg("  packages of %s", self.image.reference)
+        elif not self.image.is_kept:
             packages = tuple((package, self.unpacked(package)['finalpath']) for package in self.source_packages)
             spec = self.image_spec._replace(packages=packages, parallel=self.cfg.parallel)
             image_source(spec).build(self.image)

@@ -5,6 +5,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from easybuild.framework.easyblock import EasyBlock
 from easybuild.tools.build_log import EasyBuildError
 
 from pytorch_install.images import base, definition, on_top, sandbox
@@ -64,6 +65,28 @@ def test_the_base_is_the_build_dependency_of_the_same_software(container):
     assert isinstance(image_source(app.image_spec), on_top.OnTop)
     assert app.image.reference == f"lock.txt on {MODULE}"
     assert app.image_name == "PyTorch-2.13.0-test.sif"
+
+
+def test_the_base_is_loaded_to_find_its_image_and_unloaded_before_the_build(container, installation, monkeypatch):
+    app = container(f"{ON_TOP}sources = ['lock.txt']")
+    unloaded = []
+
+    def load(*_, **__):
+        monkeypatch.setenv("EBROOTPYTORCH", str(installation))
+        monkeypatch.setenv("SIF", str(installation / "base.sif"))
+
+    monkeypatch.setattr(EasyBlock, "prepare_step", load)
+    monkeypatch.setattr(app.modules_tool, "unload", unloaded.extend)
+    app.prepare_step()
+    assert (app.base.image, unloaded) == (str(installation / "base.sif"), [MODULE])
+
+
+def test_a_dry_run_needs_no_base(container, capfd):
+    app = container(f"{ON_TOP}sources = ['lock.txt']")
+    app.dry_run = True
+    app.silent = False
+    app.build_step()
+    assert f"packages of lock.txt on {MODULE}" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(
