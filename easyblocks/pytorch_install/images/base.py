@@ -38,9 +38,9 @@ class Base(NamedTuple):
 
 
 def base_dependency(easyconfig, software):
-    """Name of the module whose image is the base: the recipe's build dependency of the same software; or None."""
+    """Module, as users load it, whose image is the base: the build dependency of the same software; or None."""
     found = [dependency for dependency in easyconfig.dependencies() if dependency['name'] == software]
-    names = ', '.join(dependency['full_mod_name'] for dependency in found)
+    names = ', '.join(dependency['short_mod_name'] for dependency in found)
     if len(found) > 1:
         raise EasyBuildError("%s names %s, but only one module can be the base of an image", easyconfig.path, names)
     if found and not found[0]['build_only']:
