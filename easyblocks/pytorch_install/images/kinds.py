@@ -10,6 +10,7 @@ from easybuild.tools.build_log import EasyBuildError
 
 from pytorch_install.images.cotainr import Cotainr
 from pytorch_install.images.definition import Definition
+from pytorch_install.images.enroot import EXTENSION, EnrootImage
 from pytorch_install.images.on_top import OnTop
 from pytorch_install.images.registry import TRANSPORTS, RegistryImage
 from pytorch_install.images.sif import SifSource, SiteFile
@@ -24,7 +25,7 @@ def image_source(spec):
     given = {extension: kind for extension, kind in BY_EXTENSION.items()
              if any(source.name.endswith(extension) for source in spec.sources)}
     if spec.image:
-        given[spec.image] = kind_of(spec.image)
+        given[spec.image] = EnrootImage if spec.name.endswith(EXTENSION) else kind_of(spec.image)
     if spec.base_module and '.def' not in given:  # a definition file can be built on the module's image too
         given[spec.base_module] = OnTop
     if len(given) != 1:
