@@ -43,6 +43,9 @@ def write_provenance(spec, image, path, version=('--version',), python=None):
         'easyconfig': os.path.basename(spec.easyconfig),
         'signing_key': spec.signing_key,
     }
+    if spec.base:
+        record['sources'] = {source.name: source.sha256 for source in spec.sources}
+        record['base'] = {'module': spec.base.module, **spec.base.record}
     python = python or image_python(spec.runtime, path, spec.conda_activation, '--cleanenv')
     inside, libraries = printed(python, 'list_packages.py'), printed(python, 'list_libraries.py')
     directory = directory_of(path)
@@ -87,6 +90,16 @@ def sbom(record, inside):
     :param inside: content of packages.json
     """
     components = []
+    image = {
+        'type': 'container', 'bom-ref': 'image', 'name': record['image'], 'version': record['digest'] or '',
+        'hashes': [{'alg': 'SHA-256', 'content': record['sha256']}],
+    }
+    if 'base' in record:
+        base = record['base']
+        image['pedigree'] = {'ancestors': [{
+            'type': 'container', 'name': base['image'], 'version': base['digest'] or '',
+            'hashes': [{'alg': 'SHA-256', 'content': base['sha256']}],
+        }]}
     for kind, packages in inside['packages'].items():
         for package in packages:
             url = package_url(kind, package, inside['distribution'])
@@ -99,10 +112,7 @@ def sbom(record, inside):
         'version': 1,
         'metadata': {
             'timestamp': record['installed'],
-            'component': {
-                'type': 'container', 'bom-ref': 'image', 'name': record['image'], 'version': record['digest'] or '',
-                'hashes': [{'alg': 'SHA-256', 'content': record['sha256']}],
-            },
+            'component': image,
         },
         # in the schema, references are unique
         'components': list({component['bom-ref']: component for component in components}.values()),
