@@ -9,6 +9,7 @@ from pytorch_launch.isolation import isolate, shadowing
 from pytorch_launch.launchers import discover, more_cores
 from pytorch_launch.rendezvous import choose_rendezvous, launch_id, make_claim
 from pytorch_launch.value import Value
+from pytorch_launch.visible import visible_gpus
 from pytorch_launch.world import VIRTUAL
 
 LOCAL_RANK_HINT = Problem(
@@ -48,7 +49,8 @@ def make_plan(env, facts, *, virtual=False):
     """
     virtual = virtual or bool(env.get(VIRTUAL))
     world = discover(env, facts.host)
-    devices = choose_devices(env, facts.root, world.local_rank, world.local_size)
+    seen = visible_gpus(env, facts.root)
+    devices = choose_devices(seen, facts.root, world.local_rank, world.local_size)
     placement = choose_cores(
         facts.root, facts.cpus, world.local_rank, world.local_size, _node_cpus(world, facts.cpus), world.cpus_per_task,
         devices, more_cores(env),

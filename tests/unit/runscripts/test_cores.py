@@ -8,6 +8,7 @@ from node_trees import JOB_CORES, JOB_THREADS, LUMI_G_MASKS
 from pytorch_launch import topology
 from pytorch_launch.cores import choose_cores
 from pytorch_launch.devices import Devices, choose_devices
+from pytorch_launch.visible import visible_gpus
 
 
 def placed(root, allowed, size, *, env=None, job_cpus=None, cpus_per_task=None, gpus=True):
@@ -18,7 +19,7 @@ def placed(root, allowed, size, *, env=None, job_cpus=None, cpus_per_task=None, 
     placements = []
     for rank in range(size):
         variables = env(rank) if callable(env) else env or {}
-        devices = choose_devices(variables, root, rank, size) if gpus else Devices()
+        devices = choose_devices(visible_gpus(variables, root), root, rank, size) if gpus else Devices()
         placements.append(
             choose_cores(root, set(allowed), rank, size, job_cpus or len(allowed), cpus_per_task, devices),
         )
@@ -356,5 +357,6 @@ def test_few_files_are_read(request, monkeypatch, name, allowed, size, most):
     read = topology.read
     monkeypatch.setattr(topology, "read", lambda path: paths.append(path) or read(path))
     job_cpus = 56 if name == "lumi" and len(allowed) == 7 else len(allowed)
-    choose_cores(root, set(allowed), size - 1, size, job_cpus, None, choose_devices({}, root, size - 1, size))
+    devices = choose_devices(visible_gpus({}, root), root, size - 1, size)
+    choose_cores(root, set(allowed), size - 1, size, job_cpus, None, devices)
     assert len(paths) <= most

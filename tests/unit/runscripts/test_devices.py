@@ -2,8 +2,14 @@
 
 import node_trees
 import pytest
-from pytorch_launch.devices import choose_devices
+from pytorch_launch import devices as chooser
 from pytorch_launch.topology import gpus
+from pytorch_launch.visible import visible_gpus
+
+
+def choose_devices(env, root, local_rank, local_size):
+    """The Devices of a rank with environment `env` on the node at `root`."""
+    return chooser.choose_devices(visible_gpus(env, root), root, local_rank, local_size)
 
 
 def slurm(step, on_node, **lists):
