@@ -8,8 +8,8 @@ from pytorch_launch.value import Value
 class Devices(Value):
     """The GPUs of one rank.
 
-    `vendor`          "amd" or "nvidia", None without GPUs
-    `count`           number of GPUs that this rank sees, counted as torch.cuda.device_count() does
+    `vendor`          "amd", "nvidia" or "intel", None without GPUs
+    `count`           number of GPUs that this rank sees, counted as torch's device_count() does
     `index`           the one that it uses, below `count`; None without GPUs
     `held`            the physical GPUs that no other rank uses, or else the one at `index`; empty if they are not known
     `candidate_gpus`  the physical GPUs that the ranks of this node may use, with those of `held`; None if not known
@@ -18,7 +18,7 @@ class Devices(Value):
     `changes`         variables to set, name to value
     `warnings`        Problems
     `lists`           variables that decide which GPUs are visible, name to the entries, one for each GPU
-    `local_rank_is_index`  false if there is no device cuda:LOCAL_RANK
+    `local_rank_is_index`  false if there is no device with the number LOCAL_RANK
     """
 
     __slots__ = (
@@ -87,7 +87,8 @@ def _share(seen, local_rank, local_size):
             "use srun --gpu-bind=none or --gpus-per-task=1",
         )
         return {**fields, "warnings": [*seen.warnings, problem]}
-    if local_size > count:
+    # Intel's GPUs take several ranks each (ALCF, "Running with Multiple Compute Command Streamers")
+    if local_size > count and seen.present[0].vendor != "intel":
         problem = Problem(
             f"{local_size} ranks on this node share {count} GPU{'s' * (count > 1)}, and NCCL fails with two on one",
             f"start at most {count} per node, or request more GPUs",
@@ -108,7 +109,6 @@ def _candidates(root, seen, local_size):
     elif len(present) == total:
         candidates = present
     else:
-        candidates = all_gpus(root, held[0].vendor)
-    own = {gpu.pci: gpu for gpu in held}
-    candidates = [own.get(gpu.pci, gpu) for gpu in candidates]
+        own = {gpu.pci: gpu for gpu in held}
+        candidates = [own.get(gpu.pci, gpu) for gpu in all_gpus(root, held[0].vendor)]
     return candidates if len(candidates) == total and all(gpu in candidates for gpu in held) else None

@@ -12,9 +12,9 @@ from pytorch_launch.value import Value
 from pytorch_launch.visible import visible_gpus
 from pytorch_launch.world import VIRTUAL
 
-LOCAL_RANK_HINT = Problem(
-    "each rank sees only its own GPU, so its device is cuda:0 and not cuda:LOCAL_RANK",
-    "use LOCAL_RANK % torch.cuda.device_count(), or conda-python-distributed --virtual-local-rank",
+LOCAL_RANK_HINT = (
+    "each rank sees only its own GPU, so its device is {0}:0 and not {0}:LOCAL_RANK",
+    "use LOCAL_RANK % torch.{0}.device_count(), or conda-python-distributed --virtual-local-rank",
 )
 
 
@@ -74,7 +74,8 @@ def make_plan(env, facts, *, virtual=False):
     if world.rank == 0:
         warnings += [*isolation_warnings, *shadowing(env)]
     if world.rank == 1 and not devices.local_rank_is_index and not virtual:
-        warnings.append(LOCAL_RANK_HINT)
+        kind = "xpu" if devices.vendor == "intel" else "cuda"
+        warnings.append(Problem(*(text.format(kind) for text in LOCAL_RANK_HINT)))
     return Plan(
         env=env,
         root=facts.root,

@@ -5,6 +5,7 @@ What Slurm or the user has limited stays limited. The variables that do so:
 ROCR_VISIBLE_DEVICES                        AMD: the GPUs that the runtime finds at all
 HIP_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES   AMD: numbers among those; HIP reads the second if the first is not set
 CUDA_VISIBLE_DEVICES                        NVIDIA: numbers of GPUs, or their UUIDs
+ZE_AFFINITY_MASK                            Intel, see `xpu`
 
 (ROCm, "GPU isolation techniques"; CUDA Programming Guide, "CUDA Environment Variables".)
 """
@@ -20,7 +21,7 @@ CUDA = "CUDA_VISIBLE_DEVICES"
 CUDA_ORDER = "CUDA_DEVICE_ORDER"
 
 #: The variables that hide GPUs of a vendor.
-LIMITS = {"amd": (ROCR, HIP, CUDA), "nvidia": (CUDA,)}
+LIMITS = {"amd": (ROCR, HIP, CUDA), "nvidia": (CUDA,), "intel": ("ZE_AFFINITY_MASK",)}
 
 # Values that leave no GPU visible; the last is that of older Slurm, for a job without GPUs.
 NO_GPU = ("", "-1", "NoDevFiles")
@@ -48,8 +49,14 @@ def visible_gpus(env, root):
         return None
     vendor = present[0].vendor
     step = step_gpus(env)
-    see = _see_amd if vendor == "amd" else _see_nvidia
-    found, lists, changes, warnings = see(env, present, step)
+    if vendor == "intel":
+        from pytorch_launch.xpu import level_zero_devices, see_intel
+
+        found, lists, changes, warnings = see_intel(env, present)
+        present = level_zero_devices(env, present)
+    else:
+        see = _see_amd if vendor == "amd" else _see_nvidia
+        found, lists, changes, warnings = see(env, present, step)
     return Visible(
         present=present,
         gpus=found,
