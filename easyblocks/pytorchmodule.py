@@ -50,7 +50,7 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
             'cluster': ['local', "Cluster profile, a module cluster/<name>, that sets fabric and Slurm policy", CUSTOM],
             # NERSC's module has this name
             'conflicts': [['pytorch'], "Modules that cannot be loaded beside this one, besides other versions", CUSTOM],
-            'gpu': [None, "GPU kind that the runtime is for: 'cuda', 'rocm' or None", CUSTOM],
+            'gpu': [None, "GPU kind that the runtime is for: 'cuda', 'rocm', 'xpu' or None", CUSTOM],
             'python_version': ['3.11', "Python of the runtime (<major>.<minor>), which locked wheels must fit", CUSTOM],
             'wheel_index': [None, "Package index to ask after those of pip's own configuration", CUSTOM],
         })

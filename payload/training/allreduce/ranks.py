@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-import torch
 import torch.distributed as dist
 
+from training.accelerator import library_of, module_of
 from training.allreduce.nccl_log import last_warning
 from training.distributed import World
 
@@ -63,16 +63,16 @@ class Ranks:
 
     def wait_for_device(self) -> None:
         """Wait until the device has finished its work; end this process if a collective never ends."""
-        if self.device.type != "cuda":
+        if self.device.type == "cpu":
             return
-        done = torch.cuda.Event()
+        done = module_of(self.device).Event()
         done.record()
         deadline = time.monotonic() + PATIENCE * self.timeout
         while not done.query():
             if time.monotonic() > deadline:
                 warning = last_warning(self.read_log())
                 print(
-                    f"FAIL {self.name([self.rank])}: a collective of NCCL did not end within "
+                    f"FAIL {self.name([self.rank])}: a collective of {library_of(self.device)} did not end within "
                     f"{PATIENCE * self.timeout:g} s{warning}. Try without the nodes of ranks that do not report this",
                     file=sys.stderr, flush=True,
                 )  # fmt: skip

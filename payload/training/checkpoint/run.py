@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from training import TrainingError
+from training.accelerator import module_of
 from training.checkpoint.directory import Checkpoints
 from training.checkpoint.position import Position
 from training.checkpoint.weights import load_model
@@ -86,8 +87,9 @@ class Run:
     def random_state(self) -> dict:
         """Return the random state of this rank."""
         random = {"cpu": torch.get_rng_state()}
-        if self.world.device.type == "cuda":
-            random["cuda"] = torch.cuda.get_rng_state(self.world.device)
+        kind = self.world.device.type
+        if kind != "cpu":
+            random[kind] = module_of(self.world.device).get_rng_state(self.world.device)
         return random
 
     def most_bytes(self) -> int:
@@ -111,8 +113,9 @@ class Run:
         random = state["random"][self.world.rank]
         try:
             torch.set_rng_state(random["cpu"])
-            if "cuda" in random:
-                torch.cuda.set_rng_state(random["cuda"], self.world.device)
+            kind = self.world.device.type
+            if kind != "cpu" and kind in random:
+                module_of(self.world.device).set_rng_state(random[kind], self.world.device)
         except RuntimeError as error:
             raise TrainingError(
                 f"{state['file']}: invalid random state ({str(error).splitlines()[0]}). Delete it to resume from "

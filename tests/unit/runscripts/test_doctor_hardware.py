@@ -13,7 +13,7 @@ from pytorch_doctor.surroundings import Outcome, Surroundings
 PROPRIETARY = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Fri Feb 10 05:34:29 UTC 2023\nGCC version:  gcc 12\n"
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (x)  Thu Sep 25 2025\n"
 IN_A_JOB = {"SLURM_JOB_ID": "7"}
-FACTS = {"cuda": None, "hip": None, "devices": [], "fault": None, "plugin": None}
+FACTS = {"cuda": None, "hip": None, "xpu": None, "devices": [], "fault": None, "plugin": None}
 
 
 @pytest.fixture

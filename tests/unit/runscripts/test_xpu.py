@@ -1,7 +1,12 @@
 """Intel's GPUs: what Level Zero finds, what a mask leaves visible, and the cores of each rank on Aurora."""
 
+import shutil
+
 import node_trees
 import pytest
+from pytorch_doctor import FAIL, OK, WARN
+from pytorch_doctor.checks import device
+from pytorch_doctor.surroundings import Outcome, Surroundings
 from pytorch_launch.cores import choose_cores
 from pytorch_launch.devices import choose_devices
 from pytorch_launch.topology import all_gpus, gpus, parse_cpu_list
@@ -129,3 +134,50 @@ def test_ranks_that_a_wrapper_gives_a_tile_each_have_cores_of_their_own(aurora):
         devices = chosen({"ZE_AFFINITY_MASK": str(rank)}, aurora, rank, 12)
         binds.append(choose_cores(aurora, JOB, rank, 12, len(JOB), None, devices).bind)
     assert sum(map(len, binds)) == len(set.union(*binds)) == len(JOB)
+
+
+@pytest.fixture
+def doctor(tmp_path):
+    """A function that makes the doctor's surroundings on a node, with a module for Intel's GPUs and facts of torch."""
+
+    def make(node, devices, fault=None, **env):
+        easybuild = tmp_path / "module" / "easybuild"
+        easybuild.mkdir(parents=True)
+        (easybuild / "PyTorch.eb").write_text("easyblock = 'EB_PyTorchVenv'\ngpu = 'xpu'\n")
+        here = Surroundings({"EBROOTPYTORCH": str(easybuild.parent), **env}, root=str(node))
+        facts = {"cuda": None, "hip": None, "xpu": "20260100", "devices": ["Max 1550"] * devices, "fault": fault}
+        here._torch = facts, Outcome(0, "", "")
+        return here
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("env", "devices", "verdict", "finding"),
+    [
+        ({}, 12, OK, "12 of 12: Max 1550"),
+        (COMPOSITE, 6, OK, "6 of 6: Max 1550"),
+        ({"ZE_AFFINITY_MASK": "3"}, 1, OK, "1 of 12: Max 1550"),
+        ({}, 6, WARN, "6 of 12: Max 1550, and no variable ZE_AFFINITY_MASK hides the others"),
+        ({"ZE_AFFINITY_MASK": "0.1"}, 0, FAIL, "torch sees none of the 12 GPUs here"),
+    ],
+)
+def test_the_doctor_counts_devices_as_torch_does(doctor, aurora, env, devices, verdict, finding):
+    found = device.check_gpu(doctor(aurora, devices, **env))
+    assert (found.verdict, found.finding) == (verdict, finding)
+    assert found.verdict != FAIL or found.remedy == "correct or unset ZE_AFFINITY_MASK=0.1"
+
+
+def test_the_doctor_names_the_other_vendor(doctor, lumi):
+    assert "for Intel GPUs, but those here are from AMD" in device.check_gpu(doctor(lumi, 0)).finding
+
+
+def test_the_doctor_reports_whether_the_driver_computes(doctor, aurora, tmp_path):
+    shutil.copytree(aurora, tmp_path / "node")
+    node_trees.write(tmp_path / "node/sys/module/i915/version", "1.24.7")
+    here = doctor(tmp_path / "node", 12)
+    assert device.check_driver(here).finding == "1.24.7, computes with XPU 20260100"
+    here.torch[0].update(fault="xpu:3: out of resources")
+    found = device.check_driver(here)
+    assert found.verdict == FAIL
+    assert found.finding == "driver 1.24.7: XPU 20260100 does not compute: xpu:3: out of resources"
