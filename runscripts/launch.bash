@@ -30,9 +30,10 @@ activate() {
 launch() { # <directory of this file, with a slash> <command> <its arguments>
     local directory=$1
     shift
-    type -P python3 >/dev/null ||
+    # BASH_CMDS has the path that `hash` found: PATH is searched once
+    hash python3 2>/dev/null ||
         die "$NO_PYTHON" "python3 not found on PATH. Activate an environment that has one with WITH_CONDA or WITH_VENV"
     # Isolated (-I) from PYTHONPATH and the user's site directory, which are for the payload, and
     # without `site` (-S), a third of the start-up time.
-    exec python3 -I -S "${directory}pytorch_launch/__main__.py" "$@"
+    exec "${BASH_CMDS[python3]:-python3}" -I -S "${directory}pytorch_launch/__main__.py" "$@"
 }

@@ -20,51 +20,44 @@ from testbed import shell  # noqa: E402
 from testbed.cluster import slurm  # noqa: E402
 from testbed.layout import Layout, TestbedError  # noqa: E402
 from testbed.lifecycle import down, provide_optional, provide_tools, stop, up  # noqa: E402
-from testbed.progress import end_like_interrupt  # noqa: E402
+from testbed.progress import exit_status  # noqa: E402
 
 
 def main(arguments):
     """Run one verb; return the exit status."""
-    end_like_interrupt()
     layout = Layout.from_environment(os.environ)
     verb = arguments[0] if len(arguments) == 1 else ""
-    try:
-        if os.environ.get("SIFPYTORCH", "no module") == os.environ.get("APPTAINER_CONTAINER"):
-            raise TestbedError("python3 runs in the image of the loaded module. Unload the PyTorch module.")
-        if verb == "up":
-            obstacle = up(layout)
-            if obstacle:
-                print(f"No containers on this machine: {obstacle}", file=sys.stderr)
-        elif verb == "down":
-            down(layout)
-        elif verb == "tools":
-            provide_tools(layout)
-        elif verb == "optional":
-            obstacle = provide_optional(layout)
-            if obstacle:
-                print(f"Some tests and benchmarks will be skipped: {obstacle}", file=sys.stderr)
-        elif verb == "stop":
-            stop(layout)
-        elif verb == "status":
-            line = slurm.status(layout)
-            print(f"{layout.root}: {line}")
-            return 1 if line == "down" else 0
-        elif verb == "env":
-            layout.require_claim()
-            print(shell.environment_code(layout))
-        elif verb == "--help":
-            print(__doc__)
-        else:
-            print(__doc__, file=sys.stderr)
-            return 2
-    except TestbedError as error:
-        print(f"testbed: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("testbed: interrupted. Run the same command again to continue.", file=sys.stderr)
-        return 130
+    if os.environ.get("SIFPYTORCH", "no module") == os.environ.get("APPTAINER_CONTAINER"):
+        raise TestbedError("python3 runs in the image of the loaded module. Unload the PyTorch module.")
+    if verb == "up":
+        obstacle = up(layout)
+        if obstacle:
+            print(f"No containers on this machine: {obstacle}", file=sys.stderr)
+    elif verb == "down":
+        down(layout)
+    elif verb == "tools":
+        provide_tools(layout)
+    elif verb == "optional":
+        obstacle = provide_optional(layout)
+        if obstacle:
+            print(f"Some tests and benchmarks will be skipped: {obstacle}", file=sys.stderr)
+    elif verb == "stop":
+        stop(layout)
+    elif verb == "status":
+        line = slurm.status(layout)
+        print(f"{layout.root}: {line}")
+        return 1 if line == "down" else 0
+    elif verb == "env":
+        layout.require_claim()
+        print(shell.environment_code(layout))
+    elif verb == "--help":
+        print(__doc__)
+    else:
+        print(__doc__, file=sys.stderr)
+        return 2
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    again = "Run the same command again to continue."
+    sys.exit(exit_status(lambda: main(sys.argv[1:]), program="testbed", again=again))

@@ -21,7 +21,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from testbed import recipes, shell  # noqa: E402
 from testbed.layout import Layout, TestbedError  # noqa: E402
 from testbed.lifecycle import down, up  # noqa: E402
-from testbed.progress import end_like_interrupt, relay, step  # noqa: E402
+from testbed.progress import exit_status, relay, step  # noqa: E402
 from testbed.recipes import CONTAINER, DATASET, VENV  # noqa: E402
 
 LAUNCH = "srun -N2 --ntasks-per-node=2 {enter}conda-python-distributed -u $PAYLOAD/mnist_ddp.py"
@@ -136,34 +136,27 @@ def open_shell(layout):
 
 def main(arguments):
     """Run one option; return the exit status."""
-    end_like_interrupt()
     layout = Layout.from_environment(os.environ)
     option = arguments[0] if arguments else ""
     if len(arguments) > 1 or option not in ("", "--env", "--shell", "--clean", "--help"):
         print(__doc__, file=sys.stderr)
         return 2
-    try:
-        if option == "":
-            demonstrate(layout)
-        elif option == "--help":
-            print(__doc__)
-        elif option == "--clean":
-            down(layout)
-        else:
-            obstacle = up(layout)
-            if obstacle:
-                print(f"No containers on this machine: {obstacle}", file=sys.stderr)
-            if option == "--shell":
-                open_shell(layout)
-            print(shell.environment_code(layout))
-    except TestbedError as error:
-        print(f"demo: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("demo: interrupted. Run ./demo again to continue.", file=sys.stderr)
-        return 130
+    if option == "":
+        demonstrate(layout)
+    elif option == "--help":
+        print(__doc__)
+    elif option == "--clean":
+        down(layout)
+    else:
+        obstacle = up(layout)
+        if obstacle:
+            print(f"No containers on this machine: {obstacle}", file=sys.stderr)
+        if option == "--shell":
+            open_shell(layout)
+        print(shell.environment_code(layout))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    again = "Run ./demo again to continue."
+    sys.exit(exit_status(lambda: main(sys.argv[1:]), program="demo", again=again))

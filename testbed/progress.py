@@ -18,6 +18,19 @@ def end_like_interrupt():
         signal.signal(sign, signal.default_int_handler)
 
 
+def exit_status(main, *, program, again):
+    """Call a program's `main`; return its exit status. An error or an interruption is one line, with `again`."""
+    end_like_interrupt()
+    try:
+        return main()
+    except TestbedError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted. {again}", file=sys.stderr)
+        return 130
+
+
 @contextlib.contextmanager
 def step(title):
     """Print a step's title, its seconds while it runs (on a terminal), and the time that it took.

@@ -120,3 +120,9 @@ def module_system(testbed):
             pytest.skip(str(error))
 
     return find
+
+
+@pytest.fixture(scope="session", params=["Lmod", "Environment Modules"])
+def modules(request, module_system):
+    """Each of the two module systems."""
+    return module_system(request.param)

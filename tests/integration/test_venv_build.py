@@ -180,7 +180,7 @@ def venv_module(request, testbed, tmp_path, monkeypatch):
                          f"prepend-path MODULEPATH {inner}")  # fmt: skip
     write_modulefile(site, "accelerator", "setenv ACCELERATOR yes")
     write_modulefile(inner, "mpi/4.1", "setenv MPI 4.1")
-    python = tmp_path / "python3.11"
+    python = tmp_path / "python3"
 
     def use(script, version="3.11.9", directories=(site,)):
         if version:
@@ -230,7 +230,17 @@ def test_another_python_than_that_of_the_build_is_refused_with_a_message_that_na
         result = venv_module("module load PyTorch", version=version)
         assert result.returncode != 0
         assert re.search(
-            rf"PyTorch/1\.0 was built with Python 3\.11\.7 at \S+/python3\.11, which {problem}\. "
+            rf"PyTorch/1\.0 was built with Python 3\.11\.7 at \S+/python3, which {problem}\. "
             "Load this module on a host that has that Python, or build again with `eb --force PyTorch-1.0.eb`",
             in_one_line(result),
         )
+
+
+def test_a_python_that_has_its_version_in_its_name_is_not_started(venv_module, tmp_path):
+    python, trace = tmp_path / "python3.11", tmp_path / "started"
+    python.write_text(f"#!/bin/sh\ntouch {trace}\necho Python 3.11.9\n")
+    python.chmod(0o755)
+    (modulefile,) = (tmp_path / "modules" / "PyTorch").iterdir()
+    modulefile.write_text(modulefile.read_text().replace(f"{tmp_path}/python3", str(python)))
+    loaded = venv_module(f"module load PyTorch && {LOADED}")
+    assert (loaded.stdout, trace.exists()) == ("12 4.1 yes\n", False)

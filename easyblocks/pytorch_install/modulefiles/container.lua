@@ -54,9 +54,7 @@ local function add_to_both(singularity, apptainer, separator, ours)
         end
         if added ~= "" then
             setenv(note, added)
-        end
-        for entry in added:gmatch("[^" .. separator .. "]+") do
-            append_path(to, entry, separator)
+            append_path(to, added, separator)
         end
     end
 end

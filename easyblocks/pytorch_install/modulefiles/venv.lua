@@ -39,9 +39,13 @@ if mode() == "load" then
     if not isFile(python) then
         refuse(built_with, "which is no longer available" .. remedy)
     end
-    -- empty if Python needs the libraries of a module that is being loaded
-    local found = capture("'" .. python:gsub("'", "'\\''") .. "' --version 2>/dev/null"):match("Python (%%d+%%.%%d+%%S*)")
-    if found and found:match("^%%d+%%.%%d+") ~= version:match("^%%d+%%.%%d+") then
+    local minor, found = version:match("^%%d+%%.%%d+"), nil
+    local versioned = "python" .. minor
+    if python:sub(-#versioned) ~= versioned then -- a file python3.11 needs no start to tell its version
+        -- empty if Python needs the libraries of a module that is being loaded
+        found = capture("'" .. python:gsub("'", "'\\''") .. "' --version 2>/dev/null"):match("Python (%%d+%%.%%d+%%S*)")
+    end
+    if found and found:match("^%%d+%%.%%d+") ~= minor then
         refuse(built_with, "which is now Python " .. found .. remedy)
     end
 end

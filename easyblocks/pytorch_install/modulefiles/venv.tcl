@@ -51,9 +51,11 @@ if {[module-info mode load]} {
     if {![file isfile $python]} {
         refuse $built_with "which is no longer available. $remedy"
     }
-    # fails if Python needs the libraries of a module that is being loaded
-    if {![catch {exec $python --version} found] && [regexp {^Python (\d+\.\d+)\S*} $found found minor]
-        && [string first $minor. $version.] != 0} {
+    regexp {^\d+\.\d+} $version minor
+    # a file python3.11 needs no start to tell its version; a start fails if Python needs the libraries of a module that
+    # is being loaded
+    if {![string match *python$minor $python] && ![catch {exec $python --version} found]
+        && [regexp {^Python (\d+\.\d+)\S*} $found found found_minor] && $found_minor ne $minor} {
         refuse $built_with "which is now $found. $remedy"
     }
 }

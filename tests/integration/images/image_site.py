@@ -5,18 +5,9 @@ import json
 import os
 import tarfile
 
-from testbed.stand_ins.registry import ENVIRONMENT
+from image_recipe import RECIPE
 
-RECIPE = """easyblock = 'EB_PyTorchContainer'
-name = 'PyTorch'
-version = '2.13.0'
-versionsuffix = '-test'
-homepage = 'https://pytorch.org'
-description = 'Test.'
-toolchain = SYSTEM
-{lines}
-moduleclass = 'ai'
-"""
+from testbed.stand_ins.registry import ENVIRONMENT
 
 
 class Site:

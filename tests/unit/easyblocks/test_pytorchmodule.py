@@ -1,28 +1,14 @@
 """The easyblocks in the manner of EasyBuild's own tests: constructors, options, generated modules."""
 
-import os
 import re
 import sys
 from pathlib import Path
 
 import pytest
-from easybuild.framework.easyblock import StopException
 from easybuild.framework.easyconfig.default import CUSTOM
 from easybuild.framework.easyconfig.easyconfig import get_easyblock_class
 from easybuild.tools.build_log import EasyBuildError
-from easybuild.tools.config import update_build_option
-from easybuild.tools.run import RunShellCmdError, run_shell_cmd
-from recipes import RECIPES, TREE
-
-CONTAINER = "PyTorch-2.13.0-cpu-singularity.eb"
-VENV = "PyTorch-2.13.0-cpu-venv.eb"
-
-#: The methods of EasyBuild's install step.
-INSTALL = [lambda app: app.make_installdir, lambda app: app.install_step]
-
-
-def recipe(name):
-    return next(path for path in RECIPES if path.name == name)
+from recipes import CONTAINER, RECIPES, TREE, VENV, recipe
 
 
 def module_text(app):
@@ -180,164 +166,6 @@ def test_pip_and_uv_get_constraints_only_where_the_installation_has_them(easyblo
 def test_compiler_and_linker_paths_stay_out_of_the_module(easyblock):
     for name, variables in [(CONTAINER, ["PATH"]), (VENV, [])]:  # the latter's PATH is in commands.lua and .tcl
         assert easyblock(recipe(name)).module_load_environment.vars == variables
-
-
-def test_a_container_without_an_image_source_is_refused(easyblock, edited):
-    with pytest.raises(EasyBuildError, match=r"must name one image source.*found: none"):
-        easyblock(edited(CONTAINER, "sources = ['%(name)s-%(version)s-cpu.def', ", "sources = ["))
-
-
-def test_two_image_sources_are_refused(easyblock, edited):
-    with pytest.raises(EasyBuildError, match=r"found: \.sif, \.def"):
-        easyblock(edited(CONTAINER, "sources = [", "sources = ['a.sif', "))
-
-
-def test_without_a_container_runtime_the_error_reports_what_to_install(easyblock, monkeypatch):
-    monkeypatch.setattr("pytorch_install.images.container_runtime.which", lambda _: None)
-    with pytest.raises(EasyBuildError, match="Install Apptainer or load its module"):
-        easyblock(recipe(CONTAINER)).configure_step()
-
-
-def test_the_error_names_the_python_that_a_venv_lacks(easyblock, edited):
-    app = easyblock(edited(VENV, "python_version = '3.11'", "python_version = '2.99'"))
-    app.src = [{"name": "lock.txt", "path": "/lock.txt"}]
-    with pytest.raises(EasyBuildError, match=r"python2\.99 not found on PATH"):
-        app.configure_step()
-
-
-def test_an_unknown_cluster_profile_is_named_with_those_that_exist_before_anything_is_fetched(easyblock, edited):
-    with pytest.raises(EasyBuildError, match=r"profile not found: nowhere in .*one of: .*local"):
-        easyblock(edited(VENV, "cluster = 'local'", "cluster = 'nowhere'"))
-
-
-def test_a_command_that_fails_during_the_installation_leaves_nothing_behind(easyblock, monkeypatch):
-    app = easyblock(recipe(VENV))
-    monkeypatch.setattr(app, "install_runtime", lambda: run_shell_cmd("false"))
-    with pytest.raises(RunShellCmdError):
-        app.run_step("install", INSTALL)
-    assert not Path(app.installdir).exists()
-
-
-@pytest.mark.parametrize("installed", [True, False])
-def test_stop_after_the_install_step_restores_the_previous_module_or_keeps_a_first_installation(
-    easyblock, monkeypatch, capsys, installed
-):
-    app = easyblock(recipe(VENV))
-    for method in ("install_runtime", "compile_bytecode", "write_constraints"):
-        monkeypatch.setattr(app, method, lambda: None)
-    app.cfg["stop"] = "install"
-    root, module = Path(app.installdir), Path(app.mod_filepath)
-    if installed:
-        for path in (root / "old", module):
-            path.parent.mkdir(parents=True)
-            path.touch()
-    with pytest.raises(StopException):
-        app.run_step("install", INSTALL)
-    assert module.exists() is installed
-    assert (root / "old").exists() is installed
-    assert (root / "payload").exists() is not installed
-    assert ("is as it was before" in capsys.readouterr().out) is installed
-
-
-def test_the_sanity_checks_module_can_be_read_by_others_so_that_lmod_shows_it_to_root(easyblock, prefix):
-    app = easyblock(recipe(CONTAINER))
-    app.src = []
-    Path(app.installdir).mkdir(parents=True)
-    before = os.umask(0o027)
-    try:
-        modules = Path(app.make_module_step(fake=True))
-    finally:
-        os.umask(before)
-    files = [path for path in modules.rglob("*") if path.is_file()]
-    assert len(files) > 0
-    assert all(path.stat().st_mode & 0o004 for path in files)
-
-
-def test_the_error_for_a_full_disk_has_the_free_space_of_all_directories(easyblock, monkeypatch, tmp_path):
-    def install_runtime():
-        raise OSError(28, "No space left on device")
-
-    app = easyblock(recipe(CONTAINER))
-    for name in ("APPTAINER_CACHEDIR", "SINGULARITY_CACHEDIR", "SINGULARITY_TMPDIR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("APPTAINER_TMPDIR", str(tmp_path))
-    monkeypatch.setattr(app, "install_runtime", install_runtime)
-    places = ["software", "sources", "build", "temporary files"]
-    message = ", ".join(rf"\d+ MB for {place} in /\S+" for place in places)
-    with pytest.raises(EasyBuildError, match=rf"there was: {message}, \d+ MB for APPTAINER_TMPDIR in {tmp_path}$"):
-        app.run_step("install", INSTALL)
-
-
-def test_a_source_with_another_checksum_is_refused(easyblock, edited):
-    path = edited(VENV, "cluster", "cluster")
-    lock = path.with_name("PyTorch-2.13.0-cpu.txt")
-    lock.write_text(lock.read_text() + "# changed\n")
-    app = easyblock(path)
-    app.fetch_step()
-    with pytest.raises(EasyBuildError, match="Checksum verification"):
-        app.checksum_step()
-    assert not any(Path(app.installdir).iterdir())
-
-
-def test_the_installed_tree_has_no_bytecode_of_the_checkout(easyblock, monkeypatch):
-    app = easyblock(recipe(VENV))
-    monkeypatch.setattr(app, "compile_bytecode", lambda: None)
-    app.make_installdir()
-    app.install_scripts()
-    app.install_tree()
-    root = Path(app.installdir)
-    assert not list(root.rglob("*.pyc"))
-    assert (root / "payload" / "mnist_ddp.py").is_file()
-    assert (root / "bin" / "get-master").resolve() == root.resolve() / "runscripts" / "get-master"
-
-
-def test_a_copy_of_the_payload_can_be_edited_where_the_installation_is_read_only(easyblock, monkeypatch):
-    app = easyblock(recipe(VENV))
-    monkeypatch.setattr(app, "compile_bytecode", lambda: None)
-    app.make_installdir()
-    app.install_scripts()
-    app.install_tree()
-    update_build_option("read_only_installdir", True)
-    app.permissions_step()
-    modes = {path: path.stat().st_mode & 0o222 for path in Path(app.installdir).rglob("*") if not path.is_symlink()}
-    payload = Path(app.installdir, "payload")
-    assert {mode for path, mode in modes.items() if payload in (path, *path.parents)} == {0o200}
-    assert {mode for path, mode in modes.items() if payload not in (path, *path.parents)} == {0}
-    Path(app.installdir).chmod(0o755)  # for the removal
-
-
-def test_commands_that_the_image_lacks_are_named_and_not_offered(easyblock, edited, monkeypatch, capsys, tmp_path):
-    commands = "toolchain = SYSTEM\ncommands = ['pip', 'python', 'sh', 'no-such']"
-    app = easyblock(edited(CONTAINER, "toolchain = SYSTEM", commands))
-    runtime = tmp_path / "runtime"
-    runtime.write_text('#!/bin/sh\nshift 2\necho "of a profile"\nexec "$@"\n')
-    runtime.chmod(0o755)
-    monkeypatch.setattr("pytorch_install.images.container_runtime.find_runtime", lambda: str(runtime))
-    monkeypatch.setattr(app, "runtime_python", lambda: [sys.executable])
-    monkeypatch.setattr(app.user_software, "prepare", lambda _: None)
-    assert "no-such" in app.cfg["usage"]
-    app.make_installdir()
-    app.install_scripts()
-    app.install_tree()
-    links = {path.name: str(path.readlink()) for path in (Path(app.installdir) / "bin").iterdir() if path.is_symlink()}
-    version = ".".join(map(str, sys.version_info[:2]))
-    offered = ["pip", "python", f"pip{version}", f"python{version}", "sh", "start-shell"]
-    assert {name: links.get(name) for name in [*offered, "pip3", "no-such"]} == {
-        **dict.fromkeys(offered, "../libexec/enter-image"), "pip3": None, "no-such": None,
-    }  # fmt: skip
-    assert "the image does not have on its PATH: no-such\n" in capsys.readouterr().err
-    assert "no-such" not in app.cfg["usage"] and "start-shell" in app.cfg["usage"]
-    assert version not in app.cfg["usage"].split("Commands on the host")[1]  # no more names than fit
-
-
-def test_a_dry_run_does_not_make_the_users_environment(easyblock, monkeypatch):
-    app = easyblock(recipe(CONTAINER))
-    for method in ("compile_bytecode", "check_commands"):
-        monkeypatch.setattr(app, method, lambda: None)
-    app.make_installdir()
-    app.dry_run = True
-    app.install_tree()  # without an image, which would have to run
-    assert not Path(app.user_software.store).exists()
 
 
 def test_easyblocks_hold_no_shell_script():

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from easybuild.tools.build_log import EasyBuildError
-from recipes import RECIPES
-from test_pytorchmodule import VENV, recipe
+from recipes import RECIPES, VENV, recipe
 
 HOROVOD = "PyTorch-2.13.0-cpu-horovod-0.28.1-venv.eb"
 CUDA_HOROVOD = "PyTorch-2.15.0-cuda-13.2-horovod-0.28.1-venv.eb"

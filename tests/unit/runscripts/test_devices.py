@@ -1,33 +1,8 @@
-"""The GPU of a rank, from the variables of Slurm and of users."""
+"""The GPU of a rank: its turn, or what Slurm gave to it."""
 
 import node_trees
 import pytest
-from pytorch_launch import devices as chooser
-from pytorch_launch.topology import gpus
-from pytorch_launch.visible import visible_gpus
-
-
-def choose_devices(env, root, local_rank, local_size):
-    """The Devices of a rank with environment `env` on the node at `root`."""
-    return chooser.choose_devices(visible_gpus(env, root), root, local_rank, local_size)
-
-
-def slurm(step, on_node, **lists):
-    """Slurm's variables for a task: the GPUs of the task, the number of the step's here, its lists of visible GPUs."""
-    return {"SLURM_STEP_ID": "0", "SLURM_STEP_GPUS": step, "SLURM_GPUS_ON_NODE": str(on_node), **lists}
-
-
-def numbers(root, found):
-    """Which GPUs of the node those `found` are, None for none known."""
-    if found is None:
-        return None
-    addresses = [gpu.pci for gpu in gpus(root)]
-    return [addresses.index(gpu.pci) for gpu in found]
-
-
-def own(root, devices):
-    """The number on the node of the GPU that a rank uses, None if not known."""
-    return None if devices.gpu is None else numbers(root, [devices.gpu])[0]
+from slurm_gpus import choose_devices, numbers, own, slurm
 
 
 def test_ranks_that_see_all_gpus_take_one_after_the_other(lumi):
@@ -45,40 +20,6 @@ def test_only_gpus_that_ranks_use_are_in_play(lumi):
     assert numbers(lumi, choose_devices({}, lumi, 1, 2).candidate_gpus) == [0, 1]
 
 
-@pytest.mark.parametrize("visible", ["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"])
-def test_a_users_list_decides_which_and_in_which_order(lumi, visible):
-    devices = choose_devices({visible: "7,2,5"}, lumi, 1, 3)
-    assert (devices.count, devices.index, own(lumi, devices)) == (3, 1, 2)
-    assert numbers(lumi, devices.candidate_gpus) == [7, 2, 5]
-    assert devices.changes == {}
-
-
-def test_a_list_for_hip_counts_what_rocr_leaves(lumi):
-    devices = choose_devices({"ROCR_VISIBLE_DEVICES": "4,5,6,7", "HIP_VISIBLE_DEVICES": "3,1"}, lumi, 0, 2)
-    assert (devices.count, own(lumi, devices)) == (2, 7)
-    assert devices.changes == {}
-    assert devices.warnings == []
-
-
-@pytest.mark.parametrize(
-    ("rocr", "names", "value", "changed"),
-    [
-        pytest.param("3", ["CUDA"], "3", "0", id="Slurm's generic GRES"),
-        pytest.param("3", ["HIP", "CUDA"], "3", "0", id="both of HIP's lists"),
-        pytest.param("4,5,6,7", ["HIP"], "6,4", "2,0", id="a user's choice is kept"),
-        pytest.param("4,5", ["CUDA"], "0,1,2", "0,1", id="one that cannot be told"),
-    ],
-)
-def test_lists_that_contradict_rocr_are_counted_anew(lumi, rocr, names, value, changed):
-    env = {"ROCR_VISIBLE_DEVICES": rocr, **{f"{name}_VISIBLE_DEVICES": value for name in names}}
-    devices = choose_devices(env, lumi, 0, 1)
-    assert devices.changes == {f"{name}_VISIBLE_DEVICES": changed for name in names}
-    assert devices.count == len(changed.split(","))
-    (warning,) = map(str, devices.warnings)
-    assert f"ROCR_VISIBLE_DEVICES={rocr}" in warning
-    assert f"{names[0]}_VISIBLE_DEVICES={value} is set to {changed}" in warning
-
-
 def test_slurms_generic_gres_gives_each_rank_its_gpu(lumi):
     for rank in range(8):
         number = str(rank)
@@ -86,42 +27,6 @@ def test_slurms_generic_gres_gives_each_rank_its_gpu(lumi):
         devices = choose_devices(env, lumi, rank, 8)
         assert (devices.count, devices.index, own(lumi, devices)) == (1, 0, rank)
         assert devices.changes == ({} if rank == 0 else {"CUDA_VISIBLE_DEVICES": "0"})
-
-
-def test_cuda_follows_hip(lumi):
-    devices = choose_devices({"HIP_VISIBLE_DEVICES": "1,2", "CUDA_VISIBLE_DEVICES": "3"}, lumi, 0, 2)
-    assert (devices.count, own(lumi, devices)) == (2, 1)
-    assert devices.changes == {"CUDA_VISIBLE_DEVICES": "1,2"}
-    assert "differ" in str(devices.warnings[0])
-
-
-@pytest.mark.parametrize("visible", ["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"])
-def test_an_amd_gpu_may_be_named_by_its_uuid(lumi, visible):
-    devices = choose_devices({visible: "GPU-DEADBEEF00000005,GPU-deadbeef00000001"}, lumi, 0, 2)
-    assert numbers(lumi, devices.candidate_gpus) == [5, 1]
-    assert choose_devices({visible: "GPU-deadbeef"}, lumi, 0, 1).count == 0  # any of eight
-
-
-@pytest.mark.parametrize("visible", ["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"])
-@pytest.mark.parametrize(
-    ("value", "count", "warnings"),
-    [
-        ("", 0, 0),
-        ("-1", 0, 0),
-        ("NoDevFiles", 0, 0),
-        ("99", 0, 1),
-        ("0,1,99,2", 2, 0),
-        ("0,2,-1,1", 2, 0),
-        (" 2, 1", 2, 0),
-    ],
-)
-@pytest.mark.parametrize("node", ["lumi", "dgx"])
-def test_a_list_ends_at_the_first_entry_that_is_no_gpu(request, node, visible, value, count, warnings):
-    if node == "dgx" and visible != "CUDA_VISIBLE_DEVICES":
-        count, warnings = 8, 0  # AMD's variables mean nothing there
-    devices = choose_devices({visible: value}, request.getfixturevalue(node), 0, 1)
-    assert (devices.count, devices.index) == (count, 0 if count else None)
-    assert len(devices.warnings) == warnings
 
 
 def test_a_gpu_that_a_cgroup_hides_is_not_counted(tmp_path):
@@ -262,96 +167,6 @@ def test_ranks_that_see_a_part_of_the_steps_gpus_are_told_so(lumi):
     devices = choose_devices(slurm("2,3", 8, ROCR_VISIBLE_DEVICES="2,3"), lumi, 3, 8)  # --gpu-bind=closest
     assert (devices.index, own(lumi, devices), devices.candidate_gpus) == (1, 3, None)
     assert "sees 2 of the step's 8 GPUs" in str(devices.warnings[0])
-
-
-@pytest.mark.parametrize(
-    ("given", "on_node", "listed", "held"),
-    [
-        pytest.param("4,5,6,7", 4, "4,5,6,7", [4, 5, 6, 7], id="Slurm without cgroups"),
-        pytest.param("4,5,6,7", 4, "0,1,2,3", [4, 5, 6, 7], id="Slurm with cgroups"),
-        pytest.param("6", 4, "2", [6], id="the third task with cgroups"),
-        pytest.param("6", 4, "0", [6], id="the third task with a cgroup of its own"),
-        pytest.param("0,1,2,3,4,5,6,7", 8, "3,2,1,0", [3, 2, 1, 0], id="a user's order, full node"),
-        pytest.param("4,5,6,7", 4, "7,4", [7, 4], id="a user's choice, which cannot be in a cgroup"),
-        pytest.param("4,5,6,7", 4, "1,0", [5, 4], id="a user's choice, which must be in a cgroup"),
-        pytest.param("4,5", 2, "1,0", [5, 4], id="a user's order in a cgroup"),
-        pytest.param("1,2", 2, "1", None, id="a user's choice, which may be both"),
-        pytest.param("1,2", 2, "1,3", None, id="a user's choice, half of it of other GPUs"),
-        pytest.param("0,2", 2, "0", [0], id="a user's choice, which is the same in both"),
-        pytest.param("1,2", 2, "5", None, id="a user's choice, which is neither"),
-    ],
-)
-def test_numbers_in_a_cgroup_are_translated_if_they_have_one_meaning(dgx, given, on_node, listed, held):
-    devices = choose_devices(slurm(given, on_node, CUDA_VISIBLE_DEVICES=listed), dgx, 0, 1)
-    assert devices.count == len(listed.split(","))
-    assert numbers(dgx, devices.held) == (held or [])
-    assert own(dgx, devices) == (held[0] if held else None)
-
-
-@pytest.mark.parametrize(
-    ("env", "count", "gpu"),
-    [
-        pytest.param(slurm("0,1,2,3,4,5,6,7", 8), 8, 0, id="all GPUs"),
-        pytest.param(slurm("0,1", 2), 2, 0, id="the first GPUs, numbered alike with cgroups and without"),
-        pytest.param(slurm("2,3", 2), 2, None, id="others, with cgroups or without"),
-        pytest.param({"SLURM_STEP_ID": "0", "SLURM_GPUS_ON_NODE": "2"}, 2, None, id="--gpu-bind=none"),
-    ],
-)
-def test_without_a_list_the_gpus_of_the_step_are_visible(dgx, env, count, gpu):
-    devices = choose_devices(env, dgx, 0, 1)
-    assert (devices.count, own(dgx, devices)) == (count, gpu)
-
-
-def test_an_nvidia_gpu_may_be_named_by_the_beginning_of_its_uuid(dgx):
-    listed = "GPU-50000000-d72c-4106-c12f-20bd9faed9f6,GPU-3,GPU-"
-    devices = choose_devices({"CUDA_VISIBLE_DEVICES": listed}, dgx, 1, 2)
-    assert (devices.count, devices.index, own(dgx, devices)) == (2, 1, 3)
-    assert numbers(dgx, devices.candidate_gpus) == [5, 3]
-
-
-@pytest.mark.parametrize("listed", ["MIG-3b2a9e0f-1c5d-5e6f-8a7b-0c1d2e3f4a5b", "MIG-GPU-3/1/0,MIG-GPU-3/2/0"])
-def test_cuda_finds_one_mig_instance_at_an_unknown_place(dgx, listed):
-    devices = choose_devices({"CUDA_VISIBLE_DEVICES": listed}, dgx, 1, 2)
-    assert (devices.count, devices.index, devices.gpu, devices.candidate_gpus) == (1, 0, None, None)
-
-
-def test_a_gpu_named_twice_ends_an_amd_list_and_voids_an_nvidia_list(lumi, dgx):
-    assert choose_devices({"ROCR_VISIBLE_DEVICES": "2,1,1,3"}, lumi, 0, 1).count == 2
-    assert choose_devices({"CUDA_VISIBLE_DEVICES": "2,1,1,3"}, dgx, 0, 1).count == 0
-
-
-def test_cuda_counts_in_pci_order_unless_the_user_chooses_another_order(dgx):
-    assert choose_devices({}, dgx, 0, 1).changes == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    devices = choose_devices({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, dgx, 2, 8)
-    assert (devices.changes, devices.count, devices.index, devices.gpu) == ({}, 8, 2, None)
-
-
-@pytest.mark.parametrize(
-    ("node", "env", "narrowed"),
-    [
-        ("lumi", {}, {"ROCR_VISIBLE_DEVICES": "1"}),
-        ("lumi", {"ROCR_VISIBLE_DEVICES": "4,5,6,7"}, {"ROCR_VISIBLE_DEVICES": "5"}),
-        ("lumi", {"ROCR_VISIBLE_DEVICES": "4,5", "HIP_VISIBLE_DEVICES": "1,0"}, {"HIP_VISIBLE_DEVICES": "0"}),
-        ("lumi", {"ROCR_VISIBLE_DEVICES": "4,5", "CUDA_VISIBLE_DEVICES": "4,5"}, {"CUDA_VISIBLE_DEVICES": "1"}),
-        (
-            "lumi",
-            {"HIP_VISIBLE_DEVICES": "6,7", "CUDA_VISIBLE_DEVICES": "0"},
-            {"HIP_VISIBLE_DEVICES": "7", "CUDA_VISIBLE_DEVICES": "7"},
-        ),
-        ("lumi", {"ROCR_VISIBLE_DEVICES": "3"}, {}),
-        ("dgx", {}, {"CUDA_VISIBLE_DEVICES": "1"}),
-        ("dgx", {"CUDA_VISIBLE_DEVICES": "GPU-5,GPU-3"}, {"CUDA_VISIBLE_DEVICES": "GPU-3"}),
-        ("dgx", slurm("4,5", 2, CUDA_VISIBLE_DEVICES="0,1"), {"CUDA_VISIBLE_DEVICES": "1"}),
-    ],
-)
-def test_a_rank_can_be_left_with_its_gpu_alone(request, node, env, narrowed):
-    root = request.getfixturevalue(node)
-    devices = choose_devices(env, root, 1, 2)
-    assert devices.narrowed() == narrowed
-    after = choose_devices({**env, **devices.changes, **devices.narrowed()}, root, 1, 2)
-    assert (after.count, after.index) == (1, 0)
-    if not env.get("SLURM_STEP_GPUS"):
-        assert own(root, after) == own(root, devices)
 
 
 def test_an_index_is_always_valid(lumi, dgx):

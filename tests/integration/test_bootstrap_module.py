@@ -1,0 +1,86 @@
+"""The bootstrap module under Lmod and Environment Modules: EasyBuild's settings, and MODULEPATH."""
+
+import pytest
+
+from testbed.module_systems import MODULEFILES, SNAPSHOT, snapshot, values
+
+pytestmark = pytest.mark.testbed
+
+
+#: EasyBuild's settings: the name that the test has -> the shell's own exports, and a user's configuration file.
+RECIPES = MODULEFILES.parent / "easyconfigs"
+BLOCKS = MODULEFILES.parent / "easyblocks" / "*.py"
+SITES_FILE = """[config]
+prefix = %(BASE)s/prefix
+sourcepath: /srv/sources
+module-syntax = Tcl
+[basic]
+robot-paths = /srv/recipes:%(DEFAULT_ROBOT_PATHS)s
+[override]
+include-easyblocks=/srv/easyblocks/*.py
+[DEFAULT]
+BASE = /srv
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "file", "expected", "modulepath"),
+    [
+        pytest.param(
+            "", "",
+            {"ROBOT_PATHS": f"{RECIPES}:", "INCLUDE_EASYBLOCKS": f"{BLOCKS}", "PREFIX": None, "SOURCEPATH_DATA": None},
+            ["{home}/.local/easybuild/modules/all"], id="none",
+        ),
+        pytest.param(
+            "export EASYBUILD_PREFIX=/srv/mine EASYBUILD_SOURCEPATH=/srv/s EASYBUILD_ROBOT_PATHS=/srv/recipes", "",
+            {"ROBOT_PATHS": f"{RECIPES}:/srv/recipes", "PREFIX": "/srv/mine", "SOURCEPATH_DATA": "/srv/s"},
+            ["/srv/mine/modules/all"], id="exported",
+        ),
+        pytest.param(
+            "", SITES_FILE,
+            {"ROBOT_PATHS": f"{RECIPES}:/srv/recipes:", "INCLUDE_EASYBLOCKS": f"{BLOCKS},/srv/easyblocks/*.py",
+             "PREFIX": None, "SOURCEPATH": None, "SOURCEPATH_DATA": "/srv/sources", "MODULE_SYNTAX": None},
+            ["/srv/prefix/modules/all"], id="in a configuration file",
+        ),
+        pytest.param(
+            "export EASYBUILD_PREFIX=/srv/mine", SITES_FILE, {"PREFIX": "/srv/mine"},
+            ["/srv/mine/modules/all"], id="exported over a configuration file",
+        ),
+        pytest.param(
+            "export EASYBUILD_MODULE_NAMING_SCHEME=HierarchicalMNS EASYBUILD_INSTALLPATH=/srv/i", "", {},
+            ["/srv/i/modules/all/Core"], id="hierarchical",
+        ),
+        pytest.param(
+            "", "[config]\nmodule-naming-scheme = CategorizedHMNS\ninstallpath-modules = /srv/m\n", {},
+            ["/srv/m/all/Core/ai", "/srv/m/all/Core/data"], id="hierarchical with classes",
+        ),
+    ],
+)  # fmt: skip
+def test_the_bootstrap_module_leaves_easybuilds_settings_as_they_are(
+    modules, tmp_path, own, file, expected, modulepath
+):
+    before, loaded, after = (tmp_path / state for state in ("before", "loaded", "after"))
+    config = tmp_path / ".config" / "easybuild" / "config.cfg"
+    config.parent.mkdir(parents=True)
+    config.write_text(file)
+    result = modules.run_unchecked(
+        f"""set -e
+export HOME={tmp_path}
+{own}
+{SNAPSHOT.format(before)}
+module load pytorch-easybuild
+{SNAPSHOT.format(loaded)}
+module load pytorch-easybuild
+module unload pytorch-easybuild
+{SNAPSHOT.format(after)}"""
+    )
+    assert result.returncode == 0, result.stderr
+    assert snapshot(after) == snapshot(before)
+    new = values(loaded)
+    assert {name: new.get(f"EASYBUILD_{name}") for name in expected} == expected
+    assert new["EASYBUILD_MODULES_TOOL"] == modules.name.replace(" ", "")
+    tops = [path.format(home=tmp_path) for path in modulepath]
+    assert new["MODULEPATH"].split(":")[: len(tops)] == tops
+    place = "/srv/prefix/software, as set in" if file == SITES_FILE else f"{tmp_path}/.local"
+    message = f"software will be installed in {place}"
+    assert (message in result.stderr) is not any(name in own for name in ("_PREFIX", "_INSTALLPATH")), result.stderr

@@ -1,0 +1,116 @@
+"""Images as files: structure, copies, their record, and when one is kept."""
+
+import errno
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.config import update_build_option
+from fake_images import DIGEST, sif
+
+from pytorch_install.images import image_files, registry
+from pytorch_install.images.kinds import image_source
+from pytorch_install.images.source import install_image
+
+# what the module's syntax is does not matter here
+pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
+
+
+def test_an_image_of_the_site_keeps_its_name_and_is_found_without_a_copy(container, tmp_path):
+    path = tmp_path / "central" / "x.sif"
+    path.parent.mkdir()
+    path.write_bytes(sif(b"data"))
+    app = container(f"image = 'x.sif'\ncentral_images = ['{tmp_path}/nowhere', '{path.parent}']")
+    app.checksum_step()
+    image = app.image
+    assert app.image_name == "x.sif"
+    assert image.file == str(path)
+    assert image.identity == "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(sif(b"data", size=5), "is truncated: 132 of 133 bytes"), (sif(b"")[:100], "not an image in SIF format"),
+     (b"#!/bin/sh\n" * 20, "not an image in SIF format")],
+)  # fmt: skip
+def test_a_truncated_image_and_another_file_are_refused(prefix, tmp_path, content, message):
+    path = tmp_path / "x.sif"
+    path.write_bytes(content)
+    with pytest.raises(EasyBuildError, match=message):
+        image_files.check_structure(str(path))
+
+
+def test_a_copy_is_complete_and_verified_or_does_not_exist(prefix, tmp_path, monkeypatch):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"image")
+    checksum = hashlib.sha256(b"image").hexdigest()
+    with pytest.raises(EasyBuildError, match=f"has SHA-256 {checksum}, expected "):
+        image_files.copy_verified(str(source), str(target), "0" * 64)
+    assert sorted(tmp_path.glob("target*")) == []
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(image_files.os, "fsync", full)
+        with pytest.raises(EasyBuildError, match=r"Copying .*source to .*target failed: No space left on device"):
+            image_files.copy_verified(str(source), str(target))
+    assert sorted(tmp_path.glob("target*")) == []
+    assert image_files.copy_verified(str(source), str(target), checksum) == checksum
+    assert target.read_bytes() == b"image"
+    assert sorted(tmp_path.glob("target*")) == [target]
+
+
+def test_the_checksum_of_a_sites_image_is_noted_after_the_installation_or_a_warning_reports_why_not(
+    container, tmp_path, capfd
+):
+    path = tmp_path / "central" / "x.sif"
+    path.parent.mkdir()
+    path.write_bytes(sif(b"data"))
+    app = container(f"image = 'x.sif'\ncentral_images = ['{path.parent}']")
+    app.checksum_step()
+    record = Path(image_source(app.image_spec).record)
+    install_image(app.image, str(tmp_path / "installed.sif"))
+    assert not record.exists()
+    app.user_software.finish = lambda *_: None
+    app.complete()
+    assert record.read_text() == f"{app.image.checksum}  x.sif\n"
+    record.write_text("")  # of a disk that was full
+    app.checksum_step()
+    record.unlink()
+    record.parent.rmdir()
+    record.parent.write_text("no directory")
+    app.complete()
+    assert "cannot record the checksum" in capfd.readouterr().err
+
+
+def test_module_only_completes_without_an_image_that_was_fetched(container, tmp_path):
+    for lines in ("image = 'x.sif'", "sources = ['x.sif']", "sources = ['a.def']", f"image = 'docker://a/b@{DIGEST}'",
+                  "sources = ['env.yml']\nbase_image = 'x.sif'"):  # fmt: skip
+        app = container(lines)
+        app.complete()
+        assert not list(tmp_path.rglob("*.sha256"))
+
+
+def test_an_image_is_kept_unless_eb_is_forced_or_its_record_is_unusable(container, monkeypatch):
+    monkeypatch.setattr(registry.RegistryImage, "fetch", registry.RegistryImage.describe)
+
+    def kept(record):
+        app = container(f"image = 'docker://a/b@{DIGEST}'")
+        image = image_source(app.image_spec)
+        installed = Path(app.installation.before(app.image_name))
+        (installed.parent / "provenance").mkdir(parents=True, exist_ok=True)
+        installed.write_bytes(b"image")
+        complete = {"identity": image.identity, "signing_key": None, "sha256": hashlib.sha256(b"image").hexdigest()}
+        (installed.parent / "provenance" / "image.json").write_text(record(complete))
+        app.checksum_step()
+        return app.image.is_kept
+
+    assert kept(json.dumps)
+    assert not kept(lambda record: json.dumps(record)[:-9])
+    assert not kept(lambda record: json.dumps({"identity": record["identity"], "signing_key": None}))
+    assert not kept(lambda _: "[]")
+    update_build_option("force", True)
+    assert not kept(json.dumps)

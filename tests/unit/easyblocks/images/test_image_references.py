@@ -1,0 +1,93 @@
+"""Images in a recipe: references, files, environments, and their identity."""
+
+import pytest
+from easybuild.tools.build_log import EasyBuildError
+from fake_images import DIGEST
+
+from pytorch_install.images import cotainr
+from pytorch_install.sources.recipe_sources import Source
+
+# what the module's syntax is does not matter here
+pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
+
+
+@pytest.mark.parametrize(
+    ("reference", "uri"),
+    [
+        (f"docker://pytorch/pytorch@{DIGEST}", f"docker://pytorch/pytorch@{DIGEST}"),
+        (f"docker://pytorch/pytorch:2.14.0-cuda@{DIGEST}", f"docker://pytorch/pytorch@{DIGEST}"),
+        (f"docker://host.org:5000/a/b:1@{DIGEST}", f"docker://host.org:5000/a/b@{DIGEST}"),
+        (f"oras://host.org/a/b:1@{DIGEST}", f"oras://host.org/a/b@{DIGEST}"),
+        (f"library://site/default/pytorch:sha256.{'5d' * 32}", f"library://site/default/pytorch:sha256.{'5d' * 32}"),
+    ],
+)
+def test_a_pinned_reference_is_given_to_the_runtime_without_its_tag(image_of, reference, uri):
+    image = image_of(f"image = '{reference}'")
+    assert image.pinned.uri == uri
+    assert image.digest == DIGEST
+    assert image.reference == reference
+
+
+@pytest.mark.parametrize(
+    ("reference", "advice"),
+    [
+        ("docker://pytorch/pytorch", r"`skopeo inspect --raw docker://pytorch/pytorch \| sha256sum`"),
+        ("docker://pytorch/pytorch:latest", r"docker://pytorch/pytorch:latest \| sha256sum"),
+        ("docker://pytorch/pytorch@sha256:5d5d", r"append '@sha256:<digest>'"),
+        ("oras://host.org:5000/a/b:1", r"docker://host.org:5000/a/b:1 \| sha256sum"),
+        ("library://site/default/pytorch:2.1", r"end it in ':sha256\.<hash>'"),
+    ],
+)
+def test_the_error_for_an_unpinned_reference_reports_how_to_find_its_digest(image_of, reference, advice):
+    with pytest.raises(EasyBuildError, match=rf"is not pinned.*{advice}"):
+        image_of(f"image = '{reference}'")
+
+
+@pytest.mark.parametrize("image", ["/appl/x.sif", "x.img", "shub://a/b"])
+def test_an_image_that_is_neither_reference_nor_file_name_is_refused(image_of, image):
+    with pytest.raises(EasyBuildError, match="is neither a reference .* nor a file name"):
+        image_of(f"image = '{image}'")
+
+
+def test_two_images_are_refused(image_of):
+    with pytest.raises(EasyBuildError, match=r"must name one image source, .*found: \.def, x\.sif"):
+        image_of("sources = ['a.def']\nimage = 'x.sif'")
+
+
+def test_an_environment_file_needs_a_base_image_with_a_digest(image_of):
+    with pytest.raises(EasyBuildError, match="needs 'base_image'"):
+        image_of("sources = ['env.yml']")
+    with pytest.raises(EasyBuildError, match="base_image = 'docker://debian:12' is not pinned"):
+        image_of("sources = ['env.yml']\nbase_image = 'docker://debian:12'")
+
+
+def test_a_signing_key_must_be_a_source_and_the_image_one_that_can_be_signed(image_of):
+    with pytest.raises(EasyBuildError, match="must be one of 'sources'"):
+        image_of("image = 'x.sif'\nsigning_key = 'key.pem'")
+    for lines in ("sources = ['a.def', 'key.pem']", f"sources = ['key.pem']\nimage = 'docker://a/b@{DIGEST}'"):
+        with pytest.raises(EasyBuildError, match="has no signature"):
+            image_of(f"{lines}\nsigning_key = 'key.pem'")
+
+
+def test_the_identity_changes_with_the_content_only(image_of):
+    def identity(lines, **sources):
+        fetched = tuple(Source(name, sha256=checksum) for name, checksum in sources.items())
+        image = image_of(lines)
+        return type(image)(image.spec._replace(sources=fetched)).identity
+
+    built = identity("sources = ['a.def']", a="1")
+    assert built == identity("sources = ['a.def']\ngpu = 'cuda'", a="1")
+    assert built != identity("sources = ['a.def']", a="2")
+    assert built != identity("sources = ['a.def']\nmksquashfs_args = '-comp gzip'", a="1")
+    fetched = identity(f"image = 'docker://a/b@{DIGEST}'")
+    assert fetched == identity(f"image = 'docker://a/b:tag@{DIGEST}'")
+    assert fetched != identity(f"image = 'docker://a/b@{DIGEST}'\nmksquashfs_args = '-comp gzip'")
+    pushed = identity(f"image = 'oras://a/b@{DIGEST}'")
+    assert pushed == identity(f"image = 'oras://a/b@{DIGEST}'\nmksquashfs_args = '-comp gzip'")
+
+
+def test_cotainr_is_not_started_where_its_singularity_is_missing(image_of, monkeypatch):
+    image = image_of("sources = ['env.yml']\nbase_image = 'x.sif'")
+    monkeypatch.setattr(cotainr, "which", lambda name: name == "cotainr")
+    with pytest.raises(EasyBuildError, match="singularity not found on PATH"):
+        image.build(image.describe())

@@ -1,0 +1,166 @@
+"""What commands print: errors, warnings, help, the first host."""
+
+import sys
+
+import pytest
+from command_environment import COMMANDS
+
+# Messages
+
+
+def test_one_line_reports_what_was_decided_if_asked(run_unchecked, step):
+    done = run_unchecked("conda-python-distributed", "-c", "", env={**step, "PYTORCH_LAUNCH_VERBOSE": "1"})
+    assert done.returncode == 0
+    assert done.stderr.startswith("nid001003: rank 3 of 4, local rank 1 of 2, node rank 1, ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("value", ["0", ""])
+def test_nothing_is_said_if_not_asked(run, step, value):
+    env = {**step, "PYTORCH_LAUNCH_VERBOSE": value}
+    assert run("conda-python-distributed", "-c", "", env=env) == ""
+
+
+def test_a_missing_script_is_one_line_of_the_first_rank_of_each_node(run_unchecked, step, home):
+    step.update(SLURM_PROCID="2", SLURM_LOCALID="0")
+    first = run_unchecked("conda-python-distributed", "-u", "trian.py", env=step)
+    assert (first.returncode, first.stdout) == (2, "")
+    assert first.stderr == f"conda-python-distributed: trian.py: no such file in {home}. Check the path\n"
+
+
+@pytest.mark.parametrize(
+    ("containers", "bind"),
+    [(("APPTAINER", "SINGULARITY"), "APPTAINER_BIND"), (("SINGULARITY",), "SINGULARITY_BIND")],
+)
+def test_a_script_that_a_container_does_not_see_is_told_the_bind_that_its_runtime_reads(
+    run_unchecked, home, containers, bind
+):
+    env = {f"{runtime}_CONTAINER": "/image.sif" for runtime in containers}
+    done = run_unchecked("conda-python-distributed", "/elsewhere/train.py", env=env)
+    hint = f"Check the path; in this container, bind its directory with {bind}"
+    assert done.stderr == f"conda-python-distributed: /elsewhere/train.py: no such file in {home}. {hint}\n"
+
+
+def test_the_other_ranks_of_a_node_leave_the_first_the_time_to_say_so_and_end_with_it(run_unchecked, runscripts, step):
+    # srun's SIGTERM, which comes when the first rank has ended, is here already
+    code = """import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+os.kill(os.getpid(), signal.SIGTERM)
+os.execv(sys.argv[1], sys.argv[1:])"""
+    command = str(runscripts / "conda-python-distributed")
+    done = run_unchecked(sys.executable, "-c", code, command, "trian.py", env=step)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
+
+
+def test_where_no_rank_ends_the_others_each_reports_it(runscripts, run_unchecked, step, home):
+    code = "from pytorch_launch import launch; launch.REPORT_GRACE_SECONDS = 0.1; raise SystemExit(launch.main({}))"
+    main = code.format(["conda-python-distributed", "trian.py"])
+    done = run_unchecked(sys.executable, "-c", main, env={**step, "PYTHONPATH": str(runscripts)})
+    assert done.returncode == 2
+    assert done.stderr.startswith("conda-python-distributed: trian.py: no such file in ")
+
+
+def test_a_node_list_that_cannot_be_read_is_one_line_and_no_localhost(run_unchecked, step):
+    env = {**step, "SLURM_STEP_NODELIST": "nid[001002-"}
+    done = run_unchecked("conda-python-distributed", "--dry-run", env=env)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("conda-python-distributed: SLURM_STEP_NODELIST: node list 'nid[001002-' has ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_warning_about_caches_comes_from_the_first_rank_of_a_node_only(run_unchecked, step):
+    step["TMPDIR"] = "/does/not/exist"
+    others = run_unchecked("conda-python-distributed", "--dry-run", env=step)
+    step.update(SLURM_PROCID="2", SLURM_LOCALID="0")
+    first = run_unchecked("conda-python-distributed", "--dry-run", env=step)
+    assert others.stderr == ""
+    assert first.stderr.startswith("conda-python-distributed: cannot use /does/not/exist for caches: ")
+    assert first.returncode == others.returncode == 0
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_printed(run, command):
+    usage, text = run(command, "--help").split("\n", 1)
+    assert usage.startswith("usage: ")
+    assert command in usage
+    assert text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("changes", "lines"),
+    [({"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}, True), ({}, False),
+     ({"SLURM_PROCID": "none"}, True)],
+    ids=["first", "other", "no-number"],
+)  # fmt: skip
+def test_only_the_first_rank_of_a_step_prints_the_help(run, step, command, changes, lines):
+    assert bool(run(command, "--help", env={**step, **changes})) == lines
+
+
+# get-master
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "host"),
+    [
+        (["r[1-2]n[01-04]"], {"SLURM_STEP_NODELIST": "other"}, "r1n01"),
+        ([], {"SLURM_STEP_NODELIST": "n[2-3]", "SLURM_JOB_NODELIST": "n[1-3]"}, "n2"),
+        ([], {"SLURM_JOB_NODELIST": "n[1-3]"}, "n1"),
+    ],
+)
+def test_get_master_prints_the_first_host(run, arguments, env, host):
+    assert run("get-master", *arguments, env=env) == f"{host}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["n[3-1]"], "reversed range"), ([], "Run inside a job"), (["n1", "n2"], "quotes"), (["-h"], "--help")],
+)
+def test_get_master_fails_with_one_line(run_unchecked, arguments, message):
+    done = run_unchecked("get-master", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("get-master: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+# An allocation that is not used
+
+
+@pytest.mark.parametrize(
+    ("allocation", "count"),
+    [
+        ({"SLURM_NTASKS": "4", "SLURM_JOB_NUM_NODES": "2"}, "4 tasks"),
+        ({"SLURM_JOB_NUM_NODES": "2"}, "2 nodes"),
+        ({"SLURM_NTASKS": "4", "SLURM_JOB_NUM_NODES": "1"}, "4 tasks"),
+    ],
+)
+def test_a_process_alone_in_an_allocation_of_several_tasks_is_warned_of(run_unchecked, batch_script, allocation, count):
+    del batch_script["SLURM_NTASKS"]
+    done = run_unchecked("conda-python-distributed", "-c", "", env={**batch_script, **allocation})
+    message = f"only one process in an allocation of {count}. To use all of it, start it with srun"
+    assert (done.returncode, done.stderr) == (0, f"conda-python-distributed: {message}\n")
+
+
+@pytest.mark.parametrize("command", ["conda-python-simple", "conda-python-distributed"])
+def test_a_process_that_uses_its_allocation_is_not_warned_of(run, batch_script, command):
+    if command != "conda-python-simple":
+        batch_script.update(SLURM_NTASKS="1", SLURM_JOB_NUM_NODES="1")
+    assert run(command, "-c", "", env=batch_script) == ""
+
+
+def test_an_agent_of_torchrun_starts_the_ranks_of_its_node_by_itself(run, run_unchecked, agent, batch_script):
+    env = {**{name: value for name, value in agent.items() if not name.startswith("SLURM")}, **batch_script}
+    run("torchrun-distributed", "train.py", env={**env, "SLURM_JOB_NUM_NODES": "1"})
+    done = run_unchecked("torchrun-distributed", "train.py", env={**env, "SLURM_JOB_NUM_NODES": "2"})
+    assert "only one process in an allocation of 2 nodes" in done.stderr
+
+
+def test_a_file_at_its_limit_is_an_error_and_not_half_of_the_variables(run_unchecked, runscripts, step, home):
+    env = {**step, "PYTORCH_DISTRIBUTED_LONG": "x" * 2000}
+    # the first call writes byte code, which the limit would truncate: Python 3.11 does not notice it
+    command = f"{runscripts}/ddp-env >/dev/null; ulimit -f 1; {runscripts}/ddp-env >variables"
+    done = run_unchecked("bash", "-c", command, env=env)
+    assert done.returncode == 2
+    assert "ddp-env: cannot write to standard output: File too large" in done.stderr
+    assert (home / "variables").stat().st_size == 1024

@@ -1,0 +1,185 @@
+"""How a command becomes Python: arguments, processes, activation, and where it finds its files."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+from command_environment import COMMANDS, PATH
+
+SHOW_ARGUMENTS = "import json, sys; print(json.dumps(sys.argv))"
+
+
+# Python's arguments
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["print('two  spaces')", 'print("$HOME `id` \\"quoted\\" * \\\\")', "print('a\\nb')", ""],
+)
+def test_code_reaches_python_letter_by_letter(run, either, code):
+    expected = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run(either, "-c", code) == expected.stdout
+
+
+def test_arguments_reach_the_script_unchanged(run, either, home):
+    (home / "train.py").write_text(SHOW_ARGUMENTS)
+    arguments = ["train.py", "--lr", "0.1", "", "a b", "*", "--dry-run", "--help", "-"]
+    assert json.loads(run(either, "-u", *arguments)) == arguments
+
+
+def test_a_module_is_run(run, either, home):
+    (home / "package").mkdir()
+    (home / "package" / "__main__.py").write_text(SHOW_ARGUMENTS)
+    assert json.loads(run(either, "-m", "package", "--lr", "0.1"))[1:] == ["--lr", "0.1"]
+
+
+@pytest.mark.parametrize("arguments", [["-"], []])
+def test_standard_input_is_the_program_where_no_script_is_named(run, either, arguments):
+    assert run(either, *arguments, input="print(6 * 7)") == "42\n"
+
+
+def test_options_that_take_a_value_do_not_hide_the_script(run, home):
+    (home / "train.py").write_text(SHOW_ARGUMENTS)
+    options = ["-W", "ignore", "-X", "dev", "--check-hash-based-pycs", "never"]
+    assert json.loads(run("conda-python-distributed", *options, "train.py")) == ["train.py"]
+
+
+# Processes
+
+
+def test_the_exit_status_is_pythons(run_unchecked, either):
+    assert run_unchecked(either, "-c", "raise SystemExit(42)").returncode == 42
+
+
+def test_python_is_the_process_that_was_started_and_gets_its_signals(runscripts, either, home):
+    program = (
+        "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(17))\n"
+        "print(os.getpid(), flush=True)\n"
+        "time.sleep(60)"
+    )
+    with subprocess.Popen(
+        [runscripts / either, "-c", program],
+        env={"PATH": PATH, "TMPDIR": str(home)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert int(process.stdout.readline()) == process.pid
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(timeout=10) == 17
+
+
+# Activation
+
+
+def test_both_environments_are_activated_one_after_the_other(run, either, home):
+    (home / "conda").write_text('export TRAIL="conda $1 of $#"; : $UNSET; false; true')
+    (home / "venv").write_text('export TRAIL="$TRAIL, venv with $#"')
+    env = {"WITH_CONDA": f"source {home}/conda env", "WITH_VENV": f"source {home}/venv"}
+    trail = run(either, "-c", "import os; print(os.environ['TRAIL'])", env=env)
+    assert trail == "conda env of 1, venv with 0\n"
+
+
+def test_the_activated_python_is_the_one_that_runs(run, either, home):
+    (home / "bin").mkdir()
+    (home / "bin" / "python").write_text("#!/bin/sh\necho activated\n")
+    (home / "bin" / "python").chmod(0o755)
+    (home / "activate").write_text(f"PATH={home}/bin:$PATH")
+    assert run(either, "-c", "", env={"WITH_VENV": f"source {home}/activate"}) == "activated\n"
+
+
+@pytest.mark.parametrize("value", ["", " ", "true"])
+def test_nothing_to_activate_is_fine(run, either, value):
+    env = {"WITH_CONDA": value, "WITH_VENV": value}
+    assert run(either, "-c", "print(1)", env=env) == "1\n"
+
+
+@pytest.mark.parametrize("variable", ["WITH_CONDA", "WITH_VENV"])
+def test_a_failed_activation_is_an_error(run_unchecked, either, variable):
+    done = run_unchecked(either, "-c", "print(1)", env={variable: "source /does/not/exist"})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1] == (
+        f"{either}: 'source /does/not/exist' failed. Correct or unset WITH_CONDA or WITH_VENV"
+    )
+
+
+def test_a_shell_activates_both_itself_without_showing_them_its_arguments(run, runscripts, home):
+    (home / "conda").write_text(': $UNSET; echo "conda $1 of $#"')
+    (home / "venv").write_text('echo "venv with $#"; ACTIVE=$#')
+    script = 'PATH=$1:$PATH; source init-conda-venv && echo "$ACTIVE and $# with $-"; declare -F'
+    env = {"WITH_CONDA": f"source {home}/conda env", "WITH_VENV": f"source {home}/venv"}
+    done = run("/bin/bash", "-uc", script, "job", str(runscripts), env=env)
+    assert done == "conda env of 1\nvenv with 0\n0 and 1 with huBc\n"
+    assert run("/bin/bash", "-uc", script.replace("$ACTIVE", "no"), "job", str(runscripts)) == "no and 1 with huBc\n"
+    (home / "venv").write_text("false")
+    script = 'PATH=$1:$PATH; source init-conda-venv || echo "failed $?"'
+    assert run("/bin/bash", "-c", script, "job", str(runscripts), env=env).endswith("\nfailed 1\n")
+
+
+def test_python3_will_do_where_there_is_no_python(run, either, home):
+    (home / "python3").symlink_to(sys.executable)
+    assert run(either, "-c", "print(1)", env={"PATH": str(home)}) == "1\n"
+
+
+def test_no_python_at_all_is_status_127_and_one_line(run_unchecked, either, home):
+    done = run_unchecked(either, "-c", "print(1)", env={"PATH": str(home)})
+    assert (done.returncode, done.stdout) == (127, "")
+    assert done.stderr.startswith(f"{either}: python3 not found on PATH. ")
+    assert done.stderr.count("\n") == 1
+
+
+# The way from the command to the package
+
+
+def installed(runscripts, directory):
+    """An install tree as a module has it: `runscripts/`, and links to its commands in `bin/`."""
+    shutil.copytree(runscripts, directory / "runscripts", ignore=shutil.ignore_patterns("__pycache__"))
+    (directory / "bin").mkdir()
+    for command in COMMANDS:
+        (directory / "bin" / command).symlink_to(f"../runscripts/{command}")
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("directory", "command"),
+    [
+        ("runscripts", "{0}"),
+        ("runscripts", "./{0}"),
+        ("runscripts", "bash {0}"),
+        ("bin", "./{0}"),
+        ("bin", "bash {0}"),
+        (".", "runscripts/{0}"),
+        (".", "bin/{0}"),
+        (".", "bash bin/{0}"),
+        (".", "PATH=$PWD/bin:$PATH {0}"),
+        (".", "PATH=$PWD/bin:$PATH bash {0}"),
+        (".", "PATH=bin:$PATH {0}"),
+        ("/", "{1}/bin/{0}"),
+    ],
+)
+def test_a_command_finds_its_files_however_it_is_called(run, runscripts, tmp_path, either, directory, command):
+    tree = installed(runscripts, tmp_path / "install tree")
+    path = f"{tree}/runscripts:{PATH}" if command == "{0}" else PATH
+    call = command.replace("{1}", f"'{tree}'").format(either)
+    done = run("/bin/bash", "-c", f"{call} -c 'print(7)'", cwd=tree / directory, env={"PATH": path})
+    assert done == "7\n"
+
+
+def test_get_master_finds_its_files_through_a_link(run, runscripts, tmp_path):
+    tree = installed(runscripts, tmp_path / "tree")
+    assert run(str(tree / "bin" / "get-master"), "n[1-2]") == "n1\n"
+
+
+def test_modules_of_the_user_do_not_reach_the_launcher(run, run_unchecked, home, step):
+    """With -I the final Python is clean, so that only the launcher could stumble."""
+    poison = home / "poison"
+    poison.mkdir()
+    for name in ("os", "sys", "stat", "posixpath", "world", "launch", "pytorch_launch", "site"):
+        (poison / f"{name}.py").write_text(f"raise SystemExit('poisoned {name}')")
+    env = {**step, "PYTHONPATH": str(poison), "PYTHONHOME": str(poison)}
+    done = run_unchecked("conda-python-distributed", "-I", "-c", "print('clean')", env=env, cwd=poison)
+    assert done.stdout == "clean\n"
+    assert run("get-master", "n[1-2]", env=env, cwd=poison) == "n1\n"

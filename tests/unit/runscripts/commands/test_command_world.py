@@ -1,0 +1,140 @@
+"""The world that a command gives to Python, and ddp-env to a shell."""
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from command_environment import CACHE_VARIABLES, SHOW_ENVIRONMENT, TORCH_VARIABLES
+
+
+def dry_run(run, env):
+    lines = run("conda-python-distributed", "--dry-run", env=env).splitlines()
+    assert lines == sorted(lines)
+    return dict(line.split("=", 1) for line in lines)
+
+
+# The world
+
+
+def test_a_task_of_a_step_becomes_a_rank(run, step):
+    env = json.loads(run("conda-python-distributed", "-c", SHOW_ENVIRONMENT, env=step))
+    assert {name: env[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK")} == {
+        "RANK": "3",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "1",
+        "GROUP_RANK": "1",
+    }
+    assert env["MASTER_ADDR"] == "nid001002"
+    for name in CACHE_VARIABLES:
+        assert Path(env[name]).is_dir()
+        assert f"/pytorch-{os.geteuid()}/7-nid001003/" in env[name]
+
+
+def test_a_dry_run_prints_exactly_what_python_would_see(run, step):
+    printed = dry_run(run, step)
+    without = json.loads(run("conda-python-simple", "-c", SHOW_ENVIRONMENT, env=step))
+    with_launcher = json.loads(run("conda-python-distributed", "-c", SHOW_ENVIRONMENT, env=step))
+    for env in (without, with_launcher):
+        env.pop("_", None)  # bash's own: the program it started
+    assert set(printed) == TORCH_VARIABLES | CACHE_VARIABLES
+    assert with_launcher == {**without, **printed}
+
+
+def test_a_dry_run_starts_nothing_and_creates_nothing(run, step, home):
+    run("conda-python-distributed", "--dry-run", "-c", "print('started')", env=step)
+    assert list((home.parent / "tmp").iterdir()) == []
+
+
+def test_what_the_user_exported_is_not_set_again(run, step):
+    mine = {"MASTER_PORT": "4000", "OMP_NUM_THREADS": "3", "TRITON_CACHE_DIR": "/mine"}
+    assert set(dry_run(run, {**step, **mine})) == (TORCH_VARIABLES | CACHE_VARIABLES) - set(mine)
+
+
+def test_a_worker_of_torchrun_keeps_torchruns_world(run, step, worker):
+    assert set(dry_run(run, {**step, **worker})) == CACHE_VARIABLES | {"OMP_NUM_THREADS"}
+
+
+def test_a_batch_script_without_srun_waits_for_nobody(run, batch_script):
+    printed = dry_run(run, batch_script)
+    assert (printed["WORLD_SIZE"], printed["MASTER_ADDR"]) == ("1", "127.0.0.1")
+    assert "/7-nid001001/" in printed["TRITON_CACHE_DIR"]
+
+
+def test_a_laptop_is_a_world_of_one(run):
+    printed = dry_run(run, {})
+    assert (printed["RANK"], printed["WORLD_SIZE"]) == ("0", "1")
+    assert f"/local-{os.uname().nodename}/" in printed["TRITON_CACHE_DIR"]
+    assert int(printed["OMP_NUM_THREADS"]) == len(os.sched_getaffinity(0))
+
+
+def test_a_virtual_local_rank_is_0_on_every_rank(run, step):
+    printed = run("conda-python-distributed", "--virtual-local-rank", "--dry-run", env=step)
+    assert "LOCAL_RANK=0\n" in printed
+    assert "LOCAL_WORLD_SIZE=2\n" in printed
+
+
+def test_a_program_that_a_rank_0_started_may_launch_another_with_its_port(run):
+    with socket.create_server(("", 0)) as own:
+        port = str(own.getsockname()[1])
+        assert run("conda-python-distributed", "-c", "print(1)", env={"MASTER_PORT": port}) == "1\n"
+
+
+def test_a_launch_inside_a_virtual_local_rank_is_one_too(run, step, runscripts):
+    code = f"import os; os.execv('{runscripts}/conda-python-distributed', ['x', '--dry-run'])"
+    printed = run("conda-python-distributed", "--virtual-local-rank", "-c", code, env=step)
+    assert "LOCAL_RANK" not in {line.split("=")[0] for line in printed.splitlines()}
+
+
+def test_rank_0_does_not_start_where_a_stranger_listens(run_unchecked, step):
+    step.update(SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="0")
+    with socket.create_server(("", 0)) as stranger:
+        step["MASTER_PORT"] = str(stranger.getsockname()[1])
+        done = run_unchecked("conda-python-distributed", "-c", "print('started')", env=step)
+        others = run_unchecked("conda-python-distributed", "-c", "print('rank 1')", env={**step, "SLURM_PROCID": "1"})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"port {step['MASTER_PORT']} on nid001002" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert others.stdout == "rank 1\n"
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU leaves nothing to share")
+def test_a_mask_that_slurm_did_not_make_is_shared_even_if_slurm_counts_more_cpus(run, step):
+    """As on nodes where some cores are for the system alone (core specialization)."""
+    step["SLURM_CPUS_ON_NODE"] = "4096"
+    own = int(dry_run(run, step)["OMP_NUM_THREADS"])
+    shared = int(dry_run(run, {**step, "SLURM_CPU_BIND_TYPE": "none"})["OMP_NUM_THREADS"])
+    assert shared == max(1, own // 2)
+
+
+# ddp-env
+
+
+SOURCE = "source <({0}/ddp-env)"
+
+
+def test_ddp_env_gives_a_shell_what_python_would_get(run, step, runscripts):
+    code = f"{SOURCE.format(runscripts)} && exec python -c '{SHOW_ENVIRONMENT}'"
+    sourced = json.loads(run("/bin/bash", "-c", code, env=step))
+    launched = json.loads(run("conda-python-distributed", "-c", SHOW_ENVIRONMENT, env=step))
+    for env in (sourced, launched):
+        for name in ("_", "PWD", "SHLVL"):
+            env.pop(name, None)
+    assert sourced == launched
+
+
+def test_a_failure_of_ddp_env_does_not_start_python(run_unchecked, step, runscripts):
+    step["SLURM_STEP_NODELIST"] = "nid[001002-"
+    done = run_unchecked("/bin/bash", "-c", f"{SOURCE.format(runscripts)} && echo started", env=step)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("ddp-env: SLURM_STEP_NODELIST: ")
+
+
+@pytest.mark.parametrize("command", ["source <({0}/ddp-env)", 'eval "$({0}/ddp-env)"'])
+def test_a_failure_before_any_python_does_not_start_python_either(run_unchecked, step, runscripts, home, command):
+    step["PATH"] = str(home)
+    code = f"{command.format(runscripts)} && echo started"
+    done = run_unchecked("/bin/bash", "-c", code, env=step)
+    assert (done.returncode, done.stdout) == (127, "")
+    assert done.stderr.startswith("ddp-env: python3 not found on PATH")

@@ -1,0 +1,80 @@
+"""torchrun-distributed: the options that it passes to torchrun, and what it refuses."""
+
+import json
+from pathlib import Path
+
+from command_environment import CACHE_VARIABLES, PATH
+
+
+def test_torchrun_gets_the_nodes_the_rendezvous_and_our_worker(run, agent, runscripts):
+    arguments, env = json.loads(run("torchrun-distributed", "--max-restarts=3", "train.py", "--lr", "1", env=agent))
+    assert arguments == [
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=2",
+        "--nproc-per-node=1",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint=nid001002:{10000 + 7 * 61}",
+        "--rdzv-id=7.0",
+        "--rdzv-conf=is_host=false",
+        "--local-addr=nid001003",
+        "--max-restarts=3",
+        "train.py",
+        "--lr",
+        "1",
+    ]
+    assert Path(env["PYTHON_EXEC"]).samefile(runscripts / "conda-python-distributed")
+    assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} & set(env)
+    assert not CACHE_VARIABLES & set(env)  # each worker makes its own
+
+
+def test_the_agent_on_the_first_node_hosts_the_rendezvous(run, agent):
+    agent.update(SLURM_PROCID="0", SLURM_NODEID="0", SLURMD_NODENAME="nid001002")
+    arguments, _ = json.loads(run("torchrun-distributed", "train.py", env=agent))
+    assert "--rdzv-conf=is_host=true" in arguments
+
+
+def test_agents_of_mpirun_share_a_run_id_where_the_first_node_alone_knows_the_job(run, home):
+    (home / "python").write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    (home / "python").chmod(0o755)
+    mpirun = {
+        "PATH": f"{home}:{PATH}",
+        "MASTER_ADDR": "nid001002",
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+        "PMIX_NAMESPACE": "1997275137",
+    }
+    run_ids = set()
+    for rank, job in enumerate(({"SLURM_JOB_ID": "7"}, {})):
+        arguments = run("torchrun-distributed", "train.py", env={**mpirun, **job, "OMPI_COMM_WORLD_RANK": str(rank)})
+        run_ids.update(line for line in arguments.splitlines() if line.startswith("--rdzv-id="))
+    assert len(run_ids) == 1
+    assert run_ids.pop().startswith("--rdzv-id=mpi")
+
+
+def test_the_agents_line_has_the_rendezvous_of_its_options(run_unchecked, agent):
+    done = run_unchecked("torchrun-distributed", "train.py", env={**agent, "PYTORCH_LAUNCH_VERBOSE": "1"})
+    endpoint = next(word for word in json.loads(done.stdout)[0] if word.startswith("--rdzv-endpoint="))
+    assert f"master {endpoint.partition('=')[2]}, from Slurm step" in done.stderr
+
+
+def test_the_users_rendezvous_and_threads_win_in_torchrun_too(run, agent):
+    agent.update(MASTER_ADDR="fd00::2", MASTER_PORT="4000", OMP_NUM_THREADS="3")
+    arguments, env = json.loads(run("torchrun-distributed", "train.py", env=agent))
+    assert "--rdzv-endpoint=[fd00::2]:4000" in arguments
+    assert env["OMP_NUM_THREADS"] == "3"
+    assert not {"MASTER_ADDR", "MASTER_PORT", "PYTORCH_LAUNCH_AGENT_THREADS"} & set(env)
+
+
+def test_several_agents_on_a_node_are_refused(run_unchecked, step):
+    done = run_unchecked("torchrun-distributed", "train.py", env=step)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Slurm step 7.0 has 2 tasks on nid001003" in done.stderr
+    assert "--ntasks-per-node=1" in done.stderr
+
+
+def test_an_agent_inside_torchrun_is_refused(run_unchecked, worker):
+    done = run_unchecked("torchrun-distributed", "train.py", env=worker)
+    assert done.returncode == 2
+    assert "worker of torchrun run none already" in done.stderr

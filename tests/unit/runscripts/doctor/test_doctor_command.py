@@ -1,0 +1,131 @@
+"""The doctor's command: options, exit status, closed streams, the table and JSON."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from pytorch_doctor import NOT_APPLICABLE, OK, WARN, Finding, fail, ok
+from pytorch_doctor.report import as_json, as_table
+
+
+def test_without_a_module_it_reports_what_to_load_and_fails(doctor):
+    done = doctor()
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["check", "verdict", "finding"]
+    assert lines[1].split()[:2] == ["module", "FAIL"]
+    assert "-> module load PyTorch/<version>" in lines[2]
+    assert done.stderr == ""
+
+
+def test_checks_that_pass_are_success(doctor):
+    done = doctor("--only", "home,caches", "--json")
+    assert done.returncode == 0
+    found = json.loads(done.stdout)
+    assert found["verdict"] == OK
+    assert [row["check"] for row in found["checks"]] == ["caches", "home"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--only", "homes"), ("--timeout", "0"), ("--timeout", "9" * 12), ("--nothing",)]
+)
+def test_an_option_that_makes_no_sense_is_refused(doctor, arguments):
+    done = doctor(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "usage: pytorch-doctor" in done.stderr
+
+
+def test_the_first_task_of_a_node_speaks_for_it(doctor):
+    done = doctor(SLURM_STEP_ID="0", SLURM_LOCALID="1")
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_it_takes_another_python_than_the_modules_which_may_be_broken(installation, doctor):
+    env = installation()
+    broken = Path(env["EBROOTPYTORCH"], "bin", "python3")
+    broken.write_text("#!/bin/sh\nexit 3\n")
+    broken.chmod(0o755)
+    done = doctor("--only", "home", **env)
+    assert done.returncode == 0, done.stderr
+
+
+def test_it_works_through_the_link_in_the_modules_bin(installation, doctor, runscripts):
+    env = installation()
+    root = Path(env["EBROOTPYTORCH"])
+    shutil.rmtree(root / "runscripts")
+    shutil.copytree(runscripts, root / "runscripts")
+    (root / "bin" / "pytorch-doctor").symlink_to("../runscripts/pytorch-doctor")
+    done = subprocess.run(["pytorch-doctor", "--only", "module"], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "PyTorch/2.13.0-cpu (venv), profile lumi" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("redirected", "message"),
+    [
+        (">&-", "cannot write to standard output: Bad file descriptor"),
+        (">/dev/full", "cannot write to standard output: No space left on device"),
+        ("<&- >&- 2>&-", ""),
+        ("<&-", ""),
+        ("| true", ""),
+    ],
+)
+def test_standard_streams_that_are_closed_or_full_are_no_traceback(runscripts, redirected, message):
+    command = f'"$0" --only slurm {redirected}; [ ${{PIPESTATUS[0]}} = {int(redirected != "<&-")} ]'
+    done = subprocess.run(
+        ["bash", "-c", command, runscripts / "pytorch-doctor"],
+        env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("\n") == bool(message)
+    assert message in done.stderr
+
+
+def test_limits_that_leave_no_process_to_a_check_are_named(runscripts):
+    done = subprocess.run(
+        ["bash", "-c", 'ulimit -n 6; "$0" --only home,slurm,caches', runscripts / "pytorch-doctor"],
+        env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    sentence = "cannot start the checks: Too many open files. Raise the limits of this shell (ulimit -a)"
+    assert done.stderr == f"pytorch-doctor: {sentence}\n"
+
+
+def test_a_value_that_is_no_text_is_printed_as_it_is(runscripts):
+    done = subprocess.run(
+        [runscripts / "pytorch-doctor", "--only", "module"],
+        env={b"PATH": b"/usr/bin:/bin", b"EBROOTPYTORCH": b"/x\xff", b"PYTHONIOENCODING": b"utf-8"},
+        capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert b"EBROOTPYTORCH=/x\xff\n" in done.stdout, done.stderr
+
+
+# What is printed
+
+
+def test_a_table_has_a_line_for_each_check_and_each_remedy_and_the_sum():
+    findings = [ok("one", "fine"), Finding("three", WARN, "odd", "look"), fail("five", "broken", "mend it")]
+    assert as_table("n1", findings).splitlines() == [
+        "check  verdict  finding",
+        "one    ok       fine",
+        "three  warn     odd",
+        "                -> look",
+        "five   FAIL     broken",
+        "                -> mend it",
+        "n1: 1 ok, 1 warn, 1 FAIL",
+    ]
+
+
+def test_faults_alone_name_the_node_in_every_line():
+    findings = [ok("one", "fine"), fail("five", "broken", "mend it")]
+    lines = as_table("n1", findings, faults_only=True).splitlines()
+    assert lines == ["n1: 1 ok, 1 FAIL", "n1: five   FAIL     broken", "n1:                 -> mend it"]
+    assert as_table("n1", findings[:1], faults_only=True) == "n1: 1 ok\n"
+
+
+def test_json_has_the_worst_verdict():
+    nothing = Finding("one", NOT_APPLICABLE, "nothing", "")
+    assert json.loads(as_json("n1", [nothing]))["verdict"] == OK
+    assert json.loads(as_json("n1", [nothing, Finding("two", WARN, "", "")]))["verdict"] == WARN

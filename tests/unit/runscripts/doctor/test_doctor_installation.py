@@ -1,0 +1,158 @@
+"""The doctor's checks of the module and of the image."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN
+from pytorch_doctor.checks import dataset, image, module
+from pytorch_doctor.surroundings import Surroundings, recipe
+
+# The module
+
+
+def test_the_values_of_a_recipe_are_read_without_running_it(installation):
+    env = installation(gpu="rocm")
+    name, values = recipe(Path(env["EBROOTPYTORCH"]))
+    assert name == "PyTorch-2.13.0.eb"
+    assert (values["version"], values["gpu"]) == ("2.13.0", "rocm")
+    assert "toolchain" not in values
+    assert recipe(Path("/nonexistent")) == (None, {})
+
+
+def test_a_module_whose_directory_is_gone_is_a_failure(installation):
+    env = {**installation(), "EBROOTPYTORCH": "/nonexistent"}
+    assert module.check(Surroundings(env)).verdict == FAIL
+
+
+@pytest.mark.parametrize(
+    ("containers", "name"),
+    [
+        (("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"), "APPTAINER_BIND"),
+        (("SINGULARITY_CONTAINER",), "SINGULARITY_BIND"),
+    ],
+)
+def test_a_directory_that_the_image_does_not_see_is_bound_by_the_variable_of_its_runtime(containers, name):
+    env = {**dict.fromkeys(containers, "x.sif"), "EBROOTPYTORCH": "/none", "MNIST_ROOT": "/none"}
+    for check in (module.check, dataset.check):
+        assert f"visible in the image: see {name}" in check(Surroundings(env)).remedy
+
+
+def test_a_variable_that_leads_nowhere_is_named(installation):
+    found = module.check(Surroundings({**installation(), "PAYLOAD": "/nonexistent"}))
+    assert found.verdict == FAIL
+    assert "PAYLOAD=/nonexistent" in found.finding
+    assert "unset" in found.remedy
+
+
+def test_a_python_before_the_modules_is_a_warning(installation, tmp_path):
+    env = installation()
+    for directory in (tmp_path, Path(env["EBROOTPYTORCH"], "bin")):
+        (directory / "python").write_text("#!/bin/sh\n")
+        (directory / "python").chmod(0o755)
+    assert module.check(Surroundings(env)).verdict == OK
+    found = module.check(Surroundings({**env, "PATH": f"{tmp_path}:{env['PATH']}"}))
+    assert found.verdict == WARN
+    assert f"{tmp_path}/python" in found.finding
+
+
+def test_a_module_without_its_profile_is_a_warning(installation):
+    found = module.check(Surroundings({**installation(), "LOADEDMODULES": "PyTorch/2.13.0-cpu"}))
+    assert found.verdict == WARN
+    assert "cluster profile" in found.finding
+
+
+# The image
+
+
+@pytest.fixture
+def sif(installation, tmp_path):
+    """A module with an image, and a singularity that runs anything; the environment and the image's path."""
+    env = installation("EB_PyTorchContainer")
+    path = Path(env["EBROOTPYTORCH"], "PyTorch.sif")
+    path.write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + bytes(range(256)))
+    note = {"size": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    Path(env["EBROOTPYTORCH"], "provenance", "image.json").write_text(json.dumps(note))
+    runtime = tmp_path / "singularity"
+    runtime.write_text("#!/bin/sh\n[ ! -e ${0%/*}/broken ] || { echo 'FATAL: no such format' >&2; exit 255; }\n")
+    runtime.chmod(0o755)
+    return {**env, "SIFPYTORCH": str(path), "PATH": f"{tmp_path}:/bin"}, path
+
+
+def test_an_image_as_it_was_installed_is_fine(sif):
+    env, _ = sif
+    assert image.check(Surroundings(env)).verdict == OK
+    assert "SHA-256 as installed" in image.check(Surroundings(env, full=True)).finding
+
+
+def test_an_image_that_is_gone_cut_or_no_image_is_a_failure(sif):
+    env, path = sif
+    content = path.read_bytes()
+    for damaged, message in ((content[:-1], " bytes, expected "), (b"nothing" * 50, "is not an image in SIF format")):
+        path.write_bytes(damaged)
+        found = image.check(Surroundings(env))
+        assert found.verdict == FAIL
+        assert message in found.finding
+    path.unlink()
+    found = image.check(Surroundings(env))
+    assert found.verdict == FAIL
+    assert "eb --rebuild PyTorch-2.13.0.eb" in found.remedy
+
+
+def test_a_changed_byte_is_found_when_all_is_read(sif):
+    env, path = sif
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert image.check(Surroundings(env)).verdict == OK
+    found = image.check(Surroundings(env, full=True))
+    assert found.verdict == FAIL
+    assert "SHA-256" in found.finding
+
+
+@pytest.mark.parametrize(
+    ("output", "message", "remedy"),
+    [
+        (
+            "INFO:    gocryptfs not found\nFATAL:   container creation failed: squashfuse_ll exited: "
+            "fuse: failed to open /dev/fuse: Permission denied",
+            "failed to open /dev/fuse: Permission denied",
+            "chmod 0666 /dev/fuse",
+        ),
+        ("FATAL:   fuse: device not found, try 'modprobe fuse' first", "device not found", "modprobe fuse; chmod"),
+        (
+            "\033[91mERROR  : Failed to create user namespace: not allowed\n\033[0mINFO   :   apptainer-suid",
+            "does not start: ERROR  : Failed to create user namespace: not allowed",
+            "user namespaces, which this machine denies",
+        ),
+    ],
+)
+def test_a_node_that_denies_containers_is_named_and_no_installation(sif, python, tmp_path, output, message, remedy):
+    (tmp_path / "singularity").write_text(f"#!/bin/sh\nprintf '%b\\n' \"{output}\" >&2; exit 255\n")
+    found = image.check(Surroundings(sif[0]))
+    assert found.verdict == FAIL
+    assert message in found.finding
+    assert remedy in found.remedy
+    assert "eb" not in found.remedy.split()
+
+
+def test_an_image_that_does_not_start_is_a_failure_with_the_runtimes_words(sif, tmp_path):
+    env, _ = sif
+    (tmp_path / "broken").touch()
+    found = image.check(Surroundings(env))
+    assert found.verdict == FAIL
+    assert "FATAL: no such format" in found.finding
+    assert image.check(Surroundings({**env, "PATH": "/nonexistent"})).remedy == "load the site's module of Apptainer"
+
+
+def test_in_the_image_a_file_that_is_not_bound_is_nothing_to_check(sif):
+    env, path = sif
+    path.unlink()
+    assert image.check(Surroundings({**env, "APPTAINER_CONTAINER": "x"})).verdict == NOT_APPLICABLE
+
+
+def test_an_image_at_shifters_gateway_is_started_there(installation, tmp_path):
+    env = {**installation("EB_PyTorchShifter"), "SHIFTER_IMAGE": "site/image:1", "PATH": str(tmp_path)}
+    assert image.check(Surroundings(env)).verdict == FAIL
+    (tmp_path / "shifter").write_text('#!/bin/sh\n[ "$*" = "--image=site/image:1 true" ]\n')
+    (tmp_path / "shifter").chmod(0o755)
+    assert image.check(Surroundings(env)).verdict == OK

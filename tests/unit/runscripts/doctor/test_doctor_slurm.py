@@ -1,0 +1,63 @@
+"""The doctor's check of Slurm."""
+
+import os
+
+import pytest
+from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN
+from pytorch_doctor.checks import slurm
+from pytorch_doctor.surroundings import Surroundings
+
+# Slurm
+
+
+def test_outside_of_slurm_there_is_nothing_to_check(tmp_path):
+    assert slurm.check(Surroundings({"PATH": str(tmp_path)})).verdict == NOT_APPLICABLE
+
+
+@pytest.fixture
+def here(step):
+    """The surroundings of a task whose nodes are all this host."""
+
+    def make(**changes):
+        nodes = {"SLURM_STEP_NODELIST": "localhost", "SLURMD_NODENAME": "localhost", "SLURM_STEP_NUM_TASKS": "2"}
+        one_node = {"SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+        cpus = {"SLURM_CPUS_ON_NODE": str(max(2, len(os.sched_getaffinity(0))))}
+        return Surroundings({**step, **nodes, **one_node, **cpus, **changes})
+
+    return make
+
+
+def test_a_step_whose_nodes_are_known_is_fine(here):
+    found = slurm.check(here(SLURM_STEP_NUM_TASKS="1", SLURM_STEP_TASKS_PER_NODE="1"))
+    assert found.verdict == OK
+    assert found.finding.startswith("Slurm step 7.0, 1 node, CPUs ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message", "remedy"),
+    [
+        ({"SLURM_STEP_NODELIST": "nid[001-"}, "unclosed bracket", "unset SLURM_STEP_NODELIST"),
+        (
+            {"SLURM_STEP_NODELIST": "no-such-host.invalid"},
+            "no-such-host.invalid of this job has no address",
+            "MASTER_ADDR",
+        ),
+        ({"SLURM_PROCID": "5"}, "SLURM_PROCID=5 is outside 0 to 1", "look for a stray export"),
+        ({"RANK": "1"}, "RANK=1 is exported, but SLURM_PROCID=0", "unset RANK"),
+    ],
+)
+def test_a_step_that_makes_no_sense_is_a_failure_with_its_remedy(here, changes, message, remedy):
+    found = slurm.check(here(**changes))
+    assert found.verdict == FAIL
+    assert message in found.finding
+    assert remedy in found.remedy
+
+
+def test_fewer_cores_than_tasks_is_a_warning(here):
+    crowd = str(len(os.sched_getaffinity(0)) + 1)
+    found = slurm.check(
+        here(SLURM_STEP_NUM_TASKS=crowd, SLURM_STEP_TASKS_PER_NODE=crowd, SLURM_CPUS_ON_NODE=str(int(crowd) - 1))
+    )
+    assert found.verdict == WARN
+    assert f"{crowd} ranks share " in found.finding
+    assert "srun -c" in found.remedy

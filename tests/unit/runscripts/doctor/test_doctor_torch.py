@@ -1,0 +1,193 @@
+"""The doctor's check of torch, and what it asks torch."""
+
+import ctypes.util
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pytorch_doctor import FAIL, OK, WARN
+from pytorch_doctor.checks import torch as torch_check
+from pytorch_doctor.probe import PROBE
+from pytorch_doctor.surroundings import Surroundings, last_line
+
+# torch
+
+
+def test_the_modules_torch_is_fine(python):
+    found = torch_check.check(python({}))
+    assert (found.verdict, found.finding) == (OK, "2.13.0+cpu, for CPUs")
+
+
+@pytest.mark.parametrize(
+    ("facts", "verdict", "message"),
+    [
+        ({"in_image": False, "directory": "/home/u/torch"}, FAIL, "not the module's"),
+        ({"directory": "/user-software/venv/torch"}, WARN, "your own, in user-software, hides the module's 2.13.0"),
+        ({"version": "2.12.0"}, FAIL, "the module is for 2.13.0"),
+        ({"foreign": ["/opt/other/libc10.so"]}, FAIL, "/opt/other/libc10.so of another torch"),
+        ({"total": 7.0}, FAIL, "eight ones"),
+        ({"cuda": "13.0"}, OK, "for CUDA 13.0"),
+        ({"hip": "6.4.43482"}, OK, "for ROCm 6.4"),
+    ],
+)
+def test_another_torch_is_told_from_the_modules(python, facts, verdict, message):
+    found = torch_check.check(python(facts))
+    assert found.verdict == verdict
+    assert message in found.finding
+
+
+@pytest.mark.parametrize(
+    ("recorded", "facts", "verdict", "message", "remedy"),
+    [
+        (
+            "2.13.0+cpu",
+            {"version": "2.14.0+cu130", "directory": "/home/u/.local/easybuild/PyTorch/lib/torch"},
+            WARN,
+            "torch 2.14.0+cu130 from /home/u/.local/easybuild/PyTorch/lib/torch: "
+            "your own, in PYTHONUSERBASE, hides the module's 2.13.0+cpu",
+            "pip uninstall torch",
+        ),
+        # uninstalled from a venv that its user may write to
+        ("2.13.0+cpu", {"version": "2.13.0+cu130"}, WARN, "the module is for 2.13.0+cpu", "eb --rebuild PyTorch-2."),
+        ("2.13.0", {"version": "2.13.0+cu130"}, OK, "2.13.0+cu130", ""),  # so the index's own wheels
+        ("2.6.0a0+ecf3bae.nv25.1", {"version": "2.6.0a0+ecf3bae.nv25.01"}, OK, "nv25.01", ""),
+        ("2.10.0", {"version": "2.10.0a0+git1"}, OK, "2.10.0a0+git1", ""),  # so images whose recipe alone is known
+        ("2.10.0", {"version": "2.1.0"}, FAIL, "the module is for 2.10.0", "eb --rebuild"),
+    ],
+)
+def test_a_torch_in_place_of_the_installed_one_is_named_with_both_versions(
+    python, recorded, facts, verdict, message, remedy
+):
+    here = python(facts, PYTHONUSERBASE="/home/u/.local/easybuild/PyTorch")
+    (here.module / "constraints.txt").write_text(f"numpy==2.0\ntorch=={recorded}\ntorchgen==1\n")
+    found = torch_check.check(here)
+    assert found.verdict == verdict
+    assert message in found.finding
+    assert remedy in found.remedy
+
+
+def test_a_torch_that_a_node_denies_is_no_matter_of_the_installation(python):
+    found = torch_check.check(python(None, error="FATAL: fuse: failed to open /dev/fuse: Permission denied"))
+    assert found.remedy.startswith("Containers need /dev/fuse; ask an administrator")
+
+
+def test_a_torch_that_cannot_be_imported_is_a_failure_that_names_what_leads_to_another(python, tmp_path):
+    (tmp_path / "torch").mkdir()
+    found = torch_check.check(python(None, error="ImportError: libx", PYTHONPATH=str(tmp_path)))
+    assert found.verdict == FAIL
+    assert "ImportError: libx" in found.finding
+    assert found.remedy.startswith("unset PYTHONPATH; ")
+
+
+def test_the_venvs_own_python_is_asked_with_its_environment_active(installation, tmp_path, runscripts):
+    env = installation()
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('a stand-in')")
+    found = torch_check.check(
+        Surroundings(
+            {
+                **env, "WITH_CONDA": f"export PYTHONPATH={tmp_path}", "WITH_VENV": "true",
+                "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+            }
+        )
+    )  # fmt: skip
+    assert found.finding.endswith("ImportError: a stand-in")
+
+
+STAND_IN = """
+import mmap, os, sys
+from types import SimpleNamespace as Some
+
+here = os.path.dirname(__file__)
+setting = {setting}
+__version__ = "2.13.0"
+version = Some(cuda=setting.get("cuda"), hip=setting.get("hip"))
+sys.prefix = os.path.join(os.path.dirname(here), "conda")
+mapped = [mmap.mmap(os.open(path, os.O_RDONLY), 0, access=mmap.ACCESS_READ) for path in setting.get("mapped", [])]
+os.stat = lambda path: Some(st_dev=setting.get("mounts", {{}}).get(path, setting.get("mounts", {{}}).get("image", 1)))
+
+
+def ones(count, device="cpu"):
+    if device in setting.get("broken", {{}}):
+        raise RuntimeError(setting["broken"][device])
+    total = 7.0 if device == setting.get("wrong") else 8.0
+    return Some(sum=lambda: Some(item=lambda: total))
+
+
+cuda = Some(device_count=lambda: setting.get("gpus", 0), get_device_name=lambda index: "GPU %d" % index)
+"""
+
+
+@pytest.fixture
+def probe(tmp_path):
+    """A function that asks a stand-in of torch what the doctor asks torch."""
+
+    def ask(env=None, **setting):
+        (tmp_path / "torch").mkdir(exist_ok=True)
+        (tmp_path / "torch" / "__init__.py").write_text(STAND_IN.format(setting=setting))
+        done = subprocess.run(
+            [sys.executable, "-c", PROBE], env={"PYTHONPATH": str(tmp_path), **(env or {})},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return ask
+
+
+def test_torch_is_in_the_image_where_the_root_directory_is_made_in_memory(probe, tmp_path):
+    assert probe(mounts={"/": 1, "image": 2})["in_image"]
+    assert not probe(mounts={"/": 1, "image": 2, str(tmp_path / "torch"): 3})["in_image"]
+
+
+def test_libraries_in_condas_own_directory_are_not_of_another_torch(probe, tmp_path):
+    places = ("torch/lib", "conda/lib", "conda/lib/python3/site-packages/torch/lib", "other")
+    paths = [str(tmp_path / place / "libtorch_cpu.so") for place in places]
+    for path in map(Path, paths):
+        path.parent.mkdir(parents=True)
+        path.write_text("x")
+    assert probe(mapped=paths)["foreign"] == paths[2:]
+
+
+@pytest.mark.parametrize(
+    ("setting", "fault"),
+    [
+        ({"gpus": 2}, None),
+        ({"gpus": 2, "broken": {"cuda:1": "CUDA error: x\nmore"}}, "cuda:1: CUDA error: x"),
+        ({"gpus": 2, "broken": {"cuda:1": ""}}, "cuda:1: RuntimeError"),
+        ({"gpus": 3, "wrong": "cuda:2"}, "cuda:2: eight ones add up to 7.0"),
+        ({"gpus": 0, "broken": {"cuda": "the driver is too old"}}, "the driver is too old"),
+    ],
+)
+def test_every_gpu_computes_and_the_one_that_does_not_is_named(probe, setting, fault):
+    facts = probe(cuda="13.0", **setting)
+    assert facts["fault"] == fault
+    assert facts["devices"] == [f"GPU {index}" for index in range(setting["gpus"])]
+
+
+@pytest.mark.parametrize(
+    ("version", "env", "files", "plugin"),
+    [
+        ("cuda", {}, ["nccl-net.so"], "libnccl-net.so"),
+        ("cuda", {}, ["rccl-net.so", "nccl-net-ofi.so"], None),
+        ("hip", {}, ["rccl-net.so"], "librccl-net.so"),
+        ("hip", {}, ["nccl-net.so"], "libnccl-net.so"),
+        ("cuda", {"NCCL_NET_PLUGIN": "ofi"}, ["nccl-net-ofi.so"], "libnccl-net-ofi.so"),
+        ("cuda", {"NCCL_NET_PLUGIN": "ofi"}, ["nccl-net.so"], None),
+        ("cuda", {"NCCL_NET_PLUGIN": "none"}, ["nccl-net.so"], None),
+    ],
+)
+def test_nccls_plugin_is_looked_for_by_the_names_that_nccl_takes(probe, tmp_path, version, env, files, plugin):
+    (library,) = Path(ctypes.util.__file__).parents[1].glob("lib-dynload/_ctypes.*.so")
+    for name in files:
+        shutil.copy(library, tmp_path / f"lib{name}")
+    facts = probe({"LD_LIBRARY_PATH": str(tmp_path), **env}, gpus=1, **{version: "7.0"})
+    assert facts["plugin"] == plugin
+
+
+def test_the_last_line_of_an_error_is_what_people_read():
+    assert last_line("Traceback\n  x\nImportError: why\n\n") == "ImportError: why"
+    assert last_line("") == "no output"
