@@ -17,10 +17,7 @@ from pytorch_launch.world import World, WorldError
 
 SOURCES = {"RANK": "FLUX_TASK_RANK", "WORLD_SIZE": "FLUX_JOB_SIZE", "LOCAL_RANK": "FLUX_TASK_LOCAL_ID"}
 
-EXPORT = (
-    "in the job script, export MASTER_ADDR=$(flux job taskmap --hostname=0 <job>) or, if the job has all nodes of its "
-    "allocation, $(flux hostlist --nth=0 local)"
-)
+EXPORT = 'in the job script, before flux run: export MASTER_ADDR=$(get-master "$(flux getattr hostlist)")'
 
 
 def task(env, hostname):

@@ -105,7 +105,7 @@ def test_on_one_node_no_address_is_needed():
 def test_an_answer_that_is_none_is_an_error_with_the_line_for_the_job_script(flux, text, status, message):
     with pytest.raises(WorldError, match=message) as raised:
         discover({**FLUX, **flux(text, status)}, "n2")
-    assert "export MASTER_ADDR=$(flux" in str(raised.value)
+    assert 'export MASTER_ADDR=$(get-master "$(flux getattr hostlist)")' in str(raised.value)
 
 
 def test_in_an_image_without_flux_the_error_is_the_same():
