@@ -21,7 +21,7 @@ class Layout(Value):
     `first_host`  name of the node of rank 0
     `size`        number of ranks
     `local_size`  number of ranks on the node of this rank
-    `node_rank`   of the node of this rank
+    `node_rank`   of the node of this rank, counted from the node of rank 0
     """
 
     __slots__ = ("first_host", "local_size", "node_rank", "size")
@@ -50,4 +50,5 @@ def read_layout(path, rank):
     if not name or not 0 <= nodes_of_ranks[0] < nodes:
         return None
     node = nodes_of_ranks[rank]
-    return Layout(first_host=name, size=size, local_size=nodes_of_ranks.count(node), node_rank=node)
+    node_rank = (node - nodes_of_ranks[0]) % nodes
+    return Layout(first_host=name, size=size, local_size=nodes_of_ranks.count(node), node_rank=node_rank)

@@ -63,10 +63,11 @@ def pals(env, hostname):
         "GROUP_RANK": "PALS_NODEID",
     }
     layout = read_layout(env.get("PALS_APINFO"), number(env, "PALS_RANKID"))
-    if not env.get("PMI_SIZE"):
-        if layout is not None:
-            env = {**env, "PMI_SIZE": str(layout.size)}
-        elif env.get("WORLD_SIZE"):
+    if layout is not None and env.get("PMI_SIZE") in (None, "", str(layout.size)):
+        env = {**env, "PMI_SIZE": str(layout.size)}
+        del names["GROUP_RANK"]  # that of the layout is counted from rank 0
+    elif not env.get("PMI_SIZE"):
+        if env.get("WORLD_SIZE"):
             names["WORLD_SIZE"] = "WORLD_SIZE"
         else:
             raise WorldError(

@@ -62,7 +62,15 @@ def test_ranks_that_take_turns_over_the_nodes_are_counted_so(written):
     path = written(apinfo_file(5, [1, 0, 1, 0, 1], ["a", "b"]))
     env = {**FLUX, "FLUX_JOB_SIZE": "5", "FLUX_TASK_RANK": "4", "FLUX_TASK_LOCAL_ID": "2", "PALS_APINFO": path}
     world = discover(env, "b")
-    assert (world.first_host, world.node_rank, world.local_size) == ("b", 1, 3)
+    assert (world.first_host, world.node_rank, world.local_size) == ("b", 0, 3)
+    first = discover({**env, "FLUX_TASK_RANK": "0", "FLUX_TASK_LOCAL_ID": "0"}, "b")
+    assert choose_rendezvous({}, first, None)["MASTER_ADDR"] == "b"
+
+
+def test_rank_0_may_be_on_any_node_that_flux_names(flux):
+    env = {**FLUX, **flux("n1: 2-3\\nn2: 0-1\\n")}
+    worlds = [discover({**env, "FLUX_TASK_RANK": rank}, "any") for rank in ("1", "3")]
+    assert [(world.first_host, world.node_rank) for world in worlds] == [("n2", 0), ("n2", 1)]
 
 
 @pytest.mark.parametrize("length", [0, 50, 130, 200, 240])
