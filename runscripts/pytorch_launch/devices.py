@@ -109,6 +109,6 @@ def _candidates(root, seen, local_size):
     elif len(present) == total:
         candidates = present
     else:
-        own = {gpu.pci: gpu for gpu in held}
-        candidates = [own.get(gpu.pci, gpu) for gpu in all_gpus(root, held[0].vendor)]
+        own = {gpu.location: gpu for gpu in held}
+        candidates = [own.get(gpu.location, gpu) for gpu in all_gpus(root, held[0].vendor)]
     return candidates if len(candidates) == total and all(gpu in candidates for gpu in held) else None

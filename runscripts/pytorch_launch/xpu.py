@@ -32,10 +32,10 @@ def intel_gpus(root, drivers):
     if not exists(root + DEVICES):
         return []
     return [
-        Gpu(root, "intel", pci)
+        Gpu(root, "intel", pci, partition=tile)
         for pci in sorted({name for driver in drivers for name in names(root + driver) if name.count(":") == 2})
         if pci.split(":")[1] != "00" and (read(f"{root}{PCI_DEVICES}/{pci}/class") or "").startswith(DISPLAY_CONTROLLER)
-        for _ in range(_tiles(f"{root}{PCI_DEVICES}/{pci}"))
+        for tile in range(_tiles(f"{root}{PCI_DEVICES}/{pci}"))
     ]
 
 
