@@ -56,7 +56,7 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
             'cluster': ['local', "Cluster profile, a module cluster/<name>, that sets fabric and Slurm policy", CUSTOM],
             # NERSC's module has this name
             'conflicts': [['pytorch'], "Modules that cannot be loaded beside this one, besides other versions", CUSTOM],
-            'gpu': [None, "GPU kind that the runtime is for: 'cuda', 'rocm' or None", CUSTOM],
+            'gpu': [None, "GPU kind that the runtime is for: 'cuda', 'rocm', 'xpu' or None", CUSTOM],
             'machines': [[], "Machines (`uname -m`) that the runtime is for; by default, those of the lock, or any",
                          CUSTOM],
             'python_version': ['3.11', "Python of the runtime (<major>.<minor>), which locked wheels must fit", CUSTOM],

@@ -88,7 +88,7 @@ def check(options: argparse.Namespace, world: World, read_log: Callable[[], str]
     )
     with ranks.watch_calls():
         bandwidths, wrong = measure_all(ranks, sizes, fitting, report)
-        network = read_nccl_log(read_log()) if options.gpu else None
+        network = read_nccl_log(read_log()) if ranks.device.type == "cuda" else None
         lines = [
             check_sums(ranks, wrong, sizes),
             check_bandwidth(ranks, options.threshold, bandwidths),
@@ -131,7 +131,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         return convert
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpu", action="store_true", help="use NCCL between GPUs (default: gloo between CPUs)")
+    parser.add_argument("--gpu", action="store_true", help="use NCCL or XCCL between GPUs (default: gloo between CPUs)")
     parser.add_argument(
         "--max-size", type=as_argument(read_size), metavar="SIZE",
         help="largest message (default: 256M with --gpu, else 16M)",

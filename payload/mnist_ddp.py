@@ -30,6 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from training.accelerator import find_accelerator, module_of
 from training.checkpoint import Checkpoints, Position, Run, save_model
 from training.compiling import compiler_fault
 from training.data import (
@@ -63,8 +64,8 @@ def warm_up(model: nn.Module, images: Tensor, labels: Tensor, bf16: bool) -> Non
     """Load libraries and compile before the clock starts, with a step that changes no weight."""
     sum_of_losses(model, images, labels, bf16).backward()
     model.zero_grad()
-    if images.is_cuda:
-        torch.cuda.synchronize()
+    if images.device.type != "cpu":
+        module_of(images.device).synchronize()
 
 
 def train_epoch(
@@ -155,7 +156,7 @@ def compile_and_warm_up(options: argparse.Namespace, run: Run, batch: tuple, *, 
     """Return the network, compiled with --compile, after a step on ``batch`` where the first step takes long."""
     network = torch.compile(run.network) if options.compile else run.network
     is_complete = run.position.epoch == options.epochs
-    if not is_complete and (run.world.device.type == "cuda" or options.compile or resumed):
+    if not is_complete and (run.world.device.type != "cpu" or options.compile or resumed):
         with fail_together(run.world):
             try:
                 warm_up(network, *batch, options.bf16)
@@ -188,7 +189,7 @@ def report_start(options: argparse.Namespace, data: Dataset, world: World, repor
     )
     if options.data is None:
         report("No MNIST data (--data or MNIST_ROOT): using generated digits")
-    if world.device.type == "cpu" and torch.cuda.is_available():
+    if world.device.type == "cpu" and find_accelerator():
         report("A GPU is available; use --gpu to train on it")
 
 

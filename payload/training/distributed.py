@@ -22,6 +22,7 @@ import torch.distributed as dist
 import torch.distributed.nn.functional
 
 from training import TrainingError
+from training.accelerator import BACKENDS, find_accelerator
 
 # The key under which rank 0 stores the name of its launch, and how long a connected rank waits for it.
 LAUNCH_KEY = "launch"
@@ -45,7 +46,7 @@ class World(NamedTuple):
 def process_group(
     environment: Mapping[str, str], *, use_gpu: bool, timeout: float
 ) -> Iterator[World]:
-    """Join the ranks for the duration of a ``with`` block: NCCL between GPUs, gloo between CPUs.
+    """Join the ranks for the duration of a ``with`` block: NCCL or XCCL between GPUs, gloo between CPUs.
 
     A rendezvous or a collective that takes longer than ``timeout`` seconds fails. Raises
     TrainingError if the environment is invalid, if no GPU is visible, or if the rendezvous fails.
@@ -58,7 +59,7 @@ def process_group(
     try:
         with nullcontext() if use_gpu else batch_scheduling():
             dist.init_process_group(
-                "nccl" if use_gpu else "gloo",
+                BACKENDS.get(device.type, "gloo"),
                 rank=rank,
                 world_size=size,
                 timeout=limit,
@@ -68,7 +69,7 @@ def process_group(
             host_group = dist.new_group(backend="gloo", timeout=limit)
     except (RuntimeError, ValueError) as error:
         raise rendezvous_fault(environment, size, timeout, error) from None
-    with leave_afterwards(use_gpu):
+    with leave_afterwards(device.type == "cuda"):
         yield World(rank, size, device, host_group)
 
 
@@ -87,7 +88,7 @@ def rendezvous_fault(environment: Mapping[str, str], size: int, timeout: float, 
 
 
 @contextmanager
-def leave_afterwards(use_gpu: bool) -> Iterator[None]:
+def leave_afterwards(uses_nccl: bool) -> Iterator[None]:
     """Destroy the process group after the ``with`` block, whatever ends it."""
     leave = dist.destroy_process_group
     try:
@@ -97,7 +98,7 @@ def leave_afterwards(use_gpu: bool) -> Iterator[None]:
         # If that outlives the group, it ends the group while it holds Python's global lock, for which a
         # thread of gloo may be waiting: this rank would hang.
         traceback.clear_frames(error.__traceback__)
-        if use_gpu and isinstance(error, Exception):
+        if uses_nccl and isinstance(error, Exception):
             # Only this rank failed. To destroy NCCL's group it would wait for the others, which wait for
             # this rank, and the error would not be printed. Since torch 2.5 the group can be aborted.
             leave = getattr(dist.distributed_c10d, "_abort_process_group", leave)
@@ -208,13 +209,20 @@ def select_device(use_gpu: bool, local_rank: int) -> torch.device:
     """
     if not use_gpu:
         return torch.device("cpu")
-    if not torch.cuda.is_available():
+    kind = find_accelerator()
+    if kind is None:
         raise TrainingError(
             f"--gpu: torch {torch.__version__} sees no GPU. Run where one is visible "
             "(in a container: --nv or --rocm), or omit --gpu"
         )
-    device = torch.device("cuda", local_rank % torch.cuda.device_count())
-    torch.cuda.set_device(device)
+    if kind == "xpu" and not getattr(dist, "is_xccl_available", bool)():
+        raise TrainingError(
+            f"--gpu: torch {torch.__version__} has no XCCL, the collectives of Intel's GPUs. Use torch 2.8 or newer, "
+            "built for them, or omit --gpu"
+        )
+    module = getattr(torch, kind)
+    device = torch.device(kind, local_rank % module.device_count())
+    module.set_device(device)
     return device
 
 

@@ -16,7 +16,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def training_parser(
-    description: str, gpu: str = "one GPU per rank, with NCCL (default: CPU, with gloo)"
+    description: str, gpu: str = "one GPU per rank, with NCCL or XCCL (default: CPU, with gloo)"
 ) -> OneLineParser:
     """Return a parser of the options that all training scripts have; ``gpu`` is the help text of --gpu."""
     parser = OneLineParser(description=description)

@@ -19,6 +19,7 @@ facts = {
     "directory": directory,
     "cuda": torch.version.cuda,
     "hip": getattr(torch.version, "hip", None),
+    "xpu": getattr(torch.version, "xpu", None),
     "in_image": os.stat(directory).st_dev in image,
     "total": torch.ones(8).sum().item(),
     "devices": [],
@@ -32,11 +33,13 @@ facts["foreign"] = sorted(path for path in mapped
                           if os.path.basename(path).startswith(("libtorch", "libc10"))
                           and not os.path.realpath(path).startswith(directory + os.sep)
                           and os.path.dirname(os.path.realpath(path)) not in libraries)
-if facts["cuda"] or facts["hip"]:
+kind = "cuda" if facts["cuda"] or facts["hip"] else "xpu" if facts["xpu"] else None
+if kind:
     try:
-        facts["devices"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+        module = getattr(torch, kind)
+        facts["devices"] = [module.get_device_name(index) for index in range(module.device_count())]
         # without any, the first use raises the error of an unsuitable driver
-        for device in ["cuda:%d" % index for index in range(len(facts["devices"]))] or ["cuda"]:
+        for device in ["%s:%d" % (kind, index) for index in range(len(facts["devices"]))] or [kind]:
             total = torch.ones(8, device=device).sum().item()
             if total != 8:
                 raise ValueError("eight ones add up to %s" % total)

@@ -88,11 +88,12 @@ class Surroundings:
 
     @property
     def gpu(self):
-        """The kind of GPU that the module is for: "cuda", "rocm" or None; that of torch if there is no recipe."""
+        """The kind of GPU that the module, else torch, is for: "cuda", "rocm", "xpu" or None."""
         if self.recipe:
             return self.recipe.get("gpu")
         facts, _ = self.torch
-        return facts and ("rocm" if facts["hip"] else "cuda" if facts["cuda"] else None)
+        kinds = {"hip": "rocm", "cuda": "cuda", "xpu": "xpu"}
+        return facts and next((kind for fact, kind in kinds.items() if facts[fact]), None)
 
     @property
     def torch(self):

@@ -1,17 +1,15 @@
 """Chooses the GPU of a rank among those that it may see."""
 
 from pytorch_launch import Problem
-from pytorch_launch.launchers.gpus import step_gpus
-from pytorch_launch.topology import all_gpus, gpus
+from pytorch_launch.topology import all_gpus
 from pytorch_launch.value import Value
-from pytorch_launch.visible import is_limited, visible_gpus
 
 
 class Devices(Value):
     """The GPUs of one rank.
 
-    `vendor`          "amd" or "nvidia", None without GPUs
-    `count`           number of GPUs that this rank sees, counted as torch.cuda.device_count() does
+    `vendor`          "amd", "nvidia" or "intel", None without GPUs
+    `count`           number of GPUs that this rank sees, counted as torch's device_count() does
     `index`           the one that it uses, below `count`; None without GPUs
     `held`            the physical GPUs that no other rank uses, or else the one at `index`; empty if they are not known
     `candidate_gpus`  the physical GPUs that the ranks of this node may use, with those of `held`; None if not known
@@ -20,7 +18,7 @@ class Devices(Value):
     `changes`         variables to set, name to value
     `warnings`        Problems
     `lists`           variables that decide which GPUs are visible, name to the entries, one for each GPU
-    `local_rank_is_index`  false if there is no device cuda:LOCAL_RANK
+    `local_rank_is_index`  false if there is no device with the number LOCAL_RANK
     """
 
     __slots__ = (
@@ -44,67 +42,73 @@ class Devices(Value):
         return {name: entries[self.index] for name, entries in self.lists.items()}
 
 
-def choose_devices(env, root, local_rank, local_size):
-    """The Devices of rank `local_rank` of the `local_size` on this node."""
-    present = gpus(root)
-    if not present:
+def choose_devices(seen, root, local_rank, local_size):
+    """The Devices of rank `local_rank` of the `local_size` on this node; `seen` is its Visible, or None."""
+    if seen is None:
         return Devices()
-    vendor = present[0].vendor
-    seen = visible_gpus(env, present)
-    visible = seen.gpus
-    devices = Devices(
-        vendor=vendor, count=len(visible), lists=seen.lists, changes=seen.changes, warnings=seen.warnings
-    )
-    if not visible:
-        return devices
-
-    devices = devices.replace(local_rank_is_index=local_rank < devices.count)
-    step = step_gpus(env)
-    if local_size > 1 and not step.gives_each_its_own(devices.count, local_size, is_limited(env, vendor)):
-        return _share(devices, visible, step, local_rank, local_size)
-    if None in visible:
-        return devices.replace(index=0)
-    candidates = visible if local_size == 1 else _candidates(root, step, visible, present, local_size)
-    return devices.replace(index=0, held=visible, candidate_gpus=candidates)
+    count = len(seen.gpus)
+    fields = {"warnings": seen.warnings}
+    if count:
+        fields["local_rank_is_index"] = local_rank < count
+        fields["index"] = 0
+        if local_size > 1 and not _has_own_gpus(seen, local_size):
+            fields.update(_share(seen, local_rank, local_size))
+        elif None not in seen.gpus:
+            fields["held"] = seen.gpus
+            fields["candidate_gpus"] = seen.gpus if local_size == 1 else _candidates(root, seen, local_size)
+    return Devices(vendor=seen.present[0].vendor, count=count, lists=seen.lists, changes=seen.changes, **fields)
 
 
-def _share(devices, visible, step, local_rank, local_size):
-    """`devices` of a rank whose GPUs in `visible` other ranks of the node see too."""
-    count = devices.count
+def _has_own_gpus(seen, local_size):
+    """Whether no other of the `local_size` ranks sees the GPUs that this rank sees.
+
+    A rank that sees a single GPU by a variable, as after a wrapper with ROCR_VISIBLE_DEVICES=$SLURM_LOCALID, is taken
+    to have it for itself.
+    """
+    step, count = seen.step, len(seen.gpus)
+    if step.count is not None and count * local_size > step.count:
+        return False
+    if count == 1:
+        return seen.is_limited or step.count is not None
+    reported = step.count is not None and step.numbers is not None
+    return reported and len(step.numbers) == count and not step.is_torchruns
+
+
+def _share(seen, local_rank, local_size):
+    """The fields of Devices of a rank whose GPUs other ranks of the node see too."""
+    count, of_step = len(seen.gpus), seen.step.count
     index = local_rank % count
-    devices = devices.replace(index=index, held=[visible[index]] if visible[index] is not None else [])
-    if count < local_size <= (step.count or 0):
+    fields = {"index": index, "held": [gpu for gpu in seen.gpus[index : index + 1] if gpu is not None]}
+    if count < local_size <= (of_step or 0):
         # as with --gpu-bind=closest where a NUMA node has several GPUs
         problem = Problem(
-            f"each of {local_size} ranks on this node sees {count} of the step's {step.count} GPUs, and Slurm does not "
+            f"each of {local_size} ranks on this node sees {count} of the step's {of_step} GPUs, and Slurm does not "
             "report which ranks see the same ones",
             "use srun --gpu-bind=none or --gpus-per-task=1",
         )
-        return devices.replace(warnings=[*devices.warnings, problem])
-    warnings = devices.warnings
-    if local_size > count:
+        return {**fields, "warnings": [*seen.warnings, problem]}
+    # Intel's GPUs take several ranks each (ALCF, "Running with Multiple Compute Command Streamers")
+    if local_size > count and seen.present[0].vendor != "intel":
         problem = Problem(
             f"{local_size} ranks on this node share {count} GPU{'s' * (count > 1)}, and NCCL fails with two on one",
             f"start at most {count} per node, or request more GPUs",
         )
-        warnings = [*warnings, problem]
-    return devices.replace(
-        sharers=len(range(index, local_size, count)),
-        share_index=local_rank // count,
-        candidate_gpus=visible[:local_size] if None not in visible else None,
-        warnings=warnings,
-    )
+        fields["warnings"] = [*seen.warnings, problem]
+    fields["sharers"] = len(range(index, local_size, count))
+    fields["share_index"] = local_rank // count
+    fields["candidate_gpus"] = seen.gpus[:local_size] if None not in seen.gpus else None
+    return fields
 
 
-def _candidates(root, step, held, present, local_size):
-    """The GPUs that all ranks of the node may use, if each has as many for itself as `held`; None if not known."""
+def _candidates(root, seen, local_size):
+    """The GPUs that all ranks of the node may use, if each has as many for itself; None if not known."""
+    step, held, present = seen.step, seen.gpus, seen.present
     total = step.count or len(held) * local_size
     if step.numbers is not None and len(step.numbers) == total and max(step.numbers) < len(present):
         candidates = [present[number] for number in step.numbers]
     elif len(present) == total:
         candidates = present
     else:
-        candidates = all_gpus(root, held[0].vendor)
-    own = {gpu.location: gpu for gpu in held}
-    candidates = [own.get(gpu.location, gpu) for gpu in candidates]
+        own = {gpu.location: gpu for gpu in held}
+        candidates = [own.get(gpu.location, gpu) for gpu in all_gpus(root, held[0].vendor)]
     return candidates if len(candidates) == total and all(gpu in candidates for gpu in held) else None

@@ -9,11 +9,12 @@ from pytorch_launch.isolation import isolate, shadowing
 from pytorch_launch.launchers import discover, more_cores
 from pytorch_launch.rendezvous import choose_rendezvous, launch_id, make_claim
 from pytorch_launch.value import Value
+from pytorch_launch.visible import visible_gpus
 from pytorch_launch.world import VIRTUAL
 
-LOCAL_RANK_HINT = Problem(
-    "each rank sees only its own GPU, so its device is cuda:0 and not cuda:LOCAL_RANK",
-    "use LOCAL_RANK % torch.cuda.device_count(), or conda-python-distributed --virtual-local-rank",
+LOCAL_RANK_HINT = (
+    "each rank sees only its own GPU, so its device is {0}:0 and not {0}:LOCAL_RANK",
+    "use LOCAL_RANK % torch.{0}.device_count(), or conda-python-distributed --virtual-local-rank",
 )
 
 
@@ -48,7 +49,8 @@ def make_plan(env, facts, *, virtual=False):
     """
     virtual = virtual or bool(env.get(VIRTUAL))
     world = discover(env, facts.host)
-    devices = choose_devices(env, facts.root, world.local_rank, world.local_size)
+    seen = visible_gpus(env, facts.root)
+    devices = choose_devices(seen, facts.root, world.local_rank, world.local_size)
     placement = choose_cores(
         facts.root, facts.cpus, world.local_rank, world.local_size, _node_cpus(world, facts.cpus), world.cpus_per_task,
         devices, more_cores(env),
@@ -74,7 +76,8 @@ def make_plan(env, facts, *, virtual=False):
     if world.rank == 0:
         warnings += [*isolation_warnings, *shadowing(env)]
     if world.rank == 1 and not devices.local_rank_is_index and not virtual:
-        warnings.append(LOCAL_RANK_HINT)
+        kind = "xpu" if devices.vendor == "intel" else "cuda"
+        warnings.append(Problem(*(text.format(kind) for text in LOCAL_RANK_HINT)))
     return Plan(
         env=env,
         root=facts.root,

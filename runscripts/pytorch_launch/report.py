@@ -7,7 +7,7 @@ from pytorch_launch.topology import cpu_list
 OVERRIDES = ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
 
 # The vendor's own tool, by the kind of GPU.
-DEVICE_TOOLS = {"amd": "rocm-smi", "nvidia": "nvidia-smi"}
+DEVICE_TOOLS = {"amd": ["rocm-smi"], "nvidia": ["nvidia-smi"], "intel": ["xpu-smi", "discovery"]}
 
 
 def line(plan):
@@ -56,12 +56,12 @@ def show_devices(vendor):
     """Run the vendor's own tool, its output on standard error; a node without the tool causes no error."""
     if vendor is None:
         return
-    tool = DEVICE_TOOLS[vendor]
+    tool, *arguments = DEVICE_TOOLS[vendor]
     process = posix.fork()
     if process == 0:
         try:
             posix.dup2(2, 1)
-            become(tool, [], environment())
+            become(tool, arguments, environment())
         except OSError as error:
             write(2, f"{tool}: {error.strerror or 'not found on PATH'}\n")
         finally:

@@ -11,6 +11,8 @@ NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
 AMD_NODES = "/sys/class/kfd/kfd/topology/nodes"
 PCI_DEVICES = "/sys/bus/pci/devices"
 PCI_DRIVERS = {"amd": "/sys/bus/pci/drivers/amdgpu", "nvidia": "/sys/bus/pci/drivers/nvidia"}
+#: The newer and the older driver of Intel's GPUs.
+INTEL_DRIVERS = "/sys/bus/pci/drivers/xe", "/sys/bus/pci/drivers/i915"
 CPUS = "/sys/devices/system/cpu"
 NUMA_NODES = "/sys/devices/system/node"
 
@@ -18,11 +20,11 @@ UNREAD = object()
 
 
 class Gpu:
-    """A GPU of this node; equal to itself only.
+    """A GPU of this node, of Intel's a tile; equal to itself only.
 
-    `vendor`     "amd" or "nvidia"
+    `vendor`     "amd", "nvidia" or "intel"
     `pci`        its PCI address, as `0000:c1:00.0`
-    `partition`  its number among the partitions of a partitioned GPU, which have one address; else 0
+    `partition`  its number among the partitions, or the tiles, of a GPU, which have one address; else 0
     `numa_node`  the NUMA node that it is attached to, None if the firmware does not report it
     `uuid`       as the vendor's tools print it, None if there is none
 
@@ -65,11 +67,13 @@ class Gpu:
 
 def gpus(root):
     """The GPUs that this process may use, in the order in which the vendor's runtime counts them."""
-    return _nvidia_gpus(root) or _amd_gpus(root)
+    return _nvidia_gpus(root) or _amd_gpus(root) or _intel_gpus(root)
 
 
 def all_gpus(root, vendor):
     """The GPUs of this node in PCI order, including those of other jobs, which a device cgroup hides."""
+    if vendor == "intel":
+        return _intel_gpus(root)
     addresses = [name for name in sorted(names(root + PCI_DRIVERS[vendor])) if ":" in name]
     partitions = range(_partitions(root, len(addresses)) if vendor == "amd" else 1)
     return [Gpu(root, vendor, pci, partition=number) for pci in addresses for number in partitions]
@@ -192,3 +196,12 @@ def _partitions(root, count):
     """
     partitions = len(list(filter(str.isdecimal, names(root + AMD_NODES)))) - len(numa_cpus(root))
     return max(1, partitions // count) if count else 1
+
+
+def _intel_gpus(root):
+    """In PCI order, see `xpu`."""
+    if not any(exists(root + driver) for driver in INTEL_DRIVERS):
+        return []
+    from pytorch_launch.xpu import intel_gpus
+
+    return intel_gpus(root, INTEL_DRIVERS)

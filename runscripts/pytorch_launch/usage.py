@@ -20,7 +20,7 @@ Runs `python` as one rank of a world, for example
 
 It sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT,
 OMP_NUM_THREADS and private cache directories for torch, and binds the rank to the cores nearest its GPU.
-The world is that of torchrun, Open MPI, MPICH, the Slurm step, or PALS, else this process alone.
+The world is that of torchrun, Open MPI, MPICH, the Slurm step, Flux, or PALS, else this process alone.
 Variables that you export take precedence. A CPU mask from you or Slurm is kept.
 
   --dry-run             print the variables that would be set, and exit

@@ -5,12 +5,14 @@ What Slurm or the user has limited stays limited. The variables that do so:
 ROCR_VISIBLE_DEVICES                        AMD: the GPUs that the runtime finds at all
 HIP_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES   AMD: numbers among those; HIP reads the second if the first is not set
 CUDA_VISIBLE_DEVICES                        NVIDIA: numbers of GPUs, or their UUIDs
+ZE_AFFINITY_MASK                            Intel, see `xpu`
 
 (ROCm, "GPU isolation techniques"; CUDA Programming Guide, "CUDA Environment Variables".)
 """
 
 from pytorch_launch import Problem, is_number
 from pytorch_launch.launchers.gpus import step_gpus
+from pytorch_launch.topology import gpus
 from pytorch_launch.value import Value
 
 ROCR = "ROCR_VISIBLE_DEVICES"
@@ -19,7 +21,7 @@ CUDA = "CUDA_VISIBLE_DEVICES"
 CUDA_ORDER = "CUDA_DEVICE_ORDER"
 
 #: The variables that hide GPUs of a vendor.
-LIMITS = {"amd": (ROCR, HIP, CUDA), "nvidia": (CUDA,)}
+LIMITS = {"amd": (ROCR, HIP, CUDA), "nvidia": (CUDA,), "intel": ("ZE_AFFINITY_MASK",)}
 
 # Values that leave no GPU visible; the last is that of older Slurm, for a job without GPUs.
 NO_GPU = ("", "-1", "NoDevFiles")
@@ -28,28 +30,45 @@ NO_GPU = ("", "-1", "NoDevFiles")
 class Visible(Value):
     """The GPUs that a rank sees.
 
-    `gpus`      in the order of its devices, None for one that is not known
-    `lists`     variables that decide which GPUs are visible, name to the entries, one for each GPU
-    `changes`   variables to set, name to value
-    `warnings`  Problems
+    `present`     those of this node, one or more of one vendor, in the order in which its runtime counts them
+    `gpus`        those that the rank sees, in the order of its devices, None for one that is not known
+    `is_limited`  whether variables may hide GPUs
+    `step`        what the launcher reports about them, a StepGpus
+    `lists`       variables that decide which GPUs are visible, name to the entries, one for each GPU
+    `changes`     variables to set, name to value
+    `warnings`    Problems
     """
 
-    __slots__ = ("changes", "gpus", "lists", "warnings")
+    __slots__ = ("changes", "gpus", "is_limited", "lists", "present", "step", "warnings")
 
 
-def is_limited(env, vendor):
-    """Whether variables may hide GPUs of `vendor`."""
-    return any(name in env for name in LIMITS[vendor])
+def visible_gpus(env, root):
+    """What a rank sees of the GPUs of its node, None on a node without GPUs."""
+    present = gpus(root)
+    if not present:
+        return None
+    vendor = present[0].vendor
+    step = step_gpus(env)
+    if vendor == "intel":
+        from pytorch_launch.xpu import level_zero_devices, see_intel
+
+        found, lists, changes, warnings = see_intel(env, present)
+        present = level_zero_devices(env, present)
+    else:
+        see = _see_amd if vendor == "amd" else _see_nvidia
+        found, lists, changes, warnings = see(env, present, step)
+    return Visible(
+        present=present,
+        gpus=found,
+        is_limited=any(name in env for name in LIMITS[vendor]),
+        step=step,
+        lists=lists,
+        changes=changes,
+        warnings=warnings,
+    )
 
 
-def visible_gpus(env, present):
-    """What a rank sees of the GPUs that are `present`, one or more of one vendor."""
-    see = _see_amd if present[0].vendor == "amd" else _see_nvidia
-    found, lists, changes, warnings = see(env, present)
-    return Visible(gpus=found, lists=lists, changes=changes, warnings=warnings)
-
-
-def _see_amd(env, present):
+def _see_amd(env, present, _):
     """The fields of Visible for AMD GPUs."""
     left = present if ROCR not in env else _listed(env[ROCR], present)
     lists = {ROCR: _entries(env, ROCR, len(left))}
@@ -94,7 +113,7 @@ def _numbers_after_rocr(value, rocr):
     return ",".join(str(number) for number in (map(rocr.index, entries) if named else range(len(rocr))))
 
 
-def _see_nvidia(env, present):
+def _see_nvidia(env, present, step):
     """The fields of Visible for NVIDIA GPUs."""
     changes, warnings = {}, []
     if not env.get(CUDA_ORDER):
@@ -106,15 +125,14 @@ def _see_nvidia(env, present):
     elif value is not None and value.startswith("GPU-"):
         visible = _listed(value, present)
     else:
-        visible = _numbered(env, value, present)
+        visible = _numbered(env, value, present, step)
     if value is not None and value not in NO_GPU and not visible:
         warnings.append(_no_such(CUDA, value, present))
     return visible, {CUDA: _entries(env, CUDA, len(visible))}, changes, warnings
 
 
-def _numbered(env, value, present):
+def _numbered(env, value, present, step):
     """The GPUs of a list of numbers, all of them without a list; None for each if they are not known."""
-    step = step_gpus(env)
     total = len(present)
     if value is None:
         listed = list(range(min(step.count or total, total) if step.numbers is None else len(step.numbers)))

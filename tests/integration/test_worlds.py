@@ -5,6 +5,7 @@ import re
 import pytest
 
 from testbed.packages import find_optional
+from testbed.stand_ins.systems import HERE as STAND_INS
 
 pytestmark = pytest.mark.testbed
 
@@ -144,3 +145,17 @@ def test_a_step_on_another_node_than_the_jobs_first_has_that_node_as_master(test
         cwd=work,
     )
     assert [line.split()[2] for line in output.splitlines()] == ["nid001002"] * 2
+
+
+@pytest.mark.parametrize("line", ["flux run", "mpiexec-of-pals"])
+def test_tasks_of_flux_and_of_pals_meet_by_their_own_variables(testbed, venv, work, line):
+    """The stand-ins start tasks with the documented variables of these launchers, and none of Slurm's."""
+    (work / "probe.py").write_text(PROBE)
+    output = testbed.run(
+        f"module load {venv}\nexport WHICH=world PATH={STAND_INS}:$PATH\n"
+        f"{line} -N2 --ntasks-per-node=2 -w nid001001,nid001002 -- conda-python-distributed probe.py",
+        cwd=work,
+    )
+    ranks = [line.split() for line in output.splitlines()]
+    assert [rank[:3] for rank in ranks] == [["world", "16", "nid001001"]] * 4
+    assert len({rank[3] for rank in ranks}) == 1

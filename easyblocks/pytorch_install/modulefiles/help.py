@@ -7,7 +7,7 @@ The text of `module help` and `module whatis`.
 import textwrap
 from typing import Dict, NamedTuple
 
-GPUS = {'cuda': 'NVIDIA (CUDA)', 'rocm': 'AMD (ROCm)', None: 'none'}
+GPUS = {'cuda': 'NVIDIA (CUDA)', 'rocm': 'AMD (ROCm)', 'xpu': 'Intel (XPU)', None: 'none'}
 
 KEYWORDS = 'PyTorch, torch, machine learning, deep learning, distributed training, DDP'
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
-import torch
 import torch.distributed as dist
 
+from training.accelerator import library_of, module_of
 from training.allreduce.nccl_log import last_warning
 from training.distributed import World
 
@@ -69,20 +69,20 @@ class Ranks:
 
     def wait_for_device(self) -> None:
         """Wait until the device has finished its work; end this process if a collective never ends."""
-        if self.device.type != "cuda":
+        if self.device.type == "cpu":
             return
-        done = torch.cuda.Event()
+        done = module_of(self.device).Event()
         done.record()
         self._calling_since = time.monotonic()
         deadline = self._calling_since + PATIENCE * self.timeout
         while not done.query():
             if time.monotonic() > deadline:
-                self._end("a collective of NCCL did not end")
+                self._end(f"a collective of {library_of(self.device)} did not end")
         self._calling_since = time.monotonic()
 
     @contextmanager
     def watch_calls(self) -> Iterator[None]:
-        """End this process if a call of NCCL does not return.
+        """End this process if a call of the library of collectives does not return.
 
         The first collective of a group connects its ranks within the call, to which no time limit of torch applies.
         """
@@ -92,9 +92,9 @@ class Ranks:
             while not ended.wait(WATCH_SECONDS):
                 since = self._calling_since
                 if since is not None and time.monotonic() - since > PATIENCE * self.timeout:
-                    self._end("a call of NCCL did not return")
+                    self._end(f"a call of {library_of(self.device)} did not return")
 
-        if self.device.type == "cuda":
+        if self.device.type != "cpu":
             threading.Thread(target=watch, daemon=True).start()
         try:
             yield

@@ -19,7 +19,7 @@ EXCHANGED = 2**20  # bytes that neighbours exchange
 def time_all_reduce(ranks: Ranks, size: int) -> tuple[float, bool]:
     """Return the seconds of one all-reduce of ``size`` bytes, and whether sums of zeros were zero."""
     message = torch.zeros(size // SMALLEST, device=ranks.device)
-    iterations = 20 if ranks.device.type == "cuda" else min(20, max(3, 2**25 // size))
+    iterations = 20 if ranks.device.type != "cpu" else min(20, max(3, 2**25 // size))
     for _ in range(2):
         dist.all_reduce(message)
     ranks.wait_for_device()
@@ -37,7 +37,7 @@ def time_alone(ranks: Ranks) -> float:
     All ranks start each round together, so that shared hardware slows them down as in a training.
     """
     alone = ranks.new_group([ranks.rank], use_local_synchronization=True)  # other ranks need not call it
-    side = 4096 if ranks.device.type == "cuda" else 256
+    side = 4096 if ranks.device.type != "cpu" else 256
     matrix = torch.ones(side, side, device=ranks.device) / side
     host = torch.zeros(side, side)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from training.accelerator import library_of
 from training.allreduce.nccl_log import Network, is_fast
 from training.allreduce.ranks import Ranks
 from training.allreduce.sizes import Threshold, show_size
@@ -82,6 +83,8 @@ def check_network(ranks: Ranks, network: Network | None, expected: str | None) -
     """Return the verdict on the network that NCCL uses. Every rank calls it."""
     networks = ranks.gather(network)
     if network is None:
+        if ranks.device.type != "cpu":
+            return f"network: {library_of(ranks.device)} does not report it; not checked"
         return "network: TCP, the only network of gloo; not checked"
     if len(ranks.nodes) == 1:
         return "network: not needed on one node; not checked"

@@ -3,15 +3,22 @@
 import re
 
 from pytorch_launch.topology import gpus
+from pytorch_launch.visible import LIMITS, visible_gpus
 
 from pytorch_doctor import FAIL, fail, not_applicable, ok, warn
 
-VENDORS = {"cuda": "nvidia", "rocm": "amd"}
-LABELS = {"cuda": "NVIDIA", "rocm": "AMD"}
+VENDORS = {"cuda": "nvidia", "rocm": "amd", "xpu": "intel"}
+LABELS = {"cuda": "NVIDIA", "rocm": "AMD", "xpu": "Intel"}
+#: The fact about torch that has the version of its runtime.
+VERSIONS = {"cuda": "cuda", "rocm": "hip", "xpu": "xpu"}
+#: The files by which programs use the GPUs.
+FILES = {"cuda": "/dev/nvidia*", "rocm": "/dev/kfd", "xpu": "/dev/dri/renderD*"}
+#: The kernel's drivers, by their directories in /sys/module.
+MODULES = {"rocm": ("amdgpu",), "xpu": ("xe", "i915")}
 #: The oldest driver for each CUDA, by its first number: NVIDIA, "CUDA Compatibility", minor version compatibility
 #: (https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html).
 OLDEST_DRIVERS = {11: 450, 12: 525, 13: 580}
-RUNTIMES = {"cuda": "CUDA", "rocm": "ROCm"}
+RUNTIMES = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "XPU"}
 #: The versions of CUDA or ROCm that the site's driver supports, as a cluster profile has them: 6.1-7.0.
 SUPPORTED = re.compile(r"([0-9]+(?:\.[0-9]+)*)-([0-9]+(?:\.[0-9]+)*)")
 
@@ -31,7 +38,7 @@ def check_gpu(here):
             "request GPUs (srun --gpus-per-node=1) in a partition that has some, or load a module for CPUs",
         )
     if present[0].vendor != VENDORS[kind]:
-        other = {"amd": "AMD", "nvidia": "NVIDIA"}[present[0].vendor]
+        other = {vendor: LABELS[kind] for kind, vendor in VENDORS.items()}[present[0].vendor]
         finding = f"the module is for {LABELS[kind]} GPUs, but those here are from {other}"
         return fail("gpu", finding, "load another module, or use another partition")
     facts, _ = here.torch
@@ -39,9 +46,11 @@ def check_gpu(here):
         return fail("gpu", f"torch cannot be imported to check the {len(present)} GPUs here", "see the check `torch`")
     if not facts["devices"]:
         return fail("gpu", f"torch sees none of the {len(present)} GPUs here", _unseen(here, kind))
-    seen = "{} of {}: {}".format(len(facts["devices"]), len(present), facts["devices"][0])
-    if len(facts["devices"]) < len(present) and not any(name.endswith("_VISIBLE_DEVICES") for name in here.env):
-        return warn("gpu", seen + ", and no variable *_VISIBLE_DEVICES hides the others", _unseen(here, kind))
+    visible = visible_gpus(here.env, here.root)
+    seen = "{} of {}: {}".format(len(facts["devices"]), len(visible.present), facts["devices"][0])
+    if len(facts["devices"]) < len(visible.present) and not visible.is_limited:
+        variables = " or ".join(("*_VISIBLE_DEVICES",) if kind != "xpu" else LIMITS["intel"])
+        return warn("gpu", f"{seen}, and no variable {variables} hides the others", _unseen(here, kind))
     return ok("gpu", seen)
 
 
@@ -67,7 +76,7 @@ def find_unsupported(here, kind):
     variable = f"PYTORCH_DRIVER_{kind.upper()}"
     supported = SUPPORTED.fullmatch(here.env.get(variable, ""))
     facts, _ = here.torch if supported else (None, None)
-    version = facts and (facts["cuda"] if kind == "cuda" else facts["hip"])
+    version = facts and facts[VERSIONS[kind]]
     if not version or is_within(version, *supported.groups()):
         return None
     oldest, newest = supported.groups()
@@ -91,7 +100,7 @@ def _check_driver_here(here, kind):
     facts, _ = here.torch
     if facts is None:
         return fail("driver", f"{version}, but torch cannot be imported", "see the check `torch`")
-    needed = facts["cuda"] if kind == "cuda" else facts["hip"]
+    needed = facts[VERSIONS[kind]]
     name = f"{RUNTIMES[kind]} {needed}"
     if facts["devices"] and not facts["fault"]:
         return ok("driver", f"{version}, computes with {name}")
@@ -113,9 +122,9 @@ def _check_driver_here(here, kind):
 
 def driver_version(here, kind):
     """The version of the kernel's driver, None without one."""
-    if kind == "rocm":
-        own = "of the kernel" if here.names("/sys/module/amdgpu") else None
-        return here.read("/sys/module/amdgpu/version") or own
+    if kind in MODULES:
+        loaded = next((f"/sys/module/{name}" for name in MODULES[kind] if here.names(f"/sys/module/{name}")), None)
+        return loaded and (here.read(f"{loaded}/version") or "of the kernel")
     text = here.read("/proc/driver/nvidia/version") or ""
     found = re.search(r"Kernel Module\s.*?(\d{3,}(?:\.\d+)+)", text)
     return found.group(1) if found else None
@@ -123,10 +132,9 @@ def driver_version(here, kind):
 
 def _unseen(here, kind):
     """The remedy for GPUs that torch does not see."""
-    names = ("CUDA_VISIBLE_DEVICES",) if kind == "cuda" else ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-    values = [f"{name}={here.env[name]}" for name in names if name in here.env]
+    values = [f"{name}={here.env[name]}" for name in LIMITS[VENDORS[kind]] if name in here.env]
     if values:
         return "correct or unset " + ", ".join(values)
     if here.in_image and kind == "cuda":
         return "enter the image with --nv, as the module does with SINGULARITY_NV=1, and see the check `driver`"
-    return "see the check `driver`, and your permission for {}".format("/dev/nvidia*" if kind == "cuda" else "/dev/kfd")
+    return f"see the check `driver`, and your permission for {FILES[kind]}"

@@ -66,7 +66,9 @@ def _again(here):
 def _device(facts):
     if facts["hip"]:
         return "ROCm " + ".".join(facts["hip"].split(".")[:2])
-    return "CUDA " + facts["cuda"] if facts["cuda"] else "CPUs"
+    if facts["cuda"]:
+        return "CUDA " + facts["cuda"]
+    return "Intel GPUs" if facts["xpu"] else "CPUs"
 
 
 def _origin(here, facts):

@@ -6,12 +6,14 @@ environment and the host's name and return a World, or None if they did not star
 
 # A variable that only this launcher sets, then its module and function. The first match takes precedence:
 # torchrun starts more ranks than the task that it runs in; the daemons that mpirun starts on other nodes
-# are a Slurm step, whose variables its ranks inherit; and srun offers PMI beside its own variables.
+# are a Slurm step, whose variables its ranks inherit; srun offers PMI beside its own variables, and Flux offers PMI,
+# and PALS for Cray's PMI.
 LAUNCHERS = (
     ("TORCHELASTIC_RUN_ID", "torchrun", "worker"),
     ("OMPI_COMM_WORLD_RANK", "mpi", "open_mpi"),
     ("MPI_LOCALRANKID", "mpi", "hydra"),
     ("SLURM_PROCID", "slurm", "step"),
+    ("FLUX_TASK_RANK", "flux", "task"),
     ("PALS_RANKID", "mpi", "pals"),
     ("PMI_LOCAL_RANK", "mpi", "pmi"),
 )
@@ -31,6 +33,10 @@ def discover(env, hostname):
 OPTIONS = {
     "OMPI_COMM_WORLD_RANK": ("start mpirun with --bind-to none", "mpirun --map-by ppr:1:node --bind-to none"),
     "MPI_LOCALRANKID": ("start mpirun with -bind-to none, Intel MPI's with I_MPI_PIN=0", "mpirun -ppn 1 -bind-to none"),
+    "FLUX_TASK_RANK": (
+        "start flux run with -o cpu-affinity=off, at LLNL with -o mpibind=off",
+        "flux run --tasks-per-node=1 -o cpu-affinity=off",
+    ),
     "PALS_RANKID": ("start mpiexec with --cpu-bind none", "mpiexec --ppn 1 --cpu-bind none"),
     "SLURM_STEP_ID": (
         "give each rank its own cores with srun -c <cores>, or all of the job's with --cpu-bind=none",

@@ -17,19 +17,6 @@ class StepGpus(Value):
 
     __slots__ = ("count", "is_torchruns", "numbers")
 
-    def gives_each_its_own(self, count, local_size, limited):
-        """Whether no other of the `local_size` ranks sees the `count` GPUs that this rank sees.
-
-        `limited` is true if variables hide GPUs from this rank: one that sees a single GPU, as after a
-        wrapper with ROCR_VISIBLE_DEVICES=$SLURM_LOCALID, is taken to have it for itself.
-        """
-        if self.count is not None and count * local_size > self.count:
-            return False
-        if count == 1:
-            return limited or self.count is not None
-        reported = self.count is not None and self.numbers is not None
-        return reported and len(self.numbers) == count and not self.is_torchruns
-
 
 def step_gpus(env):
     """The StepGpus of a process with environment `env`."""

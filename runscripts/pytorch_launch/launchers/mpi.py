@@ -1,11 +1,18 @@
 """The worlds of the MPI launchers: mpirun, mpiexec, aprun.
 
-None of them reports the node of rank 0. It is the first host of the allocation, unless the user laid the
+None of them but PALS reports the node of rank 0. It is the first host of the allocation, unless the user laid the
 ranks out in another way, which rank 0 detects (`rendezvous`).
 """
 
 from pytorch_launch import LaunchError
-from pytorch_launch.launchers.variables import check_exported, check_inside, check_step, number, optional_number
+from pytorch_launch.launchers.variables import (
+    check_exported,
+    check_inside,
+    check_step,
+    number,
+    optional_number,
+    text_number,
+)
 from pytorch_launch.nodelist import first_host, node_index
 from pytorch_launch.system import read
 from pytorch_launch.world import World, WorldError
@@ -41,7 +48,13 @@ def hydra(env, hostname):
 
 
 def pals(env, hostname):
-    """PALS, of HPE Cray systems with PBS (mpiexec(1) there); Cray's PMI adds the size of the world."""
+    """PALS, of HPE Cray systems with PBS (mpiexec(1) there; pals.h); Cray's PMI adds the size of the world.
+
+    The file PALS_APINFO has size and nodes of this launch, also where `mpiexec --hosts` chose them. Without it, as in a
+    container that does not bind its directory, the nodes are those of the job.
+    """
+    from pytorch_launch.launchers.apinfo import read_layout
+
     names = {
         "RANK": "PALS_RANKID",
         "WORLD_SIZE": "PMI_SIZE",
@@ -49,14 +62,19 @@ def pals(env, hostname):
         "LOCAL_WORLD_SIZE": "PALS_LOCAL_SIZE",
         "GROUP_RANK": "PALS_NODEID",
     }
-    if not env.get("PMI_SIZE"):
-        if not env.get("WORLD_SIZE"):
+    layout = read_layout(env.get("PALS_APINFO"), number(env, "PALS_RANKID"))
+    if layout is not None and env.get("PMI_SIZE") in (None, "", str(layout.size)):
+        env = {**env, "PMI_SIZE": str(layout.size)}
+        del names["GROUP_RANK"]  # that of the layout is counted from rank 0
+    elif not env.get("PMI_SIZE"):
+        if env.get("WORLD_SIZE"):
+            names["WORLD_SIZE"] = "WORLD_SIZE"
+        else:
             raise WorldError(
                 "PALS_RANKID is set, but PMI_SIZE, the number of ranks, is not",
                 "export it as WORLD_SIZE, for example with `mpiexec -n 24 --env WORLD_SIZE=24`",
             )
-        names["WORLD_SIZE"] = "WORLD_SIZE"
-    return _world(env, hostname, names, "PALS", env.get("PALS_APID"))
+    return _world(env, hostname, names, "PALS", env.get("PALS_APID"), layout)
 
 
 def pmi(env, hostname):
@@ -70,8 +88,11 @@ def pmi(env, hostname):
     return _world(env, hostname, names, "PMI", env.get("PMI_JOBID") or env.get("PBS_JOBID"))
 
 
-def _world(env, hostname, names, source, launch):
-    """The world that the variables `names` of a launcher describe; `launch` is text that its ranks share."""
+def _world(env, hostname, names, source, launch, layout=None):
+    """The world that the variables `names` of a launcher describe.
+
+    `launch` is text that its ranks share, `layout` the Layout that the launcher reports, None if it reports none.
+    """
     rank, size, local_rank, local_size = (number(env, names[name]) for name in list(names)[:4])
     check_inside(env, names["RANK"], names["WORLD_SIZE"], size)
     check_inside(env, names["LOCAL_RANK"], names["LOCAL_WORLD_SIZE"], local_size)
@@ -81,7 +102,12 @@ def _world(env, hostname, names, source, launch):
             f"{names['WORLD_SIZE']}={size} in the world",
             "look for variables of another launch",
         )
-    first, node_rank = ("127.0.0.1", 0) if local_size == size else _place(env, hostname, rank, local_rank, local_size)
+    if local_size == size:
+        first, node_rank = "127.0.0.1", 0
+    elif layout is not None and layout.size == size:
+        first, node_rank = layout.first_host, layout.node_rank
+    else:
+        first, node_rank = _place(env, hostname, rank, local_rank, local_size)
     world = World(
         rank=rank,
         size=size,
@@ -92,7 +118,7 @@ def _world(env, hostname, names, source, launch):
         first_host=first,
         source=source,
         job=optional_number(env, "SLURM_JOB_ID"),
-        launch=_number_of(launch) if launch else None,
+        launch=text_number(launch) if launch else None,
         node_cpus=optional_number(env, "SLURM_CPUS_ON_NODE"),
     )
     check_step(env, world)
@@ -125,11 +151,3 @@ def _allocation(env, host):
             short = [name.partition(".")[0] for name in hosts]
             return hosts[0], hosts.index(host) if host in hosts else short.index(host) if host in short else None
     return None, None
-
-
-def _number_of(text):
-    """A number that follows from `text` alone (the hash FNV-1a of 32 bits; Fowler, Noll and Vo)."""
-    value = 0x811C9DC5
-    for byte in text.encode():
-        value = (value ^ byte) * 0x01000193 % 2**32
-    return value

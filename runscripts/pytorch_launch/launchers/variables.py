@@ -51,6 +51,14 @@ def optional_number(env, name):
     return number(env, name) if env.get(name) else None
 
 
+def text_number(text):
+    """A number that follows from `text` alone (the hash FNV-1a of 32 bits; Fowler, Noll and Vo)."""
+    value = 0x811C9DC5
+    for byte in text.encode():
+        value = (value ^ byte) * 0x01000193 % 2**32
+    return value
+
+
 def check_inside(env, index, bound, size):
     """Raise WorldError unless the variable `index` is below `size`, the meaning of the variable `bound`."""
     if number(env, index) >= size:

@@ -1,6 +1,7 @@
 """training/distributed.py: who the ranks are, their process group, and how they part."""
 
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -52,6 +53,42 @@ def test_a_rank_takes_the_gpu_of_its_local_rank_among_those_in_view(two_gpus, lo
     device = select_device(True, local_rank)
     assert device == torch.device("cuda", index)
     assert two_gpus == [device]
+
+
+@pytest.fixture
+def tiles(monkeypatch):
+    """Twelve of Intel's in view, and no CUDA; the list of those that were made current."""
+    current = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(
+        torch, "xpu", SimpleNamespace(is_available=lambda: True, device_count=lambda: 12, set_device=current.append),
+        raising=False,
+    )  # fmt: skip
+    monkeypatch.setattr(dist, "is_xccl_available", lambda: True, raising=False)
+    return current
+
+
+def test_a_rank_takes_the_tile_of_its_local_rank_where_the_gpus_are_intels(tiles):
+    device = select_device(True, 13)
+    assert device == torch.device("xpu", 1)
+    assert tiles == [device]
+
+
+def test_a_torch_without_xccl_is_one_sentence(monkeypatch, tiles):
+    monkeypatch.setattr(dist, "is_xccl_available", lambda: False)
+    with pytest.raises(TrainingError, match="has no XCCL.* Use torch 2.8 or newer"):
+        select_device(True, 0)
+
+
+@pytest.mark.parametrize(("gpus", "backend"), [("two_gpus", "nccl"), ("tiles", "xccl")])
+def test_the_collectives_are_those_of_the_kind_of_gpu(monkeypatch, request, gpus, backend):
+    request.getfixturevalue(gpus)
+    backends = []
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, **_: backends.append(backend))
+    monkeypatch.setattr(dist, "new_group", lambda backend, **_: backends.append(backend))
+    with process_group({}, use_gpu=True, timeout=10) as world:
+        assert backends == [backend, "gloo"]
+        assert world.device.type == torch.device("cuda" if gpus == "two_gpus" else "xpu").type
 
 
 def test_without_gpu_the_device_is_the_cpu_even_where_gpus_are(two_gpus):

@@ -8,7 +8,9 @@ import pytest
 
 TREE = Path(__file__).parents[3]
 ALL_JOBS = sorted((TREE / "payload" / "jobs").glob("*/*"))
-JOBS = [path for path in ALL_JOBS if path.parent.name != "slurm"]
+#: The directories of job scripts for any cluster with one scheduler.
+SCHEDULERS = ("flux", "pbs", "slurm")
+JOBS = [path for path in ALL_JOBS if path.parent.name not in SCHEDULERS]
 #: What brings a venv NCCL's plugin for libfabric, where a cluster profile refuses to run on several nodes without.
 PLUGINS = {"frontier": "rccl-net-plugin", "perlmutter": "nccl"}
 
@@ -65,7 +67,7 @@ def as_numbers(version):
 
 
 #: Each program that the job scripts start prints its command line in place of what it does.
-PROGRAMS = ("srun", "mpirun", "eb", "scontrol", "pytorch-doctor")
+PROGRAMS = ("srun", "mpirun", "mpiexec", "flux", "get-master", "eb", "scontrol", "pytorch-doctor")
 #: What a PyTorch module of each kind sets.
 LOADED = {"PAYLOAD": "/payload", "PAYLOADPYTORCH": "/payload", "SIFPYTORCH": "/image.sif", "SHIFTER_IMAGE": "image",
           "PYTORCH_EDF": "/image.toml"}  # fmt: skip
@@ -78,11 +80,14 @@ def command_lines(tmp_path):
         (tmp_path / name).write_text('#!/bin/sh\necho "${0##*/} $*"\n')
         (tmp_path / name).chmod(0o755)
 
+    (tmp_path / "nodefile").write_text("n1\nn1\nn2\n")
+
     def run(job, *, data, **environ):
         module = f'module() {{ echo module "$@"; [ "$1" != is-avail ] || [ -n "{data}" ]; }}; export -f module'
         result = subprocess.run(
             ["bash", "-c", f"{module}; exec bash {job}"],
             env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "1", "SLURM_NNODES": "2", "SLURM_NTASKS": "4",
+                 "PBS_JOBID": "7.pbs", "PBS_O_WORKDIR": str(tmp_path), "PBS_NODEFILE": str(tmp_path / "nodefile"),
                  **environ},
             cwd=tmp_path, capture_output=True, text=True, check=False, timeout=20,
         )  # fmt: skip
@@ -111,7 +116,8 @@ def test_a_job_runs_without_the_data_module_and_keeps_the_users_data(job, comman
 
 @pytest.mark.parametrize(
     "job", [job for job in ALL_JOBS if re.search("mnist|allreduce", job.read_text())
-            and job.parent.name != "frontier" and job.name != "search.job"], ids=lambda job: job.name
+            and job.parent.name not in ("frontier", "flux", "pbs") and job.name != "search.job"],
+    ids=lambda job: job.name
 )  # fmt: skip
 def test_a_job_trains_on_gpus_where_it_was_given_some(job, command_lines):
     for given, expected in (({}, False), ({"SLURM_GPUS_ON_NODE": "4"}, True)):
@@ -123,6 +129,35 @@ def test_a_job_trains_on_gpus_where_it_was_given_some(job, command_lines):
 def test_only_the_job_of_a_named_system_asks_for_its_hardware(job):
     text = job.read_text()
     asks = re.search(r"^#SBATCH (--gpus|--partition|-p |--mem|-C |--constraint|-q |--cpus-per-task=[3-9])", text, re.M)
-    named = job.parent.name not in ("slurm", "infiniband")
+    named = job.parent.name not in (*SCHEDULERS, "infiniband")
     assert ("\n# Only for " in text) is named
     assert named or not asks
+
+
+def test_pals_starts_as_many_ranks_on_each_node_as_the_user_asks_for(command_lines):
+    job = TREE / "payload/jobs/pbs/train.pbs"
+    *_, line = command_lines(job, data="", **LOADED)
+    command = "conda-python-distributed -u /payload/mnist_ddp.py --modelpath model-7"
+    assert line == f"mpiexec -n 4 --ppn 2 --cpu-bind none {command}"
+    asked = {"RANKS_PER_NODE": "12", "CPU_BIND": "list:1-8:9-16", "TRAINING": "--gpu --epochs 2"}
+    *_, line = command_lines(job, data="", **LOADED, **asked)
+    assert line == f"mpiexec -n 24 --ppn 12 --cpu-bind list:1-8:9-16 {command} --gpu --epochs 2"
+
+
+def test_flux_is_asked_once_for_the_node_of_rank_0(command_lines, tmp_path):
+    (tmp_path / "flux").write_text(
+        """#!/bin/sh
+case "$*" in
+    "resource list -n -o {nnodes}") echo 2 ;;
+    "getattr hostlist") echo "n[1-2]" ;;
+    "getattr jobid") echo f7 ;;
+    *) echo "MASTER_ADDR=$MASTER_ADDR flux $*" ;;
+esac
+"""
+    )
+    (tmp_path / "get-master").write_text("#!/bin/sh\n[ \"$1\" = 'n[1-2]' ] && echo n1\n")
+    *_, line = command_lines(TREE / "payload/jobs/flux/train.flux", data="", **LOADED, RANKS_PER_NODE="4")
+    assert line == (
+        "MASTER_ADDR=n1 flux run --nodes=2 --tasks-per-node=4 --exclusive "
+        "conda-python-distributed -u /payload/mnist_ddp.py --modelpath model-f7"
+    )

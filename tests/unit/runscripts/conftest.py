@@ -75,6 +75,11 @@ def perlmutter(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def aurora(tmp_path_factory):
+    return node_trees.aurora(tmp_path_factory.mktemp("aurora"))
+
+
+@pytest.fixture(scope="session")
 def dgx(tmp_path_factory):
     return node_trees.dgx_a100(tmp_path_factory.mktemp("dgx"))
 

@@ -3,6 +3,7 @@
 from pytorch_launch import topology
 from pytorch_launch.cores import choose_cores
 from pytorch_launch.devices import Devices, choose_devices
+from pytorch_launch.visible import visible_gpus
 
 
 def placed(root, allowed, size, *, env=None, job_cpus=None, cpus_per_task=None, gpus=True):
@@ -13,7 +14,7 @@ def placed(root, allowed, size, *, env=None, job_cpus=None, cpus_per_task=None, 
     placements = []
     for rank in range(size):
         variables = env(rank) if callable(env) else env or {}
-        devices = choose_devices(variables, root, rank, size) if gpus else Devices()
+        devices = choose_devices(visible_gpus(variables, root), root, rank, size) if gpus else Devices()
         placements.append(
             choose_cores(root, set(allowed), rank, size, job_cpus or len(allowed), cpus_per_task, devices),
         )

@@ -1,6 +1,13 @@
 """Slurm's variables for GPUs, and the numbers of GPUs on a node."""
 
+from pytorch_launch import devices as chooser
 from pytorch_launch.topology import gpus
+from pytorch_launch.visible import visible_gpus
+
+
+def choose_devices(env, root, local_rank, local_size):
+    """The Devices of a rank with environment `env` on the node at `root`."""
+    return chooser.choose_devices(visible_gpus(env, root), root, local_rank, local_size)
 
 
 def slurm(step, on_node, **lists):

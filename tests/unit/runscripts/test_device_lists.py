@@ -1,8 +1,7 @@
 """Lists of visible GPUs, of users and of cgroups."""
 
 import pytest
-from pytorch_launch.devices import choose_devices
-from slurm_gpus import numbers, own, slurm
+from slurm_gpus import choose_devices, numbers, own, slurm
 
 
 @pytest.mark.parametrize("visible", ["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"])

@@ -2,8 +2,7 @@
 
 import node_trees
 import pytest
-from pytorch_launch.devices import choose_devices
-from slurm_gpus import numbers, own, slurm
+from slurm_gpus import choose_devices, numbers, own, slurm
 
 
 def test_ranks_that_see_all_gpus_take_one_after_the_other(lumi):

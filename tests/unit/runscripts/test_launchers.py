@@ -1,6 +1,7 @@
 """The worlds of mpirun, mpiexec and aprun, by the variables that each sets."""
 
 import pytest
+from apinfo_files import apinfo_file
 from pytorch_launch.launchers import discover, more_cores, one_task_per_node
 from pytorch_launch.world import WorldError
 
@@ -81,6 +82,19 @@ def test_a_rank_in_a_pbs_job_knows_its_world(env, source, nodefile):
     world = discover({**env, "PBS_NODEFILE": nodefile}, "nid001002.site.org")
     assert world.variables() == RANK_3_OF_4
     assert (world.first_host, world.source) == ("nid001001", source)
+
+
+def test_pals_names_the_node_of_rank_0_where_the_nodes_do_not_have_the_jobs_list(tmp_path):
+    """As with `mpiexec --hosts`, and on all nodes but the first where PBS writes its file there only."""
+    (tmp_path / "apinfo").write_bytes(apinfo_file(5, [0, 0, 1, 1], ["x4407c6s2b0n0", "x4407c6s7b0n0"]))
+    env = {**PALS, "PALS_APINFO": str(tmp_path / "apinfo"), "PBS_NODEFILE": str(tmp_path / "absent")}
+    for rank, local, node in ((0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 1, 1)):
+        own = {"PALS_RANKID": f"{rank}", "PALS_LOCAL_RANKID": f"{local}", "PALS_NODEID": f"{node}"}
+        without_pmi = {name: value for name, value in {**env, **own}.items() if not name.startswith("PMI")}
+        world = discover(without_pmi, "any-name")
+        assert world.first_host == "x4407c6s2b0n0"
+        numbers = (rank, 4, local, 2, node)
+        assert (world.rank, world.size, world.local_rank, world.local_size, world.node_rank) == numbers
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ version = '2.13.0'
 toolchain = SYSTEM
 gpu = {gpu!r}
 """
-FACTS = {"cuda": None, "hip": None, "devices": [], "fault": None, "plugin": None}
+FACTS = {"cuda": None, "hip": None, "xpu": None, "devices": [], "fault": None, "plugin": None}
 
 
 @pytest.fixture
@@ -46,7 +46,8 @@ def python(installation):
     def make(facts=None, error="", **changes):
         env = installation("EB_PyTorchContainer")
         known = {
-            "python": "/usr/bin/python3", "version": "2.13.0+cpu", "directory": "/opt/torch", "cuda": None, "hip": None,
+            "python": "/usr/bin/python3", "version": "2.13.0+cpu", "directory": "/opt/torch", "cuda": None,
+            "hip": None, "xpu": None,
             "in_image": True, "total": 8.0, "devices": [], "fault": None, "plugin": None, "foreign": [],
         }  # fmt: skip
         answer = json.dumps({**known, **facts}) if facts is not None else ""

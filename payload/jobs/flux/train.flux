@@ -1,0 +1,22 @@
+#!/bin/bash
+# DistributedDataParallel under Flux: flux batch train.flux [options of mnist_ddp.py]
+# With GPUs, one rank for each: RANKS_PER_NODE=4 flux batch --exclusive train.flux --gpu
+#flux: --nodes=2
+#flux: --job-name=train
+#flux: --time-limit=30m
+#flux: --output={{name}}-{{id}}.out
+set -e
+
+# Keep the PyTorch module that is loaded when you submit, container or venv; otherwise load the site's default
+[ -n "$PAYLOADPYTORCH" ] || module load PyTorch
+# If there is no MNIST module, the training uses generated digits
+if [ -z "$MNIST_ROOT" ] && module is-avail MNIST; then module load MNIST; fi
+
+# Asked once for all ranks; where Flux writes the file of Cray's PMI, they read it there
+nodes=$(flux resource list -n -o '{nnodes}')
+MASTER_ADDR=$(get-master "$(flux getattr hostlist)")
+export MASTER_ADDR
+
+training=("$PAYLOAD/mnist_ddp.py" --modelpath "model-$(flux getattr jobid)" "$@")
+flux run --nodes="$nodes" --tasks-per-node="${RANKS_PER_NODE:-2}" --exclusive \
+  conda-python-distributed -u "${training[@]}"

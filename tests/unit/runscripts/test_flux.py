@@ -1,0 +1,157 @@
+"""The worlds of Flux: from the file of Cray's PMI, from an exported address, and from the command `flux`."""
+
+import pytest
+from apinfo_files import apinfo_file
+from pytorch_launch.launchers import discover, more_cores, one_task_per_node
+from pytorch_launch.launchers.apinfo import read_layout
+from pytorch_launch.rendezvous import choose_rendezvous, launch_id
+from pytorch_launch.world import WorldError
+
+#: Rank 3 of four on two nodes, by flux-environment(7). PMI is Flux's own.
+FLUX = {
+    "FLUX_JOB_ID": "ƒ4yBboYGo",
+    "FLUX_JOB_SIZE": "4",
+    "FLUX_JOB_NNODES": "2",
+    "FLUX_TASK_RANK": "3",
+    "FLUX_TASK_LOCAL_ID": "1",
+    "FLUX_URI": "local:///run/flux/local",
+    "PMI_FD": "20",
+    "PMI_RANK": "3",
+    "PMI_SIZE": "4",
+}
+#: What the plugin cray-pals adds (flux-shell-cray-pals(1)): neither the local rank nor the local size.
+CRAY_PALS = {"PALS_RANKID": "3", "PALS_NODEID": "1", "PALS_APID": "8762756694016", "PMI_CONTROL_PORT": "11998,11999"}
+RANK_3_OF_4 = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A function that writes a file; its path."""
+
+    def write(data):
+        path = tmp_path / "libpals_apinfo"
+        path.write_bytes(data)
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def flux(tmp_path):
+    """A function that makes a command `flux`, which prints a text and keeps its arguments; the environment with it."""
+
+    def make(text, status=0):
+        command = tmp_path / "bin" / "flux"
+        command.parent.mkdir()
+        command.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/arguments\nprintf "{text}"\nexit {status}\n')
+        command.chmod(0o755)
+        return {"PATH": f"{command.parent}:/usr/bin:/bin"}
+
+    return make
+
+
+@pytest.mark.parametrize("version", [1, 5])
+def test_a_task_on_a_cray_reads_its_world_from_the_file_of_crays_pmi(written, version):
+    path = written(apinfo_file(version, [0, 0, 1, 1], ["tuolumne1001", "tuolumne1002"]))
+    world = discover({**FLUX, **CRAY_PALS, "PALS_APINFO": path, "PATH": "/nonexistent"}, "tuolumne1002")
+    assert world.variables() == RANK_3_OF_4
+    assert (world.first_host, world.node, world.source) == ("tuolumne1001", "tuolumne1002", "Flux job ƒ4yBboYGo")
+
+
+def test_ranks_that_take_turns_over_the_nodes_are_counted_so(written):
+    path = written(apinfo_file(5, [1, 0, 1, 0, 1], ["a", "b"]))
+    env = {**FLUX, "FLUX_JOB_SIZE": "5", "FLUX_TASK_RANK": "4", "FLUX_TASK_LOCAL_ID": "2", "PALS_APINFO": path}
+    world = discover(env, "b")
+    assert (world.first_host, world.node_rank, world.local_size) == ("b", 0, 3)
+    first = discover({**env, "FLUX_TASK_RANK": "0", "FLUX_TASK_LOCAL_ID": "0"}, "b")
+    assert choose_rendezvous({}, first, None)["MASTER_ADDR"] == "b"
+
+
+def test_rank_0_may_be_on_any_node_that_flux_names(flux):
+    env = {**FLUX, **flux("n1: 2-3\\nn2: 0-1\\n")}
+    worlds = [discover({**env, "FLUX_TASK_RANK": rank}, "any") for rank in ("1", "3")]
+    assert [(world.first_host, world.node_rank) for world in worlds] == [("n2", 0), ("n2", 1)]
+
+
+@pytest.mark.parametrize("length", [0, 50, 130, 200, 240])
+def test_a_file_that_is_cut_off_is_not_read(written, length):
+    path = written(apinfo_file(5, [0, 0, 1, 1], ["a", "b"])[:length])
+    assert read_layout(path, 3) is None
+
+
+def test_a_file_of_another_launch_is_not_used(written, flux):
+    path = written(apinfo_file(5, [0, 1], ["a", "b"]))
+    env = {**FLUX, **flux("n1: 0-1\\nn2: 2-3\\n"), "PALS_APINFO": path, "FLUX_TASK_RANK": "1"}
+    assert discover(env, "n1").first_host == "n1"
+
+
+def test_without_that_file_flux_is_asked_once(flux, tmp_path):
+    world = discover({**FLUX, **flux("n1: 0-1\\nn2: 2,3\\n")}, "n2")
+    assert world.variables() == RANK_3_OF_4
+    assert world.first_host == "n1"
+    assert (tmp_path / "arguments").read_text() == "job taskmap --to=hosts ƒ4yBboYGo\n"
+
+
+@pytest.mark.parametrize(
+    ("rank", "local", "node"), [("2", "0", 1), ("3", "1", 1), ("0", "0", 0), ("1", "0", 1)]
+)  # the last one if Flux distributes ranks in turn
+def test_an_exported_address_saves_that_command(rank, local, node):
+    env = {**FLUX, "FLUX_TASK_RANK": rank, "FLUX_TASK_LOCAL_ID": local, "MASTER_ADDR": "n1", "PATH": "/nonexistent"}
+    world = discover(env, "n2")
+    assert (world.first_host, world.local_size, world.node_rank) == ("n1", 2, node)
+
+
+def test_on_one_node_no_address_is_needed():
+    world = discover({**FLUX, "FLUX_JOB_NNODES": "1", "FLUX_TASK_LOCAL_ID": "3", "PATH": ""}, "n1")
+    assert (world.first_host, world.local_size, world.node_rank) == ("127.0.0.1", 4, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "message"),
+    [("", 1, "`flux job taskmap` failed"), ("n1: 0-1\\n", 0, "does not list 4 tasks"), ("x\\n", 0, "does not list")],
+)
+def test_an_answer_that_is_none_is_an_error_with_the_line_for_the_job_script(flux, text, status, message):
+    with pytest.raises(WorldError, match=message) as raised:
+        discover({**FLUX, **flux(text, status)}, "n2")
+    assert 'export MASTER_ADDR=$(get-master "$(flux getattr hostlist)")' in str(raised.value)
+
+
+def test_in_an_image_without_flux_the_error_is_the_same():
+    with pytest.raises(WorldError, match="the nodes of Flux job ƒ4yBboYGo are not known"):
+        discover({**FLUX, "PATH": "/nonexistent"}, "n2")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"FLUX_TASK_RANK": "4"}, "FLUX_TASK_RANK=4 is outside 0 to 3"),
+        ({"FLUX_TASK_LOCAL_ID": "2"}, "FLUX_TASK_LOCAL_ID=2 is outside 0 to 1"),
+        ({"RANK": "0"}, "RANK=0 is exported, but FLUX_TASK_RANK=3"),
+        ({"LOCAL_WORLD_SIZE": "4"}, "LOCAL_WORLD_SIZE=4 is exported, but Flux job"),
+    ],
+)
+def test_variables_of_flux_that_contradict_each_other_are_named(changes, message):
+    with pytest.raises(WorldError, match=message):
+        discover({**FLUX, "MASTER_ADDR": "n1", **changes}, "n2")
+
+
+def test_all_tasks_of_a_job_meet_at_one_port_and_another_job_at_another(written):
+    path = written(apinfo_file(5, [0, 0, 1, 1], ["a", "b"]))
+    places = []
+    for job, rank, local in [("ƒ1", "0", "0"), ("ƒ1", "3", "1"), ("ƒ2", "3", "1")]:
+        env = {**FLUX, "FLUX_JOB_ID": job, "FLUX_TASK_RANK": rank, "FLUX_TASK_LOCAL_ID": local, "PALS_APINFO": path}
+        world = discover(env, "b")
+        places.append((choose_rendezvous({}, world, None), launch_id(world, None)))
+    assert places[0] == places[1] != places[2]
+
+
+def test_torchruns_worker_and_mpiruns_rank_in_a_task_are_theirs():
+    mpi = {f"OMPI_COMM_WORLD_{name}": "1" for name in ("SIZE", "LOCAL_SIZE")}
+    mpi |= {f"OMPI_COMM_WORLD_{name}": "0" for name in ("RANK", "LOCAL_RANK")}
+    assert discover({**FLUX, **mpi}, "n1").source == "Open MPI"
+
+
+def test_hints_are_in_the_words_of_flux():
+    env = {**FLUX, **CRAY_PALS}
+    assert "flux run with -o cpu-affinity=off" in more_cores(env)
+    assert one_task_per_node(env) == "flux run --tasks-per-node=1 -o cpu-affinity=off"

@@ -1,0 +1,183 @@
+"""Intel's GPUs: what Level Zero finds, what a mask leaves visible, and the cores of each rank on Aurora."""
+
+import shutil
+
+import node_trees
+import pytest
+from pytorch_doctor import FAIL, OK, WARN
+from pytorch_doctor.checks import device
+from pytorch_doctor.surroundings import Outcome, Surroundings
+from pytorch_launch.cores import choose_cores
+from pytorch_launch.devices import choose_devices
+from pytorch_launch.topology import all_gpus, gpus, parse_cpu_list
+from pytorch_launch.visible import visible_gpus
+
+COMPOSITE = {"ZE_FLAT_DEVICE_HIERARCHY": "COMPOSITE"}
+#: On Aurora jobs have all cores but the first of each socket.
+JOB = set(range(208)) - {0, 52, 104, 156}
+
+
+def chosen(env, root, rank=0, size=1):
+    """The Devices of a rank."""
+    return choose_devices(visible_gpus(env, root), root, rank, size)
+
+
+def test_the_tiles_of_each_gpu_are_found_in_pci_order(aurora):
+    found = gpus(aurora)
+    assert [(gpu.vendor, gpu.pci) for gpu in found] == [("intel", pci) for pci in node_trees.AURORA for _ in (0, 1)]
+    assert [gpu.numa_node for gpu in found] == [0] * 6 + [1] * 6
+    assert len(all_gpus(aurora, "intel")) == 12
+
+
+def test_the_newer_driver_has_its_tiles_in_another_place(tmp_path):
+    node_trees.write_intel_gpu(tmp_path, "0000:3a:00.0", 0, "xe", ["tile0", "tile1"])
+    node_trees.write_intel_gpu(tmp_path, "0000:29:00.0", 0, "xe", ["tile0"])
+    assert [gpu.pci for gpu in gpus(str(tmp_path))] == ["0000:29:00.0", "0000:3a:00.0", "0000:3a:00.0"]
+
+
+@pytest.mark.parametrize(("pci", "pci_class"), [("0000:00:02.0", "0x038000"), ("0000:03:00.0", "0x030000")])
+def test_the_graphics_of_a_laptop_are_no_gpu_of_a_rank(tmp_path, pci, pci_class):
+    node_trees.write_intel_gpu(tmp_path, pci, -1, "i915", ["drm/card0/gt/gt0"], pci_class)
+    assert gpus(str(tmp_path)) == []
+
+
+def test_a_container_without_the_devices_has_no_gpu(tmp_path):
+    node_trees.write_intel_gpu(tmp_path, "0000:29:00.0", 0, "xe", ["tile0"])
+    (tmp_path / "dev/dri").rmdir()
+    assert gpus(str(tmp_path)) == []
+
+
+def test_ranks_take_one_tile_after_the_other_in_pci_order(aurora):
+    for rank in range(12):
+        devices = chosen({}, aurora, rank, 12)
+        assert (devices.vendor, devices.count, devices.index, devices.warnings) == ("intel", 12, rank, [])
+        assert devices.gpu.pci == list(node_trees.AURORA)[rank // 2]
+        assert devices.changes == {"ZE_ENABLE_PCI_ID_DEVICE_ORDER": "1"}
+
+
+@pytest.mark.parametrize(
+    ("env", "mask", "count", "buses"),
+    [
+        ({}, "3", 1, ["0000:42"]),
+        ({}, "11,0", 2, ["0000:18", "0001:6c"]),  # a mask is a set: it does not change the order
+        ({}, "0,99", 1, ["0000:18"]),
+        ({}, "", 12, None),  # ignored
+        ({"ZE_FLAT_DEVICE_HIERARCHY": "COMBINED"}, "0,1", 2, ["0000:18", "0000:18"]),
+        (COMPOSITE, "0,1", 2, ["0000:18", "0000:42"]),
+        (COMPOSITE, "0.0,0.1", 1, ["0000:18"]),  # both tiles of one GPU are one device
+        (COMPOSITE, "3.1,5.0", 2, ["0001:18", "0001:6c"]),
+        (COMPOSITE, "", 6, None),
+    ],
+)
+def test_a_mask_leaves_the_devices_that_the_hierarchy_makes_of_it(aurora, env, mask, count, buses):
+    devices = chosen({**env, "ZE_AFFINITY_MASK": mask}, aurora)
+    assert devices.count == count
+    assert buses is None or [gpu.pci[:7] for gpu in devices.held] == buses
+    assert devices.warnings == []
+
+
+@pytest.mark.parametrize(("env", "mask", "form"), [({}, "0.1", "<tile>"), (COMPOSITE, "6", "<GPU>.<tile>")])
+def test_a_mask_of_the_other_form_is_worth_a_warning(aurora, env, mask, form):
+    devices = chosen({**env, "ZE_AFFINITY_MASK": mask}, aurora)
+    assert devices.count == 0
+    (warning,) = map(str, devices.warnings)
+    assert f"ZE_AFFINITY_MASK={mask} matches none of the 12 tiles" in warning and form in warning
+
+
+def test_in_another_order_than_pcis_it_is_not_known_which_gpu_is_which(aurora):
+    devices = chosen({"ZE_ENABLE_PCI_ID_DEVICE_ORDER": "0"}, aurora, 3, 12)
+    assert (devices.count, devices.index, devices.gpu, devices.changes) == (12, 3, None, {})
+
+
+@pytest.mark.parametrize(("env", "entry"), [({}, "5"), (COMPOSITE, "5")])
+def test_a_rank_can_be_left_with_its_device_alone(aurora, env, entry):
+    devices = chosen(env, aurora, 5, 6)
+    assert devices.narrowed() == {"ZE_AFFINITY_MASK": entry}
+    alone = chosen({**env, **devices.narrowed()}, aurora, 5, 6)
+    assert (alone.count, alone.index, alone.gpu.pci) == (1, 0, devices.gpu.pci)
+
+
+def test_several_ranks_may_share_a_tile(aurora):
+    """As ALCF documents for the four engines of a tile."""
+    devices = chosen({}, aurora, 47, 48)
+    assert (devices.index, devices.sharers, devices.warnings) == (11, 4, [])
+
+
+@pytest.mark.parametrize(
+    ("env", "size", "published"),
+    [({}, 12, node_trees.AURORA_TILES), (COMPOSITE, 6, node_trees.AURORA_GPUS)],
+)
+def test_unbound_ranks_get_the_cores_of_the_socket_that_alcf_binds_them_to(aurora, env, size, published):
+    taken = set()
+    for rank, cpus in enumerate(published.split(":")):
+        devices = chosen(env, aurora, rank, size)
+        bind = choose_cores(aurora, JOB, rank, size, len(JOB), None, devices).bind
+        theirs = parse_cpu_list(cpus)
+        assert len(bind) >= 2 * len(theirs)  # both threads of each core
+        assert {cpu % 104 // 52 for cpu in bind} == {min(theirs) // 52}
+        assert len(theirs & bind) > len(theirs) / 2
+        assert not taken & bind
+        taken |= bind
+    assert taken == JOB
+
+
+def test_a_mask_of_the_site_is_kept(aurora):
+    for rank, cpus in enumerate(node_trees.AURORA_TILES.split(":")):
+        placement = choose_cores(aurora, parse_cpu_list(cpus), rank, 12, None, None, chosen({}, aurora, rank, 12))
+        assert (placement.bind, placement.threads) == (None, 8)
+
+
+def test_ranks_that_a_wrapper_gives_a_tile_each_have_cores_of_their_own(aurora):
+    """As gpu_tile_compact.sh and the script of ALCF's page for its module frameworks."""
+    binds = []
+    for rank in range(12):
+        devices = chosen({"ZE_AFFINITY_MASK": str(rank)}, aurora, rank, 12)
+        binds.append(choose_cores(aurora, JOB, rank, 12, len(JOB), None, devices).bind)
+    assert sum(map(len, binds)) == len(set.union(*binds)) == len(JOB)
+
+
+@pytest.fixture
+def doctor(tmp_path):
+    """A function that makes the doctor's surroundings on a node, with a module for Intel's GPUs and facts of torch."""
+
+    def make(node, devices, fault=None, **env):
+        easybuild = tmp_path / "module" / "easybuild"
+        easybuild.mkdir(parents=True)
+        (easybuild / "PyTorch.eb").write_text("easyblock = 'EB_PyTorchVenv'\ngpu = 'xpu'\n")
+        here = Surroundings({"EBROOTPYTORCH": str(easybuild.parent), **env}, root=str(node))
+        facts = {"cuda": None, "hip": None, "xpu": "20260100", "devices": ["Max 1550"] * devices, "fault": fault}
+        here._torch = facts, Outcome(0, "", "")
+        return here
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("env", "devices", "verdict", "finding"),
+    [
+        ({}, 12, OK, "12 of 12: Max 1550"),
+        (COMPOSITE, 6, OK, "6 of 6: Max 1550"),
+        ({"ZE_AFFINITY_MASK": "3"}, 1, OK, "1 of 12: Max 1550"),
+        ({}, 6, WARN, "6 of 12: Max 1550, and no variable ZE_AFFINITY_MASK hides the others"),
+        ({"ZE_AFFINITY_MASK": "0.1"}, 0, FAIL, "torch sees none of the 12 GPUs here"),
+    ],
+)
+def test_the_doctor_counts_devices_as_torch_does(doctor, aurora, env, devices, verdict, finding):
+    found = device.check_gpu(doctor(aurora, devices, **env))
+    assert (found.verdict, found.finding) == (verdict, finding)
+    assert found.verdict != FAIL or found.remedy == "correct or unset ZE_AFFINITY_MASK=0.1"
+
+
+def test_the_doctor_names_the_other_vendor(doctor, lumi):
+    assert "for Intel GPUs, but those here are from AMD" in device.check_gpu(doctor(lumi, 0)).finding
+
+
+def test_the_doctor_reports_whether_the_driver_computes(doctor, aurora, tmp_path):
+    shutil.copytree(aurora, tmp_path / "node")
+    node_trees.write(tmp_path / "node/sys/module/i915/version", "1.24.7")
+    here = doctor(tmp_path / "node", 12)
+    assert device.check_driver(here).finding == "1.24.7, computes with XPU 20260100"
+    here.torch[0].update(fault="xpu:3: out of resources")
+    found = device.check_driver(here)
+    assert found.verdict == FAIL
+    assert found.finding == "driver 1.24.7: XPU 20260100 does not compute: xpu:3: out of resources"
