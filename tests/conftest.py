@@ -18,6 +18,7 @@ FIRST = (
     "tests/unit/easyblocks",
     "tests/integration/test_recipes_of_the_seeds.py",
     "tests/integration/images",
+    "tests/integration/test_engines_on_nodes.py",
     "tests/integration/test_worlds.py",
 )
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import shutil
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -63,8 +64,10 @@ class StandIns:
         )
         for path in (self.bin, self.modulefiles, self.images, self.wheels):
             path.mkdir(parents=True)
-        for command in ("shifter", "cotainr", "enroot", "srun"):
+        for command in ("shifter", "cotainr"):
             (self.bin / command).symlink_to(HERE / command)
+        for command in ("enroot", "srun"):  # a loaded module may have a python3 that enters its image
+            self.command(self.bin, command, f"{sys.executable} -I {HERE / command}")
 
     def recipe(self, name, *changes):
         """Copy a recipe with its files, replace each (old, new) of `changes` in its text; return the path of the copy.

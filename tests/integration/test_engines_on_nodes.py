@@ -21,8 +21,9 @@ VERSION = "2.12.0a0+5aff3928d8.nv26.05"
 ENROOT, ENGINE = "PyTorch-2.12.0-ngc-26.05-enroot", "PyTorch-2.12.0-ngc-26.05-ce"
 PODMAN = "PyTorch-2.10.0-ngc-26.01-podman-hpc"
 SRUN = "srun -N2 --ntasks-per-node=2 "
-#: Prints what the launcher passes to Python: an image's own paths must stay.
-SHOW = "-c 'import os; print(os.environ[\"LD_LIBRARY_PATH\"])'"
+#: A directory of the image: the launcher removes those of other installations from PYTHONPATH.
+OF_IMAGE = "/usr/lib/python3/dist-packages"
+SHOW = "-c 'import os; print(os.environ[\"PYTHONPATH\"])'"
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +61,7 @@ def test_squashfs_image_that_srun_starts_on_enroot(system, registry, name, optio
     system.check(name, f"{line} -u probe.py", version=VERSION, changes=changes)
     module = f"module load PyTorch/{name.partition('-')[2]}"
     # bin/ starts the image too, and the image's own paths are no other installation's
-    library = f"export LD_LIBRARY_PATH={IN_IMAGE}/torch/lib"
-    assert system.run(f"{module}\n{library}\nconda-python-distributed {SHOW}").strip() == f"{IN_IMAGE}/torch/lib"
+    assert system.run(f"{module}\nPYTHONPATH={OF_IMAGE} conda-python-distributed {SHOW}").strip() == OF_IMAGE
 
 
 def test_image_of_podman_hpc_beside_enroot(system, registry):

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from pytorch_launch import isolation
+from pytorch_launch import container, isolation
 from pytorch_launch.isolation import isolate, shadowing
 
 
@@ -113,3 +113,12 @@ def test_a_torch_in_user_software_is_named(own_torch, monkeypatch):
 )
 def test_a_torch_that_is_not_imported_or_is_wanted_is_not_named(own_torch, env):
     assert shadowing({**env, "PYTHONUSERBASE": own_torch[0]}) == []
+
+
+def test_an_image_without_variables_of_its_own_is_recognized_by_its_runscripts(monkeypatch):
+    found = {"/runscripts"}
+    monkeypatch.setattr(container, "exists", lambda path: path in found)
+    assert container.in_container({"PYTORCH_IMAGE": "image.sqsh"})
+    assert not container.in_container({})  # an image of another kind, or a directory of the host
+    found.clear()
+    assert not container.in_container({"PYTORCH_IMAGE": "image.sqsh"})

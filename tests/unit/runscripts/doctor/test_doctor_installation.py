@@ -156,3 +156,22 @@ def test_an_image_at_shifters_gateway_is_started_there(installation, tmp_path):
     (tmp_path / "shifter").write_text('#!/bin/sh\n[ "$*" = "--image=site/image:1 true" ]\n')
     (tmp_path / "shifter").chmod(0o755)
     assert image.check(Surroundings(env)).verdict == OK
+
+@pytest.mark.parametrize(
+    ("easyblock", "name", "remedy"),
+    [
+        ("EB_PyTorchPodmanHPC", "site/image:1", "`podman-hpc pull site/image:1`"),
+        ("EB_PyTorchEnroot", "/image.sqsh", "`eb --rebuild PyTorch-2.13.0.eb`"),
+        ("EB_PyTorchContainerEngine", "/image.sqsh", "`eb --rebuild PyTorch-2.13.0.eb`"),
+    ],
+)
+def test_an_image_of_another_program_is_started_by_the_modules_command(installation, easyblock, name, remedy):
+    env = {**installation(easyblock), "PYTORCH_IMAGE": name}
+    start = Path(env["EBROOTPYTORCH"]) / "bin" / "start-shell"
+    start.write_text('#!/bin/sh\n[ "$*" = "-c true" ] && echo no such image >&2; exit 1\n')
+    start.chmod(0o755)
+    found = image.check(Surroundings(env))
+    assert (found.verdict, found.finding) == (FAIL, f"{name} does not start: no such image")
+    assert remedy in found.remedy
+    start.write_text("#!/bin/sh\n")
+    assert image.check(Surroundings(env)).verdict == OK

@@ -1,0 +1,24 @@
+"""The state of a rank's random number generators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from training.accelerator import module_of
+
+
+def random_state(device: torch.device) -> dict[str, torch.Tensor]:
+    """Return the random state of a rank that computes on ``device``."""
+    random = {"cpu": torch.get_rng_state()}
+    if device.type != "cpu":
+        random[device.type] = module_of(device).get_rng_state(device)
+    return random
+
+
+def set_random_state(random: Mapping[str, torch.Tensor], device: torch.device) -> None:
+    """Set the random state of a rank that computes on ``device``; RuntimeError if torch rejects it."""
+    torch.set_rng_state(random["cpu"])
+    if device.type != "cpu" and device.type in random:
+        module_of(device).set_rng_state(random[device.type], device)
