@@ -82,7 +82,7 @@ class Ranks:
 
     @contextmanager
     def watch_calls(self) -> Iterator[None]:
-        """End this process if a call of the library of collectives does not return.
+        """End this process if a call of NCCL or XCCL does not return.
 
         The first collective of a group connects its ranks within the call, to which no time limit of torch applies.
         """
@@ -102,8 +102,9 @@ class Ranks:
             ended.set()
 
     def _end(self, fault: str) -> None:
-        """End this process with a line that names this rank."""
+        """End this process with a line that names this rank, and the library of its device in place of NCCL."""
         warning = last_warning(self.read_log())
+        fault = fault.replace("NCCL", library_of(self.device))
         print(
             f"FAIL {self.name([self.rank])}: {fault} within {PATIENCE * self.timeout:g} s{warning}. "
             "Try without the nodes of ranks that do not report this",
