@@ -5,7 +5,8 @@
 EasyBuild support for PyTorch in an Apptainer or Singularity image (SIF).
 
 The image is a source that ends in .sif, or is built from one that ends in .def (definition file) or .yml (conda
-environment for cotainr), or is what `image` names: a registry's image, or a file that the site provides.
+environment for cotainr), or is what `image` names: a registry's image, or a file that the site provides. With a
+container module among the build dependencies, it is that module's image with the packages of a lock on top.
 """
 import os
 
@@ -14,10 +15,12 @@ from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.config import build_option
 from easybuild.tools.filetools import which
 from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
+from easybuild.tools.modules import get_software_root
 
 from pytorch_install import tree
 from pytorch_install.engine.transaction import keep_file
 from pytorch_install.images import container_runtime
+from pytorch_install.images.base import base_dependency, read_base
 from pytorch_install.images.fetch import fetch_image
 from pytorch_install.images.kinds import image_source
 from pytorch_install.images.provenance import write_provenance
@@ -27,9 +30,10 @@ from pytorch_install.images.spec import PARAMETERS, ImageSpec
 from pytorch_install.modulefiles.help import container
 from pytorch_install.modulefiles.interface import image_interface
 from pytorch_install.users.user_software import UserSoftware
+from pytorch_install.venvs.build_steps import SourcePackageSteps
 
 
-class EB_PyTorchContainer(EB_PyTorchModule):
+class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule):
     """Support for installing PyTorch as a container image with a module around it."""
 
     COMMANDS = tree.CONTAINER
@@ -39,6 +43,7 @@ class EB_PyTorchContainer(EB_PyTorchModule):
     def extra_options(extra_vars=None):
         """Easyconfig parameters of images."""
         extra_vars = EB_PyTorchModule.extra_options(extra_vars)
+        extra_vars.update(SourcePackageSteps.PARAMETERS)
         extra_vars.update({
             'image': [None, "Image that is not a source: docker://, oras:// or library:// with digest, or a .sif file "
                             "in central_images", CUSTOM],
@@ -65,6 +70,8 @@ class EB_PyTorchContainer(EB_PyTorchModule):
         """Find the image's source."""
         super().__init__(*args, **kwargs)
         self.site_file = None
+        self.base_module = base_dependency(self.cfg, self.name)
+        self.base = None
         source = image_source(self.image_spec)
         # with --module-only, no step fetches the image
         self.image = source.describe()
@@ -81,7 +88,8 @@ class EB_PyTorchContainer(EB_PyTorchModule):
         values = {name: self.cfg[name] for name in PARAMETERS}
         return ImageSpec(easyconfig=self.cfg.path, software=self.name, builddir=self.builddir, sources=self.sources,
                          name='%s-%s.sif' % (self.name, det_full_ec_version(self.cfg)), wheels=self.wheels,
-                         site_file=self.site_file, runtime=container_runtime.find_runtime(),
+                         site_file=self.site_file, base_module=self.base_module, base=self.base,
+                         runtime=container_runtime.find_runtime(),
                          **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
     @property
@@ -101,6 +109,10 @@ class EB_PyTorchContainer(EB_PyTorchModule):
             self.site_file = (wanted if os.path.dirname(wanted)
                               else self.obtain_file(wanted, no_download=True, warning_only=True))
             require_file(self.site_file, wanted, self.cfg['central_images'])
+        self.find_image()
+
+    def find_image(self):
+        """Fetch the image or what it is made of, unless the installed one is the same."""
         self.image = fetch_image(self.image_spec,
                                  None if build_option('force') else self.installation.before(self.image_name))
 
@@ -111,14 +123,27 @@ class EB_PyTorchContainer(EB_PyTorchModule):
                 return os.path.join(directory, filename)
         return super().obtain_file(filename, **kwargs)
 
+    def prepare_step(self, *args, **kwargs):
+        """Find the base with its module, and unload that: its binds and settings are not those of this image."""
+        super().prepare_step(*args, **kwargs)
+        if self.base_module and not self.dry_run:
+            self.base = read_base(self.base_module, get_software_root(self.name), os.environ.get('SIF'))
+            self.modules_tool.unload([self.base_module])
+
     def configure_step(self):
-        """Check for a container runtime before the long steps."""
+        """Check for a container runtime before the long steps; compare with the base, which is known now."""
         container_runtime.require_runtime(container_runtime.find_runtime())
+        if self.base:
+            self.find_image()
 
     def build_step(self):
         """Build the image, unless it is a file already or the installed one is the same."""
-        if not self.image.is_kept:
-            image_source(self.image_spec).build(self.image)
+        if self.base_module and self.dry_run:
+            self.dry_run_msg("  packages of %s", self.image.reference)
+        elif not self.image.is_kept:
+            packages = tuple((package, self.unpacked(package)['finalpath']) for package in self.source_packages)
+            spec = self.image_spec._replace(packages=packages, parallel=self.cfg.parallel)
+            image_source(spec).build(self.image)
 
     def install_runtime(self):
         """Install the image and its provenance."""

@@ -9,20 +9,17 @@ Packages that have to be built on the site are built from sdists among the recip
 import os
 
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
-from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError
-from easybuild.tools.config import source_paths
-from easybuild.tools.filetools import extract_file, which
+from easybuild.tools.filetools import which
 
 from pytorch_install.modulefiles.statements import template
-from pytorch_install.sources.directories import source_directories, writable_directory
 from pytorch_install.users.pip_command import write_pip
 from pytorch_install.venvs.build_environment import check_modules, describe, modules_of_build, read_record, write_record
+from pytorch_install.venvs.build_steps import SourcePackageSteps
 from pytorch_install.venvs.environment import make_environment
-from pytorch_install.venvs.source_packages import SourcePackage
 
 
-class EB_PyTorchVenv(EB_PyTorchModule):
+class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule):
     """Support for installing PyTorch as a virtual environment."""
 
     IN_PLACE = True
@@ -31,40 +28,13 @@ class EB_PyTorchVenv(EB_PyTorchModule):
     def extra_options(extra_vars=None):
         """Easyconfig parameters of virtual environments."""
         extra_vars = EB_PyTorchModule.extra_options(extra_vars)
-        extra_vars.update({
-            'source_packages': [[], "Packages to build from sdists among the sources, in this order: tuples of name "
-                                    "and environment variables of the build", CUSTOM],
-        })
+        extra_vars.update(SourcePackageSteps.PARAMETERS)
         return extra_vars
 
     def __init__(self, *args, **kwargs):
-        """Leave PATH to the template, and find the sdists."""
+        """Leave PATH to the template."""
         super().__init__(*args, **kwargs)
         self.module_load_environment.remove('PATH')  # commands.lua and commands.tcl set it, in their order
-        self.source_packages = [SourcePackage(name, environment, [source.name for source in self.sources])
-                                for name, environment in self.cfg['source_packages']]
-
-    def fetch_step(self, *args, **kwargs):
-        """Fetch missing sdists with pip, unless the recipe has source_urls."""
-        if not (self.dry_run or self.cfg['source_urls']):
-            for package in self.source_packages:
-                if not self.obtain_file(package.sdist, no_download=True, warning_only=True):
-                    index = [source.name for source in self.sources].index(package.sdist)
-                    checksum = self.get_checksum_for(self.cfg['checksums'], filename=package.sdist, index=index)
-                    package.fetch(writable_directory(source_directories(self.name)) or source_paths()[0],
-                                  checksum[package.sdist] if isinstance(checksum, dict) else checksum)
-        super().fetch_step(*args, **kwargs)
-
-    def extract_step(self):
-        """Unpack each sdist into a directory of its own; patches apply to the first source, as in EasyBuild."""
-        super().extract_step()
-        for package in self.source_packages:
-            source = self.unpacked(package)
-            source['finalpath'] = extract_file(source['path'], os.path.join(self.builddir, package.name))
-
-    def unpacked(self, package):
-        """EasyBuild's record of a package's sdist; its patches go to 'finalpath'."""
-        return next(source for source in self.src if source['name'] == package.sdist)
 
     def configure_step(self):
         """Check for the Python that the wheels are locked for, and for the variables of the builds."""
@@ -82,11 +52,6 @@ class EB_PyTorchVenv(EB_PyTorchModule):
         """Command of the Python that makes the environment."""
         return 'python' + self.cfg['python_version']
 
-    @property
-    def built_wheels(self):
-        """Directory for wheels of source packages until they are installed."""
-        return os.path.join(self.builddir, 'wheels')
-
     def build_step(self):
         """Build the source packages in order, in an environment with the locked wheels."""
         if not self.source_packages:
@@ -96,7 +61,10 @@ class EB_PyTorchVenv(EB_PyTorchModule):
         make_environment(self.host_python, venv, self.wheels, compiles=False)
         python = os.path.join(venv, 'bin', 'python')
         for package in self.source_packages:
-            package.build(self.unpacked(package)['finalpath'], python, self.built_wheels, self.cfg.parallel)
+            # locked tools precede those of the host, which may have a CMake that is too new for a package
+            variables = {'PYTHONPATH': None, 'PATH': os.path.dirname(python) + os.pathsep + os.environ['PATH'],
+                         **package.variables_of_build(self.cfg.parallel)}
+            package.build(self.unpacked(package)['finalpath'], [python], self.built_wheels, variables)
             package.install(python, self.built_wheels)
 
     def install_runtime(self):

@@ -86,14 +86,15 @@ def check(options: argparse.Namespace, world: World, read_log: Callable[[], str]
         f"all-reduce check: ranks {ranks.size}, nodes {len(ranks.nodes)}, backend {dist.get_backend()}, "
         f"device {ranks.device}, torch {torch.__version__}"
     )
-    bandwidths, wrong = measure_all(ranks, sizes, fitting, report)
-    network = read_nccl_log(read_log()) if options.gpu else None
-    lines = [
-        check_sums(ranks, wrong, sizes),
-        check_bandwidth(ranks, options.threshold, bandwidths),
-        check_speed(ranks, options.slow),
-        check_network(ranks, network, os.environ.get("PYTORCH_FAST_NETWORK")),
-    ]
+    with ranks.watch_calls():
+        bandwidths, wrong = measure_all(ranks, sizes, fitting, report)
+        network = read_nccl_log(read_log()) if options.gpu else None
+        lines = [
+            check_sums(ranks, wrong, sizes),
+            check_bandwidth(ranks, options.threshold, bandwidths),
+            check_speed(ranks, options.slow),
+            check_network(ranks, network, os.environ.get("PYTORCH_FAST_NETWORK")),
+        ]
     for line in lines:
         report(line)
     failed = [line.split(":")[0][len("FAIL ") :] for line in lines if line.startswith("FAIL")]

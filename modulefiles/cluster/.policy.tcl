@@ -9,7 +9,13 @@ proc policy {name args} {
         error "policy $name $args: expected one name and one value. Put a value with blanks in double quotes, and a\
             comment on a line of its own" {} MODULES_ERR_GLOBAL
     }
-    report_unsupported_runtime $name [set_unless_set $name [lindex $args 0] __CLUSTER_SET_]
+    global host_network
+    set value [set_unless_set $name [lindex $args 0] __CLUSTER_SET_]
+    report_unsupported_runtime $name $value
+    if {[info exists host_network($name)]} {
+        set host_network($name) $value
+        bind_host_network
+    }
 }
 
 # On loading, reports a CUDA or ROCm that the site's driver does not support, by PYTORCH_DRIVER_CUDA or
@@ -40,8 +46,83 @@ proc compare_versions {version other} {
     return 0
 }
 
+# The host's libraries of the fast network, and whether to bind them into images: 0, 1 or replace.
+array set host_network {PYTORCH_HOST_NETWORK_FILES {} PYTORCH_HOST_NETWORK {}}
+
+# Binds the host's libraries into the image of the PyTorch module, once both variables are set. Apptainer and Singularity
+# bind the files of a list, CONTAINLIBS, to a directory of the image's LD_LIBRARY_PATH.
+proc bind_host_network {} {
+    global host_network
+    foreach name [array names host_network PYTORCH_*] {
+        if {$host_network($name) eq {}} {
+            set host_network($name) [users_value $name]
+        }
+    }
+    if {![info exists host_network(libraries)] && [module-info mode] in {load display}
+        && $host_network(PYTORCH_HOST_NETWORK_FILES) ne {} && $host_network(PYTORCH_HOST_NETWORK) ni {{} 0}} {
+        set host_network(libraries) [choose_host_libraries]
+        if {$host_network(libraries) ne {}} {
+            extend_containlibs $host_network(libraries)
+        }
+    }
+}
+
+# Returns the libraries that the image lacks and can load, by the record of its installation.
+proc choose_host_libraries {} {
+    global host_network
+    set root [users_value CONTAINERROOT]
+    set program [file join $root libexec host-network.py]
+    if {![file isfile $program]} {
+        return {} ;# a virtual environment finds the host's libraries by itself
+    }
+    set input "$host_network(PYTORCH_HOST_NETWORK) $host_network(PYTORCH_HOST_NETWORK_FILES)"
+    if {[catch {
+        exec /usr/bin/python3 -I -S $program [file join $root provenance libraries.json] << $input
+    } output]} {
+        set output "nothing is bound: $output"
+    }
+    set libraries {}
+    foreach line [split $output \n] {
+        # Lmod evaluates a profile twice (load, dependencies), and shows what the first time writes with puts
+        if {[string match /* $line]} {
+            lappend libraries $line
+        } else {
+            puts stderr "PyTorch: host network: $line"
+        }
+    }
+    return $libraries
+}
+
+# Adds libraries to the lists of both runtimes, and to each list the user's entries of the other, which a runtime that
+# knows both does not read. What is added is recorded, and unloading, without libraries, removes only that.
+proc extend_containlibs {libraries} {
+    foreach name {SINGULARITY_CONTAINLIBS APPTAINER_CONTAINLIBS} {
+        set users($name) [split [users_value $name] ,]
+    }
+    foreach {name other} {SINGULARITY_CONTAINLIBS APPTAINER_CONTAINLIBS APPTAINER_CONTAINLIBS SINGULARITY_CONTAINLIBS} {
+        set record __CLUSTER_ADDED_TO_$name
+        set added [expr {$libraries eq {} && [info exists ::env($record)] ? [split $::env($record) ,] : {}}]
+        foreach library [expr {$libraries eq {} ? {} : [concat $users($other) $libraries]}] {
+            if {$library ni $users($name) && $library ni $added} {
+                lappend added $library
+            }
+        }
+        if {$added ne {}} {
+            setenv $record [join $added ,]
+        }
+        foreach library $added {
+            append-path --delim , $name $library
+        }
+    }
+}
+
 # Sets the variables that every cluster needs. A line `policy` below the call overrides one of them.
 proc policies_of_every_cluster {} {
+    if {[module-info mode] in {remove unload}} {
+        extend_containlibs {}
+    }
+    bind_host_network
+
     # If a rank dies, Slurm ends the step at once. Otherwise the other ranks wait in a collective until its timeout
     # (srun(1), --kill-on-bad-exit; Slurm's default is 0).
     default_policy SLURM_KILL_BAD_EXIT 1
@@ -82,6 +163,12 @@ proc set_unless_set {name value prefix} {
     setenv $name [expr {[module-info mode] in {remove unload} ? {} : $value}]
     setenv $record 1
     return $value
+}
+
+# Returns the value of a variable outside this file, or an empty text. (In `module show`, getenv of Environment Modules
+# also returns a value for variables that are not set.)
+proc users_value {name} {
+    return [expr {[is_set $name] && [info exists ::env($name)] ? $::env($name) : {}}]
 }
 
 # Whether a variable is set. In a switch, Environment Modules keep unset variables in env: ask getenv.

@@ -10,7 +10,7 @@ import sys
 from pytorch_launch.launchers.variables import is_first_task_of_node, node_name
 
 from pytorch_doctor import FAIL
-from pytorch_doctor.checks import caches, dataset, device, home, image, module, network, slurm
+from pytorch_doctor.checks import caches, dataset, device, fabric, home, image, module, network, slurm, versions
 from pytorch_doctor.checks import torch as torch_check
 from pytorch_doctor.deadline import INTERRUPTIONS, run_all
 from pytorch_doctor.report import as_json, as_table
@@ -25,8 +25,10 @@ GROUPS = (
         ("gpu", device.check_gpu),
         ("driver", device.check_driver),
         ("network", network.check),
+        ("versions", versions.check),
     ),
     (("interfaces", network.check_interfaces),),
+    (("fabric", fabric.check),),
     (("caches", caches.check),),
     (("dataset", dataset.check),),
     (("slurm", slurm.check),),

@@ -4,7 +4,7 @@ import sys
 
 from pytorch_launch import LaunchError
 from pytorch_launch.caches import SUBDIRECTORIES
-from pytorch_launch.environment import AGENT_THREADS, LAUNCH_ID
+from pytorch_launch.environment import AGENT_THREADS, FABRIC_NAME, LAUNCH_ID
 from pytorch_launch.launchers import one_task_per_node
 
 # torchrun starts each worker with it, so that a worker is bound and isolated like any rank. Two directories above
@@ -32,11 +32,31 @@ def make_agent_plan(plan):
             f"{world.source} has {world.local_size} tasks on {world.node}, but torchrun starts the ranks of a node",
             f"start one task per node: {one_task_per_node(plan.env)} torchrun-distributed",
         )
-    agent = plan.replace(changes=_agent_changes(plan), caches=plan.caches.replace(variables={}), bind=None)
-    return agent, _torchrun_arguments(plan)
+    own_address, problem = _own_address(plan)
+    agent = plan.replace(
+        changes=_agent_changes(plan),
+        caches=plan.caches.replace(variables={}),
+        bind=None,
+        warnings=[*plan.warnings, *([problem] if problem else [])],
+    )
+    return agent, _torchrun_arguments(plan, own_address)
 
 
-def _torchrun_arguments(plan):
+def _own_address(plan):
+    """The address of this node for workers on others, as torchrun makes any node the first; and a Problem or None."""
+    world = plan.world
+    if not world.spans_nodes:
+        return plan.place["MASTER_ADDR"], None
+    if not plan.env.get(FABRIC_NAME):
+        return world.node, None
+    from pytorch_launch.fabric import choose_own_address
+
+    address, problem = choose_own_address(plan.env, world.node)
+    # if the first node has no such name either, its Problem is among the plan's
+    return address, problem if plan.place["MASTER_ADDR"] != world.first_host else None
+
+
+def _torchrun_arguments(plan, own_address):
     """torchrun(1)'s options; later ones, of the user, take precedence."""
     world, address = plan.world, plan.place["MASTER_ADDR"]
     endpoint = f"[{address}]" if ":" in address else address
@@ -50,7 +70,7 @@ def _torchrun_arguments(plan):
         # otherwise torchrun compares host names, which may have several spellings (pytorch#73656)
         f"--rdzv-conf=is_host={'true' if world.rank == 0 else 'false'}",
         # otherwise the address is that of a reverse look-up of this host's name
-        f"--local-addr={world.node if world.size > 1 else address}",
+        f"--local-addr={own_address}",
     ]
 
 

@@ -1,9 +1,16 @@
 """Computes the variables with which one rank starts Python."""
 
 # Prefixes of the variables that a module sets for some worlds only, as the world is not known when it is
-# loaded: PYTORCH_MULTI_NODE_NCCL_NET becomes NCCL_NET if the ranks are on more than one node.
+# loaded: PYTORCH_MULTI_NODE_NCCL_NET becomes NCCL_NET if the ranks are on more than one node, PYTORCH_ONE_NODE_NCCL_NET
+# if all of them are on one.
 MULTI_NODE = "PYTORCH_MULTI_NODE_"
+ONE_NODE = "PYTORCH_ONE_NODE_"
 DISTRIBUTED = "PYTORCH_DISTRIBUTED_"
+
+# How a node is called on the fast network, with `*` for its name up to the first dot; and the interfaces there by exact
+# names, separated by blanks, in order of preference. `fabric` reads both.
+FABRIC_NAME = "PYTORCH_FABRIC_NAME"
+SOCKET_IFNAME = "PYTORCH_SOCKET_IFNAME"
 
 # The OMP_NUM_THREADS that `torchrun-distributed` exported, so that its workers can tell it from the user's.
 AGENT_THREADS = "PYTORCH_LAUNCH_AGENT_THREADS"
@@ -41,10 +48,12 @@ def is_name(text):
 def conditional(env, world):
     """The module's variables for worlds like this one, without those that the user has exported."""
     prefixes = []
+    if world.spans_nodes:
+        prefixes.append(MULTI_NODE)
+    elif world.allocation[1] == 1:  # otherwise it may launch ranks on all nodes, which inherit its environment
+        prefixes.append(ONE_NODE)
     if world.size > 1:
         prefixes.append(DISTRIBUTED)
-    if world.local_size < world.size:
-        prefixes.append(MULTI_NODE)
     return {
         name[len(prefix) :]: value
         for prefix in prefixes

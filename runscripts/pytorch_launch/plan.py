@@ -4,7 +4,7 @@ from pytorch_launch import Problem
 from pytorch_launch.caches import choose_caches
 from pytorch_launch.cores import choose_cores
 from pytorch_launch.devices import choose_devices
-from pytorch_launch.environment import compute_variables
+from pytorch_launch.environment import FABRIC_NAME, SOCKET_IFNAME, compute_variables
 from pytorch_launch.isolation import isolate, shadowing
 from pytorch_launch.launchers import discover, more_cores
 from pytorch_launch.rendezvous import choose_rendezvous, launch_id, make_claim
@@ -54,6 +54,7 @@ def make_plan(env, facts, *, virtual=False):
         devices, more_cores(env),
     )  # fmt: skip
     place = None if world.exported else choose_rendezvous(env, world, facts)
+    place, interfaces, fabric_warnings = _on_fabric(env, world, facts.root, place)
     launch = None if world.exported else launch_id(world, facts)
     caches = choose_caches(env, facts.uid, f"{'local' if world.job is None else world.job}-{world.node}")
     isolated, isolation_warnings = isolate(env)
@@ -63,12 +64,13 @@ def make_plan(env, facts, *, virtual=False):
     )
     if virtual:
         decided.update({"LOCAL_RANK": "0", VIRTUAL: "1"}, **devices.narrowed())
+    decided.update(interfaces)
     decided.update(caches.variables)
     decided.update(isolated)
 
     warnings = []
     if world.reports_for_node:
-        warnings += [*caches.warnings, *placement.warnings, *devices.warnings]
+        warnings += [*caches.warnings, *placement.warnings, *devices.warnings, *fabric_warnings]
     if world.rank == 0:
         warnings += [*isolation_warnings, *shadowing(env)]
     if world.rank == 1 and not devices.local_rank_is_index and not virtual:
@@ -96,6 +98,15 @@ def idle_allocation(world, *, nodes_only=False):
         return []
     count = f"{tasks} tasks" if tasks > 1 and not nodes_only else f"{nodes} nodes"
     return [Problem(f"only one process in an allocation of {count}", "to use all of it, start it with srun")]
+
+
+def _on_fabric(env, world, root, place):
+    """What `choose_fabric` returns; `place`, no variables and no Problems if the profile names no fast network."""
+    if not world.spans_nodes or not (env.get(FABRIC_NAME) or env.get(SOCKET_IFNAME)):
+        return place, {}, []
+    from pytorch_launch.fabric import choose_fabric  # most launches do not need it
+
+    return choose_fabric(env, world, root, place)
 
 
 def _node_cpus(world, allowed):

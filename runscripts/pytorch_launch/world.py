@@ -47,6 +47,11 @@ class World(Value):
         """Whether this rank reports what all ranks of its node would report."""
         return self.local_rank == 0
 
+    @property
+    def spans_nodes(self):
+        """Whether other ranks are on other nodes."""
+        return self.local_size < self.size
+
     def variables(self):
         """The variables by which torch knows a rank, as torchrun(1) names them."""
         return {

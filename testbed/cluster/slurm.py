@@ -122,6 +122,8 @@ def write_configuration(layout):
         )
     )
     own_names = "".join(f"127.0.0.1 {name}\n" for name in NODES)
+    # as if there were a second network: nid001001i has an address of its own
+    own_names += "".join(f"127.0.1.{number} {name}i\n" for number, name in enumerate(NODES, 1))
     machine = Path("/etc/hosts")
     (layout.cluster / "etc" / "hosts").write_text(
         (machine.read_text() if machine.exists() else "127.0.0.1 localhost\n") + own_names

@@ -6,6 +6,7 @@ Images that `apptainer build` makes from a definition file, a source that ends i
 """
 import os
 
+from pytorch_install.images.base import verify_base
 from pytorch_install.images.container_runtime import runtime_variables
 from pytorch_install.images.debian import make_base
 from pytorch_install.images.source import ImageSource
@@ -19,10 +20,13 @@ class Definition(ImageSource):
     is_made_here = True
 
     def build(self, image):
-        """Build, on a Debian base if the recipe has one, with the locked wheels bound."""
+        """Build, on an installed image or a Debian base if the recipe has one, with the locked wheels bound."""
         spec = self.spec
         options = ['--fakeroot']
-        if spec.debian_release:
+        if spec.base:
+            verify_base(spec.base)
+            options.extend(['--build-arg', 'BASE=' + spec.base.image])
+        elif spec.debian_release:
             base = make_base(spec.debian_release, spec.debian_packages, spec.builddir)
             options.extend(['--build-arg', 'BASE=' + base])
         if spec.wheels:

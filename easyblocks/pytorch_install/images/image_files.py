@@ -29,13 +29,21 @@ def images_directory(software):
     return writable_directory(directories) or directories[0]
 
 
-def read_note(path, *names):
-    """Values of a JSON file by their names; all None if the file is missing, damaged or lacks one of them."""
+def read_json(path):
+    """Content of a JSON file; None if the file is missing or damaged."""
     try:
         with open(path) as file:
-            note = json.load(file)
+            return json.load(file)
+    except (OSError, ValueError):
+        return None
+
+
+def read_note(path, *names):
+    """Values of a JSON file by their names; all None if the file is missing, damaged or lacks one of them."""
+    note = read_json(path)
+    try:
         return [note[name] for name in names]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return [None] * len(names)
 
 

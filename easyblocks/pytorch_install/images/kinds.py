@@ -11,6 +11,7 @@ from easybuild.tools.build_log import EasyBuildError
 from pytorch_install.images.cotainr import Cotainr
 from pytorch_install.images.definition import Definition
 from pytorch_install.images.enroot import EXTENSION, EnrootImage
+from pytorch_install.images.on_top import OnTop
 from pytorch_install.images.registry import TRANSPORTS, RegistryImage
 from pytorch_install.images.sif import SifSource, SiteFile
 from pytorch_install.images.signature import EXTENSIONS
@@ -25,10 +26,16 @@ def image_source(spec):
              if any(source.name.endswith(extension) for source in spec.sources)}
     if spec.image:
         given[spec.image] = EnrootImage if spec.name.endswith(EXTENSION) else kind_of(spec.image)
+    if spec.base_module and '.def' not in given:  # a definition file can be built on the module's image too
+        given[spec.base_module] = OnTop
     if len(given) != 1:
-        raise EasyBuildError("%s must name one image source, 'image' or a .sif, .def or .yml file in 'sources'; "
-                             "found: %s", spec.easyconfig, ', '.join(given) or 'none')
+        raise EasyBuildError("%s must name one image source, 'image', a .sif, .def or .yml file in 'sources', or a "
+                             "container module in 'builddependencies'; found: %s", spec.easyconfig,
+                             ', '.join(given) or 'none')
     (kind,) = given.values()
+    if spec.source_packages and kind is not OnTop:
+        raise EasyBuildError("%s has 'source_packages', which are built on top of an installed image. Name its module "
+                             "in 'builddependencies'", spec.easyconfig)
     source = kind(spec)
     if spec.signing_key:
         check_signing_key(spec, source.is_made_here)

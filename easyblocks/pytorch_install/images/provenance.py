@@ -2,7 +2,7 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Provenance of an installed image: its source and its packages, as files beside it.
+Provenance of an installed image: its source, its packages and its libraries, as files beside it.
 """
 import datetime
 import json
@@ -23,7 +23,7 @@ RECORD = 'image.json'
 
 def write_provenance(spec, image, path, version=('--version',), python=None):
     """
-    Write image.json, packages.json and sbom.cdx.json (CycloneDX 1.5).
+    Write image.json, packages.json, sbom.cdx.json (CycloneDX 1.5) and libraries.json.
 
     :param spec: the ImageSpec
     :param image: the Image
@@ -43,10 +43,15 @@ def write_provenance(spec, image, path, version=('--version',), python=None):
         'easyconfig': os.path.basename(spec.easyconfig),
         'signing_key': spec.signing_key,
     }
-    inside = packages_inside(python or image_python(spec.runtime, path, spec.conda_activation, '--cleanenv'))
+    if spec.base:
+        record['sources'] = {source.name: source.sha256 for source in spec.sources}
+        record['base'] = {'module': spec.base.module, **spec.base.record}
+    python = python or image_python(spec.runtime, path, spec.conda_activation, '--cleanenv')
+    inside, libraries = printed(python, 'list_packages.py'), printed(python, 'list_libraries.py')
     directory = directory_of(path)
     mkdir(directory, parents=True)
-    for name, content in [(RECORD, record), ('packages.json', inside), ('sbom.cdx.json', sbom(record, inside))]:
+    for name, content in [(RECORD, record), ('packages.json', inside), ('sbom.cdx.json', sbom(record, inside)),
+                          ('libraries.json', libraries)]:
         write_file(os.path.join(directory, name), json.dumps(content, indent=2) + '\n')
 
 
@@ -72,10 +77,9 @@ def installed_checksum(spec, image, path):
     return checksum
 
 
-def packages_inside(python):
-    """Packages in an image, listed by its Python without this user's environment."""
-    # without PYTHONPATH and ~/.local
-    return json.loads(run_program(python, 'list_packages.py', split_stderr=True, hidden=True).output)
+def printed(python, name):
+    """What a program of programs/ prints as JSON with an image's Python, without PYTHONPATH and ~/.local."""
+    return json.loads(run_program(python, name, split_stderr=True, hidden=True).output)
 
 
 def sbom(record, inside):
@@ -86,6 +90,16 @@ def sbom(record, inside):
     :param inside: content of packages.json
     """
     components = []
+    image = {
+        'type': 'container', 'bom-ref': 'image', 'name': record['image'], 'version': record['digest'] or '',
+        'hashes': [{'alg': 'SHA-256', 'content': record['sha256']}],
+    }
+    if 'base' in record:
+        base = record['base']
+        image['pedigree'] = {'ancestors': [{
+            'type': 'container', 'name': base['image'], 'version': base['digest'] or '',
+            'hashes': [{'alg': 'SHA-256', 'content': base['sha256']}],
+        }]}
     for kind, packages in inside['packages'].items():
         for package in packages:
             url = package_url(kind, package, inside['distribution'])
@@ -98,10 +112,7 @@ def sbom(record, inside):
         'version': 1,
         'metadata': {
             'timestamp': record['installed'],
-            'component': {
-                'type': 'container', 'bom-ref': 'image', 'name': record['image'], 'version': record['digest'] or '',
-                'hashes': [{'alg': 'SHA-256', 'content': record['sha256']}],
-            },
+            'component': image,
         },
         # in the schema, references are unique
         'components': list({component['bom-ref']: component for component in components}.values()),

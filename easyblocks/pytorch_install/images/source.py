@@ -10,7 +10,7 @@ from pytorch_install.images.image_files import copy_verified
 from pytorch_install.images.spec import Image
 
 # Parameters that decide, besides the sources, what is in an image that is built here.
-INGREDIENTS = ('base_image', 'debian_release', 'debian_packages', 'mksquashfs_args')
+INGREDIENTS = ('base_image', 'debian_release', 'debian_packages', 'source_packages', 'mksquashfs_args')
 
 
 class ImageSource:
@@ -47,6 +47,8 @@ class ImageSource:
             value = getattr(self.spec, name)
             if value:
                 parts.append('%s=%s' % (name, list(value) if isinstance(value, tuple) else value))
+        if self.spec.base:
+            parts.append('base=%s' % self.spec.base.checksum)
         return ' '.join(parts)
 
     def describe(self):

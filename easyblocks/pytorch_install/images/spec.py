@@ -6,12 +6,14 @@ Images as values: what a recipe specifies, and what is fetched or built for it.
 """
 from typing import NamedTuple, Optional, Tuple
 
+from pytorch_install.images.base import Base
 from pytorch_install.sources.recipe_sources import Source
 from pytorch_install.sources.wheels import Wheels
+from pytorch_install.venvs.source_packages import SourcePackage
 
 # Easyconfig parameters with which an ImageSpec is made.
 PARAMETERS = ('image', 'image_checksum', 'base_image', 'signing_key', 'conda_activation', 'debian_release',
-              'debian_packages', 'mksquashfs_args')
+              'debian_packages', 'mksquashfs_args', 'python_version', 'source_packages')
 
 
 class ImageSpec(NamedTuple):
@@ -26,6 +28,10 @@ class ImageSpec(NamedTuple):
     runtime: command of the container runtime, None if this host has none
     wheels: locked wheels that the image is built with
     site_file: path of the file that `image` or `base_image` names, on the source path or in central_images
+    base_module: name of the installed module whose image is the base, the build dependency of the same software
+    base: that module, once EasyBuild has loaded it
+    packages: packages to build, as SourcePackage, each with the directory of its unpacked sdist
+    parallel: number of parallel compilers
 
     The others are easyconfig parameters.
     """
@@ -38,6 +44,10 @@ class ImageSpec(NamedTuple):
     runtime: Optional[str] = None
     wheels: Optional[Wheels] = None
     site_file: Optional[str] = None
+    base_module: Optional[str] = None
+    base: Optional[Base] = None
+    packages: Tuple[Tuple[SourcePackage, str], ...] = ()
+    parallel: Optional[int] = None
     image: Optional[str] = None
     image_checksum: Optional[str] = None
     base_image: Optional[str] = None
@@ -46,6 +56,8 @@ class ImageSpec(NamedTuple):
     debian_release: Optional[str] = None
     debian_packages: Tuple[str, ...] = ()
     mksquashfs_args: str = ''
+    python_version: str = ''
+    source_packages: Tuple[tuple, ...] = ()
 
     @property
     def key(self):

@@ -33,7 +33,7 @@ def pinned_versions(installed):
     :param installed: version and requirements of packages, by canonical names
     """
     pinned = {name: version for name, (version, requirements) in installed.items()
-              if name == 'torch' or '+' in version or 'torch' in exactly_required(requirements)}
+              if name == 'torch' or '+' in version or 'torch' in exactly_required(without_extras(requirements))}
     new = ['torch']
     while new:
         for name in exactly_required(installed[new.pop()][1]):
@@ -41,6 +41,11 @@ def pinned_versions(installed):
                 pinned[name] = installed[name][0]
                 new.append(name)
     return pinned
+
+
+def without_extras(requirements):
+    """Those of `requirements` that always hold: torchmetrics requires one torch only for checks of its own types."""
+    return [requirement for requirement in requirements if not re.search(r';.*\bextra\b', requirement)]
 
 
 def exactly_required(requirements):

@@ -5,9 +5,11 @@
 Requirements locks: only packages with an exact version and hashes.
 """
 import collections
+import os
 import re
 
 from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.filetools import read_file
 
 # A line of a lock. It has no hash if no hash of the wheel is published; wheels.py handles that case.
 PIN = re.compile(r'(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9][A-Za-z0-9.!+_-]*)'
@@ -31,6 +33,11 @@ class Pin(collections.namedtuple('Pin', 'line name version hashes')):
     def distribution(self):
         """Name and version as in file names of wheels."""
         return distribution(self.name, self.version)
+
+
+def canonical_name(name):
+    """A package's name as indexes compare it (PEP 503)."""
+    return re.sub(r'[-_.]+', '-', name).lower()
 
 
 def distribution(name, version):
@@ -67,6 +74,14 @@ def read_lock(path):
             raise EasyBuildError("%s: line %d: %s is in line %d already. Remove one of them.",
                                  path, number, pin.name, first.line)
     return list(pins.values())
+
+
+def read_constraints(path):
+    """Versions by the canonical names of packages, from a file with lines `name==version`; empty without the file."""
+    if not os.path.exists(path):
+        return {}
+    found = (PIN.fullmatch(line.strip()) for line in read_file(path).splitlines())
+    return {canonical_name(pin['name']): pin['version'] for pin in found if pin}
 
 
 def machines_of(path):

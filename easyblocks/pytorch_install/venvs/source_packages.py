@@ -17,6 +17,7 @@ from easybuild.tools.build_log import EasyBuildError, print_msg
 from easybuild.tools.filetools import mkdir, write_file
 
 from pytorch_install.runtime import run_command
+from pytorch_install.sources.requirements import canonical_name
 from pytorch_install.sources.wheels import without_foreign_settings
 from pytorch_install.venvs.environment import OFFLINE
 
@@ -74,20 +75,10 @@ class SourcePackage:
             raise EasyBuildError("Fetching %s with pip failed: %s. Try again, or put the file into %s",
                                  self.sdist, last_error(result.output), directory)
 
-    def build(self, directory, python, wheels, parallel):
-        """
-        Build a wheel.
-
-        :param directory: the unpacked and patched sdist
-        :param python: Python of an environment with the build's requirements
-        :param wheels: directory for the wheel
-        :param parallel: number of parallel compilers
-        """
-        variables = {
+    def variables_of_build(self, parallel):
+        """Environment variables of its build with a number of parallel compilers."""
+        return {
             **OFFLINE,
-            'PYTHONPATH': None,
-            # locked tools precede those of the host, which may have a CMake that is too new for a package
-            'PATH': os.path.dirname(python) + os.pathsep + os.environ['PATH'],
             'PYTHONNOUSERSITE': '1',
             # make, CMake, and torch's own extensions
             'MAKEFLAGS': '-j%d' % parallel,
@@ -95,7 +86,17 @@ class SourcePackage:
             'MAX_JOBS': str(parallel),
             **self.environment(os.environ),
         }
-        result = run_command([python, '-m', 'pip', '--isolated', 'wheel', '--verbose', '--no-deps', '--no-index',
+
+    def build(self, directory, python, wheels, variables):
+        """
+        Build a wheel.
+
+        :param directory: the unpacked and patched sdist
+        :param python: command of a Python with the build's requirements, as a list
+        :param wheels: directory for the wheel
+        :param variables: environment variables to run it with, those of `variables_of_build` among them
+        """
+        result = run_command([*python, '-m', 'pip', '--isolated', 'wheel', '--verbose', '--no-deps', '--no-index',
                               '--no-build-isolation', '--wheel-dir', wheels, directory], variables,
                              work_dir=directory, fail_on_error=False)
         if result.exit_code:
@@ -106,11 +107,6 @@ class SourcePackage:
         """Install the wheel into the environment of a Python."""
         run_command([python, '-m', 'pip', '--isolated', 'install', '--quiet', '--no-deps', '--ignore-installed',
                      '--no-index', '--find-links', wheels, self.requirement], OFFLINE)
-
-
-def canonical_name(name):
-    """A package's name as indexes compare it (PEP 503)."""
-    return re.sub(r'[-_.]+', '-', name).lower()
 
 
 def last_error(output):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 
 import torch
@@ -17,6 +19,7 @@ from training.distributed import World
 
 MOST_NAMES = 8  # ranks in one line
 PATIENCE = 0.9  # of the time limit, after which torch ends this process without naming the rank
+WATCH_SECONDS = 0.5  # between two looks at a call that may not return
 
 
 class Ranks:
@@ -29,13 +32,16 @@ class Ranks:
         self.rank, self.size, self.device = world.rank, world.size, world.device
         self.timeout, self.read_log = timeout, read_log
         self._host_group = world.host_group
+        self._calling_since: float | None = None
         self.hosts = self.gather(platform.node())
         self.nodes = list(dict.fromkeys(self.hosts))
 
     def gather(self, value):
         """Return the values of all ranks, in their order, on every rank; it waits for all of them."""
         values = [None] * self.size
+        self._calling_since = None  # these connections have a time limit of their own
         dist.all_gather_object(values, value, group=self._host_group)
+        self._calling_since = time.monotonic()
         return values
 
     @property
@@ -67,16 +73,43 @@ class Ranks:
             return
         done = torch.cuda.Event()
         done.record()
-        deadline = time.monotonic() + PATIENCE * self.timeout
+        self._calling_since = time.monotonic()
+        deadline = self._calling_since + PATIENCE * self.timeout
         while not done.query():
             if time.monotonic() > deadline:
-                warning = last_warning(self.read_log())
-                print(
-                    f"FAIL {self.name([self.rank])}: a collective of NCCL did not end within "
-                    f"{PATIENCE * self.timeout:g} s{warning}. Try without the nodes of ranks that do not report this",
-                    file=sys.stderr, flush=True,
-                )  # fmt: skip
-                os._exit(1)  # an orderly exit would wait for the device
+                self._end("a collective of NCCL did not end")
+        self._calling_since = time.monotonic()
+
+    @contextmanager
+    def watch_calls(self) -> Iterator[None]:
+        """End this process if a call of NCCL does not return.
+
+        The first collective of a group connects its ranks within the call, to which no time limit of torch applies.
+        """
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(WATCH_SECONDS):
+                since = self._calling_since
+                if since is not None and time.monotonic() - since > PATIENCE * self.timeout:
+                    self._end("a call of NCCL did not return")
+
+        if self.device.type == "cuda":
+            threading.Thread(target=watch, daemon=True).start()
+        try:
+            yield
+        finally:
+            ended.set()
+
+    def _end(self, fault: str) -> None:
+        """End this process with a line that names this rank."""
+        warning = last_warning(self.read_log())
+        print(
+            f"FAIL {self.name([self.rank])}: {fault} within {PATIENCE * self.timeout:g} s{warning}. "
+            "Try without the nodes of ranks that do not report this",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
+        os._exit(1)  # an orderly exit would wait for the device
 
     def new_group(self, members: Sequence[int], **options) -> dist.ProcessGroup:
         """Return a group of some of the ranks, with the time limit of this run."""

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from training import TrainingError
+from training.checkpoint.archive import DamagedError
 from training.checkpoint.names import BEST, DAMAGED, checkpoint_name, is_put_aside, read_name
-from training.checkpoint.reading import DamagedError, read
+from training.checkpoint.reading import read
 from training.checkpoint.writing import serialise, write
 from training.files import is_temporary
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from training import TrainingError
 from training.checkpoint.directory import Checkpoints
 from training.checkpoint.position import Position
-from training.checkpoint.weights import load_model
+from training.checkpoint.random_state import random_state
+from training.checkpoint.restoring import restore
 from training.distributed import World, broadcast, fail_together, gather
 from training.resuming import Extent, fit_state
 
@@ -65,12 +65,12 @@ class Run:
         state = broadcast(state, self.world)
         with fail_together(self.world):
             if state:
-                self.restore(state)
+                self.position = restore(state, self.network, self.optimizer, self.schedule, self.world)
         return state and state["file"]
 
     def state(self) -> dict:
         """Return the content of a checkpoint; on rank 0 it has the random states of all ranks."""
-        random = gather(self.random_state(), self.world)
+        random = gather(random_state(self.world.device), self.world)
         return {**self.parts(), "position": asdict(self.position), "random": random, "torch": str(torch.__version__)}
 
     def parts(self) -> dict:
@@ -83,13 +83,6 @@ class Run:
             "data": self.data,
         }
 
-    def random_state(self) -> dict:
-        """Return the random state of this rank."""
-        random = {"cpu": torch.get_rng_state()}
-        if self.world.device.type == "cuda":
-            random["cuda"] = torch.cuda.get_rng_state(self.world.device)
-        return random
-
     def most_bytes(self) -> int:
         """Return a size that no checkpoint of this run exceeds."""
         tensors = self.network.state_dict().values()
@@ -97,24 +90,5 @@ class Run:
 
     def own_state(self) -> dict:
         """Return the state of this run at its start, with which a checkpoint is compared; call it on rank 0."""
-        random = [self.random_state()] * self.world.size
+        random = [random_state(self.world.device)] * self.world.size
         return {**self.parts(), "position": asdict(Position()), "random": random}
-
-    def restore(self, state: Mapping) -> None:
-        """Load a ``state`` that ``fit_state`` returned; TrainingError if torch rejects a random state."""
-        load_model(self.network, state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.schedule.load_state_dict(state["schedule"])
-        self.position = Position(**state["position"])
-        if not state["random"]:
-            return
-        random = state["random"][self.world.rank]
-        try:
-            torch.set_rng_state(random["cpu"])
-            if "cuda" in random:
-                torch.cuda.set_rng_state(random["cuda"], self.world.device)
-        except RuntimeError as error:
-            raise TrainingError(
-                f"{state['file']}: invalid random state ({str(error).splitlines()[0]}). Delete it to resume from "
-                "the checkpoint before"
-            ) from None

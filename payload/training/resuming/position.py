@@ -1,4 +1,4 @@
-"""Compares the position in a checkpoint with the length of the training."""
+"""Compares the position in a checkpoint with the length of the training, and with its schedule."""
 
 from __future__ import annotations
 
@@ -37,3 +37,13 @@ def fit_position(saved, fresh: Mapping, extent: Extent | None) -> dict:
     if extent and position["samples"] < position["step"]:
         raise MismatchError(f"position[samples] is {position['samples']} after {position['step']} steps")
     return position
+
+
+def fit_schedule(saved: object, own: Mapping, position: Mapping, extent: Extent | None) -> dict:
+    """Return the state of a schedule if its steps are those of ``position``; raises MismatchError."""
+    schedule = fit(saved, own, "schedule", all_names=False)
+    if extent:
+        steps = position["epoch"] * extent.steps + position["step"]
+        if schedule.get("last_epoch", steps) != steps:
+            raise MismatchError(f"schedule[last_epoch] is not {steps}, the steps of its position")
+    return schedule

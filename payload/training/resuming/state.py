@@ -9,8 +9,9 @@ import torch
 from training import TrainingError
 from training.resuming.identity import REMEDY, check_identity
 from training.resuming.optimizer import fit_optimizer
-from training.resuming.position import Extent, fit_position
-from training.resuming.values import MismatchError, describe, fit, without_prefixes
+from training.resuming.position import Extent, fit_position, fit_schedule
+from training.resuming.random_state import fit_random
+from training.resuming.values import MismatchError, fit, without_prefixes
 
 
 def fit_state(state: Mapping, own: Mapping, optimizer: torch.optim.Optimizer, extent: Extent | None) -> dict:
@@ -35,26 +36,3 @@ def fit_state(state: Mapping, own: Mapping, optimizer: torch.optim.Optimizer, ex
         raise TrainingError(
             f"{file}: does not fit this run ({fault}). Delete it to resume from the checkpoint before, {REMEDY}"
         ) from None
-
-
-def fit_schedule(saved: object, own: Mapping, position: Mapping, extent: Extent | None) -> dict:
-    """Return the state of a schedule if its steps are those of ``position``; raises MismatchError."""
-    schedule = fit(saved, own, "schedule", all_names=False)
-    if extent:
-        steps = position["epoch"] * extent.steps + position["step"]
-        if schedule.get("last_epoch", steps) != steps:
-            raise MismatchError(f"schedule[last_epoch] is not {steps}, the steps of its position")
-    return schedule
-
-
-def fit_random(saved: object, own: list) -> list:
-    """Return the random states of all ranks; raises MismatchError.
-
-    With another number of ranks the list is empty, and ranks keep their seeds: the states cannot be assigned.
-    """
-    if not isinstance(saved, list):
-        raise MismatchError(f"random is {describe(saved)}, expected a list")
-    if len(saved) != len(own):
-        return []
-    fitted = fit(saved, own, "random", all_names=False)
-    return [{name: each[name] for name in each if name in given} for given, each in zip(saved, fitted)]

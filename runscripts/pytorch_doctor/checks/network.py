@@ -1,5 +1,8 @@
 """Checks the interfaces that the profile names, and the fast network between nodes."""
 
+from pytorch_launch.environment import ONE_NODE, SOCKET_IFNAME
+from pytorch_launch.fabric import choose_interface, find_interface, list_faults
+
 from pytorch_doctor import fail, not_applicable, ok, warn
 
 #: The cards in /sys by the values of PYTORCH_FAST_NETWORK.
@@ -8,9 +11,13 @@ ELSEWHERE = "if the profile is for this cluster, the node is broken: compare it 
 
 
 def check_interfaces(here):
-    """Whether the interfaces exist that NCCL and gloo are set to use."""
+    """Whether the interfaces exist that NCCL and gloo are set to use, here or by the runscripts in a job."""
     present = here.names("/sys/class/net")
+    by_runscripts, problem = choose_interface(here.env, "this node", here.root)
+    if problem and here.trains_here:
+        return warn("interfaces", problem.fault, problem.remedy)
     named = {name: here.env[name] for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if here.env.get(name)}
+    named.update(by_runscripts)
     if not named:
         return not_applicable("interfaces", "none is set; torch uses the first one that is up")
     for variable, value in named.items():
@@ -24,7 +31,16 @@ def check_interfaces(here):
         # a list of interfaces to exclude does not require all others
         if down and (len(down) == len(chosen) or not value.startswith("^")):
             return warn("interfaces", "{}={}: {} is down".format(variable, value, " ".join(down)), ELSEWHERE)
-    return ok("interfaces", ", ".join("{}={}".format(*item) for item in named.items()))
+    return ok("interfaces", ", ".join("{}={}".format(*item) for item in named.items()) + _reason(here, by_runscripts))
+
+
+def _reason(here, by_runscripts):
+    """Why the runscripts choose an interface, "" if they choose none."""
+    if not by_runscripts:
+        return ""
+    name, faults = find_interface(here.env, here.root)
+    passed = f"; {list_faults(faults)}" if faults else ""
+    return f" ({name} is the first of {SOCKET_IFNAME} that is up{passed})"
 
 
 def chosen_by_nccl(value, present):
@@ -62,7 +78,12 @@ def check(here):
     directory = CARDS.get(expected.lower())
     if directory is None:
         return not_applicable("network", f"unknown PYTORCH_FAST_NETWORK={expected}")
-    avoided = _avoided(here.env, expected)
+    on_one_node = here.env.get("SLURM_JOB_NUM_NODES") == "1" and here.env.get(ONE_NODE + "NCCL_NET")
+    exported = here.env.get("NCCL_NET")
+    if on_one_node and exported and exported.lower() != on_one_node.lower():
+        finding = f"NCCL_NET={exported} is exported, but in a job on one node the profile sets {on_one_node}"
+        return warn("network", finding, f"export NCCL_NET={on_one_node}, and keep the other value for several nodes")
+    avoided = None if on_one_node and exported else _avoided(here.env, expected)
     if avoided:
         return fail("network", f"{avoided} prevents NCCL from using {expected}", "unset " + avoided.split("=")[0])
     cards = here.names(directory)

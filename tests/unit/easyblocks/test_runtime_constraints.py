@@ -54,6 +54,7 @@ def test_packages_built_for_this_torch_are_constrained(constraints):
         "torchvision==0.25.0a0": ["torch==2.10.0"],
         "flash_attn==2.8.3+rocm": ["torch", "einops"],
         "einops==0.8.1": [],
+        "torchmetrics==1.9.0": ["torch>=2.0.0", "torch==2.8.0; extra == 'typing'"],
         "odd==1.0-of_ours+x": [],  # which pip would stop at
     })  # fmt: skip
     assert found == ["flash-attn==2.8.3+rocm", "torch==2.10.0+rocm7.1", "torchaudio==2.10.0+rocm7.1",

@@ -17,6 +17,9 @@ class FakeRanks:
     peers = Ranks.peers
     name = Ranks.name
     wait_for_device = Ranks.wait_for_device
+    watch_calls = Ranks.watch_calls
+    _end = Ranks._end
+    _calling_since = None
 
     def gather(self, value):
         return self.answers or [value] * self.size

@@ -139,6 +139,29 @@ def test_a_rank_that_hangs_is_named_by_the_others(run_code, rank):
         assert re.match(rf"FAIL rank {rank} \(\S+\): no answer, and a collective did not end within 60 s: ", last)
 
 
+NO_RETURN = """
+import time, types
+real = check.Ranks
+def ranks_with_gpus(*arguments):
+    ranks = real(*arguments)
+    ranks.device, ranks.timeout = types.SimpleNamespace(type="cuda"), 1
+    return ranks
+check.Ranks = ranks_with_gpus
+check.measure_all = lambda *_: time.sleep(90)
+"""
+
+
+def test_all_ranks_end_if_the_call_that_connects_their_gpus_never_returns(run_code):
+    begun = time.monotonic()
+    ranks = run_code(2, code("--max-size", "4", "--timeout", "60", change=NO_RETURN))
+    assert time.monotonic() - begun < 60
+    for number, rank in enumerate(ranks):
+        assert rank.status == 1, ranks
+        assert re.match(
+            rf"FAIL rank {number} \(\S+\): a call of NCCL did not return within 0\.9 s\. ", rank.stderr.splitlines()[-1]
+        ), ranks
+
+
 END = """
 import os
 from training.allreduce import missing

@@ -2,10 +2,13 @@
 
 import os
 import sys
+import threading
+import time
 
 import pytest
 import torch
 from fake_ranks import HEAD, NOT_FOUND, TWO_NODES, FakeRanks
+from training.allreduce import ranks as check_ranks
 from training.allreduce import sums
 from training.allreduce.sums import find_wrong, sum_of
 from training.allreduce.times import pairs_in_turn, slow_ones
@@ -53,6 +56,34 @@ def test_a_collective_that_never_ends_is_the_ranks_last_sentence_before_torch_en
     ranks.timeout, Event.ends, Event.queries = 60, True, -3
     ranks.wait_for_device()
     assert Event.queries == 0
+
+
+def test_a_call_that_connects_the_ranks_of_a_group_and_never_returns_ends_the_process(monkeypatch, capfd):
+    """As on LUMI: https://github.com/lumi-ai-factory/laifs-container-recipes/issues/44."""
+    ended = threading.Event()
+    monkeypatch.setattr(os, "_exit", lambda _: ended.set())
+    monkeypatch.setattr(check_ranks, "WATCH_SECONDS", 0.01)
+    ranks = FakeRanks(["n1", "n2"])
+    ranks.device, ranks.timeout, ranks.read_log = torch.device("cuda", 0), 0.1, lambda: ""
+    with ranks.watch_calls():
+        ranks._calling_since = None  # waiting for a rank over TCP, with a time limit of its own
+        assert not ended.wait(0.3)
+        ranks._calling_since = time.monotonic()
+        assert ended.wait(30)
+    assert "FAIL rank 0 (n1): a call of NCCL did not return within 0.09 s. Try without" in capfd.readouterr().err
+
+
+def test_after_the_checks_and_between_cpus_no_call_is_watched(monkeypatch):
+    monkeypatch.setattr(check_ranks, "WATCH_SECONDS", 0.01)
+    before = set(threading.enumerate())
+    ranks = FakeRanks(["n1", "n2"])
+    with ranks.watch_calls():
+        assert not set(threading.enumerate()) - before
+    ranks.device, ranks.timeout = torch.device("cuda", 0), 60
+    with ranks.watch_calls():
+        (thread,) = set(threading.enumerate()) - before
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 def test_the_sum_of_the_contributions_is_exact_and_differs_for_every_rank_and_place():

@@ -115,6 +115,26 @@ def test_what_a_module_wants_on_several_nodes_is_set_there_alone(module):
     assert conditional(module, discover(module, "vm")) == {}
 
 
+def test_what_a_module_wants_on_one_node_is_set_there_alone(step, batch_script):
+    wanted = {"PYTORCH_MULTI_NODE_NCCL_NET": "OFI", "PYTORCH_ONE_NODE_NCCL_NET": "Socket"}
+    on_one_node = {
+        "SLURM_STEP_NODELIST": "nid001003",
+        "SLURM_STEP_TASKS_PER_NODE": "4",
+        "SLURM_NODEID": "0",
+        "SLURM_LOCALID": "3",
+    }
+    for env, value in (
+        ({**wanted, **step}, "OFI"),
+        ({**wanted, **step, **on_one_node}, "Socket"),
+        (wanted, "Socket"),
+        ({**wanted, "NCCL_NET": "IB"}, None),
+    ):
+        assert conditional(env, discover(env, "vm")).get("NCCL_NET") == value
+    # a batch script in an allocation of several nodes may start srun
+    batch_script.update(wanted, SLURM_JOB_NUM_NODES="3")
+    assert conditional(batch_script, discover(batch_script, "vm")) == {}
+
+
 def test_the_users_own_export_wins_over_the_modules(module):
     for value in ("Socket", ""):
         module["NCCL_NET"] = value

@@ -192,7 +192,8 @@ def test_a_rank_has_little_to_import(launch, step, of, request):
     of_python = {name for name in imported if not name.startswith("pytorch_launch")}
     assert of_python <= {"posix", "stat", "_stat"}
     assert {"pytorch_launch", "pytorch_launch.launch"} <= imported
-    of_others = {"report", "usage", "shell", "elastic", "launchers.mpi", "launchers.torchrun", "launchers.single"}
+    of_others = {"report", "usage", "shell", "elastic", "fabric", "addresses"}
+    of_others |= {"launchers.mpi", "launchers.torchrun", "launchers.single"}
     assert not imported & {f"pytorch_launch.{name}" for name in of_others}
 
 

@@ -72,3 +72,24 @@ def test_the_bill_of_materials_names_every_package_once(prefix):
     assert (bill["bomFormat"], bill["specVersion"], bill["version"]) == ("CycloneDX", "1.5", 1)
     assert bill["metadata"]["component"]["hashes"] == [{"alg": "SHA-256", "content": record["sha256"]}]
     assert [component["purl"] for component in bill["components"]] == ["pkg:pypi/torch@2.13.0"]
+
+
+def listed_libraries(**variables):
+    program = Path(image_files.__file__).parents[1] / "programs" / "list_libraries.py"
+    return json.loads(subprocess.check_output([sys.executable, "-I", program], env={**os.environ, **variables}))
+
+
+def test_the_libraries_of_an_image_are_listed_with_the_versions_of_glibc_that_its_loader_knows(prefix):
+    found = listed_libraries(LD_LIBRARY_PATH="")
+    assert found["glibc"] == os.confstr("CS_GNU_LIBC_VERSION").split()[1]
+    assert Path(found["libraries"]["libc.so.6"]).exists()
+    assert {"GLIBC_2.17", "GLIBC_PRIVATE"} <= set(found["versions"]["libc.so.6"])
+
+
+def test_libraries_on_the_images_own_search_path_come_first(prefix, tmp_path):
+    for name in ("libfabric.so.1", "libstdc++.so.6"):
+        (tmp_path / name).touch()
+    found = listed_libraries(LD_LIBRARY_PATH=f"{tmp_path}:/nowhere")
+    assert found["libraries"]["libfabric.so.1"] == str(tmp_path / "libfabric.so.1")
+    assert found["libraries"]["libstdc++.so.6"] == str(tmp_path / "libstdc++.so.6")
+    assert found["versions"]["libstdc++.so.6"] == []

@@ -1,11 +1,12 @@
-"""The doctor on a node with another machine than that of the image."""
+"""The doctor on a node with another machine than that of the image or the virtual environment."""
 
+import json
 import platform
 from pathlib import Path
 
 import pytest
 from pytorch_doctor import FAIL
-from pytorch_doctor.checks import image
+from pytorch_doctor.checks import image, module
 from pytorch_doctor.surroundings import Surroundings
 
 #: Codes of machines in SIF headers.
@@ -36,3 +37,20 @@ def test_an_image_for_another_machine_is_a_failure_with_its_remedy(check):
 @pytest.mark.parametrize("code", [CODES.get(platform.machine(), b"00"), b"00", b"\xff\xff"])
 def test_an_image_for_this_machine_or_an_unknown_one_is_checked_further(check, code):
     assert "is an image for" not in check(code).finding
+
+
+@pytest.mark.parametrize(("machine", "found"), [(OTHER, True), (platform.machine(), False), ("riscv64", False)])
+def test_a_virtual_environment_of_another_machine_is_a_failure(installation, machine, found):
+    env = installation()
+    system = {"system": f"Linux-5.14.21-150500.55-cray_shasta_c_64k-{machine}-with-glibc2.31"}
+    Path(env["EBROOTPYTORCH"], "provenance", "build.json").write_text(json.dumps(system))
+    finding = module.check(Surroundings(env))
+    assert (f" was built on {OTHER}, and this node is {platform.machine()}" in finding.finding) is found
+    assert (finding.verdict == FAIL) is found
+
+
+@pytest.mark.parametrize("record", ["", "[]", '{"system": null}'])
+def test_a_record_without_the_machine_is_no_failure(installation, record):
+    env = installation()
+    Path(env["EBROOTPYTORCH"], "provenance", "build.json").write_text(record)
+    assert module.check(Surroundings(env)).verdict != FAIL

@@ -1,0 +1,93 @@
+##
+# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
+##
+"""
+The installed image that another one is built on: what its installation recorded, and what must stay as it is.
+"""
+import os
+from typing import NamedTuple
+
+from easybuild.tools.build_log import EasyBuildError
+
+from pytorch_install.images.image_files import checksum_of, read_json
+from pytorch_install.images.provenance import RECORD
+from pytorch_install.sources.requirements import canonical_name, read_constraints, read_lock
+
+
+class Base(NamedTuple):
+    """
+    An installed container module.
+
+    module: its name
+    image: path of its image
+    record: content of its image.json
+    python: version of its Python
+    kept: versions that packages on top must not replace, by canonical names
+    """
+
+    module: str
+    image: str
+    record: dict
+    python: str
+    kept: dict
+
+    @property
+    def checksum(self):
+        """SHA-256 that the installation recorded."""
+        return self.record['sha256']
+
+
+def base_dependency(easyconfig, software):
+    """Module, as users load it, whose image is the base: the build dependency of the same software; or None."""
+    found = [dependency for dependency in easyconfig.dependencies() if dependency['name'] == software]
+    names = ', '.join(dependency['short_mod_name'] for dependency in found)
+    if len(found) > 1:
+        raise EasyBuildError("%s names %s, but only one module can be the base of an image", easyconfig.path, names)
+    if found and not found[0]['build_only']:
+        raise EasyBuildError("%s names %s in 'dependencies', but two PyTorch modules cannot be loaded together. To "
+                             "build on its image, name it in 'builddependencies'", easyconfig.path, names)
+    return names or None
+
+
+def read_base(module, directory, image):
+    """
+    The Base that a module's installation has recorded.
+
+    :param module: name of the module
+    :param directory: its installation directory
+    :param image: the path that it gives its image
+    """
+    record = read_json(os.path.join(directory, 'provenance', RECORD))
+    inside = read_json(os.path.join(directory, 'provenance', 'packages.json'))
+    if not (image and record and inside):
+        raise EasyBuildError("%s cannot be the base of an image: it has no image with a record (%s). Name a container "
+                             "module of EB_PyTorchContainer", module, os.path.join(directory, 'provenance', RECORD))
+    return Base(module, image, record, inside['python_version'],
+                read_constraints(os.path.join(directory, 'constraints.txt')))
+
+
+def verify_base(base):
+    """Stop unless the base's image is as it was installed."""
+    found = checksum_of(base.image)
+    if found != base.checksum:
+        raise EasyBuildError("%s, the image of %s, has changed since its installation: it has SHA-256 %s, expected %s. "
+                             "Install it again with `eb --rebuild %s`",
+                             base.image, base.module, found, base.checksum, base.record['easyconfig'])
+
+
+def check_lock(base, lock, python_version):
+    """
+    Stop if the packages of a lock do not fit the base.
+
+    :param lock: path of the requirements lock
+    :param python_version: Python (<major>.<minor>) that the lock's wheels are for
+    """
+    if base.python.split('.')[:2] != python_version.split('.'):
+        raise EasyBuildError("%s has Python %s, and the lock is for Python %s. Lock the requirements for the base's "
+                             "Python, and set 'python_version'", base.module, base.python, python_version)
+    for pin in read_lock(lock):
+        kept = base.kept.get(canonical_name(pin.name), pin.version)
+        if kept != pin.version:
+            raise EasyBuildError("%s: line %d: %s would replace the base's %s, or not fit it: %s keeps %s==%s. Remove "
+                                 "the line, or lock this version", lock, pin.line, pin, pin.name, base.module,
+                                 pin.name, kept)

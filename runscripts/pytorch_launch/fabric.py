@@ -1,0 +1,143 @@
+"""Chooses names and interfaces of the fast network between nodes, as the cluster profile describes them.
+
+A rank imports this module only if its world spans nodes and FABRIC_NAME or SOCKET_IFNAME is set.
+"""
+
+from pytorch_launch import Problem, is_number
+from pytorch_launch.environment import DISTRIBUTED, FABRIC_NAME, SOCKET_IFNAME
+from pytorch_launch.rendezvous import RendezvousError
+from pytorch_launch.system import read
+
+#: What takes an interface, and the prefix by which it takes the name as exact: gloo fails for one that is absent
+#: (https://docs.pytorch.org/docs/stable/distributed.html, "Choosing the network interface to use"), NCCL takes every
+#: interface that begins with the name (NCCL_SOCKET_IFNAME in its user guide).
+TAKERS = {"GLOO_SOCKET_IFNAME": "", "NCCL_SOCKET_IFNAME": "="}
+
+INTERFACES = "/sys/class/net"
+IFF_UP = 1  # netdevice(7)
+
+USE_PLAIN = f"correct {FABRIC_NAME}, or export it empty to use the plain names"
+
+
+def choose_fabric(env, world, root, place):
+    """`place` with the node's name on the fast network, the variables that name an interface, and Problems.
+
+    `place` is what `choose_rendezvous` returned. Raises RendezvousError.
+    """
+    warnings = []
+    if place is not None and env.get(FABRIC_NAME) and not env.get("MASTER_ADDR"):
+        address, problem = choose_address(env, world, place["MASTER_ADDR"])
+        place = {**place, "MASTER_ADDR": address}
+        warnings += [problem] if problem else []
+    variables, problem = choose_interface(env, world.node, root)
+    return place, variables, warnings + ([problem] if problem else [])
+
+
+def choose_address(env, world, host):
+    """The name of the node `host` on the fast network, or `host` and a Problem. Raises RendezvousError on rank 0.
+
+    Each rank decides by what it can look up, without communication. Two ranks may decide differently, if the name
+    resolves on the node of one only: they still meet, as rank 0 listens on all addresses of its node, which both names
+    have. A name of another node's address would send all ranks there, therefore rank 0 checks that it is its own.
+    """
+    name = fabric_name(env[FABRIC_NAME], host)
+    if name == host:
+        return host, None
+    found = look_up(env, name)
+    if not found:
+        return host, _unresolved(env, name, host, world.node)
+    if world.rank == 0 and not is_local(found):
+        raise RendezvousError(_foreign(env, name, host, found), USE_PLAIN, rank=0)
+    return name, None
+
+
+def choose_own_address(env, node):
+    """The name of this node on the fast network, or its plain name and a Problem."""
+    name = fabric_name(env[FABRIC_NAME], node)
+    if name == node:
+        return node, None
+    found = look_up(env, name)
+    if not found:
+        return node, _unresolved(env, name, node, node)
+    if not is_local(found):
+        return node, Problem(f"{_foreign(env, name, node, found)}: using {node}", USE_PLAIN)
+    return name, None
+
+
+def fabric_name(pattern, host):
+    """The name of `host` on the fast network; an address has no other name.
+
+    >>> fabric_name("*i", "jwb0001.juwels")
+    'jwb0001i'
+    """
+    short = host.partition(".")[0]
+    return host if is_number(short) or ":" in host else pattern.replace("*", short)
+
+
+def look_up(env, name):
+    """The addresses of `name`, none if it does not resolve; the resolver has the options of the ranks."""
+    from pytorch_launch import addresses
+
+    return addresses.look_up(name, None if env.get("RES_OPTIONS") else env.get(DISTRIBUTED + "RES_OPTIONS"))
+
+
+def choose_interface(env, node, root):
+    """The variables that name the first interface of the profile's list that is usable on this node, and a Problem."""
+    takers = [name for name in TAKERS if name not in env]
+    if not env.get(SOCKET_IFNAME) or not takers:
+        return {}, None
+    chosen, faults = find_interface(env, root)
+    if chosen is not None:
+        return {taker: TAKERS[taker] + chosen for taker in takers}, None
+    fault = f"no interface of {SOCKET_IFNAME} is usable on {node} ({list_faults(faults)})"
+    fault += f": {' and '.join(takers)} not set"
+    return {}, Problem(fault, f"correct {SOCKET_IFNAME}, or exclude the node if others have the interface")
+
+
+def find_interface(env, root):
+    """The first interface of the profile's list that is usable on this node, or None; and the faults before it."""
+    faults = {}
+    for name in env[SOCKET_IFNAME].split():
+        fault = interface_fault(name, root)
+        if fault is None:
+            return name, faults
+        faults[name] = fault
+    return None, faults
+
+
+def list_faults(faults):
+    """What `find_interface` found, as text: `hsn0 is down, hsn1 is absent`."""
+    return ", ".join(f"{name} {fault}" for name, fault in faults.items())
+
+
+def interface_fault(name, root):
+    """What prevents gloo from using an interface of this node: `is absent`, `is down` ...; None if nothing does."""
+    state = read(f"{root}{INTERFACES}/{name}/operstate")
+    if state is None:
+        return "is absent"
+    # drivers without a notion of a link report `unknown` (Linux, Documentation/networking/operstates.rst)
+    flags = read(f"{root}{INTERFACES}/{name}/flags") if state == "unknown" else None
+    if state != "up" and not (flags and int(flags, 16) & IFF_UP):
+        return "is down"
+    from pytorch_launch import addresses
+
+    return None if addresses.has_address(name) else "has no address"
+
+
+def is_local(found):
+    """Whether one of the addresses that `look_up` found is an address of this node."""
+    from pytorch_launch import addresses
+
+    return any(addresses.is_local(address) for address in found)
+
+
+def _unresolved(env, name, host, node):
+    return Problem(f"{_named(env, name, host)}, does not resolve on {node}: using {host}", USE_PLAIN)
+
+
+def _foreign(env, name, host, found):
+    return f"{_named(env, name, host)}, is {', '.join(found)}, which is not an address of that node"
+
+
+def _named(env, name, host):
+    return f"{name}, the name of {host} by {FABRIC_NAME}={env[FABRIC_NAME]}"

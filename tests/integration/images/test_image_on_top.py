@@ -1,0 +1,106 @@
+"""Images on top of an installed one: its packages, its ranks, its provenance, and a base that has changed."""
+
+import io
+import json
+import tarfile
+import zipfile
+
+import pytest
+from image_site import sha256
+
+pytestmark = pytest.mark.testbed
+
+#: Packed without compression, in seconds.
+LINES = """builddependencies = [('PyTorch', '{version}', '{suffix}')]
+sources = ['greeting-1.0.tar.gz', 'lock.txt']
+checksums = ['{sdist}', '{lock}']
+source_packages = [('greeting', {{'GREETING': 'built in the image'}})]
+mksquashfs_args = '-noI -noD -noF -noX'"""
+
+SETUP = """import os
+import torch
+from setuptools import Extension, setup
+macros = [("GREETING", '"%s against torch %s"' % (os.environ["GREETING"], torch.__version__))]
+setup(name="greeting", version="1.0", ext_modules=[Extension("greeting", ["greeting.c"], define_macros=macros)])
+"""
+EXTENSION = """#include <Python.h>
+static PyObject *text(PyObject *self, PyObject *none) { return PyUnicode_FromString(GREETING); }
+static PyMethodDef methods[] = {{"text", text, METH_NOARGS, ""}, {NULL, NULL, 0, NULL}};
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "greeting", "", -1, methods};
+PyMODINIT_FUNC PyInit_greeting(void) { return PyModule_Create(&definition); }
+"""
+RANKS = """import greeting, hello, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+dist.destroy_process_group()
+print(f"{hello.WORD} {total.item():g} {greeting.text()} {greeting.__file__}\\n", end="", flush=True)
+"""
+
+
+def lines_on(site, module):
+    """The lines of a recipe on top of a module; its sources, and the wheel that its lock names, are made here."""
+    wheels = site.sources / "p" / "PyTorch" / "wheels"
+    wheels.mkdir(parents=True)
+    wheel = wheels / "hello-1.0-py3-none-any.whl"
+    information = {"METADATA": "Metadata-Version: 2.1\nName: hello\nVersion: 1.0\n", "RECORD": "",
+                   "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}  # fmt: skip
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("hello.py", "WORD = 'hello'\n")
+        for name, text in information.items():
+            archive.writestr(f"hello-1.0.dist-info/{name}", text)
+    lock, sdist = site.directory / "lock.txt", site.directory / "greeting-1.0.tar.gz"
+    lock.write_text(f"hello==1.0 --hash=sha256:{sha256(wheel)}\n")
+    with tarfile.open(sdist, "w:gz") as archive:
+        for name, text in (("setup.py", SETUP), ("greeting.c", EXTENSION)):
+            member = tarfile.TarInfo(f"greeting-1.0/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    version, _, suffix = module.partition("/")[2].partition("-")
+    return LINES.format(version=version, suffix=f"-{suffix}", sdist=sha256(sdist), lock=sha256(lock))
+
+
+@pytest.mark.thorough  # unpacks the CPU image and packs it again: 1.6 GB are written three times
+def test_packages_on_top_of_an_installed_image_run_on_four_ranks_and_are_kept_by_a_rebuild(site, container, work):
+    lines = lines_on(site, container)
+    site.install(lines)
+    (work / "ranks.py").write_text(RANKS)
+    launch = f"cd {work}; srun -N2 --ntasks-per-node=2 singularity exec $SIF conda-python-distributed ranks.py"
+    step = site.shell(f"{launch}; echo $SIF; list-packages | grep greeting")
+    assert step.returncode == 0, step.stderr
+    ranks, (sif, package) = step.stdout.splitlines()[:4], step.stdout.splitlines()[4:]
+    version = container.partition("/")[2].partition("-")[0]
+    inside = "/opt/pytorch/lib/python3.11/site-packages/greeting"
+    assert all(line.startswith(f"hello 4 built in the image against torch {version}") for line in ranks), ranks
+    assert all(f" {inside}" in line for line in ranks), ranks
+    assert sif == f"{site.root}/PyTorch-2.13.0-test.sif"
+    assert package.split()[-1] == "image"
+
+    record = site.record()
+    base = site.testbed.run(f"module load {container}; cat $CONTAINERROOT/provenance/image.json")
+    assert record["base"] == {"module": container, **json.loads(base)}
+    assert record["sources"] == {name: sha256(site.directory / name) for name in ("lock.txt", "greeting-1.0.tar.gz")}
+
+    image = site.root / "PyTorch-2.13.0-test.sif"
+    before = image.stat().st_ino
+    output = site.install(lines, "--rebuild --skip-sanity-check")
+    assert "the installed one is the same, it is kept" in output
+    assert image.stat().st_ino == before
+
+
+def test_a_base_whose_image_has_changed_is_one_line_of_error(site, tiny, work):
+    """The base is a directory with the records of an installation, and a module that names it."""
+    (work / "base" / "provenance").mkdir(parents=True)
+    image = work / "base" / "tiny.sif"
+    image.write_bytes(tiny.read_bytes())
+    record = {"image": image.name, "digest": None, "sha256": "0" * 64, "easyconfig": "PyTorch-1.0-tiny.eb"}
+    (work / "base" / "provenance" / "image.json").write_text(json.dumps(record))
+    (work / "base" / "provenance" / "packages.json").write_text('{"python_version": "3.11.2"}')
+    (work / "modules" / "PyTorch").mkdir(parents=True)
+    (work / "modules" / "PyTorch" / "1.0-tiny").write_text(
+        f"#%Module\nset root {work}/base\nsetenv EBROOTPYTORCH $root\nsetenv EBVERSIONPYTORCH 1.0\nsetenv SIF {image}\n"
+    )
+    error = site.refuse(lines_on(site, "PyTorch/1.0-tiny"), settings=f"module use {work}/modules")
+    assert f"{image}, the image of PyTorch/1.0-tiny, has changed since its installation" in error
+    assert f"it has SHA-256 {sha256(image)}, expected {'0' * 64}" in error
+    assert "Install it again with `eb --rebuild PyTorch-1.0-tiny.eb`" in error

@@ -1,0 +1,107 @@
+"""Names and interfaces of a fast network that a profile describes: where the ranks of two real nodes meet."""
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.testbed
+
+PROFILES = Path(__file__).parents[2] / "modulefiles" / "cluster"
+PAIR = "srun -N2 -w nid001001,nid001002"
+#: Prints the sum over all ranks, the rendezvous, gloo's interface, and the addresses of this rank's connections there.
+PROBE = """
+import os, socket, torch, torch.distributed as dist
+dist.init_process_group('gloo')
+total = torch.ones(1)
+dist.all_reduce(total)
+own = [f'/proc/self/fd/{fd}' for fd in os.listdir('/proc/self/fd')]
+sockets = {os.stat(path).st_ino for path in own if os.path.exists(path)}
+remotes = set()
+for table in ('/proc/net/tcp', '/proc/net/tcp6'):
+    for line in open(table).read().splitlines()[1:]:
+        fields = line.split()
+        address, port = fields[2].split(':')
+        if int(fields[9]) in sockets and int(port, 16) == int(os.environ['MASTER_PORT']):
+            remotes.add(socket.inet_ntoa(bytes.fromhex(address[-8:])[::-1]))
+names = [os.environ.get(name, '-') for name in ('MASTER_ADDR', 'GLOO_SOCKET_IFNAME')]
+os.write(1, ' '.join([socket.gethostname(), str(int(total)), *names, *sorted(remotes)]).encode() + b'\\n')
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def site(testbed, venv, work):
+    """A function that runs a script with the module, whose profile names this testbed's second network."""
+    (work / "cluster").mkdir()
+    shutil.copy(PROFILES / ".policy.tcl", work / "cluster")
+    text = (PROFILES / "local").read_text()
+    assert "policy " not in text
+    lines = 'policy PYTORCH_FABRIC_NAME *i\npolicy PYTORCH_SOCKET_IFNAME "hsn0 lo"\n'
+    (work / "cluster" / "local").write_text(text + lines)
+    (work / "probe.py").write_text(PROBE)
+    if testbed.run_unchecked("srun -n1 getent hosts nid001001i").returncode:
+        pytest.skip("this machine denies namespaces: its nodes have no names of their own")
+
+    def run(script):
+        result = testbed.run_unchecked(f"module use {work} && module load {venv} || exit 9\n{script}", cwd=work)
+        assert result.returncode == 0, result.stderr
+        return [line.split() for line in sorted(result.stdout.splitlines())], result.stderr
+
+    return run
+
+
+def test_four_ranks_on_two_nodes_meet_at_the_first_ones_name_on_the_fast_network(site):
+    ranks, messages = site(f"{PAIR} --ntasks-per-node=2 conda-python-distributed probe.py")
+    assert ranks == [
+        ["nid001001", "4", "nid001001i", "lo", "127.0.1.1"],
+        ["nid001001", "4", "nid001001i", "lo", "127.0.1.1"],
+        ["nid001002", "4", "nid001001i", "lo", "127.0.1.1"],
+        ["nid001002", "4", "nid001001i", "lo", "127.0.1.1"],
+    ]
+    assert "FABRIC" not in messages
+    assert "IFNAME" not in messages
+
+
+def test_a_wrong_suffix_is_one_sentence_on_each_node_and_the_ranks_meet_at_the_plain_name(site):
+    launch = f"{PAIR} --ntasks-per-node=2 conda-python-distributed probe.py"
+    ranks, messages = site(f"export PYTORCH_FABRIC_NAME='*-ib'\n{launch}")
+    assert [rank[1:] for rank in ranks] == [["4", "nid001001", "lo", "127.0.0.1"]] * 4
+    name = "nid001001-ib, the name of nid001001 by PYTORCH_FABRIC_NAME=*-ib,"
+    remedy = "Correct PYTORCH_FABRIC_NAME, or export it empty to use the plain names"
+    assert sorted(line for line in messages.splitlines() if "FABRIC" in line) == [
+        f"conda-python-distributed: {name} does not resolve on nid00100{node}: using nid001001. {remedy}"
+        for node in (1, 2)
+    ]
+
+
+def test_nodes_that_resolve_different_names_still_meet(site):
+    second = "test $SLURM_NODEID = 0 || export PYTORCH_FABRIC_NAME='*-ib'; exec conda-python-distributed probe.py"
+    ranks, _ = site(f"{PAIR} --ntasks-per-node=1 bash -c {shlex.quote(second)}")
+    assert ranks == [
+        ["nid001001", "2", "nid001001i", "lo", "127.0.1.1"],
+        ["nid001002", "2", "nid001001", "lo", "127.0.0.1"],
+    ]
+
+
+def test_torchruns_workers_meet_at_a_name_on_the_fast_network(site):
+    ranks, _ = site(f"{PAIR} --ntasks-per-node=1 torchrun-distributed --nproc-per-node=2 probe.py")
+    assert [rank[:2] for rank in ranks] == [["nid001001", "4"]] * 2 + [["nid001002", "4"]] * 2
+    ((master, address),) = {(rank[2], rank[4]) for rank in ranks}
+    assert (master, address) in {("nid001001i", "127.0.1.1"), ("nid001002i", "127.0.1.2")}
+
+
+def test_the_doctor_reports_name_and_interface_and_names_a_wrong_suffix(site):
+    doctor = "srun -n1 -w nid001001 pytorch-doctor --json --only fabric,interfaces"
+    findings, _ = site(f"{doctor}\nPYTORCH_FABRIC_NAME='*-ib' {doctor}")
+    right, wrong = ({row["check"]: row for row in json.loads(" ".join(line))["checks"]} for line in findings)
+    if right["fabric"]["verdict"] != "ok":
+        right, wrong = wrong, right
+    assert right["fabric"]["finding"].startswith("nid001001 is nid001001i, 127.0.1.1")
+    assert right["interfaces"]["finding"].startswith("GLOO_SOCKET_IFNAME=lo, NCCL_SOCKET_IFNAME==lo (lo is the first")
+    assert "hsn0 is absent" in right["interfaces"]["finding"]
+    assert wrong["fabric"]["verdict"] == "warn"
+    assert wrong["fabric"]["finding"].startswith("nid001001-ib (PYTORCH_FABRIC_NAME=*-ib) does not resolve")

@@ -1,0 +1,161 @@
+"""The host's libraries of the fast network in an image that lacks them: Debian's libfabric, and libraries made here."""
+
+import ctypes
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from testbed.module_systems import MODULEFILES, SNAPSHOT, snapshot
+
+pytestmark = pytest.mark.testbed
+
+#: Prints what a rank finds by the names that a plugin of NCCL loads, and by how many ranks it was found.
+PROBE = """
+import ctypes, socket, torch, torch.distributed as dist
+version = ctypes.CDLL('libfabric.so.1').fi_version()
+place = next(line.split()[-1] for line in open('/proc/self/maps') if 'libfabric' in line)
+dist.init_process_group('gloo')
+total = torch.ones(1)
+dist.all_reduce(total)
+print(socket.gethostname(), f'{version >> 16}.{version & 0xffff}', place, int(total))
+dist.destroy_process_group()
+"""
+
+#: What Debian's libfabric needs of the host.
+NEEDED = ("librdmacm", "libefa", "libibverbs", "libpsm_infinipath", "libinfinipath", "libpsm2", "libnl-3",
+          "libnl-route-3", "libnuma", "libatomic")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def libraries(testbed, tmp_path_factory):
+    """A directory with a libfabric.so.1, the libcxi.so.1 that it needs, and a library for a newer glibc."""
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed: it makes the libraries")
+    place = tmp_path_factory.mktemp("host")
+
+    def build(name, code, *options):
+        (place / f"{name}.c").write_text(code)
+        command = ["gcc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", name, f"{name}.c", *options]
+        subprocess.run(command, cwd=place, check=True)
+
+    build("libcxi.so.1", "int cxil_version(void) { return 4; }")
+    build("libfabric.so.1", "int cxil_version(void); int fi_version(void) { return 2 << 16 | cxil_version(); }",
+          "-L.", "-l:libcxi.so.1")  # fmt: skip
+    (place / "newer").mkdir()
+    (place / "newer" / "versions").write_text("GLIBC_2.99 { from_the_future; };")
+    build("newer/libc.so.6", "int from_the_future(void) { return 1; }", "-Wl,-soname,libc.so.6",
+          "-Wl,--version-script=newer/versions", "-nostdlib")  # fmt: skip
+    build("newer/libfabric.so.1", "int from_the_future(void); int fi_version(void) { return from_the_future(); }",
+          "-Wl,-soname,libfabric.so.1", "newer/libc.so.6", "-nostdlib")  # fmt: skip
+    return place
+
+
+@pytest.fixture(scope="module")
+def libfabric(libraries):
+    """The files of Debian's libfabric, which Open MPI brings, if it is here, else of that made here; its version."""
+    real = next(Path("/usr/lib").glob("*-linux-gnu/libfabric.so.1"), None)
+    if real is None:
+        return f"{libraries}/libfabric.so.* {libraries}/libcxi.so.1", "2.4"
+    version = ctypes.CDLL(real).fi_version()
+    files = [real, *(path for name in NEEDED for path in real.parent.glob(name + ".so.*"))]
+    return " ".join(map(str, files)), f"{version >> 16}.{version & 0xFFFF}"
+
+
+def test_four_ranks_on_two_nodes_find_the_hosts_libraries_in_the_image(testbed, container, libfabric, work):
+    (work / "probe.py").write_text(PROBE)
+    files, version = libfabric
+    output = testbed.run(
+        f"""export PYTORCH_HOST_NETWORK=1 PYTORCH_HOST_NETWORK_FILES="{files}"
+module load {container}
+srun -N2 -w nid001001,nid001002 --ntasks-per-node=2 singularity exec $SIF conda-python-distributed -u probe.py""",
+        cwd=work,
+    )
+    ranks = sorted(line.split() for line in output.splitlines() if line)
+    assert [rank[0] for rank in ranks] == ["nid001001", "nid001001", "nid001002", "nid001002"]
+    assert {tuple(rank[1:]) for rank in ranks} == {(version, "/.singularity.d/libs/libfabric.so.1", "4")}
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ("newer/libfabric.so.1", "newer/libfabric.so.1 needs GLIBC_2.99, and the image has glibc 2."),
+        ("libfabric.so.1", "libfabric.so.1 needs libcxi.so.1, which the image lacks"),
+        ("libcxi.so.1 {}/libcxi.so.9", "no such file on this host: {}/libcxi.so.9"),
+    ],
+)
+def test_a_library_that_the_image_cannot_load_is_one_sentence_and_nothing_is_bound(
+    testbed, container, libraries, files, reason
+):
+    result = testbed.run_unchecked(
+        f"""export PYTORCH_HOST_NETWORK=1 PYTORCH_HOST_NETWORK_FILES="{libraries}/{files.format(libraries)}"
+module load {container}
+singularity exec $SIF sh -c 'echo ${{APPTAINER_CONTAINLIBS-none}}; ls /.singularity.d/libs'"""
+    )
+    assert (result.returncode, result.stdout) == (0, "none\n")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("PyTorch: host network: nothing is bound: ")
+    assert reason.format(libraries) in line
+
+
+@pytest.fixture(params=["Lmod", "Environment Modules"])
+def modules(request, module_system):
+    """Each of the two module systems."""
+    return module_system(request.param)
+
+
+@pytest.fixture
+def installation(tmp_path):
+    """The directory of a container module, whose image has glibc and no other library."""
+    root = tmp_path / "installation"
+    for part in ("libexec", "provenance"):
+        (root / part).mkdir(parents=True)
+    shutil.copy(MODULEFILES.parent / "libexec" / "host-network.py", root / "libexec")
+    needs = [f"GLIBC_2.{number}" for number in range(50)] + ["GLIBC_2.2.5"]
+    record = {"glibc": "2.49", "versions": {"libc.so.6": needs}, "libraries": {}}
+    (root / "provenance" / "libraries.json").write_text(json.dumps(record))
+    return root
+
+
+@pytest.mark.parametrize("own", ["", "SINGULARITY_CONTAINLIBS=/a,/b", "APPTAINER_CONTAINLIBS={0}/libcxi.so.1,/a"])
+def test_both_lists_have_the_libraries_and_the_users_and_unloading_restores_them(
+    modules, installation, libraries, own, tmp_path
+):
+    before, after = tmp_path / "before", tmp_path / "after"
+    output = modules.run(
+        f"""export CONTAINERROOT={installation} PYTORCH_HOST_NETWORK=1
+export PYTORCH_HOST_NETWORK_FILES={libraries}/libcxi.so.1 {own.format(libraries)}
+{SNAPSHOT.format(before)}
+module load cluster/local
+echo $SINGULARITY_CONTAINLIBS $APPTAINER_CONTAINLIBS
+module load cluster/local
+echo $SINGULARITY_CONTAINLIBS $APPTAINER_CONTAINLIBS
+unset PYTORCH_HOST_NETWORK
+module unload cluster/local
+export PYTORCH_HOST_NETWORK=1
+{SNAPSHOT.format(after)}"""
+    )
+    once, twice = output.replace(str(libraries), "").splitlines()
+    users = {"": [], "S": ["/a", "/b"], "A": ["/a"]}[own[:1]]
+    assert [sorted(entries.split(",")) for entries in once.split()] == [sorted(["/libcxi.so.1", *users])] * 2
+    assert once == twice
+    assert snapshot(after) == snapshot(before)
+
+
+def test_show_lists_what_is_bound_and_without_the_variable_nothing_is(modules, installation, libraries):
+    files = f"export CONTAINERROOT={installation} PYTORCH_HOST_NETWORK_FILES={libraries}/libcxi.so.1"
+    for value, is_shown in [("1", True), ("replace", True), ("0", False), ("", False)]:
+        shown = modules.run_unchecked(f"{files} PYTORCH_HOST_NETWORK={value}; module show cluster/local").stderr
+        assert ("CONTAINLIBS" in shown and "libcxi.so.1" in shown) == is_shown, shown
+        assert "ERROR" not in shown
+
+
+def test_a_list_in_the_profile_is_bound_only_if_the_variable_is_set(modules, installation):
+    for value, said in [("1", "no such file on this host: /opt/cray/libfabric/"), ("0", "")]:
+        result = modules.run_unchecked(
+            f"export CONTAINERROOT={installation} PYTORCH_HOST_NETWORK={value}\nmodule load cluster/perlmutter"
+        )
+        assert result.returncode == 0
+        assert said in result.stderr and (result.stderr.count("PyTorch: host network: ") == bool(said)), result.stderr

@@ -1,0 +1,163 @@
+"""Which of the host's libraries are bound into an image: real libraries, and records of images."""
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TREE = Path(__file__).resolve().parents[3]
+PROGRAM = TREE / "libexec" / "host-network.py"
+IMAGE = {
+    "glibc": "2.35",
+    "versions": {
+        "libc.so.6": ["GLIBC_2.2.5", "GLIBC_2.17", "GLIBC_2.34", "GLIBC_2.35", "GLIBC_PRIVATE"],
+        "libstdc++.so.6": ["CXXABI_1.3", "GLIBCXX_3.4", "GLIBCXX_3.4.9", "GLIBCXX_3.4.30"],
+    },
+    "libraries": {"libc.so.6": "/lib/libc.so.6", "libstdc++.so.6": "/lib/libstdc++.so.6"},
+}
+
+
+@pytest.fixture(scope="module")
+def host_network():
+    """The program as a module."""
+    spec = importlib.util.spec_from_file_location("host_network", PROGRAM)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """A function that makes a library with gcc, and returns its path."""
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed: it makes the libraries")
+    place = tmp_path_factory.mktemp("host")
+
+    def make(name, *needed, soname=None, version=None):
+        path = place / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        others = []
+        if version:  # a library that provides a symbol of this version, by the name of the real one
+            provided = "libc.so.6" if version.startswith("GLIBC_") else "libstdc++.so.6"
+            provider = place / "providers" / version / provided
+            provider.parent.mkdir(parents=True, exist_ok=True)
+            script = provider.with_suffix(".map")
+            script.write_text(f"{version} {{ it; }};")
+            gcc(provider, "int it(void) { return 1; }", f"-Wl,--version-script={script}")
+            others.append(provider)
+        calls = "int it(void); int own(void) { return it(); }" if version else "int own(void) { return 1; }"
+        gcc(path, calls, "-Wl,--no-as-needed", *[place / other for other in needed], *others, soname=soname)
+        return path
+
+    def gcc(path, code, *options, soname=None):
+        named = f"-Wl,-soname,{soname or path.name}"
+        subprocess.run(["gcc", "-shared", "-fPIC", "-nostdlib", named, "-o", path, "-xc", "-", "-xnone", *options],
+                       input=code, text=True, check=True)  # fmt: skip
+
+    return make
+
+
+def choose(program, files, image, replace=False):
+    return program.choose([library for entry in files for library in program.expand(entry)], image, replace)
+
+
+def names(libraries):
+    return [library.name for library in libraries]
+
+
+def test_what_an_elf_file_needs_is_read_as_readelf_reads_it(host_network):
+    path = next((place for place in Path("/usr/lib").glob("*-linux-gnu/libstdc++.so.6")), None)
+    if path is None or shutil.which("readelf") is None:
+        pytest.skip("neither libstdc++ nor readelf is here")
+    text = subprocess.run(["readelf", "-d", "-V", "-W", path], capture_output=True, text=True, check=True).stdout
+    library = host_network.Library(path)
+    assert library.soname == "libstdc++.so.6"
+    assert all(f"Shared library: [{name}]" in text for name in library.needed) and "libc.so.6" in library.needed
+    needed = text.split("'.gnu.version_r'")[1]
+    assert all(f"Name: {version} " in needed for version in library.versions)
+    assert len(library.versions) == needed.count("Flags: ")
+
+
+def test_libraries_that_the_image_lacks_are_chosen_with_what_they_need(host_network, build):
+    cxi, fabric = build("libcxi.so.1"), build("libfabric.so.1", "libcxi.so.1")
+    assert names(choose(host_network, [str(fabric), str(cxi)], IMAGE)) == ["libfabric.so.1", "libcxi.so.1"]
+    with pytest.raises(host_network.Refusal, match=r"libfabric\.so\.1 needs libcxi\.so\.1, which the image lacks"):
+        choose(host_network, [str(fabric)], IMAGE)
+    image = {**IMAGE, "libraries": {**IMAGE["libraries"], "libcxi.so.1": "/usr/lib/libcxi.so.1"}}
+    assert names(choose(host_network, [str(fabric), str(cxi)], image)) == ["libfabric.so.1"]
+    both = ["libfabric.so.1", "libcxi.so.1"]
+    assert names(choose(host_network, [str(fabric), str(cxi)], image, replace=True)) == both
+
+
+def test_replace_leaves_other_libraries_of_the_image_alone(host_network, build):
+    image = {**IMAGE, "libraries": {**IMAGE["libraries"], "libcurl.so.4": "/usr/lib/libcurl.so.4"}}
+    assert choose(host_network, [str(build("libcurl.so.4"))], image, replace=True) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "found"),
+    [
+        ("GLIBC_2.38", "glibc 2.35"),
+        ("GLIBC_ABI_DT_RELR", "glibc 2.35"),
+        ("GLIBCXX_3.4.32", r"GLIBCXX_3\.4\.30 in libstdc\+\+\.so\.6"),
+    ],
+)
+def test_a_library_for_a_newer_glibc_or_libstdcxx_is_refused(host_network, build, version, found):
+    library = build(f"{version}/libfabric.so.1", version=version)
+    with pytest.raises(host_network.Refusal, match=f"needs {version}, and the image has {found}. Use a newer image"):
+        choose(host_network, [str(library)], IMAGE)
+    image = {**IMAGE, "versions": {provider: [*has, version] for provider, has in IMAGE["versions"].items()}}
+    assert names(choose(host_network, [str(library)], image)) == ["libfabric.so.1"]
+
+
+def test_of_a_pattern_the_newest_directory_and_the_name_that_programs_load_are_chosen(host_network, build, tmp_path):
+    newest = build("cray/1.22.0/lib64/libfabric.so.1.29", soname="libfabric.so.1")
+    for name in ("libfabric.so.1", "libfabric.so"):
+        (newest.parent / name).symlink_to(newest.name)
+    build("cray/1.9.0/lib64/libfabric.so.1")
+    chosen = choose(host_network, [f"{newest.parents[2]}/*/lib64/libfabric.so*"], IMAGE)
+    assert [library.path for library in chosen] == [newest.parent / "libfabric.so.1"]
+    assert names(choose(host_network, [str(newest.parent)], IMAGE)) == ["libfabric.so.1"]
+
+
+def test_parts_of_glibc_are_never_bound(host_network, build):
+    assert choose(host_network, [str(build("libresolv.so.2"))], IMAGE, replace=True) == []
+
+
+def test_an_image_without_glibc_and_a_file_that_is_no_library_are_refused(host_network, tmp_path):
+    (tmp_path / "libcxi.so.1").write_text("GROUP ( libcxi.so.1.5.0 )")
+    with pytest.raises(host_network.Refusal, match=r"libcxi\.so\.1: not a 64-bit ELF file\. Correct PYTORCH_HOST_"):
+        choose(host_network, [str(tmp_path)], IMAGE)
+    with pytest.raises(host_network.Refusal, match="the image has no glibc"):
+        choose(host_network, [], {**IMAGE, "glibc": None})
+    with pytest.raises(host_network.Refusal, match=r"no such file on this host: /nowhere/lib\*\.so\."):
+        choose(host_network, ["/nowhere/lib*.so"], IMAGE)
+
+
+@pytest.mark.parametrize("record", ["", None])
+def test_without_a_record_the_sentence_names_the_command_that_writes_it(tmp_path, record):
+    if record is not None:
+        (tmp_path / "libraries.json").write_text(record)
+    command = [sys.executable, "-I", "-S", PROGRAM, tmp_path / "libraries.json"]
+    result = subprocess.run(command, input="1 /x", capture_output=True, text=True, check=True)
+    assert result.stderr == ""
+    assert result.stdout.startswith("nothing is bound: no record of the image's libraries: ")
+    assert result.stdout.endswith("Install it again: eb --rebuild") and "\n" not in result.stdout
+
+
+@pytest.mark.parametrize("mode", ["1", "replace"])
+def test_a_libfabric_of_the_image_is_named_with_the_value_that_replaces_it(build, tmp_path, mode):
+    fabric = build("libfabric.so.1")
+    libraries = {**IMAGE["libraries"], "libfabric.so.1": "/opt/amazon/efa/lib/libfabric.so.1"}
+    (tmp_path / "libraries.json").write_text(json.dumps({**IMAGE, "libraries": libraries}))
+    command = [sys.executable, "-I", "-S", PROGRAM, tmp_path / "libraries.json"]
+    result = subprocess.run(command, input=f"{mode} {fabric}", capture_output=True, text=True, check=True)
+    assert result.stdout == {
+        "1": "the image's own are used: /opt/amazon/efa/lib/libfabric.so.1. To bind the host's, export "
+        "PYTORCH_HOST_NETWORK=replace",
+        "replace": str(fabric),
+    }[mode]

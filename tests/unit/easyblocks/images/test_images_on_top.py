@@ -1,0 +1,218 @@
+"""Images on top of the image of an installed module: the base, what must fit it, and how the image is made."""
+
+import hashlib
+import json
+from types import SimpleNamespace
+
+import pytest
+from easybuild.framework.easyblock import EasyBlock
+from easybuild.tools.build_log import EasyBuildError
+
+from pytorch_install.images import base, definition, on_top, sandbox
+from pytorch_install.images.kinds import image_source
+from pytorch_install.images.provenance import sbom
+from pytorch_install.sources.recipe_sources import Source
+from pytorch_install.sources.wheels import Wheels
+
+# what the module's syntax is does not matter here
+pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
+
+MODULE = "PyTorch/2.13.0-cpu-singularity"
+ON_TOP = "builddependencies = [('PyTorch', '2.13.0', '-cpu-singularity')]\n"
+HASH = "5d" * 32
+
+
+@pytest.fixture
+def installation(tmp_path):
+    """A directory as an installed container module has it, with an image and its records."""
+    directory = tmp_path / "installed"
+    (directory / "provenance").mkdir(parents=True)
+    image = directory / "base.sif"
+    image.write_bytes(b"image")
+    recipe = "PyTorch-2.13.0-cpu-singularity.eb"
+    record = {"image": image.name, "sha256": hashlib.sha256(b"image").hexdigest(), "easyconfig": recipe}
+    (directory / "provenance" / "image.json").write_text(json.dumps(record))
+    (directory / "provenance" / "packages.json").write_text(json.dumps({"python_version": "3.11.2", "packages": {}}))
+    (directory / "constraints.txt").write_text("# a comment\ntorch==2.13.0+cpu\npytorch-triton==3.1\n")
+    return directory
+
+
+@pytest.fixture
+def installed(installation):
+    """The Base of that installation."""
+    return base.read_base(MODULE, str(installation), str(installation / "base.sif"))
+
+
+@pytest.fixture
+def source_of(container, installed, tmp_path):
+    """A function that gives the image source of a recipe with some lines on top of that base, with its lock."""
+
+    def make(lines="", lock=f"einops==0.8.2 --hash=sha256:{HASH}\n", **values):
+        path = tmp_path / "lock.txt"
+        path.write_text(lock)
+        app = container(f"{ON_TOP}sources = ['lock.txt']\n{lines}")
+        values = {"base": installed, "wheels": Wheels(str(path), str(tmp_path / "wheels")), **values}
+        sources = (Source("lock.txt", str(path), "11"),)
+        builddir = str(tmp_path / "build")
+        return image_source(app.image_spec._replace(runtime="apptainer", sources=sources, builddir=builddir, **values))
+
+    return make
+
+
+def test_the_base_is_the_build_dependency_of_the_same_software(container):
+    app = container(f"{ON_TOP}sources = ['lock.txt']")
+    assert app.base_module == MODULE
+    assert isinstance(image_source(app.image_spec), on_top.OnTop)
+    assert app.image.reference == f"lock.txt on {MODULE}"
+    assert app.image_name == "PyTorch-2.13.0-test.sif"
+
+
+def test_the_base_is_loaded_to_find_its_image_and_unloaded_before_the_build(container, installation, monkeypatch):
+    app = container(f"{ON_TOP}sources = ['lock.txt']")
+    unloaded = []
+
+    def load(*_, **__):
+        monkeypatch.setenv("EBROOTPYTORCH", str(installation))
+        monkeypatch.setenv("SIF", str(installation / "base.sif"))
+
+    monkeypatch.setattr(EasyBlock, "prepare_step", load)
+    monkeypatch.setattr(app.modules_tool, "unload", unloaded.extend)
+    app.prepare_step()
+    assert (app.base.image, unloaded) == (str(installation / "base.sif"), [MODULE])
+
+
+def test_a_dry_run_needs_no_base(container, capfd):
+    app = container(f"{ON_TOP}sources = ['lock.txt']")
+    app.dry_run = True
+    app.silent = False
+    app.build_step()
+    assert f"packages of lock.txt on {MODULE}" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (ON_TOP.replace("builddep", "dep"), "two PyTorch modules cannot be loaded together.*'builddependencies'"),
+        (ON_TOP.replace("]", ", ('PyTorch', '2.13.0', '-other')]"), "-other, but only one module can be the base"),
+        (f"{ON_TOP}image = 'x.sif'", rf"must name one image source.*found: x\.sif, {MODULE}"),
+        ("sources = ['a.def', 'b-1.0.tar.gz']\nsource_packages = [('b', {})]", "built on top of an installed image"),
+    ],
+)
+def test_a_recipe_with_another_base_is_one_sentence(container, lines, message):
+    with pytest.raises(EasyBuildError, match=message):
+        container(lines)
+
+
+def test_a_definition_file_can_be_built_on_the_image_of_the_module(container, installed, tmp_path, monkeypatch):
+    commands = []
+    monkeypatch.setattr(definition, "run_command", lambda words, *_, **__: commands.append(words))
+    app = container(f"{ON_TOP}sources = ['a.def']")
+    spec = app.image_spec._replace(runtime="apptainer", base=installed, sources=(Source("a.def", "/a.def", "1"),))
+    source = image_source(spec)
+    source.build(source.describe())
+    assert f"BASE={installed.image}" in commands[0]
+    assert source.identity.endswith(f"base={installed.checksum}")
+
+
+def test_the_identity_changes_with_the_lock_and_with_the_base(source_of, installed):
+    def identity(**values):
+        return source_of(**values).identity
+
+    other = installed._replace(record={**installed.record, "sha256": "0" * 64})
+    assert identity() == identity()
+    assert identity() != identity(base=other)
+    assert identity() != identity(source_packages=(("b", {"A": "1"}),))
+    assert "lock.txt=11" in identity() and installed.checksum in identity()
+
+
+@pytest.mark.parametrize("missing", ["provenance/image.json", "provenance/packages.json"])
+def test_a_module_without_the_records_of_an_image_is_no_base(prefix, installation, missing):
+    (installation / missing).unlink()
+    with pytest.raises(EasyBuildError, match=f"{MODULE} cannot be the base of an image: .*Name a container module"):
+        base.read_base(MODULE, str(installation), str(installation / "base.sif"))
+    with pytest.raises(EasyBuildError, match="cannot be the base of an image"):  # a venv module sets no SIF
+        base.read_base(MODULE, str(installation), None)
+
+
+def test_an_image_that_has_changed_since_its_installation_is_no_base(source_of, installation):
+    source = source_of()
+    (installation / "base.sif").write_bytes(b"changed")
+    with pytest.raises(EasyBuildError, match=rf"base\.sif, the image of {MODULE}, has changed since its installation: "
+                                             r"it has SHA-256 .*expected .*eb --rebuild PyTorch-2\.13\.0-cpu-sing"):
+        source.build(source.describe())
+
+
+@pytest.mark.parametrize(
+    ("pin", "version", "message"),
+    [
+        ("torch==2.12.0", "3.11", r"line 1: torch==2\.12\.0 would replace .*keeps torch==2\.13\.0\+cpu"),
+        ("PyTorch_triton==3.0", "3.11", r"keeps PyTorch_triton==3\.1"),
+        ("torch==2.13.0+cpu", "3.11", None),
+        ("einops==0.8.2", "3.12", r"has Python 3\.11\.2, and the lock is for Python 3\.12"),
+    ],
+)
+def test_a_lock_that_does_not_fit_the_base_is_refused_before_the_build(source_of, pin, version, message):
+    source = source_of(lock=f"{pin} --hash=sha256:{HASH}\n", python_version=version)
+    if message is None:
+        source.fetch()
+    else:
+        with pytest.raises(EasyBuildError, match=message):
+            source.fetch()
+
+
+def test_a_base_without_a_lock_is_refused(source_of):
+    source = source_of()
+    with pytest.raises(EasyBuildError, match="no requirements lock"):
+        type(source)(source.spec._replace(sources=())).fetch()
+
+
+@pytest.fixture
+def commands(monkeypatch):
+    """The commands that a sandbox runs, each with its variables; `pip check` returns the outputs of `checks`."""
+    ran = []
+    checks = []
+
+    def run(words, variables=None, **_):
+        ran.append((words, variables or {}))
+        output = checks.pop(0) if "check" in words else ""
+        return SimpleNamespace(exit_code=bool(output), output=output, stderr="")
+
+    monkeypatch.setattr(sandbox, "run_command", run)
+    return SimpleNamespace(ran=ran, checks=checks)
+
+
+def test_the_image_is_unpacked_changed_by_its_own_pip_and_packed(source_of, commands, tmp_path):
+    commands.checks += ["", ""]
+    source = source_of("conda_activation = 'conda activate x'\nmksquashfs_args = '-comp gzip'")
+    source.build(source.describe())
+    directory = str(tmp_path / "build" / "image")
+    unpack, _, _, install, _, pack, remove = [words for words, _ in commands.ran]
+    assert unpack == ["apptainer", "build", "--sandbox", directory, source.spec.base.image]
+    assert install[:4] == ["apptainer", "exec", "--cleanenv", "--no-home"] and "conda activate x" in " ".join(install)
+    assert {"--writable", "--require-hashes", "--no-deps"} <= set(install)
+    assert pack == ["apptainer", "build", source.describe().file, directory]
+    assert remove[-1] == directory
+    assert all(variables[name] is None for words, variables in commands.ran if words[0] == "apptainer"
+               for name in ("APPTAINER_BIND", "SINGULARITY_BIND"))  # fmt: skip
+    variables = commands.ran[3][1]
+    assert variables["APPTAINERENV_PIP_NO_INDEX"] == variables["SINGULARITYENV_PIP_NO_INDEX"] == "1"
+    assert commands.ran[-2][1]["APPTAINER_MKSQUASHFS_ARGS"] == "-comp gzip"
+
+
+def test_packages_that_break_a_requirement_are_refused_unless_the_base_breaks_it_too(source_of, commands):
+    broken = "a 1 requires b, which is not installed.\n"
+    commands.checks += [broken, broken]
+    source = source_of()
+    source.build(source.describe())
+    commands.checks += [broken, broken + "einops 0.8.2 requires c, which is not installed.\n"]
+    with pytest.raises(EasyBuildError, match=r"do not fit together: einops 0\.8\.2 requires c, .*Correct the lock"):
+        source.build(source.describe())
+
+
+def test_the_bill_of_materials_names_the_base_as_an_ancestor(prefix):
+    record = {"image": "x.sif", "digest": None, "sha256": HASH, "installed": "2026-01-01T00:00:00+00:00"}
+    below = {"image": "base.sif", "digest": None, "sha256": "11" * 32}
+    bill = sbom({**record, "base": below}, {"distribution": {}, "packages": {}})
+    (ancestor,) = bill["metadata"]["component"]["pedigree"]["ancestors"]
+    assert (ancestor["name"], ancestor["hashes"][0]["content"]) == ("base.sif", "11" * 32)
+    assert "pedigree" not in sbom(record, {"distribution": {}, "packages": {}})["metadata"]["component"]

@@ -1,0 +1,251 @@
+"""Names and interfaces of the fast network, as a cluster profile describes them, on nodes that have them or not."""
+
+import pytest
+from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN
+from pytorch_doctor.checks import fabric, network
+from pytorch_doctor.surroundings import Surroundings
+from pytorch_launch import addresses
+from pytorch_launch.elastic import make_agent_plan
+from pytorch_launch.fabric import fabric_name
+from pytorch_launch.facts import Facts
+from pytorch_launch.plan import make_plan
+from pytorch_launch.rendezvous import RendezvousError
+from pytorch_launch.report import line
+
+USE_PLAIN = "Correct PYTORCH_FABRIC_NAME, or export it empty to use the plain names"
+
+
+@pytest.fixture
+def names(monkeypatch):
+    """What the resolver of this node knows: name -> address. Addresses that begin with 127. are its own."""
+    known = {"nid001002": "127.0.0.1", "nid001002i": "127.0.0.2", "nid001003": "10.0.0.3", "nid001003i": "10.1.0.3"}
+    monkeypatch.setattr(addresses, "look_up", lambda name, _: [known[name]] if name in known else [])
+    return known
+
+
+@pytest.fixture
+def with_address(monkeypatch):
+    """The interfaces of this node that have an address."""
+    interfaces = {"hsn0", "hsn1", "lo"}
+    monkeypatch.setattr(addresses, "has_address", interfaces.__contains__)
+    return interfaces
+
+
+@pytest.fixture
+def node(tmp_path, with_address):
+    """Makes the interfaces of a node, name -> operstate, and returns its root."""
+
+    def make(**states):
+        for name, state in states.items():
+            directory = tmp_path / "sys" / "class" / "net" / name
+            directory.mkdir(parents=True)
+            (directory / "operstate").write_text(state + "\n")
+            (directory / "flags").write_text("0x9\n" if name == "lo" else "0x1002\n")
+        return str(tmp_path)
+
+    return make
+
+
+def plan(env, root="/nowhere"):
+    facts = Facts(host=env.get("SLURMD_NODENAME", "vm"), pid=9, launcher=8, cpus={0}, uid=1000, root=root)
+    return make_plan({"PYTORCH_FABRIC_NAME": "*i", **env}, facts)
+
+
+def rank(step, number):
+    """The variables of one rank of the step of 2 nodes with 2 tasks each."""
+    node = number // 2
+    return {
+        **step,
+        "SLURM_PROCID": str(number),
+        "SLURM_LOCALID": str(number % 2),
+        "SLURM_NODEID": str(node),
+        "SLURMD_NODENAME": f"nid00100{node + 2}",
+    }
+
+
+def warnings(plan):
+    return [str(warning) for warning in plan.warnings if "FABRIC" in str(warning) or "IFNAME" in str(warning)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "host", "name"),
+    [
+        ("*i", "jwb0001", "jwb0001i"),
+        ("*i", "jwb0001.juwels", "jwb0001i"),
+        ("*.hsn.cm.aurora.alcf.anl.gov", "x4112c3s2b0n0.hsn.cm.aurora.alcf.anl.gov", None),
+        ("*.hsn.cm.aurora.alcf.anl.gov", "x4112c3s2b0n0", "x4112c3s2b0n0.hsn.cm.aurora.alcf.anl.gov"),
+        ("ib-*.cluster", "n17", "ib-n17.cluster"),
+        ("*i", "10.0.0.7", None),
+        ("*i", "fd00::7", None),
+        ("*", "n17", None),
+    ],
+)
+def test_a_pattern_makes_the_name_on_the_fast_network_and_leaves_addresses(pattern, host, name):
+    assert fabric_name(pattern, host) == (name or host)
+
+
+def test_all_ranks_meet_at_the_first_nodes_name_on_the_fast_network(step, names):
+    plans = [plan(rank(step, number)) for number in range(4)]
+    assert {made.changes["MASTER_ADDR"] for made in plans} == {"nid001002i"}
+    assert [warnings(made) for made in plans] == [[]] * 4
+    assert plans[0].claim.address == "nid001002i"
+    assert "master nid001002i:" in line(plans[0])
+
+
+def test_a_name_that_does_not_resolve_falls_back_with_one_sentence_for_each_node(step, names):
+    plans = [plan({**rank(step, number), "PYTORCH_FABRIC_NAME": "*-ib"}) for number in range(4)]
+    assert {made.changes["MASTER_ADDR"] for made in plans} == {"nid001002"}
+    assert [len(warnings(made)) for made in plans] == [1, 0, 1, 0]
+    assert warnings(plans[2]) == [
+        "nid001002-ib, the name of nid001002 by PYTORCH_FABRIC_NAME=*-ib, does not resolve on nid001003: using "
+        f"nid001002. {USE_PLAIN}"
+    ]
+
+
+def test_a_name_of_another_nodes_address_stops_rank_0_before_the_others_wait_for_it(step, names):
+    names["nid001002i"] = "10.9.9.9"
+    with pytest.raises(RendezvousError, match=r"is 10\.9\.9\.9, which is not an address of that node\. " + USE_PLAIN):
+        plan(rank(step, 0))
+
+
+def test_the_users_address_takes_precedence_and_no_name_is_looked_up(step, monkeypatch):
+    monkeypatch.setattr(addresses, "look_up", None)
+    assert "MASTER_ADDR" not in plan({**rank(step, 0), "MASTER_ADDR": "head"}).changes
+    assert plan({**rank(step, 0), "PYTORCH_FABRIC_NAME": ""}).changes["MASTER_ADDR"] == "nid001002"
+
+
+def test_a_world_on_one_node_uses_its_plain_name(step, monkeypatch):
+    monkeypatch.setattr(addresses, "look_up", None)
+    step.update(SLURM_STEP_TASKS_PER_NODE="4", SLURM_STEP_NODELIST="nid001002", SLURM_NODEID="0")
+    made = plan({**step, "PYTORCH_SOCKET_IFNAME": "hsn0"})
+    assert made.changes["MASTER_ADDR"] == "nid001002"
+    assert "GLOO_SOCKET_IFNAME" not in made.changes
+
+
+def agent(step, node, **changes):
+    """The plan and the options of torchrun's agent on a node of two."""
+    step = {**rank(step, 2 * node), "SLURM_PROCID": str(node), "SLURM_LOCALID": "0", **changes}
+    return make_agent_plan(plan({**step, "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}))
+
+
+def test_torchrun_gets_the_names_of_both_nodes_on_the_fast_network(step, names):
+    names["nid001003i"] = "127.0.0.3"  # seen from that node
+    made, options = agent(step, 1)
+    endpoint = f"nid001002i:{made.place['MASTER_PORT']}"
+    assert {"--local-addr=nid001003i", f"--rdzv-endpoint={endpoint}"} <= set(options)
+    assert warnings(made) == []
+
+
+def test_torchrun_gets_the_plain_name_of_a_node_without_another_and_one_sentence(step, names):
+    del names["nid001003i"]
+    made, options = agent(step, 1)
+    assert "--local-addr=nid001003" in options
+    assert [text.partition(", ")[0] for text in warnings(made)] == ["nid001003i"]
+    made, options = agent(step, 1, PYTORCH_FABRIC_NAME="*-ib")
+    assert "--local-addr=nid001003" in options
+    assert [text.partition(", ")[0] for text in warnings(made)] == ["nid001002-ib"]
+
+
+def test_the_first_interface_that_is_up_becomes_that_of_gloo_and_nccl(step, names, node):
+    root = node(hsn0="down", hsn1="up", hsn2="up")
+    made = plan({**rank(step, 0), "PYTORCH_SOCKET_IFNAME": "hsn0 hsn1 hsn2"}, root)
+    assert made.changes["GLOO_SOCKET_IFNAME"] == "hsn1"
+    assert made.changes["NCCL_SOCKET_IFNAME"] == "=hsn1"
+    assert warnings(made) == []
+
+
+def test_the_loopback_whose_state_is_unknown_is_up_by_its_flags(step, names, node):
+    root = node(lo="unknown", ib0="unknown")
+    made = plan({**rank(step, 0), "PYTORCH_SOCKET_IFNAME": "ib0 lo"}, root)
+    assert made.changes["GLOO_SOCKET_IFNAME"] == "lo"
+
+
+@pytest.mark.parametrize("value", ["eth0", ""])
+def test_an_interface_that_the_user_or_the_profile_sets_takes_precedence(step, names, node, value):
+    root = node(hsn0="up")
+    env = {**rank(step, 0), "PYTORCH_SOCKET_IFNAME": "hsn0", "NCCL_SOCKET_IFNAME": "hsn"}
+    assert plan(env, root).changes["GLOO_SOCKET_IFNAME"] == "hsn0"
+    assert "NCCL_SOCKET_IFNAME" not in plan(env, root).changes
+    assert "GLOO_SOCKET_IFNAME" not in plan({**env, "GLOO_SOCKET_IFNAME": value}, root).changes
+
+
+def test_a_node_without_a_usable_interface_sets_none_and_names_what_each_lacks(step, names, node, with_address):
+    with_address.remove("hsn1")
+    root = node(hsn0="down", hsn1="up")
+    plans = [plan({**rank(step, number), "PYTORCH_SOCKET_IFNAME": "hsn0 hsn1 hsn2"}, root) for number in (0, 1)]
+    assert not [made for made in plans if {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"} & set(made.changes)]
+    assert warnings(plans[1]) == []
+    assert warnings(plans[0]) == [
+        "no interface of PYTORCH_SOCKET_IFNAME is usable on nid001002 (hsn0 is down, hsn1 has no address, hsn2 is "
+        "absent): GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME not set. Correct PYTORCH_SOCKET_IFNAME, or exclude the "
+        "node if others have the interface"
+    ]
+
+
+def test_names_of_this_machine_have_addresses_and_others_have_none():
+    (address, *_) = addresses.look_up("localhost")
+    assert addresses.is_local(address)
+    assert not addresses.is_local("192.0.2.1")  # of documents, RFC 5737
+    assert addresses.look_up("no.such.name.invalid") == []
+    assert addresses.look_up("n" * 300) == []
+    assert addresses.has_address("lo")
+    assert not addresses.has_address("hsn0")
+
+
+def test_the_look_up_has_the_time_limits_of_the_ranks(step, monkeypatch):
+    """Without them, a name server that does not answer delays the launch by 10 s (resolv.conf(5))."""
+    asked = []
+    monkeypatch.setattr(addresses, "look_up", lambda name, options: asked.append((name, options)) or ["127.0.0.1"])
+    env = {**rank(step, 0), "PYTORCH_DISTRIBUTED_RES_OPTIONS": "timeout:1 attempts:1"}
+    plan(env)
+    plan({**env, "RES_OPTIONS": "rotate"})
+    assert asked == [("nid001002i", "timeout:1 attempts:1"), ("nid001002i", None)]
+
+
+def found(check, step, root="/nowhere", **env):
+    """The doctor's finding on the first node of the step."""
+    return check(Surroundings({"PYTORCH_FABRIC_NAME": "*i", **rank(step, 0), **env}, root=root))
+
+
+def test_the_doctor_reports_the_name_of_the_node_and_its_address(step, names):
+    assert found(fabric.check, step)[1:3] == (OK, "nid001002 is nid001002i, 127.0.0.2 (PYTORCH_FABRIC_NAME=*i)")
+    assert found(fabric.check, step, PYTORCH_FABRIC_NAME="").verdict == NOT_APPLICABLE
+
+
+def test_the_doctor_names_a_wrong_suffix_and_the_name_of_another_node(step, names):
+    finding = found(fabric.check, step, PYTORCH_FABRIC_NAME="*-ib")
+    assert finding.verdict == WARN
+    assert finding.finding == "nid001002-ib (PYTORCH_FABRIC_NAME=*-ib) does not resolve: the ranks use nid001002"
+    names["nid001002i"] = "10.9.9.9"
+    finding = found(fabric.check, step)
+    assert (finding.verdict, "10.9.9.9, which is not an address of this node" in finding.finding) == (FAIL, True)
+
+
+def test_the_doctor_names_a_node_that_cannot_find_the_first_one(step, names):
+    names["nid001003i"] = "127.0.0.3"
+    del names["nid001002i"]
+    finding = found(fabric.check, step, SLURMD_NODENAME="nid001003")
+    assert finding.verdict == WARN
+    assert finding.finding == "nid001003i resolves, but nid001002i, of the first node, does not"
+
+
+def test_the_doctor_reports_the_interface_that_the_ranks_choose_and_why(step, node):
+    root = node(hsn0="down", hsn1="up")
+    finding = found(network.check_interfaces, step, root, PYTORCH_SOCKET_IFNAME="hsn0 hsn1")
+    assert (finding.verdict, finding.finding) == (
+        OK,
+        "GLOO_SOCKET_IFNAME=hsn1, NCCL_SOCKET_IFNAME==hsn1 (hsn1 is the first of PYTORCH_SOCKET_IFNAME that is up; "
+        "hsn0 is down)",
+    )
+    finding = found(network.check_interfaces, step, root, PYTORCH_SOCKET_IFNAME="hsn0 ib0")
+    assert (finding.verdict, "(hsn0 is down, ib0 is absent)" in finding.finding) == (WARN, True)
+
+
+def test_the_doctor_names_an_exported_network_that_does_not_start_on_one_node(step):
+    env = {"PYTORCH_FAST_NETWORK": "cxi", "PYTORCH_ONE_NODE_NCCL_NET": "Socket", "SLURM_JOB_NUM_NODES": "1"}
+    finding = found(network.check, step, NCCL_NET="OFI", **env)
+    assert finding.verdict == WARN
+    assert finding.remedy == "export NCCL_NET=Socket, and keep the other value for several nodes"
+    assert "no card for cxi" in found(network.check, step, NCCL_NET="Socket", **env).finding
+    env["SLURM_JOB_NUM_NODES"] = "2"
+    assert "NCCL_NET=Socket prevents NCCL" in found(network.check, step, NCCL_NET="Socket", **env).finding
