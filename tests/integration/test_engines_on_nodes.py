@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,13 @@ def registry(system, container):
         yield registry.address, digest
 
 
+@pytest.fixture
+def short_directory():
+    """A directory with a short path: with a long one, podman waits 20 seconds for the end of each container."""
+    with tempfile.TemporaryDirectory(prefix="podman-") as directory:
+        yield directory
+
+
 def mounted(system, version):
     """A line of a recipe: the packages that the image of the registry lacks, with this version of torch."""
     return f"binds = {[f'{system.stand_ins.packages}:{IN_IMAGE}', system.stand_ins.version(version)]}\n"
@@ -64,7 +72,7 @@ def test_squashfs_image_that_srun_starts_on_enroot(system, registry, name, optio
     assert system.run(f"{module}\nPYTHONPATH={OF_IMAGE} conda-python-distributed {SHOW}").strip() == OF_IMAGE
 
 
-def test_image_of_podman_hpc_beside_enroot(system, registry):
+def test_image_of_podman_hpc_beside_enroot(system, registry, short_directory):
     if os.geteuid() != 0 or not (find_optional("podman") and find_optional("runc")):
         pytest.skip("podman and runc are needed, and root: `python3 testbed optional` installs them")
     program = shutil.which("podman-hpc", path=Path(sys.executable).parent)
@@ -82,11 +90,11 @@ def test_image_of_podman_hpc_beside_enroot(system, registry):
             ("docker.io/nersc/pytorch:26.01.01", image),
             ("binds = ['/global', '/pscratch']\n", mounted(system, version)),
         ],
-        settings=podman_settings(system, f"podman pull --quiet --tls-verify=false {image}"),
+        settings=podman_settings(system, short_directory, f"podman pull --quiet --tls-verify=false {image}"),
     )
 
 
-def podman_settings(system, pull):
+def podman_settings(system, run, pull):
     """Shell code with podman's configuration: storage of this test, limits of this machine, modules without content."""
     directory = system.directory / "podman"
     if not directory.exists():
@@ -94,7 +102,7 @@ def podman_settings(system, pull):
         for option in ("gpu", "nccl-cu13"):
             (directory / "modules.d" / f"{option}.yaml").write_text(f"name: {option}\ncli_arg: {option}\nenv: X\n")
         (directory / "storage.conf").write_text(
-            f'[storage]\ndriver = "overlay"\ngraphroot = "{directory}/storage"\nrunroot = "{directory}/run"\n'
+            f'[storage]\ndriver = "overlay"\ngraphroot = "{run}/storage"\nrunroot = "{run}/run"\n'
         )
         (directory / "containers.conf").write_text(
             '[containers]\ndefault_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]\n'
