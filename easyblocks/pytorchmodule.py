@@ -21,7 +21,12 @@ sys.path.append(os.path.dirname(os.path.realpath(__file__)))
 
 from pytorch_install import tree  # noqa: E402 (the line before)
 from pytorch_install.engine.mixin import EngineMixin  # noqa: E402
-from pytorch_install.engine.preconditions import check_profile, check_running_jobs, require_profile  # noqa: E402
+from pytorch_install.engine.preconditions import (  # noqa: E402
+    check_machine,
+    check_profile,
+    check_running_jobs,
+    require_profile,
+)
 from pytorch_install.modulefiles.help import VENV, usage, whatis  # noqa: E402
 from pytorch_install.modulefiles.interface import CONSTRAINTS, shared_interface  # noqa: E402
 from pytorch_install.modulefiles.statements import check_values, conflicts, template  # noqa: E402
@@ -29,6 +34,7 @@ from pytorch_install.runtime import constraints, offered_commands, run_program  
 from pytorch_install.sanity_check import sanity_commands  # noqa: E402
 from pytorch_install.sources.directories import source_directories  # noqa: E402
 from pytorch_install.sources.recipe_sources import recipe_sources, source_with_extension  # noqa: E402
+from pytorch_install.sources.requirements import machines_of  # noqa: E402
 from pytorch_install.sources.wheels import Wheels, fetch_wheels  # noqa: E402
 
 
@@ -51,6 +57,8 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
             # NERSC's module has this name
             'conflicts': [['pytorch'], "Modules that cannot be loaded beside this one, besides other versions", CUSTOM],
             'gpu': [None, "GPU kind that the runtime is for: 'cuda', 'rocm' or None", CUSTOM],
+            'machines': [[], "Machines (`uname -m`) that the runtime is for; by default, those of the lock, or any",
+                         CUSTOM],
             'python_version': ['3.11', "Python of the runtime (<major>.<minor>), which locked wheels must fit", CUSTOM],
             'wheel_index': [None, "Package index to ask after those of pip's own configuration", CUSTOM],
         })
@@ -96,6 +104,19 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         """Commands of the image that bin/ offers on the host."""
         return self.cfg['commands'] if self.COMMANDS.entry else []
 
+    def check_host(self):
+        """Check the recipe's machines, and those of a lock beside it."""
+        check_machine(os.path.basename(self.cfg.path), self.cfg['machines'],
+                      "Install it on such a host, or choose a recipe for this one")
+        lock = source_with_extension(self.sources, '.txt', self.cfg.path)
+        if lock:
+            self.check_lock(lock.path or os.path.join(os.path.dirname(self.cfg.path), lock.name))
+
+    def check_lock(self, path):
+        """Check the machines of a requirements lock, which may be somewhere else on the source path."""
+        if os.path.isfile(path):
+            check_machine(path, machines_of(path), "Add the hashes of this machine's wheels, or choose another recipe")
+
     def check_preconditions(self):
         """Check the cluster profile, and that a rebuild does not harm running jobs."""
         check_profile(tree.PROFILES, self.cfg['cluster'], self.modules_tool)
@@ -106,6 +127,7 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         """Verify the sources, then fetch the wheels of their lock: all later steps work offline."""
         super().checksum_step()
         if self.lock:
+            self.check_lock(self.lock)
             directories = source_directories(self.name, 'wheels')
             self.wheels = (Wheels(self.lock, directories[0]) if self.dry_run else
                            fetch_wheels(self.lock, directories, self.cfg['python_version'], self.cfg['wheel_index']))

@@ -42,6 +42,7 @@ class Layout:
         self.apptainer = self.root / "apptainer"
         self.eb_venv = self.root / "eb-venv"
         self.test_venv = self.root / "test-venv"
+        self.release_venv = self.root / "release-venv"
         self.easybuild = self.root / "easybuild"
         self.temporary = self.root / "tmp"
         self.modules = self.easybuild / "modules" / "all"

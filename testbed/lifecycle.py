@@ -42,6 +42,14 @@ def provide_tools(layout):
         python.provide_test_tools(layout)
 
 
+def provide_release_tools(layout):
+    """Install what ./new-release runs: EasyBuild and uv."""
+    layout.claim()
+    with layout.locked("cluster"):
+        packages.install_venv(layout)
+        python.provide_release_tools(layout)
+
+
 def provide_optional(layout):
     """Install what some tests and benchmarks need: other launchers, a registry, a counter of instructions.
 

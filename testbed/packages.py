@@ -49,6 +49,8 @@ OPTIONAL_PACKAGES = {
     "valgrind": (("valgrind",), "valgrind"),
     "docker-registry": (("docker-registry",), "docker/distribution"),
     "skopeo": (("skopeo",), "skopeo"),
+    "podman": (("podman",), "podman version"),
+    "runc": (("runc",), "runc version"),
     "g++": (("g++",), "Free Software Foundation"),
     "make": (("make",), "GNU Make"),
     "strace": (("strace",), "strace -- version"),

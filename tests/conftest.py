@@ -9,14 +9,16 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 #: How the names of the first files of a run begin. The first two files install what others need, one in each process;
-#: unit tests need nothing installed. Then come long files: at the end, one would leave the other processes idle.
+#: meanwhile, unit tests run, which need nothing installed. Then come long files: at the end, one would leave the other
+#: processes idle.
 FIRST = (
     "tests/integration/test_horovod.py",
     "tests/integration/test_allreduce_on_nodes.py",
     "tests/unit/payload/test_mnist",
-    "tests/integration/test_recipes_of_the_seeds.py",
-    "tests/integration/test_worlds.py",
     "tests/unit/easyblocks",
+    "tests/integration/test_recipes_of_the_seeds.py",
+    "tests/integration/images",
+    "tests/integration/test_worlds.py",
 )
 
 #: Unit tests that train, start many processes, install or wait: minutes together. --fast leaves them out.
@@ -36,12 +38,13 @@ SLOW = (
     "tests/unit/payload/test_launch_names.py",
     "tests/unit/payload/test_mnist",
     "tests/unit/payload/test_stopping.py",
+    "tests/unit/releases/test_new_release.py",
     "tests/unit/runscripts/test_claim.py",
 )
 
 
 def pytest_addoption(parser):
-    parser.addoption("--fast", action="store_true", help="leave out unit tests that take long")
+    parser.addoption("--fast", action="store_true", help="leave out unit tests that take long, and Tcl modules")
     parser.addoption("--thorough", action="store_true", help="also run the tests marked as thorough")
     parser.addoption("--slowest", type=int, default=0, metavar="N", help="end with a table of the N slowest tests")
 
@@ -57,13 +60,20 @@ def pytest_collection_modifyitems(config, items):
 
     items.sort(key=lambda item: next((n for n, start in enumerate(FIRST) if file(item).startswith(start)), len(FIRST)))
     if config.getoption("--fast"):
-        config.hook.pytest_deselected(items=[item for item in items if file(item).startswith(SLOW)])
-        items[:] = [item for item in items if not file(item).startswith(SLOW)]
+        slow = [item for item in items if file(item).startswith(SLOW) or is_repeated_in_tcl(item)]
+        config.hook.pytest_deselected(items=slow)
+        left_out = set(slow)
+        items[:] = [item for item in items if item not in left_out]
     if not config.getoption("--thorough"):
         skip = pytest.mark.skip(reason="another combination of what is tested anyway: ./run-tests --thorough")
         for item in items:
             if item.get_closest_marker("thorough"):
                 item.add_marker(skip)
+
+
+def is_repeated_in_tcl(item):
+    """Return whether a test of easyblocks writes modules in Tcl syntax; each of them runs in Lua syntax too."""
+    return hasattr(item, "callspec") and item.callspec.params.get("prefix") == "Tcl"
 
 
 def pytest_terminal_summary(terminalreporter, config):

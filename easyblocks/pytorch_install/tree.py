@@ -38,6 +38,11 @@ class Commands(NamedTuple):
 
 VENV = Commands(('install-kernel',), ('command.bash', 'write-kernel.bash', 'start-kernel.bash', 'kernelspec.py'))
 SHIFTER = Commands(VENV.on_host, (*VENV.internal, 'enter-shifter', 'enter.bash'), 'enter-shifter')
+PODMAN_HPC = Commands(VENV.on_host, (*VENV.internal, 'enter-podman-hpc', 'enter.bash'), 'enter-podman-hpc')
+ENROOT = Commands(VENV.on_host, (*VENV.internal, 'enter-enroot', 'enter.bash', 'enroot.rc'), 'enter-enroot')
+ENROOT_RC = os.path.join(TREE, 'libexec', 'enroot.rc')
+CONTAINER_ENGINE = Commands(
+    VENV.on_host, (*VENV.internal, 'enter-container-engine', 'enter.bash'), 'enter-container-engine')
 CONTAINER = Commands(
     (*VENV.on_host, 'check-image', 'make-squashfs', 'unmake-squashfs'),
     (*VENV.internal, 'enter-image', 'enter.bash', 'user-software.bash', 'clean-user-software.bash', 'image.bash',

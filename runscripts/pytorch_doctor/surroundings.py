@@ -9,14 +9,21 @@ from collections import namedtuple
 from pathlib import Path
 
 from pytorch_launch import topology
-from pytorch_launch.container import bind_variable, in_container
+from pytorch_launch.container import ENGINE_IMAGE, bind_variable, in_container
 from pytorch_launch.launchers.variables import in_job
 from pytorch_launch.system import read
 
 from pytorch_doctor.probe import PROBE
 
 #: The kind of module by the easyblock of its recipe.
-KINDS = {"EB_PyTorchContainer": "container", "EB_PyTorchVenv": "venv", "EB_PyTorchShifter": "shifter"}
+KINDS = {
+    "EB_PyTorchContainer": "container",
+    "EB_PyTorchVenv": "venv",
+    "EB_PyTorchShifter": "shifter",
+    "EB_PyTorchEnroot": "engine",
+    "EB_PyTorchContainerEngine": "engine",
+    "EB_PyTorchPodmanHPC": "engine",
+}
 
 Outcome = namedtuple("Outcome", "status output error")
 
@@ -48,7 +55,7 @@ class Surroundings:
 
     @property
     def kind(self):
-        """ "container", "venv" or "shifter"."""
+        """ "container", "venv", "shifter", or "engine": an image of enroot, the Container Engine or podman-hpc."""
         return KINDS.get(self.recipe.get("easyblock")) or _kind_by_variables(self.env)
 
     def _read_recipe(self):
@@ -158,4 +165,6 @@ def last_line(text):
 def _kind_by_variables(env):
     if env.get("SIFPYTORCH"):
         return "container"
+    if env.get(ENGINE_IMAGE):
+        return "engine"
     return "shifter" if env.get("SHIFTER_IMAGE") else "venv"

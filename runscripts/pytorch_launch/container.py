@@ -1,7 +1,13 @@
 """The container that this process runs in."""
 
+from pytorch_launch.system import exists
+
 #: Variables that Apptainer, Singularity and Shifter set in a container, to its image. `container.bash` has the same.
 CONTAINERS = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "SHIFTER_IMAGEREQUEST")
+
+#: The directory of runscripts in an image that enroot, the Container Engine or podman-hpc starts. Their modules name
+#: the image in the variable, on the host too; pyxis sets none in the image.
+ENGINE_IMAGE, RUNSCRIPTS = "PYTORCH_IMAGE", "/runscripts"
 
 #: The directory of the packages that users install on top of an image, and the virtual environment in it.
 USER_SOFTWARE = "/user-software"
@@ -10,7 +16,7 @@ USER_VENV = "/user-software/venv/pytorch"
 
 def in_container(env):
     """Whether a process with environment `env` is in a container."""
-    return any(env.get(name) for name in CONTAINERS)
+    return any(env.get(name) for name in CONTAINERS) or bool(env.get(ENGINE_IMAGE) and exists(RUNSCRIPTS))
 
 
 def bind_variable(env):

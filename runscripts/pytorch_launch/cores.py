@@ -208,8 +208,8 @@ def _lenders(node, nodes, homes, devices):
     others = [number for number in nodes if number not in homes]
     if not others:
         return dict.fromkeys(homes, ())
-    candidates = {gpu.pci for gpu in devices.candidate_gpus}
-    unused = {gpu.numa_node for gpu in all_gpus(node.root, devices.vendor) if gpu.pci not in candidates}
+    candidates = {gpu.location for gpu in devices.candidate_gpus}
+    unused = {gpu.numa_node for gpu in all_gpus(node.root, devices.vendor) if gpu.location not in candidates}
     lenders = {home: [] for home in homes}
     for number in others:
         if number not in unused:

@@ -105,6 +105,6 @@ def _candidates(root, step, held, present, local_size):
         candidates = present
     else:
         candidates = all_gpus(root, held[0].vendor)
-    own = {gpu.pci: gpu for gpu in held}
-    candidates = [own.get(gpu.pci, gpu) for gpu in candidates]
+    own = {gpu.location: gpu for gpu in held}
+    candidates = [own.get(gpu.location, gpu) for gpu in candidates]
     return candidates if len(candidates) == total and all(gpu in candidates for gpu in held) else None

@@ -22,20 +22,27 @@ class Gpu:
 
     `vendor`     "amd" or "nvidia"
     `pci`        its PCI address, as `0000:c1:00.0`
+    `partition`  its number among the partitions of a partitioned GPU, which have one address; else 0
     `numa_node`  the NUMA node that it is attached to, None if the firmware does not report it
     `uuid`       as the vendor's tools print it, None if there is none
 
     Most ranks do not need the last two, so their files are read on first use.
     """
 
-    __slots__ = ("_numa_node", "_uuid", "pci", "root", "vendor")
+    __slots__ = ("_numa_node", "_uuid", "partition", "pci", "root", "vendor")
 
-    def __init__(self, root, vendor, pci, uuid=UNREAD):
+    def __init__(self, root, vendor, pci, uuid=UNREAD, partition=0):
         self.root = root
         self.vendor = vendor
         self.pci = pci
+        self.partition = partition
         self._uuid = uuid
         self._numa_node = UNREAD
+
+    @property
+    def location(self):
+        """The same for every Gpu object of this GPU."""
+        return self.pci, self.partition
 
     @property
     def numa_node(self):
@@ -63,24 +70,32 @@ def gpus(root):
 
 def all_gpus(root, vendor):
     """The GPUs of this node in PCI order, including those of other jobs, which a device cgroup hides."""
-    return [Gpu(root, vendor, name) for name in sorted(names(root + PCI_DRIVERS[vendor])) if ":" in name]
+    addresses = [name for name in sorted(names(root + PCI_DRIVERS[vendor])) if ":" in name]
+    partitions = range(_partitions(root, len(addresses)) if vendor == "amd" else 1)
+    return [Gpu(root, vendor, pci, partition=number) for pci in addresses for number in partitions]
 
 
 def numa_cpus(root):
-    """The CPUs of each NUMA node: {0: {0, 1}, 1: set()}. A node with only memory has none."""
-    nodes = [int(name[4:]) for name in names(root + NUMA_NODES) if name.startswith("node") and name[4:].isdecimal()]
+    """The CPUs of each NUMA node: {0: {0, 1}, 1: {2, 3}}.
+
+    Nodes with only memory are left out, unless the kernel does not list the others (`has_cpu`): a node with four
+    GH200 has 4 NUMA nodes with CPUs, and 32 for the memory of the GPUs.
+    """
+    nodes = parse_cpu_list(read(f"{root}{NUMA_NODES}/has_cpu") or "") or _numa_nodes(root)
     return {node: parse_cpu_list(read(f"{root}{NUMA_NODES}/node{node}/cpulist") or "") for node in sorted(nodes)}
 
 
 def numa_distances(root, node, nodes):
-    """The distance from `node` to each of `nodes`, which are all of this machine in ascending order.
+    """The distance from `node` to each of `nodes`.
 
     Without a table all distances are equal. 10 is `node` itself (ACPI, System Locality Information Table).
     """
+    # one for each node of this machine, in ascending order
     distances = (read(f"{root}{NUMA_NODES}/node{node}/distance") or "").split()
-    if len(distances) != len(nodes):
+    columns = sorted(nodes if len(distances) == len(nodes) else _numa_nodes(root))
+    if not distances or len(distances) != len(columns):
         return dict.fromkeys(nodes, 0)
-    return {other: int(distance) for other, distance in zip(nodes, distances)}
+    return {other: int(distance) for other, distance in zip(columns, distances) if other in nodes}
 
 
 def online_cpus(root):
@@ -132,6 +147,11 @@ def names(directory):
         return []
 
 
+def _numa_nodes(root):
+    """The numbers of all NUMA nodes, in any order."""
+    return [int(name[4:]) for name in names(root + NUMA_NODES) if name.startswith("node") and name[4:].isdecimal()]
+
+
 def _nvidia_gpus(root):
     """In the order of CUDA_DEVICE_ORDER=PCI_BUS_ID, which is nvidia-smi's too.
 
@@ -156,9 +176,19 @@ def _amd_gpus(root):
             properties[name] = value
         if int(properties.get("simd_count", 0)) == 0:  # hidden, or a CPU
             continue
-        # bits 28 to 31 are the partition of a GPU that is partitioned (kfd_topology_add_device)
-        location = int(properties.get("location_id", 0)) & 0xFFFF
+        # bits 28 to 31 are the number of a partition (kfd_topology_add_device)
+        partition, location = divmod(int(properties.get("location_id", 0)), 1 << 28)
         pci = f"{int(properties.get('domain', 0)):04x}:{location >> 8:02x}:{location >> 3 & 31:02x}.{location & 7}"
         unique = int(properties.get("unique_id", 0))
-        found.append(Gpu(root, "amd", pci, f"GPU-{unique:016x}" if unique else None))
+        found.append(Gpu(root, "amd", pci, f"GPU-{unique:016x}" if unique else None, partition))
     return found
+
+
+def _partitions(root, count):
+    """The number of partitions of each of `count` GPUs of AMD: with MI300A 1, 3 (mode TPX) or 6 (CPX).
+
+    All GPUs of a node are taken to have as many. The driver's topology has a directory for each partition, also in
+    another cgroup, and for each NUMA node with CPUs.
+    """
+    partitions = len(list(filter(str.isdecimal, names(root + AMD_NODES)))) - len(numa_cpus(root))
+    return max(1, partitions // count) if count else 1

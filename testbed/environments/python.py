@@ -1,6 +1,7 @@
 """Creates the testbed's virtual environments: of EasyBuild, and of the test tools."""
 
 import shutil
+import subprocess
 import sys
 
 from testbed.layout import TestbedError
@@ -10,6 +11,7 @@ from testbed.recipes import LOCK
 WRAPPER = "testbed/environments/eb"
 EASYBUILD = "testbed/environments/requirements.txt"
 TEST_TOOLS = "tests/requirements.txt"
+RELEASE_TOOLS = "releases/requirements.txt"
 #: The index of torch's own wheels for CPUs, as in the recipes.
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
@@ -25,6 +27,12 @@ def provide_test_tools(layout):
     provide(layout, layout.test_venv, [TEST_TOOLS, LOCK], title="installing the test tools")
 
 
+def provide_release_tools(layout):
+    """Create the environments of ``new-release``: EasyBuild's, and that of uv."""
+    provide(layout, layout.eb_venv, [EASYBUILD], title="installing EasyBuild")
+    provide(layout, layout.release_venv, [RELEASE_TOOLS], title="installing uv")
+
+
 def provide(layout, venv, requirements, *, title):
     """Create `venv` from requirements files (relative to the repository), unless it is up to date."""
     files = [layout.repository / name for name in requirements]
@@ -37,13 +45,20 @@ def provide(layout, venv, requirements, *, title):
         run([sys.executable, "-m", "venv", venv])
         for file in files:  # one call each: with hashes, pip needs them for every package of a call
             install(venv, file)
+        compile_packages(venv)
         stamp.write_text(wanted)
 
 
 def install(venv, file):
     """Install a requirements file as pip is configured; if that fails, use torch's index as well."""
-    command = [venv / "bin" / "pip", "install", "-q", "-r", file]
+    command = [venv / "bin" / "pip", "install", "-q", "--no-compile", "-r", file]
     try:
         run(command)
     except TestbedError:
         run([*command, "--extra-index-url", TORCH_INDEX], advice="Check that the package index is reachable.")
+
+
+def compile_packages(venv):
+    """Compile the packages on all cores; pip would do it on one. Files for another Python than this one fail."""
+    command = [venv / "bin" / "python", "-m", "compileall", "-qq", "-j", "0", venv / "lib"]
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)

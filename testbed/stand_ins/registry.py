@@ -1,5 +1,6 @@
 """Runs a real OCI registry on the loopback interface, filled with skopeo and Apptainer."""
 
+import contextlib
 import hashlib
 import http.client
 import http.server
@@ -17,6 +18,7 @@ from testbed.packages import find_command
 
 #: The environment of a client: the registry has plain HTTP.
 ENVIRONMENT = {"APPTAINER_NOHTTPS": "1", "SINGULARITY_NOHTTPS": "1"}
+INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
@@ -86,33 +88,42 @@ class Registry:
     def __exit__(self, *_):
         self.stop()
 
-    def push_layers(self, layers, repository, tag, *, environment=()):
+    def push_layers(self, layers, repository, tag, *, environment=(), architecture="amd64"):
         """Push tar files as the layers of an image, moving the files; return the digest of its manifest."""
-        layout = self.directory / "layout"
-        shutil.rmtree(layout, ignore_errors=True)
-        blobs = layout / "blobs" / "sha256"
-        blobs.mkdir(parents=True)
-        descriptors = [store(blobs, LAYER, layer.replace) for layer in layers]
-        config = {
-            "architecture": "amd64",
-            "os": "linux",
-            "config": {"Env": list(environment), "Cmd": ["/bin/bash"]},
-            "rootfs": {"type": "layers", "diff_ids": [descriptor["digest"] for descriptor in descriptors]},
-        }
-        manifest = {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "config": store(blobs, CONFIG, lambda path: path.write_text(json.dumps(config))),
-            "layers": descriptors,
-        }
-        descriptor = store(blobs, MANIFEST, lambda path: path.write_text(json.dumps(manifest)))
-        index = {"schemaVersion": 2, "manifests": [descriptor]}
-        (layout / "index.json").write_text(json.dumps(index))
-        (layout / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
-        run(["skopeo", "copy", "--quiet", "--preserve-digests", "--dest-tls-verify=false",
-             f"oci:{layout}", f"docker://{self.address}/{repository}:{tag}"])  # fmt: skip
-        shutil.rmtree(layout)
+        with self.layout() as blobs:
+            descriptor = manifest(blobs, layers, environment, architecture)
+            self.push_layout(descriptor, repository, tag)
         return descriptor["digest"]
+
+    def push_index(self, images, repository, tag):
+        """Push images, lists of tar files by their architectures, with an index; return the digest of the index."""
+        with self.layout() as blobs:
+            manifests = [
+                {**manifest(blobs, layers, (), architecture), "platform": {"architecture": architecture, "os": "linux"}}
+                for architecture, layers in images.items()
+            ]
+            text = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests})
+            descriptor = store(blobs, INDEX, lambda path: path.write_text(text))
+            self.push_layout(descriptor, repository, tag)
+        return descriptor["digest"]
+
+    @contextlib.contextmanager
+    def layout(self):
+        """Make an OCI layout for the time of a push; yield its directory of blobs."""
+        directory = self.directory / "layout"
+        shutil.rmtree(directory, ignore_errors=True)
+        blobs = directory / "blobs" / "sha256"
+        blobs.mkdir(parents=True)
+        yield blobs
+        shutil.rmtree(directory)
+
+    def push_layout(self, descriptor, repository, tag):
+        """Push one manifest or index of the layout, with all that belongs to it."""
+        directory = self.directory / "layout"
+        (directory / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [descriptor]}))
+        (directory / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+        run(["skopeo", "copy", "--quiet", "--all", "--preserve-digests", "--dest-tls-verify=false",
+             f"oci:{directory}", f"docker://{self.address}/{repository}:{tag}"])  # fmt: skip
 
     def push_sif(self, sif, repository, tag, *, without=()):
         """Push the files of a SIF except some paths, as an image of one layer; return the digest of its manifest."""
@@ -218,6 +229,24 @@ class CuttingProxy:
     def __exit__(self, *_):
         self._server.shutdown()
         self._server.server_close()
+
+
+def manifest(blobs, layers, environment, architecture):
+    """Store an image with these tar files as layers, moving the files; return the descriptor of its manifest."""
+    descriptors = [store(blobs, LAYER, layer.replace) for layer in layers]
+    config = {
+        "architecture": architecture,
+        "os": "linux",
+        "config": {"Env": list(environment), "Cmd": ["/bin/bash"]},
+        "rootfs": {"type": "layers", "diff_ids": [descriptor["digest"] for descriptor in descriptors]},
+    }
+    content = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": store(blobs, CONFIG, lambda path: path.write_text(json.dumps(config))),
+        "layers": descriptors,
+    }
+    return store(blobs, MANIFEST, lambda path: path.write_text(json.dumps(content)))
 
 
 def store(blobs, media_type, write):

@@ -63,7 +63,7 @@ class StandIns:
         )
         for path in (self.bin, self.modulefiles, self.images, self.wheels):
             path.mkdir(parents=True)
-        for command in ("shifter", "cotainr"):
+        for command in ("shifter", "cotainr", "enroot", "srun"):
             (self.bin / command).symlink_to(HERE / command)
 
     def recipe(self, name, *changes):

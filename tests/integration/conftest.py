@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from stand_in_system import System
 
 from testbed import lifecycle, module_systems, recipes, shell
 from testbed.layout import Layout, TestbedError
@@ -52,6 +53,13 @@ def testbed():
     """The testbed, running; ./run-tests stops it after pytest."""
     layout = Layout.from_environment(os.environ)
     return Testbed(layout, lifecycle.up(layout))
+
+
+@pytest.fixture(scope="module")
+def system(testbed, venv):
+    """The system on which the recipes of a file are installed; deleted afterwards."""
+    with tempfile.TemporaryDirectory(prefix="system-", dir=testbed.layout.root) as directory:
+        yield System(testbed, Path(directory))
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ left to --thorough.
 """
 
 import shutil
-import tempfile
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,62 +13,15 @@ from testbed import recipes
 from testbed.packages import find_command, find_optional
 from testbed.stand_ins.job_scripts import HERE, submission, without_hardware, written
 from testbed.stand_ins.registry import Registry
-from testbed.stand_ins.systems import IN_IMAGE, StandIns, sha256
+from testbed.stand_ins.systems import IN_IMAGE, sha256
 
 pytestmark = pytest.mark.testbed
 
-#: Computes the sum 1 + 2 + 4 + ... over the ranks.
-PROBE = """
-import os, socket, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-total = torch.tensor([2.0 ** dist.get_rank()])
-dist.all_reduce(total)
-os.write(1, f"{torch.__version__} sum {int(total)} on {socket.gethostname()}\\n".encode())
-dist.destroy_process_group()
-"""
 #: mpirun requires these variables of root, who runs the tests in a container.
 AS_ROOT = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
 #: One command on each of two nodes.
 MPIRUN = f"""{AS_ROOT}salloc --quiet -N2 --ntasks-per-node=2 \\
 {find_optional("openmpi-bin")} -np 2 --map-by ppr:1:node --bind-to none """
-
-
-class System:
-    """A system of stand-ins, with its own software directory."""
-
-    def __init__(self, testbed, directory):
-        self.testbed = testbed
-        self.directory = directory
-        self.stand_ins = StandIns(testbed.layout, directory / "stand-ins")
-        self.installed = directory / "installed"
-        self.index = f"export PIP_NO_INDEX=1 PIP_FIND_LINKS={self.stand_ins.wheels}"
-        (directory / "probe.py").write_text(PROBE)
-
-    def run(self, script):
-        """Run a script in a user's shell of the system."""
-        lines = [
-            f"export PATH={self.stand_ins.bin}:$PATH",
-            *(f"export EASYBUILD_{name}={self.installed / name}"
-              for name in ("SOURCEPATH", "INSTALLPATH", "BUILDPATH", "REPOSITORYPATH")),
-            f"module use {self.stand_ins.modulefiles} {self.installed}/INSTALLPATH/modules/all",
-        ]  # fmt: skip
-        return self.testbed.run("\n".join([*lines, script]), cwd=self.directory, timeout=600)
-
-    def check(self, name, line, *, version, changes=(), settings=""):
-        """Install a recipe with `changes`, load its module, and start 4 ranks on 2 nodes with its line."""
-        path = self.stand_ins.recipe(name, *changes)
-        self.run(f"{settings}\neb {path}")
-        output = self.run(f"{settings}\nmodule load {recipes.module(name)}\n{line}")
-        ranks = [line.split(" on ") for line in output.splitlines() if " sum " in line]
-        assert [result for result, _ in ranks] == [f"{version} sum 15"] * 4, output
-        assert sorted(Counter(node for _, node in ranks).values()) == [2, 2], output
-
-
-@pytest.fixture(scope="module")
-def system(testbed, venv):
-    """The system on which the recipes of this file are installed; deleted afterwards."""
-    with tempfile.TemporaryDirectory(prefix="system-", dir=testbed.layout.root) as directory:
-        yield System(testbed, Path(directory))
 
 
 LUMI_LINE = "srun -N2 --ntasks-per-node=2 singularity exec $SIFPYTORCH conda-python-distributed -u probe.py"

@@ -63,12 +63,16 @@ class EngineMixin:
 
         EasyBuild has no step between taking its lock and fetching sources; this method is the only place.
         """
+        self.check_host()
         super().post_init()
         if self.lock_path:
             hold_lock(self.lock_path)
             self.installation.recover()
         if not self.dry_run:
             self.check_preconditions()
+
+    def check_host(self):
+        """Subclasses check whether this host can run what is installed, also with --extended-dry-run."""
 
     def check_preconditions(self):
         """Subclasses check what would make a late step fail, before the first one."""

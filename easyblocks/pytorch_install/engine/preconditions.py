@@ -5,6 +5,7 @@
 Checks before the first step, for what would make a late step fail or harm running jobs.
 """
 import os
+import platform
 import re
 
 from easybuild.tools.build_log import EasyBuildError
@@ -25,6 +26,19 @@ def check_path(path):
     if found:
         raise EasyBuildError("The path %s has '%s' in it, which binds of containers and scripts cannot take. Choose "
                              "another --prefix or --installpath", path, found[0])
+
+
+def check_machine(what, machines, remedy):
+    """
+    Stop if something is for other machines than this host.
+
+    :param what: what it is, for the message
+    :param machines: names of machines as `uname -m` prints them; empty if they are not known, or any
+    :param remedy: what to do, for the message
+    """
+    if machines and platform.machine() not in machines:
+        raise EasyBuildError("%s is for %s, and this host is %s. %s", what, ' and '.join(machines),
+                             platform.machine(), remedy)
 
 
 def require_profile(profiles, name):

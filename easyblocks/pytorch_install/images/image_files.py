@@ -7,6 +7,7 @@ Image files: their structure and checksums, JSON notes on them, and atomic copie
 import hashlib
 import json
 import os
+import platform
 import shutil
 import struct
 
@@ -17,6 +18,9 @@ from easybuild.tools.filetools import CHECKSUM_TYPE_SHA256, compute_checksum, re
 from pytorch_install.sources.directories import source_directories, writable_directory
 
 CHUNK = 16 * 1024 * 1024
+
+# Machines, as `uname -m` prints them, by their codes in SIF headers: https://github.com/apptainer/sif, pkg/sif/arch.go
+MACHINES = {b'02': 'x86_64', b'04': 'aarch64', b'06': 'ppc64le'}
 
 
 def images_directory(software):
@@ -89,3 +93,18 @@ def check_structure(path):
     if size < data_offset + data_size:
         raise EasyBuildError("%s is truncated: %d of %d bytes. Download it again",
                              path, size, data_offset + data_size)
+
+
+def machine_of(path):
+    """The machine that a SIF image is for, as `uname -m` prints it; None for an unknown one, or another file."""
+    with open(path, 'rb') as file:
+        header = file.read(48)
+    return MACHINES.get(header[45:47]) if header[32:41] == b'SIF_MAGIC' else None
+
+
+def require_machine(path, name=None):
+    """Stop if a SIF image, `name` in messages, is for another machine: the container runtime cannot start it."""
+    found = machine_of(path)
+    if found not in (None, platform.machine()):
+        raise EasyBuildError("%s is an image for %s, and this host is %s. Get the image for %s, or install it on "
+                             "another host", name or path, found, platform.machine(), platform.machine())

@@ -10,6 +10,7 @@ from easybuild.tools.build_log import EasyBuildError
 
 from pytorch_install.images.cotainr import Cotainr
 from pytorch_install.images.definition import Definition
+from pytorch_install.images.enroot import EXTENSION, EnrootImage
 from pytorch_install.images.registry import TRANSPORTS, RegistryImage
 from pytorch_install.images.sif import SifSource, SiteFile
 from pytorch_install.images.signature import EXTENSIONS
@@ -23,7 +24,7 @@ def image_source(spec):
     given = {extension: kind for extension, kind in BY_EXTENSION.items()
              if any(source.name.endswith(extension) for source in spec.sources)}
     if spec.image:
-        given[spec.image] = kind_of(spec.image)
+        given[spec.image] = EnrootImage if spec.name.endswith(EXTENSION) else kind_of(spec.image)
     if len(given) != 1:
         raise EasyBuildError("%s must name one image source, 'image' or a .sif, .def or .yml file in 'sources'; "
                              "found: %s", spec.easyconfig, ', '.join(given) or 'none')

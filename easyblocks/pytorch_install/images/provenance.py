@@ -21,13 +21,15 @@ from pytorch_install.runtime import run_command, run_program
 RECORD = 'image.json'
 
 
-def write_provenance(spec, image, path):
+def write_provenance(spec, image, path, version=('--version',), python=None):
     """
     Write image.json, packages.json, sbom.cdx.json (CycloneDX 1.5) and libraries.json.
 
     :param spec: the ImageSpec
     :param image: the Image
     :param path: path of the installed image; the files are written to a directory beside it
+    :param version: arguments with which the runtime prints its version
+    :param python: command of the image's Python, without this user's environment; by default, that of Apptainer
     """
     record = {
         'image': os.path.basename(path),
@@ -37,12 +39,11 @@ def write_provenance(spec, image, path):
         'sha256': image.checksum or checksum_of(path),
         'size': os.path.getsize(path),
         'installed': datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds'),
-        'runtime': run_command([spec.runtime, '--version'], hidden=True).output.strip(),
+        'runtime': run_command([spec.runtime, *version], hidden=True).output.strip(),
         'easyconfig': os.path.basename(spec.easyconfig),
         'signing_key': spec.signing_key,
     }
-    # without PYTHONPATH and ~/.local
-    python = image_python(spec.runtime, path, spec.conda_activation, '--cleanenv')
+    python = python or image_python(spec.runtime, path, spec.conda_activation, '--cleanenv')
     inside, libraries = printed(python, 'list_packages.py'), printed(python, 'list_libraries.py')
     directory = directory_of(path)
     mkdir(directory, parents=True)
@@ -74,7 +75,8 @@ def installed_checksum(spec, image, path):
 
 
 def printed(python, name):
-    """What a program of programs/ prints as JSON with the image's Python."""
+    """What a program of programs/ prints as JSON with the image's Python, without this user's environment."""
+    # without PYTHONPATH and ~/.local
     return json.loads(run_program(python, name, split_stderr=True, hidden=True).output)
 
 

@@ -7,6 +7,7 @@ Downloading a registry's image with the container runtime, in several attempts.
 import contextlib
 import glob
 import os
+import platform
 import re
 import socket
 import tempfile
@@ -18,7 +19,7 @@ from easybuild.tools.build_log import EasyBuildError, print_msg
 from easybuild.tools.filetools import mkdir, remove_dir, remove_file
 
 from pytorch_install.images.container_runtime import runtime_variables
-from pytorch_install.images.image_files import check_structure
+from pytorch_install.images.image_files import check_structure, require_machine
 from pytorch_install.runtime import run_command
 from pytorch_install.sources.downloads import watched
 
@@ -80,6 +81,8 @@ class Pull(NamedTuple):
         command = [self.runtime, verb, '--force', part, self.pinned.uri]
         self.run_until_success(command, runtime_variables(**settings), places)
         check_structure(part)
+        # with the digest of one image instead of an index, the runtime downloads it for any host
+        require_machine(part, self.reference)
 
     def run_until_success(self, command, variables, places):
         """Run a command up to ATTEMPTS times; EasyBuildError with the last reason if it always fails."""
@@ -113,6 +116,9 @@ class Pull(NamedTuple):
         if re.search('(?i)manifest.unknown|name.unknown|404 not found|does not exist in the library', reason):
             raise EasyBuildError("Image not found in the registry: %s. Look up its digest, and correct the recipe",
                                  self.reference)
+        if re.search('no child with platform|no image found in (manifest list|image index)', reason):
+            raise EasyBuildError("%s has no image for %s, the machine of this host. Choose another image, or install "
+                                 "it on another host", self.reference, platform.machine())
         if re.search('(?i)unauthorized|authentication required|403 forbidden|(?-i:DENIED)|resource is denied', reason):
             raise EasyBuildError("The registry denies this user access to %s. Log in with `%s registry login "
                                  "--username <user> docker://%s` and run the same `eb` again",

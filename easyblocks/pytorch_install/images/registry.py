@@ -11,6 +11,7 @@ import datetime
 import fcntl
 import json
 import os
+import platform
 import re
 from typing import NamedTuple
 
@@ -85,11 +86,11 @@ class RegistryImage(ImageSource):
 
     def file_in(self, directory):
         """Path of the finished download in a directory."""
-        return os.path.join(directory, self.digest.replace(':', '-') + '.sif')
+        return os.path.join(directory, file_name(self.digest, '.sif'))
 
     def fetch(self):
         """Download, unless an earlier download is complete and unchanged."""
-        require_runtime(self.spec.runtime)
+        self.require_runtime()
         # before making a directory: a user without write permission can use it
         image = self.find_anywhere()
         if not image:
@@ -101,6 +102,14 @@ class RegistryImage(ImageSource):
         if self.spec.key:
             verify_signature(self.spec.runtime, image.file, self.spec.key)
         return image
+
+    def require_runtime(self):
+        """Stop if the host cannot download the image."""
+        require_runtime(self.spec.runtime)
+
+    def pull(self, alone):
+        """The Pull of this image; `alone`: whether this process has the lock on the directory."""
+        return Pull(self.reference, self.pinned, self.spec.runtime, self.spec.mksquashfs_args, alone)
 
     def find_anywhere(self):
         """The Image of a finished download on one of the source paths, or None."""
@@ -136,7 +145,7 @@ class RegistryImage(ImageSource):
         """
         path = self.file_in(directory)
         remove_stale_parts(path)
-        with Pull(self.reference, self.pinned, self.spec.runtime, self.spec.mksquashfs_args, alone).to(path):
+        with self.pull(alone).to(path):
             found = None if alone else self.find(directory)
             if found:
                 return found
@@ -152,6 +161,16 @@ class RegistryImage(ImageSource):
             protect(note_of(path))
             os.replace(part, path)
         return self.describe()._replace(file=path, checksum=checksum)
+
+
+def file_name(digest, extension):
+    """
+    File name of a finished download.
+
+    The digest of an index is that of the images for several machines, whose hosts may share a source path.
+    """
+    machine = platform.machine()
+    return digest.replace(':', '-') + ('' if machine == 'x86_64' else '.' + machine) + extension
 
 
 def note_of(path):

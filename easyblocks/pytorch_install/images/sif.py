@@ -11,7 +11,13 @@ from easybuild.tools.config import source_paths
 from easybuild.tools.filetools import read_file, write_file
 
 from pytorch_install.images.container_runtime import require_runtime
-from pytorch_install.images.image_files import check_structure, checksum_of, images_directory, require_checksum
+from pytorch_install.images.image_files import (
+    check_structure,
+    checksum_of,
+    images_directory,
+    require_checksum,
+    require_machine,
+)
 from pytorch_install.images.signature import verify_signature
 from pytorch_install.images.source import ImageSource
 from pytorch_install.runtime import last_line, run_command
@@ -20,8 +26,9 @@ from pytorch_install.sources.recipe_sources import source_with_extension
 
 
 def inspect(spec, path):
-    """Check the file's structure and signature, which the checksum in a recipe does not prove."""
+    """Check the file's structure, machine and signature, which the checksum in a recipe does not prove."""
     check_structure(path)
+    require_machine(path)
     if spec.key:
         require_runtime(spec.runtime)
         verify_signature(spec.runtime, path, spec.key)
@@ -80,6 +87,7 @@ class SiteFile(ImageSource):
     def fetch(self):
         """Compare the file with the recipe's checksum, or with that of the first installation."""
         path = self.spec.site_file
+        require_machine(path)  # before reading all of it
         checksum = checksum_of(path)
         if self.spec.image_checksum:
             require_checksum(path, checksum, self.spec.image_checksum)

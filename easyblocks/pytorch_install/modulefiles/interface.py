@@ -78,3 +78,12 @@ def image_interface(generator, recipe, image, binds, user_software):
     lists = {'central_images': recipe['central_images'], 'binds': binds, 'connection_files': CONNECTION_FILES}
     return txt + template(generator, 'container', lists, image=image, easyconfig=os.path.basename(recipe.path),
                           user_software=user_software, software=install_path('software'), data=install_path('data'))
+
+
+def mounts_interface(generator, binds):
+    """
+    What an image sees of the host, for programs that mount what they are told.
+
+    :param binds: paths of the host that the image sees too, `path` or `path:target`
+    """
+    return template(generator, 'mounts', {'binds': binds}, software=install_path('software'), data=install_path('data'))

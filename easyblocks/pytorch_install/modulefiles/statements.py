@@ -15,7 +15,7 @@ SPECIAL = {'Lua': r'[\\"]', 'Tcl': r'[\\"$\[\]{}]'}
 
 # Parameters whose values are in module statements.
 VALUES = ['binds', 'central_images', 'cluster', 'commands', 'conda_activation', 'conflicts', 'gpu', 'image',
-          'shifter_modules']
+          'podman_options', 'shifter_modules']
 
 # Characters that separate binds, that no module's name has, or that Lmod evaluates again when it translates Tcl
 # (tcl2lua.tcl of 8.6: output-path-foo, conflict).

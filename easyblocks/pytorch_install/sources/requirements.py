@@ -13,6 +13,9 @@ from easybuild.tools.build_log import EasyBuildError
 PIN = re.compile(r'(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9][A-Za-z0-9.!+_-]*)'
                  r'(?P<hashes>( --hash=sha256:[0-9a-f]{64})*)')
 
+# Comment of a lock with the machines that it has wheels for: hashes do not show them.
+MACHINES = re.compile(r'^# machines:(.*)$', re.MULTILINE)
+
 # Other lines that pip accepts, by their form: options download from elsewhere, or run code of the package.
 REFUSED = [(r'-|.* --(?!hash=)', "an option"), (r'.*(://|@)|[./]', "a URL or a path"), (r'.*\[', "an extra"),
            (r'.*;', "a marker"), (r'', "not one exact version with SHA-256 hashes")]
@@ -64,6 +67,13 @@ def read_lock(path):
             raise EasyBuildError("%s: line %d: %s is in line %d already. Remove one of them.",
                                  path, number, pin.name, first.line)
     return list(pins.values())
+
+
+def machines_of(path):
+    """Machines (`uname -m`) that a lock has wheels for, from its line `# machines: x86_64 aarch64`; None without it."""
+    with open(path, encoding='utf-8', errors='replace') as file:
+        found = MACHINES.search(file.read())
+    return found[1].split() if found else None
 
 
 def requirements(pins):

@@ -212,8 +212,8 @@ def has_wheels(pins, directory, python_version):
             wheels.setdefault(distribution(*fields[:2]), []).append(name)
     for pin in pins:
         for name in wheels.get(pin.distribution, []):
-            # the lock allows only this file, or this one of several fits
-            if ((len(pin.hashes) == 1 or fits(name, python_version))
+            # a lock has a hash for each machine; without a choice, pip decides whether the wheel fits this Python
+            if (fits(name, None if len(pin.hashes) == 1 else python_version)
                     and compute_checksum(os.path.join(directory, name), CHECKSUM_TYPE_SHA256) in pin.hashes):
                 break
         else:
@@ -221,8 +221,14 @@ def has_wheels(pins, directory, python_version):
     return True
 
 
-def fits(wheel, python_version):
-    """Whether a wheel is for a version of Python on this machine; False if only pip can decide."""
-    python, _, system = wheel[:-len('.whl')].split('-')[-3:]
-    tags = {'cp' + python_version.replace('.', ''), 'py3'}
-    return bool(tags & set(python.split('.'))) and (system == 'any' or system.endswith(platform.machine()))
+def fits(wheel, python_version=None):
+    """Whether a wheel is for this machine and, if given, for a version of Python; False if only pip can decide."""
+    pythons, abi, systems = wheel[:-len('.whl')].split('-')[-3:]
+    if not any(system == 'any' or system.endswith('_' + platform.machine()) for system in systems.split('.')):
+        return False
+    if not python_version:
+        return True
+    minor = int(python_version.partition('.')[2])
+    # wheels of the stable ABI fit their Python and all later ones (PEP 425)
+    minors = range(2, minor + 1) if 'abi3' in abi.split('.') else [minor]
+    return bool({'py3', *('cp3%d' % number for number in minors)} & set(pythons.split('.')))

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import platform
 from pathlib import Path
 
 from pytorch_doctor import fail, not_applicable, ok, warn
@@ -11,6 +12,8 @@ from pytorch_doctor.surroundings import last_line
 AGAIN = "load the module again, which finds the site's copy if there is one; else install it with `eb --rebuild {}`"
 #: The mark of a SIF file (https://github.com/apptainer/sif, pkg/sif/sif.go).
 MAGIC, MAGIC_OFFSET = b"SIF_MAGIC", 32
+#: Machines, as `uname -m` prints them, by their codes in that file (pkg/sif/arch.go).
+MACHINES, MACHINE_OFFSET = {b"02": "x86_64", b"04": "aarch64", b"06": "ppc64le"}, 45
 PIECE = 1 << 24  # bytes
 
 
@@ -22,6 +25,8 @@ def check(here):
         return not_applicable("image", "a module with a virtual environment")
     if here.kind == "shifter":
         return _check_shifter(here)
+    if here.kind == "engine":
+        return _check_engine(here)
     image = Path(here.env.get("SIFPYTORCH") or "/nonexistent")
     remedy = AGAIN.format(here.easyconfig or "<recipe>")
     if here.in_image and not image.exists():
@@ -29,9 +34,13 @@ def check(here):
     if not image.is_file():
         return fail("image", f"image not found: SIFPYTORCH={image}", remedy)
     with image.open("rb") as file:
-        start = file.read(MAGIC_OFFSET + len(MAGIC))
-    if start[MAGIC_OFFSET:] != MAGIC:
+        start = file.read(MACHINE_OFFSET + 2)
+    if start[MAGIC_OFFSET : MAGIC_OFFSET + len(MAGIC)] != MAGIC:
         return fail("image", f"{image} is not an image in SIF format", remedy)
+    machine = MACHINES.get(start[MACHINE_OFFSET:])
+    if machine not in (None, platform.machine()):
+        problem = f"{image} is an image for {machine}, and this node is {platform.machine()}"
+        return fail("image", problem, "load the module of this node's software tree, or use nodes for the image")
     size, found = _recorded(here.module, "size"), image.stat().st_size
     if size is None:
         return warn(
@@ -66,6 +75,20 @@ def _check_shifter(here):
             f"Shifter does not start {image}: {last_line(outcome.error)}",
             f"check with `shifterimg images` that the gateway has it, else `shifterimg pull {image}`",
         )
+    return ok("image", image + ", starts")
+
+
+def _check_engine(here):
+    """Whether the image of enroot, the Container Engine or podman-hpc starts."""
+    image = here.env.get("PYTORCH_IMAGE", "")
+    if here.in_image:
+        return ok("image", image + ", starts")
+    outcome = here.run([str(here.module / "bin" / "start-shell"), "-c", "true"])
+    if outcome.status:
+        remedy = f"`podman-hpc pull {image}`"
+        if image.startswith("/"):
+            remedy = f"if the file is missing, install it again with `eb --rebuild {here.easyconfig or '<recipe>'}`"
+        return fail("image", f"{image} does not start: {last_line(outcome.error)}", remedy)
     return ok("image", image + ", starts")
 
 

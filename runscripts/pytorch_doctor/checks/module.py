@@ -1,11 +1,14 @@
 """Checks the loaded module: its variables, its directories, and that its Python is the first on PATH."""
 
+import json
+import platform
 from pathlib import Path
 
 from pytorch_doctor import fail, ok, warn
 
 #: Variables with directories of the installation, and these directories.
 PLACES = {"CONTAINERROOT": "", "RUNSCRIPTS": "runscripts", "PAYLOAD": "payload"}
+MACHINES = ("x86_64", "aarch64")
 
 
 def check(here):
@@ -27,6 +30,10 @@ def check(here):
         values = ", ".join(f"{name}={here.env[name]}" for name in others)
         remedy = "unset them and load the module again, unless this is intended"
         return warn("module", "not the module's own: " + values, remedy)
+    machine = None if here.in_image else _machine_of_build(here.module)
+    if machine not in (None, platform.machine()):
+        problem = f"{here.module} was built on {machine}, and this node is {platform.machine()}"
+        return fail("module", problem, "load the module of this node's software tree, or use nodes of that kind")
     python = None if here.in_image else here.which("python")
     if python and here.module not in Path(python).parents:
         return warn(
@@ -45,3 +52,12 @@ def check(here):
     name = [name for name in loaded if name.startswith("PyTorch/")] or [here.module]
     where = ", in its image" if here.in_image else ""
     return ok("module", "{} ({}), profile {}{}".format(name[0], here.kind, (profile or ["unknown"])[0], where))
+
+
+def _machine_of_build(module):
+    """The machine that a virtual environment was built on, as `uname -m` prints it; None if it is not recorded."""
+    try:
+        system = json.loads((module / "provenance" / "build.json").read_text())["system"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return next((machine for machine in MACHINES if machine in str(system).split("-")), None)

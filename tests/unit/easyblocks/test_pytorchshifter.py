@@ -49,7 +49,7 @@ def test_help_shows_the_launch_line(easyblock):
 
 
 def test_without_shifter_the_error_reports_where_to_install(easyblock, monkeypatch):
-    monkeypatch.setattr("easybuild.easyblocks.pytorchshifter.which", lambda _: None)
+    monkeypatch.setattr("easybuild.easyblocks.pytorchimage.which", lambda _: None)
     with pytest.raises(EasyBuildError, match="shifter not found on PATH.*on a host with Shifter"):
         easyblock(RECIPE).configure_step()
 

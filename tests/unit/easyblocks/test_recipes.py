@@ -59,6 +59,21 @@ def test_every_locked_requirement_has_a_version_and_a_hash(lock):
         assert re.fullmatch(r"[a-z0-9-]+==\S+( --hash=sha256:[0-9a-f]{64})+", line), line
 
 
+LOCKS_OF_TORCH = [path for path in sorted(TREE.glob("easyconfigs/*/*/*.txt")) if "\ntorch==" in path.read_text()]
+#: Locks for one machine. Those of ROCm: its wheels are for x86_64 only.
+ONE_MACHINE = {"PyTorch-2.3.1-rocm-6.0.txt", "PyTorch-2.10.0-rocm-7.1.txt"}
+
+
+@pytest.mark.parametrize("lock", LOCKS_OF_TORCH, ids=lambda path: path.name)
+def test_a_lock_has_hashes_for_both_machines_and_declares_them(lock):
+    text = lock.read_text()
+    machines = ["x86_64"] if lock.name in ONE_MACHINE else ["x86_64", "aarch64"]
+    assert f"# machines: {' '.join(machines)}\n" in text
+    assert len(re.findall("sha256:", re.search("^torch==.*", text, re.MULTILINE)[0])) <= len(machines)
+    numpy = re.search("^numpy==.*", text, re.MULTILINE)[0]
+    assert len(set(re.findall(r"sha256:(\w+)", numpy))) == len(machines)
+
+
 @pytest.mark.parametrize("check", ["--check-style", "--check-contrib", "--dry-run"])
 def test_the_recipes_pass_easybuilds_own_check(check, tmp_path, lmod):
     eb = Path(sys.executable).with_name("eb")

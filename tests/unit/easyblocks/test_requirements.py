@@ -3,7 +3,7 @@
 import pytest
 from easybuild.tools.build_log import EasyBuildError
 
-from pytorch_install.sources.requirements import read_lock, requirements
+from pytorch_install.sources.requirements import machines_of, read_lock, requirements
 from pytorch_install.sources.wheels import fetch_wheels
 
 HASH = "--hash=sha256:" + "5d" * 32
@@ -81,3 +81,16 @@ def test_a_package_is_pinned_once(tmp_path):
 def test_a_file_that_is_not_text_is_refused(tmp_path):
     with pytest.raises(EasyBuildError, match=r"lock.txt: invalid UTF-8 at byte 0"):
         read(tmp_path, f"torch==2.0 {HASH}\n".encode("utf-16"))
+
+
+@pytest.mark.parametrize(
+    ("text", "machines"),
+    [
+        ("# torch\n# machines: x86_64 aarch64\ntorch==2.0\n", ["x86_64", "aarch64"]),
+        ("# machines: x86_64\n", ["x86_64"]),
+        ("# torch for machines: all\ntorch==2.0\n", None),
+    ],
+)
+def test_a_lock_declares_its_machines_or_leaves_them_to_pip(tmp_path, text, machines):
+    (tmp_path / "lock.txt").write_text(text)
+    assert machines_of(str(tmp_path / "lock.txt")) == machines

@@ -1,6 +1,7 @@
 """Checks, without pip, whether a directory has all wheels of a lock."""
 
 import hashlib
+import platform
 import zipfile
 from pathlib import Path
 
@@ -101,3 +102,31 @@ def test_wheels_with_other_hashes_are_replaced(prefix, tmp_path, monkeypatch):
     fetch_wheels(str(lock), [str(tmp_path / "fetched")], "3.11")
     for wheel in (tmp_path / "index").iterdir():
         assert (tmp_path / "fetched" / wheel.name).read_bytes() == wheel.read_bytes()
+
+
+MACHINES = ("x86_64", "aarch64")
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_lock_for_two_machines_needs_the_wheel_of_this_one(wheels, machine, monkeypatch):
+    names = [f"psutil-7.0-cp36-abi3-manylinux2014_{other}.whl" for other in MACHINES]
+    first, second = wheels(*names)
+    lock = f"psutil==7.0 --hash=sha256:{first} --hash=sha256:{second}\n"
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    assert there(wheels, lock)
+    (wheels.directory / names[MACHINES.index(machine)]).unlink()
+    assert not there(wheels, lock)
+
+
+def test_a_wheel_for_another_machine_is_not_there_whatever_the_lock(wheels, monkeypatch):
+    (only,) = wheels("torch-2.13.0+rocm7.1-cp311-cp311-linux_x86_64.whl")
+    lock = f"torch==2.13.0+rocm7.1 --hash=sha256:{only}\n"
+    for machine, fits in zip(MACHINES, (True, False)):
+        monkeypatch.setattr("platform.machine", lambda machine=machine: machine)
+        assert there(wheels, lock) is fits
+
+
+@pytest.mark.parametrize(("tags", "fits"), [("cp310-abi3", True), ("cp312-abi3", False), ("cp310-cp310", False)])
+def test_a_wheel_of_the_stable_abi_fits_later_pythons(wheels, tags, fits):
+    (first,) = wheels(f"pillow-13.0-{tags}-manylinux_2_28_{platform.machine()}.whl")
+    assert there(wheels, f"pillow==13.0 --hash=sha256:{first} --hash=sha256:{'0' * 64}\n") is fits

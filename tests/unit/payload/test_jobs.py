@@ -67,7 +67,8 @@ def as_numbers(version):
 #: Each program that the job scripts start prints its command line in place of what it does.
 PROGRAMS = ("srun", "mpirun", "eb", "scontrol", "pytorch-doctor")
 #: What a PyTorch module of each kind sets.
-LOADED = {"PAYLOAD": "/payload", "PAYLOADPYTORCH": "/payload", "SIFPYTORCH": "/image.sif", "SHIFTER_IMAGE": "image"}
+LOADED = {"PAYLOAD": "/payload", "PAYLOADPYTORCH": "/payload", "SIFPYTORCH": "/image.sif", "SHIFTER_IMAGE": "image",
+          "PYTORCH_EDF": "/image.toml"}  # fmt: skip
 
 
 @pytest.fixture

@@ -7,6 +7,10 @@ LUMI-G      LUMI user guide, "Distribution and binding options" (NUMA nodes of t
 Frontier    Frontier User Guide, "Low-noise Mode Layout"; README of OLCF's hello_jobstep (PCI addresses)
 Perlmutter  NERSC, "Perlmutter Architecture"; `nvidia-smi topo -m` there: GPU 0 to 3 on NUMA nodes 3 to 0
 DGX A100    `nvidia-smi topo -m` there: NUMA nodes 3, 3, 1, 1, 7, 7, 5, 5, and `nvidia-smi` for the PCI addresses
+Alps        CSCS, "NCCL" (PCI addresses) and "Slurm" (cores; GPU i at NUMA node i);
+            https://github.com/NVIDIA/mlperf-common/pull/16 (36 NUMA nodes, 8 of each GPU)
+RZAdams     LLNL, https://github.com/LLNL/mpibind, tutorials/cug24/module4.md (PCI addresses, cores) and issue 45
+            (partitions); https://github.com/amd/HPCTrainingExamples, rocprofv3 (nodes of the driver)
 """
 
 
@@ -19,6 +23,9 @@ LUMI_G = gpus_at("c1 c6 c9 cc d1 d6 d9 dc", "3 3 1 1 0 0 2 2")
 FRONTIER = gpus_at("c1 c6 c9 ce d1 d6 d9 de", "3 3 1 1 0 0 2 2")
 PERLMUTTER = gpus_at("03 41 82 c1", "3 2 1 0")
 DGX_A100 = gpus_at("07 0f 47 4e 87 90 b7 bd", "3 3 1 1 7 7 5 5")
+
+GH200 = {f"00{number}9:01:00.0": number for number in range(4)}
+MI300A = {f"000{number}:02:00.0": number for number in range(4)}
 
 # LUMI user guide: the masks of ranks 0 to 7 for the GPUs in their order
 LUMI_G_MASKS = "0xfe000000000000,0xfe00000000000000,0xfe0000,0xfe000000,0xfe,0xfe00,0xfe00000000,0xfe0000000000"
@@ -48,6 +55,17 @@ def dgx_a100(directory):
     return node(directory, cores=128, numa_nodes=8, sockets=2, vendor="nvidia", gpus=DGX_A100)
 
 
+def gh200(directory):
+    """Four superchips of 72 cores and a GPU, whose memory is 8 NUMA nodes without CPUs."""
+    shape = {"cores": 288, "threads": 1, "numa_nodes": 4, "sockets": 4, "memory_nodes": 32}
+    return node(directory, **shape, vendor="nvidia", gpus=GH200)
+
+
+def mi300a(directory, partitions=1):
+    """Four APUs of 24 cores and a GPU, in mode SPX, TPX (3 partitions) or CPX (6)."""
+    return node(directory, cores=96, numa_nodes=4, sockets=4, vendor="amd", gpus=MI300A, partitions=partitions)
+
+
 def virtual_machine(directory):
     """8 CPUs and a GPU whose location the hypervisor does not report."""
     return node(directory, cores=8, threads=1, vendor="nvidia", gpus={"0000:00:05.0": -1, "0000:00:06.0": -1})
@@ -58,10 +76,13 @@ def laptop(directory):
     return node(directory, cores=4)
 
 
-def node(directory, *, cores, threads=2, numa_nodes=1, sockets=1, vendor=None, gpus=None):
+def node(
+    directory, *, cores, threads=2, numa_nodes=1, sockets=1, memory_nodes=0, vendor=None, gpus=None, partitions=1
+):
     """Write a node whose cores are spread evenly over its NUMA nodes; return its root, as a string.
 
-    Core c has the CPUs c, c + cores, and so on, as on the EPYCs. `gpus` maps PCI addresses to NUMA nodes.
+    Core c has the CPUs c, c + cores, and so on, as on the EPYCs. `gpus` maps PCI addresses to NUMA nodes, and each is
+    that many `partitions`. `memory_nodes` is the number of NUMA nodes without CPUs.
     """
     gpus = gpus or {}
     cpus = directory / "sys/devices/system/cpu"
@@ -77,11 +98,14 @@ def node(directory, *, cores, threads=2, numa_nodes=1, sockets=1, vendor=None, g
         runs = (size * number + cores * thread for thread in range(threads))
         place = directory / f"sys/devices/system/node/node{number}"
         write(place / "cpulist", ",".join(f"{first}-{first + size - 1}" for first in runs))
-        distances = (
+        distances = [
             10 if other == number else 12 if other // of_socket == number // of_socket else 32
             for other in range(numa_nodes)
-        )
-        write(place / "distance", " ".join(map(str, distances)))
+        ]
+        write(place / "distance", " ".join(map(str, distances + [80] * memory_nodes)))
+    write(directory / "sys/devices/system/node/has_cpu", f"0-{numa_nodes - 1}" if numa_nodes > 1 else "0")
+    for number in range(numa_nodes, numa_nodes + memory_nodes):
+        write(directory / f"sys/devices/system/node/node{number}/cpulist", "")
 
     driver = directory / "sys/bus/pci/drivers" / {"amd": "amdgpu", "nvidia": "nvidia", None: "none"}[vendor]
     for name in ("bind", "module", "new_id", "uevent"):
@@ -96,18 +120,18 @@ def node(directory, *, cores, threads=2, numa_nodes=1, sockets=1, vendor=None, g
     if vendor == "nvidia":
         write(directory / "dev/nvidiactl", "")
     if vendor == "amd":
-        write_amd_nodes(directory, numa_nodes, gpus)
+        write_amd_nodes(directory, numa_nodes, gpus, partitions)
     return str(directory)
 
 
-def write_amd_nodes(directory, numa_nodes, gpus):
+def write_amd_nodes(directory, numa_nodes, gpus, partitions=1):
     """The topology of the kernel's driver, in which the CPUs come first."""
     for number in range(numa_nodes):
         write(amd_properties(directory, number), "cpu_cores_count 32\nsimd_count 0\nlocation_id 0\ndomain 0\n")
-    for number, pci in enumerate(gpus):
+    for number, (pci, partition) in enumerate((pci, partition) for pci in gpus for partition in range(partitions)):
         domain, bus, rest = pci.split(":")
         device, function = rest.split(".")
-        location = int(bus, 16) << 8 | int(device, 16) << 3 | int(function)
+        location = partition << 28 | int(bus, 16) << 8 | int(device, 16) << 3 | int(function)
         write(
             amd_properties(directory, numa_nodes + number),
             f"cpu_cores_count 0\nsimd_count 440\nlocation_id {location}\ndomain {int(domain, 16)}\n"

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from pytorch_launch import system
@@ -26,12 +26,19 @@ sys.stdin.read()
 """
 
 
+def free_ports(count):
+    """Different ports that are free, and so are their names."""
+    with ExitStack() as free:
+        sockets = [free.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
 @pytest.fixture
 def port():
     """A port that is free, and so is its name."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    return free_ports(1)[0]
 
 
 @pytest.fixture
@@ -200,11 +207,18 @@ print(job, other.recv(9).decode())
 """
 
 
-def test_ranks_of_two_launches_that_start_together_never_meet(runscripts, port, tmp_path):
+def wait_for_ends(processes, count):
+    """Return when `count` of the processes have ended."""
+    end = time.monotonic() + 60
+    while sum(process.poll() is not None for process in processes) < count and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def test_ranks_of_two_launches_that_start_together_never_meet(runscripts, tmp_path):
     """As torch's: rank 0 binds the port after a while, the other connects as soon as it can."""
     (tmp_path / "race.py").write_text(RACE)
 
-    def start(job, rank):
+    def start(port, job, rank):
         step = {
             "SLURM_JOB_ID": str(job),
             "SLURM_STEP_ID": "0",
@@ -224,8 +238,12 @@ def test_ranks_of_two_launches_that_start_together_never_meet(runscripts, port, 
             text=True,
         )
 
-    for _ in range(6):
-        ranks = [start(job, rank) for rank in (0, 1) for job in (90000, 90001)]
+    # the other rank of the launch without the port ends seconds later: meanwhile, the next round begins
+    rounds = []
+    for port in free_ports(6):
+        rounds.append((port, [start(port, job, rank) for rank in (0, 1) for job in (90000, 90001)]))
+        wait_for_ends(rounds[-1][1], 3)
+    for port, ranks in rounds:
         outputs = [rank.communicate(timeout=60) for rank in ranks]
         met = [stdout.split() for stdout, _ in outputs if stdout]
         assert len(met) == 2 and len({job for pair in met for job in pair}) == 1, outputs

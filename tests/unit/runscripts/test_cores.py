@@ -219,20 +219,23 @@ def test_shares_are_disjoint_complete_and_fair_on_nodes_of_any_shape(tmp_path):
 @pytest.mark.parametrize(
     ("name", "allowed", "size", "most"),
     [
-        # 12 nodes of the driver, 8 GPUs, 4 NUMA nodes, smt/active, a thread list per core of one NUMA node
-        pytest.param("lumi", JOB_THREADS, 8, 12 + 8 + 4 + 1 + 15, id="LUMI-G"),
-        pytest.param("perlmutter", range(128), 4, 4 + 4 + 1 + 17, id="Perlmutter"),
-        # 8 GPUs, 8 NUMA nodes, 4 tables of distances, the cores of two NUMA nodes
-        pytest.param("dgx", range(256), 8, 8 + 8 + 4 + 1 + 33, id="DGX A100"),
-        pytest.param("lumi", range(1, 8), 8, 12 + 1 + 1 + 7, id="a mask of one's own"),
-        pytest.param("virtual_machine", range(8), 2, 1 + 1 + 1, id="no hardware threads"),
+        # 12 nodes of the driver and their directory, 8 GPUs, 4 NUMA nodes and their list, smt/active, a thread list per
+        # core of one NUMA node
+        pytest.param("lumi", JOB_THREADS, 8, 13 + 8 + 5 + 1 + 15, id="LUMI-G"),
+        pytest.param("perlmutter", range(128), 4, 1 + 4 + 5 + 1 + 17, id="Perlmutter"),
+        # the directories of the GPUs and of their driver, 8 GPUs, 8 NUMA nodes and their list, 4 tables of distances,
+        # the cores of two NUMA nodes
+        pytest.param("dgx", range(256), 8, 2 + 8 + 9 + 4 + 1 + 33, id="DGX A100"),
+        pytest.param("lumi", range(1, 8), 8, 13 + 1 + 1 + 7, id="a mask of one's own"),
+        pytest.param("virtual_machine", range(8), 2, 1 + 1 + 2 + 1, id="no hardware threads"),
     ],
 )
-def test_few_files_are_read(request, monkeypatch, name, allowed, size, most):
+def test_few_files_and_directories_are_read(request, monkeypatch, name, allowed, size, most):
     root = request.getfixturevalue(name)
     paths = []
-    read = topology.read
+    read, names = topology.read, topology.names
     monkeypatch.setattr(topology, "read", lambda path: paths.append(path) or read(path))
+    monkeypatch.setattr(topology, "names", lambda path: paths.append(path) or names(path))
     job_cpus = 56 if name == "lumi" and len(allowed) == 7 else len(allowed)
     choose_cores(root, set(allowed), size - 1, size, job_cpus, None, choose_devices({}, root, size - 1, size))
     assert len(paths) <= most

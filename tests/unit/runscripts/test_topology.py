@@ -62,7 +62,10 @@ def test_a_gpu_has_a_uuid(tmp_path, name, uuid):
 
 def test_numa_nodes_may_have_memory_only(tmp_path):
     root = node_trees.node(tmp_path, cores=4, numa_nodes=2, threads=1)
-    node_trees.write(tmp_path / "sys/devices/system/node/node10/cpulist", "")
+    nodes = tmp_path / "sys/devices/system/node"
+    node_trees.write(nodes / "node10/cpulist", "")
+    assert topology.numa_cpus(root) == {0: {0, 1}, 1: {2, 3}}
+    (nodes / "has_cpu").unlink()
     assert topology.numa_cpus(root) == {0: {0, 1}, 1: {2, 3}, 10: set()}
 
 

@@ -1,0 +1,76 @@
+##
+# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
+##
+"""
+EasyBuild support for PyTorch in a squashfs image for the Container Engine of CSCS (`srun --environment`).
+
+The image is imported as for enroot, on which the Container Engine is based; an environment definition file beside it
+names its mounts and the site's hooks.
+"""
+import os
+
+from easybuild.easyblocks.pytorchenroot import EB_PyTorchEnroot
+from easybuild.framework.easyconfig import CUSTOM
+from easybuild.tools.config import install_path
+from easybuild.tools.filetools import mkdir, write_file
+
+from pytorch_install import tree
+from pytorch_install.images import edf
+from pytorch_install.images.enroot import EXTENSION
+from pytorch_install.modulefiles.help import CONTAINER_ENGINE
+
+
+class EB_PyTorchContainerEngine(EB_PyTorchEnroot):
+    """Support for installing a squashfs image, its environment definition file, and a module around them."""
+
+    COMMANDS = tree.CONTAINER_ENGINE
+    RUNTIME = CONTAINER_ENGINE
+    PRODUCT = 'The Container Engine'
+    NO_START = "Run `eb` on a system of CSCS, in a job or with SLURM_ACCOUNT set"
+
+    @staticmethod
+    def extra_options(extra_vars=None):
+        """Easyconfig parameters of the Container Engine's images."""
+        extra_vars = EB_PyTorchEnroot.extra_options(extra_vars)
+        extra_vars.update({
+            'binds': [[], "Paths of the host to mount, if they exist during the installation", CUSTOM],
+            'edf': [{}, "More entries of the environment definition file, such as annotations", CUSTOM],
+        })
+        return extra_vars
+
+    def __init__(self, *args, **kwargs):
+        """Check the recipe's entries."""
+        super().__init__(*args, **kwargs)
+        edf.check_entries(self.cfg['edf'], os.path.basename(self.cfg.path))
+
+    @property
+    def edf_path(self):
+        """Path of the environment definition file."""
+        return self.image_path[:-len(EXTENSION)] + '.toml'
+
+    def require_start(self):
+        """Write the environment definition file first."""
+        # a data set that is installed later must be visible too
+        mkdir(install_path('data'), parents=True)
+        write_file(self.edf_path, edf.toml(self.edf_entries()))
+        super().require_start()
+
+    def edf_entries(self):
+        """Entries of the environment definition file."""
+        paths = [install_path('software'), install_path('data'), *self.cfg['binds']]
+        parts = ['%s:/%s' % (os.path.join(self.installdir, part), part) for part in tree.PARTS]
+        mounts = [path if ':' in path else '%s:%s' % (path, path) for path in paths
+                  if os.path.exists(path.partition(':')[0])]
+        # runscripts need no entrypoint; NVIDIA's prints a banner for each rank
+        return {'image': edf.literal(self.image_path), 'workdir': '${PWD}', 'entrypoint': False,
+                'mounts': [*map(edf.literal, parts + mounts), '${HOME}:${HOME}', '${PWD}:${PWD}'], **self.cfg['edf']}
+
+    def enter_image(self):
+        """Command that runs another one in the installed image, as a list."""
+        return ['srun', '--nodes=1', '--ntasks=1', '--environment=' + self.edf_path]
+
+    def make_module_extra(self, *args, **kwargs):
+        """Replace the mounts by the environment definition file."""
+        txt = super(EB_PyTorchEnroot, self).make_module_extra(*args, **kwargs)
+        return (txt + self.installed_file('PYTORCH_IMAGE', self.image_path) +
+                self.installed_file('PYTORCH_EDF', self.edf_path))

@@ -1,0 +1,104 @@
+##
+# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
+##
+"""
+EasyBuild support for PyTorch in a squashfs image, which enroot imports from a registry by its digest.
+
+Users start it with pyxis (`srun --container-image`). On a host without pyxis, bin/ starts it with enroot.
+"""
+import os
+
+from easybuild.easyblocks.pytorchimage import EB_PyTorchImage
+from easybuild.framework.easyconfig import CUSTOM
+from easybuild.tools.config import build_option
+from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
+
+from pytorch_install import tree
+from pytorch_install.engine.transaction import keep_file
+from pytorch_install.images.enroot import EXTENSION, require_enroot
+from pytorch_install.images.fetch import fetch_image
+from pytorch_install.images.provenance import write_provenance
+from pytorch_install.images.source import install_image
+from pytorch_install.images.spec import ImageSpec
+from pytorch_install.modulefiles.help import ENROOT
+from pytorch_install.modulefiles.interface import mounts_interface
+
+
+class EB_PyTorchEnroot(EB_PyTorchImage):
+    """Support for installing a squashfs image with a module around it."""
+
+    COMMANDS = tree.ENROOT
+    RUNTIME = ENROOT
+    ENGINE = PRODUCT = 'enroot'
+    NO_START = "Try `enroot start` with the image by hand"
+
+    @staticmethod
+    def extra_options(extra_vars=None):
+        """Easyconfig parameters of squashfs images."""
+        extra_vars = EB_PyTorchImage.extra_options(extra_vars)
+        extra_vars.update({
+            'binds': [[], "Paths of the host to mount, if they exist when the module is loaded", CUSTOM],
+            'mksquashfs_args': ['-comp lz4 -no-fragments', "Packing of the image", CUSTOM],
+        })
+        return extra_vars
+
+    def __init__(self, *args, **kwargs):
+        """Name the image."""
+        super().__init__(*args, **kwargs)
+        self.image = None
+        self.image_name = '%s-%s%s' % (self.name, det_full_ec_version(self.cfg), EXTENSION)
+        self.installation.keeps_replaced = True
+
+    @property
+    def image_spec(self):
+        """The recipe's image."""
+        return ImageSpec(easyconfig=self.cfg.path, software=self.name, builddir=self.builddir, sources=self.sources,
+                         name=self.image_name, runtime='enroot', image=self.cfg['image'],
+                         mksquashfs_args=self.cfg['mksquashfs_args'])
+
+    @property
+    def image_path(self):
+        """Path of the installed image."""
+        return os.path.join(self.installdir, self.image_name)
+
+    def checksum_step(self):
+        """Import the image, unless the installed one is the same."""
+        super().checksum_step()
+        if not self.dry_run:
+            self.image = fetch_image(self.image_spec, None if build_option('force') else
+                                     self.installation.before(self.image_name))
+
+    def configure_step(self):
+        """Check for enroot; the image starts when it is installed."""
+        require_enroot(self.cfg['image'])
+
+    def install_runtime(self):
+        """Install the image and its provenance, and start it."""
+        if self.dry_run:
+            self.dry_run_msg("  copied image %s to %s", self.cfg['image'], self.image_path)
+            return
+        if self.image.is_kept:
+            keep_file(self.installation.before(self.image_name), self.image_path)
+        else:
+            self.image = install_image(self.image, self.image_path)
+        self.require_start()
+        write_provenance(self.image_spec, self.image, self.image_path, ['version'], self.runtime_python())
+
+    def enter_image(self):
+        """Command that runs another one in the installed image, as a list; it sees the installation directory."""
+        mount = '%s:%s:none:x-create=auto,rbind' % (self.installdir, self.installdir)
+        return ['enroot', 'start', '--rc', tree.ENROOT_RC, '--mount', mount, self.image_path]
+
+    def launch_in_test(self):
+        """The same commands without srun: bin/ starts the image with enroot."""
+        return ''
+
+    def make_module_extra(self, *args, **kwargs):
+        """Add the image and its mounts."""
+        txt = super().make_module_extra(*args, **kwargs) + self.installed_file('PYTORCH_IMAGE', self.image_path)
+        return txt + mounts_interface(self.module_generator, self.cfg['binds'])
+
+    def installed_file(self, variable, path):
+        """The statement that sets a variable to the path of an installed file."""
+        file = {'value': os.path.basename(path), 'pushenv': True}
+        return self.module_generator.set_environment(variable, file, relpath=True)

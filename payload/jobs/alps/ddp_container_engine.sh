@@ -1,0 +1,21 @@
+#!/bin/bash
+# DistributedDataParallel on 2 nodes of Alps, one rank per GPU, in an image of the Container Engine:
+#   sbatch -A <account> ddp_container_engine.sh
+# Only for Alps: --environment is an option of the Container Engine's plugin for Slurm.
+#SBATCH -J pytorch_ddp
+#SBATCH --partition=debug
+#SBATCH -t 00:10:00
+#SBATCH -N 2
+#SBATCH --ntasks-per-node=4
+#SBATCH --cpus-per-task=72
+#SBATCH --gpus-per-node=4
+#SBATCH -o pytorch_ddp_%j.out
+set -e
+
+# Keep the module that is loaded when you submit; otherwise load this one
+[ -n "$PYTORCH_EDF" ] || module load PyTorch/2.12.0-ngc-26.05-ce
+# If there is no MNIST module, the training uses generated digits
+if [ -z "$MNIST_ROOT" ] && module is-avail MNIST; then module load MNIST; fi
+
+training=("$PAYLOAD/mnist_ddp.py" ${SLURM_GPUS_ON_NODE:+--gpu} --modelpath "model-$SLURM_JOB_ID" "$@")
+srun --environment="$PYTORCH_EDF" "$RUNSCRIPTS/conda-python-distributed" -u "${training[@]}"

@@ -1,0 +1,106 @@
+"""Recipes for enroot with pyxis, for the Container Engine and for podman-hpc, each with the line of its site's page.
+
+podman-hpc and podman are real; enroot and the plugins of srun are stand-ins (docs/systems.md).
+"""
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from testbed.packages import find_command, find_optional
+from testbed.stand_ins.registry import Registry
+from testbed.stand_ins.systems import IN_IMAGE
+
+pytestmark = pytest.mark.testbed
+
+VERSION = "2.12.0a0+5aff3928d8.nv26.05"
+ENROOT, ENGINE = "PyTorch-2.12.0-ngc-26.05-enroot", "PyTorch-2.12.0-ngc-26.05-ce"
+PODMAN = "PyTorch-2.10.0-ngc-26.01-podman-hpc"
+SRUN = "srun -N2 --ntasks-per-node=2 "
+#: Prints what the launcher passes to Python: an image's own paths must stay.
+SHOW = "-c 'import os; print(os.environ[\"LD_LIBRARY_PATH\"])'"
+
+
+@pytest.fixture(scope="module")
+def registry(system, container):
+    """A registry with the CPU image, without the packages that are mounted; its address, and the manifest's digest."""
+    for package in ("docker-registry", "skopeo"):
+        if not find_optional(package):
+            pytest.skip(f"{package} is not installed: `python3 testbed optional` installs it")
+    with Registry.start(system.directory / "registry") as registry:
+        digest = registry.push_sif(system.stand_ins.sif, "nvidia/pytorch", "1", without=[f".{IN_IMAGE}/*"])
+        yield registry.address, digest
+
+
+def mounted(system, version):
+    """A line of a recipe: the packages that the image of the registry lacks, with this version of torch."""
+    return f"binds = {[f'{system.stand_ins.packages}:{IN_IMAGE}', system.stand_ins.version(version)]}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        (ENROOT, "--container-image=$PYTORCH_IMAGE --container-mounts=$PYTORCH_MOUNTS,$PWD --container-workdir=$PWD"),
+        (ENGINE, "--environment=$PYTORCH_EDF"),
+    ],
+    ids=["enroot", "engine"],
+)
+def test_squashfs_image_that_srun_starts_on_enroot(system, registry, name, options):
+    address, digest = registry
+    text = (system.stand_ins.easyconfigs / f"{name}.eb").read_text()
+    binds = re.search(r"binds = .*\n", text)
+    changes = [("nvcr.io", address), (re.search("sha256:[0-9a-f]{64}", text)[0], digest)]
+    changes.append((binds[0], "") if binds else ("gpu = ", "gpu = "))
+    changes += [("gpu = ", mounted(system, VERSION) + "gpu = "), ("'aarch64'", "'x86_64'")][: 1 + ("aarch64" in text)]
+    line = f"{SRUN}{options} $RUNSCRIPTS/conda-python-distributed"
+    system.check(name, f"{line} -u probe.py", version=VERSION, changes=changes)
+    module = f"module load PyTorch/{name.partition('-')[2]}"
+    # bin/ starts the image too, and the image's own paths are no other installation's
+    library = f"export LD_LIBRARY_PATH={IN_IMAGE}/torch/lib"
+    assert system.run(f"{module}\n{library}\nconda-python-distributed {SHOW}").strip() == f"{IN_IMAGE}/torch/lib"
+
+
+def test_image_of_podman_hpc_beside_enroot(system, registry):
+    if os.geteuid() != 0 or not (find_optional("podman") and find_optional("runc")):
+        pytest.skip("podman and runc are needed, and root: `python3 testbed optional` installs them")
+    program = shutil.which("podman-hpc", path=Path(sys.executable).parent)
+    if program is None:
+        pytest.skip("podman-hpc is not installed: `python3 testbed tools` installs it")
+    for name in ("podman-hpc", "fuse-overlayfs-wrap"):
+        (system.stand_ins.bin / name).symlink_to(Path(program).with_name(name))
+    address, digest = registry
+    image, version = f"{address}/nvidia/pytorch@{digest}", "2.10.0a0+a36e1d39eb.nv26.01.42222806"
+    system.check(
+        PODMAN,
+        f"{SRUN}conda-python-distributed -u probe.py",
+        version=version,
+        changes=[
+            ("docker.io/nersc/pytorch:26.01.01", image),
+            ("binds = ['/global', '/pscratch']\n", mounted(system, version)),
+        ],
+        settings=podman_settings(system, f"podman pull --quiet --tls-verify=false {image}"),
+    )
+
+
+def podman_settings(system, pull):
+    """Shell code with podman's configuration: storage of this test, limits of this machine, modules without content."""
+    directory = system.directory / "podman"
+    if not directory.exists():
+        (directory / "modules.d").mkdir(parents=True)
+        for option in ("gpu", "nccl-cu13"):
+            (directory / "modules.d" / f"{option}.yaml").write_text(f"name: {option}\ncli_arg: {option}\nenv: X\n")
+        (directory / "storage.conf").write_text(
+            f'[storage]\ndriver = "overlay"\ngraphroot = "{directory}/storage"\nrunroot = "{directory}/run"\n'
+        )
+        (directory / "containers.conf").write_text(
+            '[containers]\ndefault_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]\n'
+            f'[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "none"\nruntime = "{find_command("runc")}"\n'
+        )
+    return f"""export CONTAINERS_STORAGE_CONF={directory}/storage.conf CONTAINERS_CONF={directory}/containers.conf
+export PODMANHPC_USE_DEFAULT_ARGS=False PODMANHPC_MODULES_DIR={directory}/modules.d USER=root
+podman image exists {pull.split()[-1]} || {pull} >/dev/null
+"""

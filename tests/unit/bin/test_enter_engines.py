@@ -1,0 +1,91 @@
+"""The commands in bin/ of modules around images of enroot, the Container Engine and podman-hpc."""
+
+import os
+import subprocess
+
+import pytest
+from conftest import TREE
+
+PROGRAMS = {"enroot": "enroot", "podman-hpc": "podman-hpc", "container-engine": "srun"}
+
+
+@pytest.fixture(params=PROGRAMS)
+def enter(request, tmp_path):
+    """A function that runs a command of an installation's bin/ with the environment given."""
+    root = tmp_path / "with blank"
+    for part in ("libexec", "runscripts"):
+        (root / part).mkdir(parents=True)
+        for file in (TREE / part).iterdir():
+            (root / part / file.name).symlink_to(file)
+    (root / "bin").mkdir()
+    for name in ("get-master", "python", "start-shell"):
+        (root / "bin" / name).symlink_to(f"../libexec/enter-{request.param}")
+    (tmp_path / "image").touch()
+    site = tmp_path / "site"
+    site.mkdir()
+    # the program starts the last words, after the image and the options: in "the image", EDITOR is its own
+    (site / PROGRAMS[request.param]).write_text(
+        '#!/bin/bash\nprintf "<%s>" "$@" >"$CALLS"\n'
+        "while (($#)) && [[ $1 != bash ]]; do shift; done; (($#)) || exit 0\n"
+        'exec env -i PATH=/usr/bin:/bin EDITOR=image PYTORCH_HOST="$PYTORCH_HOST" "$@"\n'
+    )
+    (site / PROGRAMS[request.param]).chmod(0o755)
+
+    def run(name, *arguments, **environment):
+        variables = {"PATH": f"{root}/bin:{site}:/usr/bin:/bin", "PYTORCH_IMAGE": str(tmp_path / "image"),
+                     "PYTORCH_EDF": str(tmp_path / "image"), "PYTORCH_MOUNTS": "/a:/b:ro,/c d:/c d",
+                     "CALLS": str(tmp_path / "calls"), **environment}  # fmt: skip
+        return subprocess.run([name, *arguments], env=variables, executable=root / "bin" / name, cwd=tmp_path,
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)  # fmt: skip
+
+    run.kind = request.param
+    run.root = root
+    run.called = lambda: (tmp_path / "calls").read_text()
+    return run
+
+
+def test_commands_enter_the_image_with_what_they_mount(enter, tmp_path):
+    enter("python", "-c", "a b", PYTORCH_PODMAN_OPTIONS="--gpu --nccl")
+    called, here = enter.called(), os.path.realpath(tmp_path)
+    assert called.endswith("<python><-c><a b>")
+    if enter.kind == "enroot":
+        bind = ":none:x-create=auto,rbind"
+        assert f"<--mount></a:/b{bind},ro><--mount></c d:/c d{bind}><--mount><{here}:{here}{bind}>" in called
+        assert "enroot.rc>" in called and f"<{tmp_path}/image><bash>" in called
+    elif enter.kind == "podman-hpc":
+        assert called.startswith("<run><--gpu><--nccl><--><--rm><-i>")
+        assert "<--volume=/a:/b:ro><--volume=/c d:/c d>" in called
+    else:
+        assert called == f"<--nodes=1><--ntasks=1><--environment={tmp_path}/image><python><-c><a b>"
+
+
+def test_runscripts_are_called_by_their_path_on_the_host(enter):
+    enter("get-master", "x")
+    assert enter.called().endswith(f"<{enter.root}/bin/../runscripts/get-master><x>")
+
+
+def test_the_image_has_the_hosts_variables_but_its_own_take_precedence(enter, tmp_path):
+    if enter.kind == "container-engine":
+        pytest.skip("pyxis passes the variables on")
+    show = 'printf "%s|" "$PWD" "$EDITOR" "$PATH" "$GREETING" "${PYTORCH_HOST-unset}"'
+    result = enter("start-shell", "-c", show, EDITOR="host", GREETING="a\n\"b\" '$c'")
+    assert result.stdout == f"{os.path.realpath(tmp_path)}|image|/usr/bin:/bin|a\n\"b\" '$c'|unset|", result.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"PYTORCH_IMAGE": ""}, "python: PYTORCH_IMAGE is not set. Load a PyTorch module\n"),
+        ({"PYTORCH_IMAGE": "/gone", "PYTORCH_EDF": "/gone"}, "not found: PYTORCH_{}='/gone'. Load the module again\n"),
+        ({"SLURM_STEP_ID": "0"}, "python: not in the image. Start it with srun --environment=$PYTORCH_EDF\n"),
+    ],
+    ids=["no image", "missing", "in a step"],
+)
+def test_what_keeps_a_command_out_of_the_image_is_reported(enter, environment, message):
+    if (enter.kind == "podman-hpc" and "PYTORCH_EDF" in environment) or (
+        enter.kind != "container-engine" and "SLURM_STEP_ID" in environment
+    ):
+        pytest.skip("podman-hpc reports it itself, and only srun is not started by a task")
+    result = enter("python", **environment)
+    assert result.returncode in (1, 2)
+    assert message.format("EDF" if enter.kind == "container-engine" else "IMAGE") in result.stderr

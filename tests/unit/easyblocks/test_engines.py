@@ -1,0 +1,216 @@
+"""The modules around images of enroot, the Container Engine and podman-hpc, and the downloads of enroot."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+import tomllib
+from easybuild.framework.easyconfig.default import CUSTOM, MANDATORY
+from easybuild.framework.easyconfig.easyconfig import get_easyblock_class
+from easybuild.tools.build_log import EasyBuildError
+from recipes import TREE
+
+ENROOT, ENGINE, PODMAN = (
+    TREE / "easyconfigs" / "p" / "PyTorch" / f"PyTorch-{name}.eb"
+    for name in ("2.12.0-ngc-26.05-enroot", "2.12.0-ngc-26.05-ce", "2.10.0-ngc-26.01-podman-hpc")
+)
+DIGEST = "sha256:ca73b4795f0d3ae27e9cd81b1b1f1b7fc6c0a129f7d51a359d2326e95af48a3d"
+
+
+def command(path, lines):
+    """Make a command in a directory that may have others."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("#!/bin/bash\n" + lines)
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A directory for commands of the site, first on PATH."""
+    monkeypatch.setenv("PATH", f"{tmp_path}/site:{os.environ['PATH']}")
+    return tmp_path / "site"
+
+
+def module_text(app):
+    """The module's description and interface."""
+    app.src = []
+    app.make_installdir()
+    app.module_generator.start_module_creation()
+    return app.module_generator.get_description() + app.make_module_extra()
+
+
+@pytest.mark.parametrize("name", ["EB_PyTorchEnroot", "EB_PyTorchContainerEngine", "EB_PyTorchPodmanHPC"])
+def test_every_parameter_has_a_help_text_and_the_image_must_be_given(prefix, name):
+    options = get_easyblock_class(name).extra_options()
+    assert options["image"][2] == MANDATORY
+    assert all(len(text) > 10 and category in (CUSTOM, MANDATORY) for _, text, category in options.values())
+
+
+@pytest.mark.parametrize(
+    ("recipe", "line"),
+    [
+        (ENROOT, "--container-image=$PYTORCH_IMAGE --container-mounts=$PYTORCH_MOUNTS,$PWD --container-workdir=$PWD "
+                 "$RUNSCRIPTS/"),
+        (ENGINE, "--environment=$PYTORCH_EDF $RUNSCRIPTS/"),
+        (PODMAN, ""),
+    ],
+    ids=["enroot", "engine", "podman-hpc"],
+)  # fmt: skip
+def test_help_shows_the_launch_line_of_the_kind(easyblock, recipe, line):
+    text = module_text(easyblock(recipe))
+    assert f"srun -N2 --ntasks-per-node=2 {line}conda-python-distributed -u train.py\n" in text
+
+
+@pytest.mark.parametrize(
+    ("recipe", "variables"),
+    [
+        (ENROOT, {"PYTORCH_IMAGE": "PyTorch-2.12.0-ngc-26.05-enroot.sqsh", "PYTORCH_MOUNTS": ""}),
+        (ENGINE, {"PYTORCH_IMAGE": "PyTorch-2.12.0-ngc-26.05-ce.sqsh",
+                  "PYTORCH_EDF": "PyTorch-2.12.0-ngc-26.05-ce.toml"}),
+        (PODMAN, {"PYTORCH_IMAGE": "docker.io/nersc/pytorch:26.01.01", "PYTORCH_MOUNTS": "",
+                  "PYTORCH_PODMAN_OPTIONS": "--gpu --nccl-cu13"}),
+    ],
+    ids=["enroot", "engine", "podman-hpc"],
+)  # fmt: skip
+def test_the_module_names_the_image_and_sets_no_variable_that_pyxis_reads_for_every_srun(easyblock, recipe, variables):
+    text = module_text(easyblock(recipe))
+    for variable, value in variables.items():
+        assert re.search(rf"pushenv\W+{variable}\W.*{re.escape(value)}", text), variable
+    assert not re.search(r"PYXIS_|EDF_PATH|ENROOT_|SINGULARITY", text)
+
+
+# The environment definition file
+
+
+def test_the_environment_definition_file_is_toml_with_mounts_and_the_sites_hooks(easyblock, monkeypatch, site):
+    app = easyblock(ENGINE)
+    app.make_installdir()
+    command(site / "srun", "echo Python 3.12\n")
+    monkeypatch.chdir(site)
+    app.require_start()
+    entries = tomllib.loads(Path(app.edf_path).read_text())
+    assert entries["image"] == app.image_path
+    assert entries["workdir"] == "${PWD}"
+    assert entries["entrypoint"] is False
+    root = app.installdir
+    assert entries["mounts"][:2] == [f"{root}/runscripts:/runscripts", f"{root}/payload:/payload"]
+    assert entries["mounts"][-2:] == ["${HOME}:${HOME}", "${PWD}:${PWD}"]
+    assert all(mount.count(":") == 1 and "/capstor" not in mount for mount in entries["mounts"])
+    assert entries["annotations"]["com"]["hooks"]["aws_ofi_nccl"] == {"enabled": "true", "variant": "cuda13"}
+
+
+def test_texts_reach_the_file_unchanged_and_a_path_is_not_expanded(prefix):
+    from pytorch_install.images.edf import literal, toml
+
+    texts = ['a "b" \\ c', "ü $HOME ${X}", "a = [1]"]
+    entries = {"image": "/a", "mounts": texts, "writable": True, "env": {"A": texts[0], "B": ""}}
+    assert tomllib.loads(toml(entries)) == entries
+    assert literal("/a/$USER/b") == "/a/$$USER/b"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("edf = {'annotations'", "edf = {'anotations'",
+         "edf has 'anotations', which the Container Engine does not know. Its entries: workdir, entrypoint"),
+        ("edf = {'annotations': {", "edf = {'image': 'x', 'annotations': {", "edf has 'image', which the installation"),
+        ("edf = {'annotations': {", "edf = {'writable': 'yes', 'annotations': {",
+         "'writable' of edf must be True or False. Correct 'yes'"),
+        ("'com.hooks.netstack.source': 'host'", "'com.hooks.netstack.source': True",
+         "'annotations' of edf must be a dictionary of texts"),
+        ("'com.hooks.netstack.source'", "'com hooks'", "'annotations' of edf must be a dictionary of texts"),
+    ],
+)  # fmt: skip
+def test_an_entry_that_the_container_engine_does_not_know_is_an_error(easyblock, edited, old, new, message):
+    with pytest.raises(EasyBuildError, match=re.escape(message)):
+        easyblock(edited(ENGINE.name, old, new))
+
+
+# Downloads
+
+
+@pytest.fixture
+def import_with(easyblock, site, tmp_path, monkeypatch):
+    """A function that downloads the image with an enroot of these lines; the Image, or EasyBuildError."""
+    monkeypatch.setattr("pytorch_install.images.pull.PAUSE", 0)
+    monkeypatch.setenv("ENROOT_CACHE_PATH", str(tmp_path / "cache"))
+
+    def run(lines):
+        command(site / "enroot", f'echo "$@" >> {tmp_path}/calls\n{lines}')
+        app = easyblock(ENROOT)
+        app.checksum_step()
+        return app.image
+
+    return run
+
+
+def test_enroot_imports_the_digest_and_the_packing_of_the_recipe(import_with, tmp_path):
+    image = import_with('printf "hsqs%s" "$ENROOT_SQUASH_OPTIONS" > "$3"\n')
+    words = (tmp_path / "calls").read_text().split()
+    assert [words[0], words[3]] == ["import", f"docker://nvcr.io#nvidia/pytorch:{DIGEST}"]
+    assert image.file.endswith(f"{DIGEST.replace(':', '-')}.sqsh")
+    assert Path(image.file).read_text() == "hsqs-comp lz4 -no-fragments"
+    calls = (tmp_path / "calls").read_text()
+    assert import_with("exit 1\n").file == image.file, "downloaded again"
+    assert (tmp_path / "calls").read_text() == calls
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("[ERROR] URL https://nvcr.io/v2/x/manifests/y returned error code: 404 Not Found",
+         f"Image not found in the registry: docker://nvcr.io/nvidia/pytorch:26.05-py3@{DIGEST}. Look up"),
+        ("[ERROR] URL https://nvcr.io/v2 returned error code: 401 Unauthorized", "Write a login to enroot's"),
+        ("[INFO] x", "failed 3 times: [INFO] x"),
+    ],
+)  # fmt: skip
+def test_an_import_that_fails_is_reported_with_the_reason_and_advice(import_with, output, message):
+    with pytest.raises(EasyBuildError, match=re.escape(message)):
+        import_with(f"echo {output!r} >&2; exit 1\n")
+
+
+def test_a_file_that_is_not_squashfs_is_refused(import_with):
+    with pytest.raises(EasyBuildError, match="is not a squashfs file. Check `enroot import`"):
+        import_with('echo html > "$3"\n')
+
+
+def test_an_image_without_digest_is_refused(easyblock, edited, site):
+    command(site / "enroot", "")
+    app = easyblock(edited(ENROOT.name, "@" + DIGEST, ""))
+    with pytest.raises(EasyBuildError, match="is not pinned to one image by its digest"):
+        app.checksum_step()
+
+
+# The program is missing, or does not start the image
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        (ENROOT, "enroot not found on PATH: it imports docker://nvcr.io/.*. Run `eb` on a host with enroot"),
+        (PODMAN, "podman-hpc not found on PATH: it starts docker.io/nersc/pytorch:26.01.01. Run `eb` on a host with"),
+    ],
+    ids=["enroot", "podman-hpc"],
+)
+def test_without_the_program_the_error_reports_where_to_install(easyblock, recipe, message):
+    with pytest.raises(EasyBuildError, match=message):
+        easyblock(recipe).configure_step()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "program", "message"),
+    [
+        (ENROOT, "enroot", "enroot cannot start python3 in docker://nvcr.io/.*: no such image. Try `enroot start`"),
+        (PODMAN, "podman-hpc", "podman-hpc cannot start python3 in .*: no such image. Try `podman-hpc pull"),
+        (ENGINE, "srun", "The Container Engine cannot start python3 in .*: no such image. Run `eb` on a system"),
+    ],
+    ids=["enroot", "podman-hpc", "engine"],
+)
+def test_an_image_that_does_not_start_is_named_with_advice(easyblock, site, recipe, program, message):
+    command(site / program, "echo starting; echo no such image >&2; exit 1\n")
+    app = easyblock(recipe)
+    app.make_installdir()
+    with pytest.raises(EasyBuildError, match=message):
+        app.require_start()

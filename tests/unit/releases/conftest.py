@@ -1,0 +1,59 @@
+"""Makes wheels for a package index that is a directory, and copies of this tree."""
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from testbed.layout import Layout
+from testbed.lifecycle import provide_release_tools
+
+TREE = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def index(tmp_path, monkeypatch):
+    """A function that adds wheels to the only package index of pip's configuration."""
+    directory = tmp_path / "index"
+    directory.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(directory))
+
+    def add(name, version, *tags, requires=()):
+        for tag in tags:
+            info = f"{name}-{version}.dist-info"
+            metadata = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {other}" for other in requires)]
+            with zipfile.ZipFile(directory / f"{name}-{version}-{tag}.whl", "w") as archive:
+                archive.writestr(f"{name}.py", tag)
+                archive.writestr(f"{info}/METADATA", "\n".join(["Metadata-Version: 2.1", *metadata, ""]))
+                archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {tag}\n")
+                archive.writestr(f"{info}/RECORD", "")
+
+    add.directory = directory
+    return add
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A copy of the files of this tree that git tracks, or would."""
+    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    names = subprocess.run(listing, cwd=TREE, capture_output=True, text=True, check=True).stdout
+    copy = tmp_path / "tree"
+    for name in filter(None, names.split("\0")):
+        if (TREE / name).is_file() and not name.startswith(("tests/unit", "tests/integration", "benchmarks")):
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(TREE / name, copy / name)
+    return copy
+
+
+@pytest.fixture(scope="session")
+def testbed_root():
+    """The testbed whose test tools run this test, with the tools of ./new-release."""
+    layout = Layout(Path(sys.prefix).parent)
+    if not layout.marker.exists():
+        pytest.skip(f"{sys.prefix} does not belong to a testbed")
+    provide_release_tools(layout)
+    return layout.root
