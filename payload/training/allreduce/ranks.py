@@ -102,9 +102,8 @@ class Ranks:
             ended.set()
 
     def _end(self, fault: str) -> None:
-        """End this process with a line that names this rank, and the library of its device in place of NCCL."""
+        """End this process with a line that names this rank."""
         warning = last_warning(self.read_log())
-        fault = fault.replace("NCCL", library_of(self.device))
         print(
             f"FAIL {self.name([self.rank])}: {fault} within {PATIENCE * self.timeout:g} s{warning}. "
             "Try without the nodes of ranks that do not report this",
