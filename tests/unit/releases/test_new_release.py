@@ -105,7 +105,7 @@ def test_a_second_run_adds_what_was_out_of_reach_and_a_third_is_refused(new_rele
     for path in recipes.glob("*.eb"):
         if not path.name.endswith(("-cpu-venv.eb", "-cuda-13.0-singularity.eb")):
             path.unlink()
-    process = new_release("9.9.9", HOME="/nonexistent")
+    process = new_release("9.9.9", HOME=str(tree.parent / "no-home"))  # uv may create it
     assert process.returncode == 0, process.stdout + process.stderr
     assert "\nNot written:\n  after 2.14.0-cuda-13.0-singularity: docker://docker.io/pytorch/pytorch" in process.stdout
     process = new_release("9.9.9", **settings)
