@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from easybuild.tools.build_log import EasyBuildError
 
-from pytorch_install.images.image_files import checksum_of, read_json
+from pytorch_install.images.image_files import checksum_of, read_json, require_machine
 from pytorch_install.images.provenance import RECORD
 from pytorch_install.sources.requirements import canonical_name, read_constraints, read_lock
 
@@ -67,7 +67,8 @@ def read_base(module, directory, image):
 
 
 def verify_base(base):
-    """Stop unless the base's image is as it was installed."""
+    """Stop unless the base's image is for this host's machine, and as it was installed."""
+    require_machine(base.image)
     found = checksum_of(base.image)
     if found != base.checksum:
         raise EasyBuildError("%s, the image of %s, has changed since its installation: it has SHA-256 %s, expected %s. "
