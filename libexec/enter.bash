@@ -14,9 +14,12 @@ run_here() { # <arguments>: without bin/ on PATH, which may be the host's and wo
   exec "$command" "$@"
 }
 
-find_in_image() { # <arguments>: sets $command to what the image knows; runs it, if this is the image
-  # the image has a search path of its own, and sees the runscripts at their path on the host
+use_path_of_runscript() { # an image with a search path of its own sees the runscripts at their path on the host
   [ ! -x "$bin/../runscripts/$command" ] || command=$bin/../runscripts/$command
+}
+
+find_in_image() { # <arguments>: sets $command to what the image knows; runs it, if this is the image
+  use_path_of_runscript
   [ -n "${PYTORCH_IMAGE:-}" ] || die 1 "PYTORCH_IMAGE is not set. Load a PyTorch module"
   # of the programs, pyxis sets no variable in the image; `pytorch_launch/container.py` does the same
   [ ! -e /runscripts ] || run_here "$@"
