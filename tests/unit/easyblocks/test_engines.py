@@ -192,7 +192,7 @@ def test_images_of_docker_hub_are_imported_without_a_host(image, expected):
 
 def test_an_attempt_begins_without_the_file_of_the_one_before(import_with, tmp_path):
     once = tmp_path / "once"
-    lines = f'[ ! -e "$3" ] || {{ echo "[ERROR] File already exists: $3"; exit 1; }}; printf hsqs > "$3"; '
+    lines = '[ ! -e "$3" ] || { echo "[ERROR] File already exists: $3"; exit 1; }; printf hsqs > "$3"; '
     image = import_with(f"{lines}[ -e {once} ] || {{ touch {once}; exit 1; }}\n")
     assert Path(image.file).read_text() == "hsqs"
 

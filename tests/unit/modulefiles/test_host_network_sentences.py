@@ -1,0 +1,31 @@
+"""What loading a profile reports if PYTORCH_HOST_NETWORK is set and the module has no program for it."""
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("enter-image", "nothing is bound: an earlier release installed this module. Install it again: eb --rebuild"),
+        ("enter-podman-hpc", "nothing is bound: only Apptainer and Singularity can. For podman-hpc and others, name the "
+                             "site's plugin in the recipe (docs/recipes.md)"),
+        ("install-kernel", ""),
+    ],
+    ids=["earlier release", "another program", "venv"],
+)  # fmt: skip
+def test_an_image_that_gets_nothing_of_the_host_is_one_sentence(report, tmp_path, command, sentence):
+    (tmp_path / "libexec").mkdir()
+    (tmp_path / "libexec" / command).touch()
+    output = report(
+        "", "PYTORCH_HOST_NETWORK", "1", CONTAINERROOT=str(tmp_path), PYTORCH_HOST_NETWORK_FILES="/opt/libfabric.so.1"
+    )
+    assert output == (sentence and f"PyTorch: host network: {sentence}\n")
+    off = {"CONTAINERROOT": str(tmp_path), "PYTORCH_HOST_NETWORK_FILES": "/opt/libfabric.so.1"}
+    assert report("", "PYTORCH_HOST_NETWORK", "0", **off) == ""
+
+
+def test_without_a_pytorch_module_no_program_of_the_working_directory_is_run(report, tmp_path, monkeypatch):
+    (tmp_path / "libexec").mkdir()
+    (tmp_path / "libexec" / "host-network.py").write_text("print('run')")
+    monkeypatch.chdir(tmp_path)
+    assert report("", "PYTORCH_HOST_NETWORK", "1", PYTORCH_HOST_NETWORK_FILES="/opt/libfabric.so.1") == ""
