@@ -7,8 +7,8 @@ import pytest
     ("command", "sentence"),
     [
         ("enter-image", "nothing is bound: an earlier release installed this module. Install it again: eb --rebuild"),
-        ("enter-podman-hpc", "nothing is bound: only Apptainer and Singularity can. For podman-hpc and others, name the "
-                             "site's plugin in the recipe (docs/recipes.md)"),
+        ("enter-podman-hpc", "nothing is bound: only Apptainer and Singularity can. For podman-hpc and others, name "
+                             "the site's plugin in the recipe (docs/recipes.md)"),
         ("install-kernel", ""),
     ],
     ids=["earlier release", "another program", "venv"],
