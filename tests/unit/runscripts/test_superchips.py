@@ -9,8 +9,8 @@ from placements import placed, told
 from pytorch_launch import topology
 from pytorch_launch.cores import choose_cores
 from pytorch_launch.devices import choose_devices
-from pytorch_launch.visible import visible_gpus
 from pytorch_launch.topology import cpu_list
+from pytorch_launch.visible import visible_gpus
 
 #: CSCS, "Slurm", "Testing CPU affinity": `srun -n8 -N2 -c72`.
 CSCS_MASKS = ["0-71", "72-143", "144-215", "216-287"]
