@@ -27,8 +27,9 @@ find_in_image() { # <arguments>: sets $command to what the image knows; runs it,
 
 pass_environment() { # exports $PYTORCH_HOST; sets $inside to a command that runs another one in the image with it
   # enroot passes on no variable of the host, and podman's --env-host replaces those of the image. Here, as with pyxis,
-  # the image gets all but those that it sets itself. In one line: enroot reads lines.
-  PYTORCH_HOST=$(export -p | base64 --wrap=0)
+  # the image gets all but those that it sets itself. In one line: enroot reads lines. Without Lmod's tables: with them
+  # it can be longer than the 128 KiB that Linux allows (execve(2), MAX_ARG_STRLEN).
+  PYTORCH_HOST=$(unset "${!_ModuleTable@}" && export -p | base64 --wrap=0)
   export PYTORCH_HOST
   # shellcheck disable=SC2016,SC2034 # for the shell in the image, and for the script that sources this
   inside=(bash -c 'image=$(export -p); eval "$(base64 -d <<<"$PYTORCH_HOST")"; eval "$image"; unset PYTORCH_HOST

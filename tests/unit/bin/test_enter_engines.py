@@ -72,6 +72,15 @@ def test_the_image_has_the_hosts_variables_but_its_own_take_precedence(enter, tm
     assert result.stdout == f"{os.path.realpath(tmp_path)}|image|/usr/bin:/bin|a\n\"b\" '$c'|unset|", result.stderr
 
 
+def test_the_tables_of_lmod_which_can_be_longer_than_a_variable_may_be_stay_on_the_host(enter):
+    if enter.kind == "container-engine":
+        pytest.skip("pyxis passes the variables on")
+    tables = {f"_ModuleTable{number:03}_": "x" * 60_000 for number in (1, 2)}
+    show = 'echo "$GREETING ${_ModuleTable001_-unset}"'
+    result = enter("start-shell", "-c", show, GREETING="hello", **tables)
+    assert (result.stdout, result.stderr) == ("hello unset\n", "")
+
+
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
