@@ -5,7 +5,7 @@
 The installed image that another one is built on: what its installation recorded, and what must stay as it is.
 """
 import os
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from easybuild.tools.build_log import EasyBuildError
 
@@ -23,6 +23,7 @@ class Base(NamedTuple):
     record: content of its image.json
     python: version of its Python
     kept: versions that packages on top must not replace, by canonical names
+    executable: path of its Python in the image, None if the installation did not record it
     """
 
     module: str
@@ -30,6 +31,7 @@ class Base(NamedTuple):
     record: dict
     python: str
     kept: dict
+    executable: Optional[str] = None
 
     @property
     def checksum(self):
@@ -63,7 +65,7 @@ def read_base(module, directory, image):
         raise EasyBuildError("%s cannot be the base of an image: it has no image with a record (%s). Name a container "
                              "module of EB_PyTorchContainer", module, os.path.join(directory, 'provenance', RECORD))
     return Base(module, image, record, inside['python_version'],
-                read_constraints(os.path.join(directory, 'constraints.txt')))
+                read_constraints(os.path.join(directory, 'constraints.txt')), inside.get('python'))
 
 
 def verify_base(base):
