@@ -71,6 +71,13 @@ proc bind_host_network {} {
 proc choose_host_libraries {} {
     global host_network
     set root [users_value CONTAINERROOT]
+    if {$root eq {}} {
+        if {[module-info mode load]} {
+            puts stderr "PyTorch: host network: nothing is bound: [module-info name] is loaded without a PyTorch module.\
+                Unload it, and load a PyTorch module, which loads it"
+        }
+        return {}
+    }
     set program [file join $root libexec host-network.py]
     if {![file isfile $program]} {
         return {} ;# a virtual environment finds the host's libraries by itself

@@ -1,4 +1,4 @@
-"""What loading a profile reports if the site's driver does not support the CUDA or ROCm of the PyTorch module."""
+"""What loading a profile reports: a CUDA or ROCm that the site's driver does not support, no image for libraries."""
 
 import shutil
 import subprocess
@@ -36,7 +36,7 @@ def report(tmp_path):
             env["__PYTORCH_RUNTIME"] = runtime
         result = subprocess.run(
             ["tclsh", script, mode, POLICY, name, value],
-            env={"PATH": "/usr/bin:/bin", **env}, capture_output=True, text=True, check=False, timeout=20,
+            env={"PATH": "/usr/bin:/bin", **env}, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=20,
         )  # fmt: skip
         assert (result.returncode, result.stdout) == (0, ""), result.stderr
         return result.stderr
@@ -93,3 +93,16 @@ def test_what_the_user_exported_takes_precedence_and_an_empty_range_reports_noth
 
 def test_a_value_that_is_no_range_reports_nothing(report):
     assert report("ROCm 6.0", "PYTORCH_DRIVER_ROCM", "6.1") == ""
+
+
+def test_without_a_pytorch_module_the_hosts_libraries_have_no_image_and_no_program_of_this_directory_runs(
+    report, tmp_path
+):
+    program = tmp_path / "libexec" / "host-network.py"
+    program.parent.mkdir()
+    program.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    assert report(None, "PYTORCH_HOST_NETWORK", "1", PYTORCH_HOST_NETWORK_FILES="/usr/lib64/libcxi.so.1") == (
+        "PyTorch: host network: nothing is bound: cluster/here is loaded without a PyTorch module. Unload it, and load "
+        "a PyTorch module, which loads it\n"
+    )
+    assert not (tmp_path / "ran").exists()
