@@ -73,8 +73,7 @@ proc report_no_host_network {libexec} {
     if {[file exists [file join $libexec enter-image]]} {
         set why "an earlier release installed this module. Install it again: eb --rebuild"
     } elseif {[glob -nocomplain -directory $libexec enter-*] ne {}} {
-        set why "only Apptainer and Singularity can. For podman-hpc and others, name the site's plugin in the recipe\
-            (docs/recipes.md)"
+        set why "only Apptainer and Singularity can. Use the site's plugin for the program that starts this image"
     }
     if {$why ne {}} {
         puts stderr "PyTorch: host network: nothing is bound: $why"
@@ -86,6 +85,10 @@ proc choose_host_libraries {} {
     global host_network
     set root [users_value CONTAINERROOT]
     if {$root eq {}} {
+        if {[module-info mode load]} {
+            puts stderr "PyTorch: host network: nothing is bound: [module-info name] is loaded without a PyTorch module.\
+                Unload it, and load a PyTorch module, which loads it"
+        }
         return {}
     }
     set program [file join $root libexec host-network.py]
