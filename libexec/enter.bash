@@ -18,10 +18,10 @@ use_path_of_runscript() { # an image with a search path of its own sees the runs
   [ ! -x "$bin/../runscripts/$command" ] || command=$bin/../runscripts/$command
 }
 
-find_in_image() { # <arguments>: sets $command to what the image knows; runs it, if this is the image
+find_in_image() { # <arguments>: sets $command to its path in the image; runs it if this is the image
   use_path_of_runscript
   [ -n "${PYTORCH_IMAGE:-}" ] || die 1 "PYTORCH_IMAGE is not set. Load a PyTorch module"
-  # of the programs, pyxis sets no variable in the image; `pytorch_launch/container.py` does the same
+  # a path, as pyxis sets no variable in the image; `pytorch_launch/container.py` tests the same
   [ ! -e /runscripts ] || run_here "$@"
 }
 

@@ -58,7 +58,7 @@ def enroot_uri(pinned):
     """
     A reference as enroot takes it.
 
-    enroot 3 knows no '@sha256:...'; 3 and 4 take the digest as a tag. Without a host they ask Docker Hub, whose API is
+    enroot 3 rejects '@sha256:...'; 3 and 4 take the digest as a tag. Without a host they ask Docker Hub, whose API is
     not at docker.io (NVIDIA/enroot, src/docker.sh).
     """
     repository = pinned.repository
