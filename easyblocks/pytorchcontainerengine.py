@@ -69,8 +69,6 @@ class EB_PyTorchContainerEngine(EB_PyTorchEnroot):
         """Command that runs another one in the installed image, as a list."""
         return ['srun', '--nodes=1', '--ntasks=1', '--environment=' + self.edf_path]
 
-    def make_module_extra(self, *args, **kwargs):
-        """Replace the mounts by the environment definition file."""
-        txt = super(EB_PyTorchEnroot, self).make_module_extra(*args, **kwargs)
-        return (txt + self.installed_file('PYTORCH_IMAGE', self.image_path) +
-                self.installed_file('PYTORCH_EDF', self.edf_path))
+    def view_of_host(self):
+        """The statement that names the environment definition file, which has the mounts."""
+        return self.installed_file('PYTORCH_EDF', self.edf_path)

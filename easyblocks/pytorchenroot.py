@@ -94,9 +94,13 @@ class EB_PyTorchEnroot(EB_PyTorchImage):
         return ''
 
     def make_module_extra(self, *args, **kwargs):
-        """Add the image and its mounts."""
-        txt = super().make_module_extra(*args, **kwargs) + self.installed_file('PYTORCH_IMAGE', self.image_path)
-        return txt + mounts_interface(self.module_generator, self.cfg['binds'])
+        """Add the image and what it sees of the host."""
+        return (super().make_module_extra(*args, **kwargs) + self.installed_file('PYTORCH_IMAGE', self.image_path) +
+                self.view_of_host())
+
+    def view_of_host(self):
+        """The statement that tells the program what the image sees of the host."""
+        return mounts_interface(self.module_generator, self.cfg['binds'])
 
     def installed_file(self, variable, path):
         """The statement that sets a variable to the path of an installed file."""

@@ -66,7 +66,10 @@ class Library:
 
     def _offset(self, address):
         """The place in the file of what is loaded at an address."""
-        return next(at + address - first for _, _, at, first, _, size in self._loaded if 0 <= address - first < size)
+        for _, _, at, first, _, size in self._loaded:
+            if 0 <= address - first < size:
+                return at + address - first
+        raise ValueError("damaged: an address is not in the file")
 
     def _text(self, index):
         start = self._names + index

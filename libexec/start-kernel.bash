@@ -1,6 +1,6 @@
 #!/bin/bash
 # Starts Python with modules loaded, in whatever environment Jupyter runs. Arguments:
-# <init file of the module system> <MODULEPATH> <modules> <directory of the container runtime> <arguments for Python>...
+# <init file of the module system> <MODULEPATH> <modules> <directories of container runtimes> <arguments for Python>...
 set -eo pipefail # not -u: the module function may use unset variables
 init=$1 modulepath=$2 modules=$3 runtime=$4
 shift 4
@@ -23,5 +23,6 @@ if [ -f "${!#}" ]; then # the connection file of Jupyter and the kernel: bind it
   directory=$(dirname "$(readlink -f "${!#}")")
   export SINGULARITY_BIND=${SINGULARITY_BIND:+$SINGULARITY_BIND,}$directory
   export APPTAINER_BIND=${APPTAINER_BIND:+$APPTAINER_BIND,}$directory
+  [ -z "${PYTORCH_MOUNTS:-}" ] || export PYTORCH_MOUNTS=$PYTORCH_MOUNTS,$directory:$directory
 fi
 exec conda-python-simple "$@"

@@ -4,8 +4,9 @@
 mkdir -p "$directory"
 trap 'rm -f "$directory"/.kernel.json.*; rmdir --ignore-fail-on-non-empty "$directory"' EXIT
 new=$(mktemp "$directory/.kernel.json.XXXXXX")
-runtime=$(type -P singularity apptainer shifter | head -n 1) || true
-start=(/bin/bash "$libexec/start-kernel.bash" "$MODULESHOME/init/bash" "$MODULEPATH" "$modules$module" "${runtime%/*}")
+programs=(srun enroot podman-hpc shifter apptainer singularity)
+runtimes=$(type -P "${programs[@]}" | sed 's|/[^/]*$||' | uniq | paste -sd :) || true
+start=(/bin/bash "$libexec/start-kernel.bash" "$MODULESHOME/init/bash" "$MODULEPATH" "$modules$module" "$runtimes")
 # in an empty environment, as Jupyter may do
 output=$(env -i HOME="$HOME" USER="${USER:-}" PATH=/usr/bin:/bin "${start[@]}" - "${module/\// }" "${start[@]}" \
   <"$libexec/kernelspec.py" 2>&1 >"$new") || {

@@ -67,13 +67,34 @@ proc bind_host_network {} {
     }
 }
 
+# Reports why an image gets nothing of the host. (A virtual environment finds the host's libraries by itself.)
+proc report_no_host_network {libexec} {
+    set why {}
+    if {[file exists [file join $libexec enter-image]]} {
+        set why "an earlier release installed this module. Install it again: eb --rebuild"
+    } elseif {[glob -nocomplain -directory $libexec enter-*] ne {}} {
+        set why "only Apptainer and Singularity can. Use the site's plugin for the program that starts this image"
+    }
+    if {$why ne {}} {
+        puts stderr "PyTorch: host network: nothing is bound: $why"
+    }
+}
+
 # Returns the libraries that the image lacks and can load, by the record of its installation.
 proc choose_host_libraries {} {
     global host_network
     set root [users_value CONTAINERROOT]
+    if {$root eq {}} {
+        if {[module-info mode load]} {
+            puts stderr "PyTorch: host network: nothing is bound: [module-info name] is loaded without a PyTorch module.\
+                Unload it, and load a PyTorch module, which loads it"
+        }
+        return {}
+    }
     set program [file join $root libexec host-network.py]
     if {![file isfile $program]} {
-        return {} ;# a virtual environment finds the host's libraries by itself
+        report_no_host_network [file join $root libexec]
+        return {}
     }
     set input "$host_network(PYTORCH_HOST_NETWORK) $host_network(PYTORCH_HOST_NETWORK_FILES)"
     if {[catch {

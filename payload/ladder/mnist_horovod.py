@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the directory of training/
 from training import TrainingError
+from training.accelerator import find_accelerator
 from training.data import load_dataset, normalise
 from training.distributed import World, select_device
 from training.network import build_model
@@ -34,7 +35,7 @@ def sum_over_ranks(values):
 def parse_arguments():
     """Return the options of the command line."""
     parser = training_parser(__doc__.splitlines()[0], gpu="one GPU per rank (default: if there is one)")
-    parser.set_defaults(gpu=torch.cuda.is_available())
+    parser.set_defaults(gpu=find_accelerator() is not None)
     options = parser.parse_args()
     check(options, parser)
     return options

@@ -54,6 +54,11 @@ def process_group(
     """
     rank, size, local_rank = read_ranks(environment)
     device = select_device(use_gpu, local_rank)
+    if device.type == "xpu" and not getattr(dist, "is_xccl_available", bool)():
+        raise TrainingError(
+            f"--gpu: torch {torch.__version__} has no XCCL, the collectives of Intel's GPUs. Use torch 2.8 or newer, "
+            "built for them, or omit --gpu"
+        )
     limit = timedelta(seconds=timeout)
     host_group = None
     try:
@@ -214,11 +219,6 @@ def select_device(use_gpu: bool, local_rank: int) -> torch.device:
         raise TrainingError(
             f"--gpu: torch {torch.__version__} sees no GPU. Run where one is visible "
             "(in a container: --nv or --rocm), or omit --gpu"
-        )
-    if kind == "xpu" and not getattr(dist, "is_xccl_available", bool)():
-        raise TrainingError(
-            f"--gpu: torch {torch.__version__} has no XCCL, the collectives of Intel's GPUs. Use torch 2.8 or newer, "
-            "built for them, or omit --gpu"
         )
     module = getattr(torch, kind)
     device = torch.device(kind, local_rank % module.device_count())

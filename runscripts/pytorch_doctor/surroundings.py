@@ -8,9 +8,8 @@ import subprocess
 from collections import namedtuple
 from pathlib import Path
 
-from pytorch_launch import topology
 from pytorch_launch.container import ENGINE_IMAGE, bind_variable, in_container
-from pytorch_launch.launchers.variables import in_job
+from pytorch_launch.launchers.variables import in_job, in_slurm_job
 from pytorch_launch.system import names, read
 
 from pytorch_doctor.probe import PROBE
@@ -74,17 +73,17 @@ class Surroundings:
         return bind_variable(self.env) or "SINGULARITY_BIND"
 
     @property
-    def in_job(self):
+    def in_slurm_job(self):
         """Whether this is inside a job of Slurm."""
-        return in_job(self.env)
+        return in_slurm_job(self.env)
 
     @property
     def trains_here(self):
-        """Whether trainings run on this machine: in a job, or on a machine without Slurm.
+        """Whether trainings run on this machine: in a job, or on a machine without Slurm and PBS.
 
-        False in an image outside a job, as images may lack Slurm's commands.
+        False in an image outside a job, as images may lack their commands.
         """
-        return self.in_job or not (self.in_image or self.which("sbatch"))
+        return in_job(self.env) or not (self.in_image or self.which("sbatch") or self.which("qsub"))
 
     @property
     def gpu(self):

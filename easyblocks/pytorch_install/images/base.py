@@ -5,11 +5,11 @@
 The installed image that another one is built on: what its installation recorded, and what must stay as it is.
 """
 import os
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from easybuild.tools.build_log import EasyBuildError
 
-from pytorch_install.images.image_files import checksum_of, read_json
+from pytorch_install.images.image_files import checksum_of, read_json, require_machine
 from pytorch_install.images.provenance import RECORD
 from pytorch_install.sources.requirements import canonical_name, read_constraints, read_lock
 
@@ -23,6 +23,7 @@ class Base(NamedTuple):
     record: content of its image.json
     python: version of its Python
     kept: versions that packages on top must not replace, by canonical names
+    executable: path of its Python in the image, None if the installation did not record it
     """
 
     module: str
@@ -30,6 +31,7 @@ class Base(NamedTuple):
     record: dict
     python: str
     kept: dict
+    executable: Optional[str] = None
 
     @property
     def checksum(self):
@@ -63,11 +65,12 @@ def read_base(module, directory, image):
         raise EasyBuildError("%s cannot be the base of an image: it has no image with a record (%s). Name a container "
                              "module of EB_PyTorchContainer", module, os.path.join(directory, 'provenance', RECORD))
     return Base(module, image, record, inside['python_version'],
-                read_constraints(os.path.join(directory, 'constraints.txt')))
+                read_constraints(os.path.join(directory, 'constraints.txt')), inside.get('python'))
 
 
 def verify_base(base):
-    """Stop unless the base's image is as it was installed."""
+    """Stop unless the base's image is for this host's machine, and as it was installed."""
+    require_machine(base.image)
     found = checksum_of(base.image)
     if found != base.checksum:
         raise EasyBuildError("%s, the image of %s, has changed since its installation: it has SHA-256 %s, expected %s. "

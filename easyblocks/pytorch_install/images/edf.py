@@ -16,6 +16,9 @@ ENTRIES = {'image': str, 'mounts': list, 'workdir': str, 'entrypoint': bool, 'wr
            'annotations': dict}
 TYPES = {str: 'a text', bool: 'True or False', list: 'a list of texts', dict: 'a dictionary of texts'}
 
+# Bare keys of TOML, joined by dots.
+NAME = re.compile(r'[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*')
+
 # Those that the easyblock sets.
 OWN = ('image', 'mounts')
 
@@ -27,6 +30,8 @@ def check_entries(entries, easyconfig):
     :param entries: value of the easyconfig parameter `edf`
     :param easyconfig: file name of the recipe
     """
+    if not isinstance(entries, dict):
+        raise EasyBuildError("%s: edf must be a dictionary. Correct %r", easyconfig, entries)
     for name, value in entries.items():
         if name in OWN:
             raise EasyBuildError("%s: edf has '%s', which the installation sets. Remove it; paths to mount belong in "
@@ -43,7 +48,7 @@ def is_of_kind(value, kind):
     """Whether a value is of a type of TYPES, its texts are printable, and its names are those of a table of TOML."""
     if not isinstance(value, kind):
         return False
-    if kind is dict and not all(isinstance(name, str) and re.fullmatch(r'[A-Za-z0-9_.-]+', name) for name in value):
+    if kind is dict and not all(isinstance(name, str) and NAME.fullmatch(name) for name in value):
         return False
     texts = {list: list, dict: lambda table: list(table.values()), str: lambda text: [text]}.get(kind, lambda _: [])
     return all(isinstance(text, str) and text.isprintable() for text in texts(value))

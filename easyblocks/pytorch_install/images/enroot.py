@@ -13,7 +13,7 @@ from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import mkdir, which
 
 from pytorch_install.images.pull import Pull, work_directory
-from pytorch_install.images.registry import RegistryImage, file_name
+from pytorch_install.images.registry import DOCKER_HUB, RegistryImage, file_name
 
 EXTENSION = '.sqsh'
 
@@ -54,6 +54,20 @@ class EnrootImage(RegistryImage):
         return EnrootPull(self.reference, self.pinned, 'enroot', self.spec.mksquashfs_args, alone)
 
 
+def enroot_uri(pinned):
+    """
+    A reference as enroot takes it.
+
+    enroot 3 rejects '@sha256:...'; 3 and 4 take the digest as a tag. Without a host they ask Docker Hub, whose API is
+    not at docker.io (NVIDIA/enroot, src/docker.sh).
+    """
+    repository = pinned.repository
+    if repository.startswith(pinned.host + '/'):
+        repository = repository[len(pinned.host) + 1:]
+    registry = pinned.host + '#' if pinned.host != DOCKER_HUB else ''
+    return 'docker://%s%s:%s' % (registry, repository, pinned.digest)
+
+
 class EnrootPull(Pull):
     """A download by enroot."""
 
@@ -61,11 +75,9 @@ class EnrootPull(Pull):
         """Let enroot download and convert the image."""
         cache = os.environ.get('ENROOT_CACHE_PATH') or own_cache
         mkdir(cache, parents=True)
-        registry, _, repository = self.pinned.repository.partition('/')
-        # enroot 3 knows no '@sha256:...'; 3 and 4 take the digest as a tag (NVIDIA/enroot, src/docker.sh, reg_tag)
-        uri = 'docker://%s#%s:%s' % (registry, repository, self.pinned.digest)
+        uri = enroot_uri(self.pinned)
         variables = {'ENROOT_CACHE_PATH': cache, 'ENROOT_SQUASH_OPTIONS': self.packing}
-        self.run_until_success(['enroot', 'import', '--output', part, uri], variables,
+        self.run_until_success(['enroot', 'import', '--output', part, uri], part, variables,
                                [cache, os.path.dirname(part), os.environ.get('ENROOT_TEMP_PATH') or work_directory()])
         with open(part, 'rb') as file:
             if file.read(len(MAGIC)) != MAGIC:

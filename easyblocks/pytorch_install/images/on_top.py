@@ -41,6 +41,7 @@ class OnTop(ImageSource):
         spec = self.spec
         verify_base(spec.base)
         sandbox = Sandbox(spec.runtime, spec.builddir, spec.conda_activation)
+        check_executable(spec.base, sandbox)
         sandbox.unpack(spec.base.image)
         broken = sandbox.broken_requirements()
         if spec.wheels:
@@ -62,3 +63,12 @@ class OnTop(ImageSource):
         requirements = os.path.join(self.spec.builddir, package.name, 'requirements.txt')
         write_file(requirements, package.requirement + '\n')
         sandbox.install(wheels, requirements, '--ignore-installed')
+
+
+def check_executable(base, sandbox):
+    """Stop unless the recipe's activation finds the Python that the base's recipe found."""
+    found = base.executable and sandbox.find_executable(base.image)
+    if found != base.executable:
+        raise EasyBuildError("The packages would be installed for %s, and the Python of %s is %s. Copy "
+                             "'conda_activation' from %s", found, base.module, base.executable,
+                             base.record['easyconfig'])

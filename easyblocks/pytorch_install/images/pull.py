@@ -79,14 +79,16 @@ class Pull(NamedTuple):
         # the runtime also unpacks, packs and copies the data: a slow file system is not a stalled registry
         places = [cache, os.path.dirname(part), work_directory()]
         command = [self.runtime, verb, '--force', part, self.pinned.uri]
-        self.run_until_success(command, runtime_variables(**settings), places)
+        self.run_until_success(command, part, runtime_variables(**settings), places)
         check_structure(part)
         # with the digest of one image instead of an index, the runtime downloads it for any host
         require_machine(part, self.reference)
 
-    def run_until_success(self, command, variables, places):
-        """Run a command up to ATTEMPTS times; EasyBuildError with the last reason if it always fails."""
+    def run_until_success(self, command, part, variables, places):
+        """Run a command that makes `part` up to ATTEMPTS times; EasyBuildError with the last reason if it fails."""
         for attempt in range(1, ATTEMPTS + 1):
+            if os.path.exists(part):  # enroot does not replace a file of the attempt before
+                remove_file(part)
             print_msg("image %s: fetching, attempt %d of %d..." % (self.reference, attempt, ATTEMPTS))
             with watched(places, 'image') as watch:
                 result = run_command(command, variables, fail_on_error=False, hidden=True, stream_output=True)
@@ -106,8 +108,7 @@ class Pull(NamedTuple):
         if watch.stalled:
             # the runtime names an incomplete layer by its digest, followed by a random number
             blobs = sorted({'sha256:' + name[:64] for name in watch.files if re.match(r'[0-9a-f]{64}\d', name)})
-            return "%s stalled at %s: %s" % (self.pinned.repository.partition('/')[0],
-                                             ', '.join(blobs) or 'the beginning', watch.stalled)
+            return "%s stalled at %s: %s" % (self.pinned.host, ', '.join(blobs) or 'the beginning', watch.stalled)
         lines = output.strip().splitlines() or ["no output"]
         return re.sub(r'^FATAL:\s*', '', next((line for line in reversed(lines) if 'FATAL' in line), lines[-1]))
 
@@ -122,7 +123,7 @@ class Pull(NamedTuple):
         if re.search('(?i)unauthorized|authentication required|403 forbidden|(?-i:DENIED)|resource is denied', reason):
             raise EasyBuildError("The registry denies this user access to %s. Log in with `%s registry login "
                                  "--username <user> docker://%s` and run the same `eb` again",
-                                 self.reference, self.runtime, self.pinned.repository.partition('/')[0])
+                                 self.reference, self.runtime, self.pinned.host)
         if self.pinned.transport == 'docker' and 'failed to get' not in reason:
             raise EasyBuildError("%s was downloaded, but %s cannot convert it: %s. Solve this, and run the same `eb` "
                                  "again; it keeps the download", self.reference, self.runtime, reason)

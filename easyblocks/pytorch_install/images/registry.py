@@ -35,6 +35,8 @@ LIBRARY = re.compile(r'(?P<transport>library)://(?P<repository>[\w.-]+(:\d+(?=/)
 
 TRANSPORTS = ['docker', 'oras', 'library']
 
+DOCKER_HUB = 'docker.io'
+
 
 class Pinned(NamedTuple):
     """A reference to one image; `uri` is for the runtime: some versions reject a tag with a digest."""
@@ -43,6 +45,14 @@ class Pinned(NamedTuple):
     repository: str
     digest: str
     uri: str
+
+    @property
+    def host(self):
+        """Host of the registry. As in docker, a first part without dot and port is not a host (pytorch/pytorch)."""
+        first, slash, _ = self.repository.partition('/')
+        if slash and (re.search('[.:]', first) or first == 'localhost'):
+            return first
+        return 'the library' if self.transport == 'library' else DOCKER_HUB
 
 
 def pinned(reference, parameter):

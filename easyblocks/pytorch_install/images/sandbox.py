@@ -37,6 +37,12 @@ class Sandbox:
         self.conda_activation = conda_activation
         self.directory = os.path.join(builddir, 'image')
 
+    def find_executable(self, image):
+        """Path of Python in an image file, by the recipe's activation."""
+        python = image_python(self.runtime, image, self.conda_activation, '--cleanenv')
+        return last_line(run_command([*python, '-I', '-c', 'import sys; print(sys.executable)'], FOREIGN,
+                                     work_dir=self.builddir, hidden=True, split_stderr=True).output)
+
     def unpack(self, image):
         """Unpack an image; its owner may change all of it, as root may."""
         run_command([self.runtime, 'build', '--sandbox', self.directory, image], FOREIGN, work_dir=self.builddir)

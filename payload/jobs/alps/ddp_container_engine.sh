@@ -18,4 +18,6 @@ set -e
 if [ -z "$MNIST_ROOT" ] && module is-avail MNIST; then module load MNIST; fi
 
 training=("$PAYLOAD/mnist_ddp.py" ${SLURM_GPUS_ON_NODE:+--gpu} --modelpath "model-$SLURM_JOB_ID" "$@")
-srun --environment="$PYTORCH_EDF" "$RUNSCRIPTS/conda-python-distributed" -u "${training[@]}"
+# srun from Slurm 22.05 on does not inherit --cpus-per-task, and would bind each rank to fewer cores
+srun --cpus-per-task="${SLURM_CPUS_PER_TASK:-72}" --environment="$PYTORCH_EDF" \
+  "$RUNSCRIPTS/conda-python-distributed" -u "${training[@]}"

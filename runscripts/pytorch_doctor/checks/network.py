@@ -19,6 +19,8 @@ def check_interfaces(here):
     named = {name: here.env[name] for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if here.env.get(name)}
     named.update(by_runscripts)
     if not named:
+        if problem:
+            return not_applicable("interfaces", f"{SOCKET_IFNAME}={here.env[SOCKET_IFNAME]} is for compute nodes")
         return not_applicable("interfaces", "none is set; torch uses the first one that is up")
     for variable, value in named.items():
         chosen = chosen_by_nccl(value, present) if variable.startswith("NCCL") else chosen_by_gloo(value, present)

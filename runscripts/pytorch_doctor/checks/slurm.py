@@ -18,9 +18,9 @@ LOOK_UP = "import socket, sys\nfor name in sys.argv[1:]:\n    print(name, flush=
 
 def check(here):
     """Whether a rank can find its number, the address of rank 0, and its cores."""
-    if not here.in_job:
+    if not here.in_slurm_job:
         if here.in_image or not here.which("srun"):
-            return not_applicable("slurm", "not in a job; srun not found on PATH")
+            return not_applicable("slurm", "not in a job of Slurm; srun not found on PATH")
         return ok("slurm", "srun is on PATH; not in a job")
     try:
         lists = [here.env[name] for name in NODE_LISTS if here.env.get(name)]

@@ -6,14 +6,14 @@ environment and the host's name and return a World, or None if they did not star
 
 # A variable that only this launcher sets, then its module and function. The first match takes precedence:
 # torchrun starts more ranks than the task that it runs in; the daemons that mpirun starts on other nodes
-# are a Slurm step, whose variables its ranks inherit; srun offers PMI beside its own variables, and Flux offers PMI,
-# and PALS for Cray's PMI.
+# are a Slurm step, whose variables its ranks inherit; a Flux instance may run in a Slurm step, and `flux run` passes on
+# the environment of its shell; srun offers PMI beside its own variables, and Flux offers PMI, and PALS for Cray's PMI.
 LAUNCHERS = (
     ("TORCHELASTIC_RUN_ID", "torchrun", "worker"),
     ("OMPI_COMM_WORLD_RANK", "mpi", "open_mpi"),
     ("MPI_LOCALRANKID", "mpi", "hydra"),
-    ("SLURM_PROCID", "slurm", "step"),
     ("FLUX_TASK_RANK", "flux", "task"),
+    ("SLURM_PROCID", "slurm", "step"),
     ("PALS_RANKID", "mpi", "pals"),
     ("PMI_LOCAL_RANK", "mpi", "pmi"),
 )

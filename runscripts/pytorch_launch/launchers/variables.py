@@ -6,6 +6,9 @@ from pytorch_launch.world import VIRTUAL, WorldError
 # In an allocation but outside a step, `get-master` needs the list of the job.
 NODE_LISTS = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
 
+# Set in a job of Slurm, of Flux (in a script too: flux-environment(7)), and of PBS.
+JOBS = ("SLURM_JOB_ID", "FLUX_URI", "PBS_JOBID")
+
 STRAY_EXPORT = "look for a stray export in the job script"
 
 
@@ -22,13 +25,21 @@ def node_name(env, hostname):
     return env.get("SLURMD_NODENAME") or hostname
 
 
-def in_job(env):
-    """Whether `env` is of a process in a job."""
+def in_slurm_job(env):
+    """Whether `env` is of a process in a job of Slurm."""
     return bool(env.get("SLURM_JOB_ID"))
 
 
+def in_job(env):
+    """Whether `env` is of a process in a job, in its script or in a task."""
+    return any(env.get(name) for name in JOBS)
+
+
 def is_first_task_of_node(env):
-    """Whether `env` is of the first task of a step on this node, or outside any step."""
+    """Whether `env` is of the first task of a launch on this node, or outside any launch."""
+    for name in ("FLUX_TASK_LOCAL_ID", "PALS_LOCAL_RANKID"):
+        if env.get(name):
+            return env[name] == "0"
     return not env.get("SLURM_STEP_ID") or env.get("SLURM_LOCALID", "0") == "0"
 
 

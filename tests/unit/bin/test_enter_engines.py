@@ -57,6 +57,8 @@ def test_commands_enter_the_image_with_what_they_mount(enter, tmp_path):
         assert "<--volume=/a:/b:ro><--volume=/c d:/c d>" in called
     else:
         assert called == f"<--nodes=1><--ntasks=1><--environment={tmp_path}/image><python><-c><a b>"
+        enter("python", SLURM_STEP_ID="4294967290")  # the shell of salloc, from which srun starts steps
+        assert enter.called() == f"<--nodes=1><--ntasks=1><--environment={tmp_path}/image><python>"
 
 
 def test_runscripts_are_called_by_their_path_on_the_host(enter):
@@ -70,6 +72,15 @@ def test_the_image_has_the_hosts_variables_but_its_own_take_precedence(enter, tm
     show = 'printf "%s|" "$PWD" "$EDITOR" "$PATH" "$GREETING" "${PYTORCH_HOST-unset}"'
     result = enter("start-shell", "-c", show, EDITOR="host", GREETING="a\n\"b\" '$c'")
     assert result.stdout == f"{os.path.realpath(tmp_path)}|image|/usr/bin:/bin|a\n\"b\" '$c'|unset|", result.stderr
+
+
+def test_the_tables_of_lmod_which_can_be_longer_than_a_variable_may_be_stay_on_the_host(enter):
+    if enter.kind == "container-engine":
+        pytest.skip("pyxis passes the variables on")
+    tables = {f"_ModuleTable{number:03}_": "x" * 60_000 for number in (1, 2)}
+    show = 'echo "$GREETING ${_ModuleTable001_-unset}"'
+    result = enter("start-shell", "-c", show, GREETING="hello", **tables)
+    assert (result.stdout, result.stderr) == ("hello unset\n", "")
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,16 @@ def test_an_image_without_glibc_and_a_file_that_is_no_library_are_refused(host_n
         choose(host_network, ["/nowhere/lib*.so"], IMAGE)
 
 
+def test_a_damaged_library_is_refused_with_its_path(host_network, build, tmp_path):
+    damaged = tmp_path / "libcxi.so.1"
+    whole = build("libcxi.so.1", version="GLIBC_2.17").read_bytes()
+    for tag in (5, 0x6FFFFFFE):  # the addresses of the names, and of the symbol versions
+        place = whole.index(tag.to_bytes(8, "little"))
+        damaged.write_bytes(whole[: place + 8] + b"\xff" * 8 + whole[place + 16 :])
+        with pytest.raises(host_network.Refusal, match=r"libcxi\.so\.1: .*\. Correct PYTORCH_HOST_NETWORK_FILES"):
+            choose(host_network, [str(damaged)], IMAGE)
+
+
 @pytest.mark.parametrize("record", ["", None])
 def test_without_a_record_the_sentence_names_the_command_that_writes_it(tmp_path, record):
     if record is not None:

@@ -142,13 +142,19 @@ def test_what_jupyter_has_loaded_is_unloaded_and_the_users_binds_stay(machine, t
     assert environ["SINGULARITY_BIND"] == f"/module,{tmp_path}"
 
 
-def test_the_directory_of_the_container_runtime_comes_along(machine, tmp_path):
-    runtime = tmp_path / "apptainer's" / "singularity"
+@pytest.mark.parametrize("program", ["singularity", "shifter", "podman-hpc", "enroot"])
+def test_the_directory_of_the_program_that_starts_the_image_comes_along(machine, tmp_path, program):
+    runtime = tmp_path / "the site's" / program
     runtime.parent.mkdir()
     runtime.touch(mode=0o755)
+    with (machine.modules / "PyTorch" / "1.0-cpu").open("a") as module:
+        module.write("export PYTORCH_MOUNTS=/data:/data\n")
     machine.run(PATH=f"{runtime.parent}:/usr/bin:/bin")
-    _, output, _ = machine.start(tmp_path)
-    assert json.loads(output)["environment"]["PATH"].endswith(f":{runtime.parent}")
+    (tmp_path / "kernel.json").touch()
+    _, output, _ = machine.start(tmp_path / "kernel.json")
+    environ = json.loads(output)["environment"]
+    assert str(runtime.parent) in environ["PATH"].split(":")
+    assert environ["PYTORCH_MOUNTS"] == f"/data:/data,{tmp_path}:{tmp_path}"
 
 
 def test_further_modules_are_loaded_with_it_under_a_name_of_ones_own(machine, tmp_path):

@@ -11,6 +11,8 @@ from easybuild.framework.easyconfig.easyconfig import get_easyblock_class
 from easybuild.tools.build_log import EasyBuildError
 from recipes import TREE
 
+from pytorch_install.images import enroot, registry
+
 ENROOT, ENGINE, PODMAN = (
     TREE / "easyconfigs" / "p" / "PyTorch" / f"PyTorch-{name}.eb"
     for name in ("2.12.0-ngc-26.05-enroot", "2.12.0-ngc-26.05-ce", "2.10.0-ngc-26.01-podman-hpc")
@@ -121,6 +123,8 @@ def test_texts_reach_the_file_unchanged_and_a_path_is_not_expanded(prefix):
         ("'com.hooks.netstack.source': 'host'", "'com.hooks.netstack.source': True",
          "'annotations' of edf must be a dictionary of texts"),
         ("'com.hooks.netstack.source'", "'com hooks'", "'annotations' of edf must be a dictionary of texts"),
+        ("'com.hooks.netstack.source'", "'com..hooks'", "'annotations' of edf must be a dictionary of texts"),
+        ("edf = {", "edf = [] and {", "edf must be a dictionary. Correct []"),
     ],
 )  # fmt: skip
 def test_an_entry_that_the_container_engine_does_not_know_is_an_error(easyblock, edited, old, new, message):
@@ -169,6 +173,28 @@ def test_enroot_imports_the_digest_and_the_packing_of_the_recipe(import_with, tm
 def test_an_import_that_fails_is_reported_with_the_reason_and_advice(import_with, output, message):
     with pytest.raises(EasyBuildError, match=re.escape(message)):
         import_with(f"echo {output!r} >&2; exit 1\n")
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        ("pytorch/pytorch:2.14.0", "pytorch/pytorch"),
+        ("docker.io/nersc/pytorch", "nersc/pytorch"),
+        ("ubuntu", "ubuntu"),
+        ("localhost/x", "localhost#x"),
+        ("r:5000/x/y", "r:5000#x/y"),
+    ],
+)
+def test_images_of_docker_hub_are_imported_without_a_host(image, expected):
+    pinned = registry.pinned(f"docker://{image}@{DIGEST}", "image")
+    assert enroot.enroot_uri(pinned) == f"docker://{expected}:{DIGEST}"
+
+
+def test_an_attempt_begins_without_the_file_of_the_one_before(import_with, tmp_path):
+    once = tmp_path / "once"
+    lines = '[ ! -e "$3" ] || { echo "[ERROR] File already exists: $3"; exit 1; }; printf hsqs > "$3"; '
+    image = import_with(f"{lines}[ -e {once} ] || {{ touch {once}; exit 1; }}\n")
+    assert Path(image.file).read_text() == "hsqs"
 
 
 def test_a_file_that_is_not_squashfs_is_refused(import_with):

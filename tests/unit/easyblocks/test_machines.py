@@ -13,6 +13,7 @@ from image_recipe import RECIPE
 
 from pytorch_install.engine.preconditions import check_machine
 from pytorch_install.images import pull, registry
+from pytorch_install.images.base import Base, verify_base
 from pytorch_install.images.image_files import machine_of
 from pytorch_install.images.kinds import image_source
 from pytorch_install.sources.requirements import machines_of
@@ -100,6 +101,13 @@ def test_the_machines_of_a_lock_are_one_comment(prefix, tmp_path):
     path.write_text("# for machines: all\n")
     assert machines_of(str(path)) is None
     check_machine("a.txt", None, "")
+
+
+def test_an_image_for_another_machine_is_no_base(prefix, tmp_path):
+    path = sif(tmp_path / "base.sif", OTHER)
+    record = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    with pytest.raises(EasyBuildError, match=rf"base\.sif is an image for {OTHER}, and this host is {HERE}\."):
+        verify_base(Base("PyTorch/2.13.0-cpu-singularity", str(path), record, "3.11.2", {}))
 
 
 @pytest.mark.parametrize("lines", ["image = 'x.sif'\nimage_checksum = '00'", "sources = ['x.sif']"])

@@ -76,8 +76,10 @@ def test_a_rank_takes_the_tile_of_its_local_rank_where_the_gpus_are_intels(tiles
 
 def test_a_torch_without_xccl_is_one_sentence(monkeypatch, tiles):
     monkeypatch.setattr(dist, "is_xccl_available", lambda: False)
-    with pytest.raises(TrainingError, match="has no XCCL.* Use torch 2.8 or newer"):
-        select_device(True, 0)
+    assert select_device(True, 0) == torch.device("xpu", 0)  # alone, a process needs no collectives
+    world = process_group({}, use_gpu=True, timeout=10)
+    with pytest.raises(TrainingError, match="has no XCCL.* Use torch 2.8 or newer"), world:
+        pass
 
 
 @pytest.mark.parametrize(("gpus", "backend"), [("two_gpus", "nccl"), ("tiles", "xccl")])

@@ -134,6 +134,13 @@ def test_only_the_job_of_a_named_system_asks_for_its_hardware(job):
     assert named or not asks
 
 
+def test_ranks_on_alps_have_the_cores_of_their_superchip(command_lines):
+    job = TREE / "payload/jobs/alps/ddp_container_engine.sh"
+    for env, cores in (({}, "72"), ({"SLURM_CPUS_PER_TASK": "36"}, "36")):
+        *_, line = command_lines(job, data="", **LOADED, **env)
+        assert line.startswith(f"srun --cpus-per-task={cores} --environment=/image.toml ")
+
+
 def test_pals_starts_as_many_ranks_on_each_node_as_the_user_asks_for(command_lines):
     job = TREE / "payload/jobs/pbs/train.pbs"
     *_, line = command_lines(job, data="", **LOADED)

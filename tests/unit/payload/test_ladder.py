@@ -24,7 +24,7 @@ import os
 from types import SimpleNamespace
 sys.path.insert(0, os.environ["PAYLOAD"])  # the directory of training/
 options = SimpleNamespace(
-gpu=torch.cuda.is_available(),
+gpu=find_accelerator() is not None,
 epochs=3,
 batch_size=256,
 lr=0.01,
@@ -42,7 +42,7 @@ from training.options import check, training_parser
 def parse_arguments():
 \"\"\"Return the options of the command line.\"\"\"
 parser = training_parser(__doc__.splitlines()[0], gpu="one GPU per rank (default: if there is one)")
-parser.set_defaults(gpu=torch.cuda.is_available())
+parser.set_defaults(gpu=find_accelerator() is not None)
 options = parser.parse_args()
 check(options, parser)
 return options

@@ -151,6 +151,14 @@ def test_torchruns_worker_and_mpiruns_rank_in_a_task_are_theirs():
     assert discover({**FLUX, **mpi}, "n1").source == "Open MPI"
 
 
+def test_a_task_of_flux_in_a_slurm_step_is_a_rank_of_flux():
+    """Such as of `flux proxy slurm:<job> flux run ...`, typed into a shell that srun started."""
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n1", "SLURM_STEP_NUM_TASKS": "1"}
+    task = {"SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
+    world = discover({**FLUX, **step, **task, "MASTER_ADDR": "n1"}, "n2")
+    assert world.variables() == RANK_3_OF_4
+
+
 def test_hints_are_in_the_words_of_flux():
     env = {**FLUX, **CRAY_PALS}
     assert "flux run with -o cpu-affinity=off" in more_cores(env)

@@ -199,6 +199,21 @@ def test_the_image_is_unpacked_changed_by_its_own_pip_and_packed(source_of, comm
     assert commands.ran[-2][1]["APPTAINER_MKSQUASHFS_ARGS"] == "-comp gzip"
 
 
+def test_an_activation_that_finds_another_python_than_the_bases_is_an_error_at_once(source_of, installed, monkeypatch):
+    source = source_of(base=installed._replace(executable="/opt/conda/bin/python3"))
+    ran = []
+
+    def run(words, *_, **__):
+        ran.append(words)
+        return SimpleNamespace(exit_code=0, output="activated\n/usr/bin/python3\n")
+
+    monkeypatch.setattr(sandbox, "run_command", run)
+    with pytest.raises(EasyBuildError, match=rf"for /usr/bin/python3, and the Python of {MODULE} is /opt/conda/.*Copy "
+                                             r"'conda_activation' from PyTorch-2\.13\.0-cpu-singularity\.eb"):
+        source.build(source.describe())
+    assert [source.spec.base.image in words for words in ran] == [True]
+
+
 def test_packages_that_break_a_requirement_are_refused_unless_the_base_breaks_it_too(source_of, commands):
     broken = "a 1 requires b, which is not installed.\n"
     commands.checks += [broken, broken]

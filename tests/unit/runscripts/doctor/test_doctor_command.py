@@ -37,8 +37,13 @@ def test_an_option_that_makes_no_sense_is_refused(doctor, arguments):
     assert "usage: pytorch-doctor" in done.stderr
 
 
-def test_the_first_task_of_a_node_speaks_for_it(doctor):
-    done = doctor(SLURM_STEP_ID="0", SLURM_LOCALID="1")
+@pytest.mark.parametrize(
+    "second",
+    [{"SLURM_STEP_ID": "0", "SLURM_LOCALID": "1"}, {"FLUX_TASK_LOCAL_ID": "1"}, {"PALS_LOCAL_RANKID": "1"}],
+    ids=["srun", "flux run", "PALS"],
+)
+def test_the_first_task_of_a_node_speaks_for_it(doctor, second):
+    done = doctor(**second)
     assert (done.returncode, done.stdout) == (0, "")
 
 

@@ -31,10 +31,17 @@ def test_no_gpu_in_a_job_is_a_failure(at, laptop):
     assert "srun --gpus-per-node" in found.remedy
 
 
-def test_no_gpu_on_a_workstation_is_a_failure_and_on_a_login_node_it_is_not(at, laptop, tmp_path):
+@pytest.mark.parametrize("job", [{"FLUX_URI": "local:///run/flux"}, {"PBS_JOBID": "7.pbs"}], ids=["Flux", "PBS"])
+def test_no_gpu_in_an_image_is_a_failure_in_jobs_of_other_schedulers_too(at, laptop, job):
+    found = device.check_gpu(at(laptop, "cuda", APPTAINER_CONTAINER="x.sif", **job))
+    assert (found.verdict, found.finding) == (FAIL, "the module is for NVIDIA GPUs, but there are none here")
+
+
+@pytest.mark.parametrize("submit", ["sbatch", "qsub"])
+def test_no_gpu_on_a_workstation_is_a_failure_and_on_a_login_node_it_is_not(at, laptop, tmp_path, submit):
     assert device.check_gpu(at(laptop, "cuda", PATH=str(tmp_path))).verdict == FAIL
-    (tmp_path / "sbatch").write_text("#!/bin/sh\n")
-    (tmp_path / "sbatch").chmod(0o755)
+    (tmp_path / submit).write_text("#!/bin/sh\n")
+    (tmp_path / submit).chmod(0o755)
     found = device.check_gpu(at(laptop, "cuda", PATH=str(tmp_path)))
     assert found.verdict == NOT_APPLICABLE
     assert "srun pytorch-doctor" in found.finding

@@ -63,6 +63,13 @@ def test_of_the_interfaces_that_a_list_leaves_over_one_may_be_down(at, hsn):
     assert (found.verdict, found.finding) == (WARN, "NCCL_SOCKET_IFNAME=^lo,eth,hsn0: hsn1 is down")
 
 
+def test_on_a_login_node_the_interfaces_of_the_profile_are_for_compute_nodes(at, hsn, tmp_path):
+    (tmp_path / "sbatch").write_text("#!/bin/sh\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    found = network.check_interfaces(at(hsn, None, PYTORCH_SOCKET_IFNAME="ib0", PATH=str(tmp_path)))
+    assert (found.verdict, found.finding) == (NOT_APPLICABLE, "PYTORCH_SOCKET_IFNAME=ib0 is for compute nodes")
+
+
 # The fast network
 
 
