@@ -14,11 +14,11 @@ run_here() { # <arguments>: without bin/ on PATH, which may be the host's and wo
   exec "$command" "$@"
 }
 
-find_in_image() { # <arguments>: sets $command to what the image knows; runs it, if this is the image
+find_in_image() { # <arguments>: sets $command to its path in the image; runs it if this is the image
   # the image has a search path of its own, and sees the runscripts at their path on the host
   [ ! -x "$bin/../runscripts/$command" ] || command=$bin/../runscripts/$command
   [ -n "${PYTORCH_IMAGE:-}" ] || die 1 "PYTORCH_IMAGE is not set. Load a PyTorch module"
-  # of the programs, pyxis sets no variable in the image; `pytorch_launch/container.py` does the same
+  # a path, as pyxis sets no variable in the image; `pytorch_launch/container.py` tests the same
   [ ! -e /runscripts ] || run_here "$@"
 }
 

@@ -62,7 +62,7 @@ class EnrootPull(Pull):
         cache = os.environ.get('ENROOT_CACHE_PATH') or own_cache
         mkdir(cache, parents=True)
         registry, _, repository = self.pinned.repository.partition('/')
-        # enroot 3 knows no '@sha256:...'; 3 and 4 take the digest as a tag (NVIDIA/enroot, src/docker.sh, reg_tag)
+        # enroot 3 rejects '@sha256:...'; 3 and 4 take the digest as a tag (NVIDIA/enroot, src/docker.sh, reg_tag)
         uri = 'docker://%s#%s:%s' % (registry, repository, self.pinned.digest)
         variables = {'ENROOT_CACHE_PATH': cache, 'ENROOT_SQUASH_OPTIONS': self.packing}
         self.run_until_success(['enroot', 'import', '--output', part, uri], variables,

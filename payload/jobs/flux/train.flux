@@ -12,7 +12,7 @@ set -e
 # If there is no MNIST module, the training uses generated digits
 if [ -z "$MNIST_ROOT" ] && module is-avail MNIST; then module load MNIST; fi
 
-# Asked once for all ranks; where Flux writes the file of Cray's PMI, they read it there
+# Looked up once for all ranks; with the file of Cray's PMI, the ranks take it from there
 nodes=$(flux resource list -n -o '{nnodes}')
 MASTER_ADDR=$(get-master "$(flux getattr hostlist)")
 export MASTER_ADDR
