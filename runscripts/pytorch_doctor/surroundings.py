@@ -11,7 +11,7 @@ from pathlib import Path
 from pytorch_launch import topology
 from pytorch_launch.container import ENGINE_IMAGE, bind_variable, in_container
 from pytorch_launch.launchers.variables import in_job
-from pytorch_launch.system import read
+from pytorch_launch.system import names, read
 
 from pytorch_doctor.probe import PROBE
 
@@ -136,7 +136,7 @@ class Surroundings:
 
     def names(self, path):
         """The names in a directory below `root`, sorted; none if it does not exist."""
-        return sorted(topology.names(self.root + path))
+        return sorted(names(self.root + path))
 
 
 def recipe(directory):

@@ -80,6 +80,14 @@ def read_bytes(path):
     return b"".join(parts)
 
 
+def names(directory):
+    """The names in a directory, none if it cannot be read."""
+    try:
+        return posix.listdir(directory)
+    except OSError:
+        return []
+
+
 def state_and_parent(pid):
     """The state of a process, as `R`, and the number of its parent; "" for what cannot be read (proc_pid_stat(5))."""
     text = read_table(f"/proc/{pid}/stat") or ""

@@ -4,7 +4,7 @@
 a container hides them, a device cgroup forbids them, or the kernel is older than the file.
 """
 
-from pytorch_launch.system import exists, posix, read
+from pytorch_launch.system import exists, names, read
 
 NVIDIA_CONTROL = "/dev/nvidiactl"
 NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
@@ -143,14 +143,6 @@ def cpu_list(cpus):
     return ",".join(f"{low}-{high}" if low < high else f"{low}" for low, high in runs)
 
 
-def names(directory):
-    """The names in a directory, none if it cannot be read."""
-    try:
-        return posix.listdir(directory)
-    except OSError:
-        return []
-
-
 def _numa_nodes(root):
     """The numbers of all NUMA nodes, in any order."""
     return [int(name[4:]) for name in names(root + NUMA_NODES) if name.startswith("node") and name[4:].isdecimal()]
@@ -202,6 +194,8 @@ def _intel_gpus(root):
     """In PCI order, see `xpu`."""
     if not any(exists(root + driver) for driver in INTEL_DRIVERS):
         return []
-    from pytorch_launch.xpu import intel_gpus
+    from pytorch_launch.xpu import intel_tiles
 
-    return intel_gpus(root, INTEL_DRIVERS)
+    return [
+        Gpu(root, "intel", pci, partition=tile) for pci, tile in intel_tiles(root, root + PCI_DEVICES, INTEL_DRIVERS)
+    ]

@@ -10,8 +10,7 @@ Jobs on Aurora", "Binding MPI ranks to GPUs".)
 """
 
 from pytorch_launch import Problem, is_number
-from pytorch_launch.system import exists, read
-from pytorch_launch.topology import PCI_DEVICES, Gpu, names
+from pytorch_launch.system import exists, names, read
 
 MASK = "ZE_AFFINITY_MASK"
 HIERARCHY = "ZE_FLAT_DEVICE_HIERARCHY"
@@ -23,8 +22,8 @@ DEVICES = "/dev/dri"
 DISPLAY_CONTROLLER = "0x0380"
 
 
-def intel_gpus(root, drivers):
-    """The tiles of the GPUs in PCI order, which Level Zero has with ZE_ENABLE_PCI_ID_DEVICE_ORDER=1.
+def intel_tiles(root, devices, drivers):
+    """The address and the number of each tile in PCI order, which Level Zero has with ZE_ENABLE_PCI_ID_DEVICE_ORDER=1.
 
     It compares the PCI domain first (compute-runtime, execution_environment_drm.cpp, comparePciIdBusNumber). A graphics
     unit of a CPU, which is on bus 0, is left out.
@@ -32,10 +31,10 @@ def intel_gpus(root, drivers):
     if not exists(root + DEVICES):
         return []
     return [
-        Gpu(root, "intel", pci, partition=tile)
+        (pci, tile)
         for pci in sorted({name for driver in drivers for name in names(root + driver) if name.count(":") == 2})
-        if pci.split(":")[1] != "00" and (read(f"{root}{PCI_DEVICES}/{pci}/class") or "").startswith(DISPLAY_CONTROLLER)
-        for tile in range(_tiles(f"{root}{PCI_DEVICES}/{pci}"))
+        if pci.split(":")[1] != "00" and (read(f"{devices}/{pci}/class") or "").startswith(DISPLAY_CONTROLLER)
+        for tile in range(_tiles(f"{devices}/{pci}"))
     ]
 
 

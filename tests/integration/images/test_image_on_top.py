@@ -75,6 +75,7 @@ def test_packages_on_top_of_an_installed_image_run_on_four_ranks_and_are_kept_by
     assert all(f" {inside}" in line for line in ranks), ranks
     assert sif == f"{site.root}/PyTorch-2.13.0-test.sif"
     assert package.split()[-1] == "image"
+    assert "is as it was installed" in site.shell("check-image").stdout
 
     record = site.record()
     base = site.testbed.run(f"module load {container}; cat $CONTAINERROOT/provenance/image.json")

@@ -10,6 +10,7 @@ from pytorch_launch import topology
 from pytorch_launch.cores import choose_cores
 from pytorch_launch.devices import choose_devices
 from pytorch_launch.topology import cpu_list
+from pytorch_launch.visible import visible_gpus
 
 #: CSCS, "Slurm", "Testing CPU affinity": `srun -n8 -N2 -c72`.
 CSCS_MASKS = ["0-71", "72-143", "144-215", "216-287"]
@@ -111,7 +112,7 @@ def in_a_cgroup(root, rank, count):
     for path in others:
         path.rename(path.with_name("hidden"))
     env = {**told(str(rank), on_node=count), "ROCR_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}
-    devices = choose_devices(env, root, rank, count)
+    devices = choose_devices(visible_gpus(env, root), root, rank, count)
     placement = choose_cores(root, set(range(192)), rank, count, 192, None, devices)
     for path in others:
         path.with_name("hidden").rename(path)
