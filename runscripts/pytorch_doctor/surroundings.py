@@ -8,7 +8,6 @@ import subprocess
 from collections import namedtuple
 from pathlib import Path
 
-from pytorch_launch import topology
 from pytorch_launch.container import ENGINE_IMAGE, bind_variable, in_container
 from pytorch_launch.launchers.variables import in_job
 from pytorch_launch.system import names, read
