@@ -2,10 +2,10 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-EasyBuild support for PyTorch in an image that another program than Apptainer starts: what its kinds have in common.
+EasyBuild support for PyTorch in images that other programs than Apptainer start: what their easyblocks have in common.
 
-The image sees the installation under its own path, and its own variables take precedence over those of the host: so
-runscripts are called by their paths.
+The image sees the installation under the host's path. Its own variables, PATH among them, take precedence over those
+of the host: therefore runscripts are called by their paths.
 """
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
 from easybuild.framework.easyconfig import CUSTOM, MANDATORY
@@ -30,7 +30,7 @@ class EB_PyTorchImage(EB_PyTorchModule):
         """Easyconfig parameters of all kinds of images."""
         extra_vars = EB_PyTorchModule.extra_options(extra_vars)
         extra_vars.update({
-            'image': [None, "The image, by the name that the program which starts it knows", MANDATORY],
+            'image': [None, "Name of the image, as the program that starts it needs it", MANDATORY],
             'commands': [['python', 'python3', 'pip', 'pip3', 'torchrun'],
                          "Commands of the image that bin/ offers on the host", CUSTOM],
         })

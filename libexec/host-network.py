@@ -162,7 +162,8 @@ def main():
         libraries = [library for entry in files for library in expand(entry)]
         chosen = choose(libraries, image, replace=mode == "replace")
     except (OSError, ValueError) as error:
-        lines = [f"nothing is bound: no record of the image's libraries: {error}. Install it again: eb --rebuild"]
+        reason = f"no record of the image's libraries: {error}. Install the module again: eb --rebuild"
+        lines = [f"nothing is bound: {reason}"]
     except Refusal as refusal:
         lines = [f"nothing is bound: {refusal}"]
     else:

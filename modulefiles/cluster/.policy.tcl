@@ -114,8 +114,8 @@ proc choose_host_libraries {} {
     return $libraries
 }
 
-# Adds libraries to the lists of both runtimes, and to each list the user's entries of the other, which a runtime that
-# knows both does not read. What is added is recorded, and unloading, without libraries, removes only that.
+# Adds libraries to the lists of both runtimes, and to each list the user's entries of the other: a runtime that has
+# both lists reads only one. What is added is recorded; unloading, which has no libraries, removes only that.
 proc extend_containlibs {libraries} {
     foreach name {SINGULARITY_CONTAINLIBS APPTAINER_CONTAINLIBS} {
         set users($name) [split [users_value $name] ,]

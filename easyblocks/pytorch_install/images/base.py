@@ -91,6 +91,5 @@ def check_lock(base, lock, python_version):
     for pin in read_lock(lock):
         kept = base.kept.get(canonical_name(pin.name), pin.version)
         if kept != pin.version:
-            raise EasyBuildError("%s: line %d: %s would replace the base's %s, or not fit it: %s keeps %s==%s. Remove "
-                                 "the line, or lock this version", lock, pin.line, pin, pin.name, base.module,
-                                 pin.name, kept)
+            raise EasyBuildError("%s: line %d: %s conflicts with the base: %s keeps %s==%s. Remove the line, or lock "
+                                 "this version", lock, pin.line, pin, base.module, pin.name, kept)

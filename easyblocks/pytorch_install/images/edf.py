@@ -37,7 +37,7 @@ def check_entries(entries, easyconfig):
             raise EasyBuildError("%s: edf has '%s', which the installation sets. Remove it; paths to mount belong in "
                                  "'binds'", easyconfig, name)
         if name not in ENTRIES:
-            raise EasyBuildError("%s: edf has '%s', which the Container Engine does not know. Its entries: %s",
+            raise EasyBuildError("%s: edf has '%s', which is no entry of the Container Engine. Its entries: %s",
                                  easyconfig, name, ', '.join(entry for entry in ENTRIES if entry not in OWN))
         if not is_of_kind(value, ENTRIES[name]):
             raise EasyBuildError("%s: '%s' of edf must be %s. Correct %r", easyconfig, name, TYPES[ENTRIES[name]],

@@ -82,7 +82,7 @@ def image_interface(generator, recipe, image, binds, user_software):
 
 def mounts_interface(generator, binds):
     """
-    What an image sees of the host, for programs that mount what they are told.
+    What an image sees of the host, for programs that mount only the paths in their options.
 
     :param binds: paths of the host that the image sees too, `path` or `path:target`
     """

@@ -41,7 +41,7 @@ if mode() == "load" then
     end
     local minor, found = version:match("^%%d+%%.%%d+"), nil
     local versioned = "python" .. minor
-    if python:sub(-#versioned) ~= versioned then -- a file python3.11 needs no start to tell its version
+    if python:sub(-#versioned) ~= versioned then -- the name python3.11 has the version
         -- empty if Python needs the libraries of a module that is being loaded
         found = capture("'" .. python:gsub("'", "'\\''") .. "' --version 2>/dev/null"):match("Python (%%d+%%.%%d+%%S*)")
     end

@@ -52,8 +52,8 @@ if {[module-info mode load]} {
         refuse $built_with "which is no longer available. $remedy"
     }
     regexp {^\d+\.\d+} $version minor
-    # a file python3.11 needs no start to tell its version; a start fails if Python needs the libraries of a module that
-    # is being loaded
+    # the name python3.11 has the version; otherwise Python prints it, unless it needs the libraries of a module that is
+    # being loaded
     if {![string match *python$minor $python] && ![catch {exec $python --version} found]
         && [regexp {^Python (\d+\.\d+)\S*} $found found found_minor] && $found_minor ne $minor} {
         refuse $built_with "which is now $found. $remedy"

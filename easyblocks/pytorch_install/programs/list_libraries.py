@@ -1,5 +1,5 @@
 """
-Prints the shared libraries of an image as JSON: with what the host's libraries are compared before they are bound.
+Prints the shared libraries of an image as JSON: `module load` compares the host's with them before it binds any.
 """
 import glob
 import json

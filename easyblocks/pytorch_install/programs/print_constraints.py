@@ -44,7 +44,7 @@ def pinned_versions(installed):
 
 
 def without_extras(requirements):
-    """Those of `requirements` that always hold: torchmetrics requires one torch only for checks of its own types."""
+    """Those of `requirements` that always apply: torchmetrics requires an exact torch only in an extra."""
     return [requirement for requirement in requirements if not re.search(r';.*\bextra\b', requirement)]
 
 

@@ -2,7 +2,7 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-The steps of an easyblock that get the sdists of `source_packages` ready to be built, as a mixin.
+Mixin with the steps of an easyblock that fetch and unpack the sdists of `source_packages`.
 """
 import os
 

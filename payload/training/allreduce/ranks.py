@@ -19,7 +19,7 @@ from training.distributed import World
 
 MOST_NAMES = 8  # ranks in one line
 PATIENCE = 0.9  # of the time limit, after which torch ends this process without naming the rank
-WATCH_SECONDS = 0.5  # between two looks at a call that may not return
+WATCH_SECONDS = 0.5  # between two checks of a call that may not return
 
 
 class Ranks:

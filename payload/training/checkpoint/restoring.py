@@ -1,4 +1,4 @@
-"""Gives the content of a checkpoint back to a network and to what trains it."""
+"""Restores a network, its optimizer, its schedule and random states from a checkpoint."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ ENVIRONMENT"), but no variable with the node of rank 0 or the number of tasks on
 
 - the file of Cray's PMI, which Flux writes where its plugin cray-pals is loaded (flux-shell-cray-pals(1), of
   flux-coral2), as on El Capitan. Reading it takes 0.2 ms for 8,000 ranks.
-- an exported MASTER_ADDR, with as many tasks on each node: one query, in the job script
-- `flux job taskmap --to=hosts` (flux-job(1)), a process and a query per rank, as nothing else that a task has leads to
-  the list: the start of any process takes 13 ms on two busy cores, and the query takes more
+- an exported MASTER_ADDR, with as many tasks on each node: the job script looks it up once for all ranks
+- `flux job taskmap --to=hosts` (flux-job(1)), one process per rank, which connects to the broker of the node: a task
+  has no other access to the list. Starting any process takes 13 ms on two busy cores; the reply takes longer
 """
 
 from pytorch_launch import is_number

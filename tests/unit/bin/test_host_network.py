@@ -156,7 +156,7 @@ def test_without_a_record_the_sentence_names_the_command_that_writes_it(tmp_path
     result = subprocess.run(command, input="1 /x", capture_output=True, text=True, check=True)
     assert result.stderr == ""
     assert result.stdout.startswith("nothing is bound: no record of the image's libraries: ")
-    assert result.stdout.endswith("Install it again: eb --rebuild") and "\n" not in result.stdout
+    assert result.stdout.endswith("Install the module again: eb --rebuild") and "\n" not in result.stdout
 
 
 @pytest.mark.parametrize("mode", ["1", "replace"])

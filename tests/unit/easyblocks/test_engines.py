@@ -116,7 +116,7 @@ def test_texts_reach_the_file_unchanged_and_a_path_is_not_expanded(prefix):
     ("old", "new", "message"),
     [
         ("edf = {'annotations'", "edf = {'anotations'",
-         "edf has 'anotations', which the Container Engine does not know. Its entries: workdir, entrypoint"),
+         "edf has 'anotations', which is no entry of the Container Engine. Its entries: workdir, entrypoint"),
         ("edf = {'annotations': {", "edf = {'image': 'x', 'annotations': {", "edf has 'image', which the installation"),
         ("edf = {'annotations': {", "edf = {'writable': 'yes', 'annotations': {",
          "'writable' of edf must be True or False. Correct 'yes'"),

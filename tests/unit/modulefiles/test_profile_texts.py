@@ -1,4 +1,4 @@
-"""The cluster profiles as texts: data with sources, nothing known to hang, and the table of docs/clusters.md."""
+"""The cluster profiles as texts: data with sources, nothing known to hang, and the tables of docs/clusters.md."""
 
 import re
 from pathlib import Path
@@ -155,30 +155,32 @@ def test_one_file_has_the_procedure_and_is_no_modulefile():
 
 
 def documented():
-    """The table of docs/clusters.md: profile -> its variables and values."""
-    rows = [
-        [cell.strip().strip("`") for cell in line.strip("|").split("|")]
-        for line in (TREE / "docs" / "clusters.md").read_text().splitlines()
-        if line.startswith("| ")
-    ]
-    head = next(row for row in rows if row[0] == "variable")
-    values = [row for row in rows if re.fullmatch(r"[A-Z_]+", row[0])]
-    return {
-        profile: {row[0]: row[column] for row in values if row[column] != "-"}
-        for column, profile in enumerate(head) if column
-    }  # fmt: skip
+    """The tables of docs/clusters.md: profile -> its variables and values."""
+    profiles, columns = {}, []
+    for line in (TREE / "docs" / "clusters.md").read_text().splitlines():
+        first, *cells = (cell.strip().strip("`") for cell in line.strip("|").split("|"))
+        if first == "variable":
+            assert not set(cells) & set(profiles), f"docs/clusters.md: two tables have a column of {cells}"
+            columns = cells
+            profiles.update((profile, {}) for profile in columns)
+        elif line.startswith("| `") and re.fullmatch(r"[A-Z_]+", first):
+            for profile, value in zip(columns, cells, strict=True):
+                assert first not in profiles[profile], f"docs/clusters.md: two rows of {first} for {profile}"
+                if value != "-":
+                    profiles[profile][first] = value
+    return profiles
 
 
 def test_the_page_has_a_column_for_every_profile():
     missing = sorted(set(PROFILES) - set(documented()))
     assert not missing, (
-        f"docs/clusters.md: add a column {', '.join(missing)} to the table below 'The profiles', with the variables "
+        f"docs/clusters.md: add a column {', '.join(missing)} to a table below 'The profiles', with the variables "
         "and values of modulefiles/cluster/<name>, `-` for those that it does not set"
     )
 
 
 @pytest.mark.parametrize("profile", documented())
-def test_the_pages_table_has_the_variables_and_values_of_the_profile(profile):
+def test_the_pages_tables_have_the_variables_and_values_of_the_profile(profile):
     assert profile in PROFILES, f"docs/clusters.md: there is no modulefiles/cluster/{profile} to the column {profile}"
     written, set_there = documented()[profile], dict(settings(profile))
     different = {name for name in {*written, *set_there} if written.get(name) != set_there.get(name)}

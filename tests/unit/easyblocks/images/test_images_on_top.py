@@ -145,7 +145,7 @@ def test_an_image_that_has_changed_since_its_installation_is_no_base(source_of, 
 @pytest.mark.parametrize(
     ("pin", "version", "message"),
     [
-        ("torch==2.12.0", "3.11", r"line 1: torch==2\.12\.0 would replace .*keeps torch==2\.13\.0\+cpu"),
+        ("torch==2.12.0", "3.11", r"line 1: torch==2\.12\.0 conflicts with the base: .*keeps torch==2\.13\.0\+cpu"),
         ("PyTorch_triton==3.0", "3.11", r"keeps PyTorch_triton==3\.1"),
         ("torch==2.13.0+cpu", "3.11", None),
         ("einops==0.8.2", "3.12", r"has Python 3\.11\.2, and the lock is for Python 3\.12"),
