@@ -220,9 +220,11 @@ def test_an_image_without_digest_is_refused(easyblock, edited, site):
     ],
     ids=["enroot", "podman-hpc"],
 )
-def test_without_the_program_the_error_reports_where_to_install(easyblock, recipe, message):
+def test_without_the_program_the_error_reports_where_to_install(easyblock, monkeypatch, tmp_path, recipe, message):
+    app = easyblock(recipe)
+    monkeypatch.setenv("PATH", str(tmp_path))  # the environment of the tests has podman-hpc
     with pytest.raises(EasyBuildError, match=message):
-        easyblock(recipe).configure_step()
+        app.configure_step()
 
 
 @pytest.mark.parametrize(
