@@ -78,6 +78,11 @@ def test_the_text_states_what_was_measured_how_often_and_where():
     assert "\nMeasured on a laptop.\n" in text
 
 
+def test_rows_of_a_later_run_are_named_with_that_run():
+    text = markdown(later={"tea": "Measured at noon.", "milk": "Measured at noon.", "juice": "Measured at two."})
+    assert "\nLater run of `tea`, `milk`: Measured at noon.\nLater run of `juice`: Measured at two.\n" in text
+
+
 def test_what_was_not_measured_or_failed_is_listed_with_the_reason():
     text = markdown(left_out={"milk": "no cow"}, failures={"juice": "`press` failed with status 1."})
     assert "- `milk` was not measured: no cow.\n" in text
