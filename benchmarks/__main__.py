@@ -35,9 +35,8 @@ def main():
         return 130
     if not results.failures:
         return 0
-    again = " ".join(f"--only {name}" for name in results.failures)
-    page = "--page " if options.page else ""
-    print(f"benchmarks: {len(results.failures)} rows failed. Measure again: benchmarks/run {page}{again}", file=sys.stderr)
+    options_again = [*(["--page"] if options.page else []), *(f"--only {name}" for name in results.failures)]
+    print(f"benchmarks: rows failed. Measure them again: benchmarks/run {' '.join(options_again)}", file=sys.stderr)
     return 1
 
 

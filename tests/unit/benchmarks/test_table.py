@@ -14,9 +14,9 @@ COMPARISON = COMPARISONS[0]._replace(
 RATIO = Ratio(a=0.3, b=0.2, low=1.1, high=1.9, pairs=7)
 
 
-def results(ratios, left_out=(), failures=(), notice=""):
+def results(ratios, left_out=(), failures=(), notice="", later=()):
     """The Results of a run on a laptop."""
-    return Results(dict(ratios), dict(left_out), dict(failures), [], "Measured on a laptop.", notice)
+    return Results(dict(ratios), dict(left_out), dict(failures), [], "Measured on a laptop.", notice, dict(later))
 
 
 def markdown(ratio=RATIO, comparison=COMPARISON, **others):
