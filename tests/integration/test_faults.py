@@ -89,6 +89,7 @@ def test_a_truncated_data_file_is_refused(testbed, dataset, tmp_path):
     assert left == []
 
 
+@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_a_truncated_training_file_ends_the_run_with_one_line(testbed, module, enter, dataset, work):
     testbed.run(f"module load {dataset}; cp $MNIST_ROOT/*ubyte {work}; truncate -s 9999 {work}/t10k-im*")
     result = testbed.run_unchecked(
