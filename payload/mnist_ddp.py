@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from training.accelerator import find_accelerator, module_of
-from training.checkpoint import Checkpoints, Position, Run, save_model
+from training.checkpoint import Checkpoints, Run, open_checkpoints, save_model
 from training.compiling import compiler_fault
 from training.data import (
     Dataset,
@@ -165,21 +165,6 @@ def compile_and_warm_up(options: argparse.Namespace, run: Run, batch: tuple, *, 
     return network
 
 
-def end_epoch(run: Run, before: Position, reached: float) -> dict[str, float]:
-    """Move the position to the next epoch, after one that reached an accuracy; return its values for the metrics."""
-    position = run.position
-    seconds = position.epoch_seconds
-    # A checkpoint of an older version does not record how long its steps of this epoch took.
-    uncounted = 0 if before.epoch_seconds else before.samples
-    values = {
-        "loss": position.loss_sum / position.samples, "accuracy": reached, "seconds": seconds,
-        "images_per_second": (position.samples - uncounted) / seconds, "world_size": run.world.size,
-        "learning_rate": run.optimizer.param_groups[0]["lr"],
-    }  # fmt: skip
-    position.end_epoch(reached)
-    return values
-
-
 def report_start(options: argparse.Namespace, data: Dataset, world: World, report: Callable) -> None:
     """Report the ranks, the device and the data."""
     report(
@@ -193,23 +178,13 @@ def report_start(options: argparse.Namespace, data: Dataset, world: World, repor
         report("A GPU is available; use --gpu to train on it")
 
 
-def open_checkpoints(options: argparse.Namespace, is_first: bool) -> Checkpoints | None:
-    """Return the checkpoints below --modelpath, whose directory the first rank makes; None without --modelpath."""
-    if not options.modelpath:
-        return None
-    checkpoints = Checkpoints(options.modelpath / "checkpoints", options.keep)
-    if is_first:
-        checkpoints.prepare(restart=options.restart)
-    return checkpoints
-
-
 def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     """Train on this rank, from where the last start left --modelpath; only rank 0 prints and writes."""
     is_first = world.rank == 0
     report = partial(print, flush=True) if is_first else lambda _line: None
     with fail_together(world):
         data = load_dataset(options.data, options.download)
-        checkpoints = open_checkpoints(options, is_first)
+        checkpoints = open_checkpoints(options, is_first) if options.modelpath else None
     report_start(options, data, world, report)
     with fail_together(world):
         images = split(data, world.device, options.validation, options.seed)
@@ -265,7 +240,7 @@ def train_epochs(
         with Progress(name, len(sampler), first_step=position.step, enabled=is_first) as progress:
             train_epoch(model, run, batches, progress, stop, bf16=options.bf16)
         if position.step == len(sampler):
-            values = end_epoch(run, before, accuracy(run, *images.selection))
+            values = run.end_epoch(before, accuracy(run, *images.selection))
             report(
                 f"{name}  loss {values['loss']:.4f}  {kind} accuracy {values['accuracy']:.2f} %  "
                 f"images/s {values['images_per_second']:.0f}"
