@@ -43,6 +43,39 @@ def test_a_rank_that_reads_slowly_is_named_after_some_steps_after_the_epoch_and_
     assert values["slowest_seconds_alone"] >= 0.1 > 3 * values["step_seconds_alone"]
 
 
+SHARDED = """
+import os, time, torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from training.distributed import process_group
+from training.health import Health
+
+class Block(nn.Linear):
+    def forward(self, inputs):
+        time.sleep(0.1 if os.environ["RANK"] == "1" else 0.0)
+        return super().forward(inputs)
+
+with process_group(os.environ, use_gpu=False, timeout=60) as world:
+    model = nn.Sequential(Block(4, 4), Block(4, 4))
+    health = Health(world, print)
+    health.watch(model[0])
+    for block in model:
+        fully_shard(block)
+    fully_shard(model)
+    health.watch(model[1])  # before or after fully_shard: the order does not matter
+    for batch in health.batches("epoch 1/1", [torch.ones(1, 4)] * 5):
+        model(batch).sum().backward()
+    health.end_epoch("epoch 1/1", 0.0)
+"""
+
+
+def test_with_shards_the_wait_for_a_slow_ranks_weights_is_not_time_alone(run_code):
+    ranks = run_code(2, SHARDED)
+    assert [rank.status for rank in ranks] == [0, 0], ranks[0].stderr
+    ((_, rank, _, ms, ratio),) = REPORT.findall(ranks[0].stdout)
+    assert rank == "1" and float(ms) >= 200 and float(ratio) >= 4
+
+
 def test_without_the_option_nothing_is_reported_and_no_forward_pass_is_timed(monkeypatch, small_mnist, capsys, alone):
     import mnist_ddp
     from training.stopping import StopSignals
