@@ -41,14 +41,14 @@ def output_of_frontiers(job, script, testbed, venv, work, options=""):
     # the modules of a site are on its users' MODULEPATH
     copy = work / script
     copy.write_text(text.replace("\nset -e\n", f"\nset -e\nmodule use {testbed.layout.modules}\n"))
-    written = job(f"{copy} {options}", venv, "--export=NONE --ntasks-per-node=2")
+    written = job(f"{copy} {options}", venv, "--export=NONE --ntasks-per-node=1")
     (output,) = (text for name, text in written.items() if re.fullmatch(r"pytorch_tutorial-\d+\.o", name))
     return output
 
 
-def test_frontiers_ddp_job_trains_on_four_ranks_without_the_submitters_environment(job, testbed, venv, work):
+def test_frontiers_ddp_job_trains_on_two_nodes_without_the_submitters_environment(job, testbed, venv, work):
     output = output_of_frontiers(job, "pytorch_ddp_job.sl", testbed, venv, work, f"--data {work}")
-    assert "world size 4," in output
+    assert "world size 2," in output
     assert "test accuracy" in output
 
 
@@ -70,10 +70,10 @@ def test_torchrun_under_mpirun_trains_in_container_and_venv_with_the_same_job(jo
     assert "test accuracy" in text
 
 
-def test_nerscs_module_job_trains_on_four_ranks(job, venv):
-    ((name, text),) = job("perlmutter/submit_batch_modules.sh", venv, HERE).items()
+def test_nerscs_module_job_trains_on_two_nodes(job, venv):
+    ((name, text),) = job("perlmutter/submit_batch_modules.sh", venv, f"{HERE} --ntasks-per-node=1").items()
     assert re.fullmatch(r"module_job_log_\d+\.out", name)
-    assert "world size 4," in text
+    assert "world size 2," in text
 
 
 def test_a_recipe_is_installed_by_a_job(job, venv):
@@ -84,7 +84,8 @@ def test_a_recipe_is_installed_by_a_job(job, venv):
 
 def test_without_the_data_module_a_training_in_several_jobs_generates_digits(testbed, venv, work):
     empty = f"module load {venv}\nexport MODULEPATH={work}"
-    testbed.run(f"{empty}\n{submission('$PAYLOAD/jobs/slurm/train_requeue.job --epochs 1')}", cwd=work)
+    job = submission("$PAYLOAD/jobs/slurm/train_requeue.job --epochs 1", "--ntasks-per-node=1")
+    testbed.run(f"{empty}\n{job}", cwd=work)
     ((name, text),) = written(work).items()
     assert re.fullmatch(r"train-\d+\.out", name)
-    assert re.search(r"world size 4,.* 6000 training and 1000 test images", text)
+    assert re.search(r"world size 2,.* 6000 training and 1000 test images", text)
