@@ -2,13 +2,9 @@
 
 import base64
 import hashlib
-import shlex
 import signal
 import time
 import zipfile
-
-from testbed.stand_ins.registry import NOT_FOR_RANKS, NOT_IN_LAYERS
-from testbed.stand_ins.systems import IN_IMAGE
 
 #: For what all easyblocks share: the easyblock whose runtime is not installed, which installs in seconds.
 TINY = "1.0-tiny"
@@ -23,8 +19,7 @@ sources = ['tiny.txt']
 checksums = ['{checksum}']
 """
 
-#: A small image, of the files that Python needs.
-LARGE = (f".{IN_IMAGE}/[!p]*", f".{IN_IMAGE}/p[!i]*", "./usr/share/*", *NOT_IN_LAYERS, *NOT_FOR_RANKS)
+#: A complete image, under another name.
 IMAGE = """easyblock = 'EB_PyTorchContainer'
 sources = ['tiny.sif']
 checksums = ['{checksum}']
@@ -125,30 +120,13 @@ def kill_at(prefix, hook, how):
 
 
 def with_image(testbed, container, directory):
-    """Return a prefix with a recipe for a small image, and the image's SHA-256."""
+    """Return a prefix with a recipe for the image of the container module, and the image's SHA-256."""
+    image = testbed.run(f"module load {container}; echo $SIF").strip()
     prefix = Prefix(testbed, directory, "1.0-image")
-    image = directory / "tiny.sif"
-    small_image(testbed, container, image)
+    (directory / "tiny.sif").symlink_to(image)
     checksum = testbed.run(f"sha256sum {image}").split()[0]
     prefix.write_recipe(IMAGE.format(checksum=checksum))
     return prefix, checksum
-
-
-def small_image(testbed, container, image):
-    """Build an image with the Python of the container module's image, a tenth of its size."""
-    root, definition = image.with_suffix(".root"), image.with_suffix(".def")
-    root.mkdir()
-    definition.write_text(f"""Bootstrap: localimage
-From: {root}
-%environment
-    export PATH={IN_IMAGE.partition("/lib/")[0]}/bin:$PATH
-""")
-    excluded = " ".join(f"--exclude={shlex.quote(name)}" for name in LARGE)
-    testbed.run(f"""module load {container}
-singularity exec --contain $SIF tar --create --directory=/ {excluded} . | tar --extract --directory={root}
-export APPTAINER_MKSQUASHFS_ARGS="-comp lz4"
-apptainer --silent build {image} {definition}
-rm -r {root}""")
 
 
 def with_wheel(testbed, directory):
