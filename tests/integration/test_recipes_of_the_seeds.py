@@ -150,7 +150,8 @@ def frontier(system):
     stand_ins.command("bin", "python3.12", python)  # of a conda environment
     sources = system.installed / "SOURCEPATH" / "p" / "PyTorch"
     system.run(
-        f"""python3 -m pip download --quiet --no-deps --no-binary mpi4py --dest {sources} mpi4py==3.1.6
+        f"""\
+python3 -m pip download --quiet --no-deps --no-binary mpi4py --no-build-isolation --dest {sources} mpi4py==3.1.6
 python3 -m pip download --quiet --no-deps --dest {stand_ins.wheels} setuptools==80.10.2"""
     )
     return system
