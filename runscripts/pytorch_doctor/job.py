@@ -34,7 +34,7 @@ LOST_ANOTHER = (
 )
 
 Rank = namedtuple("Rank", "number path start end lines changed")
-Rank.__doc__ = "A rank: its newest log, the fields of its records, empty without one, its last lines, and the log's time."
+Rank.__doc__ = "A rank: its newest log, the fields of its records, empty without one, its last lines, and its time."
 
 
 def find_launch(name, log_dir):

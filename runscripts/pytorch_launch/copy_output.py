@@ -10,21 +10,26 @@ CHUNK = 1 << 16
 def copy_output(sources, log, report):
     """Copy each of `sources`, from a pipe to a stream, to that stream and to `log`, until all pipes have ended.
 
-    Text is passed on as it comes, so that progress bars move. A destination that is closed or full loses what it
-    cannot take, and the others get it: training continues. `report` is called once with an error of the log.
+    The terminal gets text as it comes, so that progress bars move; the log gets whole lines, so that those of two
+    streams do not mix. A destination that is closed or full loses what it cannot take, and the others get it: training
+    continues. `report` is called once with an error of the log.
     """
     poll = select.poll()
     for pipe in sources:
         poll.register(pipe, select.POLLIN)
+    rests = dict.fromkeys(sources, b"")
     while sources:
         for pipe, _ in poll.poll():
             data = posix.read(pipe, CHUNK)
-            if not data:
+            if data:
+                _copy(sources[pipe], data)
+                end = max(data.rfind(b"\n"), data.rfind(b"\r"), len(data) - 1 if len(rests[pipe]) > CHUNK else -1) + 1
+                lines, rests[pipe] = (rests[pipe] + data[:end], data[end:]) if end else (b"", rests[pipe] + data)
+            else:
                 poll.unregister(pipe)
                 del sources[pipe]
-                continue
-            _copy(sources.get(pipe), data)
-            error = _copy(log, data)
+                lines = rests[pipe]
+            error = _copy(log, lines)
             if error is not None and report is not None:
                 report(error)
                 report = None
