@@ -47,18 +47,21 @@ dist.all_reduce(total)
 os.write(1, f"{restarts} {int(total)}\\n".encode())
 dist.destroy_process_group()
 """
-#: The rank of the first argument fails after a collective, in the way of the second; the others wait for it.
+#: The rank of the first argument fails after a collective, in the way of the second; the others wait for it. In a
+#: function: gloo's threads may abort an interpreter that ends with its module-level variables (torch 2.13).
 FAILING = """
 import os, signal, sys, torch, torch.distributed as dist
-dist.init_process_group('gloo')
-rank = dist.get_rank()
-print(f'rank {rank} trains')
-dist.all_reduce(torch.ones(1))
-if rank == int(sys.argv[1]):
-    if sys.argv[2] == 'KILL':
-        os.kill(os.getpid(), signal.SIGKILL)
-    raise ValueError('bad batch')
-dist.all_reduce(torch.ones(1))
+def main():
+    dist.init_process_group('gloo')
+    rank, total = dist.get_rank(), torch.ones(1)
+    print(f'rank {rank} trains')
+    dist.all_reduce(total)
+    if rank == int(sys.argv[1]):
+        if sys.argv[2] == 'KILL':
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise ValueError('bad batch')
+    dist.all_reduce(total)
+main()
 """
 
 
