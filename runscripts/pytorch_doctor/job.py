@@ -10,28 +10,17 @@ from collections import namedtuple
 from datetime import datetime
 from pathlib import Path
 
-from pytorch_launch.records import ENDING, MARK, last_lines
+from pytorch_launch.records import ENDING, MARK, has_lost_another, last_lines, last_report
 
 #: What is read of the start and the end of each log.
 HEAD_BYTES, TAIL_BYTES = 4096, 16384
 SHOWN_LINES = 20
 
 #: How a rank ended, most likely the cause first.
-FAILED, NO_END, LOST, ENDED, COMPLETE = "failed", "no end", "lost", "ended", "complete"
+FAILED, STRUCK, NO_END, LOST, ENDED, COMPLETE = "failed", "struck", "no end", "lost", "ended", "complete"
 
-#: Messages of a rank that lost another one.
-LOST_ANOTHER = (
-    # gloo/transport/tcp/pair.cc, and errno(3) of its sockets
-    *("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Application timeout caused pair"),
-    # gloo/transport/tcp/unbound_buffer.cc
-    *("Timed out waiting", "Connect timeout"),
-    # nccl.h, ncclGetErrorString of ncclRemoteError
-    "remote process exited or there was a network error",
-    # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp
-    *("Watchdog caught collective operation timeout", "NCCL communicator was aborted"),
-    # torch/csrc/distributed/c10d: socket.cpp, TCPStore.cpp
-    *("failed to recv, got 0 bytes", "Failed to recv", "wait timeout after", "Socket Timeout"),
-)
+#: Errors that a signal causes: of Python, and of DataLoader (torch/utils/data/_utils/signal_handling.py).
+OF_SIGNALS = ("KeyboardInterrupt", "SystemExit", "is killed by signal")
 
 Rank = namedtuple("Rank", "number path start end lines changed")
 Rank.__doc__ = "A rank: its newest log, the fields of its records, empty without one, its last lines, and its time."
@@ -68,15 +57,21 @@ def read_ranks(directory):
 
 
 def kind(rank):
-    """How a rank ended: FAILED, NO_END, LOST, ENDED, or COMPLETE."""
+    """How a rank ended: FAILED, STRUCK, NO_END, LOST, ENDED, or COMPLETE.
+
+    STRUCK is ENDED with an error of its own: the connections of a Python that ends close before it has ended, and the
+    launcher may end it because other ranks lost it.
+    """
     if rank.end.get("status") == "0":
         return COMPLETE
+    report = last_report(rank.lines)
+    has_error = any("Traceback (most recent call last)" in line for line in report)
+    is_lost = has_lost_another(rank.lines)
     if rank.end.get("after") in ENDING:
-        return ENDED
-    report = _last_report(rank.lines)
-    if not rank.end and not any(line.startswith("Traceback") for line in report):
+        return STRUCK if has_error and not is_lost and not any(text in report[-1] for text in OF_SIGNALS) else ENDED
+    if not rank.end and not has_error:
         return NO_END
-    return LOST if any(message in line for line in report for message in LOST_ANOTHER) else FAILED
+    return LOST if is_lost else FAILED
 
 
 def first_failed(directory, ranks):
@@ -86,7 +81,7 @@ def first_failed(directory, ranks):
     """
     linked = {link.resolve().name for link in directory.glob("first-failed*.log")}
     kinds = {number: kind(rank) for number, rank in ranks.items()}
-    for wanted in (FAILED, NO_END, LOST):
+    for wanted in (FAILED, STRUCK, NO_END, LOST):
         found = [rank for number, rank in ranks.items() if kinds[number] == wanted]
         if found and (wanted != NO_END or LOST in kinds.values()):
             return min(found, key=lambda rank: (rank.path.name not in linked, end_time(rank), rank.number))
@@ -132,9 +127,3 @@ def _fields(text, event):
     start = f"{MARK} {event} "
     records = [line for line in text.split("\n") if line.startswith(start)]
     return dict(word.split("=", 1) for word in records[-1].split() if "=" in word) if records else {}
-
-
-def _last_report(lines):
-    """The lines from the last traceback on, else all."""
-    starts = [index for index, line in enumerate(lines) if line.startswith("Traceback")]
-    return lines[starts[-1] :] if starts else lines

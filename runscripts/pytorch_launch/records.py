@@ -11,6 +11,20 @@ MARK = "pytorch-launch:"
 #: Signals by which a launcher or a user ends a rank; a rank that ends after one of them did not fail by itself.
 ENDING = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM")
 
+#: Messages of a rank that lost another one.
+LOST_ANOTHER = (
+    # gloo/transport/tcp/pair.cc, and errno(3) of its sockets
+    *("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Application timeout caused pair"),
+    # gloo/transport/tcp/unbound_buffer.cc
+    *("Timed out waiting", "Connect timeout"),
+    # nccl.h, ncclGetErrorString of ncclRemoteError
+    "remote process exited or there was a network error",
+    # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp
+    *("Watchdog caught collective operation timeout", "NCCL communicator was aborted"),
+    # torch/csrc/distributed/c10d: socket.cpp, TCPStore.cpp
+    *("failed to recv, got 0 bytes", "Failed to recv", "wait timeout after", "Socket Timeout"),
+)
+
 
 def record(event, fields):
     """A line with the `event`, "start" or "end", and name=value for each of `fields` that is not None.
@@ -37,6 +51,17 @@ def last_lines(text, count):
     """
     lines = [line.rstrip("\r").rpartition("\r")[2].rstrip() for line in text.split("\n")]
     return [line for line in lines if line and not line.startswith(MARK)][-count:]
+
+
+def last_report(lines):
+    """The lines from the last traceback on, else all. PyTorch writes `[rank2]: ` before each line of one."""
+    starts = [number for number, line in enumerate(lines) if "Traceback (most recent call last)" in line]
+    return lines[starts[-1] :] if starts else lines
+
+
+def has_lost_another(lines):
+    """Whether the last lines of a rank report that it lost another rank, or waited too long for it."""
+    return any(message in line for line in last_report(lines) for message in LOST_ANOTHER)
 
 
 def ending(fields):

@@ -9,9 +9,9 @@ from time import time
 
 from pytorch_launch import NO_PYTHON, LaunchError
 from pytorch_launch.copy_output import copy_output
-from pytorch_launch.launch import STDERR, STDOUT, write_error, write_problem
+from pytorch_launch.launch import REPORT_GRACE_SECONDS, STDERR, STDOUT, write_error, write_problem
 from pytorch_launch.logs import first_failed
-from pytorch_launch.records import ENDING, ending, last_lines, record
+from pytorch_launch.records import ENDING, ending, has_lost_another, last_lines, record
 from pytorch_launch.system import posix, write
 
 #: Not passed on: they stop and continue all processes of a job, or are this process's own.
@@ -19,6 +19,9 @@ NOT_PASSED = ("SIGCONT", "SIGKILL", "SIGPIPE", "SIGSTOP", "SIGTSTP", "SIGTTIN", 
 
 #: For the output of processes that outlive Python.
 DRAIN_SECONDS = 5
+
+#: Between two looks whether another rank has reported its failure.
+LOOK_SECONDS = 0.5
 
 SHOWN_LINES, SHOWN_BYTES = 20, 16384
 
@@ -174,6 +177,9 @@ def _report_failure(program, plan, end):
     The file system decides which rank is the first, as the clocks of nodes differ: one makes the link.
     """
     log, world = plan.log, plan.world
+    last = last_lines(_tail(log.descriptor, SHOWN_BYTES), SHOWN_LINES)
+    if has_lost_another(last) and _is_reported_within(REPORT_GRACE_SECONDS, first_failed(log)):
+        return
     try:
         posix.symlink(log.path.rpartition("/")[2], first_failed(log))
     except OSError:
@@ -183,9 +189,25 @@ def _report_failure(program, plan, end):
     if world.rank == 0:
         lines = []  # the terminal has them
     else:
-        lines = [f"    {line}\n" for line in last_lines(_tail(log.descriptor, SHOWN_BYTES), SHOWN_LINES)]
+        lines = [f"    {line}\n" for line in last]
     write_error(f"{head} {'Its last lines' if lines else 'Its log'}: {log.path}\n{''.join(lines)}")
     write_error(f"{program}: to compare all ranks, run: pytorch-doctor --job {log.directory}\n")
+
+
+def _is_reported_within(seconds, link):
+    """Whether the rank that this one lost makes the `link`, or the launcher ends this rank, before `seconds` are over.
+
+    A Python that ends closes its connections before it has ended. If this rank exited first, it would end that one.
+    """
+    deadline = time() + seconds
+    while time() < deadline:
+        try:
+            posix.lstat(link)
+            return True
+        except OSError:
+            if _signal.sigtimedwait([_signal.SIGTERM], LOOK_SECONDS):
+                return True
+    return False
 
 
 def _end_as(status):

@@ -88,6 +88,15 @@ def test_the_first_rank_that_fails_prints_its_last_lines_and_the_others_nothing(
     assert (second.returncode, second.stderr) == (5, "")
 
 
+def test_a_rank_that_lost_another_lets_that_one_report_first(rank, running, home):
+    lost = "import sys, time; print('[rank3]: RuntimeError: Connection closed by peer [::1]:9', flush=True)"
+    process, log = running(f"{lost}; print('ready'); time.sleep(0.2); sys.exit(1)")
+    assert rank("raise ValueError('bad')", number=2).stderr.startswith("conda-python-distributed: rank 2 on nid001003")
+    assert process.wait(30) == 1
+    assert process.stderr.read() == ""
+    assert os.readlink(home / "logs/7.0/first-failed.log") == "rank-00002.log"
+
+
 @pytest.mark.parametrize("number", [0, 3])
 def test_a_signal_that_kills_python_kills_the_command_and_is_recorded(rank, home, number):
     done = rank("import os; print('last', flush=True); os.kill(os.getpid(), 9)", number)

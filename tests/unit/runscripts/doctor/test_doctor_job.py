@@ -9,7 +9,11 @@ from pytorch_launch.records import record
 
 TRACEBACK = "Traceback (most recent call last):\n  File 'train.py', line 7, in <module>\n"
 BAD = f"epoch 1\n{TRACEBACK}ValueError: bad batch\n"
-RESET = f"epoch 1\n{TRACEBACK}RuntimeError: [gloo/transport/tcp/pair.cc:538] Connection closed by peer [10.0.0.2]:31\n"
+#: As PyTorch writes it.
+RESET = (
+    f"epoch 1\n[rank1]: {TRACEBACK}"
+    "[rank1]: RuntimeError: [gloo/transport/tcp/pair.cc:538] Connection closed by peer [10.0.0.2]:31\n"
+)
 NOON = 1795435200
 
 
@@ -80,6 +84,14 @@ def test_a_log_that_the_launcher_could_not_end_counts_by_its_traceback(launch, d
     """As where the file system was full."""
     logs = launch({0: ("", TERM), 1: (BAD, None)})
     assert "first failed: rank 1 " in doctor("--job", str(logs)).stdout
+
+
+def test_a_rank_that_srun_ended_while_its_python_ended_is_named_by_its_error(launch, doctor):
+    logs = launch({0: (RESET, status(1)), 1: (BAD, {**TERM}), 2: (f"{TRACEBACK}KeyboardInterrupt\n", TERM)})
+    output = doctor("--job", str(logs)).stdout
+    assert "first failed: rank 1 on nid000000, GPU" in output
+    assert ": was killed by SIGTERM, with an error of its own, at 20" in output
+    assert "rank 2: was killed by SIGTERM: ended from outside" in output
 
 
 def test_a_launch_that_was_ended_from_outside_has_no_rank_that_failed(launch, doctor):
