@@ -9,7 +9,11 @@ from pytorch_launch.topology import cpu_list as number_list
 from pytorch_doctor.job import COMPLETE, ENDED, FAILED, LOST, STRUCK, end_time, first_failed, kind, read_ranks
 
 #: Shown after how a rank of this kind ended.
-REASONS = {LOST: ": it lost another rank, or waited too long for it", ENDED: ": ended from outside", STRUCK: ", with an error of its own"}
+REASONS = {
+    LOST: ": it lost another rank, or waited too long for it",
+    ENDED: ": ended from outside",
+    STRUCK: ", with an error of its own",
+}
 
 
 def report_job(directory, is_json):

@@ -186,10 +186,7 @@ def _report_failure(program, plan, end):
         return
     how = ending({name: value for name, value in end.items() if value is not None})
     head = f"{program}: rank {world.rank} on {world.node} {how}, the first that failed."
-    if world.rank == 0:
-        lines = []  # the terminal has them
-    else:
-        lines = [f"    {line}\n" for line in last]
+    lines = [f"    {line}\n" for line in last if world.rank != 0]  # the terminal has those of rank 0
     write_error(f"{head} {'Its last lines' if lines else 'Its log'}: {log.path}\n{''.join(lines)}")
     write_error(f"{program}: to compare all ranks, run: pytorch-doctor --job {log.directory}\n")
 

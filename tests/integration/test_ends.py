@@ -147,7 +147,7 @@ pytorch-doctor --job; echo "doctor $?" """,
     assert compared.splitlines()[0] in statuses.split()
     ended = "was killed by SIGKILL" if how == "KILL" else "exited with status 1"
     assert re.search(rf"rank 2 on nid\d+ {ended}, the first that failed", result.stderr), result.stderr
-    assert ("    ValueError: bad batch" in result.stderr) == (how == "raise")
+    assert ("    [rank2]: ValueError: bad batch" in result.stderr) == (how == "raise")
     assert re.search(rf"first failed: rank 2 on nid\d+: {ended}, at ", compared), compared
     assert "    rank 2 trains\n" in compared
     assert compared.endswith("doctor 1\n")
