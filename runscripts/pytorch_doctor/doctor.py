@@ -48,6 +48,8 @@ def main(arguments):
     options = parse(arguments)
     if not is_first_task_of_node(os.environ):
         return 0  # the first task reports for its node
+    if options.job is not None:
+        return _check_job(options, is_open)
     here = Surroundings(os.environ, full=options.full)
     selected = [[(name, check) for name, check in group if name in options.only] for group in GROUPS]
     seconds = options.timeout * (30 if options.full else 1)
@@ -60,6 +62,28 @@ def main(arguments):
     node = node_name(os.environ, platform.node())
     show = as_json if options.json else as_table
     text = show(node, findings, faults_only=options.faults)
+    return _print(text, is_open) or int(any(finding.verdict == FAIL for finding in findings))
+
+
+def _check_job(options, is_open):
+    """Print which rank of a launch failed first; return the exit status."""
+    from pytorch_doctor.job import find_launch
+    from pytorch_doctor.job_report import report_job
+
+    log_dir = os.environ.get("PYTORCH_LAUNCH_LOG_DIR")
+    try:
+        directory = find_launch(options.job, log_dir)
+        if directory is None:
+            place = options.job or log_dir or "PYTORCH_LAUNCH_LOG_DIR, which is not set"
+            return _fail(f"no logs of ranks in {place}. Name a directory with rank-00000.log: --job DIR", status=2)
+        text, status = report_job(directory, options.json)
+    except OSError as error:
+        return _fail(f"cannot read {error.filename}: {error.strerror}", status=2)
+    return _print(text, is_open) or status
+
+
+def _print(text, is_open):
+    """Print `text`; return 0, or the exit status if standard output is not open or fails."""
     try:
         if not is_open:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
@@ -69,14 +93,14 @@ def main(arguments):
         return 1
     except OSError as error:
         return _fail(f"cannot write to standard output: {error.strerror}. Check where it is redirected to")
-    return 1 if any(finding.verdict == FAIL for finding in findings) else 0
+    return 0
 
 
-def _fail(sentence):
+def _fail(sentence, status=1):
     """Print an error of the doctor itself; return its exit status."""
     if sys.stderr:
         sys.stderr.write(f"pytorch-doctor: {sentence}\n")
-    return 1
+    return status
 
 
 def _reserve_standard_descriptors():
@@ -99,6 +123,11 @@ def parse(arguments):
     )
     parser.add_argument("--full", action="store_true", help="read the image and compare its SHA-256")
     parser.add_argument("--faults", action="store_true", help="print only warnings and failures, and the counts")
+    parser.add_argument(
+        "--job", nargs="?", const="", metavar="DIR",
+        help="instead, name the first rank that failed, from its logs: PYTORCH_LAUNCH_LOG_DIR (the default), "
+        "one launch in it, or a job's number",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     parser.add_argument(
         "--only", type=names, default=NAMES, metavar="CHECK,...", help="of: " + ", ".join(NAMES) + " (default: all)"

@@ -24,9 +24,14 @@ class Problem:
 
 
 class LaunchError(Problem, Exception):
-    """A Problem that prevents the launch; `status` is the exit status of the command."""
+    """A Problem that prevents the launch.
+
+    `status` is the exit status of the command. Of several ranks that find the same Problem, that with `rank` 0
+    reports it.
+    """
 
     status = USER_ERROR
+    rank = 0
 
 
 #: Slurm's numbers have 64 bits, and int() fails for thousands of digits.

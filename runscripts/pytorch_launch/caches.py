@@ -79,14 +79,14 @@ def _base(tmpdir, default, uid):
     """The first suitable directory, None without one, and a list of warnings."""
     warnings = []
     for path in (tmpdir, default) if tmpdir else (default,):
-        problem = _unsuitable(path, uid)
+        problem = unsuitable(path, uid)
         if problem is None:
             return path.rstrip("/"), warnings
         warnings.append(Problem(f"cannot use {path} for caches: {problem}", "export another TMPDIR"))
     return None, warnings
 
 
-def _unsuitable(path, uid):
+def unsuitable(path, uid):
     """Why private directories are not safe in `path`, None if they are.
 
     The group of a directory is trusted, since the user chose it; other users are not. The owner of a
@@ -153,7 +153,7 @@ def _create(base, uid, key, subdirectories):
 
 def _create_tree(top, uid, key, subdirectories):
     # Once `top` is private, no other user can create or replace anything below it, nor `top` itself (checked by
-    # `_unsuitable`). So names are safe from here on, and stay safe for as long as the job uses them, while directory
+    # `unsuitable`). So names are safe from here on, and stay safe for as long as the job uses them, while directory
     # descriptors would be closed with this program.
     directory = f"{top}/{key}"
     for path in (top, directory, *(f"{directory}/{name}" for name in subdirectories)):

@@ -53,13 +53,16 @@ def run_distributed(program, arguments, env):
     """Become Python with `arguments`, as a rank of the world that `env` describes."""
     from pytorch_launch.facts import read_facts
     from pytorch_launch.plan import idle_allocation, make_plan
-    from pytorch_launch.rendezvous import RendezvousError
     from pytorch_launch.script import script_path
 
     options, arguments = split_options(arguments, ("--dry-run", "--virtual-local-rank"))
     is_dry = "--dry-run" in options
     try:
         plan = make_plan(env, read_facts(), virtual="--virtual-local-rank" in options)
+        if env.get("PYTORCH_LAUNCH_LOG_DIR"):
+            from pytorch_launch.logs import plan_log
+
+            plan = plan_log(plan)
         script = script_path(arguments)
         if script is not None and not exists(script):
             if plan.world.reports_for_node or not is_ended_by_others():
@@ -69,12 +72,17 @@ def run_distributed(program, arguments, env):
             report(program, plan)
             return write_output("".join(f"{name}={plan.changes[name] or ''}\n" for name in sorted(plan.changes)))
         plan = apply(plan)
-    except RendezvousError as error:
+    except LaunchError as error:
         if not is_dry and error.rank != 0 and is_ended_by_others():
             return LaunchError.status
         raise
     report(program, plan, idle_allocation(plan.world))
-    return become_python(arguments, change_environment(env, plan.changes))
+    variables = change_environment(env, plan.changes)
+    if plan.log is None:
+        return become_python(arguments, variables)
+    from pytorch_launch.supervise import supervise
+
+    return supervise(program, plan, lambda: become_python(arguments, variables))
 
 
 def print_variables(program, arguments, env):
@@ -136,9 +144,9 @@ def split_options(arguments, names):
 
 
 def apply(plan):
-    """Claim the port, make the directories of the caches, bind this process; return the Plan with the results.
+    """Claim the port, make caches and log, bind this process; return the Plan with the results.
 
-    Raises RendezvousError, before anything is made.
+    Raises RendezvousError, before anything is made, and LogError.
     """
     from pytorch_launch.caches import make_caches
 
@@ -146,6 +154,10 @@ def apply(plan):
         from pytorch_launch.hold import hold_port
 
         hold_port(plan.claim)
+    if plan.log is not None:
+        from pytorch_launch.logs import open_log
+
+        plan = open_log(plan)
     caches = make_caches(plan.caches)
     changes = {name: value for name, value in plan.changes.items() if name not in plan.caches.variables}
     warnings = [*plan.warnings, *(caches.warnings if plan.world.reports_for_node else ()), *bind(plan.bind)]

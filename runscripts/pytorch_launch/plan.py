@@ -34,12 +34,14 @@ class Plan(Value):
     `claim`      the Claim to the port where the ranks meet, None if there is none to make
     `caches`     the Caches to make
     `bind`       the CPUs to bind this process to, None to keep its mask
+    `log`        the Log of this rank, None if its output stays where it is
     """
 
     __slots__ = (
-        *("bind", "caches", "changes", "claim", "devices", "env", "launch", "place", "placement", "root", "warnings"),
-        "world",
+        *("bind", "caches", "changes", "claim", "devices", "env", "launch", "log", "place", "placement", "root"),
+        *("warnings", "world"),
     )
+    DEFAULTS = {"log": None}
 
 
 def make_plan(env, facts, *, virtual=False):

@@ -1,5 +1,7 @@
 """How a step ends: signals, exit statuses, ranks that die or hang, workers that are restarted."""
 
+import re
+
 import pytest
 
 pytestmark = pytest.mark.testbed
@@ -44,6 +46,22 @@ if restarts == 0 and os.environ['RANK'] == '1':
 dist.all_reduce(total)
 os.write(1, f"{restarts} {int(total)}\\n".encode())
 dist.destroy_process_group()
+"""
+#: The rank of the first argument fails after a collective, in the way of the second; the others wait for it. In a
+#: function: gloo's threads may abort an interpreter that ends with its module-level variables (torch 2.13).
+FAILING = """
+import os, signal, sys, torch, torch.distributed as dist
+def main():
+    dist.init_process_group('gloo')
+    rank, total = dist.get_rank(), torch.ones(1)
+    print(f'rank {rank} trains')
+    dist.all_reduce(total)
+    if rank == int(sys.argv[1]):
+        if sys.argv[2] == 'KILL':
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise ValueError('bad batch')
+    dist.all_reduce(total)
+main()
 """
 
 
@@ -105,3 +123,35 @@ def test_torchrun_with_several_tasks_on_a_node_is_refused_with_the_remedy(testbe
     assert result.returncode in (2, 143)  # 143: srun ended this task because of the other
     assert "has 2 tasks on nid00100" in result.stderr
     assert "--ntasks-per-node=1" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "how", "kill", "statuses"),
+    [("venv", "raise", 0, "1"), ("container", "KILL", 1, "137 143")],
+    indirect=["module"],
+)
+def test_the_first_rank_that_fails_is_named_with_its_last_lines_from_its_own_log(
+    testbed, module, enter, work, how, kill, statuses
+):
+    """If srun does not end the others (0), they fail too, as they lose rank 2."""
+    (work / "failing.py").write_text(FAILING)
+    result = testbed.run_unchecked(
+        f"""module load {module}
+export PYTORCH_LAUNCH_LOG_DIR=$PWD/logs SLURM_KILL_BAD_EXIT={kill}
+srun -N2 --ntasks-per-node=2 {enter}conda-python-distributed failing.py 2 {how}; echo "status $?"
+pytorch-doctor --job; echo "doctor $?" """,
+        cwd=work,
+    )
+    printed, _, compared = result.stdout.partition("status ")
+    assert printed == "rank 0 trains\n"
+    assert compared.splitlines()[0] in statuses.split()
+    ended = "was killed by SIGKILL" if how == "KILL" else "exited with status 1"
+    assert re.search(rf"rank 2 on nid\d+ {ended}, the first that failed", result.stderr), result.stderr
+    assert ("    [rank2]: ValueError: bad batch" in result.stderr) == (how == "raise")
+    assert re.search(rf"first failed: rank 2 on nid\d+: {ended}, at ", compared), compared
+    assert "    rank 2 trains\n" in compared
+    assert compared.endswith("doctor 1\n")
+    (launch,) = (work / "logs").iterdir()
+    assert sorted(path.name for path in launch.iterdir()) == [
+        "first-failed.log", *(f"rank-0000{rank}.log" for rank in range(4)),
+    ]  # fmt: skip
