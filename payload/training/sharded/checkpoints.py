@@ -33,7 +33,7 @@ class ShardedCheckpoints:
     Use it as a context manager: its end waits for what is being written. A run is an object with
     ``network``, ``optimizer``, ``schedule``, ``settings``, ``data``, ``world`` and ``position``, as
     training.checkpoint.Run; its position is a dataclass of numbers with a ``step``. A method
-    ``check_position(values)``, if it has one, is called before anything is loaded.
+    ``check_position(values)``, if it has one, is called before anything is loaded, ``settle()`` before a save.
     """
 
     def __init__(
@@ -100,6 +100,8 @@ class ShardedCheckpoints:
         began = time.monotonic()
         self.wait()
         waited = time.monotonic() - began
+        if hasattr(run, "settle"):
+            run.settle()  # brings its position up to date
         if waited > REPORTED_SECONDS and asynchronous is None and self.world.rank == 0:
             print(f"waited {waited:.0f} s for the checkpoint before. Increase --every", flush=True)
         step = run.position.step

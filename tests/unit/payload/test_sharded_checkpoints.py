@@ -191,8 +191,8 @@ def test_a_run_with_another_network_or_other_options_is_refused_in_one_sentence(
     (rank,) = start(1, damaged, 30, "--width", 14).wait()
     assert rank.status == 1
     assert re.search(
-        r"does not fit this run \(model.2.bias is a tensor of torch.float32 with the shape \[13\], expected "
-        r"a tensor of torch.float32 with the shape \[14\]\)", rank.stderr)  # fmt: skip
+        r"does not fit this run \(model.2.weight is a tensor of torch.float32 with the shape \[13, 3\], expected "
+        r"a tensor of torch.float32 with the shape \[14, 3\]\)", rank.stderr)  # fmt: skip
 
 
 def test_a_full_disk_is_one_line_and_nothing_half_done(damaged, start, monkeypatch):
@@ -247,8 +247,9 @@ def test_kills_at_any_moment_lose_no_checkpoint_and_leave_no_file(start, tmp_pat
     for kill in range(kills):
         size = moments.choice([1, 2, 2, 4]) if kills > 6 else 2 - kill % 2
         ranks = start(size, tmp_path, 100_000, "--every", moments.choice(["2", "0.02s"]))
-        wait_for(ranks, tmp_path, f"world {size}")
-        time.sleep(moments.uniform(0, 0.2))
+        if moments.random() < 0.8:
+            wait_for(ranks, tmp_path, " loss ")
+        time.sleep(moments.uniform(0, 0.3))
         if kill % 2:
             wait_for(ranks, tmp_path, condition=lambda: any(checkpoints.glob(".step-*.*/__*")))
             time.sleep(moments.uniform(0, 0.01))
@@ -261,7 +262,8 @@ def test_kills_at_any_moment_lose_no_checkpoint_and_leave_no_file(start, tmp_pat
         assert newest >= reached, "no start lost what was saved"
         reached = newest
     print(f"{during} of {kills} left a half-written checkpoint")
-    ranks = start(2, tmp_path, reached + 3).wait()
+    assert reached > 0, "some were complete"
+    ranks = start(2, tmp_path, reached + 9).wait()
     assert statuses(ranks) == ([0, 0], "") and losses(ranks)[0][0] == str(reached + 1)
     assert not [name for name in names(tmp_path) if not name.startswith("step-")]
     assert len(names(tmp_path)) == 2 and sorted(os.listdir(tmp_path)) == ["checkpoints", "weights.pt"]
