@@ -33,8 +33,9 @@ def build(world):
     optimizer = torch.optim.AdamW(network.parameters(), fused=True)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1000)
     return SimpleNamespace(
-        network=network, optimizer=optimizer, schedule=schedule, settings={}, data=None, world=world, position=Position()
-    )
+        network=network, optimizer=optimizer, schedule=schedule, settings={}, data=None, world=world,
+        position=Position(),
+    )  # fmt: skip
 
 
 def take_step(run, batch):

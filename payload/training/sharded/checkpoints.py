@@ -22,8 +22,9 @@ from training.sharded.reader import ShardReader
 from training.sharded.state import Staging, apply, flat, state_of
 from training.sharded.writer import ShardWriter
 
+HALF_HOUR = Interval(seconds=1800)
 OLDEST_TORCH = (2, 6)  # fully_shard is public since then
-QUESTION_STEPS = 16  # while a checkpoint is written, the ranks ask each other after so many steps whether it is complete
+QUESTION_STEPS = 16  # between the questions of the ranks whether a checkpoint is complete
 REPORTED_SECONDS = 1  # a longer wait for the checkpoint before is reported
 
 
@@ -37,7 +38,7 @@ class ShardedCheckpoints:
     """
 
     def __init__(
-        self, directory: Path, world: World, *, keep: int = 3, every: Interval = Interval(seconds=1800),
+        self, directory: Path, world: World, *, keep: int = 3, every: Interval = HALF_HOUR,
         asynchronous: bool = True,
     ):  # fmt: skip
         check_torch()

@@ -38,7 +38,10 @@ class Timer:
     about log2(n) times. ``ask`` returns rank 0's value of a function on all ranks.
     """
 
-    def __init__(self, every: Interval, ask: Callable[[Callable[[], int]], int], clock: Callable[[], float] | None = None):
+    def __init__(
+        self, every: Interval, ask: Callable[[Callable[[], int]], int],
+        clock: Callable[[], float] | None = None,
+    ):  # fmt: skip
         self.every = every
         self.ask = ask
         self.clock = clock or time.monotonic

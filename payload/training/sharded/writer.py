@@ -72,7 +72,8 @@ class ShardWriter(FileSystemWriter):
         files = {name: numbers for written in results for name, numbers in written.files.items()}
         for name, (size, _) in files.items():
             if not (path / name).exists() or (path / name).stat().st_size != size:
-                raise OSError(errno.ENOENT, f"{name} of another rank is missing: the directory is not shared by all nodes")
+                reason = f"{name} of another rank is missing: the directory is not shared by all nodes"
+                raise OSError(errno.ENOENT, reason)
         tensors = describe(metadata, results)
         write_file(path / MANIFEST, encode(Manifest(tensors, self.values, files, self.size, str(torch.__version__))))
         self.complete()

@@ -30,7 +30,8 @@ class Position:
 def build(options, world):
     """A network whose first weight has fewer rows than four ranks, with what trains it."""
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(8, 3), nn.Tanh(), nn.Linear(3, options.width), nn.Tanh(), nn.Linear(options.width, 1))
+    width = options.width
+    network = nn.Sequential(nn.Linear(8, 3), nn.Tanh(), nn.Linear(3, width), nn.Tanh(), nn.Linear(width, 1))
     if options.parallel == "fsdp":
         mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (world.size,))
         fully_shard(network[2], mesh=mesh)
@@ -107,8 +108,9 @@ def main():
         add(f"--{name}", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    with fail_in_one_line(), process_group(os.environ, use_gpu=False, timeout=60) as world, StopSignals(world, interval=4) as stop:
-        train(options, world, stop)
+    with fail_in_one_line(), process_group(os.environ, use_gpu=False, timeout=60) as world:
+        with StopSignals(world, interval=4) as stop:
+            train(options, world, stop)
 
 
 if __name__ == "__main__":

@@ -62,5 +62,5 @@ def test_a_pace_that_halves_delays_a_checkpoint_by_less_than_half():
 
 def test_another_rank_follows_rank_0_whatever_its_own_clock_says():
     answers = iter([8, 0])
-    timer = Timer(Interval(seconds=1), lambda choose: next(answers), clock=lambda: 1e9)
+    timer = Timer(Interval(seconds=1), lambda _choose: next(answers), clock=lambda: 1e9)
     assert [step for step in range(1, 6) if timer.is_due(step)] == [5]
