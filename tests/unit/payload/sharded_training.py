@@ -69,9 +69,9 @@ def take_step(run):
     return loss.item() / run.world.size
 
 
-def train(options, world, stop):
+def train(options, world):
     report = print if world.rank == 0 else lambda *_, **__: None
-    with ShardedCheckpoints(
+    with StopSignals(world, interval=4) as stop, ShardedCheckpoints(
         options.directory / "checkpoints", world, keep=options.keep, every=options.every,
         asynchronous=not options.plain,
     ) as checkpoints:  # fmt: skip
@@ -109,8 +109,7 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(1)
     with fail_in_one_line(), process_group(os.environ, use_gpu=False, timeout=60) as world:
-        with StopSignals(world, interval=4) as stop:
-            train(options, world, stop)
+        train(options, world)
 
 
 if __name__ == "__main__":
