@@ -40,6 +40,7 @@ SLOW = (
     "tests/unit/payload/test_launch_names.py",
     "tests/unit/payload/test_mnist",
     "tests/unit/payload/test_resuming.py",
+    "tests/unit/payload/test_sharded_checkpoints.py",
     "tests/unit/payload/test_stopping.py",
     "tests/unit/releases/test_new_release.py",
     "tests/unit/runscripts/test_claim.py",

@@ -131,6 +131,8 @@ def run(command, environment, cwd):
 
 if __name__ == "__main__":
     import torch._dynamo  # noqa: F401 (the first optimizer imports it)
+    import torch.distributed.checkpoint.state_dict  # noqa: F401 (with what sharded trainings import)
+    import torch.distributed.fsdp  # noqa: F401
     import torch.distributed.nn.functional  # noqa: F401
     import torch.nn.parallel  # noqa: F401
 
