@@ -28,7 +28,15 @@ class RefusedError(Exception):
 
 
 def unpack(content: bytes) -> dict:
-    """Return the state that ``content`` holds, on the CPU; run no code in it.
+    """Return the state that ``content`` holds, a dictionary, as ``unpack_object`` does."""
+    state = unpack_object(content)
+    if not isinstance(state, dict):
+        raise DamagedError("not a checkpoint")
+    return state
+
+
+def unpack_object(content: bytes):
+    """Return the tensor or the dictionary that ``content`` holds, on the CPU; run no code in it.
 
     Raises DamagedError if a byte differs from what was written, RefusedError if it holds more than tensors,
     numbers, strings, lists and dicts, MemoryError if it does not fit into memory.
@@ -36,7 +44,7 @@ def unpack(content: bytes) -> dict:
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             check_archive(archive, content)
-        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except (DamagedError, RefusedError, MemoryError):
         raise
     except pickle.UnpicklingError as error:
@@ -46,9 +54,6 @@ def unpack(content: bytes) -> dict:
         if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
             raise MemoryError(str(error)) from error
         raise DamagedError(str(error).splitlines()[0] if str(error) else type(error).__name__) from error
-    if not isinstance(state, dict):
-        raise DamagedError("not a checkpoint")
-    return state
 
 
 def check_archive(archive: zipfile.ZipFile, content: bytes) -> None:

@@ -62,18 +62,9 @@ class Checkpoints:
         """
         if self.is_locked:
             return
-        descriptor = os.open(self.directory, os.O_RDONLY)
+        descriptor = lock_directory(self.directory)
         weakref.finalize(self, os.close, descriptor)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.is_locked = True
-        except BlockingIOError:
-            raise TrainingError(
-                f"{self.directory}: another run is writing there. Wait until it has ended, or choose another "
-                "directory with --modelpath"
-            ) from None
-        except OSError:
-            return  # train without the lock: NFS, for example, locks no directory
+        self.is_locked = True
 
     def save(self, state: Mapping, *, epoch: int, step: int, best: bool = False) -> Path:
         """Write ``state`` and, once it is complete on the disk, delete the oldest checkpoints.
@@ -125,6 +116,25 @@ class Checkpoints:
             return read(path) if path.exists() else None
         except DamagedError as fault:
             raise TrainingError(f"{path}: damaged ({fault}). Use another checkpoint") from None
+
+
+def lock_directory(directory: Path) -> int:
+    """Lock ``directory``, if the file system supports it, and return a descriptor that holds the lock.
+
+    Raises TrainingError if another run holds it: each would delete the other's checkpoints.
+    """
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise TrainingError(
+            f"{directory}: another run is writing there. Wait until it has ended, or choose another "
+            "directory with --modelpath"
+        ) from None
+    except OSError:
+        pass  # train without the lock: NFS, for example, locks no directory
+    return descriptor
 
 
 def make_directory(directory: Path) -> None:

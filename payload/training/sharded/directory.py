@@ -1,0 +1,102 @@
+"""The directory of a run's sharded checkpoints: each is a directory, complete or not there."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import weakref
+from pathlib import Path
+
+from training.checkpoint.directory import OUTPUTS, lock_directory, make_directory
+from training.files import TEMPORARY, is_temporary, sync_directory
+
+NAME = re.compile(r"step-(\d{8,})")
+DAMAGED = ".damaged"  # after the name of a checkpoint that was put aside
+
+
+class ShardedDirectory:
+    """The checkpoints in ``directory``, of which the ``keep`` newest stay; only rank 0 uses it.
+
+    ``step-00000500`` was written after 500 steps. Its temporary name begins with a dot, and it is deleted
+    under such a name, so what a killed run leaves is recognised.
+    """
+
+    def __init__(self, directory: Path, keep: int = 3):
+        self.directory = directory
+        self.keep = keep
+        self.lock = None
+
+    def paths(self) -> list[Path]:
+        """Return all checkpoints, oldest first."""
+        found = [path for path in self.directory.iterdir() if NAME.fullmatch(path.name)]
+        return sorted(found, key=step_of)
+
+    def prepare(self, *, restart: bool = False) -> None:
+        """Make the directory; in it and its parent, delete what runs that were killed left half-written.
+
+        ``restart`` also deletes the checkpoints. Raises TrainingError if nothing can be written, or if
+        another run writes there.
+        """
+        make_directory(self.directory.parent)
+        make_directory(self.directory)
+        if self.lock is None:
+            self.lock = lock_directory(self.directory)
+            weakref.finalize(self, os.close, self.lock)
+        for path in [*self.directory.parent.iterdir(), *self.directory.iterdir()]:
+            if is_temporary(path, OUTPUTS):
+                path.unlink(missing_ok=True)
+        for path in list(self.directory.iterdir()):
+            match = TEMPORARY.fullmatch(path.name)
+            if match and NAME.fullmatch(match[1]):
+                delete(path)
+            elif restart and NAME.fullmatch(path.name.removesuffix(DAMAGED)):
+                self.remove(path)
+
+    def temporary(self, step: int) -> Path:
+        """Return a new name for the checkpoint after ``step`` steps while it is written."""
+        return self.directory / f".{name_of(step)}.{secrets.token_hex(4)}"
+
+    def complete(self, temporary: Path, step: int) -> None:
+        """Give a checkpoint whose files are on the disk its name, and delete the oldest ones."""
+        path = self.directory / name_of(step)
+        if path.exists():
+            self.put_aside(path)
+        temporary.rename(path)
+        sync_directory(self.directory)
+        paths = self.paths()
+        for old in paths[: max(0, paths.index(path) + 1 - self.keep)]:
+            self.remove(old)
+
+    def put_aside(self, path: Path) -> None:
+        """Rename a damaged checkpoint, and replace one of this name that was put aside before."""
+        aside = path.with_name(path.name + DAMAGED)
+        if aside.exists():
+            self.remove(aside)
+        path.rename(aside)
+
+    def remove(self, path: Path) -> None:
+        """Delete a checkpoint: at once, as readers see it."""
+        step = NAME.match(path.name)[1]
+        hidden = self.temporary(int(step))
+        path.rename(hidden)
+        delete(hidden)
+
+
+def name_of(step: int) -> str:
+    """Return the name of the checkpoint after ``step`` steps."""
+    return f"step-{step:08}"
+
+
+def step_of(path: Path) -> int:
+    """Return the steps in the name of a checkpoint."""
+    return int(NAME.fullmatch(path.name)[1])
+
+
+def delete(path: Path) -> None:
+    """Delete a directory with all its files, or a file; what cannot be deleted stays for the next start."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
