@@ -1,4 +1,4 @@
-"""The order in which a training takes the windows of its text: computed, not stored, and the same for any number of ranks."""
+"""The order of the windows of a text: computed, not stored, and the same for any number of ranks."""
 
 from __future__ import annotations
 

@@ -68,3 +68,13 @@ def state_bytes(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[st
         "gradients": sum(local_bytes(each.grad) for each in parameters if each.grad is not None),
         "optimizer": sum(local_bytes(value) for value in states if isinstance(value, torch.Tensor)),
     }
+
+
+def whole_weights(network: nn.Module, world: World) -> dict[str, torch.Tensor] | None:
+    """Return the whole weights, in host memory, on rank 0, None on the others; all ranks must call it."""
+    weights = {}
+    for name, tensor in network.state_dict().items():
+        whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        if world.rank == 0:
+            weights[name] = whole.cpu()
+    return weights or None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 
 from training import TrainingError
-from training.distributed import World
+from training.distributed import World, sum_over_ranks
 from training.language.model import GPT
 
 
@@ -42,6 +43,34 @@ class Run:
     world: World
     steps: int
     position: Position = field(default_factory=Position)
+
+    def start_clock(self) -> None:
+        """Begin to count the time, and the losses of this rank, that ``settle`` adds to the position."""
+        self.loss = torch.zeros(1, dtype=torch.float64, device=self.world.device)
+        self.settled_tokens = self.position.tokens
+        self.start = time.perf_counter()
+
+    def add(self, loss: torch.Tensor, windows: int) -> None:
+        """Count a step on ``windows`` windows, over all ranks, in which this rank had the sum of losses ``loss``."""
+        position, tokens = self.position, windows * self.network.context
+        self.loss.add_(loss)
+        position.step += 1
+        position.windows += windows
+        position.tokens += tokens
+        position.part_tokens += tokens
+
+    def mean_loss(self) -> float:
+        """Return the mean loss of this rank's bytes since ``settle``, for the progress."""
+        return self.loss.item() * self.world.size / max(1, self.position.tokens - self.settled_tokens)
+
+    def settle(self) -> None:
+        """Add the losses of all ranks, and the time since the last call, to the position; all ranks must call it."""
+        position = self.position
+        position.loss_sum += sum_over_ranks(self.loss)[0]  # waits for the device
+        seconds = time.perf_counter() - self.start
+        position.seconds += seconds
+        position.part_seconds += seconds
+        self.start_clock()
 
     def check_position(self, position: Mapping) -> None:
         """Raise TrainingError if the position of a checkpoint is not one of this run."""

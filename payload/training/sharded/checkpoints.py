@@ -100,6 +100,8 @@ class ShardedCheckpoints:
         began = time.monotonic()
         self.wait()
         waited = time.monotonic() - began
+        if hasattr(run, "settle"):
+            run.settle()  # brings its position up to date
         if waited > REPORTED_SECONDS and asynchronous is None and self.world.rank == 0:
             print(f"waited {waited:.0f} s for the checkpoint before. Increase --every", flush=True)
         step = run.position.step
