@@ -150,7 +150,7 @@ def fingerprint(tokens: Tensor) -> str:
 
 def count_windows(tokens: Tensor, context: int) -> int:
     """Return how many windows of ``context`` bytes, each with the byte after it, a text has."""
-    return (len(tokens) - 1) // context
+    return max(0, len(tokens) - 1) // context
 
 
 def read_windows(tokens: Tensor, windows: list[int | None], context: int) -> Iterator[tuple[Tensor, Tensor]]:

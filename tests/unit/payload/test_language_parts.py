@@ -59,7 +59,9 @@ def test_the_peak_is_that_of_the_device():
 
 def test_the_unigram_loss_is_the_entropy_of_the_bytes():
     tokens = torch.tensor([65, 66] * 5000, dtype=torch.uint8)
-    assert unigram_loss(Text("", tokens, tokens[:100], "")) == pytest.approx(math.log(2), abs=0.02)
+    assert unigram_loss(Text("", tokens, tokens[:100], "")) == pytest.approx(
+        math.log(2), abs=0.03
+    )  # each byte counts once more
 
 
 def test_a_window_that_does_not_count_has_labels_that_the_loss_leaves_out():
@@ -79,7 +81,8 @@ def test_a_directory_is_joined_in_order_and_leaves_no_file(tmp_path, alone, monk
     os.mkfifo(source / "pipe")
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     text = open_text(source, None, 8, alone)
-    assert bytes(torch.cat([text.training, text.validation]).tolist()) == b"first" * 100 + b"\0" + b"second" * 100 + b"\0"
+    joined = bytes(torch.cat([text.training, text.validation]).tolist())
+    assert joined == b"first" * 100 + b"\0" + b"second" * 100 + b"\0"
     assert list(temporary.iterdir()) == []
     kept = tmp_path / "run"
     kept.mkdir()

@@ -1,20 +1,21 @@
 """lm_fsdp.py: one training, whatever the number of ranks and however the model is divided among them."""
 
 import re
+import shutil
 
 import pytest
 import torch
+from conftest import launch
+from training.language.metrics import STEPS
 from training.metrics import read_epochs
 
-PAYLOAD_OPTIONS = ("--size", "100K", "--steps", 8, "--interval", 2, "--context", 32, "--batch-size", 6, "--clip", 0.5)
+OPTIONS = ("--size", "100K", "--steps", 8, "--interval", 2, "--context", 32, "--batch-size", 6, "--clip", 0.5)
 WORLDS = {
     "alone": (1,),
     "two ranks": (2,),
     "four ranks, of which two have an empty place in each batch": (4,),
-    "copies": (2, "--parallel", "ddp"),
-    "hybrid": (4, "--replicas", 2),
-    "micro-batches, computed again": (2, "--micro-batch", 1, "--recompute"),
     "copies with micro-batches": (2, "--parallel", "ddp", "--micro-batch", 2),
+    "hybrid with micro-batches, computed again": (4, "--replicas", 2, "--micro-batch", 1, "--recompute"),
     "as in textbooks": (1, "--plain", "data,attention,optimizer,clock,threads"),
 }
 
@@ -29,8 +30,6 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run_model(zygote, payload):
-    from conftest import launch
-
     def run(size, *arguments):
         return launch(size, (payload / "lm_fsdp.py", *arguments), start=zygote.start).wait()
 
@@ -39,10 +38,7 @@ def run_model(zygote, payload):
 
 @pytest.fixture(scope="module")
 def worlds(run_model, text):
-    return {
-        name: run_model(size, "--data", text, *PAYLOAD_OPTIONS, *options)
-        for name, (size, *options) in WORLDS.items()
-    }
+    return {name: run_model(size, "--data", text, *OPTIONS, *options) for name, (size, *options) in WORLDS.items()}
 
 
 def losses(ranks):
@@ -68,20 +64,19 @@ def state(ranks):
 
 def test_a_rank_keeps_its_share_of_parameters_gradients_and_optimizer(worlds):
     whole = 4 * int(re.search(r"100K: (\d+) parameters", worlds["alone"][0].stdout)[1]) / 1e6
-    assert state(worlds["copies"]) == pytest.approx([whole, whole, 2 * whole], abs=0.001)
+    assert state(worlds["copies with micro-batches"]) == pytest.approx([whole, whole, 2 * whole], abs=0.001)
     four = "four ranks, of which two have an empty place in each batch"
-    for name, parts in (("alone", 1), ("two ranks", 2), (four, 4), ("hybrid", 2)):
+    for name, parts in (("alone", 1), ("two ranks", 2), (four, 4), ("hybrid with micro-batches, computed again", 2)):
         assert state(worlds[name]) == pytest.approx([whole / parts, whole / parts, 2 * whole / parts], abs=0.001), name
 
 
 def test_the_loss_falls_below_that_of_a_model_that_only_counts_bytes(run_model, text, tmp_path):
-    line = ("--data", text, *PAYLOAD_OPTIONS, "--steps", 60, "--interval", 20, "--lr", 0.01, "--modelpath", tmp_path)
+    line = ("--data", text, *OPTIONS, "--steps", 60, "--interval", 20, "--lr", 0.01, "--modelpath", tmp_path)
     (rank,) = run_model(1, *line)
     assert rank.status == 0, rank.stderr
-    reached, unigram = re.search(r"^validation loss: (\S+), below the unigram model's (\S+)$", rank.stdout, re.M).groups()
+    found = re.search(r"^validation loss: (\S+), below the unigram model's (\S+)$", rank.stdout, re.MULTILINE)
+    reached, unigram = found.groups()
     assert float(reached) < float(unigram) - 0.3
-    from training.language.metrics import STEPS
-
     lines = read_epochs(tmp_path / "metrics.jsonl", STEPS)
     assert [line["step"] for line in lines] == [20, 40, 60]
     assert lines[-1]["validation_loss"] == pytest.approx(float(reached), abs=1e-4)
@@ -91,20 +86,18 @@ def test_the_loss_falls_below_that_of_a_model_that_only_counts_bytes(run_model, 
 
 def test_bfloat16_gives_nearly_the_same_losses(run_model, worlds, text):
     for options in ((), ("--parallel", "ddp")):
-        ranks = run_model(2, "--data", text, *PAYLOAD_OPTIONS, "--bf16", *options)
+        ranks = run_model(2, "--data", text, *OPTIONS, "--bf16", *options)
         assert [rank.status for rank in ranks] == [0, 0], ranks[0].stderr
         assert losses(ranks) == pytest.approx(losses(worlds["alone"]), abs=0.05)
         assert losses(ranks) != losses(worlds["alone"])
 
 
 def test_a_stopped_training_resumes_in_another_world_and_reaches_the_same_losses(run_model, worlds, text, tmp_path):
-    line = ("--data", text, *PAYLOAD_OPTIONS, "--modelpath", tmp_path, "--every", 3)
+    line = ("--data", text, *OPTIONS, "--modelpath", tmp_path, "--every", 3)
     first = run_model(2, *line)
     assert first[0].status == 0, first[0].stderr
     kept = sorted(path.name for path in (tmp_path / "checkpoints").glob("step-*"))
     assert [name[-1] for name in kept] == ["3", "6", "8"]
-    import shutil
-
     shutil.rmtree(tmp_path / "checkpoints" / kept[-1])
     again = run_model(1, *line)
     assert again[0].status == 0, again[0].stderr
@@ -113,6 +106,6 @@ def test_a_stopped_training_resumes_in_another_world_and_reaches_the_same_losses
 
 
 def test_replicas_that_do_not_divide_the_ranks_are_one_sentence(run_model, text):
-    ranks = run_model(2, "--data", text, *PAYLOAD_OPTIONS, "--replicas", 3)
+    ranks = run_model(2, "--data", text, *OPTIONS, "--replicas", 3)
     assert [rank.status for rank in ranks] == [1, 1]
     assert ranks[0].stderr == "rank 0: --replicas 3: 2 ranks are not a multiple. Use a divisor of the ranks\n"

@@ -132,6 +132,7 @@ def run(command, environment, cwd):
 if __name__ == "__main__":
     import torch._dynamo  # noqa: F401 (the first optimizer imports it)
     import torch.distributed.nn.functional  # noqa: F401
+    import torch.distributed.tensor  # noqa: F401
     import torch.nn.parallel  # noqa: F401
 
     with contextlib.suppress(ImportError):
