@@ -73,6 +73,17 @@ def add_plain(parser: argparse.ArgumentParser, forms: Mapping[str, str]) -> None
     )  # fmt: skip
 
 
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Add the options about what a training writes."""
+    add = parser.add_argument
+    add("--modelpath", type=Path, metavar="DIR",
+        help="write model, checkpoints and metrics to DIR; the next start resumes from there")  # fmt: skip
+    add("--keep", type=int, default=3, metavar="K", help="number of checkpoints to keep (default: %(default)s)")
+    add("--restart", action="store_true", help="delete the checkpoints in DIR and start from scratch")
+    add("--tensorboard", action="store_true", help="also write to DIR/tensorboard")
+    add("--wandb", metavar="PROJECT", help="also report to Weights & Biases")
+
+
 def parse_arguments(arguments: list[str], description: str = "") -> argparse.Namespace:
     """Return the options of mnist_ddp.py; exit with a line and status 2 if one is invalid."""
     parser = training_parser(description)
@@ -90,12 +101,7 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     add_health(parser)
     add("--compile", action="store_true", help="compile the network; requires a C++ compiler or Triton")
     add("--bf16", action="store_true", help="compute in bfloat16 where autocast can")
-    add("--modelpath", type=Path, metavar="DIR",
-        help="write model, checkpoints and metrics to DIR; the next start resumes from there")  # fmt: skip
-    add("--keep", type=int, default=3, metavar="K", help="number of checkpoints to keep (default: %(default)s)")
-    add("--restart", action="store_true", help="delete the checkpoints in DIR and start from scratch")
-    add("--tensorboard", action="store_true", help="also write to DIR/tensorboard")
-    add("--wandb", metavar="PROJECT", help="also report to Weights & Biases")
+    add_output(parser)
     options = parser.parse_args(arguments)
     check(options, parser)
     return options

@@ -52,14 +52,14 @@ def draw_curves(metrics_file: Path, picture: Path, selection: str = "test") -> b
     return write_picture(picture, draw, width=12)
 
 
-def mark_ranks(panel, epochs: list[dict]) -> None:
+def mark_ranks(panel, epochs: list[dict], key: str = "epoch") -> None:
     """Write the number of ranks where the curve starts, and a line where a start has another number."""
     before = None
     for line in epochs:
         size = line["world_size"]
         if size != before:
             ranks = f" {size} rank" + "s" * (size > 1)
-            start = line["epoch"] - 0.5
+            start = line[key] - 0.5
             panel.text(start, 0.03, ranks, transform=panel.get_xaxis_transform())
             if before:
                 panel.axvline(start, color=GREY, linestyle=":")

@@ -5,12 +5,23 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from training.files import read_file
 
 METRICS_FILE = "metrics.jsonl"
 VALUES = ("loss", "accuracy", "images_per_second", "learning_rate", "seconds", "world_size")
 MOST_BYTES = 2**26  # of metrics.jsonl: about 400,000 epochs
+
+
+class Form(NamedTuple):
+    """The fields of a line: the number that orders the lines, which is an int from 1, and its values."""
+
+    key: str
+    values: tuple[str, ...]
+
+
+EPOCHS = Form("epoch", VALUES)
 
 
 def read_object(line: bytes) -> dict | None:
@@ -22,21 +33,21 @@ def read_object(line: bytes) -> dict | None:
     return value if isinstance(value, dict) else None
 
 
-def is_record(line: dict | None) -> bool:
-    """Return whether an object is one that ``Metrics.epoch`` writes: the epoch, and numbers or null."""
+def is_record(line: dict | None, form: Form = EPOCHS) -> bool:
+    """Return whether an object is one that ``Metrics`` writes: its key, and numbers or null."""
     return (
         line is not None
-        and type(line.get("epoch")) is int
-        and line["epoch"] > 0
-        and all(name in line and (line[name] is None or finite_number(line[name]) is not None) for name in VALUES)
+        and type(line.get(form.key)) is int
+        and line[form.key] > 0
+        and all(name in line and (line[name] is None or finite_number(line[name]) is not None) for name in form.values)
     )
 
 
-def is_cut_short(rest: bytes) -> bool:
-    """Return whether the text after a file's last newline is the beginning of a line of ``Metrics.epoch``."""
-    form = json.dumps(dict.fromkeys(("epoch", *VALUES), 0)).encode()
+def is_cut_short(rest: bytes, form: Form = EPOCHS) -> bool:
+    """Return whether the text after a file's last newline is the beginning of a line of ``Metrics``."""
+    whole = json.dumps(dict.fromkeys((form.key, *form.values), 0)).encode()
     given = re.sub(rb"(?<=: )[-+.\denul]+", b"0", rest)  # numbers or null
-    return form.startswith(given) or given.startswith(form[:-1] + b",")  # further fields
+    return whole.startswith(given) or given.startswith(whole[:-1] + b",")  # further fields
 
 
 def finite_number(value: object) -> float | None:
@@ -58,6 +69,6 @@ def read_objects(path: Path) -> list[dict]:
     return [value for value in map(read_object, lines) if value is not None]
 
 
-def read_epochs(path: Path) -> list[dict]:
+def read_epochs(path: Path, form: Form = EPOCHS) -> list[dict]:
     """Return the values of each epoch in a metrics.jsonl, in order; an empty list if it does not exist."""
-    return [value for value in read_objects(path) if is_record(value)]
+    return [value for value in read_objects(path) if is_record(value, form)]

@@ -12,7 +12,7 @@ from pathlib import Path
 from training import TrainingError
 from training.files import read_file, write_file
 from training.metrics.curves import PICTURE, draw_curves
-from training.metrics.lines import METRICS_FILE, MOST_BYTES, VALUES, is_cut_short, is_record, read_object
+from training.metrics.lines import EPOCHS, METRICS_FILE, MOST_BYTES, VALUES, is_cut_short, is_record, read_object
 from training.metrics.trackers import open_tensorboard, open_wandb
 
 
@@ -29,8 +29,10 @@ class Metrics:
     refused. ``close`` draws the curves again; a ``with`` block calls it unless an exception ends it.
     ``options`` are logged to TensorBoard and to Weights & Biases, whose project is ``wandb``; with
     "validation" among them, the accuracies are those of held-out images. Raises TrainingError if a file
-    cannot be written or a package is missing.
+    cannot be written or a package is missing. A subclass may have lines of another ``form``, and draw them.
     """
+
+    form = EPOCHS
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class Metrics:
         try:
             lines, damaged = self.read_lines()
             is_new = bool(lines) and first_epoch == 0
-            done = [line for line in lines if json.loads(line)["epoch"] <= first_epoch]
+            done = [line for line in lines if json.loads(line)[self.form.key] <= first_epoch]
             if damaged:
                 aside = self.keep_aside()
                 print(f"{self.path}: {damaged} damaged lines are removed; the previous file is {aside}", flush=True)
@@ -90,32 +92,35 @@ class Metrics:
         replaced; in the other order, its line would be missing. ``others`` are further fields.
         """
         values = dict(zip(VALUES, (loss, accuracy, images_per_second, learning_rate, seconds, world_size)))
-        values.update(others)
+        self.record(epoch, {**values, **others})
+
+    def record(self, number: int, values: Mapping[str, float | str | None]) -> None:
+        """Write the ``values`` of a line, and ``number``, its key."""
         if self.directory:
             # JSON cannot express a loss that is not a finite number.
             finite = {
-                name: value if isinstance(value, str) or math.isfinite(value) else None
+                name: value if value is None or isinstance(value, str) or math.isfinite(value) else None
                 for name, value in values.items()
             }
             try:
-                self.append(json.dumps({"epoch": epoch, **finite}).encode() + b"\n")
+                self.append(json.dumps({self.form.key: number, **finite}).encode() + b"\n")
             except OSError as error:
                 raise self.cannot_be_written(error) from error
         if self.writer:
             for name, value in values.items():
-                if not isinstance(value, str):
-                    self.writer.add_scalar(name, value, epoch)
+                if isinstance(value, (int, float)):
+                    self.writer.add_scalar(name, value, number)
             self.writer.flush()
         if self.run:
-            self.run.log(values, step=epoch)
+            self.run.log(dict(values), step=number)
 
     def read_lines(self) -> tuple[list[bytes], int]:
         """Return the lines of epochs, and the number of other lines; TrainingError if there are only others."""
         if not self.path.is_symlink() and not self.path.exists():
             return [], 0
         *lines, rest = read_file(self.path, MOST_BYTES, follow_links=False).split(b"\n")
-        own = [line + b"\n" for line in lines if is_record(read_object(line))]
-        if not is_cut_short(rest):
+        own = [line + b"\n" for line in lines if is_record(read_object(line), self.form)]
+        if not is_cut_short(rest, self.form):
             lines.append(rest)
         if lines and not own:
             raise TrainingError(
@@ -147,7 +152,11 @@ class Metrics:
 
     def draw(self) -> None:
         if self.is_drawable:  # the reason is reported once
-            self.is_drawable = draw_curves(self.path, self.directory / PICTURE, self.selection)
+            self.is_drawable = self.draw_picture(self.directory / PICTURE)
+
+    def draw_picture(self, picture: Path) -> bool:
+        """Draw the lines; return whether that succeeded."""
+        return draw_curves(self.path, picture, self.selection)
 
     def end(self, status: int = 0) -> None:
         if self.writer:

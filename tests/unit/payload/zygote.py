@@ -134,6 +134,7 @@ if __name__ == "__main__":
     import torch.distributed.checkpoint.state_dict  # noqa: F401 (with what sharded trainings import)
     import torch.distributed.fsdp  # noqa: F401
     import torch.distributed.nn.functional  # noqa: F401
+    import torch.distributed.tensor  # noqa: F401
     import torch.nn.parallel  # noqa: F401
 
     with contextlib.suppress(ImportError):

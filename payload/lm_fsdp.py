@@ -1,0 +1,292 @@
+#!/usr/bin/env python3
+"""Train a GPT on bytes with its parameters divided among the ranks (FSDP2), on any number of ranks.
+
+Run it alone (`python lm_fsdp.py`), or once per rank under srun, torchrun or mpirun. It reads
+torch's standard variables only: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT.
+The result is the same, to rounding, for any number of ranks and any number of interruptions.
+"""
+
+# ruff: noqa: E402 (the command line is parsed before torch is imported: --help answers at once)
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext
+from functools import partial
+
+from training.language.options import parse_arguments
+from training.signals import INTERRUPTED, end_at_once
+
+if __name__ == "__main__":
+    OPTIONS = parse_arguments(sys.argv[1:], __doc__.splitlines()[0])
+    end_at_once(resumable=bool(OPTIONS.modelpath))
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from training.accelerator import find_accelerator, module_of
+from training.checkpoint import save_model
+from training.compiling import compiler_fault
+from training.distributed import World, fail_together, process_group, sum_over_ranks
+from training.failing import fail_in_one_line, rank_name
+from training.health import Health
+from training.language.arithmetic import count_parameters
+from training.language.metrics import LanguageMetrics, describe, measure
+from training.language.model import GPT, SHAPES, set_first_weights
+from training.language.order import own_share, window_at
+from training.language.parallel import make_mesh, replicate, shard, state_bytes, whole_weights
+from training.language.run import Run
+from training.language.text import Text, count_windows, load_windows, open_text, unigram_loss
+from training.progress import Progress
+from training.schedule import learning_rate_factor
+from training.sharded.checkpoints import ShardedCheckpoints
+from training.stopping import StopSignals
+
+STOP_INTERVAL = 4  # steps after which the ranks exchange signals
+VALIDATION_WINDOWS = 32  # at most, spread over the text that is held out
+
+
+def sum_of_losses(model: nn.Module, inputs: Tensor, labels: Tensor, bf16: bool) -> Tensor:
+    """Return the sum of the losses of all bytes; labels of -100 do not count."""
+    # FSDP2 computes in bfloat16 by its own policy, which also halves what the ranks send.
+    by_autocast = bf16 and isinstance(model, DistributedDataParallel)
+    with torch.autocast(inputs.device.type, torch.bfloat16, enabled=by_autocast):
+        scores = model(inputs)
+    return F.cross_entropy(scores.float().flatten(0, 1), labels.flatten(), reduction="sum")
+
+
+def batches(options: argparse.Namespace, run: Run, text: Text) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield this rank's share of the global batch of each step that is left; a rank's last labels may not count."""
+    world, context = run.world, options.context
+    count = count_windows(text.training, context)
+    for step in range(run.position.step, options.steps):
+        share = own_share(step * options.batch_size, options.batch_size, world.rank, world.size)
+        windows = [None if place is None else window_at(place, count, options.seed) for place in share]
+        yield load_windows(text.training, windows, context, world.device, "data" in options.plain)
+
+
+def compute_gradients(options: argparse.Namespace, model: nn.Module, world: World, inputs: Tensor, labels: Tensor):
+    """Add the gradients of this rank's share, in micro-batches; return the sum of its losses."""
+    micro_batch = options.micro_batch or len(inputs)
+    loss_sum = torch.zeros((), device=inputs.device)
+    pieces = list(zip(inputs.split(micro_batch), labels.split(micro_batch)))
+    for number, piece in enumerate(pieces, start=1):
+        # DDP exchanges the gradients once. FSDP2 does so for each piece: no rank ever has room for all of them.
+        alone = number < len(pieces) and isinstance(model, DistributedDataParallel)
+        with model.no_sync() if alone else nullcontext():
+            loss = sum_of_losses(model, *piece, options.bf16)
+            # Both average the gradients of the ranks. With this scale the average is the gradient of the mean
+            # loss over the global batch, even if the ranks' shares differ in size.
+            (loss * world.size / (options.batch_size * options.context)).backward()
+        loss_sum += loss.detach()
+    return loss_sum
+
+
+def take_step(options: argparse.Namespace, model: nn.Module, run: Run, inputs: Tensor, labels: Tensor) -> Tensor:
+    """Take one step on the global batch, of which this rank has a share; return the norm of its gradient."""
+    run.optimizer.zero_grad()
+    loss = compute_gradients(options, model, run.world, inputs, labels)
+    # The norm is that of the whole gradient: the parts are DTensors, whose norm is added up over the ranks.
+    norm = nn.utils.clip_grad_norm_(run.network.parameters(), options.clip)
+    run.optimizer.step()
+    run.schedule.step()
+    run.add(loss, options.batch_size)
+    return norm
+
+
+@torch.no_grad()
+def validate(options: argparse.Namespace, model: nn.Module, text: Text, world: World) -> float:
+    """Return the mean loss on windows of the text that is held out, in nats per byte."""
+    total = count_windows(text.validation, options.context)
+    count = min(total, VALIDATION_WINDOWS)
+    windows = [None if at is None else at * total // count for at in own_share(0, count, world.rank, world.size)]
+    loss = torch.zeros(1, dtype=torch.float64, device=world.device)
+    size = options.micro_batch or len(windows)
+    for start in range(0, len(windows), size):
+        piece = load_windows(text.validation, windows[start : start + size], options.context, world.device, True)
+        loss += sum_of_losses(model, *piece, options.bf16)
+    if options.parallel == "fsdp":
+        model.reshard()  # what is outside the blocks stays whole after a forward pass, for a backward pass
+    return sum_over_ranks(loss)[0] / (count * options.context)
+
+
+def set_up(options: argparse.Namespace, text: Text, world: World) -> tuple[Run, nn.Module]:
+    """Return the run at its first step, and the model that the ranks compute with."""
+    torch.manual_seed(options.seed)
+    is_sharded = options.parallel == "fsdp"
+    with torch.device("meta"):  # without memory: a rank gets its parts only
+        network = GPT(
+            SHAPES[options.size], options.context, recompute=options.recompute, is_plain="attention" in options.plain
+        )
+    if options.compile:
+        for block in network.blocks:  # all have the same code, which is compiled once
+            block.forward = torch.compile(block.forward)
+    if is_sharded:
+        shard(network, make_mesh(world, options.replicas), bf16=options.bf16)
+    network.to_empty(device=world.device)
+    set_first_weights(network, options.seed)
+    model = network if is_sharded else replicate(network, world)
+
+    matrices = [parameter for parameter in network.parameters() if parameter.dim() > 1]
+    rest = [parameter for parameter in network.parameters() if parameter.dim() == 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}],
+        lr=options.lr, betas=(0.9, 0.95), fused=None if "optimizer" in options.plain else True,
+    )  # fmt: skip
+    is_constant = "schedule" in options.plain
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: 1 if is_constant else learning_rate_factor(step, options.steps, options.warmup)
+    )
+    settings = {
+        "size": options.size, "context": options.context, "steps": options.steps, "batch size": options.batch_size,
+        "learning rate": options.lr, "warm-up": options.warmup, "clip": options.clip, "seed": options.seed,
+        "bf16": options.bf16, "schedule": "constant" if is_constant else None,
+    }  # fmt: skip
+    return Run(network, optimizer, schedule, settings, text.fingerprint, world, options.steps), model
+
+
+def warm_up(options: argparse.Namespace, model: nn.Module, run: Run, text: Text) -> None:
+    """Load libraries and compile before the clock starts, with a step that changes no weight."""
+    world = run.world
+    is_needed = run.position.step < options.steps and "clock" not in options.plain
+    if not is_needed or (world.device.type == "cpu" and not options.compile):
+        return
+    with fail_together(world):
+        try:
+            compute_gradients(options, model, world, *next(batches(options, run, text)))
+        except Exception as error:
+            raise compiler_fault(error) or error from None
+    run.optimizer.zero_grad()
+    if world.device.type != "cpu":
+        module_of(world.device).synchronize()
+
+
+def report_start(options: argparse.Namespace, run: Run, text: Text, unigram: float, report: Callable) -> None:
+    """Report the ranks, the device, the model and the text."""
+    world, shape = run.world, run.network.shape
+    division = f"{options.parallel}, {options.replicas} x {world.size // options.replicas}"
+    report(
+        f"world size {world.size}, backend {dist.get_backend()}, device {world.device}, torch {torch.__version__}, "
+        f"{division if options.parallel == 'fsdp' else options.parallel}"
+    )
+    report(
+        f"model {options.size}: {count_parameters(run.network)} parameters, {shape.layers} blocks of width "
+        f"{shape.width}, windows of {options.context} bytes"
+    )
+    report(f"text: {text.name}, {len(text.training)} bytes for training and {len(text.validation)} for validation")
+    report(f"unigram model: validation loss {unigram:.4f}")
+    if world.device.type == "cpu" and find_accelerator():
+        report("A GPU is available; use --gpu to train on it")
+
+
+def train_steps(
+    options: argparse.Namespace, run: Run, model: nn.Module, text: Text, unigram: float, metrics: LanguageMetrics,
+    checkpoints: ShardedCheckpoints | None, stop: StopSignals, report: Callable,
+) -> None:  # fmt: skip
+    """Take the steps that are left, with a line every --interval steps; exit if the ranks agree to stop."""
+    position, is_first = run.position, run.world.rank == 0
+    steps = batches(options, run, text)
+    health = None
+    if options.health is not None:
+        health = Health(run.world, report, every=options.health)
+        health.watch(*([model] if options.parallel == "ddp" else run.network.blocks))
+        steps = health.batches("training", steps, first_step=position.step)
+    run.start_clock()
+    with Progress("training", options.steps, first_step=position.step, enabled=is_first) as progress:
+        for inputs, labels in steps:
+            norm = take_step(options, model, run, inputs, labels)
+            progress.update(position.step, run.mean_loss)
+            if position.step % options.interval == 0 or position.step == options.steps:
+                run.settle()
+                reached = validate(options, model, text, run.world)
+                values = {**measure(run, reached, norm, options.peak_tflops), "unigram_loss": unigram}
+                name = f"step {position.step}/{options.steps}"
+                progress.done()
+                report(f"{name}  {describe(values)}")
+                if health:
+                    values.update(health.end_epoch(name, values["loss"]))
+                with fail_together(run.world):
+                    if is_first:
+                        metrics.record(position.step, values)
+                run.start_clock()  # a validation takes no time of the training
+            if checkpoints:
+                checkpoints.save_if_due(run)
+            if position.step < options.steps and stop.agreed():
+                file = checkpoints.save(run)
+                report(f"{stop.name}: stopped after {position.step} steps, saved in {file}. "
+                       "Run the same command again to resume")  # fmt: skip
+                raise SystemExit(stop.status)
+
+
+def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
+    """Train on this rank, from where the last start left --modelpath; only rank 0 prints."""
+    is_first = world.rank == 0
+    report = partial(print, flush=True) if is_first else lambda _line: None
+    with ExitStack() as stack:
+        checkpoints = None
+        if options.modelpath:
+            checkpoints = stack.enter_context(ShardedCheckpoints(
+                options.modelpath / "checkpoints", world, keep=options.keep, every=options.every,
+                asynchronous="checkpoints" not in options.plain,
+            ))  # fmt: skip
+            checkpoints.prepare(restart=options.restart)
+        text = open_text(options.data, options.modelpath, options.context, world)
+        unigram = unigram_loss(text)
+        with fail_together(world):
+            run, model = set_up(options, text, world)
+        report_start(options, run, text, unigram, report)
+        file = checkpoints.resume(run) if checkpoints else None
+        was_complete = run.position.step == options.steps
+        if file:
+            report(f"resuming after {run.position.step} steps, from {file}")
+        if was_complete:
+            report("Training is already complete")
+        warm_up(options, model, run, text)
+        with fail_together(world):
+            metrics = stack.enter_context(LanguageMetrics(
+                options.modelpath, options=vars(options), first_epoch=run.position.step,
+                tensorboard=options.tensorboard, wandb=options.wandb,
+            )) if is_first else None  # fmt: skip
+        train_steps(options, run, model, text, unigram, metrics, checkpoints, stop, report)
+        if checkpoints:
+            checkpoints.save(run)
+        report_end(options, run, unigram, report, was_complete=was_complete)
+
+
+def report_end(options: argparse.Namespace, run: Run, unigram: float, report: Callable, *, was_complete: bool) -> None:
+    """Report what the training reached and what it kept in memory, and write the whole weights to --modelpath."""
+    position = run.position
+    weights = whole_weights(run.network, run.world) if options.modelpath else None
+    with fail_together(run.world):
+        if weights:
+            save_model(weights, options.modelpath / "lm_fsdp.pt")
+    relation = "below" if position.validation_loss < unigram else "not below"
+    report(f"validation loss: {position.validation_loss:.4f}, {relation} the unigram model's {unigram:.4f}")
+    if not was_complete:  # its values would be those of an earlier start
+        parts = state_bytes(run.network, run.optimizer)
+        share = ", ".join(f"{name} {size / 1e6:.3f}" for name, size in parts.items())
+        report(f"state of rank 0: {sum(parts.values()) / 1e6:.3f} MB ({share})")
+        report(f"training time: {position.seconds:.1f} s")
+    if options.modelpath:
+        report(f"model written to {options.modelpath / 'lm_fsdp.pt'}")
+
+
+def main(options: argparse.Namespace) -> None:
+    """Train; exit with status 1 and one last line that names the rank and its fault if that fails."""
+    with fail_in_one_line():
+        try:
+            with process_group(
+                os.environ, use_gpu=options.gpu, timeout=options.timeout, plain_threads="threads" in options.plain
+            ) as world, StopSignals(world, interval=STOP_INTERVAL, enabled=bool(options.modelpath)) as stop:
+                train(options, world, stop)
+        except KeyboardInterrupt:
+            print(f"{rank_name()}: interrupted, nothing was saved", file=sys.stderr, flush=True)
+            sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main(OPTIONS)

@@ -1,0 +1,1 @@
+"""The language model of lm_fsdp.py: its text, its network, how it is divided among the ranks, and its arithmetic."""

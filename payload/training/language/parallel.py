@@ -1,0 +1,80 @@
+"""Divides a model among the ranks: FSDP2 with one mesh or a hybrid one, or a copy on each rank with DDP."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+from training import TrainingError
+from training.distributed import World
+from training.language.model import GPT
+
+
+def make_mesh(world: World, replicas: int) -> DeviceMesh:
+    """Return the mesh of the ranks: in one dimension, or ``replicas`` copies that are each divided among the rest.
+
+    Ranks with consecutive numbers, such as those of a node, share a copy. Raises TrainingError if the number of
+    ranks is not a multiple of ``replicas``.
+    """
+    if world.size % replicas:
+        raise TrainingError(f"--replicas {replicas}: {world.size} ranks are not a multiple. Use a divisor of the ranks")
+    if replicas == 1:
+        return init_device_mesh(world.device.type, (world.size,), mesh_dim_names=("shard",))
+    shape = replicas, world.size // replicas
+    return init_device_mesh(world.device.type, shape, mesh_dim_names=("replicate", "shard"))
+
+
+def shard(network: GPT, mesh: DeviceMesh, *, bf16: bool) -> None:
+    """Divide the parameters of each block, and those outside the blocks, among the ranks of ``mesh``.
+
+    A block's parameters are gathered when it computes, and freed afterwards. With ``bf16`` they are gathered
+    and used in bfloat16; the parts that stay, and the sums of the gradients, are float32.
+    """
+    try:
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    except ImportError:  # public since torch 2.6: https://docs.pytorch.org/docs/2.6/distributed.fsdp.fully_shard.html
+        raise TrainingError(
+            f"torch {torch.__version__} has no torch.distributed.fsdp.fully_shard. Use torch 2.6 or newer, or "
+            "--parallel ddp"
+        ) from None
+    policy = MixedPrecisionPolicy()
+    if bf16:
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for block in network.blocks:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(network, mesh=mesh, mp_policy=policy)
+
+
+def replicate(network: GPT, world: World) -> DistributedDataParallel:
+    """Return the network in DistributedDataParallel, whose buckets are the gradients themselves."""
+    devices = None if world.device.type == "cpu" else [world.device]
+    return DistributedDataParallel(network, device_ids=devices, gradient_as_bucket_view=True)
+
+
+def local_bytes(tensor: torch.Tensor) -> int:
+    """Return the bytes of a tensor that are on this rank."""
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local.numel() * local.element_size()
+
+
+def state_bytes(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
+    """Return the bytes that parameters, gradients and the optimizer's state have on this rank."""
+    parameters = list(network.parameters())
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    return {
+        "parameters": sum(map(local_bytes, parameters)),
+        "gradients": sum(local_bytes(each.grad) for each in parameters if each.grad is not None),
+        "optimizer": sum(local_bytes(value) for value in states if isinstance(value, torch.Tensor)),
+    }
+
+
+def whole_weights(network: nn.Module, world: World) -> dict[str, torch.Tensor] | None:
+    """Return the whole weights, in host memory, on rank 0, None on the others; all ranks must call it."""
+    weights = {}
+    for name, tensor in network.state_dict().items():
+        whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        if world.rank == 0:
+            weights[name] = whole.cpu()
+    return weights or None

@@ -1,0 +1,187 @@
+"""The text of a training: a file, or the files of a directory in one, mapped into memory as bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import secrets
+import shutil
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from training import TrainingError
+from training.distributed import World, broadcast, fail_together, gather
+from training.files import sync_directory
+
+TEXT_FILE = "text.bin"
+HELD_OUT = 20  # one part of so many is for validation
+LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "__pycache__"}  # of the standard library
+COUNTED_BYTES = 2**26  # of the training's part, for the unigram model
+HASHED_BLOCKS, BLOCK_BYTES = 64, 2**16  # of the fingerprint
+
+
+class Text(NamedTuple):
+    """The bytes of a text, mapped into memory, uint8: those to train on, and those held out."""
+
+    name: str
+    training: Tensor
+    validation: Tensor
+    fingerprint: str
+
+
+def open_text(data: Path | None, modelpath: Path | None, context: int, world: World) -> Text:
+    """Return the text of --data, by default the source of Python's standard library; all ranks must call it.
+
+    A file is mapped where it is. The files of a directory are first joined in one file, by rank 0 in
+    ``modelpath``, or else by one rank of each node in a private temporary directory, whose entries are
+    deleted as soon as the node's ranks have mapped the file. Raises TrainingError if there is no text,
+    or less than a window of ``context`` bytes in a part, if a rank cannot see the file, or if the ranks see
+    different texts.
+    """
+    name = str(data or f"source of Python {platform.python_version()}'s standard library")
+    if data and data.is_file():
+        with fail_together(world):
+            tokens = map_file(data)
+    else:
+        tokens = join_once(data, modelpath, world)
+    mark = fingerprint(tokens)
+    expected = broadcast(mark, world)
+    with fail_together(world):
+        if mark != expected:
+            raise TrainingError(
+                f"{name}: {platform.node()} has another text than rank 0. Use --data with a file that all nodes share"
+            )
+        start = len(tokens) - len(tokens) // HELD_OUT
+        if not count_windows(tokens[start:], context):
+            least = HELD_OUT * (context + 1)
+            raise TrainingError(f"{name}: {len(tokens)} bytes, at least {least} are needed for --context {context}")
+    return Text(name, tokens[:start], tokens[start:], mark)
+
+
+def join_once(data: Path | None, modelpath: Path | None, world: World) -> Tensor:
+    """Join the files of a directory once, or once for each node, and return their bytes on every rank."""
+    host = platform.node()
+    hosts = broadcast(gather(host, world), world)
+    is_builder = world.rank == (0 if modelpath else hosts.index(host))
+    directory = None
+    try:
+        with fail_together(world):
+            if is_builder:
+                directory = modelpath or Path(tempfile.mkdtemp(prefix="text-"))  # mode 0700, a name that is drawn
+                join_files(directory / TEXT_FILE, *source_files(data))
+        places = broadcast(gather(directory, world), world)
+        place = places[0 if modelpath else hosts.index(host)]
+        with fail_together(world):
+            return map_file(place / TEXT_FILE)
+    finally:
+        if directory and not modelpath:
+            shutil.rmtree(directory, ignore_errors=True)  # what is mapped stays until the ranks end
+
+
+def source_files(data: Path | None) -> tuple[Path, list[Path]]:
+    """Return the directory of the text and its regular files, sorted; hidden ones are left out.
+
+    Without ``data`` they are the modules of Python's standard library, without its tests. Raises TrainingError.
+    """
+    root = data or Path(sysconfig.get_path("stdlib"))
+    if not root.is_dir():
+        raise TrainingError(f"{root}: no such file or directory. Name a text with --data")
+    found = []
+    for path in root.rglob("*.py" if data is None else "*"):
+        parts = path.relative_to(root).parts
+        is_left_out = any(part.startswith(".") for part in parts) or (data is None and LEFT_OUT.intersection(parts))
+        if not is_left_out and path.is_file():
+            found.append(path)
+    if not found:
+        what = "Python's source is not installed there" if data is None else "no files"
+        raise TrainingError(f"{root}: {what}. Name a text with --data FILE")
+    return root, sorted(found, key=lambda path: path.relative_to(root).as_posix())
+
+
+def join_files(target: Path, root: Path, files: list[Path]) -> None:
+    """Write ``files``, with a zero byte after each, to ``target``, completely or not at all."""
+    for stale in target.parent.glob(f".{target.name}.*"):  # of a run that was killed
+        stale.unlink(missing_ok=True)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        with temporary.open("xb") as joined:
+            for path in files:
+                joined.write(path.read_bytes() + b"\0")
+            joined.flush()
+            os.fsync(joined.fileno())
+        temporary.replace(target)
+        sync_directory(target.parent)
+    except OSError as error:
+        raise TrainingError(
+            f"{error.filename or target}: the text of {root} cannot be joined ({error.strerror}). Check that its "
+            f"files can be read and that {target.parent} has space, or name one file with --data"
+        ) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def map_file(path: Path) -> Tensor:
+    """Return the bytes of a file, mapped into memory and read when they are used; raises TrainingError."""
+    try:
+        size = path.stat().st_size
+        return torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise TrainingError(
+            f"{path}: cannot be read on {platform.node()} ({reason}). All nodes must see it: choose a shared directory"
+        ) from None
+
+
+def fingerprint(tokens: Tensor) -> str:
+    """Return a hash of the length of a text and of blocks all over it."""
+    found = hashlib.sha256(b"%d" % len(tokens))
+    step = max(BLOCK_BYTES, len(tokens) // HASHED_BLOCKS)
+    for start in range(0, len(tokens), step):
+        found.update(bytes(tokens[start : start + BLOCK_BYTES].tolist()))
+    return found.hexdigest()
+
+
+def count_windows(tokens: Tensor, context: int) -> int:
+    """Return how many windows of ``context`` bytes, each with the byte after it, a text has."""
+    return max(0, len(tokens) - 1) // context
+
+
+def read_windows(tokens: Tensor, windows: list[int | None], context: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the bytes of each window and the byte after each of them, int64 [context]; -100 where it is None.
+
+    -100 is the label that the loss leaves out: https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
+    """
+    for window in windows:
+        start = (window or 0) * context
+        part = tokens[start : start + context + 1].long()
+        yield part[:-1], part[1:] if window is not None else torch.full_like(part[1:], -100)
+
+
+def load_windows(text: Tensor, windows: list[int | None], context: int, device: torch.device, plain: bool) -> tuple:
+    """Return inputs and labels of ``windows``, int64 [n, context], on the device."""
+    both = [torch.stack(column) for column in zip(*read_windows(text, windows, context))]
+    if device.type == "cpu" or plain:
+        return tuple(tensor.to(device) for tensor in both)
+    return tuple(tensor.pin_memory(device).to(device, non_blocking=True) for tensor in both)
+
+
+def unigram_loss(text: Text) -> float:
+    """Return the validation loss, in nats a byte, of a model that knows only how frequent each byte is.
+
+    The frequencies are those of the first 64 MiB of the training's part, each counted once more than it occurs.
+    """
+
+    def count(tokens: Tensor) -> Tensor:
+        return sum(torch.bincount(part, minlength=256) for part in tokens[:COUNTED_BYTES].split(2**22)).double()
+
+    frequencies = count(text.training) + 1
+    losses = -(frequencies / frequencies.sum()).log()
+    counts = count(text.validation)
+    return float((losses * counts).sum() / counts.sum())

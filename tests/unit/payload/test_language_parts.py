@@ -1,0 +1,104 @@
+"""The parts of the language model: the order of its windows, its text, its arithmetic."""
+
+import math
+import os
+
+import pytest
+import torch
+from training import TrainingError
+from training.language.arithmetic import count_parameters, flops_per_token, peak_teraflops
+from training.language.model import GPT, SHAPES, Shape
+from training.language.options import SIZES
+from training.language.order import own_share, permute, window_at
+from training.language.text import Text, open_text, read_windows, source_files, unigram_loss
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 16, 17, 1000])
+def test_a_pass_takes_each_window_once_in_an_order_of_its_own(count):
+    passes = [[window_at(number * count + place, count, 5) for place in range(count)] for number in range(2)]
+    assert all(sorted(order) == list(range(count)) for order in passes)
+    assert count < 16 or (passes[0] != passes[1] != list(range(count)))
+    assert permute(0, 2**40, b"key") < 2**40
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+def test_the_shares_of_the_ranks_are_the_batch_and_equally_long(size):
+    shares = [own_share(20, 4, rank, size) for rank in range(size)]
+    assert len({len(share) for share in shares}) == 1
+    assert sorted(place for share in shares for place in share if place is not None) == [20, 21, 22, 23]
+
+
+def test_the_sizes_have_about_as_many_parameters_as_their_names_tell():
+    assert tuple(SHAPES) == SIZES
+    for name, shape in SHAPES.items():
+        with torch.device("meta"):
+            network = GPT(shape, 1024 if shape.width > 128 else 128)
+        named = float(name[:-1]) * {"K": 1e3, "M": 1e6, "B": 1e9}[name[-1]]
+        assert count_parameters(network) == pytest.approx(named, rel=0.25)
+
+
+def test_the_operations_of_a_token_are_those_that_torch_counts():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    network = GPT(Shape(3, 128), 64, is_plain=True)
+    with FlopCounterMode(display=False) as counter:
+        network(torch.zeros(1, 64, dtype=torch.long)).sum().backward()
+    norms = sum(p.numel() for p in network.parameters() if p.dim() == 1)  # counted by 6 N, not by torch
+    assert 64 * (flops_per_token(network) - 6 * norms) == pytest.approx(counter.get_total_flops(), rel=0.001)
+
+
+def test_the_peak_is_that_of_the_device():
+    names = {
+        "NVIDIA A100-SXM4-40GB": 312, "NVIDIA H100 80GB HBM3": 989, "NVIDIA H100 PCIe": 756, "NVIDIA GH200 120GB": 989,
+        "NVIDIA H200": 989, "AMD Instinct MI250X": 191.5, "AMD Instinct MI300A": 980.6, "AMD Instinct MI300X": 1307.4,
+        "Some GPU": None,
+    }  # fmt: skip
+    assert {name: peak_teraflops(name) for name in names} == names
+    assert peak_teraflops("Intel(R) Data Center GPU Max 1550", 512) == pytest.approx(340.8, abs=0.1)
+
+
+def test_the_unigram_loss_is_the_entropy_of_the_bytes():
+    tokens = torch.tensor([65, 66] * 5000, dtype=torch.uint8)
+    assert unigram_loss(Text("", tokens, tokens[:100], "")) == pytest.approx(
+        math.log(2), abs=0.03
+    )  # each byte counts once more
+
+
+def test_a_window_that_does_not_count_has_labels_that_the_loss_leaves_out():
+    tokens = torch.arange(9, dtype=torch.uint8)
+    (inputs, labels), (_, nothing) = read_windows(tokens, [1, None], 4)
+    assert (inputs.tolist(), labels.tolist()) == ([4, 5, 6, 7], [5, 6, 7, 8])
+    assert nothing.tolist() == [-100] * 4
+
+
+def test_a_directory_is_joined_in_order_and_leaves_no_file(tmp_path, alone, monkeypatch):
+    source, temporary = tmp_path / "source", tmp_path / "temporary"
+    (source / "b").mkdir(parents=True)
+    temporary.mkdir()
+    (source / "b" / "c").write_text("second" * 100)
+    (source / "a").write_text("first" * 100)
+    (source / ".hidden").write_text("not this")
+    os.mkfifo(source / "pipe")
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    text = open_text(source, None, 8, alone)
+    joined = bytes(torch.cat([text.training, text.validation]).tolist())
+    assert joined == b"first" * 100 + b"\0" + b"second" * 100 + b"\0"
+    assert list(temporary.iterdir()) == []
+    kept = tmp_path / "run"
+    kept.mkdir()
+    assert open_text(source, kept, 8, alone).fingerprint == text.fingerprint
+    assert os.listdir(kept) == ["text.bin"]
+
+
+def test_the_standard_library_is_a_text_and_an_image_without_its_source_is_one_sentence(monkeypatch, tmp_path):
+    root, files = source_files(None)
+    assert root / "argparse.py" in files and files == sorted(files, key=lambda path: path.relative_to(root).as_posix())
+    monkeypatch.setattr("sysconfig.get_path", lambda _name: str(tmp_path))
+    with pytest.raises(TrainingError, match=r"Python's source is not installed there\. Name a text with --data FILE"):
+        source_files(None)
+
+
+def test_a_text_that_is_too_short_is_one_sentence(tmp_path, alone):
+    (tmp_path / "text").write_text("short")
+    with pytest.raises(TrainingError, match="5 bytes, at least 660 are needed for --context 32"):
+        open_text(tmp_path / "text", None, 32, alone)

@@ -1,0 +1,111 @@
+"""lm_fsdp.py: one training, whatever the number of ranks and however the model is divided among them."""
+
+import re
+import shutil
+
+import pytest
+import torch
+from conftest import launch
+from training.language.metrics import STEPS
+from training.metrics import read_epochs
+
+OPTIONS = ("--size", "100K", "--steps", 8, "--interval", 2, "--context", 32, "--batch-size", 6, "--clip", 0.5)
+WORLDS = {
+    "alone": (1,),
+    "two ranks": (2,),
+    "four ranks, of which two have an empty place in each batch": (4,),
+    "copies with micro-batches": (2, "--parallel", "ddp", "--micro-batch", 2),
+    "hybrid with micro-batches, computed again": (4, "--replicas", 2, "--micro-batch", 1, "--recompute"),
+    "as in textbooks": (1, "--plain", "data,attention,optimizer,clock,threads"),
+}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """A text of 24 kB in which a byte depends on those before it."""
+    path = tmp_path_factory.mktemp("text") / "text"
+    path.write_text("".join(f"{number} and {number + 1} are {2 * number + 1}\n" for number in range(1000)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def run_model(zygote, payload):
+    def run(size, *arguments):
+        return launch(size, (payload / "lm_fsdp.py", *arguments), start=zygote.start).wait()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def worlds(run_model, text):
+    return {name: run_model(size, "--data", text, *OPTIONS, *options) for name, (size, *options) in WORLDS.items()}
+
+
+def losses(ranks):
+    """The training and the validation loss of each line."""
+    found = re.findall(r"^step \d+/\d+  loss (\S+)  validation loss (\S+)  tokens/s", ranks[0].stdout, re.MULTILINE)
+    return [float(loss) for pair in found for loss in pair]
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_the_loss_curve_does_not_depend_on_how_the_ranks_divide_the_work(worlds, name):
+    assert [rank.status for rank in worlds[name]] == [0] * WORLDS[name][0], worlds[name][0].stderr
+    assert len(losses(worlds["alone"])) == 8
+    assert losses(worlds[name]) == pytest.approx(losses(worlds["alone"]), abs=0.0003)
+    assert [rank.stdout for rank in worlds[name][1:]] == [""] * (WORLDS[name][0] - 1)
+
+
+def state(ranks):
+    """The MB of parameters, gradients and the optimizer's state on rank 0."""
+    found = re.search(r"^state of rank 0: \S+ MB \(parameters (\S+), gradients (\S+), optimizer (\S+)\)$",
+                      ranks[0].stdout, re.MULTILINE)  # fmt: skip
+    return [float(size) for size in found.groups()]
+
+
+def test_a_rank_keeps_its_share_of_parameters_gradients_and_optimizer(worlds):
+    whole = 4 * int(re.search(r"100K: (\d+) parameters", worlds["alone"][0].stdout)[1]) / 1e6
+    assert state(worlds["copies with micro-batches"]) == pytest.approx([whole, whole, 2 * whole], abs=0.001)
+    four = "four ranks, of which two have an empty place in each batch"
+    for name, parts in (("alone", 1), ("two ranks", 2), (four, 4), ("hybrid with micro-batches, computed again", 2)):
+        assert state(worlds[name]) == pytest.approx([whole / parts, whole / parts, 2 * whole / parts], abs=0.001), name
+
+
+def test_the_loss_falls_below_that_of_a_model_that_only_counts_bytes(run_model, text, tmp_path):
+    line = ("--data", text, *OPTIONS, "--steps", 60, "--interval", 20, "--lr", 0.01, "--modelpath", tmp_path)
+    (rank,) = run_model(1, *line)
+    assert rank.status == 0, rank.stderr
+    found = re.search(r"^validation loss: (\S+), below the unigram model's (\S+)$", rank.stdout, re.MULTILINE)
+    reached, unigram = found.groups()
+    assert float(reached) < float(unigram) - 0.3
+    lines = read_epochs(tmp_path / "metrics.jsonl", STEPS)
+    assert [line["step"] for line in lines] == [20, 40, 60]
+    assert lines[-1]["validation_loss"] == pytest.approx(float(reached), abs=1e-4)
+    weights = torch.load(tmp_path / "lm_fsdp.pt", weights_only=True)
+    assert weights["embedding.weight"].shape == (256, 64) and all(type(one) is torch.Tensor for one in weights.values())
+
+
+def test_bfloat16_gives_nearly_the_same_losses(run_model, worlds, text):
+    for options in ((), ("--parallel", "ddp")):
+        ranks = run_model(2, "--data", text, *OPTIONS, "--bf16", *options)
+        assert [rank.status for rank in ranks] == [0, 0], ranks[0].stderr
+        assert losses(ranks) == pytest.approx(losses(worlds["alone"]), abs=0.05)
+        assert losses(ranks) != losses(worlds["alone"])
+
+
+def test_a_stopped_training_resumes_in_another_world_and_reaches_the_same_losses(run_model, worlds, text, tmp_path):
+    line = ("--data", text, *OPTIONS, "--modelpath", tmp_path, "--every", 3)
+    first = run_model(2, *line)
+    assert first[0].status == 0, first[0].stderr
+    kept = sorted(path.name for path in (tmp_path / "checkpoints").glob("step-*"))
+    assert [name[-1] for name in kept] == ["3", "6", "8"]
+    shutil.rmtree(tmp_path / "checkpoints" / kept[-1])
+    again = run_model(1, *line)
+    assert again[0].status == 0, again[0].stderr
+    assert "resuming after 6 steps" in again[0].stdout
+    assert losses(again) == pytest.approx(losses(worlds["alone"])[-2:], abs=0.0003)
+
+
+def test_replicas_that_do_not_divide_the_ranks_are_one_sentence(run_model, text):
+    ranks = run_model(2, "--data", text, *OPTIONS, "--replicas", 3)
+    assert [rank.status for rank in ranks] == [1, 1]
+    assert ranks[0].stderr == "rank 0: --replicas 3: 2 ranks are not a multiple. Use a divisor of the ranks\n"
