@@ -76,6 +76,8 @@ def ray_environment(environment: Mapping[str, str], directory: str) -> dict[str,
     changed = {name: value for name, value in environment.items() if name not in OWN}
     # otherwise in /tmp/ray, which belongs to the first user of the node: https://github.com/ray-project/ray/issues/4593
     changed["RAY_TMPDIR"] = directory
+    # Ray 2.60 and newer wait 30 s for actors after SIGTERM: https://github.com/ray-project/ray/pull/64454
+    changed.setdefault("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "0")
     # Slurm's variable for AMD GPUs, with which Ray 2.45 and newer exit: https://github.com/ray-project/ray/pull/51104
     visible = changed.pop("ROCR_VISIBLE_DEVICES", None)
     if visible is not None:
@@ -83,22 +85,23 @@ def ray_environment(environment: Mapping[str, str], directory: str) -> dict[str,
     return changed
 
 
-def start_command(launch: Launch, address: str, cpus: int, options: list[str]) -> list[str]:
-    """Return the command that runs the Ray node of this rank until it receives SIGTERM."""
+def start_command(launch: Launch, address: str, cpus: int, directory: str, options: list[str]) -> list[str]:
+    """Return the command that runs the Ray node of this rank, with its files in ``directory``, until SIGTERM."""
     role = [f"--address={address}:{launch.port}"]
     if launch.is_head:
-        role = ["--head", f"--node-ip-address={address}", f"--port={launch.port}", "--include-dashboard=false"]
+        role = ["--head", f"--node-ip-address={address}", f"--port={launch.port}"]
     # Ray would count all CPUs of the machine, and report its use to its authors
-    common = [f"--num-cpus={cpus}", "--disable-usage-stats", "--block"]
+    common = [f"--num-cpus={cpus}", f"--temp-dir={directory}", "--disable-usage-stats", "--block"]
     return [sys.executable, "-m", "ray.scripts.scripts", "start", *role, *common, *options]
 
 
 @contextmanager
 def ray_node(launch: Launch, options: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen]:
     """Run the Ray node of this rank during a ``with`` block."""
-    log = Path(environment["RAY_TMPDIR"]) / "start.log"
+    directory = environment["RAY_TMPDIR"]
+    log = Path(directory) / "start.log"
     address = socket.getaddrinfo(launch.host, launch.port, type=socket.SOCK_STREAM)[0][4][0]
-    command = start_command(launch, address, len(os.sched_getaffinity(0)), options)
+    command = start_command(launch, address, len(os.sched_getaffinity(0)), directory, options)
     with log.open("wb") as output:
         node = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
     try:

@@ -42,26 +42,26 @@ def test_without_a_script_it_prints_its_usage(capsys):
 
 
 def test_rank_0_starts_the_head_where_the_other_ranks_look_for_it():
-    command = ray_cluster.start_command(ray_cluster.Launch(RANK), "10.0.0.1", 8, ["--num-gpus=4"])
+    command = ray_cluster.start_command(ray_cluster.Launch(RANK), "10.0.0.1", 8, "/scratch/ray", ["--num-gpus=4"])
     assert command[3] == "start"
     assert {"--head", "--node-ip-address=10.0.0.1", "--port=12345", "--num-cpus=8", "--num-gpus=4"} < set(command)
-    command = ray_cluster.start_command(ray_cluster.Launch({**RANK, "RANK": "1"}), "10.0.0.1", 8, [])
-    assert {"--address=10.0.0.1:12345", "--num-cpus=8", "--block"} < set(command)
+    command = ray_cluster.start_command(ray_cluster.Launch({**RANK, "RANK": "1"}), "10.0.0.1", 8, "/scratch/ray", [])
+    assert {"--address=10.0.0.1:12345", "--num-cpus=8", "--temp-dir=/scratch/ray", "--block"} < set(command)
     assert "--head" not in command
 
 
 def test_rays_processes_do_not_inherit_the_rank():
     given = {**RANK, "OMP_NUM_THREADS": "8", "GLOO_SOCKET_IFNAME": "hsn0"}
-    assert ray_cluster.ray_environment(given, "/tmp/ray-x") == {
-        "GLOO_SOCKET_IFNAME": "hsn0",
-        "RAY_TMPDIR": "/tmp/ray-x",
-    }
+    changed = ray_cluster.ray_environment(given, "/scratch/ray")
+    assert not set(changed) & {*RANK, "OMP_NUM_THREADS"}
+    assert changed["GLOO_SOCKET_IFNAME"] == "hsn0"
 
 
 @pytest.mark.parametrize(("exported", "visible"), [({}, "4,5"), ({"HIP_VISIBLE_DEVICES": "0"}, "0")])
 def test_the_gpus_that_slurm_gives_on_amd_are_those_that_ray_sees(exported, visible):
-    environment = ray_cluster.ray_environment({"ROCR_VISIBLE_DEVICES": "4,5", **exported}, "/tmp/ray-x")
-    assert environment == {"RAY_TMPDIR": "/tmp/ray-x", "HIP_VISIBLE_DEVICES": visible}
+    environment = ray_cluster.ray_environment({"ROCR_VISIBLE_DEVICES": "4,5", **exported}, "/scratch/ray")
+    assert environment["HIP_VISIBLE_DEVICES"] == visible
+    assert "ROCR_VISIBLE_DEVICES" not in environment
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,18 @@
 
 
 def variables():
-    """Return this rank as the launcher and as submitit see it."""
+    """Return this rank as the launcher set it and as submitit sees it, and the port of the rendezvous."""
     import os
 
     import submitit
 
     job = submitit.JobEnvironment()
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    return [os.environ[name] for name in names], (job.global_rank, job.num_tasks, job.local_rank, job.hostnames[0])
+    rank = [int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")]
+    seen = (job.global_rank, job.num_tasks, job.local_rank, job.hostnames[0])
+    return (*rank, os.environ["MASTER_ADDR"], *seen, os.environ["MASTER_PORT"])
 
 
-def train(steps):
+def train():
     """Train a small network; return rank, sum of ranks, and the first and the last loss."""
     import torch
     import torch.distributed as dist
@@ -24,7 +25,7 @@ def train(steps):
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     generator = torch.Generator().manual_seed(dist.get_rank())
     losses = []
-    for _ in range(steps):
+    for _ in range(30):
         inputs = torch.randn(8, 16, generator=generator)
         loss = (model(inputs).squeeze(1) - inputs.sum(dim=1)).square().mean()
         optimizer.zero_grad()
