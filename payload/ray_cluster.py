@@ -85,9 +85,14 @@ def ray_environment(environment: Mapping[str, str], directory: str) -> dict[str,
     return changed
 
 
+def endpoint(host: str, port: int) -> str:
+    """Return host and port in one word."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def start_command(launch: Launch, address: str, cpus: int, directory: str, options: list[str]) -> list[str]:
     """Return the command that runs the Ray node of this rank, with its files in ``directory``, until SIGTERM."""
-    role = [f"--address={address}:{launch.port}"]
+    role = [f"--address={endpoint(address, launch.port)}"]
     if launch.is_head:
         role = ["--head", f"--node-ip-address={address}", f"--port={launch.port}"]
     # Ray would count all CPUs of the machine, and report its use to its authors
@@ -145,7 +150,7 @@ def wait_for_nodes(launch: Launch, environment: dict[str, str]) -> None:
 
 def run_script(command: list[str], environment: dict[str, str]) -> int:
     """Run the script, pass signals on to it, and return its exit status as a shell reports it."""
-    script = subprocess.Popen([sys.executable, *command], env=environment)
+    script = subprocess.Popen([sys.executable, "-u", *command], env=environment)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, lambda received, _frame: script.send_signal(received))
     status = script.wait()
@@ -177,7 +182,7 @@ def main(arguments: list[str]) -> int:
                 wait_for_end(launch, node)
                 return 0
             wait_for_head(launch, node)
-            environment["RAY_ADDRESS"] = f"{launch.host}:{launch.port}"
+            environment["RAY_ADDRESS"] = endpoint(launch.host, launch.port)
             wait_for_nodes(launch, environment)
             return run_script(script, environment)
     finally:

@@ -48,6 +48,8 @@ def test_rank_0_starts_the_head_where_the_other_ranks_look_for_it():
     command = ray_cluster.start_command(ray_cluster.Launch({**RANK, "RANK": "1"}), "10.0.0.1", 8, "/scratch/ray", [])
     assert {"--address=10.0.0.1:12345", "--num-cpus=8", "--temp-dir=/scratch/ray", "--block"} < set(command)
     assert "--head" not in command
+    command = ray_cluster.start_command(ray_cluster.Launch({**RANK, "RANK": "1"}), "fd00::1", 8, "/scratch/ray", [])
+    assert "--address=[fd00::1]:12345" in command
 
 
 def test_rays_processes_do_not_inherit_the_rank():
