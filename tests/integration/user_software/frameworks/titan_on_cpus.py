@@ -24,6 +24,7 @@ torch._utils._get_available_device_type = lambda: "cpu"
 torch.cpu.get_device_name = lambda _device=None: "CPU"
 torch.cpu.get_device_properties = lambda _device=None: SimpleNamespace(total_memory=2**30)
 torch.cpu.memory_stats = lambda _device=None: {}
+torch.cpu.current_device = lambda: 0
 torch.cpu.reset_peak_memory_stats = torch.cpu.empty_cache = torch.cpu.set_device = ignore
 
 from torchtitan.models.common.attention import FlexAttention  # noqa: E402 - it looks for a GPU when it is imported
