@@ -92,9 +92,14 @@ def test_deepspeed_trains_in_all_stages(user):
         assert all(falls(*losses) for _, *losses in ranks)
 
 
+SMALL = (
+    "--model.hf_assets_path tokenizer --training.dataset_path text --training.steps 10 --training.seq_len 64 "
+    "--training.local_batch_size 2 --training.mixed_precision_param float32"
+)
+
+
 @pytest.mark.thorough
-def test_torchtitan_trains_where_a_gpu_is_replaced_and_else_asks_for_one(on_container):
-    user = on_container
+def test_torchtitan_trains_where_a_gpu_is_replaced_and_else_asks_for_one(user):
     user.install("torchtitan")
     user.run("pip install --quiet triton")  # torch for GPUs brings it
     (launch,) = commands("torchtitan", "Launch")
@@ -104,12 +109,11 @@ def test_torchtitan_trains_where_a_gpu_is_replaced_and_else_asks_for_one(on_cont
     (user.directory / "text").mkdir()
     text = "to be, or not to be, that is the question; " * 40
     (user.directory / "text" / "data.json").write_text("\n".join([json.dumps({"text": text})] * 200))
-    small = "--training.seq_len 64 --training.local_batch_size 2 --training.mixed_precision_param float32"
-    user.program("titan_on_cpus.py", "train.py")
+    user.program("titan_on_cpus.py")
     line = launch.replace("-u -m torchtitan.train", "--virtual-local-rank -u train.py")
     assert line != launch
-    output = user.run(f"{line} {small} --hf_assets_path tokenizer --dataloader.dataset_path text 2>&1")
-    losses = re.findall(r"step: +(\d+) .*?loss: +([\d.]+)", output)
+    losses = re.findall(r"step: +(\d+) .*?loss: +([\d.]+)", user.run(f"{line} {SMALL} 2>&1"))
+    assert [step for step, _ in losses] == ["1"] * 4 + ["10"] * 4
     first, last = ({loss for number, loss in losses if number == step} for step in ("1", "10"))
     assert (len(first), len(last)) == (1, 1)  # each rank prints the mean over all
     assert falls(*first, *last)
