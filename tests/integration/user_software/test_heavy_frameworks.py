@@ -153,9 +153,10 @@ def submit(user, function):
 
 def test_submitit_and_the_launcher_agree_on_the_ranks(on_venv):
     lines = submit(on_venv, "variables")
-    host, port = re.search(r"'(nid\d+)', '(\d+)'\)$", lines[0]).groups()
-    numbers = [f"{rank}, 4, {rank % 2}, '{host}'" for rank in range(4)]
-    assert lines == [f"({rank}, {rank}, '{port}')" for rank in numbers]
+    host, port, fault = re.search(r"'(nid\d+)', '(\d+)', '(.*)'\)$", lines[0]).groups()
+    ranks = [f"{rank}, 4, {rank % 2}, '{host}'" for rank in range(4)]
+    assert lines == [f"({rank}, {rank}, '{port}', '{fault}')" for rank in ranks]
+    assert fault == "Cannot export environment variables as MASTER_ADDR is already set"
 
 
 @pytest.mark.thorough
