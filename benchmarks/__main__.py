@@ -33,7 +33,11 @@ def main():
     except KeyboardInterrupt:
         print("benchmarks: interrupted", file=sys.stderr)
         return 130
-    return 1 if results.failures else 0
+    if not results.failures:
+        return 0
+    options_again = [*(["--page"] if options.page else []), *(f"--only {name}" for name in results.failures)]
+    print(f"benchmarks: rows failed. Measure them again: benchmarks/run {' '.join(options_again)}", file=sys.stderr)
+    return 1
 
 
 def parse_arguments():
@@ -49,8 +53,8 @@ def parse_arguments():
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--only", action="append", metavar="NAME", choices=names, help="measure this row; repeatable")
     what.add_argument("--scale", action="store_true", help="measure what one rank costs in worlds of 1 to 4096 nodes")
-    what.add_argument("--page", action="store_true", help="measure all and --scale; write docs/benchmarks.md")
     what.add_argument("--redraw", action="store_true", help="write docs/benchmarks.md again, without measuring")
+    parser.add_argument("--page", action="store_true", help="write docs/benchmarks.md: all rows and --scale, or --only")
     parser.add_argument("--thorough", action="store_true", help="also measure the rows marked with * below")
     parser.add_argument("--pairs", type=positive, metavar="N", help="number of pairs of each row, instead of 1 to 21")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the table to FILE, too")
@@ -58,6 +62,8 @@ def parse_arguments():
     options = parser.parse_args()
     if options.pairs and (options.page or options.redraw or options.scale):
         parser.error("--pairs goes with --only or with all rows, not with --page, --redraw or --scale")
+    if options.page and (options.redraw or options.scale):
+        parser.error("--page goes alone or with --only")
     return options
 
 
@@ -87,7 +93,9 @@ def measure_selected(layout, options):
     selected = [each for each in EXPERIMENTS if options.thorough or not each.thorough]
     if options.only:
         selected = [each for each in EXPERIMENTS if set(each.names) & set(options.only)]
-    results = measure.measure(layout, selected, rounds=options.pairs, with_scale=options.page)
+    results = measure.measure(layout, selected, rounds=options.pairs, with_scale=options.page and not options.only)
+    if options.page:
+        return Results.load(RESULTS).replace(results.keep(options.only, "")) if options.only else results
     return results.keep(options.only, notice(options)) if options.only or options.pairs else results
 
 

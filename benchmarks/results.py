@@ -20,6 +20,7 @@ class Results(NamedTuple):
     `costs`     the Costs of ranks of large worlds
     `run`       a sentence on the machine and the duration
     `notice`    why these results are not for the page, or an empty string
+    `later`     {name of a comparison: a sentence on the later run that measured it}
     """
 
     ratios: dict
@@ -28,6 +29,7 @@ class Results(NamedTuple):
     costs: list
     run: str
     notice: str = ""
+    later: dict = {}
 
     def keep(self, names, notice):
         """The results of some rows, or all without `names`, with the reason why they are not for the page."""
@@ -36,6 +38,15 @@ class Results(NamedTuple):
             for rows in (self.ratios, self.left_out, self.failures)
         ]
         return Results(*rows, self.costs, self.run, notice)
+
+    def replace(self, newer):
+        """These results, with the rows of a later run in place of those of the same names."""
+        names = {*newer.ratios, *newer.left_out, *newer.failures}
+        later = {name: run for name, run in self.later.items() if name not in names}
+        kept = ({name: row for name, row in rows.items() if name not in names} for rows in self[:3])
+        ratios, left_out, failures = ({**old, **new} for old, new in zip(kept, newer[:3]))
+        later.update(dict.fromkeys(names, newer.run))
+        return self._replace(ratios=ratios, left_out=left_out, failures=failures, later=later)
 
     def save(self, file):
         """Write the results to a JSON file."""

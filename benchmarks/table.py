@@ -17,7 +17,8 @@ SCALE_LEGEND = (
 def results_markdown(results, comparisons):
     """The table of Results, with what a reader needs to understand it; rows in the order of `comparisons`."""
     measured = [(each, results.ratios[each.name]) for each in comparisons if each.name in results.ratios]
-    lines = [HEADER, *(_row(comparison, ratio) for comparison, ratio in measured), "", LEGEND, results.run, ""]
+    lines = [HEADER, *(_row(comparison, ratio) for comparison, ratio in measured), "", LEGEND, results.run]
+    lines += [*_later_runs(results.later), ""]
     lines += [_sides(comparison, ratio) for comparison, ratio in measured]
     lines += [f"- `{name}` was not measured: {reason}." for name, reason in results.left_out.items()]
     lines += [f"- `{name}` failed: {reason}" for name, reason in results.failures.items()]
@@ -91,6 +92,13 @@ def _row(comparison, ratio):
 def _sides(comparison, ratio):
     pairs = f"{ratio.pairs} pairs" if ratio.pairs > 1 else "1 pair"
     return f"- `{comparison.name}`, {pairs}. A: {comparison.a}. B: {comparison.b}."
+
+
+def _later_runs(later):
+    """A line for each later run with the names of its rows."""
+    for run in dict.fromkeys(later.values()):
+        names = ", ".join(f"`{name}`" for name in later if later[name] == run)
+        yield f"Later run of {names}: {run}"
 
 
 def _scale_row(cost):

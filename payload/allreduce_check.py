@@ -42,6 +42,7 @@ from training.allreduce.times import time_all_reduce
 from training.allreduce.verdicts import applicable_thresholds, check_bandwidth, check_network, check_speed, check_sums
 from training.distributed import World, process_group
 from training.failing import fail_in_one_line
+from training.slow_ranks import default_factor
 
 
 def measure(ranks: Ranks, size: int) -> tuple[float, list[int]]:
@@ -151,7 +152,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     options = parser.parse_args(arguments)
     options.max_size = options.max_size or read_size("256M" if options.gpu else "16M")
-    options.slow = options.slow or (1.5 if options.gpu else 3.0)
+    options.slow = options.slow or default_factor(options.gpu)
     if options.max_size < SMALLEST or options.slow <= 1 or options.timeout <= 0:
         parser.error(f"--max-size must be at least {SMALLEST}, --slow above 1, --timeout above 0")
     return options

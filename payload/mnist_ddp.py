@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from training.accelerator import find_accelerator, module_of
-from training.checkpoint import Checkpoints, Position, Run, save_model
+from training.checkpoint import Checkpoints, Run, open_checkpoints, save_model
 from training.compiling import compiler_fault
 from training.data import (
     Dataset,
@@ -45,6 +45,7 @@ from training.data import (
 )
 from training.distributed import World, fail_together, process_group, sum_over_ranks
 from training.failing import fail_in_one_line, rank_name
+from training.health import Health
 from training.metrics import Metrics
 from training.network import build_model
 from training.progress import Progress
@@ -133,7 +134,8 @@ def set_up(options: argparse.Namespace, samples: int, world: World) -> tuple[Run
     if options.scale_lr:
         lr *= world.size
     # On a CPU, convolutions are a third faster with the channels last.
-    network = build_model().to(world.device, memory_format=torch.channels_last)
+    layout = torch.contiguous_format if "layout" in options.plain else torch.channels_last
+    network = build_model().to(world.device, memory_format=layout)
     ranks = {"rank": world.rank, "world_size": world.size}
     sampler = GlobalBatchSampler(samples, batch_size, **ranks, seed=options.seed, device=world.device)
     steps = options.epochs * len(sampler)
@@ -141,12 +143,16 @@ def set_up(options: argparse.Namespace, samples: int, world: World) -> tuple[Run
     if options.warmup is not None:
         rise = min(round(options.warmup * len(sampler)), steps - 1)  # the last step is on the way down
     fused = options.gpu or torch.__version__ >= "2.4"  # on CPUs since 2.4
-    optimizer = torch.optim.Adam(network.parameters(), lr=lr, fused=fused)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, steps, rise))
+    optimizer = torch.optim.Adam(network.parameters(), lr=lr, fused=None if "optimizer" in options.plain else fused)
+    is_constant = "schedule" in options.plain
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: 1 if is_constant else learning_rate_factor(step, steps, rise)
+    )
     settings = {
         "epochs": options.epochs, "batch size": batch_size, "learning rate": lr,
         "warm-up": options.warmup, "seed": options.seed, "bf16": options.bf16,
         "training images": samples, "validation": options.validation,
+        "schedule": "constant" if is_constant else None,
     }  # fmt: skip
     extent = Extent(options.epochs, len(sampler), samples)
     return Run(network, optimizer, schedule, settings, world, extent=extent), sampler
@@ -155,29 +161,14 @@ def set_up(options: argparse.Namespace, samples: int, world: World) -> tuple[Run
 def compile_and_warm_up(options: argparse.Namespace, run: Run, batch: tuple, *, resumed: bool) -> nn.Module:
     """Return the network, compiled with --compile, after a step on ``batch`` where the first step takes long."""
     network = torch.compile(run.network) if options.compile else run.network
-    is_complete = run.position.epoch == options.epochs
-    if not is_complete and (run.world.device.type != "cpu" or options.compile or resumed):
+    is_needed = run.position.epoch < options.epochs and "clock" not in options.plain
+    if is_needed and (run.world.device.type != "cpu" or options.compile or resumed):
         with fail_together(run.world):
             try:
                 warm_up(network, *batch, options.bf16)
             except Exception as error:
                 raise compiler_fault(error) or error from None
     return network
-
-
-def end_epoch(run: Run, before: Position, reached: float) -> dict[str, float]:
-    """Move the position to the next epoch, after one that reached an accuracy; return its values for the metrics."""
-    position = run.position
-    seconds = position.epoch_seconds
-    # A checkpoint of an older version does not record how long its steps of this epoch took.
-    uncounted = 0 if before.epoch_seconds else before.samples
-    values = {
-        "loss": position.loss_sum / position.samples, "accuracy": reached, "seconds": seconds,
-        "images_per_second": (position.samples - uncounted) / seconds, "world_size": run.world.size,
-        "learning_rate": run.optimizer.param_groups[0]["lr"],
-    }  # fmt: skip
-    position.end_epoch(reached)
-    return values
 
 
 def report_start(options: argparse.Namespace, data: Dataset, world: World, report: Callable) -> None:
@@ -193,23 +184,13 @@ def report_start(options: argparse.Namespace, data: Dataset, world: World, repor
         report("A GPU is available; use --gpu to train on it")
 
 
-def open_checkpoints(options: argparse.Namespace, is_first: bool) -> Checkpoints | None:
-    """Return the checkpoints below --modelpath, whose directory the first rank makes; None without --modelpath."""
-    if not options.modelpath:
-        return None
-    checkpoints = Checkpoints(options.modelpath / "checkpoints", options.keep)
-    if is_first:
-        checkpoints.prepare(restart=options.restart)
-    return checkpoints
-
-
 def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     """Train on this rank, from where the last start left --modelpath; only rank 0 prints and writes."""
     is_first = world.rank == 0
     report = partial(print, flush=True) if is_first else lambda _line: None
     with fail_together(world):
         data = load_dataset(options.data, options.download)
-        checkpoints = open_checkpoints(options, is_first)
+        checkpoints = open_checkpoints(options, is_first) if options.modelpath else None
     report_start(options, data, world, report)
     with fail_together(world):
         images = split(data, world.device, options.validation, options.seed)
@@ -255,21 +236,29 @@ def train_epochs(
     """Train the epochs that are left, with a checkpoint after each; exit if the ranks agree to stop."""
     position, world = run.position, run.world
     is_first = world.rank == 0
-    batches_of = plain_batches if options.plain else device_batches
+    batches_of = plain_batches if "data" in options.plain else device_batches
+    health = None
+    if options.health is not None:
+        health = Health(world, report, every=options.health)
+        health.watch(model)
     kind = "validation" if options.validation else "test"
     while position.epoch < options.epochs:
         name = f"epoch {position.epoch + 1}/{options.epochs}"
         sampler.set_epoch(position.epoch)
         batches = batches_of(*images.training, islice(sampler, position.step, None))
+        if health:
+            batches = health.batches(name, batches, first_step=position.step)
         before = replace(position)
         with Progress(name, len(sampler), first_step=position.step, enabled=is_first) as progress:
             train_epoch(model, run, batches, progress, stop, bf16=options.bf16)
         if position.step == len(sampler):
-            values = end_epoch(run, before, accuracy(run, *images.selection))
+            values = run.end_epoch(before, accuracy(run, *images.selection))
             report(
                 f"{name}  loss {values['loss']:.4f}  {kind} accuracy {values['accuracy']:.2f} %  "
                 f"images/s {values['images_per_second']:.0f}"
             )
+            if health:
+                values.update(health.end_epoch(name, values["loss"]))
             with fail_together(world):
                 if is_first:
                     metrics.epoch(position.epoch, **values)
@@ -287,7 +276,7 @@ def main(options: argparse.Namespace) -> None:
     with fail_in_one_line():
         try:
             with process_group(
-                os.environ, use_gpu=options.gpu, timeout=options.timeout
+                os.environ, use_gpu=options.gpu, timeout=options.timeout, plain_threads="threads" in options.plain
             ) as world, StopSignals(world, enabled=bool(options.modelpath)) as stop:
                 train(options, world, stop)
         except KeyboardInterrupt:

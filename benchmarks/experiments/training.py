@@ -1,9 +1,9 @@
-"""Training on MNIST: the time to 99 % against a textbook's loop, and the speed of two ranks against two lone runs."""
+"""Training on MNIST: the time to 99 % against a textbook's loop, two ranks against two lone runs, and --health."""
 
 import re
 from itertools import count, islice
 
-from benchmarks.comparison import PROGRAMS, TREE, Comparison, compare
+from benchmarks.comparison import PROGRAMS, TREE, Comparison, Experiment, compare
 from benchmarks.experiments.steps import ONE_NODE
 from testbed.layout import TestbedError
 from testbed.recipes import DATASET, VENV, module
@@ -84,6 +84,17 @@ def two_ranks(session):
     return lambda: seconds_per_epoch("conda-python-distributed", 1), lambda: seconds_per_epoch("conda-python-simple", 2)
 
 
+def health(session):
+    """The CPU time of a step with --health and without it."""
+    env = training_environment(session)
+
+    def measure_round():
+        output = session.run(["python", PROGRAMS / "health_cost.py"], env)
+        return {"health": tuple(number_after(f"CPU seconds {side} --health: ", output) for side in ("with", "without"))}
+
+    return measure_round
+
+
 def training_environment(session):
     """The variables with the dataset and the venv module loaded."""
     return session.environment(f"module load {module(DATASET)} {module(VENV)}")
@@ -147,6 +158,22 @@ EXPERIMENTS = (
         two_ranks,
         rounds=11,
         seconds=16,
+        recipes=(DATASET, VENV),
+    ),
+    Experiment(
+        (
+            Comparison(
+                name="health",
+                title="CPU time of a step of `mnist_ddp.py` with `--health`, against without",
+                a="B and what `--health` adds, with a report after each epoch: CPU seconds of 50 epochs of 235 steps "
+                "without a network, with it minus without it, by `health_cost.py`",
+                b="CPU seconds of a step on 256 images with one thread, mean of 20",
+                target=1.005,
+            ),
+        ),
+        health,
+        rounds=7,
+        seconds=4,
         recipes=(DATASET, VENV),
     ),
 )

@@ -25,6 +25,11 @@ LAYER = "application/vnd.oci.image.layer.v1.tar"
 #: Files that the runtime adds to a running image, or binds from the host.
 NOT_IN_LAYERS = ("./proc/*", "./sys/*", "./dev/*", "./tmp/*", "./var/tmp/*", "./root/*", "./home/*", "./.singularity.d",
                  "./singularity", "./.run", "./.exec", "./.shell", "./.test", "./environment")  # fmt: skip
+#: Compilers, headers, Perl, documents and translations of the CPU image: more than half of its system, and nothing that
+#: starts ranks. Each push and each pull reads and writes the layer several times.
+NOT_FOR_RANKS = ("./usr/include/*", "./usr/lib/gcc/*", "./usr/lib/*/perl/*", "./usr/share/perl/*", "./usr/share/doc/*",
+                 "./usr/share/man/*", "./usr/share/locale/*", "./usr/bin/x86_64-linux-gnu-*",
+                 "./usr/bin/aarch64-linux-gnu-*", "./usr/lib/*/lib?san.so*", "*.a")  # fmt: skip
 
 
 class Registry:
@@ -126,10 +131,10 @@ class Registry:
              f"oci:{directory}", f"docker://{self.address}/{repository}:{tag}"])  # fmt: skip
 
     def push_sif(self, sif, repository, tag, *, without=()):
-        """Push the files of a SIF except some paths, as an image of one layer; return the digest of its manifest."""
+        """Push the files of a SIF that ranks need, except some paths, as one layer; return the manifest's digest."""
         enter = ["apptainer", "exec", "--cleanenv", "--contain", sif]
         path = run([*enter, "printenv", "PATH"]).strip()
-        excluded = [f"--exclude={name}" for name in (*NOT_IN_LAYERS, *without)]
+        excluded = [f"--exclude={name}" for name in (*NOT_IN_LAYERS, *NOT_FOR_RANKS, *without)]
         layer = self.directory / "layer.tar"
         with layer.open("wb") as file:
             run([*enter, "tar", "--create", "--directory=/", *excluded, "."], stdout=file)

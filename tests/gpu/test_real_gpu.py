@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,37 @@ def test_one_visible_gpu_is_device_0_of_every_rank():
 def test_the_payload_trains_on_the_gpu():
     output, _ = launch(str(TREE / "payload" / "mnist_ddp.py"), "--gpu", "--epochs", "1")
     assert "backend nccl, device cuda:0" in output
+
+
+TIMED_WITHOUT_WAITING = f"""
+import sys
+sys.path.insert(0, {str(TREE / "payload")!r})
+import torch
+from training.distributed import process_group
+from training.health import Health
+with process_group({{}}, use_gpu=True, timeout=60) as world:
+    model, batch = torch.nn.Linear(4096, 4096, device=world.device), torch.ones(4096, 4096, device=world.device)
+    health = Health(world, print)
+    health.watch(model)
+    torch.cuda.set_sync_debug_mode("error")
+    for _ in health.batches("epoch 1/1", range(33)):
+        model(batch).sum().backward()
+    torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+    values = health.end_epoch("epoch 1/1", 0.0)
+    assert 1e-5 < values["step_seconds_alone"] < 1, values
+"""
+
+
+def test_the_time_alone_is_measured_without_waiting_for_the_gpu():
+    output, _ = launch("-c", TIMED_WITHOUT_WAITING)
+    assert output.startswith("epoch 1/1  slowest rank 0 ("), output
+
+
+def test_the_slowest_rank_is_reported_with_its_gpu_and_its_memory():
+    output, _ = launch(str(TREE / "payload" / "mnist_ddp.py"), "--gpu", "--epochs", "1", "--health")
+    line = r"epoch 1/1  slowest rank 0 \(\S+, GPU 0( at \S+)?\): \S+ ms alone per step, 1.00 times the median; .* GiB"
+    assert re.search(line, output), output
 
 
 @pytest.mark.parametrize("options", [(), ("--bf16",), ("--compile",)], ids=["float32", "bf16", "compiled"])

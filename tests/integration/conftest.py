@@ -84,10 +84,15 @@ def few_images(work):
 
 
 @pytest.fixture(scope="session")
-def dataset(testbed):
-    """The MNIST module, installed from the files in $EASYBUILD_SOURCEPATH or beside this checkout."""
+def mnist_files(testbed):
+    """The MNIST files in $EASYBUILD_SOURCEPATH or beside this checkout."""
     if not any((Path(path) / "train-images-idx3-ubyte.gz").exists() for path in shell.source_path(testbed.layout)):
         pytest.skip("the MNIST files are not on EASYBUILD_SOURCEPATH and not in ../shared/mnist")
+
+
+@pytest.fixture(scope="session")
+def dataset(testbed, mnist_files):
+    """The MNIST module, installed."""
     return testbed.install(DATASET)
 
 

@@ -19,9 +19,24 @@ def demo(*options, **settings):
     )
 
 
-def test_the_demo_shows_each_command_and_ends_with_accuracy_speed_and_next_steps(testbed):
+@pytest.fixture(scope="module")
+def demonstrated():
+    """The completed ``./demo``."""
     result = demo()
     assert result.returncode == 0, result.stdout + result.stderr
+    return result
+
+
+def test_the_demo_trains_mnist_to_97_percent_in_one_epoch_on_four_ranks_of_two_nodes(mnist_files, demonstrated):
+    output = demonstrated.stdout
+    assert "world size 4," in output
+    assert "60000 training and 10000 test images" in output
+    assert re.search(r"^ *epoch 1/1  loss \d\.\d+  test accuracy \d+\.\d\d %  images/s \d+$", output, re.MULTILINE)
+    assert re.search(r"^ *training time: \d+\.\d s$", output, re.MULTILINE)
+
+
+def test_the_demo_shows_each_command_and_ends_with_accuracy_speed_and_next_steps(testbed, demonstrated):
+    result = demonstrated
     commands = re.findall(r"^\$ (\S+)", result.stdout, re.MULTILINE)
     assert commands == ["eb", "eb", "eb", "module", "module", "srun"]
     summary = result.stdout[result.stdout.index("Done in") :]

@@ -52,6 +52,7 @@ def test_the_hosts_own_command_enters_the_image_by_itself(testbed, container, pr
     assert [line.split()[1] for line in output.splitlines()] == ["2", "2"]
 
 
+@pytest.mark.thorough  # test_worlds.py has a step on another node than the job's first
 def test_the_master_is_the_first_node_of_the_step_not_of_the_job(testbed, venv, probe):
     output = testbed.run(
         f"module load {venv}\nsalloc --quiet -N3 -w nid00100[1-3] "
@@ -61,6 +62,7 @@ def test_the_master_is_the_first_node_of_the_step_not_of_the_job(testbed, venv, 
     assert {line.split()[7] for line in output.splitlines()} == {"nid001002"}
 
 
+@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_two_jobs_on_one_node_have_separate_worlds(testbed, module, enter, probe):
     output = testbed.run(
         f"""module load {module}
@@ -75,6 +77,7 @@ wait $first && wait $second""",
     assert len({rank[8] for rank in ranks}) == 2
 
 
+@pytest.mark.thorough  # test_worlds.py has steps of one job beside another job
 def test_two_steps_of_one_job_have_separate_worlds(testbed, venv, probe):
     output = testbed.run(
         f"""module load {venv}

@@ -23,13 +23,14 @@ address = socket.getaddrinfo(os.environ['MASTER_ADDR'], None)[0][4][0]
 os.write(1, f"{int(total)} of {dist.get_world_size()} by {address}\\n".encode())
 dist.destroy_process_group()
 """
-#: Prints the directories of a rank's caches, whether they are links, their owner and mode.
+#: Prints its argument and, for each of a rank's caches: the directory, whether it is a link, its owner and mode.
 CACHES = """
-import os
+import os, sys
 for name in ('MIOPEN_USER_DB_PATH', 'MIOPEN_CUSTOM_CACHE_DIR', 'TRITON_CACHE_DIR', 'TORCHINDUCTOR_CACHE_DIR',
              'CUDA_CACHE_PATH', 'AITER_JIT_DIR'):
     path, stat = os.environ[name], os.stat(os.environ[name])
-    os.write(1, f"{path} {os.path.realpath(path) == path} {stat.st_uid} {stat.st_mode & 0o777:o}\\n".encode())
+    line = f"{sys.argv[1]} {path} {os.path.realpath(path) == path} {stat.st_uid} {stat.st_mode & 0o777:o}\\n"
+    os.write(1, line.encode())
 """
 
 
@@ -39,7 +40,7 @@ def test_another_process_on_the_master_port_ends_the_step_with_a_message(testbed
         f"""module load {module}
 python3 stranger.py > port & stranger=$!
 until [ -s port ]; do sleep 0.1; done
-MASTER_PORT=$(< port) srun -N2 -n4 {enter}conda-python-distributed -c \
+MASTER_PORT=$(< port) srun -N2 -n2 {enter}conda-python-distributed -c \
     "import torch.distributed as dist; dist.init_process_group('gloo')"
 status=$?
 kill $stranger
@@ -104,30 +105,37 @@ def test_a_directory_or_link_of_another_user_is_never_used_as_cache(testbed, mod
     stranger = 12345
     (work / "caches.py").write_text(CACHES)
     names = ["", "/JOB", *(f"/JOB/{name}" for name in ("miopen-db", "miopen-kernels", "triton", "inductor", "cuda"))]
-    for number, name in enumerate([*names, "/JOB/aiter"]):
-        tmp, trap = work / f"tmp{number}", work / f"trap{number}"
-        tmp.mkdir(mode=0o1777)
+    names.append("/JOB/aiter")
+    for number in range(len(names)):
+        tmp, trap = work / f"free{number}", work / f"trap{number}"
+        tmp.mkdir()
         tmp.chmod(0o1777)
         trap.mkdir()
         trap.chmod(0o777)
         os.chown(trap, stranger, stranger)
-        output = testbed.run(
-            f"""module load {module}
-export TMPDIR={tmp}
+    output = testbed.run(
+        f"""module load {module}
 salloc --quiet -N1 -n2 -w nid001001 bash -ec '
-target={tmp}/pytorch-$(id -u){name}
-target=${{target/JOB/$SLURM_JOB_ID-nid001001}}
-(umask 077; mkdir -p $(dirname $target))
-if [ {what} = directory ]; then mkdir -m 777 $target; else ln -s {trap} $target; fi
-chown -h {stranger}:{stranger} $target
-srun -n2 {enter}conda-python-distributed caches.py
-echo $target'""",
-            cwd=work,
-        )
-        *lines, target = output.splitlines()
-        assert len(lines) == 12
-        for line in lines:
-            path, real, owner, mode = line.split()
+number=0
+for name in {" ".join(f'"{name}"' for name in names)}; do
+  target={work}/free$number/pytorch-$(id -u)${{name/JOB/$SLURM_JOB_ID-nid001001}}
+  (umask 077; mkdir -p $(dirname $target))
+  if [ {what} = directory ]; then mkdir -m 777 $target; else ln -s {work}/trap$number $target; fi
+  chown -h {stranger}:{stranger} $target
+  echo $target
+  number=$((number + 1))
+done
+srun -n2 {enter}bash -ec "for number in {{0..{len(names) - 1}}}; do
+  TMPDIR={work}/free\\$number conda-python-distributed caches.py \\$number
+done"'""",
+        cwd=work,
+    )
+    lines = output.splitlines()
+    targets, lines = lines[: len(names)], [line.split() for line in lines[len(names) :]]
+    for number, target in enumerate(targets):
+        caches = [line[1:] for line in lines if line[0] == str(number)]
+        assert len(caches) == 12
+        for path, real, owner, mode in caches:
             assert not (path + "/").startswith(target + "/")
             assert (real, owner, mode) == ("True", "0", "700")
-        assert list(trap.iterdir()) == []
+        assert list((work / f"trap{number}").iterdir()) == []

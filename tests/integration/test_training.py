@@ -7,7 +7,7 @@ import pytest
 pytestmark = pytest.mark.testbed
 
 
-@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
+@pytest.mark.thorough  # test_demo.py trains in the same way; test_checkpoints.py looks at the files
 def test_two_nodes_train_mnist_to_97_percent_in_one_epoch_and_rank_zero_alone_writes(
     testbed, module, enter, dataset, work
 ):

@@ -98,11 +98,11 @@ def test_mpirun_on_one_host_needs_no_job(testbed, venv, work, package):
     command = launcher(package)
     output = testbed.run(
         f"module load {venv}\n{AS_ROOT}export WHICH=mpi OMPI_MCA_rmaps_base_oversubscribe=1\n"
-        f"{command} -n 3 conda-python-distributed probe.py",
+        f"{command} -n 2 conda-python-distributed probe.py",
         cwd=work,
     )
     ranks = [line.split() for line in output.splitlines()]
-    assert [rank[:3] for rank in ranks] == [["mpi", "9", "127.0.0.1"]] * 3
+    assert [rank[:3] for rank in ranks] == [["mpi", "4", "127.0.0.1"]] * 2
     assert len({rank[3] for rank in ranks}) == 1
 
 
@@ -123,16 +123,16 @@ def test_jobs_and_steps_on_the_same_nodes_have_separate_worlds(testbed, venv, wo
     launch = f"{COMPUTED}conda-python-distributed probe.py"
     output = testbed.run(
         f"""module load {venv}
-WHICH=job srun -N2 -n4 -w nid001001,nid001002 {launch} & job=$!
+WHICH=job srun -N2 -n2 -w nid001001,nid001002 {launch} & job=$!
 salloc --quiet -N2 -n4 -w nid001001,nid001002 bash -c '
-WHICH=first srun --overlap -n4 {launch} & first=$!
+WHICH=first srun --overlap -n3 -N2 {launch} & first=$!
 WHICH=second srun --overlap -n2 -N2 {launch} & second=$!
 wait $first && wait $second' & steps=$!
 wait $job && wait $steps""",
         cwd=work,
     )
     ranks = [line.split() for line in output.splitlines()]
-    assert sorted(rank[:2] for rank in ranks) == [["first", "16"]] * 4 + [["job", "16"]] * 4 + [["second", "4"]] * 2
+    assert sorted(rank[:2] for rank in ranks) == [["first", "9"]] * 3 + [["job", "4"]] * 2 + [["second", "4"]] * 2
     assert {rank[2] for rank in ranks} == {"nid001001"}
     assert len({rank[3] for rank in ranks}) == 3
 

@@ -11,9 +11,9 @@ import traceback
 
 import torch.distributed as dist
 
-from training.allreduce.ranks import MOST_NAMES
 from training.allreduce.roll_call import RollCall
 from training.distributed import World
+from training.slow_ranks import MOST_NAMES
 
 ANSWER_SECONDS = 10  # for a rank to answer after a collective failed; all waiting ranks fail at about the same time
 STAY_SECONDS = 2  # rank 0, whose process may host the store, stays so long for ranks that asked later

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -89,12 +88,3 @@ def time_with_neighbours(ranks: Ranks) -> float | None:
         if partner is not None:
             times.append((time.perf_counter() - start) / (ROUNDS - 1))
     return min(times, default=None)
-
-
-def slow_ones(seconds: Sequence[float | None], factor: float) -> list[int]:
-    """Return the ranks that took at least ``factor`` times the median."""
-    known = sorted(value for value in seconds if value is not None)
-    if not known:
-        return []
-    median = known[(len(known) - 1) // 2]
-    return [rank for rank, value in enumerate(seconds) if value is not None and value >= factor * median]

@@ -10,7 +10,8 @@ from training.allreduce.nccl_log import Network, is_fast
 from training.allreduce.ranks import Ranks
 from training.allreduce.sizes import Threshold, show_size
 from training.allreduce.sums import find_wrong
-from training.allreduce.times import EXCHANGED, slow_ones, time_alone, time_with_neighbours
+from training.allreduce.times import EXCHANGED, time_alone, time_with_neighbours
+from training.slow_ranks import slow_ones
 
 
 def applicable_thresholds(ranks: Ranks, thresholds: Sequence[Threshold]) -> list[Threshold]:

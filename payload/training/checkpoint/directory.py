@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import os
 import tempfile
@@ -141,3 +142,11 @@ def make_directory(directory: Path) -> None:
             f"{directory}: cannot be written ({error.strerror}). Choose another directory with "
             "--modelpath; in a container, one that is bound"
         ) from error
+
+
+def open_checkpoints(options: argparse.Namespace, is_first: bool) -> Checkpoints:
+    """Return the checkpoints below --modelpath, in a directory that the first rank makes."""
+    checkpoints = Checkpoints(options.modelpath / "checkpoints", options.keep)
+    if is_first:
+        checkpoints.prepare(restart=options.restart)
+    return checkpoints

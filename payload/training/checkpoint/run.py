@@ -68,6 +68,23 @@ class Run:
                 self.position = restore(state, self.network, self.optimizer, self.schedule, self.world)
         return state and state["file"]
 
+    def end_epoch(self, before: Position, reached: float) -> dict[str, float]:
+        """Move the position to the next epoch, after one that reached an accuracy; return its values for the metrics.
+
+        ``before`` is the position at which this start began the epoch.
+        """
+        position = self.position
+        seconds = position.epoch_seconds
+        # A checkpoint of an older version does not record how long its steps of this epoch took.
+        uncounted = 0 if before.epoch_seconds else before.samples
+        values = {
+            "loss": position.loss_sum / position.samples, "accuracy": reached, "seconds": seconds,
+            "images_per_second": (position.samples - uncounted) / seconds, "world_size": self.world.size,
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
+        }  # fmt: skip
+        position.end_epoch(reached)
+        return values
+
     def state(self) -> dict:
         """Return the content of a checkpoint; on rank 0 it has the random states of all ranks."""
         random = gather(random_state(self.world.device), self.world)

@@ -35,7 +35,8 @@ def is_record(line: dict | None) -> bool:
 def is_cut_short(rest: bytes) -> bool:
     """Return whether the text after a file's last newline is the beginning of a line of ``Metrics.epoch``."""
     form = json.dumps(dict.fromkeys(("epoch", *VALUES), 0)).encode()
-    return form.startswith(re.sub(rb"(?<=: )[-+.\denul]+", b"0", rest))  # numbers or null
+    given = re.sub(rb"(?<=: )[-+.\denul]+", b"0", rest)  # numbers or null
+    return form.startswith(given) or given.startswith(form[:-1] + b",")  # further fields
 
 
 def finite_number(value: object) -> float | None:

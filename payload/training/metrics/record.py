@@ -80,25 +80,31 @@ class Metrics:
         learning_rate: float,
         seconds: float,
         world_size: int,
+        **others: float | str,
     ) -> None:
         """Record an epoch, counted from 1.
 
         ``loss`` is the mean over the training images, ``accuracy`` is in per cent;
         ``images_per_second`` and ``seconds`` exclude the evaluation. Call it before the checkpoint of
         the epoch is written: after a kill between the two, the epoch is repeated and its line
-        replaced; in the other order, its line would be missing.
+        replaced; in the other order, its line would be missing. ``others`` are further fields.
         """
         values = dict(zip(VALUES, (loss, accuracy, images_per_second, learning_rate, seconds, world_size)))
+        values.update(others)
         if self.directory:
             # JSON cannot express a loss that is not a finite number.
-            finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+            finite = {
+                name: value if isinstance(value, str) or math.isfinite(value) else None
+                for name, value in values.items()
+            }
             try:
                 self.append(json.dumps({"epoch": epoch, **finite}).encode() + b"\n")
             except OSError as error:
                 raise self.cannot_be_written(error) from error
         if self.writer:
             for name, value in values.items():
-                self.writer.add_scalar(name, value, epoch)
+                if not isinstance(value, str):
+                    self.writer.add_scalar(name, value, epoch)
             self.writer.flush()
         if self.run:
             self.run.log(values, step=epoch)

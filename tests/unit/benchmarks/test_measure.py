@@ -85,7 +85,7 @@ def select(monkeypatch, *arguments):
     def record(_layout, experiments, **_options):
         selected.extend(experiments)
         names = [name for each in experiments for name in each.names]
-        return Results(dict.fromkeys(names), {}, {}, [], "")
+        return Results(dict.fromkeys(names), {}, {}, [], "Later.")
 
     monkeypatch.setattr(command.sys, "argv", ["benchmarks/run", *arguments])
     monkeypatch.setattr(command.measure, "measure", record)
@@ -108,6 +108,16 @@ def test_one_row_can_be_measured_and_is_not_for_the_page(monkeypatch):
     assert [each.names for each in selected] == [("install-image", "rebuild", "rebuild-bytes")]
     assert list(results.ratios) == ["rebuild"]
     assert results.notice == "Not for docs/benchmarks.md: measured with --pairs 1 --only rebuild"
+
+
+def test_one_row_of_the_page_is_measured_again_and_the_others_stay(monkeypatch, tmp_path):
+    page = Results({"import": "old", "rebuild": "old"}, {"cpu": "no"}, {"metadata": "status 1"}, ["cost"], "Run.")
+    monkeypatch.setattr(command.Results, "load", lambda _file: page)
+    results = select(monkeypatch, "--page", "--only", "rebuild", "--only", "metadata")[1]
+    assert results.ratios == {"import": "old", "rebuild": None, "metadata": None}
+    assert (results.left_out, results.failures, results.costs, results.notice) == ({"cpu": "no"}, {}, ["cost"], "")
+    assert results.run == "Run."
+    assert results.later == {"rebuild": "Later.", "metadata": "Later."}
 
 
 @pytest.mark.parametrize("option", ["--page", "--scale", "--redraw"])

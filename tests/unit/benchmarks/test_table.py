@@ -14,9 +14,9 @@ COMPARISON = COMPARISONS[0]._replace(
 RATIO = Ratio(a=0.3, b=0.2, low=1.1, high=1.9, pairs=7)
 
 
-def results(ratios, left_out=(), failures=(), notice=""):
+def results(ratios, left_out=(), failures=(), notice="", later=()):
     """The Results of a run on a laptop."""
-    return Results(dict(ratios), dict(left_out), dict(failures), [], "Measured on a laptop.", notice)
+    return Results(dict(ratios), dict(left_out), dict(failures), [], "Measured on a laptop.", notice, dict(later))
 
 
 def markdown(ratio=RATIO, comparison=COMPARISON, **others):
@@ -76,6 +76,11 @@ def test_the_text_states_what_was_measured_how_often_and_where():
     text = markdown()
     assert "- `tea`, 7 pairs. A: a cup. B: a glass.\n" in text
     assert "\nMeasured on a laptop.\n" in text
+
+
+def test_rows_of_a_later_run_are_named_with_that_run():
+    text = markdown(later={"tea": "Measured at noon.", "milk": "Measured at noon.", "juice": "Measured at two."})
+    assert "\nLater run of `tea`, `milk`: Measured at noon.\nLater run of `juice`: Measured at two.\n" in text
 
 
 def test_what_was_not_measured_or_failed_is_listed_with_the_reason():

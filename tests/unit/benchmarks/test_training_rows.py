@@ -59,6 +59,12 @@ def test_a_training_without_its_last_lines_is_an_error():
         ours()
 
 
+def test_one_program_measures_both_sides_of_health():
+    programs = Programs("CPU seconds without --health: 0.050000000\nCPU seconds with --health: 0.050010000\n")
+    assert training.health(programs)() == {"health": (0.05001, 0.05)}
+    assert programs.commands[0][1].endswith("benchmarks/programs/health_cost.py")
+
+
 def test_lone_runs_count_together_and_two_ranks_once():
     programs = Programs("images/s 20000\n", "images/s 10000\nimages/s 14000\n")
     together, lone = training.two_ranks(programs)

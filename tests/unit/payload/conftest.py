@@ -153,9 +153,10 @@ def write_mnist():
     """Write images and labels as the four IDX files of MNIST."""
     from training.data import digits_set, mnist
 
+    digits = digits_set()
+
     def write(directory, train_count, test_count):
         directory.mkdir(parents=True)
-        digits = digits_set()
         train = digits.train_images[:train_count], digits.train_labels[:train_count]
         test = digits.test_images[:test_count], digits.test_labels[:test_count]
         for (images, labels), (images_name, labels_name) in (

@@ -14,8 +14,11 @@ from typing import NamedTuple
 import torch
 
 CONTEXT = multiprocessing.get_context("forkserver")
-# torch._dynamo: the first optimizer imports it.
-CONTEXT.set_forkserver_preload(["torch._dynamo", "torch.distributed.nn.functional", "torch.nn.parallel"])
+# torch._dynamo: the first optimizer imports it. matplotlib: it draws the curves. What is missing is left out.
+CONTEXT.set_forkserver_preload(
+    ["torch._dynamo", "torch.distributed.nn.functional", "torch.nn.parallel", "matplotlib.figure",
+     "matplotlib.backends.backend_agg"]
+)  # fmt: skip
 
 
 class Rank(NamedTuple):

@@ -11,7 +11,8 @@ from fake_ranks import HEAD, NOT_FOUND, TWO_NODES, FakeRanks
 from training.allreduce import ranks as check_ranks
 from training.allreduce import sums
 from training.allreduce.sums import find_wrong, sum_of
-from training.allreduce.times import pairs_in_turn, slow_ones
+from training.allreduce.times import pairs_in_turn
+from training.slow_ranks import slow_ones
 
 
 def test_nodes_with_different_numbers_of_ranks_have_no_shape():

@@ -135,7 +135,7 @@ def trained(run_rung, tmp_path_factory, write_mnist):
     """What the scripts printed on the same 130 images, in batches of which the last has 2: by name and world size."""
     options = ("--data", write_mnist(tmp_path_factory.mktemp("ladder") / "mnist", 130, 31), "--epochs", 2,
                "--batch-size", 32)  # fmt: skip
-    worlds = [("mnist_single.py", 1), ("mnist_multi.py", 2), ("mnist_multi.py", 3)]
+    worlds = [("mnist_single.py", 1), *(("mnist_multi.py", size) for size in (1, 2, 3, 4))]
     return {(script, size): run_rung(script, size, *options) for script, size in worlds}
 
 

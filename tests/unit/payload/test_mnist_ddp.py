@@ -286,10 +286,12 @@ def test_a_long_epoch_reports_how_far_it_is(monkeypatch, capsys, alone):
 def test_the_textbooks_batches_give_the_same_weights_and_bfloat16_nearly_the_same_losses(small_mnist, tmp_path):
     line = ("--data", small_mnist, "--epochs", 2, "--batch-size", 32, "--modelpath")
     losses = {}
-    for option in ("--seed=0", "--plain", "--bf16"):
+    for option in ("--seed=0", "--plain", "--bf16", "--plain=all"):
         (rank,) = forked_ranks.train(1, *line, tmp_path / option, option)
         assert rank.status == 0, rank.stderr
         losses[option] = [float(loss) for loss in re.findall(r"loss (\S+) ", rank.stdout)]
     assert equal(weights(tmp_path / "--plain"), weights(tmp_path / "--seed=0"))
+    assert not equal(weights(tmp_path / "--plain=all"), weights(tmp_path / "--seed=0"))
+    assert losses["--plain=all"] != losses["--seed=0"]
     assert losses["--bf16"] == pytest.approx(losses["--seed=0"], abs=0.05)
     assert not equal(weights(tmp_path / "--bf16"), weights(tmp_path / "--seed=0"))

@@ -134,6 +134,10 @@ if __name__ == "__main__":
     import torch.distributed.nn.functional  # noqa: F401
     import torch.nn.parallel  # noqa: F401
 
+    with contextlib.suppress(ImportError):
+        import matplotlib.backends.backend_agg
+        import matplotlib.figure  # noqa: F401 (the curves)
+
     gc.freeze()  # a forked process need not look at what it shares, and copy it
     del sys.path[0]  # the directory of the tests
     job = serve(sys.argv[1])

@@ -1,0 +1,235 @@
+"""--health: the slowest rank is named, from times that no rank spends waiting, at no cost for the device."""
+
+import json
+import re
+
+import pytest
+import torch
+from torch import nn
+from training import health, time_alone
+from training.distributed import World
+from training.health import Health, describe_ranks
+from training.metrics import Metrics, read_epochs
+
+SLOW_RANK = """
+import mnist_ddp, os, sys, time
+from training.data import device_batches
+if os.environ["RANK"] == "1":
+    def late(*arguments):
+        for batch in device_batches(*arguments):
+            time.sleep(0.1)
+            yield batch
+    mnist_ddp.device_batches = late
+mnist_ddp.main(mnist_ddp.parse_arguments({arguments!r}))
+"""
+REPORT = re.compile(r"^(.*)  slowest rank (\d) \((\S+)\): (\S+) ms alone per step, (\S+) times the median$", re.M)
+
+
+def test_a_rank_that_reads_slowly_is_named_after_some_steps_after_the_epoch_and_in_the_metrics(
+    run_code, small_mnist, tmp_path
+):
+    line = ["--data", small_mnist, "--epochs", 1, "--batch-size", 8, "--health", 10, "--modelpath", tmp_path / "run"]
+    ranks = run_code(3, SLOW_RANK.format(arguments=list(map(str, line))))
+    assert [rank.status for rank in ranks] == [0, 0, 0], ranks[0].stderr
+    assert [rank.stdout for rank in ranks[1:]] == ["", ""]
+    reports = REPORT.findall(ranks[0].stdout)
+    assert [name for name, *_ in reports] == ["epoch 1/1  step 10", "epoch 1/1"], ranks[0].stdout
+    for _, rank, _host, ms, ratio in reports:
+        # the others wait for it as long, in the backward pass
+        assert rank == "1" and float(ms) >= 100 and float(ratio) >= 3
+    assert ranks[0].stdout.count("  slow: rank 1 (") == 2 and "changed: " not in ranks[0].stdout
+    (values,) = read_epochs(tmp_path / "run" / "metrics.jsonl")
+    assert values["slowest_rank"] == 1 and values["slowest_place"] == reports[0][2]
+    assert values["slowest_seconds_alone"] >= 0.1 > 3 * values["step_seconds_alone"]
+
+
+SHARDED = """
+import os, time, torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from training.distributed import process_group
+from training.health import Health
+
+class Block(nn.Linear):
+    def forward(self, inputs):
+        time.sleep(0.1 if os.environ["RANK"] == "1" else 0.0)
+        return super().forward(inputs)
+
+with process_group(os.environ, use_gpu=False, timeout=60) as world:
+    model = nn.Sequential(Block(4, 4), Block(4, 4))
+    health = Health(world, print)
+    health.watch(model[0])
+    for block in model:
+        fully_shard(block)
+    fully_shard(model)
+    health.watch(model[1])  # before or after fully_shard: the order does not matter
+    for batch in health.batches("epoch 1/1", [torch.ones(1, 4)] * 5):
+        model(batch).sum().backward()
+    health.end_epoch("epoch 1/1", 0.0)
+"""
+
+
+def test_with_shards_the_wait_for_a_slow_ranks_weights_is_not_time_alone(run_code):
+    ranks = run_code(2, SHARDED)
+    assert [rank.status for rank in ranks] == [0, 0], ranks[0].stderr
+    ((_, rank, _, ms, ratio),) = REPORT.findall(ranks[0].stdout)
+    assert rank == "1" and float(ms) >= 200 and float(ratio) >= 4
+
+
+def test_without_the_option_nothing_is_reported_and_no_forward_pass_is_timed(monkeypatch, small_mnist, capsys, alone):
+    import mnist_ddp
+    from training.stopping import StopSignals
+
+    monkeypatch.setattr(mnist_ddp, "Health", None)
+    monkeypatch.setattr(nn.Module, "register_forward_hook", None)
+    options = mnist_ddp.parse_arguments(["--data", str(small_mnist), "--epochs", "1", "--batch-size", "65"])
+    mnist_ddp.train(options, alone, StopSignals(alone, enabled=False))
+    assert "slowest" not in capsys.readouterr().out
+
+
+class Event:
+    """An event of a device that runs behind: it passes an event when the test says so."""
+
+    passed = 0
+    recorded = 0
+
+    def __init__(self, *, enable_timing):
+        assert enable_timing
+
+    def record(self):
+        Event.recorded += 1
+        self.number = Event.recorded
+
+    def query(self):
+        return self.number <= Event.passed
+
+    def elapsed_time(self, last):
+        assert self.query() and last.query(), "torch raises"
+        return 2.0 * (last.number - self.number)
+
+    def synchronize(self):
+        raise AssertionError("waits for the device")
+
+    wait = synchronize
+
+
+class Device:
+    """What torch.cuda has, of a GPU that must not be waited for."""
+
+    Event = Event
+    synchronize = Event.synchronize
+
+    class Properties:
+        total_memory = 80 * 2**30
+        pci_domain_id, pci_bus_id, pci_device_id = 0, 0x41, 0
+
+    @staticmethod
+    def get_device_properties(_device):
+        return Device.Properties
+
+    @staticmethod
+    def max_memory_allocated(_device):
+        return 60 * 2**30
+
+    @staticmethod
+    def clock_rate(_device):
+        return 1410
+
+    @staticmethod
+    def temperature(_device):
+        raise ModuleNotFoundError("nvidia-ml-py")
+
+
+@pytest.fixture
+def gpu(monkeypatch, alone):
+    """A world of one rank on a GPU, which is replaced at its outermost edge."""
+    Event.passed = Event.recorded = 0
+    for module in (time_alone, health):
+        monkeypatch.setattr(module, "module_of", lambda _device: Device)
+    monkeypatch.setattr(health.platform, "node", lambda: "n1")
+    return World(0, 1, torch.device("cuda", 1), alone.host_group)
+
+
+def take_steps(told, model, count):
+    for _ in told.batches("epoch 1/1", range(count)):
+        model(torch.ones(1, 2)).sum().backward()
+
+
+def test_on_a_gpu_one_step_in_eight_has_events_which_are_read_later_and_never_waited_for(gpu):
+    lines = []
+    told = Health(gpu, lines.append)
+    model = nn.Linear(2, 2)
+    told.watch(model)
+    take_steps(told, model, 17)
+    assert Event.recorded == 8  # steps 8 and 16: before and after the batch and the forward pass
+    told.end_epoch("epoch 1/2", 0.5)
+    assert lines == ["epoch 1/2  slowest rank: unknown: too few steps to time one"]
+    Event.passed = 6  # the second step is not over
+    take_steps(told, model, 4)
+    values = told.end_epoch("epoch 2/2", 0.5)
+    assert lines[1:] == [
+        "epoch 2/2  slowest rank 0 (n1, GPU 1 at 0000:41:00.0): 4.00 ms alone per step, 1.00 times the median; "
+        "60.0 of 80.0 GiB, 1410 MHz"
+    ]
+    assert values["slowest_place"] == "n1, GPU 1 at 0000:41:00.0" and values["step_seconds_alone"] == 0.004
+
+
+def test_an_evaluation_and_the_first_two_steps_are_not_timed(monkeypatch, alone):
+    now = [0.0]
+    monkeypatch.setattr(time_alone.time, "perf_counter", lambda: now[0])
+
+    class Slow(nn.Module):
+        def forward(self, seconds):
+            now[0] += seconds
+            return seconds
+
+    told, model = Health(alone, print), Slow()
+    told.watch(model)
+    for seconds in told.batches("", [9.0, 9.0, 0.25, 0.75]):
+        model(seconds)
+        now[0] += 5  # the backward pass
+        with torch.no_grad():
+            model(7.0)
+    assert told.end_epoch("", 0.5)["step_seconds_alone"] == 0.5
+
+
+def test_a_rank_that_became_slower_than_it_was_is_named_and_so_is_a_loss_that_is_not_finite(monkeypatch, alone):
+    now, lines = [0.0], []
+    monkeypatch.setattr(time_alone.time, "perf_counter", lambda: now[0])
+
+    def batches(seconds):
+        for _ in range(4):
+            now[0] += seconds
+            yield None
+
+    told = Health(alone, lines.append)
+    for epoch, seconds in enumerate((0.1, 0.1, 0.2, 0.5)):
+        list(told.batches("", batches(seconds)))
+        told.end_epoch(f"epoch {epoch}", float("nan") if epoch == 2 else 0.5)
+    others = [line for line in lines if "slowest" not in line]
+    assert re.match(r"epoch 2  loss is nan, not a finite number\. Lower --lr", others[0])
+    assert re.match(r"epoch 3  changed: rank 0 \(.*\): rank 0 500\.00 ms alone, 100\.00 ms before$", others[1])
+    assert len(others) == 2
+
+
+def test_all_slow_ranks_are_named_and_ranks_without_a_time_are_not():
+    seconds, places = [0.001, None, 0.002, 0.0018, 0.001, 0.0012], list("abcdef")
+    slowest, slow = describe_ranks(seconds, [None] * 6, places, [""] * 6, 1.5)
+    assert slowest == "slowest rank 2 (c): 2.00 ms alone per step, 1.67 times the median"
+    assert slow.startswith("slow: ranks 2 (c), 3 (d): 2.00, 1.80 ms alone, others 1.00 to 1.20 ms. Check ")
+
+
+def test_further_fields_of_the_metrics_are_kept_and_a_line_cut_short_within_them_is_dropped(tmp_path, monkeypatch):
+    monkeypatch.setattr("training.metrics.record.draw_curves", lambda *_: True)
+    path = tmp_path / "metrics.jsonl"
+    values = {"loss": 1.0, "accuracy": 9.0, "images_per_second": 1.0, "learning_rate": 1.0, "seconds": 1.0,
+              "world_size": 2, "slowest_place": "n1, GPU 0", "slowest_rank": 1}  # fmt: skip
+    with Metrics(tmp_path, options={}) as log:
+        log.epoch(1, **values)
+    whole = path.read_text()
+    assert json.loads(whole) == {"epoch": 1, **values}
+    for end in (whole.index("slowest_place") - 2, whole.index("GPU"), len(whole) - 1):
+        path.write_text(whole + whole[:end])
+        with Metrics(tmp_path, options={}, first_epoch=1):
+            assert path.read_text() == whole
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
