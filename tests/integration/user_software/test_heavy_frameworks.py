@@ -1,0 +1,162 @@
+"""DeepSpeed, torchtitan, Ray Train and submitit: the commands of docs/frameworks.md, with programs in frameworks/."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from framework_page import commands
+
+pytestmark = pytest.mark.testbed
+
+PROGRAMS = Path(__file__).parent / "frameworks"
+#: A loss that falls, as the programs print it.
+LOSSES = r"(\d+\.\d+) -> (\d+\.\d+)"
+#: Seconds for downloads of hundreds of megabytes, packages that are built, and imports of all ranks on few cores.
+LONG = 900
+
+
+class User:
+    """A user's shell with a module loaded, in a directory of its own that is also the home directory."""
+
+    def __init__(self, testbed, load, directory, *, venv):
+        self.testbed = testbed
+        self.load = f"{load}\nexport PIP_CACHE_DIR={testbed.layout.root}/pip"
+        self.directory = directory
+        self.venv = venv
+
+    def line(self, command):
+        """Return a command of the page as it is for this module."""
+        if not self.venv:
+            return command
+        for container, venv in (
+            ("singularity exec $SIF ", ""),
+            ("pip install ", "pip install --user "),
+            ("~/submitit/bin/python ", "python "),
+        ):
+            command = command.replace(container, venv)
+        return command
+
+    def install(self, section):
+        """Run the commands that install the packages of a section; the venv module's user needs no other Python."""
+        lines = [line for line in commands(section, "Install") if not (self.venv and "-m venv" in line)]
+        self.run("\n".join(map(self.line, lines)))
+
+    def program(self, name, copy="train.py"):
+        """Copy a program to the name that the page gives it."""
+        shutil.copy(PROGRAMS / name, self.directory / copy)
+
+    def run(self, script):
+        """Run a script that must succeed; return its output."""
+        return self.testbed.run(f"{self.load}\n{self.line(script)}", cwd=self.directory, timeout=LONG)
+
+    def run_unchecked(self, script):
+        """Run a script; return the process."""
+        return self.testbed.run_unchecked(f"{self.load}\n{self.line(script)}", cwd=self.directory, timeout=LONG)
+
+
+@pytest.fixture
+def on_venv(testbed, venv, work):
+    """A user of the venv module, with packages of their own."""
+    load = f"export HOME={work}\nmodule load {venv}"
+    return User(testbed, load, work, venv=True)
+
+
+@pytest.fixture
+def on_container(testbed, installation, work):
+    """A user of a container module, with unused user-software."""
+    return User(testbed, installation.script(f"export HOME={work}"), work, venv=False)
+
+
+@pytest.fixture(params=["container", "venv"])
+def user(request):
+    """A user of each of the two modules."""
+    return request.getfixturevalue(f"on_{request.param}")
+
+
+def falls(first, last):
+    """Return whether a training's last loss is well below its first."""
+    return float(last) < 0.8 * float(first)
+
+
+@pytest.mark.thorough
+def test_deepspeed_trains_in_all_stages(user):
+    user.install("DeepSpeed")
+    user.program("deepspeed_train.py")
+    (launch,) = commands("DeepSpeed", "Launch")
+    for stage in (1, 2, 3):
+        output = user.run(f"{launch} {stage}")
+        ranks = re.findall(rf"^rank (\d) of 4, sum of ranks 6, {LOSSES}$", output, re.MULTILINE)
+        assert sorted(rank for rank, *_ in ranks) == ["0", "1", "2", "3"]
+        assert all(falls(*losses) for _, *losses in ranks)
+
+
+@pytest.mark.thorough
+def test_torchtitan_trains_where_a_gpu_is_replaced_and_else_asks_for_one(on_container):
+    user = on_container
+    user.install("torchtitan")
+    user.run("pip install --quiet triton")  # torch for GPUs brings it
+    (launch,) = commands("torchtitan", "Launch")
+    assert "module 'torch._C' has no attribute '_cuda_setDevice'" in user.run_unchecked(f"{launch} 2>&1").stdout
+    user.program("titan_on_cpus.py")
+    user.program("titan_tokenizer.py")
+    user.run("python titan_tokenizer.py tokenizer")
+    (user.directory / "text").mkdir()
+    text = "to be, or not to be, that is the question; " * 40
+    (user.directory / "text" / "data.json").write_text("\n".join([json.dumps({"text": text})] * 200))
+    small = "--training.seq_len 64 --training.local_batch_size 2 --training.mixed_precision_param float32"
+    user.program("titan_on_cpus.py", "train.py")
+    line = launch.replace("-u -m torchtitan.train", "--virtual-local-rank -u train.py")
+    assert line != launch
+    output = user.run(f"{line} {small} --hf_assets_path tokenizer --dataloader.dataset_path text 2>&1")
+    losses = re.findall(r"step: +(\d+) .*?loss: +([\d.]+)", output)
+    steps = [float(loss) for step, loss in losses if step in ("1", "10")]
+    assert len(steps) == 8  # each of four ranks prints the mean over all
+    assert falls(max(steps), min(steps))
+
+
+@pytest.mark.thorough
+def test_ray_train_trains_on_the_nodes_of_a_step(user):
+    user.install("Ray Train")
+    user.program("ray_train.py")
+    (launch,) = commands("Ray Train", "Launch")
+    output = user.run(f"{launch} 4")
+    printed = set(re.findall(rf"world 4, sum of ranks 6 on 2 Ray nodes, {LOSSES}, 1 thread", output))
+    (losses,) = printed  # Ray prints a line once for each of its nodes on this machine
+    assert falls(*losses)
+    (user.directory / "train.py").write_text("import ray\nray.init()\nexit(int(ray.cluster_resources()['CPU']))")
+    assert user.run_unchecked(launch).returncode == 4  # all nodes are there when the script starts
+
+
+SUBMIT = """
+import sys, submitit, train
+executor = submitit.AutoExecutor("log", slurm_python="conda-python-distributed")
+executor.update_parameters(nodes=2, tasks_per_node=2, timeout_min=10)
+job = executor.submit(getattr(train, sys.argv[1]))
+print(*job.results(), sep="\\n")
+"""
+
+
+def submit(user, function):
+    """Submit a function of submitted.py as the page says; return what the ranks returned."""
+    user.install("submitit")
+    user.program("submitted.py")
+    (user.directory / "submit.py").write_text(SUBMIT)
+    (launch,) = commands("submitit", "Launch")
+    lines = user.run(f"{launch} {function}").splitlines()
+    return [line for line in lines if line.startswith("(")]
+
+
+def test_submitit_and_the_launcher_agree_on_the_ranks(on_venv):
+    lines = submit(on_venv, "variables")
+    host, port = re.search(r"'(nid\d+)', '(\d+)'\)$", lines[0]).groups()
+    numbers = [f"{rank}, 4, {rank % 2}, '{host}'" for rank in range(4)]
+    assert lines == [f"({rank}, {rank}, '{port}')" for rank in numbers]
+
+
+@pytest.mark.thorough
+def test_submitit_trains(user):
+    ranks = [re.fullmatch(r"\((\d), (\d), ([\d.]+), ([\d.]+)\)", line).groups() for line in submit(user, "train")]
+    assert [(rank, total) for rank, total, *_ in ranks] == [(str(rank), "6") for rank in range(4)]
+    assert all(falls(*losses) for _, _, *losses in ranks)
