@@ -2,77 +2,14 @@
 
 import json
 import re
-import shutil
-from pathlib import Path
 
 import pytest
 from framework_page import commands
 
 pytestmark = pytest.mark.testbed
 
-PROGRAMS = Path(__file__).parent / "frameworks"
 #: A loss that falls, as the programs print it.
 LOSSES = r"(\d+\.\d+) -> (\d+\.\d+)"
-#: Seconds for downloads of hundreds of megabytes, packages that are built, and imports of all ranks on few cores.
-LONG = 900
-
-
-class User:
-    """A user's shell with a module loaded, in a directory with a program."""
-
-    def __init__(self, testbed, load, directory, *, venv):
-        self.testbed = testbed
-        self.load = f"{load}\nexport PIP_CACHE_DIR={testbed.layout.root}/pip"
-        self.directory = directory
-        self.venv = venv
-
-    def line(self, command):
-        """Return a command of the page as it is for this module."""
-        if not self.venv:
-            return command
-        for container, venv in (
-            ("singularity exec $SIF ", ""),
-            ("pip install ", "pip install --user "),
-            ("~/submitit/bin/python ", "python "),
-        ):
-            command = command.replace(container, venv)
-        return command
-
-    def install(self, section):
-        """Run the commands that install the packages of a section; the venv module's user needs no other Python."""
-        lines = [line for line in commands(section, "Install") if not (self.venv and "-m venv" in line)]
-        self.run("\n".join(map(self.line, lines)))
-
-    def program(self, name, copy="train.py"):
-        """Copy a program to the name that the page gives it."""
-        shutil.copy(PROGRAMS / name, self.directory / copy)
-
-    def run(self, script):
-        """Run a script that must succeed; return its output."""
-        return self.testbed.run(f"{self.load}\n{self.line(script)}", cwd=self.directory, timeout=LONG)
-
-    def run_unchecked(self, script):
-        """Run a script; return the process."""
-        return self.testbed.run_unchecked(f"{self.load}\n{self.line(script)}", cwd=self.directory, timeout=LONG)
-
-
-@pytest.fixture
-def on_venv(testbed, venv, work):
-    """A user of the venv module, with packages of their own."""
-    load = f"export HOME={work}\nmodule load {venv}"
-    return User(testbed, load, work, venv=True)
-
-
-@pytest.fixture
-def on_container(testbed, installation, work):
-    """A user of a container module, with unused user-software."""
-    return User(testbed, installation.script(""), work, venv=False)
-
-
-@pytest.fixture(params=["container", "venv"])
-def user(request):
-    """A user of each of the two modules."""
-    return request.getfixturevalue(f"on_{request.param}")
 
 
 def falls(first, last):
