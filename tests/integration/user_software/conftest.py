@@ -55,7 +55,9 @@ def on_venv(testbed, venv, work):
 @pytest.fixture
 def on_container(testbed, installation, work):
     """A user of a container module, with unused user-software."""
-    return User(testbed, installation.script(""), work, venv=False)
+    # of the directories here, the image sees the working directory, but not this home directory
+    load = f"export TORCH_EXTENSIONS_DIR={work}/extensions\n{installation.script('')}"
+    return User(testbed, load, work, venv=False)
 
 
 @pytest.fixture(params=["container", "venv"])
