@@ -55,7 +55,7 @@ def on_venv(testbed, venv, work):
 @pytest.fixture
 def on_container(testbed, installation, work):
     """A user of a container module, with unused user-software."""
-    return User(testbed, installation.script(f"export HOME={work}"), work, venv=False)
+    return User(testbed, installation.script(""), work, venv=False)
 
 
 @pytest.fixture(params=["container", "venv"])

@@ -11,7 +11,7 @@ LONG = 900
 
 
 class User:
-    """A user's shell with a module loaded, in a directory of its own that is also the home directory."""
+    """A user's shell with a module loaded, in a directory with a program."""
 
     def __init__(self, testbed, load, directory, *, venv):
         self.testbed = testbed
