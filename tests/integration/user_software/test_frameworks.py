@@ -64,9 +64,10 @@ def test_lightning_rejects_n_alone_and_trains_with_the_plugin_or_another_job_nam
     assert result.returncode != 0
     assert "You set `--ntasks=4` in your SLURM bash script, but this variable is not supported" in result.stderr
     script = user.directory / "train.py"
-    plugin = 'strategy="ddp", plugins=[TorchElasticEnvironment()]'
-    imported = "from lightning.fabric.plugins.environments import TorchElasticEnvironment"
-    script.write_text(script.read_text().replace('strategy="ddp"', plugin).replace("import torch\n", f"import torch\n{imported}\n"))
+    imported, trainer = commands("Lightning", "Lightning read the launcher's variables")
+    plugins = trainer.removeprefix("trainer = L.Trainer(").removesuffix(")")
+    without = plugins.partition(", plugins")[0]
+    script.write_text(f"{imported}\n{script.read_text().replace(without, plugins)}")
     assert is_one_world(ranks(user.run(alone)), 4)
 
 
@@ -81,7 +82,7 @@ def test_accelerate_launch_on_cpus_is_a_world_of_one_on_each_machine_unless_it_r
         f"'conda-python-simple {launcher} {machines} --machine_rank=$SLURM_NODEID --main_process_ip=nid001001 train.py'"
     )
     assert [rank[:2] for rank in ranks(apart)] == [("0", "1")] * 2
-    (line,) = commands("accelerate", "options that only `accelerate launch` reads from its file, start it as a rank")
+    (line,) = commands("accelerate", "On CPUs, to use options that only `accelerate launch` has, start it as a rank")
     assert is_one_world(ranks(user.run(line)), 4)
 
 

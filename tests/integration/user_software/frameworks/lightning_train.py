@@ -34,4 +34,4 @@ if __name__ == "__main__":
                         enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu")  # fmt: skip
     trainer.fit(model, batches)
     place = f"rank {trainer.global_rank} of {trainer.world_size}"
-    os.write(1, f"{place}, weights {model.layer.weight.sum():.5f}, {len(batches)} batches\n".encode())
+    os.write(1, f"{place}, weights {model.layer.weight.sum():.5f}, {trainer.global_step} batches\n".encode())
