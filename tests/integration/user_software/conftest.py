@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from framework_user import User
 from user_installation import Installation
 
 
@@ -42,3 +43,24 @@ def wheels(work):
             archive.writestr(f"{info}/entry_points.txt", f"[console_scripts]\n{name}-command = {name}:main\n")
             archive.writestr(f"{info}/RECORD", "")
     return work
+
+
+@pytest.fixture
+def on_venv(testbed, venv, work):
+    """A user of the venv module, with packages of their own."""
+    load = f"export HOME={work}\nmodule load {venv}"
+    return User(testbed, load, work, venv=True)
+
+
+@pytest.fixture
+def on_container(testbed, installation, work):
+    """A user of a container module, with unused user-software."""
+    # of the directories here, the image sees the working directory, but not this home directory
+    load = f"export TORCH_EXTENSIONS_DIR={work}/extensions\n{installation.script('')}"
+    return User(testbed, load, work, venv=False)
+
+
+@pytest.fixture(params=["container", "venv"])
+def user(request):
+    """A user of each of the two modules."""
+    return request.getfixturevalue(f"on_{request.param}")

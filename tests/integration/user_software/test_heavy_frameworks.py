@@ -1,0 +1,103 @@
+"""DeepSpeed, torchtitan, Ray Train and submitit: the commands of docs/frameworks.md, with programs in frameworks/."""
+
+import json
+import re
+
+import pytest
+from framework_page import commands
+
+pytestmark = pytest.mark.testbed
+
+#: A loss that falls, as the programs print it.
+LOSSES = r"(\d+\.\d+) -> (\d+\.\d+)"
+
+
+def falls(first, last):
+    """Return whether a training's last loss is well below its first."""
+    return float(last) < 0.8 * float(first)
+
+
+@pytest.mark.thorough
+def test_deepspeed_trains_in_all_stages(user):
+    user.install("DeepSpeed")
+    user.program("deepspeed_train.py")
+    (launch,) = commands("DeepSpeed", "Launch")
+    for stage in (1, 2, 3):
+        output = user.run(f"{launch} {stage}")
+        ranks = re.findall(rf"^rank (\d) of 4, sum of ranks 6, {LOSSES}$", output, re.MULTILINE)
+        assert sorted(rank for rank, *_ in ranks) == ["0", "1", "2", "3"]
+        assert all(falls(*losses) for _, *losses in ranks)
+
+
+SMALL = (
+    "--model.hf_assets_path tokenizer --training.dataset_path text --training.steps 10 --training.seq_len 64 "
+    "--training.local_batch_size 2 --training.mixed_precision_param float32"
+)
+
+
+@pytest.mark.thorough
+def test_torchtitan_trains_where_a_gpu_is_replaced_and_else_asks_for_one(user):
+    user.install("torchtitan")
+    user.run("pip install --quiet triton")  # torch for GPUs brings it
+    (launch,) = commands("torchtitan", "Launch")
+    assert "module 'torch._C' has no attribute '_cuda_setDevice'" in user.run_unchecked(f"{launch} 2>&1").stdout
+    user.program("titan_tokenizer.py")
+    user.run("python train.py tokenizer")
+    (user.directory / "text").mkdir()
+    text = "to be, or not to be, that is the question; " * 40
+    (user.directory / "text" / "data.json").write_text("\n".join([json.dumps({"text": text})] * 200))
+    user.program("titan_on_cpus.py")
+    line = launch.replace("-u -m torchtitan.train", "--virtual-local-rank -u train.py")
+    assert line != launch
+    losses = re.findall(r"step: +(\d+) .*?loss: +([\d.]+)", user.run(f"{line} {SMALL} 2>&1"))
+    assert [step for step, _ in losses] == ["1"] * 4 + ["10"] * 4
+    first, last = ({loss for number, loss in losses if number == step} for step in ("1", "10"))
+    assert (len(first), len(last)) == (1, 1)  # each rank prints the mean over all
+    assert falls(*first, *last)
+
+
+@pytest.mark.thorough
+def test_ray_train_trains_on_the_nodes_of_a_step(user):
+    user.install("Ray Train")
+    user.program("ray_train.py")
+    (launch,) = commands("Ray Train", "Launch")
+    output = user.run(f"{launch} 4")
+    printed = set(re.findall(rf"world 4, sum of ranks 6 on 2 Ray nodes, {LOSSES}, 1 thread", output))
+    (losses,) = printed  # Ray prints a line once for each of its nodes on this machine
+    assert falls(*losses)
+    (user.directory / "train.py").write_text("import ray\nray.init()\nassert ray.cluster_resources()['CPU'] == 4")
+    user.run(launch)  # all nodes are there when the script starts
+
+
+SUBMIT = """
+import sys, submitit, train
+executor = submitit.AutoExecutor("log", slurm_python="conda-python-distributed")
+executor.update_parameters(nodes=2, tasks_per_node=2, timeout_min=10)
+job = executor.submit(getattr(train, sys.argv[1]))
+print(*job.results(), sep="\\n")
+"""
+
+
+def submit(user, function):
+    """Submit a function of submitted.py as the page says; return what the ranks returned."""
+    user.install("submitit")
+    user.program("submitted.py")
+    (user.directory / "submit.py").write_text(SUBMIT)
+    (launch,) = commands("submitit", "Launch")
+    lines = user.run(f"{launch} {function}").splitlines()
+    return [line for line in lines if line.startswith("(")]
+
+
+def test_submitit_and_the_launcher_agree_on_the_ranks(on_venv):
+    lines = submit(on_venv, "variables")
+    host, port, fault = re.search(r"'(nid\d+)', '(\d+)', '(.*)'\)$", lines[0]).groups()
+    ranks = [f"{rank}, 4, {rank % 2}, '{host}'" for rank in range(4)]
+    assert lines == [f"({rank}, {rank}, '{port}', '{fault}')" for rank in ranks]
+    assert fault == "Cannot export environment variables as MASTER_ADDR is already set"
+
+
+@pytest.mark.thorough
+def test_submitit_trains(user):
+    ranks = [re.fullmatch(r"\((\d), (\d), ([\d.]+), ([\d.]+)\)", line).groups() for line in submit(user, "train")]
+    assert [(rank, total) for rank, total, *_ in ranks] == [(str(rank), "6") for rank in range(4)]
+    assert all(falls(*losses) for _, _, *losses in ranks)
