@@ -1,4 +1,4 @@
-"""The ladder on the testbed: the first rung alone, the next on two nodes, and the notebook in its kernel.
+"""The ladder on the testbed: the first rung alone, the next ones on two nodes, and the notebook in its kernel.
 
 tests/unit/payload/test_ladder.py compares the rungs in worlds of 1 to 4.
 """
@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,9 @@ RUNGS = [
     ("mnist_single.py", 1, ""),
     ("mnist_multi.py", 2, "srun -N2 --ntasks-per-node=1 "),
 ]
+#: A short training of the language model, with a checkpoint for each of its lines.
+LANGUAGE_MODEL = """-u $PAYLOAD/lm_fsdp.py --size 100K --steps 20 --interval 5 --context 64 --batch-size 8 --seed 1 \\
+--every 5 --keep 9"""
 #: The environment of Jupyter, which may lack the PATH of a login shell.
 CLEAN = {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
 
@@ -144,6 +148,12 @@ def last_epoch(output, epochs):
     return float(loss), float(accuracy)
 
 
+def losses(output):
+    """Return the validation losses of the language model by its steps."""
+    lines = re.findall(r"^step (\d+)/20  .*validation loss (\S+)", output, re.MULTILINE)
+    return {int(step): float(loss) for step, loss in lines}
+
+
 @pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_one_process_and_two_nodes_train_the_same_network(testbed, module, enter):
     ends = []
@@ -159,6 +169,34 @@ export OMP_NUM_THREADS=1
         ends.append(last_epoch(output, epochs=1))
     assert [loss for loss, _ in ends] == pytest.approx([ends[0][0]] * len(RUNGS), abs=0.01)
     assert [accuracy for _, accuracy in ends] == pytest.approx([ends[0][1]] * len(RUNGS), abs=1)
+
+
+@pytest.mark.parametrize("module", [pytest.param("container", marks=pytest.mark.thorough), "venv"], indirect=True)
+def test_the_language_model_has_the_same_losses_on_two_nodes_as_alone(testbed, module, enter, work):
+    load = f"module load {module}\nexport OMP_NUM_THREADS=1\n"
+    alone = testbed.run(f"{load}{enter}conda-python-simple {LANGUAGE_MODEL}", cwd=work)
+    run = f"srun -N2 -n2 {enter}conda-python-distributed {LANGUAGE_MODEL} --modelpath run"
+    nodes = testbed.run(load + run, cwd=work)
+    assert "world size 2, " in nodes
+    assert len(losses(alone)) == 4 and losses(alone)[20] < losses(alone)[5]
+    assert losses(nodes) == pytest.approx(losses(alone), abs=0.001)
+    assert sorted(path.name for path in (work / "run" / "checkpoints").iterdir()) == [
+        f"step-000000{step}" for step in ("05", "10", "15", "20")
+    ]
+
+
+@pytest.mark.thorough
+def test_the_language_model_resumes_in_worlds_of_four_two_one_and_four(testbed, module, enter, work):
+    load = f"module load {module}\nexport OMP_NUM_THREADS=1\n"
+    alone = losses(testbed.run(f"{load}{enter}conda-python-simple {LANGUAGE_MODEL}", cwd=work))
+    for done, tasks in ((0, "-N2 -n4"), (5, "-N2 -n2"), (10, "-N1 -n1"), (15, "-N2 -n4")):
+        for step in range(done + 5, 25, 5):  # as if it had been killed before
+            shutil.rmtree(work / "run" / "checkpoints" / f"step-{step:08d}", ignore_errors=True)
+        run = f"{load}srun {tasks} {enter}conda-python-distributed {LANGUAGE_MODEL} --modelpath run"
+        output = testbed.run(run, cwd=work)
+        assert f"resuming after {done} steps" in output or done == 0
+        after = {step: loss for step, loss in alone.items() if step > done}
+        assert losses(output) == pytest.approx(after, abs=0.001)
 
 
 @pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
