@@ -92,7 +92,13 @@ def serve(address):
             size, descriptors, _, _ = socket.recv_fds(client, 8, 2)
             job = b""
             while len(job) < int.from_bytes(size, "big"):
-                job += client.recv(2**16)
+                part = client.recv(2**16)
+                if not part:
+                    break
+                job += part
+            if not job or len(job) < int.from_bytes(size, "big"):  # the client is gone
+                client.close()
+                continue
             pid = os.fork()
             if not pid:
                 for stream, descriptor in zip((1, 2), descriptors):
@@ -108,7 +114,8 @@ def serve(address):
                 return json.loads(job)
             for descriptor in descriptors:
                 os.close(descriptor)
-            client.sendall(f"{pid}\n".encode())
+            with contextlib.suppress(OSError):  # the client may be gone
+                client.sendall(f"{pid}\n".encode())
             selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, client))
 
 
