@@ -50,7 +50,7 @@ class Course:
         # a login shell does not have the testbed's bootstrap module
         self.site = f"""module unload pytorch-easybuild
 export SINGULARITY_BIND={binds} EASYBUILD_INSTALLPATH={directory}/EasyBuild
-export EASYBUILD_SOURCEPATH={directory}/sources:$EASYBUILD_SOURCEPATH
+export EASYBUILD_SOURCEPATH={directory}/sources
 module use {testbed.layout.repository}/modulefiles {self.stand_ins.modulefiles} {directory}/EasyBuild/modules/all
 installdir={self.installdir}
 """
