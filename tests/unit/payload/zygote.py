@@ -30,6 +30,7 @@ class Zygote:
         assert self.server.stdout.readline() == "ready\n"
 
     def start(self, command, environment, cwd=None):
+        assert self.server.poll() is None, f"the Python that forks ended with status {self.server.returncode}"
         return Forked(self.address, list(map(str, command)), environment, str(cwd or Path.cwd()))
 
     def close(self):
