@@ -1,0 +1,81 @@
+"""What MkDocs reads: the pages at their paths in the tree, where their links lead, and the navigation of README.md.
+
+A hook of MkDocs, named in mkdocs.yml: https://www.mkdocs.org/user-guide/configuration/#hooks
+"""
+
+import re
+from pathlib import Path
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+TREE = Path(__file__).resolve().parents[1]
+HOME = "README.md"
+#: Pages outside docs/.
+ROOT_PAGES = (HOME, "CONTRIBUTING.md", "CHANGELOG.md")
+#: The pages of this directory have a section of their own in the navigation.
+SITES = "docs/sites/"
+LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
+#: A row of the table of pages in README.md that names the readers of the rows below it.
+READERS = re.compile(r"\| \*\*(.+?)\*\* \|")
+
+
+def on_config(config):
+    """Set the navigation."""
+    config.nav = navigation((TREE / HOME).read_text(encoding="utf-8"))
+    return config
+
+
+def navigation(readme):
+    """The table "What next" as a navigation of MkDocs: a section for each kind of reader, its pages in their order."""
+    sections, listed = {}, {HOME}
+    for line in readme.partition("\n## What next\n")[2].splitlines():
+        readers = READERS.match(line)
+        if readers:
+            sections[readers[1]] = []
+        for page in LINK.findall(line):
+            if not page.endswith(".md") or page in listed:
+                continue
+            if not sections:
+                raise PluginError(f"README.md: {page} is listed above the first row of readers. Add a row `| **...** |`.")
+            listed.add(page)
+            add_page(list(sections.values())[-1], page)
+    return [{"Start": HOME}, *({name: pages} for name, pages in sections.items())]
+
+
+def add_page(section, page):
+    """Append a page to a section, pages about systems to a section in it."""
+    if page.startswith(SITES):
+        if not (section and isinstance(section[-1], dict)):
+            section.append({"Systems": []})
+        section[-1]["Systems"].append(page)
+    else:
+        section.append(page)
+
+
+def on_files(files, config):
+    """Give every page its path in the tree, so that links between pages are those of the code host."""
+    ours = [file for file in files if file.src_dir == config.docs_dir]
+    moved = [at(config, f"docs/{file.src_uri}", dest_uri=file.dest_uri) for file in ours]
+    pages = [*moved, *(at(config, name) for name in ROOT_PAGES)]
+    linked = [at(config, name, dest_uri=f"{name}.txt") for name in linked_files(pages)]
+    styles = File("assets/site.css", str(TREE / "website"), config.site_dir, config.use_directory_urls)
+    return Files([*(file for file in files if file not in ours), *pages, *linked, styles])
+
+
+def at(config, name, dest_uri=None):
+    """A file of the tree; `dest_uri` is its path in the site."""
+    return File(name, str(TREE), config.site_dir, config.use_directory_urls, dest_uri=dest_uri)
+
+
+def linked_files(pages):
+    """The files that pages link and that are no pages, as paths in the tree: the site has them as plain text."""
+    names = {file.src_uri for file in pages}
+    found = set()
+    for page in pages:
+        if page.is_documentation_page():
+            for target in LINK.findall(Path(page.abs_src_path).read_text(encoding="utf-8")):
+                file = (TREE / page.src_uri).parent.joinpath(target).resolve()
+                if "://" not in target and file.is_file() and file.is_relative_to(TREE):
+                    found.add(file.relative_to(TREE).as_posix())
+    return sorted(found - names)
