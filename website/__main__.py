@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from testbed.layout import Layout, TestbedError  # noqa: E402
 from testbed.lifecycle import provide_website_tools  # noqa: E402
 from testbed.progress import exit_status  # noqa: E402
@@ -39,14 +39,17 @@ def parse(arguments, output):
     return parser.parse_args(arguments)
 
 
-def build(python, output, url):
-    """Run MkDocs, which prints what is wrong. Raises TestbedError if anything is."""
-    command = [python, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", CONFIGURATION, "-d", output]
+def build(python, output, url, *, configuration=CONFIGURATION):
+    """Run MkDocs, and print what is wrong. Raises TestbedError if anything is."""
+    # with --quiet, warnings would not count as errors
+    command = [python, "-m", "mkdocs", "build", "--strict", "-f", configuration, "-d", output]
     # the theme announces its successor at each build
     environment = {**os.environ, "SITE_URL": url, "NO_MKDOCS_2_WARNING": "1"}
-    status = subprocess.run(command, env=environment, check=False).returncode
-    if status:
-        raise TestbedError(f"MkDocs found errors in the pages, and ended with status {status}. Correct them.")
+    result = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
+    if result.returncode:
+        lines = [line for line in result.stderr.splitlines() if not line.startswith("INFO")]
+        print("\n".join(lines), file=sys.stderr)
+        raise TestbedError("the site was not built. Correct the errors above.")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,67 @@
+"""The documentation site: the strict build, its navigation, and that it is served whole from one place."""
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from testbed.layout import TestbedError
+from website.__main__ import build
+
+TREE = Path(__file__).resolve().parents[3]
+#: What a browser loads by itself, in contrast to links of the text.
+LOADED = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*?\b(?:src|href)=["']?([^"'\s>]+)|url\(["']?([^"')]+)""")
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A copy of what the site is built from."""
+    pytest.importorskip("mkdocs")
+    copy = tmp_path / "tree"
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"):
+        (copy / name).parent.mkdir(exist_ok=True)
+        shutil.copy(TREE / name, copy)
+    for name in ("docs", "website", "payload"):
+        shutil.copytree(TREE / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return copy
+
+
+def test_the_site_has_every_page_and_three_kinds_of_readers(site):
+    pages = {page.relative_to(site).as_posix() for page in site.rglob("*.html")} - {"404.html"}
+    in_docs = {page.relative_to(TREE / "docs").with_suffix(".html").as_posix() for page in (TREE / "docs").rglob("*.md")}
+    assert pages == in_docs | {"index.html", "CONTRIBUTING.html", "CHANGELOG.html"}
+    tabs = re.findall(r'<a href="[^"]*" class="md-tabs__link">\s*(.*?)\s*</a>', (site / "index.html").read_text())
+    assert tabs[-3:] == ["Use it", "Install it", "Change it"]
+
+
+def test_a_browser_loads_nothing_from_elsewhere(site):
+    found = {
+        target
+        for file in [*site.rglob("*.html"), *site.rglob("*.css"), *site.rglob("*.svg")]
+        for match in LOADED.findall(file.read_text(encoding="utf-8"))
+        for target in match
+        if re.match(r"(https?:)?//", target)
+    }
+    assert found == set()
+
+
+def test_words_of_code_stay_whole_in_the_search(site):
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    assert any("MASTER_ADDR" in document["text"] for document in index["docs"])
+    words = re.split(index["config"]["separator"], "`MASTER_ADDR`, --ntasks-per-node=2")
+    assert {"MASTER_ADDR", "--ntasks-per-node"} <= set(words)
+
+
+def test_broken_links_and_unlisted_pages_end_the_build(tree, capfd):
+    (tree / "docs" / "new.md").write_text("# A page that README.md does not list\n")
+    with (tree / "docs" / "launch.md").open("a") as page:
+        page.write("\n[no page](gone.md), [no heading](module.md#gone)\n")
+    with pytest.raises(TestbedError, match="the site was not built"):
+        build(sys.executable, tree / "site", "", configuration=tree / "website" / "mkdocs.yml")
+    errors = capfd.readouterr().err
+    assert "not included in the \"nav\" configuration:\n  - docs/new.md" in errors
+    assert "a link 'gone.md', but the target 'docs/gone.md' is not found" in errors
+    assert "'docs/module.md' does not contain an anchor '#gone'" in errors
