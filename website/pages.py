@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from pymdownx.slugs import slugify
 
 TREE = Path(__file__).resolve().parents[1]
 HOME = "README.md"
@@ -16,6 +17,9 @@ ROOT_PAGES = (HOME, "CONTRIBUTING.md", "CHANGELOG.md")
 #: The pages of this directory have a section of their own in the navigation.
 SITES = "docs/sites/"
 LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
+#: A link whose text is the path of a page of docs/.
+PATH_AS_TEXT = re.compile(r"\[(?:docs/|\.\./)*(?:sites/)?[\w-]+\.md\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 #: A row of the table of pages in README.md that names the readers of the rows below it.
 READERS = re.compile(r"\| \*\*(.+?)\*\* \|")
 
@@ -37,7 +41,7 @@ def navigation(readme):
             if not page.endswith(".md") or page in listed:
                 continue
             if not sections:
-                raise PluginError(f"README.md: {page} is listed above the first row of readers. Add a row `| **...** |`.")
+                raise PluginError(f"README.md: {page} is above the first row of readers. Add a row `| **...** |`.")
             listed.add(page)
             add_page(list(sections.values())[-1], page)
     return [{"Start": HOME}, *({name: pages} for name, pages in sections.items())]
@@ -79,3 +83,24 @@ def linked_files(pages):
                 if "://" not in target and file.is_file() and file.is_relative_to(TREE):
                     found.add(file.relative_to(TREE).as_posix())
     return sorted(found - names)
+
+
+def on_page_markdown(markdown, page, **_):
+    """Show titles of pages and headings where the pages for code hosts and terminals have paths."""
+    directory = (TREE / page.file.src_uri).parent
+
+    def with_title(link):
+        name, _, anchor = link[1].partition("#")
+        file = directory.joinpath(name).resolve()
+        if not file.is_file() or not file.is_relative_to(TREE / "docs"):
+            return link[0]
+        return f"[{title(file.read_text(encoding='utf-8'), anchor)}]({link[1]})"
+
+    return PATH_AS_TEXT.sub(with_title, markdown)
+
+
+def title(text, anchor):
+    """The heading of a page with an anchor, by default the first."""
+    headings = HEADING.findall(text)
+    anchor_of = slugify(case="lower")
+    return next((heading for heading in headings if anchor_of(heading, "-") == anchor), headings[0])

@@ -3,6 +3,8 @@
 from functools import partial
 from pathlib import Path
 
+from benchmarks import picture as benchmarks
+from benchmarks.results import RESULTS, Results
 from website.pictures import chain, node, rank
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "docs" / "pictures"
@@ -12,4 +14,7 @@ PICTURES = {
     "chain": chain.draw,
     "rank": rank.draw,
     **{f"node-{name}": partial(node.draw, name) for name in node.SYSTEMS},
+    "benchmarks": lambda: benchmarks.draw(Results.load(RESULTS)),
 }
+#: These need matplotlib.
+PLOTS = ("benchmarks",)

@@ -32,12 +32,10 @@ class Canvas:
         self.parts = []
         self.rectangle(0, 0, width, height, fill=BACKGROUND, radius=0)
 
-    def rectangle(self, x, y, width, height, *, fill=PLAIN, line=None, radius=4):
+    def rectangle(self, x, y, width, height, *, fill=PLAIN, radius=4):
         """A rectangle with round corners."""
-        stroke = f" stroke: {line};" if line else ""
-        self.parts.append(
-            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{radius}" style="fill: {fill};{stroke}"/>'
-        )
+        shape = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{radius}"'
+        self.parts.append(f'<rect {shape} style="fill: {fill};"/>')
 
     def text(self, x, y, words, *, size=13, mono=False, bold=False, colour=INK, anchor="start", end=None):
         """Words on a baseline that begins at a point; it is the middle or the end with this `anchor`.
@@ -48,23 +46,15 @@ class Canvas:
             raise ValueError(f"too long for the picture: {words}")
         family, weight = MONO if mono else SANS, " font-weight: bold;" if bold else ""
         style = f"fill: {colour}; font-family: {family}; font-size: {size}px;{weight}"
-        self.parts.append(
-            f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" xml:space="preserve" style="{style}">{escape(words)}</text>'
-        )
+        place = f'x="{x:g}" y="{y:g}" text-anchor="{anchor}" xml:space="preserve"'
+        self.parts.append(f'<text {place} style="{style}">{escape(words)}</text>')
 
     def arrow(self, x1, y1, x2, y2):
-        """A line with a head at its second point, along an axis."""
-        self.line(x1, y1, x2, y2)
-        if x1 == x2:
-            head = (x2 - 4, y2 - 6), (x2 + 4, y2 - 6)
-        else:
-            head = (x2 - 6, y2 - 4), (x2 - 6, y2 + 4)
+        """A line down or to the right, with a head at its second point."""
+        self.parts.append(f'<path d="M{x1:g} {y1:g}L{x2:g} {y2:g}" style="stroke: {INK};"/>')
+        head = ((x2 - 4, y2 - 6), (x2 + 4, y2 - 6)) if x1 == x2 else ((x2 - 6, y2 - 4), (x2 - 6, y2 + 4))
         points = " ".join(f"{x:g},{y:g}" for x, y in [(x2, y2), *head])
         self.parts.append(f'<polygon points="{points}" style="fill: {INK};"/>')
-
-    def line(self, x1, y1, x2, y2, colour=INK):
-        """A straight line."""
-        self.parts.append(f'<path d="M{x1:g} {y1:g}L{x2:g} {y2:g}" style="stroke: {colour};"/>')
 
     def svg(self):
         """The picture as the text of a file."""

@@ -26,7 +26,8 @@ def draw():
         ("ranks", f"the training, in {count_ranks(launch)} processes", script),
     ]
     start, _, rest = launch.partition(runscript)
-    steps = [[install], ["installs, and writes the module"], [load, f"{start}\\", f"    {runscript}{rest}"], ["exec python"]]
+    launch_lines = [load, f"{start}\\", f"    {runscript}{rest}"]
+    steps = [[install], ["installs, and writes the module"], launch_lines, ["exec python"]]
     height = 2 * MARGIN + len(boxes) * BOX_HEIGHT + sum(ARROW + LINE * len(labels) for labels in steps)
     canvas = Canvas(WIDTH, height, "From a recipe to the ranks")
     y = MARGIN

@@ -6,13 +6,15 @@ from pathlib import Path
 from website.pictures.canvas import FILLS, PLAIN, Canvas
 from website.pictures.launcher import cpu_list, node_trees, plan_of
 
-#: Of each system: its name, a function that writes a node as a directory tree, the CPUs of jobs, and the ranks.
+#: Of each system: its name, a function that writes a node as a directory tree, the CPUs that all ranks of a node have
+#: in common, the number of ranks, and further options of srun. A mask that Slurm gives a rank is kept, as with the
+#: options of Frontier's guide, so for Frontier the options are others.
 SYSTEMS = {
-    "lumi": ("LUMI-G", node_trees.lumi_g, node_trees.JOB_CORES, 8),
-    "frontier": ("Frontier", node_trees.frontier, node_trees.JOB_CORES, 8),
-    "perlmutter": ("Perlmutter", node_trees.perlmutter, set(range(128)), 4),
+    "lumi": ("LUMI-G", node_trees.lumi_g, node_trees.JOB_CORES, 8, ""),
+    "frontier": ("Frontier", node_trees.frontier, node_trees.JOB_CORES, 8, " --gpus-per-node=8 --cpu-bind=none"),
+    "perlmutter": ("Perlmutter", node_trees.perlmutter, set(range(128)), 4, " --gpus-per-node=4"),
 }
-MARGIN, TITLE, CAPTION = 14, 62, 22
+MARGIN, TITLE, CAPTION = 14, 80, 22
 CELL, IN_ROW, GAP = 26, 8, 14
 #: Where the numbers of the cores end, where the cores begin, the GPUs, and the CPUs of their ranks.
 NUMBERS, CORES, GPUS, MASKS, WIDTH = 40, 46, 276, 486, 640
@@ -20,7 +22,7 @@ NUMBERS, CORES, GPUS, MASKS, WIDTH = 40, 46, 276, 486, 640
 
 def draw(name):
     """The picture of a system as SVG text."""
-    title, write_node, allowed, ranks = SYSTEMS[name]
+    title, write_node, allowed, ranks, options = SYSTEMS[name]
     with tempfile.TemporaryDirectory() as directory:
         root = write_node(Path(directory))
         plans = [plan_of(root, allowed, rank, ranks) for rank in range(ranks)]
@@ -31,8 +33,9 @@ def draw(name):
     heights = {number: CAPTION + -(-len(cores) // IN_ROW) * CELL + GAP for number, cores in areas.items()}
     canvas = Canvas(WIDTH, TITLE + sum(heights.values()), f"The cores and GPUs of each rank on a node of {title}")
     canvas.text(MARGIN, 24, f"A node of {title} with {ranks} ranks", size=15, bold=True)
+    canvas.text(MARGIN, 43, f"srun --ntasks-per-node={ranks}{options}", size=12, mono=True)
     note = "; empty: not for jobs" if empty else ""
-    canvas.text(MARGIN, 44, f"A square is a core, the number in it the local rank that runs there{note}")
+    canvas.text(MARGIN, 64, f"A square is a core, the number in it the local rank that runs there{note}")
     y = TITLE
     for number, cores in areas.items():
         draw_cores(canvas, y, number, cores, plans)

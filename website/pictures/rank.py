@@ -31,19 +31,25 @@ def draw():
 
 
 def group(plan):
-    """What is read and what it decides: for each source a title, lines and lines. They have each variable of the plan."""
+    """For each source a title, lines of what is read, and lines of what it decides; all variables of the plan."""
     caches, changes = plan.caches, dict(plan.changes)
     of_caches = [f"{name}=…/{changes.pop(name).rpartition('/')[2]}" for name in caches.variables]
     threads = f"OMP_NUM_THREADS={changes.pop('OMP_NUM_THREADS')}"
+    gpu, placement = plan.devices.gpu, plan.placement
     slurm = [f"SLURM_{name}={plan.env[f'SLURM_{name}']}" for name in SLURM]
-    gpu, cpus = plan.devices.gpu, cpu_list(plan.placement.cpus)
-    hardware = [f"GPU {plan.devices.index} is {gpu.pci}", f"on NUMA node {gpu.numa_node}",
-                f"its cores: {cpu_list(plan.placement.node.numa[gpu.numa_node])}"]  # fmt: skip
+    hardware = [
+        f"GPU {plan.devices.index} is {gpu.pci}",
+        f"on NUMA node {gpu.numa_node}",
+        f"its CPUs: {cpu_list(placement.node.numa[gpu.numa_node])}",
+    ]
+    user = [f"user {caches.uid}, TMPDIR={caches.base}", f"job {plan.world.job} on {plan.world.node}"]
     return [
         ("the step of Slurm", slurm, [f"{name}={value}" for name, value in changes.items()]),
-        ("the node, from /sys", hardware, [f"device {plan.devices.index}", f"bound to CPUs {cpus}", threads]),
-        ("user, job and node", [f"user {caches.uid}, TMPDIR={caches.base}", f"job {plan.world.job} on {plan.world.node}"], [f"in {caches.directory}:", *of_caches]),
-    ]
+        ("the node, from /sys", hardware, [
+            f"device {plan.devices.index}", f"bound to CPUs {cpu_list(placement.cpus)}", threads,
+        ]),
+        ("user, job and node", user, [f"in {caches.directory}:", *of_caches]),
+    ]  # fmt: skip
 
 
 def box_height(read, given):

@@ -1,4 +1,4 @@
-"""The documentation site in a browser: each page on a desktop and a phone, the search, the copy buttons, the colours."""
+"""The documentation site in a browser: pages on a desktop and a phone, the search, the copy buttons, the colours."""
 
 import os
 import threading

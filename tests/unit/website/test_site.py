@@ -31,7 +31,8 @@ def tree(tmp_path):
 
 def test_the_site_has_every_page_and_three_kinds_of_readers(site):
     pages = {page.relative_to(site).as_posix() for page in site.rglob("*.html")} - {"404.html"}
-    in_docs = {page.relative_to(TREE / "docs").with_suffix(".html").as_posix() for page in (TREE / "docs").rglob("*.md")}
+    docs = TREE / "docs"
+    in_docs = {page.relative_to(docs).with_suffix(".html").as_posix() for page in docs.rglob("*.md")}
     assert pages == in_docs | {"index.html", "CONTRIBUTING.html", "CHANGELOG.html"}
     tabs = re.findall(r'<a href="[^"]*" class="md-tabs__link">\s*(.*?)\s*</a>', (site / "index.html").read_text())
     assert tabs[-3:] == ["Use it", "Install it", "Change it"]
@@ -46,6 +47,16 @@ def test_a_browser_loads_nothing_from_elsewhere(site):
         if re.match(r"(https?:)?//", target)
     }
     assert found == set()
+
+
+def test_lists_and_tables_are_not_shown_as_paragraphs(site):
+    """Code hosts are more lenient: a list needs an empty line above it, a table none between its rows."""
+    paragraphs = (
+        f"{page.relative_to(site)}: {paragraph}"
+        for page in site.rglob("*.html")
+        for paragraph in re.findall(r"<p>(.*?)</p>", page.read_text(encoding="utf-8"), re.DOTALL)
+    )
+    assert [text for text in paragraphs if re.search(r"(?:^|: )(?:[-*] |\|)", text, re.MULTILINE)] == []
 
 
 def test_words_of_code_stay_whole_in_the_search(site):
