@@ -5,7 +5,7 @@ from pathlib import Path
 
 from benchmarks import picture as benchmarks
 from benchmarks.results import RESULTS, Results
-from website.pictures import chain, node, rank
+from website.pictures import chain, curves, node, rank
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 
@@ -14,7 +14,9 @@ PICTURES = {
     "chain": chain.draw,
     "rank": rank.draw,
     **{f"node-{name}": partial(node.draw, name) for name in node.SYSTEMS},
+    "mnist": curves.draw_mnist,
+    "language-model": curves.draw_language_model,
     "benchmarks": lambda: benchmarks.draw(Results.load(RESULTS)),
 }
 #: These need matplotlib.
-PLOTS = ("benchmarks",)
+PLOTS = ("mnist", "language-model", "benchmarks")

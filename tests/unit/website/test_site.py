@@ -1,14 +1,16 @@
 """The documentation site: the strict build, its navigation, and that it is served whole from one place."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from testbed.layout import TestbedError
+from testbed import layout as testbed_layout
 from website.__main__ import build
 
 TREE = Path(__file__).resolve().parents[3]
@@ -70,9 +72,24 @@ def test_broken_links_and_unlisted_pages_end_the_build(tree, capfd):
     (tree / "docs" / "new.md").write_text("# A page that README.md does not list\n")
     with (tree / "docs" / "launch.md").open("a") as page:
         page.write("\n[no page](gone.md), [no heading](module.md#gone)\n")
-    with pytest.raises(TestbedError, match="the site was not built"):
+    with pytest.raises(testbed_layout.TestbedError, match="the site was not built"):
         build(sys.executable, tree / "site", "", configuration=tree / "website" / "mkdocs.yml")
     errors = capfd.readouterr().err
     assert "not included in the \"nav\" configuration:\n  - docs/new.md" in errors
     assert "a link 'gone.md', but the target 'docs/gone.md' is not found" in errors
     assert "'docs/module.md' does not contain an anchor '#gone'" in errors
+
+
+@pytest.mark.thorough
+def test_one_command_builds_the_site_from_a_fresh_clone(tmp_path):
+    subprocess.run(["git", "clone", "-q", TREE, tmp_path / "clone"], check=True)
+    environment = {**os.environ, "PYTORCH_TESTBED": str(tmp_path / "testbed")}
+    command = [tmp_path / "clone" / "website" / "build", "--url", "https://docs.example.org/pytorch/"]
+    output = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    page = Path(output.splitlines()[0])
+    assert page == tmp_path / "testbed" / "website" / "index.html"
+    assert '<link rel="canonical" href="https://docs.example.org/pytorch/' in page.read_text(encoding="utf-8")
+    changed = subprocess.run(
+        ["git", "status", "--porcelain"], cwd=tmp_path / "clone", stdout=subprocess.PIPE, text=True, check=True
+    )
+    assert changed.stdout == ""
