@@ -90,7 +90,6 @@ def test_every_page_fits_its_window_and_shows_its_pictures(visit, site, size):
     window, faults = visit(size), []
     for page in sorted(page.relative_to(site).as_posix() for page in site.rglob("*.html")):
         window.goto(page)
-        window.wait_for_load_state("networkidle")
         width = window.evaluate("document.documentElement.scrollWidth")
         if width > SIZES[size]["viewport"]["width"]:
             faults.append(f"{page}: {width} pixels wide")
