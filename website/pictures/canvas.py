@@ -2,9 +2,8 @@
 
 from html import escape
 
-from benchmarks.picture import DARK
+from benchmarks.picture import BACKGROUND, DARK, INK, MET
 
-BACKGROUND, INK, GRID, BLUE, RED = DARK
 #: The fills of areas that words lie on, and what replaces them on a dark page.
 DARK_FILLS = {
     "#cfe3ff": "#1f4b7d",
@@ -18,6 +17,7 @@ DARK_FILLS = {
     "#eceff2": "#24292f",
 }
 *FILLS, PLAIN = DARK_FILLS
+DARK_COLOURS = {**{colour: DARK[colour] for colour in (BACKGROUND, INK, MET)}, **DARK_FILLS}
 SANS, MONO = "system-ui, sans-serif", "ui-monospace, monospace"
 #: The width of a letter, in parts of its size: of wide fonts, so that other fonts take less.
 SANS_WIDTH, MONO_WIDTH = 0.54, 0.62
@@ -61,7 +61,7 @@ class Canvas:
         width, height = self.size
         rules = "\n".join(
             f'  [style*="{use}: {light}"] {{ {use}: {dark} !important }}'
-            for light, dark in {**DARK, **DARK_FILLS}.items()
+            for light, dark in DARK_COLOURS.items()
             for use in ("fill", "stroke")
         )
         return "\n".join(

@@ -4,7 +4,8 @@ import ast
 import re
 from pathlib import Path
 
-from website.pictures.canvas import BLUE, FILLS, Canvas
+from benchmarks.picture import MET
+from website.pictures.canvas import FILLS, Canvas
 
 TREE = Path(__file__).resolve().parents[2]
 MARGIN, BOX_WIDTH, BOX_HEIGHT, WIDTH = 12, 112, 46, 640
@@ -53,7 +54,7 @@ def draw_step(canvas, y, labels):
     middle = MARGIN + BOX_WIDTH / 2
     canvas.arrow(middle, y + 3, middle, y + ARROW + LINE * len(labels) - 3)
     for number, label in enumerate(labels):
-        canvas.text(middle + 14, y + ARROW / 2 + 12 + LINE * number, label, size=12, mono=True, colour=BLUE)
+        canvas.text(middle + 14, y + ARROW / 2 + 12 + LINE * number, label, size=12, mono=True, colour=MET)
 
 
 def three_lines(readme):

@@ -36,7 +36,7 @@ def test_words_are_legible_on_every_fill_in_light_and_in_dark():
     """At least 4.5 to 1, as of WCAG 2.2, 1.4.3."""
     for fill in canvas.DARK_FILLS:
         assert contrast(canvas.INK, fill) >= 4.5
-        assert contrast(canvas.DARK[canvas.INK], canvas.DARK_FILLS[fill]) >= 4.5
+        assert contrast(canvas.DARK_COLOURS[canvas.INK], canvas.DARK_FILLS[fill]) >= 4.5
 
 
 def test_words_that_do_not_fit_are_an_error():
