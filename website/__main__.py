@@ -15,6 +15,8 @@ from testbed.layout import Layout, TestbedError  # noqa: E402
 from testbed.lifecycle import provide_website_tools  # noqa: E402
 from testbed.progress import exit_status  # noqa: E402
 
+#: A file that only this site has.
+OURS = "assets/site.css"
 CONFIGURATION = Path(__file__).with_name("mkdocs.yml")
 
 
@@ -41,6 +43,9 @@ def parse(arguments, output):
 
 def build(python, output, url, *, configuration=CONFIGURATION):
     """Run MkDocs, and print what is wrong. Raises TestbedError if anything is."""
+    # MkDocs deletes what is there
+    if output.is_dir() and any(output.iterdir()) and not (output / OURS).exists():
+        raise TestbedError(f"{output} is not empty, and holds no site of this project. Choose another directory.")
     # with --quiet, warnings would not count as errors
     command = [python, "-m", "mkdocs", "build", "--strict", "-f", configuration, "-d", output]
     # the theme announces its successor at each build

@@ -80,6 +80,13 @@ def test_broken_links_and_unlisted_pages_end_the_build(tree, capfd):
     assert "'docs/module.md' does not contain an anchor '#gone'" in errors
 
 
+def test_a_directory_with_other_files_is_kept(tmp_path):
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(testbed_layout.TestbedError, match="holds no site of this project"):
+        build(sys.executable, tmp_path, "")
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
+
+
 @pytest.mark.thorough
 def test_one_command_builds_the_site_from_a_fresh_clone(tmp_path):
     subprocess.run(["git", "clone", "-q", TREE, tmp_path / "clone"], check=True)
