@@ -40,6 +40,16 @@ def test_the_site_has_every_page_and_three_kinds_of_readers(site):
     assert tabs[-3:] == ["Use it", "Install it", "Change it"]
 
 
+def test_links_show_titles_in_place_of_paths_and_lead_to_files_too(site):
+    names = "index", "checkpoints", "sites/lumi"
+    pages = {name: (site / f"{name}.html").read_text(encoding="utf-8") for name in names}
+    assert '<a href="launch.html">Launch a job</a>' in pages["index"]
+    assert '<a href="../recipes.html#add-packages-for-everybody">Add packages for everybody</a>' in pages["sites/lumi"]
+    target = "payload/jobs/slurm/train_requeue.job.txt"
+    assert f'<a href="{target}">train_requeue.job</a>' in pages["checkpoints"]
+    assert (site / target).read_text() == (TREE / target).with_suffix("").read_text()
+
+
 def test_a_browser_loads_nothing_from_elsewhere(site):
     found = {
         target
