@@ -12,6 +12,8 @@ from pymdownx.slugs import slugify
 
 TREE = Path(__file__).resolve().parents[1]
 HOME = "README.md"
+#: Files of website/ that mkdocs.yml names.
+ASSETS = ("assets/site.css", "assets/search.js")
 #: Pages outside docs/.
 ROOT_PAGES = (HOME, "CONTRIBUTING.md", "CHANGELOG.md")
 #: The pages of this directory have a section of their own in the navigation.
@@ -63,8 +65,9 @@ def on_files(files, config):
     moved = [at(config, f"docs/{file.src_uri}", dest_uri=file.dest_uri) for file in ours]
     pages = [*moved, *(at(config, name) for name in ROOT_PAGES)]
     linked = [at(config, name, dest_uri=f"{name}.txt") for name in linked_files(pages)]
-    styles = File("assets/site.css", str(TREE / "website"), config.site_dir, config.use_directory_urls)
-    return Files([*(file for file in files if file not in ours), *pages, *linked, styles])
+    website = str(TREE / "website")
+    assets = [File(name, website, config.site_dir, config.use_directory_urls) for name in ASSETS]
+    return Files([*(file for file in files if file not in ours), *pages, *linked, *assets])
 
 
 def at(config, name, dest_uri=None):
