@@ -29,20 +29,20 @@ from testbed.layout import Layout
 layout = Layout(sys.argv[2])
 getattr(slurm, sys.argv[3])(layout)
 """
-STEPS = """
+STEPS = r"""
 trap 'python3 -c "$CLUSTER" {tree} {root} stop' EXIT
 python3 -c "$CLUSTER" {tree} {root} start >&2
 export SLURM_CONF={root}/cluster/etc/slurm.conf
 cd {tree}/runscripts
 srun --version
-srun -N2 --ntasks-per-node=2 --label ./conda-python-distributed --dry-run
-srun -N2 --ntasks-per-node=2 --label bash -c 'echo NODE=$SLURMD_NODENAME; echo MASTER=$(./get-master)'
+srun -N2 --ntasks-per-node=2 --label bash -c \
+    'echo NODE=$SLURMD_NODENAME; echo MASTER=$(./get-master); exec ./conda-python-distributed --dry-run'
 """
 
 
 @pytest.fixture(params=SUITES)
 def output(request):
-    """What Slurm's version and two steps of 4 tasks on 2 nodes print."""
+    """What Slurm's version and a step of 4 tasks on 2 nodes print."""
     if os.geteuid() != 0:
         pytest.skip("Only root may mount directories into another root directory.")
     try:
