@@ -1,5 +1,6 @@
 """A training that is killed, or that fills the disk, can be resumed."""
 
+import re
 import shlex
 
 import pytest
@@ -72,3 +73,44 @@ def test_a_full_disk_ends_the_training_with_one_line_and_with_more_space_it_resu
     (sentence,) = result.stderr.splitlines()
     assert sentence.startswith("rank 0: run/checkpoints/")
     assert ": cannot be written (No space left on device). The files before it are undamaged: free some" in sentence
+
+
+@pytest.mark.thorough
+def test_a_full_disk_ends_a_sharded_training_with_one_line_and_files_of_the_user_stay(testbed, venv, work):
+    place = work / "run"
+    place.mkdir()
+    if testbed.run_unchecked(f"mount -t tmpfs -o size=5m none {place}").returncode != 0:
+        pytest.skip("only root may mount the small file system, and not everywhere")
+    try:
+        names = ("notes.txt", ".notes.txt.0123abcd", "checkpoints/README", "checkpoints/.step-mine",
+                 "checkpoints/step-7/content", "checkpoints/step-00000007.tar")  # fmt: skip
+        for name in names:
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_text(name)
+        (work / "text").write_text("".join(f"{number} and {number + 1}\n" for number in range(4000)))
+
+        def train(*options):
+            line = "conda-python-distributed -u $PAYLOAD/lm_fsdp.py --size 100K --context 32 --batch-size 4 --data text"
+            steps = "--steps 60 --interval 60 --every 10 --keep 9 --modelpath run"
+            script = f"module load {venv}\n{ENVIRONMENT}\nsrun -N2 -n2 {line} {steps} {' '.join(options)}"
+            result = testbed.run_unchecked(script, cwd=work)
+            assert all((place / name).read_text() == name for name in names)
+            found = {path.name for path in (place / "checkpoints").iterdir()}
+            found -= {"README", ".step-mine", "step-7", "step-00000007.tar"}
+            return result, sorted(int(name.removeprefix("step-")) for name in found)
+
+        result, kept = train()
+        assert result.returncode == 1
+        lines = [line for line in result.stderr.splitlines() if not line.startswith(("srun: ", "slurmstepd: "))]
+        assert len(lines) == 1 and re.match(
+            r"rank \d: run/checkpoints/step-\d{8}: cannot be written \(No space left on device\)\. The checkpoints "
+            "before it are undamaged: free some", lines[0]), result.stderr  # fmt: skip
+        assert kept and kept[-1] < 60
+        testbed.run(f"mount -o remount,size=50m {place}")
+        result, found = train()
+        assert result.returncode == 0, result.stderr
+        assert f"resuming after {kept[-1]} steps" in result.stdout and found == [10, 20, 30, 40, 50, 60]
+        result, found = train("--restart")
+        assert "resuming" not in result.stdout and found == [10, 20, 30, 40, 50, 60]
+    finally:
+        testbed.run(f"umount {place}")
