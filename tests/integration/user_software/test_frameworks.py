@@ -93,7 +93,7 @@ ON_CPUS = {
         (r'backend="nccl"', 'backend="gloo"'), (r"^ *torch\.cuda\.set_device\(.*\)$", ""),
     ]),
     "FSDP2": ("example.py", [
-        (r"if not verify_min_gpu_count\(", "if not "), (r", device_id=device", ""),
+        (r"if not verify_min_gpu_count\(.*\):", "if False:"), (r", device_id=device", ""),
     ]),
 }  # fmt: skip
 
