@@ -25,6 +25,7 @@ class LanguageModel:
             (text / f"{part}.txt").write_text("".join(lines))
         self.work, self.run = work, work / "run"
         self.checkpoints = self.run / "checkpoints"
+        self.stale = set()  # what starts before this one left half-written
         script = f"module load {module}; unset MNIST_ROOT; export OMP_NUM_THREADS=1; env -0"
         entries = testbed.run(script).split("\0")
         self.environment = dict(entry.split("=", 1) for entry in entries if entry)
@@ -32,6 +33,7 @@ class LanguageModel:
     def start(self, *options, keep="run"):
         """Start two ranks on two nodes; without `keep`, without checkpoints."""
         payload = self.environment["PAYLOAD"]
+        self.stale = {path.name for path in self.checkpoints.glob(".*")}
         saved = ("--modelpath", self.work / keep) if keep else ()
         line = ("srun", "-N2", "-n2", "conda-python-distributed", "-u", f"{payload}/lm_fsdp.py",
                 "--data", self.work / "text", "--context", 32, "--batch-size", 4, *saved, *options)  # fmt: skip
@@ -39,21 +41,21 @@ class LanguageModel:
 
     def complete(self):
         """Return the steps of the complete checkpoints, oldest first."""
-        return sorted(steps_of(self.checkpoints, COMPLETE))
+        return sorted(steps_of(self.checkpoints, COMPLETE, self.stale))
 
     def is_saving(self):
-        """Return whether a checkpoint is being written: after more steps than the newest complete one."""
+        """Return whether this start is writing a checkpoint: after more steps than the newest complete one."""
         newest = max(self.complete(), default=-1)
-        return any(step > newest for step in steps_of(self.checkpoints, TEMPORARY, "*.distcp"))
+        return any(step > newest for step in steps_of(self.checkpoints, TEMPORARY, self.stale, "*.distcp"))
 
 
-def steps_of(directory, pattern, content=""):
-    """Return the steps in the names that match `pattern`, of directories with a file of the name `content`."""
+def steps_of(directory, pattern, stale, content=""):
+    """Return the steps in the names that match `pattern`, but `stale` ones, of directories with a file `content`."""
     found = []
     for path in directory.iterdir() if directory.is_dir() else ():
         match = pattern.fullmatch(path.name)
         with contextlib.suppress(OSError):  # it was renamed
-            if match and (not content or any(path.glob(content))):
+            if match and path.name not in stale and (not content or any(path.glob(content))):
                 found.append(int(match[1]))
     return found
 
