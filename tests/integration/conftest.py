@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from stand_in_system import System
 
-from testbed import lifecycle, module_systems, recipes, shell
+from testbed import installation, lifecycle, module_systems, recipes, shell
 from testbed.layout import Layout, TestbedError
 from testbed.recipes import CONTAINER, DATASET, VENV
 
@@ -38,13 +38,7 @@ class Testbed:
 
     def install(self, recipe, settings=""):
         """Install a recipe after shell `settings`, or update it to this tree; return the name of its module."""
-        with self.layout.locked(recipe):
-            if not recipes.is_current(self.layout, recipe, settings):
-                command = recipes.install_command(self.layout, recipe, settings)
-                with self.layout.locked("sources"):  # recipes share wheels
-                    self.run(f"{settings}\n{command} --fetch", timeout=900)
-                self.run(f"{settings}\n{command}", timeout=900)
-                recipes.note_installed(self.layout, recipe, settings)
+        installation.install(self.layout, recipe, settings)
         return recipes.module(recipe)
 
 
