@@ -19,6 +19,8 @@ TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 def provide_easybuild(layout):
     """Install EasyBuild and put ``eb`` on the testbed's PATH."""
     provide(layout, layout.eb_venv, [EASYBUILD], title="installing EasyBuild")
+    for package in layout.eb_venv.glob("lib/python*/site-packages/pkg_resources"):
+        shutil.rmtree(package)  # `eb` would import it at each start, for facts that installations do not need
     shutil.copy(layout.repository / WRAPPER, layout.bin / "eb")
 
 
