@@ -113,6 +113,7 @@ def shifter(system, image, version):
 export SHIFTER_STAND_IN_SIF={system.stand_ins.sif} SINGULARITY_BIND={system.stand_ins.version(version)}"""
 
 
+@pytest.mark.thorough  # the newest image is always installed
 def test_shifter_image_of_the_seed(system, container):
     version = "2.1.0a0+b5021ba"
     settings = shifter(system, "nersc/pytorch:ngc-23.07-v0", version)
@@ -189,6 +190,7 @@ def test_virtual_environment_for_cuda_with_torchrun_under_mpirun(system):
     )
 
 
+@pytest.mark.thorough  # the other one for CUDA is always installed, and test_worlds.py trains with ddp-env
 def test_virtual_environment_of_perlmutter_with_exported_variables(system):
     stand_ins = system.stand_ins
     stand_ins.module("python/3.11-24.1.0", Path(shutil.which("python3.11")).parent)
