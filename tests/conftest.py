@@ -9,14 +9,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 #: How the names of the first files of a run begin. The first two files install what others need, one in each process;
-#: meanwhile, unit tests run, which need nothing installed. Then come long files: at the end, one would leave the other
-#: processes idle.
+#: ./run-tests installs the image meanwhile. Unit tests run beside them, which need nothing installed. Then come long
+#: files: at the end, one would leave the other processes idle.
 FIRST = (
     "tests/integration/test_horovod.py",
-    "tests/integration/test_allreduce_on_nodes.py",
+    "tests/integration/test_recipes_of_the_seeds.py",
     "tests/unit/payload/test_mnist",
     "tests/unit/easyblocks",
-    "tests/integration/test_recipes_of_the_seeds.py",
     "tests/integration/images",
     "tests/integration/test_engines_on_nodes.py",
     "tests/integration/test_worlds.py",
