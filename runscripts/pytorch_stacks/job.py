@@ -1,0 +1,97 @@
+"""Asks Slurm for the nodes of a job, and runs this command on each of them in a step of its own."""
+
+import json
+import os
+import subprocess
+
+from pytorch_launch.nodelist import NodeListError, hosts
+
+from pytorch_stacks import StacksError
+
+#: For srun to start and end the step, beyond the time for a node.
+STEP_SECONDS = 20
+
+
+def find_nodes(job, step, user):
+    """The job's number, and the node list of its step, else of the job. Raises StacksError."""
+    rows = _squeue("--jobs=" + job, "%A|%T|%u|%N")
+    # an array's number stands for all its tasks
+    running = [row for row in rows if row[1] in ("RUNNING", "COMPLETING", "SUSPENDED")]
+    if not running:
+        state = "its state is " + rows[0][1] if rows else "Slurm has no such job"
+        raise StacksError("job {} does not run: {}. Running jobs: squeue --me".format(job, state))
+    if len(running) > 1:
+        names = ", ".join(row[0] for row in running[:8])
+        raise StacksError("{} stands for several jobs: {}. Name one of them".format(job, names))
+    number, _, owner, nodes = running[0]
+    if owner != user:
+        raise StacksError("job {} belongs to {}. Only its user can read its stacks".format(job, owner))
+    if step is None:
+        return number, nodes
+    steps = _squeue("--steps", "%i|%N", "--jobs=" + number)
+    found = dict(steps).get("{}.{}".format(number, step))
+    if found is None:
+        others = ", ".join(name for name, _ in steps) or "none"
+        raise StacksError("step {}.{} does not run. Steps of this job: {}".format(number, step, others))
+    return number, found
+
+
+def ask_nodes(job, step, nodes, seconds, program):
+    """What `node.read_node` returned on each of `nodes`, and a list of (node, reason) for those without an answer."""
+    names = _expand(nodes)
+    command = [
+        "srun", "--jobid=" + job, "--overlap", "--nodelist=" + nodes, "--nodes={}".format(len(names)),
+        "--ntasks={}".format(len(names)), "--ntasks-per-node=1", "--cpu-bind=none", "--mem=0", "--gres=none",
+        "--mpi=none", "--kill-on-bad-exit=0", "--quiet", "--job-name=pytorch-stacks", "--input=none",
+        program, "--here", "--of", job if step is None else "{}.{}".format(job, step), "--timeout", str(seconds),
+        "--raw",
+    ]  # fmt: skip
+    output, errors = _run(command, 2 * seconds + STEP_SECONDS)
+    answers = [json.loads(line) for line in output.splitlines() if line.startswith('{"node"')]
+    answered = {answer["node"] for answer in answers}
+    reason = "no answer" + (": " + errors.strip().splitlines()[-1] if errors.strip() else "")
+    return answers, [(name, reason) for name in names if name not in answered]
+
+
+def _expand(nodes):
+    try:
+        return list(hosts(nodes))
+    except NodeListError as error:
+        raise StacksError("{}. {}".format(error.fault, error.remedy))
+
+
+def _squeue(*options):
+    """The rows of squeue with the fields of the format, which is the second of `options`."""
+    selection, fields, *more = options
+    output, errors, status = _call(["squeue", "--noheader", selection, "--format=" + fields, *more], 60)
+    if status != 0 and "Invalid job id" not in errors:
+        raise StacksError("squeue failed: {}. Check Slurm (sinfo)".format(errors.strip()))
+    return [row.strip().split("|") for row in output.splitlines() if row.strip()]
+
+
+def _run(command, seconds):
+    output, errors, _ = _call(command, seconds)
+    return output, errors
+
+
+def _call(command, seconds):
+    """Standard output and error and the exit status of a command; what it wrote until it timed out."""
+    # the variables of a job or step around this command describe another step
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
+    try:
+        process = subprocess.Popen(
+            command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+    except OSError as error:
+        raise StacksError("{}: {}. Run pytorch-stacks where Slurm's commands are".format(command[0], error.strerror))
+    try:
+        output, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # srun ends its step
+        try:
+            output, errors = process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, errors = process.communicate()
+        errors += "\ntimed out after {} s".format(seconds).encode()
+    return output.decode(errors="replace"), errors.decode(errors="replace"), process.returncode

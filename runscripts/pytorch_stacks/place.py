@@ -1,0 +1,55 @@
+"""Names the place where a thread is, in the words of its user: the function that runs, and the user's own line."""
+
+import os
+import re
+from collections import namedtuple
+
+Place = namedtuple("Place", "function file line")
+Place.__doc__ = "`function` runs, called at `line` of `file`; or it is the function that this line is in."
+
+#: Files of Python, of packages and of the runscripts: their lines are the same in every program.
+LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64|32)?/(python|pypy)\d|^<frozen |/runscripts/pytorch_launch/")
+
+#: Here torch's collectives start (torch/distributed).
+COLLECTIVES = "/torch/distributed/distributed_c10d.py"
+
+#: Functions that only call another one.
+WRAPPERS = ("wrapper", "inner", "decorate_context", "_fn", "<lambda>", "<module>")
+
+
+def find_place(frames):
+    """The Place of a thread with these frames, [function, file, line], the innermost first; None without frames.
+
+    >>> find_place([["all_reduce", "/v/site-packages/torch/distributed/distributed_c10d.py", 9], ["main", "/t.py", 3]])
+    Place(function='all_reduce', file='/t.py', line=3)
+    """
+    if not frames:
+        return None
+    own = next((number for number, frame in enumerate(frames) if not is_library(frame[1])), None)
+    if own is None:
+        return Place(*frames[0])
+    function, file, line = frames[own]
+    return Place(_called(frames[:own]) or function, file, line)
+
+
+def is_library(file):
+    """Whether a file is not the user's own."""
+    return bool(LIBRARY.search(file))
+
+
+def in_words(place):
+    """A Place as `all_reduce at train.py:120`."""
+    return "{} at {}:{}".format(place.function, os.path.basename(place.file), place.line)
+
+
+def _called(frames):
+    """The function of a library that the user's code called: a collective, else the outermost with a public name."""
+    names = [(name.rpartition(".")[2], file) for name, file, _ in frames]
+    collective = next((name for name, file in reversed(names) if file.endswith(COLLECTIVES) and _is_public(name)), None)
+    public = next((name for name, _ in reversed(names) if _is_public(name)), None)
+    return collective or public or (names[0][0] if names else None)
+
+
+def _is_public(name):
+    is_special = name.startswith("__") and name.endswith("__") and name != "__call__"
+    return name not in WRAPPERS and (is_special or not name.startswith("_"))

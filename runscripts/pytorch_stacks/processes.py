@@ -1,0 +1,85 @@
+"""Finds the ranks of a job among the processes of this node, by the variables with which they started.
+
+`root` goes before every path: "" on a node, a directory in the tests.
+"""
+
+import os
+import re
+from collections import namedtuple
+
+Rank = namedtuple("Rank", "rank size launch pid env")
+Rank.__doc__ = """A rank and its process: its number, its world's size, a name that all ranks of its launch share, its
+process, and the variables with which the process started."""
+
+Process = namedtuple("Process", "pid parent started env")
+
+
+def find_ranks(root, uid, job=None, step=None):
+    """The Ranks of user `uid` on this node, of a job and step if these are given, as text.
+
+    Children of a rank, such as workers of a DataLoader, inherit its variables, and are left out.
+    """
+    processes = {}
+    for name in os.listdir(root + "/proc"):
+        if name.isdecimal():
+            process = _read(root, name, uid)
+            if process is not None and _is_of(process.env, job, step):
+                processes[process.pid] = process
+    ranks = {}
+    for process in sorted(processes.values(), key=lambda process: process.started):
+        key = _key(process.env)
+        parent = processes.get(process.parent)
+        if parent is None or _key(parent.env) != key:
+            ranks.setdefault(key, process)  # a second program of the same task started later
+    return [_rank(process) for process in ranks.values()]
+
+
+def _read(root, pid, uid):
+    """The Process if it is a Python of user `uid` that is a rank, else None."""
+    place = root + "/proc/" + pid
+    try:
+        if os.stat(place).st_uid != uid:
+            return None
+        with open(place + "/environ", "rb") as file:
+            env = dict(
+                entry.split("=", 1) for entry in file.read().decode(errors="surrogateescape").split("\0") if "=" in entry
+            )
+        if not (env.get("RANK", "").isdecimal() and env.get("WORLD_SIZE", "").isdecimal()):
+            return None
+        if not _is_python(place):
+            return None
+        with open(place + "/stat") as file:
+            # proc_pid_stat(5): the name in brackets may have blanks; then the state, the parent, ..., the start
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:  # it has ended, or it is not this user's
+        return None
+    return Process(int(pid), int(fields[1]), int(fields[19]), env)
+
+
+def _is_python(place):
+    """Whether a process runs Python: by the name of its program, else by a library that it has mapped."""
+    if re.match(r"(python|pypy)[\d.]*[a-z]*( \(deleted\))?$", os.path.basename(os.readlink(place + "/exe"))):
+        return True
+    with open(place + "/maps", errors="replace") as maps:
+        return any("/libpython" in line for line in maps)
+
+
+def _is_of(env, job, step):
+    if job is not None and env.get("SLURM_JOB_ID") != job:
+        return False
+    return step is None or (env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID")) == step
+
+
+def _launch(env):
+    """A name that all ranks of a launch share."""
+    name = env.get("TORCHELASTIC_RUN_ID") or env.get("PYTORCH_LAUNCH_ID")
+    return name or "{}:{}".format(env.get("MASTER_ADDR", "?"), env.get("MASTER_PORT", "?"))
+
+
+def _key(env):
+    return _launch(env), int(env["RANK"])
+
+
+def _rank(process):
+    env = process.env
+    return Rank(int(env["RANK"]), int(env["WORLD_SIZE"]), _launch(env), process.pid, env)
