@@ -7,12 +7,16 @@ import platform
 import pwd
 import re
 import sys
+from pathlib import Path
 
 from pytorch_launch.launchers.variables import node_name
 
 from pytorch_stacks import StacksError
 from pytorch_stacks.groups import group_ranks
 from pytorch_stacks.report import as_json, as_text
+
+#: The command, which compute nodes start by this path.
+PROGRAM = Path(__file__).resolve().parents[1] / "pytorch-stacks"
 
 EPILOG = """\
 Ranks at the same place are one group; the smallest groups come first. The exit status is 0 if the stacks of all ranks
@@ -33,7 +37,7 @@ def main(arguments):
         sys.stdout.write(text)
         sys.stdout.flush()
     except StacksError as error:
-        sys.stderr.write("pytorch-stacks: {}\n".format(error))
+        sys.stderr.write(f"pytorch-stacks: {error}\n")
         return 2
     except BrokenPipeError:  # such as `pytorch-stacks 7 | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -58,12 +62,12 @@ def show_stacks(options):
         if job is None:
             raise StacksError("no job. Name one, as in `pytorch-stacks 1234` or `pytorch-stacks 1234.0`, see --help")
         job, nodes = find_nodes(job, step, pwd.getpwuid(os.geteuid()).pw_name)
-        answers, silent = ask_nodes(job, step, nodes, options.timeout, os.path.abspath(_program()))
+        answers, silent = ask_nodes(job, step, nodes, options.timeout, str(PROGRAM))
     launches = group_ranks(answers)
     if not launches and not silent:
         raise StacksError(
             "no rank found: no Python with RANK and WORLD_SIZE among the processes of {}. Start ranks with "
-            "conda-python-distributed or torchrun".format("this node" if job is None else "job {}".format(job))
+            "conda-python-distributed or torchrun".format("this node" if job is None else f"job {job}")
         )
     is_complete = not silent and not any(launch.missing or launch.faults for launch in launches)
     if options.here and len(answers[0]["ranks"]) > 0:
@@ -71,11 +75,6 @@ def show_stacks(options):
         is_complete = not any(launch.faults for launch in launches)
     show = as_json if options.json else as_text
     return show(job, launches, silent), int(not is_complete)
-
-
-def _program():
-    """The command's own path, by which compute nodes start it."""
-    return os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "pytorch-stacks")
 
 
 def parse(arguments):
@@ -87,12 +86,12 @@ def parse(arguments):
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("job", nargs="?", type=job_and_step, metavar="JOBID[.STEP]", help="all ranks of a Slurm job or step")
+    what.add_argument("job", nargs="?", type=job_and_step, metavar="JOBID[.STEP]", help="the ranks of a job or step")
     what.add_argument("--here", action="store_true", help="your ranks on this node, also without Slurm")
     what.add_argument("--dumps", metavar="DIR", help="compare the files that PyTorch's flight recorder wrote")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     parser.add_argument(
-        "--timeout", type=seconds, default=20, metavar="S", help="seconds for the stack of a rank (default: %(default)s)"
+        "--timeout", type=seconds, default=20, metavar="S", help="seconds for a rank's stack (default: %(default)s)"
     )
     parser.add_argument("--of", type=job_and_step, help=argparse.SUPPRESS)
     parser.add_argument("--raw", action="store_true", help=argparse.SUPPRESS)
@@ -103,12 +102,12 @@ def job_and_step(text):
     """A job's number or array task, and a step's number or None."""
     found = re.match(r"(\d{1,18}(?:[_+]\d{1,18})?)(?:\.(\d{1,9}))?$", text)
     if not found:
-        raise argparse.ArgumentTypeError("{} is not a job or step, such as 1234 or 1234.0".format(text[:40]))
+        raise argparse.ArgumentTypeError(f"{text[:40]} is not a job or step, such as 1234 or 1234.0")
     return found.groups()
 
 
 def seconds(text):
     """A number of seconds."""
     if not text.isdecimal() or not 1 <= int(text[:7]) <= 3600:
-        raise argparse.ArgumentTypeError("{} is not a number of seconds from 1 to 3600".format(text[:20]))
+        raise argparse.ArgumentTypeError(f"{text[:20]} is not a number of seconds from 1 to 3600")
     return int(text)

@@ -19,20 +19,20 @@ def find_nodes(job, step, user):
     running = [row for row in rows if row[1] in ("RUNNING", "COMPLETING", "SUSPENDED")]
     if not running:
         state = "its state is " + rows[0][1] if rows else "Slurm has no such job"
-        raise StacksError("job {} does not run: {}. Running jobs: squeue --me".format(job, state))
+        raise StacksError(f"job {job} does not run: {state}. Running jobs: squeue --me")
     if len(running) > 1:
         names = ", ".join(row[0] for row in running[:8])
-        raise StacksError("{} stands for several jobs: {}. Name one of them".format(job, names))
+        raise StacksError(f"{job} stands for several jobs: {names}. Name one of them")
     number, _, owner, nodes = running[0]
     if owner != user:
-        raise StacksError("job {} belongs to {}. Only its user can read its stacks".format(job, owner))
+        raise StacksError(f"job {job} belongs to {owner}. Only its user can read its stacks")
     if step is None:
         return number, nodes
     steps = _squeue("--steps", "%i|%N", "--jobs=" + number)
-    found = dict(steps).get("{}.{}".format(number, step))
+    found = dict(steps).get(f"{number}.{step}")
     if found is None:
         others = ", ".join(name for name, _ in steps) or "none"
-        raise StacksError("step {}.{} does not run. Steps of this job: {}".format(number, step, others))
+        raise StacksError(f"step {number}.{step} does not run. Steps of this job: {others}")
     return number, found
 
 
@@ -40,10 +40,10 @@ def ask_nodes(job, step, nodes, seconds, program):
     """What `node.read_node` returned on each of `nodes`, and a list of (node, reason) for those without an answer."""
     names = _expand(nodes)
     command = [
-        "srun", "--jobid=" + job, "--overlap", "--nodelist=" + nodes, "--nodes={}".format(len(names)),
-        "--ntasks={}".format(len(names)), "--ntasks-per-node=1", "--cpu-bind=none", "--mem=0", "--gres=none",
+        "srun", "--jobid=" + job, "--overlap", "--nodelist=" + nodes, f"--nodes={len(names)}",
+        f"--ntasks={len(names)}", "--ntasks-per-node=1", "--cpu-bind=none", "--mem=0", "--gres=none",
         "--mpi=none", "--kill-on-bad-exit=0", "--quiet", "--job-name=pytorch-stacks", "--input=none",
-        program, "--here", "--of", job if step is None else "{}.{}".format(job, step), "--timeout", str(seconds),
+        program, "--here", "--of", job if step is None else f"{job}.{step}", "--timeout", str(seconds),
         "--raw",
     ]  # fmt: skip
     output, errors = _run(command, 2 * seconds + STEP_SECONDS)
@@ -57,7 +57,7 @@ def _expand(nodes):
     try:
         return list(hosts(nodes))
     except NodeListError as error:
-        raise StacksError("{}. {}".format(error.fault, error.remedy))
+        raise StacksError(f"{error.fault}. {error.remedy}") from error
 
 
 def _squeue(*options):
@@ -65,7 +65,7 @@ def _squeue(*options):
     selection, fields, *more = options
     output, errors, status = _call(["squeue", "--noheader", selection, "--format=" + fields, *more], 60)
     if status != 0 and "Invalid job id" not in errors:
-        raise StacksError("squeue failed: {}. Check Slurm (sinfo)".format(errors.strip()))
+        raise StacksError(f"squeue failed: {errors.strip()}. Check Slurm (sinfo)")
     return [row.strip().split("|") for row in output.splitlines() if row.strip()]
 
 
@@ -83,7 +83,7 @@ def _call(command, seconds):
             command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
     except OSError as error:
-        raise StacksError("{}: {}. Run pytorch-stacks where Slurm's commands are".format(command[0], error.strerror))
+        raise StacksError(f"{command[0]}: {error.strerror}. Run pytorch-stacks where Slurm's commands are") from error
     try:
         output, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -93,5 +93,5 @@ def _call(command, seconds):
         except subprocess.TimeoutExpired:
             process.kill()
             output, errors = process.communicate()
-        errors += "\ntimed out after {} s".format(seconds).encode()
+        errors += f"\ntimed out after {seconds} s".encode()
     return output.decode(errors="replace"), errors.decode(errors="replace"), process.returncode

@@ -1,6 +1,5 @@
 """Names the place where a thread is, in the words of its user: the function that runs, and the user's own line."""
 
-import os
 import re
 from collections import namedtuple
 
@@ -39,7 +38,12 @@ def is_library(file):
 
 def in_words(place):
     """A Place as `all_reduce at train.py:120`."""
-    return "{} at {}:{}".format(place.function, os.path.basename(place.file), place.line)
+    return f"{place.function} at {source_line(place)}"
+
+
+def source_line(place):
+    """The line of a Place as `train.py:120`."""
+    return f"{place.file.rpartition('/')[2]}:{place.line}"
 
 
 def _called(frames):

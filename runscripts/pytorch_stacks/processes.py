@@ -6,6 +6,7 @@
 import os
 import re
 from collections import namedtuple
+from pathlib import Path
 
 Rank = namedtuple("Rank", "rank size launch pid env")
 Rank.__doc__ = """A rank and its process: its number, its world's size, a name that all ranks of its launch share, its
@@ -20,9 +21,9 @@ def find_ranks(root, uid, job=None, step=None):
     Children of a rank, such as workers of a DataLoader, inherit its variables, and are left out.
     """
     processes = {}
-    for name in os.listdir(root + "/proc"):
-        if name.isdecimal():
-            process = _read(root, name, uid)
+    for place in Path(f"{root}/proc").iterdir():
+        if place.name.isdecimal():
+            process = _read(place, uid)
             if process is not None and _is_of(process.env, job, step):
                 processes[process.pid] = process
     ranks = {}
@@ -34,34 +35,27 @@ def find_ranks(root, uid, job=None, step=None):
     return [_rank(process) for process in ranks.values()]
 
 
-def _read(root, pid, uid):
-    """The Process if it is a Python of user `uid` that is a rank, else None."""
-    place = root + "/proc/" + pid
+def _read(place, uid):
+    """The Process with this directory in /proc if it is a Python of user `uid` and a rank, else None."""
     try:
-        if os.stat(place).st_uid != uid:
+        if place.stat().st_uid != uid:
             return None
-        with open(place + "/environ", "rb") as file:
-            env = dict(
-                entry.split("=", 1) for entry in file.read().decode(errors="surrogateescape").split("\0") if "=" in entry
-            )
-        if not (env.get("RANK", "").isdecimal() and env.get("WORLD_SIZE", "").isdecimal()):
+        entries = (place / "environ").read_bytes().decode(errors="surrogateescape").split("\0")
+        env = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+        if not (env.get("RANK", "").isdecimal() and env.get("WORLD_SIZE", "").isdecimal() and _is_python(place)):
             return None
-        if not _is_python(place):
-            return None
-        with open(place + "/stat") as file:
-            # proc_pid_stat(5): the name in brackets may have blanks; then the state, the parent, ..., the start
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:  # it has ended, or it is not this user's
+        # proc_pid_stat(5): the name in brackets may have blanks; then the state, the parent, ..., the start
+        fields = (place / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:  # it has ended, or may not be read
         return None
-    return Process(int(pid), int(fields[1]), int(fields[19]), env)
+    return Process(int(place.name), int(fields[1]), int(fields[19]), env)
 
 
 def _is_python(place):
     """Whether a process runs Python: by the name of its program, else by a library that it has mapped."""
-    if re.match(r"(python|pypy)[\d.]*[a-z]*( \(deleted\))?$", os.path.basename(os.readlink(place + "/exe"))):
+    if re.match(r"(python|pypy)[\d.]*[a-z]*( \(deleted\))?$", os.readlink(str(place / "exe")).rpartition("/")[2]):
         return True
-    with open(place + "/maps", errors="replace") as maps:
-        return any("/libpython" in line for line in maps)
+    return "/libpython" in (place / "maps").read_text(errors="replace")
 
 
 def _is_of(env, job, step):

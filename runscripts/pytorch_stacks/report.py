@@ -18,13 +18,13 @@ def as_text(job, launches, silent):
     for launch in launches:
         lines.append(_title(job, launch))
         if launch.missing:
-            lines.append("{}: no process found".format(_numbers(launch.missing)))
+            lines.append(f"{_numbers(launch.missing)}: no process found")
         for fault, ranks in launch.faults.items():
-            lines.append("{}: no stack: {}".format(_subject(ranks), fault))
+            lines.append(f"{_subject(ranks)}: no stack: {fault}")
         for group in launch.groups:
             lines += _group(group)
     for node, reason in silent:
-        lines.append("{}: {}".format(node, reason))
+        lines.append(f"{node}: {reason}")
     return "\n".join(lines) + "\n"
 
 
@@ -51,21 +51,21 @@ def _places(ranks):
 
 
 def _title(job, launch):
-    step = ", step {}".format(launch.step) if launch.step else ""
-    where = "job {}{}".format(job, step) if job else "launch {}".format(launch.name)
+    step = f", step {launch.step}" if launch.step else ""
+    where = f"job {job}{step}" if job else f"launch {launch.name}"
     return "{}: {} on {}".format(where, _count(launch.size, "rank"), _count(len(launch.nodes), "node"))
 
 
 def _group(group):
     where = "without Python code" if group.place is None else "in " + in_words(group.place)
     many = ": " + number_list([rank["rank"] for rank in group.ranks]) if len(group.ranks) > NAMED_RANKS else ""
-    lines = ["{} {}{}".format(_subject(group.ranks), where, many)]
+    lines = [f"{_subject(group.ranks)} {where}{many}"]
     threads = group.ranks[0]["threads"]
     frames = threads[0]["frames"] if threads else []
     width = max([len(name) for name, _, _ in frames[:SHOWN_FRAMES]], default=0)
     lines += ["    {:{}}  {}:{}".format(name, width, file, line) for name, file, line in frames[:SHOWN_FRAMES]]
     if len(frames) > SHOWN_FRAMES:
-        lines.append("    and {} more".format(len(frames) - SHOWN_FRAMES))
+        lines.append(f"    and {len(frames) - SHOWN_FRAMES} more")
     for thread in threads[1:]:
         if not all(is_library(file) for _, file, _ in thread["frames"]):
             lines.append("    thread {} in {}".format(thread["name"], in_words(find_place(thread["frames"]))))

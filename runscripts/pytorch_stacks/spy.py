@@ -8,10 +8,11 @@ an image has runs on the host as well.
 import json
 import os
 import subprocess
+from pathlib import Path
 
 PY_SPY = "py-spy"
 SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
-INSTALL = "install it with the module's pip (`pip install py-spy`, with a venv module `pip install --user py-spy`)"
+INSTALL = "Install it with the module's pip (`pip install py-spy`, with a venv module `pip install --user py-spy`)"
 
 
 class SpyError(Exception):
@@ -28,18 +29,17 @@ def read_stacks(pid, env, seconds):
         try:
             return _threads(_dump(program, pid, seconds), pid)
         except OSError as error:
-            errors.append("{}: {}".format(program, error.strerror))
+            errors.append(f"{program}: {error.strerror}")
     if errors:
         raise SpyError("py-spy cannot be started: {}. Make it executable".format("; ".join(errors)))
-    raise SpyError("py-spy not found, neither on the PATH of the rank nor on that of its node. {}{}".format(
-        INSTALL[0].upper(), INSTALL[1:]))
+    raise SpyError(f"py-spy not found on the PATH of the rank or of its node. {INSTALL}")
 
 
 def _programs(pid, env):
-    """Paths of py-spy: in the directories of PATH that the rank sees, then in those of this process."""
-    places = ["/proc/{}/root{}".format(pid, place) for place in env.get("PATH", "").split(":") if place.startswith("/")]
-    places += os.environ.get("PATH", "").split(":")
-    return [path for path in (os.path.join(place, PY_SPY) for place in places) if os.path.isfile(path)]
+    """Paths of py-spy: in the directories of PATH as the rank sees them, then in those of this process."""
+    places = [f"/proc/{pid}/root{place}" for place in env.get("PATH", "").split(":") if place.startswith("/")]
+    places += [place for place in os.environ.get("PATH", "").split(":") if place]
+    return [path for path in (f"{place}/{PY_SPY}" for place in places) if Path(path).is_file()]
 
 
 def _dump(program, pid, seconds):
@@ -50,13 +50,13 @@ def _dump(program, pid, seconds):
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        raise SpyError("no stack within {} s: {}".format(seconds, _state(pid)))
+        raise SpyError(f"no stack within {seconds} s: {_state(pid)}") from None
     if process.returncode != 0:
         raise SpyError(_reason(pid, errors.decode(errors="replace")))
     try:
         return json.loads(output.decode(errors="replace"))
     except ValueError:
-        raise SpyError("py-spy printed no JSON. Use version 0.4 or newer")
+        raise SpyError("py-spy printed no JSON. Use version 0.4 or newer") from None
 
 
 def _threads(threads, pid):
@@ -72,16 +72,16 @@ def _threads(threads, pid):
 
 def _state(pid):
     """Why a process does not answer: where it waits in the kernel, if it cannot be interrupted there."""
-    state, wait = _read("/proc/{}/stat".format(pid)).rpartition(")")[2][:2].strip(), _read("/proc/{}/wchan".format(pid))
+    state, wait = _read(f"/proc/{pid}/stat").rpartition(")")[2][:2].strip(), _read(f"/proc/{pid}/wchan")
     if state == "D":
-        place = " ({})".format(wait) if wait not in ("", "0") else ""
-        return "it waits in the kernel for a device or a file system{}. Ask the site to check the node".format(place)
+        place = f" ({wait})" if wait not in ("", "0") else ""
+        return f"it waits in the kernel for a device or a file system{place}. Ask the site to check the node"
     return "try again with a larger --timeout"
 
 
 def _reason(pid, errors):
     """Why py-spy failed, and what to do."""
-    if not os.path.exists("/proc/{}".format(pid)):
+    if not Path(f"/proc/{pid}").exists():
         return "the process has ended"
     if "ermission" not in errors and "not permitted" not in errors:
         lines = errors.strip().splitlines() or ["py-spy failed without a message"]
@@ -104,7 +104,6 @@ def _reason(pid, errors):
 
 def _read(path):
     try:
-        with open(path) as file:
-            return file.read().strip()
+        return Path(path).read_text().strip()
     except OSError:
         return ""
