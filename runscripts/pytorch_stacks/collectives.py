@@ -11,9 +11,9 @@ Call.__doc__ = """One collective of one rank: its group's name, its number in th
 frames that called it, innermost first, the time of the call in ns, and whether it finished."""
 
 Stuck = namedtuple("Stuck", "group number calls absent unknown last")
-Stuck.__doc__ = """A collective that did not finish: its group and number, the Calls of the ranks that wait for it by
-name and sizes (`calls`), the ranks that did not start it (`absent`), those without a dump, and the last Call of each absent
-one."""
+Stuck.__doc__ = """A collective that did not finish: its group and number, the Calls of the ranks that wait for it, by
+name and sizes (`calls`), the ranks that did not start it (`absent`), those without a dump (`unknown`), and the last
+Call of each absent one."""
 
 #: Of a rank's calls that did not finish, so many are kept.
 KEPT = 64

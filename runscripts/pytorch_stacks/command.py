@@ -1,15 +1,12 @@
 """Reads the options of `pytorch-stacks`, and prints what it found."""
 
 import argparse
-import json
 import os
 import platform
 import pwd
 import re
 import sys
 from pathlib import Path
-
-from pytorch_launch.launchers.variables import node_name
 
 from pytorch_stacks import StacksError
 from pytorch_stacks.groups import group_ranks
@@ -48,12 +45,13 @@ def main(arguments):
 def show_stacks(options):
     """The text about the ranks of a job, or of this node, and the exit status."""
     if options.here:
+        from pytorch_stacks.lines import in_lines
         from pytorch_stacks.node import read_node
 
         job, step = options.of or (None, None)
-        answer = read_node(node_name(os.environ, platform.node()), os.geteuid(), options.timeout, job, step)
+        answer = read_node(platform.node(), os.environ, os.geteuid(), options.timeout, job, step)
         if options.raw:
-            return json.dumps(answer) + "\n", 0
+            return in_lines(answer), 0
         answers, silent = [answer], []
     else:
         from pytorch_stacks.job import ask_nodes, find_nodes

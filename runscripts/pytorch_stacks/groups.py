@@ -5,8 +5,8 @@ from collections import namedtuple
 from pytorch_stacks.place import find_place
 
 Launch = namedtuple("Launch", "name step size nodes groups faults missing")
-Launch.__doc__ = """The ranks of one launch: its name, step and world's size, the names of its nodes, the Groups from the
-smallest on, the ranks without stacks by their fault, and the numbers of ranks that were not found."""
+Launch.__doc__ = """The ranks of one launch: its name, step and world's size, the names of its nodes, the Groups
+(smallest first), the ranks without stacks by their fault, and the numbers of ranks that were not found."""
 
 Group = namedtuple("Group", "place ranks")
 Group.__doc__ = "The ranks whose main threads are at a Place, as `node.read_node` describes them, by their numbers."

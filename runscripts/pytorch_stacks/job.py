@@ -1,12 +1,12 @@
 """Asks Slurm for the nodes of a job, and runs this command on each of them in a step of its own."""
 
-import json
 import os
 import subprocess
 
 from pytorch_launch.nodelist import NodeListError, hosts
 
 from pytorch_stacks import StacksError
+from pytorch_stacks.lines import read_lines
 
 #: For srun to start and end the step, beyond the time for a node.
 STEP_SECONDS = 20
@@ -47,7 +47,7 @@ def ask_nodes(job, step, nodes, seconds, program):
         "--raw",
     ]  # fmt: skip
     output, errors = _run(command, 2 * seconds + STEP_SECONDS)
-    answers = [json.loads(line) for line in output.splitlines() if line.startswith('{"node"')]
+    answers = read_lines(output)
     answered = {answer["node"] for answer in answers}
     reason = "no answer" + (": " + errors.strip().splitlines()[-1] if errors.strip() else "")
     return answers, [(name, reason) for name in names if name not in answered]

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pytorch_launch import LaunchError
 from pytorch_launch.devices import choose_devices
+from pytorch_launch.launchers.variables import node_name
 from pytorch_launch.visible import visible_gpus
 
 from pytorch_stacks.processes import find_ranks
@@ -13,12 +14,13 @@ from pytorch_stacks.spy import SpyError, read_stacks
 WORKERS = 8
 
 
-def read_node(name, uid, seconds, job=None, step=None, root=""):
-    """The ranks of user `uid` on this node, {"node", "ranks"}.
+def read_node(host, env, uid, seconds, job=None, step=None, root=""):
+    """The ranks of user `uid` on this node, {"node", "ranks"}; `env` has the variables of this process.
 
     A rank is {"rank", "size", "launch", "step", "node", "gpu", "threads", "fault"}; `fault` is why it has no `threads`.
     """
-    ranks = sorted(find_ranks(root, uid, job, step), key=lambda rank: (rank.launch, rank.rank))
+    name = node_name(env, host)
+    ranks = sorted(find_ranks(root, uid, name, job, step), key=lambda rank: (rank.launch, rank.rank))
     with ThreadPoolExecutor(WORKERS) as pool:
         return {"node": name, "ranks": list(pool.map(lambda rank: _describe(rank, name, seconds, root), ranks))}
 

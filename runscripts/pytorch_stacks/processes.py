@@ -8,6 +8,9 @@ import re
 from collections import namedtuple
 from pathlib import Path
 
+#: Variables of ranks that mpirun started.
+OF_MPI = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK")
+
 Rank = namedtuple("Rank", "rank size launch pid env")
 Rank.__doc__ = """A rank and its process: its number, its world's size, a name that all ranks of its launch share, its
 process, and the variables with which the process started."""
@@ -15,7 +18,7 @@ process, and the variables with which the process started."""
 Process = namedtuple("Process", "pid parent started env")
 
 
-def find_ranks(root, uid, job=None, step=None):
+def find_ranks(root, uid, node, job=None, step=None):
     """The Ranks of user `uid` on this node, of a job and step if these are given, as text.
 
     Children of a rank, such as workers of a DataLoader, inherit its variables, and are left out.
@@ -24,7 +27,7 @@ def find_ranks(root, uid, job=None, step=None):
     for place in Path(f"{root}/proc").iterdir():
         if place.name.isdecimal():
             process = _read(place, uid)
-            if process is not None and _is_of(process.env, job, step):
+            if process is not None and _is_of(process.env, node, job, step):
                 processes[process.pid] = process
     ranks = {}
     for process in sorted(processes.values(), key=lambda process: process.started):
@@ -58,8 +61,11 @@ def _is_python(place):
     return "/libpython" in (place / "maps").read_text(errors="replace")
 
 
-def _is_of(env, job, step):
+def _is_of(env, node, job, step):
     if job is not None and env.get("SLURM_JOB_ID") != job:
+        return False
+    # several nodes of a testbed share one host; MPI's ranks may have the node of their mpirun
+    if env.get("SLURMD_NODENAME", node) != node and not any(env.get(name) for name in OF_MPI):
         return False
     return step is None or (env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID")) == step
 
