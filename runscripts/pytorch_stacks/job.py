@@ -49,8 +49,13 @@ def ask_nodes(job, step, nodes, seconds, program):
     output, errors = _run(command, 2 * seconds + STEP_SECONDS)
     answers = read_lines(output)
     answered = {answer["node"] for answer in answers}
-    reason = "no answer" + (": " + errors.strip().splitlines()[-1] if errors.strip() else "")
-    return answers, [(name, reason) for name in names if name not in answered]
+    return answers, [(name, f"no answer{_reason(errors)}") for name in names if name not in answered]
+
+
+def _reason(errors):
+    """What srun or a node reported, without the statuses of tasks, of which there is one for each node."""
+    lines = [line for line in errors.splitlines() if line.strip() and "Exited with exit code" not in line]
+    return f": {lines[-1].strip()}" if lines else ""
 
 
 def _expand(nodes):

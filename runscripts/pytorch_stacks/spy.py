@@ -39,7 +39,7 @@ def _programs(pid, env):
     """Paths of py-spy: in the directories of PATH as the rank sees them, then in those of this process."""
     places = [f"/proc/{pid}/root{place}" for place in env.get("PATH", "").split(":") if place.startswith("/")]
     places += [place for place in os.environ.get("PATH", "").split(":") if place]
-    return [path for path in (f"{place}/{PY_SPY}" for place in places) if Path(path).is_file()]
+    return [path for path in (f"{place}/{PY_SPY}" for place in places) if os.access(path, os.X_OK)]
 
 
 def _dump(program, pid, seconds):
