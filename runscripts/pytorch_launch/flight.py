@@ -35,7 +35,7 @@ def plan_flight(plan):
     env, world = plan.env, plan.world
     if world.size == 1 or plan.devices.vendor not in VENDORS:
         return plan
-    cache = env.get("XDG_CACHE_HOME") or f"{env.get('HOME')}/.cache"
+    cache = env.get("XDG_CACHE_HOME") or (f"{env['HOME']}/.cache" if env.get("HOME") else "")
     file = dumps = None
     if plan.log is not None:
         file = f"{plan.log.directory}/nccl_rank_"

@@ -111,6 +111,6 @@ def _call(label, entry, status):
     finished = entry.get("state") == "completed" or (library == "gloo" and bool(entry.get("retired")))
     finished = finished or number <= int(status.get("last_completed_collective", -1))
     types = [str(kind) for kind in entry.get("input_dtypes") or []]
-    sizes = "{} {}".format(",".join(types), entry.get("input_sizes")) if name in SAME_SIZES else ""
+    sizes = f"{','.join(types)} {entry.get('input_sizes')}".strip() if name in SAME_SIZES else ""
     frames = [[frame.get("name"), frame.get("filename"), frame.get("line")] for frame in entry.get("frames") or []]
     return Call(label, number, name, sizes, frames, int(entry.get("time_created_ns", 0)), finished)

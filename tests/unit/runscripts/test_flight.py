@@ -10,7 +10,6 @@ from pytorch_launch.launch import record_flight
 from pytorch_launch.logs import plan_log
 from pytorch_launch.plan import make_plan
 
-
 #: The smallest nodes with GPUs of each vendor, and one without.
 NODES = {"nvidia": ["0000:01:00.0"], "amd": ["0000:c1:00.0"], None: []}
 

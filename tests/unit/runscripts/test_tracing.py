@@ -16,7 +16,8 @@ def permissions(monkeypatch):
 
     def run(scope, **variables):
         given = []
-        fakes = {"dlopen": lambda *_: 1, "dlsym": lambda _, name: name, "call_function": lambda *call: given.append(call)}
+        fakes = {"dlopen": lambda *_: 1, "dlsym": lambda _, name: name}
+        fakes["call_function"] = lambda *call: given.append(call)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(launch, "read", lambda path: scope if path == "/proc/sys/kernel/yama/ptrace_scope" else None)
             patch.setattr(launch, "become", lambda *_: given.append("python"))
@@ -49,7 +50,8 @@ def test_a_python_without_ctypes_launches_all_the_same(monkeypatch):
 
 def test_the_call_reaches_the_kernel(runscripts, tmp_path):
     """strace names the call, also where the kernel has no Yama and refuses it."""
-    code = f"import sys; sys.path.insert(0, {str(runscripts)!r}); from pytorch_launch.tracing import allow_tracing as f; f()"
+    code = f"import sys; sys.path.insert(0, {str(runscripts)!r}); from pytorch_launch import tracing"
+    code += "; tracing.allow_tracing()"
     try:
         command = ["strace", "-e", "trace=prctl", "-o", tmp_path / "calls", sys.executable, "-I", "-S", "-c", code]
         subprocess.run(command, check=True, timeout=60, capture_output=True)

@@ -6,6 +6,7 @@ import os
 import pytest
 from stack_frames import IN_ALL_REDUCE
 
+
 @pytest.fixture
 def proc(tmp_path):
     """A function that adds a process to a tree of /proc, and returns the tree's root."""

@@ -76,7 +76,7 @@ def test_srun_that_hangs_is_ended():
         ("9", {"rows": ""}, "job 9 does not run: Slurm has no such job. Running jobs: squeue --me"),
         ("7", {"rows": f"7|PENDING|{USER}|"}, "job 7 does not run: its state is PENDING. Running jobs: squeue --me"),
         ("7", {"rows": "7|RUNNING|eve|n1"}, "job 7 belongs to eve. Only its user can read its stacks"),
-        ("7", {"rows": f"8|RUNNING|{USER}|n1\n9|RUNNING|{USER}|n2"}, "7 stands for several jobs: 8, 9. Name one of them"),
+        ("7", {"rows": f"8|RUNNING|{USER}|n\n9|RUNNING|{USER}|n"}, "7 stands for several jobs: 8, 9. Name one of them"),
         ("7.5", {"steps": "7.0|n1"}, "step 7.5 does not run. Steps of this job: 7.0"),
         ("7.5", {"steps": ""}, "step 7.5 does not run. Steps of this job: none"),
         ("", {}, "no job. Name one, as in `pytorch-stacks 1234` or `pytorch-stacks 1234.0`, see --help"),
@@ -90,7 +90,7 @@ def test_an_error_is_one_line_that_has_what_to_do(stacks, arguments, squeue, mes
 
 
 def test_a_host_without_slurm_is_named():
-    with pytest.raises(StacksError, match="no-srun: No such file or directory. Run pytorch-stacks where Slurm's commands"):
+    with pytest.raises(StacksError, match="no-srun: No such file or directory. Run pytorch-stacks where Slurm's"):
         job._call(["no-srun"], 1)
 
 

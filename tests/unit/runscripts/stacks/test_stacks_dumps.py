@@ -27,8 +27,8 @@ def call(number, name="all_reduce", state="completed", *, group=("0", "default_p
 
 def dump(*entries, ranks="[0, 1, 2, 3]", group=("0", "default_pg"), completed=-1):
     config = {group[0]: {"name": group[0], "desc": group[1], "ranks": ranks}}
-    status = {"0": {"last_enqueued_collective": 9, "last_started_collective": 9, "last_completed_collective": completed}}
-    return {"version": "2.10", "pg_config": config, "pg_status": status, "entries": list(entries)}
+    status = {"last_enqueued_collective": 9, "last_started_collective": 9, "last_completed_collective": completed}
+    return {"version": "2.10", "pg_config": config, "pg_status": {"0": status}, "entries": list(entries)}
 
 
 @pytest.fixture
@@ -75,10 +75,10 @@ def test_ranks_with_different_sizes_are_named(report):
 
 def test_a_rank_of_a_smaller_group_is_named_with_what_it_waits_for_elsewhere(report):
     pair, world = ("5", "tensor"), ("0", "default_pg")
-    config = {"5": {"name": "5", "desc": "tensor", "ranks": "[2, 3]"}, "0": {"desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
-    at_world = {**dump(call(7, state="started")), "pg_config": config}
-    dumps = dict.fromkeys((0, 1, 2), at_world)
-    dumps[3] = {**dump(call(6), call(4, "broadcast", "started", group=pair, time_created_ns=99000)), "pg_config": config}
+    config = {"5": {"desc": "tensor", "ranks": "[2, 3]"}, "0": {"desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
+    dumps = dict.fromkeys((0, 1, 2), {**dump(call(7, state="started")), "pg_config": config})
+    elsewhere = call(4, "broadcast", "started", group=pair, time_created_ns=99000)
+    dumps[3] = {**dump(call(6), elsewhere), "pg_config": config}
     lines = report(dumps)[0].splitlines()
     assert f"group {world[1]}: collective 7" in lines[1]
     assert "rank 3 did not start it: its last, broadcast (4 of group tensor), did not finish" in lines[3]
@@ -103,8 +103,10 @@ def test_older_dumps_are_read(report):
     """Version 1 and 2.0, of torch 2.2 and 2.3: `seq_id`, groups by name, no status."""
     old = [{"seq_id": 3, "process_group": "0", "pg_id": 0, "profiling_name": "nccl:all_reduce", "state": state,
             "input_sizes": [[4]], "time_created_ns": 5} for state in ("completed", "scheduled")]  # fmt: skip
-    text = report({0: {"version": "2.0", "entries": [old[1]]}, 1: {"version": "2.0", "entries": [{**old[0], "seq_id": 2}]}})[0]
-    assert "group 0: collective 3, all_reduce of  [[4]], did not finish\n    waiting: rank 0\n    rank 1 did not" in text
+    dumps = {0: {"version": "2.0", "entries": [old[1]]}, 1: {"version": "2.0", "entries": [{**old[0], "seq_id": 2}]}}
+    lines = report(dumps)[0].splitlines()
+    assert lines[1:3] == ["group 0: collective 3, all_reduce of [[4]], did not finish", "    waiting: rank 0"]
+    assert lines[3].startswith("    rank 1 did not start it: its last, all_reduce (2 of group 0), finished")
 
 
 def test_json_has_the_same(report):

@@ -28,7 +28,7 @@ from stack_frames import DISTRIBUTED, IN_ALL_REDUCE, IN_NEXT_BATCH, SITE
             "forward at t.py:9",
         ),
         # a collective that a library calls
-        ([["barrier", DISTRIBUTED, 1], ["fit", f"{SITE}/lightning/trainer.py", 3], ["main", "/t.py", 5]], "barrier at t.py:5"),
+        ([["barrier", DISTRIBUTED, 1], ["fit", f"{SITE}/lit/t.py", 3], ["main", "/t.py", 5]], "barrier at t.py:5"),
         ([["_wait", "/usr/lib64/python3.9/threading.py", 1], ["main", "/t.py", 5]], "_wait at t.py:5"),
         ([["run", "/usr/lib/python3.11/threading.py", 982]], "run at threading.py:982"),
     ],
@@ -44,7 +44,8 @@ def test_a_thread_without_python_code_has_no_place():
 def test_the_odd_rank_comes_first_with_its_node_and_gpu(rank):
     many = [rank(number, size=512) for number in range(512) if number != 37]
     odd = rank(37, IN_NEXT_BATCH, node="nid0012", gpu=5, size=512)
-    lines = as_text("7", group_ranks([{"node": "n", "ranks": many}, {"node": "nid0012", "ranks": [odd]}]), []).splitlines()
+    nodes = [{"node": "n", "ranks": many}, {"node": "nid0012", "ranks": [odd]}]
+    lines = as_text("7", group_ranks(nodes), []).splitlines()
     assert lines[0] == "job 7, step 0: 512 ranks on 2 nodes"
     assert lines[1] == "rank 37 (nid0012, GPU 5) in next_batch at data.py:44"
     assert lines[2].split() == ["next_batch", "/home/u/data.py:44"]
