@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from pytorch_launch import launch
+from pytorch_launch import launch, tracing
 
 #: What `prctl` gets: PR_SET_PTRACER and PR_SET_PTRACER_ANY, prctl(2).
 PERMISSION = (0x59616D61, -1, 0, 0, 0)
@@ -14,12 +14,13 @@ PERMISSION = (0x59616D61, -1, 0, 0, 0)
 def permissions(monkeypatch):
     """A function that becomes Python on a node with this value of kernel.yama.ptrace_scope; what prctl got."""
 
-    def run(scope, **variables):
+    def run(scope, uid_map="         0          0 4294967295\n", **variables):
         given = []
         fakes = {"dlopen": lambda *_: 1, "dlsym": lambda _, name: name}
         fakes["call_function"] = lambda *call: given.append(call)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(launch, "read", lambda path: scope if path == "/proc/sys/kernel/yama/ptrace_scope" else None)
+            patch.setattr(tracing, "read", {"/proc/self/uid_map": uid_map}.get)
             patch.setattr(launch, "become", lambda *_: given.append("python"))
             for name, fake in fakes.items():
                 patch.setattr(f"_ctypes.{name}", fake)
@@ -37,15 +38,19 @@ def test_only_where_the_kernel_lets_parents_alone_trace_a_rank_gives_the_permiss
         assert permissions(scope) == ["python"]
 
 
+def test_in_a_user_namespace_it_is_not_needed(permissions):
+    assert permissions("1", uid_map="      1000       1000          1\n") == ["python"]
+    assert permissions("1", uid_map=None) == ["python"]
+
+
 def test_a_user_can_refuse_it(permissions):
     assert permissions("1", PYTORCH_LAUNCH_TRACEABLE="0") == ["python"]
 
 
 def test_a_python_without_ctypes_launches_all_the_same(monkeypatch):
-    from pytorch_launch.tracing import allow_tracing
-
+    monkeypatch.setattr(tracing, "read", lambda _: "0 0 4294967295")
     monkeypatch.setitem(sys.modules, "_ctypes", None)
-    assert allow_tracing() is None
+    assert tracing.allow_tracing() is None
 
 
 def test_the_call_reaches_the_kernel(runscripts, tmp_path):
