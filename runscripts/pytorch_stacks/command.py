@@ -3,7 +3,6 @@
 import argparse
 import os
 import platform
-import pwd
 import re
 import sys
 from pathlib import Path
@@ -31,7 +30,7 @@ def main(arguments):
             text, status = report_dumps(options.dumps, options.json)
         else:
             text, status = show_stacks(options)
-        sys.stdout.write(text)
+        sys.stdout.buffer.write(text.encode(errors="surrogateescape"))
         sys.stdout.flush()
     except StacksError as error:
         sys.stderr.write(f"pytorch-stacks: {error}\n")
@@ -59,7 +58,7 @@ def show_stacks(options):
         job, step = options.job or (None, None)
         if job is None:
             raise StacksError("no job. Name one, as in `pytorch-stacks 1234` or `pytorch-stacks 1234.0`, see --help")
-        job, nodes = find_nodes(job, step, pwd.getpwuid(os.geteuid()).pw_name)
+        job, nodes = find_nodes(job, step, os.geteuid())
         answers, silent = ask_nodes(job, step, nodes, options.timeout, str(PROGRAM))
     launches = group_ranks(answers)
     if not launches and not silent:
@@ -67,10 +66,9 @@ def show_stacks(options):
             "no rank found: no Python with RANK and WORLD_SIZE among the processes of {}. Start ranks with "
             "conda-python-distributed or torchrun".format("this node" if job is None else f"job {job}")
         )
-    is_complete = not silent and not any(launch.missing or launch.faults for launch in launches)
-    if options.here and len(answers[0]["ranks"]) > 0:
+    if options.here:
         launches = [launch._replace(missing=[]) for launch in launches]  # they may be on other nodes
-        is_complete = not any(launch.faults for launch in launches)
+    is_complete = not silent and not any(launch.missing or launch.faults for launch in launches)
     show = as_json if options.json else as_text
     return show(job, launches, silent), int(not is_complete)
 

@@ -12,9 +12,9 @@ from pytorch_stacks.lines import read_lines
 STEP_SECONDS = 20
 
 
-def find_nodes(job, step, user):
-    """The job's number, and the node list of its step, else of the job. Raises StacksError."""
-    rows = _squeue("--jobs=" + job, "%A|%T|%u|%N")
+def find_nodes(job, step, uid):
+    """The number of a job of user `uid`, and the node list of its step, else of the job. Raises StacksError."""
+    rows = _squeue("%A|%T|%U|%u|%N", "--jobs=" + job)
     # an array's number stands for all its tasks
     running = [row for row in rows if row[1] in ("RUNNING", "COMPLETING", "SUSPENDED")]
     if not running:
@@ -23,12 +23,12 @@ def find_nodes(job, step, user):
     if len(running) > 1:
         names = ", ".join(row[0] for row in running[:8])
         raise StacksError(f"{job} stands for several jobs: {names}. Name one of them")
-    number, _, owner, nodes = running[0]
-    if owner != user:
-        raise StacksError(f"job {job} belongs to {owner}. Only its user can read its stacks")
+    number, _, owner, name, nodes = running[0]
+    if owner != str(uid):
+        raise StacksError(f"job {job} belongs to {name}. Only its user can read its stacks")
     if step is None:
         return number, nodes
-    steps = _squeue("--steps", "%i|%N", "--jobs=" + number)
+    steps = _squeue("%i|%N", "--steps", "--jobs=" + number)
     found = dict(steps).get(f"{number}.{step}")
     if found is None:
         others = ", ".join(name for name, _ in steps) or "none"
@@ -46,7 +46,7 @@ def ask_nodes(job, step, nodes, seconds, program):
         program, "--here", "--of", job if step is None else f"{job}.{step}", "--timeout", str(seconds),
         "--raw",
     ]  # fmt: skip
-    output, errors = _run(command, 2 * seconds + STEP_SECONDS)
+    output, errors, _ = _call(command, 2 * seconds + STEP_SECONDS)
     answers = read_lines(output)
     answered = {answer["node"] for answer in answers}
     return answers, [(name, f"no answer{_reason(errors)}") for name in names if name not in answered]
@@ -65,18 +65,12 @@ def _expand(nodes):
         raise StacksError(f"{error.fault}. {error.remedy}") from error
 
 
-def _squeue(*options):
-    """The rows of squeue with the fields of the format, which is the second of `options`."""
-    selection, fields, *more = options
-    output, errors, status = _call(["squeue", "--noheader", selection, "--format=" + fields, *more], 60)
+def _squeue(fields, *selection):
+    """The rows of squeue with these fields."""
+    output, errors, status = _call(["squeue", "--noheader", "--format=" + fields, *selection], 60)
     if status != 0 and "Invalid job id" not in errors:
         raise StacksError(f"squeue failed: {errors.strip()}. Check Slurm (sinfo)")
     return [row.strip().split("|") for row in output.splitlines() if row.strip()]
-
-
-def _run(command, seconds):
-    output, errors, _ = _call(command, seconds)
-    return output, errors
 
 
 def _call(command, seconds):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pwd
 import subprocess
 import sys
 
@@ -10,7 +9,7 @@ import pytest
 from pytorch_stacks import StacksError, job
 from pytorch_stacks.lines import in_lines, read_lines
 
-USER = pwd.getpwuid(os.geteuid()).pw_name
+USER = f"{os.geteuid()}|me"
 
 
 @pytest.fixture
@@ -75,7 +74,7 @@ def test_srun_that_hangs_is_ended():
     [
         ("9", {"rows": ""}, "job 9 does not run: Slurm has no such job. Running jobs: squeue --me"),
         ("7", {"rows": f"7|PENDING|{USER}|"}, "job 7 does not run: its state is PENDING. Running jobs: squeue --me"),
-        ("7", {"rows": "7|RUNNING|eve|n1"}, "job 7 belongs to eve. Only its user can read its stacks"),
+        ("7", {"rows": "7|RUNNING|4711|eve|n1"}, "job 7 belongs to eve. Only its user can read its stacks"),
         ("7", {"rows": f"8|RUNNING|{USER}|n\n9|RUNNING|{USER}|n"}, "7 stands for several jobs: 8, 9. Name one of them"),
         ("7.5", {"steps": "7.0|n1"}, "step 7.5 does not run. Steps of this job: 7.0"),
         ("7.5", {"steps": ""}, "step 7.5 does not run. Steps of this job: none"),
