@@ -13,11 +13,15 @@ from pytorch_stacks.spy import SpyError, read_stacks
 #: py-spy processes at a time.
 WORKERS = 8
 
+#: Of the processes that a rank started, so many are read.
+CHILDREN = 16
+
 
 def read_node(host, env, uid, seconds, job=None, step=None, root=""):
     """The ranks of user `uid` on this node, {"node", "ranks"}; `env` has the variables of this process.
 
-    A rank is {"rank", "size", "launch", "step", "node", "gpu", "threads", "fault"}; `fault` is why it has no `threads`.
+    A rank is {"rank", "size", "launch", "step", "node", "pid", "gpu", "threads", "fault"}; `fault` is why it has no
+    `threads`. The main threads of processes that it started are among its threads.
     """
     name = node_name(env, host)
     ranks = sorted(find_ranks(root, uid, name, job, step), key=lambda rank: (rank.launch, rank.rank))
@@ -31,6 +35,11 @@ def _describe(rank, name, seconds, root):
         threads = read_stacks(rank.pid, rank.env, seconds)
     except SpyError as error:
         fault = str(error)
+    for child in rank.children[:CHILDREN] if threads else ():
+        try:
+            threads.append({**read_stacks(child, rank.env, seconds)[0], "name": f"of process {child}"})
+        except (SpyError, IndexError):  # the permission to trace is not inherited
+            continue
     step = rank.env.get("SLURM_STEP_ID") or rank.env.get("SLURM_STEPID")
     return {
         "rank": rank.rank, "size": rank.size, "launch": rank.launch, "step": step, "node": name, "pid": rank.pid,

@@ -31,6 +31,13 @@ def find_place(frames):
     return Place(_called(frames[:own]) or function, file, line)
 
 
+def own_frames(frames):
+    """The frames of a thread that runs the user's code, else none; of a forked process, only those since the fork."""
+    names = [name.rpartition(".")[2] for name, _, _ in frames]
+    since = frames[: names.index("_bootstrap")] if "_bootstrap" in names else frames  # of threading, multiprocessing
+    return [] if all(is_library(file) for _, file, _ in since) else since
+
+
 def is_library(file):
     """Whether a file is not the user's own."""
     return bool(LIBRARY.search(file))

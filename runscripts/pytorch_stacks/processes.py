@@ -11,31 +11,33 @@ from pathlib import Path
 #: Variables of ranks that mpirun started.
 OF_MPI = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK")
 
-Rank = namedtuple("Rank", "rank size launch pid env")
+Rank = namedtuple("Rank", "rank size launch pid children env")
 Rank.__doc__ = """A rank and its process: its number, its world's size, a name that all ranks of its launch share, its
-process, and the variables with which the process started."""
+process, the Pythons that this has started, such as workers of a DataLoader, and the variables of its start."""
 
 Process = namedtuple("Process", "pid parent started env")
 
 
 def find_ranks(root, uid, node, job=None, step=None):
-    """The Ranks of user `uid` on this node, of a job and step if these are given, as text.
-
-    Children of a rank, such as workers of a DataLoader, inherit its variables, and are left out.
-    """
+    """The Ranks of user `uid` on this node, of a job and step if these are given, as text."""
     processes = {}
     for place in Path(f"{root}/proc").iterdir():
         if place.name.isdecimal():
             process = _read(place, uid)
             if process is not None and _is_of(process.env, node, job, step):
                 processes[process.pid] = process
-    ranks = {}
+    ranks, children = {}, {}
     for process in sorted(processes.values(), key=lambda process: process.started):
         key = _key(process.env)
         parent = processes.get(process.parent)
-        if parent is None or _key(parent.env) != key:
+        if parent is not None and _key(parent.env) == key:  # it inherited the variables
+            children.setdefault(process.parent, []).append(process.pid)
+        else:
             ranks.setdefault(key, process)  # a second program of the same task started later
-    return [_rank(process) for process in ranks.values()]
+    return [
+        Rank(key[1], int(process.env["WORLD_SIZE"]), key[0], process.pid, children.get(process.pid, []), process.env)
+        for key, process in ranks.items()
+    ]
 
 
 def _read(place, uid):
@@ -78,8 +80,3 @@ def _launch(env):
 
 def _key(env):
     return _launch(env), int(env["RANK"])
-
-
-def _rank(process):
-    env = process.env
-    return Rank(int(env["RANK"]), int(env["WORLD_SIZE"]), _launch(env), process.pid, env)

@@ -4,7 +4,7 @@ import json
 
 from pytorch_launch.topology import cpu_list as number_list
 
-from pytorch_stacks.place import find_place, in_words, is_library
+from pytorch_stacks.place import find_place, in_words, own_frames
 
 #: A group of at most so many ranks has the node and GPU of each in its line.
 NAMED_RANKS = 4
@@ -67,8 +67,9 @@ def _group(group):
     if len(frames) > SHOWN_FRAMES:
         lines.append(f"    and {len(frames) - SHOWN_FRAMES} more")
     for thread in threads[1:]:
-        if not all(is_library(file) for _, file, _ in thread["frames"]):
-            lines.append("    thread {} in {}".format(thread["name"], in_words(find_place(thread["frames"]))))
+        own = own_frames(thread["frames"])
+        if own:
+            lines.append("    thread {} in {}".format(thread["name"], in_words(find_place(own))))
     return lines
 
 

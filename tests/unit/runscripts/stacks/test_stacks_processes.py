@@ -41,11 +41,12 @@ def test_ranks_of_mpirun_may_have_the_name_of_another_node(proc):
     assert found(root, "7") == [(3, 10)]
 
 
-def test_children_of_a_rank_and_later_programs_of_its_task_are_left_out(proc):
+def test_children_of_a_rank_belong_to_it_and_later_programs_of_its_task_are_left_out(proc):
     proc(10, started=100, **RANK)
     proc(11, parent=10, started=101, **RANK)
     root = proc(12, parent=9, started=102, **RANK)
-    assert found(root) == [(3, 10)]
+    (rank,) = find_ranks(root, MINE, "nid0001")
+    assert (rank.rank, rank.pid, rank.children) == (3, 10, [11])
 
 
 def test_a_process_that_has_ended_is_left_out(proc):
@@ -113,6 +114,15 @@ def test_another_failure_of_py_spy_has_its_words(py_spy):
     py_spy("echo 'Error: Failed to find python version' >&2; exit 1")
     with pytest.raises(SpyError, match="py-spy: Error: Failed to find python version"):
         read_stacks(os.getpid(), {}, 10)
+
+
+def test_processes_that_a_rank_started_are_among_its_threads(proc, py_spy):
+    proc(os.getpid(), **RANK)
+    root = proc(4194303, parent=os.getpid(), **RANK)
+    py_spy("""[ "$4" = 4194303 ] && echo "${threads//t.py/data.py}" || echo "$threads" """)
+    (rank,) = read_node("nid0001", {}, MINE, 10, root=root)["ranks"]
+    assert [thread["name"] for thread in rank["threads"]] == ["MainThread", "pin", "of process 4194303"]
+    assert rank["threads"][2]["frames"][0][1] == "/data.py"
 
 
 def test_a_node_reports_stacks_and_faults(proc, py_spy, monkeypatch):

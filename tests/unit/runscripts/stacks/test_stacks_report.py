@@ -68,6 +68,16 @@ def test_other_threads_are_shown_if_they_run_code_of_the_user(rank):
     assert "pin" not in text
 
 
+def test_a_worker_of_a_data_loader_is_shown_if_it_runs_code_of_the_user(rank):
+    forked = [["Process._bootstrap", "/usr/lib/python3.11/multiprocessing/process.py", 314], *IN_NEXT_BATCH]
+    loop = ["_worker_loop", f"{SITE}/torch/utils/data/_utils/worker.py", 9]
+    idle = {"name": "of process 8", "frames": [loop, *forked]}
+    busy = {"name": "of process 9", "frames": [["Images.__getitem__", "/home/u/data.py", 7], loop, *forked]}
+    text = as_text("7", group_ranks([{"node": "n", "ranks": [rank(0, threads=[idle, busy])]}]), [])
+    assert "    thread of process 9 in Images.__getitem__ at data.py:7\n" in text
+    assert "process 8" not in text
+
+
 def test_two_launches_of_a_job_are_reported_one_after_the_other(rank):
     nodes = [{"node": "n", "ranks": [rank(0, size=1), rank(0, IN_NEXT_BATCH, size=1, launch="7.1", step="1")]}]
     lines = as_text("7", group_ranks(nodes), []).splitlines()
