@@ -7,7 +7,7 @@ Place = namedtuple("Place", "function file line")
 Place.__doc__ = "`function` runs, called at `line` of `file`; or it is the function that this line is in."
 
 #: Files of Python, of packages and of the runscripts: their lines are the same in every program.
-LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64|32)?/(python|pypy)\d|^<frozen |/runscripts/pytorch_launch/")
+LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64|32)?/(python|pypy)[\d.]+(?=/)|^<frozen |/pytorch_launch/")
 
 #: Here torch's collectives start (torch/distributed).
 COLLECTIVES = "/torch/distributed/distributed_c10d.py"
@@ -41,6 +41,12 @@ def own_frames(frames):
 def is_library(file):
     """Whether a file is not the user's own."""
     return bool(LIBRARY.search(file))
+
+
+def short_name(file):
+    """The name of a library's file from the package on, as `torch/nn/modules/module.py`; else the whole path."""
+    ends = [found.end() for found in LIBRARY.finditer(file)]
+    return file[ends[-1] :].lstrip("/") if ends else file
 
 
 def in_words(place):

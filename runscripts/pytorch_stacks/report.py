@@ -4,7 +4,7 @@ import json
 
 from pytorch_launch.topology import cpu_list as number_list
 
-from pytorch_stacks.place import find_place, in_words, own_frames
+from pytorch_stacks.place import find_place, in_words, own_frames, short_name
 
 #: A group of at most so many ranks has the node and GPU of each in its line.
 NAMED_RANKS = 4
@@ -63,7 +63,8 @@ def _group(group):
     threads = group.ranks[0]["threads"]
     frames = threads[0]["frames"] if threads else []
     width = max([len(name) for name, _, _ in frames[:SHOWN_FRAMES]], default=0)
-    lines += ["    {:{}}  {}:{}".format(name, width, file, line) for name, file, line in frames[:SHOWN_FRAMES]]
+    for name, file, line in frames[:SHOWN_FRAMES]:
+        lines.append(f"    {name:{width}}  {short_name(file)}:{line}")
     if len(frames) > SHOWN_FRAMES:
         lines.append(f"    and {len(frames) - SHOWN_FRAMES} more")
     for thread in threads[1:]:

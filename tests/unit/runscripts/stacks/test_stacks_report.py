@@ -50,6 +50,7 @@ def test_the_odd_rank_comes_first_with_its_node_and_gpu(rank):
     assert lines[1] == "rank 37 (nid0012, GPU 5) in next_batch at data.py:44"
     assert lines[2].split() == ["next_batch", "/home/u/data.py:44"]
     assert "511 ranks in all_reduce at train.py:120: 0-36,38-511" in lines
+    assert lines[-4].split() == ["all_reduce", "torch/distributed/distributed_c10d.py:3252"]
 
 
 def test_ranks_without_a_process_or_a_stack_come_before_all_others(rank):
