@@ -20,9 +20,12 @@ class Doctor(PyTorchJob):
 
     @run_before("run")
     def set_command(self):
+        # on the host, from where it starts the image
+        image = self.current_environ.extras.get("srun_options", [])
+        options = [option for option in self.job.launcher.options if option not in image]
         # a node with a fault does not end the step: the other nodes report theirs
-        self.job.launcher.options = [*self.job.launcher.options, "--kill-on-bad-exit=0"]
-        self.executable = self.runscript("pytorch-doctor")
+        self.job.launcher.options = [*options, "--kill-on-bad-exit=0"]
+        self.executable = "pytorch-doctor"
         self.executable_opts = ["--faults"]
 
     @sanity_function

@@ -39,16 +39,20 @@ class Launcher(PyTorchJob):
     @run_before("run")
     def set_command(self):
         site, extras = self.current_partition.extras, self.current_environ.extras
-        cores, gpus = site.get("cpus_per_task"), self.num_gpus_per_node
-        per_node = self.ranks_per_node
-        of_node = [f"--cpus-per-task={cores * per_node}"] * bool(cores) + [f"--gpus-per-node={gpus}"] * bool(gpus)
-        of_ranks = [f"--cpus-per-task={cores}"] * bool(cores)
+        site, extras = self.current_partition.extras, self.current_environ.extras
+        image = extras.get("srun_options", [])
+        of_ranks, of_node = self.job.launcher.options, list(image)
+        if self.num_cpus_per_task:
+            of_ranks = [f"--cpus-per-task={self.num_cpus_per_task}", *of_ranks]
+            of_node.append(f"--cpus-per-task={self.num_cpus_per_task * self.ranks_per_node}")
+        if self.num_gpus_per_node:
+            of_node.append(f"--gpus-per-node={self.num_gpus_per_node}")
         self.executable = LINES[self.launcher].format(
-            options=" ".join(of_ranks + self.job.launcher.options),
-            node_options=" ".join(of_node + extras.get("srun_options", [])),
+            options=" ".join(of_ranks),
+            node_options=" ".join(of_node),
             nodes=self.node_count,
             ranks=self.num_tasks,
-            per_node=per_node,
+            per_node=self.ranks_per_node,
             enter=extras.get("enter", ""),
             runscripts=extras.get("runscripts", ""),
             run=self.runscript(""),
@@ -76,6 +80,7 @@ class OneProcess(PyTorchJob):
 
     @run_before("run")
     def set_command(self):
+        self.skip_if("srun_options" in self.current_environ.extras, "only srun starts this environment's image")
         self.job.launcher = getlauncher("local")()
         self.executable = self.runscript("conda-python-distributed")
         self.executable_opts = ["-u", "$PAYLOAD/allreduce_check.py", "--max-size 64"]

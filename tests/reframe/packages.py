@@ -23,7 +23,7 @@ class UserSoftware(PyTorchJob):
         self.prerun_cmds = [
             "trap 'pip uninstall --quiet --yes site-check' EXIT",
             f"python -m zipfile -c {WHEEL} site_check.py site_check-1.0.dist-info",
-            "mkdir -p elsewhere", # the ranks must not find the module in their working directory
+            "mkdir -p elsewhere",  # the ranks must not find the module in their working directory
             f"pip install --user --quiet --no-index --no-deps ./{WHEEL}",
             "cd elsewhere",
         ]

@@ -10,6 +10,10 @@ cpus_per_task : int
     Cores of a rank, if the site's launch line requests them.
 srun_options : list of str
     Further options of srun in the launch line of ranks.
+one_node_variables : dict
+    Variables for jobs on one node.
+allreduce_options : list of str
+    Options of ``allreduce_check.py``.
 mpirun : dict
     Commands of the features ``openmpi`` and ``mpich``.
 language_model : list of str
@@ -72,6 +76,8 @@ class PyTorchJob(rfm.RunOnlyRegressionTest):
         cores = site.get("cpus_per_task")
         if cores:
             self.num_cpus_per_task = cores if self.tasks_are_ranks else cores * site["ranks_per_node"]
+        if self.node_count == 1:
+            self.env_vars = site.get("one_node_variables", {})
         options = list(self.current_environ.extras.get("srun_options", []))
         if self.tasks_are_ranks:
             options += site.get("srun_options", [])
@@ -85,7 +91,7 @@ class PyTorchJob(rfm.RunOnlyRegressionTest):
         return extras.get("enter", "") + extras.get("runscripts", "") + name
 
     def site_references(self):
-        """Return the site's references of this test in this shape: performance variable -> (value, lower, upper, unit)."""
+        """Return the site's references of this test in this shape: variable -> (value, lower, upper, unit)."""
         of_test = self.current_partition.extras.get("references", {}).get(type(self).__qualname__.split("_")[0], {})
         return {name: tuple(value) for name, value in of_test.get(self.shape, {}).items()}
 

@@ -21,6 +21,14 @@ site_configuration = {
             "prefix": f"{TESTBED}/reframe",
             "partitions": [
                 {
+                    "name": "login",
+                    "descr": "This machine, where eb runs",
+                    "scheduler": "local",
+                    "launcher": "local",
+                    "environs": ["recipe-container", "recipe-venv"],
+                    "features": ["install"],
+                },
+                {
                     "name": "batch",
                     "descr": "4 nodes, 2 ranks on each",
                     # the testbed has no accounting, which ReFrame's `slurm` needs: sacct is not used
@@ -57,7 +65,19 @@ site_configuration = {
             "features": ["pytorch"],
             "extras": {"module": "PyTorch/2.13.0-cpu-venv"},
         },
+        {
+            "name": "recipe-container",
+            "features": ["recipe"],
+            "extras": {"recipe": "PyTorch-2.13.0-cpu-singularity.eb", "module": "PyTorch/2.13.0-cpu-singularity"},
+        },
+        {
+            "name": "recipe-venv",
+            "features": ["recipe"],
+            "extras": {"recipe": "PyTorch-2.13.0-cpu-venv.eb", "module": "PyTorch/2.13.0-cpu-venv"},
+        },
     ],
-    "general": [{"resolve_module_conflicts": False, "report_file": f"{TESTBED}/reframe/reports/run-{{sessionid}}.json"}],
-    "storage": [{"sqlite_db_file": f"{TESTBED}/reframe/reports/results.db"}],
+    "general": [
+        {"resolve_module_conflicts": False, "report_file": f"{TESTBED}/reframe/reports/run-{{sessionid}}.json"}
+    ],
+    "storage": [{"enable": True, "sqlite_db_file": f"{TESTBED}/reframe/reports/results.db"}],
 }

@@ -12,7 +12,7 @@ done
 for command in conda-python-distributed conda-python-simple torchrun-distributed get-master ddp-env pytorch-doctor python pip; do
   type -P "$command" >/dev/null || { echo "FAIL $command: not found on PATH"; failed=1; }
 done
-[ "$(type -P python)" = "$EBROOTPYTORCH/bin/python" ] || { echo "FAIL python: $(type -P python) comes first on PATH"; failed=1; }
+case $(type -P python) in "$EBROOTPYTORCH"/*) ;; *) echo "FAIL python: $(type -P python) comes first on PATH"; failed=1 ;; esac
 case ${PYTHONUSERBASE:-} in /*) ;; *) echo "FAIL PYTHONUSERBASE: '${PYTHONUSERBASE:-}' is not a path"; failed=1 ;; esac
 module help "$module" 2>&1 | grep -q conda-python-distributed || { echo "FAIL help: no launch line"; failed=1; }
 
