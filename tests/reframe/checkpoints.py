@@ -21,7 +21,7 @@ class CheckpointAndRequeue(PyTorchJob):
         launcher = self.job.launcher
         self.job.options += ["--requeue", "--open-mode=append"]
         training = ["$PAYLOAD/mnist_ddp.py", *(["--gpu"] if self.has_gpus else []), f"--epochs {self.epochs}"]
-        command = [*launcher.command(self.job), *launcher.options, self.runscript("conda-python-distributed"), "-u"]
+        command = [launcher.run_command(self.job), self.runscript("conda-python-distributed"), "-u"]
         self.job.launcher = getlauncher("local")()
         self.executable = "bash"
         self.executable_opts = ["requeue.bash", *command, *training, "--modelpath", "model"]

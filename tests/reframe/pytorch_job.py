@@ -37,6 +37,7 @@ variables : list of str
 
 import reframe as rfm
 from reframe.core.builtins import run_after, run_before, variable
+from reframe.core.exceptions import ReframeError
 
 #: Tags for the three occasions of docs/reframe.md. Each includes the tests of the one before.
 UPGRADE = {"upgrade"}
@@ -95,6 +96,9 @@ class PyTorchJob(rfm.RunOnlyRegressionTest):
         of_test = self.current_partition.extras.get("references", {}).get(type(self).__qualname__.split("_")[0], {})
         return {name: tuple(value) for name, value in of_test.get(self.shape, {}).items()}
 
-    @run_before("performance")
+    @run_before("performance", always_last=True)
     def set_references(self):
+        unknown = set(self.site_references()) - set(self.perf_variables)
+        if unknown:
+            raise ReframeError(f"{self.current_partition.fullname}: no such performance variable: {', '.join(unknown)}")
         self.reference = {self.current_partition.fullname: self.site_references()}

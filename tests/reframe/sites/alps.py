@@ -28,6 +28,7 @@ site_configuration = {
                     "name": "normal",
                     "scheduler": "slurm",
                     "launcher": "srun",
+                    "sched_options": {"use_nodes_option": True},
                     # the default partition; "debug" has two nodes at most (Slurm)
                     "access": ["--partition=normal"],
                     "resources": [{"name": "_rfm_gpu", "options": ["--gpus-per-node={num_gpus_per_node}"]}],

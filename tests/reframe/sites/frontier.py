@@ -28,6 +28,7 @@ site_configuration = {
                     "name": "batch",
                     "scheduler": "slurm",
                     "launcher": "srun",
+                    "sched_options": {"use_nodes_option": True},
                     # Nodes are allocated as a whole, with their GPUs (Guide). For the network see OLCF.
                     "access": ["--partition=batch", "--network=disable_rdzv_get"],
                     "devices": [{"type": "gpu", "arch": "gfx90a", "num_devices": 8}],

@@ -30,6 +30,7 @@ site_configuration = {
                     "name": "standard-g",
                     "scheduler": "slurm",
                     "launcher": "srun",
+                    "sched_options": {"use_nodes_option": True},
                     # the partition and memory of payload/jobs/lumi/mnist.slurm
                     "access": ["--partition=standard-g", "--mem=480G"],
                     "resources": [{"name": "_rfm_gpu", "options": ["--gpus-per-node={num_gpus_per_node}"]}],

@@ -30,6 +30,7 @@ site_configuration = {
                     "name": "gpu",
                     "scheduler": "slurm",
                     "launcher": "srun",
+                    "sched_options": {"use_nodes_option": True},
                     # "debug" is the default queue (Queues); for more nodes: -J qos=regular
                     "access": ["--constraint=gpu", "--qos=debug"],
                     "resources": [

@@ -44,6 +44,7 @@ site_configuration = {
                     "name": "nodes",
                     "scheduler": SCHEDULER,
                     "launcher": "srun",
+                    "sched_options": {"use_nodes_option": True},
                     "access": ACCESS,
                     "resources": [{"name": "_rfm_gpu", "options": ["--gpus-per-node={num_gpus_per_node}"]}],
                     "devices": [{"type": "gpu", "num_devices": GPUS_PER_NODE}] if GPUS_PER_NODE else [],

@@ -34,6 +34,7 @@ site_configuration = {
                     # the testbed has no accounting, which ReFrame's `slurm` needs: sacct is not used
                     "scheduler": "squeue",
                     "launcher": "srun",
+                    "sched_options": {"use_nodes_option": True},
                     "max_jobs": 1,
                     "environs": ["container", "venv"],
                     "features": ["nodes", "srun", "torchrun", "ddp-env", *MPIRUN],
