@@ -14,11 +14,12 @@ class CheckpointAndRequeue(PyTorchJob):
     descr = "A job is signalled, saves a checkpoint, is requeued and resumes"
     nodes = 2
     tags = UPGRADE
-    epochs = 4
 
     @run_before("run")
     def set_command(self):
         launcher = self.job.launcher
+        # an epoch takes a second or less on GPUs, and the signal must arrive before the last
+        self.epochs = 50 if self.has_gpus else 3
         self.job.options += ["--requeue", "--open-mode=append"]
         training = ["$PAYLOAD/mnist_ddp.py", *(["--gpu"] if self.has_gpus else []), f"--epochs {self.epochs}"]
         command = [launcher.run_command(self.job), self.runscript("conda-python-distributed"), "-u"]
