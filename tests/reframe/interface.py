@@ -5,6 +5,7 @@ import reframe.utility.sanity as sn
 from pytorch_job import PREFLIGHT, PyTorchJob
 from reframe.core.backends import getlauncher
 from reframe.core.builtins import run_before, sanity_function
+from reframe.core.runtime import runtime
 
 
 @rfm.simple_test
@@ -21,7 +22,8 @@ class ModuleInterface(PyTorchJob):
         extras = self.current_environ.extras
         self.job.launcher = getlauncher("local")()
         self.executable = "source"
-        self.executable_opts = ["interface.bash", extras["module"], *extras.get("variables", [])]
+        modules = runtime().modules_system.resolve_module(extras["module"])  # --map-module
+        self.executable_opts = ["interface.bash", *modules, *extras.get("variables", [])]
 
     @sanity_function
     def is_complete(self):

@@ -9,6 +9,15 @@ TESTBED = os.environ.get("PYTORCH_TESTBED", REPOSITORY / ".testbed")
 #: Debian's commands of two MPIs; `python3 testbed optional` installs them.
 MPIRUN = {name: command for name, command in (("openmpi", "mpirun.openmpi"), ("mpich", "mpirun.mpich"))
           if shutil.which(command)}  # fmt: skip
+#: Of an idle machine with two cores, which all nodes share. The tolerance is for what else runs on it.
+REFERENCES = {
+    "AllReduce": {
+        "2x2": {"latency_4B": [400.0, None, 200.0, "us"], "busbw_16MiB": [0.4, -0.95, None, "GB/s"]},
+        "4x2": {"latency_4B": [3000.0, None, 100.0, "us"], "busbw_16MiB": [0.35, -0.95, None, "GB/s"]},
+    },
+    "TrainMNIST": {"2x2": {"images_per_second": [10000.0, -0.95, None, "images/s"]}},
+    "TrainLanguageModel": {"2x2": {"tokens_per_second": [10000.0, -0.95, None, "tokens/s"]}},
+}
 
 site_configuration = {
     "systems": [
@@ -43,7 +52,7 @@ site_configuration = {
                         "nodes": 4,
                         "mpirun": MPIRUN,
                         "language_model": ["--size 100K", "--context 64", "--steps 40", "--lr 0.004"],
-                        "references": {},
+                        "references": REFERENCES,
                     },
                 },
             ],
