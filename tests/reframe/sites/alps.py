@@ -74,6 +74,5 @@ site_configuration = {
             "extras": {"recipe": f"{IMAGE.replace('/', '-', 1)}.eb", "module": IMAGE},
         },
     ],
-    "general": [{"resolve_module_conflicts": False}],
     "storage": [{"enable": True}],  # for --performance-report and --performance-compare
 }

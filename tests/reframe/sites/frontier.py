@@ -66,6 +66,5 @@ site_configuration = {
             "extras": {"recipe": f"{VENV.replace('/', '-', 1)}.eb", "module": VENV},
         },
     ],
-    "general": [{"resolve_module_conflicts": False}],
     "storage": [{"enable": True}],  # for --performance-report and --performance-compare
 }

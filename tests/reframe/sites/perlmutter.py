@@ -87,6 +87,5 @@ site_configuration = {
             for name, module in (("venv", VENV), ("podman-hpc", PODMAN), ("shifter", SHIFTER))
         ),
     ],
-    "general": [{"resolve_module_conflicts": False}],
     "storage": [{"enable": True}],  # for --performance-report and --performance-compare
 }

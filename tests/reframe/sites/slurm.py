@@ -79,6 +79,5 @@ site_configuration = {
             for name, module in (("container", CONTAINER), ("venv", VENV))
         ),
     ],
-    "general": [{"resolve_module_conflicts": False}],
     "storage": [{"enable": True}],  # for --performance-report and --performance-compare
 }

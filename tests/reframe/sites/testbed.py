@@ -86,8 +86,6 @@ site_configuration = {
             "extras": {"recipe": "PyTorch-2.13.0-cpu-venv.eb", "module": "PyTorch/2.13.0-cpu-venv"},
         },
     ],
-    "general": [
-        {"resolve_module_conflicts": False, "report_file": f"{TESTBED}/reframe/reports/run-{{sessionid}}.json"}
-    ],
+    "general": [{"report_file": f"{TESTBED}/reframe/reports/run-{{sessionid}}.json"}],
     "storage": [{"enable": True, "sqlite_db_file": f"{TESTBED}/reframe/reports/results.db"}],
 }
