@@ -30,13 +30,13 @@ class TrainMNIST(Training):
     """The result does not depend on the system; the speed does."""
 
     descr = "MNIST: accuracy and time"
-    epochs = 2
-    #: Percent after these epochs on the real images, less than what any seed reaches.
-    least_accuracy = 96.0
+    #: Percent after one epoch; 98.7 is usual.
+    least_accuracy = 97.0
 
     @run_before("run")
     def set_command(self):
-        self.train("mnist_ddp.py", "--epochs", str(self.epochs))
+        # an epoch takes a second or less on GPUs, too short to measure
+        self.train("mnist_ddp.py", "--epochs", "5" if self.has_gpus else "1")
 
     @sanity_function
     def learns(self):
