@@ -84,7 +84,7 @@ def ranks_on(node, script):
 
 @contextlib.contextmanager
 def slowed(node, script, has_begun):
-    """Let the ranks of a node run for 2 % of the time, as soon as `has_begun()`."""
+    """Let the ranks of a node run for 2 ms of 400, as soon as `has_begun()`."""
     ended = threading.Event()
 
     def send(number, pids):
@@ -97,10 +97,10 @@ def slowed(node, script, has_begun):
             pass
         while not ended.is_set():
             pids = ranks_on(node, script)
-            until = time.monotonic() + 1
+            until = time.monotonic() + 2
             while time.monotonic() < until and not ended.is_set():
                 send(signal.SIGSTOP, pids)
-                time.sleep(0.098)
+                time.sleep(0.398)
                 send(signal.SIGCONT, pids)
                 time.sleep(0.002)
 
@@ -115,8 +115,8 @@ def slowed(node, script, has_begun):
 
 @pytest.mark.thorough
 def test_a_slow_node_is_found_and_named(reframe, work):
-    def has_begun():  # the rest of the table takes a second; then the ranks are timed
-        return any("  1 MiB " in path.read_text() for path in work.glob("stage/**/rfm_job.out"))
+    def has_begun():  # one size is left; then the ranks are timed
+        return any("  4 MiB " in path.read_text() for path in work.glob("stage/**/rfm_job.out"))
 
     with slowed("nid001003", "allreduce_check.py", has_begun):
         status, output = reframe("-n AllReduce%nodes=many -p venv")

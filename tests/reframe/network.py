@@ -36,21 +36,26 @@ class AllReduce(PyTorchJob):
         referenced = [name[len("busbw_") :] for name in self.site_references() if name.startswith("busbw_")]
         return dict.fromkeys(["1MiB", "256MiB" if self.has_gpus else "16MiB", *referenced])
 
+    def row(self, size):
+        """Return the pattern of the row for a size, such as 16MiB."""
+        return ROW.format(size=" ".join(re.fullmatch(r"(\d+)(\D+)", size).groups()))
+
     @sanity_function
     def is_right(self):
         faults = sn.extractall(r"^FAIL .*", self.stdout)
+        rows = [self.row(size) for size in self.sizes()]  # ReFrame only warns if a value cannot be read
         return sn.all([
             sn.assert_eq(faults, [], msg="{0}"),
+            sn.all(sn.assert_found(row, self.stdout) for row in rows),
             sn.assert_found(rf"^all-reduce check: ranks {self.num_tasks}, nodes {self.node_count},", self.stdout),
             sn.assert_found(r"^all-reduce check: ok$", self.stdout),
         ])  # fmt: skip
 
     @run_before("performance")
     def measure(self):
-        def column(size, name):
-            number, unit = re.fullmatch(r"(\d+)(\D+)", size).groups()
-            return sn.extractsingle(ROW.format(size=f"{number} {unit}"), self.stdout, name, float)
+        def column(size, name, unit):
+            return sn.make_performance_function(sn.extractsingle(self.row(size), self.stdout, name, float), unit)
 
-        self.perf_variables = {"latency_4B": sn.make_performance_function(column("4B", "time"), "us")}
+        self.perf_variables = {"latency_4B": column("4B", "time", "us")}
         for size in self.sizes() if self.num_tasks > 1 else ():
-            self.perf_variables[f"busbw_{size}"] = sn.make_performance_function(column(size, "bus"), "GB/s")
+            self.perf_variables[f"busbw_{size}"] = column(size, "bus", "GB/s")

@@ -51,6 +51,8 @@ site_configuration = {
                         "ranks_per_node": 2,
                         "nodes": 4,
                         "mpirun": MPIRUN,
+                        # the ranks of all nodes share the machine's cores
+                        "allreduce_options": ["--slow 8"],
                         "language_model": ["--size 100K", "--context 64", "--steps 40", "--lr 0.004"],
                         "references": REFERENCES,
                     },
