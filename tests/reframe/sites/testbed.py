@@ -2,9 +2,14 @@
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(REPOSITORY))
+from testbed import recipes  # noqa: E402
+
+CONTAINER, VENV, DATASET = (recipes.module(recipe) for recipe in (recipes.CONTAINER, recipes.VENV, recipes.DATASET))
 TESTBED = os.environ.get("PYTORCH_TESTBED", REPOSITORY / ".testbed")
 #: Debian's commands of two MPIs; `python3 testbed optional` installs them.
 MPIRUN = {name: command for name, command in (("openmpi", "mpirun.openmpi"), ("mpich", "mpirun.mpich"))
@@ -34,6 +39,7 @@ site_configuration = {
                     "descr": "This machine, where eb runs",
                     "scheduler": "local",
                     "launcher": "local",
+                    "max_jobs": 1,
                     "environs": ["recipe-container", "recipe-venv"],
                     "features": ["install"],
                 },
@@ -63,29 +69,29 @@ site_configuration = {
     "environments": [
         {
             "name": "container",
-            "modules": ["MNIST/1998", "PyTorch/2.13.0-cpu-singularity"],
+            "modules": [DATASET, CONTAINER],
             "features": ["pytorch"],
             "extras": {
-                "module": "PyTorch/2.13.0-cpu-singularity",
+                "module": CONTAINER,
                 "enter": "singularity exec $SIF ",
                 "variables": ["SIF", "SIFPYTORCH"],
             },
         },
         {
             "name": "venv",
-            "modules": ["MNIST/1998", "PyTorch/2.13.0-cpu-venv"],
+            "modules": [DATASET, VENV],
             "features": ["pytorch"],
-            "extras": {"module": "PyTorch/2.13.0-cpu-venv"},
+            "extras": {"module": VENV},
         },
         {
             "name": "recipe-container",
             "features": ["recipe"],
-            "extras": {"recipe": "PyTorch-2.13.0-cpu-singularity.eb", "module": "PyTorch/2.13.0-cpu-singularity"},
+            "extras": {"recipe": f"{recipes.CONTAINER}.eb", "module": CONTAINER},
         },
         {
             "name": "recipe-venv",
             "features": ["recipe"],
-            "extras": {"recipe": "PyTorch-2.13.0-cpu-venv.eb", "module": "PyTorch/2.13.0-cpu-venv"},
+            "extras": {"recipe": f"{recipes.VENV}.eb", "module": VENV},
         },
     ],
     "general": [{"report_file": f"{TESTBED}/reframe/reports/run-{{sessionid}}.json"}],
