@@ -30,6 +30,6 @@ class Doctor(PyTorchJob):
 
     @sanity_function
     def finds_nothing(self):
-        faults = sn.extractall(r".*\bFAIL\b.*(?:\n .*)*", self.stdout)
+        faults = sn.extractall(r"^\S+: [\w-]+ +FAIL .*", self.stdout)
         summaries = sn.findall(r"^\S+: \d+ ok", self.stdout)
         return sn.all([sn.assert_eq(faults, [], msg="{0}"), sn.assert_eq(sn.count(summaries), self.node_count)])
