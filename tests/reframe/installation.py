@@ -29,7 +29,15 @@ class InstallRecipe(rfm.RunOnlyRegressionTest):
         extras = self.current_environ.extras
         self.prerun_cmds = [f"module use {MODULEFILES}", "module load pytorch-easybuild", "start=$(date +%s)"]
         self.executable = "eb"
-        self.executable_opts = ["--installpath=$PWD/installed", extras["recipe"]]
+        # --rebuild: the site's own module of this name does not count; sites set software and modules apart
+        self.executable_opts = [
+            "--rebuild",
+            "--installpath=$PWD/installed",
+            "--installpath-software=$PWD/installed/software",
+            "--installpath-modules=$PWD/installed/modules",
+            "--repositorypath=$PWD/installed/ebfiles_repo",
+            extras["recipe"],
+        ]
         self.postrun_cmds = [
             'echo "installed in $(($(date +%s) - start)) s"',
             "module use $PWD/installed/modules/all",

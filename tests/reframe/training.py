@@ -42,7 +42,7 @@ class TrainMNIST(Training):
     def learns(self):
         accuracy = sn.extractsingle(r"^test accuracy: ([\d.]+) %", self.stdout, 1, float)
         return sn.all([
-            sn.assert_found(rf"^world size {self.num_tasks}, .* data MNIST", self.stdout),
+            sn.assert_found(rf"^world size {self.num_tasks}, .*: 60000 training and 10000 test images", self.stdout),
             sn.assert_ge(accuracy, self.least_accuracy),
         ])  # fmt: skip
 
