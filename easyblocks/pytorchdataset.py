@@ -14,6 +14,8 @@ sys.path.append(os.path.dirname(os.path.realpath(__file__)))
 import pytorch_install  # noqa: E402, F401, I001 (the lines before)
 
 from easybuild.easyblocks.generic.dataset import Dataset  # noqa: E402
+from easybuild.framework.easyblock import EasyBlock  # noqa: E402
+from easybuild.framework.easyconfig import CUSTOM  # noqa: E402
 from easybuild.tools.build_log import EasyBuildError, print_warning  # noqa: E402
 from easybuild.tools.config import build_option, source_paths, source_paths_data  # noqa: E402
 from easybuild.tools.filetools import mkdir  # noqa: E402
@@ -24,6 +26,15 @@ from pytorch_install.sources.downloads import fetch_from_first  # noqa: E402
 
 class EB_PyTorchDataset(Dataset):
     """Support for installing a data set as EasyBuild's Dataset, from the first mirror that is fast enough."""
+
+    @staticmethod
+    def extra_options(extra_vars=None):
+        """Parameters for data sets."""
+        extra_vars = Dataset.extra_options(extra_vars)
+        # EasyBuild before 5.4 does not have it
+        extra_vars.setdefault('object_storage_ignore_dirs',
+                              [[], "Directories of the installation that remain plain files", CUSTOM])
+        return extra_vars
 
     def obtain_file(self, filename, **kwargs):
         """Find a file as EasyBuild does, else download it; EasyBuild would wait forever for a slow server."""
@@ -56,3 +67,11 @@ class EB_PyTorchDataset(Dataset):
                                  "`eb --inject-checksums --force` on it, and compare with the publisher's checksums.",
                                  self.cfg.path)
         super().checksum_step()
+
+    def post_processing_step(self):
+        """Keep plain files if the recipe says so; EasyBuild before 5.4 replaces all by links to its object storage."""
+        knows = 'object_storage_ignore_dirs' in Dataset.extra_options()
+        if knows or '.' not in self.cfg['object_storage_ignore_dirs']:
+            super().post_processing_step()
+        else:
+            EasyBlock.post_processing_step(self)
