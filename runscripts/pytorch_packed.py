@@ -29,6 +29,8 @@ LOCAL_RANKS = ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                "FLUX_TASK_LOCAL_ID")  # fmt: skip
 #: For the process that mounts the file; then each process mounts it by itself.
 JOIN_SECONDS = 60
+#: For a node's copy to be announced (pytorch_stage), and to be complete.
+APPEAR_SECONDS, COPY_SECONDS = 20, 3600
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -39,15 +41,79 @@ def main(arguments):
     try:
         if os.environ.get("PYTORCH_LAUNCH_PACKED") == "0":
             raise NotMountedError("PYTORCH_LAUNCH_PACKED=0")
+        if os.environ.get("PYTORCH_LAUNCH_STAGE", "0") not in ("", "0") and file.startswith(f"{root}/"):
+            file = staged(root, arguments) or file
         how = enter(file, root)
         if is_loud and is_first():
             say(arguments[0], f"packed venv: {file} mounted by {how}")
     except (NotMountedError, OSError) as error:
+        if is_in_step() and os.environ.get("PYTORCH_LAUNCH_STAGE") != "0" != os.environ.get("PYTORCH_LAUNCH_PACKED"):
+            staged(root, arguments, str(error))
         # programs that the command starts do not try again
         del os.environ["PYTORCH_PACKED"]
         if is_first() and (is_loud or os.environ.get("PYTORCH_LAUNCH_PACKED") != "0"):
             say(arguments[0], f"packed venv not mounted: {error}. Using the unpacked files in {root}")
     os.execv(arguments[0], arguments)  # noqa: S606
+
+
+def is_in_step():
+    """Whether this process is a task of a Slurm step, whose job can keep a copy on its nodes."""
+    return "SLURM_STEP_ID" in os.environ and "SLURM_JOB_ID" in os.environ
+
+
+def staged(root, arguments, why=None):
+    """The path of this node's copy, staged by the first rank, else None; with `why`, run the command unpacked there."""
+    if not is_in_step():
+        return None
+    with open(f"{root}/provenance/packed.json") as record:
+        sha256 = record.read().partition('"sha256": "')[2].partition('"')[0]
+    deadline = time.monotonic() + APPEAR_SECONDS
+    is_starter = os.environ.get("SLURM_PROCID") == "0"
+    path = ask(service(os.environ, sha256), COPY_SECONDS)
+    while path is None and not is_starter and time.monotonic() < deadline:
+        time.sleep(0.05)
+        path = ask(service(os.environ, sha256), COPY_SECONDS)
+    if not path and is_starter or why:
+        sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+        from pytorch_stage import rank
+
+        path = path or rank.stage(os.environ, lambda text: say(arguments[0], text))
+        if why and path:
+            rank.run_unpacked(path, root, arguments, lambda text: is_first() and say(arguments[0], f"{text} ({why})"))
+    return path or None
+
+
+def service(env, sha256, role="node"):
+    """The name, among abstract sockets, where this job's copy of a file on this node is announced."""
+    job = env.get("SLURM_JOB_ID") or env.get("PBS_JOBID") or env.get("FLUX_JOB_ID") or "none"
+    node = env.get("SLURMD_NODENAME") or os.uname().nodename
+    return f"\0pytorch-stage/{os.getuid()}/{job[:20]}/{node[:30]}/{role}/{sha256[:16]}"
+
+
+def ask(name, seconds):
+    """The path that this user's process announces at `name`, "" if it has none; None without such a process.
+
+    Waits, at most `seconds`, while it is copying.
+    """
+    end = socket(AF_UNIX, SOCK_STREAM)
+    end.settimeout(seconds)
+    try:
+        end.connect(name)
+        if credentials(end)[1] != os.getuid():
+            return None
+        path = end.recv(4096).decode().rstrip("\n")
+        return path if path and os.path.exists(path) else ""
+    except ConnectionRefusedError:
+        return None
+    except OSError:
+        return ""
+    finally:
+        end.close()
+
+
+def credentials(end):
+    """The process, the user and the group at the other end of a unix socket, confirmed by the kernel (unix(7))."""
+    return memoryview(end.getsockopt(SOL_SOCKET, SO_PEERCRED, 12)).cast("i")  # struct ucred
 
 
 class NotMountedError(Exception):
@@ -133,7 +199,7 @@ def listener(name):
     end.setblocking(False)
     try:
         end.connect(name)
-        pid, uid, _ = memoryview(end.getsockopt(SOL_SOCKET, SO_PEERCRED, 12)).cast("i")  # struct ucred
+        pid, uid, _ = credentials(end)
     except ConnectionRefusedError:
         return None
     finally:

@@ -19,7 +19,7 @@ PARTS = ('runscripts', 'payload')
 # Runscripts that bin/ offers. Those of the second list never enter the image: they diagnose it.
 RUNSCRIPTS = ('conda-python-simple', 'conda-python-distributed', 'torchrun-distributed', 'ddp-env', 'get-master',
               'list-packages')
-RUNSCRIPTS_ON_HOST = ('pytorch-doctor',)
+RUNSCRIPTS_ON_HOST = ('pytorch-doctor', 'pytorch-stage')
 
 
 class Commands(NamedTuple):
