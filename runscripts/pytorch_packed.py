@@ -90,10 +90,10 @@ def service(env, sha256, role="node"):
     return f"\0pytorch-stage/{os.getuid()}/{job[:20]}/{node[:30]}/{role}/{sha256[:16]}"
 
 
-def ask(name, seconds):
+def ask(name, seconds, *, is_here=True):
     """The path that this user's process announces at `name`, "" if it has none; None without such a process.
 
-    Waits, at most `seconds`, while it is copying.
+    Waits, at most `seconds`, while it is copying. The path exists, unless it is one of other nodes (not `is_here`).
     """
     end = socket(AF_UNIX, SOCK_STREAM)
     end.settimeout(seconds)
@@ -102,7 +102,7 @@ def ask(name, seconds):
         if credentials(end)[1] != os.getuid():
             return None
         path = end.recv(4096).decode().rstrip("\n")
-        return path if path and os.path.exists(path) else ""
+        return path if path and (not is_here or os.path.exists(path)) else ""
     except ConnectionRefusedError:
         return None
     except OSError:

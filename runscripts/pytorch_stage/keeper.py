@@ -14,15 +14,17 @@ import subprocess
 import sys
 import time
 
-from pytorch_packed import NotMountedError, credentials, mount, service
+from pytorch_packed import NotMountedError, ask, mount, service
 
 from pytorch_stage import ADDRESSES, ANSWER_SECONDS, DIRECTORY, LINGER_SECONDS, PART, SHA256, TOKEN, StageError
+from pytorch_stage.announcing import answer, bind
 from pytorch_stage.channel import ClosedError, connect
-from pytorch_stage.front import bind
 from pytorch_stage.places import candidates, make, remove, remove_abandoned, rooms, sweep
 from pytorch_stage.tree import Server, fetch
 
 CHUNK = 4 << 20
+#: Two stagings that wait for each other give up, and try again.
+BUSY_SECONDS = 5
 #: Signals at the end of a step or a job.
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -134,7 +136,7 @@ class Keeper:
         request = self.ask()
         self.item, directory = request["item"], request["make"]
         if self.listener is None:
-            self.channel.send(busy=self.node)
+            self.channel.send(busy=self.node, path=ask(service(os.environ, os.environ[SHA256]), BUSY_SECONDS) or "")
             self.ask()
         os.write(tells, directory.encode())
         os.close(tells)
@@ -196,17 +198,6 @@ def world_size():
         if os.environ.get(name, "").isdecimal():
             return int(os.environ[name])
     return 1
-
-
-def answer(listener, path):
-    """Send the path to a process of this user."""
-    end, _ = listener.accept()
-    with end:
-        if credentials(end)[1] == os.getuid():
-            try:
-                end.sendall(path.encode() + b"\n")
-            except OSError:
-                return
 
 
 def checksum(path):
