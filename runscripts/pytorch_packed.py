@@ -43,6 +43,8 @@ def main(arguments):
             raise NotMountedError("PYTORCH_LAUNCH_PACKED=0")
         if os.environ.get("PYTORCH_LAUNCH_STAGE", "0") not in ("", "0") and file.startswith(f"{root}/"):
             file = staged(root, arguments) or file
+        if os.path.isdir(file):
+            raise NotMountedError("nothing on this node can mount it")
         how = enter(file, root)
         if is_loud and is_first():
             say(arguments[0], f"packed venv: {file} mounted by {how}")
@@ -63,12 +65,12 @@ def is_in_step():
 
 def staged(root, arguments, why=None):
     """The path of this node's copy, staged by the first rank, else None; with `why`, run the command unpacked there."""
-    if not is_in_step():
+    if not is_in_step() and "PYTORCH_STAGE_JOB" not in os.environ:
         return None
     with open(f"{root}/provenance/packed.json") as record:
         sha256 = record.read().partition('"sha256": "')[2].partition('"')[0]
     deadline = time.monotonic() + APPEAR_SECONDS
-    is_starter = os.environ.get("SLURM_PROCID") == "0"
+    is_starter = is_in_step() and os.environ.get("SLURM_PROCID") == "0"
     path = ask(service(os.environ, sha256), COPY_SECONDS)
     while path is None and not is_starter and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -85,7 +87,7 @@ def staged(root, arguments, why=None):
 
 def service(env, sha256, role="node"):
     """The name, among abstract sockets, where this job's copy of a file on this node is announced."""
-    job = env.get("SLURM_JOB_ID") or env.get("PBS_JOBID") or env.get("FLUX_JOB_ID") or "none"
+    job = env.get("PYTORCH_STAGE_JOB") or env.get("SLURM_JOB_ID", "none")
     node = env.get("SLURMD_NODENAME") or os.uname().nodename
     return f"\0pytorch-stage/{os.getuid()}/{job[:20]}/{node[:30]}/{role}/{sha256[:16]}"
 
@@ -273,6 +275,8 @@ def find_squashfuse():
 def make_namespaces(program, file, root):
     """Enter new namespaces of users and of mounts, and mount `file` there. Raises OSError."""
     user, group = os.getuid(), os.getgid()
+    # in the new namespace, no process can open what another one has open (user_namespaces(7))
+    source = os.open(file, os.O_RDONLY)
     call("unshare", NEWUSER)
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         with open(f"/proc/self/{name}", "w") as table:
@@ -283,20 +287,20 @@ def make_namespaces(program, file, root):
     if os.fork() == 0:
         os.close(start)
         os.read(started, 1)
-        become_server(program, file, device)
+        become_server(program, source, device)
     call("unshare", NEWNS)
     call("mount", b"none", b"/", None, PRIVATE, None)
     options = f"fd={device},rootmode=40000,user_id={user},group_id={group}"
     call("mount", file.encode(), root.encode(), b"fuse.squashfuse", READ_ONLY, options.encode())
-    os.close(device)
-    os.close(start)
+    for descriptor in (device, start, source):
+        os.close(descriptor)
     try:
         os.stat(f"{root}/{MARKER}")
     except OSError as error:
         raise OSError(error.errno, f"{program} cannot read {file}: {error.strerror}") from error
 
 
-def become_server(program, file, device):
+def become_server(program, source, device):
     """Become the program that serves a mount: on all cores, without a terminal, whatever signals its step receives."""
     try:
         os.setsid()
@@ -310,9 +314,13 @@ def become_server(program, file, device):
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
-    os.dup2(device, 3)
-    os.closerange(4, 65536)
-    os.execv(program, [program, "-f", file, "/dev/fd/3"])  # noqa: S606
+    copies = [os.dup(descriptor) for descriptor in (device, source)]  # above the two numbers that they get
+    while min(copies) < 5:
+        copies = [os.dup(descriptor) for descriptor in copies]
+    for number, descriptor in enumerate(copies, 3):
+        os.dup2(descriptor, number)
+    os.closerange(5, 65536)
+    os.execv(program, [program, "-f", "/proc/self/fd/4", "/dev/fd/3"])  # noqa: S606
 
 
 def call(name, *arguments):

@@ -52,7 +52,8 @@ class Director:
         for keeper in self.keepers:
             keeper.send(serve=True)
         now, checking = time.monotonic(), max(answer["seconds"] for answer in answers)
-        return {"path": min(paths), "nodes": len(answers), "total": now - began, "checking": checking,
+        where = min(paths) if "SIF" in self.item.variables else os.path.dirname(directory)
+        return {"path": where, "nodes": len(answers), "total": now - began, "checking": checking,
                 "copying": now - copying - checking}  # fmt: skip
 
     def start(self, command):
