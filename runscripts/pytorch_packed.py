@@ -1,6 +1,6 @@
 """Runs a command of a packed venv in a namespace where the packed file is mounted; started by launch.bash.
 
-usage: pytorch_packed.py COMMAND [ARGUMENTS...]
+usage: python3 -I -S /dev/fd/N RUNSCRIPTS COMMAND [ARGUMENTS...]    # RUNSCRIPTS is the directory of this file
 
 The file ($PYTORCH_PACKED) has the whole installation, and is mounted at the installation's own path, so all paths are
 the same. One process of each step and node mounts it; the others join the namespace of that process. The mount ends
@@ -34,23 +34,24 @@ APPEAR_SECONDS, COPY_SECONDS = 20, 3600
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def main(arguments):
-    """Become the command, in the namespace if possible."""
+def main(descriptor, runscripts, *arguments):
+    """Become the command, in the namespace if possible; `descriptor` is the open file of this program."""
+    os.close(descriptor)
     file, root = os.environ["PYTORCH_PACKED"], os.environ.get("CONTAINERROOT", "")
     is_loud = os.environ.get("PYTORCH_LAUNCH_VERBOSE", "0") not in ("", "0")
     try:
         if os.environ.get("PYTORCH_LAUNCH_PACKED") == "0":
             raise NotMountedError("PYTORCH_LAUNCH_PACKED=0")
         if os.environ.get("PYTORCH_LAUNCH_STAGE", "0") not in ("", "0") and file.startswith(f"{root}/"):
-            file = staged(root, arguments) or file
-        if os.path.isdir(file):
-            raise NotMountedError("nothing on this node can mount it")
+            file = staged(runscripts, root, arguments) or file
+            if not file.startswith(root) and os.path.isdir(file):
+                raise NotMountedError("nothing on this node can mount it")
         how = enter(file, root)
         if is_loud and is_first():
             say(arguments[0], f"packed venv: {file} mounted by {how}")
     except (NotMountedError, OSError) as error:
         if is_in_step() and os.environ.get("PYTORCH_LAUNCH_STAGE") != "0" != os.environ.get("PYTORCH_LAUNCH_PACKED"):
-            staged(root, arguments, str(error))
+            staged(runscripts, root, arguments, str(error))
         # programs that the command starts do not try again
         del os.environ["PYTORCH_PACKED"]
         if is_first() and (is_loud or os.environ.get("PYTORCH_LAUNCH_PACKED") != "0"):
@@ -63,7 +64,7 @@ def is_in_step():
     return "SLURM_STEP_ID" in os.environ and "SLURM_JOB_ID" in os.environ
 
 
-def staged(root, arguments, why=None):
+def staged(runscripts, root, arguments, why=None):
     """The path of this node's copy, staged by the first rank, else None; with `why`, run the command unpacked there."""
     if not is_in_step() and "PYTORCH_STAGE_JOB" not in os.environ:
         return None
@@ -76,7 +77,7 @@ def staged(root, arguments, why=None):
         time.sleep(0.05)
         path = ask(service(os.environ, sha256), COPY_SECONDS)
     if not path and is_starter or why:
-        sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+        sys.path.insert(0, os.path.abspath(runscripts))
         from pytorch_stage import rank
 
         path = path or rank.stage(os.environ, lambda text: say(arguments[0], text))
@@ -231,7 +232,7 @@ def mount(file, root):
 
     A child makes the namespaces: if it fails, this process is as it was.
     """
-    program = find_squashfuse()
+    program = find_squashfuse(root)
     from_child, to_parent = os.pipe()
     from_parent, to_child = os.pipe()
     child = os.fork()
@@ -258,17 +259,17 @@ def mount(file, root):
     return f"{program} in a user namespace"
 
 
-def find_squashfuse():
+def find_squashfuse(root):
     """The path of squashfuse: that of the host, or Apptainer's. Raises NotMountedError."""
-    directories = os.environ.get("PATH", "").split(":")
-    places = [(directory, name) for name in ("squashfuse_ll", "squashfuse") for directory in directories]
+    directories = [path for path in os.environ.get("PATH", "").split(":") if path and not path.startswith(root)]
+    for path in (f"{directory}/{name}" for name in ("squashfuse_ll", "squashfuse") for directory in directories):
+        if os.access(path, os.X_OK):
+            return path
     for directory in directories:
-        if os.path.exists(f"{directory}/apptainer"):
-            prefix = os.path.realpath(f"{directory}/apptainer").rpartition("/bin/")[0]
-            places += [(f"{prefix}/{inside}", "squashfuse_ll") for inside in APPTAINERS]
-    for directory, name in places:
-        if directory and os.access(f"{directory}/{name}", os.X_OK):
-            return f"{directory}/{name}"
+        prefix = os.path.realpath(f"{directory}/apptainer").rpartition("/bin/")[0]
+        for path in (f"{prefix}/{inside}/squashfuse_ll" for inside in APPTAINERS):
+            if os.access(path, os.X_OK):
+                return path
     raise NotMountedError("squashfuse not found on PATH or in Apptainer")
 
 
@@ -331,4 +332,4 @@ def call(name, *arguments):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(int(os.path.basename(sys.argv[0])), *sys.argv[1:])

@@ -15,7 +15,7 @@ from pytorch_stage.starting import first_nodes, start_command, start_environment
 from pytorch_stage.tree import parent_of
 
 #: For the keepers to remove their directories and end.
-END_SECONDS = 20
+END_SECONDS = 10
 
 
 class BusyError(StageError):
@@ -161,7 +161,7 @@ class Director:
         """
         channels = [announced, *self.keepers]
         announced.listen(64)
-        while self.process.poll() is None and is_needed():
+        while len(channels) > 1 and self.process.poll() is None and is_needed():
             for channel in select.select(channels, [], [], 2)[0]:
                 try:
                     if channel is announced:
@@ -172,7 +172,7 @@ class Director:
                     channels.remove(channel)
                     self.has_lost = True
         self.release()
-        self.wait()
+        self.wait(END_SECONDS)
 
     def release(self):
         """Have all keepers remove their directories; they close the connection then."""
@@ -192,15 +192,16 @@ class Director:
         if self.has_lost:
             self.sweep()
 
-    def wait(self):
-        """Wait until the command that started the keepers ends."""
+    def wait(self, seconds=LINGER_SECONDS + END_SECONDS):
+        """Wait until the command that started the keepers ends, and end it after `seconds`."""
         if self.process is None:
             return
-        try:
-            self.process.wait(LINGER_SECONDS + END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.terminate()
-            self.process.wait()
+        for end in (self.process.terminate, self.process.kill):
+            try:
+                self.process.wait(seconds)
+                return
+            except subprocess.TimeoutExpired:
+                end()
 
     def sweep(self):
         """Remove what keepers left that were killed; without success, the next staging on the node does."""
