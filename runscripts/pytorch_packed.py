@@ -29,6 +29,8 @@ LOCAL_RANKS = ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                "FLUX_TASK_LOCAL_ID")  # fmt: skip
 #: For the process that mounts the file; then each process mounts it by itself.
 JOIN_SECONDS = 60
+#: In place of a path, if the installed file is not what it was.
+DAMAGED = "damaged"
 #: For a node's copy to be announced (pytorch_stage), and to be complete.
 APPEAR_SECONDS, COPY_SECONDS = 20, 3600
 libc = ctypes.CDLL(None, use_errno=True)
@@ -44,6 +46,8 @@ def main(descriptor, runscripts, *arguments):
             raise NotMountedError("PYTORCH_LAUNCH_PACKED=0")
         if os.environ.get("PYTORCH_LAUNCH_STAGE", "0") not in ("", "0") and file.startswith(f"{root}/"):
             file = staged(runscripts, root, arguments) or file
+            if file == DAMAGED:
+                raise NotMountedError("its SHA-256 is not that of its installation. Install the module again")
             if not file.startswith(root) and os.path.isdir(file):
                 raise NotMountedError("nothing on this node can mount it")
         how = enter(file, root)
@@ -105,7 +109,7 @@ def ask(name, seconds, *, is_here=True):
         if credentials(end)[1] != os.getuid():
             return None
         path = end.recv(4096).decode().rstrip("\n")
-        return path if path and (not is_here or os.path.exists(path)) else ""
+        return path if path == DAMAGED or path and (not is_here or os.path.exists(path)) else ""
     except ConnectionRefusedError:
         return None
     except OSError:

@@ -19,7 +19,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # `python -I` leaves it out
 
-from pytorch_stage import StageError  # noqa: E402  (from the directory above)
+from pytorch_stage import DamagedError, StageError  # noqa: E402  (from the directory above)
 from pytorch_stage.front import obtain  # noqa: E402
 from pytorch_stage.item import loaded_item  # noqa: E402
 
@@ -36,11 +36,11 @@ def main(arguments):
         sweep(candidates(os.environ))
         return 0
     if arguments == ["--rank"]:
-        from pytorch_stage.rank import stage
+        from pytorch_stage.rank import DAMAGED, stage
 
         path = stage(os.environ, say)
         print(path or os.environ.get("SIFPYTORCH", ""))
-        return 0
+        return 1 if path == DAMAGED else 0
     options, _, launcher = split(arguments)
     if options == ["--help"]:
         print(__doc__, end="")
@@ -66,8 +66,10 @@ def run(is_plain, launcher):
         item = loaded_item(env)
         path = obtain(item, env, launcher, say)
     except StageError as error:
-        if item is None:
+        if item is None or isinstance(error, DamagedError):
             say(f"{error}.")
+            if not is_plain:
+                print("return 1 2>/dev/null || (exit 1)")  # the status of `source`
             return 1
         say(f"{error}. Using the shared {item.path}")
         path = item.path

@@ -4,9 +4,7 @@ Two processes do this. The first only waits for the second, and removes the dire
 """
 
 import ctypes
-import hashlib
 import os
-import select
 import shutil
 import signal
 import socket
@@ -14,15 +12,15 @@ import subprocess
 import sys
 import time
 
-from pytorch_packed import NotMountedError, ask, mount, service
+from pytorch_packed import DAMAGED, NotMountedError, ask, mount, service
 
 from pytorch_stage import ADDRESSES, ANSWER_SECONDS, DIRECTORY, LINGER_SECONDS, PART, SHA256, TOKEN, StageError
 from pytorch_stage.announcing import answer, bind
-from pytorch_stage.channel import ClosedError, connect
+from pytorch_stage.channel import ClosedError, connect, ready
+from pytorch_stage.checksum import checksum
 from pytorch_stage.places import candidates, make, remove, remove_abandoned, rooms, sweep
 from pytorch_stage.tree import Server, fetch
 
-CHUNK = 4 << 20
 #: Two stagings that wait for each other give up, and try again.
 BUSY_SECONDS = 5
 #: Signals at the end of a step or a job.
@@ -161,8 +159,9 @@ class Keeper:
         began = time.monotonic()
         found = checksum(file)
         if found != self.item["sha256"]:
-            raise StageError(f"the copy on {self.node} has SHA-256 {found}, and {self.item['path']} was installed "
-                             f"with {self.item['sha256']}")  # fmt: skip
+            self.result = DAMAGED
+            self.channel.send(found=found, node=self.node)
+            self.ask()
         self.result = self.use_venv(file) if self.is_venv else self.name_image(part)
         self.channel.send(ready=self.result, seconds=time.monotonic() - began)
         self.ask()
@@ -215,14 +214,14 @@ class Keeper:
             remove(self.directory)
         self.channel.close()
         deadline = time.monotonic() + LINGER_SECONDS
-        while self.listener and select.select([self.listener], [], [], max(0, deadline - time.monotonic()))[0]:
-            answer(self.listener, "")
+        while self.listener and ready([self.listener], max(0, deadline - time.monotonic())):
+            answer(self.listener, self.result if self.result == DAMAGED else "")
 
     def serve(self):
         """Answer the ranks of this node until the job ends; without Slurm, until the front ends."""
         watched = [self.listener, self.channel]
         while True:
-            for end in select.select(watched, [], [])[0]:
+            for end in ready(watched, None):
                 if end is self.listener:
                     answer(self.listener, self.result)
                     continue
@@ -241,17 +240,6 @@ def world_size():
         if os.environ.get(name, "").isdecimal():
             return int(os.environ[name])
     return 1
-
-
-def checksum(file):
-    """SHA-256 of a file, a descriptor, in hexadecimal. Raises OSError."""
-    digest, place = hashlib.sha256(), 0
-    while True:
-        chunk = os.pread(file, CHUNK, place)
-        if not chunk:
-            return digest.hexdigest()
-        digest.update(chunk)
-        place += len(chunk)
 
 
 def is_mountable(path, root):
