@@ -70,11 +70,11 @@ def is_in_step():
 
 def staged(runscripts, root, arguments, why=None):
     """The path of this node's copy, staged by the first rank, else None; with `why`, run the command unpacked there."""
-    if not is_in_step() and "PYTORCH_STAGE_JOB" not in os.environ:
+    if not is_in_step() and "PYTORCH_STAGE_JOB" not in os.environ:  # of the command pytorch-stage
         return None
     with open(f"{root}/provenance/packed.json") as record:
         sha256 = record.read().partition('"sha256": "')[2].partition('"')[0]
-    deadline = time.monotonic() + APPEAR_SECONDS
+    deadline = time.monotonic() + (APPEAR_SECONDS if is_in_step() else 0)
     is_starter = is_in_step() and os.environ.get("SLURM_PROCID") == "0"
     path = ask(service(os.environ, sha256), COPY_SECONDS)
     while path is None and not is_starter and time.monotonic() < deadline:
@@ -92,7 +92,7 @@ def staged(runscripts, root, arguments, why=None):
 
 def service(env, sha256, role="node"):
     """The name, among abstract sockets, where this job's copy of a file on this node is announced."""
-    job = env.get("PYTORCH_STAGE_JOB") or env.get("SLURM_JOB_ID", "none")
+    job = env.get("SLURM_JOB_ID") or env.get("PYTORCH_STAGE_JOB", "none")
     node = env.get("SLURMD_NODENAME") or os.uname().nodename
     return f"\0pytorch-stage/{os.getuid()}/{job[:20]}/{node[:30]}/{role}/{sha256[:16]}"
 

@@ -60,8 +60,7 @@ def split(arguments):
 def run(is_plain, launcher):
     """Stage, and print the path or the lines to source; the shared file if that fails."""
     item, env = None, dict(os.environ)
-    if launcher:  # another job than the one that Slurm knows, if it does
-        env.setdefault("PYTORCH_STAGE_JOB", os.urandom(8).hex())
+    env.setdefault("PYTORCH_STAGE_JOB", env.get("SLURM_JOB_ID") or os.urandom(8).hex())
     try:
         item = loaded_item(env)
         path = obtain(item, env, launcher, say)
@@ -79,8 +78,7 @@ def run(is_plain, launcher):
         print(f"export SIF={shlex.quote(path)} SIFPYTORCH={shlex.quote(path)}")
     elif path != item.path:
         # ranks ask the process on their node for its copy
-        job = f" PYTORCH_STAGE_JOB={env['PYTORCH_STAGE_JOB']}" if launcher else ""
-        print(f"export PYTORCH_LAUNCH_STAGE=1{job}")
+        print(f"export PYTORCH_LAUNCH_STAGE=1 PYTORCH_STAGE_JOB={env['PYTORCH_STAGE_JOB']}")
     return 0
 
 

@@ -42,6 +42,7 @@ class Server:
             try:
                 if not hmac.compare_digest(end.recv(len(self.token), socket.MSG_WAITALL), self.token):
                     return
+                end.settimeout(None)  # sendfile(2) waits
                 self._send_file(end)
             except OSError:
                 return
