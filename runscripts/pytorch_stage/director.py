@@ -84,7 +84,7 @@ class Director:
 
     def accept(self, listener):
         """Accept connections until every keeper has sent its first message."""
-        deadline, expected, new = time.monotonic() + ANSWER_SECONDS, None, []
+        deadline, expected, new, addresses = time.monotonic() + ANSWER_SECONDS, None, [], {}
         while expected is None or len(self.keepers) < expected:
             if self.process.poll() is not None:
                 raise StageError(f"the processes on the nodes have ended: {self.complaint()}")
@@ -92,7 +92,9 @@ class Director:
                 raise StageError(f"{len(self.keepers)} of {expected or 'the'} nodes answered within {ANSWER_SECONDS} s")
             for end in ready([listener, *new], 0.5):
                 if end is listener:
-                    new.append(Channel(listener.accept()[0]))
+                    connection, address = listener.accept()
+                    new.append(Channel(connection))
+                    addresses[new[-1]] = address[0]
                     continue
                 new.remove(end)
                 try:
@@ -100,7 +102,9 @@ class Director:
                 except ClosedError:
                     continue
                 if hmac.compare_digest(str(message.get("token")), self.token):
-                    self.keepers[end] = message
+                    if "problem" in message:
+                        raise StageError(message["problem"])
+                    self.keepers[end] = {**message, "address": addresses[end]}
                     expected = message["size"]
 
     def complaint(self):
@@ -153,7 +157,7 @@ class Director:
             parent = parent_of(number)
             source = self.item.path
             if parent is not None:
-                source = [keepers[parent].end.getpeername()[0], self.keepers[keepers[parent]]["port"]]
+                source = [self.keepers[keepers[parent]][name] for name in ("address", "port")]
             keeper.send(fetch=source)
 
     def explain(self, answer):
