@@ -165,7 +165,11 @@ def enter(file, root):
             if not isinstance(error, ConnectionRefusedError) or time.monotonic() > deadline:
                 claim.close()
     if how is None:
-        how = mount(file, root)
+        try:
+            how = mount(file, root)
+        except (NotMountedError, OSError):
+            claim.close()  # the other ranks do not wait for this one
+            raise
         if claim.fileno() >= 0:
             claim.listen(4096)
             os.set_inheritable(claim.detach(), True)  # stays open in the program, whose end frees the name

@@ -88,6 +88,10 @@ def run_director(director, tells, lock, owner):
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
+    # a pipe of the caller, for example, whose reader waits for its end
+    low, high = sorted((tells, lock.fileno()))
+    for first, last in ((3, low), (low + 1, high), (high + 1, 65536)):
+        os.closerange(first, last)
     os.chdir("/")
     try:
         result = director.stage()

@@ -3,6 +3,7 @@
 import random
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 from small_installation import SmallInstallation
@@ -112,6 +113,44 @@ PYTORCH_LAUNCH_STAGE=1 srun -n2 -N2 conda-python-distributed probe.py""")
             file.write(byte)
     assert sorted(output.splitlines()) == ["0 False", "1 False", "status 1"]
     assert "is damaged: it was installed with SHA-256" in errors
+
+
+@pytest.fixture
+def without_squashfuse(work):
+    """A directory with the host's commands but squashfuse: on such a node, nothing mounts a packed file."""
+    (work / "bin").mkdir()
+    for directory in ("/bin", "/usr/sbin", "/usr/bin"):
+        for path in Path(directory).iterdir():
+            if not path.name.startswith(("squashfuse", "apptainer")) and not (work / "bin" / path.name).exists():
+                (work / "bin" / path.name).symlink_to(path)
+    return work / "bin"
+
+
+def test_a_venv_that_cannot_be_mounted_is_unpacked_on_each_node(job, installation, disk, without_squashfuse):
+    output, errors = job(f"""export PATH={installation.root}/bin:{installation.root}/venv/bin:{without_squashfuse}
+srun -n4 conda-python-distributed -c 'import os, sys; print(os.environ["RANK"], sys.prefix)'
+unset SLURM_JOB_ID; conda-python-distributed -c 'import sys; print(sys.prefix)'""")
+    *ranks, alone = output.splitlines()
+    print(errors)
+    assert sorted(rank.split()[0] for rank in ranks) == ["0", "1", "2", "3"]
+    assert all(re.fullmatch(rf"\d {disk}/pytorch-stage-[0-9a-f]{{16}}/tree/venv", rank) for rank in ranks), ranks
+    assert errors.count("packed venv unpacked to") == 2  # once for each node
+    assert alone == f"{installation.root}/venv"
+    assert f"packed venv not mounted: squashfuse not found on PATH or in Apptainer. Using the unpacked files in {installation.root}" in errors  # noqa: E501
+
+
+def test_a_launch_names_ten_files_of_the_installation_before_it_runs_from_the_packed_one(job, installation):
+    if find_optional("strace") is None:
+        pytest.skip("strace is not installed (./run-tests does that where it may install packages)")
+    output, _ = job("""source <(pytorch-stage)
+trace() { exec strace -f -qq -e trace=%file,mount,setns -o trace-$1-$SLURM_PROCID "${@:2}"; }
+export -f trace
+PYTORCH_LAUNCH_STAGE=0 srun -n4 bash -c 'trace packed conda-python-distributed -c pass'
+srun -n4 bash -c 'trace staged conda-python-distributed -c pass'
+for trace in trace-*; do sed '/setns(/,$d' $trace | grep -v execve | grep -c '"'$CONTAINERROOT/; done""")
+    counts = [int(line) for line in output.splitlines()]
+    assert len(counts) == 8
+    assert max(counts) <= 10
 
 
 def test_two_jobs_at_once_have_their_own_copies(testbed, job, installation, disk, work):
