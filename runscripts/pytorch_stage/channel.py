@@ -58,6 +58,14 @@ class Channel:
         self.end.close()
 
 
+def listen(backlog):
+    """A socket that listens at a free port of all addresses (socket.create_server came with Python 3.8)."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind(("", 0))
+    listener.listen(backlog)
+    return listener
+
+
 def ready(ends, seconds):
     """Those of `ends`, sockets or channels, with data or a connection; select(2) takes no descriptor above 1023."""
     poll = select.poll()

@@ -2,7 +2,6 @@
 
 import hmac
 import os
-import socket
 import subprocess
 import time
 
@@ -18,7 +17,7 @@ from pytorch_stage import (
     StageError,
 )
 from pytorch_stage.announcing import answer
-from pytorch_stage.channel import Channel, ClosedError, own_addresses, ready
+from pytorch_stage.channel import Channel, ClosedError, listen, own_addresses, ready
 from pytorch_stage.checksum import checksum
 from pytorch_stage.places import candidates, choose
 from pytorch_stage.starting import first_nodes, start_command, start_environment
@@ -70,7 +69,7 @@ class Director:
 
     def start(self, command):
         """Start the keepers and wait until all have connected."""
-        with socket.create_server(("", 0), backlog=4096) as listener:
+        with listen(4096) as listener:
             port = listener.getsockname()[1]
             variables = start_environment(self.env, self.launcher)
             variables[ADDRESSES] = ",".join(f"{host}:{port}" for host in own_addresses(first_nodes(self.env)))
