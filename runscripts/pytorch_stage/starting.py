@@ -31,7 +31,7 @@ def start_environment(env, launcher):
     if launcher:
         return dict(env)
     return {name: value for name, value in env.items()
-            if not name.startswith(("SLURM_", "SRUN_", "PMI", "PMIX")) or name in OF_THE_JOB}  # fmt: skip
+            if not name.startswith(("SLURM_", "SLURMD_", "SRUN_", "PMI")) or name in OF_THE_JOB}  # fmt: skip
 
 
 def python():
