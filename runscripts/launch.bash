@@ -19,8 +19,9 @@ enter_packed() { # <path of the command> <its arguments>
     [ -n "${PYTORCH_PACKED:-}" ] && [ ! -e "${CONTAINERROOT:-}/.packed" ] || return 0
     local python=/usr/bin/python3 runscripts=${BASH_SOURCE[0]%/*} program
     [ -x "$python" ] || python=$CONTAINERROOT/venv/bin/python3
-    exec {program}<"$runscripts/pytorch_packed.py" # by its name, Python would look it up four times
-    exec "$python" -I -S "/dev/fd/$program" "$runscripts" "$@"
+    exec {program}<"$runscripts/pytorch_packed.py" # by its name, Python would open it three times
+    exec "$python" -I -S -c 'import sys; exec(compile(open(int(sys.argv[1])).read(), "pytorch_packed.py", "exec"))' \
+        "$program" "$runscripts" "$@"
 }
 
 # A function, because `source .../activate` without arguments would otherwise see the user's.

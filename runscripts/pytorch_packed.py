@@ -1,6 +1,6 @@
 """Runs a command of a packed venv in a namespace where the packed file is mounted; started by launch.bash.
 
-usage: python3 -I -S /dev/fd/N RUNSCRIPTS COMMAND [ARGUMENTS...]    # RUNSCRIPTS is the directory of this file
+Arguments: the descriptor that it was read from, the directory of this file, the command and its arguments.
 
 The file ($PYTORCH_PACKED) has the whole installation, and is mounted at the installation's own path, so all paths are
 the same. One process of each step and node mounts it; the others join the namespace of that process. The mount ends
@@ -36,9 +36,8 @@ APPEAR_SECONDS, COPY_SECONDS = 20, 3600
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def main(descriptor, runscripts, *arguments):
-    """Become the command, in the namespace if possible; `descriptor` is the open file of this program."""
-    os.close(descriptor)
+def main(_, runscripts, *arguments):
+    """Become the command, in the namespace if possible."""
     env = os.environ
     file, root = env["PYTORCH_PACKED"], env.get("CONTAINERROOT", "")
     is_off, is_loud = env.get("PYTORCH_LAUNCH_PACKED") == "0", env.get("PYTORCH_LAUNCH_VERBOSE", "0") not in ("", "0")
@@ -313,4 +312,4 @@ def call(name, *arguments):
 
 
 if __name__ == "__main__":
-    main(int(os.path.basename(sys.argv[0])), *sys.argv[1:])
+    main(*sys.argv[1:])

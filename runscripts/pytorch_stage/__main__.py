@@ -26,15 +26,6 @@ from pytorch_stage.item import loaded_item  # noqa: E402
 
 def main(arguments):
     """Run the command; return the exit status."""
-    if arguments == ["--keeper"]:
-        from pytorch_stage.keeper import main as keep
-
-        return keep()
-    if arguments == ["--sweep"]:
-        from pytorch_stage.places import candidates, sweep
-
-        sweep(candidates(os.environ))
-        return 0
     if arguments == ["--rank"]:
         from pytorch_stage.rank import DAMAGED, stage
 

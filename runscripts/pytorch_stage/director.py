@@ -228,7 +228,7 @@ class Director:
 
     def sweep(self):
         """Remove what keepers left that were killed; without success, the next staging on the node does."""
-        command = start_command(self.env, self.launcher)[:-1] + ["--sweep"]
+        command = start_command(self.env, self.launcher, "--sweep")
         variables = start_environment(self.env, self.launcher)
         try:
             subprocess.run(command, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,

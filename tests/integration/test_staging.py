@@ -175,7 +175,8 @@ def test_with_another_launcher_a_tree_copies_the_file(testbed, job, installation
 
 #: Kills one process of the staging after some seconds; prints what was killed.
 KILLER = """
-killer() { sleep $1; pids=($(pgrep -f "pytorch_stage/__main__.py|^sbcast .*$SLURM_JOB_ID|^srun --jobid=$SLURM_JOB_ID"))
+killer() { sleep $1
+  pids=($(pgrep -f "pytorch_stage/__main__.py|PYTORCH_STAGE_SOURCES|^sbcast .*$SLURM_JOB_ID|^srun --jobid=$SLURM_JOB_ID"))
   (( ${#pids[@]} )) && victim=${pids[$2 % ${#pids[@]}]} && kill -KILL $victim && echo "killed one of ${#pids[@]}"; }
 """
 

@@ -127,6 +127,7 @@ def test_keepers_run_beside_the_steps_of_the_job_and_take_none_of_their_options(
     command = start_command({**step, "SLURM_JOB_NUM_NODES": "3"}, [])
     assert command[:5] == ["srun", "--jobid=7", "--overlap", "--nodes=3", "--ntasks=3"]
     kept = start_environment({**step, "SLURM_CONF": "/etc/slurm.conf", "SLURM_CPU_BIND": "quiet", "HOME": "/h"}, [])
+    assert len(kept.pop("PYTORCH_STAGE_SOURCES")) < 1 << 17  # execve(2), MAX_ARG_STRLEN
     assert kept == {"SLURM_JOB_ID": "7", "SLURM_CONF": "/etc/slurm.conf", "HOME": "/h"}
 
 
