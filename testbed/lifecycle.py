@@ -50,6 +50,14 @@ def provide_release_tools(layout):
         python.provide_release_tools(layout)
 
 
+def provide_website_tools(layout):
+    """Install what website/build runs: MkDocs and its Material theme."""
+    layout.claim()
+    with layout.locked("website-venv"):
+        packages.install_venv(layout)
+        python.provide_website_tools(layout)
+
+
 def provide_optional(layout):
     """Install what some tests and benchmarks need: other launchers, a registry, a counter of instructions.
 

@@ -12,6 +12,7 @@ WRAPPER = "testbed/environments/eb"
 EASYBUILD = "testbed/environments/requirements.txt"
 TEST_TOOLS = "tests/requirements.txt"
 RELEASE_TOOLS = "releases/requirements.txt"
+WEBSITE_TOOLS = "website/requirements.txt"
 #: The index of torch's own wheels for CPUs, as in the recipes.
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
@@ -24,13 +25,18 @@ def provide_easybuild(layout):
 
 def provide_test_tools(layout):
     """Create the environment of ``run-tests``, with torch for the unit tests."""
-    provide(layout, layout.test_venv, [TEST_TOOLS, LOCK], title="installing the test tools")
+    provide(layout, layout.test_venv, [TEST_TOOLS, WEBSITE_TOOLS, LOCK], title="installing the test tools")
 
 
 def provide_release_tools(layout):
     """Create the environments of ``new-release``: EasyBuild's, and that of uv."""
     provide(layout, layout.eb_venv, [EASYBUILD], title="installing EasyBuild")
     provide(layout, layout.release_venv, [RELEASE_TOOLS], title="installing uv")
+
+
+def provide_website_tools(layout):
+    """Create the environment of ``website/build``."""
+    provide(layout, layout.website_venv, [WEBSITE_TOOLS], title="installing MkDocs")
 
 
 def provide(layout, venv, requirements, *, title):
