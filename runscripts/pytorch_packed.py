@@ -1,12 +1,11 @@
-"""Runs a command of a packed venv in a namespace where the packed file is mounted; started by launch.bash.
+"""Runs a command of a packed venv in a namespace where the packed file is mounted; started by packed.bash.
 
 Arguments: the descriptor that it was read from, the directory of this file, the command and its arguments.
 
 The file ($PYTORCH_PACKED) has the whole installation, and is mounted at the installation's own path, so all paths are
 the same. One process of each step and node mounts it; the others join the namespace of that process. The mount ends
 with the last process that uses it. If nothing can mount, the command runs with the unpacked files.
-
-This is one file, and reads only the host's Python: a rank opens few files on the shared file system.
+This is one file: a rank opens few files on the shared file system.
 """
 
 import _signal  # `signal` and `socket` cost as much as all of this
@@ -22,7 +21,7 @@ from zlib import crc32
 NEWNS, NEWUSER = 0x00020000, 0x10000000  # CLONE_* of unshare(2)
 FOLLOWING = 0x4000 | 0x80000  # MS_REC | MS_SLAVE of mount(2): file systems that the host mounts later appear
 READ_ONLY = 1 | 2 | 4  # MS_RDONLY | MS_NOSUID | MS_NODEV
-#: An empty file that only the packed file has, at its root. `launch.bash` tests it too.
+#: An empty file that only the packed file has, at its root. `packed.bash` tests it too.
 MARKER = ".packed"
 #: Where Apptainer keeps its own copy of squashfuse, below the prefix of its command (INSTALL.md, "squashfuse_ll").
 APPTAINERS = ("libexec/apptainer/bin", "lib/x86_64-linux-gnu/apptainer/bin", "lib/aarch64-linux-gnu/apptainer/bin")
@@ -94,10 +93,7 @@ def service(env, sha256, role="node"):
 
 
 def ask(name, seconds, *, is_here=True):
-    """The path that this user's process announces at `name`, "" if it has none; None without such a process.
-
-    Waits, at most `seconds`, while it is copying. The path exists, unless it is one of other nodes (not `is_here`).
-    """
+    """The path that this user's process announces at `name`, "" if it has none; None without such a process."""
     try:
         end, pid = connect(name, seconds)
         if pid is None:
@@ -142,10 +138,7 @@ def say(command, text):
 
 
 def enter(file, root):
-    """Enter a namespace with `file` mounted at `root`; return the program that mounts it.
-
-    Raises NotMountedError, and OSError if there is no such file.
-    """
+    """Enter a namespace with `file` mounted at `root`; return the program. Raises NotMountedError, OSError."""
     if file == DAMAGED:
         raise NotMountedError("its SHA-256 is not that of its installation. Install the module again")
     directory, name = os.getcwd(), mount_name(file)
@@ -177,11 +170,7 @@ def enter(file, root):
 
 
 def mount_name(file):
-    """The name, among abstract sockets (unix(7)), of the mount of `file` that this process can share.
-
-    What ends the owner of the mount must end its users as well: a Slurm step, or a control group. They see the same
-    mounts otherwise. The file is the same, by its place and time.
-    """
+    """The name, among abstract sockets (unix(7)), of a mount of `file` whose owner ends together with this process."""
     found = os.stat(file)
     if stat.S_ISDIR(found.st_mode):  # unpacked
         raise NotMountedError("nothing on this node can mount it")
@@ -214,11 +203,8 @@ def join(pid, name=None):
 
 
 def mount(file, root):
-    """Mount `file` at `root` in new namespaces and join them; return the program. Raises NotMountedError.
-
-    A child makes the namespaces: if it fails, this process is as it was.
-    """
-    program = find_squashfuse(root)
+    """Mount `file` at `root` in new namespaces and join them; return the program. Raises NotMountedError."""
+    program = find_squashfuse(root)  # then a child makes the namespaces: if it fails, this process is as it was
     ours, its = socketpair()
     child = os.fork()
     if child == 0:

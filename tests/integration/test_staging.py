@@ -173,10 +173,26 @@ def test_with_another_launcher_a_tree_copies_the_file(testbed, job, installation
     assert "staged on 3 nodes" in errors
 
 
+@pytest.mark.thorough  # copies 700 MB
+def test_the_image_of_a_container_module_is_staged_under_one_path(testbed, container, disk, work):
+    (work / "job.sh").write_text(f"""module load {container}
+export PYTORCH_LAUNCH_STAGE_DIR={disk}
+source <(pytorch-stage)
+srun -N2 -n2 singularity exec $SIF conda-python-distributed -c 'import os, torch; print(os.environ["APPTAINER_NAME"])'
+echo $SIF; unset SIF; module unload PyTorch; module load {container}
+PYTORCH_LAUNCH_STAGE=1 srun -N2 -n2 conda-python-distributed -c 'import os; print(os.environ["APPTAINER_CONTAINER"])'
+""")
+    output = testbed.run("salloc --quiet -N2 -n2 bash job.sh; sleep 1", cwd=work)
+    first, second, path, *others = output.splitlines()
+    assert first == second == Path(path).name
+    assert path.startswith(f"{disk}/pytorch-stage-")
+    assert others == [path] * 2
+
+
 #: Kills one process of the staging after some seconds; prints what was killed.
 KILLER = """
 killer() { sleep $1
-  pids=($(pgrep -f "pytorch_stage/__main__.py|PYTORCH_STAGE_SOURCES|^sbcast .*$SLURM_JOB_ID|^srun --jobid=$SLURM_JOB_ID"))
+  pids=($(pgrep -f "pytorch_stage/__main__.py|PYTORCH_STAGE_SOURCES|^(sbcast|srun) --jobid=$SLURM_JOB_ID"))
   (( ${#pids[@]} )) && victim=${pids[$2 % ${#pids[@]}]} && kill -KILL $victim && echo "killed one of ${#pids[@]}"; }
 """
 
