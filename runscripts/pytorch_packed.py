@@ -28,8 +28,7 @@ APPTAINERS = ("libexec/apptainer/bin", "lib/x86_64-linux-gnu/apptainer/bin", "li
 LOCAL_RANKS = ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PALS_LOCAL_RANKID")
 #: For the process that mounts the file; then each process mounts it by itself.
 JOIN_SECONDS = 60
-#: In place of a path, if the installed file is not what it was.
-DAMAGED = "damaged"
+DAMAGED = "damaged"  # in place of a path, if the installed file is not what it was
 #: For a node's copy to be announced (pytorch_stage), and to be complete.
 APPEAR_SECONDS, COPY_SECONDS = 20, 3600
 libc = ctypes.CDLL(None, use_errno=True)
