@@ -3,6 +3,7 @@
 import random
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -35,12 +36,17 @@ def installation(testbed):
 def disk(testbed):
     """The directory that is another disk on each node; empty afterwards."""
     yield testbed.layout.cluster / "disk"
-    assert left(testbed) == []
+    assert left_soon(testbed) == []
 
 
-def left(testbed):
-    """What stagings left on all nodes."""
-    return sorted(str(path) for path in (testbed.layout.cluster / "disks").glob("*/*"))
+def left_soon(testbed):
+    """What stagings have left on all nodes some seconds after their jobs."""
+    deadline = time.monotonic() + 10
+    while True:
+        left = sorted(str(path) for path in (testbed.layout.cluster / "disks").glob("*/*"))
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.1)
 
 
 @pytest.fixture
@@ -50,7 +56,7 @@ def job(testbed, installation, disk, work):
 
     def run(script, installation=installation, nodes=2):
         (work / "job.sh").write_text(f"{installation.load}export PYTORCH_LAUNCH_STAGE_DIR={disk}\n{script}\n")
-        done = testbed.run_unchecked(f"salloc --quiet -N{nodes} -n{2 * nodes} bash job.sh; sleep 0.5", cwd=work)
+        done = testbed.run_unchecked(f"salloc --quiet -N{nodes} -n{2 * nodes} bash job.sh", cwd=work)
         return done.stdout, done.stderr
 
     return run
@@ -131,7 +137,6 @@ def test_a_venv_that_cannot_be_mounted_is_unpacked_on_each_node(job, installatio
 srun -n4 conda-python-distributed -c 'import os, sys; print(os.environ["RANK"], sys.prefix)'
 unset SLURM_JOB_ID; conda-python-distributed -c 'import sys; print(sys.prefix)'""")
     *ranks, alone = output.splitlines()
-    print(errors)
     assert sorted(rank.split()[0] for rank in ranks) == ["0", "1", "2", "3"]
     assert all(re.fullmatch(rf"\d {disk}/pytorch-stage-[0-9a-f]{{16}}/tree/venv", rank) for rank in ranks), ranks
     assert errors.count("packed venv unpacked to") == 2  # once for each node
@@ -157,7 +162,7 @@ def test_two_jobs_at_once_have_their_own_copies(testbed, job, installation, disk
     script = "source <(pytorch-stage); srun -n2 -N2 conda-python-distributed probe.py"
     (work / "two.sh").write_text(f"{installation.load}export PYTORCH_LAUNCH_STAGE_DIR={disk}\n{script}\n")
     (work / "probe.py").write_text(PROBE)
-    output = testbed.run("for i in 1 2; do salloc --quiet -N2 -n2 bash two.sh & done; wait; sleep 0.5", cwd=work)
+    output = testbed.run("for i in 1 2; do salloc --quiet -N2 -n2 bash two.sh & done; wait", cwd=work)
     assert len(re.findall(r"^\d True /proc/\d+/fd/\d+$", output, re.MULTILINE)) == 4, output
 
 
@@ -182,7 +187,7 @@ srun -N2 -n2 singularity exec $SIF conda-python-distributed -c 'import os, torch
 echo $SIF; unset SIF; module unload PyTorch; module load {container}
 PYTORCH_LAUNCH_STAGE=1 srun -N2 -n2 conda-python-distributed -c 'import os; print(os.environ["APPTAINER_CONTAINER"])'
 """)
-    output = testbed.run("salloc --quiet -N2 -n2 bash job.sh; sleep 1", cwd=work)
+    output = testbed.run("salloc --quiet -N2 -n2 bash job.sh", cwd=work)
     first, second, path, *others = output.splitlines()
     assert first == second == Path(path).name
     assert path.startswith(f"{disk}/pytorch-stage-")
@@ -208,4 +213,4 @@ source <(pytorch-stage)
 wait %1
 PYTORCH_LAUNCH_STAGE=1 srun -n2 -N2 conda-python-distributed probe.py""")
         assert len(re.findall(r"^\d True /", output, re.MULTILINE)) == 2, f"{seconds} {number}\n{output}\n{errors}"
-        assert left(testbed) == [], f"{seconds} {number}\n{output}\n{errors}"
+        assert left_soon(testbed) == [], f"{seconds} {number}\n{output}\n{errors}"
