@@ -75,21 +75,21 @@ static void wait_in_queue(_Atomic int64_t *done_at, int64_t service)
         continue;
 }
 
-/* A line of the record: when the call came and was answered, its thread, its kind, its bytes, the file. */
-static void write_record(fuse_req_t request, int64_t arrival, char kind, size_t bytes, const char *path)
+/* A line of the record: when the call came and was answered, its kind, for a read its place and bytes, the file. */
+static void write_record(int64_t arrival, char kind, long long offset, size_t bytes, const char *path)
 {
     if (record)
-        fprintf(record, "%lld\t%lld\t%d\t%c\t%zu\t%s\n", (long long)arrival, (long long)now(),
-                (int)fuse_req_ctx(request)->pid, kind, bytes, path);
+        fprintf(record, "%lld\t%lld\t%c\t%lld\t%zu\t%s\n", (long long)arrival, (long long)now(), kind, offset, bytes,
+                path);
 }
 
-/* Wait for the server as a metadata call. */
-static void call_server(fuse_req_t request, char kind, const char *path)
+/* Wait for the server as a metadata call of a kind: a letter for the record. */
+static void call_server(char kind, const char *path)
 {
     int64_t arrival = now();
     atomic_fetch_add(&server->calls, 1);
     wait_in_queue(&server->calls_done_at, 1000000000 / options.calls_per_second);
-    write_record(request, arrival, kind, 0, path);
+    write_record(arrival, kind, 0, 0, path);
 }
 
 static struct node *node_of(fuse_ino_t number)
@@ -131,9 +131,9 @@ static void look_up(fuse_req_t request, fuse_ino_t parent, const char *name)
 {
     const char *directory = node_of(parent)->path;
     char path[strlen(directory) + strlen(name) + 2];
-    sprintf(path, strcmp(directory, ".") ? "%s/%s" : "%.0s%s", directory, name);
+    sprintf(path, "%s/%s", directory, name);
     struct fuse_entry_param entry = {.entry_timeout = options.names};
-    call_server(request, 'L', path);
+    call_server('L', path);
     if (fstatat(source, path, &entry.attr, AT_SYMLINK_NOFOLLOW) == 0) {
         entry.ino = (fuse_ino_t)find_node(&entry.attr, path);
         entry.attr_timeout = attribute_seconds(&entry.attr);
@@ -150,7 +150,7 @@ static void get_attributes(fuse_req_t request, fuse_ino_t number, struct fuse_fi
 {
     (void)file;
     struct stat attributes;
-    call_server(request, 'A', node_of(number)->path);
+    call_server('A', node_of(number)->path);
     if (fstatat(source, node_of(number)->path, &attributes, AT_SYMLINK_NOFOLLOW))
         fuse_reply_err(request, errno);
     else
@@ -160,7 +160,7 @@ static void get_attributes(fuse_req_t request, fuse_ino_t number, struct fuse_fi
 static void read_link(fuse_req_t request, fuse_ino_t number)
 {
     char target[4096];
-    call_server(request, 'K', node_of(number)->path);
+    call_server('K', node_of(number)->path);
     ssize_t length = readlinkat(source, node_of(number)->path, target, sizeof target - 1);
     if (length < 0) {
         fuse_reply_err(request, errno);
@@ -172,7 +172,7 @@ static void read_link(fuse_req_t request, fuse_ino_t number)
 
 static void open_file(fuse_req_t request, fuse_ino_t number, struct fuse_file_info *file)
 {
-    call_server(request, 'O', node_of(number)->path);
+    call_server('O', node_of(number)->path);
     int descriptor = openat(source, node_of(number)->path, O_RDONLY | O_CLOEXEC);
     if (descriptor < 0) {
         fuse_reply_err(request, errno);
@@ -193,7 +193,7 @@ static void read_file(fuse_req_t request, fuse_ino_t number, size_t size, off_t 
     } else {
         atomic_fetch_add(&server->bytes, length);
         wait_in_queue(&server->reads_done_at, (int64_t)(length * 1e9 / options.bytes_per_second));
-        write_record(request, arrival, 'R', length, node_of(number)->path);
+        write_record(arrival, 'R', offset, length, node_of(number)->path);
         fuse_reply_buf(request, bytes, length);
     }
     free(bytes);
@@ -234,7 +234,7 @@ static void read_directory(fuse_req_t request, fuse_ino_t number, size_t size, o
             break;
     }
     if (length) /* the kernel asks again after the last entry; file systems mark the last one instead */
-        call_server(request, 'D', node_of(number)->path);
+        call_server('D', node_of(number)->path);
     fuse_reply_buf(request, entries, length);
 }
 

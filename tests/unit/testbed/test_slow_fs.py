@@ -55,7 +55,7 @@ def tree(tmp_path):
 
 def run_on(pid, *command):
     """Run a command as a process of a node; return its output."""
-    entry = ["nsenter", f"--target={pid}", "--mount", *([] if os.geteuid() == 0 else ["--user"]), "--"]
+    entry = ["nsenter", f"--target={pid}", "--mount", *([] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]), "--"]
     return subprocess.run([*entry, *map(str, command)], check=True, capture_output=True, text=True, timeout=60).stdout
 
 

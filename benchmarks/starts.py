@@ -1,0 +1,154 @@
+"""Measures how long ranks take to import torch from a slow shared file system: `benchmarks/run --only slow-fs`.
+
+A few ranks run on the testbed's nodes, each node with a mount of its own (testbed/cluster/slow_fs.py). Larger worlds
+replay the calls of one rank.
+"""
+
+import contextlib
+import os
+import re
+import time
+from statistics import median
+from typing import NamedTuple
+
+from benchmarks.replay import Server, read_record, start_seconds
+from testbed.cluster import slow_fs
+from testbed.layout import NODES, TestbedError
+from testbed.recipes import CONTAINER, VENV, module
+
+#: The name that selects these measurements.
+NAME = "slow-fs"
+TITLE = "seconds until `import torch` is done in the last rank, from a slow shared file system"
+#: Ranks that run: all nodes of the testbed, with as many ranks on each; one rank runs alone.
+MEASURED = (1, 4, 16)
+#: Ranks of replayed worlds, with as many on a node as a node of Frontier or LUMI-G has GPUs.
+REPLAYED = (64, 256, 1024, 4096)
+RANKS_PER_NODE = 8
+#: Times that a number of ranks is measured; the median counts.
+REPETITIONS = 3
+PROGRAM = "import time, torch; print(f'imported at {time.monotonic()}', flush=True)"
+IMPORTED = re.compile(r"imported at ([\d.]+)")
+SERVER = Server(1 / slow_fs.CALLS_PER_SECOND, 1 / slow_fs.BYTES_PER_SECOND)
+
+
+class Way(NamedTuple):
+    """Where the files of a rank come from.
+
+    `name`    in the table
+    `recipe`  the module
+    `cache`   of the slow file system, or None for the machine's own disk
+    `prefix`  of the command
+    `set`     further variables
+    """
+
+    name: str
+    recipe: str
+    cache: str = ""
+    prefix: tuple = ()
+    set: tuple = ()
+
+
+UNPACKED = (("PYTORCH_LAUNCH_PACKED", "0"),)
+IN_IMAGE = ("bash", "-c", 'exec singularity exec "$SIF" "$@"', "bash")
+WAYS = (
+    Way("venv on a local disk", VENV, set=UNPACKED),
+    Way("venv", VENV, "none", set=UNPACKED),
+    Way("venv, NFS caches", VENV, "nfs", set=UNPACKED),
+    Way("image", CONTAINER, "nfs", IN_IMAGE),
+)
+
+
+class Start(NamedTuple):
+    """How long the ranks of a world take to import torch.
+
+    `way`       name of a Way
+    `ranks`     number of ranks
+    `seconds`   from the start of the step until the last rank has imported torch
+    `replayed`  whether the world is a simulation
+    `calls`     metadata calls per rank that reached the shared file system
+    `bytes`     bytes per node that were read from it
+    """
+
+    way: str
+    ranks: int
+    seconds: float
+    replayed: bool
+    calls: float = 0
+    bytes: float = 0
+
+
+def possible_ways(obstacle):
+    """The ways that can be measured; `obstacle` is why no container can run, or None."""
+    return [way for way in WAYS if not (obstacle and way.recipe == CONTAINER)]
+
+
+def measure(session, ways, report):
+    """The Starts of some ways; `report` is called with a line after each. Raises TestbedError."""
+    starts = []
+    for way in ways:
+        env = {**session.environment(f"module load {module(way.recipe)}"), **dict(way.set)}
+        import_torch(session, way, env, 1)  # its files are in the machine's memory from now on
+        for start in (*(measure_way(session, way, env, ranks) for ranks in MEASURED), *replay_way(session, way, env)):
+            report(f"{way.name}, {start.ranks} ranks{', replayed' * start.replayed}: {start.seconds:.1f} s")
+            starts.append(start)
+    return starts
+
+
+def measure_way(session, way, env, ranks):
+    """The Start of ranks that run."""
+    runs = [import_torch(session, way, env, ranks) for _ in range(REPETITIONS)]
+    seconds, counts = median(run[0] for run in runs), runs[-1][1]
+    return Start(way.name, ranks, seconds, False, counts.calls / ranks, counts.bytes / min(ranks, len(NODES)))
+
+
+def import_torch(session, way, env, ranks, record=None):
+    """Run ranks that import torch, with an empty cache of the slow file system.
+
+    Returns the seconds until the last one is done, what the server served, and the times of start and end.
+    """
+    nodes = min(ranks, len(NODES))
+    step = ["srun", f"-N{nodes}", f"--ntasks-per-node={ranks // nodes}", "--overcommit"]
+    command = [*step, *way.prefix, "conda-python-distributed", "-c", PROGRAM]
+    with contextlib.ExitStack() as stack:
+        server = None
+        if way.cache:
+            software = session.layout.easybuild / "software"
+            server = stack.enter_context(slow_fs.mounted(session.layout, software, cache=way.cache, record=record))
+        start = time.monotonic()
+        ends = [float(end) for end in IMPORTED.findall(session.run(command, env))]
+        counts = server.counts() if server else slow_fs.Counts(0, 0)
+    if len(ends) != ranks:
+        raise TestbedError(f"{len(ends)} ranks of {ranks} imported torch.")
+    return max(ends) - start, counts, (start, max(ends))
+
+
+def replay_way(session, way, env):
+    """The Starts of worlds that replay one rank, the last measured number of ranks first."""
+    if not way.cache:
+        return []
+    records = session.scratch / "records"
+    records.mkdir(exist_ok=True)
+    # every use of a name is in the record: the replay decides what a kernel remembers
+    _, _, (start, end) = import_torch(session, way._replace(cache="none"), env, 1, record=records)
+    text = next(file.read_text() for file in map(records.joinpath, NODES) if file.stat().st_size)
+    record = read_record(text, start, end)
+    remembers = seconds_remembered(way.cache)
+    worlds = [(MEASURED[-1], len(NODES)), *((ranks, ranks // RANKS_PER_NODE) for ranks in REPLAYED)]
+    return [
+        Start(
+            way.name,
+            ranks,
+            start_seconds(
+                record, SERVER, nodes=nodes, ranks_per_node=ranks // nodes, remembers=remembers,
+                cores=os.cpu_count() if ranks == MEASURED[-1] else None,
+            ),
+            True,
+        )
+        for ranks, nodes in worlds
+    ]  # fmt: skip
+
+
+def seconds_remembered(cache):
+    """For how long a node remembers the answer to each kind of call."""
+    seconds = slow_fs.CACHES[cache]
+    return {"L": seconds["names"], "A": seconds["directory-attributes"], "D": seconds["directory-attributes"]}
