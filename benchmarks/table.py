@@ -14,8 +14,8 @@ SCALE_LEGEND = (
 )
 
 STARTS_LEGEND = (
-    "Time from the start of the step until the last of so many ranks has imported torch. Measured worlds are medians of "
-    "3 with up to 4 ranks on each of 4 nodes; replayed ones from 64 ranks on have 8 ranks on a node. Calls and bytes are "
+    "Time from the start of the step until the last rank has imported torch. Measured worlds have up to 4 ranks on "
+    "each of 4 nodes, and are medians of 3; larger worlds are replayed, with 8 ranks on a node. Calls and bytes are "
     "those of the largest measured world."
 )
 
@@ -41,6 +41,8 @@ def scale_markdown(costs, *, gpus, repetitions):
 
 def starts_markdown(starts):
     """The table of `starts`, a list of starts.Start: a row for each way, a column for each world."""
+    if not starts:
+        return "Not measured.\n"
     worlds = sorted({(start.replayed, start.ranks) for start in starts})
     titles = [f"{ranks:,}{' replayed' * replayed}" for replayed, ranks in worlds]
     columns = ["files", "calls per rank", "read per node", *titles]
@@ -51,7 +53,7 @@ def starts_markdown(starts):
         cells = [way, f"{last.calls:,.0f}", megabytes(last.bytes)]
         cells += [seconds(own[world].seconds) if world in own else "–" for world in worlds]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", STARTS_LEGEND if starts else "Not measured."]) + "\n"
+    return "\n".join([*lines, "", STARTS_LEGEND]) + "\n"
 
 
 def misses(comparison, ratio):
