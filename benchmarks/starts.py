@@ -5,6 +5,7 @@ replay the calls of one rank.
 """
 
 import contextlib
+import math
 import os
 import re
 import time
@@ -28,6 +29,10 @@ RANKS_PER_NODE = 8
 REPETITIONS = 3
 PROGRAM = "import time, torch; print(f'imported at {time.monotonic()}', flush=True)"
 IMPORTED = re.compile(r"imported at ([\d.]+)")
+#: Seconds in which a venv comes from a tarball to the local disks of so many nodes of Aurora. It travels unpacked, as
+#: thousands of files, so this is a limit for one file (https://github.com/saforem2/ezpz/blob/main/docs/cli/yeet.md).
+BROADCASTS = ((8, 69.7), (256, 132.9), (4096, 750.6))
+BROADCAST_BYTES = 8e9
 SERVER = Server(1 / slow_fs.CALLS_PER_SECOND, 1 / slow_fs.BYTES_PER_SECOND)
 
 
@@ -38,23 +43,26 @@ class Way(NamedTuple):
     `recipe`  the module
     `cache`   of the slow file system, or None for the machine's own disk
     `prefix`  of the command
-    `set`     further variables
+    `packed`  whether the venv is one file
+    `staged`  whether this file is copied to the nodes first
     """
 
     name: str
     recipe: str
     cache: str = ""
     prefix: tuple = ()
-    set: tuple = ()
+    packed: bool = False
+    staged: bool = False
 
 
-UNPACKED = (("PYTORCH_LAUNCH_PACKED", "0"),)
 IN_IMAGE = ("bash", "-c", 'exec singularity exec "$SIF" "$@"', "bash")
 WAYS = (
-    Way("venv on a local disk", VENV, set=UNPACKED),
-    Way("venv", VENV, "none", set=UNPACKED),
-    Way("venv, NFS caches", VENV, "nfs", set=UNPACKED),
-    Way("image", CONTAINER, "nfs", IN_IMAGE),
+    Way("venv on a local disk", VENV),
+    Way("venv", VENV, "none"),
+    Way("venv, NFS's caches", VENV, "nfs"),
+    Way("image", CONTAINER, "none", IN_IMAGE),
+    Way("packed venv", VENV, "none", packed=True),
+    Way("packed venv, staged", VENV, "none", packed=True, staged=True),
 )
 
 
@@ -85,13 +93,39 @@ def possible_ways(obstacle):
 def measure(session, ways, report):
     """The Starts of some ways; `report` is called with a line after each. Raises TestbedError."""
     starts = []
-    for way in ways:
-        env = {**session.environment(f"module load {module(way.recipe)}"), **dict(way.set)}
-        import_torch(session, way, env, 1)  # its files are in the machine's memory from now on
-        for start in (*(measure_way(session, way, env, ranks) for ranks in MEASURED), *replay_way(session, way, env)):
-            report(f"{way.name}, {start.ranks} ranks{', replayed' * start.replayed}: {start.seconds:.1f} s")
-            starts.append(start)
+    with packed_venv(session) as packed:
+        for way in ways:
+            env = environment(session, way, packed)
+            import_torch(session, way, env, 1)  # its files are in the machine's memory from now on
+            measured = (measure_way(session, way, env, ranks) for ranks in MEASURED)
+            for start in (*measured, *replay_way(session, way, env, packed)):
+                report(f"{way.name}, {start.ranks} ranks{', replayed' * start.replayed}: {start.seconds:.1f} s")
+                starts.append(start)
     return starts
+
+
+def environment(session, way, packed):
+    """The variables of a step."""
+    env = session.environment(f"module load {module(way.recipe)}")
+    env.pop("PYTORCH_PACKED", None)
+    if way.packed:
+        env["PYTORCH_PACKED"] = str(packed)
+    if way.staged:
+        env["PYTORCH_LAUNCH_STAGE"] = "1"
+    return env
+
+
+@contextlib.contextmanager
+def packed_venv(session):
+    """Yield a file beside the installations that holds the venv module, as of a recipe with `packed = True`."""
+    root = session.environment(f"module load {module(VENV)}")["EBROOTPYTORCH"]
+    file = session.layout.easybuild / "software" / f"{session.scratch.name}.squashfs"
+    pack = ["mksquashfs", root, file, "-no-progress", "-no-xattrs", "-all-root", "-comp", "lz4", "-no-fragments"]
+    try:
+        session.run([*pack, "-p", ".packed f 444 0 0 true", "-wildcards", "-e", "*.squashfs"], dict(os.environ))
+        yield file
+    finally:
+        file.unlink(missing_ok=True)
 
 
 def measure_way(session, way, env, ranks):
@@ -122,30 +156,40 @@ def import_torch(session, way, env, ranks, record=None):
     return max(ends) - start, counts, (start, max(ends))
 
 
-def replay_way(session, way, env):
-    """The Starts of worlds that replay one rank, the last measured number of ranks first."""
+def replay_way(session, way, env, packed):
+    """Yield the Starts of worlds that replay one rank, the last measured number of ranks first."""
     if not way.cache:
-        return []
+        return
+    env = {name: value for name, value in env.items() if name != "PYTORCH_LAUNCH_STAGE"}
+    record = record_calls(session, way, env)
+    if way.staged:  # the file is on the nodes
+        record = record._replace(calls=[call._replace(bytes=0) for call in record.calls])
+    worlds = [(MEASURED[-1], len(NODES)), *((ranks, ranks // RANKS_PER_NODE) for ranks in REPLAYED)]
+    for ranks, nodes in worlds[way.staged :]:
+        cores = os.cpu_count() if ranks == MEASURED[-1] else None
+        remembers, own = seconds_remembered(way.cache), ranks // nodes
+        seconds = start_seconds(record, SERVER, nodes=nodes, ranks_per_node=own, remembers=remembers, cores=cores)
+        if way.staged:
+            size = packed.stat().st_size
+            seconds += size * (SERVER.seconds_per_byte + broadcast_seconds_per_byte(nodes))
+        yield Start(way.name, ranks, seconds, True)
+
+
+def record_calls(session, way, env):
+    """The Record of one rank. Every use of a name is in it: the replay decides what a kernel remembers."""
     records = session.scratch / "records"
     records.mkdir(exist_ok=True)
-    # every use of a name is in the record: the replay decides what a kernel remembers
     _, _, (start, end) = import_torch(session, way._replace(cache="none"), env, 1, record=records)
-    text = next(file.read_text() for file in map(records.joinpath, NODES) if file.stat().st_size)
-    record = read_record(text, start, end)
-    remembers = seconds_remembered(way.cache)
-    worlds = [(MEASURED[-1], len(NODES)), *((ranks, ranks // RANKS_PER_NODE) for ranks in REPLAYED)]
-    return [
-        Start(
-            way.name,
-            ranks,
-            start_seconds(
-                record, SERVER, nodes=nodes, ranks_per_node=ranks // nodes, remembers=remembers,
-                cores=os.cpu_count() if ranks == MEASURED[-1] else None,
-            ),
-            True,
-        )
-        for ranks, nodes in worlds
-    ]  # fmt: skip
+    texts = [records.joinpath(node).read_text() for node in NODES]
+    return read_record(max(texts, key=len), start, end)
+
+
+def broadcast_seconds_per_byte(nodes):
+    """Seconds that a copy to so many nodes takes: between those of `BROADCASTS`, a straight line of both logarithms."""
+    (few, short), (many, long) = next(
+        pair for pair in zip(BROADCASTS, BROADCASTS[1:]) if nodes <= pair[1][0] or pair[1] == BROADCASTS[-1]
+    )
+    return short * (long / short) ** (math.log(nodes / few) / math.log(many / few)) / BROADCAST_BYTES
 
 
 def seconds_remembered(cache):
