@@ -94,15 +94,16 @@ def test_calls_of_two_nodes_wait_for_one_server(program, node, tree, tmp_path):
     with contextlib.ExitStack() as stack:
         pids = [node(), node()]
         for pid in pids:
-            stack.enter_context(slow_fs.mount(program, server, tree, pid=pid, cache="none", calls_per_second=1000))
+            stack.enter_context(slow_fs.mount(program, server, tree, pid=pid, cache="none", calls_per_second=400))
         first = server.counts().calls
         start = time.monotonic()
         lone = stat_names(pids[0], names)
         assert server.counts().calls - first in range(100, 103)  # and of the directory
-        assert lone >= 0.1
+        assert lone >= 0.25
         with ThreadPoolExecutor() as threads:
             list(threads.map(lambda pid: stat_names(pid, names), pids))
-        assert time.monotonic() - start >= 0.3  # as if all had been made one after the other
+        assert server.counts().calls - first in range(300, 309)
+        assert time.monotonic() - start >= 0.75  # as if all had been made one after the other
 
 
 @needs_fuse
