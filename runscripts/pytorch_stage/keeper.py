@@ -1,0 +1,240 @@
+"""The process on each node: makes the directory, verifies the file, serves its path, and removes it with the job.
+
+Two processes do this. The first only waits for the second, and removes the directory if that was killed.
+"""
+
+import ctypes
+import hashlib
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from pytorch_packed import NotMountedError, credentials, mount, service
+
+from pytorch_stage import ADDRESSES, ANSWER_SECONDS, DIRECTORY, LINGER_SECONDS, PART, SHA256, TOKEN, StageError
+from pytorch_stage.channel import ClosedError, connect
+from pytorch_stage.front import bind
+from pytorch_stage.places import candidates, make, remove, remove_abandoned, rooms, sweep
+from pytorch_stage.tree import Server, fetch
+
+CHUNK = 4 << 20
+#: Signals at the end of a step or a job.
+ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def main():
+    """Keep the staged file of this node until the job ends; return the exit status."""
+    sweep(candidates(os.environ))
+    own = os.getpid()
+    told, tells = os.pipe()
+    worker = os.fork()
+    if worker == 0:
+        os.close(told)
+        end_with(own)
+        os._exit(work(tells))
+    os.close(tells)
+    for number in ENDS:
+        signal.signal(number, lambda number, _: kill(worker, number))
+    directory = read_all(told)
+    status = os.waitpid(worker, 0)[1]
+    if directory:
+        remove_abandoned(directory)  # the worker was killed
+    return 1 if status else 0
+
+
+def end_with(parent):
+    """Let the kernel send SIGTERM when the parent ends (prctl(2), PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def kill(pid, number):
+    """Send a signal to a process that may have ended."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def read_all(descriptor):
+    """All text until the other end is closed."""
+    with open(descriptor) as stream:
+        return stream.read()
+
+
+def work(tells):
+    """Do what the front asks for; `tells` is a pipe to the first process. Returns the exit status."""
+    for number in ENDS:
+        signal.signal(number, lambda *_: sys.exit(0))
+    keeper = None
+    try:
+        keeper = Keeper(connect(os.environ[ADDRESSES].split(",")), os.environ[TOKEN])
+        keeper.prepare(tells)
+        keeper.fill()
+        keeper.serve()
+        return 0
+    except ClosedError:  # the front was killed, or gives up
+        keeper.linger()
+        return 0
+    except (StageError, OSError) as error:
+        if keeper:
+            report(keeper.channel, error)
+            keeper.linger()
+        return 1
+    except SystemExit:
+        return 0
+    finally:
+        for number in ENDS:
+            signal.signal(number, signal.SIG_IGN)
+        if keeper and keeper.directory:
+            remove(keeper.directory)
+
+
+def report(channel, error):
+    """Send the reason to the front, if it still listens."""
+    try:
+        channel.send(problem=str(error))
+        channel.receive(ANSWER_SECONDS)  # until it ends all keepers
+    except ClosedError:
+        return
+
+
+class Keeper:
+    """The worker's state."""
+
+    def __init__(self, channel, token):
+        self.channel = channel
+        self.token = token
+        self.node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+        self.server = Server(token)
+        self.directory = None
+        self.result = None
+        # from here on, ranks find it, and wait
+        self.listener = bind(service(os.environ, os.environ[SHA256]))
+        if self.listener is not None:
+            self.listener.listen(4096)
+
+    def ask(self):
+        """The next request of the front. Raises ClosedError."""
+        request = self.channel.receive()
+        if "end" in request:
+            raise ClosedError("the front gives up")
+        return request
+
+    def prepare(self, tells):
+        """Report to the front, and make the directory that it chooses."""
+        room = rooms(candidates(os.environ), is_chosen=bool(os.environ.get(DIRECTORY)))
+        self.channel.send(token=self.token, node=self.node, room=room, port=self.server.port, size=world_size())
+        request = self.ask()
+        self.item, directory = request["item"], request["make"]
+        if self.listener is None:
+            self.channel.send(busy=self.node)
+            self.ask()
+        os.write(tells, directory.encode())
+        os.close(tells)
+        self.lock = make(directory)
+        self.directory = directory
+        self.channel.send(made=directory)
+
+    def fill(self):
+        """Fill the file as the front asks for, and verify it."""
+        part = os.path.join(self.directory, PART)
+        request = self.ask()
+        if request.get("fetch"):
+            if os.path.lexists(part):  # incomplete, of sbcast
+                os.unlink(part)
+            fetch(request["fetch"], part, self.item["size"], self.server, token=self.token)
+        began = time.monotonic()
+        found = checksum(part)
+        if found != self.item["sha256"]:
+            raise StageError(f"the copy on {self.node} has SHA-256 {found}, and {self.item['path']} was installed "
+                             f"with {self.item['sha256']}")  # fmt: skip
+        path = os.path.join(self.directory, os.path.basename(self.item["path"]))
+        os.chmod(part, 0o400)
+        os.rename(part, path)
+        self.result = path
+        if "PYTORCH_PACKED" in self.item["variables"] and not is_mountable(path, self.item["root"]):
+            self.result = unpack(path, os.path.join(self.directory, "tree"))
+        self.channel.send(ready=self.result, seconds=time.monotonic() - began)
+        self.ask()
+
+    def linger(self):
+        """Remove the directory, and tell the ranks of this node for a while that there is no copy."""
+        if self.directory:
+            remove(self.directory)
+        self.channel.close()
+        deadline = time.monotonic() + LINGER_SECONDS
+        while self.listener and select.select([self.listener], [], [], max(0, deadline - time.monotonic()))[0]:
+            answer(self.listener, "")
+
+    def serve(self):
+        """Answer the ranks of this node until the job ends; without Slurm, until the front ends."""
+        watched = [self.listener, self.channel]
+        while True:
+            for end in select.select(watched, [], [])[0]:
+                if end is self.listener:
+                    answer(self.listener, self.result)
+                    continue
+                try:
+                    self.ask()
+                except ClosedError:
+                    # Slurm ends this step with the job, other launchers may not
+                    if not os.environ.get("SLURM_STEP_ID"):
+                        return
+                    watched.remove(self.channel)
+
+
+def world_size():
+    """The number of keepers, as their launcher counts them."""
+    for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_SIZE", "FLUX_JOB_SIZE"):
+        if os.environ.get(name, "").isdecimal():
+            return int(os.environ[name])
+    return 1
+
+
+def answer(listener, path):
+    """Send the path to a process of this user."""
+    end, _ = listener.accept()
+    with end:
+        if credentials(end)[1] == os.getuid():
+            try:
+                end.sendall(path.encode() + b"\n")
+            except OSError:
+                return
+
+
+def checksum(path):
+    """SHA-256 of a file, in hexadecimal. Raises OSError."""
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(CHUNK))
+    with open(path, "rb", buffering=0) as file:
+        for size in iter(lambda: file.readinto(buffer), 0):
+            digest.update(buffer[:size])
+    return digest.hexdigest()
+
+
+def is_mountable(path, root):
+    """Whether commands can mount this file on this node; a child tries it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            mount(path, root)
+            os._exit(0)
+        except (NotMountedError, OSError):
+            os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def unpack(path, target):
+    """Unpack a squashfs file; return the directory, or the file if this is impossible: ranks use the shared files."""
+    program = shutil.which("unsquashfs")
+    command = [program, "-no-progress", "-d", target, path]
+    if program and subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0:
+        return target
+    remove(target)
+    return path

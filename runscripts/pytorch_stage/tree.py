@@ -1,0 +1,116 @@
+"""Copies a file along a tree of nodes: each keeper reads from its parent and sends to its children as data arrives."""
+
+import hmac
+import os
+import socket
+import threading
+import time
+
+from pytorch_stage import StageError
+
+BLOCK = 1 << 20
+FANOUT = 2
+STALL_SECONDS = 120
+
+
+def parent_of(number):
+    """The number of the parent in the tree; None for the first, which reads the shared file."""
+    return (number - 1) // FANOUT if number else None
+
+
+class Server:
+    """Sends a growing file to each client that knows the token."""
+
+    def __init__(self, token):
+        self.token = token.encode()
+        self.path, self.size, self.available = None, 0, 0
+        self.grown = threading.Condition()
+        self.listener = socket.create_server(("", 0), backlog=64)
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                end, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._send, args=(end,), daemon=True).start()
+
+    def _send(self, end):
+        with end:
+            end.settimeout(STALL_SECONDS)
+            try:
+                if not hmac.compare_digest(end.recv(len(self.token), socket.MSG_WAITALL), self.token):
+                    return
+                self._send_file(end)
+            except OSError:
+                return
+
+    def _send_file(self, end):
+        with self.grown:
+            while self.path is None:
+                self.grown.wait()
+        with open(self.path, "rb") as file:
+            sent = 0
+            while sent < self.size:
+                with self.grown:
+                    while self.available <= sent:
+                        self.grown.wait()
+                sent += end.sendfile(file, sent, self.available - sent)
+
+    def announce(self, path, size, available):
+        """`available` of the `size` bytes of `path` are written."""
+        with self.grown:
+            self.path, self.size, self.available = path, size, available
+            self.grown.notify_all()
+
+
+def fetch(source, target, size, server, *, token):
+    """Copy `size` bytes to the new file `target`, from a path or an address [host, port]; tell `server` how far it is.
+
+    Raises StageError.
+    """
+    done, began = 0, time.monotonic()
+    try:
+        with open(target, "xb", buffering=0, opener=_private) as file, _open(source, token) as stream:
+            server.announce(target, size, 0)
+            while done < size:
+                block = stream(min(BLOCK, size - done))
+                if not block:
+                    raise StageError(f"only {done} of {size} bytes arrived from {_name(source)}")
+                while block:
+                    written = file.write(block)
+                    done += written
+                    block = block[written:]
+                server.announce(target, size, done)
+    except OSError as error:
+        raise StageError(f"copying from {_name(source)} to {target} failed: {error.strerror or error}") from error
+    return time.monotonic() - began
+
+
+def _private(path, flags):
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
+class _open:  # noqa: N801  (used like a function)
+    """A function that reads at most a number of bytes from a source, for `with`."""
+
+    def __init__(self, source, token):
+        if isinstance(source, str):
+            self.stream = open(source, "rb", buffering=0)  # noqa: SIM115  (closed by __exit__)
+            self.read = self.stream.read
+        else:
+            self.stream = socket.create_connection(tuple(source), timeout=STALL_SECONDS)
+            self.stream.sendall(token.encode())
+            self.read = self.stream.recv
+
+    def __enter__(self):
+        return self.read
+
+    def __exit__(self, *_):
+        self.stream.close()
+
+
+def _name(source):
+    return source if isinstance(source, str) else source[0]
