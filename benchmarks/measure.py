@@ -45,7 +45,7 @@ def measure(layout, experiments, *, rounds=None, with_scale=False, with_starts=F
     start, load = time.monotonic(), os.getloadavg()[0]
     costs = measure_scale(layout) if with_scale else []
     ratios, failures = measure_ratios(layout, possible, rounds)
-    worlds = measure_starts(layout, ways)
+    worlds = measure_starts(layout, ways, failures) if ways else []
     return Results(ratios, left_out, failures, costs, describe_run(load, time.monotonic() - start), starts=worlds)
 
 
@@ -83,10 +83,15 @@ def measure_scale(layout):
         return scale.measure(Session(layout, scratch), print_progress)
 
 
-def measure_starts(layout, ways):
-    """The Starts of worlds from a slow file system. Raises TestbedError."""
-    with scratch_directory(layout) as scratch:
-        return starts.measure(Session(layout, scratch), ways, print_progress)
+def measure_starts(layout, ways, failures):
+    """The Starts of worlds from a slow file system; none if that fails, with the reason in `failures`."""
+    try:
+        with scratch_directory(layout) as scratch:
+            return starts.measure(Session(layout, scratch), ways, print_progress)
+    except (TestbedError, OSError) as error:
+        print_progress(f"{starts.NAME}: failed: {error}")
+        failures[starts.NAME] = str(error).splitlines()[0]
+        return []
 
 
 def reason_against(experiment, obstacle):

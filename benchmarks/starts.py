@@ -5,10 +5,12 @@ replay the calls of one rank.
 """
 
 import contextlib
+import json
 import math
 import os
 import re
 import time
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -117,15 +119,18 @@ def environment(session, way, packed):
 
 @contextlib.contextmanager
 def packed_venv(session):
-    """Yield a file beside the installations that holds the venv module, as of a recipe with `packed = True`."""
-    root = session.environment(f"module load {module(VENV)}")["EBROOTPYTORCH"]
-    file = session.layout.easybuild / "software" / f"{session.scratch.name}.squashfs"
+    """Yield the file that a recipe with `packed = True` adds to the venv module; it is there during the block."""
+    root = Path(session.environment(f"module load {module(VENV)}")["EBROOTPYTORCH"])
+    file, note = root / "venv.squashfs", root / "provenance" / "packed.json"
     pack = ["mksquashfs", root, file, "-no-progress", "-no-xattrs", "-all-root", "-comp", "lz4", "-no-fragments"]
     try:
-        session.run([*pack, "-p", ".packed f 444 0 0 true", "-wildcards", "-e", "*.squashfs"], dict(os.environ))
+        session.run([*pack, "-p", ".packed f 444 0 0 true", "-e", file.name], dict(os.environ))
+        digest = session.run(["sha256sum", file], dict(os.environ)).split()[0]
+        note.write_text(json.dumps({"file": file.name, "sha256": digest, "size": file.stat().st_size}))
         yield file
     finally:
         file.unlink(missing_ok=True)
+        note.unlink(missing_ok=True)
 
 
 def measure_way(session, way, env, ranks):
