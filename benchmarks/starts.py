@@ -146,7 +146,7 @@ def import_torch(session, way, env, ranks, record=None):
     Returns the seconds until the last one is done, what the server served, and the times of start and end.
     """
     nodes = min(ranks, len(NODES))
-    step = ["srun", f"-N{nodes}", f"--ntasks-per-node={ranks // nodes}", "--overcommit"]
+    step = ["srun", f"-N{nodes}", f"-n{ranks}", "--overcommit", "--distribution=cyclic"]
     command = [*step, *way.prefix, "conda-python-distributed", "-c", PROGRAM]
     with contextlib.ExitStack() as stack:
         server = None

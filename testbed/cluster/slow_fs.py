@@ -40,7 +40,7 @@ CACHES = {
     # nfs(5): noac and lookupcache=none, but the names of directories within a path stay as above, so that a call that
     # names a file costs one call and not one for each part of its path. The attributes of a file serve the stat that
     # looked it up.
-    "none": {"file-attributes": 0.01, "directory-attributes": 0, "directory-names": 30, "names": 0},
+    "none": {"file-attributes": 0.1, "directory-attributes": 0, "directory-names": 30, "names": 0},
 }
 START_SECONDS = 10
 #: `struct server` in slow_fs.c: two times, then the calls and bytes.

@@ -40,7 +40,7 @@ def test_a_broadcast_takes_as_long_as_on_aurora_and_between():
 def test_an_import_is_timed_until_the_last_rank_is_done(monkeypatch):
     class Session:
         def run(self, command, _env):
-            assert command[:4] == ["srun", "-N4", "--ntasks-per-node=4", "--overcommit"]
+            assert command[:4] == ["srun", "-N4", "-n16", "--overcommit"]
             return "".join(f"imported at {100 + rank}.5\n" for rank in range(16))
 
     monkeypatch.setattr(starts.time, "monotonic", lambda: 100)
