@@ -19,7 +19,7 @@ def draw_starts(starts):
             draw_way(axes, [start for start in starts if start.way == way], mark, colour)
         for place, ranks, seconds in OLCF:
             axes.plot([ranks], [seconds], marker="x", color=INK, linestyle="none")
-            axes.annotate(f"Frontier, {place}", (ranks, seconds), xytext=(6, 3), textcoords="offset points")
+            axes.annotate(f"{place} (OLCF)", (ranks, seconds), xytext=(6, 3), textcoords="offset points")
         figure.legend(loc="outside upper center", ncols=4, frameon=False)
     return text.getvalue()
 
@@ -29,10 +29,9 @@ def draw_way(axes, starts, mark, colour):
     measured = [start for start in starts if not start.replayed]
     largest = max(start.ranks for start in measured)
     replayed = [start for start in starts if start.replayed and start.ranks > largest]
-    line = sorted([*measured, *replayed], key=lambda start: start.ranks)
-    axes.plot(*points(line), color=colour, linewidth=1.2)
-    axes.plot(*points(measured), marker=mark, color=colour, linestyle="none", label=starts[0].way)
-    axes.plot(*points(replayed), marker=mark, color=colour, linestyle="none", markerfacecolor=BACKGROUND)
+    line = {"marker": mark, "color": colour, "linewidth": 1.2}
+    axes.plot(*points(measured), **line, label=starts[0].way)
+    axes.plot(*points(replayed), **line, markerfacecolor=BACKGROUND)
 
 
 def points(starts):

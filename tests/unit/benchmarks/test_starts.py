@@ -54,5 +54,5 @@ def test_the_picture_has_a_line_for_each_way_and_open_marks_for_replayed_worlds(
 
     picture = draw_starts(STARTS)
     words = re.findall(r"<text[^>]*>([^<]*)</text>", picture)
-    assert {"venv", "local disk", "4,096", "Frontier, Lustre"} <= set(words)
+    assert {"venv", "local disk", "4,096", "Lustre (OLCF)"} <= set(words)
     assert picture == draw_starts(STARTS)
