@@ -17,9 +17,10 @@ die() { # <exit status> <what is wrong and where. What to do>
 # The command of a packed venv runs again where its file is mounted, unless that is here: only the file has `.packed`.
 enter_packed() { # <path of the command> <its arguments>
     [ -n "${PYTORCH_PACKED:-}" ] && [ ! -e "${CONTAINERROOT:-}/.packed" ] || return 0
-    local python=/usr/bin/python3
+    local python=/usr/bin/python3 runscripts=${BASH_SOURCE[0]%/*} program
     [ -x "$python" ] || python=$CONTAINERROOT/venv/bin/python3
-    exec "$python" -I -S "${BASH_SOURCE[0]%/*}/pytorch_packed.py" "$@"
+    exec {program}<"$runscripts/pytorch_packed.py" # by its name, Python would look it up four times
+    exec "$python" -I -S "/dev/fd/$program" "$runscripts" "$@"
 }
 
 # A function, because `source .../activate` without arguments would otherwise see the user's.

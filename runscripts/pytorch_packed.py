@@ -1,6 +1,6 @@
 """Runs a command of a packed venv in a namespace where the packed file is mounted; started by launch.bash.
 
-usage: pytorch_packed.py COMMAND [ARGUMENTS...]
+usage: python3 -I -S /dev/fd/N RUNSCRIPTS COMMAND [ARGUMENTS...]    # RUNSCRIPTS is the directory of this file
 
 The file ($PYTORCH_PACKED) has the whole installation, and is mounted at the installation's own path, so all paths are
 the same. One process of each step and node mounts it; the others join the namespace of that process. The mount ends
@@ -34,21 +34,24 @@ APPEAR_SECONDS, COPY_SECONDS = 20, 3600
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def main(arguments):
-    """Become the command, in the namespace if possible."""
+def main(descriptor, runscripts, *arguments):
+    """Become the command, in the namespace if possible; `descriptor` is the open file of this program."""
+    os.close(descriptor)
     file, root = os.environ["PYTORCH_PACKED"], os.environ.get("CONTAINERROOT", "")
     is_loud = os.environ.get("PYTORCH_LAUNCH_VERBOSE", "0") not in ("", "0")
     try:
         if os.environ.get("PYTORCH_LAUNCH_PACKED") == "0":
             raise NotMountedError("PYTORCH_LAUNCH_PACKED=0")
         if os.environ.get("PYTORCH_LAUNCH_STAGE", "0") not in ("", "0") and file.startswith(f"{root}/"):
-            file = staged(root, arguments) or file
+            file = staged(runscripts, root, arguments) or file
+            if not file.startswith(root) and os.path.isdir(file):
+                raise NotMountedError("nothing on this node can mount it")
         how = enter(file, root)
         if is_loud and is_first():
             say(arguments[0], f"packed venv: {file} mounted by {how}")
     except (NotMountedError, OSError) as error:
         if is_in_step() and os.environ.get("PYTORCH_LAUNCH_STAGE") != "0" != os.environ.get("PYTORCH_LAUNCH_PACKED"):
-            staged(root, arguments, str(error))
+            staged(runscripts, root, arguments, str(error))
         # programs that the command starts do not try again
         del os.environ["PYTORCH_PACKED"]
         if is_first() and (is_loud or os.environ.get("PYTORCH_LAUNCH_PACKED") != "0"):
@@ -61,20 +64,20 @@ def is_in_step():
     return "SLURM_STEP_ID" in os.environ and "SLURM_JOB_ID" in os.environ
 
 
-def staged(root, arguments, why=None):
+def staged(runscripts, root, arguments, why=None):
     """The path of this node's copy, staged by the first rank, else None; with `why`, run the command unpacked there."""
-    if not is_in_step():
+    if not is_in_step() and "PYTORCH_STAGE_JOB" not in os.environ:
         return None
     with open(f"{root}/provenance/packed.json") as record:
         sha256 = record.read().partition('"sha256": "')[2].partition('"')[0]
     deadline = time.monotonic() + APPEAR_SECONDS
-    is_starter = os.environ.get("SLURM_PROCID") == "0"
+    is_starter = is_in_step() and os.environ.get("SLURM_PROCID") == "0"
     path = ask(service(os.environ, sha256), COPY_SECONDS)
     while path is None and not is_starter and time.monotonic() < deadline:
         time.sleep(0.05)
         path = ask(service(os.environ, sha256), COPY_SECONDS)
     if not path and is_starter or why:
-        sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+        sys.path.insert(0, os.path.abspath(runscripts))
         from pytorch_stage import rank
 
         path = path or rank.stage(os.environ, lambda text: say(arguments[0], text))
@@ -85,15 +88,15 @@ def staged(root, arguments, why=None):
 
 def service(env, sha256, role="node"):
     """The name, among abstract sockets, where this job's copy of a file on this node is announced."""
-    job = env.get("SLURM_JOB_ID") or env.get("PBS_JOBID") or env.get("FLUX_JOB_ID") or "none"
+    job = env.get("PYTORCH_STAGE_JOB") or env.get("SLURM_JOB_ID", "none")
     node = env.get("SLURMD_NODENAME") or os.uname().nodename
     return f"\0pytorch-stage/{os.getuid()}/{job[:20]}/{node[:30]}/{role}/{sha256[:16]}"
 
 
-def ask(name, seconds):
+def ask(name, seconds, *, is_here=True):
     """The path that this user's process announces at `name`, "" if it has none; None without such a process.
 
-    Waits, at most `seconds`, while it is copying.
+    Waits, at most `seconds`, while it is copying. The path exists, unless it is one of other nodes (not `is_here`).
     """
     end = socket(AF_UNIX, SOCK_STREAM)
     end.settimeout(seconds)
@@ -102,7 +105,7 @@ def ask(name, seconds):
         if credentials(end)[1] != os.getuid():
             return None
         path = end.recv(4096).decode().rstrip("\n")
-        return path if path and os.path.exists(path) else ""
+        return path if path and (not is_here or os.path.exists(path)) else ""
     except ConnectionRefusedError:
         return None
     except OSError:
@@ -229,7 +232,7 @@ def mount(file, root):
 
     A child makes the namespaces: if it fails, this process is as it was.
     """
-    program = find_squashfuse()
+    program = find_squashfuse(root)
     from_child, to_parent = os.pipe()
     from_parent, to_child = os.pipe()
     child = os.fork()
@@ -256,23 +259,25 @@ def mount(file, root):
     return f"{program} in a user namespace"
 
 
-def find_squashfuse():
+def find_squashfuse(root):
     """The path of squashfuse: that of the host, or Apptainer's. Raises NotMountedError."""
-    directories = os.environ.get("PATH", "").split(":")
-    places = [(directory, name) for name in ("squashfuse_ll", "squashfuse") for directory in directories]
+    directories = [path for path in os.environ.get("PATH", "").split(":") if path and not path.startswith(root)]
+    for path in (f"{directory}/{name}" for name in ("squashfuse_ll", "squashfuse") for directory in directories):
+        if os.access(path, os.X_OK):
+            return path
     for directory in directories:
-        if os.path.exists(f"{directory}/apptainer"):
-            prefix = os.path.realpath(f"{directory}/apptainer").rpartition("/bin/")[0]
-            places += [(f"{prefix}/{inside}", "squashfuse_ll") for inside in APPTAINERS]
-    for directory, name in places:
-        if directory and os.access(f"{directory}/{name}", os.X_OK):
-            return f"{directory}/{name}"
+        prefix = os.path.realpath(f"{directory}/apptainer").rpartition("/bin/")[0]
+        for path in (f"{prefix}/{inside}/squashfuse_ll" for inside in APPTAINERS):
+            if os.access(path, os.X_OK):
+                return path
     raise NotMountedError("squashfuse not found on PATH or in Apptainer")
 
 
 def make_namespaces(program, file, root):
     """Enter new namespaces of users and of mounts, and mount `file` there. Raises OSError."""
     user, group = os.getuid(), os.getgid()
+    # in the new namespace, no process can open what another one has open (user_namespaces(7))
+    source = os.open(file, os.O_RDONLY)
     call("unshare", NEWUSER)
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         with open(f"/proc/self/{name}", "w") as table:
@@ -283,20 +288,20 @@ def make_namespaces(program, file, root):
     if os.fork() == 0:
         os.close(start)
         os.read(started, 1)
-        become_server(program, file, device)
+        become_server(program, source, device)
     call("unshare", NEWNS)
     call("mount", b"none", b"/", None, PRIVATE, None)
     options = f"fd={device},rootmode=40000,user_id={user},group_id={group}"
     call("mount", file.encode(), root.encode(), b"fuse.squashfuse", READ_ONLY, options.encode())
-    os.close(device)
-    os.close(start)
+    for descriptor in (device, start, source):
+        os.close(descriptor)
     try:
         os.stat(f"{root}/{MARKER}")
     except OSError as error:
         raise OSError(error.errno, f"{program} cannot read {file}: {error.strerror}") from error
 
 
-def become_server(program, file, device):
+def become_server(program, source, device):
     """Become the program that serves a mount: on all cores, without a terminal, whatever signals its step receives."""
     try:
         os.setsid()
@@ -310,9 +315,13 @@ def become_server(program, file, device):
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
-    os.dup2(device, 3)
-    os.closerange(4, 65536)
-    os.execv(program, [program, "-f", file, "/dev/fd/3"])  # noqa: S606
+    copies = [os.dup(descriptor) for descriptor in (device, source)]  # above the two numbers that they get
+    while min(copies) < 5:
+        copies = [os.dup(descriptor) for descriptor in copies]
+    for number, descriptor in enumerate(copies, 3):
+        os.dup2(descriptor, number)
+    os.closerange(5, 65536)
+    os.execv(program, [program, "-f", "/proc/self/fd/4", "/dev/fd/3"])  # noqa: S606
 
 
 def call(name, *arguments):
@@ -323,4 +332,4 @@ def call(name, *arguments):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(int(os.path.basename(sys.argv[0])), *sys.argv[1:])

@@ -59,10 +59,12 @@ def split(arguments):
 
 def run(is_plain, launcher):
     """Stage, and print the path or the lines to source; the shared file if that fails."""
-    item = None
+    item, env = None, dict(os.environ)
+    if launcher:  # another job than the one that Slurm knows, if it does
+        env.setdefault("PYTORCH_STAGE_JOB", os.urandom(8).hex())
     try:
-        item = loaded_item(os.environ)
-        path = obtain(item, dict(os.environ), launcher, say)
+        item = loaded_item(env)
+        path = obtain(item, env, launcher, say)
     except StageError as error:
         if item is None:
             say(f"{error}.")
@@ -71,9 +73,12 @@ def run(is_plain, launcher):
         path = item.path
     if is_plain:
         print(path)
-    else:
-        for name in item.variables:
-            print(f"export {name}={shlex.quote(path)}")
+    elif "SIF" in item.variables:
+        print(f"export SIF={shlex.quote(path)} SIFPYTORCH={shlex.quote(path)}")
+    elif path != item.path:
+        # ranks ask the process on their node for its copy
+        job = f" PYTORCH_STAGE_JOB={env['PYTORCH_STAGE_JOB']}" if launcher else ""
+        print(f"export PYTORCH_LAUNCH_STAGE=1{job}")
     return 0
 
 

@@ -8,13 +8,14 @@ import subprocess
 import time
 
 from pytorch_stage import ADDRESSES, ANSWER_SECONDS, LINGER_SECONDS, PART, PREFIX, SHA256, TOKEN, StageError
+from pytorch_stage.announcing import answer
 from pytorch_stage.channel import Channel, ClosedError, own_addresses
 from pytorch_stage.places import candidates, choose
 from pytorch_stage.starting import first_nodes, start_command, start_environment
 from pytorch_stage.tree import parent_of
 
 #: For the keepers to remove their directories and end.
-END_SECONDS = 20
+END_SECONDS = 10
 
 
 class BusyError(StageError):
@@ -41,7 +42,9 @@ class Director:
         directory = self.choose_directory()
         for keeper in self.keepers:
             keeper.send(item=self.item.as_dict(), make=directory)
-        self.collect("made")
+        made = self.collect("made")
+        if any("busy" in answer for answer in made):
+            return self.find_others(made)
         copying = time.monotonic()
         self.copy(directory)
         answers = self.collect("ready", seconds=None)
@@ -49,7 +52,8 @@ class Director:
         for keeper in self.keepers:
             keeper.send(serve=True)
         now, checking = time.monotonic(), max(answer["seconds"] for answer in answers)
-        return {"path": min(paths), "nodes": len(answers), "total": now - began, "checking": checking,
+        where = min(paths) if "SIF" in self.item.variables else os.path.dirname(directory)
+        return {"path": where, "nodes": len(answers), "total": now - began, "checking": checking,
                 "copying": now - copying - checking}  # fmt: skip
 
     def start(self, command):
@@ -112,13 +116,19 @@ class Director:
                 except ClosedError:
                     self.has_lost = True
                     raise ClosedError(f"the process on {self.keepers[keeper]['node']} was killed") from None
-                if "busy" in answer:
-                    raise BusyError(f"another process stages on {answer['busy']}")
-                if name not in answer:
+                if name not in answer and "busy" not in answer:
                     raise StageError(answer.get("problem", "an unexpected answer"))
                 answers[keeper] = answer
                 waiting.remove(keeper)
         return [answers[keeper] for keeper in self.keepers]
+
+    def find_others(self, answers):
+        """The result of another staging that has finished on all nodes. Raises BusyError."""
+        paths = {answer.get("path") for answer in answers}
+        if len(paths) != 1 or not all(paths):
+            raise BusyError("another process stages the file")
+        self.release()
+        return {"path": paths.pop()}
 
     def copy(self, directory):
         """Have the file copied to all nodes, by sbcast in a Slurm job, else along a tree."""
@@ -144,18 +154,25 @@ class Director:
             return False
         return done.returncode == 0
 
-    def watch(self, is_needed):
-        """Stay until the command that started the keepers ends, or the job does not need them: `is_needed` is false."""
-        channels = list(self.keepers)
-        while self.process.poll() is None and is_needed():
+    def watch(self, path, announced, is_needed):
+        """Stay until the command that started the keepers ends, or the job does not need them: `is_needed` is false.
+
+        `announced` is the socket where `path` is announced to other processes of this node.
+        """
+        channels = [announced, *self.keepers]
+        announced.listen(64)
+        while len(channels) > 1 and self.process.poll() is None and is_needed():
             for channel in select.select(channels, [], [], 2)[0]:
                 try:
-                    channel.receive()
+                    if channel is announced:
+                        answer(announced, path)
+                    else:
+                        channel.receive()
                 except ClosedError:
                     channels.remove(channel)
                     self.has_lost = True
         self.release()
-        self.wait()
+        self.wait(END_SECONDS)
 
     def release(self):
         """Have all keepers remove their directories; they close the connection then."""
@@ -175,15 +192,16 @@ class Director:
         if self.has_lost:
             self.sweep()
 
-    def wait(self):
-        """Wait until the command that started the keepers ends."""
+    def wait(self, seconds=LINGER_SECONDS + END_SECONDS):
+        """Wait until the command that started the keepers ends, and end it after `seconds`."""
         if self.process is None:
             return
-        try:
-            self.process.wait(LINGER_SECONDS + END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.terminate()
-            self.process.wait()
+        for end in (self.process.terminate, self.process.kill):
+            try:
+                self.process.wait(seconds)
+                return
+            except subprocess.TimeoutExpired:
+                end()
 
     def sweep(self):
         """Remove what keepers left that were killed; without success, the next staging on the node does."""

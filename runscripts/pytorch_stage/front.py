@@ -4,24 +4,13 @@ import json
 import os
 import random
 import signal
-import socket
 import time
 
 from pytorch_packed import COPY_SECONDS, ask, service
 
 from pytorch_stage import StageError
+from pytorch_stage.announcing import bind
 from pytorch_stage.director import BusyError, Director
-
-
-def bind(name):
-    """A socket with this abstract name, which ends with it; None if it is taken."""
-    end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        end.bind(name)
-    except OSError:
-        end.close()
-        return None
-    return end
 
 
 def find(item, env, seconds=0.0):
@@ -39,7 +28,8 @@ def obtain(item, env, launcher=(), say=lambda _: None):
     """The path of the staged copy, staged now if need be; `say` prints a line. Raises StageError."""
     deadline = time.monotonic() + COPY_SECONDS
     while time.monotonic() < deadline:
-        path = find(item, env)
+        # on a login node, the job has a process, and no copy
+        path = find(item, env) or ask(service(env, item.sha256, "front"), COPY_SECONDS, is_here=False)
         if path:
             return path
         lock = bind(service(env, item.sha256, "front"))
@@ -49,7 +39,8 @@ def obtain(item, env, launcher=(), say=lambda _: None):
         with lock:
             result = direct(item, env, launcher, lock)
         if "path" in result:
-            say(sentence(item, result))
+            if "nodes" in result:
+                say(sentence(item, result))
             return result["path"]
         if not result.get("busy"):
             raise StageError(result.get("problem", "the process that stages was killed"))
@@ -105,10 +96,10 @@ def run_director(director, tells, lock, owner):
         tell(tells, {"busy": isinstance(error, BusyError), "problem": str(error)})
         director.wait()
         return 1
-    lock.close()
     tell(tells, result)
     # Slurm ends the keepers with the job; elsewhere they end with the session of the job script
-    director.watch(lambda: bool(director.env.get("SLURM_JOB_ID")) or os.path.exists(f"/proc/{owner}"))
+    in_slurm = bool(director.env.get("SLURM_JOB_ID"))
+    director.watch(result["path"], lock, lambda: in_slurm or os.path.exists(f"/proc/{owner}"))
     return 0
 
 

@@ -14,15 +14,17 @@ import subprocess
 import sys
 import time
 
-from pytorch_packed import NotMountedError, credentials, mount, service
+from pytorch_packed import NotMountedError, ask, mount, service
 
 from pytorch_stage import ADDRESSES, ANSWER_SECONDS, DIRECTORY, LINGER_SECONDS, PART, SHA256, TOKEN, StageError
+from pytorch_stage.announcing import answer, bind
 from pytorch_stage.channel import ClosedError, connect
-from pytorch_stage.front import bind
 from pytorch_stage.places import candidates, make, remove, remove_abandoned, rooms, sweep
 from pytorch_stage.tree import Server, fetch
 
 CHUNK = 4 << 20
+#: Two stagings that wait for each other give up, and try again.
+BUSY_SECONDS = 5
 #: Signals at the end of a step or a job.
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -120,12 +122,17 @@ class Keeper:
         if self.listener is not None:
             self.listener.listen(4096)
 
-    def ask(self):
-        """The next request of the front. Raises ClosedError."""
-        request = self.channel.receive()
-        if "end" in request:
+    def ask(self, seconds=None):
+        """The next request of the front, None if there is none after `seconds`. Raises ClosedError."""
+        request = self.channel.receive(seconds)
+        if request is not None and "end" in request:
             raise ClosedError("the front gives up")
         return request
+
+    @property
+    def is_venv(self):
+        """Whether the file is a packed venv, and not an image, which Apptainer opens by its name."""
+        return "PYTORCH_PACKED" in self.item["variables"]
 
     def prepare(self, tells):
         """Report to the front, and make the directory that it chooses."""
@@ -134,7 +141,7 @@ class Keeper:
         request = self.ask()
         self.item, directory = request["item"], request["make"]
         if self.listener is None:
-            self.channel.send(busy=self.node)
+            self.channel.send(busy=self.node, path=ask(service(os.environ, os.environ[SHA256]), BUSY_SECONDS) or "")
             self.ask()
         os.write(tells, directory.encode())
         os.close(tells)
@@ -145,24 +152,62 @@ class Keeper:
     def fill(self):
         """Fill the file as the front asks for, and verify it."""
         part = os.path.join(self.directory, PART)
-        request = self.ask()
+        request, file = self.await_copy(part)
         if request.get("fetch"):
-            if os.path.lexists(part):  # incomplete, of sbcast
-                os.unlink(part)
-            fetch(request["fetch"], part, self.item["size"], self.server, token=self.token)
+            file = self.create(part)
+            fetch(request["fetch"], file, self.item["size"], self.server, token=self.token)
+        elif file is None:
+            file = os.open(part, os.O_RDONLY | os.O_NOFOLLOW)
         began = time.monotonic()
-        found = checksum(part)
+        found = checksum(file)
         if found != self.item["sha256"]:
             raise StageError(f"the copy on {self.node} has SHA-256 {found}, and {self.item['path']} was installed "
                              f"with {self.item['sha256']}")  # fmt: skip
+        self.result = self.use_venv(file) if self.is_venv else self.name_image(part)
+        self.channel.send(ready=self.result, seconds=time.monotonic() - began)
+        self.ask()
+
+    def await_copy(self, part):
+        """The next request of the front, and a descriptor of sbcast's file, if it was opened before that.
+
+        A venv needs no name: squashfuse reads an open file. So its name goes as soon as sbcast has made the file, and
+        the kernel removes the file with the last process that uses it, however that ends.
+        """
+        while not (self.is_venv and os.path.exists(part)):
+            request = self.ask(0.01 if self.is_venv else None)
+            if request is not None:
+                return request, None
+        file = os.open(part, os.O_RDONLY | os.O_NOFOLLOW)
+        os.unlink(part)
+        return self.ask(), file
+
+    def create(self, part):
+        """A descriptor of a new file in place of sbcast's, which is incomplete; without a name for a venv."""
+        if os.path.lexists(part):
+            os.unlink(part)
+        file = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        if self.is_venv:
+            os.unlink(part)
+        return file
+
+    def name_image(self, part):
+        """Give a verified image its name; return the path."""
         path = os.path.join(self.directory, os.path.basename(self.item["path"]))
         os.chmod(part, 0o400)
         os.rename(part, path)
-        self.result = path
-        if "PYTORCH_PACKED" in self.item["variables"] and not is_mountable(path, self.item["root"]):
-            self.result = unpack(path, os.path.join(self.directory, "tree"))
-        self.channel.send(ready=self.result, seconds=time.monotonic() - began)
-        self.ask()
+        return path
+
+    def use_venv(self, file):
+        """The path of a verified venv, without a name; where nothing can mount it, of a directory with its files."""
+        if os.path.exists(os.path.join(self.directory, PART)):
+            os.unlink(os.path.join(self.directory, PART))
+        path = f"/proc/{os.getpid()}/fd/{file}"
+        tree = os.path.join(self.directory, "tree")
+        if not is_mountable(path, self.item["root"]) and unpack(path, tree):
+            os.close(file)
+            return tree
+        remove(self.directory)
+        return path
 
     def linger(self):
         """Remove the directory, and tell the ranks of this node for a while that there is no copy."""
@@ -198,24 +243,15 @@ def world_size():
     return 1
 
 
-def answer(listener, path):
-    """Send the path to a process of this user."""
-    end, _ = listener.accept()
-    with end:
-        if credentials(end)[1] == os.getuid():
-            try:
-                end.sendall(path.encode() + b"\n")
-            except OSError:
-                return
-
-
-def checksum(path):
-    """SHA-256 of a file, in hexadecimal. Raises OSError."""
-    digest, buffer = hashlib.sha256(), memoryview(bytearray(CHUNK))
-    with open(path, "rb", buffering=0) as file:
-        for size in iter(lambda: file.readinto(buffer), 0):
-            digest.update(buffer[:size])
-    return digest.hexdigest()
+def checksum(file):
+    """SHA-256 of a file, a descriptor, in hexadecimal. Raises OSError."""
+    digest, place = hashlib.sha256(), 0
+    while True:
+        chunk = os.pread(file, CHUNK, place)
+        if not chunk:
+            return digest.hexdigest()
+        digest.update(chunk)
+        place += len(chunk)
 
 
 def is_mountable(path, root):
@@ -231,10 +267,10 @@ def is_mountable(path, root):
 
 
 def unpack(path, target):
-    """Unpack a squashfs file; return the directory, or the file if this is impossible: ranks use the shared files."""
+    """Unpack a squashfs file to a new directory; return whether this was possible."""
     program = shutil.which("unsquashfs")
     command = [program, "-no-progress", "-d", target, path]
     if program and subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0:
-        return target
+        return True
     remove(target)
-    return path
+    return False

@@ -13,9 +13,12 @@ def stage(env, say):
     """The path of the node's copy, staged now by the first rank; None, after a message, if that fails."""
     try:
         item = loaded_item(env)
+        if "SLURM_STEP_ID" not in env:
+            return None
         if env.get("SLURM_PROCID", "0") != "0":
             return find(item, env, APPEAR_SECONDS) or None
-        return obtain(item, dict(env), say=say)
+        obtain(item, dict(env), say=say)
+        return find(item, env) or None
     except StageError as error:
         say(f"staging: {error}. Using the shared files. To silence this message, set PYTORCH_LAUNCH_STAGE=0")
         return None

@@ -4,7 +4,6 @@ import hmac
 import os
 import socket
 import threading
-import time
 
 from pytorch_stage import StageError
 
@@ -23,7 +22,7 @@ class Server:
 
     def __init__(self, token):
         self.token = token.encode()
-        self.path, self.size, self.available = None, 0, 0
+        self.file, self.size, self.available = None, 0, 0
         self.grown = threading.Condition()
         self.listener = socket.create_server(("", 0), backlog=64)
         self.port = self.listener.getsockname()[1]
@@ -49,48 +48,43 @@ class Server:
 
     def _send_file(self, end):
         with self.grown:
-            while self.path is None:
+            while self.file is None:
                 self.grown.wait()
-        with open(self.path, "rb") as file:
-            sent = 0
-            while sent < self.size:
-                with self.grown:
-                    while self.available <= sent:
-                        self.grown.wait()
-                sent += end.sendfile(file, sent, self.available - sent)
+        sent = 0
+        while sent < self.size:
+            with self.grown:
+                while self.available <= sent:
+                    self.grown.wait()
+                available = self.available
+            sent += os.sendfile(end.fileno(), self.file, sent, min(available - sent, BLOCK))
 
-    def announce(self, path, size, available):
-        """`available` of the `size` bytes of `path` are written."""
+    def announce(self, file, size, available):
+        """`available` of the `size` bytes of `file`, a descriptor, are written."""
         with self.grown:
-            self.path, self.size, self.available = path, size, available
+            self.file, self.size, self.available = file, size, available
             self.grown.notify_all()
 
 
 def fetch(source, target, size, server, *, token):
-    """Copy `size` bytes to the new file `target`, from a path or an address [host, port]; tell `server` how far it is.
+    """Copy `size` bytes to the descriptor `target`, from a path or an address [host, port]; tell `server` the progress.
 
     Raises StageError.
     """
-    done, began = 0, time.monotonic()
+    done = 0
     try:
-        with open(target, "xb", buffering=0, opener=_private) as file, _open(source, token) as stream:
+        with _open(source, token) as stream:
             server.announce(target, size, 0)
             while done < size:
                 block = stream(min(BLOCK, size - done))
                 if not block:
                     raise StageError(f"only {done} of {size} bytes arrived from {_name(source)}")
                 while block:
-                    written = file.write(block)
+                    written = os.write(target, block)
                     done += written
                     block = block[written:]
                 server.announce(target, size, done)
     except OSError as error:
-        raise StageError(f"copying from {_name(source)} to {target} failed: {error.strerror or error}") from error
-    return time.monotonic() - began
-
-
-def _private(path, flags):
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+        raise StageError(f"copying from {_name(source)} failed: {error.strerror or error}") from error
 
 
 class _open:  # noqa: N801  (used like a function)
