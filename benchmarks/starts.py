@@ -113,7 +113,7 @@ def environment(session, way, packed):
     if way.packed:
         env["PYTORCH_PACKED"] = str(packed)
     if way.staged:
-        env["PYTORCH_LAUNCH_STAGE"] = "1"
+        env.update({"PYTORCH_LAUNCH_STAGE": "1", "PYTORCH_LAUNCH_STAGE_DIR": str(session.layout.cluster / "disk")})
     return env
 
 
