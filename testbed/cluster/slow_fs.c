@@ -1,11 +1,9 @@
 /* Mounts a directory read-only, as from a slow network file system: slow_fs --source=DIR --server=FILE [options] TARGET
  *
  * Every metadata call waits for a server with a limited number of calls a second, every read for its bandwidth. All
- * mounts that name the same FILE share the server. The file system ends, and is unmounted, with the process that
- * started it. testbed/cluster/slow_fs.py compiles and starts it.
- *
- * The server is a queue without a process: FILE holds the time until which it is busy. A call advances this time by the
- * duration of its service, and sleeps until then. All mounts are on one machine, and share its monotonic clock.
+ * mounts that name the same FILE share the server: FILE holds the time until which it is busy, by the clock of the
+ * machine. A call advances this time by the duration of its service, and sleeps until then. The mount ends with the
+ * process that started it, which is testbed/cluster/slow_fs.py.
  */
 #define FUSE_USE_VERSION 312
 #define _GNU_SOURCE
@@ -179,7 +177,7 @@ static void open_file(fuse_req_t request, fuse_ino_t number, struct fuse_file_in
         return;
     }
     file->fh = descriptor;
-    file->keep_cache = 1; /* nobody writes: what a node has read stays in its memory */
+    file->keep_cache = 1; /* read-only: what a node has read stays in its memory */
     fuse_reply_open(request, file);
 }
 
@@ -288,8 +286,7 @@ int main(int count, char **words)
     struct fuse_session *session = fuse_session_new(&arguments, &operations, sizeof operations, NULL);
     if (!session || fuse_set_signal_handlers(session) || fuse_session_mount(session, places.mountpoint))
         return 1;
-    /* as many threads as calls may wait at the same time */
-    struct fuse_loop_config *loop = fuse_loop_cfg_create();
+    struct fuse_loop_config *loop = fuse_loop_cfg_create(); /* as many threads as calls may wait at the same time */
     fuse_loop_cfg_set_max_threads(loop, 128);
     fuse_loop_cfg_set_idle_threads(loop, 128);
     int status = fuse_session_loop_mt(session, loop);
