@@ -60,11 +60,12 @@ class Way(NamedTuple):
 IN_IMAGE = ("bash", "-c", 'exec singularity exec "$SIF" "$@"', "bash")
 WAYS = (
     Way("venv on a local disk", VENV),
-    Way("venv", VENV, "none"),
-    Way("venv, NFS's caches", VENV, "nfs"),
-    Way("image", CONTAINER, "none", IN_IMAGE),
-    Way("packed venv", VENV, "none", packed=True),
-    Way("packed venv, staged", VENV, "none", packed=True, staged=True),
+    Way("venv, no cache", VENV, "none"),
+    Way("packed venv, no cache", VENV, "none", packed=True),
+    Way("venv", VENV, "nfs"),
+    Way("image", CONTAINER, "nfs", IN_IMAGE),
+    Way("packed venv", VENV, "nfs", packed=True),
+    Way("staged venv", VENV, "nfs", packed=True, staged=True),
 )
 
 
@@ -202,4 +203,5 @@ def broadcast_seconds_per_byte(nodes):
 def seconds_remembered(cache):
     """For how long a node remembers the answer to each kind of call."""
     seconds = slow_fs.CACHES[cache]
-    return {"L": seconds["names"], "A": seconds["directory-attributes"], "D": seconds["directory-attributes"]}
+    names, attributes = seconds["names"], seconds["directory-attributes"]
+    return {"L": names, "K": names, "A": attributes, "D": attributes}

@@ -14,10 +14,11 @@ DARK = {
     "#953800": "#ffa657",
     "#116329": "#7ee787",
     "#6639ba": "#d2a8ff",
+    "#7d4e00": "#e3b341",
 }
 BACKGROUND, INK, GRID, MET, MISSED, *FURTHER = DARK
 #: Of the lines of one diagram.
-LINES = (FURTHER[0], MISSED, FURTHER[1], MET, FURTHER[2], FURTHER[3])
+LINES = (FURTHER[0], MISSED, FURTHER[4], FURTHER[1], MET, FURTHER[2], FURTHER[3])
 
 
 @contextlib.contextmanager

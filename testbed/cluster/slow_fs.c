@@ -46,12 +46,14 @@ struct node {
     char path[]; /* relative to the source */
 };
 
+#define ATTRIBUTE_SECONDS(file) (S_ISDIR((file).st_mode) ? options.directory_attributes : options.file_attributes)
+
 static struct options options = {.calls_per_second = 20000, .bytes_per_second = 7500000000};
 static struct server *server;
 static FILE *record;
 static int source;
-static void *nodes;
 static struct node *root;
+static void *nodes; /* all, as tsearch(3) keeps them */
 static pthread_mutex_t nodes_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int64_t now(void)
@@ -98,9 +100,8 @@ static struct node *node_of(fuse_ino_t number)
 static int compare_nodes(const void *left, const void *right)
 {
     const struct node *a = left, *b = right;
-    if (a->device != b->device)
-        return a->device < b->device ? -1 : 1;
-    return a->inode == b->inode ? 0 : a->inode < b->inode ? -1 : 1;
+    int order = (a->device > b->device) - (a->device < b->device);
+    return order ? order : (a->inode > b->inode) - (a->inode < b->inode);
 }
 
 /* The known node of a file, or a new one. The same file has to have the same number each time. */
@@ -120,9 +121,11 @@ static struct node *find_node(const struct stat *attributes, const char *path)
     return found ? *found : NULL;
 }
 
-static double attribute_seconds(const struct stat *attributes)
+static void start(void *data, struct fuse_conn_info *kernel)
 {
-    return S_ISDIR(attributes->st_mode) ? options.directory_attributes : options.file_attributes;
+    (void)data;
+    if (options.names > 0) /* the kernel keeps targets of links, too */
+        kernel->want |= kernel->capable & FUSE_CAP_CACHE_SYMLINKS;
 }
 
 static void look_up(fuse_req_t request, fuse_ino_t parent, const char *name)
@@ -134,7 +137,7 @@ static void look_up(fuse_req_t request, fuse_ino_t parent, const char *name)
     call_server('L', path);
     if (fstatat(source, path, &entry.attr, AT_SYMLINK_NOFOLLOW) == 0) {
         entry.ino = (fuse_ino_t)find_node(&entry.attr, path);
-        entry.attr_timeout = attribute_seconds(&entry.attr);
+        entry.attr_timeout = ATTRIBUTE_SECONDS(entry.attr);
         if (S_ISDIR(entry.attr.st_mode))
             entry.entry_timeout = options.directory_names;
     } else if (errno != ENOENT) {
@@ -152,7 +155,7 @@ static void get_attributes(fuse_req_t request, fuse_ino_t number, struct fuse_fi
     if (fstatat(source, node_of(number)->path, &attributes, AT_SYMLINK_NOFOLLOW))
         fuse_reply_err(request, errno);
     else
-        fuse_reply_attr(request, &attributes, attribute_seconds(&attributes));
+        fuse_reply_attr(request, &attributes, ATTRIBUTE_SECONDS(attributes));
 }
 
 static void read_link(fuse_req_t request, fuse_ino_t number)
@@ -223,7 +226,7 @@ static void read_directory(fuse_req_t request, fuse_ino_t number, size_t size, o
 {
     DIR *directory = (DIR *)file->fh;
     char entries[size];
-    size_t length = 0, added = 0;
+    size_t length = 0, added;
     seekdir(directory, offset);
     for (struct dirent *each; (each = readdir(directory)); length += added) {
         struct stat attributes = {.st_ino = each->d_ino, .st_mode = each->d_type << 12};
@@ -244,7 +247,7 @@ static void close_directory(fuse_req_t request, fuse_ino_t number, struct fuse_f
 }
 
 static const struct fuse_lowlevel_ops operations = {
-    .lookup = look_up, .getattr = get_attributes, .readlink = read_link, .open = open_file, .read = read_file,
+    .init = start, .lookup = look_up, .getattr = get_attributes, .readlink = read_link, .open = open_file, .read = read_file,
     .release = close_file, .opendir = open_directory, .readdir = read_directory, .releasedir = close_directory,
 };
 
