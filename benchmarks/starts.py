@@ -95,15 +95,25 @@ def possible_ways(obstacle):
 
 def measure(session, ways, report):
     """The Starts of some ways; `report` is called with a line after each. Raises TestbedError."""
-    starts = []
+    starts, records = [], {}
+
+    def add(start):
+        report(f"{start.way}, {start.ranks} ranks{', replayed' * start.replayed}: {start.seconds:.1f} s")
+        starts.append(start)
+
     with packed_venv(session) as packed:
+        size = packed.stat().st_size
         for way in ways:
             env = environment(session, way, packed)
             import_torch(session, way, env, 1)  # its files are in the machine's memory from now on
-            measured = (measure_way(session, way, env, ranks) for ranks in MEASURED)
-            for start in (*measured, *replay_way(session, way, env, packed)):
-                report(f"{way.name}, {start.ranks} ranks{', replayed' * start.replayed}: {start.seconds:.1f} s")
-                starts.append(start)
+            for ranks in MEASURED:
+                add(measure_way(session, way, env, ranks))
+            if way.cache:
+                records[way.name] = record_calls(session, way, env)
+    for way in ways:
+        alone = next(start.seconds for start in starts if (start.way, start.ranks) == (way.name, 1))
+        for start in replay_way(way, records.get(way.name), alone, size):
+            add(start)
     return starts
 
 
@@ -162,14 +172,14 @@ def import_torch(session, way, env, ranks, record=None):
     return max(ends) - start, counts, (start, max(ends))
 
 
-def replay_way(session, way, env, packed):
-    """Yield the Starts of worlds that replay one rank, the last measured number of ranks first."""
-    if not way.cache:  # each rank has a core of its own, each node a disk
-        alone = measure_way(session, way, env, 1).seconds
+def replay_way(way, record, alone, size):
+    """Yield the Starts of worlds that replay the Record of one rank, the last measured number of ranks first.
+
+    `alone` are the seconds of a lone rank, `size` the bytes of the file that is staged.
+    """
+    if record is None:  # each rank has a core of its own, each node a disk
         yield from (Start(way.name, ranks, alone, True) for ranks in REPLAYED)
         return
-    env = {name: value for name, value in env.items() if name != "PYTORCH_LAUNCH_STAGE"}
-    record = record_calls(session, way, env)
     if way.staged:  # the file is on the nodes
         record = record._replace(calls=[call._replace(bytes=0) for call in record.calls])
     worlds = [(MEASURED[-1], len(NODES)), *((ranks, ranks // RANKS_PER_NODE) for ranks in REPLAYED)]
@@ -178,13 +188,13 @@ def replay_way(session, way, env, packed):
         remembers, own = seconds_remembered(way.cache), ranks // nodes
         seconds = start_seconds(record, SERVER, nodes=nodes, ranks_per_node=own, remembers=remembers, cores=cores)
         if way.staged:
-            size = packed.stat().st_size
             seconds += size * (SERVER.seconds_per_byte + broadcast_seconds_per_byte(nodes))
         yield Start(way.name, ranks, seconds, True)
 
 
 def record_calls(session, way, env):
     """The Record of one rank. Every use of a name is in it: the replay decides what a kernel remembers."""
+    env = {name: value for name, value in env.items() if name != "PYTORCH_LAUNCH_STAGE"}
     records = session.scratch / "records"
     records.mkdir(exist_ok=True)
     _, _, (start, end) = import_torch(session, way._replace(cache="none"), env, 1, record=records)
