@@ -37,8 +37,9 @@ def measure(layout, experiments, *, rounds=None, with_scale=False, with_starts=F
     ways = starts.possible_ways(obstacle) if with_starts and not slow_fs.obstacle() else ()
     require_modules(layout, dict.fromkeys([*needed, *(way.recipe for way in ways)]))
 
-    expected = sum(each.expected_seconds(rounds) for each in possible)
-    print_progress(f"{sum(len(each.names) for each in possible)} rows, about {expected / 60:.0f} min on two idle cores")
+    expected = sum(each.expected_seconds(rounds) for each in possible) + len(ways) * starts.SECONDS_PER_WAY
+    names = [name for each in possible for name in each.names] + [starts.NAME] * bool(ways)
+    print_progress(f"{len(names)} rows, about {expected / 60:.0f} min on two idle cores")
     left_out = {name: reason for names, reason in reasons.items() if reason for name in names}
     if with_starts and not ways:
         left_out[starts.NAME] = slow_fs.obstacle()

@@ -27,6 +27,8 @@ MEASURED = (1, 4, 16)
 #: Ranks of replayed worlds, with as many on a node as a node of Frontier or LUMI-G has GPUs.
 REPLAYED = (64, 256, 1024, 4096)
 RANKS_PER_NODE = 8
+#: Duration of all measurements of one way, on two idle cores.
+SECONDS_PER_WAY = 100
 #: Times that a number of ranks is measured; the median counts.
 REPETITIONS = 3
 PROGRAM = "import time, torch; print(f'imported at {time.monotonic()}', flush=True)"
@@ -95,26 +97,36 @@ def possible_ways(obstacle):
 
 def measure(session, ways, report):
     """The Starts of some ways; `report` is called with a line after each. Raises TestbedError."""
-    starts, records = [], {}
-
-    def add(start):
-        report(f"{start.way}, {start.ranks} ranks{', replayed' * start.replayed}: {start.seconds:.1f} s")
-        starts.append(start)
-
     with packed_venv(session) as packed:
+        environments = {way: environment(session, way, packed) for way in ways}
+        for way in ways:  # files are in the machine's memory from now on
+            import_torch(session, way, environments[way], 1)
+        measured = [start for ranks in MEASURED for start in measure_world(session, environments, ranks, report)]
+        records = {way.name: record_calls(session, way, environments[way]) for way in ways if way.cache}
         size = packed.stat().st_size
-        for way in ways:
-            env = environment(session, way, packed)
-            import_torch(session, way, env, 1)  # its files are in the machine's memory from now on
-            for ranks in MEASURED:
-                add(measure_way(session, way, env, ranks))
-            if way.cache:
-                records[way.name] = record_calls(session, way, env)
+    starts = list(measured)
     for way in ways:
-        alone = next(start.seconds for start in starts if (start.way, start.ranks) == (way.name, 1))
+        alone = next(start.seconds for start in measured if (start.way, start.ranks) == (way.name, 1))
         for start in replay_way(way, records.get(way.name), alone, size):
-            add(start)
+            report(f"{way.name}, {start.ranks} ranks replayed: {start.seconds:.1f} s")
+            starts.append(start)
     return starts
+
+
+def measure_world(session, environments, ranks, report):
+    """The Starts of so many ranks that run, each way in turn: a round of all, then the next round."""
+    runs = {way: [] for way in environments}
+    for _ in range(REPETITIONS):
+        for way, env in environments.items():
+            runs[way].append(import_torch(session, way, env, ranks))
+            report(f"{way.name}, {ranks} ranks: {runs[way][-1][0]:.1f} s")
+    return [
+        Start(
+            way.name, ranks, median(run[0] for run in own), False,
+            own[-1][1].calls / ranks, own[-1][1].bytes / min(ranks, len(NODES)),
+        )
+        for way, own in runs.items()
+    ]  # fmt: skip
 
 
 def environment(session, way, packed):
@@ -142,13 +154,6 @@ def packed_venv(session):
     finally:
         file.unlink(missing_ok=True)
         note.unlink(missing_ok=True)
-
-
-def measure_way(session, way, env, ranks):
-    """The Start of ranks that run."""
-    runs = [import_torch(session, way, env, ranks) for _ in range(REPETITIONS)]
-    seconds, counts = median(run[0] for run in runs), runs[-1][1]
-    return Start(way.name, ranks, seconds, False, counts.calls / ranks, counts.bytes / min(ranks, len(NODES)))
 
 
 def import_torch(session, way, env, ranks, record=None):
