@@ -46,7 +46,7 @@ def measure(layout, experiments, *, rounds=None, with_scale=False, with_starts=F
     start, load = time.monotonic(), os.getloadavg()[0]
     costs = measure_scale(layout) if with_scale else []
     ratios, failures = measure_ratios(layout, possible, rounds)
-    worlds = measure_starts(layout, ways, failures) if ways else []
+    worlds = measure_starts(layout, ways, rounds, failures) if ways else []
     return Results(ratios, left_out, failures, costs, describe_run(load, time.monotonic() - start), starts=worlds)
 
 
@@ -84,11 +84,11 @@ def measure_scale(layout):
         return scale.measure(Session(layout, scratch), print_progress)
 
 
-def measure_starts(layout, ways, failures):
+def measure_starts(layout, ways, rounds, failures):
     """The Starts of worlds from a slow file system; none if that fails, with the reason in `failures`."""
     try:
         with scratch_directory(layout) as scratch:
-            return starts.measure(Session(layout, scratch), ways, print_progress)
+            return starts.measure(Session(layout, scratch), ways, print_progress, rounds or starts.REPETITIONS)
     except (TestbedError, OSError) as error:
         print_progress(f"{starts.NAME}: failed: {error}")
         failures[starts.NAME] = str(error).splitlines()[0]

@@ -29,7 +29,7 @@ REPLAYED = (64, 256, 1024, 4096)
 RANKS_PER_NODE = 8
 #: Duration of all measurements of one way, on two idle cores.
 SECONDS_PER_WAY = 100
-#: Times that a number of ranks is measured; the median counts.
+#: Times that each way is measured with so many ranks; the median counts.
 REPETITIONS = 3
 PROGRAM = "import time, torch; print(f'imported at {time.monotonic()}', flush=True)"
 IMPORTED = re.compile(r"imported at ([\d.]+)")
@@ -80,6 +80,7 @@ class Start(NamedTuple):
     `replayed`  whether the world is a simulation
     `calls`     metadata calls per rank that reached the shared file system
     `bytes`     bytes per node that were read from it
+    `runs`      number of runs of which `seconds` is the median
     """
 
     way: str
@@ -88,6 +89,7 @@ class Start(NamedTuple):
     replayed: bool
     calls: float = 0
     bytes: float = 0
+    runs: int = 0
 
 
 def possible_ways(obstacle):
@@ -95,13 +97,15 @@ def possible_ways(obstacle):
     return [way for way in WAYS if not (obstacle and way.recipe == CONTAINER)]
 
 
-def measure(session, ways, report):
+def measure(session, ways, report, rounds=REPETITIONS):
     """The Starts of some ways; `report` is called with a line after each. Raises TestbedError."""
     with packed_venv(session) as packed:
         environments = {way: environment(session, way, packed) for way in ways}
         for way in ways:  # files are in the machine's memory from now on
             import_torch(session, way, environments[way], 1)
-        measured = [start for ranks in MEASURED for start in measure_world(session, environments, ranks, report)]
+        measured = [
+            start for ranks in MEASURED for start in measure_world(session, environments, ranks, report, rounds)
+        ]
         records = {way.name: record_calls(session, way, environments[way]) for way in ways if way.cache}
         size = packed.stat().st_size
     starts = list(measured)
@@ -113,17 +117,17 @@ def measure(session, ways, report):
     return starts
 
 
-def measure_world(session, environments, ranks, report):
+def measure_world(session, environments, ranks, report, rounds):
     """The Starts of so many ranks that run, each way in turn: a round of all, then the next round."""
     runs = {way: [] for way in environments}
-    for _ in range(REPETITIONS):
+    for _ in range(rounds):
         for way, env in environments.items():
             runs[way].append(import_torch(session, way, env, ranks))
             report(f"{way.name}, {ranks} ranks: {runs[way][-1][0]:.1f} s")
     return [
         Start(
             way.name, ranks, median(run[0] for run in own), False,
-            own[-1][1].calls / ranks, own[-1][1].bytes / min(ranks, len(NODES)),
+            own[-1][1].calls / ranks, own[-1][1].bytes / min(ranks, len(NODES)), rounds,
         )
         for way, own in runs.items()
     ]  # fmt: skip

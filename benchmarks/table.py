@@ -15,8 +15,8 @@ SCALE_LEGEND = (
 
 STARTS_LEGEND = (
     "Time from the start of the step until the last rank has imported torch. Measured worlds have up to 4 ranks on "
-    "each of 4 nodes, and are medians of 3; larger worlds are replayed, with 8 ranks on a node. Calls and bytes are "
-    "those of the largest measured world."
+    "each of 4 nodes, measured in turn, medians of {runs}; larger worlds are replayed, with 8 ranks on a node. Calls "
+    "and bytes are those of the largest measured world."
 )
 
 
@@ -53,7 +53,8 @@ def starts_markdown(starts):
         cells = [way, f"{last.calls:,.0f}", megabytes(last.bytes)]
         cells += [seconds(own[world].seconds) if world in own else "–" for world in worlds]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", STARTS_LEGEND]) + "\n"
+    legend = STARTS_LEGEND.format(runs=max(start.runs for start in starts))
+    return "\n".join([*lines, "", legend]) + "\n"
 
 
 def misses(comparison, ratio):
