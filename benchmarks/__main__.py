@@ -115,7 +115,8 @@ def report(layout, options, results):
         results.save(RESULTS)  # first: --redraw needs no second measurement
     if options.page or options.redraw:
         draw(layout, RESULTS, PICTURE)  # before the page, which keeps its tables if this fails
-        draw(layout, RESULTS, STARTS_PICTURE, "starts")
+        if results.starts:
+            draw(layout, RESULTS, STARTS_PICTURE, "starts")
         write_page(results)
     sections = tables(results)
     text = sections["large worlds"] if options.scale else sections["results"]

@@ -13,6 +13,9 @@ SCALE_LEGEND = (
     "Instructions are counted by valgrind; times are medians of {repetitions}, measured in turn."
 )
 
+STARTS_PICTURE = (
+    "![Seconds until the last rank has imported torch, by the number of ranks](pictures/slow-file-system.svg)"
+)
 STARTS_LEGEND = (
     "Time from the start of the step until the last rank has imported torch. Measured worlds have up to 4 ranks on "
     "each of 4 nodes, measured in turn, medians of {runs}; larger worlds are replayed, with 8 ranks on a node. Calls "
@@ -46,7 +49,7 @@ def starts_markdown(starts):
     worlds = sorted({(start.replayed, start.ranks) for start in starts})
     titles = [f"{ranks:,}{' replayed' * replayed}" for replayed, ranks in worlds]
     columns = ["files", "calls per rank", "read per node", *titles]
-    lines = [f"| {' | '.join(columns)} |", f"|---|{'---:|' * len(columns[1:])}"]
+    lines = [STARTS_PICTURE, "", f"| {' | '.join(columns)} |", f"|---|{'---:|' * len(columns[1:])}"]
     for way in dict.fromkeys(start.way for start in starts):
         own = {(start.replayed, start.ranks): start for start in starts if start.way == way}
         last = own[max(world for world in own if not world[0])]
