@@ -14,15 +14,6 @@ die() { # <exit status> <what is wrong and where. What to do>
     exit "$1"
 }
 
-# The command of a packed venv runs again where its file is mounted, unless that is here: only the file has `.packed`.
-enter_packed() { # <path of the command> <its arguments>
-    [ -n "${PYTORCH_PACKED:-}" ] && [ ! -e "${CONTAINERROOT:-}/.packed" ] || return 0
-    local python=/usr/bin/python3 runscripts=${BASH_SOURCE[0]%/*} program
-    [ -x "$python" ] || python=$CONTAINERROOT/venv/bin/python3
-    exec {program}<"$runscripts/pytorch_packed.py" # by its name, Python would look it up four times
-    exec "$python" -I -S "/dev/fd/$program" "$runscripts" "$@"
-}
-
 # A function, because `source .../activate` without arguments would otherwise see the user's.
 activate() {
     local activation

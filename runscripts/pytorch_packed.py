@@ -1,60 +1,57 @@
-"""Runs a command of a packed venv in a namespace where the packed file is mounted; started by launch.bash.
+"""Runs a command of a packed venv in a namespace where the packed file is mounted; started by packed.bash.
 
-usage: python3 -I -S /dev/fd/N RUNSCRIPTS COMMAND [ARGUMENTS...]    # RUNSCRIPTS is the directory of this file
+Arguments: the descriptor that it was read from, the directory of this file, the command and its arguments.
 
 The file ($PYTORCH_PACKED) has the whole installation, and is mounted at the installation's own path, so all paths are
 the same. One process of each step and node mounts it; the others join the namespace of that process. The mount ends
 with the last process that uses it. If nothing can mount, the command runs with the unpacked files.
-
-This is one file, and reads only the host's Python: a rank opens few files on the shared file system.
+This is one file: a rank opens few files on the shared file system.
 """
 
 import _signal  # `signal` and `socket` cost as much as all of this
 import ctypes
-import errno
 import os
+import stat
 import sys
 import time
-from _socket import AF_UNIX, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET, socket
+from _socket import AF_UNIX, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET, socket, socketpair
+from itertools import chain
 from zlib import crc32
 
 NEWNS, NEWUSER = 0x00020000, 0x10000000  # CLONE_* of unshare(2)
-PRIVATE = 0x4000 | 0x40000  # MS_REC | MS_PRIVATE of mount(2)
+FOLLOWING = 0x4000 | 0x80000  # MS_REC | MS_SLAVE of mount(2): file systems that the host mounts later appear
 READ_ONLY = 1 | 2 | 4  # MS_RDONLY | MS_NOSUID | MS_NODEV
-#: An empty file that only the packed file has, at its root. `launch.bash` tests it too.
+#: An empty file that only the packed file has, at its root. `packed.bash` tests it too.
 MARKER = ".packed"
 #: Where Apptainer keeps its own copy of squashfuse, below the prefix of its command (INSTALL.md, "squashfuse_ll").
 APPTAINERS = ("libexec/apptainer/bin", "lib/x86_64-linux-gnu/apptainer/bin", "lib/aarch64-linux-gnu/apptainer/bin")
-LOCAL_RANKS = ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PALS_LOCAL_RANKID",
-               "FLUX_TASK_LOCAL_ID")  # fmt: skip
+LOCAL_RANKS = ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PALS_LOCAL_RANKID")
 #: For the process that mounts the file; then each process mounts it by itself.
 JOIN_SECONDS = 60
+DAMAGED = "damaged"  # in place of a path, if the installed file is not what it was
 #: For a node's copy to be announced (pytorch_stage), and to be complete.
 APPEAR_SECONDS, COPY_SECONDS = 20, 3600
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def main(descriptor, runscripts, *arguments):
-    """Become the command, in the namespace if possible; `descriptor` is the open file of this program."""
-    os.close(descriptor)
-    file, root = os.environ["PYTORCH_PACKED"], os.environ.get("CONTAINERROOT", "")
-    is_loud = os.environ.get("PYTORCH_LAUNCH_VERBOSE", "0") not in ("", "0")
+def main(_, runscripts, *arguments):
+    """Become the command, in the namespace if possible."""
+    env = os.environ
+    file, root = env["PYTORCH_PACKED"], env.get("CONTAINERROOT", "")
+    is_off, is_loud = env.get("PYTORCH_LAUNCH_PACKED") == "0", env.get("PYTORCH_LAUNCH_VERBOSE", "0") not in ("", "0")
     try:
-        if os.environ.get("PYTORCH_LAUNCH_PACKED") == "0":
+        if is_off:
             raise NotMountedError("PYTORCH_LAUNCH_PACKED=0")
-        if os.environ.get("PYTORCH_LAUNCH_STAGE", "0") not in ("", "0") and file.startswith(f"{root}/"):
+        if env.get("PYTORCH_LAUNCH_STAGE", "0") not in ("", "0"):
             file = staged(runscripts, root, arguments) or file
-            if not file.startswith(root) and os.path.isdir(file):
-                raise NotMountedError("nothing on this node can mount it")
         how = enter(file, root)
         if is_loud and is_first():
             say(arguments[0], f"packed venv: {file} mounted by {how}")
     except (NotMountedError, OSError) as error:
-        if is_in_step() and os.environ.get("PYTORCH_LAUNCH_STAGE") != "0" != os.environ.get("PYTORCH_LAUNCH_PACKED"):
-            staged(runscripts, root, arguments, str(error))
-        # programs that the command starts do not try again
-        del os.environ["PYTORCH_PACKED"]
-        if is_first() and (is_loud or os.environ.get("PYTORCH_LAUNCH_PACKED") != "0"):
+        if not is_off and is_in_step() and env.get("PYTORCH_LAUNCH_STAGE") != "0":
+            staged(runscripts, root, arguments, why=str(error))
+        del env["PYTORCH_PACKED"]  # programs that the command starts do not try again
+        if is_first() and (is_loud or not is_off):
             say(arguments[0], f"packed venv not mounted: {error}. Using the unpacked files in {root}")
     os.execv(arguments[0], arguments)  # noqa: S606
 
@@ -66,17 +63,18 @@ def is_in_step():
 
 def staged(runscripts, root, arguments, why=None):
     """The path of this node's copy, staged by the first rank, else None; with `why`, run the command unpacked there."""
-    if not is_in_step() and "PYTORCH_STAGE_JOB" not in os.environ:
+    in_step = is_in_step()
+    try:
+        with open(f"{root}/provenance/packed.json") as record:
+            sha256 = record.read().partition('"sha256": "')[2].partition('"')[0]
+    except OSError:
         return None
-    with open(f"{root}/provenance/packed.json") as record:
-        sha256 = record.read().partition('"sha256": "')[2].partition('"')[0]
-    deadline = time.monotonic() + APPEAR_SECONDS
-    is_starter = is_in_step() and os.environ.get("SLURM_PROCID") == "0"
+    is_starter, deadline = in_step and os.environ.get("SLURM_PROCID") == "0", time.monotonic() + APPEAR_SECONDS
     path = ask(service(os.environ, sha256), COPY_SECONDS)
-    while path is None and not is_starter and time.monotonic() < deadline:
+    while path is None and in_step and not is_starter and time.monotonic() < deadline:
         time.sleep(0.05)
         path = ask(service(os.environ, sha256), COPY_SECONDS)
-    if not path and is_starter or why:
+    if is_starter and not path or why:
         sys.path.insert(0, os.path.abspath(runscripts))
         from pytorch_stage import rank
 
@@ -88,30 +86,32 @@ def staged(runscripts, root, arguments, why=None):
 
 def service(env, sha256, role="node"):
     """The name, among abstract sockets, where this job's copy of a file on this node is announced."""
-    job = env.get("PYTORCH_STAGE_JOB") or env.get("SLURM_JOB_ID", "none")
+    job = env.get("SLURM_JOB_ID") or env.get("PYTORCH_STAGE_JOB", "none")
     node = env.get("SLURMD_NODENAME") or os.uname().nodename
     return f"\0pytorch-stage/{os.getuid()}/{job[:20]}/{node[:30]}/{role}/{sha256[:16]}"
 
 
 def ask(name, seconds, *, is_here=True):
-    """The path that this user's process announces at `name`, "" if it has none; None without such a process.
-
-    Waits, at most `seconds`, while it is copying. The path exists, unless it is one of other nodes (not `is_here`).
-    """
-    end = socket(AF_UNIX, SOCK_STREAM)
-    end.settimeout(seconds)
+    """The path that this user's process announces at `name`, "" if it has none; None without such a process."""
     try:
-        end.connect(name)
-        if credentials(end)[1] != os.getuid():
+        end, pid = connect(name, seconds)
+        if pid is None:
             return None
         path = end.recv(4096).decode().rstrip("\n")
-        return path if path and (not is_here or os.path.exists(path)) else ""
+        return path if path == DAMAGED or path and (not is_here or os.path.exists(path)) else ""
     except ConnectionRefusedError:
         return None
     except OSError:
         return ""
-    finally:
-        end.close()
+
+
+def connect(name, seconds):
+    """A connection to the process at an abstract name, and its number, None for another user's. Raises OSError."""
+    end = socket(AF_UNIX, SOCK_STREAM)
+    end.settimeout(seconds)
+    end.connect(name)
+    pid, uid, _ = credentials(end)
+    return end, pid if uid == os.getuid() else None
 
 
 def credentials(end):
@@ -137,28 +137,30 @@ def say(command, text):
 
 
 def enter(file, root):
-    """Enter a namespace with `file` mounted at `root`; return the program that mounts it.
-
-    Raises NotMountedError, and OSError if there is no such file.
-    """
-    directory = os.getcwd()
-    name = mount_name(file)
-    claim = socket(AF_UNIX, SOCK_STREAM)
-    how = None
-    deadline = time.monotonic() + JOIN_SECONDS
-    while not bind(claim, name) and time.monotonic() < deadline:
+    """Enter a namespace with `file` mounted at `root`; return the program. Raises NotMountedError, OSError."""
+    if file == DAMAGED:
+        raise NotMountedError("its SHA-256 is not that of its installation. Install the module again")
+    directory, name = os.getcwd(), mount_name(file)
+    claim, how, deadline = socket(AF_UNIX, SOCK_STREAM), None, time.monotonic() + JOIN_SECONDS
+    while how is None and claim.fileno() >= 0:
         try:
-            owner = listener(name)
-            if owner is None:
-                time.sleep(0.005)
-                continue
-            join(owner, lambda: listener(name) == owner)  # noqa: B023  (called at once)
+            claim.bind(name)
+            break
+        except OSError:  # another process mounts the file, or has mounted it
+            time.sleep(0.005)
+        try:
+            join(listener(name), name)
             how = "the first process of this node"
-        except OSError:  # not to be shared: of another user, or its process has ended and left the name to a child
-            claim.close()
-        break
+        except OSError as error:
+            # not to be shared: of another user, or its process has ended and left the name to a child
+            if not isinstance(error, ConnectionRefusedError) or time.monotonic() > deadline:
+                claim.close()
     if how is None:
-        how = mount(file, root)
+        try:
+            how = mount(file, root)
+        except (NotMountedError, OSError):
+            claim.close()  # the other ranks do not wait for this one
+            raise
         if claim.fileno() >= 0:
             claim.listen(4096)
             os.set_inheritable(claim.detach(), True)  # stays open in the program, whose end frees the name
@@ -166,24 +168,11 @@ def enter(file, root):
     return how
 
 
-def bind(claim, name):
-    """Bind a socket to an abstract name; return whether it was free."""
-    try:
-        claim.bind(name)
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        return False
-    return True
-
-
 def mount_name(file):
-    """The name, among abstract sockets (unix(7)), of the mount of `file` that this process can share.
-
-    What ends the owner of the mount must end its users as well: a Slurm step, or a control group. They see the same
-    mounts otherwise. The file is the same, by its place and time.
-    """
+    """The name, among abstract sockets (unix(7)), of a mount of `file` whose owner ends together with this process."""
     found = os.stat(file)
+    if stat.S_ISDIR(found.st_mode):  # unpacked
+        raise NotMountedError("nothing on this node can mount it")
     step = f"{os.environ.get('SLURM_JOB_ID', '')}.{os.environ.get('SLURM_STEP_ID', '')}"
     if step.endswith("."):
         with open("/proc/self/cgroup", "rb") as groups:
@@ -194,67 +183,46 @@ def mount_name(file):
 
 
 def listener(name):
-    """The number of this user's process that listens at `name`; None if it does not listen yet.
-
-    Raises OSError if it is another user's, or in another process namespace.
-    """
-    end = socket(AF_UNIX, SOCK_STREAM)
-    end.setblocking(False)
-    try:
-        end.connect(name)
-        pid, uid, _ = credentials(end)
-    except ConnectionRefusedError:
-        return None
-    finally:
-        end.close()
-    if uid != os.getuid() or not pid:
-        raise PermissionError(errno.EPERM, "the owner of the mount is not visible")
+    """The number of this user's process that listens at `name`. Raises OSError."""
+    end, pid = connect(name, 0)
+    end.close()
+    if not pid:
+        raise PermissionError("the owner of the mount is not visible")
     return pid
 
 
-def join(pid, is_alive):
-    """Join the namespaces of a process; raise OSError, before the first, if it has ended."""
-    descriptors = []
-    try:
-        for kind in ("user", "mnt"):
-            descriptors.append(os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY))
-        if not is_alive():  # another process may have its number
-            raise ProcessLookupError(errno.ESRCH, "the owner of the mount has ended")
-        for descriptor in descriptors:
-            call("setns", descriptor, 0)
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
+def join(pid, name=None):
+    """Join the namespaces of a process, which listens at `name`; raise OSError, before the first, if it has ended."""
+    descriptors = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY) for kind in ("user", "mnt")]
+    if name is not None and listener(name) != pid:
+        raise ProcessLookupError("the owner of the mount has ended")  # and another process may have its number
+    for descriptor in descriptors:
+        call("setns", descriptor, 0)
+        os.close(descriptor)
 
 
 def mount(file, root):
-    """Mount `file` at `root` in new namespaces and join them; return the program. Raises NotMountedError.
-
-    A child makes the namespaces: if it fails, this process is as it was.
-    """
-    program = find_squashfuse(root)
-    from_child, to_parent = os.pipe()
-    from_parent, to_child = os.pipe()
+    """Mount `file` at `root` in new namespaces and join them; return the program. Raises NotMountedError."""
+    program = find_squashfuse(root)  # then a child makes the namespaces: if it fails, this process is as it was
+    ours, its = socketpair()
     child = os.fork()
     if child == 0:
-        os.close(to_child)
+        ours.close()
         try:
             make_namespaces(program, file, root)
-            os.write(to_parent, b"mounted")
-            os.read(from_parent, 1)  # until the parent has joined, or ended
+            its.send(b"mounted")
+            its.recv(1)  # until the parent has joined, or ended
         except BaseException as error:  # noqa: BLE001  (whatever it is, the parent reports it)
-            os.write(to_parent, str(error).encode())
+            its.send(str(error).encode())
         os._exit(0)
-    os.close(to_parent)
-    os.close(from_parent)
+    its.close()
     try:
-        answer = os.read(from_child, 4096).decode(errors="replace")
+        answer = ours.recv(4096).decode(errors="replace")
         if answer != "mounted":
             raise NotMountedError(answer or "the process that mounts it was killed")
-        join(child, lambda: True)
+        join(child)
     finally:
-        os.close(to_child)
-        os.close(from_child)
+        ours.close()
         os.waitpid(child, 0)
     return f"{program} in a user namespace"
 
@@ -262,14 +230,12 @@ def mount(file, root):
 def find_squashfuse(root):
     """The path of squashfuse: that of the host, or Apptainer's. Raises NotMountedError."""
     directories = [path for path in os.environ.get("PATH", "").split(":") if path and not path.startswith(root)]
-    for path in (f"{directory}/{name}" for name in ("squashfuse_ll", "squashfuse") for directory in directories):
+    prefixes = (os.path.realpath(f"{directory}/apptainer").rpartition("/bin/")[0] for directory in directories)
+    own = (f"{prefix}/{directory}/squashfuse_ll" for prefix in prefixes for directory in APPTAINERS)
+    hosts = (f"{directory}/{name}" for name in ("squashfuse_ll", "squashfuse") for directory in directories)
+    for path in chain(hosts, own):
         if os.access(path, os.X_OK):
             return path
-    for directory in directories:
-        prefix = os.path.realpath(f"{directory}/apptainer").rpartition("/bin/")[0]
-        for path in (f"{prefix}/{inside}/squashfuse_ll" for inside in APPTAINERS):
-            if os.access(path, os.X_OK):
-                return path
     raise NotMountedError("squashfuse not found on PATH or in Apptainer")
 
 
@@ -290,7 +256,7 @@ def make_namespaces(program, file, root):
         os.read(started, 1)
         become_server(program, source, device)
     call("unshare", NEWNS)
-    call("mount", b"none", b"/", None, PRIVATE, None)
+    call("mount", b"none", b"/", None, FOLLOWING, None)
     options = f"fd={device},rootmode=40000,user_id={user},group_id={group}"
     call("mount", file.encode(), root.encode(), b"fuse.squashfuse", READ_ONLY, options.encode())
     for descriptor in (device, start, source):
@@ -315,13 +281,12 @@ def become_server(program, source, device):
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
-    copies = [os.dup(descriptor) for descriptor in (device, source)]  # above the two numbers that they get
-    while min(copies) < 5:
-        copies = [os.dup(descriptor) for descriptor in copies]
-    for number, descriptor in enumerate(copies, 3):
-        os.dup2(descriptor, number)
-    os.closerange(5, 65536)
-    os.execv(program, [program, "-f", "/proc/self/fd/4", "/dev/fd/3"])  # noqa: S606
+    low, high = sorted((device, source))
+    for first, end in ((3, low), (low + 1, high), (high + 1, 65536)):
+        os.closerange(first, end)
+    for descriptor in (device, source):
+        os.set_inheritable(descriptor, True)
+    os.execv(program, [program, "-f", f"/proc/self/fd/{source}", f"/dev/fd/{device}"])  # noqa: S606
 
 
 def call(name, *arguments):
@@ -332,4 +297,4 @@ def call(name, *arguments):
 
 
 if __name__ == "__main__":
-    main(int(os.path.basename(sys.argv[0])), *sys.argv[1:])
+    main(*sys.argv[1:])

@@ -21,3 +21,7 @@ LINGER_SECONDS = 15
 
 class StageError(Exception):
     """Why nothing was staged, as one sentence without its full stop."""
+
+
+class DamagedError(StageError):
+    """The shared file is not the one that was installed."""

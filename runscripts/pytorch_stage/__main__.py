@@ -19,28 +19,19 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # `python -I` leaves it out
 
-from pytorch_stage import StageError  # noqa: E402  (from the directory above)
+from pytorch_stage import DamagedError, StageError  # noqa: E402  (from the directory above)
 from pytorch_stage.front import obtain  # noqa: E402
 from pytorch_stage.item import loaded_item  # noqa: E402
 
 
 def main(arguments):
     """Run the command; return the exit status."""
-    if arguments == ["--keeper"]:
-        from pytorch_stage.keeper import main as keep
-
-        return keep()
-    if arguments == ["--sweep"]:
-        from pytorch_stage.places import candidates, sweep
-
-        sweep(candidates(os.environ))
-        return 0
     if arguments == ["--rank"]:
-        from pytorch_stage.rank import stage
+        from pytorch_stage.rank import DAMAGED, stage
 
         path = stage(os.environ, say)
         print(path or os.environ.get("SIFPYTORCH", ""))
-        return 0
+        return 1 if path == DAMAGED else 0
     options, _, launcher = split(arguments)
     if options == ["--help"]:
         print(__doc__, end="")
@@ -60,14 +51,15 @@ def split(arguments):
 def run(is_plain, launcher):
     """Stage, and print the path or the lines to source; the shared file if that fails."""
     item, env = None, dict(os.environ)
-    if launcher:  # another job than the one that Slurm knows, if it does
-        env.setdefault("PYTORCH_STAGE_JOB", os.urandom(8).hex())
+    env.setdefault("PYTORCH_STAGE_JOB", env.get("SLURM_JOB_ID") or os.urandom(8).hex())
     try:
         item = loaded_item(env)
         path = obtain(item, env, launcher, say)
     except StageError as error:
-        if item is None:
+        if item is None or isinstance(error, DamagedError):
             say(f"{error}.")
+            if not is_plain:
+                print("return 1 2>/dev/null || (exit 1)")  # the status of `source`
             return 1
         say(f"{error}. Using the shared {item.path}")
         path = item.path
@@ -77,8 +69,7 @@ def run(is_plain, launcher):
         print(f"export SIF={shlex.quote(path)} SIFPYTORCH={shlex.quote(path)}")
     elif path != item.path:
         # ranks ask the process on their node for its copy
-        job = f" PYTORCH_STAGE_JOB={env['PYTORCH_STAGE_JOB']}" if launcher else ""
-        print(f"export PYTORCH_LAUNCH_STAGE=1{job}")
+        print(f"export PYTORCH_LAUNCH_STAGE=1 PYTORCH_STAGE_JOB={env['PYTORCH_STAGE_JOB']}")
     return 0
 
 

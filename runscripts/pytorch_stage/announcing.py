@@ -6,6 +6,12 @@ import socket
 from pytorch_packed import credentials
 
 
+def is_announced(name):
+    """Whether a process listens at this abstract name."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
+        return end.connect_ex(name) == 0
+
+
 def bind(name):
     """A socket with this abstract name, that does not listen yet; None if it is taken."""
     end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

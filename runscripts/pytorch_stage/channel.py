@@ -38,7 +38,7 @@ class Channel:
         deadline = None if seconds is None else time.monotonic() + seconds
         while b"\n" not in self.buffer:
             left = None if deadline is None else max(0, deadline - time.monotonic())
-            if not select.select([self.end], [], [], left)[0]:
+            if not ready([self.end], left):
                 return None
             try:
                 data = self.end.recv(65536)
@@ -56,6 +56,23 @@ class Channel:
     def close(self):
         """Close the connection."""
         self.end.close()
+
+
+def listen(backlog):
+    """A socket that listens at a free port of all addresses (socket.create_server came with Python 3.8)."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind(("", 0))
+    listener.listen(backlog)
+    return listener
+
+
+def ready(ends, seconds):
+    """Those of `ends`, sockets or channels, with data or a connection; select(2) takes no descriptor above 1023."""
+    poll = select.poll()
+    for end in ends:
+        poll.register(end, select.POLLIN)
+    found = {number for number, _ in poll.poll(None if seconds is None else seconds * 1000)}
+    return [end for end in ends if end.fileno() in found]
 
 
 def own_addresses(peers):

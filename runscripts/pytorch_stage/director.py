@@ -2,14 +2,23 @@
 
 import hmac
 import os
-import select
-import socket
 import subprocess
 import time
 
-from pytorch_stage import ADDRESSES, ANSWER_SECONDS, LINGER_SECONDS, PART, PREFIX, SHA256, TOKEN, StageError
+from pytorch_stage import (
+    ADDRESSES,
+    ANSWER_SECONDS,
+    LINGER_SECONDS,
+    PART,
+    PREFIX,
+    SHA256,
+    TOKEN,
+    DamagedError,
+    StageError,
+)
 from pytorch_stage.announcing import answer
-from pytorch_stage.channel import Channel, ClosedError, own_addresses
+from pytorch_stage.channel import Channel, ClosedError, listen, own_addresses, ready
+from pytorch_stage.checksum import checksum
 from pytorch_stage.places import candidates, choose
 from pytorch_stage.starting import first_nodes, start_command, start_environment
 from pytorch_stage.tree import parent_of
@@ -48,6 +57,8 @@ class Director:
         copying = time.monotonic()
         self.copy(directory)
         answers = self.collect("ready", seconds=None)
+        if any("found" in answer for answer in answers):
+            raise self.explain(next(answer for answer in answers if "found" in answer))
         paths = {answer["ready"] for answer in answers}
         for keeper in self.keepers:
             keeper.send(serve=True)
@@ -58,7 +69,7 @@ class Director:
 
     def start(self, command):
         """Start the keepers and wait until all have connected."""
-        with socket.create_server(("", 0), backlog=4096) as listener:
+        with listen(4096) as listener:
             port = listener.getsockname()[1]
             variables = start_environment(self.env, self.launcher)
             variables[ADDRESSES] = ",".join(f"{host}:{port}" for host in own_addresses(first_nodes(self.env)))
@@ -72,15 +83,17 @@ class Director:
 
     def accept(self, listener):
         """Accept connections until every keeper has sent its first message."""
-        deadline, expected, new = time.monotonic() + ANSWER_SECONDS, None, []
+        deadline, expected, new, addresses = time.monotonic() + ANSWER_SECONDS, None, [], {}
         while expected is None or len(self.keepers) < expected:
             if self.process.poll() is not None:
                 raise StageError(f"the processes on the nodes have ended: {self.complaint()}")
             if time.monotonic() > deadline:
                 raise StageError(f"{len(self.keepers)} of {expected or 'the'} nodes answered within {ANSWER_SECONDS} s")
-            for end in select.select([listener, *new], [], [], 0.5)[0]:
+            for end in ready([listener, *new], 0.5):
                 if end is listener:
-                    new.append(Channel(listener.accept()[0]))
+                    connection, address = listener.accept()
+                    new.append(Channel(connection))
+                    addresses[new[-1]] = address[0]
                     continue
                 new.remove(end)
                 try:
@@ -88,7 +101,9 @@ class Director:
                 except ClosedError:
                     continue
                 if hmac.compare_digest(str(message.get("token")), self.token):
-                    self.keepers[end] = message
+                    if "problem" in message:
+                        raise StageError(message["problem"])
+                    self.keepers[end] = {**message, "address": addresses[end]}
                     expected = message["size"]
 
     def complaint(self):
@@ -110,13 +125,13 @@ class Director:
         while waiting:
             if deadline is not None and time.monotonic() > deadline:
                 raise StageError(f"no answer from {self.keepers[waiting[0]]['node']} within {seconds} s")
-            for keeper in select.select(waiting, [], [], 1)[0]:
+            for keeper in ready(waiting, 1):
                 try:
                     answer = keeper.receive()
                 except ClosedError:
                     self.has_lost = True
                     raise ClosedError(f"the process on {self.keepers[keeper]['node']} was killed") from None
-                if name not in answer and "busy" not in answer:
+                if not {name, "busy", "found"} & set(answer):
                     raise StageError(answer.get("problem", "an unexpected answer"))
                 answers[keeper] = answer
                 waiting.remove(keeper)
@@ -141,8 +156,16 @@ class Director:
             parent = parent_of(number)
             source = self.item.path
             if parent is not None:
-                source = [keepers[parent].end.getpeername()[0], self.keepers[keepers[parent]]["port"]]
+                source = [self.keepers[keepers[parent]][name] for name in ("address", "port")]
             keeper.send(fetch=source)
+
+    def explain(self, answer):
+        """The error for a copy with another checksum: damage of the copy, or of the shared file."""
+        expected, place = f"it was installed with SHA-256 {self.item.sha256}", self.item.path
+        with open(place, "rb") as file:
+            if checksum(file.fileno()) != self.item.sha256:
+                return DamagedError(f"{place} is damaged: {expected}, and has another now. Install the module again")
+        return StageError(f"the copy on {answer['node']} is damaged: it has SHA-256 {answer['found']}, and {expected}")
 
     def broadcast(self, target):
         """Run Slurm's sbcast; return whether it succeeded."""
@@ -162,7 +185,7 @@ class Director:
         channels = [announced, *self.keepers]
         announced.listen(64)
         while len(channels) > 1 and self.process.poll() is None and is_needed():
-            for channel in select.select(channels, [], [], 2)[0]:
+            for channel in ready(channels, 2):
                 try:
                     if channel is announced:
                         answer(announced, path)
@@ -205,7 +228,7 @@ class Director:
 
     def sweep(self):
         """Remove what keepers left that were killed; without success, the next staging on the node does."""
-        command = start_command(self.env, self.launcher)[:-1] + ["--sweep"]
+        command = start_command(self.env, self.launcher, "--sweep")
         variables = start_environment(self.env, self.launcher)
         try:
             subprocess.run(command, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,

@@ -6,9 +6,9 @@ import random
 import signal
 import time
 
-from pytorch_packed import COPY_SECONDS, ask, service
+from pytorch_packed import COPY_SECONDS, DAMAGED, ask, service
 
-from pytorch_stage import StageError
+from pytorch_stage import DamagedError, StageError
 from pytorch_stage.announcing import bind
 from pytorch_stage.director import BusyError, Director
 
@@ -30,7 +30,7 @@ def obtain(item, env, launcher=(), say=lambda _: None):
     while time.monotonic() < deadline:
         # on a login node, the job has a process, and no copy
         path = find(item, env) or ask(service(env, item.sha256, "front"), COPY_SECONDS, is_here=False)
-        if path:
+        if path and path != DAMAGED:
             return path
         lock = bind(service(env, item.sha256, "front"))
         if lock is None:  # another process of this node starts it
@@ -43,7 +43,8 @@ def obtain(item, env, launcher=(), say=lambda _: None):
                 say(sentence(item, result))
             return result["path"]
         if not result.get("busy"):
-            raise StageError(result.get("problem", "the process that stages was killed"))
+            error = DamagedError if result.get("damaged") else StageError
+            raise error(result.get("problem", "the process that stages was killed"))
         time.sleep(random.uniform(0.1, 1))  # noqa: S311  (so that two nodes do not try again at the same moment)
     raise StageError(f"no copy within {COPY_SECONDS} s")
 
@@ -87,13 +88,18 @@ def run_director(director, tells, lock, owner):
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
+    # a pipe of the caller, for example, whose reader waits for its end
+    low, high = sorted((tells, lock.fileno()))
+    for first, last in ((3, low), (low + 1, high), (high + 1, 65536)):
+        os.closerange(first, last)
     os.chdir("/")
     try:
         result = director.stage()
     except (StageError, OSError) as error:
         director.release()
         lock.close()
-        tell(tells, {"busy": isinstance(error, BusyError), "problem": str(error)})
+        tell(tells, {"problem": str(error), "busy": isinstance(error, BusyError),
+                     "damaged": isinstance(error, DamagedError)})  # fmt: skip
         director.wait()
         return 1
     tell(tells, result)

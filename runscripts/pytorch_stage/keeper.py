@@ -4,9 +4,7 @@ Two processes do this. The first only waits for the second, and removes the dire
 """
 
 import ctypes
-import hashlib
 import os
-import select
 import shutil
 import signal
 import socket
@@ -14,17 +12,19 @@ import subprocess
 import sys
 import time
 
-from pytorch_packed import NotMountedError, ask, mount, service
+from pytorch_packed import DAMAGED, NotMountedError, ask, mount, service
 
 from pytorch_stage import ADDRESSES, ANSWER_SECONDS, DIRECTORY, LINGER_SECONDS, PART, SHA256, TOKEN, StageError
-from pytorch_stage.announcing import answer, bind
-from pytorch_stage.channel import ClosedError, connect
+from pytorch_stage.announcing import answer, bind, is_announced
+from pytorch_stage.channel import ClosedError, connect, ready
+from pytorch_stage.checksum import checksum
 from pytorch_stage.places import candidates, make, remove, remove_abandoned, rooms, sweep
 from pytorch_stage.tree import Server, fetch
 
-CHUNK = 4 << 20
 #: Two stagings that wait for each other give up, and try again.
 BUSY_SECONDS = 5
+#: For a keeper that has failed to notice the next one.
+YIELD_SECONDS = 5
 #: Signals at the end of a step or a job.
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -46,7 +46,19 @@ def main():
     status = os.waitpid(worker, 0)[1]
     if directory:
         remove_abandoned(directory)  # the worker was killed
+    elif status:
+        report_death()
     return 1 if status else 0
+
+
+def report_death():
+    """Tell the front that the worker was killed, perhaps before it could connect."""
+    try:
+        channel = connect(os.environ[ADDRESSES].split(","))
+        channel.send(token=os.environ[TOKEN], problem=f"the process on {os.uname().nodename} was killed")
+        channel.close()
+    except StageError:
+        return
 
 
 def end_with(parent):
@@ -117,10 +129,23 @@ class Keeper:
         self.server = Server(token)
         self.directory = None
         self.result = None
-        # from here on, ranks find it, and wait
-        self.listener = bind(service(os.environ, os.environ[SHA256]))
-        if self.listener is not None:
-            self.listener.listen(4096)
+        # one keeper of a node works; another one may still tell that it has failed
+        self.working = service(os.environ, os.environ[SHA256], "keeper")
+        self.claim, self.listener = bind(self.working), None
+        if self.claim is not None:
+            self.claim.listen(1)
+            self.listener = self.announce()
+
+    def announce(self):
+        """The socket where ranks find this process, and wait. Raises StageError."""
+        deadline = time.monotonic() + YIELD_SECONDS
+        while time.monotonic() < deadline:
+            listener = bind(service(os.environ, os.environ[SHA256]))
+            if listener is not None:
+                listener.listen(4096)
+                return listener
+            time.sleep(0.05)
+        raise StageError(f"the name of the copy on {self.node} is in use")
 
     def ask(self, seconds=None):
         """The next request of the front, None if there is none after `seconds`. Raises ClosedError."""
@@ -161,8 +186,9 @@ class Keeper:
         began = time.monotonic()
         found = checksum(file)
         if found != self.item["sha256"]:
-            raise StageError(f"the copy on {self.node} has SHA-256 {found}, and {self.item['path']} was installed "
-                             f"with {self.item['sha256']}")  # fmt: skip
+            self.result = DAMAGED
+            self.channel.send(found=found, node=self.node)
+            self.ask()
         self.result = self.use_venv(file) if self.is_venv else self.name_image(part)
         self.channel.send(ready=self.result, seconds=time.monotonic() - began)
         self.ask()
@@ -214,15 +240,19 @@ class Keeper:
         if self.directory:
             remove(self.directory)
         self.channel.close()
+        if self.listener is None:
+            return
+        self.claim.close()
         deadline = time.monotonic() + LINGER_SECONDS
-        while self.listener and select.select([self.listener], [], [], max(0, deadline - time.monotonic()))[0]:
-            answer(self.listener, "")
+        while time.monotonic() < deadline and not is_announced(self.working):
+            if ready([self.listener], 0.1):
+                answer(self.listener, self.result if self.result == DAMAGED else "")
 
     def serve(self):
         """Answer the ranks of this node until the job ends; without Slurm, until the front ends."""
         watched = [self.listener, self.channel]
         while True:
-            for end in select.select(watched, [], [])[0]:
+            for end in ready(watched, None):
                 if end is self.listener:
                     answer(self.listener, self.result)
                     continue
@@ -241,17 +271,6 @@ def world_size():
         if os.environ.get(name, "").isdecimal():
             return int(os.environ[name])
     return 1
-
-
-def checksum(file):
-    """SHA-256 of a file, a descriptor, in hexadecimal. Raises OSError."""
-    digest, place = hashlib.sha256(), 0
-    while True:
-        chunk = os.pread(file, CHUNK, place)
-        if not chunk:
-            return digest.hexdigest()
-        digest.update(chunk)
-        place += len(chunk)
 
 
 def is_mountable(path, root):

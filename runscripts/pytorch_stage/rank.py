@@ -2,7 +2,9 @@
 
 import os
 
-from pytorch_stage import StageError
+from pytorch_packed import DAMAGED
+
+from pytorch_stage import DamagedError, StageError
 from pytorch_stage.front import find, obtain
 from pytorch_stage.item import loaded_item
 
@@ -19,6 +21,9 @@ def stage(env, say):
             return find(item, env, APPEAR_SECONDS) or None
         obtain(item, dict(env), say=say)
         return find(item, env) or None
+    except DamagedError as error:
+        say(f"staging: {error}")
+        return DAMAGED
     except StageError as error:
         say(f"staging: {error}. Using the shared files. To silence this message, set PYTORCH_LAUNCH_STAGE=0")
         return None

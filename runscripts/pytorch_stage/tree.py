@@ -6,6 +6,7 @@ import socket
 import threading
 
 from pytorch_stage import StageError
+from pytorch_stage.channel import listen
 
 BLOCK = 1 << 20
 FANOUT = 2
@@ -24,7 +25,7 @@ class Server:
         self.token = token.encode()
         self.file, self.size, self.available = None, 0, 0
         self.grown = threading.Condition()
-        self.listener = socket.create_server(("", 0), backlog=64)
+        self.listener = listen(64)
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -42,6 +43,7 @@ class Server:
             try:
                 if not hmac.compare_digest(end.recv(len(self.token), socket.MSG_WAITALL), self.token):
                     return
+                end.settimeout(None)  # sendfile(2) waits
                 self._send_file(end)
             except OSError:
                 return

@@ -19,7 +19,7 @@ from pytorch_install.runtime import run_command
 PACKED = 'venv.squashfs'
 RECORD = os.path.join('provenance', 'packed.json')
 
-# A file at the root of the packed one, by which the commands recognize the mount (runscripts/launch.bash).
+# A file at the root of the packed one, by which the commands recognize the mount (runscripts/packed.bash).
 MARKER = '.packed'
 
 
