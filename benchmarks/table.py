@@ -13,6 +13,15 @@ SCALE_LEGEND = (
     "Instructions are counted by valgrind; times are medians of {repetitions}, measured in turn."
 )
 
+STARTS_PICTURE = (
+    "![Seconds until the last rank has imported torch, by the number of ranks](pictures/slow-file-system.svg)"
+)
+STARTS_LEGEND = (
+    "Time from the start of the step until the last rank has imported torch. Measured worlds have up to 4 ranks on "
+    "each of 4 nodes, measured in turn, medians of {runs}; larger worlds are replayed, with 8 ranks on a node. Calls "
+    "and bytes are those of the largest measured world."
+)
+
 
 def results_markdown(results, comparisons):
     """The table of Results, with what a reader needs to understand it; rows in the order of `comparisons`."""
@@ -31,6 +40,24 @@ def scale_markdown(costs, *, gpus, repetitions):
     """The table of `costs`, a list of scale.Cost, with what a reader needs to understand it."""
     legend = SCALE_LEGEND.format(gpus=gpus, repetitions=repetitions)
     return "\n".join([SCALE_HEADER, *map(_scale_row, costs), "", legend]) + "\n"
+
+
+def starts_markdown(starts):
+    """The table of `starts`, a list of starts.Start: a row for each way, a column for each world."""
+    if not starts:
+        return "Not measured.\n"
+    worlds = sorted({(start.replayed, start.ranks) for start in starts})
+    titles = [f"{ranks:,}{' replayed' * replayed}" for replayed, ranks in worlds]
+    columns = ["files", "calls per rank", "read per node", *titles]
+    lines = [STARTS_PICTURE, "", f"| {' | '.join(columns)} |", f"|---|{'---:|' * len(columns[1:])}"]
+    for way in dict.fromkeys(start.way for start in starts):
+        own = {(start.replayed, start.ranks): start for start in starts if start.way == way}
+        last = own[max(world for world in own if not world[0])]
+        cells = [way, f"{last.calls:,.0f}", megabytes(last.bytes)]
+        cells += [seconds(own[world].seconds) if world in own else "–" for world in worlds]
+        lines.append(f"| {' | '.join(cells)} |")
+    legend = STARTS_LEGEND.format(runs=max(start.runs for start in starts))
+    return "\n".join([*lines, "", legend]) + "\n"
 
 
 def misses(comparison, ratio):
