@@ -1,7 +1,7 @@
 """Decides after a step which of its nodes have failed: a program's own failure leaves no such evidence."""
 
-from pytorch_run.hardware import nodes_with_hardware_errors
 from pytorch_run.nodes import ask_nodes, failed_checks
+from pytorch_run.rank_logs import is_complete, nodes_with_hardware_errors
 from pytorch_run.slurm import job_state, node_states
 
 
@@ -21,6 +21,15 @@ def find_failed(nodes, env, drained, directories):
         failed.update(silent)
         failed.update(failed_checks(answers)[0])
     return {node: failed[node] for node in nodes if node in failed}
+
+
+def is_lost(nodes, env, drained, directories):
+    """Whether a step that ended with status 0 was on a node that failed before its ranks ended.
+
+    srun knows no status of a rank on such a node, and returns 0 if all others did (Slurm 22.05).
+    """
+    failed = reported_by_slurm(nodes, job_state(env)[1], node_states(nodes, env), drained)
+    return bool(failed) and not is_complete(directories)
 
 
 def reported_by_slurm(nodes, in_job, states, drained=()):

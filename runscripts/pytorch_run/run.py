@@ -10,12 +10,12 @@ from pathlib import Path
 from pytorch_launch import LaunchError
 from pytorch_launch.nodelist import hosts
 
-from pytorch_run.evidence import find_failed, reported_by_slurm
-from pytorch_run.hardware import launches
+from pytorch_run.evidence import find_failed, is_lost, reported_by_slurm
 from pytorch_run.no_kill import is_kept_without_node
 from pytorch_run.options import HELP, OptionError, parse
 from pytorch_run.plan import Plan, show_nodes
 from pytorch_run.preflight import LAUNCHERS, check_nodes
+from pytorch_run.rank_logs import launches
 from pytorch_run.slurm import job_state, node_states, step_environment
 
 PROGRAM = "pytorch-run"
@@ -25,6 +25,9 @@ LOG_DIR = "PYTORCH_LAUNCH_LOG_DIR"
 PASSED = ("SIGHUP", "SIGTERM", "SIGUSR1", "SIGUSR2")
 #: After these the program was asked to end, and its end is no failure of a node.
 ENDING = ("SIGHUP", "SIGINT", "SIGTERM")
+
+#: Instead of the 0 that srun returns if all ranks that did not end with 0 were on nodes that failed.
+LOST = 1
 
 NO_KILL = (
     "no --no-kill found in this job: without it, a node that fails ends the job. Use salloc --no-kill or "
@@ -100,13 +103,15 @@ def run_steps(plan, env, drained):
         say(f"run {attempt + 1} on {show_nodes(nodes)}, {spare} spare")
         older = launches(log_dir, job)
         status, received = run_step(plan.step_options(nodes), plan.options.command, env, is_first=attempt == 0)
-        if status == 0 or received in ENDING:
+        logs = launches(log_dir, job) - older
+        if received in ENDING or (status == 0 and not is_lost(nodes, env, drained, logs)):
             return status
+        status = status or LOST
         state, _ = job_state(env)
         if state not in (None, "RUNNING"):
             say(f"run {attempt + 1} exited with status {status}; the job is {state}")
             return status
-        failed = find_failed(nodes, env, drained, launches(log_dir, job) - older)
+        failed = find_failed(nodes, env, drained, logs)
         if not failed:
             say(f"run {attempt + 1} exited with status {status}, and no node failed: not repeated")
             return status

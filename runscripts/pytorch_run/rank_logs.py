@@ -1,4 +1,4 @@
-"""Finds ranks that ended with an error of their hardware, in the logs of a launch (PYTORCH_LAUNCH_LOG_DIR)."""
+"""Reads how the ranks of a step ended, in their logs (PYTORCH_LAUNCH_LOG_DIR)."""
 
 from pathlib import Path
 
@@ -23,6 +23,14 @@ SHOWN_CHARACTERS = 120
 def launches(log_dir, job):
     """The directories of the job's launches in a directory of logs."""
     return {path for path in Path(log_dir).glob(f"{job}.*") if path.is_dir()} if log_dir else set()
+
+
+def is_complete(directories):
+    """Whether all ranks recorded that they ended with status 0."""
+    worlds = [read_ranks(directory) for directory in directories]
+    return bool(worlds) and all(
+        len(ranks) == size and all(kind(rank) == COMPLETE for rank in ranks.values()) for size, ranks in worlds
+    )
 
 
 def nodes_with_hardware_errors(directories):
