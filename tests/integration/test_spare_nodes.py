@@ -81,7 +81,7 @@ def test_a_node_that_slurm_reports_as_down_is_replaced(testbed, cluster, venv, f
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kill", [kill_node, kill_slurmd])
-def test_two_nodes_fail_in_turn_and_the_weights_are_those_of_an_undisturbed_run(testbed, cluster, venv, few_images, kill):
+def test_after_two_failures_the_weights_are_those_of_an_undisturbed_run(testbed, cluster, venv, few_images, kill):
     line = f"-N2 --ntasks-per-node=1 -- conda-python-distributed -u {TRAINING} --epochs 60 --modelpath"
     undisturbed = Session(testbed, cluster, venv, few_images, f"salloc -N2 srun {line.replace(' -- ', ' ')} through")
     assert undisturbed.end() == 0, undisturbed.output()
