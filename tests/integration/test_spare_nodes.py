@@ -118,6 +118,21 @@ def test_without_a_spare_node_it_ends_with_a_sentence(testbed, cluster, venv, fe
 
 
 @pytest.mark.thorough
+def test_a_world_of_torchrun_continues_on_fewer_nodes(testbed, cluster, venv, few_images):
+    session = Session(
+        testbed, cluster, venv, few_images,
+        "salloc --no-kill -N3 pytorch-run --no-preflight --min-nodes 2 --ntasks-per-node=1 -- "
+        f"torchrun-distributed --nproc-per-node=1 {TRAINING} --epochs 60 --modelpath run",
+    )  # fmt: skip
+    session.wait_for("epoch 5/60")
+    kill_node(cluster, "nid001003")
+    assert session.end() == 0, session.output()
+    assert "pytorch-run: run 2 on nid001001,nid001002, 0 spare" in session.output()
+    assert "world size 3," in session.output() and "world size 2," in session.output()
+    assert "resuming after " in session.output() and "epoch 60/60" in session.output()
+
+
+@pytest.mark.thorough
 def test_an_exception_of_the_program_is_not_repeated(testbed, cluster, venv, work):
     (work / "train.py").write_text("raise ValueError('bad batch')\n")
     session = Session(
