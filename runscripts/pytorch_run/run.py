@@ -128,19 +128,21 @@ def run_step(options, command, env, is_first):
     """The exit status of a step with this terminal, and the name of a signal that this program received, or None."""
     # the step of a node that failed counts as running until Slurm's SlurmdTimeout, and keeps its resources
     overlap = [] if is_first else ["--overlap"]
-    received = []
+    received, missed = [], []
     process = None
 
     def pass_on(number, _):
         received.append(signal.Signals(number).name)
-        if process is not None and number != signal.SIGINT:
+        if process is None:
+            missed.append(number)
+        elif number != signal.SIGINT:
             process.send_signal(number)
 
     before = {name: signal.signal(getattr(signal, name), pass_on) for name in (*PASSED, "SIGINT")}
     try:
         process = subprocess.Popen(["srun", *overlap, *options, *command], env=step_environment(env))
-        for name in received:  # before srun was there
-            process.send_signal(getattr(signal, name))
+        for number in missed:  # before srun was there
+            process.send_signal(number)
         status = process.wait()
     except OSError as error:
         raise LaunchError(f"cannot start srun: {error.strerror}") from error
