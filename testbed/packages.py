@@ -54,6 +54,7 @@ OPTIONAL_PACKAGES = {
     "g++": (("g++",), "Free Software Foundation"),
     "make": (("make",), "GNU Make"),
     "strace": (("strace",), "strace -- version"),
+    "man-db": (("man",), "man "),
 }
 #: Optional packages without a command: one of their files, relative to the root directory.
 OPTIONAL_FILES = {"libopenmpi-dev": "usr/lib/*/openmpi/include/mpi.h"}

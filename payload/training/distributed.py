@@ -7,10 +7,12 @@ are called inside it, by all ranks.
 from __future__ import annotations
 
 import os
+import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -27,6 +29,9 @@ from training.accelerator import BACKENDS, find_accelerator
 # The key under which rank 0 stores the name of its launch, and how long a connected rank waits for it.
 LAUNCH_KEY = "launch"
 LAUNCH_LIMIT = timedelta(seconds=20)
+
+# How often, every 10 ms, the end of a process group looks whether the threads of gloo are idle.
+IDLE_CHECKS = 200
 
 
 class World(NamedTuple):
@@ -112,6 +117,33 @@ def leave_afterwards(uses_nccl: bool) -> Iterator[None]:
     finally:
         if dist.is_initialized():  # a failed check may have destroyed it
             leave()
+        wait_for_threads()
+
+
+def wait_for_threads() -> None:
+    """Wait, for 2 seconds at most, until the threads of gloo are idle, and let them have Python's global lock.
+
+    A collective has ended before the thread that ran it drops its tensors, for which it needs the lock. If the
+    interpreter ends first, it makes the thread exit within a destructor, and the process aborts after its
+    work is done: "terminate called without an active exception". ``destroy_process_group`` joins the threads
+    if nothing else refers to the group, but the caches of DTensor do, and so FSDP2 (seen with torch 2.13).
+    """
+    for _ in range(IDLE_CHECKS):
+        time.sleep(0.01)
+        if all(state == "S" for state in thread_states("pt_gloo_runloop")):
+            return
+
+
+def thread_states(name: str) -> list[str]:
+    """Return the state of each thread of this process with that name, such as S for one that waits; Linux only.
+
+    Source: proc(5), "/proc/pid/stat": the state is the first field after the name in parentheses.
+    """
+    stats = []
+    for path in Path("/proc/self/task").glob("*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+            stats.append(path.read_text())
+    return [stat.rpartition(")")[2].split()[0] for stat in stats if f"({name})" in stat]
 
 
 def rendezvous(environment: Mapping[str, str], rank: int, size: int, limit: timedelta) -> dict:

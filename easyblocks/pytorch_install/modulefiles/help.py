@@ -84,13 +84,14 @@ def container(runtime, binds):
                    '$' + binds: 'directories that the image sees; append yours: export %s=$%s,/data' % (binds, binds)})
 
 
-def usage(module, runtime, commands, wheel_index=None):
+def usage(module, runtime, commands, gpu=None, wheel_index=None):
     """
     Text of the help's section on usage, with the three lines that a user copies to launch.
 
     :param module: name and version of the module
     :param runtime: the Runtime
     :param commands: names of the commands in bin/
+    :param gpu: GPU kind of the recipe
     :param wheel_index: index with more packages for this torch
     """
     run = 'srun -N2 --ntasks-per-node=2 %sconda-python-distributed -u ' % runtime.launch
@@ -110,6 +111,7 @@ def usage(module, runtime, commands, wheel_index=None):
         run + 'train.py',
         run + '$PAYLOAD/mnist_ddp.py',
         '',
+        'GPU: ' + GPUS.get(gpu, gpu),
         'Variables of a rank: conda-python-distributed --dry-run',
         '',
         'Variables:',
@@ -138,9 +140,12 @@ def whatis(recipe, runtime):
     """
     gpu = recipe['gpu']
     return [
-        'Description: ' + ' '.join(recipe['description'].split()),
+        'Name: ' + recipe['name'],
         'Version: ' + recipe['version'],
+        'Category: machine learning',
+        'Description: ' + ' '.join(recipe['description'].split()),
         'Homepage: ' + recipe['homepage'],
+        'URL: ' + recipe['homepage'],
         'Runtime: ' + runtime.name,
         'GPU: ' + GPUS.get(gpu, gpu),
         'Cluster profile: ' + recipe['cluster'],

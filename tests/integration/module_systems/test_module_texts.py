@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,8 @@ def test_whatis_and_keyword_describe_the_module(site):
     text = " ".join(result.stderr.split())
     runtime = {CONTAINER: "image for Apptainer or Singularity", VENV: "Python virtual environment",
                SHIFTER: "image at the site's Shifter gateway"}[site.recipe]  # fmt: skip
-    for line in (f"Version: {site.recipe.split('-')[1]}", "Homepage: https://", f"Runtime: {runtime}"):
+    for line in ("Name: PyTorch", f"Version: {site.recipe.split('-')[1]}", "Category: machine learning", "URL: https://",
+                 f"Runtime: {runtime}"):  # fmt: skip
         assert line in text
     recipe = (site.root / f"{site.recipe}.eb").read_text()
     assert ("GPU: NVIDIA (CUDA)" if "gpu = 'cuda'" in recipe else "GPU: none") in text
@@ -76,6 +78,29 @@ def test_whatis_and_keyword_describe_the_module(site):
     assert "Keywords: PyTorch, torch, machine learning" in text
     # `module keyword` found it as well
     assert len(re.findall(re.escape(site.name), text)) >= 2
+
+
+@pytest.mark.parametrize("own", ["unset MANPATH", "export MANPATH=/usr/share/man"])
+def test_commands_have_manual_pages_beside_those_of_the_system(site, own):
+    if shutil.which("man") is None:
+        pytest.skip("man is not installed")
+    if site.recipe == SHIFTER:
+        pytest.skip("not installed here: its page is written with the installation")
+    load = f"{own}; before=${{MANPATH-unset}}; module load {site.name}"
+    where = "man --where conda-python-distributed; man --where man 2>/dev/null || echo no pages"
+    places = site.run(f"{load}; {where}").split()
+    assert places[0] == str(site.installation / "share/man/man1/conda-python-distributed.1")
+    assert places[1].startswith("/usr/share/man") or places[1:] == ["no", "pages"]
+    site.run(f'{load}; module unload {site.name}; [ "${{MANPATH-unset}}" = "$before" ]')
+
+
+def test_bash_completes_the_options_of_commands_until_the_module_is_unloaded(site):
+    completions = site.run(f"module load {site.name}; complete -p conda-python-distributed pytorch-doctor").splitlines()
+    assert completions[0].split("-W")[0] == "complete -o bashdefault -o default "
+    assert "--dry-run --virtual-local-rank" in completions[0]
+    assert "--faults" in completions[1]
+    left = site.run(f"module load {site.name}; module unload {site.name}; complete -p")
+    assert "conda-python-distributed" not in left
 
 
 def test_spider_finds_the_module_and_shows_how_to_load_it(site):

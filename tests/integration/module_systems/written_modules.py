@@ -84,6 +84,8 @@ def prepare_installation(testbed, recipe, root):
     for part in ("runscripts", "payload"):
         (new / part).symlink_to(repository / part)
     shutil.copytree((installed if installed.exists() else repository) / "bin", new / "bin", symlinks=True)
+    if (installed / "share").exists():
+        shutil.copytree(installed / "share", new / "share")
     if (installed / "venv").exists():
         shutil.copytree(installed / "venv/bin", new / "venv/bin", symlinks=True)
     (new / "constraints.txt").write_text(f"torch=={VERSION}+cpu\n")

@@ -69,6 +69,34 @@ except SystemExit:
     assert rank.status == 75, rank.stderr
 
 
+def test_the_end_of_a_process_group_waits_for_a_thread_of_gloo_that_works(run_code):
+    # Here a thread that has the name of gloo's: theirs work for microseconds, too short to be met.
+    (rank,) = run_code(
+        1,
+        """
+import os, threading
+from hashlib import pbkdf2_hmac
+from pathlib import Path
+from training.distributed import process_group
+
+started, ended = threading.Event(), threading.Event()
+
+def work():
+    Path("/proc/thread-self/comm").write_text("pt_gloo_runloop")
+    started.set()
+    pbkdf2_hmac("sha256", b"", b"", 500_000)  # without Python's lock
+    ended.set()
+    threading.Event().wait()  # for the next work, as gloo's do
+
+with process_group(os.environ, use_gpu=False, timeout=60):
+    threading.Thread(target=work, daemon=True).start()
+    started.wait()
+assert ended.is_set()
+""",
+    )
+    assert rank.status == 0, rank.stderr
+
+
 POLICIES = """
 import os
 from pathlib import Path
