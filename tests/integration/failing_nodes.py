@@ -48,3 +48,9 @@ def kill_node(layout, node):
 def kill_slurmd(layout, node):
     """Kill a node's slurmd alone; the ranks continue until Slurm ends the step."""
     os.kill(slurmd(layout, node), signal.SIGKILL)
+
+
+def kill_slurmd_and_report(layout, node):
+    """The same, and report the node as down, as Slurm itself does after SlurmdTimeout."""
+    kill_slurmd(layout, node)
+    slurm.query(layout, ["scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=no answer"])

@@ -6,10 +6,9 @@ import time
 
 import pytest
 import torch
-from failing_nodes import kill_node, kill_slurmd, own_cluster, slurmd
+from failing_nodes import kill_node, kill_slurmd, kill_slurmd_and_report, own_cluster, slurmd
 
 from testbed import shell
-from testbed.cluster import slurm
 
 pytestmark = pytest.mark.testbed
 
@@ -70,9 +69,7 @@ def test_a_node_that_slurm_reports_as_down_is_replaced(testbed, cluster, venv, f
         f"conda-python-distributed -u {TRAINING} --epochs 30 --modelpath run",
     )  # fmt: skip
     session.wait_for("epoch 3/30")
-    kill_slurmd(cluster, "nid001001")
-    # as Slurm itself does after SlurmdTimeout
-    slurm.query(cluster, ["scontrol", "update", "NodeName=nid001001", "State=DOWN", "Reason=no answer"])
+    kill_slurmd_and_report(cluster, "nid001001")
     assert session.end() == 0, session.output()
     assert "pytorch-run: nid001001 failed: Slurm " in session.output()
     assert "pytorch-run: run 2 on nid001002,nid001003, 0 spare" in session.output()
@@ -81,11 +78,12 @@ def test_a_node_that_slurm_reports_as_down_is_replaced(testbed, cluster, venv, f
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("kill", "epochs"),
-    [(kill_node, 60), (kill_slurmd, 400)],  # Slurm notices the second one after some seconds of training
+    ("first", "second", "epochs"),
+    # Slurm notices by itself that a slurmd does not answer, after 15 s or so of training
+    [(kill_node, kill_node, 60), (kill_slurmd, kill_slurmd_and_report, 400)],
 )
 def test_after_two_failures_the_weights_are_those_of_an_undisturbed_run(
-    testbed, cluster, venv, few_images, kill, epochs
+    testbed, cluster, venv, few_images, first, second, epochs
 ):
     line = f"-N2 --ntasks-per-node=1 -- conda-python-distributed -u {TRAINING} --epochs {epochs} --modelpath"
     undisturbed = Session(testbed, cluster, venv, few_images, f"salloc -N2 srun {line.replace(' -- ', ' ')} through")
@@ -94,10 +92,10 @@ def test_after_two_failures_the_weights_are_those_of_an_undisturbed_run(
     run = f"salloc --no-kill -N4 pytorch-run --spare 2 {line}"
     session = Session(testbed, cluster, venv, few_images, f"{run} run")
     session.wait_for("epoch 5/")
-    kill(cluster, "nid001002")
+    first(cluster, "nid001002")
     session.wait_for("run 2 on nid001001,nid001003, 1 spare")
     session.wait_for("resuming after ")
-    kill(cluster, "nid001001")  # which had rank 0
+    second(cluster, "nid001001")  # which had rank 0
     session.wait_for("run 3 on nid001003,nid001004, 0 spare")
     assert session.end() == 0, session.output()
     assert session.output().count("resuming after ") == 2
