@@ -54,7 +54,7 @@ class Session:
 
     def end(self):
         """Wait until the session ends; return its exit status."""
-        return self.process.wait(timeout=SECONDS)
+        return self.process.wait(timeout=2 * SECONDS)
 
 
 def assert_equal_weights(one, other):
