@@ -7,6 +7,7 @@ from typing import NamedTuple
 from benchmarks.ratio import Ratio
 from benchmarks.scale import Cost
 from benchmarks.starts import NAME, Start
+from benchmarks.store import Served
 
 #: The results on the page, so that it can be written again without measuring.
 RESULTS = Path(__file__).resolve().parent / "results.json"
@@ -56,7 +57,9 @@ class Results(NamedTuple):
         """Write the results to a JSON file."""
         fields = self._asdict()
         fields["ratios"] = {name: ratio._asdict() for name, ratio in self.ratios.items()}
-        fields["costs"] = [cost._asdict() for cost in self.costs]
+        fields["costs"] = [
+            {**cost._asdict(), "served": cost.served and cost.served._asdict()} for cost in self.costs
+        ]
         fields["starts"] = [start._asdict() for start in self.starts]
         file.write_text(json.dumps(fields, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -65,6 +68,9 @@ class Results(NamedTuple):
         """The results in a JSON file."""
         fields = json.loads(file.read_text(encoding="utf-8"))
         fields["ratios"] = {name: Ratio(**ratio) for name, ratio in fields["ratios"].items()}
-        fields["costs"] = [Cost(**cost) for cost in fields["costs"]]
+        fields["costs"] = [
+            Cost(**{**cost, "served": Served(**cost["served"]) if cost.get("served") else None})
+            for cost in fields["costs"]
+        ]
         fields["starts"] = [Start(**start) for start in fields.get("starts", [])]
         return cls(**fields)
