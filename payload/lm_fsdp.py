@@ -231,7 +231,7 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
         if options.modelpath:
             checkpoints = stack.enter_context(ShardedCheckpoints(
                 options.modelpath / "checkpoints", world, keep=options.keep, every=options.every,
-                asynchronous="checkpoints" not in options.plain,
+                asynchronous="checkpoints" not in options.plain, timeout=options.timeout,
             ))  # fmt: skip
             checkpoints.prepare(restart=options.restart)
         text = open_text(options.data, options.modelpath, options.context, world)

@@ -1,4 +1,4 @@
-"""Usage: python3 testbed up|status|env|stop|down|tools|optional
+"""Usage: python3 testbed up|status|env|stop|down|tools|optional|image
 
 up        install what is missing and start the cluster, unless it is up
 status    show whether the cluster is up, and its nodes (exit status 1 if it is down)
@@ -7,6 +7,7 @@ stop      stop the cluster and delete its files; keep what is installed
 down      stop the cluster and delete the testbed
 tools     install what unit tests need; do not start the cluster
 optional  install what some tests and benchmarks need: Open MPI, MPICH, valgrind, an OCI registry
+image     after `up`, install the container module that tests, demo and benchmarks use
 
 The testbed is in $PYTORCH_TESTBED, or in .testbed of this checkout.
 """
@@ -19,7 +20,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from testbed import shell  # noqa: E402
 from testbed.cluster import slurm  # noqa: E402
 from testbed.layout import Layout, TestbedError  # noqa: E402
-from testbed.lifecycle import down, provide_optional, provide_tools, stop, up  # noqa: E402
+from testbed.lifecycle import down, provide_image, provide_optional, provide_tools, stop, up  # noqa: E402
 from testbed.progress import exit_status  # noqa: E402
 
 
@@ -41,6 +42,8 @@ def main(arguments):
         obstacle = provide_optional(layout)
         if obstacle:
             print(f"Some tests and benchmarks will be skipped: {obstacle}", file=sys.stderr)
+    elif verb == "image":
+        provide_image(layout)
     elif verb == "stop":
         stop(layout)
     elif verb == "status":

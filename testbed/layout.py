@@ -43,6 +43,7 @@ class Layout:
         self.eb_venv = self.root / "eb-venv"
         self.test_venv = self.root / "test-venv"
         self.release_venv = self.root / "release-venv"
+        self.website_venv = self.root / "website-venv"
         self.easybuild = self.root / "easybuild"
         self.temporary = self.root / "tmp"
         self.modules = self.easybuild / "modules" / "all"

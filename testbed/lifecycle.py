@@ -1,10 +1,11 @@
 """Brings a testbed up and takes it down."""
 
-from testbed import packages
+from testbed import installation, packages
 from testbed.cluster import slurm
 from testbed.environments import apptainer, python
 from testbed.layout import TestbedError
 from testbed.progress import step
+from testbed.recipes import CONTAINER
 
 
 def up(layout):
@@ -50,6 +51,14 @@ def provide_release_tools(layout):
         python.provide_release_tools(layout)
 
 
+def provide_website_tools(layout):
+    """Install what website/build runs: MkDocs and its Material theme."""
+    layout.claim()
+    with layout.locked("website-venv"):
+        packages.install_venv(layout)
+        python.provide_website_tools(layout)
+
+
 def provide_optional(layout):
     """Install what some tests and benchmarks need: other launchers, a registry, a counter of instructions.
 
@@ -61,6 +70,13 @@ def provide_optional(layout):
     layout.claim()
     with layout.locked("cluster"):
         return packages.install_optional(layout)
+
+
+def provide_image(layout):
+    """Install the container module, if `up` has found that containers can run here."""
+    layout.require_claim()
+    if (layout.bin / "singularity").exists():
+        installation.install(layout, CONTAINER)
 
 
 def stop(layout):

@@ -1,5 +1,6 @@
 """Runs Lmod and Environment Modules, each in a shell without Slurm, EasyBuild and loaded modules."""
 
+import getpass
 import os
 import re
 import shlex
@@ -10,10 +11,20 @@ from pathlib import Path
 from testbed.layout import TestbedError
 from testbed.packages import find_command, find_lmod
 
+#: The Debian package of each module system.
+PACKAGES = {"Lmod": "lmod", "Environment Modules": "environment-modules"}
+#: Versions besides the machine's: the suite of Debian that has each. They only need what those of bookworm need.
+OTHER_VERSIONS = {
+    "Lmod 8.7.60": "trixie",
+    "Environment Modules 4.6.1": "bullseye",
+    "Environment Modules 5.5.0": "trixie",
+}
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+
 MODULEFILES = Path(__file__).resolve().parents[1] / "modulefiles"
 
-#: Lmod's records of what is loaded; some remain after unloading (lmod.readthedocs.io).
-BOOKKEEPING = re.compile(r"^(_ModuleTable\d+_|_ModuleTable_Sz_|__LMOD_\w+)=")
+#: Records of what is loaded, of Lmod (lmod.readthedocs.io) and Environment Modules 4; some remain after unloading.
+BOOKKEEPING = re.compile(r"^(_ModuleTable\d+_|_ModuleTable_Sz_|__LMOD_\w+|\w+_modshare|MODULES_LM\w+)=")
 #: Records of loaded modules that both module systems keep until unloading.
 RECORDS = re.compile(r"LOADEDMODULES|_LMFILES_|__MODULES_\w+|_")
 #: Shell code that writes the environment to a file.
@@ -34,9 +45,10 @@ def values(path):
 class ModuleSystem:
     """A module system in a shell without Slurm, EasyBuild and loaded modules."""
 
-    def __init__(self, name, code):
+    def __init__(self, name, code, version=""):
         self.name = name
         self.code = code
+        self.version = version
 
     def run_unchecked(self, script, *directories):
         """Run a bash script with `directories` as MODULEPATH, by default this tree's; return the completed process."""
@@ -58,33 +70,71 @@ class ModuleSystem:
 
 
 def find(layout, name):
-    """Return the testbed's Lmod, or Environment Modules: the machine's, or Debian's unpacked below the testbed.
+    """Return a module system by its name, such as "Lmod" or "Environment Modules 5.5.0".
+
+    Without a version: the testbed's Lmod, or the machine's Environment Modules, else Debian's, unpacked. With one:
+    that of `OTHER_VERSIONS`, unpacked.
 
     Raises
     ------
     TestbedError
-        Why Environment Modules cannot run on this machine.
+        Why it cannot run on this machine.
     """
+    system = next(system for system in PACKAGES if name.startswith(system))
+    suite = OTHER_VERSIONS[name] if name != system else None
     if name == "Lmod":
-        return ModuleSystem(name, f". {shlex.quote(str(find_lmod()))}")
-    return ModuleSystem(name, f'module() {{ eval "$(tclsh {shlex.quote(str(modulecmd(layout)))} bash "$@")"; }}')
+        return ModuleSystem(system, f". {shlex.quote(str(find_lmod()))}")
+    if system == "Lmod":
+        command = [next(unpack(layout, PACKAGES[system], suite).glob("usr/share/lmod/[0-9]*/libexec/lmod"))]
+    else:
+        command = ["tclsh", modulecmd(layout, suite)]
+    code = f'module() {{ eval "$({shlex.join(map(str, command))} bash "$@")"; }}'
+    return ModuleSystem(system, code, name[len(system) + 1 :])
 
 
-def modulecmd(layout):
+def modulecmd(layout, suite=None):
     """Return modulecmd.tcl: the machine's, or that of Debian's package, unpacked because it conflicts with Lmod's."""
-    if "MODULES_CMD" in os.environ:
+    if suite is None and "MODULES_CMD" in os.environ:
         return Path(os.environ["MODULES_CMD"])
-    directory = layout.root / "environment-modules"
+    return next((unpack(layout, "environment-modules", suite) / "usr" / "lib").rglob("modulecmd.tcl"))
+
+
+def unpack(layout, package, suite=None):
+    """Unpack a package of a suite of Debian, by default the machine's, below the testbed; return the directory."""
+    directory = layout.root / (f"{package}-{suite}" if suite else package)
     if not any(directory.glob("*.deb")):
         if not (find_command("apt-get") and find_command("dpkg")):
-            raise TestbedError("Environment Modules are not installed, and can be unpacked on Debian and Ubuntu only.")
+            raise TestbedError(f"{package} is not installed, and can be unpacked on Debian and Ubuntu only.")
         directory.mkdir(exist_ok=True)
-        answer = subprocess.run(
-            ["apt-get", "download", "environment-modules"], cwd=directory, capture_output=True, text=True, check=False
-        )
-        if answer.returncode:
+        try:
+            options = read_suite(directory, suite) if suite else []
+            run_apt(["apt-get", *options, "download", package], directory)
+        except TestbedError:
             shutil.rmtree(directory)
-            raise TestbedError(f"apt-get cannot download environment-modules: {answer.stderr.strip()}")
-    package = next(directory.glob("*.deb"))
-    subprocess.run(["dpkg", "-x", package, directory / "root"], check=True)
-    return next((directory / "root" / "usr" / "lib").rglob("modulecmd.tcl"))
+            raise
+    subprocess.run(["dpkg", "-x", next(directory.glob("*.deb")), directory / "root"], check=True)
+    return directory / "root"
+
+
+def read_suite(directory, suite):
+    """Read the index of another suite of Debian, from the machine's mirror; return the options of apt-get for it."""
+    mirrors = run_apt(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Origin: Debian", "Created-By: Packages"])
+    if not mirrors.split():
+        raise TestbedError(f"apt has no mirror of Debian to download packages of {suite} from.")
+    (directory / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirrors.split()[0]} {suite} main\n")
+    for part in ("lists/partial", "cache/archives/partial"):
+        (directory / part).mkdir(parents=True)
+    settings = {"Dir::Etc::SourceList": directory / "sources.list", "Dir::Etc::SourceParts": "-",
+                "Dir::State::Lists": directory / "lists", "Dir::Cache": directory / "cache",
+                "APT::Sandbox::User": getpass.getuser()}  # fmt: skip
+    options = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
+    run_apt(["apt-get", *options, "update"])
+    return options
+
+
+def run_apt(command, directory=None):
+    """Run apt-get; return its output. Raises TestbedError with its errors if it fails."""
+    answer = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        raise TestbedError(f"apt-get failed: {answer.stderr.strip()}")
+    return answer.stdout

@@ -56,6 +56,8 @@ OPTIONAL_PACKAGES = {
     "strace": (("strace",), "strace -- version"),
     "man-db": (("man",), "man "),
 }
+#: The thorough test of the documentation site needs it.
+BROWSER_PACKAGES = {"chromium": "chromium"}
 #: Optional packages without a command: one of their files, relative to the root directory.
 OPTIONAL_FILES = {"libopenmpi-dev": "usr/lib/*/openmpi/include/mpi.h"}
 ROOT = Path("/")
@@ -129,7 +131,16 @@ def install_cluster(layout):
 
 def install_optional(layout):
     """Install what is missing of the optional packages; return why that failed, or None."""
-    wanted = [package for package in (*OPTIONAL_PACKAGES, *OPTIONAL_FILES) if not find_optional(package)]
+    return try_install(layout, [name for name in (*OPTIONAL_PACKAGES, *OPTIONAL_FILES) if not find_optional(name)])
+
+
+def install_browser(layout):
+    """Install the browser if it is missing; return why that failed, or None."""
+    return try_install(layout, missing_packages(BROWSER_PACKAGES))
+
+
+def try_install(layout, wanted):
+    """Install `wanted`, if there are any; return why that failed, or None."""
     try:
         if wanted:
             install(layout, wanted)

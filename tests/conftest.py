@@ -9,26 +9,31 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 #: How the names of the first files of a run begin. The first two files install what others need, one in each process;
-#: meanwhile, unit tests run, which need nothing installed. Then come long files: at the end, one would leave the other
-#: processes idle.
+#: ./run-tests installs the image meanwhile. Unit tests run beside them, which need nothing installed. Then come long
+#: files: at the end, one would leave the other processes idle.
 FIRST = (
     "tests/integration/test_horovod.py",
-    "tests/integration/test_allreduce_on_nodes.py",
+    "tests/integration/test_recipes_of_the_seeds.py",
     "tests/unit/payload/test_mnist",
     "tests/unit/easyblocks",
-    "tests/integration/test_recipes_of_the_seeds.py",
     "tests/integration/images",
     "tests/integration/test_engines_on_nodes.py",
     "tests/integration/test_worlds.py",
 )
 
-#: Unit tests that train, start many processes, install or wait: minutes together. --fast leaves them out.
+#: How files of unit tests, or single tests, begin that train, start many processes, install, wait or repeat what others
+#: test with ten thousand random values: minutes together. --fast leaves them out.
 SLOW = (
+    "tests/unit/benchmarks/test_instructions.py",
     "tests/unit/benchmarks/test_textbook_mnist.py",
+    "tests/unit/bin/test_host_libraries.py::test_libraries_that_the_image_lacks",
     "tests/unit/bin/test_squashfs_commands.py",
     "tests/unit/easyblocks/test_downloads.py",
+    "tests/unit/easyblocks/test_pytorchvenv.py::test_an_sdist_that_pip_cannot_fetch",
+    "tests/unit/easyblocks/test_users_environment.py::test_an_environment_for_another_python",
     "tests/unit/easyblocks/test_users_pip.py",
     "tests/unit/easyblocks/test_wheel_hashes.py",
+    "tests/unit/easyblocks/test_wheels.py::test_wheels_with_other_hashes_are_replaced",
     "tests/unit/payload/test_allreduce",
     "tests/unit/payload/test_checkpoint_reading.py",
     "tests/unit/payload/test_checkpoint_run.py",
@@ -38,12 +43,17 @@ SLOW = (
     "tests/unit/payload/test_gloo_threads.py",
     "tests/unit/payload/test_ladder.py",
     "tests/unit/payload/test_launch_names.py",
+    "tests/unit/payload/test_lm_fsdp.py",
     "tests/unit/payload/test_mnist",
     "tests/unit/payload/test_resuming.py",
     "tests/unit/payload/test_sharded_checkpoints.py",
     "tests/unit/payload/test_stopping.py",
     "tests/unit/releases/test_new_release.py",
     "tests/unit/runscripts/test_claim.py",
+    "tests/unit/runscripts/test_cores.py::test_shares_are_disjoint",
+    "tests/unit/runscripts/test_environment.py::test_every_rank_of_4096_nodes",
+    "tests/unit/runscripts/test_nodelist.py::test_ten_thousand_random_lists",
+    "tests/unit/testbed/test_test_options.py",
 )
 
 
@@ -55,7 +65,7 @@ def pytest_addoption(parser):
 
 def pytest_collection_modifyitems(config, items):
     """Put the tests in order, leave out those that --fast leaves out, and skip those for --thorough."""
-    missing = [start for start in FIRST + SLOW if not any(config.rootpath.glob(f"{start}*"))]
+    missing = [start for start in FIRST + SLOW if not any(config.rootpath.glob(f"{start.partition('::')[0]}*"))]
     if missing:
         raise pytest.UsageError(f"tests/conftest.py lists files that do not exist: {', '.join(missing)}")
 
@@ -64,7 +74,7 @@ def pytest_collection_modifyitems(config, items):
 
     items.sort(key=lambda item: next((n for n, start in enumerate(FIRST) if file(item).startswith(start)), len(FIRST)))
     if config.getoption("--fast"):
-        slow = [item for item in items if file(item).startswith(SLOW) or is_repeated_in_tcl(item)]
+        slow = [item for item in items if item.nodeid.startswith(SLOW) or is_repeated_in_tcl(item)]
         config.hook.pytest_deselected(items=slow)
         left_out = set(slow)
         items[:] = [item for item in items if item not in left_out]

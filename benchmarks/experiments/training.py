@@ -1,4 +1,4 @@
-"""Training on MNIST: the time to 99 % against a textbook's loop, two ranks against two lone runs, and --health."""
+"""Training: the time to 99 % against a textbook's loop, two ranks against two lone runs, --health, and checkpoints."""
 
 import re
 from itertools import count, islice
@@ -95,6 +95,18 @@ def health(session):
     return measure_round
 
 
+def saves(session):
+    """Seconds that steps lose to an asynchronous checkpoint and to a synchronous one."""
+    env = session.environment(f"module load {module(VENV)}")
+
+    def measure_round():
+        output = session.run(["python", PROGRAMS / "save_cost.py", session.scratch / "save" / "checkpoints"], env)
+        kinds = ("an asynchronous", "a synchronous")
+        return {"save": tuple(number_after(f"seconds lost to {kind} checkpoint: ", output) for kind in kinds)}
+
+    return measure_round
+
+
 def training_environment(session):
     """The variables with the dataset and the venv module loaded."""
     return session.environment(f"module load {module(DATASET)} {module(VENV)}")
@@ -175,5 +187,21 @@ EXPERIMENTS = (
         rounds=7,
         seconds=4,
         recipes=(DATASET, VENV),
+    ),
+    Experiment(
+        (
+            Comparison(
+                name="save",
+                title="what an asynchronous checkpoint of `lm_fsdp.py` takes from the steps, against a synchronous one",
+                a="seconds that steps lose from the start of an asynchronous checkpoint of 119 MB to its end, by "
+                "`save_cost.py`: a rank with one thread, and a second core for the writing; median of 3",
+                b="seconds of a synchronous checkpoint of the same model",
+            ),
+        ),
+        saves,
+        rounds=7,
+        seconds=12,
+        warm_up=False,
+        recipes=(VENV,),
     ),
 )

@@ -16,10 +16,10 @@ PROFILES = os.path.join(TREE, 'modulefiles', 'cluster')
 # Directories that go into every installation; the module has a variable for each.
 PARTS = ('runscripts', 'payload')
 
-# Runscripts that bin/ offers. Those of the second list never enter the image: they diagnose it.
+# Runscripts that bin/ offers. Those of the second list never enter the image.
 RUNSCRIPTS = ('conda-python-simple', 'conda-python-distributed', 'torchrun-distributed', 'ddp-env', 'get-master',
               'list-packages')
-RUNSCRIPTS_ON_HOST = ('pytorch-doctor',)
+RUNSCRIPTS_ON_HOST = ('pytorch-doctor', 'pytorch-stacks')
 
 
 class Commands(NamedTuple):

@@ -192,11 +192,12 @@ proc users_value {name} {
     return [expr {[is_set $name] && [info exists ::env($name)] ? $::env($name) : {}}]
 }
 
-# Whether a variable is set. In a switch, Environment Modules keep unset variables in env: ask getenv.
+# Whether a variable is set. In a switch, Environment Modules keep unset variables in env: ask getenv, if it takes a
+# default (Environment Modules 5; not Lmod 8.7).
 proc is_set {name} {
     global env
-    if {[info commands getenv] ne {}} {
-        return [expr {[getenv $name \0] ne "\0"}]
+    if {![catch {getenv $name \0} value]} {
+        return [expr {$value ne "\0"}]
     }
     return [info exists env($name)]
 }

@@ -2,11 +2,14 @@
 
 from pytorch_launch import NO_PYTHON, LaunchError, Problem
 from pytorch_launch.isolation import isolate, shadowing
-from pytorch_launch.system import become, environment, exists, is_terminated_within, posix, reset_signals, write
+from pytorch_launch.system import become, environment, exists, is_terminated_within, posix, read, reset_signals, write
 
 STDOUT, STDERR = 1, 2
 #: For the rank that reports for others to print its line.
 REPORT_GRACE_SECONDS = 5
+
+# Yama's rule for ptrace(2) (Linux, Documentation/admin-guide/LSM/Yama.rst): 1 is the default of the kernel.
+PTRACE_SCOPE, ONLY_PARENTS = "/proc/sys/kernel/yama/ptrace_scope", "1"
 
 ACTIVATE = "activate an environment that has one with WITH_CONDA or WITH_VENV"
 
@@ -63,6 +66,7 @@ def run_distributed(program, arguments, env):
             from pytorch_launch.logs import plan_log
 
             plan = plan_log(plan)
+        plan = record_flight(plan)
         script = script_path(arguments)
         if script is not None and not exists(script):
             if plan.world.reports_for_node or not is_ended_by_others():
@@ -94,7 +98,7 @@ def print_variables(program, arguments, env):
     try:
         if arguments:
             raise LaunchError(f"{arguments[0]}: unknown argument", "use it without arguments: `source <(ddp-env)`")
-        plan = apply(make_plan(env, read_facts()).replace(bind=None))
+        plan = apply(record_flight(make_plan(env, read_facts()).replace(bind=None)))
         report(program, plan, idle_allocation(plan.world))
         return write_output(statements(plan.changes))
     except LaunchError as error:
@@ -143,6 +147,15 @@ def split_options(arguments, names):
     return arguments[:count], arguments[count:]
 
 
+def record_flight(plan):
+    """The Plan `plan`, with the settings of PyTorch's flight recorder if several ranks use GPUs."""
+    if plan.devices.vendor is None or plan.world.size == 1:
+        return plan
+    from pytorch_launch.flight import plan_flight
+
+    return plan_flight(plan)
+
+
 def apply(plan):
     """Claim the port, make caches and log, bind this process; return the Plan with the results.
 
@@ -158,6 +171,10 @@ def apply(plan):
         from pytorch_launch.logs import open_log
 
         plan = open_log(plan)
+    if plan.dumps is not None:
+        from pytorch_launch.flight import make_dumps
+
+        plan = make_dumps(plan)
     caches = make_caches(plan.caches)
     changes = {name: value for name, value in plan.changes.items() if name not in plan.caches.variables}
     warnings = [*plan.warnings, *(caches.warnings if plan.world.reports_for_node else ()), *bind(plan.bind)]
@@ -202,6 +219,10 @@ def report(program, plan, more=()):
 def become_python(arguments, variables):
     """Replace this process by `python`, or by `python3` if there is no `python`."""
     reset_signals()
+    if read(PTRACE_SCOPE) == ONLY_PARENTS and variables.get("PYTORCH_LAUNCH_TRACEABLE") != "0":
+        from pytorch_launch.tracing import allow_tracing
+
+        allow_tracing()
     for python in ("python", "python3"):
         try:
             become(python, arguments, variables)

@@ -35,13 +35,14 @@ class Plan(Value):
     `caches`     the Caches to make
     `bind`       the CPUs to bind this process to, None to keep its mask
     `log`        the Log of this rank, None if its output stays where it is
+    `dumps`      the directory to make for dumps of PyTorch's flight recorder, None if there is none
     """
 
     __slots__ = (
-        *("bind", "caches", "changes", "claim", "devices", "env", "launch", "log", "place", "placement", "root"),
-        *("warnings", "world"),
+        *("bind", "caches", "changes", "claim", "devices", "dumps", "env", "launch", "log", "place", "placement"),
+        *("root", "warnings", "world"),
     )
-    DEFAULTS = {"log": None}
+    DEFAULTS = {"dumps": None, "log": None}
 
 
 def make_plan(env, facts, *, virtual=False):

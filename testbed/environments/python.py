@@ -12,6 +12,9 @@ WRAPPER = "testbed/environments/eb"
 EASYBUILD = "testbed/environments/requirements.txt"
 TEST_TOOLS = "tests/requirements.txt"
 RELEASE_TOOLS = "releases/requirements.txt"
+WEBSITE_TOOLS = "website/requirements.txt"
+#: A regular expression for parts of packages that hardly anything here imports; Python compiles those when it does.
+NOT_IMPORTED = "site-packages/(fontTools|networkx|pip|setuptools|easybuild/easyblocks|torch/testing|.*/tests?)/"
 #: The index of torch's own wheels for CPUs, as in the recipes.
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
@@ -19,18 +22,25 @@ TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 def provide_easybuild(layout):
     """Install EasyBuild and put ``eb`` on the testbed's PATH."""
     provide(layout, layout.eb_venv, [EASYBUILD], title="installing EasyBuild")
+    for package in layout.eb_venv.glob("lib/python*/site-packages/pkg_resources"):
+        shutil.rmtree(package)  # `eb` would import it at each start, for facts that installations do not need
     shutil.copy(layout.repository / WRAPPER, layout.bin / "eb")
 
 
 def provide_test_tools(layout):
     """Create the environment of ``run-tests``, with torch for the unit tests."""
-    provide(layout, layout.test_venv, [TEST_TOOLS, LOCK], title="installing the test tools")
+    provide(layout, layout.test_venv, [TEST_TOOLS, WEBSITE_TOOLS, LOCK], title="installing the test tools")
 
 
 def provide_release_tools(layout):
     """Create the environments of ``new-release``: EasyBuild's, and that of uv."""
     provide(layout, layout.eb_venv, [EASYBUILD], title="installing EasyBuild")
     provide(layout, layout.release_venv, [RELEASE_TOOLS], title="installing uv")
+
+
+def provide_website_tools(layout):
+    """Create the environment of ``website/build``."""
+    provide(layout, layout.website_venv, [WEBSITE_TOOLS], title="installing MkDocs")
 
 
 def provide(layout, venv, requirements, *, title):
@@ -59,6 +69,6 @@ def install(venv, file):
 
 
 def compile_packages(venv):
-    """Compile the packages on all cores; pip would do it on one. Files for another Python than this one fail."""
-    command = [venv / "bin" / "python", "-m", "compileall", "-qq", "-j", "0", venv / "lib"]
+    """Compile what is imported on all cores; pip would do it on one. Files for another Python than this one fail."""
+    command = [venv / "bin" / "python", "-m", "compileall", "-qq", "-j", "0", "-x", NOT_IMPORTED, venv / "lib"]
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from stand_in_system import System
 
-from testbed import lifecycle, module_systems, recipes, shell
+from testbed import installation, lifecycle, module_systems, recipes, shell
 from testbed.layout import Layout, TestbedError
 from testbed.recipes import CONTAINER, DATASET, VENV
 
@@ -20,15 +20,27 @@ class Testbed:
     def __init__(self, layout, obstacle):
         self.layout = layout
         self.obstacle = obstacle
+        self.environments = {}
 
     def run_unchecked(self, script, *, cwd=None, timeout=300, environ=None):
         """Run a bash script in a user's shell; return the completed process, output as text."""
-        lines = [shell.environment_code(self.layout), script]
+        lines = [script] if environ is None else [shell.environment_code(self.layout), script]
         return subprocess.run(
             ["bash", "-c", "\n".join(lines)],
-            cwd=cwd or self.layout.root, env=environ, timeout=timeout, check=False,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            cwd=cwd or self.layout.root, env=self.environment() if environ is None else environ, timeout=timeout,
+            check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True,
         )  # fmt: skip
+
+    def environment(self):
+        """The environment of a shell that evaluated ``./demo --env``; shells that start from it have `module`."""
+        own = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+        key = tuple(sorted(own.items()))
+        if key not in self.environments:
+            command = ["bash", "-c", f"{shell.environment_code(self.layout)}\nexec env --null"]
+            shown = subprocess.run(command, env=own, stdout=subprocess.PIPE, text=True, check=True).stdout
+            entries = [entry.partition("=") for entry in shown.split("\0") if entry]
+            self.environments[key] = {name: value for name, _, value in entries if name != "_"}
+        return self.environments[key]
 
     def run(self, script, **options):
         """Run a bash script that must succeed; return its standard output."""
@@ -38,13 +50,7 @@ class Testbed:
 
     def install(self, recipe, settings=""):
         """Install a recipe after shell `settings`, or update it to this tree; return the name of its module."""
-        with self.layout.locked(recipe):
-            if not recipes.is_current(self.layout, recipe, settings):
-                command = recipes.install_command(self.layout, recipe, settings)
-                with self.layout.locked("sources"):  # recipes share wheels
-                    self.run(f"{settings}\n{command} --fetch", timeout=900)
-                self.run(f"{settings}\n{command}", timeout=900)
-                recipes.note_installed(self.layout, recipe, settings)
+        installation.install(self.layout, recipe, settings)
         return recipes.module(recipe)
 
 

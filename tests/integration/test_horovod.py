@@ -32,6 +32,12 @@ def horovod(testbed, request):
 
 
 @pytest.fixture(scope="module")
+def alone(testbed, horovod):
+    """The accuracy of one process after one epoch, with generated digits."""
+    return accuracy(testbed.run(f"module load {horovod}\nsrun -n1 python $PAYLOAD/ladder/mnist_single.py --epochs 1"))
+
+
+@pytest.fixture(scope="module")
 def by_ddp(testbed, horovod, dataset):
     """The accuracy of two ranks after one epoch with DistributedDataParallel, from the same module."""
     line = "srun -N1 -n2 conda-python-distributed $PAYLOAD/ladder/mnist_multi.py --epochs 1"
@@ -42,17 +48,36 @@ def accuracy(output):
     return float(re.search(r"^test accuracy: (\d+\.\d\d) %$", output, re.MULTILINE)[1])
 
 
+# the command of ml-dist: with the python that the module prepends to the PATH
+MPIRUN = f"{find_optional('openmpi-bin')} -np 2 --bind-to none python"
+
+
+def test_mpirun_on_one_host_trains_to_the_accuracy_of_one_process(testbed, horovod, alone):
+    load = f"{SETTINGS}module load {horovod}\nexport OMP_NUM_THREADS=1"
+    output = testbed.run(f"{load}\n{MPIRUN} $PAYLOAD/ladder/mnist_horovod.py --epochs 1")
+    assert "world size 2, Horovod" in output
+    assert abs(accuracy(output) - alone) <= 1
+
+
+def test_the_job_on_two_nodes_trains_to_the_accuracy_of_one_process(testbed, horovod, alone, work):
+    load = f"{SETTINGS}module load {horovod}\nexport MODULEPATH={work}"  # without the MNIST module
+    testbed.run(f"{load}\n{submission('$PAYLOAD/jobs/infiniband/horovod_pytorch.job --epochs 1')}", cwd=work)
+    ((name, text),) = written(work).items()
+    assert re.fullmatch(r"horovod_pytorch-\d+\.out", name)
+    assert "world size 4, Horovod" in text
+    assert abs(accuracy(text) - alone) <= 1
+
+
+@pytest.mark.thorough  # on generated digits, it always runs
 def test_mpirun_on_one_host_trains_mnist_to_the_accuracy_of_ddp(testbed, horovod, dataset, by_ddp):
-    # the command of ml-dist: with the python that the module prepends to the PATH
-    mpirun = f"{find_optional('openmpi-bin')} -np 2 --bind-to none python"
     load = f"module load {dataset} {horovod}"
-    output = testbed.run(f"{SETTINGS}{load}\n{mpirun} $PAYLOAD/ladder/mnist_horovod.py --epochs 1")
+    output = testbed.run(f"{SETTINGS}{load}\n{MPIRUN} $PAYLOAD/ladder/mnist_horovod.py --epochs 1")
     assert "world size 2, Horovod" in output
     assert accuracy(output) >= 97
     assert abs(accuracy(output) - by_ddp) < 0.2
 
 
-@pytest.mark.thorough  # the job script for CUDA trains on two nodes
+@pytest.mark.thorough  # the job script starts them in the same way, with python in place of the launcher
 def test_mpirun_in_a_job_on_two_nodes_trains_to_the_accuracy_of_one_process(testbed, horovod):
     """With generated digits: four MPI ranks on two cores would train MNIST for minutes."""
     mpirun = f"{JOB} {find_optional('openmpi-bin')} --map-by ppr:2:node --bind-to none conda-python-distributed"
@@ -69,6 +94,7 @@ def test_mpirun_in_a_job_on_two_nodes_trains_to_the_accuracy_of_one_process(test
 CUDA = "PyTorch-2.15.0-cuda-13.2-horovod-0.28.1-venv"
 
 
+@pytest.mark.thorough  # the recipe for CPUs, with the same patch, and the job always run
 def test_the_cuda_recipe_installs_from_stand_ins_and_its_job_reaches_the_accuracy_of_one_process(
     testbed, horovod, venv, work
 ):

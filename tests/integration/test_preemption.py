@@ -1,4 +1,7 @@
-"""payload/jobs/slurm/train_requeue.job: a job that is stopped twice resumes and ends like an uninterrupted one."""
+"""payload/jobs/slurm/train_requeue.job: a job that is stopped twice resumes and ends like an uninterrupted one.
+
+Also with lm_fsdp.py, which writes a checkpoint at most steps.
+"""
 
 import contextlib
 import random
@@ -17,6 +20,8 @@ pytestmark = pytest.mark.testbed
 SECONDS = 150
 #: 20 steps an epoch; the ranks agree to stop at every 16th.
 OPTIONS = "--epochs 24 --batch-size 20 --lr 0.001"
+#: The ranks agree to stop at every fourth step.
+LANGUAGE = "--size 100K --context 32 --batch-size 4 --steps 400 --interval 20"
 
 
 @pytest.fixture
@@ -45,9 +50,9 @@ def command_lines():
 class Job:
     """A submitted job script and its log."""
 
-    def __init__(self, testbed, module, work, options):
+    def __init__(self, testbed, module, work, options, script="$PAYLOAD/jobs/slurm/train_requeue.job"):
         self.testbed = testbed
-        line = f"sbatch --parsable --ntasks-per-node=1 $PAYLOAD/jobs/slurm/train_requeue.job {options}"
+        line = f"sbatch --parsable --ntasks-per-node=1 {script} {options}"
         self.number = testbed.run(f"module load {module}\n{line}", cwd=work).strip()
         self.log = work / f"train-{self.number}.out"
 
@@ -81,25 +86,32 @@ class Job:
         self.control(f"update JobId={self.number} StartTime=now")
 
 
+    def stop_twice(self, first, second):
+        """Signal the job after the line `first` of its log, preempt it after `second`, and wait for its end."""
+        self.wait_for(lambda: first in self.output())
+        self.testbed.run(f"scancel --signal=USR1 {self.number}")  # like --signal=USR1@120 before the time limit
+        self.start_again()
+        assert len(re.findall("^SIGUSR1: stopped after .*", self.output(), re.MULTILINE)) == 1
+        self.wait_for(lambda: second in self.output())
+        self.control(f"requeue {self.number}")  # like a preemption: SIGTERM, and SIGKILL after KillWait
+        self.start_again()
+        assert len(re.findall("^SIGTERM: stopped after .*", self.output(), re.MULTILINE)) == 1
+        self.wait_for(lambda: self.state() == "COMPLETED")
+        assert self.output().count("world size 2,") == 3
+        assert self.output().count("resuming after ") == 2
+
+
+def have_equal_weights(one, other):
+    """Return whether two files have the same weights, to the last bit."""
+    one, other = (torch.load(path, weights_only=True) for path in (one, other))
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
 def test_a_job_that_is_signalled_and_preempted_reaches_the_weights_of_an_uninterrupted_run(
     testbed, venv, work, noise
 ):
     job = Job(testbed, venv, work, f"--data {noise} {OPTIONS}")
-
-    job.wait_for(lambda: "epoch 4/24" in job.output())
-    testbed.run(f"scancel --signal=USR1 {job.number}")  # like --signal=USR1@120 before the time limit
-    job.start_again()
-    assert len(re.findall("^SIGUSR1: stopped after .*", job.output(), re.MULTILINE)) == 1
-
-    job.wait_for(lambda: "epoch 12/24" in job.output())
-    job.control(f"requeue {job.number}")  # like a preemption: SIGTERM, and SIGKILL after KillWait
-    job.start_again()
-    # saved in the middle of an epoch
-    assert len(re.findall("^SIGTERM: stopped after .*", job.output(), re.MULTILINE)) == 1
-    job.wait_for(lambda: job.state() == "COMPLETED")
-
-    assert job.output().count("world size 2,") == 3
-    assert job.output().count("resuming after ") == 2
+    job.stop_twice("epoch 4/24", "epoch 12/24")  # saves in the middle of an epoch
     lines = re.findall(r"^epoch (\d+)/24", job.output(), re.MULTILINE)
     assert sorted({int(line) for line in lines}) == list(range(1, 25))
     testbed.run(
@@ -109,6 +121,23 @@ srun -N2 --ntasks-per-node=1 conda-python-distributed $PAYLOAD/mnist_ddp.py --da
         cwd=work,
     )
     # The sum of two gradients does not depend on their order: equal to the last bit.
-    end = torch.load(work / f"model-{job.number}" / "mnist_ddp.pt", weights_only=True)
-    through = torch.load(work / "through" / "mnist_ddp.pt", weights_only=True)
-    assert end.keys() == through.keys() and all(torch.equal(end[name], through[name]) for name in end)
+    assert have_equal_weights(work / f"model-{job.number}" / "mnist_ddp.pt", work / "through" / "mnist_ddp.pt")
+
+
+@pytest.mark.thorough
+def test_a_job_with_a_sharded_model_is_stopped_while_it_saves_and_reaches_the_same_weights(testbed, venv, work):
+    (work / "text").write_text("".join(f"{number} and {number + 1} are {2 * number + 1}\n" for number in range(4000)))
+    options = f"--data text {LANGUAGE}"
+    testbed.run(
+        f"""module load {venv}
+sed 's/mnist_ddp.py/lm_fsdp.py/' $PAYLOAD/jobs/slurm/train_requeue.job >lm.job
+srun -N2 --ntasks-per-node=1 conda-python-distributed $PAYLOAD/lm_fsdp.py {options} --modelpath through""",
+        cwd=work,
+    )
+    job = Job(testbed, venv, work, f"{options} --every 2", script="lm.job")
+    job.stop_twice("step 40/400", "step 140/400")
+    names = {path.name for path in (work / f"model-{job.number}").iterdir()} - {"curves.png"}  # needs matplotlib
+    assert names == {"checkpoints", "lm_fsdp.pt", "metrics.jsonl"}
+    kept = sorted(path.name for path in (work / f"model-{job.number}" / "checkpoints").iterdir())
+    assert kept == ["step-00000396", "step-00000398", "step-00000400"]
+    assert have_equal_weights(work / f"model-{job.number}" / "lm_fsdp.pt", work / "through" / "lm_fsdp.pt")

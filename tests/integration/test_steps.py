@@ -31,6 +31,8 @@ def probe(work):
     return work
 
 
+# with the venv, test_fabric_on_nodes.py has four ranks
+@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_four_ranks_on_two_nodes_form_one_world(testbed, module, enter, probe):
     output = testbed.run(
         f"module load {module}\n{PAIR} --ntasks-per-node=2 {enter}conda-python-distributed -u probe.py",
@@ -62,7 +64,7 @@ def test_the_master_is_the_first_node_of_the_step_not_of_the_job(testbed, venv, 
     assert {line.split()[7] for line in output.splitlines()} == {"nid001002"}
 
 
-@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
+@pytest.mark.thorough  # test_worlds.py has a job beside steps of another one
 def test_two_jobs_on_one_node_have_separate_worlds(testbed, module, enter, probe):
     output = testbed.run(
         f"""module load {module}

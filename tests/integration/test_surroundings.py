@@ -74,7 +74,16 @@ RES_OPTIONS=ndots:2 srun -n2 {line}""")
     assert output.splitlines() == ["untouched", *["timeout:1 attempts:1"] * 2, *["ndots:2"] * 2]
 
 
-@pytest.mark.parametrize("line", ["conda-python-distributed -c", "conda-python-simple -c"])
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("container", "conda-python-distributed -c"),
+        ("venv", "conda-python-simple -c"),
+        pytest.param("container", "conda-python-simple -c", marks=pytest.mark.thorough),
+        pytest.param("venv", "conda-python-distributed -c", marks=pytest.mark.thorough),
+    ],
+    indirect=["module"],
+)
 def test_another_torch_on_the_host_is_not_imported(testbed, module, enter, work, line):
     for name in ("python", "libraries", "own"):
         (work / name).mkdir()

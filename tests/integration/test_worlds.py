@@ -17,17 +17,32 @@ TRAINING = "$PAYLOAD/mnist_ddp.py --seed 1"
 AS_ROOT = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
 #: Slurm 22.05 reserves ports for every step if MpiParams has any; without them, ranks compute a port.
 COMPUTED = "env --unset=SLURM_STEP_RESV_PORTS "
-#: Prints a sum over all ranks with address and port of the rendezvous.
+#: Meets as torch's ranks do, where rank 0 listens, without torch's import of 2 CPU seconds: prints how many different
+#: ranks there are, with address and port of the rendezvous. What trains below proves that torch does the same.
 PROBE = """
-import os, time, torch, torch.distributed as dist
-dist.init_process_group('gloo')
-total = torch.ones(1)
-dist.all_reduce(total)
-time.sleep(2)  # all worlds at the same time
-dist.all_reduce(total)
-line = f"{os.environ['WHICH']} {int(total)} {os.environ['MASTER_ADDR']} {os.environ['MASTER_PORT']}\\n"
+import os, socket, time
+rank, size, port = (int(os.environ[name]) for name in ('RANK', 'WORLD_SIZE', 'MASTER_PORT'))
+if rank == 0:
+    with socket.create_server(('', port)) as server:
+        others = [server.accept()[0] for _ in range(size - 1)]
+        found = len({0} | {ord(other.recv(1)) for other in others})
+        time.sleep(1)  # all worlds at the same time
+        for other in others:
+            other.sendall(bytes([found]))
+else:
+    end = time.monotonic() + 60
+    while True:
+        try:
+            meeting = socket.create_connection((os.environ['MASTER_ADDR'], port), timeout=60)
+            break
+        except ConnectionRefusedError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+    meeting.sendall(bytes([rank]))
+    found = ord(meeting.recv(1))
+line = f"{os.environ['WHICH']} {found} of {size} {os.environ['MASTER_ADDR']} {port}\\n"
 os.write(1, line.encode())  # in one write: launchers mix the partial writes of ranks
-dist.destroy_process_group()
 """
 
 
@@ -103,8 +118,8 @@ def test_mpirun_on_one_host_needs_no_job(testbed, venv, work, package):
         cwd=work,
     )
     ranks = [line.split() for line in output.splitlines()]
-    assert [rank[:3] for rank in ranks] == [["mpi", "4", "127.0.0.1"]] * 2
-    assert len({rank[3] for rank in ranks}) == 1
+    assert [rank[:5] for rank in ranks] == [["mpi", "2", "of", "2", "127.0.0.1"]] * 2
+    assert len({rank[5] for rank in ranks}) == 1
 
 
 @pytest.mark.parametrize("package", ["openmpi-bin", "mpich"])
@@ -116,7 +131,7 @@ def test_mpirun_can_use_fewer_nodes_than_the_job_has(testbed, venv, work, packag
         cwd=work,
     )
     ranks = [line.split() for line in output.splitlines()]
-    assert [rank[:2] for rank in ranks] == [["part", "4"]] * 2
+    assert [rank[:4] for rank in ranks] == [["part", "2", "of", "2"]] * 2
 
 
 def test_jobs_and_steps_on_the_same_nodes_have_separate_worlds(testbed, venv, work):
@@ -133,9 +148,12 @@ wait $job && wait $steps""",
         cwd=work,
     )
     ranks = [line.split() for line in output.splitlines()]
-    assert sorted(rank[:2] for rank in ranks) == [["first", "9"]] * 3 + [["job", "4"]] * 2 + [["second", "4"]] * 2
-    assert {rank[2] for rank in ranks} == {"nid001001"}
-    assert len({rank[3] for rank in ranks}) == 3
+    worlds = {"first": 3, "job": 2, "second": 2}
+    assert sorted(rank[:4] for rank in ranks) == [
+        [world, f"{size}", "of", f"{size}"] for world, size in worlds.items() for _ in range(size)
+    ]
+    assert {rank[4] for rank in ranks} == {"nid001001"}
+    assert len({rank[5] for rank in ranks}) == 3
 
 
 def test_a_step_on_another_node_than_the_jobs_first_has_that_node_as_master(testbed, venv, work):
@@ -145,7 +163,7 @@ def test_a_step_on_another_node_than_the_jobs_first_has_that_node_as_master(test
         f"{JOB} srun -N1 -n2 -w nid001002 conda-python-distributed probe.py",
         cwd=work,
     )
-    assert [line.split()[2] for line in output.splitlines()] == ["nid001002"] * 2
+    assert [line.split()[1:5] for line in output.splitlines()] == [["2", "of", "2", "nid001002"]] * 2
 
 
 @pytest.mark.parametrize("line", ["flux run", "mpiexec-of-pals"])
@@ -158,5 +176,5 @@ def test_tasks_of_flux_and_of_pals_meet_by_their_own_variables(testbed, venv, wo
         cwd=work,
     )
     ranks = [line.split() for line in output.splitlines()]
-    assert [rank[:3] for rank in ranks] == [["world", "16", "nid001001"]] * 4
-    assert len({rank[3] for rank in ranks}) == 1
+    assert [rank[:5] for rank in ranks] == [["world", "4", "of", "4", "nid001001"]] * 4
+    assert len({rank[5] for rank in ranks}) == 1

@@ -12,14 +12,19 @@ from training.language.model import GPT
 #: Part of a device's name -> its peak in TFLOP/s, bfloat16, without sparsity. The first match counts.
 PEAKS = {
     "A100": 312,  # https://www.nvidia.com/en-us/data-center/a100/
-    "GH200": 989,  # its GPU is an H100: https://www.nvidia.com/en-us/data-center/grace-hopper-superchip/
+    # https://nvdam.widen.net/s/rrgqqnpbz8/grace-datasheet-gh200-grace-hopper-superchip-3773000, half of 1,979 with
+    # sparsity; its "990" is rounded up
+    "GH200": 989,
     "H100 PCIe": 756,  # https://www.nvidia.com/en-us/data-center/h100/, half of the values with sparsity
     "H100 NVL": 835,
     "H100": 989,
-    "H200": 989,  # https://www.nvidia.com/en-us/data-center/h200/
+    "H200 NVL": 835,  # https://www.nvidia.com/en-us/data-center/h200/, half of the values with sparsity
+    "H200": 989,
     "MI250X": 191.5,  # of a GCD: https://www.amd.com/en/products/accelerators/instinct/mi200/mi250x.html, half of 383
-    "MI300A": 980.6,  # https://www.amd.com/en/products/accelerators/instinct/mi300/mi300a.html
-    "MI300X": 1307.4,  # https://www.amd.com/en/products/accelerators/instinct/mi300/mi300x.html
+    # https://www.amd.com/content/dam/amd/en/documents/instinct-tech-docs/data-sheets/amd-instinct-mi300a-data-sheet.pdf,
+    # and amd-instinct-mi300x-data-sheet.pdf: 228 and 304 compute units, 2,048 operations a cycle each, 2.1 GHz
+    "MI300A": 980.6,
+    "MI300X": 1307.4,
 }
 # Operations of a vector engine of Intel's Data Center GPU Max in bfloat16: 512 each cycle at 1.3 GHz. A device is a
 # stack or a card, and the number of its engines (448 or 512 a stack) tells which:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -35,16 +36,18 @@ class ShardedCheckpoints:
     ``network``, ``optimizer``, ``schedule``, ``settings``, ``data``, ``world`` and ``position``, as
     training.checkpoint.Run; its position is a dataclass of numbers with a ``step``. A method
     ``check_position(values)``, if it has one, is called before anything is loaded, ``settle()`` before a save.
+    A rank that has written its part waits for the others for at most ``timeout`` seconds.
     """
 
     def __init__(
         self, directory: Path, world: World, *, keep: int = 3, every: Interval = HALF_HOUR,
-        asynchronous: bool = True,
+        asynchronous: bool = True, timeout: float = 1800,
     ):  # fmt: skip
         check_torch()
         self.directory = ShardedDirectory(directory, keep)
         self.world = world
         self.asynchronous = asynchronous
+        self.timeout = timedelta(seconds=timeout)
         self.timer = Timer(every, lambda choose: broadcast(choose() if world.rank == 0 else None, world))
         self.staging = Staging()
         self.group: dist.ProcessGroup | None = None
@@ -56,7 +59,7 @@ class ShardedCheckpoints:
 
     def __enter__(self) -> ShardedCheckpoints:
         # The writer has a process group of its own: its messages must not meet those of the training.
-        self.group = dist.new_group(backend="gloo")
+        self.group = dist.new_group(backend="gloo", timeout=self.timeout)
         return self
 
     def __exit__(self, kind, *_) -> None:

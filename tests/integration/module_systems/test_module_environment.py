@@ -29,8 +29,9 @@ module load {site.name}
 module purge
 {SNAPSHOT.format(again)}"""
     )
-    # Lmod's pushenv restores an empty value as unset
-    lost = {f"{name}=" for name, value in values(loaded).items() if value and site.system.name == "Lmod"}
+    # Lmod and Environment Modules 4 restore an empty value as unset
+    loses = site.system.name == "Lmod" or site.system.version.startswith("4.")
+    lost = {f"{name}=" for name, value in values(loaded).items() if value and loses}
     expected = [entry for entry in snapshot(before) if entry not in lost]
     assert snapshot(after) == expected
     assert snapshot(again) == expected

@@ -95,6 +95,8 @@ def test_commands_have_manual_pages_beside_those_of_the_system(site, own):
 
 
 def test_bash_completes_the_options_of_commands_until_the_module_is_unloaded(site):
+    if site.system.version.startswith("4."):
+        pytest.skip("Environment Modules 4 have no statement for completion")
     completions = site.run(f"module load {site.name}; complete -p conda-python-distributed pytorch-doctor").splitlines()
     assert completions[0].split("-W")[0] == "complete -o bashdefault -o default "
     assert "--dry-run --virtual-local-rank" in completions[0]

@@ -2,12 +2,23 @@
 
 import shutil
 
-from testbed.module_systems import modulecmd, values
+import pytest
+
+from testbed.module_systems import OTHER_VERSIONS, modulecmd, values
 from testbed.recipes import CONTAINER, EASYCONFIGS, VENV, VERSION
 from testbed.recipes import module as module_of
 
 SHIFTER = "PyTorch-2.1.0-ngc-23.07-shifter"
-SYSTEMS = [("Lmod", "Lua"), ("Lmod", "Tcl"), ("Environment Modules", "Tcl")]
+SYSTEMS = [
+    ("Lmod", "Lua"),
+    ("Lmod", "Tcl"),
+    ("Environment Modules", "Tcl"),
+    *(
+        pytest.param((version, syntax), marks=pytest.mark.thorough)
+        for version in OTHER_VERSIONS
+        for syntax in (["Lua", "Tcl"] if "Lmod" in version else ["Tcl"])
+    ),
+]
 
 #: The start of a command that runs with a module's Python, as in its help.
 ENTER = {CONTAINER: "singularity exec $SIF ", VENV: "", SHIFTER: "shifter --image=$SHIFTER_IMAGE $RUNSCRIPTS/"}

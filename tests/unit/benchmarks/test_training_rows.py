@@ -1,5 +1,7 @@
 """The rows on training, without training."""
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks.experiments import training
@@ -76,3 +78,11 @@ def test_a_world_that_fell_apart_is_an_error():
     together, _ = training.two_ranks(Programs("images/s 10000\nimages/s 14000\n"))
     with pytest.raises(Error, match="2 runs, not of 1"):
         together()
+
+
+def test_one_program_measures_both_sides_of_save():
+    lost = {"an asynchronous": 0.25, "a synchronous": 1.5}
+    programs = Programs("".join(f"seconds lost to {kind} checkpoint: {lost[kind]}\n" for kind in lost))
+    programs.scratch = Path("/scratch")
+    assert training.saves(programs)() == {"save": (0.25, 1.5)}
+    assert programs.commands[0][-1] == "/scratch/save/checkpoints"

@@ -20,8 +20,10 @@ pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
 
 @pytest.fixture
 def impatient(prefix, monkeypatch):
-    """Limits of a second and a half."""
+    """Limits of a second and a half, for what the test starts: earlier tests have left a Python that forks."""
     monkeypatch.setattr(downloads, "patience", lambda: 1.5)
+    earlier, all_of_them = downloads.descendants(), downloads.descendants
+    monkeypatch.setattr(downloads, "descendants", lambda *processes: all_of_them(*processes) - earlier)
 
 
 @contextlib.contextmanager
@@ -126,6 +128,19 @@ with open({str(tmp_path / "file")!r}, "wb", buffering=0) as file:
     monkeypatch.setattr(downloads, "patience", lambda: 3)  # a busy machine starts Python slowly
     computing = "import time\nwhile time.process_time() < 4: pass"
     assert not run(tmp_path, computing).stalled
+
+
+@pytest.fixture
+def earlier():
+    """A process that another test has left."""
+    with subprocess.Popen(["sleep", "300"]) as process:
+        yield process
+        process.kill()
+
+
+def test_processes_of_earlier_tests_go_on(earlier, impatient, tmp_path):
+    assert run(tmp_path, "import time; time.sleep(300)").stalled
+    assert earlier.poll() is None
 
 
 def test_progress_has_a_percentage_if_the_size_is_known(impatient, tmp_path, monkeypatch, capfd):

@@ -48,7 +48,7 @@ def lie(message, *_):
     if message.numel() > 16:
         message.view(-1)[-1] += 1
 dist.all_reduce = worse(dist.all_reduce, "1", lie)
-dist.batch_isend_irecv = worse(dist.batch_isend_irecv, "2", lambda _: time.sleep(0.1))
+dist.batch_isend_irecv = worse(dist.batch_isend_irecv, "2", lambda _: time.sleep(0.2))
 """
 
 

@@ -105,6 +105,20 @@ def test_a_stopped_training_resumes_in_another_world_and_reaches_the_same_losses
     assert losses(again) == pytest.approx(losses(worlds["alone"])[-2:], abs=0.0003)
 
 
+def test_no_group_of_ranks_waits_longer_than_the_option_says(run_code, text, tmp_path):
+    line = ["--data", str(text), *map(str, OPTIONS), "--modelpath", str(tmp_path), "--timeout", "77"]
+    (rank,) = run_code(1, f"""
+import lm_fsdp, torch.distributed as dist
+from training.language.options import parse_arguments
+new_group, limits = dist.new_group, set()
+dist.new_group = lambda *words, **names: limits.add(names["timeout"].seconds) or new_group(*words, **names)
+lm_fsdp.main(parse_arguments({line}))
+print("limits", limits)
+""")
+    assert rank.status == 0, rank.stderr
+    assert rank.stdout.endswith("limits {77}\n")
+
+
 def test_replicas_that_do_not_divide_the_ranks_are_one_sentence(run_model, text):
     ranks = run_model(2, "--data", text, *OPTIONS, "--replicas", 3)
     assert [rank.status for rank in ranks] == [1, 1]

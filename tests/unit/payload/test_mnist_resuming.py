@@ -166,7 +166,8 @@ def test_a_run_that_can_save_nothing_ends_as_signals_end_programs(small_mnist):
     assert ranks.wait()[0].status == -signal.SIGTERM
 
 
-def test_fifty_kills_at_any_moment_lose_nothing(small_mnist, tmp_path):
+@pytest.mark.parametrize("count", [15, pytest.param(50, marks=pytest.mark.thorough)])
+def test_kills_at_any_moment_lose_nothing(small_mnist, tmp_path, count):
     """During training, saving and stopping; each next start continues, and the end is the uninterrupted run's."""
     line = ("--data", small_mnist, "--epochs", 12, "--batch-size", 8, "--keep", 2, "--modelpath")
     forked_ranks.train(1, *line, tmp_path / "through")
@@ -175,7 +176,7 @@ def test_fifty_kills_at_any_moment_lose_nothing(small_mnist, tmp_path):
     moments = random.Random(seed)  # noqa: S311
     kills = ends = 0
     reached = (0, 0)
-    while kills < 50:
+    while kills < count:
         ranks = forked_ranks.Forks(1, *line, tmp_path / "killed")
         ranks.wait_until_said("world size 1")
         time.sleep(moments.uniform(0, 0.2))
@@ -202,7 +203,7 @@ def test_fifty_kills_at_any_moment_lose_nothing(small_mnist, tmp_path):
     (rank,) = forked_ranks.train(1, *line, tmp_path / "killed")
     assert rank.status == 0, rank.stderr
     assert equal(weights(tmp_path / "killed"), weights(tmp_path / "through"))
-    assert ends < 50
+    assert ends < count
     for directory in ("", "checkpoints"):
         assert {*os.listdir(tmp_path / "killed" / directory)} - {"curves.png"} == {
             *os.listdir(tmp_path / "through" / directory)

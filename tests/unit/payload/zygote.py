@@ -40,7 +40,7 @@ class Zygote:
 
     def start(self, command, environment, cwd=None):
         if self.server.poll() is not None:
-            # seen in two of four whole runs; the warning is in the summary of pytest
+            # another test has killed it; the warning is in the summary of pytest
             ended = f"the Python that forks ended with status {self.server.returncode}, and is started again"
             warnings.warn(f"{ended}. {self.errors.read_text()[-2000:]}", stacklevel=2)
             self.server.communicate()

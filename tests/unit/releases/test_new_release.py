@@ -36,7 +36,7 @@ def release(index):
     compiled = [f"cp311-cp311-manylinux_2_28_{machine}" for machine in MACHINES]
     index("torch", "9.9.9+cpu", *compiled, requires=["numpy", "setuptools"])
     index("torch", "9.9.9", *compiled, requires=["numpy", "setuptools", "cuda-toolkit==14.1.2"])
-    for name in ("torchvision", "torchaudio", "numpy", "matplotlib", "psutil", "pyyaml", "cffi"):
+    for name in ("torchvision", "torchaudio", "numpy", "matplotlib", "psutil", "pyyaml", "cffi", "py_spy"):
         index(name, "3.0", *compiled)
     index("numpy", "2.0", *compiled)
     index("cmake", "4.0", *compiled)

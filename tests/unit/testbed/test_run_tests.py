@@ -9,6 +9,8 @@ import pytest
 
 TREE = Path(__file__).resolve().parents[3]
 
+IMAGE = "host-python testbed image"
+
 
 @pytest.fixture
 def run_tests(tmp_path):
@@ -26,7 +28,8 @@ def run_tests(tmp_path):
         env = {"PATH": f"{commands}:/usr/bin:/bin", "PYTORCH_TESTBED": str(tmp_path / "testbed-root")}
         command = ["bash", "-x", tmp_path / "run-tests", *options]
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60)
-        return (tmp_path / "calls").read_text().splitlines(), done.stderr
+        calls = (tmp_path / "calls").read_text().splitlines()
+        return [call for call in calls if call != IMAGE], done.stderr  # it runs beside the others
 
     return run
 
@@ -49,6 +52,7 @@ def test_fast_needs_no_cluster(run_tests, options, end):
     ("options", "end"),
     [
         ([], "tests"),
+        (["--thorough"], "--thorough tests"),
         (["--thorough", "-k", "x"], "--thorough -k x tests"),
         (["tests/unit/bin/test_enter.py"], "tests/unit/bin/test_enter.py"),
     ],
@@ -58,6 +62,12 @@ def test_other_runs_start_the_cluster_and_stop_it(run_tests, options, end):
     assert {f"host-python testbed {verb}" for verb in ("tools", "up", "optional")} <= set(calls)
     assert calls[-2].endswith(f"--slowest=20 {end}")
     assert calls[-1] == "host-python testbed stop"
+
+
+@pytest.mark.parametrize(("options", "does"), [([], True), (["--thorough"], True), (["-k", "x"], False)])
+def test_a_whole_run_installs_the_image_while_the_tools_are_installed(run_tests, options, does):
+    _, trace = run_tests(*options)
+    assert (f"testbed/{IMAGE}" in trace) is does
 
 
 def test_no_process_is_killed_after_the_tests(run_tests):

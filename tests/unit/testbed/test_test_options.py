@@ -14,11 +14,13 @@ def pytest(*arguments):
     return subprocess.run(command, cwd=TREE, capture_output=True, text=True, check=True).stdout
 
 
-def test_fast_leaves_out_slow_files():
-    assert SLOW in pytest("--collect-only", SLOW, QUICK)
-    fast = pytest("--collect-only", "--fast", SLOW, QUICK)
-    assert QUICK in fast
-    assert SLOW not in fast
+def test_fast_leaves_out_slow_files_and_slow_tests_of_others():
+    lists = "tests/unit/runscripts/test_nodelist.py"
+    everything = pytest("--collect-only", SLOW, QUICK, lists)
+    fast = pytest("--collect-only", "--fast", SLOW, QUICK, lists)
+    assert QUICK in fast and f"{lists}::test_hosts_are_made_one_by_one" in fast
+    for slow in (SLOW, f"{lists}::test_ten_thousand_random_lists"):
+        assert slow in everything and slow not in fast
     assert "deselected" in fast
 
 

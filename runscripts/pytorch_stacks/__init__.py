@@ -1,0 +1,12 @@
+"""Shows where the ranks of a running job are, and which ranks did not come to a collective that timed out.
+
+`command` reads the options. `job` starts a step beside the job's, in which `node` finds the ranks of each node
+(`processes`) and reads their stacks (`spy`); `groups` puts ranks at the same place together, and `report` writes them.
+For dumps of PyTorch's flight recorder: `pickles` reads them, `collectives` compares them, `dumps` writes the result.
+
+It runs on login and compute nodes, on the host, with any Python from 3.6 and its standard library.
+"""
+
+
+class StacksError(Exception):
+    """Nothing can be shown; the message has what is wrong, where, and what to do."""

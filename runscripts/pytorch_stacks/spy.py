@@ -1,0 +1,109 @@
+"""Reads the stacks of a process with py-spy, which it runs on the host.
+
+A process of the job's user may trace a container from outside, as its user owns the container's user namespace
+(user_namespaces(7)), but not from within another container. py-spy's program is linked statically, so one that only
+an image has runs on the host as well.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+PY_SPY = "py-spy"
+SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
+INSTALL = "Install it with the module's pip (`pip install py-spy`, with a venv module `pip install --user py-spy`)"
+
+
+class SpyError(Exception):
+    """The stacks of a process cannot be read; the message has the reason and the remedy."""
+
+
+def read_stacks(pid, env, seconds):
+    """The threads of process `pid`, which started with variables `env`: the main thread first.
+
+    A thread is {"name", "frames"}, a frame [function, file, line]; the innermost frame is first. Raises SpyError.
+    """
+    errors = []
+    for program in _programs(pid, env):
+        try:
+            return _threads(_dump(program, pid, seconds), pid)
+        except OSError as error:
+            errors.append(f"{program}: {error.strerror}")
+    if errors:
+        raise SpyError("py-spy cannot be started: {}. Make it executable".format("; ".join(errors)))
+    raise SpyError(f"py-spy not found on the PATH of the rank or of its node. {INSTALL}")
+
+
+def _programs(pid, env):
+    """Paths of py-spy: in the directories of PATH as the rank sees them, then in those of this process."""
+    places = [f"/proc/{pid}/root{place}" for place in env.get("PATH", "").split(":") if place.startswith("/")]
+    places += [place for place in os.environ.get("PATH", "").split(":") if place]
+    return [path for path in (f"{place}/{PY_SPY}" for place in places) if os.access(path, os.X_OK)]
+
+
+def _dump(program, pid, seconds):
+    command = [program, "dump", "--json", "--pid", str(pid)]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        output, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise SpyError(f"no stack within {seconds} s: {_state(pid)}") from None
+    if process.returncode != 0:
+        raise SpyError(_reason(pid, errors.decode(errors="replace")))
+    try:
+        return json.loads(output.decode(errors="replace"))
+    except ValueError:
+        raise SpyError("py-spy printed no JSON. Use version 0.4 or newer") from None
+
+
+def _threads(threads, pid):
+    ordered = sorted(threads, key=lambda thread: thread.get("os_thread_id") != pid)
+    return [
+        {
+            "name": thread.get("thread_name") or "thread {}".format(thread.get("os_thread_id")),
+            "frames": [[frame["name"], frame["filename"], frame["line"]] for frame in thread["frames"]],
+        }
+        for thread in ordered
+    ]
+
+
+def _state(pid):
+    """Why a process does not answer: where it waits in the kernel, if it cannot be interrupted there."""
+    state, wait = _read(f"/proc/{pid}/stat").rpartition(")")[2][:2].strip(), _read(f"/proc/{pid}/wchan")
+    if state == "D":
+        place = f" ({wait})" if wait not in ("", "0") else ""
+        return f"it waits in the kernel for a device or a file system{place}. Ask the site to check the node"
+    return "try again with a larger --timeout"
+
+
+def _reason(pid, errors):
+    """Why py-spy failed, and what to do."""
+    if not Path(f"/proc/{pid}").exists():
+        return "the process has ended"
+    if "ermission" not in errors and "not permitted" not in errors:
+        lines = errors.strip().splitlines() or ["py-spy failed without a message"]
+        return "py-spy: {}".format(" ".join(line.strip() for line in lines[:2]))
+    scope = _read(SCOPE)
+    if scope == "3":
+        return "the kernel allows no tracing (kernel.yama.ptrace_scope=3). Ask the site for another value"
+    if scope == "2":
+        return (
+            "the kernel allows only root to trace (kernel.yama.ptrace_scope=2). Use a container that starts without "
+            "setuid, or ask the site for another value"
+        )
+    if scope == "1":
+        return (
+            "the kernel allows tracing only to parents (kernel.yama.ptrace_scope=1). Start the rank with "
+            "conda-python-distributed, and without PYTORCH_LAUNCH_TRACEABLE=0"
+        )
+    return "no permission to trace it. Run pytorch-stacks as the job's user, and on the host instead of in an image"
+
+
+def _read(path):
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,43 @@
+"""`pytorch-stacks --dumps` reads what torch's flight recorder writes; gloo has the recorder since torch 2.8."""
+
+import subprocess
+from pathlib import Path
+
+RUNSCRIPTS = Path(__file__).parents[3] / "runscripts"
+
+#: Rank 1 of 3 skips the second all-reduce; then each rank writes its dump, as NCCL's watchdog does after a time-out.
+SKIPS = """
+import os, threading, time
+import torch
+import torch.distributed as dist
+
+def dump():
+    time.sleep(1)
+    write = torch._C._distributed_c10d._dump_fr_trace
+    open(f"{directory}/nccl_rank_{dist.get_rank()}", "wb").write(write())
+    os._exit(0)
+
+def exchange():
+    dist.all_reduce(torch.ones(4))
+
+dist.init_process_group("gloo")
+exchange()
+threading.Thread(target=dump).start()
+if dist.get_rank() != 1:
+    exchange()
+time.sleep(60)
+"""
+
+
+def test_the_rank_that_skipped_a_collective_is_named_from_torchs_own_dumps(run_code, tmp_path):
+    ranks = run_code(3, f"directory = {str(tmp_path)!r}\n{SKIPS}")
+    assert [rank.status for rank in ranks] == [0, 0, 0], ranks
+    done = subprocess.run(
+        [RUNSCRIPTS / "pytorch-stacks", "--dumps", tmp_path], capture_output=True, text=True, timeout=60, check=False
+    )
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"{tmp_path}/nccl_rank_*: dumps of 3 ranks"
+    assert lines[1].startswith("group default_pg: collective 2, all_reduce of Float [[4]], did not finish, called at")
+    assert lines[2] == "    waiting: ranks 0,2"
+    assert lines[3].startswith("    rank 1 did not start it: its last, all_reduce (1 of group default_pg), finished")
+    assert (done.returncode, len(lines)) == (1, 4)

@@ -1,0 +1,123 @@
+"""The command, with stand-ins for Slurm's: `squeue` prints rows, and `srun` runs the collector once for each node."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from pytorch_stacks import StacksError, job
+from pytorch_stacks.lines import in_lines, read_lines
+
+USER = f"{os.geteuid()}|me"
+
+
+@pytest.fixture
+def stacks(runscripts, tmp_path):
+    """A function that runs the command; `rows` and `steps` are what squeue prints."""
+    (tmp_path / "bin").mkdir(exist_ok=True)
+
+    def put(name, code):
+        program = tmp_path / "bin" / name
+        program.write_text("#!/bin/bash\n" + code)
+        program.chmod(0o755)
+
+    def run(*arguments, rows=f"7|RUNNING|{USER}|nid000[1-2]", steps="7.0|nid000[1-2]", srun=None, **env):
+        put("squeue", f"case $* in *--steps*) echo '{steps}' ;; *) echo '{rows}' ;; esac\n")
+        if srun is not None:
+            put("srun", f'printf "%s\\n" "$@" > {tmp_path}/srun\n{srun}\n')
+        return subprocess.run(
+            [runscripts / "pytorch-stacks", *arguments],
+            env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "HOME": str(tmp_path), **env},
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.fixture
+def lines(rank):
+    """A function that returns shell code which prints the answer of a node."""
+
+    def make(node, *ranks):
+        return "cat <<'E'\n" + in_lines({"node": node, "ranks": [rank(number, node=node) for number in ranks]}) + "E\n"
+
+    return make
+
+
+def test_all_nodes_of_a_step_are_asked_in_a_step_beside_it(stacks, lines, tmp_path):
+    done = stacks("7.0", srun=lines("nid0001", 0, 1) + lines("nid0002", 2, 3), SLURM_NTASKS="9")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[0] == "job 7, step 0: 4 ranks on 2 nodes"
+    asked = (tmp_path / "srun").read_text().splitlines()
+    assert {"--jobid=7", "--overlap", "--nodelist=nid000[1-2]", "--nodes=2", "--ntasks=2", "--gres=none"} <= set(asked)
+    assert asked[asked.index("--of") + 1] == "7.0"
+
+
+def test_a_node_without_an_answer_and_its_ranks_are_named(stacks, lines):
+    code = lines("nid0001", 0, 1) + "echo 'srun: error: nid0002: task 1: Exited with exit code 1' >&2\n"
+    code += "echo 'srun: error: Node nid0002 is down' >&2; exit 1\n"
+    done = stacks("7", srun=code)
+    assert done.returncode == 1
+    assert "\nranks 2-3: no process found\n" in done.stdout
+    assert done.stdout.endswith("\nnid0002: no answer: srun: error: Node nid0002 is down\n")
+
+
+def test_srun_that_hangs_is_ended():
+    program = "import sys; sys.stdout.write('x'); sys.stdout.flush(); import time; time.sleep(60)"
+    output, errors, _ = job._call([sys.executable, "-c", program], 1)
+    assert (output, errors.strip()) == ("x", "timed out after 1 s")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "squeue", "message"),
+    [
+        ("9", {"rows": ""}, "job 9 does not run: Slurm has no such job. Running jobs: squeue --me"),
+        ("7", {"rows": f"7|PENDING|{USER}|"}, "job 7 does not run: its state is PENDING. Running jobs: squeue --me"),
+        ("7", {"rows": "7|RUNNING|4711|eve|n1"}, "job 7 belongs to eve. Only its user can read its stacks"),
+        ("7", {"rows": f"8|RUNNING|{USER}|n\n9|RUNNING|{USER}|n"}, "7 stands for several jobs: 8, 9. Name one of them"),
+        ("7.5", {"steps": "7.0|n1"}, "step 7.5 does not run. Steps of this job: 7.0"),
+        ("7.5", {"steps": ""}, "step 7.5 does not run. Steps of this job: none"),
+        ("", {}, "no job. Name one, as in `pytorch-stacks 1234` or `pytorch-stacks 1234.0`, see --help"),
+        ("--here --of 99", {}, "no rank found: no Python with RANK and WORLD_SIZE among the processes of job 99. "
+                               "Start ranks with conda-python-distributed or torchrun"),
+    ],
+)  # fmt: skip
+def test_an_error_is_one_line_that_has_what_to_do(stacks, arguments, squeue, message):
+    done = stacks(*arguments.split(), **squeue)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"pytorch-stacks: {message}\n")
+
+
+def test_a_host_without_slurm_is_named():
+    with pytest.raises(StacksError, match="no-srun: No such file or directory. Run pytorch-stacks where Slurm's"):
+        job._call(["no-srun"], 1)
+
+
+@pytest.mark.parametrize("name", ["x", "7.batch", "-7", "7.0.0", "7 8"])
+def test_a_job_is_a_number_or_an_element_of_an_array(stacks, name):
+    assert stacks(name).returncode == 2
+    assert stacks("7_3", rows="").stderr.startswith("pytorch-stacks: job 7_3 does not run")
+
+
+def test_an_answer_survives_being_mixed_with_others(rank):
+    answers = [{"node": f"nid{number}", "ranks": [rank(number) for number in range(40)]} for number in range(3)]
+    parts = [in_lines(answer).splitlines() for answer in answers]
+    assert max(len(line) for lines in parts for line in lines) < 1000
+    mixed = [line for lines in zip(*parts) for line in reversed(lines)]
+    read = read_lines("\n".join(["srun: noise", *mixed]))
+    assert sorted(read, key=lambda answer: answer["node"]) == answers
+    assert {answer["node"] for answer in read_lines("\n".join(mixed[1:]))} == {"nid0", "nid1"}
+
+
+def test_a_real_rank_is_found_on_this_node(stacks, py_spy):
+    py_spy('echo "${threads/9/$4}" >/dev/null; echo "$threads"')
+    code = "print(flush=True); input()"
+    world = {"RANK": "0", "WORLD_SIZE": "1", "PYTORCH_LAUNCH_ID": "test-stacks"}
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], env=world, **options) as process:
+        process.stdout.readline()
+        found = json.loads(stacks("--here", "--json").stdout)
+        process.communicate(b"\n")
+    (launch,) = (launch for launch in found["launches"] if launch["launch"] == "test-stacks")
+    (group,) = launch["groups"]
+    assert group["ranks"][0]["pid"] == process.pid

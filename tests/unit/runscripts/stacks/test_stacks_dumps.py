@@ -1,0 +1,162 @@
+"""Dumps of the flight recorder: read without running them, compared, and written in words.
+
+They are written here in the form of NCCL's (torch/csrc/distributed/c10d/FlightRecorderDetail.hpp, version 2.10), with
+the states that its events have. `tests/unit/payload/test_dumps_of_torch.py` reads dumps that torch wrote.
+"""
+
+import json
+import os
+import pickle
+
+import pytest
+from pytorch_stacks import StacksError
+from pytorch_stacks.dumps import find_dumps, report_dumps
+from stack_frames import DISTRIBUTED
+
+
+def call(number, name="all_reduce", state="completed", *, group=("0", "default_pg"), line=120, sizes=((4,),), **fields):
+    frames = [(name, DISTRIBUTED, 3252), ("train", "/home/u/train.py", line)]
+    return {
+        "record_id": number, "pg_id": 0, "process_group": group, "collective_seq_id": number, "p2p_seq_id": 0,
+        "op_id": number, "profiling_name": f"nccl:{name}", "time_created_ns": number * 1000, "state": state,
+        "input_sizes": [list(size) for size in sizes], "input_dtypes": ["Float"], "output_sizes": [[4]],
+        "output_dtypes": ["Float"], "retired": True, "timeout_ms": 600000, "is_p2p": False,
+        "frames": [dict(zip(("name", "filename", "line"), frame)) for frame in frames], **fields,
+    }  # fmt: skip
+
+
+def dump(*entries, ranks="[0, 1, 2, 3]", group=("0", "default_pg"), completed=-1):
+    config = {group[0]: {"name": group[0], "desc": group[1], "ranks": ranks}}
+    status = {"last_enqueued_collective": 9, "last_started_collective": 9, "last_completed_collective": completed}
+    return {"version": "2.10", "pg_config": config, "pg_status": {"0": status}, "entries": list(entries)}
+
+
+@pytest.fixture
+def report(tmp_path):
+    """A function that writes dumps by rank and returns what is reported about them."""
+
+    def run(dumps, *, is_json=False):
+        for rank, values in dumps.items():
+            (tmp_path / f"7.0-rank_{rank}").write_bytes(pickle.dumps(values, protocol=2))
+        return report_dumps(str(tmp_path), is_json)
+
+    return run
+
+
+def test_a_rank_that_did_not_start_a_collective_is_named_with_its_last_one(report, tmp_path):
+    waiting = dump(call(6), call(7, state="started"))
+    text, status = report({0: waiting, 1: waiting, 2: dump(call(6, line=118)), 3: waiting})
+    assert status == 1
+    assert text.splitlines() == [
+        f"{tmp_path}/7.0-rank_*: dumps of 4 ranks",
+        "group default_pg: collective 7, all_reduce of Float [[4]], did not finish, called at train.py:120",
+        "    waiting: ranks 0-1,3",
+        "    rank 2 did not start it: its last, all_reduce (6 of group default_pg), finished, called at train.py:118",
+    ]
+
+
+def test_ranks_in_different_collectives_are_named_the_fewest_first(report):
+    waiting, other = dump(call(7, state="started")), dump(call(7, "broadcast", "scheduled", line=99))
+    lines = report({0: waiting, 1: other, 2: waiting, 3: waiting})[0].splitlines()
+    assert lines[1:] == [
+        "group default_pg: the ranks do not agree on collective 7",
+        "    rank 1: broadcast of Float [[4]], called at train.py:99",
+        "    ranks 0,2-3: all_reduce of Float [[4]], called at train.py:120",
+    ]
+
+
+def test_ranks_with_different_sizes_are_named(report):
+    dumps = {rank: dump(call(7, state="started", sizes=((4 + (rank == 3),),))) for rank in range(4)}
+    lines = report(dumps)[0].splitlines()
+    assert "    rank 3: all_reduce of Float [[5]], called at train.py:120" in lines
+    gathered = {rank: dump(call(7, "all_gather", "started", sizes=((rank,),))) for rank in range(4)}
+    assert "collective 7, all_gather, did not finish" in report(gathered)[0]
+
+
+def test_a_rank_of_a_smaller_group_is_named_with_what_it_waits_for_elsewhere(report):
+    pair, world = ("5", "tensor"), ("0", "default_pg")
+    config = {"5": {"desc": "tensor", "ranks": "[2, 3]"}, "0": {"desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
+    dumps = dict.fromkeys((0, 1, 2), {**dump(call(7, state="started")), "pg_config": config})
+    elsewhere = call(4, "broadcast", "started", group=pair, time_created_ns=99000)
+    dumps[3] = {**dump(call(6), elsewhere), "pg_config": config}
+    lines = report(dumps)[0].splitlines()
+    assert f"group {world[1]}: collective 7" in lines[1]
+    assert "rank 3 did not start it: its last, broadcast (4 of group tensor), did not finish" in lines[3]
+    assert lines[4].startswith("group tensor: collective 4, broadcast")
+    assert "rank 2 did not start it" in lines[6]
+
+
+def test_a_rank_without_a_dump_is_named(report):
+    waiting = dump(call(7, state="started"))
+    lines = report({0: waiting, 3: waiting})[0].splitlines()
+    assert lines[1] == "no dump: ranks 1-2. It ended before, or wrote elsewhere"
+    assert lines[-1] == "    ranks 1-2: no dump"
+
+
+def test_collectives_that_all_finished_are_no_finding(report):
+    done = dump(call(6), call(7, state="scheduled"), completed=7)  # the state is updated after the number
+    assert report(dict.fromkeys(range(4), done))[1] == 0
+    assert report({0: dump()})[0].endswith("every collective finished on every rank\n")
+
+
+def test_older_dumps_are_read(report):
+    """Version 1 and 2.0, of torch 2.2 and 2.3: `seq_id`, groups by name, no status."""
+    old = [{"seq_id": 3, "process_group": "0", "pg_id": 0, "profiling_name": "nccl:all_reduce", "state": state,
+            "input_sizes": [[4]], "time_created_ns": 5} for state in ("completed", "scheduled")]  # fmt: skip
+    dumps = {0: {"version": "2.0", "entries": [old[1]]}, 1: {"version": "2.0", "entries": [{**old[0], "seq_id": 2}]}}
+    lines = report(dumps)[0].splitlines()
+    assert lines[1:3] == ["group 0: collective 3, all_reduce of [[4]], did not finish", "    waiting: rank 0"]
+    assert lines[3].startswith("    rank 1 did not start it: its last, all_reduce (2 of group 0), finished")
+
+
+def test_json_has_the_same(report):
+    waiting = dump(call(7, state="started"))
+    found = json.loads(report({0: waiting, 1: dump(call(6)), 2: waiting, 3: waiting}, is_json=True)[0])
+    (stuck,) = found["stuck"]
+    assert (stuck["group"], stuck["number"], stuck["absent"]) == ("default_pg", 7, [1])
+    assert stuck["calls"][0]["ranks"] == [0, 2, 3]
+    assert stuck["last"]["1"]["number"] == 6
+
+
+def test_a_dump_as_json_is_read(tmp_path):
+    for rank, state in enumerate(("started", "completed")):
+        (tmp_path / f"rank_{rank}.json").write_text(json.dumps(dump(call(7 - rank, state=state), ranks="[0, 1]")))
+    assert "rank 1 did not start it" in report_dumps(str(tmp_path), False)[0]
+
+
+def test_the_newest_launch_of_a_directory_is_taken_or_the_named_one(tmp_path):
+    for time, prefix in enumerate(("7.0-rank_", "8.0-rank_"), start=1000):
+        path = tmp_path / f"{prefix}0"
+        path.write_bytes(pickle.dumps(dump(call(1)), protocol=2))
+        os.utime(path, (time, time))
+    (tmp_path / "rank-00000.log").write_text("")
+    assert find_dumps(str(tmp_path))[0] == f"{tmp_path}/8.0-rank_"
+    assert find_dumps(f"{tmp_path}/7.0")[0] == f"{tmp_path}/7.0-rank_"
+    with pytest.raises(StacksError, match="no dumps in .*/9.0"):
+        find_dumps(f"{tmp_path}/9.0")
+
+
+class Planted:
+    """What a pickle would run."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_dump_that_would_run_something_is_rejected(report, tmp_path):
+    target = tmp_path / "made"
+    text, status = report({0: dump(call(7, planted=Planted(target)))})
+    assert (status, target.exists()) == (1, False)
+    assert "7.0-rank_0: it would run posix.mkdir: not written by PyTorch" in text
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80", b"\x80\x02}", b"\x80\x02]q\x00.", b"{}", b"[1]", b"\xff\xfe"])
+def test_a_damaged_dump_is_named_and_the_others_are_read(report, tmp_path, content):
+    (tmp_path / "7.0-rank_1").write_bytes(content)
+    text, status = report({0: dump(call(7, state="started"), ranks="[0, 1]")})
+    assert status == 1
+    assert f"{tmp_path}/7.0-rank_1: " in text
+    assert "    rank 1: no dump\n" in text

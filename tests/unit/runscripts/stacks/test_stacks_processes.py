@@ -1,0 +1,136 @@
+"""The ranks of a job among the processes of a node."""
+
+import os
+from pathlib import Path
+
+import node_trees
+import pytest
+from pytorch_stacks.node import gpu_number, read_node
+from pytorch_stacks.processes import find_ranks
+from pytorch_stacks.spy import SpyError, read_stacks
+
+RANK = {"RANK": "3", "WORLD_SIZE": "4", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "PYTORCH_LAUNCH_ID": "7.0"}
+MINE = os.getuid()
+
+
+def found(root, *selection, uid=MINE, node="nid0001"):
+    return [(rank.rank, rank.pid) for rank in find_ranks(root, uid, node, *selection)]
+
+
+def test_a_rank_is_a_python_with_the_variables_of_a_rank(proc):
+    proc(10, **RANK)
+    proc(11, **{**RANK, "RANK": "2"}, exe="/opt/app", maps="7f00 r-xp /usr/lib/libpython3.11.so.1.0\n")
+    proc(12, **{**RANK, "RANK": "1"}, exe="/usr/bin/bash")
+    root = proc(13, HOME="/home/u")
+    assert sorted(found(root)) == [(2, 11), (3, 10)]
+
+
+def test_only_ranks_of_the_user_the_job_the_step_and_the_node_count(proc):
+    proc(10, **RANK)
+    proc(11, **{**RANK, "SLURM_STEP_ID": "1", "PYTORCH_LAUNCH_ID": "7.1"})
+    proc(12, **{**RANK, "SLURM_JOB_ID": "8", "PYTORCH_LAUNCH_ID": "8.0"})
+    root = proc(13, **{**RANK, "RANK": "0", "SLURMD_NODENAME": "nid0002"})
+    assert found(root, "7", "0") == [(3, 10)]
+    assert sorted(found(root, "7")) == [(3, 10), (3, 11)]
+    assert sorted(found(root, "7", "0", node="nid0002")) == [(0, 13), (3, 10)]
+    assert found(root, uid=MINE + 1) == []
+
+
+def test_ranks_of_mpirun_may_have_the_name_of_another_node(proc):
+    root = proc(10, **RANK, SLURMD_NODENAME="nid0002", MPI_LOCALRANKID="0")
+    assert found(root, "7") == [(3, 10)]
+
+
+def test_children_of_a_rank_belong_to_it_and_later_programs_of_its_task_are_left_out(proc):
+    proc(10, started=100, **RANK)
+    proc(11, parent=10, started=101, **RANK)
+    root = proc(12, parent=9, started=102, **RANK)
+    (rank,) = find_ranks(root, MINE, "nid0001")
+    assert (rank.rank, rank.pid, rank.children) == (3, 10, [11])
+
+
+def test_a_process_that_has_ended_is_left_out(proc):
+    root = proc(10, **RANK)
+    Path(root, "proc/10/stat").unlink()
+    proc(11, **{**RANK, "RANK": "1"})
+    assert found(root) == [(1, 11)]
+
+
+def test_the_gpu_of_a_rank_has_its_number_on_the_node(tmp_path):
+    node = str(node_trees.dgx_a100(tmp_path))
+    world = {"LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "4"}
+    assert gpu_number({"LOCAL_RANK": "2", **world}, node) == 2
+    assert gpu_number({"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "4,5,6,7", **world}, node) == 5
+    assert gpu_number({"RANK": "1"}, node) is None
+    assert gpu_number({"LOCAL_RANK": "2", **world}, str(tmp_path / "none")) is None
+
+
+# py-spy
+
+
+def test_the_main_thread_of_a_rank_comes_first(py_spy):
+    py_spy('echo "$threads"')
+    threads = read_stacks(os.getpid(), {}, 10)
+    assert threads[0] == {"name": "MainThread", "frames": [["f", "/t.py", 3]]}
+    assert threads[1] == {"name": "pin", "frames": [["f", "/t.py", 9]]}
+
+
+def test_py_spy_of_the_rank_is_used_before_that_of_the_node(py_spy, tmp_path, monkeypatch):
+    program = py_spy('echo "$threads"')
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert read_stacks(os.getpid(), {"PATH": f"relative:{program.parent}"}, 10)
+
+
+def test_without_py_spy_a_sentence_has_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SpyError, match=r"py-spy not found .* Install it with the module's pip \(`pip install py-spy`"):
+        read_stacks(os.getpid(), {"PATH": ":/nonexistent"}, 10)
+
+
+@pytest.mark.parametrize(
+    ("scope", "reason"),
+    [
+        ("1", r"only to parents \(kernel.yama.ptrace_scope=1\). Start the rank with conda-python-distributed"),
+        ("2", r"only root to trace \(kernel.yama.ptrace_scope=2\). Use a container"),
+        ("3", r"no tracing \(kernel.yama.ptrace_scope=3\). Ask the site"),
+        ("0", "no permission to trace it. Run pytorch-stacks as the job's user"),
+    ],
+)
+def test_the_kernels_refusal_is_named_with_its_setting(py_spy, monkeypatch, tmp_path, scope, reason):
+    (tmp_path / "scope").write_text(scope + "\n")
+    monkeypatch.setattr("pytorch_stacks.spy.SCOPE", str(tmp_path / "scope"))
+    py_spy("echo 'Permission Denied: Try running again with elevated permissions' >&2; exit 1")
+    with pytest.raises(SpyError, match=reason):
+        read_stacks(os.getpid(), {}, 10)
+
+
+def test_a_process_that_does_not_answer_is_given_up(py_spy):
+    py_spy("exec sleep 30")
+    with pytest.raises(SpyError, match="no stack within 0.2 s: try again with a larger --timeout"):
+        read_stacks(os.getpid(), {}, 0.2)
+
+
+def test_another_failure_of_py_spy_has_its_words(py_spy):
+    py_spy("echo 'Error: Failed to find python version' >&2; exit 1")
+    with pytest.raises(SpyError, match="py-spy: Error: Failed to find python version"):
+        read_stacks(os.getpid(), {}, 10)
+
+
+def test_processes_that_a_rank_started_are_among_its_threads(proc, py_spy):
+    proc(os.getpid(), **RANK)
+    root = proc(4194303, parent=os.getpid(), **RANK)
+    py_spy("""[ "$4" = 4194303 ] && echo "${threads//t.py/data.py}" || echo "$threads" """)
+    (rank,) = read_node("nid0001", {}, MINE, 10, root=root)["ranks"]
+    assert [thread["name"] for thread in rank["threads"]] == ["MainThread", "pin", "of process 4194303"]
+    assert rank["threads"][2]["frames"][0][1] == "/data.py"
+
+
+def test_a_node_reports_stacks_and_faults(proc, py_spy, monkeypatch):
+    root = proc(os.getpid(), **RANK)
+    py_spy('echo "$threads"')
+    answer = read_node("vm", {"SLURMD_NODENAME": "nid0001"}, MINE, 10, "7", "0", root=root)
+    assert (answer["node"], [rank["rank"] for rank in answer["ranks"]]) == ("nid0001", [3])
+    assert answer["ranks"][0]["threads"][0]["frames"] == [["f", "/t.py", 3]]
+    py_spy("exit 1")
+    (rank,) = read_node("nid0001", {}, MINE, 10, root=root)["ranks"]
+    assert rank["fault"] == "py-spy: py-spy failed without a message"

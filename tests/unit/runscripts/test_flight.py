@@ -1,0 +1,112 @@
+"""PyTorch's flight recorder: where the launcher lets it write, and under which names."""
+
+import os
+
+import node_trees
+import pytest
+from pytorch_launch.facts import Facts
+from pytorch_launch.flight import make_dumps
+from pytorch_launch.launch import record_flight
+from pytorch_launch.logs import plan_log
+from pytorch_launch.plan import make_plan
+
+#: The smallest nodes with GPUs of each vendor, and one without.
+NODES = {"nvidia": ["0000:01:00.0"], "amd": ["0000:c1:00.0"], None: []}
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory):
+    """The root directories of nodes, by the vendor of their GPUs."""
+    found = {}
+    for vendor, gpus in NODES.items():
+        directory = tmp_path_factory.mktemp(str(vendor))
+        numbers = dict.fromkeys(gpus, 0)
+        found[vendor] = str(node_trees.node(directory, cores=2, numa_nodes=1, vendor=vendor, gpus=numbers))
+    return found
+
+
+@pytest.fixture
+def plan(step, nodes, tmp_path):
+    """A function that plans rank 3 of a step on a node, with the recorder's settings."""
+
+    def make(vendor="nvidia", *, logs=False, **env):
+        (tmp_path / "home").mkdir(exist_ok=True)
+        env = {**step, "HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path), **env}
+        facts = Facts(host="vm", pid=1, launcher=1, cpus={0, 1}, uid=os.geteuid(), root=nodes[vendor])
+        plan = make_plan(env, facts)
+        return record_flight(plan_log(plan) if logs else plan)
+
+    return make
+
+
+def settings(plan):
+    return {name: value for name, value in plan.changes.items() if name.startswith(("TORCH_FR", "TORCH_NCCL"))}
+
+
+@pytest.mark.parametrize("vendor", ["nvidia", "amd"])
+def test_ranks_with_gpus_write_dumps_to_a_private_directory_by_job_and_step(plan, vendor, tmp_path):
+    made = plan(vendor)
+    assert settings(made) == {
+        "TORCH_FR_BUFFER_SIZE": "2000",
+        "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/home/.cache/pytorch-dumps/7.0-rank_",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    }
+    assert not (tmp_path / "home" / ".cache").exists()  # a plan writes nothing
+    assert make_dumps(made) is not None
+    assert (tmp_path / "home/.cache/pytorch-dumps").stat().st_mode & 0o777 == 0o700
+    assert settings(make_dumps(made)) == settings(made)
+
+
+def test_dumps_are_beside_the_logs_of_the_ranks(plan, tmp_path):
+    made = plan(logs=True, PYTORCH_LAUNCH_LOG_DIR=str(tmp_path / "logs"), HOME="")
+    assert settings(made)["TORCH_FR_DUMP_TEMP_FILE"] == f"{tmp_path}/logs/7.0/nccl_rank_"
+    assert made.dumps is None
+
+
+@pytest.mark.parametrize(
+    ("version", "names"),
+    [
+        ("2.3.1", {"TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}),
+        ("2.7.1", {"TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}),
+        ("2.8.0", {"TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}),
+        ("2.15.0", {"TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}),
+        ("x", {"TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}),
+    ],
+)
+def test_the_names_are_those_of_the_modules_torch(plan, version, names):
+    assert set(settings(plan(EBVERSIONPYTORCH=version))) == names
+
+
+@pytest.mark.parametrize(
+    ("exported", "left"),
+    [
+        ("TORCH_NCCL_TRACE_BUFFER_SIZE", {"TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}),
+        ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}),
+        ("TORCH_FR_DUMP_TEMP_FILE", {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}),
+        ("TORCH_NCCL_DUMP_ON_TIMEOUT", {"TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"}),
+    ],
+)
+def test_exported_settings_take_precedence_under_either_name(plan, exported, left):
+    made = plan(**{exported: "0"})
+    assert set(settings(made)) == left
+    assert (made.dumps is None) == (exported.endswith("FILE"))
+
+
+def test_without_gpus_and_for_one_process_nothing_is_set(plan, tmp_path):
+    one = {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_STEP_NUM_NODES": "1"}
+    alone = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_STEP_NODELIST": "nid001003"}
+    for made in (plan(None), plan(**one, **alone)):
+        assert (settings(made), made.dumps) == ({}, None)
+
+
+def test_a_directory_that_others_can_read_is_not_used(plan, tmp_path):
+    made = plan(XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert made.dumps == f"{tmp_path}/cache/pytorch-dumps"
+    (tmp_path / "cache/pytorch-dumps").mkdir(parents=True, mode=0o755)
+    assert set(settings(make_dumps(made))) == {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}
+
+
+def test_a_home_that_cannot_be_written_keeps_torchs_own_place(plan):
+    made = plan(HOME="/proc")
+    assert set(settings(make_dumps(made))) == {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}
+    assert "TORCH_FR_DUMP_TEMP_FILE" not in settings(plan(HOME=""))

@@ -1,0 +1,112 @@
+"""The documentation site: the strict build, its navigation, and that it is served whole from one place."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from testbed import layout as testbed_layout
+from website.__main__ import build
+
+TREE = Path(__file__).resolve().parents[3]
+#: What a browser loads by itself, in contrast to links of the text.
+LOADED = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*?\b(?:src|href)=["']?([^"'\s>]+)|url\(["']?([^"')]+)""")
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A copy of what the site is built from."""
+    pytest.importorskip("mkdocs")
+    copy = tmp_path / "tree"
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"):
+        (copy / name).parent.mkdir(exist_ok=True)
+        shutil.copy(TREE / name, copy)
+    for name in ("docs", "website", "payload"):
+        shutil.copytree(TREE / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return copy
+
+
+def test_the_site_has_every_page_and_three_kinds_of_readers(site):
+    pages = {page.relative_to(site).as_posix() for page in site.rglob("*.html")} - {"404.html"}
+    docs = TREE / "docs"
+    in_docs = {page.relative_to(docs).with_suffix(".html").as_posix() for page in docs.rglob("*.md")}
+    assert pages == in_docs | {"index.html", "CONTRIBUTING.html", "CHANGELOG.html"}
+    tabs = re.findall(r'<a href="[^"]*" class="md-tabs__link">\s*(.*?)\s*</a>', (site / "index.html").read_text())
+    assert tabs[-3:] == ["Use it", "Install it", "Change it"]
+
+
+def test_links_show_titles_in_place_of_paths_and_lead_to_files_too(site):
+    names = "index", "checkpoints", "sites/lumi"
+    pages = {name: (site / f"{name}.html").read_text(encoding="utf-8") for name in names}
+    assert '<a href="launch.html">Launch a job</a>' in pages["index"]
+    assert '<a href="../recipes.html#add-packages-for-everybody">Add packages for everybody</a>' in pages["sites/lumi"]
+    target = "payload/jobs/slurm/train_requeue.job.txt"
+    assert f'<a href="{target}">train_requeue.job</a>' in pages["checkpoints"]
+    assert (site / target).read_text() == (TREE / target).with_suffix("").read_text()
+
+
+def test_a_browser_loads_nothing_from_elsewhere(site):
+    found = {
+        target
+        for file in [*site.rglob("*.html"), *site.rglob("*.css"), *site.rglob("*.svg")]
+        for match in LOADED.findall(file.read_text(encoding="utf-8"))
+        for target in match
+        if re.match(r"(https?:)?//", target)
+    }
+    assert found == set()
+
+
+def test_lists_and_tables_are_not_shown_as_paragraphs(site):
+    """Code hosts are more lenient: a list needs an empty line above it, a table none between its rows."""
+    paragraphs = (
+        f"{page.relative_to(site)}: {paragraph}"
+        for page in site.rglob("*.html")
+        for paragraph in re.findall(r"<p>(.*?)</p>", page.read_text(encoding="utf-8"), re.DOTALL)
+    )
+    assert [text for text in paragraphs if re.search(r"(?:^|: )(?:[-*] |\|)", text, re.MULTILINE)] == []
+
+
+def test_variables_stay_whole_in_the_search(site):
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    assert any("MASTER_ADDR" in document["text"] for document in index["docs"])
+    words = re.split(index["config"]["separator"], "`MASTER_ADDR`, ${RANK}, --ntasks-per-node=2")
+    assert {"MASTER_ADDR", "RANK", "ntasks", "per", "node", "2"} <= set(words)
+
+
+def test_broken_links_and_unlisted_pages_end_the_build(tree, capfd):
+    (tree / "docs" / "new.md").write_text("# A page that README.md does not list\n")
+    with (tree / "docs" / "launch.md").open("a") as page:
+        page.write("\n[no page](gone.md), [no heading](module.md#gone)\n")
+    with pytest.raises(testbed_layout.TestbedError, match="the site was not built"):
+        build(sys.executable, tree / "site", "", configuration=tree / "website" / "mkdocs.yml")
+    errors = capfd.readouterr().err
+    assert "not included in the \"nav\" configuration:\n  - docs/new.md" in errors
+    assert "a link 'gone.md', but the target 'docs/gone.md' is not found" in errors
+    assert "'docs/module.md' does not contain an anchor '#gone'" in errors
+
+
+def test_a_directory_with_other_files_is_kept(tmp_path):
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(testbed_layout.TestbedError, match="holds no site of this project"):
+        build(sys.executable, tmp_path, "")
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.thorough
+def test_one_command_builds_the_site_from_a_fresh_clone(tmp_path):
+    subprocess.run(["git", "clone", "-q", TREE, tmp_path / "clone"], check=True)
+    environment = {**os.environ, "PYTORCH_TESTBED": str(tmp_path / "testbed")}
+    command = [tmp_path / "clone" / "website" / "build", "--url", "https://docs.example.org/pytorch/"]
+    output = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    page = Path(output.splitlines()[0])
+    assert page == tmp_path / "testbed" / "website" / "index.html"
+    assert '<link rel="canonical" href="https://docs.example.org/pytorch/' in page.read_text(encoding="utf-8")
+    changed = subprocess.run(
+        ["git", "status", "--porcelain"], cwd=tmp_path / "clone", stdout=subprocess.PIPE, text=True, check=True
+    )
+    assert changed.stdout == ""

@@ -1,0 +1,62 @@
+"""Build the documentation site from README.md, CONTRIBUTING.md, CHANGELOG.md and docs/.
+
+A broken link, a heading that a link does not find, or a page that README.md does not list is an error. The site needs
+no server programs and loads nothing from elsewhere: copy its directory to a web server.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from testbed.layout import Layout, TestbedError  # noqa: E402
+from testbed.lifecycle import provide_website_tools  # noqa: E402
+from testbed.progress import exit_status  # noqa: E402
+
+#: A file that only this site has.
+OURS = "assets/site.css"
+CONFIGURATION = Path(__file__).with_name("mkdocs.yml")
+
+
+def main(arguments):
+    """Build the site; return the exit status."""
+    layout = Layout.from_environment(os.environ)
+    options = parse(arguments, layout.root / "website")
+    provide_website_tools(layout)
+    build(layout.website_venv / "bin" / "python", options.output.absolute(), options.url)
+    print(f"{options.output}/index.html\nTo look at it: python3 -m http.server -d {options.output}")
+    return 0
+
+
+def parse(arguments, output):
+    """The options of a command line."""
+    description, _, details = __doc__.partition("\n\n")
+    parser = argparse.ArgumentParser(
+        "website/build", description=description, epilog=details, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--output", type=Path, metavar="DIR", default=output, help="replace DIR (default: %(default)s)")
+    parser.add_argument("--url", default="", help="where the site will be: https://docs.example.org/pytorch/")
+    return parser.parse_args(arguments)
+
+
+def build(python, output, url, *, configuration=CONFIGURATION):
+    """Run MkDocs, and print what is wrong. Raises TestbedError if anything is."""
+    # MkDocs deletes what is there
+    if output.is_dir() and any(output.iterdir()) and not (output / OURS).exists():
+        raise TestbedError(f"{output} is not empty, and holds no site of this project. Choose another directory.")
+    # with --quiet, warnings would not count as errors
+    command = [python, "-m", "mkdocs", "build", "--strict", "-f", configuration, "-d", output]
+    # the theme announces its successor at each build
+    environment = {**os.environ, "SITE_URL": url, "NO_MKDOCS_2_WARNING": "1"}
+    result = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
+    if result.returncode:
+        lines = [line for line in result.stderr.splitlines() if not line.startswith("INFO")]
+        print("\n".join(lines), file=sys.stderr)
+        raise TestbedError("the site was not built. Correct the errors above.")
+
+
+if __name__ == "__main__":
+    again = "Run the same command again."
+    sys.exit(exit_status(lambda: main(sys.argv[1:]), program="website/build", again=again))
