@@ -1,6 +1,7 @@
 """pytorch-run: a training continues on the spare node and reaches the weights of an undisturbed run."""
 
 import os
+import signal
 import subprocess
 import time
 
@@ -24,10 +25,16 @@ def cluster(testbed, work):
         if os.readlink(f"/proc/{slurmd(layout, 'nid001001')}/ns/mnt") == os.readlink("/proc/self/ns/mnt"):
             pytest.skip("this machine denies namespaces, by which a node's processes are found")
         yield layout
+        for process in Session.started:  # of a test that failed
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        Session.started.clear()
 
 
 class Session:
     """A script of a user with an allocation on the cluster, and its output."""
+
+    started = []
 
     def __init__(self, testbed, cluster, module, directory, script):
         lines = [
@@ -39,8 +46,9 @@ class Session:
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 ["bash", "-c", "\n".join(lines)], cwd=directory, stdin=subprocess.DEVNULL, stdout=log,
-                stderr=subprocess.STDOUT,
+                stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
+        self.started.append(self.process)
 
     def output(self):
         return self.log.read_text(errors="replace")
