@@ -92,7 +92,7 @@ def report(tree, release, seconds):
         "  git diff; ./run-tests             # the tests find the new recipes; those for CPUs become the demo's",
         *(f"  eb PyTorch-{name}.eb" for name in release.successors.values()),
         f"  Edit the rows in {SYSTEMS}: what was installed where.",
-        f"  git grep -nE '{olds}' README.md docs payload    # pages and jobs that name the old recipes",
+        f"  git grep -nE '{olds}' README.md docs payload tests/reframe    # what names the old recipes",
     ]
     return "\n".join(lines)
 

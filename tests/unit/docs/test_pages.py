@@ -2,7 +2,6 @@
 
 import ast
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -38,10 +37,11 @@ def test_the_readme_links_every_page():
 def texts_of_the_tree():
     """Yield all texts that the programs may print; adjacent literals are joined like in Python."""
     parts = ["bin", "libexec", "easyblocks", "modulefiles", "payload", "runscripts"]
-    for name in subprocess.check_output(["git", "ls-files", *parts], text=True, cwd=TREE).splitlines():
-        text = (TREE / name).read_text(errors="replace")
+    files = (path for part in parts for path in (TREE / part).rglob("*") if "__pycache__" not in path.parts)
+    for path in filter(Path.is_file, files):
+        text = path.read_text(errors="replace")
         yield text
-        if name.endswith(".py"):
+        if path.suffix == ".py":
             literals = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
             yield from (node.value for node in literals if isinstance(node.value, str))
 

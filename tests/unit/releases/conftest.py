@@ -1,7 +1,6 @@
 """Makes wheels for a package index that is a directory, and copies of this tree."""
 
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -38,15 +37,13 @@ def index(tmp_path, monkeypatch):
 
 @pytest.fixture
 def tree(tmp_path):
-    """A copy of the files of this tree that git tracks, or would."""
-    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    names = subprocess.run(listing, cwd=TREE, capture_output=True, text=True, check=True).stdout
-    copy = tmp_path / "tree"
-    for name in filter(None, names.split("\0")):
-        if (TREE / name).is_file() and not name.startswith(("tests/unit", "tests/integration", "benchmarks")):
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(TREE / name, copy / name)
-    return copy
+    """A copy of this tree without its tests and benchmarks."""
+    left_out = {TREE: [".git", ".testbed", "benchmarks"], TREE / "tests": ["unit", "integration"]}
+    ignored = shutil.ignore_patterns("__pycache__", ".*_cache")
+    return shutil.copytree(
+        TREE, tmp_path / "tree",
+        ignore=lambda directory, names: [*ignored(directory, names), *left_out.get(Path(directory), [])],
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="session")

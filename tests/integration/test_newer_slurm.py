@@ -1,0 +1,76 @@
+"""The runscripts in steps of newer releases of Slurm: those of Debian trixie and sid, in a root directory of their own.
+
+The clusters are as the testbed's, but start in seconds and hold neither modules nor torch: --dry-run prints what a rank
+would get.
+"""
+
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from testbed import debian_root
+from testbed.layout import Layout
+from testbed.layout import TestbedError as Obstacle
+
+pytestmark = pytest.mark.thorough
+TREE = Path(__file__).resolve().parents[2]
+#: The suites of Debian and the releases of Slurm in them.
+SUITES = {"trixie": "24.11", "sid": "26.05"}
+PACKAGES = ("munge", "slurm-client", "slurmctld", "slurmd")
+CLUSTER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from testbed.cluster import slurm
+from testbed.layout import Layout
+layout = Layout(sys.argv[2])
+getattr(slurm, sys.argv[3])(layout)
+"""
+STEPS = r"""
+trap 'python3 -c "$CLUSTER" {tree} {root} stop' EXIT
+python3 -c "$CLUSTER" {tree} {root} start >&2
+export SLURM_CONF={root}/cluster/etc/slurm.conf
+cd {tree}/runscripts
+srun --version
+srun -N2 --ntasks-per-node=2 --label bash -c \
+    'echo NODE=$SLURMD_NODENAME; echo MASTER=$(./get-master); exec ./conda-python-distributed --dry-run'
+"""
+
+
+@pytest.fixture(params=SUITES)
+def output(request):
+    """What Slurm's version and a step of 4 tasks on 2 nodes print."""
+    if os.geteuid() != 0:
+        pytest.skip("Only root may mount directories into another root directory.")
+    try:
+        system = debian_root.unpack(Layout.from_environment(os.environ), request.param, PACKAGES)
+    except Obstacle as error:
+        pytest.skip(str(error))
+    cluster = Layout(tempfile.mkdtemp(prefix="newer-slurm-"))  # short: it holds sockets
+    cluster.claim()
+    cluster.logs.mkdir(parents=True)
+    steps = STEPS.format(tree=TREE, root=cluster.root)
+    done = debian_root.run_in(system, ["env", f"CLUSTER={CLUSTER}", "bash", "-e", "-c", steps], visible=[TREE])
+    shutil.rmtree(cluster.root)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f" {SUITES[request.param]}." in done.stdout.splitlines()[0]
+    return done.stdout
+
+
+def test_the_ranks_of_a_step_agree_on_their_world(output):
+    ranks = [dict(re.findall(rf"^{task}: (\w+)=(.*)$", output, re.MULTILINE)) for task in range(4)]
+    names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    assert [[int(rank[name]) for name in names] for rank in ranks] == [
+        [0, 0, 0, 4, 2],
+        [1, 1, 0, 4, 2],
+        [2, 0, 1, 4, 2],
+        [3, 1, 1, 4, 2],
+    ]
+    assert len({rank["MASTER_PORT"] for rank in ranks}) == 1
+    assert [rank["MASTER_ADDR"] for rank in ranks] == [rank["MASTER"] for rank in ranks] == [ranks[0]["NODE"]] * 4
+    assert ranks[2]["NODE"] == ranks[3]["NODE"] != ranks[0]["NODE"] == ranks[1]["NODE"]
+    for rank in ranks:
+        assert f"-{rank['NODE']}/" in rank["TRITON_CACHE_DIR"]

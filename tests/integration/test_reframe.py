@@ -1,0 +1,126 @@
+"""tests/reframe on the testbed, run like by support staff: `reframe -r` after ./demo --env."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.testbed
+
+#: A site file with a reference that no network reaches.
+WRONG_REFERENCE = """
+import runpy
+site_configuration = runpy.run_path({path!r})["site_configuration"]
+references = site_configuration["systems"][0]["partitions"][1]["extras"]["references"]
+references["AllReduce"]["2x2"]["busbw_1MiB"] = [1000.0, -0.1, None, "GB/s"]
+"""
+
+
+@pytest.fixture
+def reframe(testbed, venv, dataset, work):
+    """A function that runs ReFrame on the testbed; returns its status and output. Its files go to `work`."""
+    repository = testbed.layout.repository
+    command = Path(sys.executable).with_name("reframe")
+
+    def run(options, site=repository / "tests/reframe/sites/testbed.py", timeout=300):
+        result = testbed.run_unchecked(
+            f"{command} --nocolor -C {site} -c {repository}/tests/reframe --prefix {work} "
+            f"--report-file {work}/report.json -r {options}",
+            cwd=work, timeout=timeout,
+        )  # fmt: skip
+        return result.returncode, result.stdout + result.stderr
+
+    return run
+
+
+def test_reframe_submits_a_job_and_checks_the_modules_interface(reframe, work):
+    status, output = reframe("-n ModuleInterface -p venv")
+    assert status == 0, output
+    (case,) = json.loads((work / "report.json").read_text())["runs"][0]["testcases"]
+    assert case["result"] == "pass" and case["system"] == "testbed"
+
+
+@pytest.mark.thorough
+def test_all_tests_pass_on_the_testbed_and_are_reported_with_their_performance(reframe, container, work):
+    status, output = reframe("--performance-report", timeout=3600)
+    assert status == 0, output
+    cases = json.loads((work / "report.json").read_text())["runs"][0]["testcases"]
+    assert len(cases) == 48 and all(case["result"] == "pass" for case in cases), output
+    logs = {path.name for path in work.glob("perflogs/testbed/*/*.log")}
+    assert {"AllReduce.log", "TrainMNIST.log", "TrainLanguageModel.log", "InstallRecipe.log"} <= logs
+    for variable in ("busbw_16MiB", "latency_4B", "accuracy", "images_per_second", "tokens_per_second"):
+        assert re.search(rf"│ {variable} +│", output), output
+
+
+@pytest.mark.thorough
+def test_a_reference_that_is_missed_fails_the_test(testbed, reframe, work):
+    site = work / "site.py"
+    site.write_text(WRONG_REFERENCE.format(path=str(testbed.layout.repository / "tests/reframe/sites/testbed.py")))
+    status, output = reframe("-n AllReduce%nodes=2 -p venv", site)
+    assert status != 0
+    assert "failed to meet reference(s): busbw_1MiB=" in output, output
+
+
+def ranks_on(node, script):
+    """Return the PIDs of Python processes that run `script` on a node of the testbed."""
+    pids = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command = (entry / "cmdline").read_bytes().split(b"\0")
+            is_python = b"python" in command[0].rpartition(b"/")[2]
+            if is_python and any(word.endswith(script.encode()) for word in command[1:]):
+                environ = (entry / "environ").read_bytes().split(b"\0")
+                if f"SLURMD_NODENAME={node}".encode() in environ:
+                    pids.append(int(entry.name))
+    return pids
+
+
+@contextlib.contextmanager
+def slowed(node, script, has_begun):
+    """Let the ranks of a node run for 2 ms of 400, as soon as `has_begun()`."""
+    ended = threading.Event()
+
+    def send(number, pids):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def slow_down():
+        while not has_begun() and not ended.wait(0.05):
+            pass
+        while not ended.is_set():
+            pids = ranks_on(node, script)
+            until = time.monotonic() + 2
+            while time.monotonic() < until and not ended.is_set():
+                send(signal.SIGSTOP, pids)
+                time.sleep(0.398)
+                send(signal.SIGCONT, pids)
+                time.sleep(0.002)
+
+    thread = threading.Thread(target=slow_down)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.mark.thorough
+def test_a_slow_node_is_found_and_named(reframe, work):
+    def has_begun():  # one size is left; then the ranks are timed
+        return any("  4 MiB " in path.read_text() for path in work.glob("stage/**/rfm_job.out"))
+
+    with slowed("nid001003", "allreduce_check.py", has_begun):
+        status, output = reframe("-n AllReduce%nodes=many -p venv")
+    assert status != 0, output
+    (reason,) = re.findall(r"Reason: sanity error: (.*)", output)
+    assert "FAIL speed: " in reason and "nid001003" in reason, output
+    assert not re.search(r"nid00100[124]", reason), output
