@@ -1,48 +1,35 @@
-"""Draws the ratios of a run against their targets: picture.py RESULTS.json PICTURE.svg. Needs matplotlib."""
+"""Draws results as SVG: picture.py RESULTS.json PICTURE.svg [starts]. Needs matplotlib.
 
-import io
+By default the ratios of a run against their targets; `starts` draws the worlds from a slow file system.
+"""
+
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.experiments import COMPARISONS  # noqa: E402
 from benchmarks.results import Results  # noqa: E402
+from benchmarks.start_picture import draw_starts  # noqa: E402
+from benchmarks.svg import BACKGROUND, GRID, INK, MET, MISSED, svg_figure  # noqa: E402
 from benchmarks.table import decimals, misses  # noqa: E402
 
-#: Colours on a light page, and what replaces them on a dark one.
-DARK = {
-    "#ffffff": "#0d1117",  # background
-    "#1f2328": "#e6edf3",  # text and axis
-    "#d1d9e0": "#3d444d",  # grid
-    "#0550ae": "#79c0ff",  # ratios
-    "#a40e26": "#ff7b72",  # missed targets
-}
-BACKGROUND, INK, GRID, MET, MISSED = DARK
 #: Where the panel of small ratios ends.
 SMALL = 0.6
 TICKS = (0.001, 0.01, 0.1, 0.5, 0.7, 1, 1.4, 2, 3, 5, 10)
 ROW_INCHES, FRAME_INCHES, WIDTH_INCHES = 0.27, 1.5, 9
 
 
-def main(source, target):
+def main(source, target, subject="ratios"):
     """Draw the results of the file `source` to the file `target`."""
-    Path(target).write_text(draw(Results.load(Path(source))), encoding="utf-8")
+    results = Results.load(Path(source))
+    text = draw_starts(results.starts) if subject == "starts" else draw(results)
+    Path(target).write_text(text, encoding="utf-8")
 
 
 def draw(results):
     """The picture as SVG text: one line per row of the table, with a logarithmic axis."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib.figure import Figure
-
     rows = [(each, results.ratios[each.name]) for each in COMPARISONS if each.name in results.ratios]
-    # text as text, and the same file from the same results
-    style = {"svg.fonttype": "none", "svg.hashsalt": "benchmarks", "font.family": "sans-serif", "font.size": 9}
-    ink = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-    size = WIDTH_INCHES, FRAME_INCHES + ROW_INCHES * len(rows)
-    with matplotlib.rc_context({**style, **dict.fromkeys(ink, INK)}):
-        figure = Figure(size, facecolor=BACKGROUND, layout="constrained")
+    with svg_figure(WIDTH_INCHES, FRAME_INCHES + ROW_INCHES * len(rows)) as (figure, text):
         panels = make_panels(figure, rows)
         for axes in panels:
             for height, (comparison, ratio) in enumerate(rows):
@@ -52,9 +39,7 @@ def draw(results):
         figure.supxlabel("A / B: a smaller ratio is better; at 1, both sides cost the same", fontsize=9)
         title = results.notice.replace("`", "") or None
         figure.legend(handles=legend_handles(), title=title, loc="outside upper center", ncols=4, frameon=False)
-        text = io.StringIO()
-        figure.savefig(text, format="svg", facecolor=BACKGROUND, metadata={"Date": None, "Creator": None})
-    return add_dark_colours(text.getvalue())
+    return text.getvalue()
 
 
 def make_panels(figure, rows):
@@ -130,19 +115,6 @@ def legend_handles():
         Line2D([], [], **TARGET, label="target"),
         Line2D([], [], color=MET, linewidth=1.5, label="range of single pairs"),
     ]
-
-
-def add_dark_colours(svg):
-    """Let readers with a dark colour scheme see the dark colours; matplotlib writes colours into `style` attributes."""
-    rules = "".join(
-        f'[style*="{use}: {light}"] {{ {use}: {dark} !important }}\n'
-        for light, dark in DARK.items()
-        for use in ("fill", "stroke")
-    )
-    style = f"<style>\n@media (prefers-color-scheme: dark) {{\n{rules}}}\n</style>\n"
-    start = svg.index("<g ")
-    lines = (line.rstrip() for line in (svg[:start] + style + svg[start:]).splitlines())
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

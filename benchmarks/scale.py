@@ -4,8 +4,9 @@
 """
 
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
+from benchmarks import store
 from benchmarks.instructions import count_instructions
 from benchmarks.step_variables import step_variables
 from testbed.recipes import VENV, module
@@ -32,6 +33,7 @@ class Cost(NamedTuple):
     `rank`          its number, from 0
     `instructions`  of the command
     `seconds`       from start to end, a median
+    `served`        what its store serves, a store.Served; None on ranks other than 0, which have none
     """
 
     nodes: int
@@ -39,6 +41,7 @@ class Cost(NamedTuple):
     rank: int
     instructions: int
     seconds: float
+    served: Optional[store.Served] = None
 
 
 def consecutive(count):
@@ -77,9 +80,18 @@ def measure(session, report):
     for (world, rank), env in zip(ranks, environments):
         counts.append(count_instructions(session, env, COMMAND))
         report(f"rank {rank} on {len(world.nodes)} nodes: {counts[-1] / 1e6:.1f} million instructions")
+    stores = store.measure(session, loaded)
+    report(f"stores of {', '.join(map(str, store.CLIENTS))} clients are measured")
     times = [[session.time(COMMAND, env) for env in environments] for _ in range(REPETITIONS)]
     return [
-        Cost(len(world.nodes), shorten(world.node_list), rank, count, median(column))
+        Cost(
+            len(world.nodes),
+            shorten(world.node_list),
+            rank,
+            count,
+            median(column),
+            stores.served(len(world.nodes) * GPUS) if rank == 0 else None,
+        )
         for (world, rank), count, column in zip(ranks, counts, zip(*times))
     ]
 

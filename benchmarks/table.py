@@ -1,5 +1,7 @@
 """Formats results as Markdown."""
 
+from benchmarks.store import CLIENTS, GLOO_CLIENTS, settings
+
 HEADER = (
     "| row | A against B | A | B | A / B | single pairs | target | elsewhere |\n|---|---|---:|---:|---:|---:|---:|---|"
 )
@@ -7,10 +9,24 @@ LEGEND = (
     "A and B are medians, measured in turn: A B A B ... A / B is the ratio of the medians, `single pairs` its smallest "
     "and largest value in one pair, `elsewhere` the ratio of other software."
 )
-SCALE_HEADER = "| nodes | node list | rank | instructions | time |\n|---:|---|---:|---:|---:|"
+SCALE_HEADER = (
+    "| nodes | node list | rank | instructions | time | connections, files | bytes, NCCL | bytes, gloo | memory "
+    "| set |\n|---:|---|---:|---:|---:|---:|---:|---:|---:|---|"
+)
 SCALE_LEGEND = (
     "`conda-python-distributed --dry-run` from start to end, as one rank of a step with {gpus} tasks per node. "
-    "Instructions are counted by valgrind; times are medians of {repetitions}, measured in turn."
+    "Instructions are counted by valgrind; times are medians of {repetitions}, measured in turn. The other columns are "
+    "of the store in rank 0, until `init_process_group` has returned on all ranks: measured with real stores and "
+    "{clients} clients on this machine ({gloo_clients} with gloo), and computed from those (≈) for more."
+)
+
+STARTS_PICTURE = (
+    "![Seconds until the last rank has imported torch, by the number of ranks](pictures/slow-file-system.svg)"
+)
+STARTS_LEGEND = (
+    "Time from the start of the step until the last rank has imported torch. Measured worlds have up to 4 ranks on "
+    "each of 4 nodes, measured in turn, medians of {runs}; larger worlds are replayed, with 8 ranks on a node. Calls "
+    "and bytes are those of the largest measured world."
 )
 
 
@@ -29,8 +45,27 @@ def results_markdown(results, comparisons):
 
 def scale_markdown(costs, *, gpus, repetitions):
     """The table of `costs`, a list of scale.Cost, with what a reader needs to understand it."""
-    legend = SCALE_LEGEND.format(gpus=gpus, repetitions=repetitions)
+    clients = {"clients": _series(CLIENTS), "gloo_clients": _series(GLOO_CLIENTS)}
+    legend = SCALE_LEGEND.format(gpus=gpus, repetitions=repetitions, **clients)
     return "\n".join([SCALE_HEADER, *map(_scale_row, costs), "", legend]) + "\n"
+
+
+def starts_markdown(starts):
+    """The table of `starts`, a list of starts.Start: a row for each way, a column for each world."""
+    if not starts:
+        return "Not measured.\n"
+    worlds = sorted({(start.replayed, start.ranks) for start in starts})
+    titles = [f"{ranks:,}{' replayed' * replayed}" for replayed, ranks in worlds]
+    columns = ["files", "calls per rank", "read per node", *titles]
+    lines = [STARTS_PICTURE, "", f"| {' | '.join(columns)} |", f"|---|{'---:|' * len(columns[1:])}"]
+    for way in dict.fromkeys(start.way for start in starts):
+        own = {(start.replayed, start.ranks): start for start in starts if start.way == way}
+        last = own[max(world for world in own if not world[0])]
+        cells = [way, f"{last.calls:,.0f}", megabytes(last.bytes)]
+        cells += [seconds(own[world].seconds) if world in own else "–" for world in worlds]
+        lines.append(f"| {' | '.join(cells)} |")
+    legend = STARTS_LEGEND.format(runs=max(start.runs for start in starts))
+    return "\n".join([*lines, "", legend]) + "\n"
 
 
 def misses(comparison, ratio):
@@ -101,6 +136,36 @@ def _later_runs(later):
         yield f"Later run of {names}: {run}"
 
 
+def _series(numbers):
+    return f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
+
+
 def _scale_row(cost):
-    cells = (cost.nodes, cost.node_list, cost.rank, instructions(cost.instructions), seconds(cost.seconds))
+    cells = (
+        *(cost.nodes, cost.node_list, cost.rank, instructions(cost.instructions), seconds(cost.seconds)),
+        *_served_cells(cost),
+    )
     return f"| {' | '.join(map(str, cells))} |"
+
+
+def _served_cells(cost):
+    served = cost.served
+    if served is None:
+        return ("–",) * 5
+    sign = "≈ " if served.is_computed else ""
+    gloo_sign = "" if served.connections in GLOO_CLIENTS else "≈ "
+    return (
+        f"{sign}{served.connections:,}",
+        sign + _size(served.bytes),
+        gloo_sign + _size(served.gloo_bytes),
+        sign + _size(served.memory),
+        settings(served.connections),
+    )
+
+
+def _size(count):
+    """A number of bytes as text with two digits or more."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:,.{0 if count >= 10 * factor else 1}f} {unit}"
+    return f"{count} B"

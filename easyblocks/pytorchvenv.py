@@ -9,14 +9,17 @@ Packages that have to be built on the site are built from sdists among the recip
 import os
 
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
+from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import which
 
+from pytorch_install import tree
 from pytorch_install.modulefiles.statements import template
 from pytorch_install.users.pip_command import write_pip
 from pytorch_install.venvs.build_environment import check_modules, describe, modules_of_build, read_record, write_record
 from pytorch_install.venvs.build_steps import SourcePackageSteps
 from pytorch_install.venvs.environment import make_environment
+from pytorch_install.venvs.packing import PACKED, pack, require_packer, venv_commands
 
 
 class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule):
@@ -29,6 +32,11 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule):
         """Easyconfig parameters of virtual environments."""
         extra_vars = EB_PyTorchModule.extra_options(extra_vars)
         extra_vars.update(SourcePackageSteps.PARAMETERS)
+        extra_vars.update({
+            'packed': [False, "Also install the venv as one squashfs file, which the commands mount in its place",
+                       CUSTOM],
+            'mksquashfs_args': ['-comp lz4 -no-fragments', "Packing of that file", CUSTOM],
+        })
         return extra_vars
 
     def __init__(self, *args, **kwargs):
@@ -46,6 +54,21 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule):
         for package in self.source_packages:
             package.environment(os.environ)
         check_modules(self.modules_of_build(), self.initial_environ)
+        if self.cfg['packed']:
+            require_packer()
+
+    @property
+    def COMMANDS(self):  # noqa: N802 (a constant of the other classes)
+        """Content of bin/ and libexec/."""
+        return tree.PACKED_VENV if self.cfg['packed'] else tree.VENV
+
+    @property
+    def image_commands(self):
+        """Commands of a packed environment that bin/ offers."""
+        return venv_commands(self.cfg['python_version']) if self.cfg['packed'] else []
+
+    def check_commands(self):
+        """Python, pip and torch bring all of them."""
 
     @property
     def host_python(self):
@@ -80,6 +103,15 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule):
                                      for package in self.source_packages}
         write_record(record, self.installdir)
 
+    def install_step(self):
+        """Pack what is installed, if the recipe asks for it."""
+        super().install_step()
+        if self.cfg['packed']:
+            if self.dry_run:
+                self.dry_run_msg("  packed the installation into %s", PACKED)
+            else:
+                pack(self.installdir, self.cfg['mksquashfs_args'], self.cfg.parallel)
+
     def modules_of_build(self):
         """The modules of this build, including the recipe's dependencies."""
         names = {build_only: [dep['full_mod_name'] for dep in self.toolchain.dependencies
@@ -96,8 +128,13 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule):
         return {'WITH_CONDA': 'true', 'WITH_VENV': 'source ' + activate}
 
     def make_module_extra(self, *args, **kwargs):
-        """Add the search path."""
-        return super().make_module_extra(*args, **kwargs) + template(self.module_generator, 'commands')
+        """Add the packed file and the search path."""
+        txt = super().make_module_extra(*args, **kwargs)
+        # with --module-only, an earlier installation may lack it
+        if self.cfg['packed'] and os.path.exists(os.path.join(self.installdir, PACKED)):
+            txt += self.module_generator.set_environment('PYTORCH_PACKED', {'value': PACKED, 'pushenv': True},
+                                                         relpath=True)
+        return txt + template(self.module_generator, 'commands')
 
     def make_module_dep(self, unload_info=None):  # noqa: ARG002 (EasyBuild's signature)
         """Load exactly the modules of the build, and check that its Python still exists."""
@@ -109,4 +146,5 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule):
 
     def sanity_check_step(self, *args, **kwargs):
         """Check the environment's Python too."""
-        super().sanity_check_step(*args, custom_paths=['venv/bin/python'], **kwargs)
+        paths = ['venv/bin/python', *([PACKED] if self.cfg['packed'] else [])]
+        super().sanity_check_step(*args, custom_paths=paths, **kwargs)

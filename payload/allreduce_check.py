@@ -1,6 +1,6 @@
 """Check the network between all ranks with all-reduces: sums, bandwidth, slow ranks, the network in use.
 
-    srun -N2 --ntasks-per-node=2 conda-python-distributed -u $PAYLOAD/allreduce_check.py [--gpu]
+    srun -N2 --ntasks-per-node=2 conda-python-distributed -u $PAYLOAD/allreduce_check.py [--quick] [--gpu]
 
 Rank 0 prints a table by message size, then one line per check. A line that begins with FAIL names the ranks at
 fault, and the exit status is 1.
@@ -43,6 +43,8 @@ from training.allreduce.verdicts import applicable_thresholds, check_bandwidth, 
 from training.distributed import World, process_group
 from training.failing import fail_in_one_line
 from training.slow_ranks import default_factor
+
+QUICK_SLOW_CPUS = 10  # times the median: CPUs may be shared
 
 
 def measure(ranks: Ranks, size: int) -> tuple[float, list[int]]:
@@ -134,6 +136,11 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpu", action="store_true", help="use NCCL or XCCL between GPUs (default: gloo between CPUs)")
     parser.add_argument(
+        "--quick", action="store_true",
+        help="a check of seconds before a training: defaults of --max-size 64M with --gpu, else 1M, of --timeout 15, "
+        "and of --slow 10 between CPUs",
+    )  # fmt: skip
+    parser.add_argument(
         "--max-size", type=as_argument(read_size), metavar="SIZE",
         help="largest message (default: 256M with --gpu, else 16M)",
     )  # fmt: skip
@@ -148,11 +155,15 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "shared)",
     )  # fmt: skip
     parser.add_argument(
-        "--timeout", type=float, default=120, metavar="S", help="seconds to wait for other ranks (default: %(default)g)"
+        "--timeout", type=float, metavar="S", help="seconds to wait for other ranks (default: 120)"
     )
     options = parser.parse_args(arguments)
-    options.max_size = options.max_size or read_size("256M" if options.gpu else "16M")
-    options.slow = options.slow or default_factor(options.gpu)
+    largest = ("64M", "1M") if options.quick else ("256M", "16M")
+    options.max_size = options.max_size or read_size(largest[0] if options.gpu else largest[1])
+    quick_slow = QUICK_SLOW_CPUS if options.quick and not options.gpu else None
+    options.slow = options.slow or quick_slow or default_factor(options.gpu)
+    if options.timeout is None:
+        options.timeout = 15 if options.quick else 120
     if options.max_size < SMALLEST or options.slow <= 1 or options.timeout <= 0:
         parser.error(f"--max-size must be at least {SMALLEST}, --slow above 1, --timeout above 0")
     return options

@@ -16,10 +16,10 @@ PROFILES = os.path.join(TREE, 'modulefiles', 'cluster')
 # Directories that go into every installation; the module has a variable for each.
 PARTS = ('runscripts', 'payload')
 
-# Runscripts that bin/ offers. Those of the second list never enter the image.
+# Runscripts that bin/ offers. Those of the second list run on the host alone.
 RUNSCRIPTS = ('conda-python-simple', 'conda-python-distributed', 'torchrun-distributed', 'ddp-env', 'get-master',
               'list-packages')
-RUNSCRIPTS_ON_HOST = ('pytorch-doctor', 'pytorch-stacks')
+RUNSCRIPTS_ON_HOST = ('pytorch-doctor', 'pytorch-run', 'pytorch-stacks', 'pytorch-stage')
 
 
 class Commands(NamedTuple):
@@ -28,15 +28,19 @@ class Commands(NamedTuple):
 
     on_host: files of this checkout's bin/ that users type
     internal: files of its libexec/ that commands run
-    entry: the internal command that enters the image; empty without an image
+    entry: the internal command that enters the image or the packed venv; empty without either
+    is_image: whether the runscripts of bin/ enter by it too
     """
 
     on_host: Tuple[str, ...]
     internal: Tuple[str, ...]
     entry: str = ''
+    is_image: bool = True
 
 
 VENV = Commands(('install-kernel',), ('command.bash', 'write-kernel.bash', 'start-kernel.bash', 'kernelspec.py'))
+# the runscripts enter by themselves
+PACKED_VENV = Commands(VENV.on_host, (*VENV.internal, 'enter-packed'), 'enter-packed', is_image=False)
 SHIFTER = Commands(VENV.on_host, (*VENV.internal, 'enter-shifter', 'enter.bash'), 'enter-shifter')
 PODMAN_HPC = Commands(VENV.on_host, (*VENV.internal, 'enter-podman-hpc', 'enter.bash'), 'enter-podman-hpc')
 ENROOT = Commands(VENV.on_host, (*VENV.internal, 'enter-enroot', 'enter.bash', 'enroot.rc'), 'enter-enroot')
@@ -55,13 +59,13 @@ def bin_links(commands, of_image=()):
     Links in bin/: their names, and their targets relative to bin/.
 
     :param commands: Commands of the runtime
-    :param of_image: commands of the image that bin/ offers on the host
+    :param of_image: commands of the image, or of the packed venv, that bin/ offers on the host
     """
     links = {name: os.path.join(os.pardir, 'runscripts', name) for name in RUNSCRIPTS + RUNSCRIPTS_ON_HOST}
     # not for users: Jupyter kernels of earlier installations run this path
     links['start-kernel.bash'] = os.path.join(os.pardir, 'libexec', 'start-kernel.bash')
     if commands.entry:
-        entering = [*RUNSCRIPTS, *of_image, 'start-shell']
+        entering = [*RUNSCRIPTS, *of_image, 'start-shell'] if commands.is_image else of_image
         links.update(dict.fromkeys(entering, os.path.join(os.pardir, 'libexec', commands.entry)))
     return links
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from benchmarks import picture as benchmarks
 from benchmarks.results import RESULTS, Results
+from benchmarks.start_picture import draw_starts
 from website.pictures import chain, curves, node, rank
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "docs" / "pictures"
@@ -17,6 +18,7 @@ PICTURES = {
     "mnist": curves.draw_mnist,
     "language-model": curves.draw_language_model,
     "benchmarks": lambda: benchmarks.draw(Results.load(RESULTS)),
+    "slow-file-system": lambda: draw_starts(Results.load(RESULTS).starts),
 }
 #: These need matplotlib.
-PLOTS = ("mnist", "language-model", "benchmarks")
+PLOTS = ("mnist", "language-model", "benchmarks", "slow-file-system")

@@ -2,7 +2,7 @@
 
 from html import escape
 
-from benchmarks.picture import BACKGROUND, DARK, INK, MET
+from benchmarks.svg import BACKGROUND, DARK, INK, MET
 
 #: The fills of areas that words lie on, and what replaces them on a dark page.
 DARK_FILLS = {

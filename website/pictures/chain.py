@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from benchmarks.picture import MET
+from benchmarks.svg import MET
 from website.pictures.canvas import FILLS, Canvas
 
 TREE = Path(__file__).resolve().parents[2]

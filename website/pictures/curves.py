@@ -1,13 +1,16 @@
 """Draws the curves of trainings from their metrics.jsonl, which website/train wrote. Needs matplotlib."""
 
-import io
 import json
 from pathlib import Path
 
-from benchmarks.picture import BACKGROUND, GRID, INK, MET, MISSED, add_dark_colours
+from benchmarks.svg import BACKGROUND, GRID, INK, MET, MISSED, svg_figure
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 INCHES = 7.2, 3.0
+STYLE = {
+    "axes.facecolor": BACKGROUND, "axes.grid": True, "grid.color": GRID, "axes.titlecolor": INK, "axes.titlesize": 10,
+    "axes.spines.top": False, "axes.spines.right": False,
+}  # fmt: skip
 
 
 def draw_mnist():
@@ -55,20 +58,8 @@ def read(name):
 
 def svg(draw):
     """What `draw` draws into a figure, as the text of a file for light and dark pages."""
-    import matplotlib
+    from matplotlib import rc_context
 
-    matplotlib.use("svg")
-    from matplotlib.figure import Figure
-
-    ink = ("text.color", "axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color")
-    style = {
-        "svg.fonttype": "none", "svg.hashsalt": "curves", "font.family": "sans-serif", "font.size": 9,
-        "axes.facecolor": BACKGROUND, "axes.grid": True, "grid.color": GRID, "axes.titlesize": 10,
-        "axes.spines.top": False, "axes.spines.right": False, **dict.fromkeys(ink, INK),
-    }  # fmt: skip
-    with matplotlib.rc_context(style):
-        figure = Figure(INCHES, facecolor=BACKGROUND, layout="constrained")
+    with rc_context(STYLE), svg_figure(*INCHES) as (figure, text):
         draw(figure)
-        text = io.StringIO()
-        figure.savefig(text, format="svg", facecolor=BACKGROUND, metadata={"Date": None, "Creator": None})
-    return add_dark_colours(text.getvalue())
+    return text.getvalue()

@@ -1,7 +1,8 @@
 
--- Manual pages, before those of the system, and the commands' options, which bash completes.
-prepend_path("MANPATH", pathJoin(root, "%(manuals)s"))
-append_path("MANPATH", "")
+-- Manual pages of the commands; without MANPATH, man finds them beside bin/. bash completes the commands' options.
+if (os.getenv("MANPATH") or "") ~= "" then
+    prepend_path("MANPATH", pathJoin(root, "%(manuals)s"))
+end
 if complete then
     local options = {%(options)s}
     for i = 1, #options, 2 do

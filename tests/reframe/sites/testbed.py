@@ -9,6 +9,8 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(REPOSITORY))
 from testbed import recipes  # noqa: E402
 
+sys.path.remove(str(REPOSITORY))  # ReFrame removes a directory of its own by its place in the list
+
 CONTAINER, VENV, DATASET = (recipes.module(recipe) for recipe in (recipes.CONTAINER, recipes.VENV, recipes.DATASET))
 TESTBED = os.environ.get("PYTORCH_TESTBED", REPOSITORY / ".testbed")
 #: Debian's commands of two MPIs; `python3 testbed optional` installs them.

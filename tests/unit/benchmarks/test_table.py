@@ -6,6 +6,7 @@ from benchmarks.experiments import COMPARISONS
 from benchmarks.ratio import Ratio
 from benchmarks.results import Results
 from benchmarks.scale import Cost
+from benchmarks.store import Served
 from benchmarks.table import decimals, quantity, results_markdown, scale_markdown, seconds
 
 COMPARISON = COMPARISONS[0]._replace(
@@ -131,12 +132,23 @@ def test_a_row_of_the_scale_table_has_the_world_the_rank_and_its_cost():
     costs = [Cost(nodes=2, node_list="`nid[1-2]`", rank=15, instructions=21_340_000, seconds=0.0123)]
     text = scale_markdown(costs, gpus=8, repetitions=11)
     header, _, row = rows(text)
+    served = ("connections, files", "bytes, NCCL", "bytes, gloo", "memory", "set")
     assert dict(zip(header, row)) == {
         "nodes": "2",
         "node list": "`nid[1-2]`",
         "rank": "15",
         "instructions": "21.3 million",
         "time": "12 ms",
+        **dict.fromkeys(served, "–"),
     }
     assert "8 tasks per node" in text
     assert "medians of 11" in text
+
+
+def test_a_row_of_rank_0_has_what_its_store_serves_and_marks_what_is_computed():
+    cost = Cost(nodes=512, node_list="`nid[1-512]`", rank=0, instructions=21_340_000, seconds=0.0123)
+    small = Served(connections=8, files=8, bytes=4002, gloo_bytes=24_632, memory=77_824, is_computed=False)
+    large = Served(4096, 4096, 1_860_000, 8_900_000_000, 4_400_000, is_computed=True)
+    text = scale_markdown([cost._replace(served=served) for served in (small, large)], gpus=8, repetitions=11)
+    assert rows(text)[2][5:] == ["8", "4.0 kB", "25 kB", "78 kB", "–"]
+    assert rows(text)[3][5:] == ["≈ 4,096", "≈ 1.9 MB", "≈ 8.9 GB", "≈ 4.4 MB", "`ulimit -n 8192`"]

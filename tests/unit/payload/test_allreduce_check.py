@@ -117,6 +117,14 @@ def test_the_profiles_threshold_is_taken_unless_one_is_given(monkeypatch):
     assert check.parse_options(["--threshold", "1@4"]).threshold == [Threshold(1, 4, None)]
 
 
+def test_a_quick_check_has_other_defaults_and_options_take_precedence():
+    names = ("max_size", "timeout", "slow")
+    assert [getattr(check.parse_options([]), name) for name in names] == [2**24, 120, 3]
+    assert [getattr(check.parse_options(["--quick"]), name) for name in names] == [2**20, 15, 10]
+    assert [getattr(check.parse_options(["--quick", "--gpu"]), name) for name in names] == [2**26, 15, 1.5]
+    assert check.parse_options(["--quick", "--timeout", "7"]).timeout == 7
+
+
 HANG = """
 import os, time
 from training.allreduce import missing

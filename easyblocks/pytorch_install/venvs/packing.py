@@ -1,0 +1,57 @@
+##
+# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
+##
+"""
+A packed venv: the installation as one squashfs file in it, which runscripts/pytorch_packed.py mounts in its place.
+"""
+import json
+import os
+import shlex
+
+from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.filetools import mkdir, remove_file, which, write_file
+
+from pytorch_install.images.image_files import checksum_of
+from pytorch_install.runtime import run_command
+
+# The packed file, and the record of its SHA-256, relative to the installation directory; runscripts/pytorch_stage reads
+# the record.
+PACKED = 'venv.squashfs'
+RECORD = os.path.join('provenance', 'packed.json')
+
+# A file at the root of the packed one, by which the commands recognize the mount (runscripts/packed.bash).
+MARKER = '.packed'
+
+
+def require_packer():
+    """Stop if the host cannot pack."""
+    if not which('mksquashfs'):
+        raise EasyBuildError("mksquashfs not found on PATH, and the recipe has packed = True. Install or load "
+                             "squashfs-tools, or remove the parameter")
+
+
+def venv_commands(python_version):
+    """Commands of the environment that bin/ offers, so that they run where the packed file is mounted."""
+    return [name + version for name in ('python', 'pip') for version in ('', '3', python_version)] + ['torchrun']
+
+
+def pack(installdir, mksquashfs_args, parallel):
+    """
+    Pack an installation into a file in it, and record the file's SHA-256.
+
+    :param mksquashfs_args: options of mksquashfs, as text
+    :param parallel: number of cores to use
+    """
+    path = os.path.join(installdir, PACKED)
+    part = path + '.part'
+    try:
+        run_command(['mksquashfs', installdir, part, '-noappend', '-no-progress', '-no-xattrs', '-all-root',
+                     '-processors', str(parallel or 1), *shlex.split(mksquashfs_args),
+                     '-p', MARKER + ' f 444 0 0 true', '-e', PACKED, os.path.basename(part)], hidden=True)
+        record = {'file': PACKED, 'sha256': checksum_of(part), 'size': os.path.getsize(part)}
+        os.replace(part, path)
+    finally:
+        if os.path.exists(part):
+            remove_file(part)
+    mkdir(os.path.join(installdir, os.path.dirname(RECORD)), parents=True)
+    write_file(os.path.join(installdir, RECORD), json.dumps(record, indent=2) + '\n')

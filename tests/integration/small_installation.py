@@ -1,0 +1,49 @@
+"""A packed installation of seconds: a virtual environment without torch, with the runscripts of this tree."""
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+TREE = Path(__file__).resolve().parents[2]
+RUNSCRIPTS = ("conda-python-distributed", "conda-python-simple", "ddp-env", "pytorch-stage")
+
+
+class SmallInstallation:
+    """What `packed = True` installs, at `root`; `filler` random bytes make the file large."""
+
+    def __init__(self, root, filler=0):
+        self.root = root
+        self.file = root / "venv.squashfs"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", root / "venv"], check=True)
+        for name in ("runscripts", "libexec"):
+            subprocess.run(["cp", "-r", TREE / name, root], check=True)
+        (root / "bin").mkdir()
+        for name in RUNSCRIPTS:
+            (root / "bin" / name).symlink_to(f"../runscripts/{name}")
+        (root / "bin" / "python").symlink_to("../libexec/enter-packed")
+        with (root / "filler").open("wb") as file, Path("/dev/urandom").open("rb") as source:
+            file.write(source.read(filler))
+        self.pack()
+
+    def pack(self):
+        """Pack it with the options of the easyblock, and record the checksum."""
+        options = ["-comp", "lz4", "-no-fragments", "-all-root", "-noappend", "-no-progress"]
+        marker = ["-p", ".packed f 444 0 0 true", "-e", self.file.name, "provenance"]
+        subprocess.run(["mksquashfs", self.root, self.file, *options, *marker], check=True, stdout=subprocess.DEVNULL)
+        (self.root / "filler").unlink()
+        self.record(hashlib.sha256(self.file.read_bytes()).hexdigest())
+
+    def record(self, sha256):
+        """Write the record of the file."""
+        (self.root / "provenance").mkdir(exist_ok=True)
+        record = {"file": self.file.name, "sha256": sha256, "size": self.file.stat().st_size}
+        (self.root / "provenance" / "packed.json").write_text(json.dumps(record, indent=2))
+
+    @property
+    def load(self):
+        """Shell code that sets what its module would set."""
+        return f"""export CONTAINERROOT={self.root} PYTORCH_PACKED={self.file} RUNSCRIPTS={self.root}/runscripts
+export PATH={self.root}/bin:{self.root}/venv/bin:$PATH WITH_CONDA=true WITH_VENV='source {self.root}/venv/bin/activate'
+"""

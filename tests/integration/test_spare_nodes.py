@@ -1,0 +1,150 @@
+"""pytorch-run: a training continues on the spare node and reaches the weights of an undisturbed run."""
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+import torch
+from failing_nodes import kill_node, kill_slurmd, kill_slurmd_and_report, own_cluster, slurmd
+
+from testbed import shell
+
+pytestmark = pytest.mark.testbed
+
+#: Deadline for events that take a few seconds; long, for a busy machine.
+SECONDS = 150
+TRAINING = "$PAYLOAD/mnist_ddp.py --lr 0.001 --batch-size 20 --data . "
+
+
+@pytest.fixture
+def cluster(testbed, work):
+    """A cluster of four nodes, which reports a node as down within 6 s."""
+    with own_cluster(work / "cluster", slurmd_timeout=6) as layout:
+        if os.readlink(f"/proc/{slurmd(layout, 'nid001001')}/ns/mnt") == os.readlink("/proc/self/ns/mnt"):
+            pytest.skip("this machine denies namespaces, by which a node's processes are found")
+        yield layout
+        for process in Session.started:  # of a test that failed
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        Session.started.clear()
+
+
+class Session:
+    """A script of a user with an allocation on the cluster, and its output."""
+
+    started = []
+
+    def __init__(self, testbed, cluster, module, directory, script):
+        lines = [
+            shell.environment_code(testbed.layout),
+            f"export SLURM_CONF={cluster.slurm_conf} OMP_NUM_THREADS=1",
+            f"module load {module}\n{script}",
+        ]
+        self.log = directory / "output"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                ["bash", "-c", "\n".join(lines)], cwd=directory, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        self.started.append(self.process)
+
+    def output(self):
+        return self.log.read_text(errors="replace")
+
+    def wait_for(self, text, times=1):
+        """Wait until `text` is in the output so many times."""
+        deadline = time.monotonic() + SECONDS
+        while self.output().count(text) < times:
+            assert time.monotonic() < deadline and self.process.poll() is None, self.output()
+            time.sleep(0.1)
+
+    def end(self):
+        """Wait until the session ends; return its exit status."""
+        return self.process.wait(timeout=2 * SECONDS)
+
+
+def assert_equal_weights(one, other):
+    one, other = (torch.load(path / "mnist_ddp.pt", weights_only=True) for path in (one, other))
+    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_node_that_slurm_reports_as_down_is_replaced(testbed, cluster, venv, few_images):
+    session = Session(
+        testbed, cluster, venv, few_images,
+        "salloc --no-kill -N3 pytorch-run --no-preflight --spare 1 -- "
+        f"conda-python-distributed -u {TRAINING} --epochs 30 --modelpath run",
+    )  # fmt: skip
+    session.wait_for("epoch 3/30")
+    kill_slurmd_and_report(cluster, "nid001001")
+    assert session.end() == 0, session.output()
+    assert "pytorch-run: nid001001 failed: Slurm " in session.output()
+    assert "pytorch-run: run 2 on nid001002,nid001003, 0 spare" in session.output()
+    assert "resuming after " in session.output() and "epoch 30/30" in session.output()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("first", "second", "epochs"),
+    # Slurm notices by itself that a slurmd does not answer, after 15 s or so of training
+    [(kill_node, kill_node, 60), (kill_slurmd, kill_slurmd_and_report, 400)],
+)
+def test_after_two_failures_the_weights_are_those_of_an_undisturbed_run(
+    testbed, cluster, venv, few_images, first, second, epochs
+):
+    line = f"-N2 --ntasks-per-node=1 -- conda-python-distributed -u {TRAINING} --epochs {epochs} --modelpath"
+    undisturbed = Session(testbed, cluster, venv, few_images, f"salloc -N2 srun {line.replace(' -- ', ' ')} through")
+    assert undisturbed.end() == 0, undisturbed.output()
+
+    run = f"salloc --no-kill -N4 pytorch-run --spare 2 {line}"
+    session = Session(testbed, cluster, venv, few_images, f"{run} run")
+    session.wait_for("epoch 5/")
+    first(cluster, "nid001002")
+    session.wait_for("run 2 on nid001001,nid001003, 1 spare")
+    session.wait_for("resuming after ")
+    second(cluster, "nid001001")  # which had rank 0
+    session.wait_for("run 3 on nid001003,nid001004, 0 spare")
+    assert session.end() == 0, session.output()
+    assert session.output().count("resuming after ") == 2
+    assert_equal_weights(few_images / "through", few_images / "run")
+
+
+@pytest.mark.thorough
+def test_without_a_spare_node_it_ends_with_a_sentence(testbed, cluster, venv, few_images):
+    session = Session(
+        testbed, cluster, venv, few_images,
+        f"salloc --no-kill -N2 pytorch-run -- conda-python-distributed -u {TRAINING} --epochs 500 --modelpath run",
+    )  # fmt: skip
+    session.wait_for("epoch 3/500")
+    kill_node(cluster, "nid001002")
+    assert session.end() != 0
+    assert "pytorch-run: nid001002 failed: " in session.output()
+    assert "No spare node is left: 1 of the 2 nodes that it needs, as nid001002 failed. " in session.output()
+
+
+@pytest.mark.thorough
+def test_a_world_of_torchrun_continues_on_fewer_nodes(testbed, cluster, venv, few_images):
+    session = Session(
+        testbed, cluster, venv, few_images,
+        "salloc --no-kill -N3 pytorch-run --no-preflight --min-nodes 2 --ntasks-per-node=1 -- "
+        f"torchrun-distributed --nproc-per-node=1 {TRAINING} --epochs 60 --modelpath run",
+    )  # fmt: skip
+    session.wait_for("epoch 5/60")
+    kill_node(cluster, "nid001003")
+    assert session.end() == 0, session.output()
+    assert "pytorch-run: run 2 on nid001001,nid001002, 0 spare" in session.output()
+    assert "world size 3," in session.output() and "world size 2," in session.output()
+    assert "resuming after " in session.output() and "epoch 60/60" in session.output()
+
+
+@pytest.mark.thorough
+def test_an_exception_of_the_program_is_not_repeated(testbed, cluster, venv, work):
+    (work / "train.py").write_text("raise ValueError('bad batch')\n")
+    session = Session(
+        testbed, cluster, venv, work,
+        "salloc --no-kill -N3 pytorch-run --spare 1 -- conda-python-distributed train.py",
+    )  # fmt: skip
+    assert session.end() == 1
+    assert "pytorch-run: run 1 exited with status 1, and no node failed: not repeated" in session.output()
+    assert "run 2" not in session.output()

@@ -1,0 +1,76 @@
+"""Packed venvs: the packed file, its record, its commands in bin/, and the variable of the module."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from easybuild.tools.build_log import EasyBuildError
+from recipes import VENV, recipe
+
+PACKED_RECIPES = ["PyTorch-2.10.0-rocm-7.1-venv.eb", "PyTorch-2.15.0-cuda-13.2-perlmutter-venv.eb"]
+
+
+@pytest.fixture
+def packed(easyblock, edited):
+    """The easyblock of the CPU venv with `packed = True`, and its installation directory."""
+    app = easyblock(edited(VENV, "cluster = 'local'", "cluster = 'local'\npacked = True"))
+    app.make_installdir()
+    return app
+
+
+def test_the_recipes_of_frontier_and_perlmutter_are_packed_and_the_others_are_not(easyblock):
+    assert all(easyblock(recipe(name)).cfg["packed"] for name in PACKED_RECIPES)
+    assert not easyblock(recipe(VENV)).cfg["packed"]
+
+
+def test_an_installation_is_packed_as_it_is_with_a_marker_and_the_checksum_is_recorded(packed, tmp_path):
+    if not shutil.which("mksquashfs"):
+        pytest.skip("mksquashfs is not installed")
+    from pytorch_install.venvs.packing import pack
+
+    root = Path(packed.installdir)
+    (root / "bin").mkdir()
+    (root / "bin" / "python").symlink_to("../libexec/enter-packed")
+    (root / "venv.squashfs").write_text("of an earlier installation")
+    for _ in range(2):
+        pack(str(root), "-comp lz4 -no-fragments", 1)
+    record = json.loads((root / "provenance" / "packed.json").read_text())
+    content = (root / "venv.squashfs").read_bytes()
+    assert record == {"file": "venv.squashfs", "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    listed = subprocess.run(["unsquashfs", "-l", root / "venv.squashfs"], capture_output=True, text=True, check=True)
+    names = sorted(line for line in listed.stdout.splitlines() if line.startswith("squashfs-root/"))
+    assert names == ["squashfs-root/.packed", "squashfs-root/bin", "squashfs-root/bin/python",
+                     "squashfs-root/provenance", "squashfs-root/provenance/packed.json"]  # fmt: skip
+    assert not list(root.glob("*.part"))
+
+
+def test_without_mksquashfs_the_installation_fails_before_the_long_steps(packed, monkeypatch):
+    from pytorch_install.venvs import packing
+
+    monkeypatch.setattr(packing, "which", lambda _: None)
+    with pytest.raises(EasyBuildError, match="mksquashfs not found on PATH, and the recipe has packed = True"):
+        packing.require_packer()
+
+
+def test_the_module_names_the_packed_file_if_it_is_installed(packed):
+    assert "PYTORCH_PACKED" not in packed.make_module_extra()
+    Path(packed.installdir, "venv.squashfs").touch()
+    (line,) = [line for line in packed.make_module_extra().splitlines() if "PYTORCH_PACKED" in line]
+    assert line.startswith("pushenv")
+    assert "venv.squashfs" in line
+
+
+def test_the_commands_of_a_packed_venv_are_in_bin(packed):
+    from pytorch_install import tree
+
+    tree.install_parts(packed.installdir)
+    tree.install_commands(packed.COMMANDS, packed.image_commands, packed.installdir)
+    bin_ = Path(packed.installdir, "bin")
+    for name in ("python", "python3", "python3.11", "pip", "pip3", "pip3.11", "torchrun"):
+        assert os.path.realpath(bin_ / name) == os.path.realpath(Path(packed.installdir, "libexec", "enter-packed"))
+    assert os.path.realpath(bin_ / "conda-python-distributed").endswith("/runscripts/conda-python-distributed")
+    assert "torchrun" in packed.cfg["usage"]

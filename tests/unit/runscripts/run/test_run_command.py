@@ -1,0 +1,147 @@
+"""pytorch-run as users start it, with an srun, squeue and sinfo that a test writes."""
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+SRUN = """#!/bin/bash
+echo "$* logs=${PYTORCH_LAUNCH_LOG_DIR-none} tasks=${SLURM_NTASKS-none}" >>calls
+case "$*" in
+*pytorch-doctor*)
+    for node in $(cat alive); do echo "{\\"node\\": \\"$node\\", \\"verdict\\": \\"ok\\", \\"checks\\": []}"; done ;;
+*) source "./step-$(grep -vc pytorch-doctor calls)" ;;
+esac
+"""
+ENV = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_NTASKS": "3", "SBATCH_NO_KILL": "1"}
+LAUNCHER = "conda-python-distributed train.py"
+
+
+class Cluster:
+    """A directory with the commands of Slurm, what they answer, and the steps, each a script."""
+
+    def __init__(self, directory, command):
+        self.directory, self.command = directory, command
+        programs = {"srun": SRUN, "squeue": "#!/bin/sh\ncat jobs\n", "sinfo": "#!/bin/sh\ncat nodes\n"}
+        for name, text in programs.items():
+            (directory / name).write_text(text)
+            (directory / name).chmod(0o755)
+        self.write(alive="n1 n2 n3", jobs="RUNNING|n[1-3]", nodes="n1|mixed|none")
+
+    def write(self, **texts):
+        for name, text in texts.items():
+            (self.directory / name.replace("_", "-")).write_text(text + "\n")
+
+    def start(self, line, env=ENV):
+        path = {"PATH": f"{self.directory}:{os.environ['PATH']}"}
+        return subprocess.Popen(
+            [self.command, *line.split()], cwd=self.directory, env={**path, **env}, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def run(self, line, env=ENV):
+        """Return the exit status, and what it printed."""
+        process = self.start(f"--no-preflight {line}", env)
+        _, errors = process.communicate(timeout=60)
+        return process.returncode, errors
+
+    @property
+    def steps(self):
+        """The arguments of the steps of the user's command."""
+        return [line for line in (self.directory / "calls").read_text().splitlines() if "pytorch-doctor" not in line]
+
+
+@pytest.fixture
+def cluster(tmp_path, runscripts):
+    return Cluster(tmp_path, runscripts / "pytorch-run")
+
+
+def test_a_step_runs_again_without_the_node_that_does_not_answer(cluster):
+    cluster.write(step_1="echo n1 n3 >alive; exit 1", step_2="exit 0")
+    status, said = cluster.run(f"--spare 1 -l -- {LAUNCHER}")
+    assert status == 0, said
+    first, second = cluster.steps
+    assert first.startswith("-l --nodes=2 --nodelist=n1,n2 ") and second.startswith("--overlap -l --nodes=2 ")
+    assert "--nodelist=n1,n3" in second and f" {LAUNCHER} " in second
+    assert "n2 failed: no answer" in said and "run 2 on n1,n3, 0 spare" in said
+
+
+def test_a_failure_without_a_failed_node_is_not_repeated_and_keeps_its_status(cluster):
+    cluster.write(step_1="exit 3")
+    status, said = cluster.run(f"--spare 1 -- {LAUNCHER}")
+    assert (status, len(cluster.steps)) == (3, 1)
+    assert "run 1 exited with status 3, and no node failed: not repeated" in said
+
+
+def test_status_0_of_a_step_whose_node_was_removed_from_the_job_is_no_success(cluster):
+    """srun of Slurm 22.05 returns it if no rank on another node failed."""
+    cluster.write(step_1="echo 'RUNNING|n[1,3]' >jobs; exit 0", step_2="exit 0")
+    status, said = cluster.run("--spare 1 -- train")
+    assert (status, len(cluster.steps)) == (0, 2)
+    assert "n2 failed: Slurm removed it from the job" in said
+
+
+def test_without_a_spare_node_it_ends_with_a_sentence_and_the_status_of_the_step(cluster):
+    cluster.write(step_1="echo 'n3|down*|Not responding' >nodes; exit 137")
+    status, said = cluster.run(f"-- {LAUNCHER}")
+    assert (status, len(cluster.steps)) == (137, 1)
+    assert "n3 failed: Slurm reports down* (Not responding)" in said
+    assert "exited with status 137. No spare node is left: 2 of the 3 nodes that it needs, as n3 failed" in said
+
+
+def test_it_runs_at_most_as_often_as_retries_allow(cluster):
+    cluster.write(step_1="echo n2 n3 >alive; exit 1", step_2="echo n3 >alive; exit 1")
+    status, said = cluster.run("-N1 --retries 1 -- train")
+    assert (status, len(cluster.steps)) == (1, 2)
+    assert "run 2 exited with status 1, the last of --retries 1" in said
+
+
+def test_a_job_that_ends_is_not_repeated(cluster):
+    cluster.write(step_1="echo 'COMPLETING|n1' >jobs; exit 143")
+    status, said = cluster.run("--spare 1 -- train")
+    assert (status, len(cluster.steps)) == (143, 1)
+    assert "the job is COMPLETING" in said
+
+
+def test_ranks_have_logs_unless_the_user_decides_otherwise(cluster):
+    cluster.write(**{f"step_{number}": "exit 0" for number in (1, 2, 3)})
+    for line, env in ((LAUNCHER, ENV), (LAUNCHER, {**ENV, "PYTORCH_LAUNCH_LOG_DIR": ""}), ("train", ENV)):
+        assert cluster.run(f"-- {line}", env)[0] == 0
+    logs = [step.partition("logs=")[2].split(" ")[0] for step in cluster.steps]
+    assert logs == [f"{cluster.directory}/pytorch-run-7", "", "none"]
+    assert all(step.endswith("tasks=none") for step in cluster.steps)
+
+
+def test_a_signal_goes_to_srun_and_ends_the_repetition(cluster):
+    cluster.write(step_1="trap 'kill %1; echo n1 >alive; exit 143' TERM; sleep 60 & touch started; wait")
+    process = cluster.start("--no-preflight --spare 1 -- train")
+    deadline = time.monotonic() + 30
+    while not (cluster.directory / "started").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=30)
+    assert (process.returncode, len(cluster.steps)) == (143, 1), said
+
+
+def test_outside_an_allocation_there_is_one_line(cluster):
+    status, said = cluster.run("-- train", {})
+    assert status == 2
+    assert said.count("\n") == 1 and "not in an allocation of Slurm" in said and "salloc --no-kill -N3" in said
+
+
+def test_a_job_without_no_kill_is_reported(cluster):
+    cluster.write(step_1="exit 0")
+    without = {name: value for name, value in ENV.items() if name != "SBATCH_NO_KILL"}
+    assert "no --no-kill found in this job" in cluster.run("-- train", without)[1]
+    assert "no-kill" not in cluster.run("-- train", ENV)[1]
+
+
+def test_the_preflight_leaves_out_a_node_before_the_first_step(cluster):
+    cluster.write(alive="n2 n3", step_1="exit 0")
+    process = cluster.start("--spare 1 -- train")
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert "n1 failed: no answer" in said and "2 nodes checked in " in said
+    assert "--nodelist=n2,n3" in cluster.steps[0]
