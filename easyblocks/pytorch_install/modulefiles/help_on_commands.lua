@@ -1,6 +1,8 @@
 
--- Manual pages of the commands; without MANPATH, man finds them beside bin/. bash completes the commands' options.
-if (os.getenv("MANPATH") or "") ~= "" then
+-- Manual pages of the commands: man finds them beside bin/, unless MANPATH names all of its directories. (Without this
+-- condition, Lmod would change the empty entry in a MANPATH.) bash completes the commands' options.
+local manpath = os.getenv("MANPATH")
+if manpath and not string.find(":" .. manpath .. ":", "::", 1, true) then
     prepend_path("MANPATH", pathJoin(root, "%(manuals)s"))
 end
 if complete then

@@ -77,7 +77,9 @@ class Watch:
                 samples.popleft()
             before, size, used = samples[0]
             grown = sum(sizes) - size
-            if (now - before >= self.limit and grown < LEAST_RATE * self.limit and cpu - used < BUSY * self.limit
+            # a process that has ended since takes nothing away from the others
+            busy = sum(seconds - used.get(pid, 0) for pid, seconds in cpu.items())
+            if (now - before >= self.limit and grown < LEAST_RATE * self.limit and busy < BUSY * self.limit
                     and (grown > 0 or self.silence)):
                 self.stalled = ("less than %d kB/s arrived for %g s, after %.1f MB"
                                 % (LEAST_RATE // 1000, self.limit, self.received / 1e6))
@@ -200,9 +202,9 @@ def descendants(processes=None):
 
 
 def cpu_seconds():
-    """CPU time of all live descendants of this process, in seconds."""
+    """CPU time of each live descendant of this process, in seconds, by process id."""
     processes = statistics()
-    return sum(processes[pid][1] for pid in descendants(processes))
+    return {pid: processes[pid][1] for pid in descendants(processes)}
 
 
 def end_processes(pids):

@@ -5,6 +5,7 @@ import http.server
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -125,9 +126,21 @@ with open({str(tmp_path / "file")!r}, "wb", buffering=0) as file:
         file.write(b"x")
         time.sleep(0.05)"""
     assert run(tmp_path, drips).stalled
-    monkeypatch.setattr(downloads, "patience", lambda: 3)  # a busy machine starts Python slowly
+    monkeypatch.setattr(downloads, "patience", lambda: 3)  # a busy machine starts Python slowly,
+    monkeypatch.setattr(downloads, "BUSY", 0.01)  # and gives it a small share of a core
     computing = "import time\nwhile time.process_time() < 4: pass"
     assert not run(tmp_path, computing).stalled
+
+
+def test_a_busy_command_is_not_ended_when_another_process_ends_that_has_worked(impatient, tmp_path, monkeypatch):
+    began = time.monotonic()
+
+    def seconds():
+        now = time.monotonic() - began
+        return {1: 50.0, 2: now} if now < 0.5 else {2: now}
+
+    monkeypatch.setattr(downloads, "cpu_seconds", seconds)
+    assert not run(tmp_path, "import time; time.sleep(3)").stalled
 
 
 @pytest.fixture
