@@ -50,8 +50,9 @@ def by_user(testbed, module, enter, work):
         return ""
     os.chown(home, 65534, 65534)
     prefix = f"env HOME={home} TMPDIR={home} setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all "
-    usable = testbed.run_unchecked(f"module load {module} && {prefix}{enter}python -c pass", cwd=work).returncode == 0
-    return prefix if usable else ""
+    # on a node, where root's privileges are gone: the venv's Python may be below a home directory
+    script = f"module load {module} && {prefix}srun -N1 -n1 {enter}python -c 'import torch'"
+    return prefix if testbed.run_unchecked(script, cwd=work).returncode == 0 else ""
 
 
 def test_each_hanging_rank_is_named_with_its_node_and_line(testbed, module, enter, by_user, work):
