@@ -102,18 +102,26 @@ def modulecmd(layout, suite=None):
 def unpack(layout, package, suite=None):
     """Unpack a package of a suite of Debian, by default the machine's, below the testbed; return the directory."""
     directory = layout.root / (f"{package}-{suite}" if suite else package)
-    if not any(directory.glob("*.deb")):
-        if not (find_command("apt-get") and find_command("dpkg")):
-            raise TestbedError(f"{package} is not installed, and can be unpacked on Debian and Ubuntu only.")
-        directory.mkdir(exist_ok=True)
-        try:
-            options = read_suite(directory, suite) if suite else []
-            run_apt(["apt-get", *options, "download", package], directory)
-        except TestbedError:
-            shutil.rmtree(directory)
-            raise
-    subprocess.run(["dpkg", "-x", next(directory.glob("*.deb")), directory / "root"], check=True)
+    with layout.locked(directory.name):
+        if not (directory / "root").exists():
+            shutil.rmtree(directory, ignore_errors=True)  # what a killed process has left
+            fetch(directory, package, suite)
+            subprocess.run(["dpkg", "-x", next(directory.glob("*.deb")), directory / "new"], check=True)
+            (directory / "new").rename(directory / "root")
     return directory / "root"
+
+
+def fetch(directory, package, suite):
+    """Download a package of a suite of Debian, by default the machine's, to a new directory."""
+    if not (find_command("apt-get") and find_command("dpkg")):
+        raise TestbedError(f"{package} is not installed, and can be unpacked on Debian and Ubuntu only.")
+    directory.mkdir()
+    try:
+        options = read_suite(directory, suite) if suite else []
+        run_apt(["apt-get", *options, "download", package], directory)
+    except TestbedError:
+        shutil.rmtree(directory)
+        raise
 
 
 def read_suite(directory, suite):
