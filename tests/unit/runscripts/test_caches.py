@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from cache_directories import KEY, UID, assert_private, everything_in, place, usual
@@ -77,9 +78,9 @@ def test_a_directory_that_another_jobs_epilog_removes_is_made_again(tmp_path, mo
     removed = []
 
     def mkdir(path, mode):
-        os.mkdir(path, mode)
+        Path(path).mkdir(mode)
         if not removed:
-            os.rmdir(path)
+            Path(path).rmdir()
             removed.append(path)
 
     monkeypatch.setattr(posix, "mkdir", mkdir)
