@@ -194,6 +194,20 @@ PYTORCH_LAUNCH_STAGE=1 srun -N2 -n2 conda-python-distributed -c 'import os; prin
     assert others == [path] * 2
 
 
+@pytest.mark.parametrize("begin", ["source <(pytorch-stage)", "srun -n2 -N2 conda-python-distributed -c pass"])
+def test_a_node_that_has_lost_its_copy_gets_another_one(job, begin):
+    """At the next step, whether the process that has staged is still there or has ended with its step."""
+    output, errors = job(f"""export PYTORCH_LAUNCH_STAGE=1
+{begin}
+for pid in $(pgrep -f 'python3 -I -S -c.*PYTORCH_STAGE_SOURCES'); do
+    of=$(tr '\\0' '\\n' < /proc/$pid/environ | grep -cxE "SLURM_JOB_ID=$SLURM_JOB_ID|SLURM_PROCID=0")
+    [ "$of" != 2 ] || kill -KILL $pid
+done
+srun -n2 -N2 conda-python-distributed probe.py""")
+    assert len(re.findall(r"^\d True /proc/\d+/fd/\d+$", output, re.MULTILINE)) == 2, errors
+    assert errors.count("staged on 2 nodes") == 2, errors
+
+
 #: Kills one process of the staging after some seconds; prints what was killed.
 KILLER = """
 killer() { sleep $1
