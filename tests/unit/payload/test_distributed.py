@@ -156,7 +156,7 @@ def test_sums_are_over_all_ranks_and_a_fault_of_some_ends_all_with_the_word_of_t
 import os, torch
 from training.distributed import fail_together, process_group, sum_over_ranks
 
-with process_group(os.environ, use_gpu=False, timeout=60) as world:
+with process_group(os.environ, use_gpu=False, timeout=600) as world:
     with fail_together(world):
         pass
     print(sum_over_ranks(torch.tensor([1, world.rank])))

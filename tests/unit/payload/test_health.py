@@ -55,7 +55,7 @@ class Block(nn.Linear):
         time.sleep(0.1 if os.environ["RANK"] == "1" else 0.0)
         return super().forward(inputs)
 
-with process_group(os.environ, use_gpu=False, timeout=60) as world:
+with process_group(os.environ, use_gpu=False, timeout=600) as world:
     model = nn.Sequential(Block(4, 4), Block(4, 4))
     health = Health(world, print)
     health.watch(model[0])

@@ -108,7 +108,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 data = load_dataset(Path({data!r}))
 cpu = torch.device("cpu")
-with process_group(os.environ, use_gpu=False, timeout=60) as world:
+with process_group(os.environ, use_gpu=False, timeout=600) as world:
     torch.manual_seed(1)
     network = mnist_ddp.build_model().double()
     model = DistributedDataParallel(network)
