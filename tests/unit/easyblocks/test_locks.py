@@ -33,7 +33,7 @@ def held(lock, monkeypatch):
 @pytest.fixture
 def abandoned(held):
     """A lock whose holder is dead; processes that this one starts are marked as the holder's."""
-    process = subprocess.Popen(["sleep", "100"])
+    process = subprocess.Popen(["sleep", "600"])
     holder = {**locks.describe(os.getpid()), "pid": process.pid, "started": locks.start_time(process.pid)}
     process.kill()
     process.wait()
@@ -85,8 +85,8 @@ def test_a_zombie_counts_as_dead():
 
 
 def test_only_processes_that_a_dead_holder_started_are_ended(abandoned, capsys):
-    orphan = subprocess.Popen(["sleep", "100"])
-    other = subprocess.Popen(["sleep", "100"], env={**os.environ, locks.MARK: os.environ[locks.MARK] + "0"})
+    orphan = subprocess.Popen(["sleep", "600"])
+    other = subprocess.Popen(["sleep", "600"], env={**os.environ, locks.MARK: os.environ[locks.MARK] + "0"})
     try:
         locks.await_lock(str(abandoned), "PyTorch/1")
         assert orphan.wait() == -signal.SIGKILL

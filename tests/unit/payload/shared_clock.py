@@ -32,6 +32,8 @@ class SharedClock:
 
     def pass_time(self, seconds, ahead=0):
         """Let time pass for all ranks, once each of the others has made `ahead` readings more than this one."""
+        deadline = time.monotonic() + 300
         while any(size_of(path) < size_of(self.own) + ahead for path in self.readings if path != self.own):
+            assert time.monotonic() < deadline, "the other ranks make fewer readings"
             time.sleep(0.001)
         append(self.passed, round(1000 * seconds))
