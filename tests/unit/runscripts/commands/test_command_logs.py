@@ -90,9 +90,11 @@ def test_the_first_rank_that_fails_prints_its_last_lines_and_the_others_nothing(
 
 
 def test_a_rank_that_lost_another_lets_that_one_report_first(rank, running, patient, home):
-    lost = "import sys, time; print('[rank3]: RuntimeError: Connection closed by peer [::1]:9', flush=True)"
-    process, log = running(f"{lost}; print('ready'); time.sleep(0.2); sys.exit(1)", commands=patient)
-    assert rank("raise ValueError('bad')", number=2).stderr.startswith("conda-python-distributed: rank 2 on nid001003")
+    lost = "import os, sys; print(os.getpid()); print('[rank3]: RuntimeError: Connection closed by peer [::1]:9')"
+    process, log = running(f"{lost}; print('ready'); sys.exit(1)", commands=patient)
+    ended = f"import os, time\nwhile os.path.exists('/proc/{output_of(log.read_text())[0]}'): time.sleep(0.01)"
+    done = rank(f"{ended}\ntime.sleep(0.3)\nraise ValueError('bad')", number=2)
+    assert done.stderr.startswith("conda-python-distributed: rank 2 on nid001003")
     assert process.wait(300) == 1
     assert process.stderr.read() == ""
     assert os.readlink(home / "logs/7.0/first-failed.log") == "rank-00002.log"
@@ -132,7 +134,8 @@ def running(runscripts, step, home):
 @pytest.fixture
 def patient(runscripts, tmp_path):
     """The commands, with a longer wait for the report of another rank, which a busy machine starts slowly."""
-    commands = shutil.copytree(runscripts, tmp_path / "patient" / "runscripts", ignore=shutil.ignore_patterns("__pycache__"))
+    commands = tmp_path / "patient" / "runscripts"
+    shutil.copytree(runscripts, commands, ignore=shutil.ignore_patterns("__pycache__"))
     launch = commands / "pytorch_launch" / "launch.py"
     usual = launch.read_text()
     launch.write_text(usual.replace("\nREPORT_GRACE_SECONDS = 5\n", "\nREPORT_GRACE_SECONDS = 300\n"))
