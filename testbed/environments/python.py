@@ -1,5 +1,6 @@
 """Creates the testbed's virtual environments: of EasyBuild, and of the test tools."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -24,7 +25,9 @@ def provide_easybuild(layout):
     provide(layout, layout.eb_venv, [EASYBUILD], title="installing EasyBuild")
     for package in layout.eb_venv.glob("lib/python*/site-packages/pkg_resources"):
         shutil.rmtree(package)  # `eb` would import it at each start, for facts that installations do not need
-    shutil.copy(layout.repository / WRAPPER, layout.bin / "eb")
+    new = layout.bin / f".eb.{os.getpid()}"
+    shutil.copy(layout.repository / WRAPPER, new)
+    new.replace(layout.bin / "eb")  # at once: another process may be starting it
 
 
 def provide_test_tools(layout):

@@ -132,7 +132,7 @@ def run_ranks(zygote):
 @pytest.fixture(scope="session")
 def run_code(zygote):
     """Run a piece of Python, which can import the payload and modules of these tests, on each rank of a world."""
-    path = f"{PAYLOAD}:{Path(__file__).parent}"
+    path = f"{PAYLOAD}:{REPOSITORY / 'tests'}"
 
     def run(size, code):
         return launch(size, ("-c", code), environments=[{"PYTHONPATH": path}] * size, start=zygote.start).wait()
