@@ -42,8 +42,9 @@ def abandoned(held):
     return held
 
 
-def test_a_live_holder_is_named_with_its_process_its_host_and_the_age_of_the_lock(held):
-    os.utime(held, (time.time() - 3700,) * 2)
+def test_a_live_holder_is_named_with_its_process_its_host_and_the_age_of_the_lock(held, monkeypatch):
+    made = os.stat(held).st_mtime
+    monkeypatch.setattr(time, "time", lambda: made + 3700)
     named = locks.name_holder(locks.read_holder(str(held)), str(held))
     assert named.startswith(f"process {os.getpid()} of ")
     assert named.endswith(f" on {socket.gethostname()}, for 1 hour 1 min 40 secs")
