@@ -43,7 +43,7 @@ def abandoned(held):
 
 
 def test_a_live_holder_is_named_with_its_process_its_host_and_the_age_of_the_lock(held, monkeypatch):
-    made = os.stat(held).st_mtime
+    made = held.stat().st_mtime
     monkeypatch.setattr(time, "time", lambda: made + 3700)
     named = locks.name_holder(locks.read_holder(str(held)), str(held))
     assert named.startswith(f"process {os.getpid()} of ")
