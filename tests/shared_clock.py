@@ -30,10 +30,11 @@ class SharedClock:
         append(self.own, 1)
         return now
 
-    def pass_time(self, seconds, ahead=0):
-        """Let time pass for all ranks, once each of the others has made `ahead` readings more than this one."""
+    def pass_time(self, seconds, ahead=None):
+        """Let time pass for all ranks: at once, or when each of the others has made `ahead` readings more than this."""
         deadline = time.monotonic() + 300
-        while any(size_of(path) < size_of(self.own) + ahead for path in self.readings if path != self.own):
+        others = [] if ahead is None else [path for path in self.readings if path != self.own]
+        while any(size_of(path) < size_of(self.own) + ahead for path in others):
             assert time.monotonic() < deadline, "the other ranks make fewer readings"
             time.sleep(0.001)
         append(self.passed, round(1000 * seconds))
