@@ -7,14 +7,22 @@ RUNSCRIPTS = Path(__file__).parents[3] / "runscripts"
 
 #: Rank 1 of 3 skips the second all-reduce; then each rank writes its dump, as NCCL's watchdog does after a time-out.
 SKIPS = """
-import os, threading, time
+import os, pickle, threading, time
+from pathlib import Path
 import torch
 import torch.distributed as dist
 
 def dump():
-    time.sleep(1)
-    write = torch._C._distributed_c10d._dump_fr_trace
-    open(f"{directory}/nccl_rank_{dist.get_rank()}", "wb").write(write())
+    write, rank = torch._C._distributed_c10d._dump_fr_trace, dist.get_rank()
+    def recorded():
+        entries = pickle.loads(write())["entries"]
+        return len(entries) == (1 if rank == 1 else 2) and entries[0]["retired"]
+    while not recorded():
+        time.sleep(0.01)
+    Path(directory, f"part_{rank}").write_bytes(write())
+    Path(directory, f"part_{rank}").rename(f"{directory}/nccl_rank_{rank}")
+    while len(list(Path(directory).glob("nccl_rank_*"))) < 3:  # the end of a rank would end the collective of others
+        time.sleep(0.01)
     os._exit(0)
 
 def exchange():
@@ -25,7 +33,7 @@ exchange()
 threading.Thread(target=dump).start()
 if dist.get_rank() != 1:
     exchange()
-time.sleep(60)
+time.sleep(600)
 """
 
 
