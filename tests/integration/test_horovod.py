@@ -73,6 +73,7 @@ def accuracy(output):
 MPIRUN = f"{find_optional('openmpi-bin')} -np 2 --bind-to none python"
 
 
+@pytest.mark.thorough  # the job always runs, on two hosts
 def test_mpirun_on_one_host_trains_to_the_accuracy_of_one_process(testbed, horovod, alone):
     load = f"{SETTINGS}{horovod}\nexport OMP_NUM_THREADS=1"
     output = testbed.run(f"{load}\n{MPIRUN} $PAYLOAD/ladder/mnist_horovod.py --epochs 1")
