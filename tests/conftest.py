@@ -83,7 +83,8 @@ def pytest_collection_modifyitems(config, items):
     def file(item):
         return item.path.relative_to(config.rootpath).as_posix()
 
-    items.sort(key=lambda item: next((n for n, start in enumerate(FIRST) if file(item).startswith(start)), len(FIRST)))
+    place = places(list(dict.fromkeys(map(file, items))))
+    items.sort(key=lambda item: place[file(item)])
     if config.getoption("--fast"):
         slow = [item for item in items if item.nodeid.startswith(SLOW) or is_repeated_in_tcl(item)]
         config.hook.pytest_deselected(items=slow)
@@ -94,6 +95,21 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if item.get_closest_marker("thorough"):
                 item.add_marker(skip)
+
+
+def places(files):
+    """Return the place of each file in a run: first those of FIRST.
+
+    Then integration tests, which wait, beside unit tests, which compute. Short unit tests are last, so that all
+    processes end together.
+    """
+    first = {name: n for n, start in reversed(list(enumerate(FIRST))) for name in files if name.startswith(start)}
+    rest = [name for name in files if name not in first]
+    waiting = [name for name in rest if name.startswith("tests/integration/")]
+    computing = [name for name in rest if name not in waiting]
+    shares = {name: 0.8 * n / len(waiting) for n, name in enumerate(waiting)}
+    shares.update({name: n / len(computing) for n, name in enumerate(computing)})
+    return {name: (first.get(name, len(FIRST)), shares.get(name, 0), name) for name in files}
 
 
 def is_repeated_in_tcl(item):
