@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import sys
 import time
 from pathlib import Path
 from statistics import median
@@ -149,8 +150,10 @@ def packed_venv(session):
     """Yield the file that a recipe with `packed = True` adds to the venv module; it is there during the block."""
     root = Path(session.environment(f"module load {module(VENV)}")["EBROOTPYTORCH"])
     file, note = root / "venv.squashfs", root / "provenance" / "packed.json"
+    sources = root / "runscripts" / "pytorch_stage" / "sources.py"
     pack = ["mksquashfs", root, file, "-no-progress", "-no-xattrs", "-all-root", "-comp", "lz4", "-no-fragments"]
     try:
+        session.run([sys.executable, sources], dict(os.environ))
         session.run([*pack, "-p", ".packed f 444 0 0 true", "-e", file.name], dict(os.environ))
         digest = session.run(["sha256sum", file], dict(os.environ)).split()[0]
         note.write_text(json.dumps({"file": file.name, "sha256": digest, "size": file.stat().st_size}))
@@ -158,6 +161,7 @@ def packed_venv(session):
     finally:
         file.unlink(missing_ok=True)
         note.unlink(missing_ok=True)
+        sources.with_suffix(".json").unlink(missing_ok=True)
 
 
 def import_torch(session, way, env, ranks, record=None):

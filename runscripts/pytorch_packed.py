@@ -63,19 +63,14 @@ def is_in_step():
 
 def staged(runscripts, root, arguments, why=None):
     """The path of this node's copy, staged by the first rank, else None; with `why`, run the command unpacked there."""
-    in_step = is_in_step()
-    try:
-        with open(f"{root}/provenance/packed.json") as record:
-            sha256 = record.read().partition('"sha256": "')[2].partition('"')[0]
-    except OSError:
-        return None
+    in_step, name = is_in_step(), service(os.environ, f"{root}/venv.squashfs")
     is_starter, deadline = in_step and os.environ.get("SLURM_PROCID") == "0", time.monotonic() + APPEAR_SECONDS
-    path = ask(service(os.environ, sha256), COPY_SECONDS)
+    path = ask(name, COPY_SECONDS)
     while path is None and in_step and not is_starter and time.monotonic() < deadline:
         time.sleep(0.05)
-        path = ask(service(os.environ, sha256), COPY_SECONDS)
+        path = ask(name, COPY_SECONDS)
     if is_starter and not path or why:
-        sys.path.insert(0, os.path.abspath(runscripts))
+        prepare_import(os.path.abspath(runscripts))
         from pytorch_stage import rank
 
         path = path or rank.stage(os.environ, lambda text: say(arguments[0], text))
@@ -84,11 +79,29 @@ def staged(runscripts, root, arguments, why=None):
     return path or None
 
 
-def service(env, sha256, role="node"):
-    """The name, among abstract sockets, where this job's copy of a file on this node is announced."""
+def prepare_import(runscripts):
+    """Let Python import pytorch_stage, which pytorch_stage/sources.py has written into one file at the installation."""
+    sys.path.insert(0, runscripts)
+    sys.dont_write_bytecode = True  # or Python would ask for places where it could
+    sys.modules["pytorch_packed"] = sys.modules["__main__"]
+    try:
+        with open(f"{runscripts}/pytorch_stage/sources.json") as file:
+            text = file.read()
+    except OSError:  # a checkout
+        return
+    import json  # a rank that finds the copy saves it
+
+    texts, loader = json.loads(text), {}
+    exec(texts["pytorch_stage/loader.py"], loader)  # noqa: S102  (as Python does with a file)
+    loader["import_from"](texts, runscripts)
+
+
+def service(env, file, role="node"):
+    """The name, among abstract sockets, where this job's copy of a shared file on this node is announced."""
     job = env.get("SLURM_JOB_ID") or env.get("PYTORCH_STAGE_JOB", "none")
-    node = env.get("SLURMD_NODENAME") or os.uname().nodename
-    return f"\0pytorch-stage/{os.getuid()}/{job[:20]}/{node[:30]}/{role}/{sha256[:16]}"
+    node, path = env.get("SLURMD_NODENAME") or os.uname().nodename, os.path.abspath(file).encode()
+    path = f"{crc32(path):08x}{crc32(path[::-1]):08x}"  # a name has 107 bytes at most
+    return f"\0pytorch-stage/{os.getuid()}/{job[:20]}/{node[:30]}/{role}/{path}"
 
 
 def ask(name, seconds, *, is_here=True):

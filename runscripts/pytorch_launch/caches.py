@@ -144,7 +144,10 @@ def _create(base, uid, key, subdirectories):
     and a list of warnings. Raises OSError.
     """
     try:
-        return _create_tree(f"{base}/pytorch-{uid}", uid, key, subdirectories), []
+        try:
+            return _create_tree(f"{base}/pytorch-{uid}", uid, key, subdirectories), []
+        except FileNotFoundError:  # a site's epilog has just removed the empty directory of an ended job
+            return _create_tree(f"{base}/pytorch-{uid}", uid, key, subdirectories), []
     except NotPrivateError as problem:
         unpredictable = f"{base}/pytorch-{uid}-{posix.urandom(8).hex()}"
         directory = _create_tree(unpredictable, uid, key, subdirectories)

@@ -5,9 +5,8 @@ or a tree of the keepers (`tree`) fills it, each keeper compares the SHA-256 wit
 recorded, and serves the path to the ranks of its node until the job ends. Then it removes the directory.
 """
 
-#: In the keepers' environment: the addresses of the front, the word by which both know each other, and the file's
-#: checksum.
-ADDRESSES, TOKEN, SHA256 = "PYTORCH_STAGE_ADDRESSES", "PYTORCH_STAGE_TOKEN", "PYTORCH_STAGE_SHA256"
+#: In the keepers' environment: the addresses of the front, the word by which both know each other, and the shared file.
+ADDRESSES, TOKEN, FILE = "PYTORCH_STAGE_ADDRESSES", "PYTORCH_STAGE_TOKEN", "PYTORCH_STAGE_FILE"
 DIRECTORY = "PYTORCH_LAUNCH_STAGE_DIR"
 #: How the names of the directories on the nodes begin; the rest is random.
 PREFIX = "pytorch-stage-"

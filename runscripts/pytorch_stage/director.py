@@ -8,10 +8,10 @@ import time
 from pytorch_stage import (
     ADDRESSES,
     ANSWER_SECONDS,
+    FILE,
     LINGER_SECONDS,
     PART,
     PREFIX,
-    SHA256,
     TOKEN,
     DamagedError,
     StageError,
@@ -73,7 +73,7 @@ class Director:
             port = listener.getsockname()[1]
             variables = start_environment(self.env, self.launcher)
             variables[ADDRESSES] = ",".join(f"{host}:{port}" for host in own_addresses(first_nodes(self.env)))
-            variables.update({TOKEN: self.token, SHA256: self.item.sha256})
+            variables.update({TOKEN: self.token, FILE: self.item.path})
             try:
                 self.process = subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL,
                                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)  # fmt: skip

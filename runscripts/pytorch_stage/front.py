@@ -15,7 +15,7 @@ from pytorch_stage.director import BusyError, Director
 
 def find(item, env, seconds=0.0):
     """The path that this node's keeper serves, None without a keeper after `seconds`, "" if its staging failed."""
-    name = service(env, item.sha256)
+    name = service(env, item.path)
     deadline = time.monotonic() + seconds
     while True:
         path = ask(name, COPY_SECONDS)
@@ -29,10 +29,10 @@ def obtain(item, env, launcher=(), say=lambda _: None):
     deadline = time.monotonic() + COPY_SECONDS
     while time.monotonic() < deadline:
         # on a login node, the job has a process, and no copy
-        path = find(item, env) or ask(service(env, item.sha256, "front"), COPY_SECONDS, is_here=False)
+        path = find(item, env) or ask(service(env, item.path, "front"), COPY_SECONDS, is_here=False)
         if path and path != DAMAGED:
             return path
-        lock = bind(service(env, item.sha256, "front"))
+        lock = bind(service(env, item.path, "front"))
         if lock is None:  # another process of this node starts it
             time.sleep(0.1)
             continue

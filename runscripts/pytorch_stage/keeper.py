@@ -14,7 +14,7 @@ import time
 
 from pytorch_packed import DAMAGED, NotMountedError, ask, mount, service
 
-from pytorch_stage import ADDRESSES, ANSWER_SECONDS, DIRECTORY, LINGER_SECONDS, PART, SHA256, TOKEN, StageError
+from pytorch_stage import ADDRESSES, ANSWER_SECONDS, DIRECTORY, FILE, LINGER_SECONDS, PART, TOKEN, StageError
 from pytorch_stage.announcing import answer, bind, is_announced
 from pytorch_stage.channel import ClosedError, connect, ready
 from pytorch_stage.checksum import checksum
@@ -130,7 +130,7 @@ class Keeper:
         self.directory = None
         self.result = None
         # one keeper of a node works; another one may still tell that it has failed
-        self.working = service(os.environ, os.environ[SHA256], "keeper")
+        self.working = service(os.environ, os.environ[FILE], "keeper")
         self.claim, self.listener = bind(self.working), None
         if self.claim is not None:
             self.claim.listen(1)
@@ -140,7 +140,7 @@ class Keeper:
         """The socket where ranks find this process, and wait. Raises StageError."""
         deadline = time.monotonic() + YIELD_SECONDS
         while time.monotonic() < deadline:
-            listener = bind(service(os.environ, os.environ[SHA256]))
+            listener = bind(service(os.environ, os.environ[FILE]))
             if listener is not None:
                 listener.listen(4096)
                 return listener
@@ -166,7 +166,7 @@ class Keeper:
         request = self.ask()
         self.item, directory = request["item"], request["make"]
         if self.listener is None:
-            self.channel.send(busy=self.node, path=ask(service(os.environ, os.environ[SHA256]), BUSY_SECONDS) or "")
+            self.channel.send(busy=self.node, path=ask(service(os.environ, os.environ[FILE]), BUSY_SECONDS) or "")
             self.ask()
         os.write(tells, directory.encode())
         os.close(tells)

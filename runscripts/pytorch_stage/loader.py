@@ -1,4 +1,7 @@
-"""Runs a keeper, or `--sweep`, from sources in a variable: nodes read none of them from the shared file system."""
+"""Imports the modules that stage from their texts: nodes and first ranks read no module from the shared file system.
+
+As a program it runs a keeper, or `--sweep`, from the texts in a variable.
+"""
 
 import base64
 import json
@@ -7,29 +10,50 @@ import sys
 import zlib
 from importlib.machinery import ModuleSpec
 
-SOURCES = json.loads(zlib.decompress(base64.b64decode(os.environ.pop("PYTORCH_STAGE_SOURCES"))).decode())
-
 
 class Finder:
-    """Imports the modules of SOURCES (importlib.abc.MetaPathFinder, Loader)."""
+    """Imports modules from `texts`, by file name relative to `directory` (importlib.abc.MetaPathFinder, Loader)."""
+
+    def __init__(self, texts, directory):
+        self.texts = texts
+        self.directory = directory
 
     def find_spec(self, name, *_):
-        return ModuleSpec(name, self, is_package=name == "pytorch_stage") if name in SOURCES else None
+        stem = name.replace(".", "/")
+        for file, is_package in ((f"{stem}/__init__.py", True), (f"{stem}.py", False)):
+            if file in self.texts:
+                spec = ModuleSpec(name, self, origin=f"{self.directory}/{file}", is_package=is_package)
+                if is_package:
+                    spec.submodule_search_locations.append(f"{self.directory}/{stem}")
+                return spec
+        return None
 
     def create_module(self, _):
         return None
 
     def exec_module(self, module):
-        code = compile(SOURCES[module.__name__], module.__name__, "exec")
+        module.__file__ = module.__spec__.origin
+        code = compile(self.get_data(module.__file__), module.__file__, "exec")
         exec(code, module.__dict__)  # noqa: S102  (as Python does with a file)
 
+    def get_data(self, path):
+        """The bytes of a file, as any loader of Python returns them (importlib.abc.ResourceLoader)."""
+        return self.texts[os.path.relpath(path, self.directory)].encode()
 
-sys.meta_path.insert(0, Finder())
-if sys.argv[1:] == ["--sweep"]:
-    from pytorch_stage.places import candidates, sweep
 
-    sweep(candidates(os.environ))
-else:
-    from pytorch_stage.keeper import main
+def import_from(texts, directory):
+    """Import the modules in `texts` from there, ahead of files."""
+    sys.meta_path.insert(0, Finder(texts, directory))
 
-    sys.exit(main())
+
+if __name__ == "__main__":
+    packed = base64.b64decode(os.environ.pop("PYTORCH_STAGE_SOURCES"))
+    import_from(json.loads(zlib.decompress(packed).decode()), "/")
+    if sys.argv[1:] == ["--sweep"]:
+        from pytorch_stage.places import candidates, sweep
+
+        sweep(candidates(os.environ))
+    else:
+        from pytorch_stage.keeper import main
+
+        sys.exit(main())

@@ -7,10 +7,9 @@ import sys
 import zlib
 
 from pytorch_stage import StageError
+from pytorch_stage.sources import files_of_keeper, texts
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-#: What a keeper imports.
-MODULES = ("announcing", "channel", "checksum", "keeper", "places", "tree")
+LOADER = "pytorch_stage/loader.py"
 #: Slurm's variables that lead to the job; the others describe the step or the script that starts the keepers, and
 #: srun would take them as options.
 OF_THE_JOB = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME")
@@ -18,7 +17,7 @@ OF_THE_JOB = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME")
 
 def start_command(env, launcher, task="--keeper"):
     """The command that starts a keeper on each node; `launcher` is the user's, if any. Raises StageError."""
-    keeper = [python(), "-I", "-S", "-c", read(f"{HERE}/loader.py"), task]
+    keeper = [python(), "-I", "-S", "-c", texts([LOADER])[LOADER], task]
     if launcher:
         return [*launcher, *keeper]
     if not env.get("SLURM_JOB_ID"):
@@ -33,9 +32,7 @@ def start_command(env, launcher, task="--keeper"):
 
 def start_environment(env, launcher):
     """The environment for that command, with the sources of a keeper."""
-    files = {f"pytorch_stage.{name}": f"{HERE}/{name}.py" for name in MODULES}
-    files.update(pytorch_stage=f"{HERE}/__init__.py", pytorch_packed=f"{HERE}/../pytorch_packed.py")
-    sources = json.dumps({name: read(path) for name, path in files.items()}).encode()
+    sources = json.dumps(texts(files_of_keeper())).encode()
     text = base64.b64encode(zlib.compress(sources)).decode()
     return {**variables_of_job(env, launcher), "PYTORCH_STAGE_SOURCES": text}
 
@@ -46,12 +43,6 @@ def variables_of_job(env, launcher):
         return dict(env)
     return {name: value for name, value in env.items()
             if not name.startswith(("SLURM_", "SLURMD_", "SRUN_", "PMI")) or name in OF_THE_JOB}  # fmt: skip
-
-
-def read(path):
-    """The text of a file of this directory."""
-    with open(path) as file:
-        return file.read()
 
 
 def python():

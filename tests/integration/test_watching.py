@@ -27,14 +27,18 @@ storage = JournalStorage(JournalFileBackend("study/study.journal"))
 trials = optuna.load_study(study_name="search", storage=storage).trials
 print(json.dumps([(trial.state.name, trial.user_attrs["directory"]) for trial in trials]))
 """
-#: Replaces mnist_ddp.py with a short training that stops and ends in the same way.
+#: Replaces mnist_ddp.py with a training that ends when the test removes a file, and stops in the same way.
 TRAINING = """import json, math, signal, sys, time
 from pathlib import Path
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
 options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-time.sleep(2)
+trial = Path(options["--modelpath"])
+hold = Path("hold-resumed" if (trial / "begun").exists() else "hold-new")
+(trial / "begun").touch()
+while hold.exists():
+    time.sleep(0.1)
 accuracy = 99 - abs(math.log10(float(options["--lr"])) + 2)
-Path(options["--modelpath"], "metrics.jsonl").write_text(json.dumps({"epoch": 1, "accuracy": accuracy}) + "\\n")
+Path(trial, "metrics.jsonl").write_text(json.dumps({"epoch": 1, "accuracy": accuracy}) + "\\n")
 """
 
 
@@ -108,7 +112,10 @@ def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(
     output = work / "search.out"
     settings = f"{load(venv)}\nexport MNIST_ROOT=. PYTORCH_LAUNCH_VERBOSE=1\n"
     options, command = f"--output={output.name}", "search.job --takeover 10"
-    begun = r"^trial-\d+: lr"
+    begun, gone = r"^trial-\d+: lr", r"^(trial-\d+): its process is gone; it will be resumed$"
+    holds = [work / "hold-new", work / "hold-resumed"]
+    for hold in holds:
+        hold.touch()
 
     def found(pattern):
         return re.findall(pattern, output.read_text() if output.exists() else "", re.MULTILINE)
@@ -120,12 +127,14 @@ def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(
             time.sleep(0.1)
 
     job = testbed.run(f"{settings}sbatch --parsable {options} {command}", cwd=work).strip()
-    wait_for(begun, 3)
+    wait_for(begun, 2)
     steps = re.findall(r"^\d+\.\d+$", testbed.run(f"squeue --steps -h --job {job} --format %i"), re.MULTILINE)
     testbed.run_unchecked("".join(f"scancel --signal=KILL {step}\n" for step in steps))
-    wait_for(r"its process is gone; it will be resumed$", 1)
-    wait_for(begun, len(found(begun)) + 1)  # one trial has just begun
+    holds[0].unlink()
+    wait_for(gone, 1)
+    wait_for(rf"^{found(gone)[0]}: lr", 2)  # it has begun again
     testbed.run(f"scancel {job}; while squeue -h --job {job} 2>/dev/null | grep -q .; do sleep 0.2; done")
+    holds[1].unlink()
     assert found(r"^trial-\d+: stopped; it will be resumed$")
     with (work / "study" / "study.journal").open("a") as journal:
         journal.write('{"op_code":')  # as after a full disk

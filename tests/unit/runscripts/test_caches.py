@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from cache_directories import KEY, UID, assert_private, everything_in, place, usual
@@ -71,6 +72,22 @@ def test_many_ranks_at_once_do_not_get_in_each_others_way(tmp_path, runscripts):
         rank.stdin.flush()
     answers = {rank.communicate()[0] for rank in ranks}
     assert answers == {f"('{tmp_path}/pytorch-{UID}/7-n', [])\n"}
+
+
+def test_a_directory_that_another_jobs_epilog_removes_is_made_again(tmp_path, monkeypatch):
+    removed = []
+
+    def mkdir(path, mode):
+        Path(path).mkdir(mode)
+        if not removed:
+            Path(path).rmdir()
+            removed.append(path)
+
+    monkeypatch.setattr(posix, "mkdir", mkdir)
+    directory, _, warnings = place({"TMPDIR": str(tmp_path)}, UID, KEY, create=True)
+    assert removed == [str(tmp_path / f"pytorch-{UID}")]
+    assert (directory, warnings) == (str(usual(tmp_path)), [])
+    assert_private(usual(tmp_path))
 
 
 def test_a_cache_that_the_user_placed_stays_and_gets_no_directory(tmp_path):

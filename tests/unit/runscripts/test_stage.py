@@ -1,13 +1,19 @@
 """Staging: what is staged, where, and how a tree copies it; the whole runs on a cluster in test_staging.py."""
 
+import base64
 import fcntl
 import hashlib
 import json
 import os
+import shutil
 import subprocess
+import sys
 import threading
+import zlib
+from pathlib import Path
 
 import pytest
+import pytorch_stage
 from pytorch_stage import PREFIX, StageError
 from pytorch_stage.checksum import checksum
 from pytorch_stage.item import loaded_item
@@ -15,6 +21,7 @@ from pytorch_stage.places import choose, make, rooms, sweep
 from pytorch_stage.starting import start_command, start_environment
 from pytorch_stage.tree import Server, fetch, parent_of
 
+ALL_BUT_THE_COMMAND = {path.stem for path in Path(pytorch_stage.__file__).parent.glob("*.py")} - {"__main__"}
 SHA = "0123456789abcdef" * 4
 
 
@@ -129,6 +136,32 @@ def test_keepers_run_beside_the_steps_of_the_job_and_take_none_of_their_options(
     kept = start_environment({**step, "SLURM_CONF": "/etc/slurm.conf", "SLURM_CPU_BIND": "quiet", "HOME": "/h"}, [])
     assert len(kept.pop("PYTORCH_STAGE_SOURCES")) < 1 << 17  # execve(2), MAX_ARG_STRLEN
     assert kept == {"SLURM_JOB_ID": "7", "SLURM_CONF": "/etc/slurm.conf", "HOME": "/h"}
+
+
+def test_the_first_rank_imports_and_sends_what_was_written_at_the_installation_and_opens_no_other_file(
+    tmp_path, runscripts
+):
+    shutil.copytree(runscripts, tmp_path / "runscripts")
+    package = tmp_path / "runscripts" / "pytorch_stage"
+    subprocess.run([sys.executable, package / "sources.py"], check=True)
+    for path in (tmp_path / "runscripts").rglob("*.py"):
+        if path.name != "pytorch_packed.py":
+            path.unlink()
+    (tmp_path / "stage.py").write_text(f"""import sys
+packed = open({str(tmp_path / "runscripts/pytorch_packed.py")!r}).read()
+exec(packed.partition("if __name__")[0])
+prepare_import({str(tmp_path / "runscripts")!r})
+from pytorch_stage import rank, starting
+starting.first_nodes({{"SLURM_JOB_NODELIST": "nid[1-2]"}})
+print(rank.__file__, starting.start_environment({{}}, ["mpirun"])["PYTORCH_STAGE_SOURCES"])""")
+    command = [sys.executable, "-I", "-S", tmp_path / "stage.py"]
+    file, sent = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert file == str(package / "rank.py")
+    written = json.loads((package / "sources.json").read_text())
+    assert {Path(name).stem for name in written if name.startswith("pytorch_stage")} == ALL_BUT_THE_COMMAND
+    texts = json.loads(zlib.decompress(base64.b64decode(sent)))
+    assert texts["pytorch_stage/keeper.py"] == (runscripts / "pytorch_stage" / "keeper.py").read_text()
+    assert texts["pytorch_packed.py"] == (runscripts / "pytorch_packed.py").read_text()
 
 
 def test_outside_slurm_the_message_has_the_command_to_type():
