@@ -51,12 +51,17 @@ class Director:
         directory = self.choose_directory()
         for keeper in self.keepers:
             keeper.send(item=self.item.as_dict(), make=directory)
-        made = self.collect("made")
-        if any("busy" in answer for answer in made):
-            return self.find_others(made)
+        busy = {keeper: answer["path"] for keeper, answer in self.collect("made").items() if "busy" in answer}
+        if len(busy) == len(self.keepers):
+            return self.find_others(set(busy.values()))
+        if not all(busy.values()):
+            raise BusyError("another process stages the file")
+        for keeper in busy:  # of a staging that has lost a keeper since
+            keeper.send(replace=True)
+        self.collect("made", busy)
         copying = time.monotonic()
         self.copy(directory)
-        answers = self.collect("ready", seconds=None)
+        answers = self.collect("ready", seconds=None).values()
         if any("found" in answer for answer in answers):
             raise self.explain(next(answer for answer in answers if "found" in answer))
         paths = {answer["ready"] for answer in answers}
@@ -118,9 +123,9 @@ class Director:
         base = choose(rooms, self.item.size, candidates(self.env))
         return os.path.join(base, PREFIX + os.urandom(8).hex())
 
-    def collect(self, name, seconds=ANSWER_SECONDS):
-        """The answers of all keepers, in their order. Raises StageError with the first problem."""
-        answers, waiting = {}, list(self.keepers)
+    def collect(self, name, keepers=None, seconds=ANSWER_SECONDS):
+        """The answers of keepers, by default of all, by keeper. Raises StageError with the first problem."""
+        answers, waiting = {}, list(self.keepers if keepers is None else keepers)
         deadline = None if seconds is None else time.monotonic() + seconds
         while waiting:
             if deadline is not None and time.monotonic() > deadline:
@@ -135,15 +140,15 @@ class Director:
                     raise StageError(answer.get("problem", "an unexpected answer"))
                 answers[keeper] = answer
                 waiting.remove(keeper)
-        return [answers[keeper] for keeper in self.keepers]
+        return answers
 
-    def find_others(self, answers):
+    def find_others(self, paths):
         """The result of another staging that has finished on all nodes. Raises BusyError."""
-        paths = {answer.get("path") for answer in answers}
-        if len(paths) != 1 or not all(paths):
+        # an image has one path on all nodes, a venv has none
+        if not all(paths) or "SIF" in self.item.variables and len(paths) != 1:
             raise BusyError("another process stages the file")
         self.release()
-        return {"path": paths.pop()}
+        return {"path": min(paths)}
 
     def copy(self, directory):
         """Have the file copied to all nodes, by sbcast in a Slurm job, else along a tree."""
@@ -178,13 +183,13 @@ class Director:
         return done.returncode == 0
 
     def watch(self, path, announced, is_needed):
-        """Stay until the command that started the keepers ends, or the job does not need them: `is_needed` is false.
+        """Stay until a keeper or the command that started them ends, or `is_needed` is false, as the job has ended.
 
         `announced` is the socket where `path` is announced to other processes of this node.
         """
         channels = [announced, *self.keepers]
         announced.listen(64)
-        while len(channels) > 1 and self.process.poll() is None and is_needed():
+        while not self.has_lost and self.process.poll() is None and is_needed():
             for channel in ready(channels, 2):
                 try:
                     if channel is announced:
@@ -192,8 +197,8 @@ class Director:
                     else:
                         channel.receive()
                 except ClosedError:
-                    channels.remove(channel)
                     self.has_lost = True
+        announced.close()  # the next process of this node that asks stages again
         self.release()
         self.wait(END_SECONDS)
 

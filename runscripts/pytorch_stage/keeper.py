@@ -3,6 +3,7 @@
 Two processes do this. The first only waits for the second, and removes the directory if that was killed.
 """
 
+import contextlib
 import ctypes
 import os
 import shutil
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import time
 
-from pytorch_packed import DAMAGED, NotMountedError, ask, mount, service
+from pytorch_packed import DAMAGED, NotMountedError, ask, listener, mount, service
 
 from pytorch_stage import ADDRESSES, ANSWER_SECONDS, DIRECTORY, FILE, LINGER_SECONDS, PART, TOKEN, StageError
 from pytorch_stage.announcing import answer, bind, is_announced
@@ -133,19 +134,30 @@ class Keeper:
         self.working = service(os.environ, os.environ[FILE], "keeper")
         self.claim, self.listener = bind(self.working), None
         if self.claim is not None:
-            self.claim.listen(1)
-            self.listener = self.announce()
+            self.announce()
 
     def announce(self):
-        """The socket where ranks find this process, and wait. Raises StageError."""
+        """Listen where other keepers find this one, and where ranks find it and wait. Raises StageError."""
+        self.claim.listen(4096)
         deadline = time.monotonic() + YIELD_SECONDS
         while time.monotonic() < deadline:
-            listener = bind(service(os.environ, os.environ[FILE]))
-            if listener is not None:
-                listener.listen(4096)
-                return listener
+            self.listener = bind(service(os.environ, os.environ[FILE]))
+            if self.listener is not None:
+                self.listener.listen(4096)
+                return
             time.sleep(0.05)
         raise StageError(f"the name of the copy on {self.node} is in use")
+
+    def replace(self):
+        """End this user's keeper that works on this node, and work in its place. Raises StageError."""
+        deadline = time.monotonic() + YIELD_SECONDS
+        while self.claim is None and time.monotonic() < deadline:
+            with contextlib.suppress(OSError):  # it has ended
+                kill(listener(self.working), signal.SIGTERM)
+            self.claim = bind(self.working) or time.sleep(0.05)
+        if self.claim is None:
+            raise StageError(f"the process with an older copy on {self.node} did not end")
+        self.announce()
 
     def ask(self, seconds=None):
         """The next request of the front, None if there is none after `seconds`. Raises ClosedError."""
@@ -167,7 +179,8 @@ class Keeper:
         self.item, directory = request["item"], request["make"]
         if self.listener is None:
             self.channel.send(busy=self.node, path=ask(service(os.environ, os.environ[FILE]), BUSY_SECONDS) or "")
-            self.ask()
+            self.ask()  # only for its place, as another node has lost its copy
+            self.replace()
         os.write(tells, directory.encode())
         os.close(tells)
         self.lock = make(directory)

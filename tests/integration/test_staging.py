@@ -1,5 +1,6 @@
 """Packed venvs and staging on the nodes of a cluster, each with a disk of its own; the installations have no torch."""
 
+import contextlib
 import random
 import re
 import shutil
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 from small_installation import SmallInstallation
 
+from testbed.cluster import slow_fs
+from testbed.layout import NODES
 from testbed.packages import find_optional
 
 pytestmark = pytest.mark.testbed
@@ -104,6 +107,41 @@ def test_a_file_without_room_is_used_where_it_is(job, installation):
     assert errors.count("not enough room") == 1
 
 
+#: Fills the disk of a node as soon as a copy begins.
+FILLER = """until compgen -G "$PYTORCH_LAUNCH_STAGE_DIR/pytorch-stage-*" > /dev/null; do :; done
+head -c 200M /dev/zero > $PYTORCH_LAUNCH_STAGE_DIR/other
+"""
+
+
+@pytest.fixture
+def small_disk(testbed, disk):
+    """A directory that is a disk of 200 MB on each node."""
+    directory = disk / "small"
+    pids = [slow_fs.node_pid(testbed.layout, node) for node in NODES]
+    with contextlib.ExitStack() as stack:
+        for node, pid in zip(NODES, pids, strict=True):
+            own = testbed.layout.cluster / "disks" / node / directory.name
+            own.mkdir()
+            stack.callback(own.rmdir)
+            mount = ["mount", "-t", "tmpfs", "-o", "size=200m", "none", directory]
+            assert slow_fs.start_in_namespace(pid, mount).wait() == 0
+            stack.callback(lambda pid=pid: slow_fs.start_in_namespace(pid, ["umount", "--lazy", directory]).wait())
+        yield directory
+
+
+def test_a_disk_that_is_full_during_the_copy_is_reported_and_nothing_of_the_copy_stays(
+    job, installation, small_disk, work
+):
+    (work / "filler.sh").write_text(FILLER)
+    output, errors = job(f"""export PYTORCH_LAUNCH_STAGE=1 PYTORCH_LAUNCH_STAGE_DIR={small_disk}
+srun --overlap -n2 -N2 bash filler.sh & sleep 1
+srun --overlap -n2 -N2 conda-python-distributed probe.py
+wait; srun -n2 -N2 ls {small_disk}""")
+    assert sorted(output.splitlines()) == [*[f"{rank} True {installation.file}" for rank in range(2)], "other", "other"]
+    assert re.search(r"staging: .*No space left on device.*Using the shared files", errors)
+    assert errors.count("Using the shared files") == 1
+
+
 def test_a_file_with_another_byte_is_not_used(job, installation):
     with installation.file.open("r+b") as file:
         file.seek(30_000_000)
@@ -192,6 +230,20 @@ PYTORCH_LAUNCH_STAGE=1 srun -N2 -n2 conda-python-distributed -c 'import os; prin
     assert first == second == Path(path).name
     assert path.startswith(f"{disk}/pytorch-stage-")
     assert others == [path] * 2
+
+
+@pytest.mark.parametrize("begin", ["source <(pytorch-stage)", "srun -n2 -N2 conda-python-distributed -c pass"])
+def test_a_node_that_has_lost_its_copy_gets_another_one(job, begin):
+    """At the next step, whether the process that has staged is still there or has ended with its step."""
+    output, errors = job(f"""export PYTORCH_LAUNCH_STAGE=1
+{begin}
+for pid in $(pgrep -f 'python3 -I -S -c.*PYTORCH_STAGE_SOURCES'); do
+    of=$(tr '\\0' '\\n' < /proc/$pid/environ | grep -cxE "SLURM_JOB_ID=$SLURM_JOB_ID|SLURM_PROCID=0")
+    [ "$of" != 2 ] || kill -KILL $pid
+done
+srun -n2 -N2 conda-python-distributed probe.py""")
+    assert len(re.findall(r"^\d True /proc/\d+/fd/\d+$", output, re.MULTILINE)) == 2, errors
+    assert errors.count("staged on 2 nodes") == 2, errors
 
 
 #: Kills one process of the staging after some seconds; prints what was killed.
