@@ -15,7 +15,10 @@ TEST_TOOLS = "tests/requirements.txt"
 RELEASE_TOOLS = "releases/requirements.txt"
 WEBSITE_TOOLS = "website/requirements.txt"
 #: A regular expression for parts of packages that hardly anything here imports; Python compiles those when it does.
-NOT_IMPORTED = "site-packages/(fontTools|networkx|pip|setuptools|easybuild/easyblocks|torch/testing|.*/tests?)/"
+NOT_IMPORTED = (
+    "site-packages/(fontTools|networkx|pip|playwright|polars|pygments/lexers|setuptools|easybuild/easyblocks"
+    "|torch/(_inductor|testing)|torchgen|.*/tests?)/"
+)
 #: The index of torch's own wheels for CPUs, as in the recipes.
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 

@@ -131,7 +131,10 @@ def test_torchrun_with_several_tasks_on_a_node_is_refused_with_the_remedy(testbe
 @pytest.mark.parametrize(
     ("module", "how", "kill", "statuses"),
     # 134: gloo's threads may abort a rank that has lost another one (torch 2.13); srun ends with the highest status
-    [("venv", "raise", 0, "1 134"), ("container", "KILL", 1, "137 143")],
+    [
+        ("venv", "raise", 0, "1 134"),
+        pytest.param("container", "KILL", 1, "137 143", marks=pytest.mark.thorough),
+    ],
     indirect=["module"],
 )
 def test_the_first_rank_that_fails_is_named_with_its_last_lines_from_its_own_log(

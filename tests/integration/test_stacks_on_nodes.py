@@ -55,6 +55,7 @@ def by_user(testbed, module, enter, work):
     return prefix if testbed.run_unchecked(script, cwd=work).returncode == 0 else ""
 
 
+@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_each_hanging_rank_is_named_with_its_node_and_line(testbed, module, enter, by_user, work):
     (work / "hangs.py").write_text(HANGS)
     source = HANGS.splitlines()

@@ -52,9 +52,14 @@ def second_root(tmp_path):
 def test_a_second_testbed_runs_beside_the_first_and_down_leaves_no_process_and_no_file(testbed, second_root):
     root = second_root
     machine = Path("/etc/hosts").read_bytes()
+    second = Layout(root)
+    second.claim()
+    # `up` installs them for an ordinary user below
+    installed = [directory for directory in (testbed.layout.eb_venv, testbed.layout.apptainer) if directory.exists()]
+    for directory in installed:
+        (root / directory.name).symlink_to(directory)
     assert verb("up", root).returncode == 0
     assert verb("status", root).returncode == 0
-    second = Layout(root)
     names = "srun -N4 -n4 hostname | sort | tr '\\n' ' '"
     environment = {**os.environ, "SLURM_CONF": str(second.slurm_conf)}
     probe = subprocess.run(["bash", "-c", names], env=environment, capture_output=True, text=True, check=True)
@@ -76,6 +81,7 @@ def test_a_second_testbed_runs_beside_the_first_and_down_leaves_no_process_and_n
     ]  # fmt: skip
     left.wait(timeout=300)
     assert not root.exists()
+    assert all(any(directory.iterdir()) for directory in installed)
     assert processes_that_mention(str(root)) == []
     assert Path("/etc/hosts").read_bytes() == machine
     slurm.wait_until_ready(testbed.layout)

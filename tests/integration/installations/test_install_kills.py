@@ -14,7 +14,7 @@ pytestmark = pytest.mark.testbed
 @pytest.mark.parametrize(
     ("hook", "old_works"),
     [
-        pytest.param("post_fetch_hook(block): die()", True, id="after fetching"),
+        pytest.param("post_fetch_hook(block): die()", True, id="after fetching", marks=pytest.mark.thorough),
         pytest.param("pre_build_hook(block): die()", True, id="in the build step"),
         pytest.param(INSTALLING, False, id="installing"),
         pytest.param("pre_sanitycheck_hook(block): die()", False, id="in the sanity check"),
