@@ -54,7 +54,7 @@ def unpack(layout, suite, packages):
     return root
 
 
-def run_in(root, command, *, visible, timeout=120):
+def run_in(root, command, *, visible, timeout=600):
     """Run a command in the root directory, with a list of directories of this machine; return the completed process."""
     (root / "etc" / "hosts").write_text(Path("/etc/hosts").read_text())
     return subprocess.run(

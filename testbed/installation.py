@@ -26,4 +26,4 @@ def run_eb(layout, recipe, script):
     """Run a bash script in a user's shell."""
     lines = [shell.environment_code(layout), "set -e", script]
     log = layout.root / "log" / f"{recipe}.log"
-    run(["bash", "-c", "\n".join(lines)], log=log, cwd=layout.root, timeout=900)
+    run(["bash", "-c", "\n".join(lines)], log=log, cwd=layout.root, timeout=3600)

@@ -58,7 +58,7 @@ class ModuleSystem:
         return subprocess.run(
             ["bash", "-c", "\n".join(lines)],
             env={"HOME": os.environ["HOME"], "PATH": path}, cwd="/", stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, check=False, timeout=60,
+            capture_output=True, text=True, check=False, timeout=300,
         )  # fmt: skip
 
     def run(self, script, *directories):

@@ -25,11 +25,14 @@ FIRST = (
 #: test with ten thousand random values: minutes together. --fast leaves them out.
 SLOW = (
     "tests/unit/benchmarks/test_instructions.py",
+    "tests/unit/benchmarks/test_store.py::test_a_real_store",
     "tests/unit/benchmarks/test_textbook_mnist.py",
     "tests/unit/bin/test_host_libraries.py::test_libraries_that_the_image_lacks",
     "tests/unit/bin/test_squashfs_commands.py",
+    "tests/unit/easyblocks/test_command_help.py::test_every_command_has_a_page",
     "tests/unit/easyblocks/test_downloads.py",
     "tests/unit/easyblocks/test_pytorchvenv.py::test_an_sdist_that_pip_cannot_fetch",
+    "tests/unit/easyblocks/test_recipes.py::test_the_recipes_pass_easybuilds_own_check[--dry-run]",
     "tests/unit/easyblocks/test_users_environment.py::test_an_environment_for_another_python",
     "tests/unit/easyblocks/test_users_pip.py",
     "tests/unit/easyblocks/test_wheel_hashes.py",
@@ -40,20 +43,28 @@ SLOW = (
     "tests/unit/payload/test_data.py",
     "tests/unit/payload/test_distributed.py",
     "tests/unit/payload/test_download.py",
+    "tests/unit/payload/test_dumps_of_torch.py",
     "tests/unit/payload/test_gloo_threads.py",
+    "tests/unit/payload/test_health.py::test_a_rank_that_reads_slowly",
+    "tests/unit/payload/test_health.py::test_with_shards",
     "tests/unit/payload/test_ladder.py",
+    "tests/unit/payload/test_language_parts.py::test_the_sizes",
     "tests/unit/payload/test_launch_names.py",
     "tests/unit/payload/test_lm_fsdp.py",
     "tests/unit/payload/test_mnist",
     "tests/unit/payload/test_resuming.py",
     "tests/unit/payload/test_sharded_checkpoints.py",
     "tests/unit/payload/test_stopping.py",
+    "tests/unit/reframe/test_reframe_sites.py",
     "tests/unit/releases/test_new_release.py",
     "tests/unit/runscripts/test_claim.py",
     "tests/unit/runscripts/test_cores.py::test_shares_are_disjoint",
     "tests/unit/runscripts/test_environment.py::test_every_rank_of_4096_nodes",
     "tests/unit/runscripts/test_nodelist.py::test_ten_thousand_random_lists",
+    "tests/unit/runscripts/test_nodelist.py::test_the_index_of_a_host_in_a_random_list",
     "tests/unit/testbed/test_test_options.py",
+    "tests/unit/testbed/test_testbed_progress.py::test_lines_are_printed_when_they_arrive",
+    "tests/unit/website/test_site.py",
 )
 
 
@@ -72,7 +83,8 @@ def pytest_collection_modifyitems(config, items):
     def file(item):
         return item.path.relative_to(config.rootpath).as_posix()
 
-    items.sort(key=lambda item: next((n for n, start in enumerate(FIRST) if file(item).startswith(start)), len(FIRST)))
+    place = places(list(dict.fromkeys(map(file, items))))
+    items.sort(key=lambda item: place[file(item)])
     if config.getoption("--fast"):
         slow = [item for item in items if item.nodeid.startswith(SLOW) or is_repeated_in_tcl(item)]
         config.hook.pytest_deselected(items=slow)
@@ -83,6 +95,21 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if item.get_closest_marker("thorough"):
                 item.add_marker(skip)
+
+
+def places(files):
+    """Return the place of each file in a run: first those of FIRST.
+
+    Then integration tests, which wait, beside unit tests, which compute. Short unit tests are last, so that all
+    processes end together.
+    """
+    first = {name: n for n, start in reversed(list(enumerate(FIRST))) for name in files if name.startswith(start)}
+    rest = [name for name in files if name not in first]
+    waiting = [name for name in rest if name.startswith("tests/integration/")]
+    computing = [name for name in rest if name not in waiting]
+    shares = {name: 0.8 * n / len(waiting) for n, name in enumerate(waiting)}
+    shares.update({name: n / len(computing) for n, name in enumerate(computing)})
+    return {name: (first.get(name, len(FIRST)), shares.get(name, 0), name) for name in files}
 
 
 def is_repeated_in_tcl(item):

@@ -42,7 +42,7 @@ CACHES = {
     # looked it up.
     "none": {"file-attributes": 0.1, "directory-attributes": 0, "directory-names": 30, "names": 0},
 }
-START_SECONDS = 10
+START_SECONDS = 60
 #: `struct server` in slow_fs.c: two times, then the calls and bytes.
 SERVER = struct.Struct("4q")
 #: ioctl_ns(2): the user namespace that owns a namespace.

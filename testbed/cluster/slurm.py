@@ -20,7 +20,11 @@ DAEMONS = ("munged", "slurmctld", "slurmd", "slurmstepd")
 #: Below the kernel's ephemeral ports, above those of the runscripts.
 PORTS = range(30000, 32768)
 RESERVED_PORTS = 64
-START_SECONDS = 30
+#: Limits for what takes seconds, but longer on a busy machine.
+START_SECONDS, RESUME_SECONDS, QUERY_SECONDS = 180, 60, 180
+#: The name of an abstract socket (unix(7)), which a cluster that starts on these ports has until its process ends.
+CLAIM = "\0pytorch-testbed/{}"
+claims = []
 #: The name of a Unix-domain socket has at most 107 bytes (unix(7)); the longest one here is that of a batch step.
 LONGEST_CLUSTER = 107 - len("/spool/nid001001/nid001001_100000.4294967291")
 
@@ -44,7 +48,7 @@ def resumed(layout):
     if not running(layout, daemons=("slurmctld",)):
         return False
     query(layout, ["scontrol", "update", f"NodeName={','.join(NODES)}", "State=RESUME"])
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + RESUME_SECONDS
     while not responding(layout) and time.monotonic() < deadline:
         time.sleep(0.2)
     return responding(layout)
@@ -54,10 +58,10 @@ def stop(layout):
     """Stop all daemons and jobs of the cluster, and delete its files."""
     if running(layout, daemons=("slurmctld",)):
         query(layout, ["scancel", "--quiet", *live_jobs(layout)])
-    for sign in (signal.SIGTERM, signal.SIGKILL):
+    for sign, seconds in ((signal.SIGTERM, 10), (signal.SIGKILL, 60)):
         for pid in running(layout):
             signal_process(pid, sign)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + seconds
         while running(layout) and time.monotonic() < deadline:
             time.sleep(0.05)
     survivors = running(layout)
@@ -88,7 +92,7 @@ def query(layout, command):
     answer = subprocess.run(
         [find_command(command[0]), *command[1:]],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False,
-        timeout=60,
+        timeout=QUERY_SECONDS,
     )  # fmt: skip
     return answer.stdout
 
@@ -151,13 +155,27 @@ def remove_short_name(layout):
 
 
 def free_ports(seed, count):
-    """Return the first of `count` consecutive free ports; `seed` selects where the search starts."""
+    """Return the first of `count` consecutive free ports; `seed` selects where the search starts.
+
+    Another cluster that starts at the same time, and does not listen yet, uses other ports.
+    """
     starts = range(PORTS.start, PORTS.stop - count, count)
     for turn in range(len(starts)):
         first = starts[(seed + turn) % len(starts)]
-        if all(port_is_free(port) for port in range(first, first + count)):
+        if all(port_is_free(port) for port in range(first, first + count)) and claim(first):
             return first
     raise TestbedError(f"There are no {count} consecutive free ports between {PORTS.start} and {PORTS.stop}.")
+
+
+def claim(first):
+    """Claim ports until this process ends; return whether no other process has claimed them."""
+    claims.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+    try:
+        claims[-1].bind(CLAIM.format(first))
+    except OSError:
+        claims.pop().close()
+        return False
+    return True
 
 
 def port_is_free(port):

@@ -1,5 +1,6 @@
 """Creates the testbed's virtual environments: of EasyBuild, and of the test tools."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,10 @@ TEST_TOOLS = "tests/requirements.txt"
 RELEASE_TOOLS = "releases/requirements.txt"
 WEBSITE_TOOLS = "website/requirements.txt"
 #: A regular expression for parts of packages that hardly anything here imports; Python compiles those when it does.
-NOT_IMPORTED = "site-packages/(fontTools|networkx|pip|setuptools|easybuild/easyblocks|torch/testing|.*/tests?)/"
+NOT_IMPORTED = (
+    "site-packages/(fontTools|networkx|pip|playwright|polars|pygments/lexers|setuptools|easybuild/easyblocks"
+    "|torch/(_inductor|testing)|torchgen|.*/tests?)/"
+)
 #: The index of torch's own wheels for CPUs, as in the recipes.
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
@@ -24,7 +28,9 @@ def provide_easybuild(layout):
     provide(layout, layout.eb_venv, [EASYBUILD], title="installing EasyBuild")
     for package in layout.eb_venv.glob("lib/python*/site-packages/pkg_resources"):
         shutil.rmtree(package)  # `eb` would import it at each start, for facts that installations do not need
-    shutil.copy(layout.repository / WRAPPER, layout.bin / "eb")
+    new = layout.bin / f".eb.{os.getpid()}"
+    shutil.copy(layout.repository / WRAPPER, new)
+    new.replace(layout.bin / "eb")  # at once: another process may be starting it
 
 
 def provide_test_tools(layout):

@@ -32,6 +32,9 @@ NOT_FOR_RANKS = ("./usr/include/*", "./usr/lib/gcc/*", "./usr/lib/*/perl/*", "./
                  "./usr/bin/aarch64-linux-gnu-*", "./usr/lib/*/lib?san.so*", "*.a")  # fmt: skip
 
 
+START_SECONDS = 120
+
+
 class Registry:
     """A running ``docker-registry``; ``with Registry.start(directory) as registry:`` stops it.
 
@@ -57,8 +60,10 @@ class Registry:
         """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
+        reserved = socket.socket()  # it does not listen: no other process receives its port, but the registry does
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
         configuration = {
             "version": 0.1,
             "log": {"accesslog": {"disabled": False}},
@@ -74,11 +79,14 @@ class Registry:
                 [find_command("docker-registry"), "serve", file], stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         registry = cls(directory, process, port)
-        for _ in range(200):
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and process.poll() is None:
             with socket.socket() as client:
                 if client.connect_ex(("127.0.0.1", port)) == 0:
+                    reserved.close()
                     return registry
             time.sleep(0.05)
+        reserved.close()
         registry.stop()
         raise RuntimeError(f"docker-registry did not start: {registry.log.read_text()}")
 

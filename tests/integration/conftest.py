@@ -22,7 +22,7 @@ class Testbed:
         self.obstacle = obstacle
         self.environments = {}
 
-    def run_unchecked(self, script, *, cwd=None, timeout=300, environ=None):
+    def run_unchecked(self, script, *, cwd=None, timeout=900, environ=None):
         """Run a bash script in a user's shell; return the completed process, output as text."""
         lines = [script] if environ is None else [shell.environment_code(self.layout), script]
         return subprocess.run(

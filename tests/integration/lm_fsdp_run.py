@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 #: For a busy machine; a start takes some 10 seconds.
-SECONDS = 240
+SECONDS = 900
 COMPLETE = re.compile(r"step-(\d{8})")
 TEMPORARY = re.compile(r"\.step-(\d{8})\.[0-9a-f]{8}")
 

@@ -35,7 +35,7 @@ class System:
               for name in ("SOURCEPATH", "INSTALLPATH", "BUILDPATH", "REPOSITORYPATH")),
             f"module use {self.stand_ins.modulefiles} {self.installed}/INSTALLPATH/modules/all",
         ]  # fmt: skip
-        return self.testbed.run("\n".join([*lines, script]), cwd=self.directory, timeout=600)
+        return self.testbed.run("\n".join([*lines, script]), cwd=self.directory, timeout=1800)
 
     def check(self, name, line, *, version, changes=(), settings=""):
         """Install a recipe with `changes`, load its module, and start 4 ranks on 2 nodes with its line."""

@@ -1,6 +1,7 @@
 """The all-reduce check on two nodes of the testbed, and the job script that runs it with the doctor."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,12 @@ pytestmark = pytest.mark.testbed
 
 # Runs the check with two faults: rank 2 computes wrong sums, and rank 1 is late in every exchange.
 WORSE = """
-import os, runpy, sys, time
+import os, runpy, sys
 import torch.distributed as dist
+sys.path.insert(0, os.environ["PAYLOAD"])
+from shared_clock import SharedClock
+from training.allreduce import times
+clock = times.time = SharedClock(".")
 
 def worse(real, rank, change):
     def call(*arguments, **options):
@@ -21,19 +26,18 @@ def worse(real, rank, change):
     return call if os.environ["RANK"] == rank else real
 
 dist.all_reduce = worse(dist.all_reduce, "2", lambda message, *_: message.view(-1)[-1:].add_(1))
-dist.batch_isend_irecv = worse(dist.batch_isend_irecv, "1", lambda _: time.sleep(0.2))
-sys.path.insert(0, os.environ["PAYLOAD"])
+dist.batch_isend_irecv = worse(dist.batch_isend_irecv, "1", lambda _: clock.pass_time(0.2))
 sys.argv[0] = os.environ["PAYLOAD"] + "/allreduce_check.py"
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
+@pytest.mark.thorough  # the job always runs
 def test_the_check_passes_on_two_nodes_in_container_and_venv(testbed, module, enter):
     output = testbed.run(
         f"module load {module}\n"
         f"srun -N2 --ntasks-per-node=2 {enter}conda-python-distributed -u $PAYLOAD/allreduce_check.py "
-        "--max-size 256K --threshold 1e-9@64K --slow 50"
+        "--max-size 256K --threshold 1e-9@64K --slow 1000"
     )
     lines = output.splitlines()
     assert lines[0].startswith("all-reduce check: ranks 4, nodes 2, backend gloo, device cpu, ")
@@ -44,6 +48,7 @@ def test_the_check_passes_on_two_nodes_in_container_and_venv(testbed, module, en
 
 def test_a_rank_that_sends_wrong_numbers_and_one_that_is_slow_are_named_with_their_nodes(testbed, venv, work):
     (work / "worse.py").write_text(WORSE)
+    shutil.copy(Path(__file__).parents[1] / "shared_clock.py", work)
     result = testbed.run_unchecked(
         f"module load {venv}\n"
         "srun -N3 --ntasks-per-node=1 conda-python-distributed -u worse.py --max-size 64 --slow 8",
@@ -57,7 +62,7 @@ def test_a_rank_that_sends_wrong_numbers_and_one_that_is_slow_are_named_with_the
 
 
 def test_the_job_asks_the_doctor_on_each_node_and_all_ranks(testbed, venv, dataset, work):
-    job = submission("$PAYLOAD/jobs/slurm/check.job --max-size 1K --slow 50")
+    job = submission("$PAYLOAD/jobs/slurm/check.job --max-size 1K --slow 1000")
     result = testbed.run_unchecked(f"module load {venv}\n{job}", cwd=work)
     ((name, text),) = written(work).items()
     assert result.returncode == 0, text

@@ -15,6 +15,21 @@ TRAINING = "$PAYLOAD/mnist_ddp.py --epochs 5 --lr 0.002 --modelpath"
 ENVIRONMENT = "unset MNIST_ROOT; export OMP_NUM_THREADS=1"
 
 
+#: A training whose ranks stop in the third epoch and wait to be killed.
+WAITING = """
+import os, runpy, sys, time
+sys.path.insert(0, os.environ['PAYLOAD'])
+from training.progress import Progress
+def update(progress, *arguments, update=Progress.update):
+    while progress.name == 'epoch 3/5':
+        time.sleep(0.1)
+    update(progress, *arguments)
+Progress.update = update
+sys.argv[0] = os.environ['PAYLOAD'] + '/mnist_ddp.py'
+runpy.run_path(sys.argv[0], run_name='__main__')
+"""
+
+
 def weights(directory):
     """The final weights of a training."""
     return torch.load(directory / "mnist_ddp.pt", weights_only=True)
@@ -26,10 +41,12 @@ def test_killed_ranks_resume_as_half_as_many_and_reach_the_weights_of_one_proces
 ):
     enter = "singularity exec $SIF conda-python-distributed -u"
     job = f"{work.name}-killed"
+    (work / "waiting.py").write_text(WAITING)
+    waiting = TRAINING.replace("$PAYLOAD/mnist_ddp.py", "waiting.py")
     output = testbed.run(
         f"""module load {container}
 {ENVIRONMENT}
-srun -N2 -n{killed} --job-name={job} {enter} {TRAINING} run >log & step=$!
+srun -N2 -n{killed} --job-name={job} {enter} {waiting} run >log & step=$!
 until grep -q '^epoch 2/5' log; do kill -0 $step; sleep 0.1; done
 scancel --signal=KILL --name={job} --user=$(id -un)
 ! wait $step
@@ -98,9 +115,10 @@ def test_a_full_disk_ends_a_sharded_training_with_one_line_and_files_of_the_user
         pytest.skip("only root may mount the small file system, and not everywhere")
     (work / "run").mkdir()
     (work / "text").write_text("".join(f"{number} and {number + 1}\n" for number in range(4000)))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    reserved = socket.socket()  # rank 0 can listen on its port, and no other process receives it: socket(7)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    port = reserved.getsockname()[1]
     script = f"""
         {ENVIRONMENT}
         mount -t tmpfs -o size=5m none run
@@ -112,6 +130,7 @@ def test_a_full_disk_ends_a_sharded_training_with_one_line_and_files_of_the_user
         ranks {port}; echo ==
         ranks {port} --restart"""
     result = testbed.run_unchecked(f"module load {venv}\nunshare --mount bash -c {shlex.quote(script)}", cwd=work)
+    reserved.close()
     assert result.returncode == 0, result.stderr
     full, resumed, restarted = result.stdout.split("==\n")
 

@@ -15,8 +15,9 @@ DEMO = Path(__file__).resolve().parents[2] / "demo"
 def demo(*options, **settings):
     """Run ``./demo`` with options; return the completed process."""
     return subprocess.run(
-        [DEMO, *options], capture_output=True, text=True, check=False, timeout=900, stdin=subprocess.DEVNULL, **settings
-    )
+        [DEMO, *options],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=3600, **settings,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

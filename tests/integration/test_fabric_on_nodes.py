@@ -66,6 +66,7 @@ def test_four_ranks_on_two_nodes_meet_at_the_first_ones_name_on_the_fast_network
     assert "IFNAME" not in messages
 
 
+@pytest.mark.thorough  # the next test has one wrong suffix
 def test_a_wrong_suffix_is_one_sentence_on_each_node_and_the_ranks_meet_at_the_plain_name(site):
     launch = f"{PAIR} --ntasks-per-node=2 conda-python-distributed probe.py"
     ranks, messages = site(f"export PYTORCH_FABRIC_NAME='*-ib'\n{launch}")
@@ -80,11 +81,12 @@ def test_a_wrong_suffix_is_one_sentence_on_each_node_and_the_ranks_meet_at_the_p
 
 def test_nodes_that_resolve_different_names_still_meet(site):
     second = "test $SLURM_NODEID = 0 || export PYTORCH_FABRIC_NAME='*-ib'; exec conda-python-distributed probe.py"
-    ranks, _ = site(f"{PAIR} --ntasks-per-node=1 bash -c {shlex.quote(second)}")
+    ranks, messages = site(f"{PAIR} --ntasks-per-node=1 bash -c {shlex.quote(second)}")
     assert ranks == [
         ["nid001001", "2", "nid001001i", "lo", "127.0.1.1"],
         ["nid001002", "2", "nid001001", "lo", "127.0.0.1"],
     ]
+    assert messages.count(" does not resolve on nid001002: using nid001001. Correct PYTORCH_FABRIC_NAME") == 1
 
 
 def test_torchruns_workers_meet_at_a_name_on_the_fast_network(site):

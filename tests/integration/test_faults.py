@@ -125,9 +125,9 @@ srun -n1 bash -c 'SLURM_STEP_NODELIST="nid[0010" {enter}conda-python-distributed
 
 def test_a_rank_that_dies_ends_the_step(testbed, module, enter):
     code = (
-        "import os, signal, time; os.environ['RANK'] == '0' and os.kill(os.getpid(), signal.SIGKILL); time.sleep(120)"
+        "import os, signal, time; os.environ['RANK'] == '0' and os.kill(os.getpid(), signal.SIGKILL); time.sleep(3600)"
     )
     result = testbed.run_unchecked(
-        f'module load {module}\nsrun -N2 -n2 {enter}conda-python-distributed -c "{code}"', timeout=100
+        f'module load {module}\nsrun -N2 -n2 {enter}conda-python-distributed -c "{code}"'
     )
     assert result.returncode != 0

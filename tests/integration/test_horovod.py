@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from testbed.packages import find_optional
-from testbed.recipes import EASYCONFIGS, VERSION
+from testbed.recipes import EASYCONFIGS, VERSION, module
 from testbed.stand_ins.job_scripts import submission, written
 from testbed.stand_ins.systems import StandIns, sha256
 
@@ -19,29 +19,50 @@ SETTINGS = "export OMPI_MCA_mpi_yield_when_idle=1\n"
 JOB = "salloc --quiet -N2 -w nid001001,nid001002 --ntasks-per-node=2"
 
 
+#: Wheels that the build and Horovod need besides what the venv has.
+REAL = ("setuptools", "cmake", "cloudpickle", "packaging", "psutil", "pyyaml", "cffi", "pycparser")
+
+
 @pytest.fixture(scope="module")
 def horovod(testbed, request):
-    """The Horovod module, installed: compiled without optimisation, and as in its recipe with --thorough."""
+    """The line that loads the Horovod module.
+
+    With --thorough, it is installed as in its recipe. Otherwise it is compiled without optimisation, and its torch is
+    that of the venv module: pip would unpack it twice, and compile its bytecode.
+    """
     wanted = ("libopenmpi-dev", "openmpi-bin", "g++", "make")
     missing = [package for package in wanted if find_optional(package) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)} (./run-tests does that where it may install packages)")
     if request.config.getoption("--thorough"):
-        return testbed.install(RECIPE)
-    return testbed.install(RECIPE, f"export HOROVOD_CMAKE={testbed.layout.repository}/testbed/environments/quick-cmake")
+        return f"module load {testbed.install(RECIPE)}"
+    system = request.getfixturevalue("system")
+    lock = (EASYCONFIGS / f"{RECIPE.removesuffix('-venv')}.txt").read_text()
+    pins = [re.search(rf"(?m)^{name}==\S+", lock)[0] for name in REAL]
+    sdist = RECIPE[RECIPE.index("horovod-") :].removesuffix("-venv").replace("-", "==")
+    sources = system.installed / "SOURCEPATH" / "p" / "PyTorch"
+    quick = testbed.layout.repository / "testbed" / "environments" / "quick-cmake"
+    system.run(
+        f"""\
+python3 -m pip download --quiet --no-deps --dest {system.stand_ins.wheels} {" ".join(pins)}
+python3 -m pip download --quiet --no-deps --no-binary horovod --no-build-isolation --dest {sources} {sdist}"""
+    )
+    # --rebuild: --thorough may have installed this module already
+    system.run(f"{system.index}\nexport HOROVOD_CMAKE={quick}\neb --rebuild {system.stand_ins.recipe(RECIPE)}")
+    return f"module use {system.installed}/INSTALLPATH/modules/all\nmodule load {module(RECIPE)}"
 
 
 @pytest.fixture(scope="module")
 def alone(testbed, horovod):
     """The accuracy of one process after one epoch, with generated digits."""
-    return accuracy(testbed.run(f"module load {horovod}\nsrun -n1 python $PAYLOAD/ladder/mnist_single.py --epochs 1"))
+    return accuracy(testbed.run(f"{horovod}\nsrun -n1 python $PAYLOAD/ladder/mnist_single.py --epochs 1"))
 
 
 @pytest.fixture(scope="module")
 def by_ddp(testbed, horovod, dataset):
     """The accuracy of two ranks after one epoch with DistributedDataParallel, from the same module."""
     line = "srun -N1 -n2 conda-python-distributed $PAYLOAD/ladder/mnist_multi.py --epochs 1"
-    return accuracy(testbed.run(f"module load {dataset} {horovod}\n{line}"))
+    return accuracy(testbed.run(f"module load {dataset}\n{horovod}\n{line}"))
 
 
 def accuracy(output):
@@ -52,15 +73,16 @@ def accuracy(output):
 MPIRUN = f"{find_optional('openmpi-bin')} -np 2 --bind-to none python"
 
 
+@pytest.mark.thorough  # the job always runs, on two hosts
 def test_mpirun_on_one_host_trains_to_the_accuracy_of_one_process(testbed, horovod, alone):
-    load = f"{SETTINGS}module load {horovod}\nexport OMP_NUM_THREADS=1"
+    load = f"{SETTINGS}{horovod}\nexport OMP_NUM_THREADS=1"
     output = testbed.run(f"{load}\n{MPIRUN} $PAYLOAD/ladder/mnist_horovod.py --epochs 1")
     assert "world size 2, Horovod" in output
     assert abs(accuracy(output) - alone) <= 1
 
 
 def test_the_job_on_two_nodes_trains_to_the_accuracy_of_one_process(testbed, horovod, alone, work):
-    load = f"{SETTINGS}module load {horovod}\nexport MODULEPATH={work}"  # without the MNIST module
+    load = f"{SETTINGS}{horovod}\nexport MODULEPATH={work}"  # without the MNIST module
     testbed.run(f"{load}\n{submission('$PAYLOAD/jobs/infiniband/horovod_pytorch.job --epochs 1')}", cwd=work)
     ((name, text),) = written(work).items()
     assert re.fullmatch(r"horovod_pytorch-\d+\.out", name)
@@ -70,7 +92,7 @@ def test_the_job_on_two_nodes_trains_to_the_accuracy_of_one_process(testbed, hor
 
 @pytest.mark.thorough  # on generated digits, it always runs
 def test_mpirun_on_one_host_trains_mnist_to_the_accuracy_of_ddp(testbed, horovod, dataset, by_ddp):
-    load = f"module load {dataset} {horovod}"
+    load = f"module load {dataset}\n{horovod}"
     output = testbed.run(f"{SETTINGS}{load}\n{MPIRUN} $PAYLOAD/ladder/mnist_horovod.py --epochs 1")
     assert "world size 2, Horovod" in output
     assert accuracy(output) >= 97
@@ -81,7 +103,7 @@ def test_mpirun_on_one_host_trains_mnist_to_the_accuracy_of_ddp(testbed, horovod
 def test_mpirun_in_a_job_on_two_nodes_trains_to_the_accuracy_of_one_process(testbed, horovod):
     """With generated digits: four MPI ranks on two cores would train MNIST for minutes."""
     mpirun = f"{JOB} {find_optional('openmpi-bin')} --map-by ppr:2:node --bind-to none conda-python-distributed"
-    load = f"{SETTINGS}module load {horovod}\nexport OMP_NUM_THREADS=1\n"
+    load = f"{SETTINGS}{horovod}\nexport OMP_NUM_THREADS=1\n"
     output = testbed.run(f"{load}{mpirun} $PAYLOAD/ladder/mnist_horovod.py --epochs 2")
     assert "world size 4, Horovod" in output
     alone = testbed.run(f"{load}srun -n1 python $PAYLOAD/ladder/mnist_single.py --epochs 2")
@@ -104,7 +126,7 @@ def test_the_cuda_recipe_installs_from_stand_ins_and_its_job_reaches_the_accurac
         sources = Path(directory) / "sources" / "p" / "PyTorch"
         sources.mkdir(parents=True)
         real = next(testbed.layout.easybuild.glob("sources/p/PyTorch/horovod-*.tar.gz"))
-        packages = next((testbed.layout.easybuild / "software" / horovod).glob("venv/lib/python*/site-packages"))
+        packages = next((testbed.layout.easybuild / "software" / module(RECIPE)).glob("venv/lib/python*/site-packages"))
         sdist = stand_ins.horovod(real, packages)
         sdist.rename(sources / sdist.name)
         testbed.run(f"python3 -m pip download --quiet --no-deps --dest {stand_ins.wheels} setuptools==84.2.1")
@@ -120,5 +142,5 @@ def test_the_cuda_recipe_installs_from_stand_ins_and_its_job_reaches_the_accurac
         ((name, text),) = written(work).items()
         assert re.fullmatch(r"horovod_pytorch-\d+\.out", name)
         assert "world size 4, Horovod" in text
-        alone = testbed.run(f"module load {horovod}\nsrun -n1 python $PAYLOAD/ladder/mnist_single.py --epochs 1")
+        alone = testbed.run(f"{horovod}\nsrun -n1 python $PAYLOAD/ladder/mnist_single.py --epochs 1")
         assert abs(accuracy(text) - accuracy(alone)) <= 1

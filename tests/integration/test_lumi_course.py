@@ -61,7 +61,7 @@ installdir={self.installdir}
     def run(self, script):
         """Run commands of the page in a new login shell in its directory; return their output."""
         self.installdir.mkdir(exist_ok=True)
-        return self.testbed.run(self.site + script, cwd=self.installdir, timeout=600)
+        return self.testbed.run(self.site + script, cwd=self.installdir, timeout=1800)
 
 
 @pytest.fixture(scope="module")

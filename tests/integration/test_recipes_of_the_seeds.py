@@ -52,6 +52,7 @@ LUMI_LINE = "srun -N2 --ntasks-per-node=2 singularity exec $SIFPYTORCH conda-pyt
             "/appl/local/laifs/containers/lumi-multitorch-u24r70f21m50t210-20260807_115122",
             "2.10.0+rocm7.0",
             id="ai-factory",
+            marks=pytest.mark.thorough,
         ),
     ],
 )
@@ -68,6 +69,7 @@ def test_images_in_the_central_directories_of_lumi(system, container, name, imag
     assert not list((system.installed / "SOURCEPATH").rglob("*.sif")), "an image was copied to the source path"
 
 
+@pytest.mark.thorough  # images/test_image_cotainr.py always installs an image of the real cotainr
 def test_cotainr_on_a_base_image_of_lumi(system, container):
     stand_ins = system.stand_ins
     stand_ins.image("lumi-rocm-rocm-5.5.3.sif")
@@ -81,6 +83,7 @@ def test_cotainr_on_a_base_image_of_lumi(system, container):
     )
 
 
+@pytest.mark.thorough  # images/test_image_registries.py installs from a registry, test_job_scripts.py launches so
 def test_image_of_a_registry_for_cuda_with_torchrun_under_mpirun(system, container):
     for package in ("docker-registry", "skopeo", "openmpi-bin"):
         if not find_optional(package):
@@ -179,6 +182,7 @@ os.write(1, line.encode())  # in one write
     assert output == "rank 2 Open MPI\n" * 2
 
 
+@pytest.mark.thorough  # Frontier's is always installed from wheels, and test_job_scripts.py launches so
 def test_virtual_environment_for_cuda_with_torchrun_under_mpirun(system):
     if not find_optional("openmpi-bin"):
         pytest.skip("Open MPI is not installed")
@@ -190,7 +194,7 @@ def test_virtual_environment_for_cuda_with_torchrun_under_mpirun(system):
     )
 
 
-@pytest.mark.thorough  # the other one for CUDA is always installed, and test_worlds.py trains with ddp-env
+@pytest.mark.thorough  # Frontier's is always installed, and test_worlds.py trains with ddp-env
 def test_virtual_environment_of_perlmutter_with_exported_variables(system):
     stand_ins = system.stand_ins
     stand_ins.module("python/3.11-24.1.0", Path(shutil.which("python3.11")).parent)

@@ -29,7 +29,7 @@ def reframe(testbed, venv, dataset, work):
     repository = testbed.layout.repository
     command = Path(sys.executable).with_name("reframe")
 
-    def run(options, site=repository / "tests/reframe/sites/testbed.py", timeout=300):
+    def run(options, site=repository / "tests/reframe/sites/testbed.py", timeout=900):
         result = testbed.run_unchecked(
             f"{command} --nocolor -C {site} -c {repository}/tests/reframe --prefix {work} "
             f"--report-file {work}/report.json -r {options}",

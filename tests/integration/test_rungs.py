@@ -36,7 +36,7 @@ import sys, nbformat
 from nbclient import NotebookClient
 kernel, path = sys.argv[1:]
 notebook = nbformat.read(path, 4)
-NotebookClient(notebook, kernel_name=kernel, timeout=300).execute()
+NotebookClient(notebook, kernel_name=kernel, timeout=900).execute()
 for cell in notebook.cells:
     for output in cell.get("outputs", []):
         assert output.output_type == "stream", output
@@ -59,29 +59,29 @@ def processes(name):
     return len(found)
 
 def gone(name):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while processes(name) and time.monotonic() < deadline:
         time.sleep(0.1)
     return processes(name) == 0
 
-manager, client = start_new_kernel(kernel_name=sys.argv[1], startup_timeout=120)
+manager, client = start_new_kernel(kernel_name=sys.argv[1], startup_timeout=3000)
 name = Path(manager.connection_file).name.encode()
 began = processes(name) > 0
-asked = client.execute("import time; print('asleep', flush=True); time.sleep(600)")
-while client.get_iopub_msg(timeout=60)["msg_type"] != "stream":
+asked = client.execute("import time; print('asleep', flush=True); time.sleep(3600)")
+while client.get_iopub_msg(timeout=300)["msg_type"] != "stream":
     pass
 manager.interrupt_kernel()
-reply = client.get_shell_msg(timeout=60)
+reply = client.get_shell_msg(timeout=300)
 while reply["parent_header"]["msg_id"] != asked:  # an earlier reply
-    reply = client.get_shell_msg(timeout=60)
+    reply = client.get_shell_msg(timeout=300)
 interrupted = reply["content"]["ename"]
 after = "aborted"  # the reply of an interrupted kernel to an early request
 while after == "aborted":
     time.sleep(0.1)
-    after = client.execute_interactive("1 + 1", timeout=60, output_hook=lambda _: None)["content"]["status"]
+    after = client.execute_interactive("1 + 1", timeout=300, output_hook=lambda _: None)["content"]["status"]
 manager.shutdown_kernel()
 shut_down = gone(name)
-manager, client = start_new_kernel(kernel_name=sys.argv[1], startup_timeout=120)
+manager, client = start_new_kernel(kernel_name=sys.argv[1], startup_timeout=3000)
 name = Path(manager.connection_file).name.encode()
 manager.shutdown_kernel(now=True)
 print(json.dumps([began, interrupted, after, shut_down, gone(name)]))
@@ -93,7 +93,7 @@ def wheels(testbed):
     """Wheels of ipykernel and its dependencies for the modules' Python: the image may not reach the package index."""
     with tempfile.TemporaryDirectory(prefix="wheels-", dir=testbed.layout.root) as directory:
         download = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", directory, "ipykernel==7.4.0"]
-        subprocess.run(download, check=True, capture_output=True, timeout=300)
+        subprocess.run(download, check=True, capture_output=True, timeout=1800)
         yield directory
 
 
@@ -119,7 +119,7 @@ class Jupyter:
         """Run a Python script that uses the kernel; return its standard output."""
         result = subprocess.run(
             [sys.executable, "-c", script, self.kernel, *arguments], env=self.environ, cwd=self.work,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1800, check=False,
         )  # fmt: skip
         assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
         return result.stdout

@@ -44,7 +44,7 @@ def disk(testbed):
 
 def left_soon(testbed):
     """What stagings have left on all nodes some seconds after their jobs."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while True:
         left = sorted(str(path) for path in (testbed.layout.cluster / "disks").glob("*/*"))
         if not left or time.monotonic() > deadline:
@@ -249,7 +249,10 @@ srun -n2 -N2 conda-python-distributed probe.py""")
 #: Kills one process of the staging after some seconds; prints what was killed.
 KILLER = """
 killer() { sleep $1
-  pids=($(pgrep -f "pytorch_stage/__main__.py|PYTORCH_STAGE_SOURCES|^(sbcast|srun) --jobid=$SLURM_JOB_ID"))
+  pids=()
+  for pid in $(pgrep -f "pytorch_stage/__main__.py|PYTORCH_STAGE_SOURCES|^(sbcast|srun) --jobid="); do
+    tr '\\0' '\\n' 2>/dev/null </proc/$pid/environ | grep -qx SLURM_JOB_ID=$SLURM_JOB_ID && pids+=($pid)
+  done
   (( ${#pids[@]} )) && victim=${pids[$2 % ${#pids[@]}]} && kill -KILL $victim && echo "killed one of ${#pids[@]}"; }
 """
 

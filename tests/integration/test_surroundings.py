@@ -45,7 +45,6 @@ status=$?
 kill $stranger
 exit $status""",
         cwd=work,
-        timeout=60,
     )
     assert result.returncode != 0
     assert "is in use by another program" in result.stderr

@@ -30,10 +30,10 @@ if rank == 0:
         for other in others:
             other.sendall(bytes([found]))
 else:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     while True:
         try:
-            meeting = socket.create_connection((os.environ['MASTER_ADDR'], port), timeout=60)
+            meeting = socket.create_connection((os.environ['MASTER_ADDR'], port), timeout=600)
             break
         except ConnectionRefusedError:
             if time.monotonic() > end:

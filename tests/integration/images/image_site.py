@@ -30,7 +30,7 @@ class Site:
         paths += f" --tmpdir={self.directory}/temporary"  # EasyBuild keeps files of failures
         environ = {**os.environ, **ENVIRONMENT, **(environ or {})}
         script = f"{settings}\neb {paths} {options} {self.recipe}"
-        return self.testbed.run_unchecked(script, environ=environ, timeout=900)
+        return self.testbed.run_unchecked(script, environ=environ, timeout=3600)
 
     def install(self, lines, options="", **keywords):
         """Run EasyBuild, which must succeed; return its output."""

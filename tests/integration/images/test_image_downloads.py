@@ -1,7 +1,6 @@
 """Downloads of images: interrupted, stalled, without a result, and repeated."""
 
 import threading
-import time
 
 import pytest
 from image_site import flip_a_bit
@@ -53,11 +52,9 @@ def test_a_stalled_download_times_out_with_one_line_and_a_later_one_succeeds(
     ended = threading.Event()
     with CuttingProxy(registry, complete_blobs=3, cut_when=ended.is_set) as proxy:
         lines = f"image = 'docker://{proxy.address}/tiny/layers@{registry.layers}'"
-        start = time.monotonic()
-        error = site.refuse(lines, "--download-timeout=0.5")
-        assert time.monotonic() - start < 60
+        error = site.refuse(lines, "--download-timeout=1")
         assert f"failed 3 times: {proxy.address} stalled at sha256:" in error
-        assert "less than 1 kB/s arrived for 3 s, after" in error
+        assert "less than 1 kB/s arrived for 6 s, after" in error
         assert not list(site.images.glob("*.sif"))
         ended.set()
         proxy.complete_blobs = None

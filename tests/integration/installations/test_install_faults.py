@@ -74,7 +74,7 @@ def test_a_lock_of_an_unknown_process_is_explained_and_kept(prefix, holder, name
         shutil.rmtree(prefix.lock)
 
 
-@pytest.mark.parametrize("kind", ["venv", "image"])
+@pytest.mark.parametrize("kind", ["venv", pytest.param("image", marks=pytest.mark.thorough)])
 def test_a_full_disk_is_one_line_of_error_and_leaves_nothing_and_the_next_succeeds(testbed, work, kind, request):
     if testbed.run_unchecked("unshare --mount mount -t tmpfs none /mnt").returncode != 0:
         pytest.skip("only root may mount the small file system, and not everywhere")

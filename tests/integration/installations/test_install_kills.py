@@ -14,7 +14,7 @@ pytestmark = pytest.mark.testbed
 @pytest.mark.parametrize(
     ("hook", "old_works"),
     [
-        pytest.param("post_fetch_hook(block): die()", True, id="after fetching"),
+        pytest.param("post_fetch_hook(block): die()", True, id="after fetching", marks=pytest.mark.thorough),
         pytest.param("pre_build_hook(block): die()", True, id="in the build step"),
         pytest.param(INSTALLING, False, id="installing"),
         pytest.param("pre_sanitycheck_hook(block): die()", False, id="in the sanity check"),
@@ -34,7 +34,7 @@ def test_a_rebuild_killed_at_any_point_leaves_no_broken_module_and_the_next_succ
 
 def test_processes_of_a_killed_installation_are_ended_before_the_next_begins(installed):
     noted = installed.directory / "pid"
-    child = f"exec bash -c 'echo $$ >{noted}.part; mv {noted}.part {noted}; exec sleep 300'"
+    child = f"exec bash -c 'echo $$ >{noted}.part; mv {noted}.part {noted}; exec sleep 3600'"
     hook = f"""pre_run_shell_cmd_hook(cmd, *_, **__):
     if {COMPILES}:
         subprocess.Popen({child!r}, shell=True, start_new_session=True, **QUIET)

@@ -83,7 +83,7 @@ def test_easybuilds_own_pytorch_recipes_and_these_do_not_hide_each_other(testbed
     assert not names & {path.name for path in theirs.rglob("*.eb")}
     robot = f"eb --robot-paths={EASYCONFIGS}:{theirs} --robot --dry-run --terse"
     recipe = max(path.name for path in (theirs / "p/PyTorch").glob("PyTorch-2.*-foss-*.eb") if "CUDA" not in path.name)
-    last = testbed.run(f"{robot} {recipe}", timeout=600).splitlines()[-1]
+    last = testbed.run(f"{robot} {recipe}", timeout=1800).splitlines()[-1]
     assert last.endswith(str(theirs / "p/PyTorch" / recipe))
     assert testbed.run(f"{robot} {VENV}.eb").splitlines()[-1].endswith(str(EASYCONFIGS / f"{VENV}.eb"))
     block = testbed.run(f"eb --robot-paths={theirs} --list-easyblocks=simple")

@@ -11,7 +11,7 @@ from testbed.recipes import module as module_of
 SHIFTER = "PyTorch-2.1.0-ngc-23.07-shifter"
 SYSTEMS = [
     ("Lmod", "Lua"),
-    ("Lmod", "Tcl"),
+    pytest.param(("Lmod", "Tcl"), marks=pytest.mark.thorough),
     ("Environment Modules", "Tcl"),
     *(
         pytest.param((version, syntax), marks=pytest.mark.thorough)

@@ -7,7 +7,7 @@ from framework_page import commands
 
 PROGRAMS = Path(__file__).parent / "frameworks"
 #: Seconds for downloads of hundreds of megabytes, packages that are built, and imports of all ranks on few cores.
-LONG = 900
+LONG = 3600
 
 
 class User:

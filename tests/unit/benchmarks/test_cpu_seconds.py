@@ -29,7 +29,7 @@ def test_cpu_seconds_are_those_of_the_command_and_of_its_children(cpu_seconds):
         output = cpu_seconds(code).stdout
         assert output.startswith("CPU seconds: ")
         (seconds,) = find_reports(output)
-        assert 0.2 < seconds < 1
+        assert 0.2 < seconds < 5
 
 
 def test_cpu_seconds_of_a_command_that_fails_are_a_failure(cpu_seconds):

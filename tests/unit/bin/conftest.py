@@ -76,7 +76,7 @@ class Installation:
         }
         return subprocess.run(
             [*before, str(self.root / "bin" / command[0]), *command[1:]],
-            env=environ, start_new_session=True, capture_output=True, text=True, timeout=60, check=False,
+            env=environ, start_new_session=True, capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
 
     def in_use(self):

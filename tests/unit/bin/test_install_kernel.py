@@ -73,7 +73,7 @@ class Machine:
         lines = [f". {shlex.quote(str(self.init))}", f"module load {load}", "export LOADEDMODULES",
                  f"PATH={path}:$PATH", command]  # fmt: skip
         return subprocess.run(
-            ["bash", "-c", "\n".join(lines)], env=environ, capture_output=True, text=True, timeout=60, check=False
+            ["bash", "-c", "\n".join(lines)], env=environ, capture_output=True, text=True, timeout=300, check=False
         )
 
     def start(self, connection, **environ):
@@ -84,7 +84,7 @@ class Machine:
             command, env={"PATH": "/usr/bin:/bin", **environ},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        return process, *process.communicate(timeout=60)
+        return process, *process.communicate(timeout=300)
 
     def left(self):
         """All files below the home directory."""

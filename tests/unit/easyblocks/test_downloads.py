@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,21 @@ CONTENT = bytes(range(256)) * 1000
 pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
 
 
+#: Limit in seconds of what never gets far, and of what arrives, however busy the machine is.
+SHORT, LONG = 0.5, 3600
+
+
 @pytest.fixture
-def impatient(prefix, monkeypatch):
-    """Limits of a second and a half, for what the test starts: earlier tests have left a Python that forks."""
-    monkeypatch.setattr(downloads, "patience", lambda: 1.5)
+def own_processes(prefix, monkeypatch):
+    """Only what the test starts is watched: earlier tests have left a Python that forks."""
     earlier, all_of_them = downloads.descendants(), downloads.descendants
     monkeypatch.setattr(downloads, "descendants", lambda *processes: all_of_them(*processes) - earlier)
+
+
+@pytest.fixture
+def impatient(own_processes, monkeypatch):
+    """Limits of half a second."""
+    monkeypatch.setattr(downloads, "patience", lambda: SHORT)
 
 
 @contextlib.contextmanager
@@ -75,11 +85,15 @@ def missing(handler, _):
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason"),
-    [(drip, "less than 1 kB/s arrived for 1.5 s"), (drip_headers, "less than 1 kB/s arrived"),
-     (cut, "received 1000 of 256000 bytes"), (missing, "HTTP Error 404")],
+    ("answer", "limit", "reason"),
+    [(drip, SHORT, "less than 1 kB/s arrived for 0.5 s"), (drip_headers, SHORT, "less than 1 kB/s arrived"),
+     (cut, LONG, "received 1000 of 256000 bytes"), (missing, LONG, "HTTP Error 404")],
 )  # fmt: skip
-def test_the_next_mirror_is_used_if_one_does_not_serve_a_file(impatient, dataset, answer, reason):
+def test_the_next_mirror_is_used_if_one_does_not_serve_a_file(
+    own_processes, monkeypatch, dataset, answer, limit, reason
+):
+    limits = iter([limit, LONG, limit])  # of the downloads below: bad, good, bad
+    monkeypatch.setattr(downloads, "patience", lambda: next(limits))
     with server(answer) as bad, server(whole) as good:
         path = dataset([bad, good]).obtain_file("train-images-idx3-ubyte.gz")
         assert Path(path).read_bytes() == CONTENT
@@ -117,30 +131,76 @@ def run(path, program):
     return watch
 
 
-def test_a_command_that_receives_too_little_is_ended_and_one_that_computes_is_not(impatient, tmp_path, monkeypatch):
+def test_a_command_that_receives_too_little_is_ended(impatient, tmp_path):
     waiting = "import subprocess; subprocess.run(['sleep', '300'])"
-    assert run(tmp_path, waiting).stalled == "less than 1 kB/s arrived for 1.5 s, after 0.0 MB"
+    assert run(tmp_path, waiting).stalled == "less than 1 kB/s arrived for 0.5 s, after 0.0 MB"
     drips = f"""import time
 with open({str(tmp_path / "file")!r}, "wb", buffering=0) as file:
     for _ in range(6000):
         file.write(b"x")
         time.sleep(0.05)"""
     assert run(tmp_path, drips).stalled
-    monkeypatch.setattr(downloads, "patience", lambda: 3)  # a busy machine starts Python slowly,
-    monkeypatch.setattr(downloads, "BUSY", 0.01)  # and gives it a small share of a core
-    computing = "import time\nwhile time.process_time() < 4: pass"
-    assert not run(tmp_path, computing).stalled
 
 
-def test_a_busy_command_is_not_ended_when_another_process_ends_that_has_worked(impatient, tmp_path, monkeypatch):
-    began = time.monotonic()
+class Clock:
+    """A clock, and the event of a watch: each of its waits takes its time on this clock; set after 10 minutes."""
 
-    def seconds():
-        now = time.monotonic() - began
-        return {1: 50.0, 2: now} if now < 0.5 else {2: now}
+    def __init__(self):
+        self.now = 0.0
 
-    monkeypatch.setattr(downloads, "cpu_seconds", seconds)
-    assert not run(tmp_path, "import time; time.sleep(3)").stalled
+    def monotonic(self):
+        return self.now
+
+    def wait(self, seconds):
+        self.now += seconds
+        return self.now >= 600
+
+
+@pytest.fixture
+def stalled(prefix, monkeypatch, tmp_path):
+    """A function that returns after how many seconds a watch ends commands, or None; it gets their CPU time by id."""
+    clock = Clock()
+    monkeypatch.setattr(downloads, "time", types.SimpleNamespace(monotonic=clock.monotonic))
+    monkeypatch.setattr(downloads, "patience", lambda: 60)
+    monkeypatch.setattr(downloads, "descendants", set)
+    monkeypatch.setattr(downloads, "end_processes", lambda _: None)
+
+    def watch(seconds):
+        clock.now = 0.0
+        monkeypatch.setattr(downloads, "cpu_seconds", lambda: seconds(clock.now))
+        watch = downloads.Watch([str(tmp_path)], "image")
+        watch.ended = clock
+        watch.run()
+        return clock.now if watch.stalled else None
+
+    return watch
+
+
+def test_a_command_that_computes_is_not_ended(stalled):
+    assert stalled(lambda _: {}) == 60
+    assert stalled(lambda now: {1: 0.05 * now}) == 60
+    assert stalled(lambda now: {1: 0.2 * now}) is None
+    assert stalled(lambda now: {1: 0.06 * now, 2: 0.06 * now}) is None
+    assert 300 < stalled(lambda now: {1: min(now, 300)}) <= 360
+
+
+def test_a_busy_command_is_not_ended_when_another_process_ends_that_has_worked(stalled):
+    assert stalled(lambda now: {1: 500.0, 2: now} if now < 30 else {2: now}) is None
+    assert stalled(lambda now: {1: 500.0} if now < 30 else {}) == 60
+
+
+def test_the_cpu_time_of_a_child_grows_while_it_computes(own_processes):
+    program = "import time; input(); end = time.process_time() + 0.3\nwhile time.process_time() < end: pass\ninput()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as process:
+        before = downloads.cpu_seconds()[process.pid]
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        deadline = time.monotonic() + 300
+        while downloads.cpu_seconds()[process.pid] < before + 0.25:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.communicate(b"\n")
+    assert process.pid not in downloads.cpu_seconds()
 
 
 @pytest.fixture
@@ -156,15 +216,23 @@ def test_processes_of_earlier_tests_go_on(earlier, impatient, tmp_path):
     assert earlier.poll() is None
 
 
-def test_progress_has_a_percentage_if_the_size_is_known(impatient, tmp_path, monkeypatch, capfd):
+def test_progress_has_a_percentage_if_the_size_is_known(own_processes, tmp_path, monkeypatch):
+    messages, reported = [], threading.Event()
     monkeypatch.setattr(downloads, "PROGRESS", 0.2)
 
+    def keep(message):
+        messages.append(message)
+        if "(" in message:
+            reported.set()
+
+    monkeypatch.setattr(downloads, "print_msg", keep)
+
     def slowly(handler, ended):
-        whole(handler, ended, b"")
-        for start in range(0, len(CONTENT), 32000):
-            ended.wait(0.15)
-            handler.wfile.write(CONTENT[start:start + 32000])
+        whole(handler, ended, CONTENT[:64000])
+        reported.wait(LONG)
+        handler.wfile.write(CONTENT[64000:])
 
     with server(slowly) as url:
         downloads.fetch_url(url, str(tmp_path / "file.gz"))
-    assert "file.gz: 0 of 0 MB (" in capfd.readouterr().out
+    assert any(message.startswith("file.gz: 0 of 0 MB (") for message in messages)
+    assert (tmp_path / "file.gz").read_bytes() == CONTENT

@@ -33,7 +33,7 @@ def held(lock, monkeypatch):
 @pytest.fixture
 def abandoned(held):
     """A lock whose holder is dead; processes that this one starts are marked as the holder's."""
-    process = subprocess.Popen(["sleep", "100"])
+    process = subprocess.Popen(["sleep", "600"])
     holder = {**locks.describe(os.getpid()), "pid": process.pid, "started": locks.start_time(process.pid)}
     process.kill()
     process.wait()
@@ -42,8 +42,9 @@ def abandoned(held):
     return held
 
 
-def test_a_live_holder_is_named_with_its_process_its_host_and_the_age_of_the_lock(held):
-    os.utime(held, (time.time() - 3700,) * 2)
+def test_a_live_holder_is_named_with_its_process_its_host_and_the_age_of_the_lock(held, monkeypatch):
+    made = held.stat().st_mtime
+    monkeypatch.setattr(time, "time", lambda: made + 3700)
     named = locks.name_holder(locks.read_holder(str(held)), str(held))
     assert named.startswith(f"process {os.getpid()} of ")
     assert named.endswith(f" on {socket.gethostname()}, for 1 hour 1 min 40 secs")
@@ -85,8 +86,8 @@ def test_a_zombie_counts_as_dead():
 
 
 def test_only_processes_that_a_dead_holder_started_are_ended(abandoned, capsys):
-    orphan = subprocess.Popen(["sleep", "100"])
-    other = subprocess.Popen(["sleep", "100"], env={**os.environ, locks.MARK: os.environ[locks.MARK] + "0"})
+    orphan = subprocess.Popen(["sleep", "600"])
+    other = subprocess.Popen(["sleep", "600"], env={**os.environ, locks.MARK: os.environ[locks.MARK] + "0"})
     try:
         locks.await_lock(str(abandoned), "PyTorch/1")
         assert orphan.wait() == -signal.SIGKILL

@@ -74,7 +74,7 @@ def test_a_lock_has_hashes_for_both_machines_and_declares_them(lock):
     assert len(set(re.findall(r"sha256:(\w+)", numpy))) == len(machines)
 
 
-@pytest.mark.parametrize("check", ["--check-style", "--check-contrib", "--dry-run"])
+@pytest.mark.parametrize("check", ["--check-contrib", "--dry-run"])
 def test_the_recipes_pass_easybuilds_own_check(check, tmp_path, lmod):
     eb = Path(sys.executable).with_name("eb")
     command = [eb, check, f"--include-easyblocks={TREE}/easyblocks/*.py", f"--prefix={tmp_path}"]

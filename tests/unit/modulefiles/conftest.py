@@ -36,7 +36,8 @@ def report(tmp_path):
             env["__PYTORCH_RUNTIME"] = runtime
         result = subprocess.run(
             ["tclsh", script, mode, POLICY, name, value],
-            env={"PATH": "/usr/bin:/bin", **env}, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=20,
+            env={"PATH": "/usr/bin:/bin", **env}, cwd=tmp_path, capture_output=True, text=True, check=False,
+            timeout=300,
         )  # fmt: skip
         assert (result.returncode, result.stdout) == (0, ""), result.stderr
         return result.stderr

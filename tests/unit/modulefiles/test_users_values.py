@@ -23,6 +23,6 @@ def test_an_exported_variable_takes_precedence(tmp_path, system, own, expected):
     script.write_text(f"{GETENV[system]}\n{MODULE_SYSTEM}\nputs $env(NCCL_X)")
     result = subprocess.run(
         ["tclsh", script, "load", POLICY, "NCCL_X", "ours"],
-        env={"PATH": "/usr/bin:/bin", **own}, capture_output=True, text=True, check=False, timeout=20,
+        env={"PATH": "/usr/bin:/bin", **own}, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert (result.stdout, result.stderr) == (f"{expected}\n", "")

@@ -1,13 +1,13 @@
 """Starts ranks as a launcher would, and writes MNIST directories for the payload's tests to train on."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from ports import port_of, reserve_port
 from zygote import Zygote
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -36,7 +36,8 @@ def start_python(command, environment, cwd=None):
 class Ranks:
     """The processes of one world, one of one thread for each environment, not yet waited for."""
 
-    def __init__(self, command, environments, cwd=None, start=start_python):
+    def __init__(self, command, environments, cwd=None, start=start_python, reserved=None):
+        self.reserved = reserved  # the port of rank 0
         base = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
         self.processes = [
             start(command, {**base, "OMP_NUM_THREADS": "1", **environment}, cwd) for environment in environments
@@ -44,19 +45,19 @@ class Ranks:
 
     def wait(self):
         try:
-            outputs = [process.communicate(timeout=120) for process in self.processes]
+            outputs = [process.communicate(timeout=600) for process in self.processes]
         finally:
             for process in self.processes:
                 process.kill()
+            if self.reserved:
+                self.reserved.close()
         return [Rank(process.returncode, *output) for process, output in zip(self.processes, outputs)]
 
 
 def launch(size, command, environments=None, start=start_python):
     """Start a world on this host as a launcher does."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    world = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    reserved = reserve_port()
+    world = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port_of(reserved))}
     return Ranks(
         command,
         [
@@ -64,6 +65,7 @@ def launch(size, command, environments=None, start=start_python):
             for rank in range(size)
         ],
         start=start,
+        reserved=reserved,
     )
 
 
@@ -129,10 +131,11 @@ def run_ranks(zygote):
 
 @pytest.fixture(scope="session")
 def run_code(zygote):
-    """Run a piece of Python, which can import the payload, on each rank of a world."""
+    """Run a piece of Python, which can import the payload and modules of these tests, on each rank of a world."""
+    path = f"{PAYLOAD}:{REPOSITORY / 'tests'}"
 
     def run(size, code):
-        return launch(size, ("-c", code), environments=[{"PYTHONPATH": str(PAYLOAD)}] * size, start=zygote.start).wait()
+        return launch(size, ("-c", code), environments=[{"PYTHONPATH": path}] * size, start=zygote.start).wait()
 
     return run
 

@@ -4,7 +4,6 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from ports import port_of, reserve_port
 
 CONTEXT = multiprocessing.get_context("forkserver")
 # torch._dynamo: the first optimizer imports it. matplotlib: it draws the curves. What is missing is left out.
@@ -32,7 +32,7 @@ class Rank(NamedTuple):
 def run_main(arguments, environment, output, strike):
     """Be a rank: what a process that Python starts anew does, without the import of torch.
 
-    `strike` names an epoch and a step at which the rank receives SIGUSR1.
+    `strike` names an epoch, a step at which the rank receives a signal, and the signal.
     """
     for stream, name in ((1, "stdout"), (2, "stderr")):
         with (output / name).open("w") as file:
@@ -44,8 +44,8 @@ def run_main(arguments, environment, output, strike):
     from training.progress import Progress
 
     def update(progress, step, mean_loss, update=Progress.update):
-        if (progress.name, step) == strike:
-            os.kill(os.getpid(), signal.SIGUSR1)
+        if strike and (progress.name, step) == strike[:2]:
+            os.kill(os.getpid(), strike[2])
         update(progress, step, mean_loss)
 
     Progress.update = update
@@ -54,20 +54,18 @@ def run_main(arguments, environment, output, strike):
 
 
 class Forks:
-    """The ranks of one world, running; `strike`: the rank that receives SIGUSR1, and when."""
+    """The ranks of one world, running; `strike`: the rank that receives `number`, and when."""
 
-    def __init__(self, size, *arguments, strike=(None,)):
+    def __init__(self, size, *arguments, strike=(None,), number=signal.SIGUSR1):
         self.directory = tempfile.TemporaryDirectory()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        world = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        self.reserved = reserve_port()
+        world = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port_of(self.reserved))}
         self.outputs = [Path(self.directory.name) / str(rank) for rank in range(size)]
         self.processes = []
         for rank, output in enumerate(self.outputs):
             output.mkdir()
             environment = {**world, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            own_strike = strike[1:] if rank == strike[0] else None
+            own_strike = (*strike[1:], number) if rank == strike[0] else None
             process = CONTEXT.Process(target=run_main, args=(arguments, environment, output, own_strike), daemon=True)
             process.start()
             self.processes.append(process)
@@ -95,10 +93,11 @@ class Forks:
     def wait(self):
         """What is left of the ranks."""
         for process in self.processes:
-            process.join(120)
+            process.join(600)
         self.kill()  # what hangs
         for process in self.processes:
             process.join()
+        self.reserved.close()
         ranks = [
             Rank(process.exitcode, (output / "stdout").read_text(), (output / "stderr").read_text())
             for process, output in zip(self.processes, self.outputs)

@@ -108,7 +108,7 @@ def main():
         add(f"--{name}", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    with fail_in_one_line(), process_group(os.environ, use_gpu=False, timeout=60) as world:
+    with fail_in_one_line(), process_group(os.environ, use_gpu=False, timeout=600) as world:
         train(options, world)
 
 

@@ -1,7 +1,6 @@
 """allreduce_check.py: its options, and complete runs with wrong, slow and missing ranks."""
 
 import re
-import time
 
 import allreduce_check as check
 import pytest
@@ -26,7 +25,7 @@ def lines_of(rank):
 
 
 def test_two_sound_ranks_pass(run_code):
-    ranks = run_code(2, code("--max-size", "4K", "--threshold", "1e-9@1K", "--slow", "50"))
+    ranks = run_code(2, code("--max-size", "4K", "--threshold", "1e-9@1K", "--slow", "1000"))
     assert [rank.status for rank in ranks] == [0, 0], ranks
     assert ranks[1].stdout == ""
     table, verdicts = lines_of(ranks[0])
@@ -38,7 +37,10 @@ def test_two_sound_ranks_pass(run_code):
 
 
 WRONG_AND_LATE = """
-import time, torch.distributed as dist
+import torch.distributed as dist
+from shared_clock import SharedClock
+from training.allreduce import times
+clock = times.time = SharedClock({directory!r})
 def worse(real, rank, change):
     def call(*arguments, **options):
         change(*arguments)
@@ -48,13 +50,15 @@ def lie(message, *_):
     if message.numel() > 16:
         message.view(-1)[-1] += 1
 dist.all_reduce = worse(dist.all_reduce, "1", lie)
-dist.batch_isend_irecv = worse(dist.batch_isend_irecv, "2", lambda _: time.sleep(0.2))
+dist.batch_isend_irecv = worse(dist.batch_isend_irecv, "2", lambda _: clock.pass_time(0.2))
 """
 
 
-def test_a_rank_that_lies_in_large_messages_and_one_on_a_slow_link_are_named_and_a_threshold_that_is_missed(run_code):
+def test_a_rank_that_lies_in_large_messages_and_one_on_a_slow_link_are_named_and_a_threshold_that_is_missed(
+    run_code, tmp_path
+):
     options = ("--max-size", "256", "--threshold", "1e9@256", "--slow", "9")
-    ranks = run_code(3, code(*options, change=WRONG_AND_LATE))
+    ranks = run_code(3, code(*options, change=WRONG_AND_LATE.format(directory=str(tmp_path))))
     assert [rank.status for rank in ranks] == [1, 1, 1], ranks
     table, verdicts = lines_of(ranks[0])
     assert table == {"4 B": "right", "16 B": "right", "64 B": "right", "256 B": "WRONG"}
@@ -81,16 +85,22 @@ def test_a_rank_makes_a_group_of_its_own_alone_and_every_group_has_the_time_limi
 
 
 STUTTER = """
-import subprocess
-if check.os.environ["RANK"] == "1":
-    loop = "while kill -STOP $0; do sleep 0.09; kill -CONT $0; sleep 0.01; done"
-    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    subprocess.Popen(["sh", "-c", loop, str(check.os.getpid())], **silent)
+from shared_clock import SharedClock
+from training.allreduce import times
+class Stutter(SharedClock):
+    readings_so_far = 0
+    stood = 0
+    def perf_counter(self):
+        self.readings_so_far += 1
+        if self.readings_so_far % 7 == 0:
+            self.stood += 0.09
+        return self.stood + super().perf_counter()
+times.time = (Stutter if check.os.environ["RANK"] == "1" else SharedClock)({directory!r})
 """
 
 
-def test_a_rank_that_stands_still_most_of_the_time_like_a_throttled_processor_is_named(run_code):
-    ranks = run_code(2, code("--max-size", "64", "--slow", "2", change=STUTTER))
+def test_a_rank_that_stands_still_now_and_then_like_a_throttled_processor_is_named(run_code, tmp_path):
+    ranks = run_code(2, code("--max-size", "64", "--slow", "2", change=STUTTER.format(directory=str(tmp_path))))
     _, verdicts = lines_of(ranks[0])
     assert re.match(r"FAIL speed: rank 1 \(\S+\): [\d.]+ ms alone, others ", verdicts["FAIL speed"]), ranks
     assert [rank.status for rank in ranks] == [1, 1]
@@ -125,22 +135,54 @@ def test_a_quick_check_has_other_defaults_and_options_take_precedence():
     assert check.parse_options(["--quick", "--timeout", "7"]).timeout == 7
 
 
+#: The time limit for answers ends when all ranks but one have answered, and rank 0 stays until they know who has not.
+ANSWERS = """
+import os, time, types
+from contextlib import suppress
+from training.allreduce import missing, roll_call
+
+class Answers(check.RollCall):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        missing.time = types.SimpleNamespace(sleep=lambda _: self.wait_for("knows"))
+
+    def wait_for(self, what):
+        while self.store.add(what, 0) < self.size - 1:
+            time.sleep(0.02)
+
+    def missing(self, seconds):
+        answers = [0]  # at each reading of the clock: what was polled before the last one may be older
+        def monotonic():
+            answers.append(sum(map(self.is_here, range(self.size))))
+            return seconds if answers[-2] == self.size - 1 else 0
+        roll_call.time = types.SimpleNamespace(sleep=time.sleep, monotonic=monotonic)
+        names = super().missing(seconds)
+        with suppress(RuntimeError):
+            self.store.add("knows", 1)
+        return names
+
+missing.ANSWER_SECONDS = 300
+check.RollCall = Answers
+"""
+
 HANG = """
-import os, time
-from training.allreduce import missing
-missing.ANSWER_SECONDS = 3
 def hang(*_):
     if os.environ["RANK"] == "{rank}":
-        time.sleep(9)
+        with suppress(RuntimeError):  # the store has ended
+            hanging.wait_for("knows")
         os._exit(0)
     raise RuntimeError("Timed out waiting for recv operation")  # what gloo raises at the end of --timeout
-check.measure_all = hang
+def roll_call_of(*arguments):
+    global hanging
+    hanging = Answers(*arguments)
+    return hanging
+check.measure_all, check.RollCall = hang, roll_call_of
 """
 
 
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.thorough), 1])
 def test_a_rank_that_hangs_is_named_by_the_others(run_code, rank):
-    ranks = run_code(3, code("--max-size", "4", "--timeout", "60", change=HANG.format(rank=rank)))
+    ranks = run_code(3, code("--max-size", "4", "--timeout", "60", change=ANSWERS + HANG.format(rank=rank)))
     for number in {0, 1, 2} - {rank}:
         assert ranks[number].status == 1, ranks
         last = ranks[number].stderr.splitlines()[-1]
@@ -149,20 +191,25 @@ def test_a_rank_that_hangs_is_named_by_the_others(run_code, rank):
 
 NO_RETURN = """
 import time, types
+from pathlib import Path
 real = check.Ranks
 def ranks_with_gpus(*arguments):
     ranks = real(*arguments)
-    ranks.device, ranks.timeout = types.SimpleNamespace(type="cuda"), 1
+    ranks.device = types.SimpleNamespace(type="cuda")
     return ranks
-check.Ranks = ranks_with_gpus
-check.measure_all = lambda *_: time.sleep(90)
+def connect(ranks, *_):
+    Path({directory!r}, f"connects-{{ranks.rank}}").touch()
+    while len(list(Path({directory!r}).glob("connects-*"))) < ranks.size:
+        time.sleep(0.01)
+    ranks.timeout = 1
+    time.sleep(3600)
+check.Ranks, check.measure_all = ranks_with_gpus, connect
 """
 
 
-def test_all_ranks_end_if_the_call_that_connects_their_gpus_never_returns(run_code):
-    begun = time.monotonic()
-    ranks = run_code(2, code("--max-size", "4", "--timeout", "60", change=NO_RETURN))
-    assert time.monotonic() - begun < 60
+def test_all_ranks_end_if_the_call_that_connects_their_gpus_never_returns(run_code, tmp_path):
+    options = ("--max-size", "4", "--timeout", "3600")
+    ranks = run_code(2, code(*options, change=NO_RETURN.format(directory=str(tmp_path))))
     for number, rank in enumerate(ranks):
         assert rank.status == 1, ranks
         assert re.match(
@@ -171,9 +218,6 @@ def test_all_ranks_end_if_the_call_that_connects_their_gpus_never_returns(run_co
 
 
 END = """
-import os
-from training.allreduce import missing
-missing.ANSWER_SECONDS = 5
 if os.environ["RANK"] == "{rank}":
     check.measure_all = lambda *_: os._exit(9)
 """
@@ -181,9 +225,7 @@ if os.environ["RANK"] == "{rank}":
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_has_ended_is_named_alone_and_before_the_time_limit(run_code, rank):
-    begun = time.monotonic()
-    ranks = run_code(4, code("--max-size", "4", "--timeout", "60", change=END.format(rank=rank)))
-    assert time.monotonic() - begun < 45
+    ranks = run_code(4, code("--max-size", "4", "--timeout", "3600", change=ANSWERS + END.format(rank=rank)))
     for number in {0, 1, 2, 3} - {rank}:
         assert ranks[number].status == 1, ranks
         last = ranks[number].stderr.splitlines()[-1]

@@ -7,14 +7,22 @@ RUNSCRIPTS = Path(__file__).parents[3] / "runscripts"
 
 #: Rank 1 of 3 skips the second all-reduce; then each rank writes its dump, as NCCL's watchdog does after a time-out.
 SKIPS = """
-import os, threading, time
+import os, pickle, threading, time
+from pathlib import Path
 import torch
 import torch.distributed as dist
 
 def dump():
-    time.sleep(1)
-    write = torch._C._distributed_c10d._dump_fr_trace
-    open(f"{directory}/nccl_rank_{dist.get_rank()}", "wb").write(write())
+    write, rank = torch._C._distributed_c10d._dump_fr_trace, dist.get_rank()
+    def recorded():
+        entries = pickle.loads(write())["entries"]
+        return len(entries) == (1 if rank == 1 else 2) and entries[0]["retired"]
+    while not recorded():
+        time.sleep(0.01)
+    Path(directory, f"part_{rank}").write_bytes(write())
+    Path(directory, f"part_{rank}").rename(f"{directory}/nccl_rank_{rank}")
+    while len(list(Path(directory).glob("nccl_rank_*"))) < 3:  # the end of a rank would end the collective of others
+        time.sleep(0.01)
     os._exit(0)
 
 def exchange():
@@ -25,7 +33,7 @@ exchange()
 threading.Thread(target=dump).start()
 if dist.get_rank() != 1:
     exchange()
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -33,7 +41,7 @@ def test_the_rank_that_skipped_a_collective_is_named_from_torchs_own_dumps(run_c
     ranks = run_code(3, f"directory = {str(tmp_path)!r}\n{SKIPS}")
     assert [rank.status for rank in ranks] == [0, 0, 0], ranks
     done = subprocess.run(
-        [RUNSCRIPTS / "pytorch-stacks", "--dumps", tmp_path], capture_output=True, text=True, timeout=60, check=False
+        [RUNSCRIPTS / "pytorch-stacks", "--dumps", tmp_path], capture_output=True, text=True, timeout=300, check=False
     )
     lines = done.stdout.splitlines()
     assert lines[0] == f"{tmp_path}/nccl_rank_*: dumps of 3 ranks"

@@ -12,12 +12,16 @@ from training.health import Health, describe_ranks
 from training.metrics import Metrics, read_epochs
 
 SLOW_RANK = """
-import mnist_ddp, os, sys, time
+import mnist_ddp, os
+from shared_clock import SharedClock
+from training import time_alone
 from training.data import device_batches
+clock = time_alone.time = SharedClock({directory!r})
 if os.environ["RANK"] == "1":
     def late(*arguments):
-        for batch in device_batches(*arguments):
-            time.sleep(0.1)
+        for step, batch in enumerate(device_batches(*arguments)):
+            if step >= time_alone.UNTIMED:
+                clock.pass_time(0.1, ahead=3)  # the others are in the backward pass
             yield batch
     mnist_ddp.device_batches = late
 mnist_ddp.main(mnist_ddp.parse_arguments({arguments!r}))
@@ -29,7 +33,7 @@ def test_a_rank_that_reads_slowly_is_named_after_some_steps_after_the_epoch_and_
     run_code, small_mnist, tmp_path
 ):
     line = ["--data", small_mnist, "--epochs", 1, "--batch-size", 8, "--health", 10, "--modelpath", tmp_path / "run"]
-    ranks = run_code(3, SLOW_RANK.format(arguments=list(map(str, line))))
+    ranks = run_code(3, SLOW_RANK.format(arguments=list(map(str, line)), directory=str(tmp_path)))
     assert [rank.status for rank in ranks] == [0, 0, 0], ranks[0].stderr
     assert [rank.stdout for rank in ranks[1:]] == ["", ""]
     reports = REPORT.findall(ranks[0].stdout)
@@ -44,18 +48,22 @@ def test_a_rank_that_reads_slowly_is_named_after_some_steps_after_the_epoch_and_
 
 
 SHARDED = """
-import os, time, torch
+import os, torch
+from shared_clock import SharedClock
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from training import time_alone
 from training.distributed import process_group
 from training.health import Health
+clock = time_alone.time = SharedClock({directory!r})
 
 class Block(nn.Linear):
     def forward(self, inputs):
-        time.sleep(0.1 if os.environ["RANK"] == "1" else 0.0)
+        if os.environ["RANK"] == "1":
+            clock.pass_time(0.1, ahead=1)  # the other waits for the next weights
         return super().forward(inputs)
 
-with process_group(os.environ, use_gpu=False, timeout=60) as world:
+with process_group(os.environ, use_gpu=False, timeout=600) as world:
     model = nn.Sequential(Block(4, 4), Block(4, 4))
     health = Health(world, print)
     health.watch(model[0])
@@ -69,8 +77,8 @@ with process_group(os.environ, use_gpu=False, timeout=60) as world:
 """
 
 
-def test_with_shards_the_wait_for_a_slow_ranks_weights_is_not_time_alone(run_code):
-    ranks = run_code(2, SHARDED)
+def test_with_shards_the_wait_for_a_slow_ranks_weights_is_not_time_alone(run_code, tmp_path):
+    ranks = run_code(2, SHARDED.format(directory=str(tmp_path)))
     assert [rank.status for rank in ranks] == [0, 0], ranks[0].stderr
     ((_, rank, _, ms, ratio),) = REPORT.findall(ranks[0].stdout)
     assert rank == "1" and float(ms) >= 200 and float(ratio) >= 4

@@ -89,7 +89,7 @@ def command_lines(tmp_path):
             env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "1", "SLURM_NNODES": "2", "SLURM_NTASKS": "4",
                  "PBS_JOBID": "7.pbs", "PBS_O_WORKDIR": str(tmp_path), "PBS_NODEFILE": str(tmp_path / "nodefile"),
                  **environ},
-            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=20,
+            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
         )  # fmt: skip
         assert result.returncode == 0, result.stderr
         return result.stdout.splitlines()

@@ -175,7 +175,7 @@ def trained(module, wrap, *world):
     loss = module.train_epoch(wrap(network), optimizer, schedule, images, data.train_labels, batches, *world)
     return loss, module.evaluate(network, images, data.train_labels, *world), network.state_dict()
 
-with process_group(os.environ, use_gpu=False, timeout=60) as world:
+with process_group(os.environ, use_gpu=False, timeout=600) as world:
     together = trained(mnist_multi, DistributedDataParallel, world)
     if world.rank == 0:
         torch.save([trained(mnist_single, lambda network: network), together], {result!r})

@@ -121,7 +121,7 @@ def test_mnist_root_names_the_data_and_the_option_comes_before_it(monkeypatch):
     ],
 )
 def test_a_signal_while_torch_is_imported_ends_the_run_with_its_status(run_alone, tmp_path, number, arguments, status):
-    (tmp_path / "torch.py").write_text(f"import os, time; os.kill(os.getpid(), {number.value}); time.sleep(60)")
+    (tmp_path / "torch.py").write_text(f"import os, time; os.kill(os.getpid(), {number.value}); time.sleep(600)")
     rank = run_alone(*arguments, PYTHONPATH=str(tmp_path))
     assert rank.status == status and rank.stdout == ""
     assert rank.stderr == (f"mnist_ddp.py: {number.name}: stopped, nothing was saved\n" if status > 0 else "")

@@ -16,6 +16,7 @@ import forked_ranks
 import pytest
 import torch
 from forked_ranks import equal, weights
+from ports import port_of, reserve_port
 from training.checkpoint import Checkpoints
 from training.checkpoint.reading import read
 
@@ -118,10 +119,7 @@ def test_a_resume_with_other_options_is_refused_in_one_sentence_by_one_rank(inte
 
 def test_ctrl_c_saves_and_ends_with_status_130_and_the_next_start_continues(interrupted, tmp_path):
     _, arguments, _, _ = interrupted
-    ranks = forked_ranks.Forks(1, *arguments, tmp_path)
-    ranks.wait_until_said("epoch 1/6")
-    ranks.signal(0, signal.SIGINT)
-    (rank,) = ranks.wait()
+    (rank,) = forked_ranks.Forks(1, *arguments, tmp_path, strike=(0, "epoch 2/6", 10), number=signal.SIGINT).wait()
     assert rank.status == 130 and rank.stderr == ""
     assert re.match(r"SIGINT: stopped after .* saved in .*\. Run the same command again", rank.stdout.splitlines()[-1])
     (rank,) = forked_ranks.train(1, *arguments, tmp_path)
@@ -160,10 +158,9 @@ def test_restart_begins_anew(small_mnist, tmp_path):
 
 
 def test_a_run_that_can_save_nothing_ends_as_signals_end_programs(small_mnist):
-    ranks = forked_ranks.Forks(1, "--data", small_mnist, "--epochs", 1000)
-    ranks.wait_until_said("epoch 1/")
-    ranks.signal(0, signal.SIGTERM)
-    assert ranks.wait()[0].status == -signal.SIGTERM
+    strike = {"strike": (0, "epoch 2/3", 1), "number": signal.SIGTERM}
+    (rank,) = forked_ranks.Forks(1, "--data", small_mnist, "--epochs", 3, **strike).wait()
+    assert rank.status == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("count", [15, pytest.param(50, marks=pytest.mark.thorough)])
@@ -225,16 +222,15 @@ def position(directory):
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGUSR1, 75), (signal.SIGINT, 130)])
 @pytest.mark.parametrize("variables", [{}, {"PYTORCH_LAUNCH_ID": "7.0"}])
 def test_a_signal_while_ranks_wait_for_each_other_ends_the_run_at_once(payload, tmp_path, number, status, variables):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    reserved = reserve_port()
+    port = port_of(reserved)
     world = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     rank = subprocess.Popen(
-        [sys.executable, payload / "mnist_ddp.py", "--modelpath", tmp_path / "run", "--timeout", "60"],
+        [sys.executable, payload / "mnist_ddp.py", "--modelpath", tmp_path / "run", "--timeout", "3600"],
         env={**os.environ, **world, **variables}, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while True:  # until rank 0 listens
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
                 break
@@ -242,8 +238,9 @@ def test_a_signal_while_ranks_wait_for_each_other_ends_the_run_at_once(payload, 
             time.sleep(0.1)
         time.sleep(0.5)
         rank.send_signal(number)
-        _, errors = rank.communicate(timeout=5)
+        _, errors = rank.communicate(timeout=300)
     finally:
         rank.kill()
+        reserved.close()
     assert rank.returncode == status
     assert errors.endswith(f"mnist_ddp.py: {number.name}: stopped, nothing was saved\n")

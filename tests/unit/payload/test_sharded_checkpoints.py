@@ -233,7 +233,7 @@ def test_a_stop_signal_saves_on_all_ranks_and_the_next_start_continues(start, tm
 def wait_for(ranks, directory, text=None, condition=lambda: False):
     """Return when rank 0 has written a text, when a condition holds, or when a rank has ended."""
     output = ranks.processes[0].outputs[0]
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while time.monotonic() < end and not condition():
         if text and text in Path(f"/proc/self/fd/{output.fileno()}").read_text():
             return

@@ -95,7 +95,7 @@ import os, signal, sys, time
 from training.distributed import process_group
 from training.stopping import STOPPED, StopSignals
 
-with process_group(os.environ, use_gpu=False, timeout=60) as world, StopSignals(world, interval=4) as stop:
+with process_group(os.environ, use_gpu=False, timeout=600) as world, StopSignals(world, interval=4) as stop:
     for step in range(1, 1000):
         if step == 6 and world.rank == 2:
             os.kill(os.getpid(), signal.SIGUSR1)
@@ -121,7 +121,7 @@ from training.distributed import process_group
 from training.stopping import STOPPED, StopSignals
 
 report = Path({str(tmp_path / "report")!r})
-with process_group(os.environ, use_gpu=False, timeout=60) as world:
+with process_group(os.environ, use_gpu=False, timeout=600) as world:
     try:
         with StopSignals(world):
             try:
@@ -147,7 +147,7 @@ from torch.distributed import barrier
 from training.distributed import process_group
 from training.stopping import STOPPED, StopSignals
 
-with process_group(os.environ, use_gpu=False, timeout=60) as world, StopSignals(world):
+with process_group(os.environ, use_gpu=False, timeout=600) as world, StopSignals(world):
     barrier()
     if world.rank == 0:
         time.sleep(0.5)  # rank 1 has left the barrier
@@ -168,9 +168,9 @@ end_at_once()
 (watch,) = (thread for thread in threading.enumerate() if thread is not threading.main_thread())
 from training.distributed import process_group
 from training.stopping import StopSignals
-with process_group({}, use_gpu=False, timeout=60) as world, StopSignals(world) as stop:
+with process_group({}, use_gpu=False, timeout=600) as world, StopSignals(world) as stop:
     os.kill(os.getpid(), signal.SIGUSR1)
-    watch.join(10)
+    watch.join(60)
     print(watch.is_alive(), signal.set_wakeup_fd(-1), stop.agreed(now=True))
 """,
     )

@@ -23,7 +23,7 @@ def reframe(site, prefix, *options):
     files = ["-C", SUITE / "sites" / f"{site}.py", "-c", SUITE]
     result = subprocess.run(
         [command, "--nocolor", "--prefix", prefix, *files, *options],
-        cwd=prefix, env={"PATH": os.defpath, "HOME": str(prefix)}, timeout=120, check=False,
+        cwd=prefix, env={"PATH": os.defpath, "HOME": str(prefix)}, timeout=300, check=False,
         capture_output=True, text=True,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr

@@ -24,7 +24,7 @@ def launch(runscripts, tmp_path):
             stderr=stderr,
             text=True,
             errors="surrogateescape",
-            timeout=60,
+            timeout=300,
             check=False,
         )
 
@@ -116,7 +116,7 @@ def packed(runscripts, tmp_path_factory):
     (root / "payload" / "training").mkdir(parents=True)
     program = runscripts.parent / "easyblocks" / "pytorch_install" / "programs" / "compile_tree.py"
     with program.open() as program:
-        subprocess.run([sys.executable, "-I", "-", root], stdin=program, check=True, timeout=60)
+        subprocess.run([sys.executable, "-I", "-", root], stdin=program, check=True, timeout=300)
     return root / "runscripts"
 
 

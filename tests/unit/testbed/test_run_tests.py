@@ -27,7 +27,7 @@ def run_tests(tmp_path):
     def run(*options):
         env = {"PATH": f"{commands}:/usr/bin:/bin", "PYTORCH_TESTBED": str(tmp_path / "testbed-root")}
         command = ["bash", "-x", tmp_path / "run-tests", *options]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60)
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=300)
         calls = (tmp_path / "calls").read_text().splitlines()
         return [call for call in calls if call != IMAGE], done.stderr  # it runs beside the others
 

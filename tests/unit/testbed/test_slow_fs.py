@@ -32,7 +32,7 @@ def node():
     with contextlib.ExitStack() as stack:
 
         def start():
-            process = stack.enter_context(subprocess.Popen([*UNSHARE, "sleep", "60"]))
+            process = stack.enter_context(subprocess.Popen([*UNSHARE, "sleep", "infinity"]))
             stack.callback(process.kill)
             own = Path("/proc/self/ns/mnt").stat().st_ino
             while Path(f"/proc/{process.pid}/ns/mnt").stat().st_ino == own:
@@ -58,7 +58,7 @@ def run_on(pid, *command):
     """Run a command as a process of a node; return its output."""
     user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
     entry = ["nsenter", f"--target={pid}", "--mount", *user, "--"]
-    return subprocess.run([*entry, *map(str, command)], check=True, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run([*entry, *map(str, command)], check=True, capture_output=True, text=True, timeout=300).stdout
 
 
 def stat_names(pid, names):

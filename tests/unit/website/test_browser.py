@@ -71,6 +71,7 @@ def visit(chromium, address):
     def open_window(size, scheme="light"):
         context = chromium.new_context(**SIZES[size], color_scheme=scheme, base_url=address)
         contexts.append(context)
+        context.set_default_timeout(300_000)  # ms; the default is 30 s
         context.grant_permissions(["clipboard-read", "clipboard-write"])
         context.route("**/*", stay_here)
         window = context.new_page()

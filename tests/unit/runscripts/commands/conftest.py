@@ -27,7 +27,7 @@ def run_unchecked(runscripts, home):
             cwd=options.pop("cwd", home),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
             **options,
         )

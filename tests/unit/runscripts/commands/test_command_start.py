@@ -59,7 +59,7 @@ def test_python_is_the_process_that_was_started_and_gets_its_signals(runscripts,
         "import os, signal, sys, time\n"
         "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(17))\n"
         "print(os.getpid(), flush=True)\n"
-        "time.sleep(60)"
+        "time.sleep(600)"
     )
     with subprocess.Popen(
         [runscripts / either, "-c", program],
@@ -69,7 +69,7 @@ def test_python_is_the_process_that_was_started_and_gets_its_signals(runscripts,
     ) as process:
         assert int(process.stdout.readline()) == process.pid
         process.send_signal(signal.SIGUSR1)
-        assert process.wait(timeout=10) == 17
+        assert process.wait(timeout=300) == 17
 
 
 # Activation

@@ -72,7 +72,7 @@ def doctor(runscripts, tmp_path):
         return subprocess.run(
             [runscripts / "pytorch-doctor", *arguments],
             env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TMPDIR": str(tmp_path), **env},
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
 
     return run

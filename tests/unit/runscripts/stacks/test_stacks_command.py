@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 from pytorch_stacks import StacksError, job
@@ -29,7 +30,7 @@ def stacks(runscripts, tmp_path):
         return subprocess.run(
             [runscripts / "pytorch-stacks", *arguments],
             env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "HOME": str(tmp_path), **env},
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
 
     return run
@@ -63,9 +64,17 @@ def test_a_node_without_an_answer_and_its_ranks_are_named(stacks, lines):
     assert done.stdout.endswith("\nnid0002: no answer: srun: error: Node nid0002 is down\n")
 
 
-def test_srun_that_hangs_is_ended():
-    program = "import sys; sys.stdout.write('x'); sys.stdout.flush(); import time; time.sleep(60)"
-    output, errors, _ = job._call([sys.executable, "-c", program], 1)
+def test_srun_that_hangs_is_ended(tmp_path, monkeypatch):
+    class Started(subprocess.Popen):
+        """A process of which the limit begins when it has written."""
+
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            while not (tmp_path / "written").exists():
+                time.sleep(0.01)
+
+    monkeypatch.setattr(job.subprocess, "Popen", Started)
+    output, errors, _ = job._call(["sh", "-c", f"printf x; touch {tmp_path}/written; exec sleep 600"], 1)
     assert (output, errors.strip()) == ("x", "timed out after 1 s")
 
 
@@ -112,12 +121,12 @@ def test_an_answer_survives_being_mixed_with_others(rank):
 def test_a_real_rank_is_found_on_this_node(stacks, py_spy):
     py_spy('echo "${threads/9/$4}" >/dev/null; echo "$threads"')
     code = "print(flush=True); input()"
-    world = {"RANK": "0", "WORLD_SIZE": "1", "PYTORCH_LAUNCH_ID": "test-stacks"}
+    world = {"RANK": "0", "WORLD_SIZE": "1", "PYTORCH_LAUNCH_ID": f"test-stacks-{os.getpid()}"}
     options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", code], env=world, **options) as process:
         process.stdout.readline()
         found = json.loads(stacks("--here", "--json").stdout)
         process.communicate(b"\n")
-    (launch,) = (launch for launch in found["launches"] if launch["launch"] == "test-stacks")
+    (launch,) = (launch for launch in found["launches"] if launch["launch"] == f"test-stacks-{os.getpid()}")
     (group,) = launch["groups"]
     assert group["ranks"][0]["pid"] == process.pid
