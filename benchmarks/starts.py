@@ -50,6 +50,7 @@ class Way(NamedTuple):
     `prefix`  of the command
     `packed`  whether the venv is one file
     `staged`  whether this file is copied to the nodes first
+    `later`   whether this was done by an earlier step of the job
     """
 
     name: str
@@ -58,6 +59,7 @@ class Way(NamedTuple):
     prefix: tuple = ()
     packed: bool = False
     staged: bool = False
+    later: bool = False
 
 
 IN_IMAGE = ("bash", "-c", 'exec singularity exec "$SIF" "$@"', "bash")
@@ -69,7 +71,11 @@ WAYS = (
     Way("image", CONTAINER, "nfs", IN_IMAGE),
     Way("packed venv", VENV, "nfs", packed=True),
     Way("staged venv", VENV, "nfs", packed=True, staged=True),
+    Way("staged venv, later steps", VENV, "nfs", packed=True, staged=True, later=True),
 )
+#: A job in which steps can run; its number is printed.
+ALLOCATE = 'salloc --quiet --no-shell --job-name=slow-fs-$$ "$@" && squeue --noheader --format=%i --name=slow-fs-$$'
+END = 'scancel "$0"; while squeue --noheader --job="$0" 2>/dev/null | grep --quiet .; do sleep 0.1; done'
 
 
 class Start(NamedTuple):
@@ -169,20 +175,35 @@ def import_torch(session, way, env, ranks, record=None):
 
     Returns the seconds until the last one is done, what the server served, and the times of start and end.
     """
-    nodes = min(ranks, len(NODES))
-    step = ["srun", f"-N{nodes}", f"-n{ranks}", "--overcommit", "--distribution=cyclic"]
-    command = [*step, *way.prefix, "conda-python-distributed", "-c", PROGRAM]
+    size = [f"-N{min(ranks, len(NODES))}", f"-n{ranks}", "--overcommit"]
+    step = ["srun", *size, "--distribution=cyclic"]
+    command = [*way.prefix, "conda-python-distributed", "-c"]
     with contextlib.ExitStack() as stack:
         server = None
         if way.cache:
             software = session.layout.easybuild / "software"
             server = stack.enter_context(slow_fs.mounted(session.layout, software, cache=way.cache, record=record))
+        if way.later:
+            step.append(f"--jobid={stack.enter_context(job(session, size, env))}")
+            session.run([*step, *command, "pass"], env)
+        before = server.counts() if server else slow_fs.Counts(0, 0)
         start = time.monotonic()
-        ends = [float(end) for end in IMPORTED.findall(session.run(command, env))]
-        counts = server.counts() if server else slow_fs.Counts(0, 0)
+        ends = [float(end) for end in IMPORTED.findall(session.run([*step, *command, PROGRAM], env))]
+        after = server.counts() if server else before
+        counts = slow_fs.Counts(after.calls - before.calls, after.bytes - before.bytes)
     if len(ends) != ranks:
         raise TestbedError(f"{len(ends)} ranks of {ranks} imported torch.")
     return max(ends) - start, counts, (start, max(ends))
+
+
+@contextlib.contextmanager
+def job(session, size, env):
+    """Yield the number of a job with options of its `size`; it has ended after the block."""
+    number = session.run(["bash", "-c", ALLOCATE, "bash", *size], env).strip()
+    try:
+        yield number
+    finally:
+        session.run(["bash", "-c", END, number], env)
 
 
 def replay_way(way, record, alone, size):
@@ -200,7 +221,7 @@ def replay_way(way, record, alone, size):
         cores = os.cpu_count() if ranks == MEASURED[-1] else None
         remembers, own = seconds_remembered(way.cache), ranks // nodes
         seconds = start_seconds(record, SERVER, nodes=nodes, ranks_per_node=own, remembers=remembers, cores=cores)
-        if way.staged:
+        if way.staged and not way.later:
             seconds += size * (SERVER.seconds_per_byte + broadcast_seconds_per_byte(nodes))
         yield Start(way.name, ranks, seconds, True)
 

@@ -1,5 +1,6 @@
 """Worlds that import torch from a slow file system: what is measured, and how it is written and drawn."""
 
+import contextlib
 import re
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from benchmarks import starts
 from benchmarks.starts import BROADCAST_BYTES, WAYS, Start, broadcast_seconds_per_byte, possible_ways
 from benchmarks.table import starts_markdown
+from testbed.cluster import slow_fs
+from testbed.layout import Layout
 from testbed.recipes import CONTAINER
 
 STARTS = [
@@ -48,10 +51,36 @@ def test_an_import_is_timed_until_the_last_rank_is_done(monkeypatch):
     assert starts.import_torch(Session(), local, {}, 16)[0] == 15.5
 
 
+def test_a_later_step_is_timed_and_counted_without_the_step_that_stages(monkeypatch):
+    commands = []
+
+    class Session:
+        layout = Layout.from_environment({})
+
+        def run(self, command, _env):
+            commands.append(command)
+            return {"bash": "7\n", "srun": "imported at 103\n"}[command[0]]
+
+    class Server:
+        def counts(self):
+            return slow_fs.Counts(100 * len(commands), 5)
+
+    monkeypatch.setattr(starts.time, "monotonic", lambda: 100)
+    monkeypatch.setattr(starts.slow_fs, "mounted", lambda *_, **__: contextlib.nullcontext(Server()))
+    later = next(way for way in WAYS if way.later)
+    seconds, counts, _ = starts.import_torch(Session(), later, {}, 1)
+    assert (seconds, counts) == (3, slow_fs.Counts(100, 0))
+    allocate, stage, measured, end = commands
+    assert "--jobid=7" in stage and stage[:-1] == measured[:-1]
+    assert stage[-1] == "pass"
+    assert allocate[-3:] == ["-N1", "-n1", "--overcommit"] and end[-1] == "7"
+
+
 def test_the_picture_has_a_line_for_each_way_and_open_marks_for_replayed_worlds():
     pytest.importorskip("matplotlib")
-    from benchmarks.start_picture import draw_starts
+    from benchmarks.start_picture import LINES, MARKERS, draw_starts
 
+    assert min(len(MARKERS), len(LINES)) >= len(WAYS)
     picture = draw_starts(STARTS)
     words = re.findall(r"<text[^>]*>([^<]*)</text>", picture)
     assert {"venv", "local disk", "4,096", "Lustre (OLCF)"} <= set(words)
