@@ -112,9 +112,15 @@ def start_ranks():
 
 
 @pytest.fixture(scope="session")
-def zygote():
-    """A Python that has imported torch and forks."""
-    zygote = Zygote({**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""})
+def zygote(tmp_path_factory):
+    """A Python that has imported torch and forks: one for all processes of pytest."""
+    directory = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        directory = directory.parent
+    directory = directory / "zygote"
+    directory.mkdir(exist_ok=True)
+    settings = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+    zygote = Zygote(directory, {**os.environ, **settings})
     yield zygote
     zygote.close()
 

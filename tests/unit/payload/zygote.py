@@ -4,11 +4,13 @@ A forked process runs its script as `python` does, and ends as `python` does, wi
 """
 
 import contextlib
+import fcntl
 import gc
 import json
 import os
 import runpy
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,39 +20,59 @@ import traceback
 import warnings
 from pathlib import Path
 
+#: In place of the length of a job: the client has none, and ends by closing the connection.
+HOLD = bytes(8)
+
 
 class Zygote:
-    """The Python that forks, as its clients see it."""
+    """The Python that forks, as its clients see it: one for all processes of pytest, which share `directory`."""
 
-    def __init__(self, environment):
+    def __init__(self, directory, environment):
+        self.directory = directory
         self.environment = environment
-        self.directory = tempfile.TemporaryDirectory()
-        self.errors = Path(self.directory.name) / "errors"
-        self.start_server()
+        self.errors = directory / "errors"
+        self.connect()
+
+    def connect(self):
+        """Connect to the Python that forks, or start it; it ends with the last of these connections."""
+        self.connection = socket.socket(socket.AF_UNIX)
+        noted = self.directory / "address"
+        with (self.directory / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                self.address = noted.read_text()
+                self.connection.connect(self.address)
+            except OSError:
+                self.address = self.start_server()
+                self.connection.connect(self.address)
+                noted.write_text(self.address)
+            self.connection.sendall(HOLD)
 
     def start_server(self):
-        """Start the Python that forks."""
-        self.address = str(Path(self.directory.name) / f"socket-{os.urandom(4).hex()}")
+        """Start the Python that forks; return its address."""
         with self.errors.open("w") as errors:
-            self.server = subprocess.Popen(
-                [sys.executable, __file__, self.address], env=self.environment, stdout=subprocess.PIPE, stderr=errors,
-                text=True,
-            )  # fmt: skip
-        assert self.server.stdout.readline() == "ready\n", self.errors.read_text()
+            server = subprocess.Popen(
+                [sys.executable, __file__], env=self.environment, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+        with server.stdout:
+            address = server.stdout.readline().strip()
+        assert address, self.errors.read_text()
+        return address
 
     def start(self, command, environment, cwd=None):
-        if self.server.poll() is not None:
+        job = list(map(str, command)), environment, str(cwd or Path.cwd())
+        try:
+            return Forked(self.address, *job)
+        except OSError:
             # another test has killed it; the warning is in the summary of pytest
-            ended = f"the Python that forks ended with status {self.server.returncode}, and is started again"
-            warnings.warn(f"{ended}. {self.errors.read_text()[-2000:]}", stacklevel=2)
-            self.server.communicate()
-            self.start_server()
-        return Forked(self.address, list(map(str, command)), environment, str(cwd or Path.cwd()))
+            text = self.errors.read_text()[-2000:]
+            warnings.warn(f"the Python that forks ended, and is started again. {text}", stacklevel=2)
+            self.connection.close()
+            self.connect()
+            return Forked(self.address, *job)
 
     def close(self):
-        self.server.kill()
-        self.server.communicate()
-        self.directory.cleanup()
+        self.connection.close()
 
 
 class Forked:
@@ -84,54 +106,83 @@ class Forked:
                 os.kill(self.pid, signal.SIGKILL)
 
 
-def serve(address):
-    """Fork a process for each client; return its command and environment in it, never in this process."""
+def serve():
+    """Fork a process for each job; return the job in it, and in this process None, when no client holds it."""
+    directory = Path(tempfile.mkdtemp())
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(address)
+    listener.bind(str(directory / "socket"))
     listener.listen(64)
-    print("ready", flush=True)
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ)
-    while True:
+    print(directory / "socket", flush=True)
+    holders = None
+    while holders != 0:
         for key, _ in selector.select():
-            if key.fileobj is not listener:  # a process has ended
-                pid, client = key.data
-                _, status = os.waitpid(pid, 0)
-                with contextlib.suppress(OSError):  # the client may be gone
-                    client.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
-                client.close()
-                selector.unregister(key.fileobj)
+            if key.fileobj is listener:
+                client, _ = listener.accept()
+                job, outputs = receive(client)
+                if job:
+                    pid = os.fork()
+                    if not pid:
+                        become(selector, client, outputs)
+                        return json.loads(job)
+                    with contextlib.suppress(OSError):  # the client may be gone
+                        client.sendall(f"{pid}\n".encode())
+                    selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, client))
+                elif job is None:
+                    holders = (holders or 0) + 1
+                    selector.register(client, selectors.EVENT_READ)
+                else:
+                    client.close()
+                for output in outputs:
+                    os.close(output)
+                continue
+            selector.unregister(key.fileobj)
+            if key.data:
+                report_end(*key.data)
                 os.close(key.fileobj)
-                continue
-            client, _ = listener.accept()
-            size, descriptors, _, _ = socket.recv_fds(client, 8, 2)
-            job = b""
-            while len(job) < int.from_bytes(size, "big"):
-                part = client.recv(2**16)
-                if not part:
-                    break
-                job += part
-            if not job or len(job) < int.from_bytes(size, "big"):  # the client is gone
-                client.close()
-                continue
-            pid = os.fork()
-            if not pid:
-                for stream, descriptor in zip((1, 2), descriptors):
-                    os.dup2(descriptor, stream)
-                    os.close(descriptor)
-                for each in list(selector.get_map().values()):
-                    if each.fileobj is not listener:
-                        os.close(each.fileobj)
-                        each.data[1].close()
-                client.close()
-                listener.close()
-                selector.close()
-                return json.loads(job)
-            for descriptor in descriptors:
-                os.close(descriptor)
-            with contextlib.suppress(OSError):  # the client may be gone
-                client.sendall(f"{pid}\n".encode())
-            selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, client))
+            else:
+                holders -= 1
+                key.fileobj.close()
+    shutil.rmtree(directory)
+    return None
+
+
+def receive(client):
+    """Return a client's job and its files for output: no bytes from a client that is gone, None from one that holds."""
+    size, outputs, _, _ = socket.recv_fds(client, len(HOLD), 2)
+    if size == HOLD:
+        return None, outputs
+    job = b""
+    while len(job) < int.from_bytes(size, "big"):
+        part = client.recv(2**16)
+        if not part:
+            return b"", outputs
+        job += part
+    return job, outputs
+
+
+def become(selector, client, outputs):
+    """In a forked process: write to the client's files, and close what belongs to other clients."""
+    for stream, output in zip((1, 2), outputs):
+        os.dup2(output, stream)
+        os.close(output)
+    for key in list(selector.get_map().values()):
+        if key.data:
+            os.close(key.fileobj)
+            key.data[1].close()
+        else:
+            key.fileobj.close()
+    client.close()
+    selector.close()
+
+
+def report_end(pid, client):
+    """Report the exit status of a process that has ended to its client."""
+    _, status = os.waitpid(pid, 0)
+    with contextlib.suppress(OSError):  # the client may be gone
+        client.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+    client.close()
 
 
 def run(command, environment, cwd):
@@ -165,7 +216,9 @@ if __name__ == "__main__":
 
     gc.freeze()  # a forked process need not look at what it shares, and copy it
     del sys.path[0]  # the directory of the tests
-    job = serve(sys.argv[1])
+    job = serve()
+    if job is None:
+        sys.exit()
     try:
         run(*job)
     except Exception:  # as Python itself prints it
