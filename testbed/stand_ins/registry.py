@@ -15,6 +15,7 @@ from pathlib import Path
 
 from testbed.layout import Layout
 from testbed.packages import find_command
+from testbed.stand_ins.small_image import NOT_FOR_RANKS
 
 #: The environment of a client: the registry has plain HTTP.
 ENVIRONMENT = {"APPTAINER_NOHTTPS": "1", "SINGULARITY_NOHTTPS": "1"}
@@ -25,13 +26,6 @@ LAYER = "application/vnd.oci.image.layer.v1.tar"
 #: Files that the runtime adds to a running image, or binds from the host.
 NOT_IN_LAYERS = ("./proc/*", "./sys/*", "./dev/*", "./tmp/*", "./var/tmp/*", "./root/*", "./home/*", "./.singularity.d",
                  "./singularity", "./.run", "./.exec", "./.shell", "./.test", "./environment")  # fmt: skip
-#: Compilers, headers, Perl, documents and translations of the CPU image: more than half of its system, and nothing that
-#: starts ranks. Each push and each pull reads and writes the layer several times.
-NOT_FOR_RANKS = ("./usr/include/*", "./usr/lib/gcc/*", "./usr/lib/*/perl/*", "./usr/share/perl/*", "./usr/share/doc/*",
-                 "./usr/share/man/*", "./usr/share/locale/*", "./usr/bin/x86_64-linux-gnu-*",
-                 "./usr/bin/aarch64-linux-gnu-*", "./usr/lib/*/lib?san.so*", "*.a")  # fmt: skip
-
-
 START_SECONDS = 120
 
 

@@ -12,6 +12,7 @@ from stand_in_system import System
 from testbed import installation, lifecycle, module_systems, recipes, shell
 from testbed.layout import Layout, TestbedError
 from testbed.recipes import CONTAINER, DATASET, VENV
+from testbed.stand_ins.small_image import provide as provide_small_image
 
 
 class Testbed:
@@ -108,6 +109,12 @@ def container(testbed):
     if testbed.obstacle:
         pytest.skip(f"no containers here: {testbed.obstacle}")
     return testbed.install(CONTAINER)
+
+
+@pytest.fixture(scope="session")
+def small_image(testbed, container):
+    """The image of the container module, without its packages: a tenth of the size."""
+    return provide_small_image(testbed.layout)
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,8 @@ from image_site import sha256
 pytestmark = pytest.mark.testbed
 
 
-def test_cotainr_runs_and_its_image_is_installed(site, testbed, pytorch_sif, work):
-    os.link(pytorch_sif, site.central / "base.sif")
+def test_cotainr_runs_and_its_image_is_installed(site, testbed, small_image, packages, work):
+    os.link(small_image, site.central / "base.sif")
     stand_in = work / "bin" / "cotainr"
     stand_in.parent.mkdir()
     stand_in.symlink_to(testbed.layout.repository / "testbed" / "stand_ins" / "cotainr")
@@ -21,9 +21,10 @@ def test_cotainr_runs_and_its_image_is_installed(site, testbed, pytorch_sif, wor
     # the real cotainr is one of the test tools, which may be on the PATH
     without = f"PATH=$(echo $PATH | tr : '\\n' | grep -vxF {testbed.layout.test_venv}/bin | paste -sd :)"
     assert "cotainr not found on PATH" in site.refuse(lines, settings=without)
-    site.install(lines, settings=f"export PATH={stand_in.parent}:$PATH COTAINR_STAND_IN_SIF={pytorch_sif}")
+    stand_ins = f"export PATH={stand_in.parent}:$PATH COTAINR_STAND_IN_SIF={small_image}"
+    site.install(lines, settings=f"{stand_ins}\n{packages}")
     assert site.record()["source"] == "environment.yml on base.sif"
-    assert sha256(site.root / site.record()["image"]) == sha256(pytorch_sif)
+    assert sha256(site.root / site.record()["image"]) == sha256(small_image)
 
 
 def test_the_real_cotainr_accepts_the_command_line_up_to_its_first_download(site, testbed, work):

@@ -119,9 +119,8 @@ def kill_at(prefix, hook, how):
     assert result.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL), result.stdout
 
 
-def with_image(testbed, container, directory):
-    """Return a prefix with a recipe for the image of the container module, and the image's SHA-256."""
-    image = testbed.run(f"module load {container}; echo $SIF").strip()
+def with_image(testbed, image, directory):
+    """Return a prefix with a recipe for an image, and the image's SHA-256."""
     prefix = Prefix(testbed, directory, "1.0-image")
     (directory / "tiny.sif").symlink_to(image)
     checksum = testbed.run(f"sha256sum {image}").split()[0]

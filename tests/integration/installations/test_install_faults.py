@@ -81,7 +81,7 @@ def test_a_full_disk_is_one_line_of_error_and_leaves_nothing_and_the_next_succee
     if kind == "venv":
         prefix, runtime, room = with_wheel(testbed, work), "venv/bin/python", "100m"
     else:
-        prefix, _ = with_image(testbed, request.getfixturevalue("container"), work)
+        prefix, _ = with_image(testbed, request.getfixturevalue("small_image"), work)
         runtime, room = "tiny.sif", "2g"
     software = work / "software"
     software.mkdir()

@@ -1,0 +1,43 @@
+"""Makes a small image, for tests that copy, read and damage whole images: the CPU image without its packages."""
+
+import shutil
+import subprocess
+
+from testbed import recipes
+from testbed.progress import run
+from testbed.stand_ins.systems import IN_IMAGE
+
+#: Compilers, headers, Perl, documents and translations of the CPU image: more than half of its system, and nothing that
+#: starts ranks.
+NOT_FOR_RANKS = ("./usr/include/*", "./usr/lib/gcc/*", "./usr/lib/*/perl/*", "./usr/share/perl/*", "./usr/share/doc/*",
+                 "./usr/share/man/*", "./usr/share/locale/*", "./usr/bin/x86_64-linux-gnu-*",
+                 "./usr/bin/aarch64-linux-gnu-*", "./usr/lib/*/lib?san.so*", "*.a")  # fmt: skip
+#: What a runtime mounts over an image.
+MOUNTED = ("./proc/*", "./sys/*", "./dev/*", "./tmp/*", "./var/tmp/*", "./root/*", "./home/*")
+
+
+def provide(layout):
+    """Make the image, once for a testbed; return its path. The packages of the venv module are bound at IN_IMAGE."""
+    source = layout.easybuild / "software" / recipes.module(recipes.CONTAINER) / f"{recipes.CONTAINER}.sif"
+    image = layout.root / "small-image" / "small.sif"
+    with layout.locked("small-image"):
+        if not image.exists() or image.stat().st_mtime < source.stat().st_mtime:
+            make(layout.bin / "apptainer", source, image)
+    return image
+
+
+def make(apptainer, source, image):
+    """Write `image`: the files of `source` that start ranks, without those of its packages."""
+    shutil.rmtree(image.parent, ignore_errors=True)
+    root, new = image.parent / "root", image.with_suffix(".new")
+    root.mkdir(parents=True)
+    archive = image.with_suffix(".tar")
+    excluded = [f"--exclude={name}" for name in (*MOUNTED, *NOT_FOR_RANKS, f".{IN_IMAGE}/*")]
+    with archive.open("wb") as file:
+        enter = [apptainer, "exec", "--cleanenv", "--contain", source]
+        subprocess.run([*enter, "tar", "--create", "--directory=/", *excluded, "."], stdout=file, check=True)
+    run(["tar", "--extract", "--no-same-owner", "--file", archive, "--directory", root])
+    archive.unlink()
+    run([apptainer, "--silent", "build", "--mksquashfs-args=-comp lz4 -no-fragments", new, root])
+    shutil.rmtree(root)
+    new.rename(image)
