@@ -1,4 +1,4 @@
-"""Makes a small image, for tests that copy, read and damage whole images: the CPU image without its packages."""
+"""Makes a small image, for tests that copy, read and damage whole images: the CPU image with pip alone."""
 
 import shutil
 import subprocess
@@ -12,6 +12,8 @@ from testbed.stand_ins.systems import IN_IMAGE
 NOT_FOR_RANKS = ("./usr/include/*", "./usr/lib/gcc/*", "./usr/lib/*/perl/*", "./usr/share/perl/*", "./usr/share/doc/*",
                  "./usr/share/man/*", "./usr/share/locale/*", "./usr/bin/x86_64-linux-gnu-*",
                  "./usr/bin/aarch64-linux-gnu-*", "./usr/lib/*/lib?san.so*", "*.a")  # fmt: skip
+#: All packages but pip: without it, every installation would make it for the users' environment.
+PACKAGES = [f".{IN_IMAGE}/{name}" for name in ("[!p]*", "p[!i]*", "pi[!p]*")]
 #: What a runtime mounts over an image.
 MOUNTED = ("./proc/*", "./sys/*", "./dev/*", "./tmp/*", "./var/tmp/*", "./root/*", "./home/*")
 
@@ -32,7 +34,7 @@ def make(apptainer, source, image):
     root, new = image.parent / "root", image.with_suffix(".new")
     root.mkdir(parents=True)
     archive = image.with_suffix(".tar")
-    excluded = [f"--exclude={name}" for name in (*MOUNTED, *NOT_FOR_RANKS, f".{IN_IMAGE}/*")]
+    excluded = [f"--exclude={name}" for name in (*MOUNTED, *NOT_FOR_RANKS, *PACKAGES)]
     with archive.open("wb") as file:
         enter = [apptainer, "exec", "--cleanenv", "--contain", source]
         subprocess.run([*enter, "tar", "--create", "--directory=/", *excluded, "."], stdout=file, check=True)

@@ -113,7 +113,7 @@ def container(testbed):
 
 @pytest.fixture(scope="session")
 def small_image(testbed, container):
-    """The image of the container module, without its packages: a tenth of the size."""
+    """The image of the container module, without its packages: an eighth of the size."""
     return provide_small_image(testbed.layout)
 
 
