@@ -13,6 +13,7 @@ from testbed import installation, lifecycle, module_systems, recipes, shell
 from testbed.layout import Layout, TestbedError
 from testbed.recipes import CONTAINER, DATASET, VENV
 from testbed.stand_ins.small_image import provide as provide_small_image
+from testbed.stand_ins.systems import IN_IMAGE
 
 
 class Testbed:
@@ -121,6 +122,13 @@ def small_image(testbed, container):
 def venv(testbed):
     """The venv module, installed."""
     return testbed.install(VENV)
+
+
+@pytest.fixture(scope="session")
+def packages(testbed, venv):
+    """Settings that bind the packages of the CPU venv, which are those of the CPU image, in the small image."""
+    packages = next((testbed.layout.easybuild / "software" / venv).glob("venv/lib/python*/site-packages"))
+    return f"export SINGULARITY_BIND={packages}:{IN_IMAGE}"
 
 
 @pytest.fixture(params=["container", "venv"])

@@ -8,7 +8,6 @@ from image_site import Site, make_layer
 
 from testbed.packages import find_optional
 from testbed.stand_ins.registry import Registry
-from testbed.stand_ins.systems import IN_IMAGE
 
 
 @pytest.fixture
@@ -23,13 +22,6 @@ def site(testbed, work):
 def pytorch_sif(testbed, container):
     """The image of the installed CPU container module."""
     return Path(testbed.run(f"module load {container}; printf %s $SIF"))
-
-
-@pytest.fixture(scope="module")
-def packages(testbed, venv):
-    """Settings that bind the packages of the CPU venv, which are those of the CPU image, in the small image."""
-    packages = next((testbed.layout.easybuild / "software" / venv).glob("venv/lib/python*/site-packages"))
-    return f"export SINGULARITY_BIND={packages}:{IN_IMAGE}"
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,10 @@ from user_installation import Installation
 
 
 @pytest.fixture(scope="session")
-def installed(testbed, container):
+def installed(testbed, small_image, packages):
     """The installation, with a copy of its unused user-software in `fresh`."""
-    image = Path(testbed.run(f"module load {container}; echo $SIF").strip())
     with tempfile.TemporaryDirectory(prefix="user-software-", dir=testbed.layout.root) as directory:
-        installation = Installation(testbed, image, Path(directory))
+        installation = Installation(testbed, small_image, packages, Path(directory))
         installation.install()
         shutil.copytree(installation.store, installation.prefix / "fresh", symlinks=True)
         yield installation

@@ -84,9 +84,7 @@ def test_a_failed_rebuild_leaves_the_environment_unchanged(installation, wheels)
         "sanity_check_paths = {'files': [], 'dirs': ['bin']}\nsanity_check_commands = "
         "['singularity exec $SIF python -c \"import sys, torch; print(sys.prefix, torch.__name__); exit(9)\"']"
     ))  # fmt: skip
-    result = installation.testbed.run_unchecked(
-        f"eb --installpath={installation.prefix} --buildpath={installation.prefix}/build --rebuild {recipe} 2>&1"
-    )
+    result = installation.testbed.run_unchecked(installation.eb(recipe, "--rebuild"))
     assert result.returncode != 0
     assert "/user-software/venv/pytorch torch" in result.stdout  # the sanity check used the new environment
     assert "it is kept as" not in result.stdout

@@ -15,11 +15,15 @@ moduleclass = 'ai'
 
 
 class Installation:
-    """An EasyBuild prefix with a container module that has the image of another module."""
+    """An EasyBuild prefix with a container module that has an image of a central directory.
 
-    def __init__(self, testbed, image, prefix):
+    The packages of the image are bound, by settings in a shell.
+    """
+
+    def __init__(self, testbed, image, packages, prefix):
         self.testbed = testbed
         self.image = image
+        self.packages = packages
         self.prefix = prefix
         self.store = prefix / "software" / "PyTorch" / ".user-software"
         self.directory = self.store / "2.13.0-mine"
@@ -29,14 +33,17 @@ class Installation:
         """Run ``eb``; return its output."""
         recipe = self.prefix / f"PyTorch-2.13.0{suffix}.eb"
         recipe.write_text(RECIPE.format(suffix=suffix, image=self.image))
-        return self.testbed.run(
-            f"eb --installpath={self.prefix} --buildpath={self.prefix}/build {options} {recipe} 2>&1"
-        )
+        return self.testbed.run(self.eb(recipe, options))
+
+    def eb(self, recipe, options=""):
+        """Return the command that installs a recipe, with the packages bound for its sanity check."""
+        return (f"{self.packages}\neb --installpath={self.prefix} --buildpath={self.prefix}/build {options} {recipe} "
+                "2>&1")  # fmt: skip
 
     def script(self, script):
         """Return a bash script that loads the module, with a separate home directory."""
-        return (f"export HOME={self.prefix}/home APPTAINER_NO_PRIVS=1; module use {self.prefix}/modules/all\n"
-                f"module load PyTorch/2.13.0-mine\n{script}")  # fmt: skip
+        return (f"export HOME={self.prefix}/home APPTAINER_NO_PRIVS=1; {self.packages}\n"
+                f"module use {self.prefix}/modules/all; module load PyTorch/2.13.0-mine\n{script}")  # fmt: skip
 
     def run(self, script):
         """Run a script that must succeed with the module loaded; return its standard output."""
