@@ -16,8 +16,10 @@ RELEASE_TOOLS = "releases/requirements.txt"
 WEBSITE_TOOLS = "website/requirements.txt"
 #: A regular expression for parts of packages that hardly anything here imports; Python compiles those when it does.
 NOT_IMPORTED = (
-    "site-packages/(fontTools|networkx|pip|playwright|polars|pygments/lexers|setuptools|easybuild/easyblocks"
-    "|torch/(_inductor|testing)|torchgen|.*/tests?)/"
+    "site-packages/(backrefs|fontTools|fsspec|functorch|lxml|networkx|pip|playwright|polars|pygments/lexers|pymdownx"
+    "|setuptools|test|tornado|watchdog|easybuild/easyblocks|numpy/(distutils|f2py)"
+    "|sympy/(categories|codegen|combinatorics|crypto|diffgeom|holonomic|liealgebras|parsing|physics|stats|vector)"
+    "|torch/(_inductor|_vendor|ao/ns|ao/pruning|distributed/pipelining|testing|utils/hipify)|torchgen|.*/tests?)/"
 )
 #: The index of torch's own wheels for CPUs, as in the recipes.
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
