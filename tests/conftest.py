@@ -1,5 +1,6 @@
 """What all tests share: the testbed's package, the choice of --fast and --thorough, and the table of the slowest."""
 
+import gc
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -72,6 +73,17 @@ def pytest_addoption(parser):
     parser.addoption("--fast", action="store_true", help="leave out unit tests that take long, and Tcl modules")
     parser.addoption("--thorough", action="store_true", help="also run the tests marked as thorough")
     parser.addoption("--slowest", type=int, default=0, metavar="N", help="end with a table of the N slowest tests")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Collect four thousand tests without looking for garbage, and never look at them again: a third of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config, items):
