@@ -25,6 +25,9 @@ NAME = "slow-fs"
 TITLE = "seconds until `import torch` is done in the last rank, from a slow shared file system"
 #: Ranks that run: all nodes of the testbed, with as many ranks on each; one rank runs alone.
 MEASURED = (1, 4, 16)
+#: Cores that they share: a job that overcommits has one core of each node, and all nodes have the same cores. The other
+#: cores serve the files, as cores of a node that run no rank do.
+CORES = 1
 #: Ranks of replayed worlds, with as many on a node as a node of Frontier or LUMI-G has GPUs.
 REPLAYED = (64, 256, 1024, 4096)
 RANKS_PER_NODE = 8
@@ -65,6 +68,7 @@ class Way(NamedTuple):
 IN_IMAGE = ("bash", "-c", 'exec singularity exec "$SIF" "$@"', "bash")
 WAYS = (
     Way("venv on a local disk", VENV),
+    Way("image on a local disk", CONTAINER, "", IN_IMAGE),
     Way("venv, no cache", VENV, "none"),
     Way("packed venv, no cache", VENV, "none", packed=True),
     Way("venv", VENV, "nfs"),
@@ -218,7 +222,7 @@ def replay_way(way, record, alone, size):
         record = record._replace(calls=[call._replace(bytes=0) for call in record.calls])
     worlds = [(MEASURED[-1], len(NODES)), *((ranks, ranks // RANKS_PER_NODE) for ranks in REPLAYED)]
     for ranks, nodes in worlds[way.staged :]:
-        cores = os.cpu_count() if ranks == MEASURED[-1] else None
+        cores = CORES if ranks == MEASURED[-1] else None
         remembers, own = seconds_remembered(way.cache), ranks // nodes
         seconds = start_seconds(record, SERVER, nodes=nodes, ranks_per_node=own, remembers=remembers, cores=cores)
         if way.staged and not way.later:

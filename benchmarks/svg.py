@@ -16,10 +16,11 @@ DARK = {
     "#6639ba": "#d2a8ff",
     "#7d4e00": "#e3b341",
     "#99286e": "#f778ba",
+    "#1b7c83": "#76e3ea",
 }
 BACKGROUND, INK, GRID, MET, MISSED, *FURTHER = DARK
 #: Of the lines of one diagram.
-LINES = (FURTHER[0], MISSED, FURTHER[4], FURTHER[1], MET, FURTHER[2], FURTHER[3], FURTHER[5])
+LINES = (FURTHER[0], FURTHER[6], MISSED, FURTHER[4], FURTHER[1], MET, FURTHER[2], FURTHER[3], FURTHER[5])
 
 
 @contextlib.contextmanager

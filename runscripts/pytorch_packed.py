@@ -84,15 +84,16 @@ def prepare_import(runscripts):
     sys.path.insert(0, runscripts)
     sys.dont_write_bytecode = True  # or Python would ask for places where it could
     sys.modules["pytorch_packed"] = sys.modules["__main__"]
-    try:
-        with open(f"{runscripts}/pytorch_stage/sources.json") as file:
-            text = file.read()
-    except OSError:  # a checkout
-        return
     import json  # a rank that finds the copy saves it
 
-    texts, loader = json.loads(text), {}
-    exec(texts["pytorch_stage/loader.py"], loader)  # noqa: S102  (as Python does with a file)
+    try:
+        with open(f"{runscripts}/pytorch_stage/sources.json") as file:
+            texts = json.load(file)
+        code = texts["pytorch_stage/loader.py"]
+    except (OSError, ValueError, KeyError):  # a checkout, or damaged: from their own files
+        return
+    loader = {}
+    exec(code, loader)  # noqa: S102  (as Python does with a file)
     loader["import_from"](texts, runscripts)
 
 

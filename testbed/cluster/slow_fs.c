@@ -34,19 +34,19 @@ struct server {
 struct options {
     char *source, *server, *record;
     unsigned long calls_per_second, bytes_per_second;
-    /* seconds for which the kernel answers itself: attributes of files and of directories, names of directories, and
-     * names of files and missing ones */
-    double file_attributes, directory_attributes, directory_names, names;
+    /* seconds for which the kernel answers itself: attributes of files and of directories, at first and at most, names
+     * of directories, and names of files and missing ones */
+    double file_attributes, directory_attributes, most_attributes, directory_names, names;
 };
 
 /* A file or directory that the kernel knows. Its address is its number; none is forgotten before the end. */
 struct node {
     dev_t device;
     ino_t inode;
+    int64_t asked_at;         /* when the kernel got its attributes for the last time */
+    double attribute_seconds; /* for how long it keeps them */
     char path[]; /* relative to the source */
 };
-
-#define ATTRIBUTE_SECONDS(file) (S_ISDIR((file).st_mode) ? options.directory_attributes : options.file_attributes)
 
 static struct options options = {.calls_per_second = 20000, .bytes_per_second = 7500000000};
 static struct server *server;
@@ -112,6 +112,8 @@ static struct node *find_node(const struct stat *attributes, const char *path)
         return NULL;
     new->device = attributes->st_dev;
     new->inode = attributes->st_ino;
+    new->asked_at = now();
+    new->attribute_seconds = S_ISDIR(attributes->st_mode) ? options.directory_attributes : options.file_attributes;
     strcpy(new->path, path);
     pthread_mutex_lock(&nodes_lock);
     struct node **found = tsearch(new, &nodes, compare_nodes);
@@ -119,6 +121,20 @@ static struct node *find_node(const struct stat *attributes, const char *path)
     if (!found || *found != new)
         free(new);
     return found ? *found : NULL;
+}
+
+/* For how long the kernel keeps attributes that it asks for now. Each time they had expired and have not changed, and
+ * here none does, twice as long as before: as Linux's NFS client (fs/nfs/inode.c, nfs_update_inode). */
+static double attribute_seconds(struct node *node)
+{
+    pthread_mutex_lock(&nodes_lock);
+    double seconds = node->attribute_seconds, most = options.most_attributes;
+    if (now() - node->asked_at >= seconds * 1e9 && seconds < most)
+        seconds = 2 * seconds < most ? 2 * seconds : most;
+    node->attribute_seconds = seconds;
+    node->asked_at = now();
+    pthread_mutex_unlock(&nodes_lock);
+    return seconds;
 }
 
 static void start(void *data, struct fuse_conn_info *kernel)
@@ -136,8 +152,9 @@ static void look_up(fuse_req_t request, fuse_ino_t parent, const char *name)
     struct fuse_entry_param entry = {.entry_timeout = options.names};
     call_server('L', path);
     if (fstatat(source, path, &entry.attr, AT_SYMLINK_NOFOLLOW) == 0) {
-        entry.ino = (fuse_ino_t)find_node(&entry.attr, path);
-        entry.attr_timeout = ATTRIBUTE_SECONDS(entry.attr);
+        struct node *node = find_node(&entry.attr, path);
+        entry.ino = (fuse_ino_t)node;
+        entry.attr_timeout = node ? attribute_seconds(node) : 0;
         if (S_ISDIR(entry.attr.st_mode))
             entry.entry_timeout = options.directory_names;
     } else if (errno != ENOENT) {
@@ -155,7 +172,7 @@ static void get_attributes(fuse_req_t request, fuse_ino_t number, struct fuse_fi
     if (fstatat(source, node_of(number)->path, &attributes, AT_SYMLINK_NOFOLLOW))
         fuse_reply_err(request, errno);
     else
-        fuse_reply_attr(request, &attributes, ATTRIBUTE_SECONDS(attributes));
+        fuse_reply_attr(request, &attributes, attribute_seconds(node_of(number)));
 }
 
 static void read_link(fuse_req_t request, fuse_ino_t number)
@@ -256,7 +273,7 @@ static const struct fuse_opt option_table[] = {
     OPTION("source=%s", source), OPTION("server=%s", server), OPTION("record=%s", record),
     OPTION("calls-per-second=%lu", calls_per_second), OPTION("bytes-per-second=%lu", bytes_per_second),
     OPTION("file-attributes=%lf", file_attributes), OPTION("directory-attributes=%lf", directory_attributes),
-    OPTION("directory-names=%lf", directory_names), OPTION("names=%lf", names), FUSE_OPT_END,
+    OPTION("most-attributes=%lf", most_attributes), OPTION("directory-names=%lf", directory_names), OPTION("names=%lf", names), FUSE_OPT_END,
 };
 
 /* Open what the options name. Return 0, or print what is missing and return -1. */

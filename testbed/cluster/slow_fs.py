@@ -34,14 +34,19 @@ CALLS_PER_SECOND = 20_000
 BYTES_PER_SECOND = 7_500_000_000
 #: For how many seconds a node's kernel answers without the server.
 CACHES = {
-    # nfs(5): acregmin=3 and acdirmin=30; lookupcache=all keeps names, also missing ones, as long as the attributes of
-    # their directory; each open asks the server ("close-to-open").
-    "nfs": {"file-attributes": 3, "directory-attributes": 30, "directory-names": 30, "names": 30},
+    # nfs(5): acregmin=3, acdirmin=30, acregmax=60 and acdirmax=60: twice as long each time that attributes have not
+    # changed. lookupcache=all keeps names, also missing ones, as long as the attributes of their directory, here the
+    # shortest time; each open asks the server ("close-to-open").
+    "nfs": {
+        "file-attributes": 3, "directory-attributes": 30, "most-attributes": 60, "directory-names": 30, "names": 30,
+    },
     # nfs(5): noac and lookupcache=none, but the names of directories within a path stay as above, so that a call that
     # names a file costs one call and not one for each part of its path. The attributes of a file serve the stat that
     # looked it up.
-    "none": {"file-attributes": 0.1, "directory-attributes": 0, "directory-names": 30, "names": 0},
-}
+    "none": {
+        "file-attributes": 0.1, "directory-attributes": 0, "most-attributes": 0, "directory-names": 30, "names": 0,
+    },
+}  # fmt: skip
 START_SECONDS = 60
 #: `struct server` in slow_fs.c: two times, then the calls and bytes.
 SERVER = struct.Struct("4q")

@@ -19,7 +19,6 @@ from testbed.progress import run, step
 DAEMONS = ("munged", "slurmctld", "slurmd", "slurmstepd")
 #: Below the kernel's ephemeral ports, above those of the runscripts.
 PORTS = range(30000, 32768)
-RESERVED_PORTS = 64
 #: Limits for what takes seconds, but longer on a busy machine.
 START_SECONDS, RESUME_SECONDS, QUERY_SECONDS = 180, 60, 180
 #: The name of an abstract socket (unix(7)), which a cluster that starts on these ports has until its process ends.
@@ -106,7 +105,7 @@ def write_configuration(layout):
     """Write slurm.conf and the nodes' hosts file; create the directories that they name."""
     for name in ("etc", "log", "run", "state", "spool", "disk", *(f"disks/{node}" for node in NODES)):
         (layout.cluster / name).mkdir(parents=True, exist_ok=True)
-    first = free_ports(layout.identity, 1 + len(NODES) + RESERVED_PORTS)
+    first = free_ports(layout.identity, 1 + len(NODES))
     node_ports = (first + 1, first + len(NODES))
     hostname = socket.gethostname().split(".")[0]
     template = (Path(__file__).parent / "slurm.conf.in").read_text()
@@ -119,7 +118,6 @@ def write_configuration(layout):
             nodes=f"nid[{NODES[0][3:]}-{NODES[-1][3:]}]",
             slurmctld_port=first,
             slurmd_ports=f"[{node_ports[0]}-{node_ports[1]}]",
-            resv_ports=f"{node_ports[1] + 1}-{node_ports[1] + RESERVED_PORTS}",
             first_job_id=1000 + layout.identity % 60000,
             epilog=Path(__file__).with_name("epilog"),
             cpus=max(2, os.cpu_count() or 1),

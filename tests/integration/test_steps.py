@@ -10,8 +10,6 @@ pytestmark = pytest.mark.testbed
 
 #: Two nodes by name, even if they are busy.
 PAIR = "srun -N2 -w nid001001,nid001002"
-#: Slurm 22.05 reserves ports for every step if MpiParams has any; without them, ranks compute a port.
-COMPUTED = "env --unset=SLURM_STEP_RESV_PORTS "
 #: Prints the variables of one rank, and the result of a collective over all ranks.
 PROBE = """
 import os, socket, torch, torch.distributed as dist
@@ -68,7 +66,7 @@ def test_the_master_is_the_first_node_of_the_step_not_of_the_job(testbed, venv, 
 def test_two_jobs_on_one_node_have_separate_worlds(testbed, module, enter, probe):
     output = testbed.run(
         f"""module load {module}
-launch="srun -N1 -n2 -w nid001001 {COMPUTED}{enter}conda-python-distributed probe.py"
+launch="srun -N1 -n2 -w nid001001 {enter}conda-python-distributed probe.py"
 $launch & first=$!
 $launch & second=$!
 wait $first && wait $second""",
@@ -84,24 +82,14 @@ def test_two_steps_of_one_job_have_separate_worlds(testbed, venv, probe):
     output = testbed.run(
         f"""module load {venv}
 salloc --quiet -N1 -n2 bash -c '
-srun --overlap -n2 {COMPUTED}conda-python-distributed probe.py & first=$!
-srun --overlap -n2 {COMPUTED}conda-python-distributed probe.py & second=$!
+srun --overlap -n2 conda-python-distributed probe.py & first=$!
+srun --overlap -n2 conda-python-distributed probe.py & second=$!
 wait $first && wait $second'""",
         cwd=probe,
     )
     ranks = [line.split() for line in output.splitlines()]
     assert [rank[1] for rank in ranks] == ["2"] * 4
     assert len({rank[8] for rank in ranks}) == 2
-
-
-def test_ports_that_slurm_reserved_for_the_step_are_used(testbed, venv):
-    output = testbed.run(
-        f"module load {venv}\n"
-        "srun -n2 --resv-ports=1 bash -c 'conda-python-distributed --dry-run; env' | sort -u | "
-        "grep -E '^(MASTER_PORT|SLURM_STEP_RESV_PORTS)='"
-    )
-    values = dict(line.split("=") for line in output.splitlines())
-    assert values["MASTER_PORT"] == values["SLURM_STEP_RESV_PORTS"].split("-")[0]
 
 
 def test_a_batch_script_without_srun_is_a_world_of_one(testbed, venv, probe):

@@ -40,25 +40,28 @@ def processes_that_mention(text):
     return [line for line in lines if text in line and "pytest" not in line]
 
 
+def installed_tools(layout):
+    """Return the directories of EasyBuild and Apptainer, which a second testbed need not install."""
+    return [directory for directory in (layout.eb_venv, layout.apptainer) if directory.exists()]
+
+
 @pytest.fixture
-def second_root(tmp_path):
-    """The directory of a second testbed, which is taken down after the test, also after a failure."""
-    root = tmp_path / "second"
-    yield root
-    if root.exists():
-        assert verb("down", root).returncode == 0
-
-
-def test_a_second_testbed_runs_beside_the_first_and_down_leaves_no_process_and_no_file(testbed, second_root):
-    root = second_root
-    machine = Path("/etc/hosts").read_bytes()
-    second = Layout(root)
+def second(testbed, tmp_path):
+    """A second testbed, which is taken down after the test, also after a failure."""
+    second = Layout(tmp_path / "second")
     second.claim()
     # `up` installs them for an ordinary user below
-    installed = [directory for directory in (testbed.layout.eb_venv, testbed.layout.apptainer) if directory.exists()]
-    for directory in installed:
-        (root / directory.name).symlink_to(directory)
-    assert verb("up", root).returncode == 0
+    for directory in installed_tools(testbed.layout):
+        (second.root / directory.name).symlink_to(directory)
+    up = verb("up", second.root)
+    yield second if up.returncode == 0 else pytest.fail(up.stderr)
+    if second.root.exists():
+        assert verb("down", second.root).returncode == 0
+
+
+def test_a_second_testbed_runs_beside_the_first_and_down_leaves_no_process_and_no_file(testbed, second):
+    root = second.root
+    machine = Path("/etc/hosts").read_bytes()
     assert verb("status", root).returncode == 0
     names = "srun -N4 -n4 hostname | sort | tr '\\n' ' '"
     environment = {**os.environ, "SLURM_CONF": str(second.slurm_conf)}
@@ -68,10 +71,11 @@ def test_a_second_testbed_runs_beside_the_first_and_down_leaves_no_process_and_n
     assert output.split() == ["nid001001", "nid001002", "nid001003", "nid001004"]
     assert testbed.run(names) == output
 
-    left = subprocess.Popen(["srun", "-N2", "sleep", "600"], env=environment, stderr=subprocess.DEVNULL)
+    # not by srun, which would search for its controller for two minutes
+    left = ["sbatch", "-N2", "--output=/dev/null", f"--wrap=touch {root}/runs; srun sleep 600"]
+    subprocess.run(left, env=environment, capture_output=True, check=True)
     deadline = time.monotonic() + 300
-    while "RUNNING" not in slurm.query(second, ["squeue", "--noheader", "--format", "%T"]):
-        assert left.poll() is None
+    while not (root / "runs").exists():
         assert time.monotonic() < deadline
         time.sleep(0.1)
     down = verb("down", root)
@@ -79,12 +83,25 @@ def test_a_second_testbed_runs_beside_the_first_and_down_leaves_no_process_and_n
     assert [line.split(" ... ")[0] for line in down.stderr.splitlines()] == [
         "  stopping the Slurm cluster", f"  removing {root}",
     ]  # fmt: skip
-    left.wait(timeout=300)
     assert not root.exists()
-    assert all(any(directory.iterdir()) for directory in installed)
+    assert all(any(directory.iterdir()) for directory in installed_tools(testbed.layout))
     assert processes_that_mention(str(root)) == []
     assert Path("/etc/hosts").read_bytes() == machine
     slurm.wait_until_ready(testbed.layout)
+
+
+def test_ports_that_slurm_reserved_for_the_step_are_used(testbed, venv, second):
+    """On a cluster of its own: where ports can be reserved, Slurm 22.05 does it for every step of every job."""
+    last = slurm.PORTS.stop - 1
+    with second.slurm_conf.open("a") as file:
+        file.write(f"MpiParams=ports={last - 7}-{last}\n")
+    output = testbed.run(
+        f"module load {venv}\nexport SLURM_CONF={second.slurm_conf}\nscontrol reconfigure\n"
+        "srun -n2 --resv-ports=1 bash -c 'conda-python-distributed --dry-run; env' | sort -u | "
+        "grep -E '^(MASTER_PORT|SLURM_STEP_RESV_PORTS)='"
+    )
+    values = dict(line.split("=") for line in output.splitlines())
+    assert values["MASTER_PORT"] == values["SLURM_STEP_RESV_PORTS"].split("-")[0]
 
 
 def test_nodes_have_their_own_names_and_the_machine_keeps_its_own(testbed):

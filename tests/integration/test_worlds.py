@@ -15,8 +15,6 @@ JOB = "salloc --quiet -N2 -w nid001001,nid001002 --ntasks-per-node=2 "
 TRAINING = "$PAYLOAD/mnist_ddp.py --seed 1"
 #: mpirun requires these variables of root, who runs the tests in a container.
 AS_ROOT = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
-#: Slurm 22.05 reserves ports for every step if MpiParams has any; without them, ranks compute a port.
-COMPUTED = "env --unset=SLURM_STEP_RESV_PORTS "
 #: Meets as torch's ranks do, where rank 0 listens, without torch's import of 2 CPU seconds: prints how many different
 #: ranks there are, with address and port of the rendezvous. What trains below proves that torch does the same.
 PROBE = """
@@ -136,7 +134,7 @@ def test_mpirun_can_use_fewer_nodes_than_the_job_has(testbed, venv, work, packag
 
 def test_jobs_and_steps_on_the_same_nodes_have_separate_worlds(testbed, venv, work):
     (work / "probe.py").write_text(PROBE)
-    launch = f"{COMPUTED}conda-python-distributed probe.py"
+    launch = "conda-python-distributed probe.py"
     output = testbed.run(
         f"""module load {venv}
 WHICH=job srun -N2 -n2 -w nid001001,nid001002 {launch} & job=$!

@@ -147,21 +147,34 @@ def test_the_first_rank_imports_and_sends_what_was_written_at_the_installation_a
     for path in (tmp_path / "runscripts").rglob("*.py"):
         if path.name != "pytorch_packed.py":
             path.unlink()
-    (tmp_path / "stage.py").write_text(f"""import sys
-packed = open({str(tmp_path / "runscripts/pytorch_packed.py")!r}).read()
-exec(packed.partition("if __name__")[0])
-prepare_import({str(tmp_path / "runscripts")!r})
-from pytorch_stage import rank, starting
-starting.first_nodes({{"SLURM_JOB_NODELIST": "nid[1-2]"}})
-print(rank.__file__, starting.start_environment({{}}, ["mpirun"])["PYTORCH_STAGE_SOURCES"])""")
-    command = [sys.executable, "-I", "-S", tmp_path / "stage.py"]
-    file, sent = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    file, sent = start_keepers(tmp_path / "runscripts")
     assert file == str(package / "rank.py")
     written = json.loads((package / "sources.json").read_text())
     assert {Path(name).stem for name in written if name.startswith("pytorch_stage")} == ALL_BUT_THE_COMMAND
     texts = json.loads(zlib.decompress(base64.b64decode(sent)))
     assert texts["pytorch_stage/keeper.py"] == (runscripts / "pytorch_stage" / "keeper.py").read_text()
     assert texts["pytorch_packed.py"] == (runscripts / "pytorch_packed.py").read_text()
+
+
+@pytest.mark.parametrize("text", ["", '{"pytorch_packed.py": "', "{}"])
+def test_the_first_rank_imports_the_modules_themselves_where_the_file_of_all_is_damaged(tmp_path, runscripts, text):
+    shutil.copytree(runscripts, tmp_path / "runscripts")
+    (tmp_path / "runscripts" / "pytorch_stage" / "sources.json").write_text(text)
+    file, sent = start_keepers(tmp_path / "runscripts")
+    assert file == str(tmp_path / "runscripts" / "pytorch_stage" / "rank.py")
+    assert "pytorch_stage/keeper.py" in json.loads(zlib.decompress(base64.b64decode(sent)))
+
+
+def start_keepers(runscripts):
+    """Import what a first rank imports; return where `rank` comes from, and the modules that are sent to the nodes."""
+    code = f"""packed = open({str(runscripts / "pytorch_packed.py")!r}).read()
+exec(packed.partition("if __name__")[0])
+prepare_import({str(runscripts)!r})
+from pytorch_stage import rank, starting
+starting.first_nodes({{"SLURM_JOB_NODELIST": "nid[1-2]"}})
+print(rank.__file__, starting.start_environment({{}}, ["mpirun"])["PYTORCH_STAGE_SOURCES"])"""
+    command = [sys.executable, "-I", "-S", "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
 
 def test_outside_slurm_the_message_has_the_command_to_type():

@@ -107,6 +107,22 @@ def test_calls_of_two_nodes_wait_for_one_server(program, node, tree, tmp_path):
 
 
 @needs_fuse
+def test_attributes_that_do_not_change_are_kept_twice_as_long_each_time(program, node, tree, tmp_path, monkeypatch):
+    brief = {**slow_fs.CACHES["nfs"], "file-attributes": 0.1, "most-attributes": 0.8}
+    monkeypatch.setitem(slow_fs.CACHES, "brief", brief)
+    code = """if True:
+        import os, sys, time
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            os.stat(sys.argv[1])"""
+    pid, server = node(), slow_fs.Server(tmp_path / "server")
+    with slow_fs.mount(program, server, tree, pid=pid, cache="brief"):
+        run_on(pid, sys.executable, "-IS", "-c", code, tree / "small")
+        # the look-up, then at most after 0.1, 0.3, 0.7 and 1.5 s; every 0.1 s would be 20 times
+        assert server.counts().calls in range(2, 9)
+
+
+@needs_fuse
 def test_the_kernel_answers_again_as_an_nfs_client_does_or_not_at_all(program, node, tree, tmp_path):
     names = [tree / "missing", tree / "small", tree / "package"] * 10
     calls = {}
