@@ -18,6 +18,11 @@ ASSETS = ("assets/site.css", "assets/search.js")
 ROOT_PAGES = (HOME, "CONTRIBUTING.md", "CHANGELOG.md")
 #: The pages of this directory have a section of their own in the navigation.
 SITES = "docs/sites/"
+#: How the search ranks pages: what explains the words that users type is above what mentions them.
+RANKS = {
+    **dict.fromkeys(("docs/launch.md", "docs/module.md"), 2.0),
+    **dict.fromkeys(("CHANGELOG.md", "docs/benchmarks.md", "docs/systems.md", "docs/testbed.md"), 0.5),
+}
 LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 #: A link whose text is the path of a page of docs/.
 PATH_AS_TEXT = re.compile(r"\[(?:docs/|\.\./)*(?:sites/)?[\w-]+\.md\]\(([^)\s]+)\)")
@@ -89,7 +94,8 @@ def linked_files(pages):
 
 
 def on_page_markdown(markdown, page, **_):
-    """Show titles of pages and headings where the pages for code hosts and terminals have paths."""
+    """Show titles of pages and headings where the pages for code hosts and terminals have paths; rank the page."""
+    page.meta["search"] = {"boost": RANKS.get(page.file.src_uri, 1.0)}
     directory = (TREE / page.file.src_uri).parent
 
     def with_title(link):
@@ -107,3 +113,9 @@ def title(text, anchor):
     headings = HEADING.findall(text)
     anchor_of = slugify(case="lower")
     return next((heading for heading in headings if anchor_of(heading, "-") == anchor), headings[0])
+
+
+def on_post_build(config):
+    """Replace stars in the search index by a sign of the same look: in Lunr's index, `*i` fails queries like "i"."""
+    index = Path(config.site_dir, "search", "search_index.json")
+    index.write_text(index.read_text(encoding="utf-8").replace("*", "\N{ASTERISK OPERATOR}"), encoding="utf-8")

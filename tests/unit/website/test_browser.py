@@ -1,6 +1,7 @@
 """The documentation site in a browser: pages on a desktop and a phone, the search, the copy buttons, the colours."""
 
 import os
+import re
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -99,21 +100,46 @@ def test_every_page_fits_its_window_and_shows_its_pictures(visit, site, size):
     assert faults == []
 
 
-@pytest.mark.parametrize("words", ["MASTER_ADDR", "--ntasks-per-node"])
-def test_the_search_finds_variables_and_options(visit, words):
-    window = visit("desktop")
+def search(window, words):
+    """The results for words that are entered at once: results of what is typed first would be there for a moment."""
     window.goto("index.html")
     window.keyboard.press("s")
-    window.keyboard.type(words)
-    result = window.locator(".md-search-result__item").first
-    result.wait_for()
-    assert words in result.inner_text()
+    window.keyboard.insert_text(words)
+    window.keyboard.press("Shift")  # the theme reads the field when a key goes up
+    results = window.locator(".md-search-result__item")
+    results.first.wait_for()
+    return results
+
+
+def links(result):
+    """The page of a result and its sections, best first."""
+    return [re.sub(r"\?h=[^#]*", "", link.get_attribute("href")) for link in result.locator("a").all()]
+
+
+@pytest.mark.parametrize("words", ["MASTER_ADDR", "--ntasks-per-node", "PYTORCH_LAUNCH_LOG_DIR", "get-master"])
+def test_the_search_finds_variables_and_options(visit, words):
+    window = visit("desktop")
+    results = search(window, words)
+    assert "launch.html" in links(results.first)[0]
+    assert words in results.first.text_content()
     assert window.locator(".md-search-result__terms").count() == 0  # "Missing: ..."
     # the links of a result are also to sections that lack the word
     first = words.strip("-").partition("-")[0].lower()
-    result.locator(f"a[href*='h={first}']").first.click()
+    results.first.locator(f"a[href*='h={first}']").first.click()
     window.wait_for_url("**/*h=*")
-    assert window.locator("article mark").first.inner_text() in words
+    assert window.locator("article mark").first.inner_text().lower() in words.lower()
+
+
+#: What readers paste or ask, and the section that has the answer.
+ANSWERS = {
+    "PYTORCH_LAUNCH_LOG_DIR: cannot write to /scratch": "troubleshooting.html#pytorch_launch_log_dir-cannot-write-to",
+    "how do I resume after a time limit": "checkpoints.html#resume",
+}
+
+
+@pytest.mark.parametrize("words", ANSWERS)
+def test_the_search_finds_messages_and_questions(visit, words):
+    assert links(search(visit("desktop"), words).first)[1].endswith(ANSWERS[words])
 
 
 def test_every_block_of_code_can_be_copied(visit):

@@ -78,6 +78,12 @@ def test_variables_stay_whole_in_the_search(site):
     assert {"MASTER_ADDR", "RANK", "ntasks", "per", "node", "2"} <= set(words)
 
 
+def test_no_word_of_the_search_is_a_wildcard(site):
+    """With `*i` in its index, Lunr fails every query with a word that matches: "how do I ..."."""
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    assert [document["location"] for document in index["docs"] if "*" in document["title"] + document["text"]] == []
+
+
 def test_broken_links_and_unlisted_pages_end_the_build(tree, capfd):
     (tree / "docs" / "new.md").write_text("# A page that README.md does not list\n")
     with (tree / "docs" / "launch.md").open("a") as page:
