@@ -7,12 +7,13 @@ from testbed.stand_ins.systems import StandIns
 
 #: Computes the sum 1 + 2 + 4 + ... over the ranks.
 PROBE = """
-import os, socket, torch, torch.distributed as dist
+import os, socket, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 total = torch.tensor([2.0 ** dist.get_rank()])
 dist.all_reduce(total)
 os.write(1, f"{torch.__version__} sum {int(total)} on {socket.gethostname()}\\n".encode())
 dist.destroy_process_group()
+time.sleep(0.1)  # docs/troubleshooting.md: with gloo, a process that ends at once may abort
 """
 
 

@@ -40,7 +40,7 @@ runpy.run_path(sys.argv[0], run_name='__main__')
 """
 #: Rank 1 kills itself in the first attempt.
 ELASTIC = """
-import os, signal, torch, torch.distributed as dist
+import os, signal, time, torch, torch.distributed as dist
 dist.init_process_group('gloo')
 total = torch.ones(1)
 dist.all_reduce(total)
@@ -50,6 +50,7 @@ if restarts == 0 and os.environ['RANK'] == '1':
 dist.all_reduce(total)
 os.write(1, f"{restarts} {int(total)}\\n".encode())
 dist.destroy_process_group()
+time.sleep(0.1)  # docs/troubleshooting.md: with gloo, a process that ends at once may abort
 """
 #: The rank of the first argument fails after a collective, in the way of the second; the others wait for it. In a
 #: function: gloo's threads may abort an interpreter that ends with its module-level variables (torch 2.13).

@@ -13,7 +13,7 @@ PROFILES = Path(__file__).parents[2] / "modulefiles" / "cluster"
 PAIR = "srun -N2 -w nid001001,nid001002"
 #: Prints the sum over all ranks, the rendezvous, gloo's interface, and the addresses of this rank's connections there.
 PROBE = """
-import os, socket, torch, torch.distributed as dist
+import os, socket, time, torch, torch.distributed as dist
 dist.init_process_group('gloo')
 total = torch.ones(1)
 dist.all_reduce(total)
@@ -30,6 +30,7 @@ names = [os.environ.get(name, '-') for name in ('MASTER_ADDR', 'GLOO_SOCKET_IFNA
 os.write(1, ' '.join([socket.gethostname(), str(int(total)), *names, *sorted(remotes)]).encode() + b'\\n')
 dist.barrier()
 dist.destroy_process_group()
+time.sleep(0.1)  # docs/troubleshooting.md: with gloo, a process that ends at once may abort
 """
 
 

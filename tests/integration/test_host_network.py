@@ -14,7 +14,7 @@ pytestmark = pytest.mark.testbed
 
 #: Prints what a rank finds by the names that a plugin of NCCL loads, and by how many ranks it was found.
 PROBE = """
-import ctypes, socket, torch, torch.distributed as dist
+import ctypes, socket, time, torch, torch.distributed as dist
 version = ctypes.CDLL('libfabric.so.1').fi_version()
 place = next(line.split()[-1] for line in open('/proc/self/maps') if 'libfabric' in line)
 dist.init_process_group('gloo')
@@ -22,6 +22,7 @@ total = torch.ones(1)
 dist.all_reduce(total)
 print(socket.gethostname(), f'{version >> 16}.{version & 0xffff}', place, int(total))
 dist.destroy_process_group()
+time.sleep(0.1)  # docs/troubleshooting.md: with gloo, a process that ends at once may abort
 """
 
 #: What Debian's libfabric needs of the host.

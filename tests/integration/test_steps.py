@@ -12,13 +12,14 @@ pytestmark = pytest.mark.testbed
 PAIR = "srun -N2 -w nid001001,nid001002"
 #: Prints the variables of one rank, and the result of a collective over all ranks.
 PROBE = """
-import os, socket, torch, torch.distributed as dist
+import os, socket, time, torch, torch.distributed as dist
 dist.init_process_group('gloo')
 total = torch.ones(1)
 dist.all_reduce(total)
 names = ['RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'GROUP_RANK', 'MASTER_ADDR', 'MASTER_PORT']
 print(socket.gethostname(), int(total), *[os.environ[name] for name in names])
 dist.destroy_process_group()
+time.sleep(0.1)  # docs/troubleshooting.md: with gloo, a process that ends at once may abort
 """
 
 

@@ -15,13 +15,14 @@ with socket.create_server(('', 0)) as server:
 """
 #: Prints a sum over all ranks, and the first address of the rendezvous.
 MEET = """
-import os, socket, torch, torch.distributed as dist
+import os, socket, time, torch, torch.distributed as dist
 dist.init_process_group('gloo')
 total = torch.ones(1)
 dist.all_reduce(total)
 address = socket.getaddrinfo(os.environ['MASTER_ADDR'], None)[0][4][0]
 os.write(1, f"{int(total)} of {dist.get_world_size()} by {address}\\n".encode())
 dist.destroy_process_group()
+time.sleep(0.1)  # docs/troubleshooting.md: with gloo, a process that ends at once may abort
 """
 #: Prints the directories of a rank's caches, whether they are links, their owner and mode.
 CACHES = """

@@ -29,11 +29,12 @@ static PyMethodDef methods[] = {{"text", text, METH_NOARGS, ""}, {NULL, NULL, 0,
 static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "greeting", "", -1, methods};
 PyMODINIT_FUNC PyInit_greeting(void) { return PyModule_Create(&definition); }
 """
-RANKS = """import greeting, hello, torch, torch.distributed as dist
+RANKS = """import greeting, hello, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 total = torch.ones(1)
 dist.all_reduce(total)
 dist.destroy_process_group()
+time.sleep(0.1)  # docs/troubleshooting.md: with gloo, a process that ends at once may abort
 print(f"{hello.WORD} {total.item():g} {greeting.text()} {greeting.__file__}\\n", end="", flush=True)
 """
 

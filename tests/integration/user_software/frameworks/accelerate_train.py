@@ -1,6 +1,7 @@
 """Trains a linear model with accelerate, as the section "accelerate" of docs/frameworks.md shows."""
 
 import os
+import time
 
 import torch
 from accelerate import Accelerator
@@ -20,3 +21,4 @@ if __name__ == "__main__":
     weights = accelerator.unwrap_model(model).weight.sum()
     os.write(1, f"{place}, weights {weights:.5f}, {len(batches)} batches\n".encode())
     accelerator.end_training()
+    time.sleep(0.1)  # docs/troubleshooting.md: with gloo, a process that ends at once may abort

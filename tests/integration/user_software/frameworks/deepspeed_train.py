@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 
 import deepspeed
 import torch
@@ -29,3 +30,4 @@ dist.all_reduce(ranks)
 line = f"rank {dist.get_rank()} of {dist.get_world_size()}, sum of ranks {ranks}, {losses[0]:.3f} -> {losses[-1]:.3f}\n"
 os.write(1, line.encode())  # in one write: srun mixes the partial writes of ranks
 dist.destroy_process_group()
+time.sleep(0.1)  # docs/troubleshooting.md: with gloo, a process that ends at once may abort

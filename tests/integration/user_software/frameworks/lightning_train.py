@@ -1,6 +1,7 @@
 """Trains a linear model with Lightning, as the section "Lightning" of docs/frameworks.md shows."""
 
 import os
+import time
 
 import lightning as L
 import torch
@@ -35,3 +36,4 @@ if __name__ == "__main__":
     trainer.fit(model, batches)
     place = f"rank {trainer.global_rank} of {trainer.world_size}"
     os.write(1, f"{place}, weights {model.layer.weight.sum():.5f}, {trainer.global_step} batches\n".encode())
+    time.sleep(0.1)  # docs/troubleshooting.md: with gloo, a process that ends at once may abort

@@ -1,6 +1,7 @@
 """Trains a linear model with DDP in a script that is written for torchrun, as docs/frameworks.md shows."""
 
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -24,3 +25,4 @@ if __name__ == "__main__":
     place = f"rank {dist.get_rank()} of {dist.get_world_size()}"
     os.write(1, f"{place}, weights {model.module.weight.sum():.5f}, {len(batches)} batches\n".encode())
     dist.destroy_process_group()
+    time.sleep(0.1)  # docs/troubleshooting.md: with gloo, a process that ends at once may abort

@@ -1,6 +1,7 @@
 """Trains a linear model with the Trainer of transformers, as docs/frameworks.md shows."""
 
 import os
+import time
 
 import torch
 from transformers import Trainer, TrainingArguments
@@ -31,3 +32,4 @@ if __name__ == "__main__":
     steps = Trainer(model, arguments, train_dataset=samples).train().global_step
     place = f"rank {arguments.process_index} of {arguments.world_size}"
     os.write(1, f"{place}, weights {model.layer.weight.sum():.5f}, {steps} batches\n".encode())
+    time.sleep(0.1)  # docs/troubleshooting.md: with gloo, a process that ends at once may abort
