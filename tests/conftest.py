@@ -1,6 +1,7 @@
 """What all tests share: the testbed's package, the choice of --fast and --thorough, and the table of the slowest."""
 
 import gc
+import os
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -143,3 +144,12 @@ def pytest_terminal_summary(terminalreporter, config):
     for test in slowest:
         total, call = sum(phases[test].values()), phases[test]["call"]
         terminalreporter.write_line(f"{total:7.1f}  {total - call:11.1f}  {test.removeprefix('tests/')}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environment_as_it_was():
+    """What torch exports in the tests' own process, such as the place of its compiler's cache, ends with the module."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)

@@ -86,15 +86,6 @@ def no_gpu():
         yield
 
 
-@pytest.fixture(scope="module", autouse=True)
-def environment_as_it_was():
-    """What torch exports in the tests' own process, such as the place of its compiler's cache, ends with the module."""
-    before = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
-
-
 @pytest.fixture(scope="session")
 def payload():
     """The directory of ``mnist_ddp.py``."""
