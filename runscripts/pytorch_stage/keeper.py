@@ -252,6 +252,7 @@ class Keeper:
         """Remove the directory, and tell the ranks of this node for a while that there is no copy."""
         if self.directory:
             remove(self.directory)
+        self.server.end()  # the next node's keeper removes its directory too
         self.channel.close()
         if self.listener is None:
             return

@@ -23,7 +23,7 @@ class Server:
 
     def __init__(self, token):
         self.token = token.encode()
-        self.file, self.size, self.available = None, 0, 0
+        self.file, self.size, self.available, self.has_ended = None, 0, 0, False
         self.grown = threading.Condition()
         self.listener = listen(64)
         self.port = self.listener.getsockname()[1]
@@ -50,20 +50,28 @@ class Server:
 
     def _send_file(self, end):
         with self.grown:
-            while self.file is None:
+            while self.file is None and not self.has_ended:
                 self.grown.wait()
         sent = 0
         while sent < self.size:
             with self.grown:
-                while self.available <= sent:
+                while self.available <= sent and not self.has_ended:
                     self.grown.wait()
                 available = self.available
+            if available <= sent:
+                return
             sent += os.sendfile(end.fileno(), self.file, sent, min(available - sent, BLOCK))
 
     def announce(self, file, size, available):
         """`available` of the `size` bytes of `file`, a descriptor, are written."""
         with self.grown:
             self.file, self.size, self.available = file, size, available
+            self.grown.notify_all()
+
+    def end(self):
+        """Close the connections of those who wait for bytes that will not come."""
+        with self.grown:
+            self.has_ended = True
             self.grown.notify_all()
 
 

@@ -136,7 +136,8 @@ def test_a_disk_that_is_full_during_the_copy_is_reported_and_nothing_of_the_copy
     output, errors = job(f"""export PYTORCH_LAUNCH_STAGE=1 PYTORCH_LAUNCH_STAGE_DIR={small_disk}
 srun --overlap -n2 -N2 bash filler.sh & sleep 1
 srun --overlap -n2 -N2 conda-python-distributed probe.py
-wait; srun -n2 -N2 ls {small_disk}""")
+wait; srun -n2 -N2 bash -c '
+until [ "$(ls {small_disk})" = other ] || ((SECONDS > 120)); do sleep 0.1; done; ls {small_disk}'""")
     assert sorted(output.splitlines()) == [*[f"{rank} True {installation.file}" for rank in range(2)], "other", "other"]
     assert re.search(r"staging: .*No space left on device.*Using the shared files", errors)
     assert errors.count("Using the shared files") == 1

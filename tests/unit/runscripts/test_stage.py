@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotDone
 from pathlib import Path
 
 import pytest
@@ -128,6 +130,23 @@ def test_a_tree_sends_nothing_without_the_token(tmp_path):
         fetch(str(tmp_path / "source"), first.fileno(), 100, server, token="t" * 32)
         with pytest.raises(StageError, match=r"only 0 of 100 bytes arrived|Connection reset"):
             fetch(["127.0.0.1", server.port], second.fileno(), 100, Server("u"), token="u" * 32)
+
+
+@pytest.mark.parametrize("available", [None, 0, 40])
+def test_who_waits_for_a_copy_that_was_given_up_learns_it_at_once(tmp_path, available):
+    server = Server("t" * 32)
+    with (tmp_path / "source").open("w+b") as source, (tmp_path / "copy").open("wb") as copy:
+        source.truncate(100)
+        if available is not None:
+            server.announce(source.fileno(), 100, available)
+        with ThreadPoolExecutor() as threads:
+            copying = [["127.0.0.1", server.port], copy.fileno(), 100, Server("u")]
+            waiting = threads.submit(fetch, *copying, token="t" * 32)
+            with pytest.raises(NotDone):
+                waiting.result(0.5)
+            server.end()
+            with pytest.raises(StageError, match=f"only {available or 0} of 100 bytes arrived"):
+                waiting.result(60)
 
 
 def test_keepers_run_beside_the_steps_of_the_job_and_take_none_of_their_options(step):
