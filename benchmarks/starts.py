@@ -5,11 +5,9 @@ replay the calls of one rank.
 """
 
 import contextlib
-import json
 import math
 import os
 import re
-import sys
 import time
 from pathlib import Path
 from statistics import median
@@ -17,7 +15,7 @@ from typing import NamedTuple
 
 from benchmarks.replay import Server, read_record, start_seconds
 from testbed.cluster import slow_fs
-from testbed.layout import NODES, TestbedError
+from testbed.layout import NODES, TREE, TestbedError
 from testbed.recipes import CONTAINER, VENV, module
 
 #: The name that selects these measurements.
@@ -35,6 +33,14 @@ RANKS_PER_NODE = 8
 SECONDS_PER_WAY = 170
 #: Times that each way is measured with so many ranks; the median counts.
 REPETITIONS = 3
+#: Packs the installation in its argument as its recipe would, with the recipe's default options.
+PACK = """
+import os, sys
+from easybuild.tools.options import set_up_configuration
+from pytorch_install.venvs.packing import pack
+set_up_configuration(["--allow-use-as-root-and-accept-consequences"], silent=True)
+pack(sys.argv[1], "-comp lz4 -no-fragments", os.cpu_count())
+"""
 PROGRAM = "import time, torch; print(f'imported at {time.monotonic()}', flush=True)"
 IMPORTED = re.compile(r"imported at ([\d.]+)")
 #: Seconds in which a venv comes from a tarball to the local disks of so many nodes of Aurora. It travels unpacked, as
@@ -66,6 +72,12 @@ class Way(NamedTuple):
 
 
 IN_IMAGE = ("bash", "-c", 'exec singularity exec "$SIF" "$@"', "bash")
+#: As Apptainer does without the setting that lets the ranks of a node share a mount.
+OWN_MOUNTS = """
+configuration=$(singularity buildcfg | sed -n 's/^APPTAINER_CONF_FILE=//p')
+own=$(sed 's/^shared loop devices = yes/shared loop devices = no/' "$configuration") || exit
+exec singularity --config <(echo "$own") exec "$SIF" "$@"
+"""
 WAYS = (
     Way("venv on a local disk", VENV),
     Way("image on a local disk", CONTAINER, "", IN_IMAGE),
@@ -73,6 +85,7 @@ WAYS = (
     Way("packed venv, no cache", VENV, "none", packed=True),
     Way("venv", VENV, "nfs"),
     Way("image", CONTAINER, "nfs", IN_IMAGE),
+    Way("image, each rank mounts it", CONTAINER, "nfs", ("bash", "-c", OWN_MOUNTS, "bash")),
     Way("packed venv", VENV, "nfs", packed=True),
     Way("staged venv", VENV, "nfs", packed=True, staged=True),
     Way("staged venv, later steps", VENV, "nfs", packed=True, staged=True, later=True),
@@ -159,19 +172,15 @@ def environment(session, way, packed):
 def packed_venv(session):
     """Yield the file that a recipe with `packed = True` adds to the venv module; it is there during the block."""
     root = Path(session.environment(f"module load {module(VENV)}")["EBROOTPYTORCH"])
-    file, note = root / "venv.squashfs", root / "provenance" / "packed.json"
-    sources = root / "runscripts" / "pytorch_stage" / "sources.py"
-    pack = ["mksquashfs", root, file, "-no-progress", "-no-xattrs", "-all-root", "-comp", "lz4", "-no-fragments"]
+    written = [root / "venv.squashfs", root / "provenance" / "packed.json",
+               root / "runscripts" / "pytorch_stage" / "sources.json"]  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": str(TREE / "easyblocks"), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        session.run([sys.executable, sources], dict(os.environ))
-        session.run([*pack, "-p", ".packed f 444 0 0 true", "-e", file.name], dict(os.environ))
-        digest = session.run(["sha256sum", file], dict(os.environ)).split()[0]
-        note.write_text(json.dumps({"file": file.name, "sha256": digest, "size": file.stat().st_size}))
-        yield file
+        session.run([session.layout.eb_venv / "bin" / "python", "-c", PACK, root], env)
+        yield written[0]
     finally:
-        file.unlink(missing_ok=True)
-        note.unlink(missing_ok=True)
-        sources.with_suffix(".json").unlink(missing_ok=True)
+        for file in written:
+            file.unlink(missing_ok=True)
 
 
 def import_torch(session, way, env, ranks, record=None):

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,7 @@ def test_an_installation_is_packed_as_it_is_with_a_marker_and_the_checksum_is_re
         shutil.copy(RUNSCRIPTS / path, root / "runscripts" / path)
     shutil.copytree(RUNSCRIPTS / "pytorch_stage", root / "runscripts" / "pytorch_stage")
     (root / "bin" / "python").symlink_to("../libexec/enter-packed")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", root / "venv"], check=True)
     (root / "venv.squashfs").write_text("of an earlier installation")
     for _ in range(2):
         pack(str(root), "-comp lz4 -no-fragments", 1)
@@ -49,11 +51,15 @@ def test_an_installation_is_packed_as_it_is_with_a_marker_and_the_checksum_is_re
     content = (root / "venv.squashfs").read_bytes()
     assert record == {"file": "venv.squashfs", "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     listed = subprocess.run(["unsquashfs", "-l", root / "venv.squashfs"], capture_output=True, text=True, check=True)
-    names = sorted(line for line in listed.stdout.splitlines() if re.match("squashfs-root/(?!runscripts)", line))
+    names = sorted(line for line in listed.stdout.splitlines() if re.match("squashfs-root/(?!runscripts|venv)", line))
     assert names == ["squashfs-root/.packed", "squashfs-root/bin", "squashfs-root/bin/python",
                      "squashfs-root/provenance", "squashfs-root/provenance/packed.json"]  # fmt: skip
     assert not list(root.glob("*.part"))
     assert "squashfs-root/runscripts/pytorch_stage/sources.json" in listed.stdout.splitlines()
+    site = f"venv/lib/python3.{sys.version_info.minor}/site-packages"
+    modules = [f"{site}/pytorch_packed_modules.{ending}" for ending in ("bin", "pth", "pyc")]
+    assert {f"squashfs-root/{path}" for path in modules} < set(listed.stdout.splitlines())
+    assert not [path for path in modules if (root / path).exists()]  # users may change the unpacked venv
 
 
 def test_without_mksquashfs_the_installation_fails_before_the_long_steps(packed, monkeypatch):
