@@ -1,7 +1,7 @@
 """Copies the image or the packed venv of the loaded module to every node of a job, and removes it with the job.
 
-The command (`front`) starts one process on each node (`keeper`). The keepers make a private directory, Slurm's sbcast
-or a tree of the keepers (`tree`) fills it, each keeper compares the SHA-256 with the one that the installation
+The command (`front`) starts one process on each node (`keeper`). The keepers make a private directory, a tree of
+the keepers (`tree`) or Slurm's sbcast fills it, each keeper compares the SHA-256 with the one that the installation
 recorded, and serves the path to the ranks of its node until the job ends. Then it removes the directory.
 """
 

@@ -11,6 +11,8 @@ path. If a node has no room, or a copy fails, a message has the reason, and the 
 
   PYTORCH_LAUNCH_STAGE_DIR  the directory on the nodes; by default TMPDIR, /tmp or /dev/shm, the first with enough room
   PYTORCH_LAUNCH_STAGE=1    the commands of the module stage by themselves in a Slurm job
+  PYTORCH_LAUNCH_STAGE=sbcast
+                            as 1; Slurm's sbcast copies the file, also for this command
 """
 
 import os
@@ -69,7 +71,8 @@ def run(is_plain, launcher):
         print(f"export SIF={shlex.quote(path)} SIFPYTORCH={shlex.quote(path)}")
     elif path != item.path:
         # ranks ask the process on their node for its copy
-        print(f"export PYTORCH_LAUNCH_STAGE=1 PYTORCH_STAGE_JOB={env['PYTORCH_STAGE_JOB']}")
+        how = "sbcast" if env.get("PYTORCH_LAUNCH_STAGE") == "sbcast" else 1
+        print(f"export PYTORCH_LAUNCH_STAGE={how} PYTORCH_STAGE_JOB={env['PYTORCH_STAGE_JOB']}")
     return 0
 
 

@@ -131,16 +131,23 @@ class Director:
             if deadline is not None and time.monotonic() > deadline:
                 raise StageError(f"no answer from {self.keepers[waiting[0]]['node']} within {seconds} s")
             for keeper in ready(waiting, 1):
-                try:
-                    answer = keeper.receive()
-                except ClosedError:
-                    self.has_lost = True
-                    raise ClosedError(f"the process on {self.keepers[keeper]['node']} was killed") from None
+                answer = self.hear(keeper)
                 if not {name, "busy", "found"} & set(answer):
+                    for other in self.keepers:  # the problem may be that another one was killed
+                        while self.hear(other, 0):
+                            pass
                     raise StageError(answer.get("problem", "an unexpected answer"))
                 answers[keeper] = answer
                 waiting.remove(keeper)
         return answers
+
+    def hear(self, keeper, seconds=None):
+        """The next answer of a keeper, None if there is none after `seconds`. Raises ClosedError if it was killed."""
+        try:
+            return keeper.receive(seconds)
+        except ClosedError:
+            self.has_lost = True
+            raise ClosedError(f"the process on {self.keepers[keeper]['node']} was killed") from None
 
     def find_others(self, paths):
         """The result of another staging that has finished on all nodes. Raises BusyError."""
@@ -151,12 +158,14 @@ class Director:
         return {"path": min(paths)}
 
     def copy(self, directory):
-        """Have the file copied to all nodes, by sbcast in a Slurm job, else along a tree."""
-        if not self.launcher and self.broadcast(os.path.join(directory, PART)):
+        """Have the file copied to all nodes along a tree, or by sbcast in a Slurm job whose user chose it."""
+        is_sbcast = self.env.get("PYTORCH_LAUNCH_STAGE") == "sbcast" and not self.launcher
+        if is_sbcast and self.broadcast(os.path.join(directory, PART)):
             for keeper in self.keepers:
                 keeper.send(fetch=None)
             return
-        keepers = list(self.keepers)
+        # other nodes cannot connect to a loopback address, that of this node's keeper: it is a leaf
+        keepers = sorted(self.keepers, key=lambda keeper: self.keepers[keeper]["address"].startswith("127."))
         for number, keeper in enumerate(keepers):
             parent = parent_of(number)
             source = self.item.path

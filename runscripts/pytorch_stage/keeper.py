@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from pytorch_packed import DAMAGED, NotMountedError, ask, listener, mount, service
 
@@ -188,16 +189,18 @@ class Keeper:
         self.channel.send(made=directory)
 
     def fill(self):
-        """Fill the file as the front asks for, and verify it."""
+        """Fill the file as the front asks for, and verify it; along the tree, while it arrives."""
         part = os.path.join(self.directory, PART)
         request, file = self.await_copy(part)
+        verification = None
         if request.get("fetch"):
             file = self.create(part)
+            verification = ThreadPoolExecutor(1).submit(checksum, file, self.server.await_more)
             fetch(request["fetch"], file, self.item["size"], self.server, token=self.token)
         elif file is None:
             file = os.open(part, os.O_RDONLY | os.O_NOFOLLOW)
         began = time.monotonic()
-        found = checksum(file)
+        found = verification.result() if verification else checksum(file)
         if found != self.item["sha256"]:
             self.result = DAMAGED
             self.channel.send(found=found, node=self.node)
@@ -205,6 +208,8 @@ class Keeper:
         self.result = self.use_venv(file) if self.is_venv else self.name_image(part)
         self.channel.send(ready=self.result, seconds=time.monotonic() - began)
         self.ask()
+        if self.result.startswith(self.directory):  # used by its name; no other node reads from the descriptor now
+            os.close(file)
 
     def await_copy(self, part):
         """The next request of the front, and a descriptor of sbcast's file, if it was opened before that.
@@ -243,7 +248,6 @@ class Keeper:
         path = f"/proc/{os.getpid()}/fd/{file}"
         tree = os.path.join(self.directory, "tree")
         if not is_mountable(path, self.item["root"]) and unpack(path, tree):
-            os.close(file)
             return tree
         remove(self.directory)
         return path

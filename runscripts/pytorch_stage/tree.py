@@ -10,6 +10,7 @@ from pytorch_stage.channel import listen
 
 BLOCK = 1 << 20
 FANOUT = 2
+CONNECT_SECONDS = 10
 STALL_SECONDS = 120
 
 
@@ -23,7 +24,7 @@ class Server:
 
     def __init__(self, token):
         self.token = token.encode()
-        self.file, self.size, self.available, self.has_ended = None, 0, 0, False
+        self.file, self.available, self.has_ended = None, 0, False
         self.grown = threading.Condition()
         self.listener = listen(64)
         self.port = self.listener.getsockname()[1]
@@ -49,23 +50,20 @@ class Server:
                 return
 
     def _send_file(self, end):
-        with self.grown:
-            while self.file is None and not self.has_ended:
-                self.grown.wait()
         sent = 0
-        while sent < self.size:
-            with self.grown:
-                while self.available <= sent and not self.has_ended:
-                    self.grown.wait()
-                available = self.available
-            if available <= sent:
-                return
-            sent += os.sendfile(end.fileno(), self.file, sent, min(available - sent, BLOCK))
+        while self.await_more(sent) > sent:
+            sent += os.sendfile(end.fileno(), self.file, sent, min(self.available - sent, BLOCK))
+
+    def await_more(self, place):
+        """Wait until more than `place` bytes are written, or the file has ended; return how many are."""
+        with self.grown:
+            self.grown.wait_for(lambda: self.available > place or self.has_ended)
+            return self.available
 
     def announce(self, file, size, available):
         """`available` of the `size` bytes of `file`, a descriptor, are written."""
         with self.grown:
-            self.file, self.size, self.available = file, size, available
+            self.file, self.available, self.has_ended = file, available, available == size
             self.grown.notify_all()
 
     def end(self):
@@ -105,7 +103,8 @@ class _open:  # noqa: N801  (used like a function)
             self.stream = open(source, "rb", buffering=0)  # noqa: SIM115  (closed by __exit__)
             self.read = self.stream.read
         else:
-            self.stream = socket.create_connection(tuple(source), timeout=STALL_SECONDS)
+            self.stream = socket.create_connection(tuple(source), timeout=CONNECT_SECONDS)
+            self.stream.settimeout(STALL_SECONDS)
             self.stream.sendall(token.encode())
             self.read = self.stream.recv
 

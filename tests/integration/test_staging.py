@@ -107,6 +107,34 @@ def test_a_file_without_room_is_used_where_it_is(job, installation):
     assert errors.count("not enough room") == 1
 
 
+@pytest.mark.parametrize(
+    ("mode", "instead", "statuses"),
+    [
+        ("1", "", []),
+        ("sbcast", "", ["0"]),
+        ("sbcast", "head -c 1000000 $2 > $3; false", ["1"]),  # leaves a part
+    ],
+    ids=["default", "sbcast", "sbcast-fails"],
+)
+def test_the_nodes_copy_the_file_unless_the_user_chose_sbcast(job, work, mode, instead, statuses):
+    (work / "first").mkdir()
+    (work / "first" / "sbcast").write_text(f"""#!/bin/bash
+first={work}/first:
+PATH=${{PATH//"$first"/}}
+{instead or 'sbcast "$@"'}
+status=$?
+echo $status >> {work}/statuses
+exit $status
+""")
+    (work / "first" / "sbcast").chmod(0o755)
+    (work / "statuses").touch()
+    output, errors = job(f"""export PYTORCH_LAUNCH_STAGE={mode} PATH={work}/first:$PATH
+srun -n2 -N2 conda-python-distributed probe.py""")
+    assert len(re.findall(r"^\d True /proc/\d+/fd/\d+$", output, re.MULTILINE)) == 2, errors
+    assert errors.count("staged on 2 nodes") == 1, errors
+    assert (work / "statuses").read_text().split() == statuses
+
+
 #: Fills the disk of a node as soon as a copy begins.
 FILLER = """until compgen -G "$PYTORCH_LAUNCH_STAGE_DIR/pytorch-stage-*" > /dev/null; do :; done
 head -c 200M /dev/zero > $PYTORCH_LAUNCH_STAGE_DIR/other
@@ -132,8 +160,9 @@ def small_disk(testbed, disk):
 def test_a_disk_that_is_full_during_the_copy_is_reported_and_nothing_of_the_copy_stays(
     job, installation, small_disk, work
 ):
+    """With sbcast, which is slow enough for the disk to be full; the tree fails after it."""
     (work / "filler.sh").write_text(FILLER)
-    output, errors = job(f"""export PYTORCH_LAUNCH_STAGE=1 PYTORCH_LAUNCH_STAGE_DIR={small_disk}
+    output, errors = job(f"""export PYTORCH_LAUNCH_STAGE=sbcast PYTORCH_LAUNCH_STAGE_DIR={small_disk}
 srun --overlap -n2 -N2 bash filler.sh & sleep 1
 srun --overlap -n2 -N2 conda-python-distributed probe.py
 wait; srun -n2 -N2 bash -c '
@@ -205,7 +234,7 @@ def test_two_jobs_at_once_have_their_own_copies(testbed, job, installation, disk
     assert len(re.findall(r"^\d True /proc/\d+/fd/\d+$", output, re.MULTILINE)) == 4, output
 
 
-def test_with_another_launcher_a_tree_copies_the_file(testbed, job, installation):
+def test_another_launcher_starts_the_processes_that_copy_the_file(testbed, job, installation):
     command = find_optional("openmpi-bin")
     if command is None:
         pytest.skip("openmpi-bin is not installed (./run-tests does that where it may install packages)")
@@ -258,15 +287,19 @@ killer() { sleep $1
 """
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(20, marks=pytest.mark.thorough)])
-def test_a_kill_at_any_moment_leaves_no_file_and_the_next_step_has_a_whole_copy(testbed, job, disk, count):
+@pytest.mark.parametrize(
+    ("mode", "count"),
+    [("1", 2), *(pytest.param(mode, 20, marks=pytest.mark.thorough) for mode in ("1", "sbcast"))],
+)
+def test_a_kill_at_any_moment_leaves_no_file_and_the_next_step_has_a_whole_copy(testbed, job, disk, mode, count):
     choose = random.Random(count)  # noqa: S311  (moments)
     for _ in range(count):
         seconds, number = choose.uniform(0, 1.5), choose.randrange(100)
         output, errors = job(f"""{KILLER}
+export PYTORCH_LAUNCH_STAGE={mode}
 killer {seconds:.2f} {number} &
 source <(pytorch-stage)
 wait %1
-PYTORCH_LAUNCH_STAGE=1 srun -n2 -N2 conda-python-distributed probe.py""")
+srun -n2 -N2 conda-python-distributed probe.py""")
         assert len(re.findall(r"^\d True /", output, re.MULTILINE)) == 2, f"{seconds} {number}\n{output}\n{errors}"
         assert left_soon(testbed) == [], f"{seconds} {number}\n{output}\n{errors}"

@@ -6,9 +6,12 @@ import hashlib
 import json
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotDone
@@ -17,7 +20,10 @@ from pathlib import Path
 import pytest
 import pytorch_stage
 from pytorch_stage import PREFIX, StageError
+from pytorch_stage.__main__ import main
+from pytorch_stage.channel import Channel, ClosedError
 from pytorch_stage.checksum import checksum
+from pytorch_stage.director import Director
 from pytorch_stage.item import loaded_item
 from pytorch_stage.places import choose, make, rooms, sweep
 from pytorch_stage.starting import start_command, start_environment
@@ -147,6 +153,159 @@ def test_who_waits_for_a_copy_that_was_given_up_learns_it_at_once(tmp_path, avai
             server.end()
             with pytest.raises(StageError, match=f"only {available or 0} of 100 bytes arrived"):
                 waiting.result(60)
+
+
+@pytest.fixture
+def growing(tmp_path):
+    """A Server, the descriptor of an empty file, and the checksum of this file as it grows, a Future."""
+    server = Server("t" * 32)
+    with (tmp_path / "growing").open("w+b") as file, ThreadPoolExecutor() as threads:
+        yield server, file.fileno(), threads.submit(checksum, file.fileno(), server.await_more)
+        server.announce(file.fileno(), 0, 0)  # ends the thread after a failure, too
+
+
+def test_the_checksum_of_a_growing_file_is_that_of_the_whole_file(growing):
+    server, file, result = growing
+    steps, done = [b"", b"a" * 5_000_000, b"b", b"c" * 3_000_000], 0
+    for step in steps:
+        with pytest.raises(NotDone):
+            result.result(0.2)
+        done += os.write(file, step)
+        server.announce(file, 8_000_001, done)
+    assert result.result(60) == hashlib.sha256(b"".join(steps)).hexdigest()
+
+
+def test_the_checksum_of_a_growing_file_is_of_what_was_written_and_not_of_what_arrived(tmp_path, growing):
+    server, file, result = growing
+    (tmp_path / "source").write_bytes(b"a" * 3_000_000)
+    announce = server.announce
+
+    def flip(*arguments):
+        if arguments[-1]:
+            os.pwrite(file, b"b", 0)
+        announce(*arguments)
+
+    server.announce = flip
+    fetch(str(tmp_path / "source"), file, 3_000_000, server, token="t" * 32)
+    assert result.result(60) == hashlib.sha256(b"b" + b"a" * 2_999_999).hexdigest()
+
+
+@pytest.mark.parametrize("arrived", [0, 40])
+def test_the_checksum_of_a_copy_that_fails_ends_with_it(tmp_path, growing, arrived):
+    server, file, result = growing
+    (tmp_path / "source").write_bytes(b"x" * arrived)
+    with pytest.raises(StageError, match=f"only {arrived} of 100 bytes arrived"):
+        fetch(str(tmp_path / "source"), file, 100, server, token="t" * 32)
+    with pytest.raises(NotDone):
+        result.result(0.2)
+    server.end()
+    assert result.result(60)
+
+
+class SilentKeeper:
+    """The connection to a keeper that only receives."""
+
+    def __init__(self):
+        self.received = []
+
+    def send(self, **values):
+        self.received.append(values)
+
+
+def test_no_node_reads_from_a_loopback_address(root):
+    item = loaded_item({"CONTAINERROOT": str(root), "PYTORCH_PACKED": str(root / "venv.squashfs")})
+    director = Director(item, {"SLURM_JOB_ID": "7"}, [])
+    keepers = {address: SilentKeeper() for address in ("127.0.0.1", "10.0.0.2", "10.0.0.3")}
+    director.keepers = {keeper: {"address": address, "port": 5} for address, keeper in keepers.items()}
+    director.copy("/disk/directory")
+    assert [keeper.received for keeper in keepers.values()] == [
+        [{"fetch": ["10.0.0.2", 5]}], [{"fetch": item.path}], [{"fetch": ["10.0.0.2", 5]}]
+    ]  # fmt: skip
+
+
+def test_a_keeper_that_was_killed_is_reported_before_what_follows_from_it_on_other_nodes(root):
+    director = Director(None, {}, [])
+    ends = {name: socket.socketpair() for name in ("n1", "n2")}
+    director.keepers = {Channel(here): {"node": name} for name, (here, _) in ends.items()}
+    Channel(ends["n1"][1]).send(problem="only 5 of 9 bytes arrived from n2")
+    ends["n2"][1].close()
+    with pytest.raises(ClosedError, match="the process on n2 was killed"):
+        director.collect("ready")
+    assert director.has_lost
+
+
+@pytest.fixture
+def stage_image(tmp_path, runscripts):
+    """A function that stages `root/x.sif` in a job of one node, whose sbcast is a line of bash: path and message.
+
+    The line has the shared file as $2, and the target as $3.
+    """
+    installation, commands, pids, disk = (tmp_path / name for name in ("root", "bin", "pids", "disk"))
+    for directory in (installation / "provenance", commands, disk):
+        directory.mkdir(parents=True)
+    image = installation / "x.sif"
+    image.write_bytes(os.urandom(3_000_000))
+    record = {"sha256": hashlib.sha256(image.read_bytes()).hexdigest(), "size": 3_000_000}
+    (installation / "provenance" / "image.json").write_text(json.dumps(record))
+    commands.joinpath("srun").write_text(f"""#!/bin/bash
+while [[ $1 == -* ]]; do shift; done
+echo $$ >> {pids}; exec "$@"
+""")
+    env = {"CONTAINERROOT": installation, "SIFPYTORCH": image, "SLURM_JOB_ID": str(os.getpid()),
+           "PATH": f"{commands}:{os.environ['PATH']}", "PYTORCH_LAUNCH_STAGE_DIR": disk}  # fmt: skip
+
+    def stage(sbcast, **variables):
+        commands.joinpath("sbcast").write_text(f"#!/bin/bash\n{sbcast}\n")
+        for command in commands.iterdir():
+            command.chmod(0o755)
+        done = subprocess.run([runscripts / "pytorch-stage", "--print"], env={**env, **variables}, capture_output=True,
+                              text=True, check=False, timeout=300)  # fmt: skip
+        return Path(done.stdout.strip()), done.stderr
+
+    yield stage
+    os.kill(int(pids.read_text().split()[0]), signal.SIGTERM)
+    deadline = time.monotonic() + 60
+    while any(disk.iterdir()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_called"),
+    [({}, False), ({"PYTORCH_LAUNCH_STAGE": "1"}, False), ({"PYTORCH_LAUNCH_STAGE": "sbcast"}, True)],
+)
+def test_sbcast_copies_only_if_the_user_chose_it(stage_image, tmp_path, variables, is_called):
+    path, message = stage_image(f"touch {tmp_path}/called; cp $2 $3", **variables)
+    assert tmp_path / "disk" in path.parents, message
+    assert "staged on 1 node " in message
+    assert path.read_bytes() == (tmp_path / "root" / "x.sif").read_bytes()
+    assert (tmp_path / "called").exists() == is_called
+
+
+def test_the_tree_copies_where_sbcast_fails(stage_image, tmp_path):
+    path, message = stage_image("head -c 1000 $2 > $3; exit 1", PYTORCH_LAUNCH_STAGE="sbcast")
+    assert tmp_path / "disk" in path.parents, message
+    assert path.read_bytes() == (tmp_path / "root" / "x.sif").read_bytes()
+
+
+@pytest.mark.parametrize("how", ["1", "sbcast"])
+def test_an_image_with_another_byte_is_not_used(stage_image, tmp_path, how):
+    with (tmp_path / "root" / "x.sif").open("r+b") as file:
+        byte = os.pread(file.fileno(), 1, 2_000_000)[0]
+        os.pwrite(file.fileno(), bytes([byte ^ 1]), 2_000_000)
+    path, message = stage_image("cp $2 $3", PYTORCH_LAUNCH_STAGE=how)
+    assert path == Path()
+    assert "x.sif is damaged: it was installed with SHA-256" in message
+
+
+@pytest.mark.parametrize(("chosen", "exported"), [("0", "1"), ("1", "1"), ("sbcast", "sbcast")])
+def test_the_ranks_of_a_packed_venv_copy_as_the_command_does(root, monkeypatch, capsys, chosen, exported):
+    monkeypatch.setattr("pytorch_stage.__main__.obtain", lambda *_: "/proc/1/fd/3")
+    values = {"CONTAINERROOT": root, "PYTORCH_PACKED": root / "venv.squashfs", "PYTORCH_LAUNCH_STAGE": chosen}
+    for name, value in {**values, "SLURM_JOB_ID": "7"}.items():
+        monkeypatch.setenv(name, str(value))
+    assert main([]) == 0
+    assert capsys.readouterr().out == f"export PYTORCH_LAUNCH_STAGE={exported} PYTORCH_STAGE_JOB=7\n"
 
 
 def test_keepers_run_beside_the_steps_of_the_job_and_take_none_of_their_options(step):
