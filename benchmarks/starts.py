@@ -13,9 +13,10 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from benchmarks.comparison import TREE
 from benchmarks.replay import Server, read_record, start_seconds
 from testbed.cluster import slow_fs
-from testbed.layout import NODES, TREE, TestbedError
+from testbed.layout import NODES, TestbedError
 from testbed.recipes import CONTAINER, VENV, module
 
 #: The name that selects these measurements.
