@@ -106,17 +106,12 @@ def unpack_runtime(layout):
     for binary in [usr / "bin" / "apptainer", *(usr / "lib").glob("*/apptainer/bin/starter")]:
         run(["patchelf", "--force-rpath", "--set-rpath", final,
              "--set-interpreter", final / loader.name, binary])  # fmt: skip
-    configure(usr / "etc" / "apptainer" / "apptainer.conf")
+    if lacks_capability():
+        configuration = usr / "etc" / "apptainer" / "apptainer.conf"
+        text = configuration.read_text()
+        configuration.write_text(text.replace("root default capabilities = full", "root default capabilities = no"))
     new.rename(layout.apptainer)
     shutil.rmtree(layout.root / "apt")
-
-
-def configure(file):
-    """Write what a site's configuration has: one mount for all ranks of a node; and what root of a container may do."""
-    text = file.read_text().replace("shared loop devices = no", "shared loop devices = yes")
-    if lacks_capability():
-        text = text.replace("root default capabilities = full", "root default capabilities = no")
-    file.write_text(text)
 
 
 def download_packages(directory):
