@@ -73,19 +73,13 @@ class Way(NamedTuple):
 
 
 IN_IMAGE = ("bash", "-c", 'exec singularity exec "$SIF" "$@"', "bash")
-#: With the setting of Apptainer that administrators can make.
-IN_SHARED_IMAGE = """
-configuration=$(singularity buildcfg | sed -n 's/^APPTAINER_CONF_FILE=//p')
-shared=$(sed 's/^shared loop devices = no/shared loop devices = yes/' "$configuration") || exit
-exec singularity --config <(echo "$shared") exec "$SIF" "$@"
-"""
 WAYS = (
     Way("venv on a local disk", VENV),
+    Way("image on a local disk", CONTAINER, "", IN_IMAGE),
     Way("venv, no cache", VENV, "none"),
     Way("packed venv, no cache", VENV, "none", packed=True),
     Way("venv", VENV, "nfs"),
     Way("image", CONTAINER, "nfs", IN_IMAGE),
-    Way("image, mounted once per node", CONTAINER, "nfs", ("bash", "-c", IN_SHARED_IMAGE, "bash")),
     Way("packed venv", VENV, "nfs", packed=True),
     Way("staged venv", VENV, "nfs", packed=True, staged=True),
     Way("staged venv, later steps", VENV, "nfs", packed=True, staged=True, later=True),

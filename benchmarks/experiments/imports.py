@@ -1,11 +1,13 @@
-"""`import torch` from an image, against the same from the host's file system."""
+"""`import torch` from an image or a packed venv, against the same from the host's file system."""
 
+import shutil
 import sys
 from functools import partial
 
 from benchmarks.comparison import PROGRAMS, Comparison, compare
 from benchmarks.experiments.steps import NODE_OF_RANKS, RANKS
 from benchmarks.programs.cpu_seconds import find_reports
+from benchmarks.starts import packed_venv
 from testbed.layout import TestbedError
 from testbed.recipes import CONTAINER, VENV, module
 
@@ -37,21 +39,36 @@ def pack_again(session, env, packing):
     return sif
 
 
-def import_by_ranks(session):
-    """CPU seconds per rank of 8 ranks on one node that import torch: each mounts the image, or none does."""
-
-    def cpu_per_rank(recipe):
-        env = session.environment(f"module load {module(recipe)}")
-        # sys.executable, because the first Python on PATH is the image's
-        task = [sys.executable, PROGRAMS / "cpu_seconds.py", "conda-python-distributed", "-c", "import torch"]
-        seconds = find_reports(session.run([*NODE_OF_RANKS, *task], env))
-        if len(seconds) != RANKS:
-            raise TestbedError(f"{len(seconds)} ranks of {RANKS} reported their CPU seconds.")
-        return sum(seconds) / RANKS
-
-    return lambda: cpu_per_rank(CONTAINER), lambda: cpu_per_rank(VENV)
+def import_by_ranks(session, prefix=()):
+    """CPU seconds per rank of 8 ranks on one node that import torch, from the image or from the host's files."""
+    image, host = (session.environment(f"module load {module(recipe)}") for recipe in (CONTAINER, VENV))
+    return lambda: cpu_per_rank(session, image, prefix), lambda: cpu_per_rank(session, host)
 
 
+def import_packed(session):
+    """The same from the venv module packed as its recipe would, or unpacked."""
+    env = session.environment(f"module load {module(VENV)}")
+    with packed_venv(session) as written:
+        packed = shutil.copy(written, session.scratch)
+    return lambda: cpu_per_rank(session, {**env, "PYTORCH_PACKED": packed}), lambda: cpu_per_rank(session, env)
+
+
+def cpu_per_rank(session, env, prefix=()):
+    """CPU seconds of a rank and of all that it starts."""
+    # sys.executable, because the first Python on PATH is the image's
+    task = [sys.executable, PROGRAMS / "cpu_seconds.py", *prefix, "conda-python-distributed", "-c", "import torch"]
+    seconds = find_reports(session.run([*NODE_OF_RANKS, *task], env))
+    if len(seconds) != RANKS:
+        raise TestbedError(f"{len(seconds)} ranks of {RANKS} reported their CPU seconds.")
+    return sum(seconds) / RANKS
+
+
+#: Runs a command in the image as where an administrator lets the ranks of a node share one mount.
+IN_SHARED_IMAGE = """
+configuration=$(singularity buildcfg | sed -n 's/^APPTAINER_CONF_FILE=//p')
+shared=$(sed 's/^shared loop devices = no/shared loop devices = yes/' "$configuration") || exit
+exec singularity --config <(echo "$shared") exec "$SIF" "$@"
+"""
 HOST = "`python -c 'import torch'` of the venv module, from start to end"
 
 EXPERIMENTS = (
@@ -100,6 +117,35 @@ EXPERIMENTS = (
         rounds=7,
         seconds=20,
         recipes=(CONTAINER, VENV),
+        container=True,
+    ),
+    compare(
+        Comparison(
+            name="shared-ranks",
+            title="CPU time per rank of the same from an image that is mounted once per node, against the host",
+            a="A of `image-ranks` as `singularity exec $SIF conda-python-distributed`, with `shared loop devices = "
+            "yes` in `apptainer.conf`",
+            b="B of `image-ranks`",
+            target=1.2,
+        ),
+        partial(import_by_ranks, prefix=("bash", "-c", IN_SHARED_IMAGE, "bash")),
+        rounds=7,
+        seconds=20,
+        recipes=(CONTAINER, VENV),
+        container=True,
+    ),
+    compare(
+        Comparison(
+            name="packed-ranks",
+            title="CPU time per rank of the same from a packed venv, against the host",
+            a="B of `image-ranks` with `packed = True` in the recipe; the CPU seconds include squashfuse's",
+            b="B of `image-ranks`",
+            target=1.2,
+        ),
+        import_packed,
+        rounds=7,
+        seconds=20,
+        recipes=(VENV,),
         container=True,
     ),
 )

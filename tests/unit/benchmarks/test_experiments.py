@@ -20,9 +20,9 @@ def test_medians_of_seconds_are_of_at_least_7_pairs():
             assert experiment.rounds >= 7, experiment.names
 
 
-def test_all_rows_take_50_minutes_as_on_the_page():
-    assert expected_minutes() <= 50
-    assert "about 50 minutes on two idle cores" in (TREE / "docs" / "benchmarks.md").read_text()
+def test_all_rows_take_55_minutes_as_on_the_page():
+    assert expected_minutes() <= 55
+    assert "about 55 minutes on two idle cores" in (TREE / "docs" / "benchmarks.md").read_text()
 
 
 def test_every_unit_can_be_written_and_every_package_can_be_installed():
