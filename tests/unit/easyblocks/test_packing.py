@@ -45,8 +45,9 @@ def test_an_installation_is_packed_as_it_is_with_a_marker_and_the_checksum_is_re
     (root / "bin" / "python").symlink_to("../libexec/enter-packed")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", root / "venv"], check=True)
     (root / "venv.squashfs").write_text("of an earlier installation")
-    for _ in range(2):
-        pack(str(root), "-comp lz4 -no-fragments", 1)
+    (tmp_path / "link").symlink_to(root.parent)
+    for path in (root, tmp_path / "link" / root.name):
+        pack(str(path), "-comp lz4 -no-fragments", 1)
     record = json.loads((root / "provenance" / "packed.json").read_text())
     content = (root / "venv.squashfs").read_bytes()
     assert record == {"file": "venv.squashfs", "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
