@@ -24,9 +24,10 @@ NAME = "slow-fs"
 TITLE = "seconds until `import torch` is done in the last rank, from a slow shared file system"
 #: Ranks that run: all nodes of the testbed, with as many ranks on each; one rank runs alone.
 MEASURED = (1, 4, 16)
-#: Cores that they share: a job that overcommits has one core of each node, and all nodes have the same cores. The other
-#: cores serve the files, as cores of a node that run no rank do.
+#: Cores that they share: all nodes of the testbed have the same ones, and each rank is bound to the first. The job has
+#: the others too: they serve and copy the files, as cores of a node that run no rank do.
 CORES = 1
+BIND = "--cpu-bind=map_cpu:0"
 #: Ranks of replayed worlds, with as many on a node as a node of Frontier or LUMI-G has GPUs.
 REPLAYED = (64, 256, 1024, 4096)
 RANKS_PER_NODE = 8
@@ -183,19 +184,19 @@ def import_torch(session, way, env, ranks, record=None):
     Returns the seconds until the last one is done, what the server served, and the times of start and end.
     """
     size = [f"-N{min(ranks, len(NODES))}", f"-n{ranks}", "--overcommit"]
-    step = ["srun", *size, "--distribution=cyclic"]
     command = [*way.prefix, "conda-python-distributed", "-c"]
     with contextlib.ExitStack() as stack:
         server = None
         if way.cache:
             software = session.layout.easybuild / "software"
             server = stack.enter_context(slow_fs.mounted(session.layout, software, cache=way.cache, record=record))
+        number = stack.enter_context(job(session, [*size, "--exclusive"], env))
+        step = ["srun", f"--jobid={number}", *size, BIND, "--distribution=cyclic", *command]
         if way.later:
-            step.append(f"--jobid={stack.enter_context(job(session, size, env))}")
-            session.run([*step, *command, "pass"], env)
+            session.run([*step, "pass"], env)
         before = server.counts() if server else slow_fs.Counts(0, 0)
         start = time.monotonic()
-        ends = [float(end) for end in IMPORTED.findall(session.run([*step, *command, PROGRAM], env))]
+        ends = [float(end) for end in IMPORTED.findall(session.run([*step, PROGRAM], env))]
         after = server.counts() if server else before
         counts = slow_fs.Counts(after.calls - before.calls, after.bytes - before.bytes)
     if len(ends) != ranks:

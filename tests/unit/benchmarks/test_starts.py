@@ -43,7 +43,9 @@ def test_a_broadcast_takes_as_long_as_on_aurora_and_between():
 def test_an_import_is_timed_until_the_last_rank_is_done(monkeypatch):
     class Session:
         def run(self, command, _env):
-            assert command[:4] == ["srun", "-N4", "-n16", "--overcommit"]
+            if command[0] == "bash":  # starts or ends the job
+                return "7\n"
+            assert command[:5] == ["srun", "--jobid=7", "-N4", "-n16", "--overcommit"]
             return "".join(f"imported at {100 + rank}.5\n" for rank in range(16))
 
     monkeypatch.setattr(starts.time, "monotonic", lambda: 100)
@@ -71,9 +73,9 @@ def test_a_later_step_is_timed_and_counted_without_the_step_that_stages(monkeypa
     seconds, counts, _ = starts.import_torch(Session(), later, {}, 1)
     assert (seconds, counts) == (3, slow_fs.Counts(100, 0))
     allocate, stage, measured, end = commands
-    assert "--jobid=7" in stage and stage[:-1] == measured[:-1]
+    assert {"--jobid=7", "--cpu-bind=map_cpu:0"} <= set(stage) and stage[:-1] == measured[:-1]
     assert stage[-1] == "pass"
-    assert allocate[-3:] == ["-N1", "-n1", "--overcommit"] and end[-1] == "7"
+    assert allocate[-4:] == ["-N1", "-n1", "--overcommit", "--exclusive"] and end[-1] == "7"
 
 
 def test_the_picture_has_a_line_for_each_way_and_open_marks_for_replayed_worlds():
