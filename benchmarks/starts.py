@@ -43,8 +43,8 @@ from pytorch_install.venvs.packing import pack
 set_up_configuration(["--allow-use-as-root-and-accept-consequences"], silent=True)
 pack(sys.argv[1], "-comp lz4 -no-fragments", os.cpu_count())
 """
-PROGRAM = "import time, torch; print(f'imported at {time.monotonic()}', flush=True)"
-IMPORTED = re.compile(r"imported at ([\d.]+)")
+PROGRAM = "import time, torch; print('imported at', time.monotonic(), open('/proc/stat').readlines()[1], flush=True)"
+IMPORTED = re.compile(r"imported at ([\d.]+) (cpu0 .+)")
 #: Seconds in which a venv comes from a tarball to the local disks of so many nodes of Aurora. It travels unpacked, as
 #: thousands of files, so this is a limit for one file (https://github.com/saforem2/ezpz/blob/main/docs/cli/yeet.md).
 BROADCASTS = ((8, 69.7), (256, 132.9), (4096, 750.6))
@@ -181,7 +181,8 @@ def packed_venv(session):
 def import_torch(session, way, env, ranks, record=None):
     """Run ranks that import torch, with an empty cache of the slow file system.
 
-    Returns the seconds until the last one is done, what the server served, and the times of start and end.
+    Returns the seconds until the last one is done, what the server served, and the times of start and end. The seconds
+    are without those in which the machine's host ran other guests on the ranks' core.
     """
     size = [f"-N{min(ranks, len(NODES))}", f"-n{ranks}", "--overcommit"]
     command = [*way.prefix, "conda-python-distributed", "-c"]
@@ -195,13 +196,25 @@ def import_torch(session, way, env, ranks, record=None):
         if way.later:
             session.run([*step, "pass"], env)
         before = server.counts() if server else slow_fs.Counts(0, 0)
-        start = time.monotonic()
-        ends = [float(end) for end in IMPORTED.findall(session.run([*step, PROGRAM], env))]
+        start, stolen = time.monotonic(), stolen_seconds(ranks_core())
+        ends = [(float(end), core) for end, core in IMPORTED.findall(session.run([*step, PROGRAM], env))]
         after = server.counts() if server else before
         counts = slow_fs.Counts(after.calls - before.calls, after.bytes - before.bytes)
     if len(ends) != ranks:
         raise TestbedError(f"{len(ends)} ranks of {ranks} imported torch.")
-    return max(ends) - start, counts, (start, max(ends))
+    end, core = max(ends)
+    return end - start - (stolen_seconds(core) - stolen), counts, (start, end)
+
+
+def ranks_core():
+    """The line of /proc/stat for the core of the ranks."""
+    with Path("/proc/stat").open() as lines:
+        return next(line for line in lines if line.startswith("cpu0 "))
+
+
+def stolen_seconds(line):
+    """Seconds since the machine's start in which its host ran other guests on a core, by its line of /proc/stat."""
+    return int(line.split()[8]) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Worlds that import torch from a slow file system: what is measured, and how it is written and drawn."""
 
 import contextlib
+import os
 import re
 
 import pytest
@@ -17,6 +18,8 @@ STARTS = [
     *(Start("venv", ranks, ranks * 0.8, True) for ranks in (16, 64, 4096)),
     Start("local disk", 1, 2.25, False),
 ]
+#: A core in /proc/stat, with the time that its host took from it.
+CORE = "cpu0 74608 2520 24433 1117073 6176 4054 0 {} 0 0"
 
 
 def test_the_table_has_measured_worlds_first_and_the_calls_of_the_largest_of_them():
@@ -40,17 +43,20 @@ def test_a_broadcast_takes_as_long_as_on_aurora_and_between():
     assert seconds == pytest.approx([69.7, (69.7 * 132.9) ** 0.5, 132.9, (132.9 * 750.6) ** 0.5, 750.6], rel=0.001)
 
 
-def test_an_import_is_timed_until_the_last_rank_is_done(monkeypatch):
+def test_an_import_is_timed_until_the_last_rank_is_done_without_the_time_of_other_guests(monkeypatch):
     class Session:
         def run(self, command, _env):
             if command[0] == "bash":  # starts or ends the job
                 return "7\n"
             assert command[:5] == ["srun", "--jobid=7", "-N4", "-n16", "--overcommit"]
-            return "".join(f"imported at {100 + rank}.5\n" for rank in range(16))
+            return "".join(f"imported at {100 + rank}.5 {CORE.format(250 + rank)}\n" for rank in range(16))
 
     monkeypatch.setattr(starts.time, "monotonic", lambda: 100)
+    monkeypatch.setattr(starts, "ranks_core", lambda: CORE.format(150))
     local = next(way for way in WAYS if not way.cache)
-    assert starts.import_torch(Session(), local, {}, 16)[0] == 15.5
+    seconds, _, (start, end) = starts.import_torch(Session(), local, {}, 16)
+    assert (start, end) == (100, 115.5)
+    assert seconds == pytest.approx(15.5 - (265 - 150) / os.sysconf("SC_CLK_TCK"))
 
 
 def test_a_later_step_is_timed_and_counted_without_the_step_that_stages(monkeypatch):
@@ -61,7 +67,7 @@ def test_a_later_step_is_timed_and_counted_without_the_step_that_stages(monkeypa
 
         def run(self, command, _env):
             commands.append(command)
-            return {"bash": "7\n", "srun": "imported at 103\n"}[command[0]]
+            return {"bash": "7\n", "srun": f"imported at 103 {CORE.format(0)}\n"}[command[0]]
 
     class Server:
         def counts(self):
@@ -69,6 +75,7 @@ def test_a_later_step_is_timed_and_counted_without_the_step_that_stages(monkeypa
 
     monkeypatch.setattr(starts.time, "monotonic", lambda: 100)
     monkeypatch.setattr(starts.slow_fs, "mounted", lambda *_, **__: contextlib.nullcontext(Server()))
+    monkeypatch.setattr(starts, "ranks_core", lambda: CORE.format(0))
     later = next(way for way in WAYS if way.later)
     seconds, counts, _ = starts.import_torch(Session(), later, {}, 1)
     assert (seconds, counts) == (3, slow_fs.Counts(100, 0))
