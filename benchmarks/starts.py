@@ -95,7 +95,7 @@ class Start(NamedTuple):
 
     `way`       name of a Way
     `ranks`     number of ranks
-    `seconds`   from the start of the step until the last rank has imported torch
+    `seconds`   from the start of the step until the last rank has imported torch, without time of other guests
     `replayed`  whether the world is a simulation
     `calls`     metadata calls per rank that reached the shared file system
     `bytes`     bytes per node that were read from it
