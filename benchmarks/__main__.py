@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks import measure, starts  # noqa: E402
+from benchmarks import measure  # noqa: E402
 from benchmarks.experiments import COMPARISONS, EXPERIMENTS  # noqa: E402
-from benchmarks.page import PICTURE, STARTS_PICTURE, tables, write_page  # noqa: E402
+from benchmarks.page import PICTURE, tables, write_page  # noqa: E402
 from benchmarks.results import RESULTS, Results  # noqa: E402
 from testbed.layout import Layout, TestbedError  # noqa: E402
 from testbed.progress import end_like_interrupt  # noqa: E402
@@ -49,7 +49,7 @@ def parse_arguments():
         epilog="\n".join(["rows:", *describe_rows()]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    names = [*(each.name for each in COMPARISONS), starts.NAME]
+    names = [each.name for each in COMPARISONS]
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--only", action="append", metavar="NAME", choices=names, help="measure this row; repeatable")
     what.add_argument("--scale", action="store_true", help="measure what one rank costs in worlds of 1 to 4096 nodes")
@@ -77,7 +77,6 @@ def describe_rows():
     for experiment in EXPERIMENTS:
         for each in experiment.comparisons:
             yield f"  {each.name:18}{'* ' if experiment.thorough else ''}{each.title}"
-    yield f"  {starts.NAME:18}(only with --only or --page) {starts.TITLE}"
 
 
 def positive(text):
@@ -95,8 +94,7 @@ def measure_selected(layout, options):
     if options.only:
         selected = [each for each in EXPERIMENTS if set(each.names) & set(options.only)]
     everything = options.page and not options.only
-    with_starts = everything or starts.NAME in (options.only or ())
-    results = measure.measure(layout, selected, rounds=options.pairs, with_scale=everything, with_starts=with_starts)
+    results = measure.measure(layout, selected, rounds=options.pairs, with_scale=everything)
     if options.page:
         return Results.load(RESULTS).replace(results.keep(options.only, "")) if options.only else results
     return results.keep(options.only, notice(options)) if options.only or options.pairs else results
@@ -115,27 +113,22 @@ def report(layout, options, results):
         results.save(RESULTS)  # first: --redraw needs no second measurement
     if options.page or options.redraw:
         draw(layout, RESULTS, PICTURE)  # before the page, which keeps its tables if this fails
-        if results.starts:
-            draw(layout, RESULTS, STARTS_PICTURE, "starts")
         write_page(results)
     sections = tables(results)
     text = sections["large worlds"] if options.scale else sections["results"]
-    if results.starts and not options.scale:
-        text = sections["slow file system"] + (f"\n{text}" if options.only != [starts.NAME] else "")
     print(text, end="")
     if options.output:
         options.output.write_text(text, encoding="utf-8")
     if options.picture:
         with measure.scratch_directory(layout) as scratch:
             results.save(scratch / RESULTS.name)
-            subject = "starts" if options.only == [starts.NAME] else "ratios"
-            draw(layout, scratch / RESULTS.name, options.picture, subject)
+            draw(layout, scratch / RESULTS.name, options.picture)
 
 
-def draw(layout, source, target, subject="ratios"):
-    """Draw a subject of the results in a file, with the matplotlib of the venv module. Raises TestbedError."""
+def draw(layout, source, target):
+    """Draw the results in a file, with the matplotlib of the venv module. Raises TestbedError."""
     python = layout.easybuild / "software" / module(VENV) / "venv" / "bin" / "python"
-    command = [python, Path(__file__).with_name("picture.py"), source, target, subject]
+    command = [python, Path(__file__).with_name("picture.py"), source, target]
     target.parent.mkdir(parents=True, exist_ok=True)
     if not python.exists():
         raise TestbedError(f"matplotlib not found: {python} does not exist. Install it with ./demo.")

@@ -9,45 +9,40 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import scale, starts
+from benchmarks import scale
 from benchmarks.ratio import repeat, summarize
 from benchmarks.results import Results
 from benchmarks.session import Session
 from benchmarks.table import quantity
 from testbed import recipes
-from testbed.cluster import slow_fs
 from testbed.layout import TestbedError
 from testbed.lifecycle import provide_optional, up
 from testbed.packages import find_optional
 
 
-def measure(layout, experiments, *, rounds=None, with_scale=False, with_starts=False):
+def measure(layout, experiments, *, rounds=None, with_scale=False):
     """Bring the testbed up and measure; return the Results.
 
     `rounds` replaces the number of rounds of each experiment. A failure of one does not end the others. Raises
     TestbedError if the testbed or the modules are missing, or if a rank of a large world fails.
     """
     obstacle = up(layout)
-    if with_scale or with_starts or any(each.packages for each in experiments):
+    if with_scale or any(each.packages for each in experiments):
         provide_optional(layout)
     reasons = {each.names: reason_against(each, obstacle) for each in experiments}
     possible = [each for each in experiments if not reasons[each.names]]
     needed = [recipe for each in possible for recipe in each.recipes]
     needed += [recipes.VENV] if with_scale else []
-    ways = starts.possible_ways(obstacle) if with_starts and not slow_fs.obstacle() else ()
-    require_modules(layout, dict.fromkeys([*needed, *(way.recipe for way in ways)]))
+    require_modules(layout, dict.fromkeys(needed))
 
-    expected = sum(each.expected_seconds(rounds) for each in possible) + len(ways) * starts.SECONDS_PER_WAY
-    names = [name for each in possible for name in each.names] + [starts.NAME] * bool(ways)
+    expected = sum(each.expected_seconds(rounds) for each in possible)
+    names = [name for each in possible for name in each.names]
     print_progress(f"{len(names)} rows, about {expected / 60:.0f} min on two idle cores")
     left_out = {name: reason for names, reason in reasons.items() if reason for name in names}
-    if with_starts and not ways:
-        left_out[starts.NAME] = slow_fs.obstacle()
     start, load = time.monotonic(), os.getloadavg()[0]
     costs = measure_scale(layout) if with_scale else []
     ratios, failures = measure_ratios(layout, possible, rounds)
-    worlds = measure_starts(layout, ways, rounds, failures) if ways else []
-    return Results(ratios, left_out, failures, costs, describe_run(load, time.monotonic() - start), starts=worlds)
+    return Results(ratios, left_out, failures, costs, describe_run(load, time.monotonic() - start))
 
 
 def measure_ratios(layout, experiments, rounds):
@@ -82,17 +77,6 @@ def measure_scale(layout):
     """The Costs of single ranks of large worlds. Raises TestbedError."""
     with scratch_directory(layout) as scratch:
         return scale.measure(Session(layout, scratch), print_progress)
-
-
-def measure_starts(layout, ways, rounds, failures):
-    """The Starts of worlds from a slow file system; none if that fails, with the reason in `failures`."""
-    try:
-        with scratch_directory(layout) as scratch:
-            return starts.measure(Session(layout, scratch), ways, print_progress, rounds or starts.REPETITIONS)
-    except (TestbedError, OSError) as error:
-        print_progress(f"{starts.NAME}: failed: {error}")
-        failures[starts.NAME] = str(error).splitlines()[0]
-        return []
 
 
 def reason_against(experiment, obstacle):

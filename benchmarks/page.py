@@ -5,11 +5,10 @@ import re
 from benchmarks import scale
 from benchmarks.comparison import TREE
 from benchmarks.experiments import COMPARISONS
-from benchmarks.table import results_markdown, scale_markdown, starts_markdown
+from benchmarks.table import results_markdown, scale_markdown, waits_markdown
 
 PAGE = TREE / "docs" / "benchmarks.md"
 PICTURE = TREE / "docs" / "pictures" / "benchmarks.svg"
-STARTS_PICTURE = PICTURE.with_name("slow-file-system.svg")
 SECTION = "<!-- {name}: written by benchmarks/run --page -->\n{content}<!-- end of {name} -->\n"
 
 
@@ -34,5 +33,5 @@ def tables(results):
     return {
         "results": results_markdown(results, COMPARISONS),
         "large worlds": scale_markdown(results.costs, gpus=scale.GPUS, repetitions=scale.REPETITIONS),
-        "slow file system": starts_markdown(results.starts),
+        "slow file system": waits_markdown(results.ratios),
     }

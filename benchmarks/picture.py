@@ -1,7 +1,4 @@
-"""Draws results as SVG: picture.py RESULTS.json PICTURE.svg [starts]. Needs matplotlib.
-
-By default the ratios of a run against their targets; `starts` draws the worlds from a slow file system.
-"""
+"""Draws the ratios of a run against their targets, as SVG: picture.py RESULTS.json PICTURE.svg. Needs matplotlib."""
 
 import sys
 from pathlib import Path
@@ -9,7 +6,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.experiments import COMPARISONS  # noqa: E402
 from benchmarks.results import Results  # noqa: E402
-from benchmarks.start_picture import draw_starts  # noqa: E402
 from benchmarks.svg import BACKGROUND, GRID, INK, MET, MISSED, svg_figure  # noqa: E402
 from benchmarks.table import decimals, misses  # noqa: E402
 
@@ -19,11 +15,9 @@ TICKS = (0.001, 0.01, 0.1, 0.5, 0.7, 1, 1.4, 2, 3, 5, 10)
 ROW_INCHES, FRAME_INCHES, WIDTH_INCHES = 0.27, 1.5, 9
 
 
-def main(source, target, subject="ratios"):
+def main(source, target):
     """Draw the results of the file `source` to the file `target`."""
-    results = Results.load(Path(source))
-    text = draw_starts(results.starts) if subject == "starts" else draw(results)
-    Path(target).write_text(text, encoding="utf-8")
+    Path(target).write_text(draw(Results.load(Path(source))), encoding="utf-8")
 
 
 def draw(results):

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from benchmarks.ratio import Ratio
 from benchmarks.scale import Cost
-from benchmarks.starts import NAME, Start
 from benchmarks.store import Served
 
 #: The results on the page, so that it can be written again without measuring.
@@ -23,7 +22,6 @@ class Results(NamedTuple):
     `run`       a sentence on the machine and the duration
     `notice`    why these results are not for the page, or an empty string
     `later`     {name of a comparison: a sentence on the later run that measured it}
-    `starts`    the Starts of worlds from a slow file system
     """
 
     ratios: dict
@@ -33,7 +31,6 @@ class Results(NamedTuple):
     run: str
     notice: str = ""
     later: dict = {}
-    starts: list = []
 
     def keep(self, names, notice):
         """The results of some rows, or all without `names`, with the reason why they are not for the page."""
@@ -41,17 +38,16 @@ class Results(NamedTuple):
             {name: value for name, value in rows.items() if not names or name in names}
             for rows in (self.ratios, self.left_out, self.failures)
         ]
-        return Results(*rows, self.costs, self.run, notice, starts=self.starts)
+        return Results(*rows, self.costs, self.run, notice)
 
     def replace(self, newer):
         """These results, with the rows of a later run in place of those of the same names."""
-        names = {*newer.ratios, *newer.left_out, *newer.failures, *([NAME] if newer.starts else [])}
+        names = {*newer.ratios, *newer.left_out, *newer.failures}
         later = {name: run for name, run in self.later.items() if name not in names}
         kept = ({name: row for name, row in rows.items() if name not in names} for rows in self[:3])
         ratios, left_out, failures = ({**old, **new} for old, new in zip(kept, newer[:3]))
         later.update(dict.fromkeys(names, newer.run))
-        starts = newer.starts or self.starts
-        return self._replace(ratios=ratios, left_out=left_out, failures=failures, later=later, starts=starts)
+        return self._replace(ratios=ratios, left_out=left_out, failures=failures, later=later)
 
     def save(self, file):
         """Write the results to a JSON file."""
@@ -60,7 +56,6 @@ class Results(NamedTuple):
         fields["costs"] = [
             {**cost._asdict(), "served": cost.served and cost.served._asdict()} for cost in self.costs
         ]
-        fields["starts"] = [start._asdict() for start in self.starts]
         file.write_text(json.dumps(fields, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     @classmethod
@@ -72,5 +67,4 @@ class Results(NamedTuple):
             Cost(**{**cost, "served": Served(**cost["served"]) if cost.get("served") else None})
             for cost in fields["costs"]
         ]
-        fields["starts"] = [Start(**start) for start in fields.get("starts", [])]
         return cls(**fields)

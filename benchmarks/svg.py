@@ -10,17 +10,8 @@ DARK = {
     "#d1d9e0": "#3d444d",  # grid
     "#0550ae": "#79c0ff",  # ratios
     "#a40e26": "#ff7b72",  # missed targets
-    "#57606a": "#9198a1",  # further lines
-    "#953800": "#ffa657",
-    "#116329": "#7ee787",
-    "#6639ba": "#d2a8ff",
-    "#7d4e00": "#e3b341",
-    "#99286e": "#f778ba",
-    "#1b7c83": "#76e3ea",
 }
-BACKGROUND, INK, GRID, MET, MISSED, *FURTHER = DARK
-#: Of the lines of one diagram.
-LINES = (FURTHER[0], FURTHER[6], MISSED, FURTHER[4], FURTHER[1], MET, FURTHER[2], FURTHER[3], FURTHER[5])
+BACKGROUND, INK, GRID, MET, MISSED = DARK
 
 
 @contextlib.contextmanager

@@ -20,14 +20,8 @@ SCALE_LEGEND = (
     "{clients} clients on this machine ({gloo_clients} with gloo), and computed from those (≈) for more."
 )
 
-STARTS_PICTURE = (
-    "![Seconds until the last rank has imported torch, by the number of ranks](pictures/slow-file-system.svg)"
-)
-STARTS_LEGEND = (
-    "Time from the start of the step until the last rank has imported torch. Measured worlds have up to 4 ranks on "
-    "each of 4 nodes, measured in turn, medians of {runs}; larger worlds are replayed, with 8 ranks on a node. Calls "
-    "and bytes are those of the largest measured world."
-)
+#: The row with calls per rank, the worlds of the table of waits, and calls that the server of a file system answers.
+METADATA, WAITING, CALLS_PER_SECOND = "metadata", (64, 256, 1024, 4096), 20_000
 
 
 def results_markdown(results, comparisons):
@@ -50,22 +44,16 @@ def scale_markdown(costs, *, gpus, repetitions):
     return "\n".join([SCALE_HEADER, *map(_scale_row, costs), "", legend]) + "\n"
 
 
-def starts_markdown(starts):
-    """The table of `starts`, a list of starts.Start: a row for each way, a column for each world."""
-    if not starts:
+def waits_markdown(ratios):
+    """The table of the seconds that a file system needs for the calls of all ranks, by the counts of `metadata`."""
+    if METADATA not in ratios:
         return "Not measured.\n"
-    worlds = sorted({(start.replayed, start.ranks) for start in starts})
-    titles = [f"{ranks:,}{' replayed' * replayed}" for replayed, ranks in worlds]
-    columns = ["files", "calls per rank", "read per node", *titles]
-    lines = [STARTS_PICTURE, "", f"| {' | '.join(columns)} |", f"|---|{'---:|' * len(columns[1:])}"]
-    for way in dict.fromkeys(start.way for start in starts):
-        own = {(start.replayed, start.ranks): start for start in starts if start.way == way}
-        last = own[max(world for world in own if not world[0])]
-        cells = [way, f"{last.calls:,.0f}", megabytes(last.bytes)]
-        cells += [seconds(own[world].seconds) if world in own else "–" for world in worlds]
-        lines.append(f"| {' | '.join(cells)} |")
-    legend = STARTS_LEGEND.format(runs=max(start.runs for start in starts))
-    return "\n".join([*lines, "", legend]) + "\n"
+    lines = [f"| files | calls per rank | {' | '.join(f'{ranks:,} ranks' for ranks in WAITING)} |"]
+    lines.append("|---|---:|" + "---:|" * len(WAITING))
+    for files, count in (("venv", ratios[METADATA].b), ("image", ratios[METADATA].a)):
+        waits = (seconds(count * ranks / CALLS_PER_SECOND) for ranks in WAITING)
+        lines.append(f"| {files} | {count:,.0f} | {' | '.join(waits)} |")
+    return "\n".join(lines) + "\n"
 
 
 def misses(comparison, ratio):

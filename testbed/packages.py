@@ -61,7 +61,6 @@ BROWSER_PACKAGES = {"chromium": "chromium"}
 #: Optional packages without a command: one of their files, relative to the root directory.
 OPTIONAL_FILES = {
     "libopenmpi-dev": "usr/lib/*/openmpi/include/mpi.h",
-    "libfuse3-dev": "usr/include/fuse3/fuse_lowlevel.h",
 }
 ROOT = Path("/")
 POLICY = Path("/usr/sbin/policy-rc.d")

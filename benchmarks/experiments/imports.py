@@ -1,13 +1,15 @@
 """`import torch` from an image or a packed venv, against the same from the host's file system."""
 
+import contextlib
+import os
 import shutil
 import sys
 from functools import partial
+from pathlib import Path
 
-from benchmarks.comparison import PROGRAMS, Comparison, compare
+from benchmarks.comparison import PROGRAMS, TREE, Comparison, compare
 from benchmarks.experiments.steps import NODE_OF_RANKS, RANKS
 from benchmarks.programs.cpu_seconds import find_reports
-from benchmarks.starts import packed_venv
 from testbed.layout import TestbedError
 from testbed.recipes import CONTAINER, VENV, module
 
@@ -19,6 +21,14 @@ PACKINGS = {
     "lz4": "-comp lz4",
     "none": "-noI -noD -noF -noX",
 }
+#: Packs the installation in its argument as its recipe would, with the recipe's default options.
+PACK = """
+import os, sys
+from easybuild.tools.options import set_up_configuration
+from pytorch_install.venvs.packing import pack
+set_up_configuration(["--allow-use-as-root-and-accept-consequences"], silent=True)
+pack(sys.argv[1], "-comp lz4 -no-fragments", os.cpu_count())
+"""
 
 
 def import_torch(session, packing=None):
@@ -51,6 +61,21 @@ def import_packed(session):
     with packed_venv(session) as written:
         packed = shutil.copy(written, session.scratch)
     return lambda: cpu_per_rank(session, {**env, "PYTORCH_PACKED": packed}), lambda: cpu_per_rank(session, env)
+
+
+@contextlib.contextmanager
+def packed_venv(session):
+    """Yield the file that a recipe with `packed = True` adds to the venv module; it is there during the block."""
+    root = Path(session.environment(f"module load {module(VENV)}")["EBROOTPYTORCH"])
+    written = [root / "venv.squashfs", root / "provenance" / "packed.json",
+               root / "runscripts" / "pytorch_stage" / "sources.json"]  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": str(TREE / "easyblocks"), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        session.run([session.layout.eb_venv / "bin" / "python", "-c", PACK, root], env)
+        yield written[0]
+    finally:
+        for file in written:
+            file.unlink(missing_ok=True)
 
 
 def cpu_per_rank(session, env, prefix=()):

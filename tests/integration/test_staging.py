@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from small_installation import SmallInstallation
 
-from testbed.cluster import slow_fs
+from testbed.cluster import node_mounts
 from testbed.layout import NODES
 from testbed.packages import find_optional
 
@@ -145,15 +145,15 @@ head -c 200M /dev/zero > $PYTORCH_LAUNCH_STAGE_DIR/other
 def small_disk(testbed, disk):
     """A directory that is a disk of 200 MB on each node."""
     directory = disk / "small"
-    pids = [slow_fs.node_pid(testbed.layout, node) for node in NODES]
+    pids = [node_mounts.node_pid(testbed.layout, node) for node in NODES]
     with contextlib.ExitStack() as stack:
         for node, pid in zip(NODES, pids, strict=True):
             own = testbed.layout.cluster / "disks" / node / directory.name
             own.mkdir()
             stack.callback(own.rmdir)
             mount = ["mount", "-t", "tmpfs", "-o", "size=200m", "none", directory]
-            assert slow_fs.start_in_namespace(pid, mount).wait() == 0
-            stack.callback(lambda pid=pid: slow_fs.start_in_namespace(pid, ["umount", "--lazy", directory]).wait())
+            assert node_mounts.start_in_namespace(pid, mount).wait() == 0
+            stack.callback(lambda pid=pid: node_mounts.start_in_namespace(pid, ["umount", "--lazy", directory]).wait())
         yield directory
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.cluster import slow_fs, slurm
+from testbed.cluster import slurm
 from testbed.layout import Layout
 from testbed.recipes import EASYCONFIGS, VENV
 from testbed.stand_ins.job_scripts import submission
@@ -107,19 +107,6 @@ def test_ports_that_slurm_reserved_for_the_step_are_used(testbed, venv, second):
 def test_nodes_have_their_own_names_and_the_machine_keeps_its_own(testbed):
     assert testbed.run("srun -N1 -w nid001003 hostname") == "nid001003\n"
     assert "nid00100" not in Path("/etc/hosts").read_text()
-
-
-@pytest.mark.skipif(bool(slow_fs.obstacle()), reason=str(slow_fs.obstacle()))
-def test_all_nodes_see_a_slow_file_system_with_one_server_and_the_machine_does_not(testbed, work):
-    (work / "data").write_bytes(b"x" * 10_000)
-    mounts = "grep slow_fs /proc/mounts || true"
-    with slow_fs.mounted(testbed.layout, work, cache="nfs") as server:
-        assert testbed.run(f"srun -N4 cat {work}/data") == "x" * 40_000
-        assert server.counts().bytes == 40_000
-        assert server.counts().calls >= 4 * 2  # each node looks the name up, and opens the file
-        assert len(testbed.run(f"srun -N4 bash -c '{mounts}'").splitlines()) == 4
-        assert testbed.run(mounts) == ""
-    assert testbed.run(f"srun -N4 bash -c '{mounts}'") == ""
 
 
 @pytest.mark.parametrize("size", ["-N9", "-N1 -n1000"])

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from benchmarks import picture as benchmarks
 from benchmarks.results import RESULTS, Results
-from benchmarks.start_picture import draw_starts
 from website.pictures import chain, curves, node, rank
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "docs" / "pictures"
@@ -20,6 +19,4 @@ PICTURES = {
     "benchmarks": lambda: benchmarks.draw(Results.load(RESULTS)),
 }
 if Results.load(RESULTS).starts:  # the page has this picture once its table was measured
-    PICTURES["slow-file-system"] = lambda: draw_starts(Results.load(RESULTS).starts)
 #: These need matplotlib.
-PLOTS = ("mnist", "language-model", "benchmarks", "slow-file-system")

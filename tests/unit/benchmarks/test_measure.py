@@ -9,7 +9,6 @@ from benchmarks import measure
 from benchmarks.comparison import Comparison, Experiment, compare
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.results import Results
-from benchmarks.table import results_markdown
 from testbed.layout import TestbedError as Error  # pytest would take it for a class of tests
 
 TEA = Comparison(name="tea", title="tea", a="a cup", b="a glass")
@@ -46,29 +45,6 @@ def test_a_failure_leaves_its_rows_out_and_does_not_end_the_others(layout, capsy
     assert {name: (ratio.value, ratio.pairs) for name, ratio in ratios.items()} == {"tea": (1.5, 2)}
     assert "it broke" in capsys.readouterr().err
     assert list(layout.root.iterdir()) == []
-
-
-@pytest.fixture
-def no_cluster(monkeypatch):
-    """A testbed that is up."""
-    monkeypatch.setattr(measure, "up", lambda _layout: None)
-    monkeypatch.setattr(measure, "provide_optional", lambda _layout: None)
-    monkeypatch.setattr(measure.recipes, "is_current", lambda _layout, _recipe: True)
-
-
-def test_without_fuse_the_slow_file_system_is_left_out_with_a_sentence(layout, no_cluster, monkeypatch):
-    monkeypatch.setattr(measure.slow_fs, "obstacle", lambda: "/dev/fuse cannot be opened")
-    results = measure.measure(layout, [], with_starts=True)
-    assert results.left_out == {"slow-fs": "/dev/fuse cannot be opened"}
-    assert "- `slow-fs` was not measured: /dev/fuse cannot be opened." in results_markdown(results, ())
-
-
-def test_a_failure_of_the_slow_file_system_keeps_the_other_rows(layout, no_cluster, monkeypatch):
-    monkeypatch.setattr(measure.slow_fs, "obstacle", lambda: None)
-    monkeypatch.setattr(measure.starts, "measure", lambda *_: spill(None)[0]())
-    results = measure.measure(layout, [compare(TEA, steep, rounds=2, seconds=1, recipes=())], with_starts=True)
-    assert results.failures == {"slow-fs": "`cup` failed with status 1."}
-    assert set(results.ratios) == {"tea"}
 
 
 def test_each_pair_is_reported(layout, capsys):
