@@ -1,102 +1,182 @@
 """Write recipes and locks of a PyTorch release from those of the newest one in the tree.
 
-Each recipe with a lock or an image of Docker Hub gets a successor, with the hashes of today's package index. Recipes
-whose index or registry does not answer are listed; run the command again to write them. If anything else is wrong,
-nothing is written.
+The newest lock of each kind that has a comment `# requirements: torch ...` is followed, and the recipes that install
+it. No existing file is changed. Not all indexes have a release at once: run the command again to add what is missing.
 """
 
 import argparse
+import ast
+import functools
+import hashlib
 import os
 import re
+import subprocess
 import sys
-import time
+import tempfile
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])
-from releases.checks import check  # noqa: E402
-from releases.pages import CHANGELOG, SYSTEMS, with_entry, with_rows  # noqa: E402
-from releases.recipes import DIRECTORY, lines_changed  # noqa: E402
-from releases.release import make_release  # noqa: E402
-from releases.write import write_all  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from testbed.layout import Layout, TestbedError  # noqa: E402
 from testbed.lifecycle import provide_release_tools  # noqa: E402
-from testbed.progress import exit_status  # noqa: E402
+from testbed.progress import exit_status, step  # noqa: E402
+
+#: The newest C library that wheels may need, as in easyblocks/pytorch_install/sources/wheels.py.
+PLATFORM = "manylinux_2_28"
+#: uv's variables that belong to a loaded PyTorch module or to other projects.
+FOREIGN = ("UV_CONSTRAINT", "UV_BUILD_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_REQUIREMENTS")
+#: uv's options for pip's settings: uv does not read pip's configuration.
+OPTIONS = {"index-url": "--default-index", "extra-index-url": "--index", "find-links": "--find-links"}
+
+
+class NoWheelError(Exception):
+    """The indexes of pip's configuration do not have the wheels of a lock; the message is the reason."""
 
 
 def main(arguments):
     """Write one release; return the exit status."""
-    options = parse(arguments)
-    layout = Layout.from_environment(os.environ)
+    parser = argparse.ArgumentParser("new-release", description=__doc__)
+    parser.add_argument("version", help="version of torch: 2.15.1")
+    parser.add_argument("--machine", action="append", choices=["x86_64", "aarch64"],
+                        help="lock only for this machine; by default for those of the newest lock")  # fmt: skip
+    options = parser.parse_args(arguments)
+    if not re.fullmatch(r"\d+\.\d+\.\d+", options.version):
+        parser.error(f"'{options.version}' is not a release number such as 2.15.1")
     if sys.version_info < (3, 11):
         raise TestbedError(f"Python 3.11 or newer is needed, and {sys.executable} is older. Put one first on PATH.")
-    try:
-        provide_release_tools(layout)
-        start = time.monotonic()
-        release = make_release(layout.repository, options.version, options.machine, layout.release_venv / "bin")
-        write(layout, options.version, release)
-    except (TestbedError, OSError) as error:
-        raise TestbedError(f"nothing was written: {error}") from error
-    print(report(layout.repository, release, time.monotonic() - start))
+    layout = Layout.from_environment(os.environ)
+    provide_release_tools(layout)
+    files = {}
+    for lock in newest_locks(layout.repository / "easyconfigs" / "p" / "PyTorch", options.version):
+        try:
+            files |= successors(lock, options, layout.release_venv / "bin")
+        except NoWheelError as error:
+            print(f"new-release: no successor of {lock.name}: {error}", file=sys.stderr)
+    if not files:
+        raise TestbedError(f"nothing was written: no index has PyTorch {options.version}, or no recipe is older.")
+    existing = [str(path) for path in files if path.exists()]
+    if existing:
+        raise TestbedError(f"nothing was written: {', '.join(existing)}: file exists. Remove it.")
+    for path, text in files.items():
+        path.write_text(text)
+        print(path.relative_to(layout.repository))
+    print("Next: a row for each recipe in docs/systems.md, a line in CHANGELOG.md; git diff; ./run-tests")
     return 0
 
 
-def write(layout, version, release):
-    """Check a release and write it into the tree, with its lines in the pages."""
-    tree = layout.repository
-    pages = {
-        SYSTEMS: with_rows((tree / SYSTEMS).read_text(), release.successors),
-        CHANGELOG: with_entry((tree / CHANGELOG).read_text(), entry(version, release)),
-    }
-    check(tree, release.files, layout.eb_venv / "bin", layout.temporary)
-    write_all(tree, release.files, pages)
+def newest_locks(directory, version):
+    """The newest lock of torch of each kind, if it is older than a version."""
+
+    def release(name):
+        return [int(number) for number in name.split("-")[1].split(".")]
+
+    locks = [path for path in directory.glob("*.txt") if "\n# requirements: torch " in path.read_text()]
+    locks.sort(key=lambda path: release(path.name))
+    newest = {re.sub(r"\d+(\.\d+)*", "#", path.name): path for path in locks}
+    return [path for path in newest.values() if release(path.name) < release(f"PyTorch-{version}")]
 
 
-def parse(arguments):
-    """The options of a command line."""
-    description, _, details = __doc__.partition("\n\n")
-    parser = argparse.ArgumentParser(
-        "new-release", description=description, epilog=details, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("version", type=release_number, help="version of torch: 2.15.1")
-    parser.add_argument("--machine", action="append", default=[], choices=["x86_64", "aarch64"],
-                        help="lock only for this machine; by default for those of the newest lock")  # fmt: skip
-    return parser.parse_args(arguments)
+def successors(lock, options, tools):
+    """The new lock, its definition file and its recipes, as texts by path."""
+    _, old, kind = lock.stem.split("-", 2)
+    beside = {path: path.read_text() for path in (lock, lock.with_suffix(".def")) if path.exists()}
+    recipes = {path: path.read_text() for path in lock.parent.glob(f"PyTorch-{old}-*.eb")}
+    recipes = {path: text for path, text in recipes.items() if f"'%(name)s-%(version)s-{kind}.txt'" in text}
+    declared = re.search("^# machines: (.+)$", beside[lock], re.MULTILINE)
+    machines = options.machine or (declared[1].split() if declared else ["x86_64"])
+    pins = renew(beside[lock], "".join(recipes.values()), options.version, machines, tools)
+    replace = replacer(old, options.version, cuda_of(beside[lock]), cuda_of(pins))
+    comments = "".join(replace(line) for line in beside[lock].splitlines(keepends=True) if line.startswith("#"))
+    comments = re.sub("# machines: .*", f"# machines: {' '.join(machines)}", comments)
+    new = {path: comments + pins if path == lock else replace(text) for path, text in beside.items()}
+    for path, text in recipes.items():
+        new[path] = replace(text)
+        for each in beside:
+            new[path] = new[path].replace(sha256(beside[each]), sha256(new[each]))
+    return {path.with_name(replace(path.name)): text for path, text in new.items()}
 
 
-def release_number(text):
-    """A version of torch, without the label of a build."""
-    if not re.fullmatch(r"\d+\.\d+\.\d+", text):
-        raise argparse.ArgumentTypeError(f"'{text}' is not a release number such as 2.15.1")
-    return text
+def renew(lock, recipe, version, machines, tools):
+    """The pins of a lock for another version of torch, with the same packages on each machine."""
+    # exactly this build: `==2.13.0` would also accept 2.13.0+cpu
+    torch = f"torch==={version}" + re.search(r"^torch==[\d.]+(\S*)", lock, re.MULTILINE)[1]
+    declared = re.search("^# requirements: (.+)$", lock, re.MULTILINE)[1].split()
+    requirements = [torch if name == "torch" else name for name in declared]
+    pins = {}
+    with step(f"{torch} on {', '.join(machines)}"):
+        for machine in machines:
+            found = resolve(requirements, pins, machine, recipe, tools)
+            if pins and set(found) != set(pins):
+                names = ", ".join(sorted(set(found) ^ set(pins)))
+                raise NoWheelError(f"{names}: needed on one of {', '.join(machines)} only. Lock for one (--machine).")
+            pins = {pin: dict.fromkeys([*pins.get(pin, []), *hashes]) for pin, hashes in found.items()}
+    return "".join(f"{pin}{''.join(f' --hash=sha256:{value}' for value in pins[pin])}\n" for pin in pins)
 
 
-def entry(version, release):
-    """The line of the change log."""
-    names = ", ".join(f"`{name.partition('-')[2]}`" for name in release.successors.values())
-    return f"Recipes for PyTorch {version}: {names}."
+def resolve(requirements, constraints, machine, recipe, tools):
+    """The packages (`name==version`) that requirements need on a machine, with the SHA-256 of the wheels that fit.
+
+    Like the easyblock, it tries the recipe's `wheel_index` only if pip's own indexes do not have the wheels.
+    """
+    import tomllib
+
+    python, index = (re.search(f"^{name} = '(.+)'", recipe, re.MULTILINE) for name in ("python_version", "wheel_index"))
+    environment = {name: value for name, value in os.environ.items() if name not in FOREIGN}
+    with tempfile.TemporaryDirectory() as directory:
+        wanted, limits = Path(directory, "requirements.in"), Path(directory, "constraints.txt")
+        wanted.write_text("\n".join(requirements))
+        limits.write_text("\n".join(constraints))
+        # pylock.toml has only wheels that fit; requirements.txt has the hashes of all Pythons and machines
+        command = [
+            tools / "uv", "pip", "compile", wanted, "--constraints", limits, "--format", "pylock.toml",
+            "--generate-hashes", "--only-binary", ":all:", "--python-version", python[1] if python else "3.11",
+            "--python-platform", f"{machine}-{PLATFORM}", "--no-python-downloads", "--no-config", "--no-header",
+            "--color", "never", "--no-progress", "--index-strategy", "unsafe-best-match", *pip_indexes(tools),
+        ]  # fmt: skip
+        for more in [[], ["--index", index[1]]] if index else [[]]:
+            result = subprocess.run([*command, *more], env=environment, capture_output=True, text=True, check=False)
+            if result.returncode == 0:
+                packages = tomllib.loads(result.stdout)["packages"]
+                hashes = [[wheel["hashes"]["sha256"] for wheel in package["wheels"]] for package in packages]
+                return dict(zip((f"{package['name']}=={package['version']}" for package in packages), hashes))
+    reasons = re.findall(r"^(?:error|\s*cause): (.*)$", result.stderr, re.MULTILINE) or [result.stderr.strip()]
+    raise NoWheelError(f"{machine}: {reasons[-1]}")
 
 
-def report(tree, release, seconds):
-    """What was written, what was not, and what to do next."""
-    lines = [f"Written in {seconds:.0f} s:"]
-    for old, new in release.successors.items():
-        path = DIRECTORY / f"PyTorch-{new}.eb"
-        changed = lines_changed((tree / DIRECTORY / f"PyTorch-{old}.eb").read_text(), release.files[path])
-        lines.append(f"  {path} ({changed} lines differ from {old})")
-    lines += [f"  {path}" for path in release.files if path.suffix != ".eb"]
-    lines.append(f"  a line in {CHANGELOG}, a row for each recipe in {SYSTEMS}")
-    olds = "|".join(sorted({old.partition("-")[0] for old in release.successors}))
-    lines += ["Not written:", *(f"  after {name}: {why}" for name, why in release.unwritten.items())]
-    lines += [
-        "Next:",
-        "  git diff; ./run-tests             # the tests find the new recipes; those for CPUs become the demo's",
-        *(f"  eb PyTorch-{name}.eb" for name in release.successors.values()),
-        f"  Edit the rows in {SYSTEMS}: what was installed where.",
-        f"  git grep -nE '{olds}' README.md docs payload tests/reframe    # what names the old recipes",
+@functools.lru_cache
+def pip_indexes(tools):
+    """The package indexes and directories of pip's configuration, as options of uv."""
+    listing = subprocess.run([tools / "pip", "config", "list"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    settings = {}
+    for line in sorted(listing.splitlines(), key=lambda line: line.startswith(":env:")):  # the last takes precedence
+        name, _, value = line.partition("=")
+        settings[name.rpartition(".")[2]] = ast.literal_eval(value).split()
+    options = ["--no-index"] if settings.get("no-index", ["0"])[0] in ("1", "true", "on", "yes") else []
+    return options + [
+        part for name, option in OPTIONS.items() for word in settings.get(name, []) for part in (option, word)
     ]
-    return "\n".join(lines)
+
+
+def replacer(old, new, old_cuda, new_cuda):
+    """A function that puts the new versions of torch and CUDA (<major>.<minor>) into a text or a file name."""
+
+    def replace(text):
+        text = re.sub(rf"(?<![\d.]){re.escape(old)}(?!\.?\d)", new, text)
+        for before, after in ((old_cuda, new_cuda), (old_cuda.partition(".")[0], new_cuda.partition(".")[0])):
+            if before:
+                text = re.sub(rf"(cuda-?|CUDA ){re.escape(before)}(?!\.?\d)", rf"\g<1>{after}", text)
+        return text
+
+    return replace
+
+
+def cuda_of(lock):
+    """Version of CUDA (<major>.<minor>) in a lock, "" for CPUs."""
+    return (re.search(r"^cuda-toolkit==(\d+\.\d+)", lock, re.MULTILINE) or ["", ""])[1]
+
+
+def sha256(text):
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 if __name__ == "__main__":
-    again = "Nothing was written."
-    sys.exit(exit_status(lambda: main(sys.argv[1:]), program="new-release", again=again))
+    sys.exit(exit_status(lambda: main(sys.argv[1:]), program="new-release", again="Nothing was written."))

@@ -44,9 +44,9 @@ def provide_tools(layout):
 
 
 def provide_release_tools(layout):
-    """Install what ./new-release runs: EasyBuild and uv."""
+    """Install what ./new-release runs: uv."""
     layout.claim()
-    with layout.locked("cluster"):
+    with layout.locked("release-venv"):
         packages.install_venv(layout)
         python.provide_release_tools(layout)
 

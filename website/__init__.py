@@ -1,1 +1,1 @@
-"""The documentation site: MkDocs with its Material theme, and the pictures of the pages."""
+"""The documentation site: MkDocs with its Material theme."""

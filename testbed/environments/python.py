@@ -41,8 +41,7 @@ def provide_test_tools(layout):
 
 
 def provide_release_tools(layout):
-    """Create the environments of ``new-release``: EasyBuild's, and that of uv."""
-    provide(layout, layout.eb_venv, [EASYBUILD], title="installing EasyBuild")
+    """Create the environment of ``new-release``."""
     provide(layout, layout.release_venv, [RELEASE_TOOLS], title="installing uv")
 
 

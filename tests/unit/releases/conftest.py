@@ -1,6 +1,5 @@
-"""Makes wheels for a package index that is a directory, and copies of this tree."""
+"""Makes wheels for a package index that is a directory."""
 
-import shutil
 import sys
 import zipfile
 from pathlib import Path
@@ -9,8 +8,6 @@ import pytest
 
 from testbed.layout import Layout
 from testbed.lifecycle import provide_release_tools
-
-TREE = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -33,17 +30,6 @@ def index(tmp_path, monkeypatch):
 
     add.directory = directory
     return add
-
-
-@pytest.fixture
-def tree(tmp_path):
-    """A copy of this tree without its tests and benchmarks."""
-    left_out = {TREE: [".git", ".testbed", "benchmarks"], TREE / "tests": ["unit", "integration"]}
-    ignored = shutil.ignore_patterns("__pycache__", ".*_cache")
-    return shutil.copytree(
-        TREE, tmp_path / "tree",
-        ignore=lambda directory, names: [*ignored(directory, names), *left_out.get(Path(directory), [])],
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="session")

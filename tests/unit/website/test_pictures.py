@@ -1,75 +1,130 @@
-"""The pictures of the pages: drawn from today's data, used, and legible in light and in dark."""
+"""The pictures of the pages: on a page, legible in light and in dark, and true to the launcher and the tree."""
 
 import re
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
 from contrast import contrast
 
-from website.pictures import DIRECTORY, PICTURES, PLOTS, canvas, node
-from website.pictures.launcher import cpu_list
-
 TREE = Path(__file__).resolve().parents[3]
+# the launcher is a command, and no installed package; the nodes are those of its tests, which name their sources
+sys.path[1:1] = [str(TREE / "runscripts"), str(TREE / "tests" / "unit" / "runscripts")]
+import node_trees  # noqa: E402
+from pytorch_launch.facts import Facts  # noqa: E402
+from pytorch_launch.plan import make_plan  # noqa: E402
+from pytorch_launch.topology import cpu_list  # noqa: E402
+
 PAGES = [TREE / "README.md", *sorted((TREE / "docs").rglob("*.md"))]
+PICTURES = sorted((TREE / "docs" / "pictures").iterdir())
+INK, BACKGROUND = "#1f2328", "#ffffff"
+#: Width of a square that stands for a core.
+SQUARE = "23"
 
 
-@pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_is_that_of_todays_data(name):
-    """After a change of what it shows: website/draw."""
-    if name in PLOTS:
-        pytest.importorskip("matplotlib")
-    assert (DIRECTORY / f"{name}.svg").read_text(encoding="utf-8") == PICTURES[name]()
-
-
-def test_every_picture_is_drawn_by_the_command_and_on_a_page():
-    files = {file.name for file in DIRECTORY.iterdir()}
+def test_every_picture_is_on_a_page():
     shown = {
-        (page.parent / target).resolve().name
+        (page.parent / target).resolve()
         for page in PAGES
         for target in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
     }
-    assert files == {f"{name}.svg" for name in PICTURES} == shown
+    assert set(PICTURES) == shown
 
 
-def test_words_are_legible_on_every_fill_in_light_and_in_dark():
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.stem)
+def test_words_are_legible_in_light_and_in_dark(picture):
     """At least 4.5 to 1, as of WCAG 2.2, 1.4.3."""
-    for fill in canvas.DARK_FILLS:
-        assert contrast(canvas.INK, fill) >= 4.5
-        assert contrast(canvas.DARK_COLOURS[canvas.INK], canvas.DARK_FILLS[fill]) >= 4.5
+    dark = dict(re.findall(r"fill: (#\w{6})\"\] \{ fill: (#\w{6}) !important", picture.read_text()))
+    seen = {"text": {INK}, "rect": {BACKGROUND}}
+    for part in ElementTree.parse(picture).iter():  # noqa: S314  (our own picture)
+        fill = re.search(r"fill: (#\w{6})", part.get("style", ""))
+        seen.setdefault(part.tag.rpartition("}")[2], set()).update(fill.groups() if fill else [])
+    assert set.union(*seen.values()) <= set(dark)
+    for ink, background in [*((INK, each) for each in seen["rect"]), *((each, BACKGROUND) for each in seen["text"])]:
+        assert contrast(ink, background) >= 4.5
+        assert contrast(dark[ink], dark[background]) >= 4.5
 
 
-def test_words_that_do_not_fit_are_an_error():
-    picture = canvas.Canvas(100, 20, "narrow")
-    picture.text(10, 10, "fits")
-    with pytest.raises(ValueError, match="too long for the picture: much too long"):
-        picture.text(10, 10, "much too long for this")
+def words(name):
+    """The words of a picture, in their order."""
+    parts = ElementTree.parse(TREE / "docs" / "pictures" / f"{name}.svg").iter()  # noqa: S314  (our own picture)
+    return [part.text for part in parts if part.tag.endswith("}text")]
+
+
+def plan_of(root, allowed, local_rank, per_node, node=0):
+    """The plan of a rank of a step on two nodes whose hardware is that of `root`, with the CPUs `allowed`."""
+    hosts = "nid005001", "nid005002"
+    env = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NODELIST": "nid[005001-005002]",
+        "SLURM_STEP_NUM_NODES": "2",
+        "SLURM_STEP_NUM_TASKS": str(per_node * 2),
+        "SLURM_STEP_TASKS_PER_NODE": f"{per_node}(x2)",
+        "SLURM_PROCID": str(node * per_node + local_rank),
+        "SLURM_LOCALID": str(local_rank),
+        "SLURM_NODEID": str(node),
+        "SLURM_CPUS_ON_NODE": str(len(allowed)),
+        "SLURM_GPUS_ON_NODE": str(per_node),
+        "SLURMD_NODENAME": hosts[node],
+        "TMPDIR": "/tmp",  # noqa: S108  (nothing is written)
+    }
+    return make_plan(env, Facts(host=hosts[node], pid=4711, launcher=4710, cpus=set(allowed), uid=1000, root=root))
 
 
 @pytest.mark.parametrize(
-    ("system", "masks"),
+    ("system", "write_node", "allowed", "masks"),
     [
         # the masks that LUMI publishes, in the order of the cores
-        ("lumi", {0: "49-55", 1: "57-63", 2: "17-23", 3: "25-31", 4: "1-7", 5: "9-15", 6: "33-39", 7: "41-47"}),
-        ("perlmutter", {0: "48-63", 1: "32-47", 2: "16-31", 3: "0-15"}),
+        ("lumi", node_trees.lumi_g, node_trees.JOB_CORES,
+         {0: "49-55", 1: "57-63", 2: "17-23", 3: "25-31", 4: "1-7", 5: "9-15", 6: "33-39", 7: "41-47"}),
+        ("frontier", node_trees.frontier, node_trees.JOB_CORES,
+         {0: "49-55", 1: "57-63", 2: "17-23", 3: "25-31", 4: "1-7", 5: "9-15", 6: "33-39", 7: "41-47"}),
+        ("perlmutter", node_trees.perlmutter, set(range(128)), {0: "48-63", 1: "32-47", 2: "16-31", 3: "0-15"}),
     ],
-)
-def test_the_squares_of_a_node_are_the_masks(system, masks):
-    cells = numbers_in_squares(node.draw(system))
-    assert {rank: cpu_list(set(cores)) for rank, cores in cells.items()} == masks
+)  # fmt: skip
+def test_the_picture_of_a_node_shows_what_the_launcher_decides(system, write_node, allowed, masks, tmp_path):
+    plans = [plan_of(write_node(tmp_path / str(rank)), allowed, rank, len(masks)) for rank in masks]
+    assert {rank: cpu_list(set(cores)) for rank, cores in numbers_in_squares(f"node-{system}").items()} == masks
+    shown = words(f"node-{system}")
+    for rank, plan in enumerate(plans):
+        place = shown.index(f"rank {rank}: GPU {plan.devices.index}")
+        assert shown[place + 1 : place + 3] == [plan.devices.gpu.pci.partition(":")[2], f"CPUs {cpu_list(plan.bind)}"]
 
 
-def numbers_in_squares(picture):
+def numbers_in_squares(name):
     """The cores of each rank: squares in the order of the cores, with or without a rank."""
-    parts = list(ElementTree.fromstring(picture))  # noqa: S314  (our own picture)
-    size = f"{node.CELL - 3:g}"
-    words = [
+    parts = list(ElementTree.parse(TREE / "docs" / "pictures" / f"{name}.svg").iter())  # noqa: S314  (our own picture)
+    squares = [
         after.text
         for part, after in zip(parts, parts[1:])
-        if part.get("width") == size and part.get("height") == size
+        if part.get("width") == SQUARE and part.get("height") == SQUARE
     ]
     cores = {}
-    for core, word in enumerate(words):
+    for core, word in enumerate(squares):
         if word:
             cores.setdefault(int(word), []).append(core)
     return cores
+
+
+def test_the_picture_of_a_rank_shows_what_the_launcher_decides(tmp_path):
+    plan = plan_of(node_trees.lumi_g(tmp_path), node_trees.JOB_CORES, 3, 8, node=1)
+    shown = {word for word in words("rank") if re.match("[A-Z_]+=", word) and not word.startswith("SLURM_")}
+    caches = {name: f"…/{plan.changes[name].rpartition('/')[2]}" for name in plan.caches.variables}
+    assert shown == {f"{name}={value}" for name, value in {**plan.changes, **caches}.items()}
+    assert f"bound to CPUs {cpu_list(plan.placement.cpus)}" in words("rank")
+    assert f"in {plan.caches.directory}:" in words("rank")
+
+
+def test_the_picture_of_the_chain_shows_files_and_commands_of_the_tree():
+    shown = [word.strip(" \\") for word in words("chain")]
+    readme = " ".join((TREE / "README.md").read_text(encoding="utf-8").split())
+    paths = [word for word in shown if re.match("(easyconfigs|easyblocks|runscripts)/", word)]
+    assert len(paths) == 3
+    assert [path for path in paths if not (TREE / path).is_file()] == []
+    commands = [word for word in shown if re.match("(eb|module|srun|conda-python-distributed) ", word)]
+    assert len(commands) == 4
+    assert [command for command in commands if command not in readme] == []
+    recipe = next(path for path in paths if path.endswith(".eb"))
+    assert f"what to install: {len((TREE / recipe).read_text().splitlines())} lines of data" in shown

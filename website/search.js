@@ -1,0 +1,7 @@
+// To Lunr, the theme's search engine, a leading hyphen excludes a word: the theme's worker gets --nodes as nodes.
+const send = Worker.prototype.postMessage;
+Worker.prototype.postMessage = function (message, ...options) {
+  const isQuery = typeof message?.data === "string";
+  const data = isQuery ? message.data.replace(/(^|\s)-+(?=\w)/g, "$1") : message.data;
+  return send.call(this, isQuery ? { ...message, data } : message, ...options);
+};
