@@ -7,9 +7,8 @@ from collections.abc import Mapping
 
 import torch
 
-from training import TrainingError
 from training.checkpoint.archive import DamagedError
-from training.resuming.identity import REMEDY, check_identity
+from training.resuming.identity import check_identity
 from training.resuming.values import MismatchError, describe, fit
 from training.sharded.directory import step_of
 from training.sharded.manifest import Manifest, Stored, verify
@@ -18,26 +17,21 @@ from training.sharded.manifest import Manifest, Stored, verify
 def fit_manifest(manifest: Manifest, path, own: Mapping[str, torch.Tensor], values: Mapping) -> dict:
     """Return the values of a checkpoint that a run can load; ``own`` and ``values`` are the run's own.
 
-    Raises TrainingError if the checkpoint is of another run, or if a part differs from the run's own in
-    names, shapes or types.
+    Raises TrainingError if the checkpoint is of another run, MismatchError if a part differs from the run's own
+    in names, shapes or types.
     """
     saved = manifest.values
     optimizer = saved.get("optimizer")
     # "model" and "random" are tensors
     check_identity({"model": None, "random": None, **saved, "file": path}, values["settings"], values["data"])
-    try:
-        fit_tensors(manifest.tensors, own)
-        if not isinstance(optimizer, Mapping):
-            raise MismatchError(f"optimizer is {describe(optimizer)}, expected a dict")
-        return {
-            "position": fit_position(saved["position"], values["position"], step_of(path)),
-            "schedule": fit(saved["schedule"], values["schedule"], "schedule", all_names=False),
-            "optimizer": fit(optimizer, values["optimizer"], "optimizer"),
-        }
-    except MismatchError as fault:
-        raise TrainingError(
-            f"{path}: does not fit this run ({fault}). Delete it to resume from the checkpoint before, {REMEDY}"
-        ) from None
+    fit_tensors(manifest.tensors, own)
+    if not isinstance(optimizer, Mapping):
+        raise MismatchError(f"optimizer is {describe(optimizer)}, expected a dict")
+    return {
+        "position": fit_position(saved["position"], values["position"], step_of(path)),
+        "schedule": fit(saved["schedule"], values["schedule"], "schedule", all_names=False),
+        "optimizer": fit(optimizer, values["optimizer"], "optimizer"),
+    }
 
 
 def fit_tensors(saved: Mapping[str, Stored], own: Mapping[str, torch.Tensor]) -> None:
