@@ -35,7 +35,7 @@ from training.distributed import World, fail_together, process_group, sum_over_r
 from training.failing import fail_in_one_line, rank_name
 from training.health import Health
 from training.language.arithmetic import count_parameters
-from training.language.metrics import LanguageMetrics, describe, measure
+from training.language.metrics import LanguageMetrics, format_line, measure
 from training.language.model import GPT, SHAPES, set_first_weights
 from training.language.order import own_share, window_at
 from training.language.parallel import make_mesh, replicate, shard, state_bytes, whole_weights
@@ -206,7 +206,7 @@ def train_steps(
                 values = {**measure(run, reached, norm, options.peak_tflops), "unigram_loss": unigram}
                 name = f"step {position.step}/{options.steps}"
                 progress.done()
-                report(f"{name}  {describe(values)}")
+                report(f"{name}  {format_line(values)}")
                 if health:
                     values.update(health.end_epoch(name, values["loss"]))
                 with fail_together(run.world):

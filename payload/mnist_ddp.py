@@ -47,7 +47,7 @@ from training.distributed import World, fail_together, process_group, sum_over_r
 from training.failing import fail_in_one_line, rank_name
 from training.health import Health
 from training.metrics import Metrics
-from training.network import build_model
+from training.model import build_model
 from training.progress import Progress
 from training.resuming import Extent
 from training.schedule import learning_rate_factor

@@ -16,8 +16,8 @@ from training import TrainingError
 from training.checkpoint.archive import DamagedError, RefusedError
 from training.distributed import World, broadcast, fail_together, gather
 from training.resuming import REMEDY, MismatchError
+from training.sharded.compare import fault_of_shards, fit_manifest
 from training.sharded.directory import ShardedDirectory, delete, name_of
-from training.sharded.fitting import fault_of_shards, fit_manifest
 from training.sharded.interval import Interval, Timer
 from training.sharded.manifest import Manifest, read_manifest
 from training.sharded.reader import ShardReader
@@ -219,14 +219,14 @@ class ShardedCheckpoints:
         fault = ""
         with fail_together(self.world):
             try:
-                fitting = fit_manifest(manifest, path, own, values)
+                fitted = fit_manifest(manifest, path, own, values)
             except MismatchError as error:
                 fault = str(error)
         if fault := self.first_of_all(fault):
             return fault
         with fail_together(self.world):
             if hasattr(run, "check_position"):
-                run.check_position(fitting["position"])
+                run.check_position(fitted["position"])
         # With another number of ranks the random states cannot be assigned, and ranks keep their seeds.
         if manifest.size != self.world.size or any(name not in manifest.tensors for name in own):
             del tensors["random"]
@@ -237,7 +237,7 @@ class ShardedCheckpoints:
             except dcp.CheckpointException as error:
                 raise_fault(error, self.world, lambda fault: reading_fault(path, fault))
         with fail_together(self.world):
-            apply(run, tensors, fitting, str(path))
+            apply(run, tensors, fitted, str(path))
         return ""
 
 

@@ -123,7 +123,7 @@ def test_a_damaged_checkpoint_is_left_for_the_one_before_and_put_aside(damaged, 
     ids=["missing", "short", "no manifest", "half a manifest", "another place", "a hole", "huge"],
 )
 def test_what_a_manifest_does_not_describe_is_damage(damaged, alone, damage, message):
-    from training.sharded.fitting import fault_of_shards
+    from training.sharded.compare import fault_of_shards
     from training.sharded.manifest import DamagedError, read_manifest
 
     path = damaged / "checkpoints" / "step-00000024"
@@ -136,7 +136,7 @@ def test_what_a_manifest_does_not_describe_is_damage(damaged, alone, damage, mes
 
 
 def test_a_fifo_blocks_nobody(damaged):
-    from training.sharded.fitting import fault_of_shards
+    from training.sharded.compare import fault_of_shards
     from training.sharded.manifest import read_manifest
 
     shard = damaged / "checkpoints" / "step-00000024" / "__3_0.distcp"
