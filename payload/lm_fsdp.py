@@ -35,7 +35,7 @@ from training.distributed import World, fail_together, process_group, sum_over_r
 from training.failing import fail_in_one_line, rank_name
 from training.health import Health
 from training.language.arithmetic import count_parameters
-from training.language.metrics import LanguageMetrics, describe, measure
+from training.language.metrics import LanguageMetrics, format_line, measure
 from training.language.model import GPT, SHAPES, set_first_weights
 from training.language.order import own_share, window_at
 from training.language.parallel import make_mesh, replicate, shard, state_bytes, whole_weights
@@ -66,7 +66,7 @@ def batches(options: argparse.Namespace, run: Run, text: Text) -> Iterator[tuple
     for step in range(run.position.step, options.steps):
         share = own_share(step * options.batch_size, options.batch_size, world.rank, world.size)
         windows = [None if place is None else window_at(place, count, options.seed) for place in share]
-        yield load_windows(text.training, windows, context, world.device, "data" in options.plain)
+        yield load_windows(text.training, windows, context, world.device)
 
 
 def compute_gradients(options: argparse.Namespace, model: nn.Module, world: World, inputs: Tensor, labels: Tensor):
@@ -107,7 +107,7 @@ def validate(options: argparse.Namespace, model: nn.Module, text: Text, world: W
     loss = torch.zeros(1, dtype=torch.float64, device=world.device)
     size = options.micro_batch or len(windows)
     for start in range(0, len(windows), size):
-        piece = load_windows(text.validation, windows[start : start + size], options.context, world.device, True)
+        piece = load_windows(text.validation, windows[start : start + size], options.context, world.device)
         loss += sum_of_losses(model, *piece, options.bf16)
     if options.parallel == "fsdp":
         model.reshard()  # what is outside the blocks stays whole after a forward pass, for a backward pass
@@ -119,9 +119,7 @@ def set_up(options: argparse.Namespace, text: Text, world: World) -> tuple[Run, 
     torch.manual_seed(options.seed)
     is_sharded = options.parallel == "fsdp"
     with torch.device("meta"):  # without memory: a rank gets its parts only
-        network = GPT(
-            SHAPES[options.size], options.context, recompute=options.recompute, is_plain="attention" in options.plain
-        )
+        network = GPT(SHAPES[options.size], options.context, recompute=options.recompute)
     if options.compile:
         for block in network.blocks:  # all have the same code, which is compiled once
             block.forward = torch.compile(block.forward)
@@ -135,16 +133,15 @@ def set_up(options: argparse.Namespace, text: Text, world: World) -> tuple[Run, 
     rest = [parameter for parameter in network.parameters() if parameter.dim() == 1]
     optimizer = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}],
-        lr=options.lr, betas=(0.9, 0.95), fused=None if "optimizer" in options.plain else True,
+        lr=options.lr, betas=(0.9, 0.95), fused=True,
     )  # fmt: skip
-    is_constant = "schedule" in options.plain
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: 1 if is_constant else learning_rate_factor(step, options.steps, options.warmup)
+        optimizer, lambda step: learning_rate_factor(step, options.steps, options.warmup)
     )
     settings = {
         "size": options.size, "context": options.context, "steps": options.steps, "batch size": options.batch_size,
         "learning rate": options.lr, "warm-up": options.warmup, "clip": options.clip, "seed": options.seed,
-        "bf16": options.bf16, "schedule": "constant" if is_constant else None,
+        "bf16": options.bf16,
     }  # fmt: skip
     return Run(network, optimizer, schedule, settings, text.fingerprint, world, options.steps), model
 
@@ -152,8 +149,7 @@ def set_up(options: argparse.Namespace, text: Text, world: World) -> tuple[Run, 
 def warm_up(options: argparse.Namespace, model: nn.Module, run: Run, text: Text) -> None:
     """Load libraries and compile before the clock starts, with a step that changes no weight."""
     world = run.world
-    is_needed = run.position.step < options.steps and "clock" not in options.plain
-    if not is_needed or (world.device.type == "cpu" and not options.compile):
+    if run.position.step == options.steps or (world.device.type == "cpu" and not options.compile):
         return
     with fail_together(world):
         try:
@@ -206,7 +202,7 @@ def train_steps(
                 values = {**measure(run, reached, norm, options.peak_tflops), "unigram_loss": unigram}
                 name = f"step {position.step}/{options.steps}"
                 progress.done()
-                report(f"{name}  {describe(values)}")
+                report(f"{name}  {format_line(values)}")
                 if health:
                     values.update(health.end_epoch(name, values["loss"]))
                 with fail_together(run.world):
@@ -231,7 +227,7 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
         if options.modelpath:
             checkpoints = stack.enter_context(ShardedCheckpoints(
                 options.modelpath / "checkpoints", world, keep=options.keep, every=options.every,
-                asynchronous="checkpoints" not in options.plain, timeout=options.timeout,
+                timeout=options.timeout,
             ))  # fmt: skip
             checkpoints.prepare(restart=options.restart)
         text = open_text(options.data, options.modelpath, options.context, world)
@@ -280,7 +276,7 @@ def main(options: argparse.Namespace) -> None:
     with fail_in_one_line():
         try:
             with process_group(
-                os.environ, use_gpu=options.gpu, timeout=options.timeout, plain_threads="threads" in options.plain
+                os.environ, use_gpu=options.gpu, timeout=options.timeout
             ) as world, StopSignals(world, interval=STOP_INTERVAL, enabled=bool(options.modelpath)) as stop:
                 train(options, world, stop)
         except KeyboardInterrupt:

@@ -40,14 +40,13 @@ from training.data import (
     device_batches,
     fingerprint,
     load_dataset,
-    plain_batches,
     split,
 )
 from training.distributed import World, fail_together, process_group, sum_over_ranks
 from training.failing import fail_in_one_line, rank_name
 from training.health import Health
 from training.metrics import Metrics
-from training.network import build_model
+from training.model import build_model
 from training.progress import Progress
 from training.resuming import Extent
 from training.schedule import learning_rate_factor
@@ -134,8 +133,7 @@ def set_up(options: argparse.Namespace, samples: int, world: World) -> tuple[Run
     if options.scale_lr:
         lr *= world.size
     # On a CPU, convolutions are a third faster with the channels last.
-    layout = torch.contiguous_format if "layout" in options.plain else torch.channels_last
-    network = build_model().to(world.device, memory_format=layout)
+    network = build_model().to(world.device, memory_format=torch.channels_last)
     ranks = {"rank": world.rank, "world_size": world.size}
     sampler = GlobalBatchSampler(samples, batch_size, **ranks, seed=options.seed, device=world.device)
     steps = options.epochs * len(sampler)
@@ -143,16 +141,12 @@ def set_up(options: argparse.Namespace, samples: int, world: World) -> tuple[Run
     if options.warmup is not None:
         rise = min(round(options.warmup * len(sampler)), steps - 1)  # the last step is on the way down
     fused = options.gpu or torch.__version__ >= "2.4"  # on CPUs since 2.4
-    optimizer = torch.optim.Adam(network.parameters(), lr=lr, fused=None if "optimizer" in options.plain else fused)
-    is_constant = "schedule" in options.plain
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: 1 if is_constant else learning_rate_factor(step, steps, rise)
-    )
+    optimizer = torch.optim.Adam(network.parameters(), lr=lr, fused=fused)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, steps, rise))
     settings = {
         "epochs": options.epochs, "batch size": batch_size, "learning rate": lr,
         "warm-up": options.warmup, "seed": options.seed, "bf16": options.bf16,
         "training images": samples, "validation": options.validation,
-        "schedule": "constant" if is_constant else None,
     }  # fmt: skip
     extent = Extent(options.epochs, len(sampler), samples)
     return Run(network, optimizer, schedule, settings, world, extent=extent), sampler
@@ -161,8 +155,7 @@ def set_up(options: argparse.Namespace, samples: int, world: World) -> tuple[Run
 def compile_and_warm_up(options: argparse.Namespace, run: Run, batch: tuple, *, resumed: bool) -> nn.Module:
     """Return the network, compiled with --compile, after a step on ``batch`` where the first step takes long."""
     network = torch.compile(run.network) if options.compile else run.network
-    is_needed = run.position.epoch < options.epochs and "clock" not in options.plain
-    if is_needed and (run.world.device.type != "cpu" or options.compile or resumed):
+    if run.position.epoch < options.epochs and (run.world.device.type != "cpu" or options.compile or resumed):
         with fail_together(run.world):
             try:
                 warm_up(network, *batch, options.bf16)
@@ -236,7 +229,6 @@ def train_epochs(
     """Train the epochs that are left, with a checkpoint after each; exit if the ranks agree to stop."""
     position, world = run.position, run.world
     is_first = world.rank == 0
-    batches_of = plain_batches if "data" in options.plain else device_batches
     health = None
     if options.health is not None:
         health = Health(world, report, every=options.health)
@@ -245,7 +237,7 @@ def train_epochs(
     while position.epoch < options.epochs:
         name = f"epoch {position.epoch + 1}/{options.epochs}"
         sampler.set_epoch(position.epoch)
-        batches = batches_of(*images.training, islice(sampler, position.step, None))
+        batches = device_batches(*images.training, islice(sampler, position.step, None))
         if health:
             batches = health.batches(name, batches, first_step=position.step)
         before = replace(position)
@@ -276,7 +268,7 @@ def main(options: argparse.Namespace) -> None:
     with fail_in_one_line():
         try:
             with process_group(
-                os.environ, use_gpu=options.gpu, timeout=options.timeout, plain_threads="threads" in options.plain
+                os.environ, use_gpu=options.gpu, timeout=options.timeout
             ) as world, StopSignals(world, enabled=bool(options.modelpath)) as stop:
                 train(options, world, stop)
         except KeyboardInterrupt:

@@ -18,7 +18,7 @@ from training import TrainingError
 from training.accelerator import find_accelerator
 from training.data import load_dataset, normalise
 from training.distributed import World, select_device
-from training.network import build_model
+from training.model import build_model
 from training.options import check, training_parser
 
 try:

@@ -20,7 +20,7 @@ from training import TrainingError
 from training.accelerator import find_accelerator
 from training.data import load_dataset, normalise
 from training.distributed import fail_together, process_group, sum_over_ranks
-from training.network import build_model
+from training.model import build_model
 from training.options import check, training_parser
 
 

@@ -48,14 +48,11 @@ class World(NamedTuple):
 
 
 @contextmanager
-def process_group(
-    environment: Mapping[str, str], *, use_gpu: bool, timeout: float, plain_threads: bool = False
-) -> Iterator[World]:
+def process_group(environment: Mapping[str, str], *, use_gpu: bool, timeout: float) -> Iterator[World]:
     """Join the ranks for the duration of a ``with`` block: NCCL or XCCL between GPUs, gloo between CPUs.
 
-    A rendezvous or a collective that takes longer than ``timeout`` seconds fails. With ``plain_threads``, gloo's
-    threads keep the default scheduling policy. Raises
-    TrainingError if the environment is invalid, if no GPU is visible, or if the rendezvous fails.
+    A rendezvous or a collective that takes longer than ``timeout`` seconds fails. Raises TrainingError
+    if the environment is invalid, if no GPU is visible, or if the rendezvous fails.
     A world of one rank needs no port, so any number of them can run on one host.
     """
     rank, size, local_rank = read_ranks(environment)
@@ -68,7 +65,7 @@ def process_group(
     limit = timedelta(seconds=timeout)
     host_group = None
     try:
-        with nullcontext() if use_gpu or plain_threads else batch_scheduling():
+        with nullcontext() if use_gpu else batch_scheduling():
             dist.init_process_group(
                 BACKENDS.get(device.type, "gloo"),
                 rank=rank,

@@ -5,18 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Mapping
 from pathlib import Path
-
-#: The optimisations of mnist_ddp.py that --plain switches off, and what takes their place.
-PLAIN_FORMS = {
-    "data": "read batches with a DataLoader",
-    "layout": "the default memory format",
-    "optimizer": "Adam without fused=True",
-    "schedule": "a constant learning rate",
-    "clock": "no step before the clock starts",
-    "threads": "gloo's threads with the default scheduling policy",
-}
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -52,27 +41,6 @@ def add_health(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def add_plain(parser: argparse.ArgumentParser, forms: Mapping[str, str]) -> None:
-    """Add --plain, whose value is a tuple of names of ``forms``, which describes the textbook's form of each.
-
-    Without names it is that of its first name.
-    """
-
-    def read_names(text: str) -> tuple[str, ...]:
-        given = set(forms) if text == "all" else set(text.split(","))
-        unknown = ", ".join(sorted(given - set(forms)))
-        if unknown:
-            raise argparse.ArgumentTypeError(f"unknown: {unknown or repr(text)}: choose from {', '.join(forms)}, all")
-        return tuple(name for name in forms if name in given)
-
-    first = next(iter(forms))
-    described = "; ".join(f"{name}: {form}" for name, form in forms.items())
-    parser.add_argument(
-        "--plain", type=read_names, nargs="?", const=first, default=(), metavar="NAME,...",
-        help=f"switch optimisations off, as in textbooks: all, or names. {described} (default: {first})",
-    )  # fmt: skip
-
-
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Add the options about what a training writes."""
     add = parser.add_argument
@@ -97,7 +65,6 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
         help="to wait for other ranks (default: %(default)s)")  # fmt: skip
     add("--validation", type=float, metavar="SHARE",
         help="of the training images to hold out: epochs report their accuracy; the test runs at the end")  # fmt: skip
-    add_plain(parser, PLAIN_FORMS)
     add_health(parser)
     add("--compile", action="store_true", help="compile the network; requires a C++ compiler or Triton")
     add("--bf16", action="store_true", help="compute in bfloat16 where autocast can")
@@ -121,8 +88,6 @@ def check(options: argparse.Namespace, parser: OneLineParser) -> None:
         parser.error(f"--warmup must be from 0 to below --epochs, found {options.warmup}")
     if given.get("health", 0) < 0:
         parser.error(f"--health must be 0 or more, found {options.health}")
-    if "warmup" in given and "schedule" in options.plain:
-        parser.error("--warmup cannot be used with --plain schedule, a constant learning rate")
     if "validation" in given and not 0 < options.validation < 1:
         parser.error(f"--validation must be above 0 and below 1, found {options.validation}")
     for name in ("restart", "tensorboard", "wandb"):

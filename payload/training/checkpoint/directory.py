@@ -7,7 +7,7 @@ import fcntl
 import os
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from training import TrainingError
@@ -16,6 +16,7 @@ from training.checkpoint.names import BEST, DAMAGED, checkpoint_name, is_put_asi
 from training.checkpoint.reading import read
 from training.checkpoint.writing import serialise, write
 from training.files import is_temporary
+from training.resuming import REMEDY, MismatchError
 
 OUTPUTS = (".pt", ".jsonl", ".png")  # of a run; temporary files with other endings are not touched
 
@@ -30,7 +31,7 @@ class Checkpoints:
         self.directory = directory
         self.keep = keep
         self.is_locked = False
-        self.damaged: list[Path] = []  # found by latest, put aside by the next save
+        self.damaged: list[Path] = []  # or unfit, found by latest; put aside by the next save
 
     def paths(self) -> list[Path]:
         """Return all checkpoints but the best, oldest first."""
@@ -86,19 +87,26 @@ class Checkpoints:
             other.unlink(missing_ok=True)
         return path
 
-    def latest(self, most_bytes: int | None = None) -> dict | None:
-        """Return the newest undamaged state, on the CPU; None if there is no checkpoint.
+    def latest(self, most_bytes: int | None = None, fit: Callable[[dict], dict] = dict) -> dict | None:
+        """Return what ``fit`` makes of the newest undamaged state, on the CPU; None if there is no checkpoint.
 
-        Reports damaged ones. Raises TrainingError if all are damaged, or if one holds more
-        than data, has more than ``most_bytes`` or cannot be read.
+        Reports damaged ones, and those for which ``fit`` raises MismatchError. Raises TrainingError if no other
+        one is left, or if one holds more than data, has more than ``most_bytes`` or cannot be read.
         """
         paths = self.paths()
+        mismatch = None
         for path in reversed(paths):
             try:
-                return read(path, most_bytes)
-            except DamagedError as fault:
-                print(f"{path}: damaged ({fault}); trying the checkpoint before", flush=True)
-                self.damaged.append(path)
+                return fit(read(path, most_bytes))
+            except DamagedError as error:
+                fault = f"damaged ({error})"
+            except MismatchError as error:
+                fault = f"does not fit this run ({error})"
+                mismatch = mismatch or f"{path}: {fault}"
+            print(f"{path}: {fault}; trying the checkpoint before", flush=True)
+            self.damaged.append(path)
+        if mismatch:
+            raise TrainingError(f"{mismatch}. Use the program that wrote it, {REMEDY}")
         if paths:
             raise TrainingError(
                 f"{self.directory}: all {len(paths)} checkpoints are damaged. Restore one, "

@@ -51,7 +51,7 @@ class Run:
         return path
 
     def resume(self, checkpoints: Checkpoints) -> str | None:
-        """Continue from the newest undamaged checkpoint; return its file, None if there is none.
+        """Continue from the newest checkpoint that is undamaged and fits; return its file, None if there is none.
 
         The number of ranks may differ from that of the checkpoint. If the checkpoint is of another run, one
         rank raises TrainingError and the others exit.
@@ -59,8 +59,10 @@ class Run:
         state = None
         with fail_together(self.world):
             if self.world.rank == 0:
-                state = checkpoints.latest(self.most_bytes())
-                state = state and fit_state(state, self.own_state(), self.optimizer, self.extent)
+                own = self.own_state()
+                state = checkpoints.latest(
+                    self.most_bytes(), lambda state: fit_state(state, own, self.optimizer, self.extent)
+                )
         # Only rank 0 reads: the ranks may see different files at the same moment.
         state = broadcast(state, self.world)
         with fail_together(self.world):

@@ -1,6 +1,6 @@
 """The images that the payload trains on, and the order in which the ranks take them."""
 
-from training.data.batches import GlobalBatchSampler, device_batches, plain_batches
+from training.data.batches import GlobalBatchSampler, device_batches
 from training.data.dataset import Dataset, digits_set, fingerprint, load_dataset
 from training.data.splits import PIXEL_DEVIATION, PIXEL_MEAN, Splits, hold_out, normalise, split
 
@@ -16,6 +16,5 @@ __all__ = [
     "hold_out",
     "load_dataset",
     "normalise",
-    "plain_batches",
     "split",
 ]

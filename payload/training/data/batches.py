@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 
 class GlobalBatchSampler:
@@ -60,16 +59,3 @@ def device_batches(images: Tensor, labels: Tensor, batches: Iterable) -> Iterato
     """Yield this rank's images and labels of each batch, and the size of the global batch."""
     for indices, batch_size in batches:
         yield images.index_select(0, indices), labels.index_select(0, indices), batch_size
-
-
-def plain_batches(images: Tensor, labels: Tensor, batches: Iterable) -> Iterator:
-    """Yield the same as ``device_batches``, read image by image with a DataLoader as in textbooks."""
-    batches = list(batches)
-    nothing = images[:0], labels[:0]  # the share of a rank in a batch with fewer samples than ranks
-    loader = DataLoader(
-        TensorDataset(images, labels),
-        batch_sampler=[indices.tolist() for indices, _ in batches],
-        collate_fn=lambda samples: default_collate(samples) if samples else nothing,
-    )
-    for (own_images, own_labels), (_, batch_size) in zip(loader, batches):
-        yield own_images, own_labels, batch_size

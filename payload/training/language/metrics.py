@@ -83,7 +83,7 @@ def measure(run: Run, validation_loss: float, norm: torch.Tensor, peak_teraflops
     return values
 
 
-def describe(values: dict) -> str:
+def format_line(values: dict) -> str:
     """Return the values of a line for people."""
     used = "-" if values["utilisation"] is None else f"{values['utilisation']:.1f} %"
     return (

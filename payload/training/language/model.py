@@ -31,39 +31,26 @@ SHAPES = {
 class Attention(nn.Module):
     """Lets each byte look at the bytes before it: [n, length, width] to the same shape."""
 
-    def __init__(self, width: int, *, is_plain: bool):
+    def __init__(self, width: int):
         super().__init__()
         self.heads = width // HEAD_WIDTH
-        self.is_plain = is_plain
         self.inputs = nn.Linear(width, 3 * width, bias=False)
         self.output = nn.Linear(width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         split = (*x.shape[:2], 3, self.heads, HEAD_WIDTH)
         query, key, value = self.inputs(x).view(split).permute(2, 0, 3, 1, 4)  # [n, heads, length, HEAD_WIDTH] each
-        attend = attend_as_in_textbooks if self.is_plain else attend_fused
-        return self.output(attend(query, key, value).transpose(1, 2).reshape(x.shape))
-
-
-def attend_fused(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Return the attention in one kernel, which keeps no matrix of length x length."""
-    return F.scaled_dot_product_attention(query, key, value, is_causal=True)
-
-
-def attend_as_in_textbooks(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Return the attention, softmax(Q K^T / sqrt(d)) V, of each byte to itself and those before it."""
-    scores = query @ key.transpose(-2, -1) / HEAD_WIDTH**0.5
-    future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-    return scores.masked_fill(future, float("-inf")).softmax(dim=-1) @ value
+        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.output(attended.transpose(1, 2).reshape(x.shape))
 
 
 class Block(nn.Module):
     """Attention and a network of two layers, each added to its normalised input."""
 
-    def __init__(self, width: int, *, is_plain: bool):
+    def __init__(self, width: int):
         super().__init__()
         self.attention_norm = nn.LayerNorm(width)
-        self.attention = Attention(width, is_plain=is_plain)
+        self.attention = Attention(width)
         self.network_norm = nn.LayerNorm(width)
         self.network = nn.Sequential(
             nn.Linear(width, 4 * width, bias=False), nn.GELU(), nn.Linear(4 * width, width, bias=False)
@@ -82,14 +69,14 @@ class GPT(nn.Module):
     backward pass computes the rest again.
     """
 
-    def __init__(self, shape: Shape, context: int, *, recompute: bool = False, is_plain: bool = False):
+    def __init__(self, shape: Shape, context: int, *, recompute: bool = False):
         super().__init__()
         self.shape = shape
         self.context = context
         self.recompute = recompute
         self.embedding = nn.Embedding(VOCABULARY, shape.width)
         self.places = nn.Embedding(context, shape.width)
-        self.blocks = nn.ModuleList(Block(shape.width, is_plain=is_plain) for _ in range(shape.layers))
+        self.blocks = nn.ModuleList(Block(shape.width) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -6,19 +6,9 @@ import argparse
 import math
 from pathlib import Path
 
-from training.options import OneLineParser, add_health, add_output, add_plain
+from training.options import OneLineParser, add_health, add_output
 from training.sharded.interval import Interval, parse_interval
 
-#: The optimisations that --plain switches off, and what takes their place.
-PLAIN_FORMS = {
-    "data": "copy batches from ordinary memory, and wait for the copy",
-    "attention": "softmax(Q K^T) V with its matrix",
-    "optimizer": "AdamW without fused=True",
-    "schedule": "a constant learning rate",
-    "clock": "no step before the clock starts",
-    "threads": "gloo's threads with the default scheduling policy",
-    "checkpoints": "wait until a checkpoint is complete",
-}
 SIZES = ("100K", "1M", "10M", "124M", "350M", "1B")
 
 
@@ -53,7 +43,6 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     add("--peak-tflops", type=float, metavar="N", help="of a device in bfloat16 (default: from a table)")
     add("--timeout", type=float, default=300, metavar="SECONDS",
         help="to wait for other ranks (default: %(default)s)")  # fmt: skip
-    add_plain(parser, PLAIN_FORMS)
     add_health(parser)
     add_output(parser)
     add("--every", type=parse_interval, default=Interval(seconds=1800), metavar="STEPS|TIME",

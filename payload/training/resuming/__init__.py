@@ -1,7 +1,8 @@
 """Whether a checkpoint fits the run that resumes from it; checked before any part of it is used."""
 
+from training.resuming.identity import REMEDY
 from training.resuming.position import Extent
 from training.resuming.state import fit_state
-from training.resuming.values import without_prefixes
+from training.resuming.values import MismatchError, without_prefixes
 
-__all__ = ["Extent", "fit_state", "without_prefixes"]
+__all__ = ["REMEDY", "Extent", "MismatchError", "fit_state", "without_prefixes"]

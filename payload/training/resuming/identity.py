@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import islice
 
 from training import TrainingError
-from training.resuming.values import describe, is_equal
+from training.resuming.values import format_value, is_equal
 
 PARTS = {"model", "optimizer", "schedule", "position", "random", "settings"}
 REMEDY = "choose another directory with --modelpath, or start from scratch with --restart"
@@ -28,7 +28,7 @@ def check_identity(state: Mapping, settings: Mapping, data: str | None) -> None:
         )
     saved = state["settings"] if isinstance(state["settings"], Mapping) else {}
     changed = [
-        f"{describe(name)} {describe(saved.get(name))} (now {settings.get(name)})"
+        f"{format_value(name)} {format_value(saved.get(name))} (now {settings.get(name)})"
         for name in islice({**settings, **saved}, MOST_NAMES)
         if not is_equal(saved.get(name), settings.get(name))
     ]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import torch
 
-from training.resuming.values import MismatchError, describe, fit, is_number
+from training.resuming.values import MismatchError, fit, format_value, is_number
 
 
 def fit_optimizer(saved, optimizer: torch.optim.Optimizer) -> dict:
@@ -33,15 +33,15 @@ def fit_optimizer(saved, optimizer: torch.optim.Optimizer) -> dict:
         raise MismatchError("optimizer[param_groups] has other parameters")
     if fresh is None:
         most = sum(parameter.numel() for parameter in parameters.values())
-        fitting = {
+        fitted_state = {
             place: fit_to_parameter(one, parameters[place], most, f"optimizer[state][{place}]")
             for place, one in state.items()
         }
     else:
         state = {place: with_scalar_step(one, fresh[place]) for place, one in state.items()}
-        fitting = fit(state, {place: fresh[place] for place in state}, "optimizer[state]")
+        fitted_state = fit(state, {place: fresh[place] for place in state}, "optimizer[state]")
     return {
-        "state": fitting,
+        "state": fitted_state,
         "param_groups": [{**group, **mine} for group, mine in zip(fitted, own)],
     }
 
@@ -83,16 +83,17 @@ def fit_to_parameter(saved, parameter: torch.Tensor, most: int, where: str):
     """
     if isinstance(saved, torch.Tensor):
         if saved.shape != parameter.shape and saved.numel() != 1 and saved.shape != (most,):
-            raise MismatchError(f"{where} is {describe(saved)}, expected {describe(parameter)}")
+            raise MismatchError(f"{where} is {format_value(saved)}, expected {format_value(parameter)}")
         kind = saved.dtype if saved.numel() == 1 else parameter.dtype
         like = parameter.detach() if saved.shape == parameter.shape else torch.empty(saved.shape)
         return fit(saved, torch.empty_like(like, dtype=kind, device="cpu"), where)
     if isinstance(saved, Mapping):
         return {
-            name: fit_to_parameter(one, parameter, most, f"{where}[{describe(name)}]") for name, one in saved.items()
+            name: fit_to_parameter(one, parameter, most, f"{where}[{format_value(name)}]")
+            for name, one in saved.items()
         }
     if isinstance(saved, (list, tuple)):
         return type(saved)(fit_to_parameter(one, parameter, most, where) for one in saved)
     if not (is_number(saved) or saved is None or type(saved) is bool):
-        raise MismatchError(f"{where} is {describe(saved)}, expected tensors and numbers")
+        raise MismatchError(f"{where} is {format_value(saved)}, expected tensors and numbers")
     return saved

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from training.resuming.values import MismatchError, describe, fit
+from training.resuming.values import MismatchError, fit, format_value
 
 
 class Extent(NamedTuple):
@@ -31,9 +31,9 @@ def fit_position(saved, fresh: Mapping, extent: Extent | None) -> dict:
         most["step"] = 0
     for name, value in position.items():
         if name in most and not (type(value) is int and 0 <= value <= most[name]):
-            raise MismatchError(f"position[{name}] is {describe(value)}, expected 0 to {most[name]}")
+            raise MismatchError(f"position[{name}] is {format_value(value)}, expected 0 to {most[name]}")
         if name.endswith("seconds") and not 0 <= value < math.inf:
-            raise MismatchError(f"position[{name}] is {describe(value)}, expected 0 or more")
+            raise MismatchError(f"position[{name}] is {format_value(value)}, expected 0 or more")
     if extent and position["samples"] < position["step"]:
         raise MismatchError(f"position[samples] is {position['samples']} after {position['step']} steps")
     return position

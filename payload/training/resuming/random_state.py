@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from training.resuming.values import MismatchError, describe, fit
+from training.resuming.values import MismatchError, fit, format_value
 
 
 def fit_random(saved: object, own: list) -> list:
@@ -11,7 +11,7 @@ def fit_random(saved: object, own: list) -> list:
     With another number of ranks the list is empty, and ranks keep their seeds: the states cannot be assigned.
     """
     if not isinstance(saved, list):
-        raise MismatchError(f"random is {describe(saved)}, expected a list")
+        raise MismatchError(f"random is {format_value(saved)}, expected a list")
     if len(saved) != len(own):
         return []
     fitted = fit(saved, own, "random", all_names=False)

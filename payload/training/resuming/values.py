@@ -13,7 +13,7 @@ class MismatchError(Exception):
     """A part of a checkpoint does not fit this run; the text names it."""
 
 
-def describe(value: object) -> str:
+def format_value(value: object) -> str:
     """Return any ``value`` in a few words, for a message."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of {value.dtype} with the shape {list(value.shape)}"
@@ -32,7 +32,7 @@ def fit(saved, fresh, where: str, *, all_names: bool = True):
     Mappings must have the same names; if not ``all_names``, missing ones keep their fresh values.
     Raises MismatchError.
     """
-    mismatch = MismatchError(f"{where} is {describe(saved)}, expected {describe(fresh)}")
+    mismatch = MismatchError(f"{where} is {format_value(saved)}, expected {format_value(fresh)}")
     if isinstance(fresh, torch.Tensor):
         if not isinstance(saved, torch.Tensor) or (saved.shape, saved.dtype) != (fresh.shape, fresh.dtype):
             raise mismatch
@@ -44,7 +44,7 @@ def fit(saved, fresh, where: str, *, all_names: bool = True):
             raise mismatch
         odd = [name for name in fresh if name not in saved] + [name for name in saved if name not in fresh]
         if odd and all_names:
-            raise MismatchError(f"{where} has other names: {', '.join(map(describe, odd[:3]))}")
+            raise MismatchError(f"{where} has other names: {', '.join(map(format_value, odd[:3]))}")
         return {
             name: fit(saved[name], value, f"{where}[{name}]", all_names=all_names) if name in saved else value
             for name, value in fresh.items()

@@ -15,8 +15,9 @@ import torch.distributed.checkpoint as dcp
 from training import TrainingError
 from training.checkpoint.archive import DamagedError, RefusedError
 from training.distributed import World, broadcast, fail_together, gather
+from training.resuming import REMEDY, MismatchError
+from training.sharded.compare import fault_of_shards, fit_manifest
 from training.sharded.directory import ShardedDirectory, delete, name_of
-from training.sharded.fitting import fault_of_shards, fit_manifest
 from training.sharded.interval import Interval, Timer
 from training.sharded.manifest import Manifest, read_manifest
 from training.sharded.reader import ShardReader
@@ -155,7 +156,7 @@ class ShardedCheckpoints:
         self.temporary = None
 
     def resume(self, run) -> str | None:
-        """Continue a run from the newest undamaged checkpoint; return its path, None if there is none.
+        """Continue a run from the newest checkpoint that is undamaged and fits; return its path, None if there is none.
 
         The number of ranks, and how the network is divided, may differ from that of the checkpoint. If it is
         of another run, one rank raises TrainingError and the others exit.
@@ -165,17 +166,24 @@ class ShardedCheckpoints:
             if self.world.rank == 0:
                 paths = self.directory.paths()
         paths = broadcast(paths, self.world)
+        mismatch = None
         for path in reversed(paths):
             manifest, fault = self.verified(path)
-            if not fault:
-                self.load(run, path, manifest)
+            if fault:
+                fault = f"damaged ({fault})"
+            elif fault := self.load(run, path, manifest):
+                fault = f"does not fit this run ({fault})"
+                mismatch = mismatch or f"{path}: {fault}"
+            else:
                 self.timer.start(run.position.step)
                 self.step = run.position.step
                 return str(path)
             if self.world.rank == 0:
-                print(f"{path}: damaged ({fault}); trying the checkpoint before", flush=True)
+                print(f"{path}: {fault}; trying the checkpoint before", flush=True)
                 self.damaged.append(path)
         with fail_together(self.world):
+            if mismatch:
+                raise TrainingError(f"{mismatch}. Use the program that wrote it, {REMEDY}")
             if paths:
                 raise TrainingError(
                     f"{self.directory.directory}: all {len(paths)} checkpoints are damaged. Restore one, "
@@ -197,17 +205,28 @@ class ShardedCheckpoints:
             return None, fault
         with fail_together(self.world):
             fault = fault_of_shards(manifest, path, self.world.rank, self.world.size)
-        faults = broadcast(gather(fault, self.world), self.world)
-        return manifest, next(filter(None, faults), "")
+        return manifest, self.first_of_all(fault)
 
-    def load(self, run, path: Path, manifest: Manifest) -> None:
-        """Continue a run from a checkpoint whose files are undamaged, if it fits."""
+    def first_of_all(self, fault: str) -> str:
+        """Return the fault of the lowest rank that has one, the same on all ranks; empty if none has."""
+        faults = broadcast(gather(fault, self.world), self.world)
+        return next(filter(None, faults), "")
+
+    def load(self, run, path: Path, manifest: Manifest) -> str:
+        """Continue a run from a checkpoint whose files are undamaged; return what does not fit, empty if all does."""
         tensors, values = state_of(run)
         own = dict(flat(tensors))
+        fault = ""
         with fail_together(self.world):
-            fitting = fit_manifest(manifest, path, own, values)
+            try:
+                fitted = fit_manifest(manifest, path, own, values)
+            except MismatchError as error:
+                fault = str(error)
+        if fault := self.first_of_all(fault):
+            return fault
+        with fail_together(self.world):
             if hasattr(run, "check_position"):
-                run.check_position(fitting["position"])
+                run.check_position(fitted["position"])
         # With another number of ranks the random states cannot be assigned, and ranks keep their seeds.
         if manifest.size != self.world.size or any(name not in manifest.tensors for name in own):
             del tensors["random"]
@@ -218,7 +237,8 @@ class ShardedCheckpoints:
             except dcp.CheckpointException as error:
                 raise_fault(error, self.world, lambda fault: reading_fault(path, fault))
         with fail_together(self.world):
-            apply(run, tensors, fitting, str(path))
+            apply(run, tensors, fitted, str(path))
+        return ""
 
 
 def raise_fault(error: dcp.CheckpointException, world: World, explain) -> None:

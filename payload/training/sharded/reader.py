@@ -39,7 +39,7 @@ class ShardReader(FileSystemReader):
             MetadataIndex(name, chunk.offsets, number): chunk
             for name, stored in tensors.items() for number, chunk in enumerate(stored.chunks)
         }  # fmt: skip
-        described = {name: describe(stored, self.dtypes[name]) for name, stored in tensors.items()}
+        described = {name: make_metadata(stored, self.dtypes[name]) for name, stored in tensors.items()}
         return Metadata(described, storage_data=places, storage_meta=StorageMeta())
 
     def read_data(self, plan, planner) -> Future:
@@ -64,7 +64,7 @@ class ShardReader(FileSystemReader):
         return future
 
 
-def describe(stored: Stored, dtype: torch.dtype) -> TensorStorageMetadata:
+def make_metadata(stored: Stored, dtype: torch.dtype) -> TensorStorageMetadata:
     """Return torch's description of a tensor."""
     chunks = [ChunkStorageMetadata(torch.Size(chunk.offsets), torch.Size(chunk.sizes)) for chunk in stored.chunks]
     return TensorStorageMetadata(TensorProperties(dtype), torch.Size(stored.shape), chunks)

@@ -74,7 +74,7 @@ class ShardWriter(FileSystemWriter):
             if not (path / name).exists() or (path / name).stat().st_size != size:
                 reason = f"{name} of another rank is missing: the directory is not shared by all nodes"
                 raise OSError(errno.ENOENT, reason)
-        tensors = describe(metadata, results)
+        tensors = locate_tensors(metadata, results)
         write_file(path / MANIFEST, encode(Manifest(tensors, self.values, files, self.size, str(torch.__version__))))
         self.complete()
 
@@ -144,7 +144,7 @@ def read_back(path: Path, size: int, checksum: int) -> None:
         os.close(descriptor)
 
 
-def describe(metadata: Metadata, results: list[Written]) -> dict[str, Stored]:
+def locate_tensors(metadata: Metadata, results: list[Written]) -> dict[str, Stored]:
     """Return the tensors of a checkpoint, with the place of each part."""
     places = {
         (result.index.fqn, tuple(result.index.offset)): result.storage_data

@@ -56,7 +56,7 @@ def test_lmods_cache_has_the_modules_and_loading_with_it_gives_a_user_the_same(m
     # as a site's cron job, which has another HOME
     written = subprocess.run(
         [writer, "-d", tmp_path / "cache", "-t", tmp_path / "stamp", modules],
-        env={"HOME": "/nonexistent", "PATH": "/usr/bin:/bin"}, check=False, capture_output=True, text=True,
+        env={"HOME": str(tmp_path / "absent"), "PATH": "/usr/bin:/bin"}, check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert written.returncode == 0, written.stderr
     (tmp_path / "lmodrc.lua").write_text(

@@ -1,6 +1,6 @@
 """A small training with FSDP2 and sharded checkpoints, as each rank of the tests runs it.
 
-sharded_training.py DIRECTORY STEPS [--every N] [--keep K] [--width W] [--plain] [--lr X] [--pause SECONDS] ...
+sharded_training.py DIRECTORY STEPS [--every N] [--keep K] [--width W] [--synchronous] [--lr X] [--pause SECONDS] ...
 """
 
 import argparse
@@ -73,7 +73,7 @@ def train(options, world):
     report = print if world.rank == 0 else lambda *_, **__: None
     with StopSignals(world, interval=4) as stop, ShardedCheckpoints(
         options.directory / "checkpoints", world, keep=options.keep, every=options.every,
-        asynchronous=not options.plain,
+        asynchronous=not options.synchronous,
     ) as checkpoints:  # fmt: skip
         checkpoints.prepare(restart=options.restart)
         run = build(options, world)
@@ -104,7 +104,7 @@ def main():
     add("--lr", type=float, default=0.05)
     add("--pause", type=float, default=0)
     add("--parallel", default="fsdp")
-    for name in ("plain", "restart", "fused"):
+    for name in ("synchronous", "restart", "fused"):
         add(f"--{name}", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)

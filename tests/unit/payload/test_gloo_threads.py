@@ -122,13 +122,6 @@ def test_gloos_threads_do_not_take_the_core_from_each_other(run_code):
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="Linux alone has SCHED_BATCH")
-def test_the_textbooks_threads_keep_their_policy(run_code):
-    (rank,) = run_code(1, (POLICIES % "").replace("timeout=600", "timeout=600, plain_threads=True"))
-    assert rank.status == 0, rank.stderr
-    assert {int(line.split()[-1]) for line in rank.stdout.splitlines()} == {os.SCHED_OTHER}
-
-
-@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="Linux alone has SCHED_BATCH")
 @pytest.mark.parametrize(
     "before",
     [

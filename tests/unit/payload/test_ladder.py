@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from training import network
+from training import model
 
 LINES = re.compile(
     r"""(?P<first>.*device \w+, torch \S+, data .*)
@@ -193,8 +193,8 @@ with process_group(os.environ, use_gpu=False, timeout=600) as world:
 def test_the_network_takes_any_number_of_images_and_none(count):
     images = torch.rand(count, 1, 28, 28)
     if count:
-        assert torch.equal(network.Unshuffle()(images), torch.nn.functional.pixel_unshuffle(images, 2))
-    scores = network.build_model()(images)
+        assert torch.equal(model.Unshuffle()(images), torch.nn.functional.pixel_unshuffle(images, 2))
+    scores = model.build_model()(images)
     assert scores.shape == (count, 10)
     scores.sum().backward()
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from training import TrainingError
 from training.language.arithmetic import count_parameters, flops_per_token, peak_teraflops
-from training.language.model import GPT, SHAPES, Shape
+from training.language.model import GPT, SHAPES, Attention, Shape
 from training.language.options import SIZES
 from training.language.order import own_share, permute, window_at
 from training.language.text import Text, open_text, read_windows, source_files, unigram_loss
@@ -38,13 +38,23 @@ def test_the_sizes_have_about_as_many_parameters_as_their_names_tell():
 
 
 def test_the_operations_of_a_token_are_those_that_torch_counts():
+    from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
-    network = GPT(Shape(3, 128), 64, is_plain=True)
-    with FlopCounterMode(display=False) as counter:
+    network = GPT(Shape(3, 128), 64)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):  # torch counts no fused one on CPUs
         network(torch.zeros(1, 64, dtype=torch.long)).sum().backward()
     norms = sum(p.numel() for p in network.parameters() if p.dim() == 1)  # counted by 6 N, not by torch
     assert 64 * (flops_per_token(network) - 6 * norms) == pytest.approx(counter.get_total_flops(), rel=0.001)
+
+
+def test_attention_is_the_softmax_of_the_textbook_over_each_byte_and_those_before_it():
+    torch.manual_seed(0)
+    attention, x = Attention(128), torch.randn(2, 5, 128)
+    query, key, value = (part.view(2, 5, 2, 64).transpose(1, 2) for part in attention.inputs(x).split(128, dim=-1))
+    scores = (query @ key.transpose(-2, -1) / 8).masked_fill(torch.ones(5, 5).triu(1) == 1, float("-inf"))
+    expected = attention.output((scores.softmax(dim=-1) @ value).transpose(1, 2).reshape(2, 5, 128))
+    torch.testing.assert_close(attention(x), expected)
 
 
 def test_the_peak_is_that_of_the_device():

@@ -16,7 +16,6 @@ WORLDS = {
     "four ranks, of which two have an empty place in each batch": (4,),
     "copies with micro-batches": (2, "--parallel", "ddp", "--micro-batch", 2),
     "hybrid with micro-batches, computed again": (4, "--replicas", 2, "--micro-batch", 1, "--recompute"),
-    "as in textbooks": (1, "--plain", "data,attention,optimizer,clock,threads"),
 }
 
 

@@ -21,7 +21,7 @@ def test_help_answers_without_waiting_for_torch(run_alone, no_torch):
     rank = run_alone("--help", **no_torch)
     assert rank.status == 0 and rank.stderr == ""
     for option in ("--gpu", "--modelpath", "--epochs", "--batch-size", "--lr", "--seed", "--data", "--timeout",
-                   "--batch-per-rank", "--scale-lr", "--warmup", "--plain", "--health", "--compile", "--bf16", "--keep",
+                   "--batch-per-rank", "--scale-lr", "--warmup", "--health", "--compile", "--bf16", "--keep",
                    "--restart", "--tensorboard", "--wandb"):  # fmt: skip
         assert option in rank.stdout
 
@@ -40,9 +40,6 @@ def test_help_answers_without_waiting_for_torch(run_alone, no_torch):
         (["--warmup", "3"], "--warmup must be from 0 to below --epochs, found 3.0"),
         (["--validation", "1"], "--validation must be above 0 and below 1, found 1.0"),
         (["--health", "-1"], "--health must be 0 or more, found -1"),
-        (["--plain", "data,speed"], "argument --plain: unknown: speed: choose from data, layout, optimizer, schedule, "
-         "clock, threads, all"),
-        (["--plain=all", "--warmup", "1"], "--warmup cannot be used with --plain schedule, a constant learning rate"),
         (["--download"], "--download needs --data or MNIST_ROOT"),
         (["--restart"], "--restart needs --modelpath"),
         (["--wandb", "mnist"], "--wandb needs --modelpath"),
@@ -55,51 +52,27 @@ def test_an_option_that_makes_no_sense_is_one_line_and_status_2(run_alone, no_to
     assert rank.stderr == f"mnist_ddp.py: {complaint}. See --help\n"
 
 
-def test_plain_is_the_dataloader_alone_as_in_old_job_scripts_or_what_is_named():
-    plain = {line: mnist_ddp.parse_arguments(line.split()).plain for line in PLAIN}
-    assert plain == PLAIN
-
-
-PLAIN = {
-    "": (),
-    "--plain --bf16": ("data",),
-    "--plain optimizer,data": ("data", "optimizer"),
-    "--plain=all": ("data", "layout", "optimizer", "schedule", "clock", "threads"),
-}
-
-
 def test_health_is_off_after_each_epoch_or_also_after_some_steps():
     lines = [[], ["--health"], ["--health", "100"]]
     assert [mnist_ddp.parse_arguments(line).health for line in lines] == [None, 0, 100]
 
 
-def test_each_optimisation_can_be_switched_off():
-    def facts(*arguments):
-        run, _ = mnist_ddp.set_up(mnist_ddp.parse_arguments(list(arguments)), 4000, World(0, 1, torch.device("cpu")))
-        weight = run.network[1].weight
-        run.optimizer.step()
-        run.schedule.step()
-        return (
-            weight.is_contiguous(memory_format=torch.channels_last), run.optimizer.param_groups[0]["fused"],
-            run.schedule.get_last_lr() == [0.01], run.settings["schedule"],
-        )  # fmt: skip
-
-    fused = torch.__version__ >= "2.4"
-    assert facts() == facts("--plain") == (True, fused, False, None)
-    assert facts("--plain", "layout") == (False, fused, False, None)
-    assert facts("--plain", "optimizer") == (True, None, False, None)
-    assert facts("--plain", "schedule") == (True, fused, True, "constant")
+def test_weights_have_the_channels_last_and_adam_is_one_kernel():
+    run, _ = mnist_ddp.set_up(mnist_ddp.parse_arguments([]), 4000, World(0, 1, torch.device("cpu")))
+    assert run.network[1].weight.is_contiguous(memory_format=torch.channels_last)
+    assert run.optimizer.param_groups[0]["fused"] == (torch.__version__ >= "2.4")
 
 
-@pytest.mark.parametrize(("names", "is_taken"), [("data", True), ("clock", False)])
-def test_the_clock_of_the_textbook_starts_before_the_first_step(monkeypatch, names, is_taken):
+def test_a_step_without_effect_comes_before_the_clock_of_a_run_that_resumes(monkeypatch):
     taken = []
     monkeypatch.setattr(mnist_ddp, "warm_up", lambda *_: taken.append(True))
     monkeypatch.setattr(mnist_ddp, "fail_together", lambda _world: nullcontext())
-    options = mnist_ddp.parse_arguments(["--plain", names])
+    options = mnist_ddp.parse_arguments([])
     run, _ = mnist_ddp.set_up(options, 4000, World(0, 1, torch.device("cpu")))
+    mnist_ddp.compile_and_warm_up(options, run, (None, None), resumed=False)
+    assert not taken
     mnist_ddp.compile_and_warm_up(options, run, (None, None), resumed=True)
-    assert bool(taken) == is_taken
+    assert taken
 
 
 def test_mnist_root_names_the_data_and_the_option_comes_before_it(monkeypatch):

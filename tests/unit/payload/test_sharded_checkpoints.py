@@ -44,7 +44,7 @@ def statuses(ranks):
 def through(start, tmp_path_factory):
     """An uninterrupted run of 24 steps on one rank: its directory, and its losses."""
     directory = tmp_path_factory.mktemp("through")
-    ranks = start(1, directory, 24, "--plain").wait()
+    ranks = start(1, directory, 24, "--synchronous").wait()
     assert statuses(ranks) == ([0], "")
     return directory, losses(ranks)
 
@@ -123,7 +123,7 @@ def test_a_damaged_checkpoint_is_left_for_the_one_before_and_put_aside(damaged, 
     ids=["missing", "short", "no manifest", "half a manifest", "another place", "a hole", "huge"],
 )
 def test_what_a_manifest_does_not_describe_is_damage(damaged, alone, damage, message):
-    from training.sharded.fitting import fault_of_shards
+    from training.sharded.compare import fault_of_shards
     from training.sharded.manifest import DamagedError, read_manifest
 
     path = damaged / "checkpoints" / "step-00000024"
@@ -136,7 +136,7 @@ def test_what_a_manifest_does_not_describe_is_damage(damaged, alone, damage, mes
 
 
 def test_a_fifo_blocks_nobody(damaged):
-    from training.sharded.fitting import fault_of_shards
+    from training.sharded.compare import fault_of_shards
     from training.sharded.manifest import read_manifest
 
     shard = damaged / "checkpoints" / "step-00000024" / "__3_0.distcp"
@@ -171,13 +171,13 @@ def test_code_in_a_shard_and_in_metadata_is_not_run(damaged, start, tmp_path):
     torch.save(Code(), code)
     (path / "__0_0.distcp").write_bytes(code.getvalue())
 
-    def describe(content):
+    def replace_tensors(content):
         content["files"] = {"__0_0.distcp": [len(code.getvalue()), zlib.crc32(code.getvalue())]}
         for _, _, chunks in content["tensors"].values():
             for chunk in chunks:
                 chunk[3:] = [0, len(code.getvalue())]
 
-    rewrite(path, describe)
+    rewrite(path, replace_tensors)
     ranks = start(1, damaged, 26).wait()
     assert ranks[0].status == 1 and not Path("executed").exists()
     assert re.search(rf"rank 0: {path}: refused, and nothing in it was executed: .*\n$", ranks[0].stderr)
@@ -189,7 +189,8 @@ def test_a_run_with_another_network_or_other_options_is_refused_in_one_sentence(
     path = damaged / "checkpoints" / "step-00000024"
     message = rf"rank 0: {path}: written with width 13 \(now 14\), lr 0.05 \(now 0.1\). .*--restart\n"
     assert re.fullmatch(message, ranks[0].stderr)
-    rewrite(path, lambda content: content["values"]["settings"].update(width=14))
+    for name in names(damaged):
+        rewrite(damaged / "checkpoints" / name, lambda content: content["values"]["settings"].update(width=14))
     (rank,) = start(1, damaged, 30, "--width", 14).wait()
     assert rank.status == 1
     assert re.search(
@@ -206,9 +207,9 @@ def test_a_full_disk_is_one_line_and_nothing_half_done(damaged, start, monkeypat
     )
     limited = damaged / "limited.py"
     limited.write_text(script)
-    for plain in ((), ("--plain",)):
+    for kind in ((), ("--synchronous",)):
         ranks = launch(
-            2, (limited, damaged, 60, *plain), start=start.__closure__[0].cell_contents.start,
+            2, (limited, damaged, 60, *kind), start=start.__closure__[0].cell_contents.start,
             environments=[{"PYTHONPATH": str(SCRIPT.parents[3] / "payload")}] * 2,
         ).wait()  # fmt: skip
         assert [rank.status for rank in ranks] == [1, 1]

@@ -51,9 +51,9 @@ def flux(tmp_path):
 
 
 @pytest.mark.parametrize("version", [1, 5])
-def test_a_task_on_a_cray_reads_its_world_from_the_file_of_crays_pmi(written, version):
+def test_a_task_on_a_cray_reads_its_world_from_the_file_of_crays_pmi(written, version, tmp_path):
     path = written(apinfo_file(version, [0, 0, 1, 1], ["tuolumne1001", "tuolumne1002"]))
-    world = discover({**FLUX, **CRAY_PALS, "PALS_APINFO": path, "PATH": "/nonexistent"}, "tuolumne1002")
+    world = discover({**FLUX, **CRAY_PALS, "PALS_APINFO": path, "PATH": str(tmp_path / "absent")}, "tuolumne1002")
     assert world.variables() == RANK_3_OF_4
     assert (world.first_host, world.node, world.source) == ("tuolumne1001", "tuolumne1002", "Flux job ƒ4yBboYGo")
 
@@ -95,8 +95,9 @@ def test_without_that_file_flux_is_asked_once(flux, tmp_path):
 @pytest.mark.parametrize(
     ("rank", "local", "node"), [("2", "0", 1), ("3", "1", 1), ("0", "0", 0), ("1", "0", 1)]
 )  # the last one if Flux distributes ranks in turn
-def test_an_exported_address_saves_that_command(rank, local, node):
-    env = {**FLUX, "FLUX_TASK_RANK": rank, "FLUX_TASK_LOCAL_ID": local, "MASTER_ADDR": "n1", "PATH": "/nonexistent"}
+def test_an_exported_address_saves_that_command(rank, local, node, tmp_path):
+    task = {"FLUX_TASK_RANK": rank, "FLUX_TASK_LOCAL_ID": local}
+    env = {**FLUX, **task, "MASTER_ADDR": "n1", "PATH": str(tmp_path / "absent")}
     world = discover(env, "n2")
     assert (world.first_host, world.local_size, world.node_rank) == ("n1", 2, node)
 
@@ -116,9 +117,9 @@ def test_an_answer_that_is_none_is_an_error_with_the_line_for_the_job_script(flu
     assert 'export MASTER_ADDR=$(get-master "$(flux getattr hostlist)")' in str(raised.value)
 
 
-def test_in_an_image_without_flux_the_error_is_the_same():
+def test_in_an_image_without_flux_the_error_is_the_same(tmp_path):
     with pytest.raises(WorldError, match="the nodes of Flux job ƒ4yBboYGo are not known"):
-        discover({**FLUX, "PATH": "/nonexistent"}, "n2")
+        discover({**FLUX, "PATH": str(tmp_path / "absent")}, "n2")
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,12 @@ def test_a_check_that_hangs_is_a_failure_and_the_others_have_their_say():
     assert "no answer within 1 s" in findings[1].finding
 
 
-def test_what_a_check_did_not_foresee_is_its_failure():
+def test_what_a_check_did_not_foresee_is_its_failure(tmp_path):
     def surprise(_):
         raise ValueError("odd")
 
     def closed(_):
-        Path("/nonexistent/file").read_text()
+        (tmp_path / "absent").read_text()
 
     groups = [
         [("one", surprise), ("two", closed), ("three", lambda _: ok("three", "fine"))],
@@ -44,7 +44,7 @@ def test_what_a_check_did_not_foresee_is_its_failure():
     ]
     one, two, three, four = run_all(groups, None, 60)
     assert (one.verdict, one.finding) == (FAIL, "ValueError: odd")
-    assert two.finding == "/nonexistent/file: No such file or directory"
+    assert two.finding == f"{tmp_path}/absent: No such file or directory"
     assert three.verdict == OK
     assert four.finding == "ended without an answer"
 
@@ -104,9 +104,9 @@ def test_a_recipe_that_cannot_be_read_holds_up_nothing(installation, doctor):
     assert "(venv)" in done.stdout
 
 
-def test_the_installation_is_read_by_checks_alone(monkeypatch):
+def test_the_installation_is_read_by_checks_alone(monkeypatch, tmp_path):
     monkeypatch.setattr(surroundings, "recipe", lambda _: time.sleep(1000))
-    here = Surroundings({"EBROOTPYTORCH": "/nonexistent"})
+    here = Surroundings({"EBROOTPYTORCH": str(tmp_path / "absent")})
     (found,) = run_all([[("image", image.check)]], here, 1)
     assert (found.verdict, found.finding) == (FAIL, "no answer within 1 s")
 

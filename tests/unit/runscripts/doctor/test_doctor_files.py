@@ -29,7 +29,7 @@ def test_a_directory_that_is_open_to_others_is_a_warning(tmp_path):
 
 
 def test_no_directory_at_all_is_a_failure(tmp_path):
-    found = caches.check(Surroundings({"TMPDIR": "/nonexistent"}, root=str(tmp_path / "nowhere")))
+    found = caches.check(Surroundings({"TMPDIR": str(tmp_path / "absent")}, root=str(tmp_path / "nowhere")))
     assert found.verdict == FAIL
     assert "TMPDIR" in found.remedy
 
@@ -37,7 +37,7 @@ def test_no_directory_at_all_is_a_failure(tmp_path):
 def test_a_home_directory_with_room_is_fine_and_one_that_is_gone_a_warning(tmp_path):
     env = {"HOME": str(tmp_path), "PYTHONUSERBASE": str(tmp_path / "not" / "yet")}
     assert home.check(Surroundings(env)).verdict == OK
-    assert home.check(Surroundings({"HOME": "/nonexistent"})).verdict == WARN
+    assert home.check(Surroundings({"HOME": str(tmp_path / "absent")})).verdict == WARN
 
 
 @pytest.mark.parametrize(("number", "verdict"), [(28, FAIL), (122, FAIL), (30, WARN)])

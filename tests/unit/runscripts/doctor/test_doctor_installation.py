@@ -12,17 +12,17 @@ from pytorch_doctor.surroundings import Surroundings, recipe
 # The module
 
 
-def test_the_values_of_a_recipe_are_read_without_running_it(installation):
+def test_the_values_of_a_recipe_are_read_without_running_it(installation, tmp_path):
     env = installation(gpu="rocm")
     name, values = recipe(Path(env["EBROOTPYTORCH"]))
     assert name == "PyTorch-2.13.0.eb"
     assert (values["version"], values["gpu"]) == ("2.13.0", "rocm")
     assert "toolchain" not in values
-    assert recipe(Path("/nonexistent")) == (None, {})
+    assert recipe(tmp_path / "absent") == (None, {})
 
 
-def test_a_module_whose_directory_is_gone_is_a_failure(installation):
-    env = {**installation(), "EBROOTPYTORCH": "/nonexistent"}
+def test_a_module_whose_directory_is_gone_is_a_failure(installation, tmp_path):
+    env = {**installation(), "EBROOTPYTORCH": str(tmp_path / "absent")}
     assert module.check(Surroundings(env)).verdict == FAIL
 
 
@@ -39,10 +39,11 @@ def test_a_directory_that_the_image_does_not_see_is_bound_by_the_variable_of_its
         assert f"visible in the image: see {name}" in check(Surroundings(env)).remedy
 
 
-def test_a_variable_that_leads_nowhere_is_named(installation):
-    found = module.check(Surroundings({**installation(), "PAYLOAD": "/nonexistent"}))
+def test_a_variable_that_leads_nowhere_is_named(installation, tmp_path):
+    absent = str(tmp_path / "absent")
+    found = module.check(Surroundings({**installation(), "PAYLOAD": absent}))
     assert found.verdict == FAIL
-    assert "PAYLOAD=/nonexistent" in found.finding
+    assert f"PAYLOAD={absent}" in found.finding
     assert "unset" in found.remedy
 
 
@@ -141,7 +142,8 @@ def test_an_image_that_does_not_start_is_a_failure_with_the_runtimes_words(sif, 
     found = image.check(Surroundings(env))
     assert found.verdict == FAIL
     assert "FATAL: no such format" in found.finding
-    assert image.check(Surroundings({**env, "PATH": "/nonexistent"})).remedy == "load the site's module of Apptainer"
+    absent = str(tmp_path / "absent")
+    assert image.check(Surroundings({**env, "PATH": absent})).remedy == "load the site's module of Apptainer"
 
 
 def test_in_the_image_a_file_that_is_not_bound_is_nothing_to_check(sif):

@@ -84,7 +84,7 @@ def test_py_spy_of_the_rank_is_used_before_that_of_the_node(py_spy, tmp_path, mo
 def test_without_py_spy_a_sentence_has_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SpyError, match=r"py-spy not found .* Install it with the module's pip \(`pip install py-spy`"):
-        read_stacks(os.getpid(), {"PATH": ":/nonexistent"}, 120)
+        read_stacks(os.getpid(), {"PATH": f":{tmp_path}/absent"}, 120)
 
 
 @pytest.mark.parametrize(
