@@ -27,7 +27,6 @@ import torch.distributed as dist
 from training.allreduce.missing import close_connections, end_with_names
 from training.allreduce.nccl_log import last_warning, log_nccl, read_nccl_log
 from training.allreduce.ranks import Ranks
-from training.allreduce.roll_call import RollCall
 from training.allreduce.sizes import (
     SMALLEST,
     Threshold,
@@ -40,6 +39,7 @@ from training.allreduce.sizes import (
 from training.allreduce.sums import sums_right
 from training.allreduce.times import time_all_reduce
 from training.allreduce.verdicts import applicable_thresholds, check_bandwidth, check_network, check_speed, check_sums
+from training.allreduce.who_answers import Answers
 from training.distributed import World, process_group
 from training.failing import fail_in_one_line
 from training.slow_ranks import default_factor
@@ -49,10 +49,9 @@ QUICK_SLOW_CPUS = 10  # times the median: CPUs may be shared
 
 def measure(ranks: Ranks, size: int) -> tuple[float, list[int]]:
     """Return the seconds of one all-reduce of ``size`` bytes on the slowest rank, and the ranks with wrong sums."""
-    all_ranks = range(ranks.size)
-    right = sums_right(ranks, all_ranks, size)
+    right = sums_right(ranks, size)
     seconds, zeros = time_all_reduce(ranks, size)
-    right = sums_right(ranks, all_ranks, size) and right and zeros
+    right = sums_right(ranks, size) and right and zeros
     results = ranks.gather((seconds, right))
     return max(seconds for seconds, _ in results), [rank for rank, (_, right) in enumerate(results) if not right]
 
@@ -78,8 +77,8 @@ def measure_all(
 def check(options: argparse.Namespace, world: World, read_log: Callable[[], str]) -> bool:
     """Run all checks; return on every rank whether all passed. Only rank 0 prints."""
     ranks = Ranks(world, options.timeout, read_log)
-    fitting = applicable_thresholds(ranks, options.threshold)
-    sizes = message_sizes(options.max_size, fitting)
+    thresholds = applicable_thresholds(ranks, options.threshold)
+    sizes = message_sizes(options.max_size, thresholds)
 
     def report(line: str) -> None:
         if ranks.rank == 0:
@@ -90,7 +89,7 @@ def check(options: argparse.Namespace, world: World, read_log: Callable[[], str]
         f"device {ranks.device}, torch {torch.__version__}"
     )
     with ranks.watch_calls():
-        bandwidths, wrong = measure_all(ranks, sizes, fitting, report)
+        bandwidths, wrong = measure_all(ranks, sizes, thresholds, report)
         network = read_nccl_log(read_log()) if ranks.device.type == "cuda" else None
         lines = [
             check_sums(ranks, wrong, sizes),
@@ -111,12 +110,12 @@ def main(options: argparse.Namespace) -> None:
     read_log = log_nccl(os.environ)
     with fail_in_one_line(lambda: last_warning(read_log())):
         with process_group(os.environ, use_gpu=options.gpu, timeout=options.timeout) as world:
-            roll_call = RollCall(world.rank, world.size)
+            answers = Answers(world.rank, world.size)
             try:
                 passed = check(options, world, read_log)
             except RuntimeError as error:
                 close_connections(world, error)
-                end_with_names(roll_call, options.timeout, error)
+                end_with_names(answers, options.timeout, error)
                 raise
         sys.exit(0 if passed else 1)
 

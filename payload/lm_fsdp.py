@@ -204,7 +204,7 @@ def train_steps(
                 progress.done()
                 report(f"{name}  {format_line(values)}")
                 if health:
-                    values.update(health.end_epoch(name, values["loss"]))
+                    values.update(health.end_epoch(name))
                 with fail_together(run.world):
                     if is_first:
                         metrics.record(position.step, values)

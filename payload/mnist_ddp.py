@@ -250,7 +250,7 @@ def train_epochs(
                 f"images/s {values['images_per_second']:.0f}"
             )
             if health:
-                values.update(health.end_epoch(name, values["loss"]))
+                values.update(health.end_epoch(name))
             with fail_together(world):
                 if is_first:
                     metrics.epoch(position.epoch, **values)

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-#!/usr/bin/env python3
 """Search hyper-parameters with Optuna: each trial is a training in a directory of its own.
 
 Run it alone (`python search.py --study DIR --trials 12 -- mnist_ddp.py --epochs 1`), or any number
 of times in parallel, on any nodes: the processes share only the directory of the study. With
---one each call trains one trial, for a Slurm step of its own: jobs/slurm/search.job. If the process
-of a trial is killed, another process or the next start takes the trial over and resumes it from its
-last checkpoint. A complete study is reported as a table and a picture.
+--one each call trains one trial, as a separate Slurm step: jobs/slurm/search.job. If the process of a
+trial is killed, the next start resumes the trial from its last checkpoint. A complete study is
+reported as a table and a picture.
 
 The training script receives --modelpath TRIAL and the hyper-parameters as options, and must write
 TRIAL/metrics.jsonl.
@@ -24,11 +23,6 @@ from training import TrainingError
 from training.options import OneLineParser
 from training.search.space import parse_parameter
 from training.signals import SIGNALS, end_at_once, end_no_more, status_of
-
-if __name__ == "__main__":
-    end_at_once()
-
-from training.search.study import NO_OPTUNA, Search
 
 SCRIPT = Path(__file__).with_name("mnist_ddp.py")
 SPACE = ["lr=log:0.001..0.1", "batch-size=64,128,256,512,1024"]
@@ -48,13 +42,9 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         help="value in metrics.jsonl, of the last epoch (default: %(default)s)")  # fmt: skip
     add("--minimize", action="store_true", help="minimize the metric (default: maximize)")
     add("--seed", type=int, default=0, help="for Optuna's choices (default: %(default)s)")
-    add("--takeover", type=float, default=120, metavar="SECONDS",
-        help="without a sign of life before a trial is taken over (default: %(default)s)")  # fmt: skip
     options = parser.parse_args(arguments)
     if options.trials < 1:
         parser.error(f"--trials must be above 0, found {options.trials}")
-    if not options.takeover > 0:
-        parser.error(f"--takeover must be above 0, found {options.takeover}")
     options.space = options.space or list(map(parse_parameter, SPACE))
     if not options.command or options.command[0].startswith("-"):
         options.command = [str(SCRIPT), *options.command]
@@ -77,14 +67,16 @@ def main(options: argparse.Namespace) -> None:
                 f"this is one of {os.environ['WORLD_SIZE']} ranks (WORLD_SIZE), but a trial runs in one process. "
                 "Start it as steps of one task, or with conda-python-simple: then each task trains its own trials"
             )
-        if NO_OPTUNA:
-            raise TrainingError(f"needs Optuna 4 or newer ({NO_OPTUNA}). Run: pip install optuna")
+        try:
+            from training.search.study import Search
+        except ImportError as error:
+            raise TrainingError(f"needs Optuna 4 or newer ({error}). Run: pip install optuna") from None
         for number in (signal.SIGINT, signal.SIGUSR1):  # so that the lock of the study is released
             signal.signal(number, stop_at_start)
         end_no_more()
         search = Search(options)
         for number in SIGNALS:
-            signal.signal(number, search.process.stop)
+            signal.signal(number, search.stop)
         search.run()
     except TrainingError as error:
         sys.exit(f"search.py: {error}")
@@ -98,4 +90,5 @@ def main(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
+    end_at_once()
     main(parse_arguments(sys.argv[1:]))

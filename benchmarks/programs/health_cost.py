@@ -52,7 +52,7 @@ def cpu_of_empty_steps(health):
         for step in health.batches("", steps) if health else steps:
             network(step)
         if health:
-            health.end_epoch("", 0.0)
+            health.end_epoch("")
     return (time.process_time() - start) / (EPOCHS * EPOCH)
 
 

@@ -83,7 +83,7 @@ with process_group({{}}, use_gpu=True, timeout=60) as world:
         model(batch).sum().backward()
     torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()
-    values = health.end_epoch("epoch 1/1", 0.0)
+    values = health.end_epoch("epoch 1/1")
     assert 1e-5 < values["step_seconds_alone"] < 1, values
 """
 
@@ -93,10 +93,10 @@ def test_the_time_alone_is_measured_without_waiting_for_the_gpu():
     assert output.startswith("epoch 1/1  slowest rank 0 ("), output
 
 
-def test_the_slowest_rank_is_reported_with_its_gpu_and_its_memory():
+def test_the_slowest_rank_is_reported_with_its_gpu():
     output, _ = launch(str(TREE / "payload" / "mnist_ddp.py"), "--gpu", "--epochs", "1", "--health")
-    line = r"epoch 1/1  slowest rank 0 \(\S+, GPU 0( at \S+)?\): \S+ ms alone per step, 1.00 times the median; .* GiB"
-    assert re.search(line, output), output
+    line = r"epoch 1/1  slowest rank 0 \(\S+, GPU 0( at \S+)?\): \S+ ms alone per step, 1.00 times the median$"
+    assert re.search(line, output, re.MULTILINE), output
 
 
 @pytest.mark.parametrize("options", [(), ("--bf16",), ("--compile",)], ids=["float32", "bf16", "compiled"])

@@ -10,7 +10,7 @@ from testbed.stand_ins.job_scripts import submission, written
 
 pytestmark = pytest.mark.testbed
 
-# Runs the check with two faults: rank 2 computes wrong sums, and rank 1 is late in every exchange.
+# Runs the check with two faults: rank 2 adds wrong numbers, and rank 1 is late in every exchange.
 WORSE = """
 import os, runpy, sys
 import torch.distributed as dist
@@ -46,7 +46,7 @@ def test_the_check_passes_on_two_nodes_in_container_and_venv(testbed, module, en
     assert lines[-1] == "all-reduce check: ok"
 
 
-def test_a_rank_that_sends_wrong_numbers_and_one_that_is_slow_are_named_with_their_nodes(testbed, venv, work):
+def test_ranks_with_wrong_sums_and_one_that_is_slow_are_named_with_their_nodes(testbed, venv, work):
     (work / "worse.py").write_text(WORSE)
     shutil.copy(Path(__file__).parents[1] / "shared_clock.py", work)
     result = testbed.run_unchecked(
@@ -56,7 +56,8 @@ def test_a_rank_that_sends_wrong_numbers_and_one_that_is_slow_are_named_with_the
     )  # fmt: skip
     assert result.returncode != 0
     lines = {line.split(":")[0]: line for line in result.stdout.splitlines()}
-    assert re.search(r": rank 2 \(nid\d+\) computes wrong sums, even alone\.", lines["FAIL sums"]), result.stdout
+    ranks = ", ".join(rf"{rank} \(nid\d+\)" for rank in range(3))
+    assert re.match(rf"FAIL sums: wrong from 4 B on ranks {ranks}\. Repeat ", lines["FAIL sums"]), result.stdout
     assert re.match(r"FAIL speed: rank 1 \(nid\d+\): [\d.]+ ms exchanging 1 MiB, others ", lines["FAIL speed"])
     assert result.stdout.splitlines()[-1] == "all-reduce check: FAIL: sums, speed"
 

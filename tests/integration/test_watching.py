@@ -111,7 +111,7 @@ def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(
     (work / "search.job").write_text(script.replace('"$PAYLOAD/mnist_ddp.py"', training))
     output = work / "search.out"
     settings = f"{load(venv)}\nexport MNIST_ROOT=. PYTORCH_LAUNCH_VERBOSE=1\n"
-    options, command = f"--output={output.name}", "search.job --takeover 10"
+    options, command = f"--output={output.name}", "search.job"
     begun, gone = r"^trial-\d+: lr", r"^(trial-\d+): its process is gone; it will be resumed$"
     holds = [work / "hold-new", work / "hold-resumed"]
     for hold in holds:

@@ -11,7 +11,7 @@ import traceback
 
 import torch.distributed as dist
 
-from training.allreduce.roll_call import RollCall
+from training.allreduce.who_answers import Answers
 from training.distributed import World
 from training.slow_ranks import MOST_NAMES
 
@@ -31,11 +31,11 @@ def close_connections(world: World, error: Exception) -> None:
     close.join(CLOSE_SECONDS)
 
 
-def end_with_names(roll_call: RollCall, timeout: float, error: Exception) -> None:
+def end_with_names(answers: Answers, timeout: float, error: Exception) -> None:
     """End this process with a line that names the ranks that do not answer; return if all of them answer."""
-    missing = roll_call.missing(ANSWER_SECONDS)
+    missing = answers.missing(ANSWER_SECONDS)
     if missing == []:
-        if roll_call.rank == 0:
+        if answers.rank == 0:
             time.sleep(STAY_SECONDS)
         return
     names = ", ".join(missing[:MOST_NAMES]) if missing else "0, or the process that holds its store,"
@@ -49,6 +49,6 @@ def end_with_names(roll_call: RollCall, timeout: float, error: Exception) -> Non
         f"({str(error).splitlines()[0]}). Look at its processes and its log, and try without its node",
         file=sys.stderr, flush=True,
     )  # fmt: skip
-    if roll_call.rank == 0:
+    if answers.rank == 0:
         time.sleep(STAY_SECONDS)
     os._exit(1)  # an orderly exit may wait for that rank

@@ -9,7 +9,6 @@ from training.accelerator import library_of
 from training.allreduce.nccl_log import Network, is_fast
 from training.allreduce.ranks import Ranks
 from training.allreduce.sizes import Threshold, show_size
-from training.allreduce.sums import find_wrong
 from training.allreduce.times import EXCHANGED, time_alone, time_with_neighbours
 from training.slow_ranks import slow_ones
 
@@ -20,18 +19,13 @@ def applicable_thresholds(ranks: Ranks, thresholds: Sequence[Threshold]) -> list
 
 
 def check_sums(ranks: Ranks, wrong: Mapping[int, list[int]], sizes: Sequence[int]) -> str:
-    """Return the verdict on the sums, with the ranks that are wrong. Every rank calls it."""
+    """Return the verdict on the sums, with the ranks that received wrong ones."""
     if not wrong:
         return f"sums: right in all {len(sizes)} sizes on all ranks"
     size = min(wrong)
-    found = find_wrong(ranks, size)
-    alone = [members[0] for members in found if len(members) == 1]
-    between = [members for members in found if len(members) > 1]
-    faults = [f"{ranks.name(alone)} computes wrong sums, even alone"] if alone else []
-    faults += [f"sums between {ranks.name(members)} are wrong" for members in between]
     return (
-        f"FAIL sums: wrong from {show_size(size)} on {ranks.name(wrong[size])}: {'; '.join(faults)}. "
-        "Exclude that node, and test its memory, GPU and network card"
+        f"FAIL sums: wrong from {show_size(size)} on {ranks.name(wrong[size])}. Repeat the check on parts of these "
+        "nodes, exclude the node that is in each wrong part, and test its memory, GPU and network card"
     )
 
 
@@ -40,21 +34,21 @@ def check_bandwidth(ranks: Ranks, thresholds: Sequence[Threshold], measured: Map
     if ranks.size == 1:
         return "bandwidth: one rank sends nothing; not checked"
     shape = "x".join(map(str, ranks.shape)) if ranks.shape else "nodes with different numbers of ranks"
-    fitting = applicable_thresholds(ranks, thresholds)
-    if not fitting:
+    applicable = applicable_thresholds(ranks, thresholds)
+    if not applicable:
         named = ", ".join("x".join(map(str, threshold.shape)) for threshold in thresholds)
         others = f"; there is one for {named}" if named else ""
         return f"bandwidth: no threshold for {shape} (nodes x ranks){others}; not checked. Set one with --threshold"
-    missed = [threshold for threshold in fitting if measured.get(threshold.size, math.inf) < threshold.busbw]
+    missed = [threshold for threshold in applicable if measured.get(threshold.size, math.inf) < threshold.busbw]
     if missed:
         size = missed[0].size
         return (
             f"FAIL bandwidth: {measured[size]:.2f} GB/s at {show_size(size)}, expected "
             f"{missed[0].busbw:g} GB/s. Look at the verdict on the network, then try other nodes"
         )
-    reached = [f"{busbw:g} GB/s at {show_size(size)}" for busbw, size, _ in fitting if size in measured]
+    reached = [f"{busbw:g} GB/s at {show_size(size)}" for busbw, size, _ in applicable if size in measured]
     if not reached:
-        return f"bandwidth: the threshold is for {show_size(fitting[0].size)}; not checked. Set --max-size"
+        return f"bandwidth: the threshold is for {show_size(applicable[0].size)}; not checked. Set --max-size"
     return f"bandwidth: at least {', '.join(reached)}, as expected"
 
 

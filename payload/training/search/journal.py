@@ -1,13 +1,25 @@
-"""Checks and repairs the journal of a study, Optuna's log of all its trials."""
+"""The journal of a study, Optuna's log of all its trials: its locks, and its repair."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from training import TrainingError
 from training.files import read_file
+
+
+@contextmanager
+def held(lock) -> Iterator[None]:
+    """Hold one of Optuna's locks."""
+    lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def mend_journal(journal: Path, lock) -> None:
@@ -17,20 +29,16 @@ def mend_journal(journal: Path, lock) -> None:
     """
     if not journal.exists():
         return
-    lock.acquire()
-    try:
+    with held(lock):
         content = read_file(journal)
         *lines, rest = content.split(b"\n")
         for number, line in enumerate(lines, start=1):
             try:
-                if "op_code" not in json.loads(line):
-                    raise ValueError
-            except (ValueError, TypeError, RecursionError):
+                json.loads(line)["op_code"]
+            except (ValueError, TypeError, KeyError, RecursionError):
                 raise damaged_journal(journal, f"line {number}") from None
         if rest:
             os.truncate(journal, len(content) - len(rest))
-    finally:
-        lock.release()
 
 
 def damaged_journal(journal: Path, where: str) -> TrainingError:

@@ -20,46 +20,14 @@ def table(rows: list[list[str]]) -> str:
     return "\n".join("  ".join(map(str.rjust, row, widths)) for row in rows)
 
 
-class Scale:
-    """The axis of a metric, from its values, best first.
-
-    A few bad values would leave little room for all others. So the worst quarter may be beyond the axis, drawn
-    as triangles at its end; every value within the axis is drawn where it is.
-    """
-
-    def __init__(self, values: list[float], minimize: bool):
-        self.values = values
-        self.better = min if minimize else max
-        self.worse = 1 if minimize else -1  # the direction of worse values
-        best, worst = values[0], values[-1]
-        self.edge = self.better(best + 2 * (values[len(values) * 3 // 4] - best), worst)
-        self.is_clipped = self.edge not in (best, worst)
-
-    def clip(self, value: float) -> float:
-        """Return where to draw a value."""
-        return self.better(value, self.edge) if self.is_clipped else value
-
-    def limits(self) -> list[float]:
-        """Return the ends of the axis."""
-        best, worst = self.values[0], self.values[-1]
-        margin = 0.05 * abs(best - self.edge) or 0.5
-        return sorted((self.edge if self.is_clipped else worst + self.worse * margin, best - self.worse * margin))
-
-    def scatter(self, panel, places: list) -> None:
-        """Draw all values over ``places``, the best with a star."""
-        is_beyond = [self.clip(value) != value for value in self.values]
-        beyond = "^" if self.worse > 0 else "v"
-        for marker, label, group in (("o", "trial", False), (beyond, "trial, beyond the scale", True)):
-            points = [(x, self.clip(y)) for x, y, outside in zip(places, self.values, is_beyond) if outside == group]
-            if points:
-                panel.plot(*zip(*points), marker, color=BLUE, alpha=0.7, markersize=6, label=label, clip_on=False)
-        panel.plot(places[0], self.values[0], "*", color=ORANGE, markersize=14, label="best trial", clip_on=False)
-
-
 def draw_search(trials: list, options: argparse.Namespace, picture: Path) -> bool:
     """Draw the metric over the trials, which come best first, and over each parameter."""
-    best = trials[0]
-    scale = Scale([trial.value for trial in trials], options.minimize)
+    best, values = trials[0], [trial.value for trial in trials]
+    better, worse_end, beyond = (min, "top", "^") if options.minimize else (max, "bottom", "v")
+    # A few bad values would leave little room: the worst quarter may be beyond the axis, drawn at its end.
+    edge = better(best.value + 2 * (values[len(values) * 3 // 4] - best.value), values[-1])
+    heights = values if edge == best.value else [better(value, edge) for value in values]
+    groups = [("o", "trial", False)] + [(beyond, "trial, beyond the scale", True)] * (heights != values)
 
     def draw(figure) -> None:
         chosen = ", ".join(f"{name} {shorten(value)}" for name, value in best.params.items())
@@ -68,14 +36,18 @@ def draw_search(trials: list, options: argparse.Namespace, picture: Path) -> boo
         panels = figure.subplots(1, 1 + len(options.space), sharey=True)
         panels[0].set(xlabel="trial", ylabel=options.metric)
         panels[0].xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-        order = sorted(trials, key=lambda trial: trial.number)
-        so_far = accumulate((trial.value for trial in order), scale.better)
-        numbers = [trial.number for trial in order]
-        panels[0].step(numbers, list(map(scale.clip, so_far)), where="post", color=GREY, label="best so far")
-        scale.scatter(panels[0], [trial.number for trial in trials])
+        places = [[trial.number for trial in trials]]
         for panel, parameter in zip(panels[1:], options.space):
-            scale.scatter(panel, set_axis(panel, parameter, [trial.params[parameter.name] for trial in trials]))
-        panels[0].set_ylim(scale.limits())
+            places.append(set_axis(panel, parameter, [trial.params[parameter.name] for trial in trials]))
+        numbers, in_turn = zip(*sorted(zip(places[0], heights)))
+        panels[0].step(numbers, list(accumulate(in_turn, better)), where="post", color=GREY, label="best so far")
+        for panel, xs in zip(panels, places):
+            for marker, label, is_beyond in groups:
+                points = [(x, y) for x, y, value in zip(xs, heights, values) if (y != value) == is_beyond]
+                panel.plot(*zip(*points), marker, color=BLUE, alpha=0.7, markersize=6, label=label, clip_on=False)
+            panel.plot(xs[0], heights[0], "*", color=ORANGE, markersize=14, label="best trial", clip_on=False)
+        if heights != values:
+            panels[0].set_ylim(**{worse_end: edge})
         lines, labels = panels[0].get_legend_handles_labels()
         figure.legend(lines, labels, loc="outside lower left", ncols=len(labels), frameon=False)
 

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import tempfile
 import time
 from collections import Counter
-from contextlib import contextmanager
 from pathlib import Path
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.trial import TrialState
 
 from training import TrainingError
 from training.metrics import METRICS_FILE
-from training.search.journal import damaged_journal, mend_journal
+from training.search.journal import damaged_journal, held, mend_journal
 from training.search.picture import draw_search, shorten, table
-from training.search.signs_of_life import SignsOfLife
 from training.search.space import Parameter
-from training.search.trial import LOG, TrialProcess, last_value, trial_command
+from training.search.trial import LOG, is_running, last_value, lock_trial, start_training
 from training.signals import STOPPED, status_of
-
-try:
-    import optuna
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
-    from optuna.trial import TrialState
-except ImportError as error:
-    NO_OPTUNA = str(error)
-else:
-    NO_OPTUNA = None
 
 WAIT_SECONDS = 1  # between two looks at the study
 FAILED_IN_A_ROW = 3  # trainings, after which this process exits
@@ -39,28 +30,19 @@ class Search:
     """One process that works on an Optuna study in a directory, which other processes share.
 
     ``study.journal`` is Optuna's log, ``trial-0007/`` the output of the training that started as number 7.
-    A trial is RUNNING in the study while a process trains it and touches ``trial-0007/alive``.
+    The process of a trial that is RUNNING in the study holds the lock ``trial-0007/lock``, else it was killed.
     """
 
     def __init__(self, options: argparse.Namespace):
         self.options = options
         self.directory = options.study
-        self.process = TrialProcess()
-        self.signs = SignsOfLife(options.study, options.takeover)
+        self.stopped = 0  # the number of the signal
+        self.child = self.trial_lock = None
         self.directory.mkdir(parents=True, exist_ok=True)
-        # Locks by O_EXCL work on NFS, Lustre and GPFS; those of fcntl and flock only on some of them.
+        # Held while a process decides. The locks of Optuna work on NFS, Lustre and GPFS: they create a file (O_EXCL).
         self.lock = JournalFileOpenLock(str(self.directory / "claim"))
-        with self.claim():
+        with held(self.lock):
             self.study = self.open_study()
-
-    @contextmanager
-    def claim(self):
-        """Hold the study's lock, so that only one process decides at a time."""
-        self.lock.acquire()
-        try:
-            yield
-        finally:
-            self.lock.release()
 
     def open_study(self):
         """Return the study, new or continued; TrainingError if it was opened with other options."""
@@ -77,7 +59,12 @@ class Search:
             )
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, AssertionError) as error:
             raise damaged_journal(journal, f"{type(error).__name__}: {error}") from None
-        question = self.question()
+        script, *arguments = self.options.command
+        question = {
+            "the script and options": " ".join([Path(script).name, *arguments]),
+            "the space": " ".join(parameter.text for parameter in self.options.space),
+            "the metric": ("least " if self.options.minimize else "most ") + self.options.metric,
+        }
         asked = study.user_attrs.get("question", question)
         for name, now in question.items():
             if now != asked[name]:
@@ -87,15 +74,6 @@ class Search:
                 )
         study.set_user_attr("question", question)
         return study
-
-    def question(self) -> dict[str, str]:
-        """Return the options that identify a study, by the names that messages show."""
-        script, *arguments = self.options.command
-        return {
-            "the script and options": " ".join([Path(script).name, *arguments]),
-            "the space": " ".join(parameter.text for parameter in self.options.space),
-            "the metric": ("least " if self.options.minimize else "most ") + self.options.metric,
-        }
 
     def run(self) -> None:
         """Train trials until the study is complete, then report; with --one, train at most one trial."""
@@ -109,10 +87,11 @@ class Search:
         if not self.stopped and not self.options.one:
             self.report()
 
-    @property
-    def stopped(self) -> int:
-        """The number of the signal that stopped this search; 0: none."""
-        return self.process.stopped
+    def stop(self, number: int, _frame) -> None:
+        """Handle a signal: forward it to the training, which writes a checkpoint and exits."""
+        self.stopped = number
+        if self.child and self.child.poll() is None:
+            self.child.send_signal(number)
 
     def next_trial(self):
         """Return a trial to train, None if the study is complete; wait while others train the last trials.
@@ -120,8 +99,11 @@ class Search:
         A process must wait, because one that trains a last trial may be killed.
         """
         while not self.stopped:
-            with self.claim():
-                self.take_over()
+            with held(self.lock):
+                for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+                    # A trial without a directory was killed while its process held the study's lock.
+                    if DIRECTORY not in trial.user_attrs or not is_running(self.trial_directory(trial)):
+                        self.give_back(trial, "its process is gone")
                 trials = self.study.get_trials(deepcopy=False)
                 states = Counter(trial.state for trial in trials)
                 if states[TrialState.COMPLETE] >= self.options.trials:
@@ -133,8 +115,8 @@ class Search:
         return None
 
     def ask(self, count: int):
-        """Return a new trial after ``count`` others, or one that was given back; hold the lock."""
-        # Each trial has a seed of its own: with the same seed, all processes would ask for the same values.
+        """Return a new trial after ``count`` others, or one that was given back, with its lock."""
+        # Each trial has a separate seed: with the same seed, all processes would ask for the same values.
         self.study.sampler = optuna.samplers.TPESampler(
             seed=self.options.seed + count,
             n_startup_trials=min(10, max(4, self.options.trials // 3)),
@@ -146,27 +128,15 @@ class Search:
             trial.set_user_attr(DIRECTORY, f"trial-{trial.number:04}")
         directory = self.trial_directory(trial)
         directory.mkdir(exist_ok=True)
-        self.signs.give(directory.name)
+        self.trial_lock = lock_trial(directory)
         return trial
 
     def trial_directory(self, trial) -> Path:
         return self.directory / trial.user_attrs[DIRECTORY]
 
-    def take_over(self) -> None:
-        """Give back the trials whose processes are gone."""
-        with tempfile.TemporaryFile(dir=self.directory) as file:
-            now = os.fstat(file.fileno()).st_mtime  # by the clock of the file system, like all signs of life
-        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            # A trial without a directory was killed while it held the lock, which this process now holds.
-            name = trial.user_attrs.get(DIRECTORY)
-            if name is None or self.signs.is_silent(name, now):
-                self.give_back(trial, "its process is gone")
-
     def give_back(self, trial, why: str) -> None:
         """Queue an interrupted trial again, with the same parameters and the same directory."""
-        if self.study.get_trials(deepcopy=False)[trial.number].state != TrialState.RUNNING:
-            return  # another process has taken it over
-        self.study.tell(trial.number, state=TrialState.FAIL)
+        self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
         self.study.enqueue_trial(trial.params, user_attrs=trial.user_attrs)
         print(f"{trial.user_attrs.get(DIRECTORY, 'a trial')}: {why}; it will be resumed", flush=True)
 
@@ -175,29 +145,25 @@ class Search:
         directory = self.trial_directory(trial)
         shown = ", ".join(f"{name} {shorten(value)}" for name, value in trial.params.items())
         print(f"{directory.name}: {shown}", flush=True)
-        command = trial_command(self.options.command, directory, trial.params)
-        status = self.process.run(
-            command, directory / LOG, self.signs.interval, lambda: self.signs.give(directory.name)
-        )
+        self.child = start_training(self.options.command, directory, trial.params, self.trial_lock)
+        if self.stopped:  # the signal came before there was a child
+            self.child.terminate()
+        status = self.child.wait()
         if status == STOPPED or (self.stopped and status != 0):
-            with self.claim():
+            with held(self.lock):
                 self.give_back(trial, "stopped")
             sys.exit(status_of(self.stopped))
-        value, reason = None, f"status {status}"
+        value, result = None, f"failed (status {status})"
         if status == 0:
             try:
                 value = last_value(directory / METRICS_FILE, self.options.metric)
+                result = f"{self.options.metric} {shorten(value)}"
             except (TrainingError, OSError) as error:
-                reason = str(error)
+                result = f"failed ({error})"
         state = TrialState.FAIL if value is None else TrialState.COMPLETE
-        with self.claim():  # not while another process decides whether to take the trial over
-            told = self.study.tell(trial, value, state=state, skip_if_finished=True)
-        if value is None:
-            print(f"{directory.name}: failed ({reason})", flush=True)
-        elif told.state != TrialState.COMPLETE:
-            print(f"{directory.name}: another process has taken it over", flush=True)
-        else:
-            print(f"{directory.name}: {self.options.metric} {shorten(value)}", flush=True)
+        with held(self.lock), self.trial_lock:  # closed at the end: a trial without a process has a result
+            self.study.tell(trial, value, state=state, skip_if_finished=True)
+        print(f"{directory.name}: {result}", flush=True)
         return value is not None
 
     def report(self) -> None:

@@ -1,62 +1,59 @@
-"""The training of one trial: its command, its process and its result."""
+"""The training of one trial: its lock, its command, its process and its result."""
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 from training import TrainingError
 from training.metrics import METRICS_FILE, finite_number, read_objects
 from training.signals import STOPPED
 
-LOG = "log"  # the file in the directory of a trial with the output of its training
+LOG, LOCK = "log", "lock"  # files in the directory of a trial
 PRCTL = getattr(ctypes.CDLL(None), "prctl", None)  # Linux only
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
-class TrialProcess:
-    """The process of a training, one at a time, and the signal that stopped it."""
-
-    def __init__(self) -> None:
-        self.child = None
-        self.stopped = 0  # the number of the signal
-
-    def run(self, command: list[str], log: Path, interval: float, beat: Callable[[], None]) -> int:
-        """Run a command, append its output to ``log``, call ``beat`` every ``interval`` seconds; return its status."""
-        with log.open("ab") as file:
-            self.child = subprocess.Popen(
-                command, stdout=file, stderr=subprocess.STDOUT,
-                preexec_fn=PRCTL and partial(stop_with_parent, os.getpid()),
-            )  # fmt: skip
-        if self.stopped:  # the signal came before there was a child
-            self.child.terminate()
-        while True:
-            try:
-                return self.child.wait(timeout=interval)
-            except subprocess.TimeoutExpired:
-                beat()
-
-    def stop(self, number: int, _frame) -> None:
-        """Handle a signal: forward it to the training, which writes a checkpoint and exits."""
-        self.stopped = number
-        if self.child and self.child.poll() is None:
-            self.child.send_signal(number)
+def lock_trial(directory: Path, flags: int = 0) -> IO:
+    """Return a file that stays locked until this process, and a training that inherits the file, have ended."""
+    file = (directory / LOCK).open("a")  # for writing: flock(2), "NFS details"
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | flags)
+    except OSError:
+        file.close()
+        raise
+    return file
 
 
-def trial_command(command: list[str], directory: Path, parameters: dict) -> list[str]:
-    """Return the command that trains with ``parameters`` in ``directory``."""
+def is_running(directory: Path) -> bool:
+    """Return whether a process holds the lock of a trial."""
+    try:
+        lock_trial(directory, fcntl.LOCK_NB).close()
+    except (BlockingIOError, FileNotFoundError) as error:
+        return isinstance(error, BlockingIOError)
+    return False
+
+
+def start_training(command: list[str], directory: Path, parameters: dict, lock: IO) -> subprocess.Popen:
+    """Start the training of a trial, which inherits ``lock``."""
     chosen = [word for name, value in parameters.items() for word in (f"--{name}", str(value))]
-    return [sys.executable, "-u", *command, "--modelpath", str(directory), *chosen]
+    with (directory / LOG).open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-u", *command, "--modelpath", str(directory), *chosen],
+            stdout=log, stderr=subprocess.STDOUT, pass_fds=[lock.fileno()],
+            preexec_fn=PRCTL and partial(stop_with_parent, os.getpid()),
+        )  # fmt: skip
 
 
 def stop_with_parent(parent: int) -> None:
-    """Stop this process when its parent is killed: the process that takes over must have the directory to itself."""
+    """Stop this process when its parent is killed, which alone records its result."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     PRCTL(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:  # killed before the call

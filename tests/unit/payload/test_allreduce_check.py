@@ -54,15 +54,14 @@ dist.batch_isend_irecv = worse(dist.batch_isend_irecv, "2", lambda _: clock.pass
 """
 
 
-def test_a_rank_that_lies_in_large_messages_and_one_on_a_slow_link_are_named_and_a_threshold_that_is_missed(
-    run_code, tmp_path
-):
+def test_wrong_sums_of_large_messages_a_rank_on_a_slow_link_and_a_missed_threshold_are_reported(run_code, tmp_path):
     options = ("--max-size", "256", "--threshold", "1e9@256", "--slow", "9")
     ranks = run_code(3, code(*options, change=WRONG_AND_LATE.format(directory=str(tmp_path))))
     assert [rank.status for rank in ranks] == [1, 1, 1], ranks
     table, verdicts = lines_of(ranks[0])
     assert table == {"4 B": "right", "16 B": "right", "64 B": "right", "256 B": "WRONG"}
-    assert re.search(r"wrong from 256 B on .*: rank 1 \(\S+\) computes wrong sums, even alone\.", verdicts["FAIL sums"])
+    named = r"ranks 0 \(\S+\), 1 \(\S+\), 2 \(\S+\)"
+    assert re.match(rf"FAIL sums: wrong from 256 B on {named}\. Repeat ", verdicts["FAIL sums"])
     assert verdicts["FAIL bandwidth"].endswith("try other nodes")
     assert re.match(r"FAIL speed: rank 2 \(\S+\): [\d.]+ ms exchanging 1 MiB, others ", verdicts["FAIL speed"])
     assert ranks[0].stdout.splitlines()[-1] == "all-reduce check: FAIL: sums, bandwidth, speed"
@@ -139,9 +138,9 @@ def test_a_quick_check_has_other_defaults_and_options_take_precedence():
 ANSWERS = """
 import os, time, types
 from contextlib import suppress
-from training.allreduce import missing, roll_call
+from training.allreduce import missing, who_answers
 
-class Answers(check.RollCall):
+class Counted(check.Answers):
     def __init__(self, *arguments):
         super().__init__(*arguments)
         missing.time = types.SimpleNamespace(sleep=lambda _: self.wait_for("knows"))
@@ -155,14 +154,14 @@ class Answers(check.RollCall):
         def monotonic():
             answers.append(sum(map(self.is_here, range(self.size))))
             return seconds if answers[-2] == self.size - 1 else 0
-        roll_call.time = types.SimpleNamespace(sleep=time.sleep, monotonic=monotonic)
+        who_answers.time = types.SimpleNamespace(sleep=time.sleep, monotonic=monotonic)
         names = super().missing(seconds)
         with suppress(RuntimeError):
             self.store.add("knows", 1)
         return names
 
 missing.ANSWER_SECONDS = 300
-check.RollCall = Answers
+check.Answers = Counted
 """
 
 HANG = """
@@ -172,11 +171,11 @@ def hang(*_):
             hanging.wait_for("knows")
         os._exit(0)
     raise RuntimeError("Timed out waiting for recv operation")  # what gloo raises at the end of --timeout
-def roll_call_of(*arguments):
+def answers_of(*arguments):
     global hanging
-    hanging = Answers(*arguments)
+    hanging = Counted(*arguments)
     return hanging
-check.measure_all, check.RollCall = hang, roll_call_of
+check.measure_all, check.Answers = hang, answers_of
 """
 
 

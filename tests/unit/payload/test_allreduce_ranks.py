@@ -9,8 +9,7 @@ import pytest
 import torch
 from fake_ranks import HEAD, NOT_FOUND, TWO_NODES, FakeRanks
 from training.allreduce import ranks as check_ranks
-from training.allreduce import sums
-from training.allreduce.sums import find_wrong, sum_of
+from training.allreduce.sums import sum_of
 from training.allreduce.times import pairs_in_turn
 from training.slow_ranks import slow_ones
 
@@ -94,21 +93,6 @@ def test_the_sum_of_the_contributions_is_exact_and_differs_for_every_rank_and_pl
     assert len({tuple(part.tolist()) for part in parts}) == 5
     assert parts[0].shape == (100,)
     assert not torch.equal(parts[0][:50], parts[0][50:])
-
-
-@pytest.mark.parametrize(
-    ("is_wrong", "named"),
-    [
-        (lambda members: 2 in members, [[2]]),
-        (lambda members: 0 in members or 6 in members, [[0], [6]]),
-        # each of them is right alone: what is wrong lies between them
-        (lambda members: {2, 3} <= set(members), [[2, 3]]),
-        (lambda members: {0, 6} <= set(members), [[0, 1, 2, 3, 4, 5, 6]]),
-    ],
-)
-def test_the_smallest_sets_of_ranks_that_are_wrong_are_found(monkeypatch, is_wrong, named):
-    monkeypatch.setattr(sums, "are_right_together", lambda _, members, __: not is_wrong(members))
-    assert find_wrong(FakeRanks(["n"] * 7), 4) == named
 
 
 def test_neighbours_are_paired_so_that_no_rank_is_asked_twice_at_once():

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from ports import port_of, reserve_port
 from training import TrainingError, distributed
-from training.allreduce.roll_call import RollCall
+from training.allreduce.who_answers import Answers
 from training.data import digits_set, fingerprint
 from training.distributed import process_group, read_launch, rendezvous
 
@@ -81,4 +81,4 @@ def test_what_torch_2_0_lacks_is_not_used(monkeypatch, rank_0):
     assert rendezvous(environment, 1, 2, MINUTES)["store"]
     assert len(fingerprint(digits_set())) == 32
     with process_group({}, use_gpu=False, timeout=10):
-        assert RollCall(0, 1).missing(1) == []
+        assert Answers(0, 1).missing(1) == []

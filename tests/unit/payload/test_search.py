@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import pytest
 import search
 from training import TrainingError
-from training.search import journal, picture, signs_of_life
+from training.search import journal, picture
 from training.search.space import parse_parameter
-from training.search.trial import last_value, trial_command
+from training.search.trial import is_running, last_value, lock_trial, start_training
 
-from testbed.processes import is_running
+from testbed.processes import is_running as is_alive
 
 
 def arguments(*more):
@@ -61,7 +61,6 @@ def test_what_is_no_hyper_parameter_is_refused_in_one_line(text, capsys):
     ("wrong", "words"),
     [
         (["--trials", "0"], "--trials must be above 0, found 0"),
-        (["--takeover", "0"], "--takeover must be above 0, found 0"),
         (["--", "absent.py"], "absent.py: no such script"),
     ],
 )
@@ -81,34 +80,58 @@ def test_the_example_training_is_searched_unless_a_script_is_named(payload):
 
 
 def test_a_trial_is_the_script_with_its_options_a_directory_and_the_parameters(tmp_path):
-    command = trial_command(["train.py", "--epochs", "1"], tmp_path, {"lr": 0.01, "batch-size": 64})
-    assert command == [
-        sys.executable, "-u", "train.py", "--epochs", "1", "--modelpath", str(tmp_path),
-        "--lr", "0.01", "--batch-size", "64",
-    ]  # fmt: skip
+    script = tmp_path / "train.py"
+    script.write_text("import sys; print(sys.argv[1:])")
+    with lock_trial(tmp_path) as lock:
+        training = start_training([str(script), "--epochs", "1"], tmp_path, {"lr": 0.01, "batch-size": 64}, lock)
+        assert training.wait() == 0
+    expected = ["--epochs", "1", "--modelpath", str(tmp_path), "--lr", "0.01", "--batch-size", "64"]
+    assert (tmp_path / "log").read_text() == f"{expected}\n"
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_trial_runs_as_long_as_its_process_or_the_training_has_not_ended(tmp_path):
+    assert not is_running(tmp_path / "absent"), "its directory was removed"
+    assert not is_running(tmp_path), "of an earlier release, which had no lock"
+    script = tmp_path / "train.py"
+    script.write_text("input()")
+    read, write = os.pipe()
+    lock = lock_trial(tmp_path)
+    assert is_running(tmp_path)
+    standard_input = os.dup(0)
+    os.dup2(read, 0)
+    training = start_training([str(script)], tmp_path, {}, lock)
+    os.dup2(standard_input, 0)
+    lock.close()
+    assert is_running(tmp_path), "the training writes its last checkpoint"
+    os.write(write, b"\n")
+    assert training.wait() == 0
+    assert not is_running(tmp_path)
+    for number in (read, write, standard_input):
+        os.close(number)
 
 
 def test_a_training_does_not_outlive_a_search_that_is_killed(payload, tmp_path):
-    code = """import os, signal, sys, threading, time
+    code = """import os, signal, sys
 from pathlib import Path
-from training.search.trial import TrialProcess
-search = TrialProcess()
-def kill():
-    while not search.child:
-        time.sleep(0.05)
-    print(search.child.pid, flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
-threading.Thread(target=kill).start()
-search.run(["sleep", "600"], Path(sys.argv[1]) / "log", 10, lambda: None)
+from training.search.trial import lock_trial, start_training
+directory = Path(sys.argv[1])
+(directory / "train.py").write_text("import time; time.sleep(600)")
+print(start_training([directory / "train.py"], directory, {}, lock_trial(directory)).pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
 """
     environment = {**os.environ, "PYTHONPATH": str(payload)}
     command = [sys.executable, "-c", code, tmp_path]
     killed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    deadline = time.monotonic() + 60
-    while is_running(int(killed.stdout)):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: not is_alive(int(killed.stdout)))
+    wait_for(lambda: not is_running(tmp_path))
 
 
 def test_a_trial_counts_by_the_metric_of_its_last_epoch(tmp_path):
@@ -127,25 +150,6 @@ def test_a_metric_that_is_no_finite_number_is_one_sentence(tmp_path, value):
     path.write_text(f'{{"epoch": 1, "accuracy": {value}}}\n')
     with pytest.raises(TrainingError, match="^accuracy in metrics.jsonl is .{1,40}, not a finite number$"):
         last_value(path, "accuracy")
-
-
-def test_a_live_trial_is_not_taken_over_where_the_clock_jumps_forward(tmp_path, monkeypatch):
-    one = signs_of_life.SignsOfLife(tmp_path, 120)
-    (tmp_path / "trial-0000").mkdir()
-    alive = tmp_path / "trial-0000" / "alive"
-    alive.touch()
-    now, monotonic = alive.stat().st_mtime, [50.0]
-    monkeypatch.setattr(signs_of_life.time, "monotonic", lambda: monotonic[0])
-    assert not one.is_silent("trial-0000", now)
-    assert not one.is_silent("trial-0000", now + 3600), "the clock jumped"
-    monotonic[0] += 20
-    os.utime(alive, (now + 3600, now + 3600))  # a sign of life
-    assert not one.is_silent("trial-0000", now + 3620)
-    assert not one.is_silent("trial-0000", now + 7200)
-    monotonic[0] += 29
-    assert not one.is_silent("trial-0000", now + 7229)
-    monotonic[0] += 2
-    assert one.is_silent("trial-0000", now + 7231), "three signs of life were due"
 
 
 def test_the_table_has_its_columns_one_below_the_other():
@@ -241,18 +245,19 @@ def test_a_rank_of_several_is_told_to_start_another_way(monkeypatch):
 
 def test_without_optuna_one_sentence_reports_how_to_get_it(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    monkeypatch.setattr(search, "NO_OPTUNA", "No module named 'optuna'")
+    monkeypatch.delitem(sys.modules, "training.search.study", raising=False)
+    monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(SystemExit) as end:
         search.main(arguments())
-    assert end.value.code == "search.py: needs Optuna 4 or newer (No module named 'optuna'). Run: pip install optuna"
+    assert end.value.code.startswith("search.py: needs Optuna 4 or newer (")
+    assert end.value.code.endswith("). Run: pip install optuna") and "\n" not in end.value.code
 
 
 START = """
-import os, signal
+import os, signal, sys, types
 import search
 from training.signals import end_at_once
 end_at_once()
-search.NO_OPTUNA = None
 class Search:
     def __init__(self, options):
         try:
@@ -260,7 +265,7 @@ class Search:
             signal.pause()
         finally:
             print("lock released", flush=True)
-search.Search = Search
+sys.modules["training.search.study"] = types.SimpleNamespace(Search=Search)
 search.main(search.parse_arguments(["--study", "study", "--trials", "1"]))
 """
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 POLL_SECONDS = 0.1  # between two polls for answers
 
 
-class RollCall:
+class Answers:
     """Create it once on each rank, inside the process group; a rank whose collective failed calls ``missing``.
 
     Such a failure reaches all waiting ranks at about the same time: when the time limit of the group
@@ -21,7 +21,7 @@ class RollCall:
 
     def __init__(self, rank: int, size: int):
         self.rank, self.size = rank, size
-        self.store = dist.PrefixStore("roll call", dist.distributed_c10d._get_default_store())
+        self.store = dist.PrefixStore("answers", dist.distributed_c10d._get_default_store())
         self.store.set(f"host {rank}", platform.node())
         self.store.add(f"began {rank}", 1)
 
