@@ -12,6 +12,7 @@ import os
 
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
 from easybuild.framework.easyconfig import CUSTOM
+from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import build_option
 from easybuild.tools.filetools import which
 from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
@@ -45,14 +46,12 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule):
         extra_vars = EB_PyTorchModule.extra_options(extra_vars)
         extra_vars.update(SourcePackageSteps.PARAMETERS)
         extra_vars.update({
-            'image': [None, "Image that is not a source: docker://, oras:// or library:// with digest, or a .sif file "
-                            "in central_images", CUSTOM],
+            'image': [None, "Image that is not a source: docker:// with digest, or a .sif file in central_images",
+                      CUSTOM],
             'image_checksum': [None, "SHA-256 of that .sif file; by default, that of the first installation", CUSTOM],
             'central_images': [[], "Directories of the site with images, by their file names", CUSTOM],
             'base_image': [None, "Base image of cotainr's conda environment: a .sif file, or docker:// with digest",
                            CUSTOM],
-            'signing_key': [None, "File name of the source (.pem, .asc) with the key that the image is signed with",
-                            CUSTOM],
             'binds': [[], "Paths of the host to bind, if they exist when the module is loaded", CUSTOM],
             'conda_activation': ['true', "Command that activates the image's conda environment, unless the image "
                                          "sets WITH_CONDA", CUSTOM],
@@ -69,6 +68,9 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule):
     def __init__(self, *args, **kwargs):
         """Find the image's source."""
         super().__init__(*args, **kwargs)
+        if 'signing_key' in self.cfg.unknown_keys:  # for EasyBuild, a local variable with a wrong name: a warning
+            raise EasyBuildError("%s: 'signing_key' is no longer a parameter, signatures are not checked. Replace it "
+                                 "with the image's SHA-256, in 'checksums' or 'image_checksum'", self.cfg.path)
         self.site_file = None
         self.base_module = base_dependency(self.cfg, self.name)
         self.base = None

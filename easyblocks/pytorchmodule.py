@@ -20,7 +20,6 @@ from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
 sys.path.append(os.path.dirname(os.path.realpath(__file__)))
 
 from pytorch_install import tree  # noqa: E402 (the line before)
-from pytorch_install.command_help import help_texts, install_manuals  # noqa: E402
 from pytorch_install.engine.mixin import EngineMixin  # noqa: E402
 from pytorch_install.engine.preconditions import (  # noqa: E402
     check_machine,
@@ -29,7 +28,7 @@ from pytorch_install.engine.preconditions import (  # noqa: E402
     require_profile,
 )
 from pytorch_install.modulefiles.help import VENV, usage, whatis  # noqa: E402
-from pytorch_install.modulefiles.interface import CONSTRAINTS, help_on_commands, shared_interface  # noqa: E402
+from pytorch_install.modulefiles.interface import CONSTRAINTS, shared_interface  # noqa: E402
 from pytorch_install.modulefiles.statements import check_values, conflicts, template  # noqa: E402
 from pytorch_install.runtime import constraints, offered_commands, run_program  # noqa: E402
 from pytorch_install.sanity_check import sanity_commands  # noqa: E402
@@ -167,7 +166,6 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         if self.COMMANDS.entry:
             self.check_commands()
         tree.install_commands(self.COMMANDS, self.image_commands, self.installdir)
-        install_manuals(help_texts(self.COMMANDS), self.installdir, self.full_mod_name)
 
     def compile_bytecode(self):
         """Compile runscripts and payload for the runtime's Python: ranks cannot write there."""
@@ -202,9 +200,8 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         """Add the interface that all runtimes share; unloading restores the user's own values."""
         txt = conflicts(self.module_generator, self.cfg['conflicts']) + template(self.module_generator, 'pushenv')
         txt += super().make_module_extra(*args, **kwargs)
-        txt += shared_interface(self.module_generator, self.name, det_full_ec_version(self.cfg), self.installdir,
-                                self.activation(), self.cfg['cluster'])
-        return txt + help_on_commands(self.module_generator, help_texts(self.COMMANDS))
+        return txt + shared_interface(self.module_generator, self.name, det_full_ec_version(self.cfg), self.installdir,
+                                      self.activation(), self.cfg['cluster'])
 
     def activation(self):
         """Commands that activate the environment, by variables; `true` if it is always active."""

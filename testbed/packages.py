@@ -54,7 +54,6 @@ OPTIONAL_PACKAGES = {
     "g++": (("g++",), "Free Software Foundation"),
     "make": (("make",), "GNU Make"),
     "strace": (("strace",), "strace -- version"),
-    "man-db": (("man",), "man "),
 }
 #: The thorough test of the documentation site needs it.
 BROWSER_PACKAGES = {"chromium": "chromium"}

@@ -50,7 +50,7 @@ CONTAINER_ENGINE = Commands(
 CONTAINER = Commands(
     (*VENV.on_host, 'check-image', 'make-squashfs', 'unmake-squashfs'),
     (*VENV.internal, 'enter-image', 'enter.bash', 'user-software.bash', 'clean-user-software.bash', 'image.bash',
-     'compare-trees.py', 'host-network.py'),
+     'host-network.py'),
     'enter-image')
 
 

@@ -1,4 +1,4 @@
-"""Runs a real OCI registry on the loopback interface, filled with skopeo and Apptainer."""
+"""Runs a real OCI registry on the loopback interface, filled with skopeo."""
 
 import contextlib
 import hashlib
@@ -141,16 +141,6 @@ class Registry:
         with layer.open("wb") as file:
             run([*enter, "tar", "--create", "--directory=/", *excluded, "."], stdout=file)
         return self.push_layers([layer], repository, tag, environment=[f"PATH={path}"])
-
-    def push_oras(self, sif, repository, tag):
-        """Push a SIF unchanged; return the digest of its manifest."""
-        run(["apptainer", "push", sif, f"oras://{self.address}/{repository}:{tag}"], env=ENVIRONMENT)
-        return self.digest(repository, tag)
-
-    def digest(self, repository, tag):
-        """Return the digest of a manifest, computed from what skopeo reads."""
-        raw = run(["skopeo", "inspect", "--raw", "--tls-verify=false", f"docker://{self.address}/{repository}:{tag}"])
-        return "sha256:" + hashlib.sha256(raw.encode()).hexdigest()
 
 
 class CuttingProxy:

@@ -59,13 +59,14 @@ def read_base(module, directory, image):
     :param directory: its installation directory
     :param image: the path that it gives its image
     """
-    record = read_json(os.path.join(directory, 'provenance', RECORD))
-    inside = read_json(os.path.join(directory, 'provenance', 'packages.json'))
-    if not (image and record and inside):
+    record = read_json(os.path.join(directory, 'provenance', RECORD)) or {}
+    # earlier installations have the version in packages.json
+    python = record if 'python_version' in record else read_json(os.path.join(directory, 'provenance', 'packages.json'))
+    if not (image and record and python):
         raise EasyBuildError("%s cannot be the base of an image: it has no image with a record (%s). Name a container "
                              "module of EB_PyTorchContainer", module, os.path.join(directory, 'provenance', RECORD))
-    return Base(module, image, record, inside['python_version'],
-                read_constraints(os.path.join(directory, 'constraints.txt')), inside.get('python'))
+    return Base(module, image, record, python['python_version'],
+                read_constraints(os.path.join(directory, 'constraints.txt')), python.get('python'))
 
 
 def verify_base(base):

@@ -11,7 +11,7 @@ from easybuild.tools.filetools import which
 
 from pytorch_install.images.container_runtime import runtime_variables
 from pytorch_install.images.image_files import checksum_of
-from pytorch_install.images.registry import TRANSPORTS, pinned
+from pytorch_install.images.registry import pinned
 from pytorch_install.images.source import ImageSource
 from pytorch_install.runtime import last_line, run_command
 from pytorch_install.sources.recipe_sources import source_with_extension
@@ -20,15 +20,13 @@ from pytorch_install.sources.recipe_sources import source_with_extension
 class Cotainr(ImageSource):
     """A conda environment file, put on top of `base_image`."""
 
-    is_made_here = True
-
     def __init__(self, spec):
         super().__init__(spec)
         base = spec.base_image
         if not base:
             raise EasyBuildError("%s has a conda environment file in 'sources', which needs 'base_image'. Set it",
                                  os.path.basename(spec.easyconfig))
-        if base.partition('://')[0] in TRANSPORTS:
+        if '://' in base:
             self.base = pinned(base, 'base_image').uri
         else:
             self.wanted_file = base

@@ -17,8 +17,6 @@ from pytorch_install.sources.recipe_sources import source_with_extension
 class Definition(ImageSource):
     """A definition file; its build arguments are BASE and REQUIREMENTS."""
 
-    is_made_here = True
-
     def build(self, image):
         """Build, on an installed image or a Debian base if the recipe has one, with the locked wheels bound."""
         spec = self.spec

@@ -2,7 +2,7 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Environment definition files (EDF) of the Container Engine of CSCS: their entries, checked, as TOML.
+Environment definition files (EDF) of the Container Engine of CSCS: their entries as TOML.
 
 The entries: https://docs.cscs.ch/software/container-engine/edf (repository eth-cscs/cscs-docs).
 """
@@ -11,21 +11,16 @@ import re
 
 from easybuild.tools.build_log import EasyBuildError
 
-# The type of each entry; of lists and tables, all values are texts.
-ENTRIES = {'image': str, 'mounts': list, 'workdir': str, 'entrypoint': bool, 'writable': bool, 'env': dict,
-           'annotations': dict}
-TYPES = {str: 'a text', bool: 'True or False', list: 'a list of texts', dict: 'a dictionary of texts'}
-
 # Bare keys of TOML, joined by dots.
 NAME = re.compile(r'[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*')
 
-# Those that the easyblock sets.
+# Entries that the easyblock sets.
 OWN = ('image', 'mounts')
 
 
 def check_entries(entries, easyconfig):
     """
-    Stop if a recipe's entries are not those of an EDF.
+    Stop if a recipe's entries cannot be written, or are set by the easyblock.
 
     :param entries: value of the easyconfig parameter `edf`
     :param easyconfig: file name of the recipe
@@ -36,22 +31,22 @@ def check_entries(entries, easyconfig):
         if name in OWN:
             raise EasyBuildError("%s: edf has '%s', which the installation sets. Remove it; paths to mount belong in "
                                  "'binds'", easyconfig, name)
-        if name not in ENTRIES:
-            raise EasyBuildError("%s: edf has '%s', which is no entry of the Container Engine. Its entries: %s",
-                                 easyconfig, name, ', '.join(entry for entry in ENTRIES if entry not in OWN))
-        if not is_of_kind(value, ENTRIES[name]):
-            raise EasyBuildError("%s: '%s' of edf must be %s. Correct %r", easyconfig, name, TYPES[ENTRIES[name]],
-                                 value)
+        if not has_plain_names([name]) or not is_plain(value):
+            raise EasyBuildError("%s: '%s' of edf must be a text, True or False, a number, or a list or dictionary of "
+                                 "them. Correct %r", easyconfig, name, value)
 
 
-def is_of_kind(value, kind):
-    """Whether a value is of a type of TYPES, its texts are printable, and its names are those of a table of TOML."""
-    if not isinstance(value, kind):
-        return False
-    if kind is dict and not all(isinstance(name, str) and NAME.fullmatch(name) for name in value):
-        return False
-    texts = {list: list, dict: lambda table: list(table.values()), str: lambda text: [text]}.get(kind, lambda _: [])
-    return all(isinstance(text, str) and text.isprintable() for text in texts(value))
+def has_plain_names(names):
+    """Whether names are those of TOML's tables."""
+    return all(isinstance(name, str) and NAME.fullmatch(name) for name in names)
+
+
+def is_plain(value):
+    """Whether `toml` writes a value: a printable text, a boolean or a whole number, or a list or table of them."""
+    if isinstance(value, dict):
+        return has_plain_names(value) and is_plain(list(value.values()))
+    values = value if isinstance(value, list) else [value]
+    return all(isinstance(item, int) or (isinstance(item, str) and item.isprintable()) for item in values)
 
 
 def literal(path):

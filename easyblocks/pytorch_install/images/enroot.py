@@ -28,13 +28,7 @@ def require_enroot(image):
 
 
 class EnrootImage(RegistryImage):
-    """An image that `image` names as docker://, with its digest, imported by enroot."""
-
-    def __init__(self, spec):
-        super().__init__(spec)
-        if self.pinned.transport != 'docker':
-            raise EasyBuildError("image = '%s': enroot imports images of docker:// only. Correct the recipe",
-                                 spec.image)
+    """An image that `image` names with its digest, imported by enroot."""
 
     @property
     def identity(self):

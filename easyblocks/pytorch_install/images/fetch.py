@@ -17,7 +17,7 @@ def fetch_image(spec, installed=None):
     source = image_source(spec)
     # a digest in the recipe identifies the image without a download
     image = source.describe() if source.digest else source.fetch()
-    checksum = installed_checksum(spec, image, installed) if installed else None
+    checksum = installed_checksum(image, installed) if installed else None
     if checksum:
         return image._replace(checksum=checksum, is_kept=True)
     return source.fetch() if source.digest else image

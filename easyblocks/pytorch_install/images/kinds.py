@@ -12,9 +12,8 @@ from pytorch_install.images.cotainr import Cotainr
 from pytorch_install.images.definition import Definition
 from pytorch_install.images.enroot import EXTENSION, EnrootImage
 from pytorch_install.images.on_top import OnTop
-from pytorch_install.images.registry import TRANSPORTS, RegistryImage
+from pytorch_install.images.registry import DOCKER, RegistryImage
 from pytorch_install.images.sif import SifSource, SiteFile
-from pytorch_install.images.signature import EXTENSIONS
 
 # Kinds of images by the file name extension of the source that they are made from.
 BY_EXTENSION = {'.sif': SifSource, '.def': Definition, '.yml': Cotainr}
@@ -36,28 +35,15 @@ def image_source(spec):
     if spec.source_packages and kind is not OnTop:
         raise EasyBuildError("%s has 'source_packages', which are built on top of an installed image. Name its module "
                              "in 'builddependencies'", spec.easyconfig)
-    source = kind(spec)
-    if spec.signing_key:
-        check_signing_key(spec, source.is_made_here)
-    return source
-
-
-def check_signing_key(spec, is_made_here):
-    """Stop if the recipe asks for a signature that cannot be checked."""
-    if is_made_here:
-        raise EasyBuildError("%s names a 'signing_key', but an image that is built here has no signature. Remove it",
-                             spec.easyconfig)
-    names = [source.name for source in spec.sources]
-    if not (spec.signing_key in names and spec.signing_key.endswith(EXTENSIONS)):
-        raise EasyBuildError("signing_key = '%s' in %s must be one of 'sources', with a checksum, and end in %s",
-                             spec.signing_key, spec.easyconfig, ' or '.join(EXTENSIONS))
+    return kind(spec)
 
 
 def kind_of(image):
     """The class for a value of the parameter `image`."""
-    if image.partition('://')[0] in TRANSPORTS and '://' in image:
+    if image.startswith(DOCKER):
         return RegistryImage
     if image.endswith('.sif') and os.path.basename(image) == image:
         return SiteFile
-    raise EasyBuildError("image = '%s' is neither a reference (docker://, oras://, library://) nor a file name that "
-                         "ends in .sif. The directory of a file belongs in 'central_images'", image)
+    raise EasyBuildError("image = '%s' is neither a reference that begins with docker:// nor a file name that ends in "
+                         ".sif. Download other images as such a file. The directory of a file belongs in "
+                         "'central_images'", image)

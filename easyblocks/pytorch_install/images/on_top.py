@@ -18,8 +18,6 @@ from pytorch_install.sources.recipe_sources import source_with_extension
 class OnTop(ImageSource):
     """The wheels of a lock and packages built from sdists, installed into a copy of the base's image."""
 
-    is_made_here = True
-
     @property
     def reference(self):
         """The sources and the base."""

@@ -7,23 +7,25 @@ Provenance of an installed image: its source, its packages and its libraries, as
 import datetime
 import json
 import os
-import uuid
-from urllib.parse import quote
 
 from easybuild.tools.build_log import print_msg, print_warning
 from easybuild.tools.filetools import mkdir, write_file
 
 from pytorch_install.images.container_runtime import image_python
 from pytorch_install.images.image_files import checksum_of, read_note
-from pytorch_install.runtime import run_command, run_program
+from pytorch_install.runtime import last_line, run_command, run_program
 
 # The file that identifies an installed image.
 RECORD = 'image.json'
 
+# What image.json has of the image's Python.
+PYTHON = ("import json, platform, sys; "
+          "json.dump({'python': sys.executable, 'python_version': platform.python_version()}, sys.stdout)")
+
 
 def write_provenance(spec, image, path, version=('--version',), python=None):
     """
-    Write image.json, packages.json, sbom.cdx.json (CycloneDX 1.5) and libraries.json.
+    Write image.json, packages.json (what `pip inspect` prints) and libraries.json.
 
     :param spec: the ImageSpec
     :param image: the Image
@@ -31,6 +33,7 @@ def write_provenance(spec, image, path, version=('--version',), python=None):
     :param version: arguments with which the runtime prints its version
     :param python: command of the image's Python, without this user's environment; by default, that of Apptainer
     """
+    python = python or image_python(spec.runtime, path, spec.conda_activation, '--cleanenv')
     record = {
         'image': os.path.basename(path),
         'source': image.reference,
@@ -41,17 +44,15 @@ def write_provenance(spec, image, path, version=('--version',), python=None):
         'installed': datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds'),
         'runtime': run_command([spec.runtime, *version], hidden=True).output.strip(),
         'easyconfig': os.path.basename(spec.easyconfig),
-        'signing_key': spec.signing_key,
+        **json.loads(run_command([*python, '-I', '-c', PYTHON], split_stderr=True, hidden=True).output),
     }
     if spec.base:
         record['sources'] = {source.name: source.sha256 for source in spec.sources}
         record['base'] = {'module': spec.base.module, **spec.base.record}
-    python = python or image_python(spec.runtime, path, spec.conda_activation, '--cleanenv')
-    inside, libraries = printed(python, 'list_packages.py'), printed(python, 'list_libraries.py')
+    libraries = json.loads(run_program(python, 'list_libraries.py', split_stderr=True, hidden=True).output)
     directory = directory_of(path)
     mkdir(directory, parents=True)
-    for name, content in [(RECORD, record), ('packages.json', inside), ('sbom.cdx.json', sbom(record, inside)),
-                          ('libraries.json', libraries)]:
+    for name, content in [(RECORD, record), ('packages.json', python_packages(python)), ('libraries.json', libraries)]:
         write_file(os.path.join(directory, name), json.dumps(content, indent=2) + '\n')
 
 
@@ -60,15 +61,15 @@ def directory_of(path):
     return os.path.join(os.path.dirname(path), 'provenance')
 
 
-def installed_checksum(spec, image, path):
+def installed_checksum(image, path):
     """
     SHA-256 of an installed image if it is the recipe's, and undamaged; else None.
 
     :param image: the recipe's Image
     :param path: path of the installed image, which need not exist
     """
-    identity, key, checksum = read_note(os.path.join(directory_of(path), RECORD), 'identity', 'signing_key', 'sha256')
-    if not os.path.isfile(path) or (identity, key) != (image.identity, spec.signing_key):
+    identity, checksum = read_note(os.path.join(directory_of(path), RECORD), 'identity', 'sha256')
+    if not os.path.isfile(path) or identity != image.identity:
         return None
     if checksum_of(path) != checksum:
         print_warning("%s is damaged: its SHA-256 has changed since its installation. Installing it again", path)
@@ -77,61 +78,12 @@ def installed_checksum(spec, image, path):
     return checksum
 
 
-def printed(python, name):
-    """What a program of programs/ prints as JSON with an image's Python, without PYTHONPATH and ~/.local."""
-    return json.loads(run_program(python, name, split_stderr=True, hidden=True).output)
-
-
-def sbom(record, inside):
-    """
-    A software bill of materials in CycloneDX 1.5, https://cyclonedx.org/docs/1.5/json/.
-
-    :param record: content of image.json
-    :param inside: content of packages.json
-    """
-    components = []
-    image = {
-        'type': 'container', 'bom-ref': 'image', 'name': record['image'], 'version': record['digest'] or '',
-        'hashes': [{'alg': 'SHA-256', 'content': record['sha256']}],
-    }
-    if 'base' in record:
-        base = record['base']
-        image['pedigree'] = {'ancestors': [{
-            'type': 'container', 'name': base['image'], 'version': base['digest'] or '',
-            'hashes': [{'alg': 'SHA-256', 'content': base['sha256']}],
-        }]}
-    for kind, packages in inside['packages'].items():
-        for package in packages:
-            url = package_url(kind, package, inside['distribution'])
-            components.append({'type': 'library', 'name': package['name'], 'version': package['version'],
-                               'bom-ref': url, 'purl': url})
-    return {
-        'bomFormat': 'CycloneDX',
-        'specVersion': '1.5',
-        'serialNumber': uuid.uuid5(uuid.NAMESPACE_OID, record['sha256']).urn,
-        'version': 1,
-        'metadata': {
-            'timestamp': record['installed'],
-            'component': image,
-        },
-        # in the schema, references are unique
-        'components': list({component['bom-ref']: component for component in components}.values()),
-    }
-
-
-def package_url(kind, package, distribution):
-    """
-    The purl of a package, https://github.com/package-url/purl-spec/blob/main/PURL-TYPES.rst.
-
-    :param kind: 'python', 'conda', 'deb' or 'rpm'
-    :param distribution: the image's os-release
-    """
-    name, version = package['name'], quote(package['version'], safe='')
-    if kind == 'python':
-        return 'pkg:pypi/%s@%s' % (name.lower().replace('_', '-'), version)
-    if kind == 'conda':
-        return 'pkg:conda/%s@%s?build=%s' % (quote(name, safe=''), version, quote(package['build'] or '', safe=''))
-    system = distribution.get('ID', 'linux')
-    return 'pkg:%s/%s/%s@%s?arch=%s&distro=%s-%s' % (kind, system, quote(name, safe=''), version,
-                                                     package['architecture'], system,
-                                                     distribution.get('VERSION_ID', ''))
+def python_packages(python):
+    """What an image's `pip inspect` prints, or `pip list` before pip 22.2; empty, with a warning, without pip."""
+    for words in (['inspect'], ['list', '--format=json']):
+        result = run_command([*python, '-I', '-m', 'pip', '--isolated', *words], fail_on_error=False, hidden=True,
+                             split_stderr=True)
+        if result.exit_code == 0:
+            return json.loads(result.output)
+    print_warning("no list of packages: pip failed in the image: %s", last_line(result.stderr))
+    return {}

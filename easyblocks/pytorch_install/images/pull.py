@@ -67,18 +67,14 @@ class Pull(NamedTuple):
 
     def download(self, part, own_cache):
         """Let the runtime download and convert the image."""
-        settings = {}
+        settings = {'MKSQUASHFS_ARGS': self.packing}
         cache = os.environ.get('APPTAINER_CACHEDIR') or os.environ.get('SINGULARITY_CACHEDIR')
         if not cache:
             cache = settings['CACHEDIR'] = own_cache
             mkdir(own_cache)
-        verb = 'pull'
-        if self.pinned.transport == 'docker':
-            verb = 'build'
-            settings['MKSQUASHFS_ARGS'] = self.packing
         # the runtime also unpacks, packs and copies the data: a slow file system is not a stalled registry
         places = [cache, os.path.dirname(part), work_directory()]
-        command = [self.runtime, verb, '--force', part, self.pinned.uri]
+        command = [self.runtime, 'build', '--force', part, self.pinned.uri]
         self.run_until_success(command, part, runtime_variables(**settings), places)
         check_structure(part)
         # with the digest of one image instead of an index, the runtime downloads it for any host
@@ -114,7 +110,7 @@ class Pull(NamedTuple):
 
     def stop_if_permanent(self, reason):
         """Stop if another attempt would fail for the same reason."""
-        if re.search('(?i)manifest.unknown|name.unknown|404 not found|does not exist in the library', reason):
+        if re.search('(?i)manifest.unknown|name.unknown|404 not found', reason):
             raise EasyBuildError("Image not found in the registry: %s. Look up its digest, and correct the recipe",
                                  self.reference)
         if re.search('no child with platform|no image found in (manifest list|image index)', reason):
@@ -124,7 +120,7 @@ class Pull(NamedTuple):
             raise EasyBuildError("The registry denies this user access to %s. Log in with `%s registry login "
                                  "--username <user> docker://%s` and run the same `eb` again",
                                  self.reference, self.runtime, self.pinned.host)
-        if self.pinned.transport == 'docker' and 'failed to get' not in reason:
+        if 'failed to get' not in reason:
             raise EasyBuildError("%s was downloaded, but %s cannot convert it: %s. Solve this, and run the same `eb` "
                                  "again; it keeps the download", self.reference, self.runtime, reason)
 

@@ -19,21 +19,16 @@ from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
 from easybuild.tools.filetools import write_file
 
 from pytorch_install.images.container_runtime import require_runtime
-from pytorch_install.images.image_files import checksum_of, images_directory, read_note, require_checksum
+from pytorch_install.images.image_files import checksum_of, images_directory, read_note
 from pytorch_install.images.pull import Pull, part_of, remove_stale_parts
-from pytorch_install.images.signature import verify_signature
 from pytorch_install.images.source import ImageSource
 from pytorch_install.sources.directories import make_directory, protect, reason_for_distrust, source_directories
 
-# <transport>://<repository>[:<tag>]@sha256:<digest>; a colon before a slash starts a port, not a tag
-PINNED = re.compile(r'(?P<transport>docker|oras)://(?P<repository>[\w.-]+(:\d+(?=/))?(/[\w.-]+)*)(:(?P<tag>[\w.-]+))?'
+DOCKER = 'docker://'
+
+# docker://<repository>[:<tag>]@sha256:<digest>; a colon before a slash starts a port, not a tag
+PINNED = re.compile(DOCKER + r'(?P<repository>[\w.-]+(:\d+(?=/))?(/[\w.-]+)*)(:[\w.-]+)?'
                     r'@(?P<digest>sha256:[0-9a-f]{64})')
-
-# library://<entity>/<collection>/<container>:sha256.<checksum of the image file>
-LIBRARY = re.compile(r'(?P<transport>library)://(?P<repository>[\w.-]+(:\d+(?=/))?(/[\w.-]+)*)'
-                     r':(?P<digest>sha256\.[0-9a-f]{64})')
-
-TRANSPORTS = ['docker', 'oras', 'library']
 
 DOCKER_HUB = 'docker.io'
 
@@ -41,7 +36,6 @@ DOCKER_HUB = 'docker.io'
 class Pinned(NamedTuple):
     """A reference to one image; `uri` is for the runtime: some versions reject a tag with a digest."""
 
-    transport: str
     repository: str
     digest: str
     uri: str
@@ -52,36 +46,29 @@ class Pinned(NamedTuple):
         first, slash, _ = self.repository.partition('/')
         if slash and (re.search('[.:]', first) or first == 'localhost'):
             return first
-        return 'the library' if self.transport == 'library' else DOCKER_HUB
+        return DOCKER_HUB
 
 
 def pinned(reference, parameter):
     """Parse a reference; EasyBuildError with advice if it is not pinned. `parameter` is the easyconfig parameter."""
-    found = PINNED.fullmatch(reference) or LIBRARY.fullmatch(reference)
+    found = PINNED.fullmatch(reference)
     if found:
-        digest = found.group('digest')
-        transport, repository = found.group('transport', 'repository')
-        separator = '@' if transport != 'library' else ':'
-        return Pinned(transport, repository, digest.replace('.', ':'),
-                      '%s://%s%s%s' % (transport, repository, separator, digest))
-    transport, _, rest = reference.partition('://')
-    if transport == 'library':
-        advice = "end it in ':sha256.<hash>', where <hash> is the output of `sha256sum` for the pulled image"
-    else:
-        advice = ("append '@sha256:<digest>', where <digest> is the output of "
-                  "`skopeo inspect --raw docker://%s | sha256sum`" % rest.partition('@')[0])
-    raise EasyBuildError("%s = '%s' is not pinned to one image by its digest: %s", parameter, reference, advice)
+        repository, digest = found.group('repository', 'digest')
+        return Pinned(repository, digest, '%s%s@%s' % (DOCKER, repository, digest))
+    if not reference.startswith(DOCKER):
+        raise EasyBuildError("%s = '%s' does not begin with %s. Correct the recipe", parameter, reference, DOCKER)
+    raise EasyBuildError("%s = '%s' is not pinned to one image by its digest: append '@sha256:<digest>', where "
+                         "<digest> is the output of `skopeo inspect --raw %s | sha256sum`",
+                         parameter, reference, reference.partition('@')[0])
 
 
 class RegistryImage(ImageSource):
-    """An image that `image` names as docker://, oras:// or library://, with its digest."""
+    """An image that `image` names as docker://, with its digest."""
 
     def __init__(self, spec):
         super().__init__(spec)
         self.pinned = pinned(spec.image, 'image')
         self.digest = self.pinned.digest
-        # docker:// has layers that are packed here; oras:// and library:// have image files
-        self.is_made_here = self.pinned.transport == 'docker'
 
     @property
     def reference(self):
@@ -91,8 +78,7 @@ class RegistryImage(ImageSource):
     @property
     def identity(self):
         """The digest, and the packing of layers."""
-        packing = [self.spec.mksquashfs_args] if self.is_made_here else []
-        return ' '.join([self.pinned.transport, self.digest] + packing)
+        return ' '.join(['docker', self.digest, self.spec.mksquashfs_args])
 
     def file_in(self, directory):
         """Path of the finished download in a directory."""
@@ -109,8 +95,6 @@ class RegistryImage(ImageSource):
             with locked(os.path.join(directory, '.lock')) as alone:
                 # another process may have completed its download while this one waited
                 image = self.find(directory) or self.download(directory, alone)
-        if self.spec.key:
-            verify_signature(self.spec.runtime, image.file, self.spec.key)
         return image
 
     def require_runtime(self):
@@ -161,8 +145,6 @@ class RegistryImage(ImageSource):
                 return found
             part = part_of(path)
             checksum = checksum_of(part)
-            if self.pinned.transport == 'library':
-                require_checksum(self.reference, 'sha256:' + checksum, self.digest)
             write_file(note_of(path), json.dumps({
                 'reference': self.reference, 'identity': self.identity, 'sha256': checksum,
                 'size': os.path.getsize(part),

@@ -18,12 +18,10 @@ class ImageSource:
     A kind of place that images come from; `spec` is the ImageSpec.
 
     digest: digest of the registry's manifest ('sha256:<hex>'), which identifies the image before it is fetched; or None
-    is_made_here: whether the image is built or converted here, so that it has no signature
     wanted_file: file name or path of a file of the site that is the image or its base, for `spec.site_file`; or None
     """
 
     digest = None
-    is_made_here = False
     wanted_file = None
 
     def __init__(self, spec):

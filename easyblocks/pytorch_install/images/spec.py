@@ -12,8 +12,8 @@ from pytorch_install.sources.wheels import Wheels
 from pytorch_install.venvs.source_packages import SourcePackage
 
 # Easyconfig parameters with which an ImageSpec is made.
-PARAMETERS = ('image', 'image_checksum', 'base_image', 'signing_key', 'conda_activation', 'debian_release',
-              'debian_packages', 'mksquashfs_args', 'python_version', 'source_packages')
+PARAMETERS = ('image', 'image_checksum', 'base_image', 'conda_activation', 'debian_release', 'debian_packages',
+              'mksquashfs_args', 'python_version', 'source_packages')
 
 
 class ImageSpec(NamedTuple):
@@ -51,18 +51,12 @@ class ImageSpec(NamedTuple):
     image: Optional[str] = None
     image_checksum: Optional[str] = None
     base_image: Optional[str] = None
-    signing_key: Optional[str] = None
     conda_activation: str = 'true'
     debian_release: Optional[str] = None
     debian_packages: Tuple[str, ...] = ()
     mksquashfs_args: str = ''
     python_version: str = ''
     source_packages: Tuple[tuple, ...] = ()
-
-    @property
-    def key(self):
-        """Path of the public key that the image is signed with, or None."""
-        return next((source.path for source in self.sources if source.name == self.signing_key), None)
 
 
 class Image(NamedTuple):

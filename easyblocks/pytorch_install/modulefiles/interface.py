@@ -10,7 +10,6 @@ import re
 
 from easybuild.tools.config import install_path
 
-from pytorch_install.command_help import MANUALS, options
 from pytorch_install.modulefiles.statements import pushenv, template
 from pytorch_install.tree import PARTS
 
@@ -55,16 +54,6 @@ def shared_interface(generator, name, version, installdir, activation, cluster):
     # last, so that a profile of the site takes precedence
     txt += generator.append_paths('MODULEPATH', ['modulefiles'])
     return txt + generator.load_module('cluster/' + cluster, recursive_unload=True)
-
-
-def help_on_commands(generator, texts):
-    """
-    Manual pages and completion.
-
-    :param texts: help of each command, by name
-    """
-    words = [word for name, text in texts.items() for word in (name, ' '.join(options(text)))]
-    return template(generator, 'help_on_commands', {'options': words}, manuals=MANUALS)
 
 
 def gpu_runtime(version):

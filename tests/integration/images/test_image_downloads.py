@@ -78,10 +78,9 @@ def test_the_proxy_of_the_environment_is_used(site, registry):
 
 def test_a_digest_that_the_registry_lacks_is_one_line_at_the_first_attempt(site, registry):
     wrong = "sha256:" + "0" * 64
-    for transport in ("docker", "oras"):
-        error = site.refuse(f"image = '{transport}://{registry.address}/tiny/layers:1@{wrong}'")
-        assert "Image not found in the registry" in error
-        assert "Look up its digest" in error
+    error = site.refuse(f"image = 'docker://{registry.address}/tiny/layers:1@{wrong}'")
+    assert "Image not found in the registry" in error
+    assert "Look up its digest" in error
 
 
 def test_a_registry_that_does_not_answer_is_one_line_after_three_attempts(site):

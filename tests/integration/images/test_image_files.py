@@ -1,4 +1,4 @@
-"""Images in a central directory of the site: installed, recorded, checked, signed, and refused."""
+"""Images in a central directory of the site: installed, recorded, checked, and refused."""
 
 import json
 import os
@@ -29,12 +29,11 @@ def test_an_image_of_a_central_directory_is_installed_recorded_and_checked_by_a_
     assert record["source"] == central.name
     assert record["easyconfig"] == site.recipe.name
 
-    bill = json.loads((site.root / "provenance" / "sbom.cdx.json").read_text())
-    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
-    urls = [component["purl"] for component in bill["components"]]
-    assert f"pkg:pypi/torch@{VERSION}%2Bcpu" in urls
-    assert any(url.startswith("pkg:deb/debian/libc6@") for url in urls)
-    assert len(urls) == len(set(urls))
+    assert record["python_version"].startswith("3.11.")
+    assert record["python"].endswith("/bin/python3")
+    packages = json.loads((site.root / "provenance" / "packages.json").read_text())["installed"]
+    versions = {package["metadata"]["name"]: package["metadata"]["version"] for package in packages}
+    assert versions["torch"] == f"{VERSION}+cpu"
 
     checked = site.shell("check-image")
     assert checked.returncode == 0, checked.stderr
@@ -103,38 +102,3 @@ def test_a_damaged_image_is_refused_with_one_line_and_the_next_eb_installs_a_goo
     assert "executable file not found" not in error  # the error of the undamaged image
     image.write_bytes(tiny.read_bytes())
     site.install(lines, "--fetch")
-
-
-@pytest.mark.parametrize("kind", ["pem", "asc"])
-def test_only_an_image_signed_with_the_recipes_key_is_installed(site, testbed, tiny, work, kind):
-    image = site.central / "tiny.sif"
-    keys = {owner: make_key(testbed, work, owner, kind) for owner in ("site", "stranger")}
-    key = site.directory / f"key.{kind}"
-    key.write_bytes(keys["site"]["public"].read_bytes())
-    lines = f"""sources = ['{key.name}']
-checksums = ['{sha256(key)}']
-signing_key = '{key.name}'
-image = 'tiny.sif'
-central_images = ['{site.central}']"""
-    image.write_bytes(tiny.read_bytes())
-    assert "is not signed with the recipe's key" in site.refuse(lines)
-    testbed.run(keys["stranger"]["sign"].format(image=image))
-    assert "is not signed with the recipe's key" in site.refuse(lines)
-    image.write_bytes(tiny.read_bytes())
-    testbed.run(keys["site"]["sign"].format(image=image))
-    site.install(lines, "--fetch")
-
-
-def make_key(testbed, work, owner, kind):
-    """Create a key pair; return the path of the public key and the command that signs an {image}."""
-    directory = work / f"key-{owner}"
-    directory.mkdir(mode=0o700)
-    public = directory / f"public.{kind}"
-    if kind == "pem":
-        testbed.run(f"cd {directory}; openssl genrsa -out secret 2048; openssl rsa -in secret -pubout -out {public}")
-        return {"public": public, "sign": f"apptainer sign --key {directory}/secret {{image}}"}
-    testbed.run(f"""cd {directory}; export GNUPGHOME=$PWD APPTAINER_KEYSDIR=$PWD/keyring
-gpg --batch --quiet --passphrase '' --quick-generate-key '{owner} <{owner}@example.org>' rsa2048 sign never
-gpg --armor --export > {public}; gpg --armor --export-secret-keys > secret
-mkdir -m 700 keyring; apptainer key import secret; gpgconf --kill all""")
-    return {"public": public, "sign": f"APPTAINER_KEYSDIR={directory}/keyring apptainer sign {{image}}"}

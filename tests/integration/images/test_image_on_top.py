@@ -95,9 +95,9 @@ def test_a_base_whose_image_has_changed_is_one_line_of_error(site, tiny, work):
     (work / "base" / "provenance").mkdir(parents=True)
     image = work / "base" / "tiny.sif"
     image.write_bytes(tiny.read_bytes())
-    record = {"image": image.name, "digest": None, "sha256": "0" * 64, "easyconfig": "PyTorch-1.0-tiny.eb"}
+    record = {"image": image.name, "digest": None, "sha256": "0" * 64, "easyconfig": "PyTorch-1.0-tiny.eb",
+              "python_version": "3.11.2"}  # fmt: skip
     (work / "base" / "provenance" / "image.json").write_text(json.dumps(record))
-    (work / "base" / "provenance" / "packages.json").write_text('{"python_version": "3.11.2"}')
     (work / "modules" / "PyTorch").mkdir(parents=True)
     (work / "modules" / "PyTorch" / "1.0-tiny").write_text(
         f"#%Module\nset root {work}/base\nsetenv EBROOTPYTORCH $root\nsetenv EBVERSIONPYTORCH 1.0\nsetenv SIF {image}\n"

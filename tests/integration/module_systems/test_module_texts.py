@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -78,31 +77,6 @@ def test_whatis_and_keyword_describe_the_module(site):
     assert "Keywords: PyTorch, torch, machine learning" in text
     # `module keyword` found it as well
     assert len(re.findall(re.escape(site.name), text)) >= 2
-
-
-@pytest.mark.parametrize("own", ["unset MANPATH", "export MANPATH=/usr/share/man", "export MANPATH=/usr/share/man:"])
-def test_commands_have_manual_pages_beside_those_of_the_system(site, own):
-    if shutil.which("man") is None:
-        pytest.skip("man is not installed")
-    if site.recipe == SHIFTER:
-        pytest.skip("not installed here: its page is written with the installation")
-    load = f"{own}; before=${{MANPATH-unset}}; module load {site.name}"
-    where = "man --where conda-python-distributed; man --where man 2>/dev/null || echo no pages"
-    places = site.run(f"{load}; {where}").split()
-    assert places[0] == str(site.installation / "share/man/man1/conda-python-distributed.1")
-    assert places[1].startswith("/usr/share/man") or places[1:] == ["no", "pages"]
-    site.run(f'{load}; module unload {site.name}; [ "${{MANPATH-unset}}" = "$before" ]')
-
-
-def test_bash_completes_the_options_of_commands_until_the_module_is_unloaded(site):
-    if site.system.version.startswith("4."):
-        pytest.skip("Environment Modules 4 have no statement for completion")
-    completions = site.run(f"module load {site.name}; complete -p conda-python-distributed pytorch-doctor").splitlines()
-    assert completions[0].split("-W")[0] == "complete -o bashdefault -o default "
-    assert "--dry-run --virtual-local-rank" in completions[0]
-    assert "--faults" in completions[1]
-    left = site.run(f"module load {site.name}; module unload {site.name}; complete -p")
-    assert "conda-python-distributed" not in left
 
 
 def test_spider_finds_the_module_and_shows_how_to_load_it(site):

@@ -28,8 +28,6 @@ with tempfile.TemporaryDirectory() as mount:
             tarfile.open(source).extractall(mount)
             source = mount
         command = [word.replace(target, source) for word in command]
-    if command[0].endswith("python"):
-        command[0] = sys.executable
     sys.exit(subprocess.call(command))
 """
 

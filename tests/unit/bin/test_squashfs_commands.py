@@ -124,7 +124,8 @@ def test_a_program_that_fails_changes_nothing(installation):
 
 def test_a_packed_file_that_lacks_something_is_refused(installation):
     installation.program("mksquashfs", '#!/bin/bash\n[[ $1 = -* ]] || tar -cf "$2" -C "$1" --exclude module.py .\n')
-    assert "lib/module.py" in one_sentence(installation.run("make-squashfs"))
+    missing = f"Only in {installation.directory}/venv/pytorch/lib: module.py"
+    assert f"nothing has changed ({missing}). Try again" in one_sentence(installation.run("make-squashfs"))
     assert installation.left() == {"1.0"}
 
 
@@ -184,7 +185,7 @@ def test_a_directory_that_changed_after_packing_is_never_deleted_nor_overwritten
     (installation.directory / "venv" / "late.py").write_text("pip in a shell with the module from before\n")
     for command in ("unmake-squashfs", "make-squashfs --clean"):
         sentence = one_sentence(installation.run(*command.split()))
-        assert "only one of them has venv/late.py" in sentence
+        assert f"differs from the packed file (Only in {installation.directory}/venv: late.py). Delete it" in sentence
         assert f"delete {installation.packed} to use the directory" in sentence
     installation.packed.unlink()
     assert "venv/late.py" in installation.in_use()
@@ -219,10 +220,28 @@ def test_bytecode_that_running_jobs_write_is_no_change(installation):
         ("module.py", lambda path: path.write_text("value = 2\n")),
         ("empty", lambda path: path.chmod(0o700)),
         ("link", lambda path: (path.unlink(), path.symlink_to("empty"))),
+        ("link", lambda path: (path.unlink(), path.write_text("value = 1\n"))),
+        ("empty", lambda path: (path.rmdir(), path.touch())),
     ],
-    ids=["content", "permissions", "link"],
+    ids=["content", "permissions", "link", "link-to-the-same-content", "type"],
 )
 def test_a_changed_file_is_named(installation, path, change):
     pack(installation)
     change(installation.directory / "venv" / "pytorch" / "lib" / path)
-    assert f"lib/{path} differs" in one_sentence(installation.run("unmake-squashfs"))
+    files = installation.in_use()
+    for command in ("unmake-squashfs", "make-squashfs --clean"):
+        sentence = one_sentence(installation.run(*command.split()))
+        assert f"{installation.directory} differs from the packed file (" in sentence
+        assert f"venv/pytorch/lib/{path}" in sentence
+    assert installation.in_use() == files
+
+
+def test_an_image_without_diff_is_no_difference(installation):
+    (installation.programs / "bash").unlink()  # which the image's stands for
+    installation.program("bash", "#!/bin/bash\n[[ $1 = -c ]] || exec /bin/bash \"$@\"\n"
+                         'exec /bin/bash -c "${2/\\/usr\\/bin:\\/bin//nowhere}" "${@:3}"\n')  # fmt: skip
+    files = installation.in_use()
+    sentence = one_sentence(installation.run("make-squashfs"))
+    assert sentence.endswith("nothing has changed: the image has no diff or no find\n")
+    assert installation.in_use() == files
+    assert installation.left() == {"1.0"}

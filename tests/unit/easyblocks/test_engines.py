@@ -107,7 +107,7 @@ def test_texts_reach_the_file_unchanged_and_a_path_is_not_expanded(prefix):
     from pytorch_install.images.edf import literal, toml
 
     texts = ['a "b" \\ c', "ü $HOME ${X}", "a = [1]"]
-    entries = {"image": "/a", "mounts": texts, "writable": True, "env": {"A": texts[0], "B": ""}}
+    entries = {"image": "/a", "mounts": texts, "writable": True, "new": 1, "env": {"A": texts[0], "B": ""}}
     assert tomllib.loads(toml(entries)) == entries
     assert literal("/a/$USER/b") == "/a/$$USER/b"
 
@@ -115,19 +115,19 @@ def test_texts_reach_the_file_unchanged_and_a_path_is_not_expanded(prefix):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("edf = {'annotations'", "edf = {'anotations'",
-         "edf has 'anotations', which is no entry of the Container Engine. Its entries: workdir, entrypoint"),
         ("edf = {'annotations': {", "edf = {'image': 'x', 'annotations': {", "edf has 'image', which the installation"),
-        ("edf = {'annotations': {", "edf = {'writable': 'yes', 'annotations': {",
-         "'writable' of edf must be True or False. Correct 'yes'"),
-        ("'com.hooks.netstack.source': 'host'", "'com.hooks.netstack.source': True",
-         "'annotations' of edf must be a dictionary of texts"),
-        ("'com.hooks.netstack.source'", "'com hooks'", "'annotations' of edf must be a dictionary of texts"),
-        ("'com.hooks.netstack.source'", "'com..hooks'", "'annotations' of edf must be a dictionary of texts"),
+        ("edf = {'annotations': {", "edf = {'writable': None, 'annotations': {",
+         "'writable' of edf must be a text, True or False, a number, or a list or dictionary of them. Correct None"),
+        ("edf = {'annotations': {", "edf = {'two words': 'x', 'annotations': {", "'two words' of edf must be a text"),
+        ("'com.hooks.netstack.source': 'host'", "'com.hooks.netstack.source': {'a': 'host'}",
+         "'annotations' of edf must be a text, True or False, a number, or a list or dictionary of them"),
+        ("'host'", "'ho\\nst'", "'annotations' of edf must be"),
+        ("'com.hooks.netstack.source'", "'com hooks'", "'annotations' of edf must be"),
+        ("'com.hooks.netstack.source'", "'com..hooks'", "'annotations' of edf must be"),
         ("edf = {", "edf = [] and {", "edf must be a dictionary. Correct []"),
     ],
 )  # fmt: skip
-def test_an_entry_that_the_container_engine_does_not_know_is_an_error(easyblock, edited, old, new, message):
+def test_an_entry_that_cannot_be_written_is_an_error(easyblock, edited, old, new, message):
     with pytest.raises(EasyBuildError, match=re.escape(message)):
         easyblock(edited(ENGINE.name, old, new))
 

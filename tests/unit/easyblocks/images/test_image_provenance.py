@@ -1,30 +1,18 @@
-"""The record of an image: its signature, its list of packages, its bill of materials."""
+"""The record of an image: its Python, its list of packages, its libraries."""
 
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from fake_images import DIGEST
 
-from pytorch_install.images import container_runtime, image_files, signature
-from pytorch_install.images.provenance import package_url, sbom
+from pytorch_install.images import container_runtime, image_files
+from pytorch_install.images.provenance import python_packages
 
 # what the module's syntax is does not matter here
 pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
-
-
-def test_a_signature_without_signers_is_refused(prefix, monkeypatch):
-    fingerprint = "5D" * 20
-    for signers, verdict in (([], "no signature was found"), (None, "no signature was found"),
-                             ([{"Signer": {"Fingerprint": fingerprint}}], None)):  # fmt: skip
-        answers = [f"fingerprint {fingerprint} successfully", json.dumps({"SignerKeys": signers})]
-        results = [SimpleNamespace(exit_code=0, output=answer, stderr="") for answer in answers]
-        monkeypatch.setattr(signature, "run_command", lambda *_, results=results, **__: results.pop(0))
-        assert signature.verify_openpgp("apptainer", "x.sif", "key.asc") == verdict
 
 
 def test_the_activation_of_the_conda_environment_can_have_quotation_marks(prefix):
@@ -37,41 +25,26 @@ def test_the_activation_of_the_conda_environment_can_have_quotation_marks(prefix
     assert output == "it's here of the image\n"
 
 
-def test_packages_without_a_version_are_left_out_of_the_list(prefix, tmp_path):
-    for name, text in (("whole-1.dist-info", "Name: whole\nVersion: 1\n"), ("half-1.dist-info", "Name: half\n")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "METADATA").write_text(text)
-    (tmp_path / "nothing-1.dist-info").mkdir()
-    program = Path(image_files.__file__).parents[1] / "programs" / "list_packages.py"
-    output = subprocess.check_output([sys.executable, program], env={**os.environ, "PYTHONPATH": str(tmp_path)})
-    python = {package["name"]: package["version"] for package in json.loads(output)["packages"]["python"]}
-    assert python["whole"] == "1"
-    assert not {"half", "nothing"} & set(python)
+def pip_of(tmp_path, lines):
+    """A Python whose pip is a shell script with these lines, which has its arguments behind `python -I -m pip`."""
+    python = tmp_path / "python3"
+    python.write_text(f'#!/bin/bash\nshift 3\n{lines}\n')
+    python.chmod(0o755)
+    return [str(python)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "package", "url"),
-    [
-        ("python", {"name": "typing_extensions", "version": "4.16.0"}, "pkg:pypi/typing-extensions@4.16.0"),
-        ("python", {"name": "torch", "version": "2.13.0+cpu"}, "pkg:pypi/torch@2.13.0%2Bcpu"),
-        ("conda", {"name": "zlib", "version": "1.3", "build": "h1_0"}, "pkg:conda/zlib@1.3?build=h1_0"),
-        ("deb", {"name": "libc6", "version": "1:2.36-9", "architecture": "amd64"},
-         "pkg:deb/suse/libc6@1%3A2.36-9?arch=amd64&distro=suse-15.5"),
-        ("rpm", {"name": "glibc", "version": "2.31-1", "architecture": "x86_64"},
-         "pkg:rpm/suse/glibc@2.31-1?arch=x86_64&distro=suse-15.5"),
-    ],
-)  # fmt: skip
-def test_package_urls_are_those_of_the_specification(prefix, kind, package, url):
-    assert package_url(kind, package, {"ID": "suse", "VERSION_ID": "15.5"}) == url
+def test_the_list_of_packages_is_that_of_pip_inspect(prefix):
+    packages = python_packages([sys.executable])
+    assert packages["version"] == "1"
+    assert "pytest" in [package["metadata"]["name"] for package in packages["installed"]]
 
 
-def test_the_bill_of_materials_names_every_package_once(prefix):
-    record = {"image": "x.sif", "digest": DIGEST, "sha256": "5d" * 32, "installed": "2026-01-01T00:00:00+00:00"}
-    torch = {"name": "torch", "version": "2.13.0"}
-    bill = sbom(record, {"distribution": {}, "packages": {"python": [torch, torch], "conda": []}})
-    assert (bill["bomFormat"], bill["specVersion"], bill["version"]) == ("CycloneDX", "1.5", 1)
-    assert bill["metadata"]["component"]["hashes"] == [{"alg": "SHA-256", "content": record["sha256"]}]
-    assert [component["purl"] for component in bill["components"]] == ["pkg:pypi/torch@2.13.0"]
+def test_a_pip_without_inspect_lists_names_and_versions_and_an_image_without_pip_is_a_warning(prefix, tmp_path, capfd):
+    python = pip_of(tmp_path, """[[ $* = *" list --format=json" ]] && echo '[{"name": "a", "version": "1"}]'""")
+    assert python_packages(python) == [{"name": "a", "version": "1"}]
+    assert capfd.readouterr().err == ""
+    assert python_packages(pip_of(tmp_path, "echo 'No module named pip' >&2; exit 1")) == {}
+    assert "no list of packages: pip failed in the image: No module named pip" in capfd.readouterr().err
 
 
 def listed_libraries(**variables):

@@ -10,7 +10,6 @@ from easybuild.tools.build_log import EasyBuildError
 
 from pytorch_install.images import base, definition, on_top, sandbox
 from pytorch_install.images.kinds import image_source
-from pytorch_install.images.provenance import sbom
 from pytorch_install.sources.recipe_sources import Source
 from pytorch_install.sources.wheels import Wheels
 
@@ -30,9 +29,9 @@ def installation(tmp_path):
     image = directory / "base.sif"
     image.write_bytes(b"image")
     recipe = "PyTorch-2.13.0-cpu-singularity.eb"
-    record = {"image": image.name, "sha256": hashlib.sha256(b"image").hexdigest(), "easyconfig": recipe}
+    record = {"image": image.name, "sha256": hashlib.sha256(b"image").hexdigest(), "easyconfig": recipe,
+              "python_version": "3.11.2"}  # fmt: skip
     (directory / "provenance" / "image.json").write_text(json.dumps(record))
-    (directory / "provenance" / "packages.json").write_text(json.dumps({"python_version": "3.11.2", "packages": {}}))
     (directory / "constraints.txt").write_text("# a comment\ntorch==2.13.0+cpu\npytorch-triton==3.1\n")
     return directory
 
@@ -125,13 +124,29 @@ def test_the_identity_changes_with_the_lock_and_with_the_base(source_of, install
     assert "lock.txt=11" in identity() and installed.checksum in identity()
 
 
-@pytest.mark.parametrize("missing", ["provenance/image.json", "provenance/packages.json"])
-def test_a_module_without_the_records_of_an_image_is_no_base(prefix, installation, missing):
-    (installation / missing).unlink()
+@pytest.mark.parametrize("lost", ["image.json", "python_version"])
+def test_a_module_without_the_records_of_an_image_is_no_base(prefix, installation, lost):
+    path = installation / "provenance" / "image.json"
+    record = json.loads(path.read_text())
+    path.unlink()
+    if lost in record:
+        del record[lost]
+        path.write_text(json.dumps(record))
     with pytest.raises(EasyBuildError, match=f"{MODULE} cannot be the base of an image: .*Name a container module"):
         base.read_base(MODULE, str(installation), str(installation / "base.sif"))
     with pytest.raises(EasyBuildError, match="cannot be the base of an image"):  # a venv module sets no SIF
         base.read_base(MODULE, str(installation), None)
+
+
+def test_an_earlier_installation_has_its_python_in_the_list_of_packages(prefix, installation):
+    path = installation / "provenance" / "image.json"
+    record = json.loads(path.read_text())
+    del record["python_version"]
+    path.write_text(json.dumps(record))
+    inside = {"python": "/opt/python3", "python_version": "3.12.1", "packages": {}}
+    (installation / "provenance" / "packages.json").write_text(json.dumps(inside))
+    found = base.read_base(MODULE, str(installation), str(installation / "base.sif"))
+    assert (found.python, found.executable) == ("3.12.1", "/opt/python3")
 
 
 def test_an_image_that_has_changed_since_its_installation_is_no_base(source_of, installation):
@@ -222,12 +237,3 @@ def test_packages_that_break_a_requirement_are_refused_unless_the_base_breaks_it
     commands.checks += [broken, broken + "einops 0.8.2 requires c, which is not installed.\n"]
     with pytest.raises(EasyBuildError, match=r"do not fit together: einops 0\.8\.2 requires c, .*Correct the lock"):
         source.build(source.describe())
-
-
-def test_the_bill_of_materials_names_the_base_as_an_ancestor(prefix):
-    record = {"image": "x.sif", "digest": None, "sha256": HASH, "installed": "2026-01-01T00:00:00+00:00"}
-    below = {"image": "base.sif", "digest": None, "sha256": "11" * 32}
-    bill = sbom({**record, "base": below}, {"distribution": {}, "packages": {}})
-    (ancestor,) = bill["metadata"]["component"]["pedigree"]["ancestors"]
-    assert (ancestor["name"], ancestor["hashes"][0]["content"]) == ("base.sif", "11" * 32)
-    assert "pedigree" not in sbom(record, {"distribution": {}, "packages": {}})["metadata"]["component"]
