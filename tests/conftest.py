@@ -31,7 +31,6 @@ SLOW = (
     "tests/unit/benchmarks/test_textbook_mnist.py",
     "tests/unit/bin/test_host_libraries.py::test_libraries_that_the_image_lacks",
     "tests/unit/bin/test_squashfs_commands.py",
-    "tests/unit/easyblocks/test_downloads.py",
     "tests/unit/easyblocks/test_pytorchvenv.py::test_an_sdist_that_pip_cannot_fetch",
     "tests/unit/easyblocks/test_recipes.py::test_the_recipes_pass_easybuilds_own_check[--dry-run]",
     "tests/unit/easyblocks/test_users_environment.py::test_an_environment_for_another_python",

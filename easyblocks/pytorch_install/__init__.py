@@ -4,8 +4,8 @@
 """
 Functions and values of the PyTorch easyblocks. No function takes an easyblock as an argument.
 
-engine/       changes to EasyBuild's engine: locks, transactions, error messages
-sources/      fetching: downloads with a time limit, locked wheels, the source path
+engine/       changes to EasyBuild's engine: transactions, checks before the first step
+sources/      fetching: locked wheels, the source path
 images/       container images: from the recipe to the installed file and its provenance
 venvs/        virtual environments: making them, and packages that are built here
 users/        packages that users install

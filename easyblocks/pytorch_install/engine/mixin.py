@@ -2,7 +2,7 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-All that the PyTorch easyblocks change in EasyBuild's engine, as one mixin: locks, transactions, error messages.
+All that the PyTorch easyblocks change in EasyBuild's engine, as one mixin: installations as transactions.
 
 The easyblocks override steps, as EasyBuild intends. The methods here replace what it does not intend to be overridden;
 each docstring states what EasyBuild 5 does instead.
@@ -12,10 +12,8 @@ import os
 from easybuild.framework.easyblock import StopException
 from easybuild.tools.build_log import print_msg
 from easybuild.tools.config import build_option
-from easybuild.tools.filetools import change_dir, det_lock_path, remove_file
+from easybuild.tools.filetools import change_dir, remove_file
 
-from pytorch_install.engine.failures import explain_failure
-from pytorch_install.engine.locks import await_lock, hold_lock
 from pytorch_install.engine.preconditions import check_path
 from pytorch_install.engine.transaction import Installation, show_to_root
 
@@ -34,39 +32,15 @@ class EngineMixin:
             check_path(path)
         self.installation = Installation(self.installdir, self.mod_filepath)
 
-    @property
-    def lock_path(self):
-        """
-        EasyBuild's lock on the installation directory; None if EasyBuild takes none.
-
-        EasyBuild keeps the name of the lock in a local variable of run_all_steps.
-        """
-        if self.dry_run or build_option('ignore_locks'):
-            return None
-        return det_lock_path(self.installdir.replace('/', '_'))
-
-    def run_all_steps(self, *args, **kwargs):
-        """
-        Wait for the lock, and remove that of an `eb` that was killed.
-
-        EasyBuild's lock is an empty directory, as any host can make one; so its check_lock cannot know whether the
-        holder is alive, and the lock of a killed `eb` blocks all others until a person removes it. check_lock still
-        runs after this method, and finds the lock free.
-        """
-        if self.lock_path:
-            await_lock(self.lock_path, self.full_mod_name)
-        return super().run_all_steps(*args, **kwargs)
-
     def post_init(self):
         """
-        Write this process into the lock, clean up after an `eb` that was killed, and check the preconditions.
+        Clean up after an `eb` that was killed, and check the preconditions.
 
         EasyBuild has no step between taking its lock and fetching sources; this method is the only place.
         """
         self.check_host()
         super().post_init()
-        if self.lock_path:
-            hold_lock(self.lock_path)
+        if not (self.dry_run or build_option('ignore_locks')):
             self.installation.recover()
         if not self.dry_run:
             self.check_preconditions()
@@ -82,8 +56,7 @@ class EngineMixin:
         Run one step; after an error, Ctrl-C or --stop, installation and module are as they were before.
 
         EasyBuild installs in place, as most build systems write the final path into files: it has removed the previous
-        installation by then, and keeps the incomplete one for debugging. If a disk is full, it shows the last lines of
-        the command that failed.
+        installation by then, and keeps the incomplete one for debugging.
         """
         try:
             super().run_step(step, step_methods)
@@ -92,12 +65,8 @@ class EngineMixin:
                 print_msg("stopped after the %s step: %s is as it was before, what this step installed is removed",
                           step, self.full_mod_name)
             raise
-        except BaseException as error:
-            # before the roll-back, which makes room
-            explained = explain_failure(error, step, self.full_mod_name, self.installdir, self.builddir)
+        except BaseException:
             self.roll_back()
-            if explained:
-                raise explained from error
             raise
 
     def roll_back(self):

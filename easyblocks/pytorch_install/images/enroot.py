@@ -12,7 +12,7 @@ import re
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import mkdir, which
 
-from pytorch_install.images.pull import Pull, work_directory
+from pytorch_install.images.pull import Pull
 from pytorch_install.images.registry import DOCKER_HUB, RegistryImage, file_name
 
 EXTENSION = '.sqsh'
@@ -71,17 +71,16 @@ class EnrootPull(Pull):
         mkdir(cache, parents=True)
         uri = enroot_uri(self.pinned)
         variables = {'ENROOT_CACHE_PATH': cache, 'ENROOT_SQUASH_OPTIONS': self.packing}
-        self.run_until_success(['enroot', 'import', '--output', part, uri], part, variables,
-                               [cache, os.path.dirname(part), os.environ.get('ENROOT_TEMP_PATH') or work_directory()])
+        self.run_until_success(['enroot', 'import', '--output', part, uri], part, variables)
         with open(part, 'rb') as file:
             if file.read(len(MAGIC)) != MAGIC:
                 raise EasyBuildError("%s of %s is not a squashfs file. Check `enroot import` by hand", part, uri)
 
-    def reason(self, output, watch):
+    def reason(self, output):
         """Why an attempt failed."""
         lines = [line for line in output.strip().splitlines() if '[ERROR]' in line]
-        if watch.stalled or not lines:
-            return super().reason(output, watch)
+        if not lines:
+            return super().reason(output)
         return re.sub(r'^.*\[ERROR\]\s*', '', lines[-1])
 
     def stop_if_permanent(self, reason):

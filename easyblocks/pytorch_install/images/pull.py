@@ -10,7 +10,6 @@ import os
 import platform
 import re
 import socket
-import tempfile
 import time
 from typing import NamedTuple
 
@@ -21,7 +20,6 @@ from easybuild.tools.filetools import mkdir, remove_dir, remove_file
 from pytorch_install.images.container_runtime import runtime_variables
 from pytorch_install.images.image_files import check_structure, require_machine
 from pytorch_install.runtime import run_command
-from pytorch_install.sources.downloads import watched
 
 ATTEMPTS = 3
 
@@ -68,43 +66,34 @@ class Pull(NamedTuple):
     def download(self, part, own_cache):
         """Let the runtime download and convert the image."""
         settings = {'MKSQUASHFS_ARGS': self.packing}
-        cache = os.environ.get('APPTAINER_CACHEDIR') or os.environ.get('SINGULARITY_CACHEDIR')
-        if not cache:
-            cache = settings['CACHEDIR'] = own_cache
+        if not (os.environ.get('APPTAINER_CACHEDIR') or os.environ.get('SINGULARITY_CACHEDIR')):
+            settings['CACHEDIR'] = own_cache
             mkdir(own_cache)
-        # the runtime also unpacks, packs and copies the data: a slow file system is not a stalled registry
-        places = [cache, os.path.dirname(part), work_directory()]
         command = [self.runtime, 'build', '--force', part, self.pinned.uri]
-        self.run_until_success(command, part, runtime_variables(**settings), places)
+        self.run_until_success(command, part, runtime_variables(**settings))
         check_structure(part)
         # with the digest of one image instead of an index, the runtime downloads it for any host
         require_machine(part, self.reference)
 
-    def run_until_success(self, command, part, variables, places):
+    def run_until_success(self, command, part, variables):
         """Run a command that makes `part` up to ATTEMPTS times; EasyBuildError with the last reason if it fails."""
         for attempt in range(1, ATTEMPTS + 1):
             if os.path.exists(part):  # enroot does not replace a file of the attempt before
                 remove_file(part)
             print_msg("image %s: fetching, attempt %d of %d..." % (self.reference, attempt, ATTEMPTS))
-            with watched(places, 'image') as watch:
-                result = run_command(command, variables, fail_on_error=False, hidden=True, stream_output=True)
+            result = run_command(command, variables, fail_on_error=False, hidden=True, stream_output=True)
             if result.exit_code == 0:
                 return
-            reason = self.reason(result.output, watch)
-            if not watch.stalled:
-                self.stop_if_permanent(reason)
+            reason = self.reason(result.output)
+            self.stop_if_permanent(reason)
             if attempt < ATTEMPTS:
                 print_msg("image %s: %s" % (self.reference, reason))
                 time.sleep(attempt * PAUSE)
         raise EasyBuildError("Fetching %s failed %d times: %s. Run the same `eb` again; it keeps the layers that "
                              "are complete", self.reference, ATTEMPTS, reason)
 
-    def reason(self, output, watch):
+    def reason(self, output):
         """Why an attempt failed."""
-        if watch.stalled:
-            # the runtime names an incomplete layer by its digest, followed by a random number
-            blobs = sorted({'sha256:' + name[:64] for name in watch.files if re.match(r'[0-9a-f]{64}\d', name)})
-            return "%s stalled at %s: %s" % (self.pinned.host, ', '.join(blobs) or 'the beginning', watch.stalled)
         lines = output.strip().splitlines() or ["no output"]
         return re.sub(r'^FATAL:\s*', '', next((line for line in reversed(lines) if 'FATAL' in line), lines[-1]))
 
@@ -162,9 +151,3 @@ def is_running(pid):
     except PermissionError:
         pass
     return True
-
-
-def work_directory():
-    """Directory in which the runtime unpacks and packs images."""
-    return next((os.environ[name] for name in ('APPTAINER_TMPDIR', 'SINGULARITY_TMPDIR') if os.environ.get(name)),
-                tempfile.gettempdir())

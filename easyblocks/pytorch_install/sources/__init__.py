@@ -2,5 +2,5 @@
 # This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
 ##
 """
-Fetching: downloads with a time limit, locked wheels, and the directories of EasyBuild's source path.
+Fetching: locked wheels, and the directories of EasyBuild's source path.
 """

@@ -4,7 +4,7 @@
 """
 Directories for downloads and notes on EasyBuild's source path, and whether the notes can be trusted.
 
-A note has the hash of a download for which neither the recipe nor its lock has one.
+A note has the hash of an image for which the recipe has none.
 """
 import grp
 import os
@@ -18,9 +18,9 @@ from easybuild.tools.filetools import mkdir
 from easybuild.tools.utilities import shell_quote
 
 
-def source_directories(name, kind='', paths=None):
-    """Directories of sources, or of downloads of a kind, one for each of `paths`: by default those of --sourcepath."""
-    return [os.path.join(path, letter_dir_for(name), name, kind).rstrip('/') for path in paths or source_paths()]
+def source_directories(name, kind=''):
+    """Directories of sources, or of downloads of a kind, one for each path of --sourcepath."""
+    return [os.path.join(path, letter_dir_for(name), name, kind).rstrip('/') for path in source_paths()]
 
 
 def writable_directory(directories):

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import shutil
 import signal
 import time
 import zipfile
@@ -36,15 +37,13 @@ moduleclass = 'ai'
 """
 
 #: EasyBuild hooks that kill it at one point: with its process group, or alone.
-HOOKS = """import os, signal, subprocess
-QUIET = {{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}}
+HOOKS = """import os, signal
 def die():
     os.{how}
 def {hook}
 """
 #: A point at which half of the installation is there: Python reads compile_tree.py from its standard input.
-COMPILES = "cmd[-3:-1] == ['-I', '-'] and os.path.isdir(cmd[-1])"
-INSTALLING = f"pre_run_shell_cmd_hook(cmd, *_, **__): {COMPILES} and die()"
+INSTALLING = "pre_run_shell_cmd_hook(cmd, *_, **__): cmd[-3:-1] == ['-I', '-'] and os.path.isdir(cmd[-1]) and die()"
 
 
 class Prefix:
@@ -117,6 +116,12 @@ def kill_at(prefix, hook, how):
     hooks.write_text(HOOKS.format(hook=hook, how=how))
     result = prefix.eb("--rebuild", f"--hooks={hooks}")
     assert result.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL), result.stdout
+
+
+def remove_lock(prefix):
+    """Remove the lock of a killed ``eb``, as docs/troubleshooting.md says; the next one fails until then."""
+    assert f"Lock {prefix.lock} already exists, aborting!" in one_error(prefix.eb("--rebuild"))
+    shutil.rmtree(prefix.lock)
 
 
 def with_image(testbed, image, directory):

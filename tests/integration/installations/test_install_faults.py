@@ -1,10 +1,6 @@
-"""Installations that fail, run at the same time, or fill the disk: one line of error; the old installation stays."""
+"""Installations that fail, run at the same time, or fill the disk: the old installation stays."""
 
-import json
-import re
 import shlex
-import shutil
-import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -18,13 +14,13 @@ def test_a_failed_rebuild_leaves_the_old_installation_unchanged(installed):
     hooks = installed.directory / "hooks.py"
     hooks.write_text("def pre_sanitycheck_hook(block): raise OSError('no luck')\n")
     result = installed.eb("--rebuild", f"--hooks={hooks}")
-    assert "no luck" in one_error(result)
+    assert "no luck" in result.stderr
     assert installed.works()
     assert installed.installation.stat().st_ino == before
     assert installed.leftovers() == []
 
 
-def test_a_second_installation_names_the_process_of_the_first_or_waits_with_an_option(installed):
+def test_a_second_installation_ends_with_an_error_or_waits_with_an_option(installed):
     go_on, begun, output = (installed.directory / name for name in ("go-on", "begun", "output"))
     hooks = installed.directory / "hooks.py"
     hooks.write_text(f"""import os, time
@@ -42,40 +38,15 @@ def pre_build_hook(block):
             wait_for(lambda: output.exists() and "waiting 1 seconds" in output.read_text())
         finally:
             go_on.touch()
-    holder = rf"{installed.module} is being installed by process \d+ of \w+ on {socket.gethostname()}, for "
-    assert re.search(holder, one_error(second))
-    assert "--wait-on-lock-limit=-1" in one_error(second)
+    assert f"Lock {installed.lock} already exists, aborting!" in one_error(second)
     for result in (first.result(), third.result()):
         assert result.returncode == 0, result.stderr
     assert installed.works()
     assert installed.leftovers() == []
 
 
-ELSEWHERE = {"host": "nid009999", "boot": "another", "pid": 77, "started": 1, "uid": 0, "user": "mary"}
-
-
-@pytest.mark.parametrize(
-    ("holder", "named"),
-    [
-        pytest.param(ELSEWHERE, "process 77 of mary on nid009999, for ", id="on another host"),
-        pytest.param(None, "an unidentified `eb`, for ", id="unknown"),
-    ],
-)
-def test_a_lock_of_an_unknown_process_is_explained_and_kept(prefix, holder, named):
-    prefix.lock.mkdir(parents=True)
-    try:
-        if holder:
-            (prefix.lock / "holder.json").write_text(json.dumps(holder))
-        error = one_error(prefix.eb("--rebuild"))
-        assert named in error
-        assert f"If that process no longer runs: rm -r '{prefix.lock}'" in error
-        assert prefix.lock.exists()
-    finally:
-        shutil.rmtree(prefix.lock)
-
-
 @pytest.mark.parametrize("kind", ["venv", pytest.param("image", marks=pytest.mark.thorough)])
-def test_a_full_disk_is_one_line_of_error_and_leaves_nothing_and_the_next_succeeds(testbed, work, kind, request):
+def test_a_full_disk_leaves_nothing_and_the_next_installation_succeeds(testbed, work, kind, request):
     if testbed.run_unchecked("unshare --mount mount -t tmpfs none /mnt").returncode != 0:
         pytest.skip("only root may mount the small file system, and not everywhere")
     if kind == "venv":
@@ -96,6 +67,3 @@ def test_a_full_disk_is_one_line_of_error_and_leaves_nothing_and_the_next_succee
     result = prefix.testbed.run_unchecked(f"unshare --mount bash -c {shlex.quote(script)}")
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == ["failed", str(runtime)]
-    # two texts, as `python -m venv` does not print the reason
-    assert re.search("No space is left|possibly for lack of space", one_error(result))
-    assert f"MB for software in {software}" in one_error(result)

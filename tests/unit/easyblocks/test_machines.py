@@ -52,11 +52,11 @@ def sif(path, machine):
 
 @pytest.mark.parametrize("dry_run", [False, True])
 @pytest.mark.parametrize("kind", ["EB_PyTorchContainer", "EB_PyTorchVenv", "EB_PyTorchShifter"])
-def test_a_recipe_for_other_machines_is_one_sentence_before_a_lock_is_taken(made, monkeypatch, kind, dry_run):
+def test_a_recipe_for_other_machines_is_one_sentence_before_anything_is_changed(made, monkeypatch, kind, dry_run):
     update_build_option("extended_dry_run", dry_run)
-    monkeypatch.setattr("pytorch_install.engine.mixin.hold_lock", None)
     image = "image = 'x.sif'" if kind != "EB_PyTorchVenv" else ""
     app = made(f"{image}\nmachines = ['{OTHER}']", kind)
+    monkeypatch.setattr(app.installation, "recover", None)
     with pytest.raises(EasyBuildError) as caught:
         app.post_init()
     assert str(caught.value).strip("'") == (
@@ -66,17 +66,15 @@ def test_a_recipe_for_other_machines_is_one_sentence_before_a_lock_is_taken(made
 
 
 @pytest.mark.parametrize("machines", [[], [HERE], [OTHER, HERE]])
-def test_a_recipe_for_this_host_or_any_is_installed(made, monkeypatch, machines):
-    monkeypatch.setattr("pytorch_install.engine.mixin.hold_lock", lambda _: None)
+def test_a_recipe_for_this_host_or_any_is_installed(made, machines):
     made(f"image = 'x.sif'\nmachines = {machines}").post_init()
 
 
-def test_a_lock_without_wheels_for_this_host_is_one_sentence_at_once(made, monkeypatch, tmp_path):
+def test_a_lock_without_wheels_for_this_host_is_one_sentence_at_once(made, tmp_path):
     (tmp_path / "a.txt").write_text(f"# torch\n# machines: riscv64 {OTHER}\ntorch==2.13.0\n")
     app = made("sources = ['a.txt']", "EB_PyTorchVenv")
     with pytest.raises(EasyBuildError, match=rf"a\.txt is for riscv64 and {OTHER}, and this host is {HERE}\. Add "):
         app.post_init()
-    monkeypatch.setattr("pytorch_install.engine.mixin.hold_lock", lambda _: None)
     for line in (f"# machines: x86_64 {HERE}", "# for any"):
         (tmp_path / "a.txt").write_text(f"{line}\ntorch==2.13.0\n")
         made("sources = ['a.txt']", "EB_PyTorchVenv").post_init()

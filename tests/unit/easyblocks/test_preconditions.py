@@ -65,7 +65,6 @@ def installed(easyblock, monkeypatch):
     """The venv's easyblock, whose module exists; EasyBuild's part of post_init is left out."""
     monkeypatch.setattr(EasyBlock, "post_init", lambda _: None)
     monkeypatch.setattr("easybuild.easyblocks.pytorchmodule.check_profile", lambda *_: None)
-    monkeypatch.setattr("pytorch_install.engine.mixin.hold_lock", lambda _: None)
     app = easyblock(recipe(VENV))
     Path(app.mod_filepath).parent.mkdir(parents=True)
     Path(app.mod_filepath).touch()
@@ -91,11 +90,10 @@ def test_eb_fetch_and_a_first_installation_need_no_force(installed):
     installed.post_init()
 
 
-@pytest.mark.parametrize("easyblock", ["pytorchmodule", "pytorchdataset"])
 @pytest.mark.parametrize("version", ["4.9.4", "5.0.0"])
-def test_an_older_easybuild_is_one_sentence(easyblock, version):
+def test_an_older_easybuild_is_one_sentence(version):
     code = ("import runpy, easybuild.tools.version as version; "
             f"version.VERSION = type(version.VERSION)('{version}'); "
-            f"runpy.run_path('{TREE}/easyblocks/{easyblock}.py')")  # fmt: skip
+            f"runpy.run_path('{TREE}/easyblocks/pytorchmodule.py')")  # fmt: skip
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert f"need EasyBuild 5.1 or newer, and this is {version}." in result.stderr.splitlines()[-1]

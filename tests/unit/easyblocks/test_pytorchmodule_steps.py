@@ -86,21 +86,6 @@ def test_the_sanity_checks_module_can_be_read_by_others_so_that_lmod_shows_it_to
     assert all(path.stat().st_mode & 0o004 for path in files)
 
 
-def test_the_error_for_a_full_disk_has_the_free_space_of_all_directories(easyblock, monkeypatch, tmp_path):
-    def install_runtime():
-        raise OSError(28, "No space left on device")
-
-    app = easyblock(recipe(CONTAINER))
-    for name in ("APPTAINER_CACHEDIR", "SINGULARITY_CACHEDIR", "SINGULARITY_TMPDIR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("APPTAINER_TMPDIR", str(tmp_path))
-    monkeypatch.setattr(app, "install_runtime", install_runtime)
-    places = ["software", "sources", "build", "temporary files"]
-    message = ", ".join(rf"\d+ MB for {place} in /\S+" for place in places)
-    with pytest.raises(EasyBuildError, match=rf"there was: {message}, \d+ MB for APPTAINER_TMPDIR in {tmp_path}$"):
-        app.run_step("install", INSTALL)
-
-
 def test_a_source_with_another_checksum_is_refused(easyblock, edited):
     path = edited(VENV, "cluster", "cluster")
     lock = path.with_name("PyTorch-2.13.0-cpu.txt")

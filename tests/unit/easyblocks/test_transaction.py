@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from pytorch_install.engine.failures import is_space_gone, space_left
 from pytorch_install.engine.transaction import Installation, keep_file
 
 
@@ -227,30 +226,3 @@ def test_a_file_system_without_hard_links_gets_a_copy(prefix, tmp_path, monkeypa
     monkeypatch.setattr(os, "link", link)
     keep_file(str(tmp_path / "image"), str(tmp_path / "copy"))
     assert (tmp_path / "copy").read_text() == "content"
-
-
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (OSError(28, "No space left on device"), True),
-        (OSError(122, "Disk quota exceeded"), True),
-        (OSError(13, "Permission denied"), False),
-    ],
-)
-def test_a_full_disk_is_distinguished_from_other_errors(error, expected):
-    assert is_space_gone(error) is expected
-
-
-def test_the_output_of_a_command_can_report_a_full_disk():
-    error = RuntimeError("Shell command failed")
-    error.output = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
-    assert is_space_gone(error)
-    error.output = "FATAL: While performing build: copying layer: write /tmp/bundle: no space left on device"
-    assert is_space_gone(error)
-
-
-def test_free_space_is_reported_for_directories_that_do_not_exist_yet(tmp_path):
-    least, text = space_left({"software": f"{tmp_path}/not/yet"})
-    assert text == f"{least} MB for software in {tmp_path}"
-    least, text = space_left({"APPTAINER_TMPDIR": "not-yet"})
-    assert text == f"{least} MB for APPTAINER_TMPDIR in {Path.cwd()}"
