@@ -10,7 +10,7 @@ import sys
 from pytorch_launch.launchers.variables import is_first_task_of_node, node_name
 
 from pytorch_doctor import FAIL
-from pytorch_doctor.checks import caches, dataset, device, fabric, home, image, module, network, slurm, versions
+from pytorch_doctor.checks import caches, device, fabric, home, image, module, network, slurm, versions
 from pytorch_doctor.checks import torch as torch_check
 from pytorch_doctor.deadline import INTERRUPTIONS, run_all
 from pytorch_doctor.report import as_json, as_table
@@ -30,7 +30,6 @@ GROUPS = (
     (("interfaces", network.check_interfaces),),
     (("fabric", fabric.check),),
     (("caches", caches.check),),
-    (("dataset", dataset.check),),
     (("slurm", slurm.check),),
     (("home", home.check),),
 )
@@ -48,8 +47,6 @@ def main(arguments):
     options = parse(arguments)
     if not is_first_task_of_node(os.environ):
         return 0  # the first task reports for its node
-    if options.job is not None:
-        return _check_job(options, is_open)
     here = Surroundings(os.environ, full=options.full)
     selected = [[(name, check) for name, check in group if name in options.only] for group in GROUPS]
     seconds = options.timeout * (30 if options.full else 1)
@@ -63,23 +60,6 @@ def main(arguments):
     show = as_json if options.json else as_table
     text = show(node, findings, faults_only=options.faults)
     return _print(text, is_open) or int(any(finding.verdict == FAIL for finding in findings))
-
-
-def _check_job(options, is_open):
-    """Print which rank of a launch failed first; return the exit status."""
-    from pytorch_doctor.job import find_launch
-    from pytorch_doctor.job_report import report_job
-
-    log_dir = os.environ.get("PYTORCH_LAUNCH_LOG_DIR")
-    try:
-        directory = find_launch(options.job, log_dir)
-        if directory is None:
-            place = options.job or log_dir or "PYTORCH_LAUNCH_LOG_DIR, which is not set"
-            return _fail(f"no logs of ranks in {place}. Name a directory with rank-00000.log: --job DIR", status=2)
-        text, status = report_job(directory, options.json)
-    except OSError as error:
-        return _fail(f"cannot read {error.filename}: {error.strerror}", status=2)
-    return _print(text, is_open) or status
 
 
 def _print(text, is_open):
@@ -96,11 +76,11 @@ def _print(text, is_open):
     return 0
 
 
-def _fail(sentence, status=1):
+def _fail(sentence):
     """Print an error of the doctor itself; return its exit status."""
     if sys.stderr:
         sys.stderr.write(f"pytorch-doctor: {sentence}\n")
-    return status
+    return 1
 
 
 def _reserve_standard_descriptors():
@@ -123,11 +103,6 @@ def parse(arguments):
     )
     parser.add_argument("--full", action="store_true", help="read the image and compare its SHA-256")
     parser.add_argument("--faults", action="store_true", help="print only warnings and failures, and the counts")
-    parser.add_argument(
-        "--job", nargs="?", const="", metavar="DIR",
-        help="instead, name the first rank that failed, from its logs: PYTORCH_LAUNCH_LOG_DIR (the default), "
-        "one launch in it, or a job's number",
-    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     parser.add_argument(
         "--only", type=names, default=NAMES, metavar="CHECK,...", help="of: " + ", ".join(NAMES) + " (default: all)"

@@ -1,5 +1,7 @@
 """Computes the variables with which one rank starts Python."""
 
+from pytorch_launch import Problem
+
 # Prefixes of the variables that a module sets for some worlds only, as the world is not known when it is
 # loaded: PYTORCH_MULTI_NODE_NCCL_NET becomes NCCL_NET if the ranks are on more than one node, PYTORCH_ONE_NODE_NCCL_NET
 # if all of them are on one.
@@ -17,6 +19,9 @@ AGENT_THREADS = "PYTORCH_LAUNCH_AGENT_THREADS"
 
 # The name of this launch, by which a program can detect ranks of another launch at the rendezvous.
 LAUNCH_ID = "PYTORCH_LAUNCH_ID"
+
+# Variables of earlier releases, each with the page that has its replacement.
+REMOVED = {"PYTORCH_LAUNCH_LOG_DIR": "docs/logs.md", "PYTORCH_LAUNCH_STAGE": "docs/staging.md"}
 
 
 def compute_variables(env, world, *, threads, devices, place, launch):
@@ -38,6 +43,15 @@ def compute_variables(env, world, *, threads, devices, place, launch):
     if AGENT_THREADS in env:
         decided[AGENT_THREADS] = None
     return decided
+
+
+def removed(env):
+    """A list of Problems: variables that had an effect in earlier releases."""
+    return [
+        Problem(f"{name} has no effect any longer", f"see {page}")
+        for name, page in REMOVED.items()
+        if env.get(name, "0") not in ("", "0")
+    ]
 
 
 def is_name(text):

@@ -5,7 +5,7 @@ ranks. Without these settings all jobs of a user write to the same files, and ol
 nothing.
 """
 
-from pytorch_launch.launchers.log_names import log_name
+from pytorch_launch.launchers.launch_names import launch_name
 from pytorch_launch.system import posix
 
 #: Vendors whose GPUs use ProcessGroupNCCL, also for RCCL.
@@ -28,20 +28,18 @@ VERSION = "EBVERSIONPYTORCH"
 def plan_flight(plan):
     """The Plan `plan` with the settings of the recorder, if its rank uses NCCL or RCCL. Nothing is written.
 
-    What is exported under either name takes precedence. The dumps go to the launch's own directory of logs, which all
-    nodes see, else to one private directory of the user, with the launch in their names: so no job leaves an empty
-    directory behind. Its `dumps` is that directory, None if there is none to make.
+    What is exported under either name takes precedence. The dumps go to one private directory of the user, with the
+    launch in their names: so no job leaves an empty directory behind. Its `dumps` is that directory, None if there is
+    none to make.
     """
     env, world = plan.env, plan.world
     if world.size == 1 or plan.devices.vendor not in VENDORS:
         return plan
     cache = env.get("XDG_CACHE_HOME") or (f"{env['HOME']}/.cache" if env.get("HOME") else "")
     file = dumps = None
-    if plan.log is not None:
-        file = f"{plan.log.directory}/nccl_rank_"
-    elif cache.startswith("/"):
+    if cache.startswith("/"):
         dumps = f"{cache}/pytorch-dumps"
-        file = f"{dumps}/{log_name(env, world, plan.launch, plan.place)}-rank_"
+        file = f"{dumps}/{launch_name(env, world, plan.launch, plan.place)}-rank_"
     changes = {**_setting(env, SIZE, ENTRIES), **_setting(env, FILE, file), **_setting(env, ON_TIMEOUT, "1")}
     return plan.replace(
         changes={**plan.changes, **changes}, dumps=dumps if any(name in changes for name in FILE) else None

@@ -62,10 +62,6 @@ def run_distributed(program, arguments, env):
     is_dry = "--dry-run" in options
     try:
         plan = make_plan(env, read_facts(), virtual="--virtual-local-rank" in options)
-        if env.get("PYTORCH_LAUNCH_LOG_DIR"):
-            from pytorch_launch.logs import plan_log
-
-            plan = plan_log(plan)
         plan = record_flight(plan)
         script = script_path(arguments)
         if script is not None and not exists(script):
@@ -81,12 +77,7 @@ def run_distributed(program, arguments, env):
             return LaunchError.status
         raise
     report(program, plan, idle_allocation(plan.world))
-    variables = change_environment(env, plan.changes)
-    if plan.log is None:
-        return become_python(arguments, variables)
-    from pytorch_launch.supervise import supervise
-
-    return supervise(program, plan, lambda: become_python(arguments, variables))
+    return become_python(arguments, change_environment(env, plan.changes))
 
 
 def print_variables(program, arguments, env):
@@ -157,9 +148,9 @@ def record_flight(plan):
 
 
 def apply(plan):
-    """Claim the port, make caches and log, bind this process; return the Plan with the results.
+    """Claim the port, make directories, bind this process; return the Plan with the results.
 
-    Raises RendezvousError, before anything is made, and LogError.
+    Raises RendezvousError, before anything is made.
     """
     from pytorch_launch.caches import make_caches
 
@@ -167,10 +158,6 @@ def apply(plan):
         from pytorch_launch.hold import hold_port
 
         hold_port(plan.claim)
-    if plan.log is not None:
-        from pytorch_launch.logs import open_log
-
-        plan = open_log(plan)
     if plan.dumps is not None:
         from pytorch_launch.flight import make_dumps
 

@@ -4,7 +4,7 @@ from pytorch_launch import Problem
 from pytorch_launch.caches import choose_caches
 from pytorch_launch.cores import choose_cores
 from pytorch_launch.devices import choose_devices
-from pytorch_launch.environment import FABRIC_NAME, SOCKET_IFNAME, compute_variables
+from pytorch_launch.environment import FABRIC_NAME, SOCKET_IFNAME, compute_variables, removed
 from pytorch_launch.isolation import isolate, shadowing
 from pytorch_launch.launchers import discover, more_cores
 from pytorch_launch.rendezvous import choose_rendezvous, launch_id, make_claim
@@ -34,15 +34,14 @@ class Plan(Value):
     `claim`      the Claim to the port where the ranks meet, None if there is none to make
     `caches`     the Caches to make
     `bind`       the CPUs to bind this process to, None to keep its mask
-    `log`        the Log of this rank, None if its output stays where it is
     `dumps`      the directory to make for dumps of PyTorch's flight recorder, None if there is none
     """
 
     __slots__ = (
-        *("bind", "caches", "changes", "claim", "devices", "dumps", "env", "launch", "log", "place", "placement"),
+        *("bind", "caches", "changes", "claim", "devices", "dumps", "env", "launch", "place", "placement"),
         *("root", "warnings", "world"),
     )
-    DEFAULTS = {"dumps": None, "log": None}
+    DEFAULTS = {"dumps": None}
 
 
 def make_plan(env, facts, *, virtual=False):
@@ -77,7 +76,7 @@ def make_plan(env, facts, *, virtual=False):
     if world.reports_for_node:
         warnings += [*caches.warnings, *placement.warnings, *devices.warnings, *fabric_warnings]
     if world.rank == 0:
-        warnings += [*isolation_warnings, *shadowing(env)]
+        warnings += [*isolation_warnings, *shadowing(env), *([] if world.exported else removed(env))]
     if world.rank == 1 and not devices.local_rank_is_index and not virtual:
         kind = "xpu" if devices.vendor == "intel" else "cuda"
         warnings.append(Problem(*(text.format(kind) for text in LOCAL_RANK_HINT)))

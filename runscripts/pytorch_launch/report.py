@@ -25,7 +25,6 @@ def line(plan):
         f"OMP_NUM_THREADS {after.get('OMP_NUM_THREADS', 'not set')}; "
         f"interface {interface(after, plan.root)}; "
         f"caches in {plan.caches.directory or 'their default places'}; "
-        f"{f'log {plan.log.path}; ' if plan.log else ''}"
         f"exported before: {', '.join(overridden) or 'nothing'}"
     )
 

@@ -1,20 +1,15 @@
 """Decides after a step which of its nodes have failed: a program's own failure leaves no such evidence."""
 
 from pytorch_run.nodes import ask_nodes, failed_checks
-from pytorch_run.rank_logs import is_complete, nodes_with_hardware_errors
 from pytorch_run.slurm import job_state, node_states
 
 
-def find_failed(nodes, env, drained, directories):
-    """The nodes that failed, each with the reason.
+def find_failed(nodes, env, drained):
+    """The nodes that failed, each with the reason; those that Slurm does not report are asked.
 
-    `drained` has the nodes that the site had taken out of service before the step, `directories` the ranks' logs of the
-    step. Nodes that neither Slurm nor the logs name are asked.
+    `drained` has the nodes that the site had taken out of service before the step.
     """
-    failed = reported_by_slurm(nodes, job_state(env)[1], node_states(nodes, env), drained)
-    for node, reason in nodes_with_hardware_errors(directories).items():
-        if node in nodes:
-            failed.setdefault(node, reason)
+    failed = lost_nodes(nodes, env, drained)
     left = [node for node in nodes if node not in failed]
     if left:
         answers, silent = ask_nodes(left, env)
@@ -23,13 +18,13 @@ def find_failed(nodes, env, drained, directories):
     return {node: failed[node] for node in nodes if node in failed}
 
 
-def is_lost(nodes, env, drained, directories):
-    """Whether a step that ended with status 0 was on a node that failed before its ranks ended.
+def lost_nodes(nodes, env, drained):
+    """The nodes that Slurm reports as failed after a step, each with the reason.
 
-    srun knows no status of a rank on such a node, and returns 0 if all others did (Slurm 22.05).
+    srun knows no status of a rank on such a node, and returns 0 if all others did (Slurm 22.05): a step with one is not
+    complete, whatever its status.
     """
-    failed = reported_by_slurm(nodes, job_state(env)[1], node_states(nodes, env), drained)
-    return bool(failed) and not is_complete(directories)
+    return reported_by_slurm(nodes, job_state(env)[1], node_states(nodes, env), drained)
 
 
 def reported_by_slurm(nodes, in_job, states, drained=()):

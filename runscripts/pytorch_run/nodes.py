@@ -9,7 +9,7 @@ from pytorch_doctor import FAIL
 
 from pytorch_run.slurm import output_of_step
 
-#: The checks of a node; the others are of the module, the data set and the job.
+#: The checks of a node; the others are of the module and the job.
 CHECKS = "gpu,driver,network,interfaces,fabric,caches"
 #: For one check; then for a step with all nodes, including srun's 10 s for a node that does not answer.
 CHECK_SECONDS, STEP_SECONDS = 60, 90

@@ -18,9 +18,9 @@ Runs COMMAND with srun on some nodes of this allocation. If a node fails, it run
     salloc --no-kill -N3
     pytorch-run --spare 1 -N2 --ntasks-per-node=2 -- conda-python-distributed train.py
 
-The program must resume from its last checkpoint. Its own failure is not repeated. A node has failed if Slurm
-reports it, if it does not answer or a check of pytorch-doctor fails there, or if the log of a rank there ends with
-an error of its hardware.
+The job needs --no-kill (salloc, sbatch): without it, Slurm ends the job when one of its nodes fails. The program
+must resume from its last checkpoint. Its own failure is not repeated. A node has failed if Slurm reports it, if it
+does not answer, or if a check of pytorch-doctor fails there.
 
   --spare K       keep K nodes of the allocation in reserve (default: those that -N leaves)
   --retries R     run again at most R times (default: {RETRIES})
@@ -29,8 +29,6 @@ an error of its hardware.
   --no-preflight  do not check the nodes before the first run
   --help          print this text
 (-w is not possible, as pytorch-run chooses the nodes; nodes of -x are not used)
-
-  PYTORCH_LAUNCH_LOG_DIR=DIR  directory of the ranks' logs (default: pytorch-run-<job>); empty: no logs
 
 The exit status is that of the last step.
 """

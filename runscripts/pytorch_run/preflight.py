@@ -38,8 +38,7 @@ def check_nodes(nodes, env, command, step_options, run=output_of_step):
         notes.append(f"no all-reduce before the first run: the command has no {' or '.join(LAUNCHERS)}, or no PAYLOAD")
     if failed or check is None:
         return Preflight(failed, notes=notes)
-    status, text = run([*step_options(nodes), "--output=all"], check, {**env, "PYTORCH_LAUNCH_LOG_DIR": ""},
-                       ALL_REDUCE_SECONDS)  # fmt: skip
+    status, text = run([*step_options(nodes), "--output=all"], check, env, ALL_REDUCE_SECONDS)
     if status == 0:
         return Preflight({}, notes=notes)
     failed = named_nodes(text, nodes)

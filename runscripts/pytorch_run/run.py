@@ -5,21 +5,17 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from pytorch_launch import LaunchError
 from pytorch_launch.nodelist import hosts
 
-from pytorch_run.evidence import find_failed, is_lost, reported_by_slurm
-from pytorch_run.no_kill import is_kept_without_node
+from pytorch_run.evidence import find_failed, lost_nodes, reported_by_slurm
 from pytorch_run.options import HELP, OptionError, parse
 from pytorch_run.plan import Plan, show_nodes
-from pytorch_run.preflight import LAUNCHERS, check_nodes
-from pytorch_run.rank_logs import launches
+from pytorch_run.preflight import check_nodes
 from pytorch_run.slurm import job_state, node_states, step_environment
 
 PROGRAM = "pytorch-run"
-LOG_DIR = "PYTORCH_LAUNCH_LOG_DIR"
 
 #: Passed on to srun, which passes them on to its tasks. A terminal sends SIGINT to srun itself.
 PASSED = ("SIGHUP", "SIGTERM", "SIGUSR1", "SIGUSR2")
@@ -28,11 +24,6 @@ ENDING = ("SIGHUP", "SIGINT", "SIGTERM")
 
 #: Instead of the 0 that srun returns if all ranks that did not end with 0 were on nodes that failed.
 LOST = 1
-
-NO_KILL = (
-    "no --no-kill found in this job: without it, a node that fails ends the job. Use salloc --no-kill or "
-    "#SBATCH --no-kill, or export SBATCH_NO_KILL=1 if you used sbatch --no-kill"
-)
 
 
 def main(arguments):
@@ -61,8 +52,6 @@ def run(options, env):
     nodes = [node for node in hosts(env["SLURM_JOB_NODELIST"]) if node not in excluded]
     plan = Plan(options, nodes, env)
     states = node_states(nodes, env)
-    if not is_kept_without_node(env):
-        say(NO_KILL)
     for node, reason in reported_by_slurm(nodes, in_job, states, drained=nodes).items():
         plan.leave_out(node, reason, say)
     # those that the site takes out of service are the last to be used
@@ -92,26 +81,20 @@ def preflight(plan, env):
 
 def run_steps(plan, env, drained):
     """Run the command until it ends without a failure of a node; return the exit status of the last step."""
-    env = dict(env)
-    if any(word.rpartition("/")[2] in LAUNCHERS for word in plan.options.command):
-        env.setdefault(LOG_DIR, str(Path.cwd() / f"pytorch-run-{env['SLURM_JOB_ID']}"))
-    log_dir, job = env.get(LOG_DIR), env["SLURM_JOB_ID"]
     for attempt in range(plan.options.retries + 1):
         plan.require_nodes()
         nodes = plan.next_nodes()
         spare = len(plan.nodes) - len(nodes)
         say(f"run {attempt + 1} on {show_nodes(nodes)}, {spare} spare")
-        older = launches(log_dir, job)
         status, received = run_step(plan.step_options(nodes), plan.options.command, env, is_first=attempt == 0)
-        logs = launches(log_dir, job) - older
-        if received in ENDING or (status == 0 and not is_lost(nodes, env, drained, logs)):
+        if received in ENDING or (status == 0 and not lost_nodes(nodes, env, drained)):
             return status
         status = status or LOST
         state, _ = job_state(env)
         if state not in (None, "RUNNING"):
             say(f"run {attempt + 1} exited with status {status}; the job is {state}")
             return status
-        failed = find_failed(nodes, env, drained, logs)
+        failed = find_failed(nodes, env, drained)
         if not failed:
             say(f"run {attempt + 1} exited with status {status}, and no node failed: not repeated")
             return status

@@ -1,4 +1,4 @@
-"""The doctor on the testbed: no findings with both modules, and each fault is named with its remedy."""
+"""The doctor on the testbed: no findings with the module, and each fault is named with its remedy."""
 
 import json
 import os
@@ -16,7 +16,7 @@ def doctor(testbed):
     """A function that runs the doctor with a module loaded; returns its exit status and its findings by check."""
 
     def run(module, arguments="", *, before="", command="pytorch-doctor"):
-        result = testbed.run_unchecked(f"module load MNIST {module} || exit 9\n{before}\n{command} --json {arguments}")
+        result = testbed.run_unchecked(f"module load {module} || exit 9\n{before}\n{command} --json {arguments}")
         assert result.returncode in (0, 1), result.stderr
         found = json.loads(result.stdout.splitlines()[-1])
         return result.returncode, {row["check"]: row for row in found["checks"]}
@@ -35,24 +35,24 @@ def assert_named(found, check, finding, remedy, verdict="FAIL"):
 # No findings
 
 
-def test_all_is_well_on_the_login_node_with_both_modules(testbed, module, dataset):
-    output = testbed.run(f"module load MNIST {module}\npytorch-doctor")
+def test_all_is_well_on_the_login_node(testbed, module):
+    output = testbed.run(f"module load {module}\npytorch-doctor")
     table = [line.split()[:2] for line in output.splitlines()[1:-1]]
     assert {verdict for _, verdict in table} == {"ok", "n.a."}, output
     verdicts = dict(table)
-    assert [verdicts[name] for name in ("module", "torch", "caches", "dataset", "slurm", "home")] == ["ok"] * 6
+    assert [verdicts[name] for name in ("module", "torch", "caches", "slurm", "home")] == ["ok"] * 5
     assert re.fullmatch(r"\S+: \d+ ok, \d+ n\.a\.", output.splitlines()[-1])
 
 
-def test_all_is_well_in_a_step_where_one_task_reports_for_each_node(testbed, module, dataset):
-    output = testbed.run(f"module load MNIST {module}\nsrun -N2 --ntasks-per-node=2 pytorch-doctor --faults")
+def test_all_is_well_in_a_step_where_one_task_reports_for_each_node(testbed, module):
+    output = testbed.run(f"module load {module}\nsrun -N2 --ntasks-per-node=2 pytorch-doctor --faults")
     lines = output.splitlines()
     assert len(lines) == 2, output
     assert all(re.fullmatch(r"nid\d+: \d+ ok, \d+ n\.a\.", line) for line in lines), output
 
 
-def test_all_is_well_inside_the_image(testbed, container, dataset):
-    output = testbed.run(f"module load MNIST {container}\nsrun -n1 singularity exec $SIF pytorch-doctor")
+def test_all_is_well_inside_the_image(testbed, container):
+    output = testbed.run(f"module load {container}\nsrun -n1 singularity exec $SIF pytorch-doctor")
     assert "in its image" in output
     assert re.search(r"^nid\d+: \d+ ok, \d+ n\.a\.$", output, re.MULTILINE), output
 
@@ -60,7 +60,7 @@ def test_all_is_well_inside_the_image(testbed, container, dataset):
 # Planted faults
 
 
-def test_an_image_that_is_gone_or_cut_is_named(doctor, container, dataset, work):
+def test_an_image_that_is_gone_or_cut_is_named(doctor, container, work):
     status, found = doctor(container, "--only image", before="export SIFPYTORCH=$SIF.gone")
     assert status == 1
     assert_named(found, "image", r"image not found: SIFPYTORCH=.*\.sif\.gone", "eb --rebuild PyTorch-.*-singularity.eb")
@@ -71,7 +71,7 @@ def test_an_image_that_is_gone_or_cut_is_named(doctor, container, dataset, work)
     )
 
 
-def test_an_image_with_a_damaged_inside_does_not_start_and_the_runtime_reports_why(doctor, container, dataset, work):
+def test_an_image_with_a_damaged_inside_does_not_start_and_the_runtime_reports_why(doctor, container, work):
     copy = work / "damaged.sif"
     # of the right size, with its header alone
     before = f"head -c 32768 $SIF > {copy}; truncate -r $SIF {copy}; export SIFPYTORCH={copy}"
@@ -79,7 +79,7 @@ def test_an_image_with_a_damaged_inside_does_not_start_and_the_runtime_reports_w
     assert_named(found, "image", r"damaged\.sif does not start: .+", "eb --rebuild")
 
 
-def test_another_torch_on_pythonpath_is_named(doctor, module, dataset, work):
+def test_another_torch_on_pythonpath_is_named(doctor, module, work):
     other = work / "site-packages"
     (other / "torch").mkdir(parents=True)
     (other / "torch" / "__init__.py").write_text("raise ImportError('of another Python')\n")
@@ -88,13 +88,13 @@ def test_another_torch_on_pythonpath_is_named(doctor, module, dataset, work):
     assert_named(found, "torch", "does not import torch: ImportError: of another Python", "^unset PYTHONPATH;")
 
 
-def test_libraries_of_another_torch_are_named(doctor, venv, dataset, work):
+def test_libraries_of_another_torch_are_named(doctor, venv, work):
     (work / "libc10.so").write_text("no library")
     _, found = doctor(venv, "--only torch", before=f"export LD_LIBRARY_PATH={work}")
     assert_named(found, "torch", r"does not import torch: .*libc10\.so", "^unset LD_LIBRARY_PATH;")
 
 
-def test_a_cache_directory_that_others_can_write_to_is_named(doctor, venv, dataset, work):
+def test_a_cache_directory_that_others_can_write_to_is_named(doctor, venv, work):
     top = work / f"pytorch-{os.geteuid()}"
     top.mkdir()
     top.chmod(0o777)
@@ -103,7 +103,7 @@ def test_a_cache_directory_that_others_can_write_to_is_named(doctor, venv, datas
     assert_named(found, "caches", f"{top} is not private", "chmod 700", verdict="warn")
 
 
-def test_a_full_temporary_directory_is_named(doctor, venv, dataset, work):
+def test_a_full_temporary_directory_is_named(doctor, venv, work):
     unshare = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
     if subprocess.run([*unshare, "true"], check=False, capture_output=True).returncode:
         pytest.skip("no mount namespaces for this user")
@@ -113,16 +113,7 @@ def test_a_full_temporary_directory_is_named(doctor, venv, dataset, work):
     assert_named(found, "caches", f"{work}: No space left on device", "export TMPDIR=")
 
 
-def test_a_damaged_and_a_missing_file_of_the_data_set_are_named(doctor, venv, dataset, work):
-    before = f"cp $MNIST_ROOT/*ubyte {work}; printf x >> {work}/t10k-labels-idx1-ubyte; export MNIST_ROOT={work}"
-    _, found = doctor(venv, "--only dataset", before=before)
-    assert_named(found, "dataset", "t10k-labels-idx1-ubyte is damaged", "eb --rebuild MNIST-1998.eb")
-    (work / "t10k-labels-idx1-ubyte").unlink()
-    _, found = doctor(venv, "--only dataset", before=f"export MNIST_ROOT={work}")
-    assert_named(found, "dataset", "has no t10k-labels-idx1-ubyte$", "module load MNIST")
-
-
-def test_an_interface_that_is_not_there_is_named_on_the_node(doctor, venv, dataset):
+def test_an_interface_that_is_not_there_is_named_on_the_node(doctor, venv):
     before = "export NCCL_SOCKET_IFNAME=hsn"
     status, found = doctor(venv, "--only interfaces", before=before, command="srun -n1 pytorch-doctor")
     assert status == 1
@@ -131,7 +122,7 @@ def test_an_interface_that_is_not_there_is_named_on_the_node(doctor, venv, datas
     )
 
 
-def test_a_module_for_gpus_on_a_node_without_is_named(testbed, doctor, venv, dataset, work):
+def test_a_module_for_gpus_on_a_node_without_is_named(testbed, doctor, venv, work):
     """A copy of the module's directory with another recipe and a profile of a cluster with a fast network."""
     root = testbed.run(f"module load {venv}\necho $EBROOTPYTORCH").strip()
     for entry in os.listdir(root):
@@ -149,7 +140,7 @@ def test_a_module_for_gpus_on_a_node_without_is_named(testbed, doctor, venv, dat
     assert (status, found["gpu"]["verdict"]) == (0, "n.a.")
 
 
-def test_nodes_without_addresses_and_tasks_without_cores_are_named(doctor, venv, dataset):
+def test_nodes_without_addresses_and_tasks_without_cores_are_named(doctor, venv):
     gone = "srun -n1 env SLURM_STEP_NODELIST=no-such-host.invalid pytorch-doctor"
     _, found = doctor(venv, "--only slurm", command=gone)
     assert_named(found, "slurm", "node no-such-host.invalid of this job has no address", "export MASTER_ADDR=")

@@ -1,7 +1,7 @@
 """The runscripts in steps of newer releases of Slurm: those of Debian trixie and sid, in a root directory of their own.
 
 The clusters are as the testbed's, but start in seconds and hold neither modules nor torch: --dry-run prints what a rank
-would get.
+would get, and the steps of pytorch-run are shell commands.
 """
 
 import os
@@ -23,11 +23,12 @@ SUITES = {"trixie": "24.11", "sid": "26.05"}
 PACKAGES = ("munge", "slurm-client", "slurmctld", "slurmd")
 CLUSTER = """
 import sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/tests/integration"]
+import failing_nodes
 from testbed.cluster import slurm
 from testbed.layout import Layout
 layout = Layout(sys.argv[2])
-getattr(slurm, sys.argv[3])(layout)
+getattr(slurm if sys.argv[3] in ("start", "stop") else failing_nodes, sys.argv[3])(layout, *sys.argv[4:])
 """
 STEPS = r"""
 trap 'python3 -c "$CLUSTER" {tree} {root} stop' EXIT
@@ -37,10 +38,16 @@ cd {tree}/runscripts
 srun --version
 srun -N2 --ntasks-per-node=2 --label bash -c \
     'echo NODE=$SLURMD_NODENAME; echo MASTER=$(./get-master); exec ./conda-python-distributed --dry-run'
+export FAIL='case $SLURMD_NODENAME in
+nid001002) python3 -c "$CLUSTER" {tree} {root} kill_slurmd nid001002; exit 1 ;;
+nid001003) scontrol update NodeName=nid001003 State=DOWN Reason=test; exit 1 ;;
+nid001004) echo "the last step"
+esac'
+salloc --no-kill -N4 ./pytorch-run --no-preflight --spare 2 --ntasks-per-node=1 -- bash -c "$FAIL" 2>&1
 """
 
 
-@pytest.fixture(params=SUITES)
+@pytest.fixture(scope="module", params=SUITES)
 def output(request):
     """What Slurm's version and a step of 4 tasks on 2 nodes print."""
     if os.geteuid() != 0:
@@ -74,3 +81,17 @@ def test_the_ranks_of_a_step_agree_on_their_world(output):
     assert ranks[2]["NODE"] == ranks[3]["NODE"] != ranks[0]["NODE"] == ranks[1]["NODE"]
     for rank in ranks:
         assert f"-{rank['NODE']}/" in rank["TRITON_CACHE_DIR"]
+
+
+def test_pytorch_run_reads_which_nodes_failed(output):
+    """One does not answer, and only srun's message names it; Slurm reports the other."""
+    failed = dict(re.findall(r"^pytorch-run: (nid\d+) failed: (.*)", output, re.MULTILINE))
+    assert list(failed) == ["nid001002", "nid001003"], output
+    assert re.match(r"srun: \w", failed["nid001002"])
+    assert re.match(r"Slurm (reports down|removed it from the job)", failed["nid001003"])
+    runs = re.findall(r"^pytorch-run: (run \d on .*)", output, re.MULTILINE)
+    assert runs == [
+        "run 1 on nid001001,nid001002, 2 spare", "run 2 on nid001001,nid001003, 1 spare",
+        "run 3 on nid001001,nid001004, 0 spare",
+    ]  # fmt: skip
+    assert "\nthe last step\n" in output

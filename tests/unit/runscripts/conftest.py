@@ -1,5 +1,7 @@
 """Makes `pytorch_launch` importable for the tests of the runscripts, describes Slurm steps, and builds nodes."""
 
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +16,18 @@ sys.path.insert(0, str(RUNSCRIPTS))
 def runscripts():
     """The directory of the commands."""
     return RUNSCRIPTS
+
+
+@pytest.fixture
+def packed(runscripts, tmp_path_factory):
+    """The runscripts of an installation that has compiled them for this Python."""
+    root = tmp_path_factory.mktemp("packed")
+    shutil.copytree(runscripts, root / "runscripts", ignore=shutil.ignore_patterns("__pycache__"))
+    (root / "payload" / "training").mkdir(parents=True)
+    program = runscripts.parent / "easyblocks" / "pytorch_install" / "programs" / "compile_tree.py"
+    with program.open() as program:
+        subprocess.run([sys.executable, "-I", "-", root], stdin=program, check=True, timeout=300)
+    return root / "runscripts"
 
 
 @pytest.fixture

@@ -7,11 +7,15 @@ import pytest
 from pytorch_launch.facts import Facts
 from pytorch_launch.flight import make_dumps
 from pytorch_launch.launch import record_flight
-from pytorch_launch.logs import plan_log
 from pytorch_launch.plan import make_plan
 
 #: The smallest nodes with GPUs of each vendor, and one without.
 NODES = {"nvidia": ["0000:01:00.0"], "amd": ["0000:c1:00.0"], None: []}
+
+
+#: What torchrun exports to a worker.
+EXPORTED = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
+EXPORTED.update(MASTER_ADDR="nid001002", MASTER_PORT="40001")
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +33,11 @@ def nodes(tmp_path_factory):
 def plan(step, nodes, tmp_path):
     """A function that plans rank 3 of a step on a node, with the recorder's settings."""
 
-    def make(vendor="nvidia", *, logs=False, **env):
+    def make(vendor="nvidia", **env):
         (tmp_path / "home").mkdir(exist_ok=True)
         env = {**step, "HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path), **env}
         facts = Facts(host="vm", pid=1, launcher=1, cpus={0, 1}, uid=os.geteuid(), root=nodes[vendor])
-        plan = make_plan(env, facts)
-        return record_flight(plan_log(plan) if logs else plan)
+        return record_flight(make_plan(env, facts))
 
     return make
 
@@ -57,10 +60,26 @@ def test_ranks_with_gpus_write_dumps_to_a_private_directory_by_job_and_step(plan
     assert settings(make_dumps(made)) == settings(made)
 
 
-def test_dumps_are_beside_the_logs_of_the_ranks(plan, tmp_path):
-    made = plan(logs=True, PYTORCH_LAUNCH_LOG_DIR=str(tmp_path / "logs"), HOME="")
-    assert settings(made)["TORCH_FR_DUMP_TEMP_FILE"] == f"{tmp_path}/logs/7.0/nccl_rank_"
-    assert made.dumps is None
+@pytest.mark.parametrize(
+    ("variables", "name"),
+    [
+        ({"PYTORCH_LAUNCH_LOG_DIR": "/logs"}, "7.0"),  # of earlier releases, which wrote them there
+        ({"SLURM_RESTART_COUNT": "2"}, "7.0-restart2"),
+        ({"TORCHELASTIC_RUN_ID": "../7.0 x", **EXPORTED}, "_7.0_x"),
+        ({"TORCHELASTIC_RUN_ID": "none", **EXPORTED}, "7.nid001002.none"),
+    ],
+)
+def test_dumps_have_the_name_of_their_launch(plan, tmp_path, variables, name):
+    settled = settings(plan(**variables))["TORCH_FR_DUMP_TEMP_FILE"]
+    assert settled == f"{tmp_path}/home/.cache/pytorch-dumps/{name}-rank_"
+
+
+def test_dumps_of_ranks_outside_a_job_have_the_names_of_node_and_launcher(nodes):
+    facts = Facts(host="vm", pid=12, launcher=11, cpus={0, 1}, uid=os.geteuid(), root=nodes["nvidia"])
+    env = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+    env.update(OMPI_COMM_WORLD_LOCAL_SIZE="2", HOME="/home/u", MASTER_ADDR="vm", MASTER_PORT="12000")
+    made = record_flight(make_plan(env, facts))
+    assert made.changes["TORCH_FR_DUMP_TEMP_FILE"] == "/home/u/.cache/pytorch-dumps/local.vm.11-rank_"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """The edge between a rank's environment and its Python, without the shell in front of it."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -108,18 +107,6 @@ def ignored_signals(status):
     return next(line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:"))
 
 
-@pytest.fixture
-def packed(runscripts, tmp_path_factory):
-    """The runscripts of an installation that has compiled them for this Python."""
-    root = tmp_path_factory.mktemp("packed")
-    shutil.copytree(runscripts, root / "runscripts", ignore=shutil.ignore_patterns("__pycache__"))
-    (root / "payload" / "training").mkdir(parents=True)
-    program = runscripts.parent / "easyblocks" / "pytorch_install" / "programs" / "compile_tree.py"
-    with program.open() as program:
-        subprocess.run([sys.executable, "-I", "-", root], stdin=program, check=True, timeout=300)
-    return root / "runscripts"
-
-
 def sources(runscripts):
     """The modules of the launcher, without what starts it."""
     return [path for path in (runscripts / "pytorch_launch").rglob("*.py") if path.name != "__main__.py"]
@@ -175,26 +162,6 @@ def test_byte_code_of_another_version_or_a_part_of_a_file_is_not_used(launch, st
     done = launch("conda-python-distributed", "--dry-run", env=step, runscripts=packed)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == launch("conda-python-distributed", "--dry-run", env=step).stdout
-
-
-@pytest.mark.parametrize("of", ["runscripts", "packed"])
-def test_a_rank_has_little_to_import(launch, step, of, request):
-    """Start-up time is paid by every rank, so what is imported is listed here one by one."""
-
-    def modules(stderr):
-        return {line.split("|")[-1].strip() for line in stderr.splitlines() if "|" in line}
-
-    bare = subprocess.run([*INTERPRETER, "-X", "importtime", "-c", ""], capture_output=True, text=True, check=True)
-    runscripts = request.getfixturevalue(of)
-    options = ("-X", "importtime")
-    done = launch("conda-python-distributed", "--dry-run", env=step, options=options, runscripts=runscripts)
-    imported = modules(done.stderr) - modules(bare.stderr)
-    of_python = {name for name in imported if not name.startswith("pytorch_launch")}
-    assert of_python <= {"posix", "stat", "_stat"}
-    assert {"pytorch_launch", "pytorch_launch.launch"} <= imported
-    of_others = {"report", "usage", "shell", "elastic", "fabric", "addresses"}
-    of_others |= {"launchers.mpi", "launchers.torchrun", "launchers.single"}
-    assert not imported & {f"pytorch_launch.{name}" for name in of_others}
 
 
 def test_nothing_is_written_or_looked_up_for_the_sake_of_a_dry_run(launch, step, tmp_path):

@@ -1,22 +1,41 @@
-"""The runscripts under every Python from the oldest to the newest that docs/compatibility.md lists."""
+"""The host's commands under every Python from the oldest to the newest that docs/compatibility.md lists.
 
+SLES 15 has Python 3.6. list-packages alone needs 3.8: it runs with the Python of the module.
+"""
+
+import ast
 import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from command_environment import SHOW_ENVIRONMENT
 
-pytestmark = pytest.mark.thorough
-VERSIONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
+OLDEST = "3.6"
+VERSIONS = ("3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
+TREE = Path(__file__).resolve().parents[4]
+#: What a Python of the host runs; the others are the module's or the kernel's.
+PROGRAMS = [TREE / "libexec" / "host-network.py", *sorted((TREE / "runscripts").rglob("*.py"))]
+#: Modules of the standard library that these may import; Python 3.6 has them all.
+STANDARD = {
+    *("_ctypes", "_frozen_importlib_external", "_signal", "_socket", "argparse", "ast", "base64", "collections"),
+    *("concurrent", "contextlib", "ctypes", "datetime", "errno", "fcntl", "fnmatch", "gzip", "hashlib", "hmac"),
+    *("importlib", "itertools", "json", "marshal", "os", "pathlib", "pickle", "platform", "posix", "random", "re"),
+    *("resource", "select", "shlex", "shutil", "signal", "socket", "stat", "struct", "subprocess", "sys", "tempfile"),
+    *("threading", "time", "zlib"),
+}
 #: What a later Python removes is an error.
 STRICT = {"PYTHONWARNINGS": "error", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def find_interpreter(version):
-    """Return a Python of this version on PATH or of pyenv, or None."""
+    """Return a Python of this version from PYTHON36 or the like, on PATH or of pyenv; None without one."""
+    named = os.environ.get(f"PYTHON{version.replace('.', '')}")
+    if named:
+        return named
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
     places = [os.environ["PATH"], *map(str, pyenv.glob(f"{version}.*/bin"))]
     found = filter(None, (shutil.which(f"python{version}", path=place) for place in places))
@@ -24,12 +43,13 @@ def find_interpreter(version):
     return next((path for path in found if subprocess.run([path, "-c", ""], capture_output=True).returncode == 0), None)
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture(params=[OLDEST, *(pytest.param(version, marks=pytest.mark.thorough) for version in VERSIONS)])
 def interpreter(request, home):
     """A directory whose python and python3 are of one version."""
     found = find_interpreter(request.param)
     if not found:
-        pytest.skip(f"No python{request.param} on PATH, nor below $PYENV_ROOT or ~/.pyenv.")
+        name = request.param.replace(".", "")
+        pytest.skip(f"No python{request.param} in PYTHON{name}, on PATH, nor below $PYENV_ROOT or ~/.pyenv.")
     directory = home.parent / "interpreter"
     directory.mkdir()
     for name in ("python", "python3"):
@@ -67,17 +87,81 @@ def test_the_doctor_runs_its_checks(run_unchecked, interpreter, runscripts, in_s
     assert len(json.loads(done.stdout)["checks"]) > 3
 
 
-def test_packages_are_listed(run_unchecked, runscripts, in_step):
+@pytest.mark.parametrize("part", sorted(path.parent.name for path in TREE.glob("runscripts/pytorch_*/__main__.py")))
+def test_every_command_with_a_package_starts(run_unchecked, interpreter, in_step, part):
+    arguments = ("get-master", "--help") if part == "pytorch_launch" else ("--help",)
+    program = str(TREE / "runscripts" / part / "__main__.py")
+    done = run_unchecked(str(interpreter / "python3"), "-I", "-S", program, *arguments, env=without_step(in_step))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.lower().startswith("usage: ")
+
+
+def test_commands_of_a_job_name_what_is_missing_outside_one(run_unchecked, interpreter, runscripts, in_step):
+    """Further than --help: they read their command line, the environment and the processes of the node."""
+    for part, arguments, message in (
+        ("pytorch_run", ["--", "hostname"], "pytorch-run: not in an allocation of Slurm"),
+        ("pytorch_stacks", ["--here"], "pytorch-stacks: no rank found"),
+    ):
+        program = str(runscripts / part / "__main__.py")
+        done = run_unchecked(str(interpreter / "python3"), "-I", "-S", program, *arguments, env=without_step(in_step))
+        assert done.returncode == 2 and done.stderr.startswith(message) and done.stderr.count("\n") == 1
+
+
+def without_step(env):
+    return {name: value for name, value in env.items() if not name.startswith("SLURM")}
+
+
+def test_the_libraries_of_the_hosts_network_are_chosen(run, interpreter, in_step, home):
+    library = next(Path("/usr/lib").glob("*-linux-gnu/libgcc_s.so.1"), None)
+    if library is None:
+        pytest.skip("no libgcc_s.so.1 in /usr/lib/*-linux-gnu")
+    record = home / "libraries.json"
+    record.write_text(json.dumps({"glibc": "9.9", "versions": {"libc.so.6": []}, "libraries": {"libc.so.6": "/x"}}))
+    command = ["-I", "-S", str(TREE / "libexec" / "host-network.py"), str(record)]
+    chosen = run(str(interpreter / "python3"), *command, input=f"yes {library}", env=in_step)
+    assert chosen == run(sys.executable, *command, input=f"yes {library}", env=in_step)
+    assert f"{library} needs GLIBC_2." in chosen
+
+
+def test_every_module_is_imported(run, interpreter, runscripts, in_step):
+    paths = [path.relative_to(runscripts) for path in PROGRAMS if path.is_relative_to(runscripts)]
+    names = [".".join(path.with_suffix("").parts) for path in paths if path.name != "__main__.py"]
+    code = f"import sys; sys.path.insert(0, {str(runscripts)!r})\nfor name in {names}: __import__(name)"
+    run(str(interpreter / "python3"), "-I", "-S", "-c", code, env=in_step)
+
+
+def test_the_oldest_python_has_the_modules_of_the_standard_library(run, interpreter, in_step):
+    run(str(interpreter / "python3"), "-I", "-S", "-c", f"import {', '.join(sorted(STANDARD))}", env=in_step)
+
+
+def test_no_other_module_is_imported():
+    """Also by functions, which the tests above do not call."""
+    found = {}
+    for path in PROGRAMS:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) else []
+            found.setdefault(str(path.relative_to(TREE)), set()).update(name.partition(".")[0] for name in names)
+    own = {path.stem for path in (TREE / "runscripts").glob("pytorch_*")}
+    more = {path: sorted(names - STANDARD - own) for path, names in found.items() if names - STANDARD - own}
+    assert not more
+
+
+def test_packages_are_listed(run_unchecked, interpreter, runscripts, in_step):
+    if Path(os.path.realpath(interpreter / "python3")).name in ("python3.6", "python3.7"):
+        pytest.skip("list-packages runs with the Python of the module, 3.8 or newer")
     done = run_unchecked(str(runscripts / "list-packages"), env=in_step)
     assert done.stderr == ""
     assert done.stdout.split()[:3] == ["Package", "Version", "From"]
 
 
-@pytest.mark.parametrize("part", ["pytorch_launch", "pytorch_doctor"])
-def test_every_module_is_compiled_without_a_warning(run_unchecked, interpreter, runscripts, in_step, home, part):
-    shutil.copytree(runscripts / part, home / part, ignore=shutil.ignore_patterns("__pycache__"))
+def test_every_module_is_compiled_without_a_warning(run_unchecked, interpreter, in_step, home):
+    for path in PROGRAMS:
+        copy = home / path.relative_to(TREE)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
     done = run_unchecked(
-        str(interpreter / "python3"), "-W", "error", "-m", "compileall", "-q", "-f", str(home / part),
+        str(interpreter / "python3"), "-W", "error", "-m", "compileall", "-q", "-f", str(home),
         env={**in_step, "PYTHONDONTWRITEBYTECODE": ""},
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

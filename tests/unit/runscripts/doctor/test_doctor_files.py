@@ -1,14 +1,11 @@
-"""The doctor's checks of caches, home directory and data set."""
+"""The doctor's checks of caches and home directory."""
 
-import hashlib
 import os
 
 import pytest
-from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN
-from pytorch_doctor.checks import caches, dataset, home
+from pytorch_doctor import FAIL, OK, WARN
+from pytorch_doctor.checks import caches, home
 from pytorch_doctor.surroundings import Surroundings
-
-# Caches, home, data set
 
 
 def test_a_private_directory_is_fine_and_nothing_is_written(tmp_path):
@@ -44,33 +41,3 @@ def test_a_home_directory_with_room_is_fine_and_one_that_is_gone_a_warning(tmp_p
 def test_a_full_home_directory_fails_and_a_read_only_one_does_not(tmp_path, monkeypatch, number, verdict):
     monkeypatch.setattr(home, "why_not_writable", lambda _: os.strerror(number))
     assert home.check(Surroundings({"HOME": str(tmp_path)})).verdict == verdict
-
-
-@pytest.fixture
-def four_files(tmp_path, monkeypatch):
-    """A data set of four small files, whose checksums the check expects."""
-    contents = {name: name.encode() for name in dataset.FILES}
-    monkeypatch.setattr(dataset, "FILES", {name: hashlib.sha256(text).hexdigest() for name, text in contents.items()})
-    for name, text in contents.items():
-        (tmp_path / name).write_bytes(text)
-    return tmp_path
-
-
-def test_a_data_set_is_checked_where_it_is(four_files):
-    assert dataset.check(Surroundings({})).verdict == NOT_APPLICABLE
-    assert dataset.check(Surroundings({"MNIST_ROOT": str(four_files)})).verdict == OK
-
-
-def test_a_missing_a_changed_and_a_cut_file_are_failures(four_files):
-    here = Surroundings({"MNIST_ROOT": str(four_files)})
-    labels = four_files / "t10k-labels-idx1-ubyte"
-    labels.write_bytes(b"other")
-    assert "t10k-labels-idx1-ubyte is damaged" in dataset.check(here).finding
-    labels.rename(four_files / "t10k-labels-idx1-ubyte.gz")
-    found = dataset.check(here)
-    assert found.verdict == FAIL
-    assert "t10k-labels-idx1-ubyte.gz cannot be read" in found.finding
-    (four_files / "t10k-labels-idx1-ubyte.gz").unlink()
-    found = dataset.check(here)
-    assert "has no t10k-labels-idx1-ubyte" in found.finding
-    assert "eb --rebuild MNIST-1998.eb" in found.remedy

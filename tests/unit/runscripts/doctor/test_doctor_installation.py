@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN
-from pytorch_doctor.checks import dataset, image, module
+from pytorch_doctor.checks import image, module
 from pytorch_doctor.surroundings import Surroundings, recipe
 
 # The module
@@ -34,9 +34,8 @@ def test_a_module_whose_directory_is_gone_is_a_failure(installation, tmp_path):
     ],
 )
 def test_a_directory_that_the_image_does_not_see_is_bound_by_the_variable_of_its_runtime(containers, name):
-    env = {**dict.fromkeys(containers, "x.sif"), "EBROOTPYTORCH": "/none", "MNIST_ROOT": "/none"}
-    for check in (module.check, dataset.check):
-        assert f"visible in the image: see {name}" in check(Surroundings(env)).remedy
+    env = {**dict.fromkeys(containers, "x.sif"), "EBROOTPYTORCH": "/none"}
+    assert f"visible in the image: see {name}" in module.check(Surroundings(env)).remedy
 
 
 def test_a_variable_that_leads_nowhere_is_named(installation, tmp_path):

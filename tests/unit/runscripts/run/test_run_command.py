@@ -8,14 +8,14 @@ import time
 import pytest
 
 SRUN = """#!/bin/bash
-echo "$* logs=${PYTORCH_LAUNCH_LOG_DIR-none} tasks=${SLURM_NTASKS-none}" >>calls
+echo "$* tasks=${SLURM_NTASKS-none}" >>calls
 case "$*" in
 *pytorch-doctor*)
     for node in $(cat alive); do echo "{\\"node\\": \\"$node\\", \\"verdict\\": \\"ok\\", \\"checks\\": []}"; done ;;
 *) source "./step-$(grep -vc pytorch-doctor calls)" ;;
 esac
 """
-ENV = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_NTASKS": "3", "SBATCH_NO_KILL": "1"}
+ENV = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_NTASKS": "3"}
 LAUNCHER = "conda-python-distributed train.py"
 
 
@@ -75,12 +75,33 @@ def test_a_failure_without_a_failed_node_is_not_repeated_and_keeps_its_status(cl
     assert "run 1 exited with status 3, and no node failed: not repeated" in said
 
 
-def test_status_0_of_a_step_whose_node_was_removed_from_the_job_is_no_success(cluster):
+@pytest.mark.parametrize(
+    ("after", "reason"),
+    [("echo 'RUNNING|n[1,3]' >jobs", "Slurm removed it from the job"),
+     ("echo 'n2|down*|Not responding' >nodes", "Slurm reports down* (Not responding)")],
+)  # fmt: skip
+@pytest.mark.parametrize("command", ["train", LAUNCHER])
+def test_status_0_of_a_step_whose_node_failed_is_no_success(cluster, command, after, reason):
     """srun of Slurm 22.05 returns it if no rank on another node failed."""
-    cluster.write(step_1="echo 'RUNNING|n[1,3]' >jobs; exit 0", step_2="exit 0")
-    status, said = cluster.run("--spare 1 -- train")
+    cluster.write(step_1=f"{after}; exit 0", step_2="exit 0")
+    status, said = cluster.run(f"--spare 1 -- {command}")
     assert (status, len(cluster.steps)) == (0, 2)
-    assert "n2 failed: Slurm removed it from the job" in said
+    assert f"n2 failed: {reason}" in said
+
+
+def test_status_0_of_a_step_whose_node_failed_without_a_spare_is_an_error(cluster):
+    cluster.write(step_1="echo 'RUNNING|n[1,3]' >jobs; exit 0")
+    status, said = cluster.run(f"-- {LAUNCHER}")
+    assert (status, len(cluster.steps)) == (1, 1)
+    assert "exited with status 1. No spare node is left" in said
+
+
+def test_the_steps_have_the_tasks_of_the_line_and_leave_no_files(cluster):
+    cluster.write(step_1="exit 0")
+    before = set(cluster.directory.iterdir())
+    assert cluster.run(f"-- {LAUNCHER}")[0] == 0
+    assert cluster.steps[0].endswith("tasks=none")
+    assert {path.name for path in set(cluster.directory.iterdir()) - before} == {"calls"}
 
 
 def test_without_a_spare_node_it_ends_with_a_sentence_and_the_status_of_the_step(cluster):
@@ -105,15 +126,6 @@ def test_a_job_that_ends_is_not_repeated(cluster):
     assert "the job is COMPLETING" in said
 
 
-def test_ranks_have_logs_unless_the_user_decides_otherwise(cluster):
-    cluster.write(**{f"step_{number}": "exit 0" for number in (1, 2, 3)})
-    for line, env in ((LAUNCHER, ENV), (LAUNCHER, {**ENV, "PYTORCH_LAUNCH_LOG_DIR": ""}), ("train", ENV)):
-        assert cluster.run(f"-- {line}", env)[0] == 0
-    logs = [step.partition("logs=")[2].split(" ")[0] for step in cluster.steps]
-    assert logs == [f"{cluster.directory}/pytorch-run-7", "", "none"]
-    assert all(step.endswith("tasks=none") for step in cluster.steps)
-
-
 def test_a_signal_goes_to_srun_and_ends_the_repetition(cluster):
     cluster.write(step_1="trap 'kill %1; echo n1 >alive; exit 143' TERM; sleep 600 & touch started; wait")
     process = cluster.start("--no-preflight --spare 1 -- train")
@@ -130,13 +142,6 @@ def test_outside_an_allocation_there_is_one_line(cluster):
     status, said = cluster.run("-- train", {})
     assert status == 2
     assert said.count("\n") == 1 and "not in an allocation of Slurm" in said and "salloc --no-kill -N3" in said
-
-
-def test_a_job_without_no_kill_is_reported(cluster):
-    cluster.write(step_1="exit 0")
-    without = {name: value for name, value in ENV.items() if name != "SBATCH_NO_KILL"}
-    assert "no --no-kill found in this job" in cluster.run("-- train", without)[1]
-    assert "no-kill" not in cluster.run("-- train", ENV)[1]
 
 
 def test_the_preflight_leaves_out_a_node_before_the_first_step(cluster):

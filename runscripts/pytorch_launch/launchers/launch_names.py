@@ -1,9 +1,9 @@
-"""The name of a launch in a directory of logs, the same on each of its ranks, without communication."""
+"""The name of a launch in names of files, the same on each of its ranks, without communication."""
 
 LETTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-"
 
 
-def log_name(env, world, launch, place):
+def launch_name(env, world, launch, place):
     """The name for `world`, of letters that every file system has.
 
     `launch` is what `launch_id` returned, `place` what `choose_rendezvous` did; both are None for workers of torchrun,
