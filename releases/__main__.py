@@ -59,7 +59,7 @@ def main(arguments):
     for path, text in files.items():
         path.write_text(text)
         print(path.relative_to(layout.repository))
-    print("Next: a row for each recipe in docs/systems.md, a line in CHANGELOG.md; git diff; ./run-tests")
+    print("Next: add a row for each recipe to docs/systems.md and a line to CHANGELOG.md, and run ./run-tests")
     return 0
 
 
@@ -145,9 +145,11 @@ def resolve(requirements, constraints, machine, recipe, tools):
 @functools.lru_cache
 def pip_indexes(tools):
     """The package indexes and directories of pip's configuration, as options of uv."""
-    listing = subprocess.run([tools / "pip", "config", "list"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    listing = subprocess.run([tools / "pip", "config", "list"], capture_output=True, text=True, check=False)
+    if listing.returncode:
+        raise TestbedError(f"`pip config list` fails: {listing.stderr.strip()}")
     settings = {}
-    for line in sorted(listing.splitlines(), key=lambda line: line.startswith(":env:")):  # the last takes precedence
+    for line in sorted(listing.stdout.splitlines(), key=lambda line: line.startswith(":env:")):  # last wins
         name, _, value = line.partition("=")
         settings[name.rpartition(".")[2]] = ast.literal_eval(value).split()
     options = ["--no-index"] if settings.get("no-index", ["0"])[0] in ("1", "true", "on", "yes") else []

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from releases import __main__ as releases
+from testbed.layout import TestbedError as Error  # pytest would take it for a class of tests
 
 CUDA = releases.replacer("2.15.0", "2.16.1", "13.2", "14.0")
 OLD = "# torch 2.15.0 for CUDA 13.2\n# requirements: torch cmake<4\ntorch==2.15.0\nsix==1.0\nnumpy==1.0\n"
@@ -88,6 +89,9 @@ EOF
     assert releases.pip_indexes.__wrapped__(tmp_path) == expected
     pip.write_text("#!/bin/sh\necho \":env:.no-index='1'\"\n")
     assert releases.pip_indexes.__wrapped__(tmp_path) == ["--no-index"]
+    pip.write_text("#!/bin/sh\necho 'invalid file' >&2; exit 3\n")
+    with pytest.raises(Error, match=r"`pip config list` fails: invalid file"):
+        releases.pip_indexes.__wrapped__(tmp_path)
 
 
 def test_the_recipes_index_is_tried_last_and_uvs_reason_is_reported(tmp_path):
