@@ -38,6 +38,7 @@ SLOW = (
     "tests/unit/easyblocks/test_wheel_hashes.py",
     "tests/unit/easyblocks/test_wheels.py::test_wheels_with_other_hashes_are_replaced",
     "tests/unit/payload/test_allreduce",
+    "tests/unit/payload/test_checkpoint_outcomes.py",
     "tests/unit/payload/test_checkpoint_reading.py",
     "tests/unit/payload/test_checkpoint_run.py",
     "tests/unit/payload/test_data.py",
