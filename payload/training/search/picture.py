@@ -23,7 +23,7 @@ def table(rows: list[list[str]]) -> str:
 def draw_search(trials: list, options: argparse.Namespace, picture: Path) -> bool:
     """Draw the metric over the trials, which come best first, and over each parameter."""
     best, values = trials[0], [trial.value for trial in trials]
-    better, worse_end, beyond = (min, "top", "^") if options.minimize else (max, "bottom", "v")
+    better, beyond = (min, "^") if options.minimize else (max, "v")
     # A few bad values would leave little room: the worst quarter may be beyond the axis, drawn at its end.
     edge = better(best.value + 2 * (values[len(values) * 3 // 4] - best.value), values[-1])
     heights = values if edge == best.value else [better(value, edge) for value in values]
@@ -46,8 +46,6 @@ def draw_search(trials: list, options: argparse.Namespace, picture: Path) -> boo
                 points = [(x, y) for x, y, value in zip(xs, heights, values) if (y != value) == is_beyond]
                 panel.plot(*zip(*points), marker, color=BLUE, alpha=0.7, markersize=6, label=label, clip_on=False)
             panel.plot(xs[0], heights[0], "*", color=ORANGE, markersize=14, label="best trial", clip_on=False)
-        if heights != values:
-            panels[0].set_ylim(**{worse_end: edge})
         lines, labels = panels[0].get_legend_handles_labels()
         figure.legend(lines, labels, loc="outside lower left", ncols=len(labels), frameon=False)
 

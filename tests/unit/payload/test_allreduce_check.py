@@ -47,7 +47,7 @@ def worse(real, rank, change):
         return real(*arguments, **options)
     return call if check.os.environ["RANK"] == rank else real
 def lie(message, *_):
-    if message.numel() > 16:
+    if message.numel() > 16 and message.any():  # the zeros that are timed stay zeros
         message.view(-1)[-1] += 1
 dist.all_reduce = worse(dist.all_reduce, "1", lie)
 dist.batch_isend_irecv = worse(dist.batch_isend_irecv, "2", lambda _: clock.pass_time(0.2))
