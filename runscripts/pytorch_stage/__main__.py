@@ -90,17 +90,25 @@ def main(arguments):
         if is_plain and not isinstance(error, DamagedError):
             print(*files, sep="\n")
         return 1
-    copies = [node.copy_of(path, staging.order) for path in files]
-    removal = " ".join(map(shlex.quote, staging.removal))
-    if is_plain:
-        print(*copies, sep="\n")
-        if staging.how != "Slurm":
-            say(f"to remove the copies: {removal}")
-        return 0
-    function = f"pytorch_stage_{secrets.token_hex(4)}"
-    print(statements(dict.fromkeys(variables, copies[0]) or {"PYTORCH_STAGED": staging.directory}), end="")
-    print(f"{function}() {{ {removal} </dev/null >/dev/null 2>&1 || :; }}\n{AT_EXIT}pytorch_stage_at_exit {function}")
+    try:
+        print(result(files, variables, staging, is_plain), flush=True)
+    except OSError:  # the shell has ended
+        staging.remove()
+        return 1
+    if is_plain and staging.how != "Slurm":
+        say(f"to remove the copies: {shell_words(staging.removal)}")
     return 0
+
+
+def result(files, variables, staging, is_plain):
+    """What the command prints: the paths of the copies, or lines to source."""
+    copies = [node.copy_of(path, staging.order) for path in files]
+    if is_plain:
+        return "\n".join(copies)
+    exports = statements(dict.fromkeys(variables, copies[0]) or {"PYTORCH_STAGED": staging.directory})
+    function, removal = f"pytorch_stage_{secrets.token_hex(4)}", shell_words(staging.removal)
+    return f"""{exports}{function}() {{ {removal} </dev/null >/dev/null 2>&1 || :; }}
+{AT_EXIT}pytorch_stage_at_exit {function}"""
 
 
 def loaded(env):
@@ -197,7 +205,7 @@ class Staging:
             for command in [command for path in files for command in self.copy_commands(path)]:
                 self.run(command, self.env, f"copying {text}")
             nodes = self.run_on_nodes(["check"], f"checking {text}")
-        say(f"{text} copied to {nodes} nodes in {time.monotonic() - began:.1f} s: {self.directory}")
+        say(f"{text} copied to {nodes} node{'s' * (nodes > 1)} in {time.monotonic() - began:.1f} s: {self.directory}")
 
     def copy_commands(self, path):
         """The commands of Slurm or Flux that copy a file to the directory on each node."""
@@ -239,6 +247,8 @@ class Staging:
         """Do steps of the order on each node; return the number of nodes. Raises StageError."""
         answers = self.answers(self.run(*self.node_process(steps), what).splitlines())
         self.raise_first_problem(answers)
+        if not answers:
+            raise StageError(f"no answer from the processes that {self.start[0]} was to start")
         return len(answers)
 
     def run(self, command, env, what):
@@ -285,11 +295,13 @@ class Staging:
 
     def remove(self):
         """Remove the directory on each node, after a failure."""
-        with blocked(), contextlib.suppress(StageError):
+        with blocked(), reported("removing the copies"), contextlib.suppress(StageError, OSError):
+            if self.holder:
+                self.holder.stdin.close()  # nodes that have not made the directory do not make it
             if self.removal:
                 self.popen(self.removal, self.env, subprocess.DEVNULL).communicate()
             elif self.holder:
-                self.holder.terminate()
+                self.holder.kill()
             if self.holder:
                 self.holder.wait()
 
@@ -327,6 +339,11 @@ def last_line(errors):
     """The last line that a command has written to its standard error, without what follows from it in other tasks."""
     lines = [line for line in errors.decode(errors="replace").splitlines() if line and "xited with exit" not in line]
     return lines[-1].rstrip(".") if lines else "a process failed without a message"
+
+
+def shell_words(command):
+    """A command for a shell."""
+    return " ".join(map(shlex.quote, command))
 
 
 def say(text):

@@ -98,7 +98,7 @@ def test_the_copy_is_in_a_private_directory_until_the_shell_exits(shell, image, 
     output, message, status = shell(f'{SOURCE}; echo "$SIF"; cmp "$SIF" {image} && stat -c %a "${{SIF%/*}}"; echo $SIFPYTORCH')  # noqa: E501
     assert re.fullmatch(rf"{disk}/pytorch-stage-[0-9a-f]{{32}}/x.sif", output[0]), message
     assert output[1:] == ["700", output[0]]
-    assert re.search(r"x\.sif \(0\.00 GB\) copied to 1 nodes in [\d.]+ s: ", message)
+    assert re.search(r"x\.sif \(0\.00 GB\) copied to 1 node in [\d.]+ s: ", message)
     assert status == 0
 
 
@@ -152,6 +152,12 @@ def test_a_copy_that_differs_is_an_error_of_this_node_and_not_of_the_installatio
     output, message, _ = shell(f"source <({tmp_path}/runscripts/pytorch-stage -- env) || echo $?; echo $SIF")
     assert output == ["1", str(image)]
     assert re.search(rf"{os.uname().nodename}: the copy of {image} has another SHA-256\. Set PYTORCH_LAUNCH_STAGE_DIR", message)  # noqa: E501
+
+
+def test_a_launcher_that_starts_nothing_is_an_error(shell):
+    output, message, _ = shell("source <(pytorch-stage -- true) || echo $?")
+    assert output == ["1"]
+    assert "no answer from the processes that true was to start. Set PYTORCH_LAUNCH_STAGE_DIR" in message
 
 
 def test_a_failure_ends_a_script_that_ends_with_errors(shell):
@@ -293,13 +299,28 @@ def test_flux_archives_the_file_and_extracts_it_on_each_node():
     assert staging.removal == [*extract[:4], "rm", "-rf", "--", "/disk/pytorch-stage-1"]
 
 
+@pytest.fixture
+def slow(tmp_path):
+    """A launcher whose processes take long after the copy."""
+    path = tmp_path / "slow"
+    path.write_text('#!/bin/bash\n"$@"; [ "$1" = rm ] || sleep 2\n')
+    path.chmod(0o755)
+    return path
+
+
+def test_a_shell_that_is_killed_during_the_copy_leaves_nothing(shell, slow, disk):
+    _, _, status = shell(f"{{ until compgen -G '{disk}/*/x.sif' >/dev/null; do :; done; kill -KILL $$; }} & {SOURCE[:-4]} {slow})")  # noqa: E501
+    assert status == -signal.SIGKILL
+    deadline = time.monotonic() + 60
+    while list(disk.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_during_the_copy_removes_it(image, disk, runscripts, tmp_path, number):
-    (tmp_path / "slow").write_text('#!/bin/bash\n"$@"; [ "$1" = rm ] || exec sleep 300\n')
-    (tmp_path / "slow").chmod(0o755)
+def test_a_signal_during_the_copy_removes_it(image, disk, runscripts, slow, number):
     env = {**os.environ, "CONTAINERROOT": str(image.parent), "SIFPYTORCH": str(image),
            "PYTORCH_LAUNCH_STAGE_DIR": str(disk)}  # fmt: skip
-    command = [runscripts / "pytorch-stage", "--", tmp_path / "slow"]
+    command = [runscripts / "pytorch-stage", "--", slow]
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
         while not list(disk.glob("*/x.sif")):
             assert process.poll() is None
