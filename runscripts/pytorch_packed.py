@@ -11,7 +11,6 @@ This is one file: a rank opens few files on the shared file system.
 import _signal  # `signal` and `socket` cost as much as all of this
 import ctypes
 import os
-import stat
 import sys
 import time
 from _socket import AF_UNIX, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET, socket, socketpair
@@ -28,13 +27,10 @@ APPTAINERS = ("libexec/apptainer/bin", "lib/x86_64-linux-gnu/apptainer/bin", "li
 LOCAL_RANKS = ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PALS_LOCAL_RANKID")
 #: For the process that mounts the file; then each process mounts it by itself.
 JOIN_SECONDS = 60
-DAMAGED = "damaged"  # in place of a path, if the installed file is not what it was
-#: For a node's copy to be announced (pytorch_stage), and to be complete.
-APPEAR_SECONDS, COPY_SECONDS = 20, 3600
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def main(_, runscripts, *arguments):
+def main(_, __, *arguments):
     """Become the command, in the namespace if possible."""
     env = os.environ
     file, root = env["PYTORCH_PACKED"], env.get("CONTAINERROOT", "")
@@ -42,81 +38,14 @@ def main(_, runscripts, *arguments):
     try:
         if is_off:
             raise NotMountedError("PYTORCH_LAUNCH_PACKED=0")
-        if env.get("PYTORCH_LAUNCH_STAGE", "0") not in ("", "0"):
-            file = staged(runscripts, root, arguments) or file
         how = enter(file, root)
         if is_loud and is_first():
             say(arguments[0], f"packed venv: {file} mounted by {how}")
     except (NotMountedError, OSError) as error:
-        if not is_off and is_in_step() and env.get("PYTORCH_LAUNCH_STAGE") != "0":
-            staged(runscripts, root, arguments, why=str(error))
         del env["PYTORCH_PACKED"]  # programs that the command starts do not try again
         if is_first() and (is_loud or not is_off):
             say(arguments[0], f"packed venv not mounted: {error}. Using the unpacked files in {root}")
     os.execv(arguments[0], arguments)  # noqa: S606
-
-
-def is_in_step():
-    """Whether this process is a task of a Slurm step, whose job can keep a copy on its nodes."""
-    return "SLURM_STEP_ID" in os.environ and "SLURM_JOB_ID" in os.environ
-
-
-def staged(runscripts, root, arguments, why=None):
-    """The path of this node's copy, staged by the first rank, else None; with `why`, run the command unpacked there."""
-    in_step, name = is_in_step(), service(os.environ, f"{root}/venv.squashfs")
-    is_starter, deadline = in_step and os.environ.get("SLURM_PROCID") == "0", time.monotonic() + APPEAR_SECONDS
-    path = ask(name, COPY_SECONDS)
-    while path is None and in_step and not is_starter and time.monotonic() < deadline:
-        time.sleep(0.05)
-        path = ask(name, COPY_SECONDS)
-    if is_starter and not path or why:
-        prepare_import(os.path.abspath(runscripts))
-        from pytorch_stage import rank
-
-        path = path or rank.stage(os.environ, lambda text: say(arguments[0], text))
-        if why and path:
-            rank.run_unpacked(path, root, arguments, lambda text: is_first() and say(arguments[0], f"{text} ({why})"))
-    return path or None
-
-
-def prepare_import(runscripts):
-    """Let Python import pytorch_stage, which pytorch_stage/sources.py has written into one file at the installation."""
-    sys.path.insert(0, runscripts)
-    sys.dont_write_bytecode = True  # or Python would ask for places where it could
-    sys.modules["pytorch_packed"] = sys.modules["__main__"]
-    import json  # a rank that finds the copy saves it
-
-    try:
-        with open(f"{runscripts}/pytorch_stage/sources.json") as file:
-            texts = json.load(file)
-        code = texts["pytorch_stage/loader.py"]
-    except (OSError, ValueError, KeyError):  # a checkout, or damaged: from their own files
-        return
-    loader = {}
-    exec(code, loader)  # noqa: S102  (as Python does with a file)
-    loader["import_from"](texts, runscripts)
-
-
-def service(env, file, role="node"):
-    """The name, among abstract sockets, where this job's copy of a shared file on this node is announced."""
-    job = env.get("SLURM_JOB_ID") or env.get("PYTORCH_STAGE_JOB", "none")
-    node, path = env.get("SLURMD_NODENAME") or os.uname().nodename, os.path.abspath(file).encode()
-    path = f"{crc32(path):08x}{crc32(path[::-1]):08x}"  # a name has 107 bytes at most
-    return f"\0pytorch-stage/{os.getuid()}/{job[:20]}/{node[:30]}/{role}/{path}"
-
-
-def ask(name, seconds, *, is_here=True):
-    """The path that this user's process announces at `name`, "" if it has none; None without such a process."""
-    try:
-        end, pid = connect(name, seconds)
-        if pid is None:
-            return None
-        path = end.recv(4096).decode().rstrip("\n")
-        return path if path == DAMAGED or path and (not is_here or os.path.exists(path)) else ""
-    except ConnectionRefusedError:
-        return None
-    except OSError:
-        return ""
 
 
 def connect(name, seconds):
@@ -152,8 +81,6 @@ def say(command, text):
 
 def enter(file, root):
     """Enter a namespace with `file` mounted at `root`; return the program. Raises NotMountedError, OSError."""
-    if file == DAMAGED:
-        raise NotMountedError("its SHA-256 is not that of its installation. Install the module again")
     directory, name = os.getcwd(), mount_name(file)
     claim, how, deadline = socket(AF_UNIX, SOCK_STREAM), None, time.monotonic() + JOIN_SECONDS
     while how is None and claim.fileno() >= 0:
@@ -185,8 +112,6 @@ def enter(file, root):
 def mount_name(file):
     """The name, among abstract sockets (unix(7)), of a mount of `file` whose owner ends together with this process."""
     found = os.stat(file)
-    if stat.S_ISDIR(found.st_mode):  # unpacked
-        raise NotMountedError("nothing on this node can mount it")
     step = f"{os.environ.get('SLURM_JOB_ID', '')}.{os.environ.get('SLURM_STEP_ID', '')}"
     if step.endswith("."):
         with open("/proc/self/cgroup", "rb") as groups:

@@ -32,7 +32,6 @@ Variables that you export take precedence. A CPU mask from you or Slurm is kept.
   WITH_CONDA, WITH_VENV        commands that activate an environment first, if set
   PYTORCH_LAUNCH_VERBOSE=1     print one line per rank, of decisions and their sources, on standard error;
                                2 also runs nvidia-smi, rocm-smi or xpu-smi, once per node
-  PYTORCH_LAUNCH_STAGE=1       copy the image or the packed venv to each node first, once per job
   PYTORCH_LAUNCH_KEEP_PATHS=1  keep PYTHONPATH, PYTHONHOME and LD_LIBRARY_PATH
 """,
     "torchrun-distributed": """\
