@@ -24,7 +24,7 @@ STANDARD = {
     *("_ctypes", "_frozen_importlib_external", "_signal", "_socket", "argparse", "ast", "base64", "collections"),
     *("concurrent", "contextlib", "ctypes", "datetime", "errno", "fcntl", "fnmatch", "gzip", "hashlib", "hmac"),
     *("importlib", "itertools", "json", "marshal", "os", "pathlib", "pickle", "platform", "posix", "random", "re"),
-    *("resource", "select", "shlex", "shutil", "signal", "socket", "stat", "struct", "subprocess", "sys", "tempfile"),
+    *("resource", "secrets", "select", "shlex", "shutil", "signal", "socket", "stat", "struct", "subprocess", "sys", "tempfile"),
     *("threading", "time", "zlib"),
 }
 #: What a later Python removes is an error.
