@@ -24,8 +24,8 @@ STANDARD = {
     *("_ctypes", "_frozen_importlib_external", "_signal", "_socket", "argparse", "ast", "base64", "collections"),
     *("concurrent", "contextlib", "ctypes", "datetime", "errno", "fcntl", "fnmatch", "gzip", "hashlib", "hmac"),
     *("importlib", "itertools", "json", "marshal", "os", "pathlib", "pickle", "platform", "posix", "random", "re"),
-    *("resource", "secrets", "select", "shlex", "shutil", "signal", "socket", "stat", "struct", "subprocess", "sys", "tempfile"),
-    *("threading", "time", "zlib"),
+    *("resource", "secrets", "select", "shlex", "shutil", "signal", "socket", "stat", "struct", "subprocess", "sys"),
+    *("tempfile", "threading", "time", "zlib"),
 }
 #: What a later Python removes is an error.
 STRICT = {"PYTHONWARNINGS": "error", "PYTHONDONTWRITEBYTECODE": "1"}
