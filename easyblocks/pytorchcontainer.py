@@ -76,7 +76,7 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule):
         self.base = None
         source = image_source(self.image_spec)
         # with --module-only, no step fetches the image
-        self.image = source.describe()
+        self.image = source.expect_image()
         self.image_name = source.name
         self.user_software = UserSoftware(self.installdir)
         self.users_environment = None
@@ -103,7 +103,7 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule):
         """Verify the sources, then fetch the image or its base, unless the installed image is the same."""
         super().checksum_step()
         source = image_source(self.image_spec)
-        self.image = source.describe()
+        self.image = source.expect_image()
         if self.dry_run:
             return
         wanted = source.wanted_file

@@ -16,7 +16,13 @@ from easybuild.tools.filetools import which
 from pytorch_install import tree
 from pytorch_install.modulefiles.statements import template
 from pytorch_install.users.pip_command import write_pip
-from pytorch_install.venvs.build_environment import check_modules, describe, modules_of_build, read_record, write_record
+from pytorch_install.venvs.build_environment import (
+    check_modules,
+    modules_of_build,
+    read_record,
+    record_build,
+    write_record,
+)
 from pytorch_install.venvs.build_steps import SourcePackageSteps
 from pytorch_install.venvs.environment import make_environment
 from pytorch_install.venvs.packing import PACKED, pack, require_packer, venv_commands
@@ -98,7 +104,7 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule):
         for package in self.source_packages:
             package.install(python, self.built_wheels)
         write_pip(os.path.dirname(python), python)
-        record = describe(self.host_python, self.modules_of_build())
+        record = record_build(self.host_python, self.modules_of_build())
         record['source_packages'] = {package.requirement: package.environment(os.environ)
                                      for package in self.source_packages}
         write_record(record, self.installdir)
@@ -139,7 +145,7 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule):
     def make_module_dep(self, unload_info=None):  # noqa: ARG002 (EasyBuild's signature)
         """Load exactly the modules of the build, and check that its Python still exists."""
         # with --module-only, the record of the installation is used
-        record = read_record(self.installdir) or describe(self.host_python, self.modules_of_build())
+        record = read_record(self.installdir) or record_build(self.host_python, self.modules_of_build())
         return template(self.module_generator, 'venv', lists=record['modules'],
                         module=self.full_mod_name, easyconfig=os.path.basename(self.cfg.path),
                         python=record['python']['path'], version=record['python']['version'])

@@ -40,11 +40,11 @@ def main(_, __, *arguments):
             raise NotMountedError("PYTORCH_LAUNCH_PACKED=0")
         how = enter(file, root)
         if is_loud and is_first():
-            say(arguments[0], f"packed venv: {file} mounted by {how}")
+            print_message(arguments[0], f"packed venv: {file} mounted by {how}")
     except (NotMountedError, OSError) as error:
         del env["PYTORCH_PACKED"]  # programs that the command starts do not try again
         if is_first() and (is_loud or not is_off):
-            say(arguments[0], f"packed venv not mounted: {error}. Using the unpacked files in {root}")
+            print_message(arguments[0], f"packed venv not mounted: {error}. Using the unpacked files in {root}")
     os.execv(arguments[0], arguments)  # noqa: S606
 
 
@@ -71,7 +71,7 @@ def is_first():
     return all(os.environ.get(name, "0") == "0" for name in LOCAL_RANKS)
 
 
-def say(command, text):
+def print_message(command, text):
     """Write one line to standard error, if it is open."""
     try:
         os.write(2, f"{os.path.basename(command)}: {text}\n".encode())

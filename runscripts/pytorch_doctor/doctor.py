@@ -12,9 +12,9 @@ from pytorch_launch.launchers.variables import is_first_task_of_node, node_name
 from pytorch_doctor import FAIL
 from pytorch_doctor.checks import caches, device, fabric, home, image, module, network, slurm, versions
 from pytorch_doctor.checks import torch as torch_check
+from pytorch_doctor.context import Context
 from pytorch_doctor.deadline import INTERRUPTIONS, run_all
 from pytorch_doctor.report import as_json, as_table
-from pytorch_doctor.surroundings import Surroundings
 
 # Each group is a separate process; the checks of one group share the facts about torch.
 GROUPS = (
@@ -47,7 +47,7 @@ def main(arguments):
     options = parse(arguments)
     if not is_first_task_of_node(os.environ):
         return 0  # the first task reports for its node
-    here = Surroundings(os.environ, full=options.full)
+    here = Context(os.environ, full=options.full)
     selected = [[(name, check) for name, check in group if name in options.only] for group in GROUPS]
     seconds = options.timeout * (30 if options.full else 1)
     for number in INTERRUPTIONS:

@@ -43,17 +43,17 @@ def choose_cores(root, allowed, local_rank, local_size, job_cpus, cpus_per_task,
     requested per rank, or None; `devices` the rank's Devices; `remedy` how its user gets more cores.
     """
     node = _Node(root)
-    crowds = []
+    faults = []
     if job_cpus is None:
         job_cpus = len(node.online) or len(allowed)
     bind = None
     if local_size > 1 and _is_everything(node, allowed, local_size, job_cpus, cpus_per_task):
-        bind, threads = _share(node, allowed, local_rank, local_size, devices, crowds)
+        bind, threads = _share(node, allowed, local_rank, local_size, devices, faults)
     else:
-        threads = _unbound_threads(node, allowed, local_size, job_cpus, cpus_per_task, crowds)
+        threads = _unbound_threads(node, allowed, local_size, job_cpus, cpus_per_task, faults)
     if cpus_per_task is not None:
         threads = min(threads, cpus_per_task)
-    warnings = [Problem(crowd, remedy) for crowd in crowds]
+    warnings = [Problem(fault, remedy) for fault in faults]
     return Placement(node=node, bind=bind, cpus=bind or allowed, threads=max(1, threads), warnings=warnings)
 
 
@@ -125,7 +125,7 @@ def _is_everything(node, allowed, local_size, job_cpus, cpus_per_task):
     return local_size * count > job_cpus or (cpus_per_task is not None and cpus_per_task < count)
 
 
-def _unbound_threads(node, allowed, local_size, job_cpus, cpus_per_task, crowds):
+def _unbound_threads(node, allowed, local_size, job_cpus, cpus_per_task, faults):
     """The cores that one rank has of a mask that is kept.
 
     `local_size` masks of this size hold each of the job's CPUs so many times that dividing by it gives
@@ -137,11 +137,11 @@ def _unbound_threads(node, allowed, local_size, job_cpus, cpus_per_task, crowds)
         return cores  # a mask that Slurm set for this rank
     sharers = -(-local_size * len(allowed) // max(job_cpus, len(allowed)))
     if cores < sharers:
-        crowds.append(_crowded(sharers, cores, allowed))
+        faults.append(_describe_sharing(sharers, cores, allowed))
     return min(cores, cores * job_cpus // (len(allowed) * local_size))
 
 
-def _share(node, allowed, local_rank, local_size, devices, crowds):
+def _share(node, allowed, local_rank, local_size, devices, faults):
     """The CPUs of this rank's share of `allowed`, None to bind nothing, and its number of cores."""
     if devices.count and not devices.held:
         return None, len(node.cores(allowed)) // local_size
@@ -157,7 +157,7 @@ def _share(node, allowed, local_rank, local_size, devices, crowds):
         cores = [core for cpus in node.on_numa(allowed).values() for core in node.cores(cpus)]
         sharers, index = local_size, local_rank
     if len(cores) < sharers:
-        crowds.append(_crowded(sharers, len(cores), {cpu for core in cores for cpu in core}))
+        faults.append(_describe_sharing(sharers, len(cores), {cpu for core in cores for cpu in core}))
         cores = [cores[index % len(cores)]]
     else:
         cores = _cut(cores, sharers, index)
@@ -224,6 +224,6 @@ def _cut(cores, pieces, number):
     return cores[len(cores) * number // pieces : len(cores) * (number + 1) // pieces]
 
 
-def _crowded(ranks, cores, cpus):
+def _describe_sharing(ranks, cores, cpus):
     shared = f"{cores} core{'s' * (cores > 1)} on this node, CPUs {cpu_list(cpus)}"
     return f"{ranks} ranks share {shared}, and take turns on them"

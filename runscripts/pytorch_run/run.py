@@ -36,7 +36,7 @@ def main(arguments):
     try:
         return run(parse(arguments), dict(os.environ))
     except LaunchError as error:
-        say(str(error))
+        print_message(str(error))
         return error.status
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -53,7 +53,7 @@ def run(options, env):
     plan = Plan(options, nodes, env)
     states = node_states(nodes, env)
     for node, reason in reported_by_slurm(nodes, in_job, states, drained=nodes).items():
-        plan.leave_out(node, reason, say)
+        plan.leave_out(node, reason, print_message)
     # those that the site takes out of service are the last to be used
     drained = [node for node in nodes if node in states and states[node].is_drained]
     plan.put_last(drained)
@@ -69,13 +69,13 @@ def preflight(plan, env):
         plan.require_nodes()
         result = check_nodes(plan.nodes, env, plan.options.command, plan.step_options)
         for note in result.notes:
-            say(note)
+            print_message(note)
         if result.fault:
             raise LaunchError(result.fault + "\nCorrect this, or omit the check with --no-preflight")
         for node, reason in result.failed.items():
-            plan.leave_out(node, reason, say)
+            plan.leave_out(node, reason, print_message)
         if not result.failed:
-            say(f"{len(plan.nodes)} nodes checked in {time.monotonic() - start:.0f} s")
+            print_message(f"{len(plan.nodes)} nodes checked in {time.monotonic() - start:.0f} s")
             return
 
 
@@ -85,25 +85,25 @@ def run_steps(plan, env, drained):
         plan.require_nodes()
         nodes = plan.next_nodes()
         spare = len(plan.nodes) - len(nodes)
-        say(f"run {attempt + 1} on {show_nodes(nodes)}, {spare} spare")
+        print_message(f"run {attempt + 1} on {show_nodes(nodes)}, {spare} spare")
         status, received = run_step(plan.step_options(nodes), plan.options.command, env, is_first=attempt == 0)
         if received in ENDING or (status == 0 and not lost_nodes(nodes, env, drained)):
             return status
         status = status or LOST
         state, _ = job_state(env)
         if state not in (None, "RUNNING"):
-            say(f"run {attempt + 1} exited with status {status}; the job is {state}")
+            print_message(f"run {attempt + 1} exited with status {status}; the job is {state}")
             return status
         failed = find_failed(nodes, env, drained)
         if not failed:
-            say(f"run {attempt + 1} exited with status {status}, and no node failed: not repeated")
+            print_message(f"run {attempt + 1} exited with status {status}, and no node failed: not repeated")
             return status
         for node, reason in failed.items():
-            plan.leave_out(node, reason, say)
+            plan.leave_out(node, reason, print_message)
         if plan.shortage:
-            say(f"run {attempt + 1} exited with status {status}. {plan.shortage}")
+            print_message(f"run {attempt + 1} exited with status {status}. {plan.shortage}")
             return status
-    say(f"run {attempt + 1} exited with status {status}, the last of --retries {plan.options.retries}")
+    print_message(f"run {attempt + 1} exited with status {status}, the last of --retries {plan.options.retries}")
     return status
 
 
@@ -136,7 +136,7 @@ def run_step(options, command, env, is_first):
     return 128 - status if status < 0 else status, (ends or received or [None])[0]
 
 
-def say(text):
+def print_message(text):
     """Print one line of this program."""
     sys.stderr.write(f"{PROGRAM}: {text}\n")
     sys.stderr.flush()

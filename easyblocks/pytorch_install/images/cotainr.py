@@ -40,7 +40,7 @@ class Cotainr(ImageSource):
     def fetch(self):
         """Identify a base image that is a file; cotainr downloads the packages when it builds."""
         checksum = checksum_of(self.base) if self.wanted_file else ''
-        return self.describe()._replace(identity=' '.join([self.identity, checksum]))
+        return self.expect_image()._replace(identity=' '.join([self.identity, checksum]))
 
     def build(self, image):
         """Let cotainr build, with the recipe's compression."""

@@ -16,7 +16,7 @@ def fetch_image(spec, installed=None):
     """
     source = image_source(spec)
     # a digest in the recipe identifies the image without a download
-    image = source.describe() if source.digest else source.fetch()
+    image = source.expect_image() if source.digest else source.fetch()
     checksum = installed_checksum(image, installed) if installed else None
     if checksum:
         return image._replace(checksum=checksum, is_kept=True)

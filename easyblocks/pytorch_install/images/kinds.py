@@ -11,7 +11,7 @@ from easybuild.tools.build_log import EasyBuildError
 from pytorch_install.images.cotainr import Cotainr
 from pytorch_install.images.definition import Definition
 from pytorch_install.images.enroot import EXTENSION, EnrootImage
-from pytorch_install.images.on_top import OnTop
+from pytorch_install.images.packages_on_top import PackagesOnTop
 from pytorch_install.images.registry import DOCKER, RegistryImage
 from pytorch_install.images.sif import SifSource, SiteFile
 
@@ -26,13 +26,13 @@ def image_source(spec):
     if spec.image:
         given[spec.image] = EnrootImage if spec.name.endswith(EXTENSION) else kind_of(spec.image)
     if spec.base_module and '.def' not in given:  # a definition file can be built on the module's image too
-        given[spec.base_module] = OnTop
+        given[spec.base_module] = PackagesOnTop
     if len(given) != 1:
         raise EasyBuildError("%s must name one image source, 'image', a .sif, .def or .yml file in 'sources', or a "
                              "container module in 'builddependencies'; found: %s", spec.easyconfig,
                              ', '.join(given) or 'none')
     (kind,) = given.values()
-    if spec.source_packages and kind is not OnTop:
+    if spec.source_packages and kind is not PackagesOnTop:
         raise EasyBuildError("%s has 'source_packages', which are built on top of an installed image. Name its module "
                              "in 'builddependencies'", spec.easyconfig)
     return kind(spec)

@@ -129,7 +129,7 @@ class RegistryImage(ImageSource):
             print_warning("%s is damaged: its SHA-256 has changed since the download. Downloading again", path)
             return None
         print_msg("image %s: found at %s" % (self.reference, path))
-        return self.describe()._replace(file=path, checksum=checksum)
+        return self.expect_image()._replace(file=path, checksum=checksum)
 
     def download(self, directory, alone):
         """
@@ -152,7 +152,7 @@ class RegistryImage(ImageSource):
             }, indent=2) + '\n')
             protect(note_of(path))
             os.replace(part, path)
-        return self.describe()._replace(file=path, checksum=checksum)
+        return self.expect_image()._replace(file=path, checksum=checksum)
 
 
 def file_name(digest, extension):

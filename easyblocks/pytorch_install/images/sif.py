@@ -49,15 +49,15 @@ class SifSource(ImageSource):
         """The file's content, wherever it is."""
         return 'sha256:%s' % self.source.sha256
 
-    def describe(self):
+    def expect_image(self):
         """The file, wherever EasyBuild or the site has it."""
-        return super().describe()._replace(file=self.source.path, checksum=self.source.sha256)
+        return super().expect_image()._replace(file=self.source.path, checksum=self.source.sha256)
 
     def fetch(self):
         """Check the file's structure and machine; EasyBuild has compared its checksum."""
         check_structure(self.source.path)
         require_machine(self.source.path)
-        return self.describe()
+        return self.expect_image()
 
 
 class SiteFile(ImageSource):
@@ -70,9 +70,9 @@ class SiteFile(ImageSource):
 
     reference = wanted_file = name
 
-    def describe(self):
+    def expect_image(self):
         """The site's file, which the install step copies."""
-        return super().describe()._replace(file=self.spec.site_file or self.name)
+        return super().expect_image()._replace(file=self.spec.site_file or self.name)
 
     def fetch(self):
         """Compare the file with the recipe's checksum, or with that of the first installation."""
@@ -84,7 +84,7 @@ class SiteFile(ImageSource):
         check_structure(path)
         if not self.spec.image_checksum:
             self.compare_with_record(checksum)
-        return self.describe()._replace(identity='sha256:' + checksum, checksum=checksum)
+        return self.expect_image()._replace(identity='sha256:' + checksum, checksum=checksum)
 
     @property
     def record(self):

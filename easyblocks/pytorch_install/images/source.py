@@ -49,13 +49,13 @@ class ImageSource:
             parts.append('base=%s' % self.spec.base.checksum)
         return ' '.join(parts)
 
-    def describe(self):
+    def expect_image(self):
         """The Image as it is known before it is fetched."""
         return Image(os.path.join(self.spec.builddir, self.name), self.reference, self.identity, self.digest)
 
     def fetch(self):
         """Download and verify in EasyBuild's fetch step; return the Image."""
-        return self.describe()
+        return self.expect_image()
 
     def build(self, image):
         """Make `image.file` in the build directory, if the image is made here."""

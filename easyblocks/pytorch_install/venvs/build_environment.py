@@ -24,7 +24,7 @@ INSTALLERS_MODULES = ('pytorch-easybuild', 'easybuild', 'cluster/')
 PYTHON_FACTS = "import platform, sys; print(sys._base_executable); print(platform.python_version())"
 
 
-def describe(python, modules):
+def record_build(python, modules):
     """
     Python, modules and system of a build, as a dictionary.
 
@@ -91,7 +91,7 @@ def check_modules(modules, before):
 
 
 def write_record(record, installdir):
-    """Write the result of `describe` into the installation."""
+    """Write the result of `record_build` into the installation."""
     path = os.path.join(installdir, RECORD)
     mkdir(os.path.dirname(path), parents=True)
     write_file(path, json.dumps(record, indent=2) + '\n')

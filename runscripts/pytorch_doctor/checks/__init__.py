@@ -1,1 +1,1 @@
-"""One module for each subject; each check is a function of `Surroundings` that returns a Finding."""
+"""One module for each subject; each check is a function of `Context` that returns a Finding."""

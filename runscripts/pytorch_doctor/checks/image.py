@@ -6,8 +6,8 @@ import platform
 from pathlib import Path
 
 from pytorch_doctor import fail, not_applicable, ok, warn
+from pytorch_doctor.context import last_line
 from pytorch_doctor.runtime import find_obstacle
-from pytorch_doctor.surroundings import last_line
 
 AGAIN = "load the module again, which finds the site's copy if there is one; else install it with `eb --rebuild {}`"
 #: The mark of a SIF file (https://github.com/apptainer/sif, pkg/sif/sif.go).

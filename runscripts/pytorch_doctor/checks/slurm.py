@@ -39,8 +39,8 @@ def check(here):
             "export MASTER_ADDR=<address of the first node>; report it to the site: its name must resolve on all nodes",
         )
     if plan.placement.warnings:
-        crowd = plan.placement.warnings[0]
-        return warn("slurm", crowd.fault, crowd.remedy)
+        shared = plan.placement.warnings[0]
+        return warn("slurm", shared.fault, shared.remedy)
     world = plan.world
     cpus = f"CPUs {cpu_list(plan.placement.cpus)} of {cpu_list(facts.cpus)} for rank {world.rank} of {world.size}"
     return ok("slurm", "{}, {} node{}, {}".format(world.source, len(nodes), "s" * (len(nodes) != 1), cpus))

@@ -7,8 +7,8 @@ from pytorch_launch.container import USER_SOFTWARE
 from pytorch_launch.isolation import isolate
 
 from pytorch_doctor import fail, not_applicable, ok, warn
+from pytorch_doctor.context import last_line
 from pytorch_doctor.runtime import find_obstacle
-from pytorch_doctor.surroundings import last_line
 
 
 def check(here):

@@ -3,7 +3,7 @@
 import pytest
 from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN
 from pytorch_doctor.checks import fabric, network
-from pytorch_doctor.surroundings import Surroundings
+from pytorch_doctor.context import Context
 from pytorch_launch import addresses
 from pytorch_launch.elastic import make_agent_plan
 from pytorch_launch.fabric import fabric_name
@@ -204,7 +204,7 @@ def test_the_look_up_has_the_time_limits_of_the_ranks(step, monkeypatch):
 
 def found(check, step, root="/nowhere", **env):
     """The doctor's finding on the first node of the step."""
-    return check(Surroundings({"PYTORCH_FABRIC_NAME": "*i", **rank(step, 0), **env}, root=root))
+    return check(Context({"PYTORCH_FABRIC_NAME": "*i", **rank(step, 0), **env}, root=root))
 
 
 def test_the_doctor_reports_the_name_of_the_node_and_its_address(step, names):

@@ -6,7 +6,7 @@ import node_trees
 import pytest
 from pytorch_doctor import FAIL, OK, WARN
 from pytorch_doctor.checks import device
-from pytorch_doctor.surroundings import Outcome, Surroundings
+from pytorch_doctor.context import Context, Outcome
 from pytorch_launch.cores import choose_cores
 from pytorch_launch.devices import choose_devices
 from pytorch_launch.topology import all_gpus, gpus, parse_cpu_list
@@ -138,13 +138,13 @@ def test_ranks_that_a_wrapper_gives_a_tile_each_have_cores_of_their_own(aurora):
 
 @pytest.fixture
 def doctor(tmp_path):
-    """A function that makes the doctor's surroundings on a node, with a module for Intel's GPUs and facts of torch."""
+    """A function that makes the doctor's context on a node, with a module for Intel's GPUs and facts of torch."""
 
     def make(node, devices, fault=None, **env):
         easybuild = tmp_path / "module" / "easybuild"
         easybuild.mkdir(parents=True)
         (easybuild / "PyTorch.eb").write_text("easyblock = 'EB_PyTorchVenv'\ngpu = 'xpu'\n")
-        here = Surroundings({"EBROOTPYTORCH": str(easybuild.parent), **env}, root=str(node))
+        here = Context({"EBROOTPYTORCH": str(easybuild.parent), **env}, root=str(node))
         facts = {"cuda": None, "hip": None, "xpu": "20260100", "devices": ["Max 1550"] * devices, "fault": fault}
         here._torch = facts, Outcome(0, "", "")
         return here

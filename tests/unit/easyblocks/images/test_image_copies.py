@@ -95,7 +95,7 @@ def test_module_only_completes_without_an_image_that_was_fetched(container, tmp_
 
 
 def test_an_image_is_kept_unless_eb_is_forced_or_its_record_is_unusable(container, monkeypatch):
-    monkeypatch.setattr(registry.RegistryImage, "fetch", registry.RegistryImage.describe)
+    monkeypatch.setattr(registry.RegistryImage, "fetch", registry.RegistryImage.expect_image)
 
     def kept(record):
         app = container(f"image = 'docker://a/b@{DIGEST}'")

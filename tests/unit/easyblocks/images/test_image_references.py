@@ -84,4 +84,4 @@ def test_cotainr_is_not_started_where_its_singularity_is_missing(image_of, monke
     image = image_of("sources = ['env.yml']\nbase_image = 'x.sif'")
     monkeypatch.setattr(cotainr, "which", lambda name: name == "cotainr")
     with pytest.raises(EasyBuildError, match="singularity not found on PATH"):
-        image.build(image.describe())
+        image.build(image.expect_image())

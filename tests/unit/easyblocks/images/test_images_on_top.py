@@ -8,7 +8,7 @@ import pytest
 from easybuild.framework.easyblock import EasyBlock
 from easybuild.tools.build_log import EasyBuildError
 
-from pytorch_install.images import base, definition, on_top, sandbox
+from pytorch_install.images import base, definition, packages_on_top, sandbox
 from pytorch_install.images.kinds import image_source
 from pytorch_install.sources.recipe_sources import Source
 from pytorch_install.sources.wheels import Wheels
@@ -61,7 +61,7 @@ def source_of(container, installed, tmp_path):
 def test_the_base_is_the_build_dependency_of_the_same_software(container):
     app = container(f"{ON_TOP}sources = ['lock.txt']")
     assert app.base_module == MODULE
-    assert isinstance(image_source(app.image_spec), on_top.OnTop)
+    assert isinstance(image_source(app.image_spec), packages_on_top.PackagesOnTop)
     assert app.image.reference == f"lock.txt on {MODULE}"
     assert app.image_name == "PyTorch-2.13.0-test.sif"
 
@@ -108,7 +108,7 @@ def test_a_definition_file_can_be_built_on_the_image_of_the_module(container, in
     app = container(f"{ON_TOP}sources = ['a.def']")
     spec = app.image_spec._replace(runtime="apptainer", base=installed, sources=(Source("a.def", "/a.def", "1"),))
     source = image_source(spec)
-    source.build(source.describe())
+    source.build(source.expect_image())
     assert f"BASE={installed.image}" in commands[0]
     assert source.identity.endswith(f"base={installed.checksum}")
 
@@ -154,7 +154,7 @@ def test_an_image_that_has_changed_since_its_installation_is_no_base(source_of, 
     (installation / "base.sif").write_bytes(b"changed")
     with pytest.raises(EasyBuildError, match=rf"base\.sif, the image of {MODULE}, has changed since its installation: "
                                              r"it has SHA-256 .*expected .*eb --rebuild PyTorch-2\.13\.0-cpu-sing"):
-        source.build(source.describe())
+        source.build(source.expect_image())
 
 
 @pytest.mark.parametrize(
@@ -199,13 +199,13 @@ def commands(monkeypatch):
 def test_the_image_is_unpacked_changed_by_its_own_pip_and_packed(source_of, commands, tmp_path):
     commands.checks += ["", ""]
     source = source_of("conda_activation = 'conda activate x'\nmksquashfs_args = '-comp gzip'")
-    source.build(source.describe())
+    source.build(source.expect_image())
     directory = str(tmp_path / "build" / "image")
     unpack, _, _, install, _, pack, remove = [words for words, _ in commands.ran]
     assert unpack == ["apptainer", "build", "--sandbox", directory, source.spec.base.image]
     assert install[:4] == ["apptainer", "exec", "--cleanenv", "--no-home"] and "conda activate x" in " ".join(install)
     assert {"--writable", "--require-hashes", "--no-deps"} <= set(install)
-    assert pack == ["apptainer", "build", source.describe().file, directory]
+    assert pack == ["apptainer", "build", source.expect_image().file, directory]
     assert remove[-1] == directory
     assert all(variables[name] is None for words, variables in commands.ran if words[0] == "apptainer"
                for name in ("APPTAINER_BIND", "SINGULARITY_BIND"))  # fmt: skip
@@ -225,7 +225,7 @@ def test_an_activation_that_finds_another_python_than_the_bases_is_an_error_at_o
     monkeypatch.setattr(sandbox, "run_command", run)
     with pytest.raises(EasyBuildError, match=rf"for /usr/bin/python3, and the Python of {MODULE} is /opt/conda/.*Copy "
                                              r"'conda_activation' from PyTorch-2\.13\.0-cpu-singularity\.eb"):
-        source.build(source.describe())
+        source.build(source.expect_image())
     assert [source.spec.base.image in words for words in ran] == [True]
 
 
@@ -233,7 +233,7 @@ def test_packages_that_break_a_requirement_are_refused_unless_the_base_breaks_it
     broken = "a 1 requires b, which is not installed.\n"
     commands.checks += [broken, broken]
     source = source_of()
-    source.build(source.describe())
+    source.build(source.expect_image())
     commands.checks += [broken, broken + "einops 0.8.2 requires c, which is not installed.\n"]
     with pytest.raises(EasyBuildError, match=r"do not fit together: einops 0\.8\.2 requires c, .*Correct the lock"):
-        source.build(source.describe())
+        source.build(source.expect_image())

@@ -23,7 +23,7 @@ def test_compression_is_a_variable_that_runtimes_without_that_option_ignore(imag
     lines, values = "sources = ['a.def']\nmksquashfs_args = '-comp gzip'", {"sources": (Source("a.def", "/a.def"),)}
     image = image_of(lines, builddir=str(tmp_path), **values)
     commands = keep_commands(monkeypatch, definition)
-    image.build(image.describe())
+    image.build(image.expect_image())
     image = image_of(f"image = 'docker://a/b@{DIGEST}'\nmksquashfs_args = '-comp gzip'")
     commands += download(image, monkeypatch)
     assert len(commands) == 2

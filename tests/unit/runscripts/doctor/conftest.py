@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from pytorch_doctor.surroundings import Outcome, Surroundings
+from pytorch_doctor.context import Context, Outcome
 
 RECIPE = """easyblock = 'EB_PyTorchVenv'
 name = 'PyTorch'
@@ -56,7 +56,7 @@ def python(installation):
             f"#!/bin/sh\necho noise\ncat <<'E'\n{answer}\nE\necho '{error}' >&2\nexit {int(facts is None)}\n"
         )
         program.chmod(0o755)
-        return Surroundings({**env, **changes})
+        return Context({**env, **changes})
 
     return make
 
@@ -80,13 +80,13 @@ def doctor(runscripts, tmp_path):
 
 @pytest.fixture
 def at(tmp_path):
-    """A function that makes the surroundings of a module for GPUs on a node, with what torch reports there."""
+    """A function that makes the context of a module for GPUs on a node, with what torch reports there."""
 
     def make(node, gpu, facts=None, **env):
         easybuild = tmp_path / "module" / "easybuild"
         easybuild.mkdir(parents=True, exist_ok=True)
         (easybuild / "PyTorch.eb").write_text(f"easyblock = 'EB_PyTorchVenv'\ngpu = {gpu!r}\n")
-        here = Surroundings({"EBROOTPYTORCH": str(easybuild.parent), **env}, root=str(node))
+        here = Context({"EBROOTPYTORCH": str(easybuild.parent), **env}, root=str(node))
         here._torch = ({**FACTS, **facts} if facts is not None else None), Outcome(0, "", "")
         return here
 

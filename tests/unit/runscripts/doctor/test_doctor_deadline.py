@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
-from pytorch_doctor import FAIL, OK, ok, surroundings
+from pytorch_doctor import FAIL, OK, context, ok
 from pytorch_doctor.checks import image
+from pytorch_doctor.context import Context
 from pytorch_doctor.deadline import run_all
 from pytorch_doctor.doctor import parse
-from pytorch_doctor.surroundings import Surroundings
 
 from testbed.processes import is_running
 
@@ -105,8 +105,8 @@ def test_a_recipe_that_cannot_be_read_holds_up_nothing(installation, doctor):
 
 
 def test_the_installation_is_read_by_checks_alone(monkeypatch, tmp_path):
-    monkeypatch.setattr(surroundings, "recipe", lambda _: time.sleep(1000))
-    here = Surroundings({"EBROOTPYTORCH": str(tmp_path / "absent")})
+    monkeypatch.setattr(context, "recipe", lambda _: time.sleep(1000))
+    here = Context({"EBROOTPYTORCH": str(tmp_path / "absent")})
     (found,) = run_all([[("image", image.check)]], here, 1)
     assert (found.verdict, found.finding) == (FAIL, "no answer within 1 s")
 

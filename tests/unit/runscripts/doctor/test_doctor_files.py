@@ -5,11 +5,11 @@ import os
 import pytest
 from pytorch_doctor import FAIL, OK, WARN
 from pytorch_doctor.checks import caches, home
-from pytorch_doctor.surroundings import Surroundings
+from pytorch_doctor.context import Context
 
 
 def test_a_private_directory_is_fine_and_nothing_is_written(tmp_path):
-    assert caches.check(Surroundings({"TMPDIR": str(tmp_path)})).verdict == OK
+    assert caches.check(Context({"TMPDIR": str(tmp_path)})).verdict == OK
     assert list(tmp_path.iterdir()) == []
 
 
@@ -17,27 +17,27 @@ def test_a_directory_that_is_open_to_others_is_a_warning(tmp_path):
     top = tmp_path / f"pytorch-{os.geteuid()}"
     top.mkdir()
     top.chmod(0o777)
-    found = caches.check(Surroundings({"TMPDIR": str(tmp_path)}))
+    found = caches.check(Context({"TMPDIR": str(tmp_path)}))
     assert found.verdict == WARN
     assert f"{top} is not private" in found.finding
     top.rmdir()
     top.symlink_to(tmp_path)
-    assert caches.check(Surroundings({"TMPDIR": str(tmp_path)})).verdict == WARN
+    assert caches.check(Context({"TMPDIR": str(tmp_path)})).verdict == WARN
 
 
 def test_no_directory_at_all_is_a_failure(tmp_path):
-    found = caches.check(Surroundings({"TMPDIR": str(tmp_path / "absent")}, root=str(tmp_path / "nowhere")))
+    found = caches.check(Context({"TMPDIR": str(tmp_path / "absent")}, root=str(tmp_path / "nowhere")))
     assert found.verdict == FAIL
     assert "TMPDIR" in found.remedy
 
 
 def test_a_home_directory_with_room_is_fine_and_one_that_is_gone_a_warning(tmp_path):
     env = {"HOME": str(tmp_path), "PYTHONUSERBASE": str(tmp_path / "not" / "yet")}
-    assert home.check(Surroundings(env)).verdict == OK
-    assert home.check(Surroundings({"HOME": str(tmp_path / "absent")})).verdict == WARN
+    assert home.check(Context(env)).verdict == OK
+    assert home.check(Context({"HOME": str(tmp_path / "absent")})).verdict == WARN
 
 
 @pytest.mark.parametrize(("number", "verdict"), [(28, FAIL), (122, FAIL), (30, WARN)])
 def test_a_full_home_directory_fails_and_a_read_only_one_does_not(tmp_path, monkeypatch, number, verdict):
     monkeypatch.setattr(home, "why_not_writable", lambda _: os.strerror(number))
-    assert home.check(Surroundings({"HOME": str(tmp_path)})).verdict == verdict
+    assert home.check(Context({"HOME": str(tmp_path)})).verdict == verdict

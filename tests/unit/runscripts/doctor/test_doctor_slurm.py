@@ -5,24 +5,24 @@ import os
 import pytest
 from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN
 from pytorch_doctor.checks import slurm
-from pytorch_doctor.surroundings import Surroundings
+from pytorch_doctor.context import Context
 
 # Slurm
 
 
 def test_outside_of_slurm_there_is_nothing_to_check(tmp_path):
-    assert slurm.check(Surroundings({"PATH": str(tmp_path)})).verdict == NOT_APPLICABLE
+    assert slurm.check(Context({"PATH": str(tmp_path)})).verdict == NOT_APPLICABLE
 
 
 @pytest.fixture
 def here(step):
-    """The surroundings of a task whose nodes are all this host."""
+    """The context of a task whose nodes are all this host."""
 
     def make(**changes):
         nodes = {"SLURM_STEP_NODELIST": "localhost", "SLURMD_NODENAME": "localhost", "SLURM_STEP_NUM_TASKS": "2"}
         one_node = {"SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
         cpus = {"SLURM_CPUS_ON_NODE": str(max(2, len(os.sched_getaffinity(0))))}
-        return Surroundings({**step, **nodes, **one_node, **cpus, **changes})
+        return Context({**step, **nodes, **one_node, **cpus, **changes})
 
     return make
 

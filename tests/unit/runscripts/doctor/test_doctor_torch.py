@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pytorch_doctor import FAIL, OK, WARN
 from pytorch_doctor.checks import torch as torch_check
+from pytorch_doctor.context import Context, last_line
 from pytorch_doctor.probe import PROBE
-from pytorch_doctor.surroundings import Surroundings, last_line
 
 # torch
 
@@ -87,7 +87,7 @@ def test_the_venvs_own_python_is_asked_with_its_environment_active(installation,
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('a stand-in')")
     found = torch_check.check(
-        Surroundings(
+        Context(
             {
                 **env, "WITH_CONDA": f"export PYTHONPATH={tmp_path}", "WITH_VENV": "true",
                 "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",

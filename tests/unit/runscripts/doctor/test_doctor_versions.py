@@ -10,8 +10,8 @@ import sys
 import pytest
 from pytorch_doctor import NOT_APPLICABLE, OK, WARN
 from pytorch_doctor.checks import versions
+from pytorch_doctor.context import Context, Outcome
 from pytorch_doctor.probe import PROBE
-from pytorch_doctor.surroundings import Outcome, Surroundings
 
 LAIF = "lumi-multitorch-full-u24r70f21m50t210-{}.sif"
 AWS, RCCL, UCCL, GROUPS, LEVEL = (
@@ -33,7 +33,7 @@ def ones(count, device="cpu"):
 
 @pytest.fixture
 def at(tmp_path):
-    """A function that makes the surroundings of a module with an image, and versions that torch's Python finds."""
+    """A function that makes the context of a module with an image, and versions that torch's Python finds."""
 
     def make(found, image="image.sif", gpu="rocm", source=None, **env):
         (tmp_path / "easybuild").mkdir()
@@ -41,7 +41,7 @@ def at(tmp_path):
         if source:
             (tmp_path / "provenance").mkdir()
             (tmp_path / "provenance" / "image.json").write_text(json.dumps({"source": source}))
-        here = Surroundings({"EBROOTPYTORCH": str(tmp_path), "SIFPYTORCH": f"/images/{image}", **env})
+        here = Context({"EBROOTPYTORCH": str(tmp_path), "SIFPYTORCH": f"/images/{image}", **env})
         here._torch = (None if found is None else {"versions": found}), Outcome(0, "", "")
         return here
 
@@ -91,7 +91,7 @@ def test_an_image_under_another_name_is_known_by_what_it_was_installed_from(at):
 
 
 def test_a_module_for_cpus_and_no_module_have_nothing_to_compare(at):
-    assert versions.check(Surroundings({})).verdict == NOT_APPLICABLE
+    assert versions.check(Context({})).verdict == NOT_APPLICABLE
     assert versions.check(at({}, gpu=None)).verdict == NOT_APPLICABLE
 
 

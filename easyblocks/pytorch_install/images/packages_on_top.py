@@ -15,7 +15,7 @@ from pytorch_install.images.source import ImageSource
 from pytorch_install.sources.recipe_sources import source_with_extension
 
 
-class OnTop(ImageSource):
+class PackagesOnTop(ImageSource):
     """The wheels of a lock and packages built from sdists, installed into a copy of the base's image."""
 
     @property
@@ -32,7 +32,7 @@ class OnTop(ImageSource):
                                  "the packages to install on top", spec.easyconfig, spec.base_module)
         if spec.base and lock:
             check_lock(spec.base, lock.path, spec.python_version)
-        return self.describe()
+        return self.expect_image()
 
     def build(self, image):
         """Unpack the base, install, and pack."""

@@ -1,4 +1,4 @@
-"""The surroundings of the doctor: loaded module, host or image, login node or job; and the facts about torch."""
+"""What the doctor checks: loaded module, host or image, login node or job; and the facts about torch."""
 
 import ast
 import json
@@ -27,7 +27,7 @@ KINDS = {
 Outcome = namedtuple("Outcome", "status output error")
 
 
-class Surroundings:
+class Context:
     """The environment `env`, and the files below `root`, which is "" except in tests.
 
     `module`   the directory of the loaded PyTorch module, None without one
