@@ -34,7 +34,6 @@ Variables that you export take precedence. A CPU mask from you or Slurm is kept.
                                2 also runs nvidia-smi, rocm-smi or xpu-smi, once per node
   PYTORCH_LAUNCH_LOG_DIR=DIR   write each rank's output to DIR/<job>.<step>/rank-00005.log, that of rank 0
                                to the terminal as well; the first rank that fails prints its last lines
-  PYTORCH_LAUNCH_STAGE=1       copy the image or the packed venv to each node first, once per job
   PYTORCH_LAUNCH_KEEP_PATHS=1  keep PYTHONPATH, PYTHONHOME and LD_LIBRARY_PATH
 """,
     "torchrun-distributed": """\

@@ -29,7 +29,6 @@ class SmallInstallation:
 
     def pack(self):
         """Pack it with the options of the easyblock, and record the checksum."""
-        subprocess.run([sys.executable, self.root / "runscripts" / "pytorch_stage" / "sources.py"], check=True)
         options = ["-comp", "lz4", "-no-fragments", "-all-root", "-noappend", "-no-progress"]
         marker = ["-p", ".packed f 444 0 0 true", "-e", self.file.name, "provenance"]
         subprocess.run(["mksquashfs", self.root, self.file, *options, *marker], check=True, stdout=subprocess.DEVNULL)

@@ -119,6 +119,22 @@ cat out.*""")
     assert left_soon(installation, work) == []
 
 
+def test_the_ranks_of_a_node_share_one_mount_at_the_installations_own_path(shell, installation):
+    done = shell("PYTORCH_LAUNCH_VERBOSE=1 srun -N2 -n4 conda-python-distributed probe.py")
+    assert sorted((line[0], line[1], line[3]) for line in lines(done)) == [
+        (str(rank), "True", str(installation.file)) for rank in range(4)
+    ]
+    assert len({line[2] for line in lines(done)}) == 2, done.stderr
+    assert len(re.findall("packed venv: .* mounted by", done.stderr)) == 2
+
+
+def test_other_commands_of_the_module_run_from_the_packed_file_too(shell, installation):
+    done = shell("""python probe.py; conda-python-simple probe.py; bash -c 'source <(ddp-env) && python probe.py'
+PYTORCH_LAUNCH_PACKED=0 python probe.py""")
+    assert [line[1] for line in lines(done)] == ["True"] * 3 + ["False"]
+    assert "packed venv" not in done.stderr
+
+
 def test_ranks_that_start_later_share_the_mount_while_one_of_its_processes_lives(shell):
     """Also when the process that mounted it has ended."""
     done = shell(f"""cat > ranks.sh <<'END'

@@ -7,7 +7,6 @@ A packed venv: the installation as one squashfs file in it, which runscripts/pyt
 import json
 import os
 import shlex
-import sys
 
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import mkdir, remove_file, which, write_file
@@ -19,9 +18,6 @@ from pytorch_install.runtime import run_command
 # the record.
 PACKED = 'venv.squashfs'
 RECORD = os.path.join('provenance', 'packed.json')
-
-# Writes what the first rank of a job imports into one file.
-SOURCES = os.path.join('runscripts', 'pytorch_stage', 'sources.py')
 
 # A file at the root of the packed one, by which the commands recognize the mount (runscripts/packed.bash).
 MARKER = '.packed'
@@ -46,7 +42,6 @@ def pack(installdir, mksquashfs_args, parallel):
     :param mksquashfs_args: options of mksquashfs, as text
     :param parallel: number of cores to use
     """
-    run_command([sys.executable, '-I', os.path.join(installdir, SOURCES)], hidden=True)
     path = os.path.join(installdir, PACKED)
     part = path + '.part'
     try:

@@ -13,8 +13,6 @@ import pytest
 from easybuild.tools.build_log import EasyBuildError
 from recipes import VENV, recipe
 
-RUNSCRIPTS = Path(__file__).parents[3] / "runscripts"
-
 PACKED_RECIPES = ["PyTorch-2.10.0-rocm-7.1-venv.eb", "PyTorch-2.15.0-cuda-13.2-perlmutter-venv.eb"]
 
 
@@ -38,10 +36,6 @@ def test_an_installation_is_packed_as_it_is_with_a_marker_and_the_checksum_is_re
 
     root = Path(packed.installdir)
     (root / "bin").mkdir()
-    (root / "runscripts" / "pytorch_launch").mkdir(parents=True)
-    for path in ("pytorch_packed.py", "pytorch_launch/__init__.py", "pytorch_launch/nodelist.py"):
-        shutil.copy(RUNSCRIPTS / path, root / "runscripts" / path)
-    shutil.copytree(RUNSCRIPTS / "pytorch_stage", root / "runscripts" / "pytorch_stage")
     (root / "bin" / "python").symlink_to("../libexec/enter-packed")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", root / "venv"], check=True)
     (root / "venv.squashfs").write_text("of an earlier installation")
@@ -52,11 +46,10 @@ def test_an_installation_is_packed_as_it_is_with_a_marker_and_the_checksum_is_re
     content = (root / "venv.squashfs").read_bytes()
     assert record == {"file": "venv.squashfs", "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     listed = subprocess.run(["unsquashfs", "-l", root / "venv.squashfs"], capture_output=True, text=True, check=True)
-    names = sorted(line for line in listed.stdout.splitlines() if re.match("squashfs-root/(?!runscripts|venv)", line))
+    names = sorted(line for line in listed.stdout.splitlines() if re.match("squashfs-root/(?!venv)", line))
     assert names == ["squashfs-root/.packed", "squashfs-root/bin", "squashfs-root/bin/python",
                      "squashfs-root/provenance", "squashfs-root/provenance/packed.json"]  # fmt: skip
     assert not list(root.glob("*.part"))
-    assert "squashfs-root/runscripts/pytorch_stage/sources.json" in listed.stdout.splitlines()
 
 
 def test_without_mksquashfs_the_installation_fails_before_the_long_steps(packed, monkeypatch):
