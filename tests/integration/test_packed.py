@@ -90,7 +90,7 @@ def processes_of(installation, work):
 
 def lines(done):
     """The words of each line that the ranks print."""
-    return [line.split() for line in done.stdout.splitlines() if re.match(r"(\d|None) ", line)]
+    return [line.split() for line in done.stdout.splitlines() if re.match(r"(\d+|None) ", line)]
 
 
 #: Waits in a script until the ranks of `count` lines have printed.
@@ -120,10 +120,9 @@ cat out.*""")
 
 
 def test_the_ranks_of_a_node_share_one_mount_at_the_installations_own_path(shell, installation):
-    done = shell("PYTORCH_LAUNCH_VERBOSE=1 srun -N2 -n4 conda-python-distributed probe.py")
-    assert sorted((line[0], line[1], line[3]) for line in lines(done)) == [
-        (str(rank), "True", str(installation.file)) for rank in range(4)
-    ]
+    done = shell("PYTORCH_LAUNCH_VERBOSE=1 srun -N2 -n16 --overcommit conda-python-distributed probe.py")
+    ranks = {(int(line[0]), line[1], line[3]) for line in lines(done)}
+    assert ranks == {(rank, "True", str(installation.file)) for rank in range(16)}
     assert len({line[2] for line in lines(done)}) == 2, done.stderr
     assert len(re.findall("packed venv: .* mounted by", done.stderr)) == 2
 
@@ -151,6 +150,20 @@ srun -N1 -n1 bash ranks.sh""")
     assert first[1:] == second[1:] == third[1:], done.stderr
     assert last[1] == "True"
     assert last[2] != first[2]
+
+
+def test_a_program_that_leaves_the_namespace_of_the_mount_is_not_joined(shell):
+    done = shell(f"""cat > ranks.sh <<'END'
+conda-python-distributed waiting.py go > out1 & {RANKS_RUN.format(count=1)}
+conda-python-distributed -c 'import os
+os.execvp("unshare", ["unshare", "--user", "--mount", "python", "waiting.py", "go"])' > out2 & {RANKS_RUN.format(count=2)}
+conda-python-distributed probe.py
+touch go; wait
+END
+srun -N1 -n1 bash ranks.sh; cat out1 out2""")
+    third, first, second = lines(done)
+    assert [first[1], second[1], third[1]] == ["True"] * 3, done.stderr
+    assert first[2] == third[2] != second[2]
 
 
 def test_steps_at_once_and_another_file_have_mounts_of_their_own(shell, installation, work):
