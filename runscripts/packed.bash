@@ -3,9 +3,8 @@
 # shellcheck shell=bash
 
 if [ ! -e "${CONTAINERROOT:-}/.packed" ]; then
-    python=/usr/bin/python3 runscripts=${BASH_SOURCE[0]%/*}
+    python=/usr/bin/python3
     [ -x "$python" ] || python=$CONTAINERROOT/venv/bin/python3
-    exec {program}<"$runscripts/pytorch_packed.py" # by its name, Python would open it three times
-    exec "$python" -I -S -c 'import sys; exec(compile(open(int(sys.argv[1])).read(), "pytorch_packed.py", "exec"))' \
-        "$program" "$runscripts" "$@"
+    # as text: by its name, Python would open the file three times
+    exec "$python" -I -S -c "$(<"${BASH_SOURCE[0]%/*}/pytorch_packed.py")" "$@"
 fi

@@ -1,19 +1,18 @@
-"""Runs a command of a packed venv in a namespace where the packed file is mounted; started by packed.bash.
+"""Runs a command of a packed venv in a namespace where the packed file is mounted; packed.bash passes it to Python.
 
-Arguments: the descriptor that it was read from, the directory of this file, the command and its arguments.
+Arguments: the command and its arguments.
 
 The file ($PYTORCH_PACKED) has the whole installation, and is mounted at the installation's own path, so all paths are
-the same. One process of each step and node mounts it; the others join the namespace of that process. The mount ends
-with the last process that uses it. If nothing can mount, the command runs with the unpacked files.
-This is one file: a rank opens few files on the shared file system.
+the same. The first process of a step on a node mounts it. The others find such a process in /proc and join its
+namespaces. The mount ends with the last process that uses it. If nothing can mount, the command runs with the unpacked
+files. This is one file: a rank opens few files on the shared file system.
 """
 
-import _signal  # `signal` and `socket` cost as much as all of this
+import _signal  # `signal` costs as much as all of this
 import ctypes
+import fcntl
 import os
 import sys
-import time
-from _socket import AF_UNIX, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET, socket, socketpair
 from itertools import chain
 from zlib import crc32
 
@@ -25,12 +24,10 @@ MARKER = ".packed"
 #: Where Apptainer keeps its own copy of squashfuse, below the prefix of its command (INSTALL.md, "squashfuse_ll").
 APPTAINERS = ("libexec/apptainer/bin", "lib/x86_64-linux-gnu/apptainer/bin", "lib/aarch64-linux-gnu/apptainer/bin")
 LOCAL_RANKS = ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PALS_LOCAL_RANKID")
-#: For the process that mounts the file; then each process mounts it by itself.
-JOIN_SECONDS = 60
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def main(_, __, *arguments):
+def main(*arguments):
     """Become the command, in the namespace if possible."""
     env = os.environ
     file, root = env["PYTORCH_PACKED"], env.get("CONTAINERROOT", "")
@@ -46,20 +43,6 @@ def main(_, __, *arguments):
         if is_first() and (is_loud or not is_off):
             print_message(arguments[0], f"packed venv not mounted: {error}. Using the unpacked files in {root}")
     os.execv(arguments[0], arguments)  # noqa: S606
-
-
-def connect(name, seconds):
-    """A connection to the process at an abstract name, and its number, None for another user's. Raises OSError."""
-    end = socket(AF_UNIX, SOCK_STREAM)
-    end.settimeout(seconds)
-    end.connect(name)
-    pid, uid, _ = credentials(end)
-    return end, pid if uid == os.getuid() else None
-
-
-def credentials(end):
-    """The process, the user and the group at the other end of a unix socket, confirmed by the kernel (unix(7))."""
-    return memoryview(end.getsockopt(SOL_SOCKET, SO_PEERCRED, 12)).cast("i")  # struct ucred
 
 
 class NotMountedError(Exception):
@@ -80,88 +63,115 @@ def print_message(command, text):
 
 
 def enter(file, root):
-    """Enter a namespace with `file` mounted at `root`; return the program. Raises NotMountedError, OSError."""
-    directory, name = os.getcwd(), mount_name(file)
-    claim, how, deadline = socket(AF_UNIX, SOCK_STREAM), None, time.monotonic() + JOIN_SECONDS
-    while how is None and claim.fileno() >= 0:
-        try:
-            claim.bind(name)
-            break
-        except OSError:  # another process mounts the file, or has mounted it
-            time.sleep(0.005)
-        try:
-            join(listener(name), name)
-            how = "the first process of this node"
-        except OSError as error:
-            # not to be shared: of another user, or its process has ended and left the name to a child
-            if not isinstance(error, ConnectionRefusedError) or time.monotonic() > deadline:
-                claim.close()
-    if how is None:
-        try:
-            how = mount(file, root)
-        except (NotMountedError, OSError):
-            claim.close()  # the other ranks do not wait for this one
-            raise
-        if claim.fileno() >= 0:
-            claim.listen(4096)
-            os.set_inheritable(claim.detach(), True)  # stays open in the program, whose end frees the name
+    """Enter a namespace with `file` mounted at `root`; return who mounted it. Raises NotMountedError, OSError."""
+    directory, name = os.getcwd(), mount_name(file, root)
+    lock = private_directory()
+    try:
+        if lock is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # while another process mounts the file
+        namespaces = find_namespaces(name, root)
+        if namespaces is None:
+            how = mount(name, file, root)
+        else:
+            how = "an earlier process of this node"
+            join(namespaces)
+    finally:
+        if lock is not None:
+            fcntl.flock(lock, fcntl.LOCK_UN)  # children have the descriptor too
     os.chdir(directory)
     return how
 
 
-def mount_name(file):
-    """The name, among abstract sockets (unix(7)), of a mount of `file` whose owner ends together with this process."""
-    found = os.stat(file)
+def mount_name(file, root):
+    """The name of a mount for processes that see the same files, and whose servers end with the same step."""
     step = f"{os.environ.get('SLURM_JOB_ID', '')}.{os.environ.get('SLURM_STEP_ID', '')}"
     if step.endswith("."):
-        with open("/proc/self/cgroup", "rb") as groups:
-            step += f"{crc32(groups.read()):x}"
+        with open("/proc/self/cgroup") as groups:
+            step = groups.read()
     namespaces = [os.stat(f"/proc/self/ns/{kind}").st_ino for kind in ("mnt", "user")]
-    numbers = (*namespaces, found.st_dev, found.st_ino, found.st_mtime_ns)
-    return f"\0pytorch-packed/{os.getuid()}/{step}/" + "-".join(f"{number:x}" for number in numbers)
+    return f"{crc32(os.fsencode(f'{file} {root} {step} {namespaces}')):08x}"
 
 
-def listener(name):
-    """The number of this user's process that listens at `name`. Raises OSError."""
-    end, pid = connect(name, 0)
-    end.close()
-    if not pid:
-        raise PermissionError("the owner of the mount is not visible")
-    return pid
+def private_directory():
+    """The descriptor of this job's directory on this node (pytorch_launch/caches.py); None if it is not private.
+
+    Another user may replace the names, so what counts is the directory that is open.
+    """
+    env, uid = os.environ, os.getuid()
+    job, node = env.get("SLURM_JOB_ID", "local"), env.get("SLURMD_NODENAME") or os.uname().nodename
+    try:
+        directory = os.open(env.get("TMPDIR") or "/tmp", os.O_PATH)  # noqa: S108
+        for name in (f"pytorch-{uid}", f"{job}-{node}"):
+            try:  # noqa: SIM105  (a start imports no contextlib)
+                os.mkdir(name, 0o700, dir_fd=directory)
+            except FileExistsError:
+                pass
+            directory = os.open(name, os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+            found = os.fstat(directory)
+            if found.st_uid != uid or found.st_mode & 0o077:
+                return None
+    except OSError:
+        return None
+    return directory
 
 
-def join(pid, name=None):
-    """Join the namespaces of a process, which listens at `name`; raise OSError, before the first, if it has ended."""
-    descriptors = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY) for kind in ("user", "mnt")]
-    if name is not None and listener(name) != pid:
-        raise ProcessLookupError("the owner of the mount has ended")  # and another process may have its number
-    for descriptor in descriptors:
-        call("setns", descriptor, 0)
-        os.close(descriptor)
+def find_namespaces(name, root):
+    """Open the namespaces of a process of this user that has the mount `name`; None without one."""
+    for number in reversed(os.listdir("/proc")):  # the newest first
+        try:
+            if not number.isdigit() or os.stat(f"/proc/{number}").st_uid != os.getuid():
+                continue
+            process = os.open(f"/proc/{number}", os.O_DIRECTORY)  # of this process, even if its number is used again
+            with open(os.open("mounts", os.O_RDONLY, dir_fd=process), "rb") as mounts:
+                is_there = end_of_source(name, os.stat("ns/mnt", dir_fd=process)) in mounts.read()
+            # a file is opened by the server, if that has not ended
+            if is_there and os.open(f"root{root}/{MARKER}", os.O_RDONLY, dir_fd=process):
+                return open_namespaces(process)
+            os.close(process)
+        except OSError:  # it ends, or belongs to a container
+            continue
+    return None
 
 
-def mount(file, root):
-    """Mount `file` at `root` in new namespaces and join them; return the program. Raises NotMountedError."""
+def end_of_source(name, namespace):
+    """What ends the source of a mount in a namespace of mounts, and not that of its copy in another namespace."""
+    return f"@{name}-{namespace.st_ino} ".encode()
+
+
+def open_namespaces(process):
+    """Open the namespaces of a process, by a descriptor of its directory in /proc; they stay when it ends."""
+    return [os.open(f"ns/{kind}", os.O_RDONLY, dir_fd=process) for kind in ("user", "mnt")]
+
+
+def join(namespaces):
+    """Join open namespaces. Raises OSError."""
+    for namespace in namespaces:
+        call("setns", namespace, 0)
+
+
+def mount(name, file, root):
+    """Mount `file` at `root` in new namespaces and join them; return the program. Raises NotMountedError, OSError."""
     program = find_squashfuse(root)  # then a child makes the namespaces: if it fails, this process is as it was
-    ours, its = socketpair()
+    told, tells = os.pipe()
+    waits, joined = os.pipe()
     child = os.fork()
     if child == 0:
-        ours.close()
+        os.close(joined)
         try:
-            make_namespaces(program, file, root)
-            its.send(b"mounted")
-            its.recv(1)  # until the parent has joined, or ended
+            make_namespaces(program, name, file, root)
+            os.write(tells, b"mounted")
+            os.read(waits, 1)  # until the parent has joined, or ended
         except BaseException as error:  # noqa: BLE001  (whatever it is, the parent reports it)
-            its.send(str(error).encode())
+            os.write(tells, str(error).encode())
         os._exit(0)
-    its.close()
+    os.close(tells)
     try:
-        answer = ours.recv(4096).decode(errors="replace")
+        answer = os.read(told, 4096).decode(errors="replace")
         if answer != "mounted":
             raise NotMountedError(answer or "the process that mounts it was killed")
-        join(child)
+        join(open_namespaces(os.open(f"/proc/{child}", os.O_DIRECTORY)))
     finally:
-        ours.close()
+        os.close(joined)
         os.waitpid(child, 0)
     return f"{program} in a user namespace"
 
@@ -178,27 +188,28 @@ def find_squashfuse(root):
     raise NotMountedError("squashfuse not found on PATH or in Apptainer")
 
 
-def make_namespaces(program, file, root):
+def make_namespaces(program, name, file, root):
     """Enter new namespaces of users and of mounts, and mount `file` there. Raises OSError."""
     user, group = os.getuid(), os.getgid()
     # in the new namespace, no process can open what another one has open (user_namespaces(7))
-    source = os.open(file, os.O_RDONLY)
+    packed = os.open(file, os.O_RDONLY)
     call("unshare", NEWUSER)
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-        with open(f"/proc/self/{name}", "w") as table:
-            table.write(text)
+    for table, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        with open(f"/proc/self/{table}", "w") as mapping:
+            mapping.write(text)
     device = os.open("/dev/fuse", os.O_RDWR)
     started, start = os.pipe()
     # it stays out of the namespace of mounts, which ends with the last program in it; then the kernel closes the device
     if os.fork() == 0:
         os.close(start)
         os.read(started, 1)
-        become_server(program, source, device)
+        become_server(program, packed, device)
     call("unshare", NEWNS)
     call("mount", b"none", b"/", None, FOLLOWING, None)
     options = f"fd={device},rootmode=40000,user_id={user},group_id={group}"
-    call("mount", file.encode(), root.encode(), b"fuse.squashfuse", READ_ONLY, options.encode())
-    for descriptor in (device, start, source):
+    source = os.fsencode(file) + end_of_source(name, os.stat("/proc/self/ns/mnt"))[:-1]
+    call("mount", source, os.fsencode(root), b"fuse.squashfuse", READ_ONLY, options.encode())
+    for descriptor in (device, start, packed):
         os.close(descriptor)
     try:
         os.stat(f"{root}/{MARKER}")

@@ -13,10 +13,10 @@ RUNSCRIPTS = ("conda-python-distributed", "conda-python-simple", "ddp-env", "pyt
 class SmallInstallation:
     """What `packed = True` installs, at `root`; `filler` random bytes make the file large."""
 
-    def __init__(self, root, filler=0):
+    def __init__(self, root, filler=0, python=sys.executable):
         self.root = root
         self.file = root / "venv.squashfs"
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", root / "venv"], check=True)
+        subprocess.run([python, "-m", "venv", "--without-pip", root / "venv"], check=True)
         for name in ("runscripts", "libexec"):
             subprocess.run(["cp", "-r", TREE / name, root], check=True)
         (root / "bin").mkdir()

@@ -7,13 +7,12 @@ A packed venv: the installation as one squashfs file in it, which runscripts/pyt
 import json
 import os
 import shlex
-import tempfile
 
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import mkdir, remove_file, which, write_file
 
 from pytorch_install.images.image_files import checksum_of
-from pytorch_install.runtime import PROGRAMS, run_command
+from pytorch_install.runtime import run_command
 
 # The packed file, and the record of its SHA-256, relative to the installation directory; runscripts/pytorch_stage reads
 # the record.
@@ -22,10 +21,6 @@ RECORD = os.path.join('provenance', 'packed.json')
 
 # A file at the root of the packed one, by which the commands recognize the mount (runscripts/packed.bash).
 MARKER = '.packed'
-
-# Writes what the venv's Python imports for these modules into one file, which only the packed venv has.
-MODULES = os.path.join(PROGRAMS, 'packed_modules.py')
-IMPORTED = ('torch', 'torch.distributed.run', 'torchvision')
 
 
 def require_packer():
@@ -50,11 +45,9 @@ def pack(installdir, mksquashfs_args, parallel):
     path = os.path.join(installdir, PACKED)
     part = path + '.part'
     try:
-        with tempfile.TemporaryDirectory() as modules:
-            run_command(['mksquashfs', installdir, part, '-noappend', '-no-progress', '-no-xattrs', '-all-root',
-                         '-processors', str(parallel or 1), *shlex.split(mksquashfs_args),
-                         '-p', MARKER + ' f 444 0 0 true', *write_modules(installdir, modules),
-                         '-e', PACKED, os.path.basename(part)], hidden=True)
+        run_command(['mksquashfs', installdir, part, '-noappend', '-no-progress', '-no-xattrs', '-all-root',
+                     '-processors', str(parallel or 1), *shlex.split(mksquashfs_args),
+                     '-p', MARKER + ' f 444 0 0 true', '-e', PACKED, os.path.basename(part)], hidden=True)
         record = {'file': PACKED, 'sha256': checksum_of(part), 'size': os.path.getsize(part)}
         os.replace(part, path)
     finally:
@@ -62,19 +55,3 @@ def pack(installdir, mksquashfs_args, parallel):
             remove_file(part)
     mkdir(os.path.join(installdir, os.path.dirname(RECORD)), parents=True)
     write_file(os.path.join(installdir, RECORD), json.dumps(record, indent=2) + '\n')
-
-
-def write_modules(installdir, directory):
-    """
-    Write the compiled modules of a venv to a temporary directory.
-
-    :return: options of mksquashfs that put the files of this directory into the venv
-    """
-    python = os.path.join(installdir, 'venv', 'bin', 'python')
-    run = run_command([python, '-I', MODULES, directory, *IMPORTED], hidden=True, split_stderr=True)
-    target = os.path.relpath(run.output.splitlines()[-1], installdir)
-    options = []
-    for name in sorted(os.listdir(directory)):
-        content = 'cat ' + shlex.quote(os.path.join(directory, name))
-        options += ['-p', os.path.join(target, name) + ' f 444 0 0 ' + content]
-    return options

@@ -1,0 +1,266 @@
+"""Packed venvs: who shares a mount, and what is left when a step ends; the installations have no torch."""
+
+import os
+import re
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from small_installation import SmallInstallation
+
+pytestmark = pytest.mark.testbed
+
+#: Prints the mounted file, whether this Python runs from it, the namespace of its mounts, and its rank.
+PROBE = """
+import os, sys
+mounts = [line.split()[0].partition('@')[0] for line in open('/proc/mounts') if ' fuse.squashfuse ' in line]
+packed = os.path.exists(sys.prefix + '/../.packed')
+words = [os.environ.get('RANK'), packed, os.readlink('/proc/self/ns/mnt'), *mounts]
+os.write(1, f"{' '.join(map(str, words))}\\n".encode())
+"""
+#: The same, then waits until a file exists.
+WAITING = PROBE + """
+import time
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+"""
+#: A rank that ignores SIGTERM.
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAITING
+
+
+@pytest.fixture(scope="module")
+def installation(testbed):
+    """A packed installation that every user can read."""
+    if not shutil.which("mksquashfs") or testbed.obstacle:
+        pytest.skip("no squashfs-tools, or no user namespaces with FUSE")
+    with tempfile.TemporaryDirectory(prefix="packed-", dir=testbed.layout.root) as directory:
+        root = Path(directory)
+        root.chmod(0o755)
+        yield SmallInstallation(root, python="/usr/bin/python3")  # others may be in a home directory
+
+
+@pytest.fixture
+def without_squashfuse(work):
+    """A directory with the host's commands but squashfuse."""
+    (work / "bin").mkdir()
+    for directory in ("/bin", "/usr/sbin", "/usr/bin"):
+        for path in Path(directory).iterdir():
+            if not path.name.startswith(("squashfuse", "apptainer")) and not (work / "bin" / path.name).exists():
+                (work / "bin" / path.name).symlink_to(path)
+    return work / "bin"
+
+
+@pytest.fixture
+def shell(testbed, installation, work):
+    """A function that runs a script with the installation loaded; its temporary files are in `work`/temporary."""
+    for name, text in (("probe.py", PROBE), ("waiting.py", WAITING), ("stubborn.py", STUBBORN)):
+        (work / name).write_text(text)
+    (work / "temporary").mkdir()
+
+    def run(script):
+        script = f"{installation.load}export TMPDIR={work}/temporary\n{script}"
+        return testbed.run_unchecked(script, cwd=work, timeout=120)
+
+    return run
+
+
+def left_soon(installation, work):
+    """Processes that have the mount or serve it, and files in the temporary directory, some seconds after a step."""
+    deadline = time.monotonic() + 60
+    while True:
+        left = [*processes_of(installation, work)]
+        left += [path for path in (work / "temporary").rglob("*") if not path.is_dir()]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.1)
+
+
+def processes_of(installation, work):
+    """Command lines of processes that a script of this test has started and of those in a namespace with the mount."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            of_test = f"TMPDIR={work}/temporary\0".encode() in (process / "environ").read_bytes()
+            if of_test or str(installation.root) in (process / "mounts").read_text():
+                yield (process / "cmdline").read_text()
+        except OSError:  # it has ended
+            continue
+
+
+def lines(done):
+    """The words of each line that the ranks print."""
+    return [line.split() for line in done.stdout.splitlines() if re.match(r"(\d+|None) ", line)]
+
+
+#: Waits in a script until the ranks of `count` lines have printed.
+RANKS_RUN = "until [ \"$(cat out* 2>/dev/null | grep -cE \"^([0-9]|None) \")\" = {count} ]; do sleep 0.05; done\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "end"),
+    [
+        ("waiting.py", "touch go; wait"),
+        ("waiting.py", "kill -KILL $(pgrep -f '^python waiting.py go'); wait"),
+        ("waiting.py", "kill -TERM $(pgrep -f '^python waiting.py go'); wait"),
+        ("waiting.py", "scancel --name={name}; wait"),
+        ("stubborn.py", "scancel --name={name}; wait"),
+        ("waiting.py", "scancel --signal=KILL --name={name}; wait"),
+    ],
+    ids=["end", "kill", "term", "scancel", "scancel-ignored", "scancel-kill"],
+)
+def test_a_step_leaves_no_process_no_mount_and_no_file(shell, installation, work, program, end):
+    name = f"packed-{os.getpid()}"
+    program = f"{work}/{program}"
+    done = shell(f"""srun --job-name={name} -N2 -n4 -o out.%t conda-python-distributed {program} go &
+{RANKS_RUN.format(count=4)}{end.replace("waiting.py", program).format(name=name)}
+cat out.*""")
+    assert [line[1] for line in lines(done)] == ["True"] * 4, done.stderr
+    assert left_soon(installation, work) == []
+
+
+def test_the_ranks_of_a_node_share_one_mount_at_the_installations_own_path(shell, installation):
+    done = shell("PYTORCH_LAUNCH_VERBOSE=1 srun -N2 -n16 --overcommit conda-python-distributed probe.py")
+    ranks = {(int(line[0]), line[1], line[3]) for line in lines(done)}
+    assert ranks == {(rank, "True", str(installation.file)) for rank in range(16)}
+    assert len({line[2] for line in lines(done)}) == 2, done.stderr
+    assert len(re.findall("packed venv: .* mounted by", done.stderr)) == 2
+
+
+def test_other_commands_of_the_module_run_from_the_packed_file_too(shell, installation):
+    done = shell("""python probe.py; conda-python-simple probe.py; bash -c 'source <(ddp-env) && python probe.py'
+PYTORCH_LAUNCH_PACKED=0 python probe.py""")
+    assert [line[1] for line in lines(done)] == ["True"] * 3 + ["False"]
+    assert "packed venv" not in done.stderr
+
+
+def test_ranks_that_start_later_share_the_mount_while_one_of_its_processes_lives(shell):
+    """Also when the process that mounted it has ended."""
+    done = shell(f"""cat > ranks.sh <<'END'
+conda-python-distributed waiting.py go1 > out1 & {RANKS_RUN.format(count=1)}
+conda-python-distributed waiting.py go2 > out2 & {RANKS_RUN.format(count=2)}
+touch go1; wait %1
+conda-python-distributed probe.py
+touch go2; wait
+conda-python-distributed probe.py
+cat out1 out2
+END
+srun -N1 -n1 bash ranks.sh""")
+    third, last, first, second = lines(done)
+    assert first[1:] == second[1:] == third[1:], done.stderr
+    assert last[1] == "True"
+    assert last[2] != first[2]
+
+
+def test_a_program_that_leaves_the_namespace_of_the_mount_is_not_joined(shell):
+    done = shell(f"""cat > ranks.sh <<'END'
+conda-python-distributed waiting.py go > out1 & {RANKS_RUN.format(count=1)}
+conda-python-distributed -c 'import os
+os.execvp("unshare", ["unshare", "--user", "--mount", "python", "waiting.py", "go"])' > out2 & {RANKS_RUN.format(count=2)}
+conda-python-distributed probe.py
+touch go; wait
+END
+srun -N1 -n1 bash ranks.sh; cat out1 out2""")
+    third, first, second = lines(done)
+    assert [first[1], second[1], third[1]] == ["True"] * 3, done.stderr
+    assert first[2] == third[2] != second[2]
+
+
+def test_steps_at_once_and_another_file_have_mounts_of_their_own(shell, installation, work):
+    other = work / "other.squashfs"
+    shutil.copy(installation.file, other)
+    done = shell(f"""cat > steps.sh <<'END'
+srun --overlap -N1 -n2 -o out1.%t conda-python-distributed waiting.py go &
+srun --overlap -N1 -n2 -o out2.%t conda-python-distributed waiting.py go &
+srun --overlap -N1 -n2 -o out3.%t bash -c 'PYTORCH_PACKED={other} exec conda-python-distributed waiting.py go' &
+{RANKS_RUN.format(count=6)}touch go; wait
+cat out*
+END
+salloc --quiet -N1 -n2 bash steps.sh""")
+    ranks = lines(done)
+    assert len(ranks) == 6, done.stderr
+    assert all(one[1:] == two[1:] and one[1] == "True" for one, two in zip(ranks[::2], ranks[1::2]))
+    assert len({rank[2] for rank in ranks}) == 3
+    assert [rank[3] for rank in ranks[::2]] == [str(installation.file)] * 2 + [str(other)]
+
+
+def test_different_files_in_one_step_have_mounts_of_their_own(shell, installation, work):
+    other = work / "other.squashfs"
+    shutil.copy(installation.file, other)
+    done = shell(f"""cat > ranks.sh <<'END'
+[ $SLURM_PROCID = 0 ] || export PYTORCH_PACKED={other}
+exec conda-python-distributed waiting.py go
+END
+srun -N1 -n2 --overcommit -o out.%t bash ranks.sh & {RANKS_RUN.format(count=2)}touch go; wait; cat out*""")
+    first, second = lines(done)
+    assert (first[1], first[3]) == ("True", str(installation.file))
+    assert (second[1], second[3]) == ("True", str(other))
+
+
+def test_a_mount_whose_server_was_killed_is_not_shared(shell):
+    done = shell(f"""cat > ranks.sh <<'END'
+conda-python-distributed waiting.py go > out1 & {RANKS_RUN.format(count=1)}
+for pid in $(pgrep squashfuse); do
+    ! grep -qzx SLURM_JOB_ID=$SLURM_JOB_ID /proc/$pid/environ || kill -KILL $pid
+done
+conda-python-distributed probe.py
+touch go; wait
+END
+srun -N1 -n1 bash ranks.sh; cat out1""")
+    second, first = lines(done)
+    assert (first[1], second[1]) == ("True", "True"), done.stderr
+    assert first[2] != second[2]
+
+
+@pytest.mark.parametrize(
+    ("prevent", "reason"),
+    [
+        ("", "squashfuse not found on PATH or in Apptainer"),
+        ("mount -t tmpfs none /proc", "No such file or directory"),
+        ("mount --bind /dev/null /dev/fuse", "mount: Invalid argument"),
+        ("export PYTORCH_PACKED=/absent/venv.squashfs", "No such file or directory: '/absent/venv.squashfs'"),
+        ("PYTORCH_PACKED=$CONTAINERROOT/venv/pyvenv.cfg", "squashfuse_ll cannot read"),
+    ],
+    ids=["squashfuse", "proc", "fuse", "file", "not-squashfs"],
+)
+def test_what_cannot_be_mounted_is_used_unpacked(shell, installation, without_squashfuse, prevent, reason):
+    path = f"{installation.root}/bin:{installation.root}/venv/bin:"
+    path += "$PATH" if prevent else str(without_squashfuse)
+    done = shell(f"""unshare --mount bash -c '{prevent or "true"}
+PATH={path} exec python -c "import os, sys; print(os.path.exists(sys.prefix + \\"/../.packed\\"))"'""")
+    assert done.stdout == "False\n"
+    message = f"python: packed venv not mounted: .*{reason}.*. Using the unpacked files in {installation.root}"
+    assert re.fullmatch(message, done.stderr.strip())
+
+
+#: Starts two processes of a user in one step 50 times while another user attacks; prints how long each time takes.
+UNDER_ATTACK = """set -e
+[ -e fuse ] || { mknod fuse c 10 229 && chmod 666 fuse; }
+mount --bind fuse /dev/fuse
+as_user() { local id=$1; shift; exec setpriv --reuid=$id --regid=$id --clear-groups --inh-caps=-all "$@"; }
+export TMPDIR=$PWD/shared SLURM_JOB_ID=77 SLURM_STEP_ID=0 SLURMD_NODENAME=nid001001
+for kind; do
+    rm -rf attack shared && mkdir -m 1777 shared
+    (as_user 65532 python3 attacker.py 65533 $TMPDIR 77-nid001001 $kind > attack) & attacker=$!
+    until grep -qs ready attack; do sleep 0.01; done
+    start=${EPOCHREALTIME/./}
+    (as_user 65533 python probe.py) & first=$!
+    (as_user 65533 python probe.py) & wait $first $!
+    echo $(((${EPOCHREALTIME/./} - start) / 1000)) milliseconds
+    kill $attacker; wait $attacker || true; grep -v ready attack || true
+done
+"""
+
+
+def test_another_user_can_neither_delay_nor_enter_a_mount(shell, work):
+    (work / "under_attack.sh").write_text(UNDER_ATTACK)
+    shutil.copy(Path(__file__).with_name("attacker.py"), work)
+    work.chmod(0o755)
+    run = "unshare --mount bash under_attack.sh"
+    if os.geteuid() != 0 or not any(line[1] == "True" for line in lines(shell(f"{run} locks"))):
+        pytest.skip("only root can start processes of two users, who need /dev/fuse and a readable installation")
+    done = shell(f"{run} {'locks directory rename fifo link ' * 10}")
+    times = [int(text) for text in re.findall(r"^(\d+) milliseconds\n", done.stdout, re.MULTILINE)]
+    assert (len(times), len(lines(done)), done.stdout.count("\n"), done.stderr) == (50, 100, 150, "")
+    assert all(line[:2] == ["None", "True"] for line in lines(done))
+    assert max(times) < 5000
