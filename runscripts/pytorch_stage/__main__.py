@@ -96,7 +96,7 @@ def main(arguments):
         staging.remove()
         return 1
     if is_plain and staging.how != "Slurm":
-        say(f"to remove the copies: {shell_words(staging.removal)}")
+        say(f"to remove the copies: {' '.join(map(shlex.quote, staging.removal[0]))}")
     return 0
 
 
@@ -106,8 +106,10 @@ def result(files, variables, staging, is_plain):
     if is_plain:
         return "\n".join(copies)
     exports = statements(dict.fromkeys(variables, copies[0]) or {"PYTORCH_STAGED": staging.directory})
-    function, removal = f"pytorch_stage_{secrets.token_hex(4)}", shell_words(staging.removal)
-    return f"""{exports}{function}() {{ {removal} </dev/null >/dev/null 2>&1 || :; }}
+    function, kept = f"pytorch_stage_{secrets.token_hex(4)}", ("HOME", "LD_LIBRARY_PATH", "PATH", *OF_THE_JOB)
+    env = ["env", "-i", *(f"{name}={os.environ[name]}" for name in kept if name in os.environ)]
+    lines = [" ".join(map(shlex.quote, env * (staging.how == "Slurm") + command)) for command in staging.removal]
+    return f"""{exports}{function}() {{ {{ {"; ".join(lines)}; }} </dev/null >/dev/null 2>&1 || :; }}
 {AT_EXIT}pytorch_stage_at_exit {function}"""
 
 
@@ -176,7 +178,7 @@ class Staging:
     `order`    for the nodes, see node.py
     `how`      Slurm, Flux or launcher, with the command that starts a process on each node, and its environment `env`
     `holder`   a step of Slurm that ends with the job, and then removes the directory
-    `removal`  the command that removes the directory
+    `removal`  the commands that remove the directory
     """
 
     def __init__(self, order, env, launcher):
@@ -192,7 +194,7 @@ class Staging:
         else:
             raise StageError("no Slurm job of one component, and no Flux job", "Name the command that starts one "
                              "process on each node: pytorch-stage -- mpirun --map-by ppr:1:node")  # fmt: skip
-        self.holder, self.removal = None, [*self.start, "rm", "-rf", "--", self.directory]
+        self.holder, self.removal = None, [[*self.start, "rm", "-rf", "--", self.directory]]
 
     def copy(self):
         """Make the directory, copy the files, and check the copies. Raises StageError."""
@@ -220,11 +222,12 @@ class Staging:
 
     def hold(self):
         """Start the step that makes the directory and stays. Raises StageError."""
-        self.removal = []
+        remove, self.removal = self.removal[0], []
         with tempfile.TemporaryFile() as errors, reported("starting a process on each node", START_SECONDS), blocked():
             self.holder = self.popen(*self.node_process(["hold"]), errors, subprocess.PIPE)
             answers = self.answers_of_holder(errors)
-            self.removal = ["scancel", "--signal=TERM", f"{self.env['SLURM_JOB_ID']}.{answers[0]['step']}"]
+            # the step may have been killed; without it, no process can remove the directory in a job that is canceled
+            self.removal = [remove, ["scancel", "--signal=TERM", f"{self.env['SLURM_JOB_ID']}.{answers[0]['step']}"]]
             self.raise_first_problem(answers)
             # all nodes make the directory at once: a user who sees its name on one cannot make it on the next one first
             self.holder.stdin.write(b"make\n")
@@ -298,11 +301,11 @@ class Staging:
         with blocked(), reported("removing the copies"), contextlib.suppress(StageError, OSError):
             if self.holder:
                 self.holder.stdin.close()  # nodes that have not made the directory do not make it
-            if self.removal:
-                self.popen(self.removal, self.env, subprocess.DEVNULL).communicate()
-            elif self.holder:
-                self.holder.kill()
+            for command in self.removal:
+                self.popen(command, self.env, subprocess.DEVNULL).communicate()
             if self.holder:
+                if not self.removal:
+                    self.holder.kill()
                 self.holder.wait()
 
 
@@ -339,11 +342,6 @@ def last_line(errors):
     """The last line that a command has written to its standard error, without what follows from it in other tasks."""
     lines = [line for line in errors.decode(errors="replace").splitlines() if line and "xited with exit" not in line]
     return lines[-1].rstrip(".") if lines else "a process failed without a message"
-
-
-def shell_words(command):
-    """A command for a shell."""
-    return " ".join(map(shlex.quote, command))
 
 
 def say(text):

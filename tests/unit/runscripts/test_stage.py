@@ -296,7 +296,7 @@ def test_flux_archives_the_file_and_extracts_it_on_each_node():
     assert extract[:4] == ["flux", "exec", "--noinput", "--rank=all"]
     assert extract[-3:] == ["--waitcreate", "--name=pytorch-stage-1", "--directory=/disk/pytorch-stage-1"]
     assert remove == ["flux", "archive", "remove", "--name=pytorch-stage-1"]
-    assert staging.removal == [*extract[:4], "rm", "-rf", "--", "/disk/pytorch-stage-1"]
+    assert staging.removal == [[*extract[:4], "rm", "-rf", "--", "/disk/pytorch-stage-1"]]
 
 
 @pytest.fixture
