@@ -154,9 +154,11 @@ srun -N1 -n1 bash ranks.sh""")
 
 def test_a_program_that_leaves_the_namespace_of_the_mount_is_not_joined(shell):
     done = shell(f"""cat > ranks.sh <<'END'
-conda-python-distributed waiting.py go > out1 & {RANKS_RUN.format(count=1)}
+conda-python-distributed waiting.py go > out1 &
+{RANKS_RUN.format(count=1)}
 conda-python-distributed -c 'import os
-os.execvp("unshare", ["unshare", "--user", "--mount", "python", "waiting.py", "go"])' > out2 & {RANKS_RUN.format(count=2)}
+os.execvp("unshare", ["unshare", "--user", "--mount", "python", "waiting.py", "go"])' > out2 &
+{RANKS_RUN.format(count=2)}
 conda-python-distributed probe.py
 touch go; wait
 END
@@ -239,6 +241,7 @@ UNDER_ATTACK = """set -e
 mount --bind fuse /dev/fuse
 as_user() { local id=$1; shift; exec setpriv --reuid=$id --regid=$id --clear-groups --inh-caps=-all "$@"; }
 export TMPDIR=$PWD/shared SLURM_JOB_ID=77 SLURM_STEP_ID=0 SLURMD_NODENAME=nid001001
+trap 'kill $attacker 2>/dev/null || :' EXIT
 for kind; do
     rm -rf attack shared && mkdir -m 1777 shared
     (as_user 65532 python3 attacker.py 65533 $TMPDIR 77-nid001001 $kind > attack) & attacker=$!
