@@ -22,9 +22,9 @@ def test_a_kernel_that_an_earlier_tree_made_starts(easyblock, tmp_path):
     python.write_text(f'#!/bin/bash\nexec {sys.executable} -c "import sys; print(*sys.argv[1:])" "$@"\n')
     python.chmod(0o755)
     (tmp_path / "init").write_text(INIT)
-    (tmp_path / "modules").mkdir()
-    (tmp_path / "modules" / "PyTorch").write_text(f"export EBROOTPYTORCH={root} PATH={root}/bin:$PATH")
-    start = f"/bin/bash {root}/bin/start-kernel.bash {tmp_path}/init {tmp_path}/modules PyTorch"
+    (tmp_path / "sourced").mkdir()
+    (tmp_path / "sourced" / "PyTorch").write_text(f"export EBROOTPYTORCH={root} PATH={root}/bin:$PATH")
+    start = f"/bin/bash {root}/bin/start-kernel.bash {tmp_path}/init {tmp_path}/sourced PyTorch"
     command = [*start.split(), "/opt/runtime/bin", "-m", "ipykernel_launcher", "-f", "kernel-1.json"]
     done = subprocess.run(command, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("-m ipykernel_launcher -f kernel-1.json\n", "")
