@@ -249,7 +249,7 @@ for kind; do
     start=${EPOCHREALTIME/./}
     (as_user 65533 python probe.py) & first=$!
     (as_user 65533 python probe.py) & wait $first $!
-    echo $(((${EPOCHREALTIME/./} - start) / 1000)) milliseconds
+    echo took $(((${EPOCHREALTIME/./} - start) / 1000)) ms
     kill $attacker; wait $attacker || true; grep -v ready attack || true
 done
 """
@@ -263,7 +263,7 @@ def test_another_user_can_neither_delay_nor_enter_a_mount(shell, work):
     if os.geteuid() != 0 or not any(line[1] == "True" for line in lines(shell(f"{run} locks"))):
         pytest.skip("only root can start processes of two users, who need /dev/fuse and a readable installation")
     done = shell(f"{run} {'locks directory rename fifo link ' * 10}")
-    times = [int(text) for text in re.findall(r"^(\d+) milliseconds\n", done.stdout, re.MULTILINE)]
+    times = [int(text) for text in re.findall(r"^took (\d+) ms$", done.stdout, re.MULTILINE)]
     assert (len(times), len(lines(done)), done.stdout.count("\n"), done.stderr) == (50, 100, 150, "")
     assert all(line[:2] == ["None", "True"] for line in lines(done))
     assert max(times) < 5000

@@ -40,6 +40,18 @@ def test_without_write_permission_pip_installs_to_pythonuserbase_with_a_message(
         assert DEFAULTING not in installation.run(f"pip uninstall --yes --quiet networkx; {pip_install(wheels)}")
 
 
+def test_a_file_that_an_earlier_tree_packed_is_mounted_and_used(installation, wheels):
+    """With the options that its make-squashfs passed to mksquashfs."""
+    installation.run(pip_install(wheels))
+    options = ["-no-progress", "-comp", "zstd", "-Xcompression-level", "3", "-no-xattrs", "-processors", "2"]
+    pack = ["mksquashfs", installation.directory, installation.packed, *options, "-e", ".unpacked"]
+    subprocess.run(pack, stdout=subprocess.DEVNULL, check=True)
+    shutil.rmtree(installation.directory)
+    output = installation.run(f"echo $SINGULARITY_BIND; {IMPORT}")
+    assert f"{installation.packed}:/user-software" in output.splitlines()[0]
+    assert output.endswith(THERE)
+
+
 @pytest.mark.parametrize("command", ["make-squashfs", "unmake-squashfs"])
 def test_a_running_job_continues_and_starts_more_steps(installation, wheels, command):
     installation.run(pip_install(wheels))
