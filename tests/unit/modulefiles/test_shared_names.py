@@ -75,8 +75,8 @@ def _settings():
     return texts("modulefiles")["modulefiles/.easybuild_settings.tcl"]
 
 
-@pytest.mark.parametrize("place", ["payload", "runscripts", "easyconfigs"])
-def test_the_files_of_mnist_have_the_same_names_in_the_recipe_the_payload_and_the_doctor(place):
+@pytest.mark.parametrize("place", ["payload", "easyconfigs"])
+def test_the_files_of_mnist_have_the_same_names_in_the_recipe_and_the_payload(place):
     names = set(re.findall(r"\b(?:train|t10k)-\w+-idx\d-ubyte\b", "\n".join(texts(place).values())))
     assert names == {
         f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
