@@ -65,10 +65,8 @@ def print_message(command, text):
 def enter(file, root):
     """Enter a namespace with `file` mounted at `root`; return who mounted it. Raises NotMountedError, OSError."""
     directory, name = os.getcwd(), mount_name(file, root)
-    lock = private_directory()
+    lock = lock_directory()  # while another process mounts the file
     try:
-        if lock is not None:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # while another process mounts the file
         namespaces = find_namespaces(name, root)
         if namespaces is None:
             how = mount(name, file, root)
@@ -92,10 +90,11 @@ def mount_name(file, root):
     return f"{crc32(os.fsencode(f'{file} {root} {step} {namespaces}')):08x}"
 
 
-def private_directory():
-    """The descriptor of this job's directory on this node (pytorch_launch/caches.py); None if it is not private.
+def lock_directory():
+    """Open and lock this job's directory on this node, where the launcher has its caches.
 
-    Another user may replace the names, so what counts is the directory that is open.
+    Returns None if the directory is not private or cannot be locked. What counts is the directory that is open: another
+    user may replace the names.
     """
     env, uid = os.environ, os.getuid()
     job, node = env.get("SLURM_JOB_ID", "local"), env.get("SLURMD_NODENAME") or os.uname().nodename
@@ -110,6 +109,7 @@ def private_directory():
             found = os.fstat(directory)
             if found.st_uid != uid or found.st_mode & 0o077:
                 return None
+        fcntl.flock(directory, fcntl.LOCK_EX)
     except OSError:
         return None
     return directory
@@ -124,8 +124,8 @@ def find_namespaces(name, root):
             process = os.open(f"/proc/{number}", os.O_DIRECTORY)  # of this process, even if its number is used again
             with open(os.open("mounts", os.O_RDONLY, dir_fd=process), "rb") as mounts:
                 is_there = end_of_source(name, os.stat("ns/mnt", dir_fd=process)) in mounts.read()
-            # a file is opened by the server, if that has not ended
-            if is_there and os.open(f"root{root}/{MARKER}", os.O_RDONLY, dir_fd=process):
+            if is_there:
+                os.open(f"root{root}/{MARKER}", os.O_RDONLY, dir_fd=process)  # OSError if the server has ended
                 return open_namespaces(process)
             os.close(process)
         except OSError:  # it ends, or belongs to a container

@@ -129,8 +129,9 @@ def test_the_ranks_of_a_node_share_one_mount_at_the_installations_own_path(shell
 
 def test_other_commands_of_the_module_run_from_the_packed_file_too(shell, installation):
     done = shell("""python probe.py; conda-python-simple probe.py; bash -c 'source <(ddp-env) && python probe.py'
+TMPDIR=/absent python probe.py  # without a lock
 PYTORCH_LAUNCH_PACKED=0 python probe.py""")
-    assert [line[1] for line in lines(done)] == ["True"] * 3 + ["False"]
+    assert [line[1] for line in lines(done)] == ["True"] * 4 + ["False"]
     assert "packed venv" not in done.stderr
 
 
@@ -243,27 +244,29 @@ as_user() { local id=$1; shift; exec setpriv --reuid=$id --regid=$id --clear-gro
 export TMPDIR=$PWD/shared SLURM_JOB_ID=77 SLURM_STEP_ID=0 SLURMD_NODENAME=nid001001
 trap 'kill $attacker 2>/dev/null || :' EXIT
 for kind; do
+    victim=65533
+    [ $kind != mount ] || victim=0 # who could enter
     rm -rf attack shared && mkdir -m 1777 shared
-    (as_user 65532 python3 attacker.py 65533 $TMPDIR 77-nid001001 $kind > attack) & attacker=$!
+    (as_user 65532 python3 attacker.py $victim $TMPDIR 77-nid001001 $kind > attack) & attacker=$!
     until grep -qs ready attack; do sleep 0.01; done
     start=${EPOCHREALTIME/./}
-    (as_user 65533 python probe.py) & first=$!
-    (as_user 65533 python probe.py) & wait $first $!
+    (as_user $victim python probe.py) & first=$!
+    (as_user $victim python probe.py) & wait $first $!
     echo took $(((${EPOCHREALTIME/./} - start) / 1000)) ms
     kill $attacker; wait $attacker || true; grep -v ready attack || true
 done
 """
 
 
-def test_another_user_can_neither_delay_nor_enter_a_mount(shell, work):
+def test_another_user_can_neither_delay_nor_enter_a_mount(shell, installation, work):
     (work / "under_attack.sh").write_text(UNDER_ATTACK)
     shutil.copy(Path(__file__).with_name("attacker.py"), work)
     work.chmod(0o755)
     run = "unshare --mount bash under_attack.sh"
     if os.geteuid() != 0 or not any(line[1] == "True" for line in lines(shell(f"{run} locks"))):
         pytest.skip("only root can start processes of two users, who need /dev/fuse and a readable installation")
-    done = shell(f"{run} {'locks directory rename fifo link ' * 10}")
+    done = shell(f"{run} {'locks directory rename fifo link mount ' * 9}")
     times = [int(text) for text in re.findall(r"^took (\d+) ms$", done.stdout, re.MULTILINE)]
-    assert (len(times), len(lines(done)), done.stdout.count("\n"), done.stderr) == (50, 100, 150, "")
-    assert all(line[:2] == ["None", "True"] for line in lines(done))
+    assert (len(times), len(lines(done)), done.stdout.count("\n"), done.stderr) == (54, 108, 162, "")
+    assert all(line[1] == "True" and line[3] == str(installation.file) for line in lines(done))
     assert max(times) < 5000
