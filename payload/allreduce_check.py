@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
-from training.allreduce.missing import close_connections, end_with_names
+from training.allreduce.measuring import sums_right, time_all_reduce
 from training.allreduce.nccl_log import last_warning, log_nccl, read_nccl_log
 from training.allreduce.ranks import Ranks
 from training.allreduce.sizes import (
@@ -36,15 +36,10 @@ from training.allreduce.sizes import (
     read_thresholds,
     show_size,
 )
-from training.allreduce.sums import sums_right
-from training.allreduce.times import time_all_reduce
 from training.allreduce.verdicts import applicable_thresholds, check_bandwidth, check_network, check_speed, check_sums
-from training.allreduce.who_answers import Answers
+from training.allreduce.who_answers import Answers, close_connections, end_with_names
 from training.distributed import World, process_group
 from training.failing import fail_in_one_line
-from training.slow_ranks import default_factor
-
-QUICK_SLOW_CPUS = 10  # times the median: CPUs may be shared
 
 
 def measure(ranks: Ranks, size: int) -> tuple[float, list[int]]:
@@ -159,8 +154,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     largest = ("64M", "1M") if options.quick else ("256M", "16M")
     options.max_size = options.max_size or read_size(largest[0] if options.gpu else largest[1])
-    quick_slow = QUICK_SLOW_CPUS if options.quick and not options.gpu else None
-    options.slow = options.slow or quick_slow or default_factor(options.gpu)
+    options.slow = options.slow or (1.5 if options.gpu else 10 if options.quick else 3)  # CPUs may be shared
     if options.timeout is None:
         options.timeout = 15 if options.quick else 120
     if options.max_size < SMALLEST or options.slow <= 1 or options.timeout <= 0:

@@ -34,13 +34,11 @@ from training.compiling import compiler_fault
 from training.distributed import World, fail_together, process_group, sum_over_ranks
 from training.failing import fail_in_one_line, rank_name
 from training.health import Health
-from training.language.arithmetic import count_parameters
 from training.language.metrics import LanguageMetrics, format_line, measure
-from training.language.model import GPT, SHAPES, set_first_weights
-from training.language.order import own_share, window_at
+from training.language.model import GPT, SHAPES, count_parameters, set_first_weights
 from training.language.parallel import make_mesh, replicate, shard, state_bytes, whole_weights
 from training.language.run import Run
-from training.language.text import Text, count_windows, load_windows, open_text, unigram_loss
+from training.language.text import Text, count_windows, load_windows, open_text, own_share, unigram_loss, window_at
 from training.progress import Progress
 from training.schedule import learning_rate_factor
 from training.sharded.checkpoints import ShardedCheckpoints

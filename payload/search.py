@@ -18,14 +18,53 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from training import TrainingError
 from training.options import OneLineParser
-from training.search.space import parse_parameter
 from training.signals import SIGNALS, end_at_once, end_no_more, status_of
 
 SCRIPT = Path(__file__).with_name("mnist_ddp.py")
 SPACE = ["lr=log:0.001..0.1", "batch-size=64,128,256,512,1024"]
+
+
+class Parameter(NamedTuple):
+    """A hyper-parameter: one of ``choices``, else from ``low`` to ``high``, on a linear or a logarithmic scale."""
+
+    text: str
+    name: str
+    low: float = 0
+    high: float = 0
+    log: bool = False
+    choices: tuple = ()
+
+
+def parse_parameter(text: str) -> Parameter:
+    """Read ``lr=log:0.001..0.1``, ``warmup=0..2`` or ``batch-size=64,128``.
+
+    A range between two integers holds integers. Raises ValueError for anything else.
+    """
+
+    def number(word: str) -> float:
+        value = int(word) if word.lstrip("-").isdigit() else float(word)
+        if not abs(value) < (2**63 if isinstance(value, int) else 1e300):  # the limits of Optuna's arithmetic
+            raise ValueError(text)
+        return value
+
+    name, _, values = text.partition("=")
+    if not name or not values:
+        raise ValueError(text)
+    if ".." not in values:
+        try:
+            return Parameter(text, name, choices=tuple(map(number, values.split(","))))
+        except ValueError:
+            return Parameter(text, name, choices=tuple(values.split(",")))
+    log = values.startswith("log:")
+    low, _, high = values[len("log:") * log :].partition("..")
+    parameter = Parameter(text, name, number(low), number(high), log)
+    if not parameter.low < parameter.high or (log and parameter.low <= 0):
+        raise ValueError(text)
+    return parameter
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -53,12 +92,6 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
-def stop_at_start(number: int, _frame) -> None:
-    """Handle a signal before the first trial: exit with its status and run all ``finally`` blocks."""
-    print(f"search.py: {signal.Signals(number).name}: stopped, nothing was started", file=sys.stderr, flush=True)
-    sys.exit(status_of(number))
-
-
 def main(options: argparse.Namespace) -> None:
     """Search; exit with status 1 and a line that names the fault if that fails."""
     try:
@@ -68,15 +101,13 @@ def main(options: argparse.Namespace) -> None:
                 "Start it as steps of one task, or with conda-python-simple: then each task trains its own trials"
             )
         try:
-            from training.search.study import Search
+            from training.search import Search
         except ImportError as error:
             raise TrainingError(f"needs Optuna 4 or newer ({error}). Run: pip install optuna") from None
-        for number in (signal.SIGINT, signal.SIGUSR1):  # so that the lock of the study is released
-            signal.signal(number, stop_at_start)
-        end_no_more()
         search = Search(options)
         for number in SIGNALS:
             signal.signal(number, search.stop)
+        end_no_more()
         search.run()
     except TrainingError as error:
         sys.exit(f"search.py: {error}")

@@ -16,7 +16,6 @@ from torch import nn
 from training.accelerator import module_of
 from training.distributed import World, gather
 from training.progress import CLEAR_LINE
-from training.slow_ranks import median_of, name_ranks
 
 # Steps at the start that are not timed: libraries load, and DistributedDataParallel rebuilds its buckets in the
 # second one, for which it waits for rank 0.
@@ -113,21 +112,18 @@ class Health:
     def compare(self, name: str, own: list[float]) -> dict:
         """Report the slowest rank by the means of all ranks' ``own`` seconds; return the fields, on rank 0."""
         ranks = gather((fmean(own) if own else None, describe_place(self.world.device)), self.world)
-        if ranks is None:
+        timed = sorted((seconds, rank) for rank, (seconds, _) in enumerate(ranks or ()) if seconds is not None)
+        if not timed:
+            if ranks:
+                self.report(f"{name}  slowest rank: unknown: too few steps to time one")
             return {}
-        seconds, places = zip(*ranks)
-        median = median_of(seconds)
-        if median is None:
-            self.report(f"{name}  slowest rank: unknown: too few steps to time one")
-            return {}
-        slowest = max(range(len(ranks)), key=lambda rank: seconds[rank] or 0)
-        self.report(
-            f"{name}  slowest {name_ranks([slowest], places)}: {1e3 * seconds[slowest]:.2f} ms alone per step, "
-            f"{seconds[slowest] / median if median else 1:.2f} times the median"
-        )
+        median, (slowest, rank) = timed[(len(timed) - 1) // 2][0], timed[-1]
+        place, ratio = ranks[rank][1], slowest / median if median else 1
+        alone = f"{1e3 * slowest:.2f} ms alone per step, {ratio:.2f} times the median"
+        self.report(f"{name}  slowest rank {rank} ({place}): {alone}")
         return {
-            "step_seconds_alone": median, "slowest_seconds_alone": seconds[slowest],
-            "slowest_rank": slowest, "slowest_place": places[slowest],
+            "step_seconds_alone": median, "slowest_seconds_alone": slowest,
+            "slowest_rank": rank, "slowest_place": place,
         }  # fmt: skip
 
 

@@ -74,22 +74,28 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     return options
 
 
-def check(options: argparse.Namespace, parser: OneLineParser) -> None:
-    """Exit with a line and status 2 if an option of a training script has an invalid value."""
+def check_common(options: argparse.Namespace, parser: OneLineParser, positive: tuple[str, ...]) -> dict:
+    """Exit with a line and status 2 if an option of several scripts has an invalid value; return those with a value."""
     given = {name: value for name, value in vars(options).items() if value is not None}
-    for name in ("epochs", "batch_size", "batch_per_rank", "lr", "timeout", "keep"):
+    for name in (*positive, "batch_size", "lr", "timeout", "keep"):
         if name in given and not 0 < given[name] < math.inf:
             parser.error(f"--{name.replace('_', '-')} must be finite and above 0, found {given[name]}")
     if not 0 <= options.seed < 2**32:
         parser.error(f"--seed must be from 0 to 2^32 - 1, found {options.seed}")
+    if given.get("health", 0) < 0:
+        parser.error(f"--health must be 0 or more, found {options.health}")
+    for name in ("restart", "tensorboard", "wandb"):
+        if given.get(name) and not options.modelpath:
+            parser.error(f"--{name} needs --modelpath")
+    return given
+
+
+def check(options: argparse.Namespace, parser: OneLineParser) -> None:
+    """Exit with a line and status 2 if an option of a training script has an invalid value."""
+    given = check_common(options, parser, ("epochs", "batch_per_rank"))
     if options.download and options.data is None:
         parser.error("--download needs --data or MNIST_ROOT")
     if "warmup" in given and not 0 <= options.warmup < options.epochs:
         parser.error(f"--warmup must be from 0 to below --epochs, found {options.warmup}")
-    if given.get("health", 0) < 0:
-        parser.error(f"--health must be 0 or more, found {options.health}")
     if "validation" in given and not 0 < options.validation < 1:
         parser.error(f"--validation must be above 0 and below 1, found {options.validation}")
-    for name in ("restart", "tensorboard", "wandb"):
-        if given.get(name) and not options.modelpath:
-            parser.error(f"--{name} needs --modelpath")

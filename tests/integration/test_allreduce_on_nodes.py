@@ -16,8 +16,8 @@ import os, runpy, sys
 import torch.distributed as dist
 sys.path.insert(0, os.environ["PAYLOAD"])
 from shared_clock import SharedClock
-from training.allreduce import times
-clock = times.time = SharedClock(".")
+from training.allreduce import measuring
+clock = measuring.time = SharedClock(".")
 
 def worse(real, rank, change):
     def call(*arguments, **options):

@@ -16,9 +16,9 @@ import torch.distributed as dist
 from training.accelerator import library_of, module_of
 from training.allreduce.nccl_log import last_warning
 from training.distributed import World
-from training.slow_ranks import name_ranks
 
 PATIENCE = 0.9  # of the time limit, after which torch ends this process without naming the rank
+MOST_NAMES = 8  # ranks in one line
 WATCH_SECONDS = 0.5  # between two checks of a call that may not return
 
 
@@ -63,7 +63,9 @@ class Ranks:
 
     def name(self, ranks: Sequence[int]) -> str:
         """Return the names of ranks with their hosts, for a message; of many ranks, the first few."""
-        return name_ranks(ranks, self.hosts)
+        names = [f"{rank} ({self.hosts[rank]})" for rank in ranks[:MOST_NAMES]]
+        more = f" and {len(ranks) - MOST_NAMES} more" if len(ranks) > MOST_NAMES else ""
+        return f"rank{'s' * (len(ranks) > 1)} {', '.join(names)}{more}"
 
     def wait_for_device(self) -> None:
         """Wait until the device has finished its work; end this process if a collective never ends."""

@@ -6,11 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from training.accelerator import library_of
+from training.allreduce.measuring import EXCHANGED, time_alone, time_with_neighbours
 from training.allreduce.nccl_log import Network, is_fast
 from training.allreduce.ranks import Ranks
 from training.allreduce.sizes import Threshold, show_size
-from training.allreduce.times import EXCHANGED, time_alone, time_with_neighbours
-from training.slow_ranks import slow_ones
 
 
 def applicable_thresholds(ranks: Ranks, thresholds: Sequence[Threshold]) -> list[Threshold]:
@@ -50,6 +49,13 @@ def check_bandwidth(ranks: Ranks, thresholds: Sequence[Threshold], measured: Map
     if not reached:
         return f"bandwidth: the threshold is for {show_size(applicable[0].size)}; not checked. Set --max-size"
     return f"bandwidth: at least {', '.join(reached)}, as expected"
+
+
+def slow_ones(seconds: Sequence[float | None], factor: float) -> list[int]:
+    """Return the ranks that took at least ``factor`` times the median, of two the smaller one."""
+    known = sorted(value for value in seconds if value is not None)
+    least = factor * known[(len(known) - 1) // 2] if known else 0
+    return [rank for rank, value in enumerate(seconds) if value is not None and value >= least]
 
 
 def check_speed(ranks: Ranks, factor: float) -> str:

@@ -1,7 +1,7 @@
 """Checkpoints and the trained model on disk: written completely or not at all, and read without trust."""
 
 from training.checkpoint.directory import Checkpoints, make_directory, open_checkpoints
-from training.checkpoint.position import Position
+from training.checkpoint.restoring import Position
 from training.checkpoint.run import Run
 from training.checkpoint.weights import load_model, save_model
 

@@ -5,20 +5,38 @@ from __future__ import annotations
 import argparse
 import fcntl
 import os
+import re
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from training import TrainingError
-from training.checkpoint.archive import DamagedError
-from training.checkpoint.names import BEST, DAMAGED, checkpoint_name, is_put_aside, read_name
-from training.checkpoint.reading import read
-from training.checkpoint.writing import serialise, write
+from training.checkpoint.reading import DamagedError, read
+from training.checkpoint.weights import serialise, write
 from training.files import is_temporary
 from training.resuming import REMEDY, MismatchError
 
+BEST = "best.pt"
+DAMAGED = ".damaged"  # after the name of a checkpoint that was put aside
+CHECKPOINT = re.compile(r"epoch-(\d{4,})-step-(\d{6,})\.pt")
 OUTPUTS = (".pt", ".jsonl", ".png")  # of a run; temporary files with other endings are not touched
+
+
+def checkpoint_name(epoch: int, step: int) -> str:
+    """Return the name of the checkpoint after ``epoch`` epochs and ``step`` steps of the next."""
+    return f"epoch-{epoch:04}-step-{step:06}.pt"
+
+
+def read_name(name: str) -> tuple[int, int] | None:
+    """Return the epochs and steps in the name of a checkpoint, None for another file."""
+    match = CHECKPOINT.fullmatch(name)
+    return match and (int(match[1]), int(match[2]))
+
+
+def is_put_aside(name: str) -> bool:
+    """Return whether a file is a checkpoint that was put aside because it is damaged."""
+    return name.endswith(DAMAGED) and read_name(name[: -len(DAMAGED)]) is not None
 
 
 class Checkpoints:

@@ -10,9 +10,7 @@ import torch
 from torch import nn
 
 from training.checkpoint.directory import Checkpoints
-from training.checkpoint.position import Position
-from training.checkpoint.random_state import random_state
-from training.checkpoint.restoring import restore
+from training.checkpoint.restoring import Position, random_state, restore
 from training.distributed import World, broadcast, fail_together, gather
 from training.resuming import Extent, fit_state
 

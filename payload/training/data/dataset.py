@@ -1,4 +1,4 @@
-"""Loads a dataset into memory and identifies it."""
+"""Loads a dataset into memory and identifies it; generates digits for sites without the MNIST files."""
 
 from __future__ import annotations
 
@@ -7,13 +7,61 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from training import TrainingError
-from training.data.digits import draw_digits
-from training.data.download import download_dataset
+from training.data.download import (
+    NAMES,
+    TEST_IMAGES,
+    TEST_LABELS,
+    TRAIN_IMAGES,
+    TRAIN_LABELS,
+    download_dataset,
+    find_idx_files,
+)
 from training.data.idx import read_labelled_images
-from training.data.mnist import NAMES, TEST_IMAGES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, find_idx_files
+
+DIGITS_TRAIN, DIGITS_TEST = 6000, 1000
+GLYPHS = (  # the digits 0 to 9 as 7 rows of 5 pixels
+    "01110 10001 10011 10101 11001 10001 01110",
+    "00100 01100 00100 00100 00100 00100 01110",
+    "01110 10001 00001 00110 01000 10000 11111",
+    "11111 00010 00100 00010 00001 10001 01110",
+    "00010 00110 01010 10010 11111 00010 00010",
+    "11111 10000 11110 00001 00001 10001 01110",
+    "00110 01000 10000 11110 10001 10001 01110",
+    "11111 00001 00010 00100 01000 01000 01000",
+    "01110 10001 10001 01110 10001 10001 01110",
+    "01110 10001 10001 01111 00001 00010 01100",
+)
+
+
+def draw_digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return images of shifted, stretched, slanted, noisy digits: training images and labels, then test.
+
+    A fixed seed and integer arithmetic give the same bytes on every rank and every platform.
+    """
+    count = DIGITS_TRAIN + DIGITS_TEST
+    generator = torch.Generator().manual_seed(28)
+
+    def draw(low: int, high: int, *shape: int) -> Tensor:
+        return torch.randint(low, high + 1, (count, *(shape or (1, 1))), generator=generator)
+
+    labels = draw(0, 9)
+    pixel_height, pixel_width = draw(2, 3), draw(2, 3)
+    top = (28 - 7 * pixel_height) // 2 + draw(-3, 3)
+    left = (28 - 5 * pixel_width) // 2 + draw(-3, 3)
+    slant = draw(-2, 2)
+    y, x = torch.arange(28).view(1, 28, 1), torch.arange(28).view(1, 1, 28)
+    row = (y - top) // pixel_height
+    column = (x - left + slant * (y - 14) // 8) // pixel_width
+    inside = (row >= 0) & (row < 7) & (column >= 0) & (column < 5)
+    glyphs = torch.tensor([[[int(p) for p in line] for line in g.split()] for g in GLYPHS])
+    ink = draw(130, 255) * inside * glyphs[labels, row.clamp(0, 6), column.clamp(0, 4)]
+    images = (ink + draw(0, 80, 28, 28)).clamp(max=255).to(torch.uint8)
+    labels = labels.flatten()
+    return images[:DIGITS_TRAIN], labels[:DIGITS_TRAIN], images[DIGITS_TRAIN:], labels[DIGITS_TRAIN:]
 
 
 class Dataset(NamedTuple):
@@ -64,7 +112,3 @@ def fingerprint(dataset: Dataset) -> str:
         size = tensor.numel() * tensor.element_size()  # bytes; torch 2.0 has no nbytes
         digest.update((ctypes.c_char * size).from_address(tensor.data_ptr()))  # torch may be without NumPy
     return digest.hexdigest()[:32]
-
-
-
-

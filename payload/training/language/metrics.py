@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from training.language.arithmetic import flops_per_token, peak_memory, peak_of
+from training.language.model import flops_per_token, peak_memory, peak_of
 from training.language.run import Run
 from training.metrics import Metrics, read_epochs
 from training.metrics.curves import mark_ranks

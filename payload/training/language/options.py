@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
 
-from training.options import OneLineParser, add_health, add_output
+from training.options import OneLineParser, add_health, add_output, check_common
 from training.sharded.interval import Interval, parse_interval
 
 SIZES = ("100K", "1M", "10M", "124M", "350M", "1B")
@@ -56,19 +55,9 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
 
 def check(options: argparse.Namespace, parser: OneLineParser) -> None:
     """Exit with a line and status 2 if an option has an invalid value."""
-    given = {name: value for name, value in vars(options).items() if value is not None}
-    positive = ("context", "steps", "batch_size", "micro_batch", "lr", "clip", "replicas", "interval", "peak_tflops")
-    for name in (*positive, "timeout", "keep"):
-        if name in given and not 0 < given[name] < math.inf:
-            parser.error(f"--{name.replace('_', '-')} must be finite and above 0, found {given[name]}")
-    if not 0 <= options.seed < 2**32:
-        parser.error(f"--seed must be from 0 to 2^32 - 1, found {options.seed}")
+    positive = ("context", "steps", "micro_batch", "clip", "replicas", "interval", "peak_tflops")
+    given = check_common(options, parser, positive)
     if "warmup" in given and not 0 <= options.warmup < options.steps:
         parser.error(f"--warmup must be from 0 to below --steps, found {options.warmup}")
     if options.replicas > 1 and options.parallel == "ddp":
         parser.error("--replicas needs --parallel fsdp: with ddp every rank has a copy")
-    if given.get("health", 0) < 0:
-        parser.error(f"--health must be 0 or more, found {options.health}")
-    for name in ("restart", "tensorboard", "wandb"):
-        if given.get(name) and not options.modelpath:
-            parser.error(f"--{name} needs --modelpath")

@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from training import TrainingError
-from training.checkpoint.archive import DamagedError, RefusedError
+from training.checkpoint.reading import DamagedError, RefusedError
 from training.distributed import World, broadcast, fail_together, gather
 from training.resuming import REMEDY, MismatchError
 from training.sharded.compare import fault_of_shards, fit_manifest

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import torch
 
-from training.checkpoint.archive import DamagedError
-from training.resuming.identity import check_identity
+from training.checkpoint.reading import DamagedError
+from training.resuming.state import check_identity
 from training.resuming.values import MismatchError, fit, format_value
 from training.sharded.directory import step_of
 from training.sharded.manifest import Manifest, Stored, verify

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from training import TrainingError
-from training.checkpoint.archive import DamagedError
+from training.checkpoint.reading import DamagedError
 from training.files import read_file
 
 MANIFEST = "manifest.json"

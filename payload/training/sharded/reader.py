@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.futures import Future
 
-from training.checkpoint.archive import DamagedError, RefusedError, unpack_object
+from training.checkpoint.reading import DamagedError, RefusedError, unpack_object
 from training.sharded.manifest import Chunk, Manifest, Stored, open_shard
 
 

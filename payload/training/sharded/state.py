@@ -9,7 +9,7 @@ import torch
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from training import TrainingError
-from training.checkpoint.random_state import random_state, set_random_state
+from training.checkpoint.restoring import random_state, set_random_state
 
 # Depend on the machine and on torch: they stay the run's own.
 OWN_OPTIONS = ("fused", "foreach")

@@ -151,7 +151,7 @@ def run_alone(tmp_path):
 @pytest.fixture(scope="session")
 def write_mnist():
     """Write images and labels as the four IDX files of MNIST."""
-    from training.data import digits_set, mnist
+    from training.data import digits_set, download
 
     digits = digits_set()
 
@@ -160,8 +160,8 @@ def write_mnist():
         train = digits.train_images[:train_count], digits.train_labels[:train_count]
         test = digits.test_images[:test_count], digits.test_labels[:test_count]
         for (images, labels), (images_name, labels_name) in (
-            (train, (mnist.TRAIN_IMAGES, mnist.TRAIN_LABELS)),
-            (test, (mnist.TEST_IMAGES, mnist.TEST_LABELS)),
+            (train, (download.TRAIN_IMAGES, download.TRAIN_LABELS)),
+            (test, (download.TEST_IMAGES, download.TEST_LABELS)),
         ):
             count = len(images).to_bytes(4, "big")
             side = (28).to_bytes(4, "big")

@@ -39,8 +39,8 @@ def test_two_sound_ranks_pass(run_code):
 WRONG_AND_LATE = """
 import torch.distributed as dist
 from shared_clock import SharedClock
-from training.allreduce import times
-clock = times.time = SharedClock({directory!r})
+from training.allreduce import measuring
+clock = measuring.time = SharedClock({directory!r})
 def worse(real, rank, change):
     def call(*arguments, **options):
         change(*arguments)
@@ -85,7 +85,7 @@ def test_a_rank_makes_a_group_of_its_own_alone_and_every_group_has_the_time_limi
 
 STUTTER = """
 from shared_clock import SharedClock
-from training.allreduce import times
+from training.allreduce import measuring
 class Stutter(SharedClock):
     readings_so_far = 0
     stood = 0
@@ -94,7 +94,7 @@ class Stutter(SharedClock):
         if self.readings_so_far % 7 == 0:
             self.stood += 0.09
         return self.stood + super().perf_counter()
-times.time = (Stutter if check.os.environ["RANK"] == "1" else SharedClock)({directory!r})
+measuring.time = (Stutter if check.os.environ["RANK"] == "1" else SharedClock)({directory!r})
 """
 
 
@@ -138,13 +138,9 @@ def test_a_quick_check_has_other_defaults_and_options_take_precedence():
 ANSWERS = """
 import os, time, types
 from contextlib import suppress
-from training.allreduce import missing, who_answers
+from training.allreduce import who_answers
 
 class Counted(check.Answers):
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        missing.time = types.SimpleNamespace(sleep=lambda _: self.wait_for("knows"))
-
     def wait_for(self, what):
         while self.store.add(what, 0) < self.size - 1:
             time.sleep(0.02)
@@ -158,9 +154,10 @@ class Counted(check.Answers):
         names = super().missing(seconds)
         with suppress(RuntimeError):
             self.store.add("knows", 1)
+        who_answers.time = types.SimpleNamespace(sleep=lambda _: self.wait_for("knows"))
         return names
 
-missing.ANSWER_SECONDS = 300
+who_answers.ANSWER_SECONDS = 300
 check.Answers = Counted
 """
 

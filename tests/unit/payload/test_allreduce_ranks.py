@@ -9,9 +9,8 @@ import pytest
 import torch
 from fake_ranks import HEAD, NOT_FOUND, TWO_NODES, FakeRanks
 from training.allreduce import ranks as check_ranks
-from training.allreduce.sums import sum_of
-from training.allreduce.times import pairs_in_turn
-from training.slow_ranks import slow_ones
+from training.allreduce.measuring import pairs_in_turn, sum_of
+from training.allreduce.verdicts import slow_ones
 
 
 def test_nodes_with_different_numbers_of_ranks_have_no_shape():

@@ -8,7 +8,7 @@ import pytest
 import torch
 from training import TrainingError, data
 from training.data import digits_set, fingerprint, hold_out, idx, load_dataset, normalise
-from training.data.mnist import NAMES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS
+from training.data.download import NAMES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS
 
 CPU = torch.device("cpu")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from training import TrainingError
 from training.data import download, load_dataset
-from training.data.mnist import NAMES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS
+from training.data.download import NAMES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS
 
 RECIPE = Path(__file__).resolve().parents[3] / "easyconfigs" / "m" / "MNIST" / "MNIST-1998.eb"
 

@@ -6,11 +6,18 @@ import os
 import pytest
 import torch
 from training import TrainingError
-from training.language.arithmetic import count_parameters, flops_per_token, peak_teraflops
-from training.language.model import GPT, SHAPES, Attention, Shape
+from training.language.model import GPT, SHAPES, Attention, Shape, count_parameters, flops_per_token, peak_teraflops
 from training.language.options import SIZES
-from training.language.order import own_share, permute, window_at
-from training.language.text import Text, open_text, read_windows, source_files, unigram_loss
+from training.language.text import (
+    Text,
+    open_text,
+    own_share,
+    permute,
+    read_windows,
+    source_files,
+    unigram_loss,
+    window_at,
+)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 16, 17, 1000])

@@ -12,9 +12,8 @@ from types import SimpleNamespace
 import pytest
 import search
 from training import TrainingError
-from training.search import journal, picture
-from training.search.space import parse_parameter
-from training.search.trial import is_running, last_value, lock_trial, start_training
+from training import trials as files
+from training.trials import is_running, last_value, lock_trial, start_training
 
 from testbed.processes import is_running as is_alive
 
@@ -35,7 +34,7 @@ def arguments(*more):
     ],
 )
 def test_a_hyper_parameter_is_a_range_or_a_list(text, meaning):
-    parameter = parse_parameter(text)
+    parameter = search.parse_parameter(text)
     assert parameter.name == text.partition("=")[0]
     for name, value in meaning.items():
         assert getattr(parameter, name) == value
@@ -120,7 +119,7 @@ def test_a_trial_runs_as_long_as_its_process_or_the_training_has_not_ended(tmp_p
 def test_a_training_does_not_outlive_a_search_that_is_killed(payload, tmp_path):
     code = """import os, signal, sys
 from pathlib import Path
-from training.search.trial import lock_trial, start_training
+from training.trials import lock_trial, start_training
 directory = Path(sys.argv[1])
 (directory / "train.py").write_text("import time; time.sleep(600)")
 print(start_training([directory / "train.py"], directory, {}, lock_trial(directory)).pid, flush=True)
@@ -153,65 +152,48 @@ def test_a_metric_that_is_no_finite_number_is_one_sentence(tmp_path, value):
 
 
 def test_the_table_has_its_columns_one_below_the_other():
-    rows = [["", "accuracy", "lr"], ["1", picture.shorten(98.0), picture.shorten(0.0123456)]]
-    assert picture.table(rows) == "   accuracy       lr\n1     98.00  0.01235"
+    rows = [["", "accuracy", "lr"], ["1", files.shorten(98.0), files.shorten(0.0123456)]]
+    assert files.table(rows) == "   accuracy       lr\n1     98.00  0.01235"
 
 
-def test_a_journal_that_a_full_disk_cut_short_loses_no_more_than_that_line(tmp_path):
-    locked = []
-    lock = SimpleNamespace(acquire=lambda: locked.append(True), release=lambda: locked.append(False))
+def test_a_journal_that_a_full_disk_cut_short_loses_no_more_than_that_line_and_reports_it(tmp_path, capsys):
     path = tmp_path / "study.journal"
-    journal.mend_journal(path, lock)
+    files.check_journal(path)
     assert not path.exists()
     path.write_text('{"op_code": 0}\n{"op_code": 4}\n{"op_co')
-    journal.mend_journal(path, lock)
-    journal.mend_journal(path, lock)
+    files.check_journal(path)
+    assert capsys.readouterr().out == f"{path}: removed an incomplete last line\n"
+    files.check_journal(path)
     assert path.read_text() == '{"op_code": 0}\n{"op_code": 4}\n'
-    assert locked == [True, False, True, False]
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("damage", ["{damaged", "[]", '{"op_co": 0}', "1", "", "[" * 100000])
 def test_a_journal_that_is_damaged_before_its_end_is_one_sentence_and_stays(tmp_path, damage):
-    lock = SimpleNamespace(acquire=lambda: None, release=lambda: None)
     path = tmp_path / "study.journal"
     content = f'{{"op_code": 0}}\n{damage}\n{{"op_code": 4}}\n{{"op'
     path.write_text(content)
     with pytest.raises(TrainingError, match=rf"^{path}: damaged \(line 2\). Nothing was changed: restore the file"):
-        journal.mend_journal(path, lock)
+        files.check_journal(path)
     assert path.read_text() == content
 
 
-def drawn(trials, options, monkeypatch):
-    """The axes of the picture of a search."""
-    figures = []
-    monkeypatch.setattr(picture, "write_picture", lambda _, draw, **__: draw(figures[0]))
-    figures.append(pytest.importorskip("matplotlib.figure").Figure(layout="constrained"))
-    picture.draw_search(trials, options, None)
-    return figures[0]
-
-
-@pytest.mark.parametrize(
-    ("values", "beyond"),
-    [
-        ([98.6, 98.2, 97.9, 95, 91.2, 88, 80, 70, 57, 40.5, 14.33, 9.8], []),
-        ([98, 97, 96.5, 96, 10], [10]),
-        ([0.1, 0.2, 0.3, 0.35, 9], [9]),
-        ([98, 98], []),
-    ],
-)
-def test_a_value_on_the_axis_stands_where_it_is_and_the_legend_reports_what_is_beyond(monkeypatch, values, beyond):
-    options = arguments("--space", "lr=log:0.001..0.1")
-    options.minimize = values[0] < values[-1]
-    trials = [SimpleNamespace(number=n, value=v, params={"lr": 0.01 + 0.001 * n}) for n, v in enumerate(values)]
-    figure = drawn(trials, options, monkeypatch)
-    for panel in figure.axes:
-        lines = {line.get_label(): line for line in panel.lines}
-        low, high = panel.get_ylim()
-        assert sorted(lines["trial"].get_ydata()) == sorted({*values} - {*beyond} if beyond else values)
-        assert [value for value in values if not low <= value <= high] == beyond
-        assert ("trial, beyond the scale" in lines) == bool(beyond)
-    legend = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert legend == ["best so far", "trial", *["trial, beyond the scale"][: len(beyond)], "best trial"]
+def test_the_picture_shows_every_trial_at_its_value_the_best_one_and_the_best_so_far(monkeypatch):
+    figure = pytest.importorskip("matplotlib.figure").Figure(layout="constrained")
+    monkeypatch.setattr(files, "write_picture", lambda _, draw, **__: draw(figure))
+    trials = [
+        SimpleNamespace(number=number, value=value, params={"lr": lr, "batch-size": size})
+        for number, value, lr, size in [(2, 98.6, 0.01, 128), (0, 98.2, 0.02, 64), (1, 9.8, 0.1, 128)]
+    ]
+    files.draw_search(trials, arguments("--space", "lr=log:0.001..0.1", "--space", "batch-size=64,128"), None)
+    lines = [{line.get_label(): list(line.get_xydata().flat) for line in panel.lines} for panel in figure.axes]
+    assert lines[0]["best so far"] == [0, 98.2, 1, 98.2, 2, 98.6]
+    assert [panel["trial"] for panel in lines] == [
+        [2, 98.6, 0, 98.2, 1, 9.8], [0.01, 98.6, 0.02, 98.2, 0.1, 9.8], [1, 98.6, 0, 98.2, 1, 9.8]
+    ]  # fmt: skip
+    assert [panel["best trial"] for panel in lines] == [[2, 98.6], [0.01, 98.6], [1, 98.6]]
+    assert figure.axes[1].get_xscale() == "log"
+    assert [label.get_text() for label in figure.axes[2].get_xticklabels()] == ["64", "128"]
 
 
 @pytest.mark.parametrize("minimize", [False, True])
@@ -225,14 +207,14 @@ def test_the_picture_has_a_panel_for_the_trials_and_for_each_parameter(tmp_path,
     options.minimize = minimize
     values = [98.0, 97.5, 97.0, 96.0, 10.0]  # the last went astray
     trials = [trial(number, -value if minimize else value) for number, value in enumerate(values)]
-    assert picture.draw_search(trials, options, tmp_path / "search.png")
+    assert files.draw_search(trials, options, tmp_path / "search.png")
     content = (tmp_path / "search.png").read_bytes()
     assert struct.unpack(">II", content[16:24]) == (1920, 432)
 
 
 def test_a_search_of_one_trial_has_a_picture_too(tmp_path):
     trial = SimpleNamespace(number=0, value=98.0, params={"lr": 0.01, "batch-size": 64})
-    assert picture.draw_search([trial], arguments(), tmp_path / "search.png")
+    assert files.draw_search([trial], arguments(), tmp_path / "search.png")
 
 
 def test_a_rank_of_several_is_told_to_start_another_way(monkeypatch):
@@ -245,7 +227,7 @@ def test_a_rank_of_several_is_told_to_start_another_way(monkeypatch):
 
 def test_without_optuna_one_sentence_reports_how_to_get_it(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    monkeypatch.delitem(sys.modules, "training.search.study", raising=False)
+    monkeypatch.delitem(sys.modules, "training.search", raising=False)
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(SystemExit) as end:
         search.main(arguments())
@@ -254,27 +236,29 @@ def test_without_optuna_one_sentence_reports_how_to_get_it(monkeypatch):
 
 
 START = """
-import os, signal, sys, types
+import os, sys
+from unittest.mock import MagicMock
+for name in ("", ".distributions", ".storages", ".storages.journal", ".trial"):
+    sys.modules["optuna" + name] = MagicMock()
+sys.modules["optuna"].create_study.return_value.user_attrs = {{}}
+lock = sys.modules["optuna.storages.journal"].JournalFileOpenLock.return_value
+lock.acquire.side_effect = lambda: os.kill(os.getpid(), {number})
+lock.release.side_effect = lambda: print("lock released", flush=True)
 import search
-from training.signals import end_at_once
-end_at_once()
-class Search:
-    def __init__(self, options):
-        try:
-            os.kill(os.getpid(), {number})
-            signal.pause()
-        finally:
-            print("lock released", flush=True)
-sys.modules["training.search.study"] = types.SimpleNamespace(Search=Search)
+search.end_at_once()
 search.main(search.parse_arguments(["--study", "study", "--trials", "1"]))
 """
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGUSR1, 75)])
-def test_a_signal_at_the_start_of_a_search_leaves_no_lock_behind(payload, number, status):
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGUSR1, 75), (signal.SIGTERM, 75)]
+)
+def test_a_signal_at_the_start_of_a_search_leaves_no_lock_behind(payload, tmp_path, number, status):
     environment = {**os.environ, "PYTHONPATH": str(payload)}
     environment.pop("WORLD_SIZE", None)
     command = [sys.executable, "-c", START.format(number=number.value)]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
-    assert (ended.returncode, ended.stdout) == (status, "lock released\n"), ended.stderr
-    assert ended.stderr == f"search.py: {number.name}: stopped, nothing was started\n"
+    ended = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path
+    )
+    assert (ended.returncode, ended.stdout) == (status, 2 * "lock released\n"), ended.stderr
+    assert ended.stderr == ""

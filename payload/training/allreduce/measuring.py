@@ -1,9 +1,10 @@
-"""Measures all-reduces, work that a rank does alone, and exchanges between neighbours."""
+"""Measures all-reduces and their sums, work that a rank does alone, and exchanges between neighbours."""
 
 from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -11,8 +12,24 @@ import torch.distributed as dist
 from training.allreduce.ranks import Ranks
 from training.allreduce.sizes import SMALLEST
 
+PERIOD = 13  # of the numbers in a message, which makes exchanged pieces visible
 ROUNDS = 30  # per comparison; their mean evens out a rank that is slow for a moment
 EXCHANGED = 2**20  # bytes that neighbours exchange
+
+
+def sum_of(ranks: Sequence[int], size: int, device: torch.device) -> torch.Tensor:
+    """Return the exact sum of what ``ranks`` contribute to a message of ``size`` bytes: float32 [size // 4]."""
+    count = size // SMALLEST
+    numbers = [sum((7 * place + 3 * rank) % PERIOD for rank in ranks) for place in range(PERIOD)]
+    return torch.tensor(numbers, dtype=torch.float32, device=device).repeat(-(-count // PERIOD))[:count]
+
+
+def sums_right(ranks: Ranks, size: int) -> bool:
+    """Add up the contributions of all ranks; return whether the sums on this rank are right."""
+    message = sum_of([ranks.rank], size, ranks.device)
+    dist.all_reduce(message)
+    ranks.wait_for_device()
+    return torch.equal(message, sum_of(range(ranks.size), size, ranks.device))
 
 
 def time_all_reduce(ranks: Ranks, size: int) -> tuple[float, bool]:

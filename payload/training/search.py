@@ -1,4 +1,4 @@
-"""One of the processes that work on a study: it takes trials, trains them and records their results."""
+"""One of the processes that work on an Optuna study: it takes trials, trains them and records their results."""
 
 from __future__ import annotations
 
@@ -6,24 +6,46 @@ import argparse
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import optuna
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import TrialState
 
 from training import TrainingError
 from training.metrics import METRICS_FILE
-from training.search.journal import damaged_journal, held, mend_journal
-from training.search.picture import draw_search, shorten, table
-from training.search.space import Parameter
-from training.search.trial import LOG, is_running, last_value, lock_trial, start_training
 from training.signals import STOPPED, status_of
+from training.trials import (
+    LOG,
+    check_journal,
+    damaged_journal,
+    draw_search,
+    is_running,
+    last_value,
+    lock_trial,
+    shorten,
+    show_parameters,
+    start_training,
+    table,
+)
 
 WAIT_SECONDS = 1  # between two looks at the study
 FAILED_IN_A_ROW = 3  # trainings, after which this process exits
 DIRECTORY = "directory"  # the attribute of a trial with the name of its directory
+
+
+@contextmanager
+def held(lock: JournalFileOpenLock) -> Iterator[None]:
+    """Hold a lock of Optuna. It works on NFS, Lustre and GPFS: it creates a file (O_EXCL)."""
+    lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class Search:
@@ -34,22 +56,39 @@ class Search:
     """
 
     def __init__(self, options: argparse.Namespace):
-        self.options = options
-        self.directory = options.study
+        self.options, self.directory = options, options.study
         self.stopped = 0  # the number of the signal
-        self.child = self.trial_lock = None
+        self.child = self.trial_lock = self.study = None
+        self.lock = JournalFileOpenLock(str(self.directory / "claim"))  # held while a process decides
+
+    def stop(self, number: int, _frame) -> None:
+        """Handle a signal: forward it to the training, which writes a checkpoint and exits."""
+        self.stopped = number
+        if self.child and self.child.poll() is None:
+            self.child.send_signal(number)
+
+    def run(self) -> None:
+        """Train trials until the study is complete, then report; with --one, train at most one trial."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        # Held while a process decides. The locks of Optuna work on NFS, Lustre and GPFS: they create a file (O_EXCL).
-        self.lock = JournalFileOpenLock(str(self.directory / "claim"))
         with held(self.lock):
             self.study = self.open_study()
+        failures = 0
+        while trial := self.next_trial():
+            failures = 0 if self.train(trial) else failures + 1
+            if failures == (1 if self.options.one else FAILED_IN_A_ROW):
+                raise TrainingError(f"the training failed. Read {self.trial_directory(trial) / LOG}")
+            if self.options.one:
+                return
+        if not self.stopped and not self.options.one:
+            self.report()
 
-    def open_study(self):
+    def open_study(self) -> optuna.Study:
         """Return the study, new or continued; TrainingError if it was opened with other options."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         journal = self.directory / "study.journal"
         lock = JournalFileOpenLock(str(journal))
-        mend_journal(journal, lock)
+        with held(lock):
+            check_journal(journal)
         try:
             study = optuna.create_study(
                 storage=JournalStorage(JournalFileBackend(str(journal), lock_obj=lock)),
@@ -75,25 +114,7 @@ class Search:
         study.set_user_attr("question", question)
         return study
 
-    def run(self) -> None:
-        """Train trials until the study is complete, then report; with --one, train at most one trial."""
-        failures = 0
-        while trial := self.next_trial():
-            failures = 0 if self.train(trial) else failures + 1
-            if failures == (1 if self.options.one else FAILED_IN_A_ROW):
-                raise TrainingError(f"the training failed. Read {self.trial_directory(trial) / LOG}")
-            if self.options.one:
-                return
-        if not self.stopped and not self.options.one:
-            self.report()
-
-    def stop(self, number: int, _frame) -> None:
-        """Handle a signal: forward it to the training, which writes a checkpoint and exits."""
-        self.stopped = number
-        if self.child and self.child.poll() is None:
-            self.child.send_signal(number)
-
-    def next_trial(self):
+    def next_trial(self) -> optuna.Trial | None:
         """Return a trial to train, None if the study is complete; wait while others train the last trials.
 
         A process must wait, because one that trains a last trial may be killed.
@@ -101,9 +122,11 @@ class Search:
         while not self.stopped:
             with held(self.lock):
                 for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-                    # A trial without a directory was killed while its process held the study's lock.
-                    if DIRECTORY not in trial.user_attrs or not is_running(self.trial_directory(trial)):
-                        self.give_back(trial, "its process is gone")
+                    name = trial.user_attrs.get(DIRECTORY)  # None: killed while its process held the study's lock
+                    if not name or not is_running(self.directory / name):
+                        print(f"{name or 'a trial'}: its process is gone; it will be resumed", flush=True)
+                        self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+                        self.study.enqueue_trial(trial.params, user_attrs=trial.user_attrs)  # in the same directory
                 trials = self.study.get_trials(deepcopy=False)
                 states = Counter(trial.state for trial in trials)
                 if states[TrialState.COMPLETE] >= self.options.trials:
@@ -114,7 +137,7 @@ class Search:
             time.sleep(WAIT_SECONDS)
         return None
 
-    def ask(self, count: int):
+    def ask(self, count: int) -> optuna.Trial:
         """Return a new trial after ``count`` others, or one that was given back, with its lock."""
         # Each trial has a separate seed: with the same seed, all processes would ask for the same values.
         self.study.sampler = optuna.samplers.TPESampler(
@@ -122,36 +145,27 @@ class Search:
             n_startup_trials=min(10, max(4, self.options.trials // 3)),
             constant_liar=True,  # consider the trials that other processes are training
         )
-        space = {p.name: distribution(p) for p in self.options.space}
-        trial = self.study.ask(space)  # returns trials that were given back first
+        # Returns trials that were given back first.
+        trial = self.study.ask({parameter.name: distribution(parameter) for parameter in self.options.space})
         if DIRECTORY not in trial.user_attrs:
             trial.set_user_attr(DIRECTORY, f"trial-{trial.number:04}")
-        directory = self.trial_directory(trial)
-        directory.mkdir(exist_ok=True)
-        self.trial_lock = lock_trial(directory)
+        self.trial_directory(trial).mkdir(exist_ok=True)
+        self.trial_lock = lock_trial(self.trial_directory(trial))
         return trial
 
     def trial_directory(self, trial) -> Path:
         return self.directory / trial.user_attrs[DIRECTORY]
 
-    def give_back(self, trial, why: str) -> None:
-        """Queue an interrupted trial again, with the same parameters and the same directory."""
-        self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
-        self.study.enqueue_trial(trial.params, user_attrs=trial.user_attrs)
-        print(f"{trial.user_attrs.get(DIRECTORY, 'a trial')}: {why}; it will be resumed", flush=True)
-
-    def train(self, trial) -> bool:
+    def train(self, trial: optuna.Trial) -> bool:
         """Train ``trial`` and record its result in the study; return whether it has one."""
         directory = self.trial_directory(trial)
-        shown = ", ".join(f"{name} {shorten(value)}" for name, value in trial.params.items())
-        print(f"{directory.name}: {shown}", flush=True)
+        print(f"{directory.name}: {show_parameters(trial.params)}", flush=True)
         self.child = start_training(self.options.command, directory, trial.params, self.trial_lock)
         if self.stopped:  # the signal came before there was a child
             self.child.terminate()
         status = self.child.wait()
-        if status == STOPPED or (self.stopped and status != 0):
-            with held(self.lock):
-                self.give_back(trial, "stopped")
+        if status == STOPPED or (self.stopped and status != 0):  # RUNNING without a process: the next start resumes it
+            print(f"{directory.name}: stopped; it will be resumed", flush=True)
             sys.exit(status_of(self.stopped))
         value, result = None, f"failed (status {status})"
         if status == 0:
@@ -173,19 +187,18 @@ class Search:
         names = [parameter.name for parameter in self.options.space]
         rows = [["", self.options.metric, *names, DIRECTORY]]
         for number, trial in enumerate(trials, start=1):
-            values = [trial.value, *(trial.params[name] for name in names)]
-            rows.append([str(number), *map(shorten, values), trial.user_attrs[DIRECTORY]])
+            values = [number, trial.value, *map(trial.params.get, names), trial.user_attrs[DIRECTORY]]
+            rows.append(list(map(shorten, values)))
         print(table(rows), flush=True)
         picture = self.directory / "search.png"
         if draw_search(trials, self.options, picture):
             print(f"picture written to {picture}", flush=True)
 
 
-def distribution(parameter: Parameter):
+def distribution(parameter) -> optuna.distributions.BaseDistribution:
     """Return a parameter as Optuna expresses it."""
     if parameter.choices:
-        return optuna.distributions.CategoricalDistribution(parameter.choices)
+        return CategoricalDistribution(parameter.choices)
     low, high = parameter.low, parameter.high
-    if isinstance(low, int) and isinstance(high, int):
-        return optuna.distributions.IntDistribution(low, high, log=parameter.log)
-    return optuna.distributions.FloatDistribution(low, high, log=parameter.log)
+    is_integer = isinstance(low, int) and isinstance(high, int)
+    return (IntDistribution if is_integer else FloatDistribution)(low, high, log=parameter.log)
