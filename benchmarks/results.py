@@ -53,9 +53,7 @@ class Results(NamedTuple):
         """Write the results to a JSON file."""
         fields = self._asdict()
         fields["ratios"] = {name: ratio._asdict() for name, ratio in self.ratios.items()}
-        fields["costs"] = [
-            {**cost._asdict(), "served": cost.served and cost.served._asdict()} for cost in self.costs
-        ]
+        fields["costs"] = [{**cost._asdict(), "served": cost.served and cost.served._asdict()} for cost in self.costs]
         file.write_text(json.dumps(fields, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     @classmethod

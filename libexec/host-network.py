@@ -131,12 +131,19 @@ def choose(libraries, image, replace=False):
         chosen.setdefault(library.name, library)
     for library in chosen.values():
         check_versions(library, image, chosen)
-        absent = [name for name in library.needed if name not in chosen and name not in image["libraries"]
-                  and not GLIBC.fullmatch(name) and not OF_THE_GPU.fullmatch(name)]  # fmt: skip
+        absent = [
+            name
+            for name in library.needed
+            if name not in chosen
+            and name not in image["libraries"]
+            and not GLIBC.fullmatch(name)
+            and not OF_THE_GPU.fullmatch(name)
+        ]
         if absent:
             names = " and ".join(absent)
-            raise Refusal(f"{library.path} needs {names}, which the image lacks. Add the host's to "
-                          "PYTORCH_HOST_NETWORK_FILES")  # fmt: skip
+            raise Refusal(
+                f"{library.path} needs {names}, which the image lacks. Add the host's to PYTORCH_HOST_NETWORK_FILES"
+            )
     return list(chosen.values())
 
 
@@ -150,8 +157,10 @@ def check_versions(library, image, chosen):
             numbered = [name for name in has if re.fullmatch(family + r"_[\d.]+", name)]
             newest = f"{max(numbered, key=numbers, default='none')} in {provider}"
             found = "glibc " + image["glibc"] if family == "GLIBC" else newest
-            raise Refusal(f"{library.path} needs {version}, and the image has {found}. "
-                          "Use a newer image, or one with a libfabric and a plugin of its own")  # fmt: skip
+            raise Refusal(
+                f"{library.path} needs {version}, and the image has {found}. "
+                "Use a newer image, or one with a libfabric and a plugin of its own"
+            )
 
 
 def main():
@@ -171,8 +180,9 @@ def main():
         own = [image["libraries"].get(library.name) for library in libraries if NETWORK.fullmatch(library.name)]
         own = [path for path in own if path]
         if own and mode != "replace":
-            lines.append(f"the image's own are used: {', '.join(own)}. To bind the host's, export "
-                         "PYTORCH_HOST_NETWORK=replace")  # fmt: skip
+            lines.append(
+                f"the image's own are used: {', '.join(own)}. To bind the host's, export PYTORCH_HOST_NETWORK=replace"
+            )
     sys.stdout.write("\n".join(lines))
 
 

@@ -130,27 +130,32 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpu", action="store_true", help="use NCCL or XCCL between GPUs (default: gloo between CPUs)")
     parser.add_argument(
-        "--quick", action="store_true",
+        "--quick",
+        action="store_true",
         help="a check of seconds before a training: defaults of --max-size 64M with --gpu, else 1M, of --timeout 15, "
         "and of --slow 10 between CPUs",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--max-size", type=as_argument(read_size), metavar="SIZE",
+        "--max-size",
+        type=as_argument(read_size),
+        metavar="SIZE",
         help="largest message (default: 256M with --gpu, else 16M)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--threshold", type=as_argument(read_thresholds), metavar="GB/S@SIZE",
+        "--threshold",
+        type=as_argument(read_thresholds),
+        metavar="GB/S@SIZE",
         default=os.environ.get("PYTORCH_ALLREDUCE_BUSBW", ""),
         help="minimum bus bandwidth, such as 20@64M (default: $PYTORCH_ALLREDUCE_BUSBW)",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--slow", type=float, metavar="FACTOR",
+        "--slow",
+        type=float,
+        metavar="FACTOR",
         help="ranks that take FACTOR times the median are slow (default: 1.5 with --gpu, else 3, because CPUs may be "
         "shared)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--timeout", type=float, metavar="S", help="seconds to wait for other ranks (default: 120)"
     )
+    parser.add_argument("--timeout", type=float, metavar="S", help="seconds to wait for other ranks (default: 120)")
     options = parser.parse_args(arguments)
     largest = ("64M", "1M") if options.quick else ("256M", "16M")
     options.max_size = options.max_size or read_size(largest[0] if options.gpu else largest[1])

@@ -131,16 +131,24 @@ def set_up(options: argparse.Namespace, text: Text, world: World) -> tuple[Run, 
     rest = [parameter for parameter in network.parameters() if parameter.dim() == 1]
     optimizer = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}],
-        lr=options.lr, betas=(0.9, 0.95), fused=True,
-    )  # fmt: skip
+        lr=options.lr,
+        betas=(0.9, 0.95),
+        fused=True,
+    )
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: learning_rate_factor(step, options.steps, options.warmup)
     )
     settings = {
-        "size": options.size, "context": options.context, "steps": options.steps, "batch size": options.batch_size,
-        "learning rate": options.lr, "warm-up": options.warmup, "clip": options.clip, "seed": options.seed,
+        "size": options.size,
+        "context": options.context,
+        "steps": options.steps,
+        "batch size": options.batch_size,
+        "learning rate": options.lr,
+        "warm-up": options.warmup,
+        "clip": options.clip,
+        "seed": options.seed,
         "bf16": options.bf16,
-    }  # fmt: skip
+    }
     return Run(network, optimizer, schedule, settings, text.fingerprint, world, options.steps), model
 
 
@@ -178,9 +186,16 @@ def report_start(options: argparse.Namespace, run: Run, text: Text, unigram: flo
 
 
 def train_steps(
-    options: argparse.Namespace, run: Run, model: nn.Module, text: Text, unigram: float, metrics: LanguageMetrics,
-    checkpoints: ShardedCheckpoints | None, stop: StopSignals, report: Callable,
-) -> None:  # fmt: skip
+    options: argparse.Namespace,
+    run: Run,
+    model: nn.Module,
+    text: Text,
+    unigram: float,
+    metrics: LanguageMetrics,
+    checkpoints: ShardedCheckpoints | None,
+    stop: StopSignals,
+    report: Callable,
+) -> None:
     """Take the steps that are left, with a line every --interval steps; exit if the ranks agree to stop."""
     position, is_first = run.position, run.world.rank == 0
     steps = batches(options, run, text)
@@ -211,8 +226,10 @@ def train_steps(
                 checkpoints.save_if_due(run)
             if position.step < options.steps and stop.agreed():
                 file = checkpoints.save(run)
-                report(f"{stop.name}: stopped after {position.step} steps, saved in {file}. "
-                       "Run the same command again to resume")  # fmt: skip
+                report(
+                    f"{stop.name}: stopped after {position.step} steps, saved in {file}. "
+                    "Run the same command again to resume"
+                )
                 raise SystemExit(stop.status)
 
 
@@ -223,10 +240,15 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     with ExitStack() as stack:
         checkpoints = None
         if options.modelpath:
-            checkpoints = stack.enter_context(ShardedCheckpoints(
-                options.modelpath / "checkpoints", world, keep=options.keep, every=options.every,
-                timeout=options.timeout,
-            ))  # fmt: skip
+            checkpoints = stack.enter_context(
+                ShardedCheckpoints(
+                    options.modelpath / "checkpoints",
+                    world,
+                    keep=options.keep,
+                    every=options.every,
+                    timeout=options.timeout,
+                )
+            )
             checkpoints.prepare(restart=options.restart)
         text = open_text(options.data, options.modelpath, options.context, world)
         unigram = unigram_loss(text)
@@ -241,10 +263,19 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
             report("Training is already complete")
         warm_up(options, model, run, text)
         with fail_together(world):
-            metrics = stack.enter_context(LanguageMetrics(
-                options.modelpath, options=vars(options), first_epoch=run.position.step,
-                tensorboard=options.tensorboard, wandb=options.wandb,
-            )) if is_first else None  # fmt: skip
+            metrics = (
+                stack.enter_context(
+                    LanguageMetrics(
+                        options.modelpath,
+                        options=vars(options),
+                        first_epoch=run.position.step,
+                        tensorboard=options.tensorboard,
+                        wandb=options.wandb,
+                    )
+                )
+                if is_first
+                else None
+            )
         train_steps(options, run, model, text, unigram, metrics, checkpoints, stop, report)
         if checkpoints:
             checkpoints.save(run)
@@ -273,9 +304,9 @@ def main(options: argparse.Namespace) -> None:
     """Train; exit with status 1 and one last line that names the rank and its fault if that fails."""
     with fail_in_one_line():
         try:
-            with process_group(
-                os.environ, use_gpu=options.gpu, timeout=options.timeout
-            ) as world, StopSignals(world, interval=STOP_INTERVAL, enabled=bool(options.modelpath)) as stop:
+            with process_group(os.environ, use_gpu=options.gpu, timeout=options.timeout) as world, StopSignals(
+                world, interval=STOP_INTERVAL, enabled=bool(options.modelpath)
+            ) as stop:
                 train(options, world, stop)
         except KeyboardInterrupt:
             print(f"{rank_name()}: interrupted, nothing was saved", file=sys.stderr, flush=True)

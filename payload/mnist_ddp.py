@@ -69,9 +69,14 @@ def warm_up(model: nn.Module, images: Tensor, labels: Tensor, bf16: bool) -> Non
 
 
 def train_epoch(
-    model: nn.Module, run: Run, batches: Iterable, progress: Progress, stop: StopSignals,
-    *, bf16: bool = False,
-) -> None:  # fmt: skip
+    model: nn.Module,
+    run: Run,
+    batches: Iterable,
+    progress: Progress,
+    stop: StopSignals,
+    *,
+    bf16: bool = False,
+) -> None:
     """Take one step per batch; add the steps, and the loss over all ranks, to ``run.position``.
 
     Returns before the last batch if the ranks agree to stop.
@@ -144,10 +149,15 @@ def set_up(options: argparse.Namespace, samples: int, world: World) -> tuple[Run
     optimizer = torch.optim.Adam(network.parameters(), lr=lr, fused=fused)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, steps, rise))
     settings = {
-        "epochs": options.epochs, "batch size": batch_size, "learning rate": lr,
-        "warm-up": options.warmup, "seed": options.seed, "bf16": options.bf16,
-        "training images": samples, "validation": options.validation,
-    }  # fmt: skip
+        "epochs": options.epochs,
+        "batch size": batch_size,
+        "learning rate": lr,
+        "warm-up": options.warmup,
+        "seed": options.seed,
+        "bf16": options.bf16,
+        "training images": samples,
+        "validation": options.validation,
+    }
     extent = Extent(options.epochs, len(sampler), samples)
     return Run(network, optimizer, schedule, settings, world, extent=extent), sampler
 
@@ -204,10 +214,17 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     batch = images.training[0][:share], images.training[1][:share]
     model = DistributedDataParallel(compile_and_warm_up(options, run, batch, resumed=bool(file)))
     with fail_together(world):
-        metrics = Metrics(
-            options.modelpath, options=vars(options), first_epoch=position.epoch,
-            tensorboard=options.tensorboard, wandb=options.wandb,
-        ) if is_first else nullcontext()  # fmt: skip
+        metrics = (
+            Metrics(
+                options.modelpath,
+                options=vars(options),
+                first_epoch=position.epoch,
+                tensorboard=options.tensorboard,
+                wandb=options.wandb,
+            )
+            if is_first
+            else nullcontext()
+        )
     with metrics:
         train_epochs(options, run, model, sampler, images, metrics, checkpoints, stop, report)
         is_measured = images.selection is images.test and not was_complete
@@ -223,9 +240,16 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
 
 
 def train_epochs(
-    options: argparse.Namespace, run: Run, model: nn.Module, sampler: GlobalBatchSampler, images: Splits,
-    metrics: Metrics, checkpoints: Checkpoints | None, stop: StopSignals, report: Callable,
-) -> None:  # fmt: skip
+    options: argparse.Namespace,
+    run: Run,
+    model: nn.Module,
+    sampler: GlobalBatchSampler,
+    images: Splits,
+    metrics: Metrics,
+    checkpoints: Checkpoints | None,
+    stop: StopSignals,
+    report: Callable,
+) -> None:
     """Train the epochs that are left, with a checkpoint after each; exit if the ranks agree to stop."""
     position, world = run.position, run.world
     is_first = world.rank == 0
@@ -267,9 +291,9 @@ def main(options: argparse.Namespace) -> None:
     """Train; exit with status 1 and one last line that names the rank and its fault if that fails."""
     with fail_in_one_line():
         try:
-            with process_group(
-                os.environ, use_gpu=options.gpu, timeout=options.timeout
-            ) as world, StopSignals(world, enabled=bool(options.modelpath)) as stop:
+            with process_group(os.environ, use_gpu=options.gpu, timeout=options.timeout) as world, StopSignals(
+                world, enabled=bool(options.modelpath)
+            ) as stop:
                 train(options, world, stop)
         except KeyboardInterrupt:
             print(f"{rank_name()}: interrupted, nothing was saved", file=sys.stderr, flush=True)

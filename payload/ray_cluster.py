@@ -28,8 +28,16 @@ START_SECONDS, END_SECONDS = 300, 20
 #: Seconds between two looks at the head.
 INTERVAL = 2
 #: The variables of this rank. Ray Train numbers its workers itself, and Ray sets OMP_NUM_THREADS for each worker.
-OWN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
-       "OMP_NUM_THREADS")  # fmt: skip
+OWN = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "OMP_NUM_THREADS",
+)
 USAGE = "usage: ray_cluster.py [--OPTION=VALUE of ray start ...] SCRIPT [OPTION ...]"
 
 

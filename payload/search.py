@@ -70,15 +70,29 @@ def parse_parameter(text: str) -> Parameter:
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = OneLineParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("command", nargs="*", metavar="SCRIPT OPTION", default=[],
-        help=f"after --: the training script with its options (default: {SCRIPT.name})")  # fmt: skip
+    add(
+        "command",
+        nargs="*",
+        metavar="SCRIPT OPTION",
+        default=[],
+        help=f"after --: the training script with its options (default: {SCRIPT.name})",
+    )
     add("--study", type=Path, metavar="DIR", required=True, help="directory of the study, shared by all processes")
     add("--trials", type=int, metavar="N", required=True, help="number of trials in the study")
     add("--one", action="store_true", help="train one trial, then exit")
-    add("--space", type=parse_parameter, metavar="NAME=VALUES", action="append",
-        help="LOW..HIGH, log:LOW..HIGH or A,B,C (default: " + " and ".join(SPACE) + ")")  # fmt: skip
-    add("--metric", default="accuracy", metavar="NAME",
-        help="value in metrics.jsonl, of the last epoch (default: %(default)s)")  # fmt: skip
+    add(
+        "--space",
+        type=parse_parameter,
+        metavar="NAME=VALUES",
+        action="append",
+        help="LOW..HIGH, log:LOW..HIGH or A,B,C (default: " + " and ".join(SPACE) + ")",
+    )
+    add(
+        "--metric",
+        default="accuracy",
+        metavar="NAME",
+        help="value in metrics.jsonl, of the last epoch (default: %(default)s)",
+    )
     add("--minimize", action="store_true", help="minimize the metric (default: maximize)")
     add("--seed", type=int, default=0, help="for Optuna's choices (default: %(default)s)")
     options = parser.parse_args(arguments)

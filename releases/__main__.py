@@ -36,8 +36,12 @@ def main(arguments):
     """Write one release; return the exit status."""
     parser = argparse.ArgumentParser("new-release", description=__doc__)
     parser.add_argument("version", help="version of torch: 2.15.1")
-    parser.add_argument("--machine", action="append", choices=["x86_64", "aarch64"],
-                        help="lock only for this machine; by default for those of the newest lock")  # fmt: skip
+    parser.add_argument(
+        "--machine",
+        action="append",
+        choices=["x86_64", "aarch64"],
+        help="lock only for this machine; by default for those of the newest lock",
+    )
     options = parser.parse_args(arguments)
     if not re.fullmatch(r"\d+\.\d+\.\d+", options.version):
         parser.error(f"'{options.version}' is not a release number such as 2.15.1")
@@ -127,11 +131,31 @@ def resolve(requirements, constraints, machine, recipe, tools):
         limits.write_text("\n".join(constraints))
         # pylock.toml has only wheels that fit; requirements.txt has the hashes of all Pythons and machines
         command = [
-            tools / "uv", "pip", "compile", wanted, "--constraints", limits, "--format", "pylock.toml",
-            "--generate-hashes", "--only-binary", ":all:", "--python-version", python[1] if python else "3.11",
-            "--python-platform", f"{machine}-{PLATFORM}", "--no-python-downloads", "--no-config", "--no-header",
-            "--color", "never", "--no-progress", "--index-strategy", "unsafe-best-match", *pip_indexes(tools),
-        ]  # fmt: skip
+            tools / "uv",
+            "pip",
+            "compile",
+            wanted,
+            "--constraints",
+            limits,
+            "--format",
+            "pylock.toml",
+            "--generate-hashes",
+            "--only-binary",
+            ":all:",
+            "--python-version",
+            python[1] if python else "3.11",
+            "--python-platform",
+            f"{machine}-{PLATFORM}",
+            "--no-python-downloads",
+            "--no-config",
+            "--no-header",
+            "--color",
+            "never",
+            "--no-progress",
+            "--index-strategy",
+            "unsafe-best-match",
+            *pip_indexes(tools),
+        ]
         for more in [[], ["--index", index[1]]] if index else [[]]:
             result = subprocess.run([*command, *more], env=environment, capture_output=True, text=True, check=False)
             if result.returncode == 0:

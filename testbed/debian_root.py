@@ -59,5 +59,9 @@ def run_in(root, command, *, visible, timeout=600):
     (root / "etc" / "hosts").write_text(Path("/etc/hosts").read_text())
     return subprocess.run(
         ["unshare", "--mount", ENTER, root, *visible, "--", *command],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=timeout,
-    )  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
+    )

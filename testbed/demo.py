@@ -69,8 +69,12 @@ def install_dataset(layout):
     with step("looking for the MNIST files"):
         result = subprocess.run(
             ["bash", "-c", f"{shell.environment_code(layout)}\n{command}"],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=layout.root, check=False,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            cwd=layout.root,
+            check=False,
+        )
     if result.returncode == 0:
         recipes.note_installed(layout, DATASET)
         return True
@@ -117,10 +121,13 @@ def run_shown(layout, *commands):
         print(f"\n$ {command}", flush=True)
     process = subprocess.Popen(
         ["bash", "-c", "\n".join([shell.environment_code(layout), "set -e", *commands])],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=layout.root,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=layout.root,
         # `eb` prints each step when it begins; without this, Python prints to a pipe at its end, errors first
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )  # fmt: skip
+    )
     output = relay(process.stdout)
     if process.wait() != 0:
         raise TestbedError(f"`{commands[-1]}` failed with status {process.returncode}. See the output above.")

@@ -57,9 +57,14 @@ class ModuleSystem:
         path = os.pathsep.join(dict.fromkeys(os.environ["PATH"].split(os.pathsep)))
         return subprocess.run(
             ["bash", "-c", "\n".join(lines)],
-            env={"HOME": os.environ["HOME"], "PATH": path}, cwd="/", stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, check=False, timeout=300,
-        )  # fmt: skip
+            env={"HOME": os.environ["HOME"], "PATH": path},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
 
     def run(self, script, *directories):
         """Run a bash script that must succeed; return its standard output."""
@@ -132,9 +137,13 @@ def read_suite(directory, suite):
     (directory / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirrors.split()[0]} {suite} main\n")
     for part in ("lists/partial", "cache/archives/partial"):
         (directory / part).mkdir(parents=True)
-    settings = {"Dir::Etc::SourceList": directory / "sources.list", "Dir::Etc::SourceParts": "-",
-                "Dir::State::Lists": directory / "lists", "Dir::Cache": directory / "cache",
-                "APT::Sandbox::User": getpass.getuser()}  # fmt: skip
+    settings = {
+        "Dir::Etc::SourceList": directory / "sources.list",
+        "Dir::Etc::SourceParts": "-",
+        "Dir::State::Lists": directory / "lists",
+        "Dir::Cache": directory / "cache",
+        "APT::Sandbox::User": getpass.getuser(),
+    }
     options = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
     run_apt(["apt-get", *options, "update"])
     return options

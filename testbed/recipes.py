@@ -16,8 +16,15 @@ VENV = f"PyTorch-{VERSION}-cpu-venv"
 LOCK = EASYCONFIGS / f"PyTorch-{VERSION}-cpu.txt"
 
 #: What an installation is made of; EasyBuild itself looks at the module's name alone.
-INGREDIENTS = ("bin/*", "libexec/*", "easyblocks/**/*", "easyconfigs/*/*/*", "modulefiles/cluster/*",
-               "runscripts/**/*", "payload/**/*")  # fmt: skip
+INGREDIENTS = (
+    "bin/*",
+    "libexec/*",
+    "easyblocks/**/*",
+    "easyconfigs/*/*/*",
+    "modulefiles/cluster/*",
+    "runscripts/**/*",
+    "payload/**/*",
+)
 
 
 def module(recipe):

@@ -27,8 +27,9 @@ def main(arguments):
     """Build the site; return the exit status."""
     layout = Layout.from_environment(os.environ)
     parser = argparse.ArgumentParser("website/build", description=__doc__)
-    parser.add_argument("--output", type=Path, metavar="DIR", default=layout.root / "website",
-                        help="replace DIR (default: %(default)s)")  # fmt: skip
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", default=layout.root / "website", help="replace DIR (default: %(default)s)"
+    )
     parser.add_argument("--url", default="", help="where the site will be: https://docs.example.org/pytorch/")
     options = parser.parse_args(arguments)
     provide_website_tools(layout)

@@ -67,8 +67,11 @@ def import_packed(session):
 def packed_venv(session):
     """Yield the file that a recipe with `packed = True` adds to the venv module; it is there during the block."""
     root = Path(session.environment(f"module load {module(VENV)}")["EBROOTPYTORCH"])
-    written = [root / "venv.squashfs", root / "provenance" / "packed.json",
-               root / "runscripts" / "pytorch_stage" / "sources.json"]  # fmt: skip
+    written = [
+        root / "venv.squashfs",
+        root / "provenance" / "packed.json",
+        root / "runscripts" / "pytorch_stage" / "sources.json",
+    ]
     env = {**os.environ, "PYTHONPATH": str(TREE / "easyblocks"), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         session.run([session.layout.eb_venv / "bin" / "python", "-c", PACK, root], env)

@@ -93,8 +93,13 @@ def measure(backend, size):
     files_now, memory_now = resources(server)
     os.write(is_done, b".")
     os.waitpid(server, 0)
-    return {"clients": size, "connections": len(served), "bytes": sum(served), "files": files_now - files,
-            "memory": memory_now - memory}  # fmt: skip
+    return {
+        "clients": size,
+        "connections": len(served),
+        "bytes": sum(served),
+        "files": files_now - files,
+        "memory": memory_now - memory,
+    }
 
 
 if __name__ == "__main__":

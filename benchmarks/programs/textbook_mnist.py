@@ -45,12 +45,19 @@ class Images(Dataset):
 def build_model():
     """Return the network, from images [n, 1, 28, 28] to log-probabilities [n, 10]."""
     return nn.Sequential(
-        nn.Conv2d(1, 32, kernel_size=3), nn.ReLU(),
-        nn.Conv2d(32, 64, kernel_size=3), nn.ReLU(),
-        nn.MaxPool2d(2), nn.Dropout(0.25), nn.Flatten(),
-        nn.Linear(9216, 128), nn.ReLU(), nn.Dropout(0.5),
-        nn.Linear(128, 10), nn.LogSoftmax(dim=1),
-    )  # fmt: skip
+        nn.Conv2d(1, 32, kernel_size=3),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, kernel_size=3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Dropout(0.25),
+        nn.Flatten(),
+        nn.Linear(9216, 128),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(128, 10),
+        nn.LogSoftmax(dim=1),
+    )
 
 
 @torch.no_grad()
@@ -122,8 +129,9 @@ def main():
     parser.add_argument("data", type=Path, help="directory of the four MNIST files")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     parser.add_argument("--target", type=float, default=99, metavar="PERCENT", help="(default: %(default)s)")
-    parser.add_argument("--every", type=int, default=0, metavar="BATCHES",
-                        help="also evaluate after every BATCHES batches")  # fmt: skip
+    parser.add_argument(
+        "--every", type=int, default=0, metavar="BATCHES", help="also evaluate after every BATCHES batches"
+    )
     parser.add_argument("--batches", type=int, metavar="N", help="time N batches only; report the seconds of an epoch")
     options = parser.parse_args()
     data = load_dataset(options.data)

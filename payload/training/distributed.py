@@ -157,9 +157,7 @@ def rendezvous(environment: Mapping[str, str], rank: int, size: int, limit: time
     if launch is None or environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         return {"init_method": "env://"}
     host, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
-    store = dist.TCPStore(
-        host, port, size, rank == 0, timeout=limit, wait_for_workers=False, multi_tenant=True
-    )
+    store = dist.TCPStore(host, port, size, rank == 0, timeout=limit, wait_for_workers=False, multi_tenant=True)
     if rank == 0:
         store.set(LAUNCH_KEY, launch)
     else:
@@ -225,8 +223,7 @@ def read_ranks(environment: Mapping[str, str]) -> tuple[int, int, int]:
         rank, size, local_rank = (int(environment[name]) for name in names[:3])
     except ValueError as error:
         raise TrainingError(
-            f"RANK, WORLD_SIZE and LOCAL_RANK must be integers ({error}). Check what the "
-            "launcher set"
+            f"RANK, WORLD_SIZE and LOCAL_RANK must be integers ({error}). Check what the launcher set"
         ) from None
     if not 0 <= rank < size or local_rank < 0:
         raise TrainingError(

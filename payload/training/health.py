@@ -122,9 +122,11 @@ class Health:
         alone = f"{1e3 * slowest:.2f} ms alone per step, {ratio:.2f} times the median"
         self.report(f"{name}  slowest rank {rank} ({place}): {alone}")
         return {
-            "step_seconds_alone": median, "slowest_seconds_alone": slowest,
-            "slowest_rank": rank, "slowest_place": place,
-        }  # fmt: skip
+            "step_seconds_alone": median,
+            "slowest_seconds_alone": slowest,
+            "slowest_rank": rank,
+            "slowest_place": place,
+        }
 
 
 def describe_place(device: torch.device) -> str:

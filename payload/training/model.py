@@ -27,8 +27,11 @@ def build_model() -> nn.Module:
     """
     return nn.Sequential(
         Unshuffle(),
-        nn.Conv2d(4, 32, kernel_size=3), nn.MaxPool2d(2), nn.ReLU(),
-        nn.Conv2d(32, 64, kernel_size=3), nn.ReLU(),
+        nn.Conv2d(4, 32, kernel_size=3),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, kernel_size=3),
+        nn.ReLU(),
         nn.Flatten(),
         nn.Linear(1024, 10),
-    )  # fmt: skip
+    )

@@ -23,12 +23,18 @@ def training_parser(
     add = parser.add_argument
     add("--gpu", action="store_true", help=gpu)
     add("--epochs", type=int, default=3, help="(default: %(default)s)")
-    add("--batch-size", type=int, default=256, metavar="SAMPLES",
-        help="per step, over all ranks (default: %(default)s)")  # fmt: skip
+    add(
+        "--batch-size", type=int, default=256, metavar="SAMPLES", help="per step, over all ranks (default: %(default)s)"
+    )
     add("--lr", type=float, default=0.01, help="peak learning rate (default: %(default)s)")
     add("--seed", type=int, default=0, help="for the weights and the order (default: %(default)s)")
-    add("--data", type=Path, metavar="DIR", default=os.environ.get("MNIST_ROOT") or None,
-        help="directory of the MNIST files (default: $MNIST_ROOT, else generated digits)")  # fmt: skip
+    add(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        default=os.environ.get("MNIST_ROOT") or None,
+        help="directory of the MNIST files (default: $MNIST_ROOT, else generated digits)",
+    )
     add("--download", action="store_true", help="download missing files to DIR, once for all ranks")
     return parser
 
@@ -36,16 +42,24 @@ def training_parser(
 def add_health(parser: argparse.ArgumentParser) -> None:
     """Add --health: None without it, 0 without a number of steps."""
     parser.add_argument(
-        "--health", type=int, nargs="?", const=0, metavar="STEPS",
+        "--health",
+        type=int,
+        nargs="?",
+        const=0,
+        metavar="STEPS",
         help="report the slowest rank after each epoch, and after every STEPS steps",
-    )  # fmt: skip
+    )
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Add the options about what a training writes."""
     add = parser.add_argument
-    add("--modelpath", type=Path, metavar="DIR",
-        help="write model, checkpoints and metrics to DIR; the next start resumes from there")  # fmt: skip
+    add(
+        "--modelpath",
+        type=Path,
+        metavar="DIR",
+        help="write model, checkpoints and metrics to DIR; the next start resumes from there",
+    )
     add("--keep", type=int, default=3, metavar="K", help="number of checkpoints to keep (default: %(default)s)")
     add("--restart", action="store_true", help="delete the checkpoints in DIR and start from scratch")
     add("--tensorboard", action="store_true", help="also write to DIR/tensorboard")
@@ -56,15 +70,21 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     """Return the options of mnist_ddp.py; exit with a line and status 2 if one is invalid."""
     parser = training_parser(description)
     add = parser.add_argument
-    add("--batch-per-rank", type=int, metavar="SAMPLES",
-        help="per step on each rank; overrides --batch-size")  # fmt: skip
+    add("--batch-per-rank", type=int, metavar="SAMPLES", help="per step on each rank; overrides --batch-size")
     add("--scale-lr", action="store_true", help="multiply --lr by the number of ranks")
-    add("--warmup", type=float, metavar="EPOCHS",
-        help="during which the learning rate rises to its peak (default: a quarter of all)")  # fmt: skip
-    add("--timeout", type=float, default=300, metavar="SECONDS",
-        help="to wait for other ranks (default: %(default)s)")  # fmt: skip
-    add("--validation", type=float, metavar="SHARE",
-        help="of the training images to hold out: epochs report their accuracy; the test runs at the end")  # fmt: skip
+    add(
+        "--warmup",
+        type=float,
+        metavar="EPOCHS",
+        help="during which the learning rate rises to its peak (default: a quarter of all)",
+    )
+    add("--timeout", type=float, default=300, metavar="SECONDS", help="to wait for other ranks (default: %(default)s)")
+    add(
+        "--validation",
+        type=float,
+        metavar="SHARE",
+        help="of the training images to hold out: epochs report their accuracy; the test runs at the end",
+    )
     add_health(parser)
     add("--compile", action="store_true", help="compile the network; requires a C++ compiler or Triton")
     add("--bf16", action="store_true", help="compute in bfloat16 where autocast can")

@@ -18,10 +18,16 @@ def write_picture(picture: Path, draw: Callable, *, width: float) -> bool:
     A failure is reported in a line and raises nothing: it must not end a training.
     """
     style = {
-        "axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False, "axes.spines.right": False,
-        "axes.formatter.useoffset": False, "axes.titlesize": 11, "axes.titlelocation": "left",
-        "font.size": 9, "lines.markersize": 4,
-    }  # fmt: skip
+        "axes.grid": True,
+        "grid.alpha": 0.3,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.formatter.useoffset": False,
+        "axes.titlesize": 11,
+        "axes.titlelocation": "left",
+        "font.size": 9,
+        "lines.markersize": 4,
+    }
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure

@@ -108,9 +108,12 @@ def parse(arguments):
         "--only", type=names, default=NAMES, metavar="CHECK,...", help="of: " + ", ".join(NAMES) + " (default: all)"
     )
     parser.add_argument(
-        "--timeout", type=seconds, default=180, metavar="S",
+        "--timeout",
+        type=seconds,
+        default=180,
+        metavar="S",
         help="seconds for all checks, which run in parallel; 30 times as many with --full (default: %(default)s)",
-    )  # fmt: skip
+    )
     return parser.parse_args(arguments)
 
 

@@ -54,18 +54,22 @@ def make_plan(env, facts, *, virtual=False):
     seen = visible_gpus(env, facts.root)
     devices = choose_devices(seen, facts.root, world.local_rank, world.local_size)
     placement = choose_cores(
-        facts.root, facts.cpus, world.local_rank, world.local_size, _node_cpus(world, facts.cpus), world.cpus_per_task,
-        devices, more_cores(env),
-    )  # fmt: skip
+        facts.root,
+        facts.cpus,
+        world.local_rank,
+        world.local_size,
+        _node_cpus(world, facts.cpus),
+        world.cpus_per_task,
+        devices,
+        more_cores(env),
+    )
     place = None if world.exported else choose_rendezvous(env, world, facts)
     place, interfaces, fabric_warnings = _on_fabric(env, world, facts.root, place)
     launch = None if world.exported else launch_id(world, facts)
     caches = choose_caches(env, facts.uid, f"{'local' if world.job is None else world.job}-{world.node}")
     isolated, isolation_warnings = isolate(env)
 
-    decided = compute_variables(
-        env, world, threads=placement.threads, devices=devices, place=place, launch=launch
-    )
+    decided = compute_variables(env, world, threads=placement.threads, devices=devices, place=place, launch=launch)
     if virtual:
         decided.update({"LOCAL_RANK": "0", VIRTUAL: "1"}, **devices.narrowed())
     decided.update(interfaces)

@@ -1,7 +1,7 @@
 """The command line of pytorch-run: its own options, those of srun, and the command.
 
-    >>> parse(["--spare", "1", "-N2", "--ntasks-per-node=2", "--", "hostname"]).srun
-    ['--ntasks-per-node=2']
+>>> parse(["--spare", "1", "-N2", "--ntasks-per-node=2", "--", "hostname"]).srun
+['--ntasks-per-node=2']
 """
 
 from collections import namedtuple

@@ -44,9 +44,14 @@ def query(command, env):
     """The lines that a command of Slurm prints, None if it fails."""
     try:
         found = subprocess.run(
-            command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            timeout=QUERY_SECONDS, check=False,
-        )  # fmt: skip
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=QUERY_SECONDS,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return found.stdout.decode(errors="replace").splitlines() if found.returncode == 0 else None
@@ -82,9 +87,13 @@ def output_of_step(options, command, env, seconds):
     --overlap: the step of a node that failed counts as running until Slurm's SlurmdTimeout, and keeps its resources.
     """
     process = subprocess.Popen(
-        ["srun", "--overlap", *options, *command], env=step_environment(env), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-    )  # fmt: skip
+        ["srun", "--overlap", *options, *command],
+        env=step_environment(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
     try:
         output, _ = process.communicate(timeout=seconds)
         return process.returncode, output.decode(errors="replace")

@@ -106,7 +106,10 @@ def _ranks(numbers):
 def _as_json(prefix, ranks, found, missing, faults):
     stuck = [
         {
-            "group": one.group, "number": one.number, "absent": one.absent, "unknown": one.unknown,
+            "group": one.group,
+            "number": one.number,
+            "absent": one.absent,
+            "unknown": one.unknown,
             "calls": [
                 {"name": name, "sizes": sizes, "ranks": sorted(calls), "frames": calls[min(calls)].frames}
                 for (name, sizes), calls in one.calls
@@ -114,6 +117,6 @@ def _as_json(prefix, ranks, found, missing, faults):
             "last": {rank: call and call._asdict() for rank, call in one.last.items()},
         }
         for one in found
-    ]  # fmt: skip
+    ]
     values = {"dumps": prefix, "ranks": sorted(ranks), "stuck": stuck, "missing": missing, "faults": dict(faults)}
     return json.dumps(values) + "\n"

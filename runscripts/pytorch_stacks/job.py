@@ -40,12 +40,29 @@ def ask_nodes(job, step, nodes, seconds, program):
     """What `node.read_node` returned on each of `nodes`, and a list of (node, reason) for those without an answer."""
     names = _expand(nodes)
     command = [
-        "srun", "--jobid=" + job, "--overlap", "--nodelist=" + nodes, f"--nodes={len(names)}",
-        f"--ntasks={len(names)}", "--ntasks-per-node=1", "--cpu-bind=none", "--mem=0", "--gres=none",
-        "--mpi=none", "--kill-on-bad-exit=0", "--quiet", "--job-name=pytorch-stacks", "--input=none",
-        program, "--here", "--of", job if step is None else f"{job}.{step}", "--timeout", str(seconds),
+        "srun",
+        "--jobid=" + job,
+        "--overlap",
+        "--nodelist=" + nodes,
+        f"--nodes={len(names)}",
+        f"--ntasks={len(names)}",
+        "--ntasks-per-node=1",
+        "--cpu-bind=none",
+        "--mem=0",
+        "--gres=none",
+        "--mpi=none",
+        "--kill-on-bad-exit=0",
+        "--quiet",
+        "--job-name=pytorch-stacks",
+        "--input=none",
+        program,
+        "--here",
+        "--of",
+        job if step is None else f"{job}.{step}",
+        "--timeout",
+        str(seconds),
         "--raw",
-    ]  # fmt: skip
+    ]
     output, errors, _ = _call(command, 2 * seconds + STEP_SECONDS)
     answers = read_lines(output)
     answered = {answer["node"] for answer in answers}

@@ -42,9 +42,16 @@ def _describe(rank, name, seconds, root):
             continue
     step = rank.env.get("SLURM_STEP_ID") or rank.env.get("SLURM_STEPID")
     return {
-        "rank": rank.rank, "size": rank.size, "launch": rank.launch, "step": step, "node": name, "pid": rank.pid,
-        "gpu": gpu_number(rank.env, root), "threads": threads, "fault": fault,
-    }  # fmt: skip
+        "rank": rank.rank,
+        "size": rank.size,
+        "launch": rank.launch,
+        "step": step,
+        "node": name,
+        "pid": rank.pid,
+        "gpu": gpu_number(rank.env, root),
+        "threads": threads,
+        "fault": fault,
+    }
 
 
 def gpu_number(env, root):

@@ -32,17 +32,23 @@ def as_json(job, launches, silent):
     """The same as one line of JSON."""
     found = [
         {
-            "launch": launch.name, "step": launch.step, "size": launch.size, "nodes": launch.nodes,
+            "launch": launch.name,
+            "step": launch.step,
+            "size": launch.size,
+            "nodes": launch.nodes,
             "missing": launch.missing,
             "faults": [{"fault": fault, "ranks": _places(ranks)} for fault, ranks in launch.faults.items()],
             "groups": [
-                {"place": group.place and group.place._asdict(), "ranks": _places(group.ranks),
-                 "threads": group.ranks[0]["threads"]}
+                {
+                    "place": group.place and group.place._asdict(),
+                    "ranks": _places(group.ranks),
+                    "threads": group.ranks[0]["threads"],
+                }
                 for group in launch.groups
             ],
         }
         for launch in launches
-    ]  # fmt: skip
+    ]
     return json.dumps({"job": job, "launches": found, "silent": dict(silent)}) + "\n"
 
 

@@ -34,8 +34,18 @@ from pytorch_stage import node  # noqa: E402
 DIRECTORY = "PYTORCH_LAUNCH_STAGE_DIR"
 #: Slurm's variables that lead to the job. The others describe a step or a script, and srun takes them as options.
 OF_THE_JOB, OTHERS = ("SLURM_CONF", "SLURM_JOB_ID", "SLURM_CLUSTER_NAME"), ("SLURM_", "SLURMD_", "SRUN_", "PMI")
-SRUN = ("srun", "--overlap", "--ntasks-per-node=1", "--cpu-bind=none", "--mpi=none", "--gres=none", "--quiet",
-        "--kill-on-bad-exit=0", "--wait=0", "--job-name=pytorch-stage")  # fmt: skip
+SRUN = (
+    "srun",
+    "--overlap",
+    "--ntasks-per-node=1",
+    "--cpu-bind=none",
+    "--mpi=none",
+    "--gres=none",
+    "--quiet",
+    "--kill-on-bad-exit=0",
+    "--wait=0",
+    "--job-name=pytorch-stage",
+)
 #: Names tried in one directory, where another user can create one first.
 NAMES = 5
 #: For processes to start on all nodes; between two messages while a command runs.
@@ -56,8 +66,9 @@ pytorch_stage_at_exit() {
 class StageError(Exception):
     """Why nothing was staged, as a sentence without its full stop, and `advice`; `retry` is that of NodeError."""
 
-    def __init__(self, text, advice=f"Set {DIRECTORY} to a directory on a disk of each node, or use the shared file",
-                 retry=""):  # fmt: skip
+    def __init__(
+        self, text, advice=f"Set {DIRECTORY} to a directory on a disk of each node, or use the shared file", retry=""
+    ):
         super().__init__(text)
         self.advice, self.retry = advice, retry
 
@@ -192,8 +203,10 @@ class Staging:
         elif env.get("FLUX_URI") and not job:
             self.how, self.start = "Flux", ["flux", "exec", "--noinput", "--rank=all"]
         else:
-            raise StageError("no Slurm job of one component, and no Flux job", "Name the command that starts one "
-                             "process on each node: pytorch-stage -- mpirun --map-by ppr:1:node")  # fmt: skip
+            raise StageError(
+                "no Slurm job of one component, and no Flux job",
+                "Name the command that starts one process on each node: pytorch-stage -- mpirun --map-by ppr:1:node",
+            )
         self.holder, self.removal = None, [[*self.start, "rm", "-rf", "--", self.directory]]
 
     def copy(self):
@@ -277,8 +290,9 @@ class Staging:
     def popen(self, command, env, errors, stdin=subprocess.DEVNULL):
         """Start a command that Ctrl-C does not interrupt. Raises StageError."""
         try:
-            return subprocess.Popen(command, env=env, stdin=stdin, stdout=subprocess.PIPE, stderr=errors,
-                                    start_new_session=True)  # fmt: skip
+            return subprocess.Popen(
+                command, env=env, stdin=stdin, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+            )
         except OSError as error:
             advice = "Add it to PATH, or name another launcher after `--`"
             raise StageError(f"cannot run {command[0]}: {error.strerror}", advice) from error

@@ -111,8 +111,12 @@ def file_system(path):
 def answer(order, *steps):
     """Do steps, and print the answer: why one failed, or nothing. Return whether it is nothing."""
     node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
-    result = {"problem": "", "retry": "", "step": os.environ.get("SLURM_STEP_ID"),
-              "tasks": os.environ.get("SLURM_STEP_NUM_TASKS")}  # fmt: skip
+    result = {
+        "problem": "",
+        "retry": "",
+        "step": os.environ.get("SLURM_STEP_ID"),
+        "tasks": os.environ.get("SLURM_STEP_NUM_TASKS"),
+    }
     try:
         for step in steps:
             step(order)

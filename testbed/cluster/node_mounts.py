@@ -36,9 +36,13 @@ def start_in_namespace(pid, command):
             entry += [f"--user=/proc/self/fd/{owner}", "--preserve-credentials"]
         return subprocess.Popen(
             [*map(str, entry), "--", *map(str, command)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            pass_fds=(mounts, owner), start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=(mounts, owner),
+            start_new_session=True,
+        )
     finally:
         os.close(mounts)
         os.close(owner)

@@ -90,9 +90,13 @@ def query(layout, command):
     environment = {**os.environ, "SLURM_CONF": str(layout.slurm_conf)}
     answer = subprocess.run(
         [find_command(command[0]), *command[1:]],
-        env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=False,
         timeout=QUERY_SECONDS,
-    )  # fmt: skip
+    )
     return answer.stdout
 
 
@@ -194,9 +198,17 @@ def start_munge(layout):
     key.touch(mode=0o600, exist_ok=False)
     key.write_bytes(os.urandom(128))
     # --force: munge rejects group-writable parent directories; this socket serves one temporary cluster
-    run([find_command("munged"), "--force", f"--key-file={key}", f"--socket={socket_name}",
-         f"--pid-file={runtime}/munged.pid", f"--log-file={logs}/munged.log",
-         f"--seed-file={runtime}/munge.seed"])  # fmt: skip
+    run(
+        [
+            find_command("munged"),
+            "--force",
+            f"--key-file={key}",
+            f"--socket={socket_name}",
+            f"--pid-file={runtime}/munged.pid",
+            f"--log-file={logs}/munged.log",
+            f"--seed-file={runtime}/munge.seed",
+        ]
+    )
 
 
 def start_node(layout, name):
@@ -207,9 +219,18 @@ def start_node(layout, name):
         namespaces += ["--user", "--map-root-user"]
     probe = subprocess.run([*namespaces, "true"], stderr=subprocess.DEVNULL, check=False)
     if probe.returncode == 0:
-        command = [*namespaces, "--", Path(__file__).with_name("node"), name,
-                   layout.cluster / "etc" / "hosts", slurmd, conf, os.geteuid(), os.getegid(),
-                   sys.executable]  # fmt: skip
+        command = [
+            *namespaces,
+            "--",
+            Path(__file__).with_name("node"),
+            name,
+            layout.cluster / "etc" / "hosts",
+            slurmd,
+            conf,
+            os.geteuid(),
+            os.getegid(),
+            sys.executable,
+        ]
     else:
         command = [slurmd, "-D", "-f", conf, "-N", name]
         require_resolvable(name)
@@ -217,9 +238,13 @@ def start_node(layout, name):
     with (layout.logs / f"{name}.out").open("wb") as output:
         subprocess.Popen(
             [str(word) for word in command],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            cwd="/",
             start_new_session=True,
-        )  # fmt: skip
+        )
 
 
 def require_resolvable(name):
@@ -258,9 +283,11 @@ def running(layout, daemons=DAEMONS):
         name = Path(os.fsdecode(arguments[0].split(b":")[0])).name.split("-")[0]
         mentions = any(argument.rpartition(b"=")[2].startswith(own + b"/") for argument in arguments)
         is_daemon = name in daemons and (mentions or conf in environment)
-        is_task = daemons is DAEMONS and conf in environment and any(
-            variable.startswith(b"SLURMD_NODENAME=") for variable in environment
-        )  # fmt: skip
+        is_task = (
+            daemons is DAEMONS
+            and conf in environment
+            and any(variable.startswith(b"SLURMD_NODENAME=") for variable in environment)
+        )
         if is_daemon or is_task:
             pids.append(int(entry.name))
     return pids

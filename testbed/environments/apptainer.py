@@ -16,8 +16,19 @@ from testbed.progress import run, step
 #: Debian has no Apptainer package before release 13; that of unstable needs this libc.
 UNPACKED_PACKAGES = ("apptainer", "libc6", "libseccomp2", "libsqlite3-0")
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-LIBRARIES = ("libc", "libpthread", "libdl", "libm", "librt", "libresolv", "libutil", "libnss_files",
-             "libnss_dns", "libseccomp", "libsqlite3")  # fmt: skip
+LIBRARIES = (
+    "libc",
+    "libpthread",
+    "libdl",
+    "libm",
+    "librt",
+    "libresolv",
+    "libutil",
+    "libnss_files",
+    "libnss_dns",
+    "libseccomp",
+    "libsqlite3",
+)
 
 
 def provide(layout):
@@ -104,8 +115,7 @@ def unpack_runtime(layout):
     (usr / "lib" / "var").symlink_to("../var")
     final = layout.apptainer / "libc"
     for binary in [usr / "bin" / "apptainer", *(usr / "lib").glob("*/apptainer/bin/starter")]:
-        run(["patchelf", "--force-rpath", "--set-rpath", final,
-             "--set-interpreter", final / loader.name, binary])  # fmt: skip
+        run(["patchelf", "--force-rpath", "--set-rpath", final, "--set-interpreter", final / loader.name, binary])
     if lacks_capability():
         configuration = usr / "etc" / "apptainer" / "apptainer.conf"
         text = configuration.read_text()
@@ -131,8 +141,7 @@ def download_packages(directory):
     environment = {**os.environ, "APT_CONFIG": str(configuration)}
     advice = "Apptainer cannot be downloaded from the machine's package archive."
     run(["apt-get", "-q", "update"], env=environment, advice=advice)
-    run(["apt-get", "-q", "download", *UNPACKED_PACKAGES],
-        env=environment, cwd=directory / "packages", advice=advice)  # fmt: skip
+    run(["apt-get", "-q", "download", *UNPACKED_PACKAGES], env=environment, cwd=directory / "packages", advice=advice)
     return sorted((directory / "packages").glob("*.deb"))
 
 
@@ -140,8 +149,9 @@ def unstable_source():
     """Return an apt source: the machine's own Debian archive with the suite `sid`."""
     release = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
     suites = {release.get("VERSION_CODENAME", ""), "stable", "oldstable"}
-    targets = run(["apt-get", "indextargets", "--format",
-                   "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"])  # fmt: skip
+    targets = run(
+        ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"]
+    )
     for uri, suite, *component in (line.split() for line in targets.splitlines()):
         if release.get("ID") == "debian" and suite in suites and component == ["main"]:
             return f"Types: deb\nURIs: {uri}\nSuites: sid\nComponents: main\nSigned-By: {KEYRING}\n"
@@ -166,6 +176,5 @@ def grant_subordinate_ids():
         path = Path(file)
         lines = path.read_text().splitlines() if path.exists() else []
         if not any(line.startswith(("root:", "0:")) for line in lines):
-            first = max([int(line.split(":")[1]) + int(line.split(":")[2]) for line in lines if line]
-                        + [100000])  # fmt: skip
+            first = max([int(line.split(":")[1]) + int(line.split(":")[2]) for line in lines if line] + [100000])
             run([find_command("usermod"), option, f"{first}-{first + 65535}", "root"])

@@ -24,8 +24,22 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 #: Files that the runtime adds to a running image, or binds from the host.
-NOT_IN_LAYERS = ("./proc/*", "./sys/*", "./dev/*", "./tmp/*", "./var/tmp/*", "./root/*", "./home/*", "./.singularity.d",
-                 "./singularity", "./.run", "./.exec", "./.shell", "./.test", "./environment")  # fmt: skip
+NOT_IN_LAYERS = (
+    "./proc/*",
+    "./sys/*",
+    "./dev/*",
+    "./tmp/*",
+    "./var/tmp/*",
+    "./root/*",
+    "./home/*",
+    "./.singularity.d",
+    "./singularity",
+    "./.run",
+    "./.exec",
+    "./.shell",
+    "./.test",
+    "./environment",
+)
 START_SECONDS = 120
 
 
@@ -129,8 +143,18 @@ class Registry:
         directory = self.directory / "layout"
         (directory / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [descriptor]}))
         (directory / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
-        run(["skopeo", "copy", "--quiet", "--all", "--preserve-digests", "--dest-tls-verify=false",
-             f"oci:{directory}", f"docker://{self.address}/{repository}:{tag}"])  # fmt: skip
+        run(
+            [
+                "skopeo",
+                "copy",
+                "--quiet",
+                "--all",
+                "--preserve-digests",
+                "--dest-tls-verify=false",
+                f"oci:{directory}",
+                f"docker://{self.address}/{repository}:{tag}",
+            ]
+        )
 
     def push_sif(self, sif, repository, tag, *, without=()):
         """Push the files of a SIF that ranks need, except some paths, as one layer; return the manifest's digest."""
@@ -261,9 +285,13 @@ def run(command, *, env=None, stdout=subprocess.PIPE):
     """Run a command with the testbed's runtime on PATH; return its standard output. Raises RuntimeError if it fails."""
     path = os.pathsep.join([str(Layout.from_environment(os.environ).bin), os.environ["PATH"]])
     result = subprocess.run(
-        [str(word) for word in command], env={**os.environ, "PATH": path, **(env or {})},
-        stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE, check=False,
-    )  # fmt: skip
+        [str(word) for word in command],
+        env={**os.environ, "PATH": path, **(env or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
     if result.returncode:
         raise RuntimeError(f"{' '.join(map(str, command))}: {os.fsdecode(result.stderr)}")
     return os.fsdecode(result.stdout or b"")

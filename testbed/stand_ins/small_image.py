@@ -9,9 +9,19 @@ from testbed.stand_ins.systems import IN_IMAGE
 
 #: Compilers, headers, Perl, documents and translations of the CPU image: more than half of its system, and nothing that
 #: starts ranks.
-NOT_FOR_RANKS = ("./usr/include/*", "./usr/lib/gcc/*", "./usr/lib/*/perl/*", "./usr/share/perl/*", "./usr/share/doc/*",
-                 "./usr/share/man/*", "./usr/share/locale/*", "./usr/bin/x86_64-linux-gnu-*",
-                 "./usr/bin/aarch64-linux-gnu-*", "./usr/lib/*/lib?san.so*", "*.a")  # fmt: skip
+NOT_FOR_RANKS = (
+    "./usr/include/*",
+    "./usr/lib/gcc/*",
+    "./usr/lib/*/perl/*",
+    "./usr/share/perl/*",
+    "./usr/share/doc/*",
+    "./usr/share/man/*",
+    "./usr/share/locale/*",
+    "./usr/bin/x86_64-linux-gnu-*",
+    "./usr/bin/aarch64-linux-gnu-*",
+    "./usr/lib/*/lib?san.so*",
+    "*.a",
+)
 #: All packages but pip: without it, every installation would make it for the users' environment.
 PACKAGES = [f".{IN_IMAGE}/{name}" for name in ("[!p]*", "p[!i]*", "pi[!p]*")]
 #: What a runtime mounts over an image.

@@ -8,8 +8,23 @@ from pathlib import Path
 import pytest
 
 TREE = Path(__file__).parents[2]
-LINE = ("--gpu", "--size", "124M", "--bf16", "--compile", "--context", "1024", "--batch-size", "64",
-        "--micro-batch", "32", "--steps", "40", "--interval", "10")  # fmt: skip
+LINE = (
+    "--gpu",
+    "--size",
+    "124M",
+    "--bf16",
+    "--compile",
+    "--context",
+    "1024",
+    "--batch-size",
+    "64",
+    "--micro-batch",
+    "32",
+    "--steps",
+    "40",
+    "--interval",
+    "10",
+)
 
 
 @pytest.mark.parametrize("parallel", ["fsdp", "ddp"])

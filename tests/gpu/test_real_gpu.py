@@ -28,8 +28,12 @@ def gpu():
     """Skips the test if torch sees no GPU."""
     if not any(Path(path).is_dir() and os.listdir(path) for path in ("/proc/driver/nvidia/gpus", "/sys/class/kfd")):
         pytest.skip("no GPU on this machine")
-    seen = subprocess.run([sys.executable, "-c", "import torch; print(torch.cuda.is_available())"],
-                          capture_output=True, text=True, check=False)  # fmt: skip
+    seen = subprocess.run(
+        [sys.executable, "-c", "import torch; print(torch.cuda.is_available())"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if seen.stdout.strip() != "True":
         pytest.skip(f"the torch of {sys.executable} sees no GPU")
 
@@ -39,8 +43,12 @@ def launch(*arguments, **variables):
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         [TREE / "runscripts" / "conda-python-distributed", *arguments],
-        env={**os.environ, "PATH": path, **variables}, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        env={**os.environ, "PATH": path, **variables},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 
@@ -151,10 +159,16 @@ def test_the_doctor_sees_the_gpus_and_that_torch_computes_with_their_driver(tmp_
     done = subprocess.run(
         [TREE / "runscripts" / "pytorch-doctor", "--only", "gpu,driver", "--json"],
         env={
-            **os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "EBROOTPYTORCH": str(tmp_path), "WITH_CONDA": "true", "WITH_VENV": "true",
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "EBROOTPYTORCH": str(tmp_path),
+            "WITH_CONDA": "true",
+            "WITH_VENV": "true",
         },
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert [row["verdict"] for row in json.loads(done.stdout)["checks"]] == ["ok", "ok"]

@@ -31,8 +31,13 @@ def trainings(request, mnist):
     told = []
     for seed in SEEDS:
         command = [TREE / "payload" / "mnist_ddp.py", "--gpu", "--data", mnist, "--epochs", "2", "--seed", seed]
-        done = subprocess.run([sys.executable, *map(str, command), *request.param],
-                              capture_output=True, text=True, timeout=300, check=False)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, *map(str, command), *request.param],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         patterns = (r"test accuracy: (\S+)", r"training time: (\S+)", r"epoch 2/2 .* images/s (\d+)")
         told.append([float(re.search(pattern, done.stdout)[1]) for pattern in patterns])

@@ -29,9 +29,14 @@ class Testbed:
         lines = [script] if environ is None else [shell.environment_code(self.layout), script]
         return subprocess.run(
             ["bash", "-c", "\n".join(lines)],
-            cwd=cwd or self.layout.root, env=self.environment() if environ is None else environ, timeout=timeout,
-            check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        )  # fmt: skip
+            cwd=cwd or self.layout.root,
+            env=self.environment() if environ is None else environ,
+            timeout=timeout,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
 
     def environment(self):
         """The environment of a shell that evaluated ``./demo --env``; shells that start from it have `module`."""

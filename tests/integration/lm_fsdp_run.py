@@ -35,8 +35,22 @@ class LanguageModel:
         payload = self.environment["PAYLOAD"]
         self.stale = {path.name for path in self.checkpoints.glob(".*")}
         saved = ("--modelpath", self.work / keep) if keep else ()
-        line = ("srun", "-N2", "-n2", "conda-python-distributed", "-u", f"{payload}/lm_fsdp.py",
-                "--data", self.work / "text", "--context", 32, "--batch-size", 4, *saved, *options)  # fmt: skip
+        line = (
+            "srun",
+            "-N2",
+            "-n2",
+            "conda-python-distributed",
+            "-u",
+            f"{payload}/lm_fsdp.py",
+            "--data",
+            self.work / "text",
+            "--context",
+            32,
+            "--batch-size",
+            4,
+            *saved,
+            *options,
+        )
         return Start(list(map(str, line)), self.environment, self.work)
 
     def complete(self):
@@ -67,8 +81,9 @@ class Start:
         self.line, self.work = line, work
         self.log = work / "log"
         with self.log.open("w") as log:
-            self.srun = subprocess.Popen(line, env=environment, cwd=work, stdin=subprocess.DEVNULL, stdout=log,
-                                         stderr=subprocess.STDOUT)  # fmt: skip
+            self.srun = subprocess.Popen(
+                line, env=environment, cwd=work, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
 
     def output(self):
         """Return the output so far."""

@@ -32,10 +32,12 @@ class System:
         """Run a script in a user's shell of the system."""
         lines = [
             f"export PATH={self.stand_ins.bin}:$PATH",
-            *(f"export EASYBUILD_{name}={self.installed / name}"
-              for name in ("SOURCEPATH", "INSTALLPATH", "BUILDPATH", "REPOSITORYPATH")),
+            *(
+                f"export EASYBUILD_{name}={self.installed / name}"
+                for name in ("SOURCEPATH", "INSTALLPATH", "BUILDPATH", "REPOSITORYPATH")
+            ),
             f"module use {self.stand_ins.modulefiles} {self.installed}/INSTALLPATH/modules/all",
-        ]  # fmt: skip
+        ]
         return self.testbed.run("\n".join([*lines, script]), cwd=self.directory, timeout=1800)
 
     def check(self, name, line, *, version, changes=(), settings=""):

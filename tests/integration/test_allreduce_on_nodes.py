@@ -50,10 +50,9 @@ def test_ranks_with_wrong_sums_and_one_that_is_slow_are_named_with_their_nodes(t
     (work / "worse.py").write_text(WORSE)
     shutil.copy(Path(__file__).parents[1] / "shared_clock.py", work)
     result = testbed.run_unchecked(
-        f"module load {venv}\n"
-        "srun -N3 --ntasks-per-node=1 conda-python-distributed -u worse.py --max-size 64 --slow 8",
+        f"module load {venv}\nsrun -N3 --ntasks-per-node=1 conda-python-distributed -u worse.py --max-size 64 --slow 8",
         cwd=work,
-    )  # fmt: skip
+    )
     assert result.returncode != 0
     lines = {line.split(":")[0]: line for line in result.stdout.splitlines()}
     ranks = ", ".join(rf"{rank} \(nid\d+\)" for rank in range(3))

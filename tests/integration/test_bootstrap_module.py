@@ -27,35 +27,56 @@ BASE = /srv
     ("own", "file", "expected", "modulepath"),
     [
         pytest.param(
-            "", "",
+            "",
+            "",
             {"ROBOT_PATHS": f"{RECIPES}:", "INCLUDE_EASYBLOCKS": f"{BLOCKS}", "PREFIX": None, "SOURCEPATH_DATA": None},
-            ["{home}/.local/easybuild/modules/all"], id="none",
+            ["{home}/.local/easybuild/modules/all"],
+            id="none",
         ),
         pytest.param(
-            "export EASYBUILD_PREFIX=/srv/mine EASYBUILD_SOURCEPATH=/srv/s EASYBUILD_ROBOT_PATHS=/srv/recipes", "",
+            "export EASYBUILD_PREFIX=/srv/mine EASYBUILD_SOURCEPATH=/srv/s EASYBUILD_ROBOT_PATHS=/srv/recipes",
+            "",
             {"ROBOT_PATHS": f"{RECIPES}:/srv/recipes", "PREFIX": "/srv/mine", "SOURCEPATH_DATA": "/srv/s"},
-            ["/srv/mine/modules/all"], id="exported",
+            ["/srv/mine/modules/all"],
+            id="exported",
         ),
         pytest.param(
-            "", SITES_FILE,
-            {"ROBOT_PATHS": f"{RECIPES}:/srv/recipes:", "INCLUDE_EASYBLOCKS": f"{BLOCKS},/srv/easyblocks/*.py",
-             "PREFIX": None, "SOURCEPATH": None, "SOURCEPATH_DATA": "/srv/sources", "MODULE_SYNTAX": None},
-            ["/srv/prefix/modules/all"], id="in a configuration file",
+            "",
+            SITES_FILE,
+            {
+                "ROBOT_PATHS": f"{RECIPES}:/srv/recipes:",
+                "INCLUDE_EASYBLOCKS": f"{BLOCKS},/srv/easyblocks/*.py",
+                "PREFIX": None,
+                "SOURCEPATH": None,
+                "SOURCEPATH_DATA": "/srv/sources",
+                "MODULE_SYNTAX": None,
+            },
+            ["/srv/prefix/modules/all"],
+            id="in a configuration file",
         ),
         pytest.param(
-            "export EASYBUILD_PREFIX=/srv/mine", SITES_FILE, {"PREFIX": "/srv/mine"},
-            ["/srv/mine/modules/all"], id="exported over a configuration file",
+            "export EASYBUILD_PREFIX=/srv/mine",
+            SITES_FILE,
+            {"PREFIX": "/srv/mine"},
+            ["/srv/mine/modules/all"],
+            id="exported over a configuration file",
         ),
         pytest.param(
-            "export EASYBUILD_MODULE_NAMING_SCHEME=HierarchicalMNS EASYBUILD_INSTALLPATH=/srv/i", "", {},
-            ["/srv/i/modules/all/Core"], id="hierarchical",
+            "export EASYBUILD_MODULE_NAMING_SCHEME=HierarchicalMNS EASYBUILD_INSTALLPATH=/srv/i",
+            "",
+            {},
+            ["/srv/i/modules/all/Core"],
+            id="hierarchical",
         ),
         pytest.param(
-            "", "[config]\nmodule-naming-scheme = CategorizedHMNS\ninstallpath-modules = /srv/m\n", {},
-            ["/srv/m/all/Core/ai", "/srv/m/all/Core/data"], id="hierarchical with classes",
+            "",
+            "[config]\nmodule-naming-scheme = CategorizedHMNS\ninstallpath-modules = /srv/m\n",
+            {},
+            ["/srv/m/all/Core/ai", "/srv/m/all/Core/data"],
+            id="hierarchical with classes",
         ),
     ],
-)  # fmt: skip
+)
 def test_the_bootstrap_module_leaves_easybuilds_settings_as_they_are(
     modules, tmp_path, own, file, expected, modulepath
 ):

@@ -66,8 +66,9 @@ srun -N{resumed} -n{resumed} {enter} {TRAINING} run""",
     names = {path.name for path in (work / "run").iterdir()} - {"curves.png"}  # needs matplotlib
     assert names == {"mnist_ddp.pt", "checkpoints", "metrics.jsonl"}
     assert sorted(path.name for path in (work / "run" / "checkpoints").iterdir()) == [
-        "best.pt", *(f"epoch-000{epoch}-step-000000.pt" for epoch in (3, 4, 5)),
-    ]  # fmt: skip
+        "best.pt",
+        *(f"epoch-000{epoch}-step-000000.pt" for epoch in (3, 4, 5)),
+    ]
 
 
 def test_a_full_disk_ends_the_training_with_one_line_and_with_more_space_it_resumes(testbed, venv, work):
@@ -105,8 +106,14 @@ SHARDED = """ranks() {
   (cd run; find . -type f ! -name '__*' | xargs md5sum | sort -k2)
 }"""
 #: In the directory of a run: none has a name that a run gives to a file.
-OF_THE_USER = ("notes.txt", ".notes.txt.0123abcd", "checkpoints/README", "checkpoints/.step-mine",
-               "checkpoints/step-7/content", "checkpoints/step-00000007.tar")  # fmt: skip
+OF_THE_USER = (
+    "notes.txt",
+    ".notes.txt.0123abcd",
+    "checkpoints/README",
+    "checkpoints/.step-mine",
+    "checkpoints/step-7/content",
+    "checkpoints/step-00000007.tar",
+)
 
 
 @pytest.mark.thorough
@@ -123,7 +130,7 @@ def test_a_full_disk_ends_a_sharded_training_with_one_line_and_files_of_the_user
         {ENVIRONMENT}
         mount -t tmpfs -o size=5m none run
         mkdir -p run/checkpoints/step-7
-        for name in {' '.join(OF_THE_USER)}; do echo $name >run/$name; done
+        for name in {" ".join(OF_THE_USER)}; do echo $name >run/$name; done
         {SHARDED}
         ranks {port}; echo ==
         mount -o remount,size=50m run
@@ -137,7 +144,9 @@ def test_a_full_disk_ends_a_sharded_training_with_one_line_and_files_of_the_user
     (sentence,) = result.stderr.splitlines()
     step = re.match(
         r"rank \d: run/checkpoints/step-(\d{8}): cannot be written \(No space left on device\)\. The checkpoints "
-        "before it are undamaged: free some space", sentence)[1]  # fmt: skip
+        "before it are undamaged: free some space",
+        sentence,
+    )[1]
     assert full.count("status 1\n") == 2 and f"/step-{int(step) - 10:08}/manifest.json" in full
     assert f"resuming after {int(step) - 10} steps" in resumed and resumed.count("status 0\n") == 2
     assert "resuming" not in restarted and restarted.count("status 0\n") == 2
@@ -145,7 +154,8 @@ def test_a_full_disk_ends_a_sharded_training_with_one_line_and_files_of_the_user
         names = re.findall(r"^[0-9a-f]{32}  \./(.*)", output, re.MULTILINE)
         own = [name for name in names if name not in OF_THE_USER]
         assert len(own) == len(names) - len(OF_THE_USER)
-        assert all(re.fullmatch(r"checkpoints/step-\d{8}/(manifest.json|\.metadata)", name) or "/" not in name
-                   for name in own)  # fmt: skip
+        assert all(
+            re.fullmatch(r"checkpoints/step-\d{8}/(manifest.json|\.metadata)", name) or "/" not in name for name in own
+        )
         mine = {name: content for content, name in re.findall(r"^([0-9a-f]{32})  \./(.*)", output, re.MULTILINE)}
         assert all(mine[name] == hashlib.md5(f"{name}\n".encode()).hexdigest() for name in OF_THE_USER)  # noqa: S324

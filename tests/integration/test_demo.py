@@ -16,8 +16,13 @@ def demo(*options, **settings):
     """Run ``./demo`` with options; return the completed process."""
     return subprocess.run(
         [DEMO, *options],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=3600, **settings,
-    )  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=3600,
+        **settings,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +70,13 @@ def test_evaluating_it_again_keeps_the_container_runtime(testbed, container, tmp
     allocation = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "elsewhere", "EASYBUILD_INSTALLPATH": "/elsewhere"}
     result = subprocess.run(
         ["bash", "-c", f"{script}\necho $EASYBUILD_PREFIX; echo $EASYBUILD_INSTALLPATH\nsrun -N1 hostname"],
-        cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
         env={**os.environ, **allocation},
-    )  # fmt: skip
+    )
     assert result.returncode == 0, result.stderr
     version, prefix, install_path, node = result.stdout.splitlines()
     assert "version" in version

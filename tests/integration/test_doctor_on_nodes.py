@@ -66,9 +66,7 @@ def test_an_image_that_is_gone_or_cut_is_named(doctor, container, work):
     assert_named(found, "image", r"image not found: SIFPYTORCH=.*\.sif\.gone", "eb --rebuild PyTorch-.*-singularity.eb")
     cut = work / "cut.sif"
     _, found = doctor(container, "--only image", before=f"head -c 9999999 $SIF > {cut}; export SIFPYTORCH={cut}")
-    assert_named(
-        found, "image", r"cut\.sif has 9999999 bytes, expected \d+", "load the module again"
-    )
+    assert_named(found, "image", r"cut\.sif has 9999999 bytes, expected \d+", "load the module again")
 
 
 def test_an_image_with_a_damaged_inside_does_not_start_and_the_runtime_reports_why(doctor, container, work):

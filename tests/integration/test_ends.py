@@ -1,6 +1,5 @@
 """How a step ends: signals, exit statuses, ranks that die or hang, workers that are restarted."""
 
-
 import json
 import re
 
@@ -75,9 +74,7 @@ main()
 
 
 @pytest.mark.parametrize("signal", ["TERM", "USR1"])
-def test_python_receives_a_signal_once_and_the_step_has_pythons_exit_status(
-    testbed, module, enter, work, signal
-):
+def test_python_receives_a_signal_once_and_the_step_has_pythons_exit_status(testbed, module, enter, work, signal):
     (work / "counting.py").write_text(COUNTING)
     result = testbed.run_unchecked(
         f"""module load {module}

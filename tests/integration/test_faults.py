@@ -76,9 +76,10 @@ def test_a_wheel_with_another_hash_is_refused(testbed, venv, recipes, tmp_path):
 
 def test_a_truncated_data_file_is_refused(testbed, dataset, tmp_path):
     given = next(
-        path for path in testbed.run("echo $EASYBUILD_SOURCEPATH").strip().split(":")
+        path
+        for path in testbed.run("echo $EASYBUILD_SOURCEPATH").strip().split(":")
         if os.path.exists(f"{path}/train-images-idx3-ubyte.gz")  # noqa: PTH110
-    )  # fmt: skip
+    )
     sources = tmp_path / "sources"
     shutil.copytree(given, sources)
     cut = sources / "t10k-images-idx3-ubyte.gz"
@@ -127,7 +128,5 @@ def test_a_rank_that_dies_ends_the_step(testbed, module, enter):
     code = (
         "import os, signal, time; os.environ['RANK'] == '0' and os.kill(os.getpid(), signal.SIGKILL); time.sleep(3600)"
     )
-    result = testbed.run_unchecked(
-        f'module load {module}\nsrun -N2 -n2 {enter}conda-python-distributed -c "{code}"'
-    )
+    result = testbed.run_unchecked(f'module load {module}\nsrun -N2 -n2 {enter}conda-python-distributed -c "{code}"')
     assert result.returncode != 0

@@ -26,8 +26,18 @@ time.sleep(0.1)  # docs/troubleshooting.md: with gloo, a process that ends at on
 """
 
 #: What Debian's libfabric needs of the host.
-NEEDED = ("librdmacm", "libefa", "libibverbs", "libpsm_infinipath", "libinfinipath", "libpsm2", "libnl-3",
-          "libnl-route-3", "libnuma", "libatomic")  # fmt: skip
+NEEDED = (
+    "librdmacm",
+    "libefa",
+    "libibverbs",
+    "libpsm_infinipath",
+    "libinfinipath",
+    "libpsm2",
+    "libnl-3",
+    "libnl-route-3",
+    "libnuma",
+    "libatomic",
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +53,28 @@ def libraries(testbed, tmp_path_factory):
         subprocess.run(command, cwd=place, check=True)
 
     build("libcxi.so.1", "int cxil_version(void) { return 4; }")
-    build("libfabric.so.1", "int cxil_version(void); int fi_version(void) { return 2 << 16 | cxil_version(); }",
-          "-L.", "-l:libcxi.so.1")  # fmt: skip
+    build(
+        "libfabric.so.1",
+        "int cxil_version(void); int fi_version(void) { return 2 << 16 | cxil_version(); }",
+        "-L.",
+        "-l:libcxi.so.1",
+    )
     (place / "newer").mkdir()
     (place / "newer" / "versions").write_text("GLIBC_2.99 { from_the_future; };")
-    build("newer/libc.so.6", "int from_the_future(void) { return 1; }", "-Wl,-soname,libc.so.6",
-          "-Wl,--version-script=newer/versions", "-nostdlib")  # fmt: skip
-    build("newer/libfabric.so.1", "int from_the_future(void); int fi_version(void) { return from_the_future(); }",
-          "-Wl,-soname,libfabric.so.1", "newer/libc.so.6", "-nostdlib")  # fmt: skip
+    build(
+        "newer/libc.so.6",
+        "int from_the_future(void) { return 1; }",
+        "-Wl,-soname,libc.so.6",
+        "-Wl,--version-script=newer/versions",
+        "-nostdlib",
+    )
+    build(
+        "newer/libfabric.so.1",
+        "int from_the_future(void); int fi_version(void) { return from_the_future(); }",
+        "-Wl,-soname,libfabric.so.1",
+        "newer/libc.so.6",
+        "-nostdlib",
+    )
     return place
 
 

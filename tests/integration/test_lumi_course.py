@@ -96,7 +96,7 @@ def files(course, dataset):
     source = course.testbed.run(f"module load {dataset}; echo $MNIST_ROOT").strip()
     for file in Path(source).glob("*-ubyte"):
         shutil.copy(file, raw)
-    course.run("cd mnist; for i in $(seq 0 31); do ln -s data \"data$i\"; done")
+    course.run('cd mnist; for i in $(seq 0 31); do ln -s data "data$i"; done')
     return mnist
 
 

@@ -165,9 +165,7 @@ singularity exec $SIF sh -c 'echo $VIRTUAL_ENV'; echo host ${{VIRTUAL_ENV-none}}
 singularity exec $SIF conda-python-simple -c 'import sys; print(sys.prefix)'"""
     )
     venv = "/user-software/venv/pytorch"
-    assert output.split("\n") == [
-        f"{venv}/bin/python", "/runscripts/conda-python-simple", venv, "host none", venv, ""
-    ]  # fmt: skip
+    assert output.split("\n") == [f"{venv}/bin/python", "/runscripts/conda-python-simple", venv, "host none", venv, ""]
 
 
 def test_it_comes_before_the_python_of_an_image_that_activates_conda(testbed, with_user_software, work):

@@ -31,16 +31,14 @@ moduleclass = 'ai'
 @pytest.mark.parametrize(("name", "syntax"), SYSTEMS)
 def test_special_characters_of_a_recipe_reach_the_environment_unchanged(testbed, module_system, work, name, syntax):
     system = module_system(name)
-    central, bind = work / f"central {SPECIAL}", work / ("bind " + re.sub(r'[,"\\]', '', SPECIAL))
+    central, bind = work / f"central {SPECIAL}", work / ("bind " + re.sub(r'[,"\\]', "", SPECIAL))
     for directory in (central, bind):
         directory.mkdir()
     (central / "x.sif").touch()
     recipe = work / "PyTorch-2.13.0-special.eb"
     # a backslash in the help of a Tcl module is an error
     description = SPECIAL.replace("\\", "") if syntax == "Tcl" else SPECIAL
-    recipe.write_text(
-        RECIPE.format(description=description, central=str(central), bind=str(bind), text=SPECIAL)
-    )
+    recipe.write_text(RECIPE.format(description=description, central=str(central), bind=str(bind), text=SPECIAL))
     tool = name.replace(" ", "")
     code = "" if tool == "Lmod" else f"export MODULES_CMD={modulecmd(testbed.layout)}\n"
     testbed.run(f"""{code}eb --modules-tool={tool} --allow-modules-tool-mismatch --module-syntax={syntax} \

@@ -91,7 +91,8 @@ def test_pytorch_run_reads_which_nodes_failed(output):
     assert re.match(r"Slurm (reports down|removed it from the job)", failed["nid001003"])
     runs = re.findall(r"^pytorch-run: (run \d on .*)", output, re.MULTILINE)
     assert runs == [
-        "run 1 on nid001001,nid001002, 2 spare", "run 2 on nid001001,nid001003, 1 spare",
+        "run 1 on nid001001,nid001002, 2 spare",
+        "run 2 on nid001001,nid001003, 1 spare",
         "run 3 on nid001001,nid001004, 0 spare",
-    ]  # fmt: skip
+    ]
     assert "\nthe last step\n" in output

@@ -21,11 +21,14 @@ words = [os.environ.get('RANK'), packed, os.readlink('/proc/self/ns/mnt'), *moun
 os.write(1, f"{' '.join(map(str, words))}\\n".encode())
 """
 #: The same, then waits until a file exists.
-WAITING = PROBE + """
+WAITING = (
+    PROBE
+    + """
 import time
 while not os.path.exists(sys.argv[1]):
     time.sleep(0.05)
 """
+)
 #: A rank that ignores SIGTERM.
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAITING
 
@@ -94,7 +97,7 @@ def lines(done):
 
 
 #: Waits in a script until the ranks of `count` lines have printed.
-RANKS_RUN = "until [ \"$(cat out* 2>/dev/null | grep -cE \"^([0-9]|None) \")\" = {count} ]; do sleep 0.05; done\n"
+RANKS_RUN = 'until [ "$(cat out* 2>/dev/null | grep -cE "^([0-9]|None) ")" = {count} ]; do sleep 0.05; done\n'
 
 
 @pytest.mark.parametrize(

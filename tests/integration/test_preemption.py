@@ -87,7 +87,6 @@ class Job:
         self.wait_for(lambda: not any(f"slurmstepd: [{self.number}." in line for line in command_lines()))
         self.control(f"update JobId={self.number} StartTime=now")
 
-
     def stop_twice(self, first, second):
         """Signal the job after the line `first` of its log, preempt it after `second`, and wait for its end."""
         self.wait_for(lambda: first in self.output())
@@ -129,9 +128,7 @@ def have_equal_weights(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_job_that_is_signalled_and_preempted_reaches_the_weights_of_an_uninterrupted_run(
-    testbed, venv, work, noise
-):
+def test_a_job_that_is_signalled_and_preempted_reaches_the_weights_of_an_uninterrupted_run(testbed, venv, work, noise):
     (work / "payload").mkdir()
     (work / "payload" / "mnist_ddp.py").write_text(WAITING)
     job = Job(testbed, venv, work, f"--data {noise} {OPTIONS}", payload=work / "payload")

@@ -33,8 +33,9 @@ def reframe(testbed, venv, dataset, work):
         result = testbed.run_unchecked(
             f"{command} --nocolor -C {site} -c {repository}/tests/reframe --prefix {work} "
             f"--report-file {work}/report.json -r {options}",
-            cwd=work, timeout=timeout,
-        )  # fmt: skip
+            cwd=work,
+            timeout=timeout,
+        )
         return result.returncode, result.stdout + result.stderr
 
     return run

@@ -118,9 +118,15 @@ class Jupyter:
     def run(self, script, *arguments):
         """Run a Python script that uses the kernel; return its standard output."""
         result = subprocess.run(
-            [sys.executable, "-c", script, self.kernel, *arguments], env=self.environ, cwd=self.work,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1800, check=False,
-        )  # fmt: skip
+            [sys.executable, "-c", script, self.kernel, *arguments],
+            env=self.environ,
+            cwd=self.work,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=1800,
+            check=False,
+        )
         assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
         return result.stdout
 

@@ -45,9 +45,13 @@ class Session:
         self.log = directory / "output"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                ["bash", "-c", "\n".join(lines)], cwd=directory, stdin=subprocess.DEVNULL, stdout=log,
-                stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                ["bash", "-c", "\n".join(lines)],
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         self.started.append(self.process)
 
     def output(self):
@@ -89,11 +93,14 @@ runpy.run_path(sys.argv[0], run_name='__main__')
 def test_a_node_that_slurm_reports_as_down_is_replaced(testbed, cluster, venv, few_images):
     (few_images / "waiting.py").write_text(WAITING)
     session = Session(
-        testbed, cluster, venv, few_images,
+        testbed,
+        cluster,
+        venv,
+        few_images,
         "salloc --no-kill -N3 pytorch-run --no-preflight --spare 1 -- "
         f"conda-python-distributed -u {TRAINING.replace('$PAYLOAD/mnist_ddp.py', 'waiting.py')} --epochs 30 "
         "--modelpath run",
-    )  # fmt: skip
+    )
     session.wait_for("epoch 3/30")
     kill_slurmd_and_report(cluster, "nid001001")
     session.wait_for("run 2 on ")
@@ -133,9 +140,12 @@ def test_after_two_failures_the_weights_are_those_of_an_undisturbed_run(
 @pytest.mark.thorough
 def test_without_a_spare_node_it_ends_with_a_sentence(testbed, cluster, venv, few_images):
     session = Session(
-        testbed, cluster, venv, few_images,
+        testbed,
+        cluster,
+        venv,
+        few_images,
         f"salloc --no-kill -N2 pytorch-run -- conda-python-distributed -u {TRAINING} --epochs 500 --modelpath run",
-    )  # fmt: skip
+    )
     session.wait_for("epoch 3/500")
     kill_node(cluster, "nid001002")
     assert session.end() != 0
@@ -146,10 +156,13 @@ def test_without_a_spare_node_it_ends_with_a_sentence(testbed, cluster, venv, fe
 @pytest.mark.thorough
 def test_a_world_of_torchrun_continues_on_fewer_nodes(testbed, cluster, venv, few_images):
     session = Session(
-        testbed, cluster, venv, few_images,
+        testbed,
+        cluster,
+        venv,
+        few_images,
         "salloc --no-kill -N3 pytorch-run --no-preflight --min-nodes 2 --ntasks-per-node=1 -- "
         f"torchrun-distributed --nproc-per-node=1 {TRAINING} --epochs 60 --modelpath run",
-    )  # fmt: skip
+    )
     session.wait_for("epoch 5/60")
     kill_node(cluster, "nid001003")
     assert session.end() == 0, session.output()
@@ -162,9 +175,12 @@ def test_a_world_of_torchrun_continues_on_fewer_nodes(testbed, cluster, venv, fe
 def test_an_exception_of_the_program_is_not_repeated(testbed, cluster, venv, work):
     (work / "train.py").write_text("raise ValueError('bad batch')\n")
     session = Session(
-        testbed, cluster, venv, work,
+        testbed,
+        cluster,
+        venv,
+        work,
         "salloc --no-kill -N3 pytorch-run --spare 1 -- conda-python-distributed train.py",
-    )  # fmt: skip
+    )
     assert session.end() == 1
     assert "pytorch-run: run 1 exited with status 1, and no node failed: not repeated" in session.output()
     assert "run 2" not in session.output()

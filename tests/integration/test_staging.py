@@ -145,8 +145,11 @@ def test_an_sbcast_that_fails_or_is_missing_is_an_error(job, work, installation,
         path = f"{work}/first:$PATH"
     output, errors = job(f"PATH={path} source <(PATH={path} {installation.root}/bin/pytorch-stage) {FAILED}")
     assert output.splitlines() == ["status 1", str(installation.file)]
-    assert ("cannot run sbcast: No such file or directory. Add it to PATH" if sbcast is None else
-            "sbcast: error: broken, or the disk is full. Set PYTORCH_LAUNCH_STAGE_DIR") in errors  # fmt: skip
+    assert (
+        "cannot run sbcast: No such file or directory. Add it to PATH"
+        if sbcast is None
+        else "sbcast: error: broken, or the disk is full. Set PYTORCH_LAUNCH_STAGE_DIR"
+    ) in errors
 
 
 #: Fills the disk of a node as soon as a copy begins.
@@ -240,8 +243,11 @@ def test_another_launcher_starts_the_processes_that_copy_the_file(job):
         pytest.skip("openmpi-bin is not installed (./run-tests does that where it may install packages)")
     # Slurm starts the processes of this mpirun beside those of the other one
     mpirun = f"env SLURM_OVERLAP=1 {command} --allow-run-as-root --map-by ppr:1:node --bind-to none"
-    output, errors = job(f"""source <(pytorch-stage -- {mpirun})
-{mpirun} conda-python-distributed probe.py""", nodes=3)
+    output, errors = job(
+        f"""source <(pytorch-stage -- {mpirun})
+{mpirun} conda-python-distributed probe.py""",
+        nodes=3,
+    )
     assert len(re.findall(r"^\d True .*/pytorch-stage-\w+/venv.squashfs$", output, re.MULTILINE)) == 3, errors
     assert "copied to 3 nodes" in errors
 

@@ -25,8 +25,11 @@ def verb(name, root):
     return subprocess.run(
         [sys.executable, tree / "testbed", name],
         env={**os.environ, "PYTORCH_TESTBED": str(root)},
-        capture_output=True, text=True, check=False, timeout=3600,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=3600,
+    )
 
 
 def processes_that_mention(text):
@@ -81,8 +84,9 @@ def test_a_second_testbed_runs_beside_the_first_and_down_leaves_no_process_and_n
     down = verb("down", root)
     assert down.returncode == 0, down.stderr
     assert [line.split(" ... ")[0] for line in down.stderr.splitlines()] == [
-        "  stopping the Slurm cluster", f"  removing {root}",
-    ]  # fmt: skip
+        "  stopping the Slurm cluster",
+        f"  removing {root}",
+    ]
     assert not root.exists()
     assert all(any(directory.iterdir()) for directory in installed_tools(testbed.layout))
     assert processes_that_mention(str(root)) == []

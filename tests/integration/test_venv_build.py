@@ -176,8 +176,13 @@ def venv_module(request, testbed, tmp_path, monkeypatch):
 
     site, inner = tmp_path / "site", tmp_path / "inner"
     for version in ("12", "13"):
-        write_modulefile(site, f"compiler/{version}", "conflict compiler", f"setenv COMPILER {version}",
-                         f"prepend-path MODULEPATH {inner}")  # fmt: skip
+        write_modulefile(
+            site,
+            f"compiler/{version}",
+            "conflict compiler",
+            f"setenv COMPILER {version}",
+            f"prepend-path MODULEPATH {inner}",
+        )
     write_modulefile(site, "accelerator", "setenv ACCELERATOR yes")
     write_modulefile(inner, "mpi/4.1", "setenv MPI 4.1")
     python = tmp_path / "python3"
@@ -191,10 +196,14 @@ def venv_module(request, testbed, tmp_path, monkeypatch):
         return system.run_unchecked(script, tmp_path / "modules", *directories)
 
     text = statements.template(
-        types.SimpleNamespace(SYNTAX=syntax), "venv", module="PyTorch/1.0", easyconfig="PyTorch-1.0.eb",
+        types.SimpleNamespace(SYNTAX=syntax),
+        "venv",
+        module="PyTorch/1.0",
+        easyconfig="PyTorch-1.0.eb",
         lists={"required": ["compiler/12", "accelerator"], "brought": ["mpi/4.1"]},
-        python=str(python), version="3.11.7",
-    )  # fmt: skip
+        python=str(python),
+        version="3.11.7",
+    )
     path = tmp_path / "modules" / "PyTorch" / ("1.0.lua" if syntax == "Lua" else "1.0")
     path.parent.mkdir(parents=True)
     path.write_text(text if syntax == "Lua" else f"#%Module\n{text}")

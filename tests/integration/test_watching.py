@@ -48,9 +48,7 @@ def packages(testbed, venv):
     with tempfile.TemporaryDirectory(prefix="packages-", dir=testbed.layout.root) as directory:
         # --ignore-installed: packages of this host's Python are not in the image
         install = "pip install --quiet --user --ignore-installed --no-compile --no-warn-script-location"
-        testbed.run(
-            f"module load {venv}\nPYTHONUSERBASE={directory} {install} tensorboard wandb optuna", timeout=600
-        )
+        testbed.run(f"module load {venv}\nPYTHONUSERBASE={directory} {install} tensorboard wandb optuna", timeout=600)
         yield directory
 
 

@@ -157,8 +157,7 @@ wait $job && wait $steps""",
 def test_a_step_on_another_node_than_the_jobs_first_has_that_node_as_master(testbed, venv, work):
     (work / "probe.py").write_text(PROBE)
     output = testbed.run(
-        f"module load {venv}\nexport WHICH=step\n"
-        f"{JOB} srun -N1 -n2 -w nid001002 conda-python-distributed probe.py",
+        f"module load {venv}\nexport WHICH=step\n{JOB} srun -N1 -n2 -w nid001002 conda-python-distributed probe.py",
         cwd=work,
     )
     assert [line.split()[1:5] for line in output.splitlines()] == [["2", "of", "2", "nid001002"]] * 2

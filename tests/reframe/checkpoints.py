@@ -29,12 +29,14 @@ class CheckpointAndRequeue(PyTorchJob):
 
     @sanity_function
     def resumes(self):
-        return sn.all([
-            sn.assert_found(r"^start 0 of job", self.stdout),
-            sn.assert_found(r"^SIGUSR1: stopped after ", self.stdout),
-            sn.assert_found(r"^training: status 75$", self.stdout),
-            sn.assert_found(r"^start 1 of job", self.stdout),
-            sn.assert_found(r"^resuming after ", self.stdout),
-            sn.assert_found(rf"^epoch {self.epochs}/{self.epochs} ", self.stdout),
-            sn.assert_found(r"^training: status 0$", self.stdout),
-        ])  # fmt: skip
+        return sn.all(
+            [
+                sn.assert_found(r"^start 0 of job", self.stdout),
+                sn.assert_found(r"^SIGUSR1: stopped after ", self.stdout),
+                sn.assert_found(r"^training: status 75$", self.stdout),
+                sn.assert_found(r"^start 1 of job", self.stdout),
+                sn.assert_found(r"^resuming after ", self.stdout),
+                sn.assert_found(rf"^epoch {self.epochs}/{self.epochs} ", self.stdout),
+                sn.assert_found(r"^training: status 0$", self.stdout),
+            ]
+        )

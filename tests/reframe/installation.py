@@ -49,12 +49,14 @@ class InstallRecipe(rfm.RunOnlyRegressionTest):
     @sanity_function
     def is_installed_and_healthy(self):
         faults = sn.extractall(r".*\bFAIL\b.*(?:\n .*)*", self.stdout)
-        return sn.all([
-            sn.assert_found(r"^== COMPLETED: Installation ended successfully", self.stdout),
-            sn.assert_found(rf"^module in {self.stagedir}/installed/", self.stdout),
-            sn.assert_eq(faults, [], msg="{0}"),
-            sn.assert_found(r"^\S+: \d+ ok", self.stdout),
-        ])  # fmt: skip
+        return sn.all(
+            [
+                sn.assert_found(r"^== COMPLETED: Installation ended successfully", self.stdout),
+                sn.assert_found(rf"^module in {self.stagedir}/installed/", self.stdout),
+                sn.assert_eq(faults, [], msg="{0}"),
+                sn.assert_found(r"^\S+: \d+ ok", self.stdout),
+            ]
+        )
 
     @performance_function("s")
     def installation_time(self):

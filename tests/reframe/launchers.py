@@ -63,10 +63,12 @@ class Launcher(PyTorchJob):
 
     @sanity_function
     def is_one_world(self):
-        return sn.all([
-            sn.assert_found(rf"^all-reduce check: ranks {self.num_tasks}, nodes {self.node_count},", self.stdout),
-            sn.assert_found(r"^sums: right in all \d+ sizes on all ranks$", self.stdout),
-        ])  # fmt: skip
+        return sn.all(
+            [
+                sn.assert_found(rf"^all-reduce check: ranks {self.num_tasks}, nodes {self.node_count},", self.stdout),
+                sn.assert_found(r"^sums: right in all \d+ sizes on all ranks$", self.stdout),
+            ]
+        )
 
 
 @rfm.simple_test

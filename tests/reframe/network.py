@@ -44,12 +44,14 @@ class AllReduce(PyTorchJob):
     def is_right(self):
         faults = sn.extractall(r"^FAIL .*", self.stdout)
         rows = [self.row(size) for size in self.sizes()]  # ReFrame only warns if a value cannot be read
-        return sn.all([
-            sn.assert_eq(faults, [], msg="{0}"),
-            sn.all(sn.assert_found(row, self.stdout) for row in rows),
-            sn.assert_found(rf"^all-reduce check: ranks {self.num_tasks}, nodes {self.node_count},", self.stdout),
-            sn.assert_found(r"^all-reduce check: ok$", self.stdout),
-        ])  # fmt: skip
+        return sn.all(
+            [
+                sn.assert_eq(faults, [], msg="{0}"),
+                sn.all(sn.assert_found(row, self.stdout) for row in rows),
+                sn.assert_found(rf"^all-reduce check: ranks {self.num_tasks}, nodes {self.node_count},", self.stdout),
+                sn.assert_found(r"^all-reduce check: ok$", self.stdout),
+            ]
+        )
 
     @run_before("performance")
     def measure(self):

@@ -34,7 +34,9 @@ class UserSoftware(PyTorchJob):
     @sanity_function
     def is_imported_everywhere(self):
         ranks = sn.findall(r"^rank has installed by a user$", self.stdout)
-        return sn.all([
-            sn.assert_eq(sn.count(ranks), self.num_tasks),
-            sn.assert_found(r"site[-_]check", self.stdout),
-        ])  # fmt: skip
+        return sn.all(
+            [
+                sn.assert_eq(sn.count(ranks), self.num_tasks),
+                sn.assert_found(r"site[-_]check", self.stdout),
+            ]
+        )

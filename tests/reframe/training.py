@@ -41,10 +41,14 @@ class TrainMNIST(Training):
     @sanity_function
     def learns(self):
         accuracy = sn.extractsingle(r"^test accuracy: ([\d.]+) %", self.stdout, 1, float)
-        return sn.all([
-            sn.assert_found(rf"^world size {self.num_tasks}, .*: 60000 training and 10000 test images", self.stdout),
-            sn.assert_ge(accuracy, self.least_accuracy),
-        ])  # fmt: skip
+        return sn.all(
+            [
+                sn.assert_found(
+                    rf"^world size {self.num_tasks}, .*: 60000 training and 10000 test images", self.stdout
+                ),
+                sn.assert_ge(accuracy, self.least_accuracy),
+            ]
+        )
 
     @performance_function("%")
     def accuracy(self):

@@ -107,8 +107,9 @@ class Ranks:
         print(
             f"FAIL {self.name([self.rank])}: {fault} within {PATIENCE * self.timeout:g} s{warning}. "
             "Try without the nodes of ranks that do not report this",
-            file=sys.stderr, flush=True,
-        )  # fmt: skip
+            file=sys.stderr,
+            flush=True,
+        )
         os._exit(1)  # an orderly exit would wait for the device
 
     def new_group(self, members: Sequence[int], **options) -> dist.ProcessGroup:

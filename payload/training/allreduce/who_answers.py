@@ -96,8 +96,9 @@ def end_with_names(answers: Answers, timeout: float, error: Exception) -> None:
     print(
         f"FAIL rank {names}{more}: no answer, and a collective {failed}: {fault} "
         f"({str(error).splitlines()[0]}). Look at its processes and its log, and try without its node",
-        file=sys.stderr, flush=True,
-    )  # fmt: skip
+        file=sys.stderr,
+        flush=True,
+    )
     if answers.rank == 0:
         time.sleep(STAY_SECONDS)
     os._exit(1)  # an orderly exit may wait for that rank

@@ -26,9 +26,16 @@ class Run:
     """
 
     def __init__(
-        self, network: nn.Module, optimizer, schedule, settings: Mapping, world: World,
-        *, extent: Extent | None = None, data: str | None = None,
-    ):  # fmt: skip
+        self,
+        network: nn.Module,
+        optimizer,
+        schedule,
+        settings: Mapping,
+        world: World,
+        *,
+        extent: Extent | None = None,
+        data: str | None = None,
+    ):
         self.network = network
         self.optimizer = optimizer
         self.schedule = schedule
@@ -78,10 +85,13 @@ class Run:
         # A checkpoint of an older version does not record how long its steps of this epoch took.
         uncounted = 0 if before.epoch_seconds else before.samples
         values = {
-            "loss": position.loss_sum / position.samples, "accuracy": reached, "seconds": seconds,
-            "images_per_second": (position.samples - uncounted) / seconds, "world_size": self.world.size,
+            "loss": position.loss_sum / position.samples,
+            "accuracy": reached,
+            "seconds": seconds,
+            "images_per_second": (position.samples - uncounted) / seconds,
+            "world_size": self.world.size,
             "learning_rate": self.optimizer.param_groups[0]["lr"],
-        }  # fmt: skip
+        }
         position.end_epoch(reached)
         return values
 

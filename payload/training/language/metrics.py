@@ -15,10 +15,22 @@ from training.metrics.curves import mark_ranks
 from training.metrics.lines import Form
 from training.pictures import BLUE, GREEN, GREY, ORANGE, write_picture
 
-STEPS = Form("step", (
-    "loss", "validation_loss", "unigram_loss", "tokens", "tokens_per_second", "utilisation", "peak_memory_bytes",
-    "learning_rate", "gradient_norm", "seconds", "world_size",
-))  # fmt: skip
+STEPS = Form(
+    "step",
+    (
+        "loss",
+        "validation_loss",
+        "unigram_loss",
+        "tokens",
+        "tokens_per_second",
+        "utilisation",
+        "peak_memory_bytes",
+        "learning_rate",
+        "gradient_norm",
+        "seconds",
+        "world_size",
+    ),
+)
 
 
 class LanguageMetrics(Metrics):
@@ -70,13 +82,17 @@ def measure(run: Run, validation_loss: float, norm: torch.Tensor, peak_teraflops
     memory = torch.tensor(peak_memory(world.device))
     dist.all_reduce(memory, op=dist.ReduceOp.MAX, group=world.host_group)
     values = {
-        "loss": position.loss_sum / position.part_tokens, "validation_loss": validation_loss, "tokens": position.tokens,
+        "loss": position.loss_sum / position.part_tokens,
+        "validation_loss": validation_loss,
+        "tokens": position.tokens,
         "tokens_per_second": speed,
         "utilisation": peak and 100 * speed * flops_per_token(run.network) / (world.size * peak * 1e12),
-        "peak_memory_bytes": int(memory), "learning_rate": run.optimizer.param_groups[0]["lr"],
+        "peak_memory_bytes": int(memory),
+        "learning_rate": run.optimizer.param_groups[0]["lr"],
         "gradient_norm": float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm),
-        "seconds": position.part_seconds, "world_size": world.size,
-    }  # fmt: skip
+        "seconds": position.part_seconds,
+        "world_size": world.size,
+    }
     position.validation_loss = validation_loss
     position.loss_sum = position.part_seconds = 0.0
     position.part_tokens = 0

@@ -47,9 +47,13 @@ class Shape(NamedTuple):
 
 #: A block has 12 * width^2 weights, so these have about as many parameters as their names tell.
 SHAPES = {
-    "100K": Shape(2, 64), "1M": Shape(5, 128), "10M": Shape(8, 320), "124M": Shape(10, 1024),
-    "350M": Shape(28, 1024), "1B": Shape(20, 2048),
-}  # fmt: skip
+    "100K": Shape(2, 64),
+    "1M": Shape(5, 128),
+    "10M": Shape(8, 320),
+    "124M": Shape(10, 1024),
+    "350M": Shape(28, 1024),
+    "1B": Shape(20, 2048),
+}
 
 
 class Attention(nn.Module):

@@ -25,9 +25,7 @@ def draw_curves(metrics_file: Path, picture: Path, selection: str = "test") -> b
         def column(name: str) -> list[float]:
             return [math.nan if line[name] is None else line[name] for line in epochs]
 
-        numbers, losses, accuracies, speeds = map(
-            column, ("epoch", "loss", "accuracy", "images_per_second")
-        )
+        numbers, losses, accuracies, speeds = map(column, ("epoch", "loss", "accuracy", "images_per_second"))
         best = max(range(len(epochs)), key=lambda at: (accuracies[at], -at))
 
         figure.suptitle(picture.absolute().parent.name, x=0.01, ha="left", weight="bold")

@@ -50,10 +50,7 @@ def open_wandb(directory: Path, options: Mapping[str, object], project: str, is_
             id=identity,
             resume="allow",
             dir=directory,
-            config={
-                name: value if isinstance(value, (int, float)) else str(value)
-                for name, value in options.items()
-            },
+            config={name: value if isinstance(value, (int, float)) else str(value) for name, value in options.items()},
             settings=wandb.Settings(console="off"),  # the output is in the job's log
         )
     except wandb.errors.Error as error:

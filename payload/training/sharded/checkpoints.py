@@ -41,9 +41,15 @@ class ShardedCheckpoints:
     """
 
     def __init__(
-        self, directory: Path, world: World, *, keep: int = 3, every: Interval = HALF_HOUR,
-        asynchronous: bool = True, timeout: float = 1800,
-    ):  # fmt: skip
+        self,
+        directory: Path,
+        world: World,
+        *,
+        keep: int = 3,
+        every: Interval = HALF_HOUR,
+        asynchronous: bool = True,
+        timeout: float = 1800,
+    ):
         check_torch()
         self.directory = ShardedDirectory(directory, keep)
         self.world = world
@@ -117,9 +123,12 @@ class ShardedCheckpoints:
         self.temporary = broadcast(self.directory.temporary(step), self.world)
         self.step = step
         writer = ShardWriter(
-            self.temporary, values, self.world.size, self.staging.copy,
+            self.temporary,
+            values,
+            self.world.size,
+            self.staging.copy,
             lambda path=self.temporary: self.directory.complete(path, step),
-        )  # fmt: skip
+        )
         options = {"storage_writer": writer, "process_group": self.group}
         if self.asynchronous if asynchronous is None else asynchronous:
             self.writing = dcp.async_save(tensors, **options)

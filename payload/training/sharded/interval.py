@@ -39,9 +39,11 @@ class Timer:
     """
 
     def __init__(
-        self, every: Interval, ask: Callable[[Callable[[], int]], int],
+        self,
+        every: Interval,
+        ask: Callable[[Callable[[], int]], int],
         clock: Callable[[], float] | None = None,
-    ):  # fmt: skip
+    ):
         self.every = every
         self.ask = ask
         self.clock = clock or time.monotonic

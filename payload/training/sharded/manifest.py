@@ -97,12 +97,15 @@ def decode(found: dict) -> Manifest:
         check_numbers(numbers)
     tensors = {
         name: Stored(
-            str(dtype), check_numbers(shape),
-            tuple(Chunk(check_numbers(offsets), check_numbers(sizes), file, *check_numbers(place))
-                  for offsets, sizes, file, *place in chunks),
+            str(dtype),
+            check_numbers(shape),
+            tuple(
+                Chunk(check_numbers(offsets), check_numbers(sizes), file, *check_numbers(place))
+                for offsets, sizes, file, *place in chunks
+            ),
         )
         for name, (dtype, shape, chunks) in found["tensors"].items()
-    }  # fmt: skip
+    }
     for stored in tensors.values():
         check_chunks(stored, files)
     if not isinstance(found["values"], dict):

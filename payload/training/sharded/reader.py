@@ -37,8 +37,9 @@ class ShardReader(FileSystemReader):
         tensors = {name: self.manifest.tensors[name] for name in self.dtypes}
         places = {
             MetadataIndex(name, chunk.offsets, number): chunk
-            for name, stored in tensors.items() for number, chunk in enumerate(stored.chunks)
-        }  # fmt: skip
+            for name, stored in tensors.items()
+            for number, chunk in enumerate(stored.chunks)
+        }
         described = {name: make_metadata(stored, self.dtypes[name]) for name, stored in tensors.items()}
         return Metadata(described, storage_data=places, storage_meta=StorageMeta())
 

@@ -29,8 +29,7 @@ def state_of(run) -> tuple[dict, dict]:
         "random": {str(run.world.rank): random_state(run.world.device)},
     }
     groups = [
-        {name: value for name, value in group.items() if name not in OWN_OPTIONS}
-        for group in optimizer["param_groups"]
+        {name: value for name, value in group.items() if name not in OWN_OPTIONS} for group in optimizer["param_groups"]
     ]
     values = {
         "position": asdict(run.position),
@@ -82,9 +81,11 @@ def apply(run, tensors: Mapping, values: Mapping, file: str) -> None:
     state = merge(tensors["optimizer"], values["optimizer"]["state"])
     own = [{name: group[name] for name in OWN_OPTIONS if name in group} for group in run.optimizer.param_groups]
     set_state_dict(
-        run.network, run.optimizer, model_state_dict=tensors["model"],
+        run.network,
+        run.optimizer,
+        model_state_dict=tensors["model"],
         optim_state_dict={"state": state, "param_groups": [{**group, **mine} for group, mine in zip(groups, own)]},
-    )  # fmt: skip
+    )
     run.schedule.load_state_dict(values["schedule"])
     run.position = replace(run.position, **values["position"])
     random = tensors.get("random", {}).get(str(run.world.rank))
@@ -152,4 +153,3 @@ def with_local(tensor: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
         return local
     # DTensor.from_local would move the part to the devices of the mesh.
     return type(tensor)(local, tensor._spec, requires_grad=False)
-

@@ -148,8 +148,9 @@ def locate_tensors(metadata: Metadata, results: list[Written]) -> dict[str, Stor
     """Return the tensors of a checkpoint, with the place of each part."""
     places = {
         (result.index.fqn, tuple(result.index.offset)): result.storage_data
-        for written in results for result in written.results
-    }  # fmt: skip
+        for written in results
+        for result in written.results
+    }
     tensors = {}
     for name, stored in metadata.state_dict_metadata.items():
         chunks = []

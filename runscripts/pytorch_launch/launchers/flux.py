@@ -23,9 +23,7 @@ EXPORT = 'in the job script, before flux run: export MASTER_ADDR=$(get-master "$
 
 def task(env, hostname):
     """The world of a task of `flux run`."""
-    rank, size, local_rank, nodes = (
-        number(env, name) for name in (*SOURCES.values(), "FLUX_JOB_NNODES")
-    )
+    rank, size, local_rank, nodes = (number(env, name) for name in (*SOURCES.values(), "FLUX_JOB_NNODES"))
     check_inside(env, "FLUX_TASK_RANK", "FLUX_JOB_SIZE", size)
     layout = _layout(env, rank, size, local_rank, nodes)
     check_inside(env, "FLUX_TASK_LOCAL_ID", "FLUX_JOB_SIZE", layout.local_size)

@@ -11,9 +11,7 @@ from testbed.recipes import VERSION
 pytestmark = pytest.mark.testbed
 
 
-def test_an_image_of_a_central_directory_is_installed_recorded_and_checked_by_a_command(
-    site, small_image, packages
-):
+def test_an_image_of_a_central_directory_is_installed_recorded_and_checked_by_a_command(site, small_image, packages):
     central = site.central / "site-pytorch.sif"
     os.link(small_image, central)
     lines = f"image = '{central.name}'\ncentral_images = ['{site.central}']"

@@ -44,8 +44,11 @@ def lines_on(site, module):
     wheels = site.sources / "p" / "PyTorch" / "wheels"
     wheels.mkdir(parents=True)
     wheel = wheels / "hello-1.0-py3-none-any.whl"
-    information = {"METADATA": "Metadata-Version: 2.1\nName: hello\nVersion: 1.0\n", "RECORD": "",
-                   "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}  # fmt: skip
+    information = {
+        "METADATA": "Metadata-Version: 2.1\nName: hello\nVersion: 1.0\n",
+        "RECORD": "",
+        "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("hello.py", "WORD = 'hello'\n")
         for name, text in information.items():
@@ -95,8 +98,13 @@ def test_a_base_whose_image_has_changed_is_one_line_of_error(site, tiny, work):
     (work / "base" / "provenance").mkdir(parents=True)
     image = work / "base" / "tiny.sif"
     image.write_bytes(tiny.read_bytes())
-    record = {"image": image.name, "digest": None, "sha256": "0" * 64, "easyconfig": "PyTorch-1.0-tiny.eb",
-              "python_version": "3.11.2"}  # fmt: skip
+    record = {
+        "image": image.name,
+        "digest": None,
+        "sha256": "0" * 64,
+        "easyconfig": "PyTorch-1.0-tiny.eb",
+        "python_version": "3.11.2",
+    }
     (work / "base" / "provenance" / "image.json").write_text(json.dumps(record))
     (work / "modules" / "PyTorch").mkdir(parents=True)
     (work / "modules" / "PyTorch" / "1.0-tiny").write_text(

@@ -19,9 +19,7 @@ BCRYPT = "$2b$05$abcdefghijklmnopqrstuuW1e3orFpi1hSyUIjjQsvB7886Cb.S5."
 
 
 @pytest.mark.parametrize("login", ["variables", "file"])
-def test_a_registry_with_a_login_is_used_and_no_log_has_the_password(
-    site, testbed, tmp_path, registry, login, work
-):
+def test_a_registry_with_a_login_is_used_and_no_log_has_the_password(site, testbed, tmp_path, registry, login, work):
     home = work / "home"
     home.mkdir()
     htpasswd = tmp_path / "htpasswd"
@@ -47,9 +45,7 @@ def test_a_registry_with_a_login_is_used_and_no_log_has_the_password(
     assert not [path for path in kept if PASSWORD.encode() in path.read_bytes()]
 
 
-def test_an_image_that_was_fetched_is_installed_without_the_registry(
-    site, work, registry, pytorch_sif, packages
-):
+def test_an_image_that_was_fetched_is_installed_without_the_registry(site, work, registry, pytorch_sif, packages):
     with Registry.start(work / "registry") as shut_down:
         digest = shut_down.push_sif(pytorch_sif, "pytorch/pytorch", VERSION, without=[f".{IN_IMAGE}/*"])
         lines = f"image = 'docker://{shut_down.address}/pytorch/pytorch:{VERSION}@{digest}'"

@@ -67,7 +67,7 @@ class Prefix:
         own = f"--installpath={self.directory} --buildpath={self.directory}/build --sourcepath={self.directory}/sources"
         own += f" --repositorypath={self.directory}/repository"
         return f"""PATH={self.directory}/bin:$PATH
-setsid --wait eb {own} {' '.join(options)} {self.directory}/PyTorch-{self.version}.eb"""
+setsid --wait eb {own} {" ".join(options)} {self.directory}/PyTorch-{self.version}.eb"""
 
     def eb(self, *options):
         """Install; return the completed process."""

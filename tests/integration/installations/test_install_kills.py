@@ -52,9 +52,7 @@ def test_after_a_kill_even_an_installation_that_fails_early_restores_the_old_one
     assert installed.leftovers() == []
 
 
-def test_a_rebuild_keeps_an_unchanged_image_even_after_a_kill_and_replaces_a_damaged_one(
-    testbed, small_image, work
-):
+def test_a_rebuild_keeps_an_unchanged_image_even_after_a_kill_and_replaces_a_damaged_one(testbed, small_image, work):
     prefix, checksum = with_image(testbed, small_image, work)
     assert prefix.eb().returncode == 0
     installed = prefix.installation / "tiny.sif"

@@ -25,13 +25,16 @@ def test_the_module_mounts_the_user_software_that_exists_when_it_is_loaded(image
     site.run(f"module load {site.name}\n{SNAPSHOT.format(loaded)}")
     singularity, apptainer, with_venv, virtual_env = state(loaded)
     mounts = [entry for entry in singularity.split(",") if "/user-software" in entry and str(site.root) in entry]
-    assert mounts == {
-        "nothing": [],
-        "directory": [f"{store}:/user-software"],
-        "packed": [f"{store}.squashfs:/user-software:ro"],
-        "both": [f"{store}.squashfs:/user-software:ro"],
-        "unpacked": [f"{store}:/user-software"],
-    }[there]
+    assert (
+        mounts
+        == {
+            "nothing": [],
+            "directory": [f"{store}:/user-software"],
+            "packed": [f"{store}.squashfs:/user-software:ro"],
+            "both": [f"{store}.squashfs:/user-software:ro"],
+            "unpacked": [f"{store}:/user-software"],
+        }[there]
+    )
     assert (":ro,image-src=." in singularity) == (there in ("packed", "both"))
     assert apptainer == singularity
     assert with_venv == ("true" if there == "nothing" else "source /user-software/venv/pytorch/bin/activate")

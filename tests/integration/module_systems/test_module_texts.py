@@ -37,9 +37,10 @@ def test_the_module_sets_the_documented_variables_and_nothing_else(site, tmp_pat
     assert {name for name, cell in possible.items() if not cell.startswith(("if needed", "if [packed]"))} <= changed
     # other variables are EasyBuild's, notes for unloading, and those of the cluster profile
     unexplained = {
-        name for name in changed - possible.keys()
+        name
+        for name in changed - possible.keys()
         if not re.match("EB(VERSION|DEVEL)|__", name) and f"__CLUSTER_SET_{name}" not in new
-    }  # fmt: skip
+    }
     assert unexplained == {"MODULEPATH"}
 
 
@@ -66,10 +67,18 @@ def test_help_has_the_three_lines_the_variables_the_commands_and_where_packages_
 def test_whatis_and_keyword_describe_the_module(site):
     result = site.run_unchecked(f"module whatis {site.name}; module keyword distributed")
     text = " ".join(result.stderr.split())
-    runtime = {CONTAINER: "image for Apptainer or Singularity", VENV: "Python virtual environment",
-               SHIFTER: "image at the site's Shifter gateway"}[site.recipe]  # fmt: skip
-    for line in ("Name: PyTorch", f"Version: {site.recipe.split('-')[1]}", "Category: machine learning", "URL: https://",
-                 f"Runtime: {runtime}"):  # fmt: skip
+    runtime = {
+        CONTAINER: "image for Apptainer or Singularity",
+        VENV: "Python virtual environment",
+        SHIFTER: "image at the site's Shifter gateway",
+    }[site.recipe]
+    for line in (
+        "Name: PyTorch",
+        f"Version: {site.recipe.split('-')[1]}",
+        "Category: machine learning",
+        "URL: https://",
+        f"Runtime: {runtime}",
+    ):
         assert line in text
     recipe = (site.root / f"{site.recipe}.eb").read_text()
     assert ("GPU: NVIDIA (CUDA)" if "gpu = 'cuda'" in recipe else "GPU: none") in text

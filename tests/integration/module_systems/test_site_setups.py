@@ -56,8 +56,11 @@ def test_lmods_cache_has_the_modules_and_loading_with_it_gives_a_user_the_same(m
     # as a site's cron job, which has another HOME
     written = subprocess.run(
         [writer, "-d", tmp_path / "cache", "-t", tmp_path / "stamp", modules],
-        env={"HOME": str(tmp_path / "absent"), "PATH": "/usr/bin:/bin"}, check=False, capture_output=True, text=True,
-    )  # fmt: skip
+        env={"HOME": str(tmp_path / "absent"), "PATH": "/usr/bin:/bin"},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert written.returncode == 0, written.stderr
     (tmp_path / "lmodrc.lua").write_text(
         f'scDescriptT = {{ {{ ["dir"] = "{tmp_path}/cache", ["timestamp"] = "{tmp_path}/stamp" }} }}\n'
@@ -73,9 +76,23 @@ def test_lmods_cache_has_the_modules_and_loading_with_it_gives_a_user_the_same(m
 
 @pytest.mark.thorough
 def test_easybuilds_own_pytorch_recipes_and_these_do_not_hide_each_other(testbed, tmp_path):
-    subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:",
-                    "--no-build-isolation", "--dest", tmp_path, "easybuild-easyconfigs==5.3.0"],
-                   check=True, capture_output=True)  # fmt: skip
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--no-binary=:all:",
+            "--no-build-isolation",
+            "--dest",
+            tmp_path,
+            "easybuild-easyconfigs==5.3.0",
+        ],
+        check=True,
+        capture_output=True,
+    )
     (archive,) = tmp_path.glob("*.tar.gz")
     subprocess.run(["tar", "-xf", archive, "-C", tmp_path], check=True)
     (theirs,) = tmp_path.glob("*/easybuild/easyconfigs")

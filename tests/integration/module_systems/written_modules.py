@@ -31,9 +31,19 @@ conda_activation = 'source /opt/conda/bin/activate pytorch'
 gpu = 'cuda'
 """
 
-NAMES = ["SIF", "RUNSCRIPTS", "PAYLOADPYTORCH", "PYTHONUSERBASE", "WITH_CONDA", "WITH_VENV", "SINGULARITY_NV",
-         "SINGULARITYENV_VIRTUAL_ENV", "APPTAINERENV_VIRTUAL_ENV", "PIP_CONSTRAINT",
-         "TORCH_EXTENSIONS_DIR"]  # fmt: skip
+NAMES = [
+    "SIF",
+    "RUNSCRIPTS",
+    "PAYLOADPYTORCH",
+    "PYTHONUSERBASE",
+    "WITH_CONDA",
+    "WITH_VENV",
+    "SINGULARITY_NV",
+    "SINGULARITYENV_VIRTUAL_ENV",
+    "APPTAINERENV_VIRTUAL_ENV",
+    "PIP_CONSTRAINT",
+    "TORCH_EXTENSIONS_DIR",
+]
 OWN = {
     "nothing": "",
     "lists": "export SINGULARITY_BIND=/opt:/mnt/opt:ro,/srv APPTAINER_BIND=/p SINGULARITYENV_PREPEND_PATH=/opt/bin",

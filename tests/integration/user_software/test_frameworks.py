@@ -90,14 +90,25 @@ def test_accelerate_launch_on_cpus_is_a_world_of_one_on_each_machine_unless_it_r
 END = (r"^( *)(\S*destroy_process_group\(\))$", r"\1\2; import time; time.sleep(0.1)")
 #: In each example: text, and what replaces it on CPUs.
 ON_CPUS = {
-    "ddp-tutorial-series": ("multinode.py", [
-        (r"\.to\(self\.local_rank\)", '.to("cpu")'), (r", device_ids=\[self\.local_rank\]", ""),
-        (r'backend="nccl"', 'backend="gloo"'), (r"^ *torch\.cuda\.set_device\(.*\)$", ""), END,
-    ]),
-    "FSDP2": ("example.py", [
-        (r"if not verify_min_gpu_count\(.*\):", "if False:"), (r", device_id=device", ""), END,
-    ]),
-}  # fmt: skip
+    "ddp-tutorial-series": (
+        "multinode.py",
+        [
+            (r"\.to\(self\.local_rank\)", '.to("cpu")'),
+            (r", device_ids=\[self\.local_rank\]", ""),
+            (r'backend="nccl"', 'backend="gloo"'),
+            (r"^ *torch\.cuda\.set_device\(.*\)$", ""),
+            END,
+        ],
+    ),
+    "FSDP2": (
+        "example.py",
+        [
+            (r"if not verify_min_gpu_count\(.*\):", "if False:"),
+            (r", device_id=device", ""),
+            END,
+        ],
+    ),
+}
 
 
 @pytest.mark.thorough

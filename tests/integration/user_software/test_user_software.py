@@ -79,11 +79,13 @@ def test_a_failed_rebuild_leaves_the_environment_unchanged(installation, wheels)
     environment = installation.directory / "venv" / "pytorch"
     (environment / "lib/python3.11").rename(environment / "lib/python3.10")  # of another Python
     recipe = installation.prefix / "fails.eb"
-    recipe.write_text(RECIPE.format(suffix="-mine", image=installation.image).replace(
-        "skipsteps = ['sanitycheck']",
-        "sanity_check_paths = {'files': [], 'dirs': ['bin']}\nsanity_check_commands = "
-        "['singularity exec $SIF python -c \"import sys, torch; print(sys.prefix, torch.__name__); exit(9)\"']"
-    ))  # fmt: skip
+    recipe.write_text(
+        RECIPE.format(suffix="-mine", image=installation.image).replace(
+            "skipsteps = ['sanitycheck']",
+            "sanity_check_paths = {'files': [], 'dirs': ['bin']}\nsanity_check_commands = "
+            "['singularity exec $SIF python -c \"import sys, torch; print(sys.prefix, torch.__name__); exit(9)\"']",
+        )
+    )
     result = installation.testbed.run_unchecked(installation.eb(recipe, "--rebuild"))
     assert result.returncode != 0
     assert "/user-software/venv/pytorch torch" in result.stdout  # the sanity check used the new environment

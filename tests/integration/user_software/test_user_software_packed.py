@@ -116,9 +116,13 @@ END
 unshare --mount bash {wheels}/full"""
     )
     assert result.stdout.splitlines() == [
-        "status 1", ".2.13.0-mine.lock 2.13.0-mine", THERE.strip(), "status 0",
-        "status 1", ".2.13.0-mine.lock 2.13.0-mine.squashfs",
-    ]  # fmt: skip
+        "status 1",
+        ".2.13.0-mine.lock 2.13.0-mine",
+        THERE.strip(),
+        "status 0",
+        "status 1",
+        ".2.13.0-mine.lock 2.13.0-mine.squashfs",
+    ]
     first, second = result.stderr.splitlines()
     assert re.match(r"make-squashfs: mksquashfs failed, nothing has changed \(.*No space left", first)
     assert re.match(r"unmake-squashfs: unpacking failed, nothing has changed \(.*No space left", second)

@@ -37,13 +37,16 @@ class Installation:
 
     def eb(self, recipe, options=""):
         """Return the command that installs a recipe, with the packages bound for its sanity check."""
-        return (f"{self.packages}\neb --installpath={self.prefix} --buildpath={self.prefix}/build {options} {recipe} "
-                "2>&1")  # fmt: skip
+        return (
+            f"{self.packages}\neb --installpath={self.prefix} --buildpath={self.prefix}/build {options} {recipe} 2>&1"
+        )
 
     def script(self, script):
         """Return a bash script that loads the module, with a separate home directory."""
-        return (f"export HOME={self.prefix}/home APPTAINER_NO_PRIVS=1; {self.packages}\n"
-                f"module use {self.prefix}/modules/all; module load PyTorch/2.13.0-mine\n{script}")  # fmt: skip
+        return (
+            f"export HOME={self.prefix}/home APPTAINER_NO_PRIVS=1; {self.packages}\n"
+            f"module use {self.prefix}/modules/all; module load PyTorch/2.13.0-mine\n{script}"
+        )
 
     def run(self, script):
         """Run a script that must succeed with the module loaded; return its standard output."""

@@ -14,8 +14,11 @@ sys.path.remove(str(REPOSITORY))  # ReFrame removes a directory of its own by it
 CONTAINER, VENV, DATASET = (recipes.module(recipe) for recipe in (recipes.CONTAINER, recipes.VENV, recipes.DATASET))
 TESTBED = os.environ.get("PYTORCH_TESTBED", REPOSITORY / ".testbed")
 #: Debian's commands of two MPIs; `python3 testbed optional` installs them.
-MPIRUN = {name: command for name, command in (("openmpi", "mpirun.openmpi"), ("mpich", "mpirun.mpich"))
-          if shutil.which(command)}  # fmt: skip
+MPIRUN = {
+    name: command
+    for name, command in (("openmpi", "mpirun.openmpi"), ("mpich", "mpirun.mpich"))
+    if shutil.which(command)
+}
 #: Of an idle machine with two cores, which all nodes share. The tolerance is for what else runs on it.
 REFERENCES = {
     "AllReduce": {

@@ -42,8 +42,11 @@ def test_the_picture_is_that_of_the_last_results():
 
 def test_names_of_rows_in_the_pages_text_are_comparisons():
     explanations = TEXT.split("## What the ratios are made of")[1].split("\n## ")[0]
-    named = {name for names in re.findall(r"^- \*\*[^*]+\*\* \((.*?)\)", explanations, re.MULTILINE)
-             for name in re.findall(r"`([\w-]+)`", names)}  # fmt: skip
+    named = {
+        name
+        for names in re.findall(r"^- \*\*[^*]+\*\* \((.*?)\)", explanations, re.MULTILINE)
+        for name in re.findall(r"`([\w-]+)`", names)
+    }
     assert named
     assert named <= set(NAMES)
 

@@ -32,8 +32,11 @@ def test_the_launch_script_takes_the_variables_for_those_of_a_step(world):
         step = step_variables(node_list=world.node_list, nodes=world.nodes, tasks_per_node=8, rank=rank)
         output = subprocess.run(
             [TREE / "runscripts" / "conda-python-distributed", "--dry-run"],
-            env={"PATH": os.environ["PATH"], **step}, stdout=subprocess.PIPE, text=True, check=True,
-        ).stdout  # fmt: skip
+            env={"PATH": os.environ["PATH"], **step},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        ).stdout
         printed = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
         expected = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank % 8, "LOCAL_WORLD_SIZE": 8}
         assert {name: int(printed[name]) for name in expected} == expected

@@ -12,8 +12,12 @@ from benchmarks.programs import textbook_mnist  # noqa: E402
 def few():
     """The first of the drawn digits."""
     data = digits_set()
-    return data._replace(train_images=data.train_images[:640], train_labels=data.train_labels[:640],
-                         test_images=data.test_images[:200], test_labels=data.test_labels[:200])  # fmt: skip
+    return data._replace(
+        train_images=data.train_images[:640],
+        train_labels=data.train_labels[:640],
+        test_images=data.test_images[:200],
+        test_labels=data.test_labels[:200],
+    )
 
 
 def test_images_are_those_of_the_example_one_by_one(few):

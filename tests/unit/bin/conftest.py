@@ -74,8 +74,13 @@ class Installation:
         }
         return subprocess.run(
             [*before, str(self.root / "bin" / command[0]), *command[1:]],
-            env=environ, start_new_session=True, capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
+            env=environ,
+            start_new_session=True,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
 
     def in_use(self):
         """Files of what a module that is loaded now would mount: path -> content."""
@@ -87,8 +92,9 @@ class Installation:
                 }
         return {
             str(path.relative_to(self.directory)): path.read_text()
-            for path in self.directory.rglob("*") if path.is_file() and path.name != ".unpacked"
-        }  # fmt: skip
+            for path in self.directory.rglob("*")
+            if path.is_file() and path.name != ".unpacked"
+        }
 
     def left(self):
         """Names of what is in the store, but for the lock."""

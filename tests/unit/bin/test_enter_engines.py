@@ -32,11 +32,24 @@ def enter(request, tmp_path):
     (site / PROGRAMS[request.param]).chmod(0o755)
 
     def run(name, *arguments, **environment):
-        variables = {"PATH": f"{root}/bin:{site}:/usr/bin:/bin", "PYTORCH_IMAGE": str(tmp_path / "image"),
-                     "PYTORCH_EDF": str(tmp_path / "image"), "PYTORCH_MOUNTS": "/a:/b:ro,/c d:/c d",
-                     "CALLS": str(tmp_path / "calls"), **environment}  # fmt: skip
-        return subprocess.run([name, *arguments], env=variables, executable=root / "bin" / name, cwd=tmp_path,
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)  # fmt: skip
+        variables = {
+            "PATH": f"{root}/bin:{site}:/usr/bin:/bin",
+            "PYTORCH_IMAGE": str(tmp_path / "image"),
+            "PYTORCH_EDF": str(tmp_path / "image"),
+            "PYTORCH_MOUNTS": "/a:/b:ro,/c d:/c d",
+            "CALLS": str(tmp_path / "calls"),
+            **environment,
+        }
+        return subprocess.run(
+            [name, *arguments],
+            env=variables,
+            executable=root / "bin" / name,
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     run.kind = request.param
     run.root = root

@@ -38,9 +38,13 @@ def start(tmp_path):
         (places["bin"] / command).symlink_to(ENTER_IMAGE)
         env = {"PATH": f"{places['bin']}:{places['runtime']}:/usr/bin:/bin", "SIFPYTORCH": str(image), **variables}
         return subprocess.Popen(
-            [places["bin"] / command, *arguments], env=env, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            [places["bin"] / command, *arguments],
+            env=env,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
     return run
 

@@ -8,9 +8,11 @@ import pytest
 
 TREE = Path(__file__).resolve().parents[3]
 COMMANDS = sorted(
-    path for directory in ("bin", "runscripts") for path in (TREE / directory).iterdir()
+    path
+    for directory in ("bin", "runscripts")
+    for path in (TREE / directory).iterdir()
     if path.is_file() and os.access(path, os.X_OK) and not path.suffix
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: path.name)

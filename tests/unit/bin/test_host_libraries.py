@@ -55,8 +55,12 @@ def build(tmp_path_factory):
 
     def gcc(path, code, *options, soname=None):
         named = f"-Wl,-soname,{soname or path.name}"
-        subprocess.run(["gcc", "-shared", "-fPIC", "-nostdlib", named, "-o", path, "-xc", "-", "-xnone", *options],
-                       input=code, text=True, check=True)  # fmt: skip
+        subprocess.run(
+            ["gcc", "-shared", "-fPIC", "-nostdlib", named, "-o", path, "-xc", "-", "-xnone", *options],
+            input=code,
+            text=True,
+            check=True,
+        )
 
     return make
 
@@ -166,8 +170,11 @@ def test_a_libfabric_of_the_image_is_named_with_the_value_that_replaces_it(build
     (tmp_path / "libraries.json").write_text(json.dumps({**IMAGE, "libraries": libraries}))
     command = [sys.executable, "-I", "-S", PROGRAM, tmp_path / "libraries.json"]
     result = subprocess.run(command, input=f"{mode} {fabric}", capture_output=True, text=True, check=True)
-    assert result.stdout == {
-        "1": "the image's own are used: /opt/amazon/efa/lib/libfabric.so.1. To bind the host's, export "
-        "PYTORCH_HOST_NETWORK=replace",
-        "replace": str(fabric),
-    }[mode]
+    assert (
+        result.stdout
+        == {
+            "1": "the image's own are used: /opt/amazon/efa/lib/libfabric.so.1. To bind the host's, export "
+            "PYTORCH_HOST_NETWORK=replace",
+            "replace": str(fabric),
+        }[mode]
+    )

@@ -66,12 +66,22 @@ class Machine:
 
     def run(self, *arguments, load="PyTorch/1.0-cpu", **variables):
         """Run install-kernel in a shell that has loaded modules."""
-        environ = {"HOME": str(self.home), "PATH": "/usr/bin:/bin", "MODULESHOME": str(self.init.parents[1]),
-                   "MODULEPATH": str(self.modules), **variables}  # fmt: skip
+        environ = {
+            "HOME": str(self.home),
+            "PATH": "/usr/bin:/bin",
+            "MODULESHOME": str(self.init.parents[1]),
+            "MODULEPATH": str(self.modules),
+            **variables,
+        }
         command = shlex.join(["install-kernel", *arguments])
         path = shlex.quote(f"{self.root}/bin")
-        lines = [f". {shlex.quote(str(self.init))}", f"module load {load}", "export LOADEDMODULES",
-                 f"PATH={path}:$PATH", command]  # fmt: skip
+        lines = [
+            f". {shlex.quote(str(self.init))}",
+            f"module load {load}",
+            "export LOADEDMODULES",
+            f"PATH={path}:$PATH",
+            command,
+        ]
         return subprocess.run(
             ["bash", "-c", "\n".join(lines)], env=environ, capture_output=True, text=True, timeout=300, check=False
         )
@@ -81,9 +91,13 @@ class Machine:
         argv = json.loads(self.kernel.read_text())["argv"]
         command = [word.replace("{connection_file}", str(connection)) for word in argv]
         process = subprocess.Popen(
-            command, env={"PATH": "/usr/bin:/bin", **environ},
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            command,
+            env={"PATH": "/usr/bin:/bin", **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         return process, *process.communicate(timeout=300)
 
     def left(self):

@@ -6,7 +6,7 @@ import os
 import pytest
 
 #: In place of a program: kills the command that calls it with everything that it started.
-KILL = '#!/bin/bash\nPATH=${{PATH#*:}}\n{}\nkill -9 0\n'
+KILL = "#!/bin/bash\nPATH=${{PATH#*:}}\n{}\nkill -9 0\n"
 
 
 def one_sentence(result):
@@ -56,7 +56,7 @@ def test_what_this_shell_still_mounts_is_not_cleaned_before_the_module_is_loaded
 
 @pytest.mark.parametrize("command", ["make-squashfs", "unmake-squashfs", "check-image"])
 def test_help_needs_no_module_and_does_nothing(installation, command):
-    installation.program("sed", "#!/bin/bash\nexec /usr/bin/sed \"$@\"\n")
+    installation.program("sed", '#!/bin/bash\nexec /usr/bin/sed "$@"\n')
     result = installation.run(command, "--help", EBROOTPYTORCH="", SIFPYTORCH="")
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.startswith(f"Usage: {command}")
@@ -132,9 +132,16 @@ def test_a_packed_file_that_lacks_something_is_refused(installation):
 def test_without_mksquashfs_on_the_host_that_of_the_image_is_taken(installation):
     (installation.programs / "mksquashfs").rename(installation.programs / "hidden")
     assert "Install or load squashfs-tools" in one_sentence(installation.run("make-squashfs"))
-    installation.program("singularity", (installation.programs / "singularity").read_text().replace(
-        "    sys.exit", f'    command = ["{installation.programs}/hidden" if word == "mksquashfs" else word '
-        "for word in command]\n    sys.exit"))  # fmt: skip
+    installation.program(
+        "singularity",
+        (installation.programs / "singularity")
+        .read_text()
+        .replace(
+            "    sys.exit",
+            f'    command = ["{installation.programs}/hidden" if word == "mksquashfs" else word '
+            "for word in command]\n    sys.exit",
+        ),
+    )
     pack(installation)
 
 
@@ -238,8 +245,11 @@ def test_a_changed_file_is_named(installation, path, change):
 
 def test_an_image_without_diff_is_no_difference(installation):
     (installation.programs / "bash").unlink()  # which the image's stands for
-    installation.program("bash", "#!/bin/bash\n[[ $1 = -c ]] || exec /bin/bash \"$@\"\n"
-                         'exec /bin/bash -c "${2/\\/usr\\/bin:\\/bin//nowhere}" "${@:3}"\n')  # fmt: skip
+    installation.program(
+        "bash",
+        '#!/bin/bash\n[[ $1 = -c ]] || exec /bin/bash "$@"\n'
+        'exec /bin/bash -c "${2/\\/usr\\/bin:\\/bin//nowhere}" "${@:3}"\n',
+    )
     files = installation.in_use()
     sentence = one_sentence(installation.run("make-squashfs"))
     assert sentence.endswith("nothing has changed: the image has no diff or no find\n")

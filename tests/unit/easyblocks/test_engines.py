@@ -53,13 +53,16 @@ def test_every_parameter_has_a_help_text_and_the_image_must_be_given(prefix, nam
 @pytest.mark.parametrize(
     ("recipe", "line"),
     [
-        (ENROOT, "--container-image=$PYTORCH_IMAGE --container-mounts=$PYTORCH_MOUNTS,$PWD --container-workdir=$PWD "
-                 "$RUNSCRIPTS/"),
+        (
+            ENROOT,
+            "--container-image=$PYTORCH_IMAGE --container-mounts=$PYTORCH_MOUNTS,$PWD --container-workdir=$PWD "
+            "$RUNSCRIPTS/",
+        ),
         (ENGINE, "--environment=$PYTORCH_EDF $RUNSCRIPTS/"),
         (PODMAN, ""),
     ],
     ids=["enroot", "engine", "podman-hpc"],
-)  # fmt: skip
+)
 def test_help_shows_the_launch_line_of_the_kind(easyblock, recipe, line):
     text = module_text(easyblock(recipe))
     assert f"srun -N2 --ntasks-per-node=2 {line}conda-python-distributed -u train.py\n" in text
@@ -69,13 +72,21 @@ def test_help_shows_the_launch_line_of_the_kind(easyblock, recipe, line):
     ("recipe", "variables"),
     [
         (ENROOT, {"PYTORCH_IMAGE": "PyTorch-2.12.0-ngc-26.05-enroot.sqsh", "PYTORCH_MOUNTS": ""}),
-        (ENGINE, {"PYTORCH_IMAGE": "PyTorch-2.12.0-ngc-26.05-ce.sqsh",
-                  "PYTORCH_EDF": "PyTorch-2.12.0-ngc-26.05-ce.toml"}),
-        (PODMAN, {"PYTORCH_IMAGE": "docker.io/nersc/pytorch:26.01.01", "PYTORCH_MOUNTS": "",
-                  "PYTORCH_PODMAN_OPTIONS": "--gpu --nccl-cu13"}),
+        (
+            ENGINE,
+            {"PYTORCH_IMAGE": "PyTorch-2.12.0-ngc-26.05-ce.sqsh", "PYTORCH_EDF": "PyTorch-2.12.0-ngc-26.05-ce.toml"},
+        ),
+        (
+            PODMAN,
+            {
+                "PYTORCH_IMAGE": "docker.io/nersc/pytorch:26.01.01",
+                "PYTORCH_MOUNTS": "",
+                "PYTORCH_PODMAN_OPTIONS": "--gpu --nccl-cu13",
+            },
+        ),
     ],
     ids=["enroot", "engine", "podman-hpc"],
-)  # fmt: skip
+)
 def test_the_module_names_the_image_and_sets_no_variable_that_pyxis_reads_for_every_srun(easyblock, recipe, variables):
     text = module_text(easyblock(recipe))
     for variable, value in variables.items():
@@ -116,17 +127,23 @@ def test_texts_reach_the_file_unchanged_and_a_path_is_not_expanded(prefix):
     ("old", "new", "message"),
     [
         ("edf = {'annotations': {", "edf = {'image': 'x', 'annotations': {", "edf has 'image', which the installation"),
-        ("edf = {'annotations': {", "edf = {'writable': None, 'annotations': {",
-         "'writable' of edf must be a text, True or False, a number, or a list or dictionary of them. Correct None"),
+        (
+            "edf = {'annotations': {",
+            "edf = {'writable': None, 'annotations': {",
+            "'writable' of edf must be a text, True or False, a number, or a list or dictionary of them. Correct None",
+        ),
         ("edf = {'annotations': {", "edf = {'two words': 'x', 'annotations': {", "'two words' of edf must be a text"),
-        ("'com.hooks.netstack.source': 'host'", "'com.hooks.netstack.source': {'a': 'host'}",
-         "'annotations' of edf must be a text, True or False, a number, or a list or dictionary of them"),
+        (
+            "'com.hooks.netstack.source': 'host'",
+            "'com.hooks.netstack.source': {'a': 'host'}",
+            "'annotations' of edf must be a text, True or False, a number, or a list or dictionary of them",
+        ),
         ("'host'", "'ho\\nst'", "'annotations' of edf must be"),
         ("'com.hooks.netstack.source'", "'com hooks'", "'annotations' of edf must be"),
         ("'com.hooks.netstack.source'", "'com..hooks'", "'annotations' of edf must be"),
         ("edf = {", "edf = [] and {", "edf must be a dictionary. Correct []"),
     ],
-)  # fmt: skip
+)
 def test_an_entry_that_cannot_be_written_is_an_error(easyblock, edited, old, new, message):
     with pytest.raises(EasyBuildError, match=re.escape(message)):
         easyblock(edited(ENGINE.name, old, new))
@@ -164,12 +181,14 @@ def test_enroot_imports_the_digest_and_the_packing_of_the_recipe(import_with, tm
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ("[ERROR] URL https://nvcr.io/v2/x/manifests/y returned error code: 404 Not Found",
-         f"Image not found in the registry: docker://nvcr.io/nvidia/pytorch:26.05-py3@{DIGEST}. Look up"),
+        (
+            "[ERROR] URL https://nvcr.io/v2/x/manifests/y returned error code: 404 Not Found",
+            f"Image not found in the registry: docker://nvcr.io/nvidia/pytorch:26.05-py3@{DIGEST}. Look up",
+        ),
         ("[ERROR] URL https://nvcr.io/v2 returned error code: 401 Unauthorized", "Write a login to enroot's"),
         ("[INFO] x", "failed 3 times: [INFO] x"),
     ],
-)  # fmt: skip
+)
 def test_an_import_that_fails_is_reported_with_the_reason_and_advice(import_with, output, message):
     with pytest.raises(EasyBuildError, match=re.escape(message)):
         import_with(f"echo {output!r} >&2; exit 1\n")

@@ -47,8 +47,13 @@ def test_an_installation_is_packed_as_it_is_with_a_marker_and_the_checksum_is_re
     assert record == {"file": "venv.squashfs", "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     listed = subprocess.run(["unsquashfs", "-l", root / "venv.squashfs"], capture_output=True, text=True, check=True)
     names = sorted(line for line in listed.stdout.splitlines() if re.match("squashfs-root/(?!venv)", line))
-    assert names == ["squashfs-root/.packed", "squashfs-root/bin", "squashfs-root/bin/python",
-                     "squashfs-root/provenance", "squashfs-root/provenance/packed.json"]  # fmt: skip
+    assert names == [
+        "squashfs-root/.packed",
+        "squashfs-root/bin",
+        "squashfs-root/bin/python",
+        "squashfs-root/provenance",
+        "squashfs-root/provenance/packed.json",
+    ]
     assert not list(root.glob("*.part"))
 
 

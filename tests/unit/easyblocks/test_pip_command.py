@@ -26,11 +26,13 @@ def pip(prefix, tmp_path):
     constraints.write_text("# Why this is so.\n# What to do.\ntorch==2.13.0\n")
 
     def run(*arguments, status, constraint=constraints):
-        environment = {"PYTHONPATH": str(tmp_path / "packages"), "STATUS": str(status),
-                       "CONTAINERROOT": str(tmp_path), "PIP_CONSTRAINT": f"/theirs {constraint}"}  # fmt: skip
-        return subprocess.run(
-            [command, *arguments], env=environment, capture_output=True, text=True, check=False
-        )  # fmt: skip
+        environment = {
+            "PYTHONPATH": str(tmp_path / "packages"),
+            "STATUS": str(status),
+            "CONTAINERROOT": str(tmp_path),
+            "PIP_CONSTRAINT": f"/theirs {constraint}",
+        }
+        return subprocess.run([command, *arguments], env=environment, capture_output=True, text=True, check=False)
 
     return run
 

@@ -92,8 +92,10 @@ def test_eb_fetch_and_a_first_installation_need_no_force(installed):
 
 @pytest.mark.parametrize("version", ["4.9.4", "5.0.0"])
 def test_an_older_easybuild_is_one_sentence(version):
-    code = ("import runpy, easybuild.tools.version as version; "
-            f"version.VERSION = type(version.VERSION)('{version}'); "
-            f"runpy.run_path('{TREE}/easyblocks/pytorchmodule.py')")  # fmt: skip
+    code = (
+        "import runpy, easybuild.tools.version as version; "
+        f"version.VERSION = type(version.VERSION)('{version}'); "
+        f"runpy.run_path('{TREE}/easyblocks/pytorchmodule.py')"
+    )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert f"need EasyBuild 5.1 or newer, and this is {version}." in result.stderr.splitlines()[-1]

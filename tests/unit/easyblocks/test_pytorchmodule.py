@@ -38,8 +38,17 @@ def test_a_recipe_makes_an_instance_of_its_easyblock(easyblock, path):
 def test_the_module_has_no_none_in_it_and_the_variables_of_the_interface(easyblock, name):
     text = module_text(easyblock(recipe(name)))
     assert "None" not in text
-    for variable in ("EBROOTPYTORCH", "CONTAINERROOT", "RUNSCRIPTS", "RUNSCRIPTSPYTORCH", "PAYLOAD",
-                     "PAYLOADPYTORCH", "WITH_CONDA", "WITH_VENV", "PYTHONUSERBASE"):  # fmt: skip
+    for variable in (
+        "EBROOTPYTORCH",
+        "CONTAINERROOT",
+        "RUNSCRIPTS",
+        "RUNSCRIPTSPYTORCH",
+        "PAYLOAD",
+        "PAYLOADPYTORCH",
+        "WITH_CONDA",
+        "WITH_VENV",
+        "PYTHONUSERBASE",
+    ):
         assert re.search(rf"(set|push)env\W+{variable}\W", text), variable
 
 
@@ -60,16 +69,23 @@ def test_a_cuda_image_lets_a_plain_exec_see_the_gpus(easyblock, edited):
 def test_help_shows_the_three_lines_a_user_copies(easyblock, name, enters):
     text = module_text(easyblock(recipe(name)))
     module = name[: -len(".eb")].replace("-", "/", 1)
-    lines = [f"module load {module}",
-             f"srun -N2 --ntasks-per-node=2 {enters}conda-python-distributed -u train.py",
-             f"srun -N2 --ntasks-per-node=2 {enters}conda-python-distributed -u $PAYLOAD/mnist_ddp.py"]  # fmt: skip
+    lines = [
+        f"module load {module}",
+        f"srun -N2 --ntasks-per-node=2 {enters}conda-python-distributed -u train.py",
+        f"srun -N2 --ntasks-per-node=2 {enters}conda-python-distributed -u $PAYLOAD/mnist_ddp.py",
+    ]
     assert "\n".join(lines) in text
 
 
-@pytest.mark.parametrize(("there", "runtime", "binds"), [
-    (["apptainer"], "apptainer", "APPTAINER_BIND"), (["singularity"], "singularity", "SINGULARITY_BIND"),
-    (["apptainer", "singularity"], "singularity", "APPTAINER_BIND"), ([], "singularity", "SINGULARITY_BIND"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("there", "runtime", "binds"),
+    [
+        (["apptainer"], "apptainer", "APPTAINER_BIND"),
+        (["singularity"], "singularity", "SINGULARITY_BIND"),
+        (["apptainer", "singularity"], "singularity", "APPTAINER_BIND"),
+        ([], "singularity", "SINGULARITY_BIND"),
+    ],
+)
 def test_help_and_sanity_check_enter_the_image_with_the_runtime_of_this_host(
     easyblock, monkeypatch, tmp_path, there, runtime, binds
 ):
@@ -80,8 +96,10 @@ def test_help_and_sanity_check_enter_the_image_with_the_runtime_of_this_host(
     assert f"--ntasks-per-node=2 {runtime} exec $SIF conda-python-distributed -u train.py" in app.cfg["usage"]
     assert f"export {binds}=${binds},/data" in app.cfg["usage"]
     commands = []
-    monkeypatch.setattr("easybuild.framework.easyblock.EasyBlock.sanity_check_step",
-                        lambda *_, custom_commands, **__: commands.extend(custom_commands))  # fmt: skip
+    monkeypatch.setattr(
+        "easybuild.framework.easyblock.EasyBlock.sanity_check_step",
+        lambda *_, custom_commands, **__: commands.extend(custom_commands),
+    )
     app.sanity_check_step()
     assert len(commands) == 2
     assert all(command.startswith(f'{runtime} exec --bind "$TMPDIR" "$SIF" conda-') for command in commands)
@@ -89,8 +107,13 @@ def test_help_and_sanity_check_enter_the_image_with_the_runtime_of_this_host(
 
 def test_help_and_whatis_describe_the_module_and_a_recipes_own_texts_take_precedence(easyblock, edited):
     text = module_text(easyblock(recipe(CONTAINER)))
-    for line in ("Version: 2.13.0", "Runtime: image for Apptainer or Singularity", "GPU: none",
-                 "Cluster profile: local", "Keywords: PyTorch, torch,"):  # fmt: skip
+    for line in (
+        "Version: 2.13.0",
+        "Runtime: image for Apptainer or Singularity",
+        "GPU: none",
+        "Cluster profile: local",
+        "Keywords: PyTorch, torch,",
+    ):
         assert line in text
     for word in ("start-shell", "make-squashfs", "torchrun-distributed"):
         assert re.search(rf"\s{word}(,|\n)", text), word

@@ -141,8 +141,10 @@ def test_commands_that_the_image_lacks_are_named_and_not_offered(easyblock, edit
     version = ".".join(map(str, sys.version_info[:2]))
     offered = ["pip", "python", f"pip{version}", f"python{version}", "sh", "start-shell"]
     assert {name: links.get(name) for name in [*offered, "pip3", "no-such"]} == {
-        **dict.fromkeys(offered, "../libexec/enter-image"), "pip3": None, "no-such": None,
-    }  # fmt: skip
+        **dict.fromkeys(offered, "../libexec/enter-image"),
+        "pip3": None,
+        "no-such": None,
+    }
     assert "the image does not have on its PATH: no-such\n" in capsys.readouterr().err
     assert "no-such" not in app.cfg["usage"] and "start-shell" in app.cfg["usage"]
     assert version not in app.cfg["usage"].split("Commands on the host")[1]  # no more names than fit

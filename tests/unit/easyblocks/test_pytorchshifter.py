@@ -37,8 +37,11 @@ def test_every_parameter_has_a_help_text_and_the_image_must_be_given(prefix):
 
 def test_the_module_names_the_image_in_the_variables_that_shifter_reads(easyblock):
     text = module_text(easyblock(RECIPE))
-    for variable, value in [("SHIFTER_IMAGE", "nersc/pytorch:ngc-23.07-v0"), ("SHIFTER_IMAGETYPE", "docker"),
-                            ("SHIFTER_MODULE", "gpu,nccl-plugin")]:  # fmt: skip
+    for variable, value in [
+        ("SHIFTER_IMAGE", "nersc/pytorch:ngc-23.07-v0"),
+        ("SHIFTER_IMAGETYPE", "docker"),
+        ("SHIFTER_MODULE", "gpu,nccl-plugin"),
+    ]:
         assert re.search(rf'pushenv\W+{variable}\W+{value}"?\)?$', text, re.MULTILINE), variable
     assert "SINGULARITY" not in text
 
@@ -76,8 +79,14 @@ def enter(tmp_path):
 
     def run(name, *arguments, **environment):
         path = f"{root}/bin:{tmp_path}/site:/usr/bin:/bin"
-        return subprocess.run([name, *arguments], env={"PATH": path, **environment}, executable=root / "bin" / name,
-                              capture_output=True, text=True, check=False)  # fmt: skip
+        return subprocess.run(
+            [name, *arguments],
+            env={"PATH": path, **environment},
+            executable=root / "bin" / name,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     run.root = root
     return run
@@ -109,6 +118,11 @@ def test_without_an_image_the_error_reports_what_to_load_and_sourcing_it_fails(e
     result = enter("python")
     assert result.returncode == 1
     assert result.stderr == "python: SHIFTER_IMAGE is not set. Load a PyTorch Shifter module\n"
-    sourced = subprocess.run(["bash", "-c", "source /dev/stdin; echo $?"], input=enter("ddp-env").stdout,
-                             capture_output=True, text=True, check=False)  # fmt: skip
+    sourced = subprocess.run(
+        ["bash", "-c", "source /dev/stdin; echo $?"],
+        input=enter("ddp-env").stdout,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert sourced.stdout == "1\n"

@@ -26,7 +26,10 @@ def test_an_sdist_belongs_to_its_package_however_its_name_is_spelt(easyblock, ed
     app = easyblock(with_packages(edited, packages, *sdists))
     assert [package.sdist for package in app.source_packages] == sdists
     assert [package.requirement for package in app.source_packages] == [
-        "mpi4py==4.1.2", "Flash-Attn==2.8.3", "zope.interface==7.0"]  # fmt: skip
+        "mpi4py==4.1.2",
+        "Flash-Attn==2.8.3",
+        "zope.interface==7.0",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -57,8 +60,11 @@ def test_an_sdist_that_pip_cannot_fetch_is_named_with_the_place_to_put_it(easybl
     for name, value in {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
     package = easyblock(recipe(HOROVOD)).source_packages[0]
-    with pytest.raises(EasyBuildError, match=r"Fetching horovod-0\.28\.1\.tar\.gz with pip failed: ERROR: No matching "
-                       rf"distribution .*put the file into {tmp_path}/here"):  # fmt: skip
+    with pytest.raises(
+        EasyBuildError,
+        match=r"Fetching horovod-0\.28\.1\.tar\.gz with pip failed: ERROR: No matching "
+        rf"distribution .*put the file into {tmp_path}/here",
+    ):
         package.fetch(str(tmp_path / "here"))
 
 
@@ -66,7 +72,9 @@ def test_horovod_for_cpus_and_for_gpus_differ_in_nccl_alone(easyblock):
     cpu, gpu = (easyblock(recipe(name)).source_packages[0] for name in (HOROVOD, CUDA_HOROVOD))
     assert cpu.sdist == gpu.sdist
     assert {name for name in gpu.variables if name not in cpu.variables} == {
-        "HOROVOD_GPU_OPERATIONS", "HOROVOD_NCCL_HOME"}  # fmt: skip
+        "HOROVOD_GPU_OPERATIONS",
+        "HOROVOD_NCCL_HOME",
+    }
 
 
 @pytest.mark.parametrize(
@@ -116,9 +124,11 @@ def test_modules_that_the_user_loaded_are_required_except_those_for_installing(m
 
 def test_modules_of_the_recipe_are_required_and_those_that_they_load_are_brought(modules):
     found = modules(
-        "PrgEnv-cray/8.5.0:cray-mpich/8.1.28", "gcc-native/13:cray-mpich/9.0.1:PrgEnv-gnu/8.7.0:rocm/7.1.1:cmake/3.31",
-        ["PrgEnv-gnu", "rocm/7.1.1"], ["cmake/3.31"],
-    )  # fmt: skip
+        "PrgEnv-cray/8.5.0:cray-mpich/8.1.28",
+        "gcc-native/13:cray-mpich/9.0.1:PrgEnv-gnu/8.7.0:rocm/7.1.1:cmake/3.31",
+        ["PrgEnv-gnu", "rocm/7.1.1"],
+        ["cmake/3.31"],
+    )
     assert found == {"required": ["PrgEnv-gnu/8.7.0", "rocm/7.1.1"], "brought": ["gcc-native/13", "cray-mpich/9.0.1"]}
 
 

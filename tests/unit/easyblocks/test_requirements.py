@@ -18,16 +18,22 @@ def read(tmp_path, text):
 
 def test_a_lock_has_pins_comments_and_blank_lines(tmp_path):
     other = HASH.replace("5d", "6e")
-    pins = read(tmp_path, f"""# torch
+    pins = read(
+        tmp_path,
+        f"""# torch
 torch==2.13.0+cpu {HASH}  # the CPU build
 
 typing-extensions==4.16.0 \\
     {HASH} \\
     {other}
 zope.interface==1!7.0
-""")  # fmt: skip
+""",
+    )
     assert [(pin.line, str(pin), len(pin.hashes)) for pin in pins] == [
-        (2, "torch==2.13.0+cpu", 1), (6, "typing-extensions==4.16.0", 2), (7, "zope.interface==1!7.0", 0)]  # fmt: skip
+        (2, "torch==2.13.0+cpu", 1),
+        (6, "typing-extensions==4.16.0", 2),
+        (7, "zope.interface==1!7.0", 0),
+    ]
     assert requirements(pins).splitlines()[1] == f"typing-extensions==4.16.0 {HASH} {other}"
 
 

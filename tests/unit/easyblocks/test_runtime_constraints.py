@@ -19,46 +19,72 @@ def constraints(tmp_path):
             name, version = package.split("==")
             info = tmp_path / "packages" / f"{name}-{version}.dist-info"
             info.mkdir(parents=True)
-            lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}",
-                     *(f"Requires-Dist: {requirement}" for requirement in requirements)]  # fmt: skip
+            lines = [
+                "Metadata-Version: 2.1",
+                f"Name: {name}",
+                f"Version: {version}",
+                *(f"Requires-Dist: {requirement}" for requirement in requirements),
+            ]
             (info / "METADATA").write_text("\n".join(lines) + "\n")
         environment = {"PYTHONPATH": str(tmp_path / "packages"), "PIP_CONSTRAINT": image_constraint}
         result = subprocess.run(  # -S: without the torch of the tests' own environment
-            [sys.executable, "-s", "-S", "-"], input=PROGRAM.read_text(), env=environment,
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
+            [sys.executable, "-s", "-S", "-"],
+            input=PROGRAM.read_text(),
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         return [line for line in result.stdout.splitlines() if not line.startswith("#")]
 
     return run
 
 
 def test_only_exact_requirements_of_torch_are_constrained(constraints):
-    found = constraints({
-        "torch==2.15.0": ["sympy>=1.13.3", "numpy", "nvidia_nccl-cu13==2.28.9; platform_system == 'Linux'",
-                          "cuda-toolkit[cudart,nvtx]==13.2.0; sys_platform == 'linux'", "triton (==3.7.0)"],
-        "cuda_toolkit==13.2.0": ["nvidia-nvtx==13.2.*; extra == 'nvtx'", "nvidia-cuda-runtime==13.2.20"],
-        "nvidia-nccl-cu13==2.28.9": [],
-        "nvidia-cuda-runtime==13.2.20": [],
-        "triton==3.7.0": [],
-        "sympy==1.14.0": [],
-        "numpy==2.4.6": [],
-        "pip==26.1": [],
-    })  # fmt: skip
-    assert found == ["cuda-toolkit==13.2.0", "nvidia-cuda-runtime==13.2.20", "nvidia-nccl-cu13==2.28.9",
-                     "torch==2.15.0", "triton==3.7.0"]  # fmt: skip
+    found = constraints(
+        {
+            "torch==2.15.0": [
+                "sympy>=1.13.3",
+                "numpy",
+                "nvidia_nccl-cu13==2.28.9; platform_system == 'Linux'",
+                "cuda-toolkit[cudart,nvtx]==13.2.0; sys_platform == 'linux'",
+                "triton (==3.7.0)",
+            ],
+            "cuda_toolkit==13.2.0": ["nvidia-nvtx==13.2.*; extra == 'nvtx'", "nvidia-cuda-runtime==13.2.20"],
+            "nvidia-nccl-cu13==2.28.9": [],
+            "nvidia-cuda-runtime==13.2.20": [],
+            "triton==3.7.0": [],
+            "sympy==1.14.0": [],
+            "numpy==2.4.6": [],
+            "pip==26.1": [],
+        }
+    )
+    assert found == [
+        "cuda-toolkit==13.2.0",
+        "nvidia-cuda-runtime==13.2.20",
+        "nvidia-nccl-cu13==2.28.9",
+        "torch==2.15.0",
+        "triton==3.7.0",
+    ]
 
 
 def test_packages_built_for_this_torch_are_constrained(constraints):
-    found = constraints({
-        "torch==2.10.0+rocm7.1": [],
-        "torchvision==0.25.0a0": ["torch==2.10.0"],
-        "flash_attn==2.8.3+rocm": ["torch", "einops"],
-        "einops==0.8.1": [],
-        "torchmetrics==1.9.0": ["torch>=2.0.0", "torch==2.8.0; extra == 'typing'"],
-        "odd==1.0-of_ours+x": [],  # which pip would stop at
-    })  # fmt: skip
-    assert found == ["flash-attn==2.8.3+rocm", "torch==2.10.0+rocm7.1", "torchaudio==2.10.0+rocm7.1",
-                     "torchvision==0.25.0a0"]  # fmt: skip
+    found = constraints(
+        {
+            "torch==2.10.0+rocm7.1": [],
+            "torchvision==0.25.0a0": ["torch==2.10.0"],
+            "flash_attn==2.8.3+rocm": ["torch", "einops"],
+            "einops==0.8.1": [],
+            "torchmetrics==1.9.0": ["torch>=2.0.0", "torch==2.8.0; extra == 'typing'"],
+            "odd==1.0-of_ours+x": [],  # which pip would stop at
+        }
+    )
+    assert found == [
+        "flash-attn==2.8.3+rocm",
+        "torch==2.10.0+rocm7.1",
+        "torchaudio==2.10.0+rocm7.1",
+        "torchvision==0.25.0a0",
+    ]
 
 
 @pytest.mark.parametrize(

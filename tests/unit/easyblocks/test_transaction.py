@@ -14,8 +14,16 @@ class Killed(BaseException):
 
 
 #: Calls that change what is on disk; between any two of them a kill may come.
-CHANGES = [(os, "rename"), (os, "replace"), (os, "remove"), (os, "unlink"), (os, "mkdir"), (os, "rmdir"),
-           (shutil, "copy2"), (shutil, "rmtree")]  # fmt: skip
+CHANGES = [
+    (os, "rename"),
+    (os, "replace"),
+    (os, "remove"),
+    (os, "unlink"),
+    (os, "mkdir"),
+    (os, "rmdir"),
+    (shutil, "copy2"),
+    (shutil, "rmtree"),
+]
 
 
 class Site:

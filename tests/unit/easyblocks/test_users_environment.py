@@ -10,7 +10,7 @@ pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)  # nothin
 
 def image_python(script):
     """The command of an image's Python that runs `script`, with TASK and BIND."""
-    return ["bash", "-c", f'cat >/dev/null; TASK=$2 BIND=$SINGULARITY_BIND; SOURCE=${{BIND%%:*}}; {script}']
+    return ["bash", "-c", f"cat >/dev/null; TASK=$2 BIND=$SINGULARITY_BIND; SOURCE=${{BIND%%:*}}; {script}"]
 
 
 MAKE = 'if [ "$TASK" = make ]; then mkdir -p $SOURCE/venv/pytorch/bin; echo "$BIND" > $SOURCE/venv/pytorch/made; fi'
@@ -90,7 +90,7 @@ def test_an_environment_for_another_python_is_set_aside_and_a_new_one_made(softw
     install()
     (software / ".user-software/1.0/venv/pytorch/mine").touch()
     install(script=check(3))
-    kept, = (software / ".user-software/1.0/venv").glob("pytorch_*")
+    (kept,) = (software / ".user-software/1.0/venv").glob("pytorch_*")
     assert (kept / "mine").exists()
     assert not (software / ".user-software/1.0/venv/pytorch/mine").exists()
     message = capsys.readouterr().err
@@ -116,16 +116,14 @@ def test_the_packed_file_and_the_directory_beside_it_are_both_set_aside(software
     install(script=check(3))
     assert len(list((software / ".user-software").glob("1.0.squashfs_*"))) == 1
     assert not (software / ".user-software/1.0.squashfs").exists()
-    kept, = (software / ".user-software/1.0/venv").glob("pytorch_*")
+    (kept,) = (software / ".user-software/1.0/venv").glob("pytorch_*")
     assert (kept / "mine").exists()
     assert (software / "1.0/user-software/venv/pytorch/made").exists()
     assert capsys.readouterr().err.count("it is kept as") == 2
 
 
 @pytest.mark.parametrize("kept", [1, 2])
-def test_the_next_installation_completes_a_replacement_that_was_killed(
-    software, install, monkeypatch, kept
-):
+def test_the_next_installation_completes_a_replacement_that_was_killed(software, install, monkeypatch, kept):
     install()
     (software / ".user-software/1.0/venv/pytorch/mine").touch()
     (software / ".user-software/1.0.squashfs").write_text("mine")
@@ -211,7 +209,9 @@ def test_packages_for_other_versions_are_reported_once_with_the_commands_to_carr
     install("3.0")
     message = capsys.readouterr().out
     assert "packages that users installed for 1.0, 0.9 are not in 3.0" in message
-    assert ("module load PyTorch/1.0; list-packages --user > packages.txt; module load PyTorch/3.0; "
-            "pip install -r packages.txt") in message  # fmt: skip
+    assert (
+        "module load PyTorch/1.0; list-packages --user > packages.txt; module load PyTorch/3.0; "
+        "pip install -r packages.txt"
+    ) in message
     install("3.0")
     assert "carry" not in capsys.readouterr().out

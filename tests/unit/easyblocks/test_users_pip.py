@@ -54,8 +54,12 @@ def test_the_users_own_packages_are_upgraded_and_removed_and_others_stay(pip, tm
         pip("install", "--user", wheel(tmp_path, version), name=name)
     records = [path.name for path in (tmp_path / "base").rglob("*.dist-info")]
     assert records == ["extra_package-2.0.dist-info"]
-    assert subprocess.check_output([tmp_path / "base/bin/extra-command"], text=True, env={
-        "PYTHONUSERBASE": str(tmp_path / "base")}) == "here\n"  # fmt: skip
+    assert (
+        subprocess.check_output(
+            [tmp_path / "base/bin/extra-command"], text=True, env={"PYTHONUSERBASE": str(tmp_path / "base")}
+        )
+        == "here\n"
+    )
     assert "Successfully uninstalled extra-package-2.0" in pip("uninstall", "--yes", "extra-package")
     assert [path for path in (tmp_path / "base").rglob("*") if path.is_file()] == []
 

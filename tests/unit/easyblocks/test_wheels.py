@@ -40,8 +40,9 @@ def there(wheels, lock, python_version="3.11"):
 @ONE_SYNTAX
 def test_a_directory_with_every_wheel_of_the_lock_needs_no_pip(wheels, prefix, monkeypatch):
     first, second = wheels("torch-2.3.1+rocm6.0-cp311-cp311-linux_x86_64.whl", "Typing_Extensions-4.0-py3-none-any.whl")
-    lock = (f"# torch\ntorch==2.3.1+rocm6.0 --hash=sha256:{first}\n"
-            f"typing-extensions==4.0 \\\n --hash=sha256:{second} # x\n")  # fmt: skip
+    lock = (
+        f"# torch\ntorch==2.3.1+rocm6.0 --hash=sha256:{first}\ntyping-extensions==4.0 \\\n --hash=sha256:{second} # x\n"
+    )
     assert there(wheels, lock)
     monkeypatch.setattr("pytorch_install.sources.wheels.run_command", lambda *_, **__: pytest.fail("pip was started"))
     fetch_wheels(str(wheels.directory.parent / "lock.txt"), [str(wheels.directory)], "3.11")

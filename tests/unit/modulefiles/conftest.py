@@ -36,9 +36,13 @@ def report(tmp_path):
             env["__PYTORCH_RUNTIME"] = runtime
         result = subprocess.run(
             ["tclsh", script, mode, POLICY, name, value],
-            env={"PATH": "/usr/bin:/bin", **env}, cwd=tmp_path, capture_output=True, text=True, check=False,
+            env={"PATH": "/usr/bin:/bin", **env},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
             timeout=300,
-        )  # fmt: skip
+        )
         assert (result.returncode, result.stdout) == (0, ""), result.stderr
         return result.stderr
 

@@ -7,12 +7,15 @@ import pytest
     ("command", "sentence"),
     [
         ("enter-image", "nothing is bound: an earlier release installed this module. Install it again: eb --rebuild"),
-        ("enter-podman-hpc", "nothing is bound: only Apptainer and Singularity can. Use the site's plugin for the "
-                             "program that starts this image"),
+        (
+            "enter-podman-hpc",
+            "nothing is bound: only Apptainer and Singularity can. Use the site's plugin for the "
+            "program that starts this image",
+        ),
         ("install-kernel", ""),
     ],
     ids=["earlier release", "another program", "venv"],
-)  # fmt: skip
+)
 def test_an_image_that_gets_nothing_of_the_host_is_one_sentence(report, tmp_path, command, sentence):
     (tmp_path / "libexec").mkdir()
     (tmp_path / "libexec" / command).touch()

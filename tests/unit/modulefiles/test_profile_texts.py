@@ -73,15 +73,20 @@ def test_a_profile_is_data_apart_from_its_help_and_the_file_it_sources(profile):
     assert text.startswith("#%Module\n# Cluster profile for ")
     body = re.sub(r"^proc ModulesHelp \{\} \{\n.*?^\}\n", "", text, count=1, flags=re.MULTILINE | re.DOTALL)
     for line in body.splitlines():
-        assert POLICY.fullmatch(line) or line in (
-            "",
-            "conflict cluster",
-            "source [file join [file dirname $ModulesCurrentModulefile] .policy.tcl]",
-            SHARED,
-        ) or line.startswith(("#", "module-whatis ")), (
+        assert (
+            POLICY.fullmatch(line)
+            or line
+            in (
+                "",
+                "conflict cluster",
+                "source [file join [file dirname $ModulesCurrentModulefile] .policy.tcl]",
+                SHARED,
+            )
+            or line.startswith(("#", "module-whatis "))
+        ), (
             f"modulefiles/cluster/{profile}: {line!r} is no line `policy NAME value` (a value with blanks in double "
             "quotes, a comment on a line of its own)"
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.parametrize("profile", PROFILES)

@@ -78,9 +78,7 @@ def _settings():
 @pytest.mark.parametrize("place", ["payload", "easyconfigs"])
 def test_the_files_of_mnist_have_the_same_names_in_the_recipe_and_the_payload(place):
     names = set(re.findall(r"\b(?:train|t10k)-\w+-idx\d-ubyte\b", "\n".join(texts(place).values())))
-    assert names == {
-        f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
-    }  # fmt: skip
+    assert names == {f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")}
 
 
 def test_the_recipe_of_mnist_checks_every_file_that_it_unpacks():

@@ -10,8 +10,8 @@ GETENV = {
     "Lmod 8.6": "",
     "Lmod 8.7": "proc getenv {var} { return [expr {[info exists ::env($var)] ? $::env($var) : {}}] }",
     "Environment Modules 5": "proc getenv {var {value {}}} {"
-                             " return [expr {[info exists ::env($var)] ? $::env($var) : $value}] }",
-}  # fmt: skip
+    " return [expr {[info exists ::env($var)] ? $::env($var) : $value}] }",
+}
 
 
 @pytest.mark.parametrize("system", GETENV)
@@ -23,6 +23,10 @@ def test_an_exported_variable_takes_precedence(tmp_path, system, own, expected):
     script.write_text(f"{GETENV[system]}\n{MODULE_SYSTEM}\nputs $env(NCCL_X)")
     result = subprocess.run(
         ["tclsh", script, "load", POLICY, "NCCL_X", "ours"],
-        env={"PATH": "/usr/bin:/bin", **own}, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+        env={"PATH": "/usr/bin:/bin", **own},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     assert (result.stdout, result.stderr) == (f"{expected}\n", "")

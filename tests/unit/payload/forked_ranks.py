@@ -16,9 +16,14 @@ from ports import port_of, reserve_port
 CONTEXT = multiprocessing.get_context("forkserver")
 # torch._dynamo: the first optimizer imports it. matplotlib: it draws the curves. What is missing is left out.
 CONTEXT.set_forkserver_preload(
-    ["torch._dynamo", "torch.distributed.nn.functional", "torch.nn.parallel", "matplotlib.figure",
-     "matplotlib.backends.backend_agg"]
-)  # fmt: skip
+    [
+        "torch._dynamo",
+        "torch.distributed.nn.functional",
+        "torch.nn.parallel",
+        "matplotlib.figure",
+        "matplotlib.backends.backend_agg",
+    ]
+)
 
 
 class Rank(NamedTuple):

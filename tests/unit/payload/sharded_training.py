@@ -44,9 +44,14 @@ def build(options, world):
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step / 50))
     settings = {"width": options.width, "lr": options.lr}
     return SimpleNamespace(
-        network=network, optimizer=optimizer, schedule=schedule, settings=settings, data="digits", world=world,
+        network=network,
+        optimizer=optimizer,
+        schedule=schedule,
+        settings=settings,
+        data="digits",
+        world=world,
         position=Position(),
-    )  # fmt: skip
+    )
 
 
 def take_step(run):
@@ -72,9 +77,12 @@ def take_step(run):
 def train(options, world):
     report = print if world.rank == 0 else lambda *_, **__: None
     with StopSignals(world, interval=4) as stop, ShardedCheckpoints(
-        options.directory / "checkpoints", world, keep=options.keep, every=options.every,
+        options.directory / "checkpoints",
+        world,
+        keep=options.keep,
+        every=options.every,
         asynchronous=not options.synchronous,
-    ) as checkpoints:  # fmt: skip
+    ) as checkpoints:
         checkpoints.prepare(restart=options.restart)
         run = build(options, world)
         file = checkpoints.resume(run)

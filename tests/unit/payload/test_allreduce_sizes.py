@@ -19,8 +19,12 @@ def test_what_is_no_size_is_refused(text):
 
 def test_a_size_is_shown_in_the_largest_unit_that_divides_it():
     assert [show_size(size) for size in (4, 1000, 1024, 2**27, 3 * 2**29)] == [
-        "4 B", "1000 B", "1 KiB", "128 MiB", "1536 MiB",
-    ]  # fmt: skip
+        "4 B",
+        "1000 B",
+        "1 KiB",
+        "128 MiB",
+        "1536 MiB",
+    ]
 
 
 def test_sizes_go_up_by_four_and_hold_those_of_the_thresholds():
@@ -31,8 +35,9 @@ def test_sizes_go_up_by_four_and_hold_those_of_the_thresholds():
 
 def test_a_profiles_thresholds_are_read():
     assert read_thresholds("80.75@128MiB@2x8 10@1M") == [
-        Threshold(80.75, 2**27, (2, 8)), Threshold(10, 2**20, None),
-    ]  # fmt: skip
+        Threshold(80.75, 2**27, (2, 8)),
+        Threshold(10, 2**20, None),
+    ]
     assert read_thresholds("") == []
 
 

@@ -105,9 +105,7 @@ def test_one_rank_on_sockets_fails_and_is_named():
 
 def test_a_log_without_a_word_of_the_network_fails_too():
     nothing = read_nccl_log("")
-    assert check_network(TWO_NODES, nothing, "IB").startswith(
-        "FAIL network: ranks 0 (n1), 1 (n1), 2 (n2), 3 (n2)"
-    )
+    assert check_network(TWO_NODES, nothing, "IB").startswith("FAIL network: ranks 0 (n1), 1 (n1), 2 (n2), 3 (n2)")
 
 
 def test_one_node_and_a_profile_without_a_fast_network_are_not_checked():

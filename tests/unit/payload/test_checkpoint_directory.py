@@ -80,8 +80,13 @@ def test_files_that_are_not_checkpoints_are_left_alone(checkpoints):
 
 def test_what_a_killed_run_left_half_written_is_cleared_away(checkpoints):
     checkpoints.save(STATE, epoch=1, step=0)
-    for path in ("checkpoints/.epoch-0002-step-000000.pt.0a1b2c3d", "checkpoints/.best.pt.0a1b2c3d",
-                 ".mnist_ddp.pt.0a1b2c3d", ".metrics.jsonl.0a1b2c3d", ".curves.png.0a1b2c3d"):  # fmt: skip
+    for path in (
+        "checkpoints/.epoch-0002-step-000000.pt.0a1b2c3d",
+        "checkpoints/.best.pt.0a1b2c3d",
+        ".mnist_ddp.pt.0a1b2c3d",
+        ".metrics.jsonl.0a1b2c3d",
+        ".curves.png.0a1b2c3d",
+    ):
         (checkpoints.directory.parent / path).write_text("half")
     checkpoints.prepare()
     assert names(checkpoints) == ["epoch-0001-step-000000.pt"]

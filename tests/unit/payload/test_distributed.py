@@ -61,9 +61,11 @@ def tiles(monkeypatch):
     current = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(
-        torch, "xpu", SimpleNamespace(is_available=lambda: True, device_count=lambda: 12, set_device=current.append),
+        torch,
+        "xpu",
+        SimpleNamespace(is_available=lambda: True, device_count=lambda: 12, set_device=current.append),
         raising=False,
-    )  # fmt: skip
+    )
     monkeypatch.setattr(dist, "is_xccl_available", lambda: True, raising=False)
     return current
 

@@ -138,11 +138,14 @@ def start_downloads(payload, target, count, **variables):
     environ = {**os.environ, "PYTHONPATH": str(payload), **variables}
     return [
         subprocess.Popen(
-            [sys.executable, "-c", code, target], env=environ,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [sys.executable, "-c", code, target],
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for _ in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def test_of_several_processes_one_downloads_and_the_others_wait(mirror, tmp_path, monkeypatch, payload):

@@ -190,15 +190,26 @@ def test_of_ranks_the_slowest_is_compared_with_the_median_and_one_without_a_time
     values = Health(alone, lines.append).end_epoch("epoch 1/1")
     assert lines == ["epoch 1/1  slowest rank 2 (c): 2.00 ms alone per step, 1.67 times the median"]
     assert values == {
-        "step_seconds_alone": 0.0012, "slowest_seconds_alone": 0.002, "slowest_rank": 2, "slowest_place": "c",
-    }  # fmt: skip
+        "step_seconds_alone": 0.0012,
+        "slowest_seconds_alone": 0.002,
+        "slowest_rank": 2,
+        "slowest_place": "c",
+    }
 
 
 def test_further_fields_of_the_metrics_are_kept_and_a_line_cut_short_within_them_is_dropped(tmp_path, monkeypatch):
     monkeypatch.setattr("training.metrics.record.draw_curves", lambda *_: True)
     path = tmp_path / "metrics.jsonl"
-    values = {"loss": 1.0, "accuracy": 9.0, "images_per_second": 1.0, "learning_rate": 1.0, "seconds": 1.0,
-              "world_size": 2, "slowest_place": "n1, GPU 0", "slowest_rank": 1}  # fmt: skip
+    values = {
+        "loss": 1.0,
+        "accuracy": 9.0,
+        "images_per_second": 1.0,
+        "learning_rate": 1.0,
+        "seconds": 1.0,
+        "world_size": 2,
+        "slowest_place": "n1, GPU 0",
+        "slowest_rank": 1,
+    }
     with Metrics(tmp_path, options={}) as log:
         log.epoch(1, **values)
     whole = path.read_text()

@@ -69,8 +69,13 @@ def as_numbers(version):
 #: Each program that the job scripts start prints its command line in place of what it does.
 PROGRAMS = ("srun", "mpirun", "mpiexec", "flux", "get-master", "eb", "scontrol", "pytorch-doctor")
 #: What a PyTorch module of each kind sets.
-LOADED = {"PAYLOAD": "/payload", "PAYLOADPYTORCH": "/payload", "SIFPYTORCH": "/image.sif", "SHIFTER_IMAGE": "image",
-          "PYTORCH_EDF": "/image.toml"}  # fmt: skip
+LOADED = {
+    "PAYLOAD": "/payload",
+    "PAYLOADPYTORCH": "/payload",
+    "SIFPYTORCH": "/image.sif",
+    "SHIFTER_IMAGE": "image",
+    "PYTORCH_EDF": "/image.toml",
+}
 
 
 @pytest.fixture
@@ -86,11 +91,22 @@ def command_lines(tmp_path):
         module = f'module() {{ echo module "$@"; [ "$1" != is-avail ] || [ -n "{data}" ]; }}; export -f module'
         result = subprocess.run(
             ["bash", "-c", f"{module}; exec bash {job}"],
-            env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "1", "SLURM_NNODES": "2", "SLURM_NTASKS": "4",
-                 "PBS_JOBID": "7.pbs", "PBS_O_WORKDIR": str(tmp_path), "PBS_NODEFILE": str(tmp_path / "nodefile"),
-                 **environ},
-            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
-        )  # fmt: skip
+            env={
+                "PATH": f"{tmp_path}:/usr/bin:/bin",
+                "SLURM_JOB_ID": "1",
+                "SLURM_NNODES": "2",
+                "SLURM_NTASKS": "4",
+                "PBS_JOBID": "7.pbs",
+                "PBS_O_WORKDIR": str(tmp_path),
+                "PBS_NODEFILE": str(tmp_path / "nodefile"),
+                **environ,
+            },
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
         assert result.returncode == 0, result.stderr
         return result.stdout.splitlines()
 
@@ -115,10 +131,16 @@ def test_a_job_runs_without_the_data_module_and_keeps_the_users_data(job, comman
 
 
 @pytest.mark.parametrize(
-    "job", [job for job in ALL_JOBS if re.search("mnist|allreduce", job.read_text())
-            and job.parent.name not in ("frontier", "flux", "pbs") and job.name != "search.job"],
-    ids=lambda job: job.name
-)  # fmt: skip
+    "job",
+    [
+        job
+        for job in ALL_JOBS
+        if re.search("mnist|allreduce", job.read_text())
+        and job.parent.name not in ("frontier", "flux", "pbs")
+        and job.name != "search.job"
+    ],
+    ids=lambda job: job.name,
+)
 def test_a_job_trains_on_gpus_where_it_was_given_some(job, command_lines):
     for given, expected in (({}, False), ({"SLURM_GPUS_ON_NODE": "4"}, True)):
         *_, line = (line for line in command_lines(job, data="", **LOADED, **given) if "/payload/" in line)

@@ -133,8 +133,14 @@ def run_here(ladder, monkeypatch, capsys):
 @pytest.fixture(scope="module")
 def trained(run_rung, tmp_path_factory, write_mnist):
     """What the scripts printed on the same 130 images, in batches of which the last has 2: by name and world size."""
-    options = ("--data", write_mnist(tmp_path_factory.mktemp("ladder") / "mnist", 130, 31), "--epochs", 2,
-               "--batch-size", 32)  # fmt: skip
+    options = (
+        "--data",
+        write_mnist(tmp_path_factory.mktemp("ladder") / "mnist", 130, 31),
+        "--epochs",
+        2,
+        "--batch-size",
+        32,
+    )
     worlds = [("mnist_single.py", 1), *(("mnist_multi.py", size) for size in (1, 2, 3, 4))]
     return {(script, size): run_rung(script, size, *options) for script, size in worlds}
 

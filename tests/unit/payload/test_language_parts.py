@@ -66,10 +66,17 @@ def test_attention_is_the_softmax_of_the_textbook_over_each_byte_and_those_befor
 
 def test_the_peak_is_that_of_the_device():
     names = {
-        "NVIDIA A100-SXM4-40GB": 312, "NVIDIA H100 80GB HBM3": 989, "NVIDIA H100 PCIe": 756, "NVIDIA GH200 120GB": 989,
-        "NVIDIA H200": 989, "NVIDIA H200 NVL": 835, "AMD Instinct MI250X": 191.5, "AMD Instinct MI300A": 980.6,
-        "AMD Instinct MI300X": 1307.4, "Some GPU": None,
-    }  # fmt: skip
+        "NVIDIA A100-SXM4-40GB": 312,
+        "NVIDIA H100 80GB HBM3": 989,
+        "NVIDIA H100 PCIe": 756,
+        "NVIDIA GH200 120GB": 989,
+        "NVIDIA H200": 989,
+        "NVIDIA H200 NVL": 835,
+        "AMD Instinct MI250X": 191.5,
+        "AMD Instinct MI300A": 980.6,
+        "AMD Instinct MI300X": 1307.4,
+        "Some GPU": None,
+    }
     assert {name: peak_teraflops(name) for name in names} == names
     assert peak_teraflops("Intel(R) Data Center GPU Max 1550", 512) == pytest.approx(340.8, abs=0.1)
 

@@ -56,8 +56,11 @@ def test_the_loss_curve_does_not_depend_on_how_the_ranks_divide_the_work(worlds,
 
 def state(ranks):
     """The MB of parameters, gradients and the optimizer's state on rank 0."""
-    found = re.search(r"^state of rank 0: \S+ MB \(parameters (\S+), gradients (\S+), optimizer (\S+)\)$",
-                      ranks[0].stdout, re.MULTILINE)  # fmt: skip
+    found = re.search(
+        r"^state of rank 0: \S+ MB \(parameters (\S+), gradients (\S+), optimizer (\S+)\)$",
+        ranks[0].stdout,
+        re.MULTILINE,
+    )
     return [float(size) for size in found.groups()]
 
 
@@ -106,14 +109,17 @@ def test_a_stopped_training_resumes_in_another_world_and_reaches_the_same_losses
 
 def test_no_group_of_ranks_waits_longer_than_the_option_says(run_code, text, tmp_path):
     line = ["--data", str(text), *map(str, OPTIONS), "--modelpath", str(tmp_path), "--timeout", "77"]
-    (rank,) = run_code(1, f"""
+    (rank,) = run_code(
+        1,
+        f"""
 import lm_fsdp, torch.distributed as dist
 from training.language.options import parse_arguments
 new_group, limits = dist.new_group, set()
 dist.new_group = lambda *words, **names: limits.add(names["timeout"].seconds) or new_group(*words, **names)
 lm_fsdp.main(parse_arguments({line}))
 print("limits", limits)
-""")
+""",
+    )
     assert rank.status == 0, rank.stderr
     assert rank.stdout.endswith("limits {77}\n")
 

@@ -15,9 +15,13 @@ from training.metrics import Metrics, draw_curves, read_epochs, record
 from training.pictures import write_picture
 
 VALUES = {
-    "loss": 0.25, "accuracy": 97.5, "images_per_second": 13000.0, "learning_rate": 0.01,
-    "seconds": 4.5, "world_size": 4,
-}  # fmt: skip
+    "loss": 0.25,
+    "accuracy": 97.5,
+    "images_per_second": 13000.0,
+    "learning_rate": 0.01,
+    "seconds": 4.5,
+    "world_size": 4,
+}
 
 
 @pytest.fixture
@@ -230,9 +234,7 @@ except TrainingError as error:
     ("flag", "module", "package"),
     [({"tensorboard": True}, "torch.utils.tensorboard", "tensorboard"), ({"wandb": "demo"}, "wandb", "wandb")],
 )
-def test_a_missing_package_is_one_sentence_that_explains_how_to_get_it(
-    tmp_path, monkeypatch, flag, module, package
-):
+def test_a_missing_package_is_one_sentence_that_explains_how_to_get_it(tmp_path, monkeypatch, flag, module, package):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(TrainingError) as fault:
         Metrics(tmp_path, options={}, **flag)

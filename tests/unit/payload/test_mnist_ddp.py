@@ -92,8 +92,10 @@ def test_rank_0_writes_the_model_the_metrics_and_a_checkpoint_after_each_epoch(w
     directory = Path(outcome(worlds[3])["model"]).parent
     assert {*os.listdir(directory)} - {"curves.png"} == {"mnist_ddp.pt", "metrics.jsonl", "checkpoints"}
     assert sorted(os.listdir(directory / "checkpoints")) == [
-        "best.pt", "epoch-0001-step-000000.pt", "epoch-0002-step-000000.pt",
-    ]  # fmt: skip
+        "best.pt",
+        "epoch-0001-step-000000.pt",
+        "epoch-0002-step-000000.pt",
+    ]
 
 
 STEPS = """

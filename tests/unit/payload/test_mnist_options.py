@@ -20,9 +20,26 @@ def no_torch(tmp_path):
 def test_help_answers_without_waiting_for_torch(run_alone, no_torch):
     rank = run_alone("--help", **no_torch)
     assert rank.status == 0 and rank.stderr == ""
-    for option in ("--gpu", "--modelpath", "--epochs", "--batch-size", "--lr", "--seed", "--data", "--timeout",
-                   "--batch-per-rank", "--scale-lr", "--warmup", "--health", "--compile", "--bf16", "--keep",
-                   "--restart", "--tensorboard", "--wandb"):  # fmt: skip
+    for option in (
+        "--gpu",
+        "--modelpath",
+        "--epochs",
+        "--batch-size",
+        "--lr",
+        "--seed",
+        "--data",
+        "--timeout",
+        "--batch-per-rank",
+        "--scale-lr",
+        "--warmup",
+        "--health",
+        "--compile",
+        "--bf16",
+        "--keep",
+        "--restart",
+        "--tensorboard",
+        "--wandb",
+    ):
         assert option in rank.stdout
 
 

@@ -97,7 +97,8 @@ def test_images_that_are_held_out_tell_which_epoch_is_best_and_the_test_comes_at
         assert len(epochs) == 3
         # of 26 and of 31 images
         assert [float(accuracy) for accuracy in epochs] == pytest.approx(
-            [round(float(accuracy) * 0.26) / 0.26 for accuracy in epochs], abs=0.01)  # fmt: skip
+            [round(float(accuracy) * 0.26) / 0.26 for accuracy in epochs], abs=0.01
+        )
         test = float(re.search(r"^test accuracy: (\S+) %", output, re.MULTILINE)[1])
         assert test == pytest.approx(round(test * 0.31) / 0.31, abs=0.01)
     metrics = [json.loads(line)["accuracy"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -114,7 +115,9 @@ def test_a_resume_with_other_options_is_refused_in_one_sentence_by_one_rank(inte
     assert [rank.status for rank in ranks] == [1, 1] and ranks[1].stderr == ""
     assert re.fullmatch(
         rf"rank 0: {root}/through/checkpoints/epoch-0006-step-000000.pt: written with learning rate 0.002 \(now 0.5\), "
-        r"seed 0 \(now 3\)\. .*--restart\n", ranks[0].stderr)  # fmt: skip
+        r"seed 0 \(now 3\)\. .*--restart\n",
+        ranks[0].stderr,
+    )
 
 
 def test_ctrl_c_saves_and_ends_with_status_130_and_the_next_start_continues(interrupted, tmp_path):
@@ -126,9 +129,7 @@ def test_ctrl_c_saves_and_ends_with_status_130_and_the_next_start_continues(inte
     assert rank.status == 0 and "resuming after" in rank.stdout
 
 
-def test_a_resume_with_other_data_is_refused_and_the_same_in_another_place_is_not(
-    interrupted, write_mnist, tmp_path
-):
+def test_a_resume_with_other_data_is_refused_and_the_same_in_another_place_is_not(interrupted, write_mnist, tmp_path):
     root, arguments, _, _ = interrupted
     same, other = shutil.copytree(root / "mnist", tmp_path / "same"), write_mnist(tmp_path / "other", 130, 31)
     path = other / "train-labels-idx1-ubyte"
@@ -227,8 +228,10 @@ def test_a_signal_while_ranks_wait_for_each_other_ends_the_run_at_once(payload, 
     world = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     rank = subprocess.Popen(
         [sys.executable, payload / "mnist_ddp.py", "--modelpath", tmp_path / "run", "--timeout", "3600"],
-        env={**os.environ, **world, **variables}, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env={**os.environ, **world, **variables},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         deadline = time.monotonic() + 300
         while True:  # until rank 0 listens

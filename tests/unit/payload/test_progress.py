@@ -40,9 +40,7 @@ def test_a_log_gets_a_plain_line_every_ten_seconds(clock):
     log = io.StringIO()
     with Progress("epoch 1/3", 100, stream=log) as bar:
         advance(bar, clock, steps=100, seconds_each=0.25)
-    assert log.getvalue() == (
-        "epoch 1/3  40 %  loss 0.2500 (rank 0)\nepoch 1/3  80 %  loss 0.2500 (rank 0)\n"
-    )
+    assert log.getvalue() == ("epoch 1/3  40 %  loss 0.2500 (rank 0)\nepoch 1/3  80 %  loss 0.2500 (rank 0)\n")
 
 
 def test_a_short_epoch_leaves_no_line_in_a_log(clock):
@@ -115,8 +113,6 @@ def test_a_dumb_terminal_gets_plain_lines(clock, monkeypatch):
     assert terminal.getvalue() == "epoch 1/3  100 %  loss 0.2500 (rank 0)\n"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0:00"), (7, "0:07"), (59.6, "1:00"), (3723, "1:02:03")]
-)
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (7, "0:07"), (59.6, "1:00"), (3723, "1:02:03")])
 def test_durations_read_as_clocks_show_them(seconds, text):
     assert duration(seconds) == text

@@ -8,8 +8,15 @@ import pytest
 import ray_cluster
 from training import TrainingError
 
-RANK = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0",
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "12345"}  # fmt: skip
+RANK = {
+    "RANK": "0",
+    "WORLD_SIZE": "2",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "1",
+    "GROUP_RANK": "0",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "12345",
+}
 
 
 @pytest.fixture
@@ -69,10 +76,12 @@ def test_the_gpus_that_slurm_gives_on_amd_are_those_that_ray_sees(exported, visi
     ("changes", "fault"),
     [
         ({"LOCAL_WORLD_SIZE": "4"}, "4 ranks on this node, but Ray needs one: srun --ntasks-per-node=1"),
-        ({"RANK": ""}, "no rank of a launch (invalid literal for int() with base 10: ''). Start it with "
-                       "conda-python-distributed"),
+        (
+            {"RANK": ""},
+            "no rank of a launch (invalid literal for int() with base 10: ''). Start it with conda-python-distributed",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_launch_with_other_ranks_is_an_error_that_says_how_to_start_it(changes, fault):
     with pytest.raises(TrainingError) as error:
         ray_cluster.Launch({**RANK, **changes})

@@ -44,10 +44,19 @@ def test_a_hyper_parameter_is_a_range_or_a_list(text, meaning):
 @pytest.mark.parametrize(
     "text",
     [
-        "lr", "lr=", "=1..2", "lr=2..1", "lr=log:0..1", "lr=a..b", "lr=1..1",
-        "lr=0..1e400", "lr=nan..1", "lr=0..99999999999999999999", "lr=-1e308..1e308",
+        "lr",
+        "lr=",
+        "=1..2",
+        "lr=2..1",
+        "lr=log:0..1",
+        "lr=a..b",
+        "lr=1..1",
+        "lr=0..1e400",
+        "lr=nan..1",
+        "lr=0..99999999999999999999",
+        "lr=-1e308..1e308",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_hyper_parameter_is_refused_in_one_line(text, capsys):
     with pytest.raises(SystemExit) as end:
         arguments("--space", text)
@@ -189,8 +198,10 @@ def test_the_picture_shows_every_trial_at_its_value_the_best_one_and_the_best_so
     lines = [{line.get_label(): list(line.get_xydata().flat) for line in panel.lines} for panel in figure.axes]
     assert lines[0]["best so far"] == [0, 98.2, 1, 98.2, 2, 98.6]
     assert [panel["trial"] for panel in lines] == [
-        [2, 98.6, 0, 98.2, 1, 9.8], [0.01, 98.6, 0.02, 98.2, 0.1, 9.8], [1, 98.6, 0, 98.2, 1, 9.8]
-    ]  # fmt: skip
+        [2, 98.6, 0, 98.2, 1, 9.8],
+        [0.01, 98.6, 0.02, 98.2, 0.1, 9.8],
+        [1, 98.6, 0, 98.2, 1, 9.8],
+    ]
     assert [panel["best trial"] for panel in lines] == [[2, 98.6], [0.01, 98.6], [1, 98.6]]
     assert figure.axes[1].get_xscale() == "log"
     assert [label.get_text() for label in figure.axes[2].get_xticklabels()] == ["64", "128"]
@@ -250,9 +261,7 @@ search.main(search.parse_arguments(["--study", "study", "--trials", "1"]))
 """
 
 
-@pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGUSR1, 75), (signal.SIGTERM, 75)]
-)
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGUSR1, 75), (signal.SIGTERM, 75)])
 def test_a_signal_at_the_start_of_a_search_leaves_no_lock_behind(payload, tmp_path, number, status):
     environment = {**os.environ, "PYTHONPATH": str(payload)}
     environment.pop("WORLD_SIZE", None)

@@ -70,7 +70,11 @@ def test_four_then_two_then_one_then_four_ranks_have_the_losses_of_one_in_one_go
     assert [step for step, _ in found] == [step for step, _ in through[1]]
     assert [float(loss) for _, loss in found] == pytest.approx([float(loss) for _, loss in through[1]], rel=1e-4)
     assert [re.search(r"(starting|step-\d+)\n", ranks[0].stdout)[1] for ranks in parts] == [
-        "starting", "step-00000006", "step-00000012", "step-00000018"]  # fmt: skip
+        "starting",
+        "step-00000006",
+        "step-00000012",
+        "step-00000018",
+    ]
     for one, other in zip(*(torch.load(each / "weights.pt", weights_only=True) for each in (through[0], directory))):
         assert (one - other).norm() <= 1e-4 * one.norm()
 
@@ -195,7 +199,9 @@ def test_a_run_with_another_network_or_other_options_is_refused_in_one_sentence(
     assert rank.status == 1
     assert re.search(
         r"does not fit this run \(model.2.weight is a tensor of torch.float32 with the shape \[13, 3\], expected "
-        r"a tensor of torch.float32 with the shape \[14, 3\]\)", rank.stderr)  # fmt: skip
+        r"a tensor of torch.float32 with the shape \[14, 3\]\)",
+        rank.stderr,
+    )
 
 
 def test_a_full_disk_is_one_line_and_nothing_half_done(damaged, start, monkeypatch):
@@ -209,9 +215,11 @@ def test_a_full_disk_is_one_line_and_nothing_half_done(damaged, start, monkeypat
     limited.write_text(script)
     for kind in ((), ("--synchronous",)):
         ranks = launch(
-            2, (limited, damaged, 60, *kind), start=start.__closure__[0].cell_contents.start,
+            2,
+            (limited, damaged, 60, *kind),
+            start=start.__closure__[0].cell_contents.start,
             environments=[{"PYTHONPATH": str(SCRIPT.parents[3] / "payload")}] * 2,
-        ).wait()  # fmt: skip
+        ).wait()
         assert [rank.status for rank in ranks] == [1, 1]
         errors = [line for rank in ranks for line in rank.stderr.splitlines() if line]
         assert len(errors) == 1

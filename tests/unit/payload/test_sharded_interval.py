@@ -8,9 +8,13 @@ from training.sharded.interval import Interval, Timer, parse_interval
 
 @pytest.mark.parametrize(
     ("text", "interval"),
-    [("500", Interval(steps=500)), ("90s", Interval(seconds=90)), ("30m", Interval(seconds=1800)),
-     ("1.5h", Interval(seconds=5400))],
-)  # fmt: skip
+    [
+        ("500", Interval(steps=500)),
+        ("90s", Interval(seconds=90)),
+        ("30m", Interval(seconds=1800)),
+        ("1.5h", Interval(seconds=5400)),
+    ],
+)
 def test_an_interval_is_steps_or_a_time(text, interval):
     assert parse_interval(text) == interval
 

@@ -12,9 +12,17 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 SUITE = REPOSITORY / "tests" / "reframe"
 SITES = sorted(path.stem for path in (SUITE / "sites").glob("*.py"))
 TESTS = {
-    "AllReduce", "CheckpointAndRequeue", "Doctor", "InstallRecipe", "Launcher", "ModuleInterface", "OneProcess",
-    "TrainLanguageModel", "TrainMNIST", "UserSoftware",
-}  # fmt: skip
+    "AllReduce",
+    "CheckpointAndRequeue",
+    "Doctor",
+    "InstallRecipe",
+    "Launcher",
+    "ModuleInterface",
+    "OneProcess",
+    "TrainLanguageModel",
+    "TrainMNIST",
+    "UserSoftware",
+}
 
 
 def reframe(site, prefix, *options):
@@ -23,9 +31,13 @@ def reframe(site, prefix, *options):
     files = ["-C", SUITE / "sites" / f"{site}.py", "-c", SUITE]
     result = subprocess.run(
         [command, "--nocolor", "--prefix", prefix, *files, *options],
-        cwd=prefix, env={"PATH": os.defpath, "HOME": str(prefix)}, timeout=300, check=False,
-        capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=prefix,
+        env={"PATH": os.defpath, "HOME": str(prefix)},
+        timeout=300,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
@@ -48,27 +60,40 @@ def test_all_tests_are_listed_for_every_site_without_the_site(site, tmp_path):
 CHECK = "-u $PAYLOAD/allreduce_check.py --gpu"
 LINES = {
     "alps": [
-        "#SBATCH --nodes=2", "#SBATCH --ntasks-per-node=4", "#SBATCH --gpus-per-node=4",
+        "#SBATCH --nodes=2",
+        "#SBATCH --ntasks-per-node=4",
+        "#SBATCH --gpus-per-node=4",
         f"srun --cpus-per-task=72 --environment=$PYTORCH_EDF $RUNSCRIPTS/conda-python-distributed {CHECK}",
     ],
     "frontier": [
-        "#SBATCH --nodes=2", "#SBATCH --ntasks-per-node=8", "#SBATCH --network=disable_rdzv_get",
+        "#SBATCH --nodes=2",
+        "#SBATCH --ntasks-per-node=8",
+        "#SBATCH --network=disable_rdzv_get",
         f"srun --cpus-per-task=7 --gpus-per-task=1 --gpu-bind=closest conda-python-distributed {CHECK}",
     ],
     "lumi": [
-        "#SBATCH --nodes=2", "#SBATCH --ntasks-per-node=8", "#SBATCH --gpus-per-node=8",
+        "#SBATCH --nodes=2",
+        "#SBATCH --ntasks-per-node=8",
+        "#SBATCH --gpus-per-node=8",
         f"srun singularity exec $SIF conda-python-distributed {CHECK}",
     ],
     "perlmutter": [
-        "#SBATCH --nodes=2", "#SBATCH --ntasks-per-node=4", "#SBATCH --gpus-per-node=4",
+        "#SBATCH --nodes=2",
+        "#SBATCH --ntasks-per-node=4",
+        "#SBATCH --gpus-per-node=4",
         "#SBATCH --image=nersc/pytorch:26.01.01",
         f"srun --cpus-per-task=32 shifter --image=$SHIFTER_IMAGE $RUNSCRIPTS/conda-python-distributed {CHECK}",
     ],
-    "slurm": ["#SBATCH --nodes=2", "#SBATCH --ntasks-per-node=2",
-              "srun singularity exec $SIF conda-python-distributed -u $PAYLOAD/allreduce_check.py --threshold"],
-    "testbed": ["#SBATCH --nodes=2",
-                "srun singularity exec $SIF conda-python-distributed -u $PAYLOAD/allreduce_check.py"],
-}  # fmt: skip
+    "slurm": [
+        "#SBATCH --nodes=2",
+        "#SBATCH --ntasks-per-node=2",
+        "srun singularity exec $SIF conda-python-distributed -u $PAYLOAD/allreduce_check.py --threshold",
+    ],
+    "testbed": [
+        "#SBATCH --nodes=2",
+        "srun singularity exec $SIF conda-python-distributed -u $PAYLOAD/allreduce_check.py",
+    ],
+}
 
 
 @pytest.mark.thorough

@@ -13,12 +13,21 @@ TREE = Path(__file__).resolve().parents[3]
 RECIPES = Path("easyconfigs/p/PyTorch")
 MACHINES = ("x86_64", "aarch64")
 COMPILED = [f"cp311-cp311-manylinux_2_28_{machine}" for machine in MACHINES]
-NEW_CPU = ["PyTorch-9.9.9-cpu-horovod-0.28.1-venv.eb", "PyTorch-9.9.9-cpu-horovod-0.28.1.txt",
-           "PyTorch-9.9.9-cpu-singularity.eb", "PyTorch-9.9.9-cpu-venv.eb", "PyTorch-9.9.9-cpu.def",
-           "PyTorch-9.9.9-cpu.txt"]  # fmt: skip
-NEW_CUDA = ["PyTorch-9.9.9-cuda-14.1-horovod-0.28.1-venv.eb", "PyTorch-9.9.9-cuda-14.1-horovod-0.28.1.txt",
-            "PyTorch-9.9.9-cuda-14.1-perlmutter-venv.eb", "PyTorch-9.9.9-cuda-14.1-venv.eb",
-            "PyTorch-9.9.9-cuda-14.1.txt"]  # fmt: skip
+NEW_CPU = [
+    "PyTorch-9.9.9-cpu-horovod-0.28.1-venv.eb",
+    "PyTorch-9.9.9-cpu-horovod-0.28.1.txt",
+    "PyTorch-9.9.9-cpu-singularity.eb",
+    "PyTorch-9.9.9-cpu-venv.eb",
+    "PyTorch-9.9.9-cpu.def",
+    "PyTorch-9.9.9-cpu.txt",
+]
+NEW_CUDA = [
+    "PyTorch-9.9.9-cuda-14.1-horovod-0.28.1-venv.eb",
+    "PyTorch-9.9.9-cuda-14.1-horovod-0.28.1.txt",
+    "PyTorch-9.9.9-cuda-14.1-perlmutter-venv.eb",
+    "PyTorch-9.9.9-cuda-14.1-venv.eb",
+    "PyTorch-9.9.9-cuda-14.1.txt",
+]
 
 
 @pytest.fixture
@@ -37,9 +46,14 @@ def new_release(tree, testbed_root):
 
     def run(*arguments):
         return subprocess.run(
-            [tree / "new-release", *arguments], env={**os.environ, "PYTORCH_TESTBED": str(testbed_root)},
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=300,
-        )  # fmt: skip
+            [tree / "new-release", *arguments],
+            env={**os.environ, "PYTORCH_TESTBED": str(testbed_root)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
 
     return run
 
@@ -61,8 +75,11 @@ def release(index):
 
 def files(tree):
     """The content of all files of a tree, by path."""
-    return {path.relative_to(tree): path.read_bytes() for path in tree.rglob("*")
-            if path.is_file() and "__pycache__" not in path.parts}  # fmt: skip
+    return {
+        path.relative_to(tree): path.read_bytes()
+        for path in tree.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
 
 
 def sha256(path):

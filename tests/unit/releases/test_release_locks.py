@@ -84,8 +84,16 @@ global.index-url='https://first.invalid/simple'
 EOF
 """)
     pip.chmod(0o755)
-    expected = ["--default-index", "https://first.invalid/simple", "--index", "https://one.invalid/simple",
-                "--index", "https://two.invalid/simple", "--find-links", "/mine"]  # fmt: skip
+    expected = [
+        "--default-index",
+        "https://first.invalid/simple",
+        "--index",
+        "https://one.invalid/simple",
+        "--index",
+        "https://two.invalid/simple",
+        "--find-links",
+        "/mine",
+    ]
     assert releases.pip_indexes.__wrapped__(tmp_path) == expected
     pip.write_text("#!/bin/sh\necho \":env:.no-index='1'\"\n")
     assert releases.pip_indexes.__wrapped__(tmp_path) == ["--no-index"]

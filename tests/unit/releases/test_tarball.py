@@ -43,9 +43,13 @@ def test_the_line_of_the_page_finds_the_recipes_of_the_tarball(unpacked, tmp_pat
     profile = find_lmod()
     if profile is None:
         pytest.skip("Lmod is not installed.")
-    env = {"HOME": str(tmp_path), "PATH": f"{eb.parent}:/usr/bin:/bin", "EB_PYTHON": sys.executable,
-           "LMOD_CMD": str(profile.parents[1] / "libexec" / "lmod"),
-           "EASYBUILD_ALLOW_USE_AS_ROOT_AND_ACCEPT_CONSEQUENCES": "1"}  # fmt: skip
+    env = {
+        "HOME": str(tmp_path),
+        "PATH": f"{eb.parent}:/usr/bin:/bin",
+        "EB_PYTHON": sys.executable,
+        "LMOD_CMD": str(profile.parents[1] / "libexec" / "lmod"),
+        "EASYBUILD_ALLOW_USE_AS_ROOT_AND_ACCEPT_CONSEQUENCES": "1",
+    }
     done = subprocess.run(["bash", "-c", script], env=env, cwd="/", capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"* [ ] {unpacked}/easyconfigs/p/PyTorch/" in done.stdout
@@ -58,7 +62,11 @@ def test_commands_of_the_tarball_need_no_git(unpacked, tmp_path):
     git.write_text(f"#!/bin/sh\ntouch {git}.called\nexit 127\n")
     git.chmod(0o755)
     for command in ("demo", "run-tests", "new-release", "website/build"):
-        done = subprocess.run([unpacked / command, "--help"], env={"PATH": f"{git.parent}:/usr/bin:/bin"},
-                              capture_output=True, check=False)  # fmt: skip
+        done = subprocess.run(
+            [unpacked / command, "--help"],
+            env={"PATH": f"{git.parent}:/usr/bin:/bin"},
+            capture_output=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
     assert not git.with_suffix(".called").exists()

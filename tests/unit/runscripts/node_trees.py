@@ -107,9 +107,7 @@ def laptop(directory):
     return node(directory, cores=4)
 
 
-def node(
-    directory, *, cores, threads=2, numa_nodes=1, sockets=1, memory_nodes=0, vendor=None, gpus=None, partitions=1
-):
+def node(directory, *, cores, threads=2, numa_nodes=1, sockets=1, memory_nodes=0, vendor=None, gpus=None, partitions=1):
     """Write a node whose cores are spread evenly over its NUMA nodes; return its root, as a string.
 
     Core c has the CPUs c, c + cores, and so on, as on the EPYCs. `gpus` maps PCI addresses to NUMA nodes, and each is

@@ -254,8 +254,7 @@ def test_ranks_of_two_launches_that_start_together_never_meet(runscripts, tmp_pa
         assert len(met) == 2 and len({job for pair in met for job in pair}) == 1, outputs
         errors = [stderr for stdout, stderr in outputs if not stdout]
         assert all(
-            f"port {port} on localhost, the rendezvous of Slurm step 9000" in error
-            and ".0, is in use by 9000" in error
+            f"port {port} on localhost, the rendezvous of Slurm step 9000" in error and ".0, is in use by 9000" in error
             for error in errors
         ), errors
 

@@ -15,8 +15,11 @@ def list_packages(*arguments, **variables):
     """Run the command; return the completed process."""
     return subprocess.run(
         [sys.executable, SCRIPT, *arguments],
-        env={**os.environ, **variables}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def table(result):
@@ -60,8 +63,7 @@ def test_a_torch_that_is_not_the_modules_is_named(tmp_path, where):
     there, module = ("99.0 from host", own) if where == "in front" else (f"{own} from module", "98.0")
     remedy = "Remove it: pip uninstall torch" if where == "in front" else "Install the module again: eb --force"
     assert result.returncode == 0
-    assert result.stderr == (f"list-packages: torch {there} hides the module's {module}. "
-                             f"{remedy}\n")  # fmt: skip
+    assert result.stderr == (f"list-packages: torch {there} hides the module's {module}. {remedy}\n")
 
 
 def test_the_modules_own_torch_is_no_second_one(tmp_path):

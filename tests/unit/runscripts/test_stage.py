@@ -82,10 +82,17 @@ def shell(image, disk, runscripts, tmp_path):
     """A function that runs a script in a shell after loading the module of the image: output, message, status."""
 
     def run(script, program="bash", **variables):
-        env = {"PATH": f"{runscripts}:{os.environ['PATH']}", "CONTAINERROOT": str(image.parent), "SIF": str(image),
-               "SIFPYTORCH": str(image), "PYTORCH_LAUNCH_STAGE_DIR": str(disk), **variables}  # fmt: skip
-        done = subprocess.run([program, "-c", script], env=env, capture_output=True, text=True, check=False,
-                              timeout=300, cwd=tmp_path)  # fmt: skip
+        env = {
+            "PATH": f"{runscripts}:{os.environ['PATH']}",
+            "CONTAINERROOT": str(image.parent),
+            "SIF": str(image),
+            "SIFPYTORCH": str(image),
+            "PYTORCH_LAUNCH_STAGE_DIR": str(disk),
+            **variables,
+        }
+        done = subprocess.run(
+            [program, "-c", script], env=env, capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path
+        )
         return done.stdout.splitlines(), done.stderr, done.returncode
 
     return run
@@ -95,7 +102,9 @@ SOURCE = f"source <(pytorch-stage -- {' '.join(LAUNCHER)})"
 
 
 def test_the_copy_is_in_a_private_directory_until_the_shell_exits(shell, image, disk):
-    output, message, status = shell(f'{SOURCE}; echo "$SIF"; cmp "$SIF" {image} && stat -c %a "${{SIF%/*}}"; echo $SIFPYTORCH')  # noqa: E501
+    output, message, status = shell(
+        f'{SOURCE}; echo "$SIF"; cmp "$SIF" {image} && stat -c %a "${{SIF%/*}}"; echo $SIFPYTORCH'
+    )  # noqa: E501
     assert re.fullmatch(rf"{disk}/pytorch-stage-[0-9a-f]{{32}}/x.sif", output[0]), message
     assert output[1:] == ["700", output[0]]
     assert re.search(r"x\.sif \(0\.00 GB\) copied to 1 node in [\d.]+ s: ", message)
@@ -147,11 +156,16 @@ def test_an_image_with_another_bit_is_not_used_and_the_variables_stay(shell, ima
 def test_a_copy_that_differs_is_an_error_of_this_node_and_not_of_the_installation(shell, image, tmp_path):
     shutil.copytree(Path(node.__file__).parents[1], tmp_path / "runscripts")
     path = tmp_path / "runscripts" / "pytorch_stage" / "node.py"
-    path.write_text(path.read_text().replace("shutil.copyfile(path, copy_of(path, order))",
-                                             "open(copy_of(path, order), 'w').write('x')"))  # fmt: skip
+    path.write_text(
+        path.read_text().replace(
+            "shutil.copyfile(path, copy_of(path, order))", "open(copy_of(path, order), 'w').write('x')"
+        )
+    )
     output, message, _ = shell(f"source <({tmp_path}/runscripts/pytorch-stage -- env) || echo $?; echo $SIF")
     assert output == ["1", str(image)]
-    assert re.search(rf"{os.uname().nodename}: the copy of {image} has another SHA-256\. Set PYTORCH_LAUNCH_STAGE_DIR", message)  # noqa: E501
+    assert re.search(
+        rf"{os.uname().nodename}: the copy of {image} has another SHA-256\. Set PYTORCH_LAUNCH_STAGE_DIR", message
+    )  # noqa: E501
 
 
 def test_a_launcher_that_starts_nothing_is_an_error(shell):
@@ -309,7 +323,9 @@ def slow(tmp_path):
 
 
 def test_a_shell_that_is_killed_during_the_copy_leaves_nothing(shell, slow, disk):
-    _, _, status = shell(f"{{ until compgen -G '{disk}/*/x.sif' >/dev/null; do :; done; kill -KILL $$; }} & {SOURCE[:-4]} {slow})")  # noqa: E501
+    _, _, status = shell(
+        f"{{ until compgen -G '{disk}/*/x.sif' >/dev/null; do :; done; kill -KILL $$; }} & {SOURCE[:-4]} {slow})"
+    )  # noqa: E501
     assert status == -signal.SIGKILL
     deadline = time.monotonic() + 60
     while list(disk.iterdir()) and time.monotonic() < deadline:
@@ -318,8 +334,12 @@ def test_a_shell_that_is_killed_during_the_copy_leaves_nothing(shell, slow, disk
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_during_the_copy_removes_it(image, disk, runscripts, slow, number):
-    env = {**os.environ, "CONTAINERROOT": str(image.parent), "SIFPYTORCH": str(image),
-           "PYTORCH_LAUNCH_STAGE_DIR": str(disk)}  # fmt: skip
+    env = {
+        **os.environ,
+        "CONTAINERROOT": str(image.parent),
+        "SIFPYTORCH": str(image),
+        "PYTORCH_LAUNCH_STAGE_DIR": str(disk),
+    }
     command = [runscripts / "pytorch-stage", "--", slow]
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
         while not list(disk.glob("*/x.sif")):
@@ -340,8 +360,9 @@ def test_what_takes_longer_is_reported(shell, tmp_path, monkeypatch):
 def test_the_command_without_a_module_fails_and_so_does_the_line_that_sources_it(runscripts):
     command = runscripts / "pytorch-stage"
     line = f"source <({command}) && echo sourced; {command} --print --wrong; echo $?"
-    done = subprocess.run(["bash", "-c", line], env={"PATH": os.environ["PATH"]}, capture_output=True, text=True,
-                          check=False)  # fmt: skip
+    done = subprocess.run(
+        ["bash", "-c", line], env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False
+    )
     assert done.stdout == "2\n"
     assert "no image or packed venv to stage. Load a PyTorch module" in done.stderr
     assert "unknown arguments '--print --wrong'. See --help" in done.stderr

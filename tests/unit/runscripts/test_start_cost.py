@@ -44,9 +44,14 @@ def start(step, tmp_path):
         # a port for each test: a claim lasts until the processes of its rank have ended
         own = {"MASTER_PORT": str(11000 + os.getpid() % 9000)}
         done = subprocess.run(
-            [*command, "-c", "pass"], env={**step, **first, **path, **own}, cwd=tmp_path,
-            capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
+            [*command, "-c", "pass"],
+            env={**step, **first, **path, **own},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         return done.stderr
 

@@ -17,9 +17,11 @@ def test_odd_names_and_values_are_never_executed(tmp_path, monkeypatch):
     monkeypatch.setattr(shell, "find_lmod", lambda: "/dev/null")
     code = shell.environment_code(Layout(tmp_path / "testbed"))
     result = subprocess.run(
-        ["bash", "-c", f"module() {{ :; }}\n{code}\n[ -z \"$SLURM_JOB_ID\" ] && echo \"$PATH\""],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        ["bash", "-c", f'module() {{ :; }}\n{code}\n[ -z "$SLURM_JOB_ID" ] && echo "$PATH"'],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert result.stderr == ""
     assert result.stdout.endswith(f":{odd}\n")
     assert not mark.exists()

@@ -13,11 +13,20 @@ from testbed import packages
 
 pytestmark = pytest.mark.thorough
 
-SIZES = {"desktop": {"viewport": {"width": 1280, "height": 900}},
-         "phone": {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}}  # fmt: skip
+SIZES = {
+    "desktop": {"viewport": {"width": 1280, "height": 900}},
+    "phone": {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True},
+}
 #: It runs as root in containers, and asks no server of its maker.
-OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-           "--disable-background-networking", "--disable-component-update"]  # fmt: skip
+OPTIONS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+]
 #: Elements that lie right of the window, although no frame of theirs scrolls or cuts them.
 TOO_WIDE = """() => {
   const cut = element => element.closest("body") !== element &&

@@ -77,13 +77,21 @@ def plan_of(root, allowed, local_rank, per_node, node=0):
     ("system", "write_node", "allowed", "masks"),
     [
         # the masks that LUMI publishes, in the order of the cores
-        ("lumi", node_trees.lumi_g, node_trees.JOB_CORES,
-         {0: "49-55", 1: "57-63", 2: "17-23", 3: "25-31", 4: "1-7", 5: "9-15", 6: "33-39", 7: "41-47"}),
-        ("frontier", node_trees.frontier, node_trees.JOB_CORES,
-         {0: "49-55", 1: "57-63", 2: "17-23", 3: "25-31", 4: "1-7", 5: "9-15", 6: "33-39", 7: "41-47"}),
+        (
+            "lumi",
+            node_trees.lumi_g,
+            node_trees.JOB_CORES,
+            {0: "49-55", 1: "57-63", 2: "17-23", 3: "25-31", 4: "1-7", 5: "9-15", 6: "33-39", 7: "41-47"},
+        ),
+        (
+            "frontier",
+            node_trees.frontier,
+            node_trees.JOB_CORES,
+            {0: "49-55", 1: "57-63", 2: "17-23", 3: "25-31", 4: "1-7", 5: "9-15", 6: "33-39", 7: "41-47"},
+        ),
         ("perlmutter", node_trees.perlmutter, set(range(128)), {0: "48-63", 1: "32-47", 2: "16-31", 3: "0-15"}),
     ],
-)  # fmt: skip
+)
 def test_the_picture_of_a_node_shows_what_the_launcher_decides(system, write_node, allowed, masks, tmp_path):
     plans = [plan_of(write_node(tmp_path / str(rank)), allowed, rank, len(masks)) for rank in masks]
     assert {rank: cpu_list(set(cores)) for rank, cores in numbers_in_squares(f"node-{system}").items()} == masks

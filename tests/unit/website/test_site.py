@@ -88,7 +88,7 @@ def test_broken_links_and_unlisted_pages_end_the_build(tree, capfd):
     with pytest.raises(testbed_layout.TestbedError, match="the site was not built"):
         build(sys.executable, tree / "site", "", tree=tree)
     errors = capfd.readouterr().err
-    assert "not included in the \"nav\" configuration:\n  - docs/new.md" in errors
+    assert 'not included in the "nav" configuration:\n  - docs/new.md' in errors
     assert "a link 'gone.md', but the target 'docs/gone.md' is not found" in errors
     assert "'docs/module.md' does not contain an anchor '#gone'" in errors
 

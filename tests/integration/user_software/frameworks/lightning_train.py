@@ -31,8 +31,16 @@ if __name__ == "__main__":
     model = Model()
     local = int(os.environ["LOCAL_WORLD_SIZE"])
     nodes = int(os.environ["WORLD_SIZE"]) // local
-    trainer = L.Trainer(devices=local, num_nodes=nodes, strategy="ddp", max_epochs=1, logger=False,
-                        enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu")  # fmt: skip
+    trainer = L.Trainer(
+        devices=local,
+        num_nodes=nodes,
+        strategy="ddp",
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        accelerator="cpu",
+    )
     trainer.fit(model, batches)
     place = f"rank {trainer.global_rank} of {trainer.world_size}"
     os.write(1, f"{place}, weights {model.layer.weight.sum():.5f}, {trainer.global_step} batches\n".encode())

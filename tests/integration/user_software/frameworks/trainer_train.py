@@ -25,9 +25,14 @@ if __name__ == "__main__":
     inputs = torch.randn(64, 8)
     samples = [{"inputs": each, "labels": each.sum(0, keepdim=True)} for each in inputs]
     arguments = TrainingArguments(
-        "output", use_cpu=not torch.cuda.is_available(),
-        num_train_epochs=1, per_device_train_batch_size=4, save_strategy="no", report_to="none", disable_tqdm=True,
-    )  # fmt: skip
+        "output",
+        use_cpu=not torch.cuda.is_available(),
+        num_train_epochs=1,
+        per_device_train_batch_size=4,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
     model = Model()
     steps = Trainer(model, arguments, train_dataset=samples).train().global_step
     place = f"rank {arguments.process_index} of {arguments.world_size}"

@@ -32,9 +32,12 @@ def test_an_image_of_the_site_keeps_its_name_and_is_found_without_a_copy(contain
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(sif(b"data", size=5), "is truncated: 132 of 133 bytes"), (sif(b"")[:100], "not an image in SIF format"),
-     (b"#!/bin/sh\n" * 20, "not an image in SIF format")],
-)  # fmt: skip
+    [
+        (sif(b"data", size=5), "is truncated: 132 of 133 bytes"),
+        (sif(b"")[:100], "not an image in SIF format"),
+        (b"#!/bin/sh\n" * 20, "not an image in SIF format"),
+    ],
+)
 def test_a_truncated_image_and_another_file_are_refused(prefix, tmp_path, content, message):
     path = tmp_path / "x.sif"
     path.write_bytes(content)
@@ -87,8 +90,13 @@ def test_the_checksum_of_a_sites_image_is_noted_after_the_installation_or_a_warn
 
 
 def test_module_only_completes_without_an_image_that_was_fetched(container, tmp_path):
-    for lines in ("image = 'x.sif'", "sources = ['x.sif']", "sources = ['a.def']", f"image = 'docker://a/b@{DIGEST}'",
-                  "sources = ['env.yml']\nbase_image = 'x.sif'"):  # fmt: skip
+    for lines in (
+        "image = 'x.sif'",
+        "sources = ['x.sif']",
+        "sources = ['a.def']",
+        f"image = 'docker://a/b@{DIGEST}'",
+        "sources = ['env.yml']\nbase_image = 'x.sif'",
+    ):
         app = container(lines)
         app.complete()
         assert not list(tmp_path.rglob("*.sha256"))

@@ -28,7 +28,7 @@ def test_the_activation_of_the_conda_environment_can_have_quotation_marks(prefix
 def pip_of(tmp_path, lines):
     """A Python whose pip is a shell script with these lines, which has its arguments behind `python -I -m pip`."""
     python = tmp_path / "python3"
-    python.write_text(f'#!/bin/bash\nshift 3\n{lines}\n')
+    python.write_text(f"#!/bin/bash\nshift 3\n{lines}\n")
     python.chmod(0o755)
     return [str(python)]
 

@@ -29,8 +29,12 @@ def installation(tmp_path):
     image = directory / "base.sif"
     image.write_bytes(b"image")
     recipe = "PyTorch-2.13.0-cpu-singularity.eb"
-    record = {"image": image.name, "sha256": hashlib.sha256(b"image").hexdigest(), "easyconfig": recipe,
-              "python_version": "3.11.2"}  # fmt: skip
+    record = {
+        "image": image.name,
+        "sha256": hashlib.sha256(b"image").hexdigest(),
+        "easyconfig": recipe,
+        "python_version": "3.11.2",
+    }
     (directory / "provenance" / "image.json").write_text(json.dumps(record))
     (directory / "constraints.txt").write_text("# a comment\ntorch==2.13.0+cpu\npytorch-triton==3.1\n")
     return directory
@@ -152,8 +156,11 @@ def test_an_earlier_installation_has_its_python_in_the_list_of_packages(prefix, 
 def test_an_image_that_has_changed_since_its_installation_is_no_base(source_of, installation):
     source = source_of()
     (installation / "base.sif").write_bytes(b"changed")
-    with pytest.raises(EasyBuildError, match=rf"base\.sif, the image of {MODULE}, has changed since its installation: "
-                                             r"it has SHA-256 .*expected .*eb --rebuild PyTorch-2\.13\.0-cpu-sing"):
+    with pytest.raises(
+        EasyBuildError,
+        match=rf"base\.sif, the image of {MODULE}, has changed since its installation: "
+        r"it has SHA-256 .*expected .*eb --rebuild PyTorch-2\.13\.0-cpu-sing",
+    ):
         source.build(source.expect_image())
 
 
@@ -207,8 +214,12 @@ def test_the_image_is_unpacked_changed_by_its_own_pip_and_packed(source_of, comm
     assert {"--writable", "--require-hashes", "--no-deps"} <= set(install)
     assert pack == ["apptainer", "build", source.expect_image().file, directory]
     assert remove[-1] == directory
-    assert all(variables[name] is None for words, variables in commands.ran if words[0] == "apptainer"
-               for name in ("APPTAINER_BIND", "SINGULARITY_BIND"))  # fmt: skip
+    assert all(
+        variables[name] is None
+        for words, variables in commands.ran
+        if words[0] == "apptainer"
+        for name in ("APPTAINER_BIND", "SINGULARITY_BIND")
+    )
     variables = commands.ran[3][1]
     assert variables["APPTAINERENV_PIP_NO_INDEX"] == variables["SINGULARITYENV_PIP_NO_INDEX"] == "1"
     assert commands.ran[-2][1]["APPTAINER_MKSQUASHFS_ARGS"] == "-comp gzip"
@@ -223,8 +234,11 @@ def test_an_activation_that_finds_another_python_than_the_bases_is_an_error_at_o
         return SimpleNamespace(exit_code=0, output="activated\n/usr/bin/python3\n")
 
     monkeypatch.setattr(sandbox, "run_command", run)
-    with pytest.raises(EasyBuildError, match=rf"for /usr/bin/python3, and the Python of {MODULE} is /opt/conda/.*Copy "
-                                             r"'conda_activation' from PyTorch-2\.13\.0-cpu-singularity\.eb"):
+    with pytest.raises(
+        EasyBuildError,
+        match=rf"for /usr/bin/python3, and the Python of {MODULE} is /opt/conda/.*Copy "
+        r"'conda_activation' from PyTorch-2\.13\.0-cpu-singularity\.eb",
+    ):
         source.build(source.expect_image())
     assert [source.spec.base.image in words for words in ran] == [True]
 

@@ -89,10 +89,13 @@ def test_help_is_printed(run, command):
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(
     ("changes", "lines"),
-    [({"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}, True), ({}, False),
-     ({"SLURM_PROCID": "none"}, True)],
+    [
+        ({"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}, True),
+        ({}, False),
+        ({"SLURM_PROCID": "none"}, True),
+    ],
     ids=["first", "other", "no-number"],
-)  # fmt: skip
+)
 def test_only_the_first_rank_of_a_step_prints_the_help(run, step, command, changes, lines):
     assert bool(run(command, "--help", env={**step, **changes})) == lines
 

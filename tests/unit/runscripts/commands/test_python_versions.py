@@ -161,7 +161,14 @@ def test_every_module_is_compiled_without_a_warning(run_unchecked, interpreter, 
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)
     done = run_unchecked(
-        str(interpreter / "python3"), "-W", "error", "-m", "compileall", "-q", "-f", str(home),
+        str(interpreter / "python3"),
+        "-W",
+        "error",
+        "-m",
+        "compileall",
+        "-q",
+        "-f",
+        str(home),
         env={**in_step, "PYTHONDONTWRITEBYTECODE": ""},
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -46,10 +46,19 @@ def python(installation):
     def make(facts=None, error="", **changes):
         env = installation("EB_PyTorchContainer")
         known = {
-            "python": "/usr/bin/python3", "version": "2.13.0+cpu", "directory": "/opt/torch", "cuda": None,
-            "hip": None, "xpu": None,
-            "in_image": True, "total": 8.0, "devices": [], "fault": None, "plugin": None, "foreign": [],
-        }  # fmt: skip
+            "python": "/usr/bin/python3",
+            "version": "2.13.0+cpu",
+            "directory": "/opt/torch",
+            "cuda": None,
+            "hip": None,
+            "xpu": None,
+            "in_image": True,
+            "total": 8.0,
+            "devices": [],
+            "fault": None,
+            "plugin": None,
+            "foreign": [],
+        }
         answer = json.dumps({**known, **facts}) if facts is not None else ""
         program = Path(env["EBROOTPYTORCH"], "bin", "conda-python-simple")
         program.write_text(
@@ -72,8 +81,11 @@ def doctor(runscripts, tmp_path):
         return subprocess.run(
             [runscripts / "pytorch-doctor", *arguments],
             env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TMPDIR": str(tmp_path), **env},
-            capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
 
     return run
 

@@ -81,8 +81,12 @@ def test_standard_streams_that_are_closed_or_full_are_no_traceback(runscripts, r
     command = f'"$0" --only slurm {redirected}; [ ${{PIPESTATUS[0]}} = {int(redirected != "<&-")} ]'
     done = subprocess.run(
         ["bash", "-c", command, runscripts / "pytorch-doctor"],
-        env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("\n") == bool(message)
     assert message in done.stderr
@@ -91,8 +95,12 @@ def test_standard_streams_that_are_closed_or_full_are_no_traceback(runscripts, r
 def test_limits_that_leave_no_process_to_a_check_are_named(runscripts):
     done = subprocess.run(
         ["bash", "-c", 'ulimit -n 6; "$0" --only home,slurm,caches', runscripts / "pytorch-doctor"],
-        env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (1, "")
     sentence = "cannot start the checks: Too many open files. Raise the limits of this shell (ulimit -a)"
     assert done.stderr == f"pytorch-doctor: {sentence}\n"
@@ -102,8 +110,10 @@ def test_a_value_that_is_no_text_is_printed_as_it_is(runscripts):
     done = subprocess.run(
         [runscripts / "pytorch-doctor", "--only", "module"],
         env={b"PATH": b"/usr/bin:/bin", b"EBROOTPYTORCH": b"/x\xff", b"PYTHONIOENCODING": b"utf-8"},
-        capture_output=True, timeout=300, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
     assert b"EBROOTPYTORCH=/x\xff\n" in done.stdout, done.stderr
 
 

@@ -26,8 +26,11 @@ def test_a_check_that_hangs_is_a_failure_and_the_others_have_their_say():
     groups = [[("first", lambda _: ok("first", "fine")), ("stuck", hang), ("after", hang)], [("other", hang)]]
     findings = run_all(groups, None, 1)
     assert [(finding.check, finding.verdict) for finding in findings] == [
-        ("first", OK), ("stuck", FAIL), ("after", FAIL), ("other", FAIL),
-    ]  # fmt: skip
+        ("first", OK),
+        ("stuck", FAIL),
+        ("after", FAIL),
+        ("other", FAIL),
+    ]
     assert "no answer within 1 s" in findings[1].finding
 
 

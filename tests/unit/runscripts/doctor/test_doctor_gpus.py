@@ -154,10 +154,14 @@ def test_the_range_is_that_of_the_modules_kind(at, with_files, dgx):
 @pytest.mark.parametrize(
     ("version", "oldest", "newest", "expected"),
     [
-        ("6.0", "6.1", "7.0", False), ("6.1", "6.1", "7.0", True), ("7.0.2", "6.1", "7.0", True),
-        ("7.1", "6.1", "7.0", False), ("6.10", "6.2", "7", True), ("13.2", "11", "13", True),
+        ("6.0", "6.1", "7.0", False),
+        ("6.1", "6.1", "7.0", True),
+        ("7.0.2", "6.1", "7.0", True),
+        ("7.1", "6.1", "7.0", False),
+        ("6.10", "6.2", "7", True),
+        ("13.2", "11", "13", True),
         ("10.2", "11", "13", False),
     ],
-)  # fmt: skip
+)
 def test_versions_are_numbers_and_an_end_counts_as_far_as_it_goes(version, oldest, newest, expected):
     assert device.is_within(version, oldest, newest) is expected

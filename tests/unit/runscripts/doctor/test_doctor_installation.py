@@ -158,6 +158,7 @@ def test_an_image_at_shifters_gateway_is_started_there(installation, tmp_path):
     (tmp_path / "shifter").chmod(0o755)
     assert image.check(Context(env)).verdict == OK
 
+
 @pytest.mark.parametrize(
     ("easyblock", "name", "remedy"),
     [

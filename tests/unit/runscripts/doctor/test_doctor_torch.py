@@ -89,11 +89,13 @@ def test_the_venvs_own_python_is_asked_with_its_environment_active(installation,
     found = torch_check.check(
         Context(
             {
-                **env, "WITH_CONDA": f"export PYTHONPATH={tmp_path}", "WITH_VENV": "true",
+                **env,
+                "WITH_CONDA": f"export PYTHONPATH={tmp_path}",
+                "WITH_VENV": "true",
                 "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
             }
         )
-    )  # fmt: skip
+    )
     assert found.finding.endswith("ImportError: a stand-in")
 
 
@@ -129,9 +131,12 @@ def probe(tmp_path):
         (tmp_path / "torch").mkdir(exist_ok=True)
         (tmp_path / "torch" / "__init__.py").write_text(STAND_IN.format(setting=setting))
         done = subprocess.run(
-            [sys.executable, "-c", PROBE], env={"PYTHONPATH": str(tmp_path), **(env or {})},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            [sys.executable, "-c", PROBE],
+            env={"PYTHONPATH": str(tmp_path), **(env or {})},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 

@@ -15,9 +15,12 @@ from pytorch_doctor.probe import PROBE
 
 LAIF = "lumi-multitorch-full-u24r70f21m50t210-{}.sif"
 AWS, RCCL, UCCL, GROUPS, LEVEL = (
-    "aws/deep-learning-containers/pull/6668", "ROCm/aws-ofi-rccl/issues/16", "uccl-project/uccl/pull/1013",
-    "laifs-container-recipes/issues/44", "laifs-container-recipes/issues/30",
-)  # fmt: skip
+    "aws/deep-learning-containers/pull/6668",
+    "ROCm/aws-ofi-rccl/issues/16",
+    "uccl-project/uccl/pull/1013",
+    "laifs-container-recipes/issues/44",
+    "laifs-container-recipes/issues/30",
+)
 
 #: A torch that was built for a GPU, with what the probe asks of it.
 TORCH = """
@@ -76,7 +79,9 @@ def test_a_combination_with_a_known_fault_is_a_warning_with_its_source(at, found
 
 def test_the_finding_has_the_versions_the_symptom_and_the_remedy(at):
     finding = versions.check(at({"NCCL": "2.28.9", "aws-ofi-nccl": "1.18.0"}, gpu="cuda"))
-    assert finding.finding.startswith("NCCL 2.28.9, aws-ofi-nccl 1.18.0: a large broadcast between nodes hangs (https://")
+    assert finding.finding.startswith(
+        "NCCL 2.28.9, aws-ofi-nccl 1.18.0: a large broadcast between nodes hangs (https://"
+    )
     assert finding.remedy == "use aws-ofi-nccl 1.20.0 or newer"
 
 

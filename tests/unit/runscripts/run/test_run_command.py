@@ -37,9 +37,13 @@ class Cluster:
     def start(self, line, env=ENV):
         path = {"PATH": f"{self.directory}:{os.environ['PATH']}"}
         return subprocess.Popen(
-            [self.command, *line.split()], cwd=self.directory, env={**path, **env}, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            [self.command, *line.split()],
+            cwd=self.directory,
+            env={**path, **env},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
     def run(self, line, env=ENV):
         """Return the exit status, and what it printed."""
@@ -77,9 +81,11 @@ def test_a_failure_without_a_failed_node_is_not_repeated_and_keeps_its_status(cl
 
 @pytest.mark.parametrize(
     ("after", "reason"),
-    [("echo 'RUNNING|n[1,3]' >jobs", "Slurm removed it from the job"),
-     ("echo 'n2|down*|Not responding' >nodes", "Slurm reports down* (Not responding)")],
-)  # fmt: skip
+    [
+        ("echo 'RUNNING|n[1,3]' >jobs", "Slurm removed it from the job"),
+        ("echo 'n2|down*|Not responding' >nodes", "Slurm reports down* (Not responding)"),
+    ],
+)
 @pytest.mark.parametrize("command", ["train", LAUNCHER])
 def test_status_0_of_a_step_whose_node_failed_is_no_success(cluster, command, after, reason):
     """srun of Slurm 22.05 returns it if no rank on another node failed."""

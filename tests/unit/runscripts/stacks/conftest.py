@@ -51,8 +51,16 @@ def rank():
     def make(number, frames=IN_ALL_REDUCE, *, node="nid0001", gpu=None, fault=None, threads=(), **fields):
         named = [{"name": "MainThread", "frames": frames}, *threads]
         return {
-            "rank": number, "size": 4, "launch": "7.0", "step": "0", "node": node, "pid": 100 + number, "gpu": gpu,
-            "threads": [] if fault else named, "fault": fault, **fields,
-        }  # fmt: skip
+            "rank": number,
+            "size": 4,
+            "launch": "7.0",
+            "step": "0",
+            "node": node,
+            "pid": 100 + number,
+            "gpu": gpu,
+            "threads": [] if fault else named,
+            "fault": fault,
+            **fields,
+        }
 
     return make

@@ -30,8 +30,11 @@ def stacks(runscripts, tmp_path):
         return subprocess.run(
             [runscripts / "pytorch-stacks", *arguments],
             env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "HOME": str(tmp_path), **env},
-            capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
 
     return run
 
@@ -88,10 +91,14 @@ def test_srun_that_hangs_is_ended(tmp_path, monkeypatch):
         ("7.5", {"steps": "7.0|n1"}, "step 7.5 does not run. Steps of this job: 7.0"),
         ("7.5", {"steps": ""}, "step 7.5 does not run. Steps of this job: none"),
         ("", {}, "no job. Name one, as in `pytorch-stacks 1234` or `pytorch-stacks 1234.0`, see --help"),
-        ("--here --of 99", {}, "no rank found: no Python with RANK and WORLD_SIZE among the processes of job 99. "
-                               "Start ranks with conda-python-distributed or torchrun"),
+        (
+            "--here --of 99",
+            {},
+            "no rank found: no Python with RANK and WORLD_SIZE among the processes of job 99. "
+            "Start ranks with conda-python-distributed or torchrun",
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_error_is_one_line_that_has_what_to_do(stacks, arguments, squeue, message):
     done = stacks(*arguments.split(), **squeue)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"pytorch-stacks: {message}\n")

@@ -17,12 +17,25 @@ from stack_frames import DISTRIBUTED
 def call(number, name="all_reduce", state="completed", *, group=("0", "default_pg"), line=120, sizes=((4,),), **fields):
     frames = [(name, DISTRIBUTED, 3252), ("train", "/home/u/train.py", line)]
     return {
-        "record_id": number, "pg_id": 0, "process_group": group, "collective_seq_id": number, "p2p_seq_id": 0,
-        "op_id": number, "profiling_name": f"nccl:{name}", "time_created_ns": number * 1000, "state": state,
-        "input_sizes": [list(size) for size in sizes], "input_dtypes": ["Float"], "output_sizes": [[4]],
-        "output_dtypes": ["Float"], "retired": True, "timeout_ms": 600000, "is_p2p": False,
-        "frames": [dict(zip(("name", "filename", "line"), frame)) for frame in frames], **fields,
-    }  # fmt: skip
+        "record_id": number,
+        "pg_id": 0,
+        "process_group": group,
+        "collective_seq_id": number,
+        "p2p_seq_id": 0,
+        "op_id": number,
+        "profiling_name": f"nccl:{name}",
+        "time_created_ns": number * 1000,
+        "state": state,
+        "input_sizes": [list(size) for size in sizes],
+        "input_dtypes": ["Float"],
+        "output_sizes": [[4]],
+        "output_dtypes": ["Float"],
+        "retired": True,
+        "timeout_ms": 600000,
+        "is_p2p": False,
+        "frames": [dict(zip(("name", "filename", "line"), frame)) for frame in frames],
+        **fields,
+    }
 
 
 def dump(*entries, ranks="[0, 1, 2, 3]", group=("0", "default_pg"), completed=-1):
@@ -101,8 +114,18 @@ def test_collectives_that_all_finished_are_no_finding(report):
 
 def test_older_dumps_are_read(report):
     """Version 1 and 2.0, of torch 2.2 and 2.3: `seq_id`, groups by name, no status."""
-    old = [{"seq_id": 3, "process_group": "0", "pg_id": 0, "profiling_name": "nccl:all_reduce", "state": state,
-            "input_sizes": [[4]], "time_created_ns": 5} for state in ("completed", "scheduled")]  # fmt: skip
+    old = [
+        {
+            "seq_id": 3,
+            "process_group": "0",
+            "pg_id": 0,
+            "profiling_name": "nccl:all_reduce",
+            "state": state,
+            "input_sizes": [[4]],
+            "time_created_ns": 5,
+        }
+        for state in ("completed", "scheduled")
+    ]
     dumps = {0: {"version": "2.0", "entries": [old[1]]}, 1: {"version": "2.0", "entries": [{**old[0], "seq_id": 2}]}}
     lines = report(dumps)[0].splitlines()
     assert lines[1:3] == ["group 0: collective 3, all_reduce of [[4]], did not finish", "    waiting: rank 0"]

@@ -16,15 +16,22 @@ from stack_frames import DISTRIBUTED, IN_ALL_REDUCE, IN_NEXT_BATCH, SITE
         (IN_NEXT_BATCH, "next_batch at data.py:44"),
         # a private function, a special one, and those that only call another one
         (
-            [["wait", "/usr/lib/python3.11/threading.py", 359], ["get", "/usr/lib/python3.11/queue.py", 171],
-             ["_MultiProcessingDataLoaderIter._try_get_data", f"{SITE}/torch/utils/data/dataloader.py", 1243],
-             ["_BaseDataLoaderIter.__next__", f"{SITE}/torch/utils/data/dataloader.py", 701], ["main", "/t.py", 8]],
+            [
+                ["wait", "/usr/lib/python3.11/threading.py", 359],
+                ["get", "/usr/lib/python3.11/queue.py", 171],
+                ["_MultiProcessingDataLoaderIter._try_get_data", f"{SITE}/torch/utils/data/dataloader.py", 1243],
+                ["_BaseDataLoaderIter.__next__", f"{SITE}/torch/utils/data/dataloader.py", 701],
+                ["main", "/t.py", 8],
+            ],
             "__next__ at t.py:8",
         ),
         (
-            [["DistributedDataParallel.forward", f"{SITE}/torch/nn/parallel/distributed.py", 1600],
-             ["Module._call_impl", f"{SITE}/torch/nn/modules/module.py", 1],
-             ["Module.__call__", f"{SITE}/torch/nn/modules/module.py", 1], ["main", "/t.py", 9]],
+            [
+                ["DistributedDataParallel.forward", f"{SITE}/torch/nn/parallel/distributed.py", 1600],
+                ["Module._call_impl", f"{SITE}/torch/nn/modules/module.py", 1],
+                ["Module.__call__", f"{SITE}/torch/nn/modules/module.py", 1],
+                ["main", "/t.py", 9],
+            ],
             "forward at t.py:9",
         ),
         # a collective that a library calls
@@ -32,7 +39,7 @@ from stack_frames import DISTRIBUTED, IN_ALL_REDUCE, IN_NEXT_BATCH, SITE
         ([["_wait", "/usr/lib64/python3.9/threading.py", 1], ["main", "/t.py", 5]], "_wait at t.py:5"),
         ([["run", "/usr/lib/python3.11/threading.py", 982]], "run at threading.py:982"),
     ],
-)  # fmt: skip
+)
 def test_a_place_is_the_function_that_runs_and_the_users_own_line(frames, words):
     assert in_words(find_place(frames)) == words
 
