@@ -1,6 +1,4 @@
-##
-# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
-##
+# SPDX-License-Identifier: GPL-2.0-only
 """
 EasyBuild support for PyTorch in an image that podman-hpc starts, NERSC's successor of Shifter.
 

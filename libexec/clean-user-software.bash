@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # Deletes the form of user-software that is no longer in use: the directory or the packed file.
 # shellcheck shell=bash disable=SC2154 # variables of user-software.bash
 

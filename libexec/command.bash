@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # The beginning of every command of bin/: prints the command's first comment for --help, and defines the error function.
 # shellcheck shell=bash
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # What the commands that enter an image share: the command to run, and how it runs in the image; sourced.
 # shellcheck shell=bash
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Chooses the host's libraries of the fast network that an image lacks and can load; run by cluster profiles.
 
     /usr/bin/python3 -I -S host-network.py <provenance/libraries.json> <<<"$mode $files"

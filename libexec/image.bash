@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # Runs commands in the image of the loaded module, and compares the two forms of user-software there.
 # shellcheck shell=bash disable=SC2154 # variables of user-software.bash
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Prints the kernel.json of a Jupyter kernel, if the Python that runs this file can import ipykernel.
 
 Arguments: the name that Jupyter displays, then the command that starts Python. The kernel's Python reads this file from

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # Starts Python with modules loaded, in whatever environment Jupyter runs. Arguments:
 # <init file of the module system> <MODULEPATH> <modules> <directories of container runtimes> <arguments for Python>...
 set -eo pipefail # not -u: the module function may use unset variables

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # Finds the user-software of the loaded module and locks it, for the commands that pack and unpack it.
 # Packing keeps the directory, and unpacking keeps the file, until `make-squashfs --clean`: jobs on any node that loaded
 # the module earlier have its path in their environment. The module mounts the file, unless the directory has .unpacked.

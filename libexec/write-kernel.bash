@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # Writes $kernel, the description by which Jupyter starts Python with $modules and $module loaded, if Python can start.
 # shellcheck shell=bash disable=SC2154 # variables of install-kernel
 

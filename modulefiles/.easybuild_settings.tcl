@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # Reads and sets EasyBuild's options, in the environment and in its configuration files; needs .policy.tcl. (The dot in
 # the name, and the missing first line `#%Module`, keep this file out of `module avail`.)
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Check the network between all ranks with all-reduces: sums, bandwidth, slow ranks, the network in use.
 
     srun -N2 --ntasks-per-node=2 conda-python-distributed -u $PAYLOAD/allreduce_check.py [--quick] [--gpu]

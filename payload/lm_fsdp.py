@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """Train a GPT on bytes with its parameters divided among the ranks (FSDP2), on any number of ranks.
 
 Run it alone (`python lm_fsdp.py`), or once per rank under srun, torchrun or mpirun. It reads

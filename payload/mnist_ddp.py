@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """Train a small network on MNIST with DistributedDataParallel, on any number of ranks.
 
 Run it alone (`python mnist_ddp.py`), or once per rank under srun, torchrun or mpirun. It reads

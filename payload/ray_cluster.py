@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """Run a script on a Ray cluster of the nodes of this launch: each rank runs a Ray node, and rank 0 the script.
 
     srun -N2 --ntasks-per-node=1 conda-python-distributed -u ray_cluster.py [--OPTION=VALUE ...] SCRIPT [OPTION ...]

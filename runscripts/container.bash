@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # The container that this shell runs in; sourced. `pytorch_launch/container.py` has the same variables.
 # shellcheck shell=bash disable=SC2034 # for the scripts that source it
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # Activates the environment that the image or the module names, and becomes the launcher; sourced.
 # shellcheck shell=bash
 

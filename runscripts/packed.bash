@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # Runs a command of a packed venv again where its file is mounted, unless that is here: only the file has `.packed`.
 # Sourced with the path of the command and its arguments, if the module names a packed file.
 # shellcheck shell=bash

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Runs a command of a packed venv in a namespace where the packed file is mounted; packed.bash passes it to Python.
 
 Arguments: the command and its arguments.

@@ -1,6 +1,4 @@
-##
-# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
-##
+# SPDX-License-Identifier: GPL-2.0-only
 """
 What an installation gets from this checkout: runscripts, payload, cluster profile, and the commands of each runtime.
 """

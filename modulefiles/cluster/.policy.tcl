@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 # Procedures that set a variable unless the user has exported it, for the cluster profiles and pytorch-easybuild.
 # A profile sources this file from its own directory. (The dot in the name, and the missing first line `#%Module`, keep
 # this file out of `module avail`.)

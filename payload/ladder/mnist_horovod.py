@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """Train a small network on MNIST with Horovod on any number of ranks, each on a GPU if there is one.
 
 It gives the same result as mnist_multi.py; `diff` shows what Horovod does differently. Run it once per rank under

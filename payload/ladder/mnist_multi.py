@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """Train a small network on MNIST on any number of ranks, each on a GPU if there is one.
 
 The rung below is mnist_single.py; `diff` shows what each rank does differently. mnist_ddp.py adds what a long

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """Train a small network on MNIST in one process, on the GPU if there is one.
 
 The rung below is the notebook mnist.ipynb, with the same lines in cells; the rung above is mnist_multi.py.

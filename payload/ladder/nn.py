@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
 """Train a minimal network on one node: tensors, a module, a loss, an optimizer, 10,000 steps.
 
 Each sample has five numbers between 0 and 1; the network learns whether the sum of the first two is above 1. It needs

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The library of the payload's commands: options, data, process group, checkpoints, metrics; checks and searches.
 
 It reads torch's standard variables (``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``MASTER_ADDR``,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The kind of GPU that torch sees: its device, its module in torch, and the library of its collectives."""
 
 from __future__ import annotations

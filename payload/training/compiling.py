@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Explains faults of torch.compile."""
 
 from __future__ import annotations

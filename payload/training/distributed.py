@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The ranks of a run: their numbers and devices, their process group, and the collectives of a training.
 
 ``process_group`` encloses a run; ``fail_together``, ``sum_over_ranks``, ``broadcast`` and ``gather``

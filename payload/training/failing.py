@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Ends a rank that fails with status 1 and a last line that names the rank and the fault."""
 
 from __future__ import annotations

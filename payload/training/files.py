@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Reads files within bounds, and writes files completely or not at all."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Reports the slowest rank of a training against the median, with its host and GPU; for --health."""
 
 from __future__ import annotations

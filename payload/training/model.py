@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The small convolutional network of the examples."""
 
 from __future__ import annotations

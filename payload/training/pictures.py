@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Draws the payload's pictures with matplotlib, if it is installed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Shows the progress of an epoch: a bar on a terminal, a line every ten seconds in a log."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """How the learning rate changes over a training."""
 
 from __future__ import annotations

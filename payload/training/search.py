@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """One of the processes that work on an Optuna study: it takes trials, trains them and records their results."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The signals that stop a training, and their handlers until the training can save itself.
 
 Call ``end_at_once`` before imports that take seconds, such as torch, and ``end_no_more`` before other handlers are set.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Stops a training between two steps, on all ranks at once, when a signal arrives."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The files of a study and the trainings of its trials; search.py and training/search.py call it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Checks everything that a training needs: module, image, torch, hardware, network, caches, data set, Slurm, home.
 
 It runs on login and compute nodes, on the host and in images, with any Python from 3.6 and its standard library.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What the doctor checks: loaded module, host or image, login node or job; and the facts about torch."""
 
 import ast

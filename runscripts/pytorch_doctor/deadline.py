@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Runs checks in separate processes with a deadline, as a file system or a command may hang."""
 
 import json

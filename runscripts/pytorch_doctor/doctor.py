@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Reads options and environment, runs the checks in parallel, and prints their findings."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Collects facts about torch, as code that the module's Python runs with `python -c`.
 
 It prints one line of JSON, or fails with the exception if torch cannot be imported. Its Python is not the doctor's, so

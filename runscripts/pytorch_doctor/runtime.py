@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Recognizes what on a node prevents the containers of ordinary users from starting."""
 
 FUSE = "Containers need /dev/fuse; ask an administrator for `modprobe fuse; chmod 0666 /dev/fuse`."

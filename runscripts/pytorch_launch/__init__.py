@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Decides what one rank needs before Python starts, and becomes Python.
 
 environment and node facts (`facts`) -> world (`launchers`) -> `devices`, `cores`, `rendezvous`, `caches` -> `plan`;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Entry point of the runscripts: imports the package, as compiled at installation where the sources are unchanged.
 
 A script is compiled at every start, a module is not: all logic is in `launch`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The addresses of names and of this host's interfaces, as the operating system reports them."""
 
 import _socket  # in place of `socket`: saves 30.2 million instructions, see `system`

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Chooses and makes private directories on the node for the caches of compiled kernels.
 
 A user who can write into such a cache can run code as its owner, and a name under `/tmp` can be guessed and created

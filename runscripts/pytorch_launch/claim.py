@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Claims the port where ranks meet, from before Python starts until its process ends.
 
 Torch binds its port seconds after the launcher has found it free. Two launches that chose the same port would both

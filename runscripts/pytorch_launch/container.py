@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The container that this process runs in."""
 
 from pytorch_launch.system import exists

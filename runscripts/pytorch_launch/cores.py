@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Chooses the CPU cores of a rank, those nearest to its GPU.
 
 A mask of this rank's own, from the user, Slurm or mpirun, is kept. A mask that all ranks of the node have

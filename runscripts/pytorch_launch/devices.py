@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Chooses the GPU of a rank among those that it may see."""
 
 from pytorch_launch import Problem

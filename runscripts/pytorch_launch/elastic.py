@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Turns the plan of one task per node into that of torchrun's agent there."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Computes the variables with which one rank starts Python."""
 
 from pytorch_launch import Problem

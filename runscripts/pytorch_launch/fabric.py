@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Chooses names and interfaces of the fast network between nodes, as the cluster profile describes them.
 
 A rank imports this module only if its world spans nodes and FABRIC_NAME or SOCKET_IFNAME is set.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What the kernel reports about this process and its node, read once."""
 
 from pytorch_launch.system import posix, state_and_parent

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Chooses where PyTorch's flight recorder writes when a collective of NCCL or RCCL times out.
 
 The recorder keeps the last collectives of each rank in memory. `pytorch-stacks --dumps` compares the files of all

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Holds the port where ranks meet: claims it, and checks that no program listens there."""
 
 from pytorch_launch.claim import UNKNOWN, take_claim

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Keeps the host's other installations of packages out of Python.
 
 A container passes the host's PYTHONPATH on, a venv inherits all variables, and a directory on PYTHONPATH comes before

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The edge: reads the environment and the arguments, applies the plan, and becomes Python."""
 
 from pytorch_launch import NO_PYTHON, LaunchError, Problem

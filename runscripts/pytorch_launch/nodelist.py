@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Reads Slurm's node lists.
 
     >>> first_host("nid[0051-0053,0060],login1")

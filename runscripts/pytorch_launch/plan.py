@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Decides everything for one rank, once and without side effects."""
 
 from pytorch_launch import Problem

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Chooses the address and port at which the ranks of a world meet, identically on every rank, without communication."""
 
 from pytorch_launch import LaunchError, is_number

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Writes the line of one rank's decisions and their sources, for PYTORCH_LAUNCH_VERBOSE."""
 
 from pytorch_launch.system import become, environment, posix, read_table, write

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Writes variables as lines of shell, for `ddp-env`."""
 
 

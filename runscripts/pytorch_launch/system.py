@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Calls to the operating system for which Python has `os`, `signal` and their like.
 
 These import modules that a bare Python does not need. Of the 24 million instructions of a start (Python 3.11),

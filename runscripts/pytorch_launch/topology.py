@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Reads the hardware of this node from /sys and /proc.
 
 `root` goes before every path: "" on a node, a directory in the tests. Unreadable files count as missing:

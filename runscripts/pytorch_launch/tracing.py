@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Lets other processes of this user read the stacks of this one, where the kernel allows that only to its parents.
 
 `pytorch-stacks` runs in a step of its own, so it is no parent of a rank. The permission stays with the process when it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The GPUs that the environment leaves visible to a rank.
 
 What Slurm or the user has limited stays limited. The variables that do so:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The world of a launch: this process among the ranks that were started with it."""
 
 from pytorch_launch import LaunchError

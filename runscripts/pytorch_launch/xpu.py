@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Intel's GPUs for computing, and which of them the environment leaves visible; imported on nodes that have some.
 
 Level Zero counts devices by ZE_FLAT_DEVICE_HIERARCHY. In FLAT and COMBINED, of which FLAT is the default, each tile of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Runs a step of srun on some nodes of an allocation, and again without the nodes that failed, for `pytorch-run`.
 
 `options` -> `preflight` -> `tries`: a step, `evidence` of failed nodes after it, the next step. `slurm` runs Slurm's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Decides after a step which of its nodes have failed: a program's own failure leaves no such evidence."""
 
 from pytorch_run.nodes import ask_nodes, failed_checks

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Asks each node: whether it answers, and what pytorch-doctor finds there."""
 
 import json

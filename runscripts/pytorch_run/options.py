@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The command line of pytorch-run: its own options, those of srun, and the command.
 
 >>> parse(["--spare", "1", "-N2", "--ntasks-per-node=2", "--", "hostname"]).srun

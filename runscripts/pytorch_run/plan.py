@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The nodes that are left, which of them run the next step, and with how many tasks."""
 
 from pytorch_launch import LaunchError, is_number

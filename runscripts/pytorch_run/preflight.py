@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Checks the nodes before the first step: the doctor's checks on each, then an all-reduce among all of their ranks."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Reads command line and environment, checks the nodes, and runs steps until one is complete or no node is left."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Runs Slurm's commands, and reads what they report about the nodes of a job."""
 
 import signal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Shows where the ranks of a running job are, and which ranks did not come to a collective that timed out.
 
 `command` reads the options. `job` starts a step beside the job's, in which `node` finds the ranks of each node

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Compares the dumps of all ranks: which collective did not finish, and which ranks did not start it.
 
 PyTorch counts the collectives of each process group; a collective finishes when all ranks of its group have started the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Reads the options of `pytorch-stacks`, and prints what it found."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Writes which collectives did not finish, from the dumps of PyTorch's flight recorder in a directory."""
 
 import json

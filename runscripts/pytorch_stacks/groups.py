@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Puts ranks at the same place together."""
 
 from collections import namedtuple

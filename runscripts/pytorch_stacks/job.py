@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Asks Slurm for the nodes of a job, and runs this command on each of them in a step of its own."""
 
 import os

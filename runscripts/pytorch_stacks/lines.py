@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Passes the answer of a node through srun, which mixes the output of tasks in pieces of 1,024 bytes.
 
 Slurm sends whole lines that are shorter (slurm, src/slurmd/slurmstepd/io.c, `_task_build_message`).

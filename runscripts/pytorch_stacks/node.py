@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Reads the stacks of all ranks on this node, as a value that JSON can have."""
 
 from concurrent.futures import ThreadPoolExecutor

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Reads a dump of PyTorch's flight recorder, without running anything that is in it.
 
 The recorder writes numbers, texts, None, lists, tuples and dicts as a pickle (torch/csrc/distributed/c10d,

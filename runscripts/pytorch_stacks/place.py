@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Names the place where a thread is, in the words of its user: the function that runs, and the user's own line."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Finds the ranks of a job among the processes of this node, by the variables with which they started.
 
 `root` goes before every path: "" on a node, a directory in the tests.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Writes the places of ranks, the odd ones first."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Reads the stacks of a process with py-spy, which it runs on the host.
 
 A process of the job's user may trace a container from outside, as its user owns the container's user namespace

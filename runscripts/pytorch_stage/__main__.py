@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Usage: source <(pytorch-stage [FILE...] [-- LAUNCHER...])
        export SIF=$(pytorch-stage --print [FILE...] [-- LAUNCHER...])
 

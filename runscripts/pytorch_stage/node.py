@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What `pytorch-stage` does on a node: make the private directory, copy and check the files, remove the directory.
 
 The order is in JSON in a variable, as other users can read arguments and create the directory first; the answer is a

@@ -1,6 +1,4 @@
-##
-# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
-##
+# SPDX-License-Identifier: GPL-2.0-only
 """
 The installed image that another one is built on: what its installation recorded, and what must stay as it is.
 """

@@ -1,6 +1,4 @@
-##
-# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
-##
+# SPDX-License-Identifier: GPL-2.0-only
 """
 Apptainer or Singularity: which one this host has, and commands that enter an image with it.
 """

@@ -1,6 +1,4 @@
-##
-# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
-##
+# SPDX-License-Identifier: BSD-3-Clause
 """
 Programs that the runtime's Python runs: Python 3.8 or newer, standard library alone, no EasyBuild.
 """

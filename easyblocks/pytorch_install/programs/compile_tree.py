@@ -1,6 +1,4 @@
-##
-# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
-##
+# SPDX-License-Identifier: BSD-3-Clause
 """
 Compiles runscripts and payload below a directory, its argument: ranks cannot write bytecode there.
 

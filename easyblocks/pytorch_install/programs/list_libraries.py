@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """
 Prints the shared libraries of an image as JSON: `module load` compares the host's with them before it binds any.
 """

@@ -1,6 +1,4 @@
-##
-# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
-##
+# SPDX-License-Identifier: BSD-3-Clause
 """
 Makes the users' virtual environment on top of the image's Python, or checks an existing one: `make` or `check`.
 """

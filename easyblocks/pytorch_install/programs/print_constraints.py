@@ -1,6 +1,4 @@
-##
-# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
-##
+# SPDX-License-Identifier: BSD-3-Clause
 """
 Prints a constraints file for pip and uv: the versions of torch and of packages that belong to its build. Its argument
 is an index with more packages for this build, or empty.

@@ -1,6 +1,4 @@
-##
-# This file is part of the PyTorch recipes; licence: GPL-2.0, as for EasyBuild, whose classes it extends.
-##
+# SPDX-License-Identifier: BSD-3-Clause
 """
 Runs pip, and lets it upgrade and remove what `pip install --user` installed: bin/pip of an environment, for users.
 

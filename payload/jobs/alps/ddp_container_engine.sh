@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # DistributedDataParallel on 2 nodes of Alps, one rank per GPU, in an image of the Container Engine:
 #   sbatch -A <account> ddp_container_engine.sh
 # Only for Alps: --environment is an option of the Container Engine's plugin for Slurm.

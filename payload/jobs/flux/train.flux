@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # DistributedDataParallel under Flux: flux batch train.flux [options of mnist_ddp.py]
 # With GPUs, one rank for each: RANKS_PER_NODE=4 flux batch --exclusive train.flux --gpu
 #flux: --nodes=2

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # DistributedDataParallel on 2 nodes of Frontier, one rank per GPU (GCD), 16 in all:
 #   mkdir -p logs; sbatch --export=NONE -A <project> pytorch_ddp_job.sl
 # Only for Frontier.

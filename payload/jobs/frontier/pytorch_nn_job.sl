@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # A small network that needs no data, in one process on one node of Frontier:
 #   mkdir -p logs; sbatch --export=NONE -A <project> pytorch_nn_job.sl
 # Only for Frontier.

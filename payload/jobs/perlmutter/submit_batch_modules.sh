@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # DistributedDataParallel on 2 nodes of Perlmutter, from the module: sbatch -A <account> submit_batch_modules.sh
 # Only for Perlmutter.
 #SBATCH -C gpu

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
 # DistributedDataParallel on 2 nodes of Perlmutter, in a Shifter image: sbatch -A <account> submit_batch_shifter.sh
 # Only for Perlmutter: --image and --module are options of Shifter's plugin for Slurm.
 #SBATCH --image=nersc/pytorch:26.01.01

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Measures all-reduces and their sums, work that a rank does alone, and exchanges between neighbours."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Reads from NCCL's log which network it uses."""
 
 from __future__ import annotations

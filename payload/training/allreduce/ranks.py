@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The ranks of the check: their hosts, their neighbours, and waiting for a device."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Message sizes, and the bandwidths that a cluster profile expects."""
 
 from __future__ import annotations

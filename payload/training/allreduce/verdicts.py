@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The verdicts of the check, one line each; a line that begins with FAIL names the ranks at fault."""
 
 from __future__ import annotations

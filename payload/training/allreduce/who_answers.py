@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Finds and names the ranks that do not answer after a collective has failed, and ends the check."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Checkpoints and the trained model on disk: written completely or not at all, and read without trust."""
 
 from training.checkpoint.directory import Checkpoints, make_directory, open_checkpoints

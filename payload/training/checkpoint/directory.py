@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The directory of a run's checkpoints: one run writes to it, the newest and the best are kept."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Reads a checkpoint without trust: checks its bytes, runs no code in it, and explains why it cannot be read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Restores a network, its optimizer, its schedule and random states from a checkpoint."""
 
 from __future__ import annotations

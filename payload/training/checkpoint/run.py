@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """A training that can be saved and resumed: what a checkpoint holds, gathered from all ranks and given back to them."""
 
 from __future__ import annotations

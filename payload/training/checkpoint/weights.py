@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Writes a state as a file that torch.load reads, and saves and loads the weights of a network."""
 
 from __future__ import annotations

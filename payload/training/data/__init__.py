@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The images that the payload trains on, and the order in which the ranks take them."""
 
 from training.data.batches import GlobalBatchSampler, device_batches

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The order in which the ranks take the samples, and the batches in that order."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Loads a dataset into memory and identifies it; generates digits for sites without the MNIST files."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The MNIST files: their names, mirrors and checksums, and their download, once for all ranks."""
 
 from __future__ import annotations

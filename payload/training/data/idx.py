@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Reads images and labels from IDX files, within bounds and with every byte accounted for."""
 
 from __future__ import annotations

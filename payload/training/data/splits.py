@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The images of a training on its device: to train on, to select the best epoch by, to test on."""
 
 from __future__ import annotations

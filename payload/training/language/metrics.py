@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The metrics of a language model: a line every so many steps, and its curves."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """A GPT on bytes, and its arithmetic: operations of a token, the peak of a device, the memory of a rank."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The command line of lm_fsdp.py. It does not import torch, so --help answers at once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Divides a model among the ranks: FSDP2 with one mesh or a hybrid one, or a copy on each rank with DDP."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """A language model in training, and how far it is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The text of a training as bytes in memory, and the order of its windows, the same for any number of ranks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The values of each epoch: metrics.jsonl, its curves, TensorBoard and Weights & Biases."""
 
 from training.metrics.curves import draw_curves

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Draws loss, accuracy and speed over the epochs of a training."""
 
 from __future__ import annotations

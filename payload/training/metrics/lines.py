@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Reads the lines of metrics.jsonl, and recognises damaged ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Records the values of each epoch in metrics.jsonl, as curves, with TensorBoard and with Weights & Biases."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Whether a checkpoint fits the run that resumes from it; checked before any part of it is used."""
 
 from training.resuming.state import REMEDY, Extent, fit_state

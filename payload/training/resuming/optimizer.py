@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Compares the state of an optimizer in a checkpoint with that of the run's own optimizer after one step.
 
 Fused optimizers do not check their state: another shape or other strides make them overwrite memory.

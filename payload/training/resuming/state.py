@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Compares all content of a checkpoint with the run that resumes from it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Compares a value in a checkpoint with the run's own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Sharded checkpoints with torch.distributed.checkpoint: each rank writes its part while the training continues."""
 
 from training.sharded.interval import Interval, parse_interval

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Saves a run on all ranks while it trains on, and continues it with any number of ranks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Whether a sharded checkpoint fits the run that resumes from it; checked before any part of it is loaded."""
 
 from __future__ import annotations

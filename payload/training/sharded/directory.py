@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The directory of a run's sharded checkpoints: each is a directory, complete or not there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """How often a checkpoint is written: after so many steps, or so much time, for the option --every."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The manifest of a sharded checkpoint: what its files hold, in JSON, and their checksums.
 
 torch's own description, ``.metadata``, is a pickle, which can run code: it is written for other programs, and not read.

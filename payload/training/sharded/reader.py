@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Reads the shards of a checkpoint with torch.distributed.checkpoint, without trust: it runs no code in them."""
 
 from __future__ import annotations

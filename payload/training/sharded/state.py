@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The state of a run as tensors, which the ranks share, and as other values, which all ranks have."""
 
 from __future__ import annotations

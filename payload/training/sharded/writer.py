@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Writes the shards of a checkpoint with torch.distributed.checkpoint, and checks what is on the disk."""
 
 from __future__ import annotations

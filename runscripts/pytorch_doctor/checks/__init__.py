@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """One module for each subject; each check is a function of `Context` that returns a Finding."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Checks the private directory on the node for compiled kernels, which a launch makes."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Checks the GPUs that the module is for, and their driver."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Checks the names of the nodes on the fast network, from which MASTER_ADDR and torchrun's addresses follow."""
 
 import platform

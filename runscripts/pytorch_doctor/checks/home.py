@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Checks the space and quota of the home directory and of the user's directory for this module."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Checks that the image of a container module exists, is undamaged, and starts."""
 
 import hashlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Checks the loaded module: its variables, its directories, and that its Python is the first on PATH."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Checks the interfaces that the profile names, and the fast network between nodes."""
 
 from pytorch_launch.environment import ONE_NODE, SOCKET_IFNAME

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Checks the variables of the Slurm step, the addresses of its nodes, and the cores of its tasks."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Checks that the module's Python imports torch, in the module's version, from the module."""
 
 import os

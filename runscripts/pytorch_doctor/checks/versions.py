@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """Checks NCCL, its plugin, libfabric and the image for versions with known faults: those of known_faults.json.
 
 An entry of this file matches if all of its conditions are true:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The launcher that started this process, and the world that it reports.
 
 Only this folder knows the variables of launchers. It has one module for each kind, with functions that take the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The nodes and ranks of a launch, as the file that PALS, or Flux for Cray's PMI, writes on each node.
 
 The file is an array of C structures without padding between them; its header has their sizes and places (pals.h,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The worlds of Flux.
 
 A task has its rank, its number on the node, and the numbers of tasks and of nodes (flux-environment(7), "JOB

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """What Slurm reports about the GPUs of a task."""
 
 from pytorch_launch import is_number

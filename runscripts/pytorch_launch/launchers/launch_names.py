@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The name of a launch in names of files, the same on each of its ranks, without communication."""
 
 LETTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The worlds of the MPI launchers: mpirun, mpiexec, aprun.
 
 None of them but PALS reports the node of rank 0. It is the first host of the allocation, unless the user laid the

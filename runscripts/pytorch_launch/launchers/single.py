@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The world of a process that no launcher started."""
 
 from pytorch_launch.launchers.slurm import STEP_MARKS

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The worlds of srun."""
 
 from pytorch_launch import is_number

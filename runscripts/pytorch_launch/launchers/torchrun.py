@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The worlds of torchrun."""
 
 from pytorch_launch.launchers.variables import check_inside, check_step, node_name, number, optional_number

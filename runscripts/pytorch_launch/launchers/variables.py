@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: BSD-3-Clause
 """The variables of launchers as numbers and names, checked against each other."""
 
 from pytorch_launch import MOST_DIGITS, is_number
