@@ -11,13 +11,20 @@ import time
 from pathlib import Path
 
 import pytest
-from pytorch_stage import node
-from pytorch_stage.__main__ import DamagedError, StageError, Staging, given, loaded, stage
+from pytorch_stage import __main__ as command
+from pytorch_stage.__main__ import DamagedError, StageError, Staging, given, loaded, on_node, unfit
 
 #: Starts one process on each node of a job that has this node.
 LAUNCHER = ["env"]
 MEMORY = "/dev/shm"  # noqa: S108
 SHA = "0123456789abcdef" * 4
+
+
+@pytest.fixture(autouse=True)
+def timer():
+    """Stop the timer of the messages after tests that call functions of the command here."""
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 @pytest.fixture
@@ -154,13 +161,10 @@ def test_an_image_with_another_bit_is_not_used_and_the_variables_stay(shell, ima
 
 
 def test_a_copy_that_differs_is_an_error_of_this_node_and_not_of_the_installation(shell, image, tmp_path):
-    shutil.copytree(Path(node.__file__).parents[1], tmp_path / "runscripts")
-    path = tmp_path / "runscripts" / "pytorch_stage" / "node.py"
-    path.write_text(
-        path.read_text().replace(
-            "shutil.copyfile(path, copy_of(path, order))", "open(copy_of(path, order), 'w').write('x')"
-        )
-    )
+    shutil.copytree(Path(command.__file__).parents[1], tmp_path / "runscripts")
+    path = tmp_path / "runscripts" / "pytorch_stage" / "__main__.py"
+    path.write_text(path.read_text().replace("shutil.copyfile(path, copy_of(path, order))",
+                                             "open(copy_of(path, order), 'w').write('x')"))  # fmt: skip
     output, message, _ = shell(f"source <({tmp_path}/runscripts/pytorch-stage -- env) || echo $?; echo $SIF")
     assert output == ["1", str(image)]
     assert re.search(
@@ -177,7 +181,7 @@ def test_a_launcher_that_starts_nothing_is_an_error(shell):
 def test_a_failure_ends_a_script_that_ends_with_errors(shell):
     output, message, status = shell("set -e; source <(pytorch-stage -- false); echo reached")
     assert (output, status) == ([], 1)
-    assert "a process failed without a message. Set PYTORCH_LAUNCH_STAGE_DIR" in message
+    assert "no answer from the processes that false was to start. Set PYTORCH_LAUNCH_STAGE_DIR" in message
 
 
 def test_the_printed_path_is_that_of_the_shared_file_after_a_failure(shell, image):
@@ -213,31 +217,28 @@ def test_what_is_not_a_file_and_two_files_of_one_name_are_errors(tmp_path):
 
 def order(base, **values):
     """An order for a node."""
-    return {"base": str(base), "name": "pytorch-stage-1", "chosen": True, "size": 5, "files": {}, **values}
+    directory = f"{base}/pytorch-stage-1"
+    return {"directory": directory, "name": "pytorch-stage-1", "chosen": True, "size": 5, "files": {}, **values}
 
 
 def test_a_directory_in_memory_is_used_only_if_the_user_has_chosen_it():
-    if node.file_system(MEMORY) != "tmpfs":
+    if subprocess.check_output(["stat", "-f", "-c", "%T", MEMORY], text=True) != "tmpfs\n":
         pytest.skip(f"{MEMORY} is not a tmpfs here")
-    with pytest.raises(node.NodeError, match=f"{MEMORY}: it is on tmpfs, and not on a disk of the node") as caught:
-        node.examine(order(MEMORY, chosen=False))
-    assert caught.value.retry == "base"
-    node.examine(order(MEMORY))
+    assert unfit(MEMORY, order(MEMORY, chosen=False)) == "it is on tmpfs, and not on a disk of the node"
+    assert unfit(MEMORY, order(MEMORY)) is None
 
 
 def test_a_directory_without_room_is_not_used(disk):
-    with pytest.raises(node.NodeError, match=r"\d GB free, 9000\.\d+ GB needed") as caught:
-        node.examine(order(disk, size=9_000_000_000_000))
-    assert caught.value.retry == "base"
+    reason = unfit(str(disk), order(disk, size=9_000_000_000_000))
+    assert re.fullmatch(r"\d+\.\d\d GB free, 9000\.\d+ GB needed", reason)
 
 
 def test_a_directory_that_every_user_can_change_is_not_used(disk):
     disk.chmod(0o777)
-    with pytest.raises(node.NodeError, match="every user can replace what is in it, as it has no sticky bit"):
-        node.examine(order(disk))
+    assert unfit(str(disk), order(disk)) == "every user can replace what is in it, as it has no sticky bit"
     disk.chmod(0o1777)
-    node.examine(order(disk))
-    node.make(order(disk))
+    assert unfit(str(disk), order(disk)) is None
+    on_node(order(disk), "make")
     assert (disk / "pytorch-stage-1").stat().st_mode & 0o777 == 0o700
     (disk / "pytorch-stage-1").rmdir()
 
@@ -245,14 +246,16 @@ def test_a_directory_that_every_user_can_change_is_not_used(disk):
 def test_the_next_directory_is_used_if_the_first_one_is_not_suitable(image, tmp_path):
     files = {str(image): hashlib.sha256(image.read_bytes()).hexdigest()}
     env = {**os.environ, "SLURM_TMPDIR": str(tmp_path / "missing"), "TMPDIR": "/proc"}
-    staging = stage(files, env, LAUNCHER)
-    try:
-        assert staging.directory.startswith(("/tmp/", "/var/tmp/"))  # noqa: S108
-    finally:
-        staging.remove()
-    with pytest.raises(StageError, match=r"missing: No such file or directory$") as caught:
-        stage(files, {**env, "PYTORCH_LAUNCH_STAGE_DIR": str(tmp_path / "missing")}, LAUNCHER)
-    assert "Set PYTORCH_LAUNCH_STAGE_DIR" in f"{caught.value.advice}"
+    env.pop("PYTORCH_LAUNCH_STAGE_DIR", None)
+    staging = Staging(files, env, LAUNCHER)
+    staging.copy()
+    path = Path(command.copy_of(str(image), staging.order))
+    assert str(path).startswith(("/tmp/pytorch-stage-", "/var/tmp/pytorch-stage-"))  # noqa: S108
+    assert path.read_bytes() == image.read_bytes()
+    subprocess.run(staging.removal[0], check=True)
+    assert not path.parent.exists()
+    with pytest.raises(StageError, match=r"missing: No such file or directory\. Set PYTORCH_LAUNCH_STAGE_DIR"):
+        Staging(files, {**env, "PYTORCH_LAUNCH_STAGE_DIR": str(tmp_path / "missing")}, LAUNCHER).copy()
 
 
 def test_two_processes_on_one_node_are_an_error(shell, tmp_path):
@@ -263,34 +266,39 @@ def test_two_processes_on_one_node_are_an_error(shell, tmp_path):
     assert "is shared between nodes, or two processes run on this node" in message
 
 
-def test_a_name_that_another_user_has_made_first_is_replaced_by_another_one(image, disk, monkeypatch):
+def test_a_name_that_another_user_has_made_first_is_an_error_that_names_the_user(image, disk, capsys):
     if os.geteuid() != 0:
         pytest.skip("only root can give a directory to another user")
-    names = ["first", "second"]
-    monkeypatch.setattr("secrets.token_hex", lambda _: names.pop(0))
-    foreign = disk / "pytorch-stage-first"
+    foreign = disk / "pytorch-stage-1"
     foreign.mkdir()
     os.chown(foreign, 65534, 65534)
-    files = {str(image): hashlib.sha256(image.read_bytes()).hexdigest()}
-    monkeypatch.setattr(Staging, "remove", lambda _: None)  # root could remove that of another user
-    staging = stage(files, {**os.environ, "PYTORCH_LAUNCH_STAGE_DIR": str(disk)}, LAUNCHER)
-    assert staging.directory == str(disk / "pytorch-stage-second")
+    on_node(order(disk, files={str(image): SHA}), "make", "copy", "check")
+    assert f"user 65534 has made {foreign} first: try again" in capsys.readouterr().out
     assert list(foreign.iterdir()) == []
-    shutil.rmtree(staging.directory)
     foreign.rmdir()
 
 
-def test_the_name_is_not_in_the_arguments_that_other_users_can_read():
-    name = "pytorch-stage-secret"
-    values = {"base": "/disk", "name": name, "files": {}, "size": 0, "chosen": True}
-    command, env = Staging(values, {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3"}, []).node_process(["make"])
-    assert name not in " ".join(command)
+def test_the_name_is_not_in_the_arguments_that_other_users_can_read(monkeypatch):
+    started = []
+
+    def record(command, *_, env, **__):
+        started.append((command, env))
+        raise OSError
+
+    monkeypatch.setattr(subprocess, "Popen", record)
+    staging = Staging({}, {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3"}, [])
+    with pytest.raises(StageError, match="cannot run srun"):
+        staging.copy()
+    name = staging.order["name"]
+    assert re.fullmatch("pytorch-stage-[0-9a-f]{32}", name)
+    [(words, env)] = started
+    assert name not in " ".join(words)
     assert name in env["PYTORCH_STAGE_ORDER"]
 
 
 def test_steps_run_beside_those_of_the_job_and_take_none_of_their_options(step):
     env = {**step, "SLURM_JOB_NUM_NODES": "3", "SLURM_CONF": "/s.conf", "SLURM_CPU_BIND": "quiet", "HOME": "/h"}
-    staging = Staging(order("/disk"), env, [])
+    staging = Staging({}, env, [])
     assert staging.start[:2] == ["srun", "--overlap"]
     assert staging.start[-3:] == ["--jobid=7", "--nodes=3", "--ntasks=3"]
     assert staging.env == {"SLURM_JOB_ID": "7", "SLURM_CONF": "/s.conf", "HOME": "/h"}
@@ -298,19 +306,22 @@ def test_steps_run_beside_those_of_the_job_and_take_none_of_their_options(step):
 
 @pytest.mark.parametrize("env", [{}, {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_HET_SIZE": "2"}])
 def test_without_a_job_that_is_known_the_message_has_the_command_to_type(env):
-    with pytest.raises(StageError) as caught:
-        Staging(order("/disk"), env, [])
-    assert "pytorch-stage -- mpirun --map-by ppr:1:node" in caught.value.advice
+    with pytest.raises(StageError, match="process on each node: pytorch-stage -- mpirun --map-by ppr:1:node"):
+        Staging({}, env, [])
 
 
-def test_flux_archives_the_file_and_extracts_it_on_each_node():
-    staging = Staging(order("/disk"), {"FLUX_URI": "local:///run/flux"}, [])
-    create, extract, remove = staging.copy_commands("/shared/a b.sif")
-    assert create == ["flux", "archive", "create", "--mmap", "--name=pytorch-stage-1", "--directory=/shared", "a b.sif"]
+def test_flux_archives_the_file_and_extracts_it_on_each_node(image):
+    staging = Staging({str(image): SHA}, {"FLUX_URI": "local:///run/flux"}, [])
+    staging.choose([{"bases": [None] * len(staging.order["bases"])}])
+    directory, name = staging.order["directory"], f"--name={staging.order['name']}"
+    make, create, extract, remove = staging.copy_commands()
+    assert make == staging.on_nodes("make")
+    where = f"--directory={image.parent}"
+    assert create == ["flux", "archive", "create", "--mmap", name, where, "x.sif"]
     assert extract[:4] == ["flux", "exec", "--noinput", "--rank=all"]
-    assert extract[-3:] == ["--waitcreate", "--name=pytorch-stage-1", "--directory=/disk/pytorch-stage-1"]
-    assert remove == ["flux", "archive", "remove", "--name=pytorch-stage-1"]
-    assert staging.removal == [[*extract[:4], "rm", "-rf", "--", "/disk/pytorch-stage-1"]]
+    assert extract[-3:] == ["--waitcreate", name, f"--directory={directory}"]
+    assert remove == ["flux", "archive", "remove", name]
+    assert staging.removal == [[*extract[:4], "rm", "-rf", "--", directory]]
 
 
 @pytest.fixture
