@@ -76,7 +76,7 @@ def main(arguments):
     if not is_plain:
         print("! :", flush=True)  # the status of `source` if nothing follows
     if any(word.startswith("-") for word in own[is_plain:]):
-        say(f"unknown arguments '{' '.join(own)}'. See --help")
+        print_message(f"unknown arguments '{' '.join(own)}'. See --help")
         return 2
     for number in SIGNALS:
         signal.signal(number, lambda number, _: sys.exit(128 + number))
@@ -92,12 +92,12 @@ def main(arguments):
             staging.remove()
         if not isinstance(error, (StageError, OSError)):
             raise
-        say(f"{error}" if isinstance(error, StageError) else f"{error}. Check the path")
+        print_message(f"{error}" if isinstance(error, StageError) else f"{error}. Check the path")
         if is_plain and not isinstance(error, DamagedError):
             print(*files, sep="\n")
         return 1
     if is_plain and not staging.holder:
-        say(f"to remove the copies: {' '.join(map(shlex.quote, staging.removal[0]))}")
+        print_message(f"to remove the copies: {' '.join(map(shlex.quote, staging.removal[0]))}")
     return 0
 
 
@@ -175,7 +175,7 @@ class Staging:
             self.run(command)
         nodes = len(self.run(self.on_nodes(*["make", "copy"] * (self.how == "launcher"), "check"), 1))
         text += f" copied to {nodes} node{'s' * (nodes > 1)} in {time.monotonic() - began:.1f} s"
-        say(f"{text}: {self.order['directory']}")
+        print_message(f"{text}: {self.order['directory']}")
 
     def hold(self):
         """Start the step of Slurm that makes the directory and stays. Raises StageError."""
@@ -341,11 +341,11 @@ def sha256(path):
 def report(what):
     """From now on, print every 5 s what takes so long."""
     began = time.monotonic()
-    signal.signal(signal.SIGALRM, lambda *_: say(f"{what}: {time.monotonic() - began:.0f} s"))
+    signal.signal(signal.SIGALRM, lambda *_: print_message(f"{what}: {time.monotonic() - began:.0f} s"))
     signal.setitimer(signal.ITIMER_REAL, 5, 5)
 
 
-def say(text):
+def print_message(text):
     """Print a line on standard error."""
     print(f"pytorch-stage: {text}", file=sys.stderr, flush=True)
 
