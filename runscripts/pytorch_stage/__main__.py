@@ -42,8 +42,20 @@ SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 ON_DISK = ("btrfs", "ext2/ext3", "f2fs", "xfs", "zfs")
 #: Variables for Slurm's commands. Others describe a step or a script, and srun takes them as options.
 FOR_SLURM = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "SLURM_CONF", "SLURM_JOB_ID", "SLURM_CLUSTER_NAME")
-SRUN = ("srun", "--overlap", "--ntasks-per-node=1", "--cpu-bind=none", "--mpi=none", "--gres=none", "--quiet",
-        "--kill-on-bad-exit=0", "--wait=0", "--immediate=120", "--job-name=pytorch-stage")  # fmt: skip
+SRUN = (
+    "srun",
+    "--overlap",
+    "--ntasks-per-node=1",
+    "--cpu-bind=none",
+    "--mpi=none",
+    "--gres=none",
+    "--quiet",
+    "--kill-on-bad-exit=0",
+    "--wait=0",
+    "--job-name=pytorch-stage",
+)
+#: For processes to start on all nodes. One that has died without an answer does not end the others.
+START_SECONDS = 120
 #: Runs a function when the shell exits, after the command that the user has set for this. `trap -p` in a subshell
 #: prints the command of its parent until the subshell sets a trap, here one without effect.
 AT_EXIT = """\
@@ -73,8 +85,6 @@ def main(arguments):
         print(__doc__, end="")
         return 0
     is_plain = own[:1] == ["--print"]
-    if not is_plain:
-        print("! :", flush=True)  # the status of `source` if nothing follows
     if any(word.startswith("-") for word in own[is_plain:]):
         print_message(f"unknown arguments '{' '.join(own)}'. See --help")
         return 2
@@ -157,18 +167,25 @@ class Staging:
         elif not launcher and not self.job and env.get("FLUX_URI"):
             self.how, self.start = "Flux", ["flux", "exec", "--noinput", "--rank=all"]
         elif not launcher:
-            raise StageError("no Slurm job of one component, and no Flux job. Name the command that starts one process "
-                             "on each node: pytorch-stage -- mpirun --map-by ppr:1:node")  # fmt: skip
+            raise StageError(
+                "no Slurm job of one component, and no Flux job. Name the command that starts one process "
+                "on each node: pytorch-stage -- mpirun --map-by ppr:1:node"
+            )
         chosen, own = env.get(DIRECTORY), (env.get("SLURM_TMPDIR"), env.get("TMPDIR"), "/tmp", "/var/tmp")  # noqa: S108
         bases = list(dict.fromkeys(map(os.path.abspath, [chosen] if chosen else filter(None, own))))
-        self.order = {"name": f"pytorch-stage-{secrets.token_hex(16)}", "bases": bases, "chosen": bool(chosen),
-                      "files": files, "size": sum(map(os.path.getsize, files))}  # fmt: skip
+        self.order = {
+            "name": f"pytorch-stage-{secrets.token_hex(16)}",
+            "bases": bases,
+            "chosen": bool(chosen),
+            "files": files,
+            "size": sum(map(os.path.getsize, files)),
+        }
 
     def copy(self):
         """Make the directory, copy the files, and check the copies. Raises StageError."""
         began, files = time.monotonic(), self.order["files"]
         text = f"{', '.join(map(os.path.basename, files))} ({self.order['size'] / 1e9:.2f} GB)"
-        report("starting a process on each node")
+        report("starting a process on each node", START_SECONDS)
         self.hold() if self.how == "Slurm" else self.choose(self.run(self.on_nodes("examine"), 1))
         report(f"copying {text}")
         for command in self.copy_commands():
@@ -220,8 +237,9 @@ class Staging:
         try:
             self.process = subprocess.Popen(command, 0, env=env, stdin=stdin, start_new_session=True, **output)
         except OSError as error:
-            raise StageError(f"cannot run {command[0]}: {error.strerror}. Add it to PATH, or name another launcher "
-                             "after `--`") from error  # fmt: skip
+            raise StageError(
+                f"cannot run {command[0]}: {error.strerror}. Add it to PATH, or name another launcher after `--`"
+            ) from error
         return self.answers(least, most)
 
     def answers(self, least, most):
@@ -338,10 +356,16 @@ def sha256(path):
     return digest.hexdigest()
 
 
-def report(what):
-    """From now on, print every 5 s what takes so long."""
+def report(what, limit=float("inf")):
+    """From now on, print every 5 s what takes so long; raise StageError after `limit` seconds."""
     began = time.monotonic()
-    signal.signal(signal.SIGALRM, lambda *_: print_message(f"{what}: {time.monotonic() - began:.0f} s"))
+
+    def handle(*_):
+        print_message(f"{what}: {time.monotonic() - began:.0f} s")
+        if time.monotonic() - began > limit:
+            raise StageError(f"{what}: not done after {limit} s. {OTHERWISE}")
+
+    signal.signal(signal.SIGALRM, handle)
     signal.setitimer(signal.ITIMER_REAL, 5, 5)
 
 
