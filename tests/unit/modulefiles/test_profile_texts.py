@@ -70,7 +70,7 @@ def cited(profile, comment):
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_profile_is_data_apart_from_its_help_and_the_file_it_sources(profile):
     text = (CLUSTER / profile).read_text()
-    assert text.startswith("#%Module\n# Cluster profile for ")
+    assert text.startswith("#%Module\n# SPDX-License-Identifier: BSD-3-Clause\n# Cluster profile for ")
     body = re.sub(r"^proc ModulesHelp \{\} \{\n.*?^\}\n", "", text, count=1, flags=re.MULTILINE | re.DOTALL)
     for line in body.splitlines():
         assert (
