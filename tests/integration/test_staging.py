@@ -102,7 +102,7 @@ def test_a_job_that_is_killed_leaves_no_file_and_no_process(testbed, installatio
 {installation.load}export PYTORCH_LAUNCH_STAGE_DIR={disk}
 source <(pytorch-stage) && echo staged
 {end} &
-srun -N2 -n2 sleep 300""")
+srun -N2 -n2 sleep 60""")  # bash can wait for it after a SIGTERM, if the signal comes while bash forks
     number = testbed.run("sbatch --parsable --wait -N2 -n4 -o out job.sh || :", cwd=work).strip()
     assert "staged" in (work / "out").read_text()
     assert left_soon(testbed) == []
