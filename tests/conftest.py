@@ -10,11 +10,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-#: How the names of the first files of a run begin. The first two files install what others need, one in each process;
+#: How the names of the first files of a run begin. The first file installs the venv module, which others need;
 #: ./run-tests installs the image meanwhile. Unit tests run beside them, which need nothing installed. Then come long
 #: files: at the end, one would leave the other processes idle.
 FIRST = (
-    "tests/integration/test_horovod.py",
     "tests/integration/test_recipes_of_the_seeds.py",
     "tests/unit/payload/test_mnist",
     "tests/unit/easyblocks",

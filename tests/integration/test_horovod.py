@@ -11,7 +11,8 @@ from testbed.recipes import EASYCONFIGS, VERSION, module
 from testbed.stand_ins.job_scripts import submission, written
 from testbed.stand_ins.systems import StandIns, sha256
 
-pytestmark = pytest.mark.testbed
+# compiling Horovod takes a fifth of a whole run
+pytestmark = [pytest.mark.testbed, pytest.mark.thorough]
 
 RECIPE = next(EASYCONFIGS.glob(f"PyTorch-{VERSION}-cpu-horovod-*-venv.eb")).stem
 #: Ranks that share a core yield it while they wait.
@@ -19,37 +20,14 @@ SETTINGS = "export OMPI_MCA_mpi_yield_when_idle=1\n"
 JOB = "salloc --quiet -N2 -w nid001001,nid001002 --ntasks-per-node=2"
 
 
-#: Wheels that the build and Horovod need besides what the venv has.
-REAL = ("setuptools", "cmake", "cloudpickle", "packaging", "psutil", "pyyaml", "cffi", "pycparser")
-
-
 @pytest.fixture(scope="module")
-def horovod(testbed, request):
-    """The line that loads the Horovod module.
-
-    With --thorough, it is installed as in its recipe. Otherwise it is compiled without optimisation, and its torch is
-    that of the venv module: pip would unpack it twice, and compile its bytecode.
-    """
+def horovod(testbed):
+    """The line that loads the Horovod module."""
     wanted = ("libopenmpi-dev", "openmpi-bin", "g++", "make")
     missing = [package for package in wanted if find_optional(package) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)} (./run-tests does that where it may install packages)")
-    if request.config.getoption("--thorough"):
-        return f"module load {testbed.install(RECIPE)}"
-    system = request.getfixturevalue("system")
-    lock = (EASYCONFIGS / f"{RECIPE.removesuffix('-venv')}.txt").read_text()
-    pins = [re.search(rf"(?m)^{name}==\S+", lock)[0] for name in REAL]
-    sdist = RECIPE[RECIPE.index("horovod-") :].removesuffix("-venv").replace("-", "==")
-    sources = system.installed / "SOURCEPATH" / "p" / "PyTorch"
-    quick = testbed.layout.repository / "testbed" / "environments" / "quick-cmake"
-    system.run(
-        f"""\
-python3 -m pip download --quiet --no-deps --dest {system.stand_ins.wheels} {" ".join(pins)}
-python3 -m pip download --quiet --no-deps --no-binary horovod --no-build-isolation --dest {sources} {sdist}"""
-    )
-    # --rebuild: --thorough may have installed this module already
-    system.run(f"{system.index}\nexport HOROVOD_CMAKE={quick}\neb --rebuild {system.stand_ins.recipe(RECIPE)}")
-    return f"module use {system.installed}/INSTALLPATH/modules/all\nmodule load {module(RECIPE)}"
+    return f"module load {testbed.install(RECIPE)}"
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +51,6 @@ def accuracy(output):
 MPIRUN = f"{find_optional('openmpi-bin')} -np 2 --bind-to none python"
 
 
-@pytest.mark.thorough  # the job always runs, on two hosts
 def test_mpirun_on_one_host_trains_to_the_accuracy_of_one_process(testbed, horovod, alone):
     load = f"{SETTINGS}{horovod}\nexport OMP_NUM_THREADS=1"
     output = testbed.run(f"{load}\n{MPIRUN} $PAYLOAD/ladder/mnist_horovod.py --epochs 1")
@@ -90,7 +67,6 @@ def test_the_job_on_two_nodes_trains_to_the_accuracy_of_one_process(testbed, hor
     assert abs(accuracy(text) - alone) <= 1
 
 
-@pytest.mark.thorough  # on generated digits, it always runs
 def test_mpirun_on_one_host_trains_mnist_to_the_accuracy_of_ddp(testbed, horovod, dataset, by_ddp):
     load = f"module load {dataset}\n{horovod}"
     output = testbed.run(f"{SETTINGS}{load}\n{MPIRUN} $PAYLOAD/ladder/mnist_horovod.py --epochs 1")
@@ -99,7 +75,6 @@ def test_mpirun_on_one_host_trains_mnist_to_the_accuracy_of_ddp(testbed, horovod
     assert abs(accuracy(output) - by_ddp) < 0.2
 
 
-@pytest.mark.thorough  # the job script starts them in the same way, with python in place of the launcher
 def test_mpirun_in_a_job_on_two_nodes_trains_to_the_accuracy_of_one_process(testbed, horovod):
     """With generated digits: four MPI ranks on two cores would train MNIST for minutes."""
     mpirun = f"{JOB} {find_optional('openmpi-bin')} --map-by ppr:2:node --bind-to none conda-python-distributed"
@@ -116,7 +91,6 @@ def test_mpirun_in_a_job_on_two_nodes_trains_to_the_accuracy_of_one_process(test
 CUDA = "PyTorch-2.15.0-cuda-13.2-horovod-0.28.1-venv"
 
 
-@pytest.mark.thorough  # the recipe for CPUs, with the same patch, and the job always run
 def test_the_cuda_recipe_installs_from_stand_ins_and_its_job_reaches_the_accuracy_of_one_process(
     testbed, horovod, venv, work
 ):

@@ -1,6 +1,0 @@
-// See extension.h.
-#pragma once
-#include <torch/extension.h>
-namespace torch {
-using namespace at;
-}
