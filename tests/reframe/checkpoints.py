@@ -14,6 +14,7 @@ class CheckpointAndRequeue(PyTorchJob):
     descr = "A job is signalled, saves a checkpoint, is requeued and resumes"
     nodes = 2
     tags = UPGRADE
+    modules = ["MNIST"]
 
     @run_before("run")
     def set_command(self):

@@ -30,6 +30,8 @@ class TrainMNIST(Training):
     """The result does not depend on the system; the speed does."""
 
     descr = "MNIST: accuracy and time"
+    #: Only tests that train on the data load it: where it is not installed, the others run.
+    modules = ["MNIST"]
     #: Percent after one epoch; 98.7 is usual.
     least_accuracy = 97.0
 

@@ -59,7 +59,7 @@ site_configuration = {
     "environments": [
         {
             "name": "container-engine",
-            "modules": ["MNIST", IMAGE],
+            "modules": [IMAGE],
             "features": ["pytorch"],
             "extras": {
                 "module": IMAGE,

@@ -54,7 +54,7 @@ site_configuration = {
     "environments": [
         {
             "name": "venv",
-            "modules": ["MNIST", VENV, "rccl-net-plugin"],
+            "modules": [VENV, "rccl-net-plugin"],
             # cpe/26.03, which the module loads, is not the default (OLCF)
             "env_vars": [["LD_LIBRARY_PATH", "$CRAY_LD_LIBRARY_PATH:$LD_LIBRARY_PATH"]],
             "features": ["pytorch"],

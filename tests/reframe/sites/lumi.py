@@ -62,7 +62,7 @@ site_configuration = {
     "environments": [
         {
             "name": "container",
-            "modules": [STACK, "MNIST", IMAGE],
+            "modules": [STACK, IMAGE],
             "features": ["pytorch"],
             "extras": {"module": IMAGE, "enter": "singularity exec $SIF ", "variables": ["SIF", "SIFPYTORCH"]},
         },

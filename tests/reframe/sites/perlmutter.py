@@ -56,19 +56,19 @@ site_configuration = {
     "environments": [
         {
             "name": "venv",
-            "modules": ["MNIST", VENV, "nccl"],
+            "modules": [VENV, "nccl"],
             "features": ["pytorch"],
             "extras": {"module": VENV},
         },
         {
             "name": "podman-hpc",
-            "modules": ["MNIST", PODMAN],
+            "modules": [PODMAN],
             "features": ["pytorch"],
             "extras": {"module": PODMAN},
         },
         {
             "name": "shifter",
-            "modules": ["MNIST", SHIFTER],
+            "modules": [SHIFTER],
             "features": ["pytorch"],
             # as in payload/jobs/perlmutter/submit_batch_shifter.sh
             "resources": {"shifter": {"image": "nersc/pytorch:26.01.01", "modules": "gpu,nccl-cu13-plugin"}},

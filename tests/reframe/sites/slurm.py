@@ -65,11 +65,11 @@ site_configuration = {
     "environments": [
         {
             "name": "container",
-            "modules": ["MNIST", CONTAINER],
+            "modules": [CONTAINER],
             "features": ["pytorch"],
             "extras": {"module": CONTAINER, "enter": "singularity exec $SIF ", "variables": ["SIF", "SIFPYTORCH"]},
         },
-        {"name": "venv", "modules": ["MNIST", VENV], "features": ["pytorch"], "extras": {"module": VENV}},
+        {"name": "venv", "modules": [VENV], "features": ["pytorch"], "extras": {"module": VENV}},
         *(
             {
                 "name": f"recipe-{name}",

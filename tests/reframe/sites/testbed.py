@@ -11,7 +11,7 @@ from testbed import recipes  # noqa: E402
 
 sys.path.remove(str(REPOSITORY))  # ReFrame removes a directory of its own by its place in the list
 
-CONTAINER, VENV, DATASET = (recipes.module(recipe) for recipe in (recipes.CONTAINER, recipes.VENV, recipes.DATASET))
+CONTAINER, VENV = (recipes.module(recipe) for recipe in (recipes.CONTAINER, recipes.VENV))
 TESTBED = os.environ.get("PYTORCH_TESTBED", REPOSITORY / ".testbed")
 #: Debian's commands of two MPIs; `python3 testbed optional` installs them.
 MPIRUN = {
@@ -74,7 +74,7 @@ site_configuration = {
     "environments": [
         {
             "name": "container",
-            "modules": [DATASET, CONTAINER],
+            "modules": [CONTAINER],
             "features": ["pytorch"],
             "extras": {
                 "module": CONTAINER,
@@ -84,7 +84,7 @@ site_configuration = {
         },
         {
             "name": "venv",
-            "modules": [DATASET, VENV],
+            "modules": [VENV],
             "features": ["pytorch"],
             "extras": {"module": VENV},
         },
