@@ -1,23 +1,36 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Reads the options of `pytorch-stacks`, and prints what it found."""
+"""The command `pytorch-stacks`: reads its options, asks Slurm for the nodes of a job, and runs itself on each."""
 
 import argparse
+import base64
+import json
 import os
 import platform
 import re
+import subprocess
 import sys
+import zlib
 from pathlib import Path
 
+from pytorch_launch.nodelist import NodeListError, hosts
+
 from pytorch_stacks import StacksError
-from pytorch_stacks.groups import group_ranks
-from pytorch_stacks.report import as_json, as_text
+from pytorch_stacks.dumps import report_dumps
+from pytorch_stacks.node import read_node
+from pytorch_stacks.report import as_text, group_ranks
 
 #: The command, which compute nodes start by this path.
 PROGRAM = Path(__file__).resolve().parents[1] / "pytorch-stacks"
+#: For srun to start and end the step, beyond the time for a node.
+STEP_SECONDS = 20
+#: srun mixes the output of tasks, but passes on lines below 1,024 bytes whole (slurm, src/slurmd/slurmstepd/io.c).
+LINE_BYTES, MARK = 640, "pytorch-stacks-part "
+OPTIONS = "--overlap --ntasks-per-node=1 --cpu-bind=none --mem=0 --gres=none --mpi=none --kill-on-bad-exit=0 --quiet"
 
 EPILOG = """\
+JOBID is a job (1234), an array or one of its elements (1234_5), or a component of a heterogeneous job (1234+1).
 Ranks at the same place are one group; the smallest groups come first. The exit status is 0 if the stacks of all ranks
-were read, 1 if some are missing, and 2 if nothing could be read.
+were read, or all collectives finished, 1 if some are missing, and 2 if nothing could be read.
 """
 
 
@@ -26,11 +39,14 @@ def main(arguments):
     options = parse(arguments)
     try:
         if options.dumps is not None:
-            from pytorch_stacks.dumps import report_dumps
-
-            text, status = report_dumps(options.dumps, options.json)
+            text, status = report_dumps(options.dumps, options.world_size)
+        elif options.here:
+            text, status = show_node(options)
+        elif options.job is None:
+            raise StacksError("no job. Name one, as in `pytorch-stacks 1234` or `pytorch-stacks 1234.0`, see --help")
         else:
-            text, status = show_stacks(options)
+            found = [show_job(*job, options) for job in find_jobs(*options.job, os.geteuid())]
+            text, status = "".join(text for text, _ in found), max(status for _, status in found)
         sys.stdout.buffer.write(text.encode(errors="surrogateescape"))
         sys.stdout.flush()
     except StacksError as error:
@@ -42,36 +58,38 @@ def main(arguments):
     return status
 
 
-def show_stacks(options):
-    """The text about the ranks of a job, or of this node, and the exit status."""
-    if options.here:
-        from pytorch_stacks.lines import in_lines
-        from pytorch_stacks.node import read_node
+def show_node(options):
+    """The text about the ranks of this node, and the exit status."""
+    job, step = options.of or (None, None)
+    answer = read_node(platform.node(), os.environ, os.geteuid(), options.timeout, job, step)
+    if options.raw:
+        return in_lines(answer), 0
+    return show(None if job is None else f"job {job}", [answer], [], is_part=True)
 
-        job, step = options.of or (None, None)
-        answer = read_node(platform.node(), os.environ, os.geteuid(), options.timeout, job, step)
-        if options.raw:
-            return in_lines(answer), 0
-        answers, silent = [answer], []
-    else:
-        from pytorch_stacks.job import ask_nodes, find_nodes
 
-        job, step = options.job or (None, None)
-        if job is None:
-            raise StacksError("no job. Name one, as in `pytorch-stacks 1234` or `pytorch-stacks 1234.0`, see --help")
-        job, nodes = find_nodes(job, step, os.geteuid())
-        answers, silent = ask_nodes(job, step, nodes, options.timeout, str(PROGRAM))
-    launches = group_ranks(answers)
+def show_job(name, components, step, options):
+    """The text about the ranks of a job, and the exit status; `components` are as `find_jobs` returns them."""
+    answers, silent = [], []
+    for job, group, nodes in components:
+        found, failed = ask_nodes(job, group, step, nodes, options.timeout)
+        answers += found
+        silent += failed
+    return show(f"job {name}", answers, silent, is_part="+" in name)
+
+
+def show(job, answers, silent, *, is_part):
+    """The text about the answers of nodes and nodes without one, and the exit status; StacksError without any rank.
+
+    `is_part`: other ranks may be elsewhere.
+    """
+    launches = [launch._replace(missing=[] if is_part else launch.missing) for launch in group_ranks(answers)]
     if not launches and not silent:
         raise StacksError(
-            "no rank found: no Python with RANK and WORLD_SIZE among the processes of {}. Start ranks with "
-            "conda-python-distributed or torchrun".format("this node" if job is None else f"job {job}")
+            f"no rank found: no Python with RANK and WORLD_SIZE among the processes of {job or 'this node'}. "
+            "Start ranks with conda-python-distributed or torchrun"
         )
-    if options.here:
-        launches = [launch._replace(missing=[]) for launch in launches]  # they may be on other nodes
     is_complete = not silent and not any(launch.missing or launch.faults for launch in launches)
-    show = as_json if options.json else as_text
-    return show(job, launches, silent), int(not is_complete)
+    return as_text(job, launches, silent), int(not is_complete)
 
 
 def parse(arguments):
@@ -86,9 +104,9 @@ def parse(arguments):
     what.add_argument("job", nargs="?", type=job_and_step, metavar="JOBID[.STEP]", help="the ranks of a job or step")
     what.add_argument("--here", action="store_true", help="your ranks on this node, also without Slurm")
     what.add_argument("--dumps", metavar="DIR", help="compare the files that PyTorch's flight recorder wrote")
-    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    parser.add_argument("--world-size", type=positive, metavar="N", help="ranks of the dumps, if they do not tell it")
     parser.add_argument(
-        "--timeout", type=seconds, default=20, metavar="S", help="seconds for a rank's stack (default: %(default)s)"
+        "--timeout", type=positive, default=20, metavar="S", help="seconds for a rank's stack (default: %(default)s)"
     )
     parser.add_argument("--of", type=job_and_step, help=argparse.SUPPRESS)
     parser.add_argument("--raw", action="store_true", help=argparse.SUPPRESS)
@@ -96,15 +114,116 @@ def parse(arguments):
 
 
 def job_and_step(text):
-    """A job's number or array task, and a step's number or None."""
+    """A job's number, with that of its element or component, and a step's number or None."""
     found = re.match(r"(\d{1,18}(?:[_+]\d{1,18})?)(?:\.(\d{1,9}))?$", text)
     if not found:
-        raise argparse.ArgumentTypeError(f"{text[:40]} is not a job or step, such as 1234 or 1234.0")
+        raise argparse.ArgumentTypeError(f"{text[:40]} is not a job or step, such as 1234, 1234_5 or 1234.0")
     return found.groups()
 
 
-def seconds(text):
-    """A number of seconds."""
-    if not text.isdecimal() or not 1 <= int(text[:7]) <= 3600:
-        raise argparse.ArgumentTypeError(f"{text[:20]} is not a number of seconds from 1 to 3600")
-    return int(text)
+def positive(text):
+    """A number from 1."""
+    if not text.isdecimal() or int(text[:9]) == 0:
+        raise argparse.ArgumentTypeError(f"{text[:20]} is not a number from 1")
+    return int(text[:9])
+
+
+def find_jobs(job, step, uid):
+    """The running jobs of user `uid` that a number stands for, as (name, components, step). Raises StacksError.
+
+    An array stands for each of its elements. A component is (number of the job for srun, group or None, node list): a
+    heterogeneous job has several, and another job one.
+    """
+    rows = [row for row in _squeue("%i|%A|%T|%U|%u|%N", "--jobs=" + job) if "+" not in job or row[0] == job]
+    running = [row for row in rows if row[2] in ("RUNNING", "COMPLETING", "SUSPENDED")]
+    if not running:
+        state = "its state is " + rows[0][2] if rows else "Slurm has no such job"
+        raise StacksError(f"job {job} does not run: {state}. Running jobs: squeue --me")
+    jobs, steps = {}, []
+    for name, number, _, owner, user, nodes in running:
+        if owner != str(uid):
+            raise StacksError(f"job {job} belongs to {user}. Only its user can read its stacks")
+        if step is not None:
+            # Slurm names a step by the element, or by the number of the component
+            names = (f"{name}.", f"{number}.")
+            own = [row for row in _squeue("%i|%N", "--steps", "--jobs=" + number) if row[0].startswith(names)]
+            steps += own
+            nodes = next((nodes for found, nodes in own if found.rpartition(".")[2] == step), None)
+        if nodes is not None:
+            leader, is_component, group = name.partition("+")
+            component = (leader, group, nodes) if is_component else (number, None, nodes)
+            jobs.setdefault(name if "+" in job else leader, []).append(component)
+    if not jobs:
+        others = ", ".join(name for name, _ in steps) or "none"
+        raise StacksError(f"step {job}.{step} does not run. Steps of this job: {others}")
+    return [(name, components, step) for name, components in sorted(jobs.items())]
+
+
+def ask_nodes(job, group, step, nodes, seconds):
+    """What `node.read_node` returned on each of `nodes`, and a list of (node, reason) for those without an answer."""
+    try:
+        names = list(hosts(nodes))
+    except NodeListError as error:
+        raise StacksError(f"{error.fault}. {error.remedy}") from error
+    where = [f"--jobid={job}", f"--nodelist={nodes}", f"--nodes={len(names)}", f"--ntasks={len(names)}"]
+    where += [] if group is None else [f"--het-group={group}"]
+    here = ["--here", "--of", job if step is None else f"{job}.{step}", "--timeout", str(seconds), "--raw"]
+    command = ["srun", *where, *OPTIONS.split(), "--job-name=pytorch-stacks", "--input=none", "--label"]
+    output, errors, _ = _call([*command, str(PROGRAM), *here], 2 * seconds + STEP_SECONDS)
+    answers = read_lines(output)
+    answered = {answer["node"] for answer in answers}
+    # what srun or a node reported, without the statuses of tasks, of which there is one for each node
+    lines = [line.strip() for line in errors.splitlines() if line.strip() and "Exited with exit code" not in line]
+    reason = ": ".join(["no answer", *lines[-1:]])
+    return answers, [(name, reason) for name in names if name not in answered]
+
+
+def in_lines(answer):
+    """The lines for an answer of a node."""
+    text = base64.b64encode(zlib.compress(json.dumps(answer).encode())).decode()
+    return "".join(f"{MARK}{text[start : start + LINE_BYTES]}\n" for start in range(0, len(text), LINE_BYTES))
+
+
+def read_lines(text):
+    """The answers in the output of `srun --label`; one that is not complete is left out."""
+    parts, answers = {}, []
+    for line in text.splitlines():
+        task, mark, part = line.partition(f": {MARK}")
+        if mark:
+            parts.setdefault(task.strip(), []).append(part)
+    for part in parts.values():
+        try:
+            answers.append(json.loads(zlib.decompress(base64.b64decode("".join(part))).decode()))
+        except (ValueError, zlib.error):
+            continue
+    return answers
+
+
+def _squeue(fields, *selection):
+    """The rows of squeue with these fields."""
+    output, errors, status = _call(["squeue", "--noheader", "--format=" + fields, *selection], 60)
+    if status != 0 and "Invalid job id" not in errors:
+        raise StacksError(f"squeue failed: {errors.strip()}. Check Slurm (sinfo)")
+    return [row.strip().split("|") for row in output.splitlines() if row.strip()]
+
+
+def _call(command, seconds):
+    """Standard output and error and the exit status of a command; what it wrote until it timed out."""
+    # the variables of a job or step around this command describe another step
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    try:
+        process = subprocess.Popen(command, env=env, **pipes)
+    except OSError as error:
+        raise StacksError(f"{command[0]}: {error.strerror}. Run pytorch-stacks where Slurm's commands are") from error
+    try:
+        output, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # srun ends its step
+        try:
+            output, errors = process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, errors = process.communicate()
+        errors += f"\ntimed out after {seconds} s".encode()
+    return output.decode(errors="replace"), errors.decode(errors="replace"), process.returncode

@@ -1,35 +1,85 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Writes which collectives did not finish, from the dumps of PyTorch's flight recorder in a directory."""
+"""Reads the dumps of PyTorch's flight recorder, and names the collectives that some rank did not start or finish.
+
+PyTorch counts the collectives of each process group; a collective finishes when all ranks of its group have started the
+one with this number (torch/distributed/flight_recorder has the fields). A dump is a pickle of numbers, texts, None,
+lists, tuples and dicts (torch/csrc/distributed/c10d, FlightRecorderDetail.hpp, `dump`), or the same as JSON.
+"""
 
 import json
+import pickle  # noqa: S403  (the subclass below loads no functions)
 import re
+from collections import namedtuple
 from pathlib import Path
 
 from pytorch_launch.topology import cpu_list as number_list
 
 from pytorch_stacks import StacksError
-from pytorch_stacks.collectives import find_stuck, read_calls
-from pytorch_stacks.pickles import DumpError, read_dump
 from pytorch_stacks.place import find_place, source_line
 
-#: Ranks that did not start a collective, with the last one of each.
-SHOWN_RANKS = 8
+#: Of a rank's calls that did not finish, so many are kept; of ranks, so many have their last call in the text.
+KEPT, SHOWN_RANKS = 64, 8
+#: Collectives for which all ranks must have the same sizes.
+SAME_SIZES = ("all_reduce", "broadcast", "reduce", "_all_gather_base", "_reduce_scatter_base")
+#: Names of the group of all ranks, in new and old versions of torch.
+OF_ALL = ("default_pg", "0", "")
+
+Call = namedtuple("Call", "group number name sizes frames created finished")
+Call.__doc__ = """One collective of one rank: its group's name, its number in the group, its name, sizes and types, the
+frames that called it, innermost first, the time of the call in ns, and whether it finished."""
+
+Dump = namedtuple("Dump", "groups transfers size")
+Dump.__doc__ = """One rank's dump: `groups` from a group's label and name to (members or None, last number, Calls by
+number), where the Calls are those that did not finish and the last one; `transfers`, the sends and receives that did
+not finish; and the world's size, None if it is not recorded."""
 
 
-def report_dumps(place, is_json):
-    """The text about the dumps at `place`, and the exit status: 0 if all collectives finished. Raises StacksError."""
+class DumpError(Exception):
+    """The file is not a dump; the message has the reason."""
+
+
+class Values(pickle.Unpickler):
+    """Reads a pickle of plain values."""
+
+    def find_class(self, module, name):
+        """Reject every function and class."""
+        raise DumpError(f"it would run {module}.{name}: not written by PyTorch")
+
+    def persistent_load(self, _):
+        """Reject references to objects outside of the file."""
+        raise DumpError("it refers to another object: not written by PyTorch")
+
+
+def report_dumps(place, world_size=None):
+    """The text about the dumps at `place`, and the exit status: 0 if all collectives of all ranks finished.
+
+    `world_size` is the number of ranks, for dumps that do not have it. Raises StacksError.
+    """
     prefix, files = find_dumps(place)
-    ranks, faults = {}, []
+    ranks, lines = {}, []
     for rank, path in sorted(files.items()):
         try:
-            ranks[rank] = read_calls(read_dump(path))
+            ranks[rank] = read_dump(path)
         except DumpError as error:
-            faults.append((str(path), str(error)))
-    size = max(files) + 1
-    found = find_stuck(ranks, size)
-    missing = [rank for rank in range(size) if rank not in files]
-    show = _as_json if is_json else _as_text
-    return show(prefix, ranks, found, missing, faults), int(bool(found or faults or missing))
+            lines.append(f"{path}: {error}")
+    sizes = {world_size} if world_size else {dump.size for dump in ranks.values()} - {None}
+    size = max(sizes, default=None)
+    if len(sizes) > 1 or (size and max(files) >= size):
+        numbers = " and ".join(map(str, sorted(sizes)))
+        raise StacksError(f"{prefix}*: ranks {number_list(files)} are not of a world of {numbers}. Remove older dumps")
+    missing = sorted(set(range(size or max(files) + 1)) - set(files))
+    if missing:
+        lines.append(f"no dump: {_ranks(missing)}. It ended before, or wrote elsewhere")
+    if not size:
+        lines.append("the dumps do not tell the size of the world. Pass --world-size")
+    faults = _faults(ranks, size or max(files) + 1)
+    if not faults and not lines:
+        is_empty = not any(dump.groups for dump in ranks.values())
+        faults = ["no collective is recorded"] if is_empty else []
+    is_well = not faults and not lines
+    verdict = ["every collective finished on every rank"] if is_well else [] if faults else ["no verdict"]
+    title = f"{prefix}*: dumps of {len(ranks)} rank{'s' * (len(ranks) != 1)}"
+    return "\n".join([title, *lines, *faults, *verdict]) + "\n", int(not is_well)
 
 
 def find_dumps(place):
@@ -54,70 +104,132 @@ def find_dumps(place):
     return str(directory / newest), launches[newest]
 
 
-def _as_text(prefix, ranks, found, missing, faults):
-    lines = [f"{prefix}*: dumps of {len(ranks)} rank{'s' * (len(ranks) != 1)}"]
-    if missing:
-        lines.append(f"no dump: {_ranks(missing)}. It ended before, or wrote elsewhere")
-    lines += [f"{path}: {fault}" for path, fault in faults]
-    for stuck in found:
-        lines += _stuck(stuck)
-    if not found:
-        lines.append("every collective finished on every rank")
-    return "\n".join(lines) + "\n"
+def read_dump(path):
+    """The Dump in a file. Raises DumpError."""
+    try:
+        with Path(path).open("rb") as file:
+            is_pickle = file.read(1) == b"\x80"
+            file.seek(0)
+            dump = Values(file).load() if is_pickle else json.loads(file.read().decode())
+        if not isinstance(dump, dict) or not isinstance(dump.get("entries"), list):
+            raise DumpError("not a dump of PyTorch's flight recorder")
+        return _dump(dump)
+    except DumpError:
+        raise
+    except Exception as error:  # pickle raises what it meets in a damaged file
+        raise DumpError(f"{type(error).__name__}: {error}. The rank may have ended while it wrote") from error
 
 
-def _stuck(stuck):
-    if len(stuck.calls) == 1:
-        ((name, sizes), calls), *_ = stuck.calls
-        what = f"collective {stuck.number}, {_named(name, sizes)}, did not finish{_called(calls)}"
-        lines = [f"group {stuck.group}: {what}", f"    waiting: {_ranks(list(calls))}"]
+def _dump(dump):
+    members, size = {}, None
+    for name, group in (dump.get("pg_config") or {}).items():
+        text = str(group.get("ranks", "")).strip("[] ")  # NCCL's `[0, 1]`, gloo's `[]`
+        if text:
+            members[name] = [int(rank) for rank in text.replace(",", " ").split()]
+            size = len(members[name]) if str(group.get("desc", name)) in OF_ALL else size
+    status = dump.get("pg_status") or {}
+    groups, transfers = {}, []
+    for entry in dump["entries"]:
+        group = entry.get("process_group", entry.get("pg_id", ""))  # name and description; older versions: the name
+        name, description = map(str, group) if isinstance(group, (list, tuple)) else (str(group), "")
+        label = name if description in ("", "undefined") else description
+        if name in members and label not in OF_ALL:  # the rows of a mesh have one description
+            label = f"{label} ({_ranks(members[name])})"
+        call = _call(label, entry, status.get(str(entry.get("pg_id")), {}))
+        if entry.get("is_p2p"):
+            transfers += [] if call.finished else [call]
+            continue
+        found, last, calls = groups.get((label, name), (members.get(name), 0, {}))
+        if last in calls and calls[last].finished:
+            del calls[last]
+        if call.number >= last or (not call.finished and len(calls) < KEPT):
+            calls[call.number] = call
+        groups[label, name] = found, max(last, call.number), calls
+    return Dump(groups, transfers, size)
+
+
+def _call(label, entry, status):
+    is_transfer = bool(entry.get("is_p2p"))
+    number = int(entry.get("p2p_seq_id" if is_transfer else "collective_seq_id", entry.get("seq_id", 0)))
+    library, _, name = str(entry.get("profiling_name", "")).rpartition(":")
+    # NCCL's entries have the state, and are also retired when they time out; of gloo's, only this changes
+    finished = entry.get("state") == "completed" or (library == "gloo" and bool(entry.get("retired")))
+    finished = finished or (not is_transfer and number <= int(status.get("last_completed_collective", -1)))
+    types = [str(kind) for kind in entry.get("input_dtypes") or []]
+    sizes = f"{','.join(types)} {entry.get('input_sizes')}".strip() if name in SAME_SIZES else ""
+    frames = [[frame.get("name"), frame.get("filename"), frame.get("line")] for frame in entry.get("frames") or []]
+    return Call(label, number, name, sizes, frames, int(entry.get("time_created_ns", 0)), finished)
+
+
+def _faults(ranks, size):
+    """Lines about what did not finish in a world of `size`, the earliest first."""
+    found = []
+    for key in {key for dump in ranks.values() for key in dump.groups}:
+        groups, label = {rank: dump.groups[key] for rank, dump in ranks.items() if key in dump.groups}, key[0]
+        members = next((members for members, _, _ in groups.values() if members), None)
+        if members is None:
+            members = range(size) if label in OF_ALL else sorted(groups)
+        unfinished = [call for _, _, calls in groups.values() for call in calls.values() if not call.finished]
+        reached = {rank: groups[rank][1] if rank in groups else 0 for rank in members if rank in ranks}
+        if unfinished:
+            number = min(call.number for call in unfinished)
+            found.append((min(call.created for call in unfinished), _stuck(label, number, groups, members, ranks)))
+        elif len(set(reached.values())) > 1:  # such as a broadcast, which its source does not wait for
+            least, most = min(reached.values()), max(reached.values())
+            behind = [rank for rank, last in reached.items() if last < most]
+            text = f"group {label}: {_ranks(behind)} did not start collective {most}: at {least} in its dump"
+            found.append((float("inf"), [text]))
+    for rank, dump in sorted(ranks.items()):
+        for call in dump.transfers[:1]:
+            text = f"group {call.group}: rank {rank}: {call.name} did not finish{_called(call)}"
+            found.append((call.created, [text]))
+    return [line for _, lines in sorted(found, key=lambda item: item[0]) for line in lines]
+
+
+def _stuck(label, number, groups, members, ranks):
+    """Lines about collective `number` of a group: the ranks that wait for it, and those that did not start it."""
+    waiting, absent = {}, []
+    for rank in members:
+        _, reached, calls = groups.get(rank, (None, 0, {}))
+        call = calls.get(number)
+        if call and not call.finished:
+            waiting.setdefault((call.name, call.sizes), {})[rank] = call
+        elif rank in ranks and reached < number:
+            absent.append(rank)
+    fewest_first = sorted(waiting.items(), key=lambda item: len(item[1]))
+    if len(fewest_first) == 1:
+        (what, calls), *_ = fewest_first
+        called = f"did not finish{_called(calls[min(calls)])}"
+        lines = [f"group {label}: collective {number}, {_named(what)}, {called}", f"    waiting: {_ranks(calls)}"]
     else:
-        lines = [f"group {stuck.group}: the ranks do not agree on collective {stuck.number}"]
-        lines += [f"    {_ranks(list(calls))}: {_named(*what)}{_called(calls)}" for what, calls in stuck.calls]
-    for rank in stuck.absent[:SHOWN_RANKS]:
-        lines.append(f"    rank {rank} did not start it: {_last(stuck.last[rank])}")
-    if len(stuck.absent) > SHOWN_RANKS:
-        lines.append(f"    {_ranks(stuck.absent[SHOWN_RANKS:])} did not start it")
-    if stuck.unknown:
-        lines.append(f"    {_ranks(stuck.unknown)}: no dump")
-    return lines
+        lines = [f"group {label}: the ranks do not agree on collective {number}"]
+        lines += [f"    {_ranks(calls)}: {_named(what)}{_called(calls[min(calls)])}" for what, calls in fewest_first]
+    lines += [f"    rank {rank} did not start it: {_last(ranks[rank])}" for rank in absent[:SHOWN_RANKS]]
+    if len(absent) > SHOWN_RANKS:
+        lines.append(f"    {_ranks(absent[SHOWN_RANKS:])} did not start it")
+    unknown = [rank for rank in members if rank not in ranks]
+    return lines + ([f"    {_ranks(unknown)}: no dump"] if unknown else [])
 
 
-def _named(name, sizes):
-    return f"{name} of {sizes}" if sizes else name
-
-
-def _called(calls):
-    """Where the first of the ranks called it."""
-    place = find_place(calls[min(calls)].frames)
-    return f", called at {source_line(place)}" if place else ""
-
-
-def _last(call):
-    if call is None:
+def _last(dump):
+    """The last call of a rank in any group."""
+    calls = [call for _, _, calls in dump.groups.values() for call in calls.values()]
+    if not calls:
         return "no collective of it is recorded"
+    call = max(calls, key=lambda call: call.created)
     state = "finished" if call.finished else "did not finish"
-    return f"its last, {call.name} ({call.number} of group {call.group}), {state}{_called({0: call})}"
+    return f"its last, {call.name} ({call.number} of group {call.group}), {state}{_called(call)}"
+
+
+def _named(what):
+    return " of ".join(filter(None, what))
+
+
+def _called(call):
+    """Where the rank called it."""
+    place = find_place(call.frames)
+    return f", called at {source_line(place)}" if place else ""
 
 
 def _ranks(numbers):
     return f"rank{'s' * (len(numbers) > 1)} {number_list(numbers)}"
-
-
-def _as_json(prefix, ranks, found, missing, faults):
-    stuck = [
-        {
-            "group": one.group,
-            "number": one.number,
-            "absent": one.absent,
-            "unknown": one.unknown,
-            "calls": [
-                {"name": name, "sizes": sizes, "ranks": sorted(calls), "frames": calls[min(calls)].frames}
-                for (name, sizes), calls in one.calls
-            ],
-            "last": {rank: call and call._asdict() for rank, call in one.last.items()},
-        }
-        for one in found
-    ]
-    values = {"dumps": prefix, "ranks": sorted(ranks), "stuck": stuck, "missing": missing, "faults": dict(faults)}
-    return json.dumps(values) + "\n"

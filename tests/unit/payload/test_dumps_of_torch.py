@@ -40,12 +40,14 @@ time.sleep(600)
 def test_the_rank_that_skipped_a_collective_is_named_from_torchs_own_dumps(run_code, tmp_path):
     ranks = run_code(3, f"directory = {str(tmp_path)!r}\n{SKIPS}")
     assert [rank.status for rank in ranks] == [0, 0, 0], ranks
-    done = subprocess.run(
-        [RUNSCRIPTS / "pytorch-stacks", "--dumps", tmp_path], capture_output=True, text=True, timeout=300, check=False
-    )
+    command, options = [RUNSCRIPTS / "pytorch-stacks", "--dumps", tmp_path], {"text": True, "timeout": 300}
+    done = subprocess.run(command, capture_output=True, check=False, **options)
     lines = done.stdout.splitlines()
     assert lines[0] == f"{tmp_path}/nccl_rank_*: dumps of 3 ranks"
     assert lines[1].startswith("group default_pg: collective 2, all_reduce of Float [[4]], did not finish, called at")
     assert lines[2] == "    waiting: ranks 0,2"
     assert lines[3].startswith("    rank 1 did not start it: its last, all_reduce (1 of group default_pg), finished")
     assert (done.returncode, len(lines)) == (1, 4)
+    (tmp_path / "nccl_rank_2").unlink()  # the dumps of the others have the size of the world
+    done = subprocess.run(command, capture_output=True, check=False, **options)
+    assert "no dump: rank 2. " in done.stdout and done.stdout.endswith("    rank 2: no dump\n")

@@ -48,7 +48,7 @@ def _threads():
 def rank():
     """A function that makes a rank as `read_node` describes it."""
 
-    def make(number, frames=IN_ALL_REDUCE, *, node="nid0001", gpu=None, fault=None, threads=(), **fields):
+    def make(number, frames=IN_ALL_REDUCE, *, node="nid0001", fault=None, threads=(), **fields):
         named = [{"name": "MainThread", "frames": frames}, *threads]
         return {
             "rank": number,
@@ -57,7 +57,6 @@ def rank():
             "step": "0",
             "node": node,
             "pid": 100 + number,
-            "gpu": gpu,
             "threads": [] if fault else named,
             "fault": fault,
             **fields,

@@ -1,14 +1,13 @@
 """The command, with stand-ins for Slurm's: `squeue` prints rows, and `srun` runs the collector once for each node."""
 
-import json
 import os
 import subprocess
 import sys
 import time
 
 import pytest
-from pytorch_stacks import StacksError, job
-from pytorch_stacks.lines import in_lines, read_lines
+from pytorch_stacks import StacksError, command
+from pytorch_stacks.command import in_lines, read_lines
 
 USER = f"{os.geteuid()}|me"
 
@@ -23,7 +22,7 @@ def stacks(runscripts, tmp_path):
         program.write_text("#!/bin/bash\n" + code)
         program.chmod(0o755)
 
-    def run(*arguments, rows=f"7|RUNNING|{USER}|nid000[1-2]", steps="7.0|nid000[1-2]", srun=None, **env):
+    def run(*arguments, rows=f"7|7|RUNNING|{USER}|nid000[1-2]", steps="7.0|nid000[1-2]", srun=None, **env):
         put("squeue", f"case $* in *--steps*) echo '{steps}' ;; *) echo '{rows}' ;; esac\n")
         if srun is not None:
             put("srun", f'printf "%s\\n" "$@" > {tmp_path}/srun\n{srun}\n')
@@ -41,12 +40,16 @@ def stacks(runscripts, tmp_path):
 
 @pytest.fixture
 def lines(rank):
-    """A function that returns shell code which prints the answer of a node."""
+    """A function that returns shell code which prints the answer of a node as `srun --label` does."""
 
     def make(node, *ranks):
-        return "cat <<'E'\n" + in_lines({"node": node, "ranks": [rank(number, node=node) for number in ranks]}) + "E\n"
+        return printed(node, in_lines({"node": node, "ranks": [rank(number, node=node) for number in ranks]}))
 
     return make
+
+
+def printed(task, lines):
+    return "cat <<'E'\n" + "".join(f"{task}: {line}\n" for line in lines.splitlines()) + "E\n"
 
 
 def test_all_nodes_of_a_step_are_asked_in_a_step_beside_it(stacks, lines, tmp_path):
@@ -76,8 +79,8 @@ def test_srun_that_hangs_is_ended(tmp_path, monkeypatch):
             while not (tmp_path / "written").exists():
                 time.sleep(0.01)
 
-    monkeypatch.setattr(job.subprocess, "Popen", Started)
-    output, errors, _ = job._call(["sh", "-c", f"printf x; touch {tmp_path}/written; exec sleep 600"], 1)
+    monkeypatch.setattr(command.subprocess, "Popen", Started)
+    output, errors, _ = command._call(["sh", "-c", f"printf x; touch {tmp_path}/written; exec sleep 600"], 1)
     assert (output, errors.strip()) == ("x", "timed out after 1 s")
 
 
@@ -85,9 +88,8 @@ def test_srun_that_hangs_is_ended(tmp_path, monkeypatch):
     ("arguments", "squeue", "message"),
     [
         ("9", {"rows": ""}, "job 9 does not run: Slurm has no such job. Running jobs: squeue --me"),
-        ("7", {"rows": f"7|PENDING|{USER}|"}, "job 7 does not run: its state is PENDING. Running jobs: squeue --me"),
-        ("7", {"rows": "7|RUNNING|4711|eve|n1"}, "job 7 belongs to eve. Only its user can read its stacks"),
-        ("7", {"rows": f"8|RUNNING|{USER}|n\n9|RUNNING|{USER}|n"}, "7 stands for several jobs: 8, 9. Name one of them"),
+        ("7", {"rows": f"7|7|PENDING|{USER}|"}, "job 7 does not run: its state is PENDING. Running jobs: squeue --me"),
+        ("7", {"rows": "7|7|RUNNING|4711|eve|n1"}, "job 7 belongs to eve. Only its user can read its stacks"),
         ("7.5", {"steps": "7.0|n1"}, "step 7.5 does not run. Steps of this job: 7.0"),
         ("7.5", {"steps": ""}, "step 7.5 does not run. Steps of this job: none"),
         ("", {}, "no job. Name one, as in `pytorch-stacks 1234` or `pytorch-stacks 1234.0`, see --help"),
@@ -106,7 +108,7 @@ def test_an_error_is_one_line_that_has_what_to_do(stacks, arguments, squeue, mes
 
 def test_a_host_without_slurm_is_named():
     with pytest.raises(StacksError, match="no-srun: No such file or directory. Run pytorch-stacks where Slurm's"):
-        job._call(["no-srun"], 1)
+        command._call(["no-srun"], 1)
 
 
 @pytest.mark.parametrize("name", ["x", "7.batch", "-7", "7.0.0", "7 8"])
@@ -117,12 +119,37 @@ def test_a_job_is_a_number_or_an_element_of_an_array(stacks, name):
 
 def test_an_answer_survives_being_mixed_with_others(rank):
     answers = [{"node": f"nid{number}", "ranks": [rank(number) for number in range(40)]} for number in range(3)]
-    parts = [in_lines(answer).splitlines() for answer in answers]
+    parts = [printed(f" {n}", in_lines(answer)).splitlines()[1:-1] for n, answer in enumerate(answers)]
     assert max(len(line) for lines in parts for line in lines) < 1000
     mixed = [line for lines in zip(*parts) for line in reversed(lines)]
     read = read_lines("\n".join(["srun: noise", *mixed]))
     assert sorted(read, key=lambda answer: answer["node"]) == answers
     assert {answer["node"] for answer in read_lines("\n".join(mixed[1:]))} == {"nid0", "nid1"}
+
+
+ARRAY = f"7_2|7|PENDING|{USER}|\n7_1|9|RUNNING|{USER}|nid0002\n7_0|8|RUNNING|{USER}|nid0001"
+HETEROGENEOUS = f"7+0|7|RUNNING|{USER}|nid0002\n7+1|8|RUNNING|{USER}|nid0001"
+
+
+@pytest.mark.parametrize(
+    ("rows", "steps", "arguments", "title", "asked"),
+    [
+        # squeue prints all steps of an array for the job that has the array's number
+        (f"7_1|7|RUNNING|{USER}|nid0001", "7_0.0|nid0004\n7_1.0|nid0003", "7_1.0", "job 7_1", [("7", None, "nid0003")]),
+        (ARRAY, "", "7", "job 7_0", [("8", None, "nid0001"), ("9", None, "nid0002")]),
+        (ARRAY, "7_0.0|nid0001\n7_0.batch|nid0001", "7.0", "job 7_0", [("8", None, "nid0001")]),
+        (HETEROGENEOUS, "", "7", "job 7", [("7", "0", "nid0002"), ("7", "1", "nid0001")]),
+        (HETEROGENEOUS, "", "7+1", "job 7+1", [("7", "1", "nid0001")]),
+        (HETEROGENEOUS, "8.0|nid0001", "7.0", "job 7", [("7", "1", "nid0001")]),
+    ],
+)
+def test_an_array_its_elements_and_components_are_jobs(stacks, lines, tmp_path, rows, steps, arguments, title, asked):
+    code = f"printf '%s ' \"$@\" >> {tmp_path}/all; echo >> {tmp_path}/all\n"
+    done = stacks(arguments, rows=rows, steps=steps, srun=code + lines("nid0001", 0, 1, 2, 3))
+    assert done.stdout.startswith(f"{title}, step 0: 4 ranks"), done.stderr
+    called = (tmp_path / "all").read_text().splitlines()
+    calls = [dict(word[2:].split("=") for word in line.split() if "=" in word) for line in called]
+    assert [(call["jobid"], call.get("het-group"), call["nodelist"]) for call in calls] == asked
 
 
 def test_a_real_rank_is_found_on_this_node(stacks, py_spy):
@@ -132,8 +159,6 @@ def test_a_real_rank_is_found_on_this_node(stacks, py_spy):
     options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", code], env=world, **options) as process:
         process.stdout.readline()
-        found = json.loads(stacks("--here", "--json").stdout)
+        found = stacks("--here").stdout
         process.communicate(b"\n")
-    (launch,) = (launch for launch in found["launches"] if launch["launch"] == f"test-stacks-{os.getpid()}")
-    (group,) = launch["groups"]
-    assert group["ranks"][0]["pid"] == process.pid
+    assert f"launch test-stacks-{os.getpid()}: 1 rank on 1 node\nrank 0 (" in found

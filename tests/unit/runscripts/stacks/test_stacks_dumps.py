@@ -48,10 +48,10 @@ def dump(*entries, ranks="[0, 1, 2, 3]", group=("0", "default_pg"), completed=-1
 def report(tmp_path):
     """A function that writes dumps by rank and returns what is reported about them."""
 
-    def run(dumps, *, is_json=False):
+    def run(dumps, world_size=None):
         for rank, values in dumps.items():
             (tmp_path / f"7.0-rank_{rank}").write_bytes(pickle.dumps(values, protocol=2))
-        return report_dumps(str(tmp_path), is_json)
+        return report_dumps(str(tmp_path), world_size)
 
     return run
 
@@ -94,8 +94,8 @@ def test_a_rank_of_a_smaller_group_is_named_with_what_it_waits_for_elsewhere(rep
     dumps[3] = {**dump(call(6), elsewhere), "pg_config": config}
     lines = report(dumps)[0].splitlines()
     assert f"group {world[1]}: collective 7" in lines[1]
-    assert "rank 3 did not start it: its last, broadcast (4 of group tensor), did not finish" in lines[3]
-    assert lines[4].startswith("group tensor: collective 4, broadcast")
+    assert "rank 3 did not start it: its last, broadcast (4 of group tensor (ranks 2-3)), did not finish" in lines[3]
+    assert lines[4].startswith("group tensor (ranks 2-3): collective 4, broadcast")
     assert "rank 2 did not start it" in lines[6]
 
 
@@ -109,7 +109,57 @@ def test_a_rank_without_a_dump_is_named(report):
 def test_collectives_that_all_finished_are_no_finding(report):
     done = dump(call(6), call(7, state="scheduled"), completed=7)  # the state is updated after the number
     assert report(dict.fromkeys(range(4), done))[1] == 0
-    assert report({0: dump()})[0].endswith("every collective finished on every rank\n")
+    assert report(dict.fromkeys(range(4), done))[0].endswith("\nevery collective finished on every rank\n")
+
+
+DONE = dump(call(6), call(7))
+
+
+@pytest.mark.parametrize(
+    ("dumps", "world_size", "line"),
+    [
+        ({0: DONE, 1: DONE, 2: DONE}, None, "no dump: rank 3. It ended before, or wrote elsewhere"),
+        (
+            dict.fromkeys(range(4), dump(call(7), ranks="[]")),
+            None,
+            "the dumps do not tell the size of the world. Pass --world-size",
+        ),
+        (dict.fromkeys(range(3), dump(call(7), ranks="[]")), 4, "no dump: rank 3. It ended before, or wrote elsewhere"),
+        (dict.fromkeys(range(4), dump()), None, "no collective is recorded"),
+        (
+            {**dict.fromkeys(range(3), DONE), 3: dump(call(6))},
+            None,
+            "group default_pg: rank 3 did not start collective 7: at 6 in its dump",
+        ),
+        (
+            {**dict.fromkeys(range(3), DONE), 3: dump(call(6), call(7), call(9, "recv 3<-2", "started", is_p2p=True))},
+            None,
+            "group default_pg: rank 3: recv 3<-2 did not finish, called at train.py:120",
+        ),
+    ],
+)
+def test_a_verdict_needs_the_whole_world(report, dumps, world_size, line):
+    text, status = report(dumps, world_size)
+    assert line in text.splitlines() and status == 1
+    assert "every collective" not in text
+
+
+def test_dumps_of_several_worlds_are_an_error(report):
+    with pytest.raises(StacksError, match=r"ranks 0-4 are not of a world of 4. Remove older dumps"):
+        report(dict.fromkeys(range(5), DONE))
+    with pytest.raises(StacksError, match=r"ranks 0-4 are not of a world of 2 and 4. Remove older dumps"):
+        report({0: dump(call(7), ranks="[0, 1]")})
+
+
+def test_rows_of_a_mesh_are_groups_of_their_own(report):
+    config = {name: {"desc": "mesh_tp", "ranks": ranks} for name, ranks in (("1", "[0, 1]"), ("2", "[2, 3]"))}
+    config["0"] = {"desc": "default_pg", "ranks": "[0, 1, 2, 3]"}
+    rows = {rank: {"process_group": (str(1 + rank // 2), "mesh_tp")} for rank in range(4)}
+    dumps = {rank: {**dump(call(7, **rows[rank])), "pg_config": config} for rank in range(4)}
+    dumps[2] = {**dump(call(7, **rows[2]), call(8, state="started", **rows[2])), "pg_config": config}
+    lines = report(dumps)[0].splitlines()
+    assert lines[1].startswith("group mesh_tp (ranks 2-3): collective 8, all_reduce")
+    assert lines[2] == "    waiting: rank 2" and lines[3].startswith("    rank 3 did not start it") and len(lines) == 4
 
 
 def test_older_dumps_are_read(report):
@@ -127,24 +177,15 @@ def test_older_dumps_are_read(report):
         for state in ("completed", "scheduled")
     ]
     dumps = {0: {"version": "2.0", "entries": [old[1]]}, 1: {"version": "2.0", "entries": [{**old[0], "seq_id": 2}]}}
-    lines = report(dumps)[0].splitlines()
+    lines = report(dumps, 2)[0].splitlines()
     assert lines[1:3] == ["group 0: collective 3, all_reduce of [[4]], did not finish", "    waiting: rank 0"]
     assert lines[3].startswith("    rank 1 did not start it: its last, all_reduce (2 of group 0), finished")
-
-
-def test_json_has_the_same(report):
-    waiting = dump(call(7, state="started"))
-    found = json.loads(report({0: waiting, 1: dump(call(6)), 2: waiting, 3: waiting}, is_json=True)[0])
-    (stuck,) = found["stuck"]
-    assert (stuck["group"], stuck["number"], stuck["absent"]) == ("default_pg", 7, [1])
-    assert stuck["calls"][0]["ranks"] == [0, 2, 3]
-    assert stuck["last"]["1"]["number"] == 6
 
 
 def test_a_dump_as_json_is_read(tmp_path):
     for rank, state in enumerate(("started", "completed")):
         (tmp_path / f"rank_{rank}.json").write_text(json.dumps(dump(call(7 - rank, state=state), ranks="[0, 1]")))
-    assert "rank 1 did not start it" in report_dumps(str(tmp_path), False)[0]
+    assert "rank 1 did not start it" in report_dumps(str(tmp_path))[0]
 
 
 def test_the_newest_launch_of_a_directory_is_taken_or_the_named_one(tmp_path):
@@ -180,6 +221,7 @@ def test_a_dump_that_would_run_something_is_rejected(report, tmp_path):
 def test_a_damaged_dump_is_named_and_the_others_are_read(report, tmp_path, content):
     (tmp_path / "7.0-rank_1").write_bytes(content)
     text, status = report({0: dump(call(7, state="started"), ranks="[0, 1]")})
+    assert "no verdict" not in text
     assert status == 1
     assert f"{tmp_path}/7.0-rank_1: " in text
     assert "    rank 1: no dump\n" in text

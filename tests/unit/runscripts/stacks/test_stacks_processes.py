@@ -3,10 +3,8 @@
 import os
 from pathlib import Path
 
-import node_trees
 import pytest
-from pytorch_stacks.node import gpu_number, read_node
-from pytorch_stacks.processes import find_ranks
+from pytorch_stacks.node import find_ranks, read_node
 from pytorch_stacks.spy import SpyError, read_stacks
 
 RANK = {"RANK": "3", "WORLD_SIZE": "4", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "PYTORCH_LAUNCH_ID": "7.0"}
@@ -14,7 +12,7 @@ MINE = os.getuid()
 
 
 def found(root, *selection, uid=MINE, node="nid0001"):
-    return [(rank.rank, rank.pid) for rank in find_ranks(root, uid, node, *selection)]
+    return [(int(rank.env["RANK"]), rank.pid) for rank, _ in find_ranks(root, uid, node, *selection)]
 
 
 def test_a_rank_is_a_python_with_the_variables_of_a_rank(proc):
@@ -45,8 +43,8 @@ def test_children_of_a_rank_belong_to_it_and_later_programs_of_its_task_are_left
     proc(10, started=100, **RANK)
     proc(11, parent=10, started=101, **RANK)
     root = proc(12, parent=9, started=102, **RANK)
-    (rank,) = find_ranks(root, MINE, "nid0001")
-    assert (rank.rank, rank.pid, rank.children) == (3, 10, [11])
+    ((rank, children),) = find_ranks(root, MINE, "nid0001")
+    assert (rank.env["RANK"], rank.pid, children) == ("3", 10, [11])
 
 
 def test_a_process_that_has_ended_is_left_out(proc):
@@ -54,15 +52,6 @@ def test_a_process_that_has_ended_is_left_out(proc):
     Path(root, "proc/10/stat").unlink()
     proc(11, **{**RANK, "RANK": "1"})
     assert found(root) == [(1, 11)]
-
-
-def test_the_gpu_of_a_rank_has_its_number_on_the_node(tmp_path):
-    node = str(node_trees.dgx_a100(tmp_path))
-    world = {"LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "4"}
-    assert gpu_number({"LOCAL_RANK": "2", **world}, node) == 2
-    assert gpu_number({"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "4,5,6,7", **world}, node) == 5
-    assert gpu_number({"RANK": "1"}, node) is None
-    assert gpu_number({"LOCAL_RANK": "2", **world}, str(tmp_path / "none")) is None
 
 
 # py-spy

@@ -1,11 +1,8 @@
 """Where ranks are, in words: the odd ones first."""
 
-import json
-
 import pytest
-from pytorch_stacks.groups import group_ranks
 from pytorch_stacks.place import find_place, in_words
-from pytorch_stacks.report import as_json, as_text
+from pytorch_stacks.report import as_text, group_ranks
 from stack_frames import DISTRIBUTED, IN_ALL_REDUCE, IN_NEXT_BATCH, SITE
 
 
@@ -48,13 +45,13 @@ def test_a_thread_without_python_code_has_no_place():
     assert find_place([]) is None
 
 
-def test_the_odd_rank_comes_first_with_its_node_and_gpu(rank):
+def test_the_odd_rank_comes_first_with_its_node(rank):
     many = [rank(number, size=512) for number in range(512) if number != 37]
-    odd = rank(37, IN_NEXT_BATCH, node="nid0012", gpu=5, size=512)
+    odd = rank(37, IN_NEXT_BATCH, node="nid0012", size=512)
     nodes = [{"node": "n", "ranks": many}, {"node": "nid0012", "ranks": [odd]}]
-    lines = as_text("7", group_ranks(nodes), []).splitlines()
+    lines = as_text("job 7", group_ranks(nodes), []).splitlines()
     assert lines[0] == "job 7, step 0: 512 ranks on 2 nodes"
-    assert lines[1] == "rank 37 (nid0012, GPU 5) in next_batch at data.py:44"
+    assert lines[1] == "rank 37 (nid0012) in next_batch at data.py:44"
     assert lines[2].split() == ["next_batch", "/home/u/data.py:44"]
     assert "511 ranks in all_reduce at train.py:120: 0-36,38-511" in lines
     assert lines[-4].split() == ["all_reduce", "torch/distributed/distributed_c10d.py:3252"]
@@ -62,7 +59,7 @@ def test_the_odd_rank_comes_first_with_its_node_and_gpu(rank):
 
 def test_ranks_without_a_process_or_a_stack_come_before_all_others(rank):
     nodes = [{"node": "n", "ranks": [rank(0), rank(3, fault="the process has ended")]}]
-    lines = as_text("7", group_ranks(nodes), [("nid0002", "no answer")]).splitlines()
+    lines = as_text("job 7", group_ranks(nodes), [("nid0002", "no answer")]).splitlines()
     assert lines[1:3] == ["ranks 1-2: no process found", "rank 3 (nid0001): no stack: the process has ended"]
     assert lines[3] == "rank 0 (nid0001) in all_reduce at train.py:120"
     assert lines[-1] == "nid0002: no answer"
@@ -71,7 +68,7 @@ def test_ranks_without_a_process_or_a_stack_come_before_all_others(rank):
 def test_other_threads_are_shown_if_they_run_code_of_the_user(rank):
     idle = {"name": "pin", "frames": [["run", "/usr/lib/python3.11/threading.py", 982]]}
     holder = {"name": "writer", "frames": [["hold", "/home/u/log.py", 7]]}
-    text = as_text("7", group_ranks([{"node": "n", "ranks": [rank(0, threads=[idle, holder])]}]), [])
+    text = as_text("job 7", group_ranks([{"node": "n", "ranks": [rank(0, threads=[idle, holder])]}]), [])
     assert "    thread writer in hold at log.py:7\n" in text
     assert "pin" not in text
 
@@ -81,26 +78,17 @@ def test_a_worker_of_a_data_loader_is_shown_if_it_runs_code_of_the_user(rank):
     loop = ["_worker_loop", f"{SITE}/torch/utils/data/_utils/worker.py", 9]
     idle = {"name": "of process 8", "frames": [loop, *forked]}
     busy = {"name": "of process 9", "frames": [["Images.__getitem__", "/home/u/data.py", 7], loop, *forked]}
-    text = as_text("7", group_ranks([{"node": "n", "ranks": [rank(0, threads=[idle, busy])]}]), [])
+    text = as_text("job 7", group_ranks([{"node": "n", "ranks": [rank(0, threads=[idle, busy])]}]), [])
     assert "    thread of process 9 in Images.__getitem__ at data.py:7\n" in text
     assert "process 8" not in text
 
 
 def test_two_launches_of_a_job_are_reported_one_after_the_other(rank):
     nodes = [{"node": "n", "ranks": [rank(0, size=1), rank(0, IN_NEXT_BATCH, size=1, launch="7.1", step="1")]}]
-    lines = as_text("7", group_ranks(nodes), []).splitlines()
+    lines = as_text("job 7", group_ranks(nodes), []).splitlines()
     assert [line for line in lines if line.startswith("job")] == [f"job 7, step {n}: 1 rank on 1 node" for n in (0, 1)]
 
 
 def test_a_long_stack_is_cut(rank):
     deep = [["f", "/t.py", number] for number in range(90)]
-    assert "    and 70 more\n" in as_text("7", group_ranks([{"node": "n", "ranks": [rank(0, deep)]}]), [])
-
-
-def test_json_has_the_same(rank):
-    found = json.loads(as_json("7", group_ranks([{"node": "n", "ranks": [rank(1, gpu=2)]}]), [("n2", "no answer")]))
-    (launch,) = found["launches"]
-    assert launch["missing"] == [0, 2, 3]
-    assert launch["groups"][0]["place"] == {"function": "all_reduce", "file": "/home/u/train.py", "line": 120}
-    assert launch["groups"][0]["ranks"] == [{"rank": 1, "node": "nid0001", "gpu": 2, "pid": 101}]
-    assert found["silent"] == {"n2": "no answer"}
+    assert "    and 70 more\n" in as_text("job 7", group_ranks([{"node": "n", "ranks": [rank(0, deep)]}]), [])
