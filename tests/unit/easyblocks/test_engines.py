@@ -111,7 +111,7 @@ def test_the_environment_definition_file_is_toml_with_mounts_and_the_sites_hooks
     assert entries["mounts"][:2] == [f"{root}/runscripts:/runscripts", f"{root}/payload:/payload"]
     assert entries["mounts"][-2:] == ["${HOME}:${HOME}", "${PWD}:${PWD}"]
     assert all(mount.count(":") == 1 and "/capstor" not in mount for mount in entries["mounts"])
-    assert entries["annotations"]["com"]["hooks"]["aws_ofi_nccl"] == {"enabled": "true", "variant": "cuda13"}
+    assert entries["annotations"]["com"]["hooks"]["aws_ofi_nccl"] == {"enabled": "true", "variant": "cuda-dl"}
 
 
 def test_texts_reach_the_file_unchanged_and_a_path_is_not_expanded(prefix):
@@ -134,13 +134,13 @@ def test_texts_reach_the_file_unchanged_and_a_path_is_not_expanded(prefix):
         ),
         ("edf = {'annotations': {", "edf = {'two words': 'x', 'annotations': {", "'two words' of edf must be a text"),
         (
-            "'com.hooks.netstack.source': 'host'",
-            "'com.hooks.netstack.source': {'a': 'host'}",
+            "'com.hooks.aws_ofi_nccl.variant': 'cuda-dl'",
+            "'com.hooks.aws_ofi_nccl.variant': {'a': 'cuda-dl'}",
             "'annotations' of edf must be a text, True or False, a number, or a list or dictionary of them",
         ),
-        ("'host'", "'ho\\nst'", "'annotations' of edf must be"),
-        ("'com.hooks.netstack.source'", "'com hooks'", "'annotations' of edf must be"),
-        ("'com.hooks.netstack.source'", "'com..hooks'", "'annotations' of edf must be"),
+        ("'cuda-dl'", "'cuda\\ndl'", "'annotations' of edf must be"),
+        ("'com.hooks.aws_ofi_nccl.variant'", "'com hooks'", "'annotations' of edf must be"),
+        ("'com.hooks.aws_ofi_nccl.variant'", "'com..hooks'", "'annotations' of edf must be"),
         ("edf = {", "edf = [] and {", "edf must be a dictionary. Correct []"),
     ],
 )
