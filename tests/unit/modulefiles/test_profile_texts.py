@@ -168,7 +168,7 @@ def documented():
             assert not set(cells) & set(profiles), f"docs/clusters.md: two tables have a column of {cells}"
             columns = cells
             profiles.update((profile, {}) for profile in columns)
-        elif line.startswith("| `") and re.fullmatch(r"[A-Z0-9_]+", first):
+        elif line.startswith("| `") and re.fullmatch(r"[A-Z][A-Z0-9_]+", first):
             for profile, value in zip(columns, cells, strict=True):
                 assert first not in profiles[profile], f"docs/clusters.md: two rows of {first} for {profile}"
                 if value != "-":
