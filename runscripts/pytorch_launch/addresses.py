@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The addresses of names and of this host's interfaces, as the operating system reports them."""
 
-import _socket  # in place of `socket`: saves 30.2 million instructions, see `system`
+import _socket  # in place of `socket`, see `pytorch_launch`
+import os
 
-from pytorch_launch.system import posix, read_table
+from pytorch_launch import read
 
 SIOCGIFADDR = 0x8915  # netdevice(7)
 GLOBAL_SCOPE = "00"  # in /proc/net/if_inet6 (proc_net(5)); gloo cannot connect to an address of a link
@@ -12,7 +13,7 @@ GLOBAL_SCOPE = "00"  # in /proc/net/if_inet6 (proc_net(5)); gloo cannot connect 
 def look_up(name, options=None):
     """The addresses of a host's name, none if it does not resolve; `options` as RES_OPTIONS has them."""
     if options:
-        posix.putenv("RES_OPTIONS", options)  # for this process: a server that does not answer delays it by 10 s
+        os.putenv("RES_OPTIONS", options)  # for this process: a server that does not answer delays it by 10 s
     try:
         # as bytes: for a text, Python imports the tables of international names
         found = _socket.getaddrinfo(name.encode(), None, 0, _socket.SOCK_STREAM)
@@ -49,6 +50,6 @@ def has_address(interface):
             probe.close()
     except OSError:
         # address, index, length of the prefix, scope, flags, interface
-        lines = [line.split() for line in (read_table("/proc/net/if_inet6") or "").splitlines()]
+        lines = [line.split() for line in (read("/proc/net/if_inet6") or "").splitlines()]
         return any(line[3:4] == [GLOBAL_SCOPE] and line[5:] == [interface] for line in lines)
     return True

@@ -6,11 +6,10 @@ first by any user. So an existing directory is used only if it is private. Nothi
 user may use it.
 """
 
+import os
 import stat
 
-from pytorch_launch import Problem
-from pytorch_launch.system import posix, read
-from pytorch_launch.value import Value
+from pytorch_launch import Problem, Value, read
 
 # Named in: MIOpen, "Using the find APIs and caches"; the READMEs of Triton and ROCm/aiter;
 # PyTorch, "Compile Time Caching"; CUDA Programming Guide, "CUDA Environment Variables".
@@ -96,14 +95,14 @@ def unsuitable(path, uid):
     if not path.startswith("/"):
         return "not an absolute path"
     try:
-        found = posix.stat(path)
+        found = os.stat(path)
         foreign = _foreign_part(path, uid)
     except OSError as error:
         return error.strerror
     mode = found.st_mode
     if not stat.S_ISDIR(mode):
         return "not a directory"
-    if not posix.access(path, posix.W_OK | posix.X_OK):
+    if not os.access(path, os.W_OK | os.X_OK):
         return "not writable"
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         return "every user can replace what is in it, as it has no sticky bit"
@@ -125,9 +124,9 @@ def _foreign_part(path, uid):
         if name in ("", "."):
             continue
         part = f"{part}/{name}"
-        if public and posix.lstat(part).st_uid not in (0, uid):
+        if public and os.lstat(part).st_uid not in (0, uid):
             return part
-        public = posix.stat(part).st_mode & stat.S_IWOTH
+        public = os.stat(part).st_mode & stat.S_IWOTH
     return None
 
 
@@ -150,7 +149,7 @@ def _create(base, uid, key, subdirectories):
         except FileNotFoundError:  # a site's epilog has just removed the empty directory of an ended job
             return _create_tree(f"{base}/pytorch-{uid}", uid, key, subdirectories), []
     except NotPrivateError as problem:
-        unpredictable = f"{base}/pytorch-{uid}-{posix.urandom(8).hex()}"
+        unpredictable = f"{base}/pytorch-{uid}-{os.urandom(8).hex()}"
         directory = _create_tree(unpredictable, uid, key, subdirectories)
         return directory, [Problem(f"{problem}: using {unpredictable} for caches")]
 
@@ -168,9 +167,9 @@ def _create_tree(top, uid, key, subdirectories):
 def _make_private(path, uid):
     """Create the directory `path`; raise NotPrivateError if it exists and is not private."""
     try:
-        posix.mkdir(path, 0o700)
+        os.mkdir(path, 0o700)
     except FileExistsError as error:
-        found = posix.lstat(path)
+        found = os.lstat(path)
         owner = f"belongs to user {found.st_uid}"
         if not stat.S_ISDIR(found.st_mode):
             raise NotPrivateError(f"{path} is not a directory and {owner}") from error

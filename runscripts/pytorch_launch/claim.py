@@ -17,9 +17,11 @@ A process that the holder left behind may have inherited the descriptor: after t
 next launch binds the next number.
 """
 
-import _socket  # in place of `socket`: saves 30.2 million instructions, see `system`
+import _socket  # in place of `socket`, see `pytorch_launch`
+import os
 
-from pytorch_launch.system import posix, read_table, state_and_parent
+from pytorch_launch import read
+from pytorch_launch.facts import state_and_parent
 
 NAME = "pytorch-launch"
 
@@ -47,7 +49,7 @@ class Holder:
             return state in "ZX"  # a zombie keeps its number until its parent waits for it, proc_pid_stat(5)
         # ended, or hidden: with /proc mounted with hidepid=2, other users' processes have no file either
         try:
-            posix.kill(int(self.pid), 0)
+            os.kill(int(self.pid), 0)
         except ProcessLookupError:
             return True
         except (OSError, ValueError, OverflowError):
@@ -56,7 +58,7 @@ class Holder:
 
     def is_ancestor(self):
         """Whether it is this process or an ancestor of it, such as a supervisor that runs the command."""
-        pid = str(posix.getpid())
+        pid = str(os.getpid())
         while pid not in ("0", ""):
             if pid == self.pid:
                 return self.namespace == _process_namespace()
@@ -78,7 +80,7 @@ def take_claim(port, launch, *, is_rank_0):
     All ranks of a launch on the node of rank 0 have the same `launch`, which identifies it. If it is None, the ranks
     share no number, and only rank 0 claims. The descriptors stay open across exec.
     """
-    own = f"{launch or UNKNOWN}/{_process_namespace()}/{posix.getpid()}"
+    own = f"{launch or UNKNOWN}/{_process_namespace()}/{os.getpid()}"
     if launch is not None:
         holder = _take(port, "node", own, launch)
         if holder is not None:
@@ -124,7 +126,7 @@ def _bind(port, name, own):
             end = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
             sockets.append(end)
         main, label = sockets
-        inode = posix.fstat(main.fileno()).st_ino
+        inode = os.fstat(main.fileno()).st_ino
         label.bind(f"\0{NAME}/{port}/of/{inode}/{own}")
         main.bind(f"\0{NAME}/{port}/{name}")
     except OSError as error:
@@ -132,7 +134,7 @@ def _bind(port, name, own):
             end.close()
         return error.errno != 98  # EADDRINUSE; without unix sockets there is nothing to claim
     for end in sockets:
-        posix.set_inheritable(_above_standard_streams(end.detach()), True)
+        os.set_inheritable(_above_standard_streams(end.detach()), True)
     return True
 
 
@@ -141,9 +143,9 @@ def _above_standard_streams(descriptor):
     low = []
     while descriptor < 3:
         low.append(descriptor)
-        descriptor = posix.dup(descriptor)
+        descriptor = os.dup(descriptor)
     for number in low:
-        posix.close(number)
+        os.close(number)
     return descriptor
 
 
@@ -156,7 +158,7 @@ UNREADABLE = _Unreadable()
 
 def _holders(port):
     """The Holders of `port` by the names that they bound; UNREADABLE if /proc is hidden."""
-    text = read_table("/proc/net/unix")
+    text = read("/proc/net/unix")
     if text is None:
         return UNREADABLE
     names, labels = {}, {}
@@ -177,6 +179,6 @@ def _holders(port):
 def _process_namespace():
     """The number of the namespace in which this process has its process number, 0 where that is hidden."""
     try:
-        return str(posix.stat("/proc/self/ns/pid").st_ino)
+        return str(os.stat("/proc/self/ns/pid").st_ino)
     except OSError:
         return "0"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The container that this process runs in."""
 
-from pytorch_launch.system import exists
+import os
 
 #: Variables that Apptainer, Singularity and Shifter set in a container, to its image. `container.bash` has the same.
 CONTAINERS = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "SHIFTER_IMAGEREQUEST")
@@ -17,7 +17,7 @@ USER_VENV = "/user-software/venv/pytorch"
 
 def in_container(env):
     """Whether a process with environment `env` is in a container."""
-    return any(env.get(name) for name in CONTAINERS) or bool(env.get(ENGINE_IMAGE) and exists(RUNSCRIPTS))
+    return any(env.get(name) for name in CONTAINERS) or bool(env.get(ENGINE_IMAGE) and os.path.exists(RUNSCRIPTS))
 
 
 def bind_variable(env):

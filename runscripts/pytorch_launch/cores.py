@@ -5,7 +5,7 @@ A mask of this rank's own, from the user, Slurm or mpirun, is kept. A mask that 
 in common is cut into shares, identically on every rank, without communication.
 """
 
-from pytorch_launch import Problem
+from pytorch_launch import Problem, Value
 from pytorch_launch.topology import (
     all_gpus,
     cpu_list,
@@ -15,7 +15,6 @@ from pytorch_launch.topology import (
     online_cpus,
     thread_siblings,
 )
-from pytorch_launch.value import Value
 
 
 class Placement(Value):

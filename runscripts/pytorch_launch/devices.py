@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Chooses the GPU of a rank among those that it may see."""
 
-from pytorch_launch import Problem
+from pytorch_launch import Problem, Value
 from pytorch_launch.topology import all_gpus
-from pytorch_launch.value import Value
 
 
 class Devices(Value):

@@ -4,10 +4,9 @@
 A rank imports this module only if its world spans nodes and FABRIC_NAME or SOCKET_IFNAME is set.
 """
 
-from pytorch_launch import Problem, is_number
+from pytorch_launch import Problem, is_number, read
 from pytorch_launch.environment import DISTRIBUTED, FABRIC_NAME, SOCKET_IFNAME
 from pytorch_launch.rendezvous import RendezvousError
-from pytorch_launch.system import read
 
 #: What takes an interface, and the prefix by which it takes the name as exact: gloo fails for one that is absent
 #: (https://docs.pytorch.org/docs/stable/distributed.html, "Choosing the network interface to use"), NCCL takes every

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What the kernel reports about this process and its node, read once."""
 
-from pytorch_launch.system import posix, state_and_parent
-from pytorch_launch.value import Value
+import os
+
+from pytorch_launch import Value, read
 
 
 class Facts(Value):
@@ -23,11 +24,11 @@ class Facts(Value):
 def read_facts(root=""):
     """The Facts of this process."""
     return Facts(
-        host=posix.uname().nodename,
-        pid=posix.getpid(),
+        host=os.uname().nodename,
+        pid=os.getpid(),
         launcher=_launcher(),
-        cpus=posix.sched_getaffinity(0),
-        uid=posix.geteuid(),
+        cpus=os.sched_getaffinity(0),
+        uid=os.geteuid(),
         root=root,
     )
 
@@ -38,5 +39,11 @@ def _launcher():
     MPICH gives every rank a session of its own (setsid(2)), in which a container may have put processes before this
     one; so neither the parent nor the leader will do.
     """
-    parent = state_and_parent(posix.getsid(0))[1]  # getsid is 0 for a leader in another process namespace
+    parent = state_and_parent(os.getsid(0))[1]  # getsid is 0 for a leader in another process namespace
     return int(parent) if parent else None
+
+
+def state_and_parent(pid):
+    """The state of a process, as `R`, and the number of its parent; "" for what cannot be read (proc_pid_stat(5))."""
+    text = read(f"/proc/{pid}/stat") or ""
+    return (text.rpartition(")")[2].split() + ["", ""])[:2]

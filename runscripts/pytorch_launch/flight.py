@@ -6,8 +6,9 @@ ranks. Without these settings all jobs of a user write to the same files, and ol
 nothing.
 """
 
+import os
+
 from pytorch_launch.launchers.launch_names import launch_name
-from pytorch_launch.system import posix
 
 #: Vendors whose GPUs use ProcessGroupNCCL, also for RCCL.
 VENDORS = ("nvidia", "amd")
@@ -49,24 +50,24 @@ def plan_flight(plan):
 
 def make_dumps(plan):
     """Make the directory of dumps; return the Plan, without the setting if the directory is not private."""
-    if _is_private(plan.dumps, posix.geteuid()):
+    if _is_private(plan.dumps, os.geteuid()):
         return plan
     try:
         for path in (plan.dumps.rpartition("/")[0], plan.dumps):
             try:
-                posix.mkdir(path, 0o700)
+                os.mkdir(path, 0o700)
             except FileExistsError:
                 continue
     except OSError:
         pass
-    if _is_private(plan.dumps, posix.geteuid()):
+    if _is_private(plan.dumps, os.geteuid()):
         return plan
     return plan.replace(changes={name: value for name, value in plan.changes.items() if name not in FILE})
 
 
 def _is_private(directory, uid):
     try:
-        found = posix.lstat(directory)
+        found = os.lstat(directory)
     except OSError:
         return False
     return found.st_uid == uid and found.st_mode & 0o170077 == 0o040000  # a directory of the owner alone

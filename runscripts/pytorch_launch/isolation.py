@@ -5,11 +5,11 @@ A container passes the host's PYTHONPATH on, a venv inherits all variables, and 
 Python's own: a module that is loaded for another purpose may decide which torch, or which numpy, is imported.
 """
 
+import os
 import sys
 
 from pytorch_launch import Problem
 from pytorch_launch.container import USER_VENV, in_container
-from pytorch_launch.system import exists, posix
 
 KEEP = "PYTORCH_LAUNCH_KEEP_PATHS"
 
@@ -34,7 +34,7 @@ def isolate(env):
     image = ()
     if in_container(env):
         # Apptainer's image is the root; Shifter binds the directories of its image into one
-        image = {posix.stat(path).st_dev for path in ("/", sys.prefix)}
+        image = {os.stat(path).st_dev for path in ("/", sys.prefix)}
     for name, marks in TORCH.items():
         if not env.get(name):
             continue
@@ -61,17 +61,17 @@ def shadowing(env):
             "to use the module's torch, run `pip uninstall torch`",
         )
         for base in bases
-        if exists(f"{base}/{torch}")
+        if os.path.exists(f"{base}/{torch}")
     ]
 
 
 def _is_foreign(entry, marks, image):
     """Whether a directory belongs to another Python or torch; `image` are the image's device numbers."""
     installed = "torch" in marks and entry.rstrip("/").rpartition("/")[2] in INSTALLED
-    if not installed and not any(exists(f"{entry}/{mark}") for mark in marks):
+    if not installed and not any(os.path.exists(f"{entry}/{mark}") for mark in marks):
         return False
     try:
-        return posix.stat(entry).st_dev not in image
+        return os.stat(entry).st_dev not in image
     except OSError:  # a missing directory brings nothing
         return False
 

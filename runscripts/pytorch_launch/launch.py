@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The edge: reads the environment and the arguments, applies the plan, and becomes Python."""
 
-from pytorch_launch import NO_PYTHON, LaunchError, Problem
+import _signal  # in place of `signal`, see `pytorch_launch`
+import os
+import sys
+
+from pytorch_launch import NO_PYTHON, LaunchError, Problem, read
 from pytorch_launch.isolation import isolate, shadowing
-from pytorch_launch.system import become, environment, exists, is_terminated_within, posix, read, reset_signals, write
 
 STDOUT, STDERR = 1, 2
 #: For the rank that reports for others to print its line.
@@ -26,8 +29,8 @@ def main(arguments):
     program, *arguments = arguments
     try:
         if arguments[:1] == ["--help"]:
-            return show_help(program, environment())
-        return COMMANDS[program](program, arguments, environment())
+            return show_help(program, dict(os.environ))
+        return COMMANDS[program](program, arguments, dict(os.environ))
     except LaunchError as error:
         write_problem(program, error)
         return error.status
@@ -65,7 +68,7 @@ def run_distributed(program, arguments, env):
         plan = make_plan(env, read_facts(), virtual="--virtual-local-rank" in options)
         plan = record_flight(plan)
         script = script_path(arguments)
-        if script is not None and not exists(script):
+        if script is not None and not os.path.exists(script):
             if plan.world.reports_for_node or not is_ended_by_others():
                 write_problem(program, _missing(script, env))
             return LaunchError.status
@@ -175,7 +178,7 @@ def bind(cpus):
 
     try:
         if cpus is not None:
-            posix.sched_setaffinity(0, cpus)
+            os.sched_setaffinity(0, cpus)
     except OSError as error:
         return [Problem(f"cannot bind to CPUs {cpu_list(cpus)}: {error.strerror}", "this rank keeps its mask")]
     return []
@@ -206,25 +209,33 @@ def report(program, plan, more=()):
 
 def become_python(arguments, variables):
     """Replace this process by `python`, or by `python3` if there is no `python`."""
-    reset_signals()
+    # Python itself would start the same with the signals that this one ignores; a `python` that is a wrapper would not
+    for signal in (_signal.SIGPIPE, _signal.SIGXFSZ):
+        _signal.signal(signal, _signal.SIG_DFL)
     if read(PTRACE_SCOPE) == ONLY_PARENTS and variables.get("PYTORCH_LAUNCH_TRACEABLE") != "0":
         from pytorch_launch.tracing import allow_tracing
 
         allow_tracing()
     for python in ("python", "python3"):
-        try:
-            become(python, arguments, variables)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise PythonError(f"{python} cannot be started: {error.strerror}") from error
+        denied = None
+        for directory in variables.get("PATH", "/bin:/usr/bin").split(":"):
+            path = f"{directory or '.'}/{python}"
+            try:
+                os.execve(path, [python, *arguments], variables)  # os.execvpe would import `warnings`
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                if os.path.isfile(path):  # not in a directory without permission, such as root's in some images
+                    denied = denied or error
+        if denied:
+            raise PythonError(f"{python} cannot be started: {denied.strerror}") from denied
     raise PythonError("python and python3 not found on PATH", ACTIVATE)
 
 
 def write_output(text):
     """Write `text` to standard output and return success, the exit status."""
     try:
-        write(STDOUT, text)
+        _write(STDOUT, text)
     except OSError as error:
         raise LaunchError(f"cannot write to standard output: {error.strerror}") from error
     return 0
@@ -238,9 +249,16 @@ def write_problem(program, message):
 def write_error(text):
     """Write `text` to standard error; if that is closed or full, the launch continues."""
     try:
-        write(STDERR, text)
+        _write(STDERR, text)
     except OSError:
         return
+
+
+def _write(stream, text):
+    """Write at once, so that lines of several ranks stay intact. Raises OSError, also for the rest after a limit."""
+    rest = text.encode(sys.getfilesystemencoding(), "surrogateescape")
+    while rest:
+        rest = rest[os.write(stream, rest) :]
 
 
 def is_ended_by_others():
@@ -248,14 +266,15 @@ def is_ended_by_others():
 
     A rank that does not report waits like this: if it exited first, it would end the rank that reports.
     """
-    return is_terminated_within(REPORT_GRACE_SECONDS)
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGTERM])
+    return _signal.sigtimedwait([_signal.SIGTERM], REPORT_GRACE_SECONDS) is not None
 
 
 def _missing(script, env):
     from pytorch_launch.container import bind_variable
 
     try:
-        here = posix.getcwd()
+        here = os.getcwd()
     except OSError:
         here = "a working directory that is gone"
     bind = bind_variable(env)

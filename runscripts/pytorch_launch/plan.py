@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Decides everything for one rank, once and without side effects."""
 
-from pytorch_launch import Problem
+from pytorch_launch import Problem, Value
 from pytorch_launch.caches import choose_caches
 from pytorch_launch.cores import choose_cores
 from pytorch_launch.devices import choose_devices
@@ -9,7 +9,6 @@ from pytorch_launch.environment import FABRIC_NAME, SOCKET_IFNAME, compute_varia
 from pytorch_launch.isolation import isolate, shadowing
 from pytorch_launch.launchers import discover, more_cores
 from pytorch_launch.rendezvous import choose_rendezvous, launch_id, make_claim
-from pytorch_launch.value import Value
 from pytorch_launch.visible import visible_gpus
 from pytorch_launch.world import VIRTUAL
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Chooses the address and port at which the ranks of a world meet, identically on every rank, without communication."""
 
-from pytorch_launch import LaunchError, is_number
-from pytorch_launch.value import Value
+from pytorch_launch import LaunchError, Value, is_number
 
 # Above the registered services, below the kernel's ephemeral range (32768-60999, ip(7),
 # ip_local_port_range), whose ports any outgoing connection may have, and below torch's own

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Writes the line of one rank's decisions and their sources, for PYTORCH_LAUNCH_VERBOSE."""
 
-from pytorch_launch.system import become, environment, posix, read_table, write
+import os
+
+from pytorch_launch import read
 from pytorch_launch.topology import cpu_list
 
 # Variables that a user may export to override a decision.
@@ -43,7 +45,7 @@ def interface(env, root=""):
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         if env.get(name):
             return env[name]
-    routes = read_table(f"{root}/proc/net/route")
+    routes = read(f"{root}/proc/net/route")
     if routes is None:
         return "unknown"
     for route in routes.splitlines():  # route(8): Iface Destination Gateway ...
@@ -58,13 +60,13 @@ def show_devices(vendor):
     if vendor is None:
         return
     tool, *arguments = DEVICE_TOOLS[vendor]
-    process = posix.fork()
+    process = os.fork()
     if process == 0:
         try:
-            posix.dup2(2, 1)
-            become(tool, arguments, environment())
+            os.dup2(2, 1)
+            os.execvp(tool, [tool, *arguments])
         except OSError as error:
-            write(2, f"{tool}: {error.strerror or 'not found on PATH'}\n")
+            os.write(2, f"{tool}: {error.strerror}\n".encode())
         finally:
-            posix._exit(1)
-    posix.waitpid(process, 0)
+            os._exit(1)
+    os.waitpid(process, 0)

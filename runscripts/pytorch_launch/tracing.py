@@ -6,7 +6,7 @@ becomes Python, and is not inherited by its children (Linux, security/yama/yama_
 may not trace by the kernel's other rules, have none (ptrace(2), "Ptrace access mode checking").
 """
 
-from pytorch_launch.system import read
+from pytorch_launch import read
 
 #: Of the first user namespace, user_namespaces(7).
 ALL_USERS = ["0", "0", "4294967295"]

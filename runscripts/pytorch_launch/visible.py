@@ -11,10 +11,9 @@ ZE_AFFINITY_MASK                            Intel, see `xpu`
 (ROCm, "GPU isolation techniques"; CUDA Programming Guide, "CUDA Environment Variables".)
 """
 
-from pytorch_launch import Problem, is_number
+from pytorch_launch import Problem, Value, is_number
 from pytorch_launch.launchers.gpus import step_gpus
 from pytorch_launch.topology import gpus
-from pytorch_launch.value import Value
 
 ROCR = "ROCR_VISIBLE_DEVICES"
 HIP = "HIP_VISIBLE_DEVICES"

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The world of a launch: this process among the ranks that were started with it."""
 
-from pytorch_launch import LaunchError
-from pytorch_launch.value import Value
+from pytorch_launch import LaunchError, Value
 
 # --virtual-local-rank sets it, for launches inside that one, where LOCAL_RANK=0 contradicts nothing.
 VIRTUAL = "PYTORCH_LAUNCH_VIRTUAL_LOCAL_RANK"

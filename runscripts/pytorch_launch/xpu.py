@@ -10,8 +10,9 @@ leaves no device; an empty one is ignored.
 Jobs on Aurora", "Binding MPI ranks to GPUs".)
 """
 
-from pytorch_launch import Problem, is_number
-from pytorch_launch.system import exists, names, read
+import os
+
+from pytorch_launch import Problem, is_number, names, read
 
 MASK = "ZE_AFFINITY_MASK"
 HIERARCHY = "ZE_FLAT_DEVICE_HIERARCHY"
@@ -29,7 +30,7 @@ def intel_tiles(root, devices, drivers):
     It compares the PCI domain first (compute-runtime, execution_environment_drm.cpp, comparePciIdBusNumber). A graphics
     unit of a CPU, which is on bus 0, is left out.
     """
-    if not exists(root + DEVICES):
+    if not os.path.exists(root + DEVICES):
         return []
     return [
         (pci, tile)

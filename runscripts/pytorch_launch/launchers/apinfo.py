@@ -7,8 +7,7 @@ version 5; flux-coral2, src/common/libapinfo/apinfo1.h and apinfo5.h: the versio
 
 import sys
 
-from pytorch_launch.system import read_bytes
-from pytorch_launch.value import Value
+from pytorch_launch import Value
 
 # Of the header, in bytes: where the numbers `pe_size` to `nnodes` are, and how long the header is at least.
 PE_SIZE, PE_OFFSET, PES, NODE_SIZE, NODE_OFFSET, NODES, HEADER = 64, 72, 80, 88, 96, 104, 112
@@ -30,8 +29,12 @@ class Layout(Value):
 
 def read_layout(path, rank):
     """The Layout for rank `rank`, None if the file is not readable, such as in a container, or is no such file."""
-    data = read_bytes(path) if path else None
-    if not data or len(data) < HEADER:
+    try:
+        with open(path or "", "rb") as file:  # noqa: PTH123  (pathlib costs more than all of this package)
+            data = file.read()
+    except OSError:
+        return None
+    if len(data) < HEADER:
         return None
     pe_size, pe_offset, size, node_size, node_offset, nodes = (
         int.from_bytes(data[place : place + INT], sys.byteorder)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What Slurm reports about the GPUs of a task."""
 
-from pytorch_launch import is_number
-from pytorch_launch.value import Value
+from pytorch_launch import Value, is_number
 
 
 class StepGpus(Value):

@@ -5,7 +5,7 @@ None of them but PALS reports the node of rank 0. It is the first host of the al
 ranks out in another way, which rank 0 detects (`rendezvous`).
 """
 
-from pytorch_launch import LaunchError
+from pytorch_launch import LaunchError, read
 from pytorch_launch.launchers.variables import (
     check_exported,
     check_inside,
@@ -15,7 +15,6 @@ from pytorch_launch.launchers.variables import (
     text_number,
 )
 from pytorch_launch.nodelist import first_host, node_index
-from pytorch_launch.system import read
 from pytorch_launch.world import World, WorldError
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from cache_directories import KEY, UID, assert_private, everything_in, place, usual
 from pytorch_launch.caches import SUBDIRECTORIES
-from pytorch_launch.system import posix
 
 
 def test_each_cache_gets_a_private_directory(tmp_path):
@@ -77,13 +76,15 @@ def test_many_ranks_at_once_do_not_get_in_each_others_way(tmp_path, runscripts):
 def test_a_directory_that_another_jobs_epilog_removes_is_made_again(tmp_path, monkeypatch):
     removed = []
 
+    real = os.mkdir
+
     def mkdir(path, mode):
-        Path(path).mkdir(mode)
+        real(path, mode)
         if not removed:
             Path(path).rmdir()
             removed.append(path)
 
-    monkeypatch.setattr(posix, "mkdir", mkdir)
+    monkeypatch.setattr(os, "mkdir", mkdir)
     directory, _, warnings = place({"TMPDIR": str(tmp_path)}, UID, KEY, create=True)
     assert removed == [str(tmp_path / f"pytorch-{UID}")]
     assert (directory, warnings) == (str(usual(tmp_path)), [])
@@ -132,7 +133,7 @@ def test_an_unusable_tmpdir_is_said_and_replaced(tmp_path, which):
 
 
 def test_a_tmpdir_without_write_permission_is_said_and_replaced(tmp_path, monkeypatch):
-    monkeypatch.setattr(posix, "access", lambda path, _mode: str(path) != str(tmp_path / "locked"))
+    monkeypatch.setattr(os, "access", lambda path, _mode: str(path) != str(tmp_path / "locked"))
     for name in ("locked", "default"):
         (tmp_path / name).mkdir()
     env = {"TMPDIR": str(tmp_path / "locked")}

@@ -9,7 +9,7 @@ import time
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from pytorch_launch import claim, system
+from pytorch_launch import claim, facts
 from pytorch_launch.claim import NUMBERS, Holder, is_claimed, take_claim
 from pytorch_launch.hold import hold_port
 from pytorch_launch.launchers import discover
@@ -141,7 +141,7 @@ def test_a_process_whose_files_are_hidden_is_found_by_its_number(monkeypatch):
     """As another user's with hidepid=2."""
     with subprocess.Popen(["sleep", "600"]) as process:
         holder = Holder("7.0", str(os.stat("/proc/self/ns/pid").st_ino), str(process.pid))  # noqa: PTH116
-        monkeypatch.setattr(system, "read_table", lambda _path: None)
+        monkeypatch.setattr(facts, "read", lambda _path: None)
         assert not holder.has_ended()
         process.kill()
     assert holder.has_ended()

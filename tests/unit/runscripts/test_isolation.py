@@ -69,13 +69,13 @@ def test_in_a_container_what_the_image_brings_is_its_own(directory, monkeypatch)
     """On the file system of its root, or of its Python's directory, unlike what is bound into it from the host."""
     brought = directory("site-packages", "torch.py")
     devices = {"/": 1, isolation.sys.prefix: 2, brought: 3}
-    real = isolation.posix.stat
+    real = isolation.os.stat
 
     class Found:
         def __init__(self, path):
             self.st_dev = devices[path]
 
-    monkeypatch.setattr(isolation.posix, "stat", lambda path: Found(path) if path in devices else real(path))
+    monkeypatch.setattr(isolation.os, "stat", lambda path: Found(path) if path in devices else real(path))
     for name in ("APPTAINER_CONTAINER", "SHIFTER_IMAGEREQUEST"):
         devices[brought] = 3
         assert isolate({"PYTHONPATH": brought, name: "image"})[0] == {"PYTHONPATH": None}
@@ -117,7 +117,7 @@ def test_a_torch_that_is_not_imported_or_is_wanted_is_not_named(own_torch, env):
 
 def test_an_image_without_variables_of_its_own_is_recognized_by_its_runscripts(monkeypatch):
     found = {"/runscripts"}
-    monkeypatch.setattr(container, "exists", lambda path: path in found)
+    monkeypatch.setattr(container.os.path, "exists", lambda path: path in found)
     assert container.in_container({"PYTORCH_IMAGE": "image.sqsh"})
     assert not container.in_container({})  # an image of another kind, or a directory of the host
     found.clear()

@@ -18,12 +18,12 @@ INTERPRETER = [sys.executable, "-I", "-S"]
 MODULES = {
     *("__init__", "caches", "container", "cores", "devices", "environment", "facts", "isolation", "launch"),
     *("launchers/__init__", "launchers/gpus", "launchers/slurm", "launchers/variables", "nodelist", "plan"),
-    *("rendezvous", "script", "system", "topology", "value", "visible", "world"),
+    *("rendezvous", "script", "topology", "visible", "world"),
 }
 FOR_CLAIM = {"claim", "hold", "ports"}
 #: Modules of Python that a bare Python does not import. Each of socket, argparse, subprocess, dataclasses, typing, re,
 #: json, pathlib and enum costs more than all of the package.
-OF_PYTHON = {"posix", "stat", "_stat"}
+OF_PYTHON = {"os", "posix", "posixpath", "os.path", "genericpath", "stat", "_stat", "_collections_abc", "abc", "_abc"}
 
 #: Calls that name a file, besides one for each module: bash and Python name what they start several times.
 OTHER_FILES = {"conda-python-distributed": 3, "launch.bash": 1, "container.bash": 1, "pytorch_launch/__main__.py": 5}

@@ -21,13 +21,13 @@ def permissions(monkeypatch):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(launch, "read", lambda path: scope if path == "/proc/sys/kernel/yama/ptrace_scope" else None)
             patch.setattr(tracing, "read", {"/proc/self/uid_map": uid_map}.get)
-            patch.setattr(launch, "become", lambda *_: given.append("python"))
+            patch.setattr(launch.os, "execve", lambda *_: given.append("python"))
             for name, fake in fakes.items():
                 patch.setattr(f"_ctypes.{name}", fake)
-            patch.setattr(launch, "reset_signals", lambda: None)
+            patch.setattr(launch._signal, "signal", lambda *_: None)
             with pytest.raises(launch.PythonError):
-                launch.become_python([], variables)
-        return given[:-1]  # `become` returns here, so python3 is tried too
+                launch.become_python([], {"PATH": "/bin", **variables})
+        return given[:-1]  # `execve` returns here, so python3 is tried too
 
     return run
 
