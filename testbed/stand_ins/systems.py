@@ -16,7 +16,7 @@ from testbed import recipes
 
 HERE = Path(__file__).resolve().parent
 #: The directory of torch in the CPU image.
-IN_IMAGE = "/opt/pytorch/lib/python3.11/site-packages"
+IN_IMAGE = "/usr/local/lib/python3.11/dist-packages"
 #: torch/__init__.py of a wheel: torch of another installation, with the version of the wheel.
 TORCH = """__file__ = {file!r}
 __path__.append({directory!r})
@@ -150,8 +150,11 @@ class StandIns:
         activate = self.directory / "conda" / "bin" / "activate"
         activate.parent.mkdir(parents=True)
         activate.write_text(f"PATH={IN_IMAGE.partition('/lib/')[0]}/bin:$PATH CONDA_DEFAULT_ENV=$1\n")
+        for name in ("python", "python3"):
+            (activate.parents[1] / name).write_text("#!/bin/sh\necho no conda environment is active >&2; exit 1\n")
+            (activate.parents[1] / name).chmod(0o755)
         hidden = self.directory / "hidden.sh"
-        hidden.write_text("export PATH=/usr/bin:/bin\n")
+        hidden.write_text("export PATH=/opt/miniconda3:/usr/bin:/bin\n")
         return f"{activate.parents[1]}:/opt/miniconda3,{hidden}:/.singularity.d/env/91-hidden.sh"
 
     def module(self, name, *directories):

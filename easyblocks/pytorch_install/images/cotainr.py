@@ -10,6 +10,7 @@ from easybuild.tools.filetools import which
 from pytorch_install.images.container_runtime import runtime_variables
 from pytorch_install.images.image_files import checksum_of
 from pytorch_install.images.registry import pinned
+from pytorch_install.images.sandbox import Sandbox
 from pytorch_install.images.source import ImageSource
 from pytorch_install.runtime import last_line, run_command
 from pytorch_install.sources.recipe_sources import source_with_extension
@@ -55,3 +56,7 @@ class Cotainr(ImageSource):
         if result.exit_code != 0:
             raise EasyBuildError("cotainr could not build the image: %s. It needs a network; the full output is in "
                                  "EasyBuild's log", last_line(result.output))
+        sandbox = Sandbox(self.spec.runtime, self.spec.builddir, self.spec.conda_activation)
+        sandbox.unpack(image.file)
+        os.remove(image.file)
+        sandbox.pack(image.file, self.spec.mksquashfs_args)

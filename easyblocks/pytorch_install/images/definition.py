@@ -4,9 +4,12 @@ Images that `apptainer build` makes from a definition file, a source that ends i
 """
 import os
 
+from easybuild.tools.filetools import read_file, write_file
+
 from pytorch_install.images.base import verify_base
 from pytorch_install.images.container_runtime import runtime_variables
 from pytorch_install.images.debian import make_base
+from pytorch_install.images.layout import with_layout
 from pytorch_install.images.source import ImageSource
 from pytorch_install.runtime import run_command
 from pytorch_install.sources.recipe_sources import source_with_extension
@@ -31,5 +34,7 @@ class Definition(ImageSource):
             options.extend(['--build-arg', 'REQUIREMENTS=' + requirements,
                             '--bind', '%s:/mnt,%s:/media' % (spec.wheels.directory, directory)])
         definition = source_with_extension(spec.sources, '.def', spec.easyconfig)
-        run_command([spec.runtime, 'build', *options, image.file, definition.path], work_dir=spec.builddir,
+        completed = os.path.join(spec.builddir, definition.name)
+        write_file(completed, with_layout(read_file(definition.path)))
+        run_command([spec.runtime, 'build', *options, image.file, completed], work_dir=spec.builddir,
                     variables=runtime_variables(MKSQUASHFS_ARGS=spec.mksquashfs_args))

@@ -10,6 +10,7 @@ import os
 from easybuild.tools.build_log import EasyBuildError
 
 from pytorch_install.images.container_runtime import image_python, runtime_variables
+from pytorch_install.images.layout import add_layout
 from pytorch_install.runtime import last_line, run_command
 
 # pip without a network and without users' settings; a distribution's Python needs the third to install (PEP 668).
@@ -47,7 +48,8 @@ class Sandbox:
         run_command(['chmod', '-R', 'u+rwX', self.directory], hidden=True)
 
     def pack(self, image, mksquashfs_args):
-        """Pack the directory into an image, and remove it, as it takes several times the image's space."""
+        """Pack the directory with its layout, and remove it, as it takes several times the image's space."""
+        add_layout(self.directory)
         run_command([self.runtime, 'build', image, self.directory], work_dir=self.builddir,
                     variables={**FOREIGN, **runtime_variables(MKSQUASHFS_ARGS=mksquashfs_args)})
         run_command(['rm', '-rf', self.directory], hidden=True)

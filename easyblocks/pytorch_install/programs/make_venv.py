@@ -14,15 +14,16 @@ PACKAGES = os.path.join(ENVIRONMENT, 'lib', 'python' + VERSION, 'site-packages')
 PYTHON = os.path.join(ENVIRONMENT, 'bin', 'python')
 
 # Exit statuses of `check`, different from those of failures of Python and container runtimes.
-OUTDATED, MOVED = 3, 4
+OUTDATED, MOVED, OTHER_LINES = 3, 4, 5
 
 # Sorts last, so that editable packages precede it.
 PATHS = os.path.join(PACKAGES, 'zz_image.pth')
 
 # Lines of code that Python runs at startup. Packages of `pip install --user` precede the image's packages, as they do
-# without a virtual environment.
-USER_SITE = """import os, site; path = site.check_enableusersite() and site.getusersitepackages(); \
-path and os.path.isdir(path) and site.addsitedir(path)
+# without a virtual environment; those in ~/.local, which may have another torch, are not seen.
+USER_SITE = """import os, site; module = os.environ.get('PYTHONUSERBASE'); \
+path = module and site.check_enableusersite() and site.getusersitepackages(); \
+path and os.path.isdir(path) and site.addsitedir(path); module or setattr(site, 'ENABLE_USER_SITE', False)
 """
 # The image's packages follow the environment's, even if the image has them on PYTHONPATH.
 IMAGE_SITE = """import site, sys; sys.path[:] = [path for path in sys.path if path != %(path)r]; \
@@ -51,7 +52,8 @@ def check():
     """
     Check whether the existing environment fits this image, without changing it.
 
-    Exit with OUTDATED unless it runs this Python, and with MOVED unless it links to this Python's packages.
+    Exit with OUTDATED unless it runs this Python, with MOVED unless it sees this Python's packages, and with
+    OTHER_LINES if it sees them by the lines of an earlier version.
     """
     if not os.path.isdir(PACKAGES) or not runs('import sys; assert sys.prefix == %r' % ENVIRONMENT):
         sys.exit(OUTDATED)
@@ -60,17 +62,21 @@ def check():
         with open(PATHS) as file:
             present = file.read()
     if present != paths():
-        sys.exit(MOVED)
+        sys.exit(OTHER_LINES if runs('import sys; assert {*%r} <= {*sys.path}' % directories()) else MOVED)
 
 
 def paths():
     """Lines that add the image's packages, if an environment lacks them, or has them before its own."""
-    directories = [os.path.abspath(path) for path in os.environ.get('PYTHONPATH', '').split(os.pathsep)
-                   if os.path.basename(path.rstrip(os.sep)) in ('site-packages', 'dist-packages')]
+    return USER_SITE + ''.join(IMAGE_SITE % {'path': path} for path in directories())
+
+
+def directories():
+    """Directories of the image's packages that an environment on its Python does not see by itself."""
+    found = [os.path.abspath(path) for path in os.environ.get('PYTHONPATH', '').split(os.pathsep)
+             if os.path.basename(path.rstrip(os.sep)) in ('site-packages', 'dist-packages')]
     if sys.prefix != sys.base_prefix:  # in a virtual environment: a new one sees only the packages of its base
-        directories += [path for path in site.getsitepackages() if path.startswith(sys.prefix)]
-    directories = [path for path in dict.fromkeys(directories) if os.path.isdir(path)]
-    return ''.join([USER_SITE] + [IMAGE_SITE % {'path': path} for path in directories]) if directories else ''
+        found += [path for path in site.getsitepackages() if path.startswith(sys.prefix)]
+    return [path for path in dict.fromkeys(found) if os.path.isdir(path)]
 
 
 def runs(code):

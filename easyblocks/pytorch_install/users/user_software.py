@@ -28,8 +28,8 @@ PYTHON = '/user-software/%s/bin/python' % ENVIRONMENT
 EARLIER_PIP = '#!%s\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n' % PYTHON
 
 # Exit statuses of make_venv.py: the environment fits the image, is for another Python, or links to packages at another
-# path.
-FITS, OUTDATED, MOVED = 0, 3, 4
+# path, or sees the packages by lines of an earlier version.
+FITS, OUTDATED, MOVED, OTHER_LINES = 0, 3, 4, 5
 ABSENT = 'absent'
 
 
@@ -86,6 +86,8 @@ class UserSoftware:
         result = run_in_image(python, 'check', bind)
         if result.exit_code == MOVED and packed:
             return OUTDATED  # a packed environment is read-only
+        if result.exit_code == OTHER_LINES:
+            return FITS if packed else MOVED
         if result.exit_code not in (FITS, OUTDATED, MOVED):
             print_warning("%s cannot be checked in the image (%s); it is kept",
                           self.packed if packed else self.environment, last_line(result.output))

@@ -74,7 +74,7 @@ def test_packages_on_top_of_an_installed_image_run_on_four_ranks_and_are_kept_by
     assert step.returncode == 0, step.stderr
     ranks, (sif, package) = step.stdout.splitlines()[:4], step.stdout.splitlines()[4:]
     version = container.partition("/")[2].partition("-")[0]
-    inside = "/opt/pytorch/lib/python3.11/site-packages/greeting"
+    inside = "/usr/local/lib/python3.11/dist-packages/greeting"
     assert all(line.startswith(f"hello 4 built in the image against torch {version}") for line in ranks), ranks
     assert all(f" {inside}" in line for line in ranks), ranks
     assert sif == f"{site.root}/PyTorch-2.13.0-test.sif"

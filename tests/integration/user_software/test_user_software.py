@@ -23,7 +23,7 @@ python -c 'import torch; print(torch.__file__)'; list-packages --user"""
         "/user-software/venv/pytorch/bin/python",
         "/user-software/venv/pytorch/bin/pip",
         "/user-software/venv/pytorch",
-        "/opt/pytorch/lib/python3.11/site-packages/torch/__init__.py",
+        "/usr/local/lib/python3.11/dist-packages/torch/__init__.py",
     ]
 
 

@@ -110,7 +110,9 @@ def test_a_definition_file_can_be_built_on_the_image_of_the_module(container, in
     commands = []
     monkeypatch.setattr(definition, "run_command", lambda words, *_, **__: commands.append(words))
     app = container(f"{ON_TOP}sources = ['a.def']")
-    spec = app.image_spec._replace(runtime="apptainer", base=installed, sources=(Source("a.def", "/a.def", "1"),))
+    (tmp_path / "a.def").write_text("Bootstrap: localimage\nFrom: {{ BASE }}\n")
+    sources = (Source("a.def", str(tmp_path / "a.def"), "1"),)
+    spec = app.image_spec._replace(runtime="apptainer", base=installed, sources=sources, builddir=str(tmp_path / "b"))
     source = image_source(spec)
     source.build(source.expect_image())
     assert f"BASE={installed.image}" in commands[0]

@@ -20,8 +20,12 @@ pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
 
 
 def test_compression_is_a_variable_that_runtimes_without_that_option_ignore(image_of, tmp_path, monkeypatch):
-    lines, values = "sources = ['a.def']\nmksquashfs_args = '-comp gzip'", {"sources": (Source("a.def", "/a.def"),)}
-    image = image_of(lines, builddir=str(tmp_path), **values)
+    lines, values = (
+        "sources = ['a.def']\nmksquashfs_args = '-comp gzip'",
+        {"sources": (Source("a.def", str(tmp_path / "a.def")),)},
+    )
+    (tmp_path / "a.def").write_text("Bootstrap: localimage\n")
+    image = image_of(lines, builddir=str(tmp_path / "build"), **values)
     commands = keep_commands(monkeypatch, definition)
     image.build(image.expect_image())
     image = image_of(f"image = 'docker://a/b@{DIGEST}'\nmksquashfs_args = '-comp gzip'")

@@ -1,0 +1,81 @@
+"""What every image has that is built here; the image is a directory."""
+
+import subprocess
+
+import pytest
+
+pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)  # nothing here is about the module's syntax
+
+NONE = '#!/bin/sh\necho "There is no runscript defined for this container\\n";\n'
+
+
+@pytest.fixture
+def sandbox(prefix, tmp_path):
+    """A function that gives an unpacked image with some files the layout."""
+    from pytorch_install.images.layout import add_layout
+
+    def make(files):
+        for name, text in files.items():
+            (tmp_path / "image" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "image" / name).write_text(text)
+        for _ in range(2):  # an image on top of one that has the layout
+            add_layout(str(tmp_path / "image"))
+        return tmp_path / "image"
+
+    return make
+
+
+@pytest.mark.parametrize("shell", ["bash", "dash"])
+def test_the_runscript_runs_its_arguments_or_python(sandbox, tmp_path, shell):
+    runscript = sandbox({".singularity.d/runscript": NONE}) / ".singularity.d/runscript"
+    (tmp_path / "python").write_text("#!/bin/sh\necho python $#\n")
+    (tmp_path / "python").chmod(0o755)
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    for arguments, printed in [([], "python 0\n"), (["printf", "<%s>", "a b", ""], "<a b><>")]:
+        assert subprocess.check_output([shell, runscript, *arguments], env=path, text=True) == printed
+    assert runscript.stat().st_mode & 0o777 == 0o755
+
+
+def test_the_runscript_of_an_image_stays(sandbox):
+    assert (sandbox({".singularity.d/runscript": "mine"}) / ".singularity.d/runscript").read_text() == "mine"
+
+
+def test_the_places_of_the_modules_binds_exist(sandbox):
+    image = sandbox({".singularity.d/runscript": NONE, "payload/file": ""})
+    assert all((image / name).is_dir() for name in ("runscripts", "payload", "user-software"))
+
+
+def test_links_that_lead_out_of_the_image_are_not_followed(sandbox, tmp_path):
+    (tmp_path / "host").mkdir()
+    (tmp_path / "host/bashrc").write_text("")
+    (tmp_path / "image/etc").mkdir(parents=True)
+    (tmp_path / "image/etc/profile.d").symlink_to(tmp_path / "host")
+    (tmp_path / "image/etc/bash.bashrc").symlink_to(tmp_path / "host/bashrc")
+    sandbox({".singularity.d/runscript": NONE})
+    assert [(path.name, path.read_text()) for path in (tmp_path / "host").iterdir()] == [("bashrc", "")]
+
+
+@pytest.mark.parametrize(
+    ("definition", "own"), [("Bootstrap: a\n\n%post\n    true", False), ("Bootstrap: a\n%runscript\n    true", True)]
+)
+def test_a_definition_file_gets_what_it_lacks(prefix, definition, own):
+    from pytorch_install.images.layout import with_layout
+
+    text = with_layout(definition)
+    assert text.startswith(definition) and text.count("%runscript") == 1
+    assert ('exec "${@:-python}"' in text) != own
+    assert "mkdir -p /runscripts /payload /user-software" in text
+
+
+@pytest.mark.parametrize("how", [["-l"], ["-i"], ["-l", "-i"]])
+def test_shells_keep_the_path_that_they_are_started_with(sandbox, tmp_path, how):
+    image = sandbox({"etc/bash.bashrc": "", "etc/profile.d/other.sh": ""})
+    profile = image / "etc/profile.d/zz-start-path.sh"
+    assert (image / "etc/bash.bashrc").read_text() == ". /etc/profile.d/zz-start-path.sh\n"
+    # as Debian's /etc/profile does, and then a user's own file
+    (tmp_path / ".bashrc").write_text(f"PATH=/usr/bin:/bin\n. {profile}\nPATH=/conda/bin:$PATH\n")
+    (tmp_path / ".bash_profile").write_text(f". {tmp_path}/.bashrc\n")
+    command = ["bash", *how, "-c", 'echo "$PATH"; set | grep -c ^__start; trap']
+    environment = {"HOME": str(tmp_path), "PATH": "/module/a b:/usr/bin:/bin"}
+    found = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert found.stdout == "/module/a b:/usr/bin:/bin:/conda/bin\n0\n", found
