@@ -22,7 +22,7 @@ from pytorch_install.venvs.build_environment import (
     write_record,
 )
 from pytorch_install.venvs.build_steps import SourcePackageSteps
-from pytorch_install.venvs.environment import make_environment
+from pytorch_install.venvs.environment import keep_torch, make_base, make_environment
 from pytorch_install.venvs.packing import PACKED, pack, require_packer, venv_commands
 
 
@@ -96,11 +96,13 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule):
 
     def install_runtime(self):
         """Make the environment with wheels and source packages, and write the record of the build."""
-        # with the host's packages last: without them, pip rejects `install --user`
-        make_environment(self.host_python, os.path.join(self.installdir, 'venv'), self.wheels, sees_host=True)
-        python = os.path.join(self.installdir, 'venv', 'bin', 'python')
+        environment = os.path.join(self.installdir, 'venv')
+        make_environment(self.host_python, environment, self.wheels)
+        python = os.path.join(environment, 'bin', 'python')
         for package in self.source_packages:
             package.install(python, self.built_wheels)
+        make_base(self.host_python, environment)
+        keep_torch(python)
         write_pip(os.path.dirname(python), python)
         record = record_build(self.host_python, self.modules_of_build())
         record['source_packages'] = {package.requirement: package.environment(os.environ)

@@ -53,7 +53,8 @@ def shadowing(env):
         return []
     torch = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages/torch"
     bases = [USER_VENV]
-    if env.get("PYTHONUSERBASE") and not env.get("PYTHONNOUSERSITE"):
+    # the Python of a venv module puts its own packages first (keep_torch.py)
+    if env.get("SIFPYTORCH") and env.get("PYTHONUSERBASE") and not env.get("PYTHONNOUSERSITE"):
         bases.append(env["PYTHONUSERBASE"])
     return [
         Problem(

@@ -94,10 +94,9 @@ def own_torch(tmp_path):
     return str(tmp_path), message
 
 
-@pytest.mark.parametrize("module", ["SIFPYTORCH", "EBROOTPYTORCH"])
-def test_a_torch_that_the_user_installed_over_the_modules_is_named(own_torch, module):
+def test_a_torch_that_the_user_installed_over_the_images_is_named(own_torch):
     base, message = own_torch
-    assert [*map(str, shadowing({module: "/module", "PYTHONUSERBASE": base}))] == [message]
+    assert [*map(str, shadowing({"SIFPYTORCH": "/module", "PYTHONUSERBASE": base}))] == [message]
 
 
 def test_a_torch_in_user_software_is_named(own_torch, monkeypatch):
@@ -108,8 +107,13 @@ def test_a_torch_in_user_software_is_named(own_torch, monkeypatch):
 
 @pytest.mark.parametrize(
     "env",
-    [{}, {"EBROOTPYTORCH": "/m", "PYTHONNOUSERSITE": "1"}, {"EBROOTPYTORCH": "/m", "PYTORCH_LAUNCH_KEEP_PATHS": "1"}],
-    ids=["no module", "no user site", "asked for"],
+    [
+        {},
+        {"SIFPYTORCH": "/m", "PYTHONNOUSERSITE": "1"},
+        {"SIFPYTORCH": "/m", "PYTORCH_LAUNCH_KEEP_PATHS": "1"},
+        {"EBROOTPYTORCH": "/m"},
+    ],
+    ids=["no module", "no user site", "asked for", "a venv module puts its own first"],
 )
 def test_a_torch_that_is_not_imported_or_is_wanted_is_not_named(own_torch, env):
     assert shadowing({**env, "PYTHONUSERBASE": own_torch[0]}) == []

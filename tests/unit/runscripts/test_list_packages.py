@@ -66,6 +66,18 @@ def test_a_torch_that_is_not_the_modules_is_named(tmp_path, where):
     assert result.stderr == (f"list-packages: torch {there} hides the module's {module}. {remedy}\n")
 
 
+def test_a_torch_that_the_modules_precedes_is_not_named(tmp_path):
+    info = tmp_path / "torch-99.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 99.0\n")
+    code = f"import sys; sys.path.append({str(tmp_path)!r}); sys.argv = ['list-packages']; "
+    code += f"import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
+    (tmp_path / "constraints.txt").write_text(f"torch=={importlib.metadata.version('torch')}\n")
+    environ = {**os.environ, "CONTAINERROOT": str(tmp_path)}
+    result = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 def test_the_modules_own_torch_is_no_second_one(tmp_path):
     (tmp_path / "constraints.txt").write_text(f"torch=={importlib.metadata.version('torch')}\n")
     assert list_packages(CONTAINERROOT=str(tmp_path)).stderr == list_packages().stderr == ""

@@ -1,0 +1,104 @@
+"""The environment of a venv module: a Python of its own, and a base for environments of users."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.options import set_up_configuration
+
+#: One that loads libpython, and one that does not, on the machines of CI; others have one of both.
+PYTHONS = [sys._base_executable, "/usr/bin/python3"]
+
+
+@pytest.fixture(scope="module", params=PYTHONS)
+def base(request, tmp_path_factory):
+    """An environment with a torch of its own, made into a base."""
+    if not Path(request.param).exists():
+        pytest.skip(f"no {request.param}")
+    directory, environment = tmp_path_factory.mktemp("base"), dict(os.environ)
+    options = [f"--prefix={directory}", f"--tmpdir={directory}", "--allow-use-as-root-and-accept-consequences"]
+    set_up_configuration(args=options, silent=True, reconfigure=True)
+    from pytorch_install.venvs.environment import keep_torch, make_base
+
+    root = directory / "venv"
+    subprocess.run([request.param, "-I", "-m", "venv", "--without-pip", root], check=True)
+    (site_packages(root) / "torch").mkdir()
+    (site_packages(root) / "torch" / "__init__.py").write_text("origin = 'module'\n")
+    make_base(request.param, str(root))
+    keep_torch(str(root / "bin" / "python"))
+    yield root
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def site_packages(root):
+    return next((root / "lib").glob("python*/site-packages"))
+
+
+def run(python, *arguments, **environ):
+    command = [str(python), *arguments]
+    variables = {"PATH": os.environ["PATH"], **environ}
+    return subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_it_is_no_virtual_environment_and_has_none_of_the_hosts_packages(base):
+    code = "import sys, os; print(sys.prefix == sys.base_prefix, *[path for path in sys.path if os.path.isdir(path)])"
+    is_base, *path = run(base / "bin" / "python", "-s", "-c", code, PYTHONSAFEPATH="1").split()
+    assert is_base == "True"
+    assert all(entry.startswith(f"{base}/") for entry in path)
+    assert not list((base / "bin").glob("[aA]ctivate?*"))
+
+
+def test_an_environment_on_top_inherits_torch_and_may_have_another(base, tmp_path):
+    own = tmp_path / "own"
+    run(base / "bin" / "python3", "-m", "venv", "--without-pip", "--system-site-packages", str(own))
+    code = "import sys, torch; print(sys.prefix, torch.origin)"
+    assert run(own / "bin" / "python", "-c", code) == f"{own} module"
+    (site_packages(own) / "torch.py").write_text("origin = 'own'\n")
+    assert run(own / "bin" / "python", "-c", code) == f"{own} own"
+
+
+@pytest.mark.parametrize("kind", ["a package", "a path file"])
+def test_the_torch_of_a_users_site_directory_follows_the_modules(base, tmp_path, kind):
+    python = base / "bin" / "python"
+    environ = {"PYTHONUSERBASE": str(tmp_path / "user")}
+    users = Path(run(python, "-c", "import site; print(site.getusersitepackages())", **environ))
+    users.mkdir(parents=True)
+    (users / "other.py").write_text("origin = 'user'\n")
+    (site_packages(base) / "other.py").write_text("origin = 'module'\n")
+    code = "import other, torch; print(other.origin, torch.origin)"
+    assert run(python, "-c", code, **environ) == "user module"
+    directory = users if kind == "a package" else tmp_path / "elsewhere"
+    (directory / "torch").mkdir(parents=True)
+    (directory / "torch" / "__init__.py").write_text("origin = 'user'\n")
+    if kind == "a path file":
+        (users / "editable.pth").write_text(f"{directory}\n")
+    assert run(python, "-c", code, **environ) == "module module"
+    own = tmp_path / "own"
+    run(python, "-m", "venv", "--without-pip", "--system-site-packages", str(own))
+    assert run(own / "bin" / "python", "-c", code, **environ) == "module module"
+
+
+def test_sourcing_activate_changes_the_path_only_if_the_commands_are_not_on_it(base):
+    script = f"source {base}/bin/activate; echo $PATH; source {base}/bin/activate; echo ${{VIRTUAL_ENV-none}} $PATH"
+    result = run("bash", "-euc", script, PATH="/usr/bin:/bin")
+    path = f"{base}/bin:/usr/bin:/bin"
+    assert result == f"{path}\nnone {path}"
+
+
+def test_a_python_that_cannot_be_copied_is_refused(base, monkeypatch, tmp_path):
+    from pytorch_install.venvs import environment
+
+    python = str(base / "bin" / "python")
+    real = environment.facts(python)
+    host = {**real, "modules": [*real["modules"], "_ssl_of_the_prefix"], "executable": PYTHONS[0]}
+    monkeypatch.setattr(environment, "facts", lambda python: host if python == "host" else real)
+    monkeypatch.setattr(environment, "add_library", lambda *_: None)
+    root = tmp_path / "venv"
+    (root / "bin").mkdir(parents=True)
+    (root / "pyvenv.cfg").touch()
+    with pytest.raises(EasyBuildError, match="does not work as a copy in .*_ssl_of_the_prefix. Load a module of"):
+        environment.make_base("host", str(root))
