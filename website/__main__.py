@@ -17,7 +17,17 @@ from testbed.lifecycle import provide_website_tools  # noqa: E402
 from testbed.progress import exit_status  # noqa: E402
 
 #: The pages, and what they link to.
-PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSES", "docs", "payload", "tests/reframe")
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    "CITATION.cff",
+    "LICENSES",
+    "docs",
+    "payload",
+    "tests/reframe",
+)
 #: Files of website/ that only this site has.
 ASSETS = ("site.css", "search.js")
 TREE = Path(__file__).resolve().parents[1]
