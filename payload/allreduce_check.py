@@ -41,6 +41,7 @@ from training.allreduce.verdicts import applicable_thresholds, check_bandwidth, 
 from training.allreduce.who_answers import Answers, close_connections, end_with_names
 from training.distributed import World, process_group
 from training.failing import fail_in_one_line
+from training.options import OneLineParser, number
 
 
 def measure(ranks: Ranks, size: int) -> tuple[float, list[int]]:
@@ -128,7 +129,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
         return convert
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpu", action="store_true", help="use NCCL or XCCL between GPUs (default: gloo between CPUs)")
     parser.add_argument(
         "--quick",
@@ -151,20 +152,20 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--slow",
-        type=float,
+        type=number(1),
         metavar="FACTOR",
         help="ranks that take FACTOR times the median are slow (default: 1.5 with --gpu, else 3, because CPUs may be "
         "shared)",
     )
-    parser.add_argument("--timeout", type=float, metavar="S", help="seconds to wait for other ranks (default: 120)")
+    parser.add_argument("--timeout", type=number(), metavar="S", help="seconds to wait for other ranks (default: 120)")
     options = parser.parse_args(arguments)
     largest = ("64M", "1M") if options.quick else ("256M", "16M")
     options.max_size = options.max_size or read_size(largest[0] if options.gpu else largest[1])
     options.slow = options.slow or (1.5 if options.gpu else 10 if options.quick else 3)  # CPUs may be shared
     if options.timeout is None:
         options.timeout = 15 if options.quick else 120
-    if options.max_size < SMALLEST or options.slow <= 1 or options.timeout <= 0:
-        parser.error(f"--max-size must be at least {SMALLEST}, --slow above 1, --timeout above 0")
+    if options.max_size < SMALLEST:
+        parser.error(f"--max-size must be at least {SMALLEST}")
     return options
 
 

@@ -209,7 +209,7 @@ def train_steps(
     with Progress("training", options.steps, first_step=position.step, enabled=is_first) as progress:
         for inputs, labels in steps:
             norm = take_step(options, model, run, inputs, labels)
-            progress.update(position.step, run.mean_loss)
+            progress.update(position.step, lambda: stop.watch(run.mean_loss()))
             if position.step % options.interval == 0 or position.step == options.steps:
                 run.settle()
                 reached = validate(options, model, text, run.world)

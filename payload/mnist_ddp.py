@@ -45,6 +45,7 @@ from training.data import (
 )
 from training.distributed import World, fail_together, process_group, sum_over_ranks
 from training.failing import fail_in_one_line, rank_name
+from training.finite import check_loss
 from training.health import Health
 from training.metrics import Metrics
 from training.model import build_model
@@ -102,7 +103,7 @@ def train_epoch(
         loss_sum.add_(loss.detach())
         position.step += 1
         position.samples += batch_size
-        progress.update(position.step, mean_loss)
+        progress.update(position.step, lambda: stop.watch(mean_loss()))
         if stop.agreed():
             break
     # Reading the sum waits for the device and for all ranks, so the clock may stop after it.
@@ -268,6 +269,7 @@ def train_epochs(
         before = replace(position)
         with Progress(name, len(sampler), first_step=position.step, enabled=is_first) as progress:
             train_epoch(model, run, batches, progress, stop, bf16=options.bf16)
+        loss_sum = position.loss_sum
         if position.step == len(sampler):
             values = run.end_epoch(before, accuracy(run, *images.selection))
             report(
@@ -279,6 +281,7 @@ def train_epochs(
             with fail_together(world):
                 if is_first:
                     metrics.epoch(position.epoch, **values)
+        check_loss(loss_sum, name, world)
         file = run.save(checkpoints) if checkpoints else None
         if position.epoch < options.epochs and stop.agreed(now=True):
             report(

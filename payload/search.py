@@ -15,6 +15,7 @@ TRIAL/metrics.jsonl.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import sys
@@ -22,7 +23,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from training import TrainingError
-from training.options import OneLineParser
+from training.files import remedy_for
+from training.options import OneLineParser, integer, path, text
 from training.signals import SIGNALS, end_at_once, end_no_more, status_of
 
 SCRIPT = Path(__file__).with_name("mnist_ddp.py")
@@ -56,16 +58,27 @@ def parse_parameter(text: str) -> Parameter:
     if not name or not values:
         raise ValueError(text)
     if ".." not in values:
+        words = values.split(",")
+        if len(set(words)) < len(words) or "" in words or any(is_endless(word) for word in words):
+            raise ValueError(text)
         try:
-            return Parameter(text, name, choices=tuple(map(number, values.split(","))))
+            return Parameter(text, name, choices=tuple(map(number, words)))
         except ValueError:
-            return Parameter(text, name, choices=tuple(values.split(",")))
+            return Parameter(text, name, choices=tuple(words))
     log = values.startswith("log:")
     low, _, high = values[len("log:") * log :].partition("..")
     parameter = Parameter(text, name, number(low), number(high), log)
     if not parameter.low < parameter.high or (log and parameter.low <= 0):
         raise ValueError(text)
     return parameter
+
+
+def is_endless(word: str) -> bool:
+    """Return whether a word is a number, but not a finite one."""
+    try:
+        return not math.isfinite(float(word))
+    except ValueError:
+        return False
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
@@ -78,8 +91,8 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         default=[],
         help=f"after --: the training script with its options (default: {SCRIPT.name})",
     )
-    add("--study", type=Path, metavar="DIR", required=True, help="directory of the study, shared by all processes")
-    add("--trials", type=int, metavar="N", required=True, help="number of trials in the study")
+    add("--study", type=path, metavar="DIR", required=True, help="directory of the study, shared by all processes")
+    add("--trials", type=integer(1, 10**6), metavar="N", required=True, help="number of trials in the study")
     add("--one", action="store_true", help="train one trial, then exit")
     add(
         "--space",
@@ -90,16 +103,21 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     )
     add(
         "--metric",
+        type=text,
         default="accuracy",
         metavar="NAME",
         help="value in metrics.jsonl, of the last epoch (default: %(default)s)",
     )
     add("--minimize", action="store_true", help="minimize the metric (default: maximize)")
-    add("--seed", type=int, default=0, help="for Optuna's choices (default: %(default)s)")
+    add("--seed", type=integer(0), default=0, help="for Optuna's choices (default: %(default)s)")
     options = parser.parse_args(arguments)
-    if options.trials < 1:
-        parser.error(f"--trials must be above 0, found {options.trials}")
     options.space = options.space or list(map(parse_parameter, SPACE))
+    names = [parameter.name for parameter in options.space]
+    for name in names:
+        if names.count(name) > 1:
+            parser.error(f"--space: {name} is given {names.count(name)} times. Give it once")
+    if "modelpath" in names or any(word.partition("=")[0] == "--modelpath" for word in options.command):
+        parser.error("--modelpath: each trial has a directory of its own, below --study. Omit it")
     if not options.command or options.command[0].startswith("-"):
         options.command = [str(SCRIPT), *options.command]
     if not Path(options.command[0]).is_file():
@@ -110,7 +128,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
 def main(options: argparse.Namespace) -> None:
     """Search; exit with status 1 and a line that names the fault if that fails."""
     try:
-        if int(os.environ.get("WORLD_SIZE", "1")) != 1:
+        if os.environ.get("WORLD_SIZE", "1") != "1":
             raise TrainingError(
                 f"this is one of {os.environ['WORLD_SIZE']} ranks (WORLD_SIZE), but a trial runs in one process. "
                 "Start it as steps of one task, or with conda-python-simple: then each task trains its own trials"
@@ -127,10 +145,7 @@ def main(options: argparse.Namespace) -> None:
     except TrainingError as error:
         sys.exit(f"search.py: {error}")
     except OSError as error:
-        sys.exit(
-            f"search.py: {error.filename or options.study}: {error.strerror}. Free some space or choose "
-            "another directory with --study, then start again: completed trials are kept"
-        )
+        sys.exit(f"search.py: {error.filename or options.study}: {error.strerror}. {remedy_for(error, '--study')}")
     if search.stopped:
         sys.exit(status_of(search.stopped))
 

@@ -21,6 +21,7 @@ from training import TrainingError
 from training.accelerator import find_accelerator
 from training.data import load_dataset, normalise
 from training.distributed import fail_together, process_group, sum_over_ranks
+from training.finite import check_loss
 from training.model import build_model
 from training.options import check, training_parser
 
@@ -80,12 +81,12 @@ def train(options, world):
     shuffle = torch.Generator().manual_seed(options.seed)
 
     for epoch in range(1, options.epochs + 1):
-        start = time.perf_counter()
+        name, start = f"epoch {epoch}/{options.epochs}", time.perf_counter()
         batches = torch.randperm(len(labels), generator=shuffle).to(device).split(options.batch_size)
         loss = train_epoch(model, optimizer, schedule, images, labels, batches, world)
         speed = len(labels) / (time.perf_counter() - start)
+        check_loss(loss, name, world)
         accuracy = evaluate(model.module, test_images, test_labels, world)
-        name = f"epoch {epoch}/{options.epochs}"
         report(f"{name}  loss {loss:.4f}  test accuracy {accuracy:.2f} %  images/s {speed:.0f}", flush=True)
     report(f"test accuracy: {accuracy:.2f} %")
 

@@ -18,6 +18,7 @@ from training import TrainingError
 from training.accelerator import find_accelerator
 from training.data import load_dataset, normalise
 from training.distributed import select_device
+from training.finite import check_loss
 from training.model import build_model
 from training.options import check, training_parser
 
@@ -72,12 +73,12 @@ def train(options):
     shuffle = torch.Generator().manual_seed(options.seed)
 
     for epoch in range(1, options.epochs + 1):
-        start = time.perf_counter()
+        name, start = f"epoch {epoch}/{options.epochs}", time.perf_counter()
         batches = torch.randperm(len(labels), generator=shuffle).to(device).split(options.batch_size)
         loss = train_epoch(model, optimizer, schedule, images, labels, batches)
         speed = len(labels) / (time.perf_counter() - start)
+        check_loss(loss, name)
         accuracy = evaluate(model, test_images, test_labels)
-        name = f"epoch {epoch}/{options.epochs}"
         print(f"{name}  loss {loss:.4f}  test accuracy {accuracy:.2f} %  images/s {speed:.0f}", flush=True)
     print(f"test accuracy: {accuracy:.2f} %")
 

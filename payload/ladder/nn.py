@@ -13,7 +13,11 @@ import torch
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the directory of training/
-from training.options import OneLineParser
+from training import TrainingError
+from training.accelerator import find_accelerator
+from training.distributed import select_device
+from training.finite import check_loss
+from training.options import OneLineParser, integer, number
 
 FEATURES = 5
 
@@ -21,16 +25,12 @@ FEATURES = 5
 def parse_arguments():
     parser = OneLineParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--epochs", type=int, default=10000, help="steps, each on all samples (default: %(default)s)")
-    add("--samples", type=int, default=1000, help="number of training samples (default: %(default)s)")
-    add("--hidden", type=int, default=10, help="width of the hidden layer (default: %(default)s)")
-    add("--lr", type=float, default=0.01, help="learning rate (default: %(default)s)")
-    add("--seed", type=int, default=1, help="for samples and weights (default: %(default)s)")
-    options = parser.parse_args()
-    for name, value in vars(options).items():
-        if not 0 < value < 2**32 and (name, value) != ("seed", 0):
-            parser.error(f"--{name} must be above 0 and below 2^32, found {value}")
-    return options
+    add("--epochs", type=integer(1), default=10000, help="steps, each on all samples (default: %(default)s)")
+    add("--samples", type=integer(1, 10**7), default=1000, help="number of training samples (default: %(default)s)")
+    add("--hidden", type=integer(1, 10**6), default=10, help="width of the hidden layer (default: %(default)s)")
+    add("--lr", type=number(), default=0.01, help="learning rate (default: %(default)s)")
+    add("--seed", type=integer(0, 2**32 - 1), default=1, help="for samples and weights (default: %(default)s)")
+    return parser.parse_args()
 
 
 def draw_samples(count):
@@ -52,7 +52,7 @@ class SmallNetwork(nn.Module):
 
 
 def train(options):
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = select_device(find_accelerator() is not None, local_rank=0)
     torch.manual_seed(options.seed)
     features, labels = (tensor.to(device) for tensor in draw_samples(options.samples))
     test_features, test_labels = (tensor.to(device) for tensor in draw_samples(10000))
@@ -65,7 +65,8 @@ def train(options):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if epoch % max(options.epochs // 10, 1) == 0:
+        if epoch % max(options.epochs // 10, 1) == 0 or epoch == options.epochs:
+            check_loss(loss.item(), f"epoch {epoch}")
             print(f"Epoch [{epoch}/{options.epochs}], Loss: {loss.item():.4f}", flush=True)
 
     with torch.no_grad():  # on samples that it was not trained on
@@ -75,4 +76,7 @@ def train(options):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)  # at this size, more threads are slower
-    train(parse_arguments())
+    try:
+        train(parse_arguments())
+    except TrainingError as error:
+        sys.exit(f"nn.py: {error}")

@@ -12,5 +12,9 @@ import gc
 gc.set_threshold(100_000)
 
 
+#: In the last line of a training that diverged. A search tells it by these words from one that failed.
+NOT_FINITE = "is not a finite number"
+
+
 class TrainingError(Exception):
     """A fault that the user can correct; commands print its text as one line and exit with status 1."""

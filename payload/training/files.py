@@ -30,7 +30,7 @@ def read_file(path: Path, most_bytes: int | None = None, *, follow_links: bool =
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        raise TrainingError(f"{path}: not a regular file. Remove it or choose another directory")
+        raise TrainingError(f"{path}: {kind_of(path)}, not a regular file. Remove it or choose another directory")
     with open(descriptor, "rb") as file:  # noqa: PTH123 (a descriptor)
         if most_bytes is None:
             return file.read()
@@ -40,6 +40,23 @@ def read_file(path: Path, most_bytes: int | None = None, *, follow_links: bool =
                 f"{path}: {status.st_size} bytes, expected at most {most_bytes}. Remove it or choose another directory"
             )
         return content
+
+
+def kind_of(path: Path) -> str:
+    """Return what ``path`` is, for a message; raises OSError if it cannot be looked at."""
+    mode = path.lstat().st_mode
+    kinds = ((stat.S_ISLNK, "a link"), (stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a FIFO"))
+    devices = ((stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"), (stat.S_ISSOCK, "a socket"))
+    return next((name for test, name in (*kinds, *devices) if test(mode)), "a file")
+
+
+def remedy_for(error: OSError, option: str = "--modelpath") -> str:
+    """Return what a user can do about a file that could not be written."""
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return f"Its directory was removed during the run: start again, with a directory that stays ({option})"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return f"The files before it are undamaged: free some space and start again, or use another {option}"
+    return f"The files before it are undamaged: check the directory, or choose another one with {option}"
 
 
 def write_file(path: Path, content: bytes | memoryview) -> None:

@@ -4,16 +4,72 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
+from collections.abc import Callable
 from pathlib import Path
+
+MOST = 2**31 - 1  # of a whole number
+MOST_SHOWN, MOST_TEXT = 40, 240  # characters of a value, and of a message
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Reports a wrong command line in one line and exits with status 2."""
+    """Reports a wrong command line in one line, on rank 0 alone, and exits with status 2; accepts whole names only."""
+
+    def __init__(self, **settings):
+        super().__init__(allow_abbrev=False, **settings)
 
     def error(self, message: str):
-        self.exit(2, f"{self.prog}: {message}. See --help\n")
+        is_first = os.environ.get("RANK") in (None, "", "0")  # all ranks have the same command line, and end with it
+        shown = message if len(message) <= MOST_TEXT else f"{message[:MOST_TEXT]}..."
+        self.exit(2, f"{self.prog}: {shown}. See --help\n" if is_first else None)
+
+
+def integer(least: int, most: int = MOST) -> Callable[[str], int]:
+    """Return what reads a whole number from ``least`` to ``most``, for argparse."""
+
+    def integer(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = None
+        if value is None or not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}, found {shorten(text)}")
+        return value
+
+    return integer
+
+
+def number(above: float = 0, most: float = 1e9) -> Callable[[str], float]:
+    """Return what reads a number above ``above``, and at most ``most``, for argparse."""
+
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = above
+        if not above < value <= most:
+            raise argparse.ArgumentTypeError(
+                f"must be a number above {above} and up to {most:g}, found {shorten(text)}"
+            )
+        return value
+
+    return number
+
+
+def text(given: str) -> str:
+    """Return a text that is not empty, for argparse: an empty one is a variable of the shell that is not set."""
+    if not given.strip():
+        raise argparse.ArgumentTypeError("is empty. Set the variable that names it")
+    return given
+
+
+def path(given: str) -> Path:
+    """Return a path that is not empty, for argparse: Path("") is the working directory."""
+    return Path(text(given))
+
+
+def shorten(given: str) -> str:
+    return given if len(given) <= MOST_SHOWN else f"{given[:MOST_SHOWN]}..."
 
 
 def training_parser(
@@ -23,15 +79,19 @@ def training_parser(
     parser = OneLineParser(description=description)
     add = parser.add_argument
     add("--gpu", action="store_true", help=gpu)
-    add("--epochs", type=int, default=3, help="(default: %(default)s)")
+    add("--epochs", type=integer(1), default=3, help="(default: %(default)s)")
     add(
-        "--batch-size", type=int, default=256, metavar="SAMPLES", help="per step, over all ranks (default: %(default)s)"
+        "--batch-size",
+        type=integer(1),
+        default=256,
+        metavar="SAMPLES",
+        help="per step, over all ranks (default: %(default)s)",
     )
-    add("--lr", type=float, default=0.01, help="peak learning rate (default: %(default)s)")
-    add("--seed", type=int, default=0, help="for the weights and the order (default: %(default)s)")
+    add("--lr", type=number(), default=0.01, help="peak learning rate (default: %(default)s)")
+    add("--seed", type=integer(0, 2**32 - 1), default=0, help="for the weights and the order (default: %(default)s)")
     add(
         "--data",
-        type=Path,
+        type=path,
         metavar="DIR",
         default=os.environ.get("MNIST_ROOT") or None,
         help="directory of the MNIST files (default: $MNIST_ROOT, else generated digits)",
@@ -44,7 +104,7 @@ def add_health(parser: argparse.ArgumentParser) -> None:
     """Add --health: None without it, 0 without a number of steps."""
     parser.add_argument(
         "--health",
-        type=int,
+        type=integer(0),
         nargs="?",
         const=0,
         metavar="STEPS",
@@ -57,21 +117,21 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--modelpath",
-        type=Path,
+        type=path,
         metavar="DIR",
         help="write model, checkpoints and metrics to DIR; the next start resumes from there",
     )
-    add("--keep", type=int, default=3, metavar="K", help="number of checkpoints to keep (default: %(default)s)")
+    add("--keep", type=integer(1), default=3, metavar="K", help="number of checkpoints to keep (default: %(default)s)")
     add("--restart", action="store_true", help="delete the checkpoints in DIR and start from scratch")
     add("--tensorboard", action="store_true", help="also write to DIR/tensorboard")
-    add("--wandb", metavar="PROJECT", help="also report to Weights & Biases")
+    add("--wandb", type=text, metavar="PROJECT", help="also report to Weights & Biases")
 
 
 def parse_arguments(arguments: list[str], description: str = "") -> argparse.Namespace:
     """Return the options of mnist_ddp.py; exit with a line and status 2 if one is invalid."""
     parser = training_parser(description)
     add = parser.add_argument
-    add("--batch-per-rank", type=int, metavar="SAMPLES", help="per step on each rank; overrides --batch-size")
+    add("--batch-per-rank", type=integer(1), metavar="SAMPLES", help="per step on each rank; overrides --batch-size")
     add("--scale-lr", action="store_true", help="multiply --lr by the number of ranks")
     add(
         "--warmup",
@@ -79,7 +139,7 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
         metavar="EPOCHS",
         help="during which the learning rate rises to its peak (default: a quarter of all)",
     )
-    add("--timeout", type=float, default=300, metavar="SECONDS", help="to wait for other ranks (default: %(default)s)")
+    add("--timeout", type=number(), default=300, metavar="SECONDS", help="to wait for others (default: %(default)s)")
     add(
         "--validation",
         type=float,
@@ -95,28 +155,20 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     return options
 
 
-def check_common(options: argparse.Namespace, parser: OneLineParser, positive: tuple[str, ...]) -> dict:
-    """Exit with a line and status 2 if an option of several scripts has an invalid value; return those with a value."""
-    given = {name: value for name, value in vars(options).items() if value is not None}
-    for name in (*positive, "batch_size", "lr", "timeout", "keep"):
-        if name in given and not 0 < given[name] < math.inf:
-            parser.error(f"--{name.replace('_', '-')} must be finite and above 0, found {given[name]}")
-    if not 0 <= options.seed < 2**32:
-        parser.error(f"--seed must be from 0 to 2^32 - 1, found {options.seed}")
-    if given.get("health", 0) < 0:
-        parser.error(f"--health must be 0 or more, found {options.health}")
+def check_common(options: argparse.Namespace, parser: OneLineParser) -> None:
+    """Exit with a line and status 2 if options of several scripts contradict each other."""
     for name in ("restart", "tensorboard", "wandb"):
-        if given.get(name) and not options.modelpath:
+        if getattr(options, name, None) and not options.modelpath:
             parser.error(f"--{name} needs --modelpath")
-    return given
 
 
 def check(options: argparse.Namespace, parser: OneLineParser) -> None:
-    """Exit with a line and status 2 if an option of a training script has an invalid value."""
-    given = check_common(options, parser, ("epochs", "batch_per_rank"))
+    """Exit with a line and status 2 if options of a training script contradict each other."""
+    check_common(options, parser)
     if options.download and options.data is None:
         parser.error("--download needs --data or MNIST_ROOT")
-    if "warmup" in given and not 0 <= options.warmup < options.epochs:
-        parser.error(f"--warmup must be from 0 to below --epochs, found {options.warmup}")
-    if "validation" in given and not 0 < options.validation < 1:
-        parser.error(f"--validation must be above 0 and below 1, found {options.validation}")
+    warmup, validation = getattr(options, "warmup", None), getattr(options, "validation", None)
+    if warmup is not None and not 0 <= warmup < options.epochs:
+        parser.error(f"--warmup must be from 0 to below --epochs, found {warmup}")
+    if validation is not None and not 0 < validation < 1:
+        parser.error(f"--validation must be above 0 and below 1, found {validation}")

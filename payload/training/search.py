@@ -17,7 +17,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import TrialState
 
-from training import TrainingError
+from training import NOT_FINITE, TrainingError
 from training.metrics import METRICS_FILE
 from training.signals import STOPPED, status_of
 from training.trials import (
@@ -25,6 +25,7 @@ from training.trials import (
     check_journal,
     damaged_journal,
     draw_search,
+    ends_with,
     is_running,
     last_value,
     lock_trial,
@@ -36,6 +37,7 @@ from training.trials import (
 
 WAIT_SECONDS = 1  # between two looks at the study
 FAILED_IN_A_ROW = 3  # trainings, after which this process exits
+DIVERGED = "diverged"  # an attribute of a trial whose loss, or metric, is not a finite number
 DIRECTORY = "directory"  # the attribute of a trial with the name of its directory
 
 
@@ -75,7 +77,7 @@ class Search:
             self.study = self.open_study()
         failures = 0
         while trial := self.next_trial():
-            failures = 0 if self.train(trial) else failures + 1
+            failures = 0 if self.train(trial) else failures + 1  # a trial that diverged is a result
             if failures == (1 if self.options.one else FAILED_IN_A_ROW):
                 raise TrainingError(f"the training failed. Read {self.trial_directory(trial) / LOG}")
             if self.options.one:
@@ -127,12 +129,14 @@ class Search:
                     if not name or not is_running(self.directory / name):
                         print(f"{name or 'a trial'}: its process is gone; it will be resumed", flush=True)
                         self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
-                        self.study.enqueue_trial(trial.params, user_attrs=trial.user_attrs)  # in the same directory
+                        if DIVERGED not in trial.user_attrs:
+                            self.study.enqueue_trial(trial.params, user_attrs=trial.user_attrs)  # in the same directory
                 trials = self.study.get_trials(deepcopy=False)
                 states = Counter(trial.state for trial in trials)
-                if states[TrialState.COMPLETE] >= self.options.trials:
+                done = states[TrialState.COMPLETE] + sum(DIVERGED in trial.user_attrs for trial in trials)
+                if done >= self.options.trials:
                     return None
-                begun = states[TrialState.COMPLETE] + states[TrialState.RUNNING]
+                begun = done + states[TrialState.RUNNING]
                 if states[TrialState.WAITING] or begun < self.options.trials:
                     return self.ask(len(trials))
             time.sleep(WAIT_SECONDS)
@@ -158,7 +162,7 @@ class Search:
         return self.directory / trial.user_attrs[DIRECTORY]
 
     def train(self, trial: optuna.Trial) -> bool:
-        """Train ``trial`` and record its result in the study; return whether it has one."""
+        """Train ``trial`` and record its result in the study; return whether it has one, or diverged."""
         directory = self.trial_directory(trial)
         print(f"{directory.name}: {show_parameters(trial.params)}", flush=True)
         self.child = start_training(self.options.command, directory, trial.params, self.trial_lock)
@@ -169,21 +173,28 @@ class Search:
             print(f"{directory.name}: stopped; it will be resumed", flush=True)
             sys.exit(status_of(self.stopped))
         value, result = None, f"failed (status {status})"
+        diverged = status != 0 and ends_with(directory / LOG, NOT_FINITE)
+        if diverged:
+            result = "failed: it diverged"
         if status == 0:
             try:
                 value = last_value(directory / METRICS_FILE, self.options.metric)
                 result = f"{self.options.metric} {shorten(value)}"
             except (TrainingError, OSError) as error:
-                result = f"failed ({error})"
+                result, diverged = f"failed ({error})", NOT_FINITE in str(error)
         state = TrialState.FAIL if value is None else TrialState.COMPLETE
+        if diverged:
+            trial.set_user_attr(DIVERGED, True)
         with held(self.lock), self.trial_lock:  # closed at the end: a trial without a process has a result
             self.study.tell(trial, value, state=state, skip_if_finished=True)
         print(f"{directory.name}: {result}", flush=True)
-        return value is not None
+        return value is not None or diverged
 
     def report(self) -> None:
         """Print the trials, best first, and draw them."""
         trials = self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        if not trials:
+            raise TrainingError(f"all {self.options.trials} trials diverged. Use another --space, and another --study")
         trials.sort(key=lambda trial: trial.value, reverse=not self.options.minimize)
         names = [parameter.name for parameter in self.options.space]
         rows = [["", self.options.metric, *names, DIRECTORY]]

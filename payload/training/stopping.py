@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from contextlib import suppress
@@ -13,6 +14,7 @@ import torch.distributed as dist
 from training.distributed import World
 from training.signals import INTERRUPTED, SIGNALS, STOPPED, end_no_more, status_of
 
+NO_SIGNAL = 2**16  # above all signals: this rank's loss is not finite
 AGAIN_SECONDS = 1  # an earlier repetition of Ctrl-C is the same one, forwarded by the launcher
 
 
@@ -48,6 +50,12 @@ class StopSignals:
                 signal.default_int_handler(number, frame)
             self.interrupted = self.interrupted or now
         self.received = number
+
+    def watch(self, loss: float) -> float:
+        """Return ``loss``, of this rank; if it is not finite, the ranks agree to stop."""
+        if not math.isfinite(loss):
+            self.received = self.received or NO_SIGNAL
+        return loss
 
     def agreed(self, *, now: bool = False) -> bool:
         """Return whether to stop here: the same answer on all ranks, all of which must call it.

@@ -16,7 +16,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import IO
 
-from training import TrainingError
+from training import NOT_FINITE, TrainingError
 from training.files import read_file
 from training.metrics import METRICS_FILE, finite_number, read_objects
 from training.pictures import BLUE, GREY, ORANGE, write_picture
@@ -96,8 +96,15 @@ def last_value(metrics_file: Path, metric: str) -> float:
         raise TrainingError(f"no {metric} in {METRICS_FILE}")
     value = finite_number(epochs[-1][metric])
     if value is None:
-        raise TrainingError(f"{metric} in {METRICS_FILE} is {repr(epochs[-1][metric])[:40]}, not a finite number")
+        raise TrainingError(f"{metric} in {METRICS_FILE} {NOT_FINITE}: {repr(epochs[-1][metric])[:40]}")
     return value
+
+
+def ends_with(log: Path, words: str) -> bool:
+    """Return whether the end of a log has ``words``."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 4096))
+        return words in file.read().decode(errors="replace")
 
 
 def shorten(value: object) -> str:

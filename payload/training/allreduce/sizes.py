@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 SMALLEST = 4  # bytes: one float32
+LARGEST = 2**36  # bytes: no device has room for the copies of more
 STEP = 4  # factor from one size to the next
 
 
@@ -24,9 +25,10 @@ class Threshold(NamedTuple):
 def read_size(text: str) -> int:
     """Convert ``4``, ``64K``, ``128MiB`` to bytes; K, M, G are powers of 1024. Raises ValueError."""
     match = re.fullmatch(r"(\d+)([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if not match or int(match[1]) < 1:
-        raise ValueError(f"{text!r} is not a size. Examples: 4, 64K, 128MiB")
-    return int(match[1]) * UNITS[match[2].upper()]
+    size = int(match[1][:20]) * UNITS[match[2].upper()] if match else 0
+    if not 1 <= size <= LARGEST:
+        raise ValueError(f"{text[:40]!r} is not a size up to {LARGEST >> 30}G. Examples: 4, 64K, 128MiB")
+    return size
 
 
 def show_size(size: int) -> str:
@@ -45,10 +47,13 @@ def read_thresholds(text: str) -> list[Threshold]:
         size, _, shape = rest.partition("@")
         nodes, _, ranks = shape.partition("x")
         try:
-            thresholds.append(Threshold(float(busbw), read_size(size), (int(nodes), int(ranks)) if shape else None))
+            threshold = Threshold(float(busbw), read_size(size), (int(nodes), int(ranks)) if shape else None)
+            if not (0 < threshold.busbw <= 1e9 and min(threshold.shape or (1,)) > 0):
+                raise ValueError(word)
+            thresholds.append(threshold)
         except ValueError:
             raise ValueError(
-                f"{word!r} is not a threshold: <GB/s>@<size>[@<nodes>x<ranks per node>], such as 80.75@128MiB@2x8"
+                f"{word[:40]!r} is not a threshold: <GB/s>@<size>[@<nodes>x<ranks per node>], such as 80.75@128MiB@2x8"
             ) from None
     return thresholds
 

@@ -13,6 +13,7 @@ from torch import nn
 from training.checkpoint.directory import Checkpoints
 from training.checkpoint.restoring import Position, random_state, restore
 from training.distributed import World, broadcast, fail_together, gather
+from training.finite import check_weights
 from training.resuming import Extent, fit_state
 
 BYTES_PER_WEIGHT = 8  # times the size of the weights: an optimizer has few tensors for each weight
@@ -47,7 +48,11 @@ class Run:
         self.position = Position()
 
     def save(self, checkpoints: Checkpoints) -> Path | None:
-        """Write a checkpoint, also as best.pt after the best epoch; return its path on rank 0."""
+        """Write a checkpoint, also as best.pt after the best epoch; return its path on rank 0.
+
+        If a weight is not a finite number, all ranks end, and the checkpoints stay as they are.
+        """
+        check_weights(self.network.state_dict().values(), self.world)
         state = self.state()
         position = self.position
         path = None

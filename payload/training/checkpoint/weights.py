@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from training import TrainingError
-from training.files import write_file
+from training.files import remedy_for, write_file
 from training.resuming import without_prefixes
 
 
@@ -28,10 +28,7 @@ def write(path: Path, content: memoryview) -> None:
     try:
         write_file(path, content)
     except OSError as error:
-        raise TrainingError(
-            f"{path}: cannot be written ({error.strerror}). The files before it are undamaged: free some "
-            "space and start again, or choose another directory with --modelpath"
-        ) from error
+        raise TrainingError(f"{path}: cannot be written ({error.strerror}). {remedy_for(error)}") from error
 
 
 def save_model(state: Mapping[str, torch.Tensor], path: Path) -> None:

@@ -22,6 +22,7 @@ from training.data.download import (
     find_idx_files,
 )
 from training.data.idx import read_labelled_images
+from training.files import kind_of
 
 DIGITS_TRAIN, DIGITS_TEST = 6000, 1000
 GLYPHS = (  # the digits 0 to 9 as 7 rows of 5 pixels
@@ -87,7 +88,13 @@ def load_dataset(directory: Path | str | None, download: bool = False) -> Datase
     directory = Path(directory)
     if download:
         download_dataset(directory)
-    files = find_idx_files(directory)
+    try:
+        if not directory.is_dir():
+            what = f"{kind_of(directory.resolve())}, not a directory" if directory.exists() else "no such directory"
+            raise TrainingError(f"{directory}: {what}. Set --data or MNIST_ROOT to the directory of the MNIST files")
+        files = find_idx_files(directory)
+    except OSError as error:
+        raise TrainingError(f"{error.filename}: cannot be read ({error.strerror}). Check its permissions") from None
     missing = [name for name in NAMES if name not in files]
     if missing:
         raise TrainingError(

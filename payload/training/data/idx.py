@@ -21,7 +21,7 @@ def read_labelled_images(images_file: Path, labels_file: Path) -> tuple[Tensor, 
     """Return uint8 images [N, 28, 28] and int64 labels [N]; raises TrainingError."""
     images = read_idx(images_file, dimensions=3)
     labels = read_idx(labels_file, dimensions=1).long()
-    if images.shape[1:] != (28, 28) or not len(images):
+    if images.shape[1:] != (28, 28):
         raise TrainingError(
             f"{images_file}: expected images of 28 x 28 pixels, found the shape "
             f"{list(images.shape)}. Replace it with the MNIST file"
@@ -73,4 +73,6 @@ def read_idx(path: Path, *, dimensions: int) -> Tensor:
             f"{path}: expected {expected} bytes for the shape {shape} that its header gives, "
             f"found {len(content)}. {remedy}"
         )
+    if expected == header:
+        raise TrainingError(f"{path}: expected at least one entry, found the shape {shape}. {remedy}")
     return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=header).view(shape)

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from training.options import OneLineParser, add_health, add_output, check_common
+from training.options import OneLineParser, add_health, add_output, check_common, integer, number, path
 from training.sharded.interval import Interval, parse_interval
 
 SIZES = ("100K", "1M", "10M", "124M", "350M", "1B")
@@ -18,30 +17,38 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     add = parser.add_argument
     add("--gpu", action="store_true", help="one GPU per rank, with NCCL or XCCL (default: CPU, with gloo)")
     add("--size", choices=SIZES, default="1M", help="parameters of the model, about (default: %(default)s)")
-    add("--context", type=int, default=128, metavar="BYTES", help="length of a window (default: %(default)s)")
+    add("--context", type=integer(1), default=128, metavar="BYTES", help="length of a window (default: %(default)s)")
     add(
         "--data",
-        type=Path,
+        type=path,
         metavar="PATH",
         help="the text: a file, or a directory (default: the source of Python's standard library)",
     )
-    add("--steps", type=int, default=100, help="(default: %(default)s)")
-    add("--batch-size", type=int, default=16, metavar="WINDOWS", help="per step, over all ranks (default: %(default)s)")
+    add("--steps", type=integer(1), default=100, help="(default: %(default)s)")
+    add(
+        "--batch-size",
+        type=integer(1, 2**20),
+        default=16,
+        metavar="WINDOWS",
+        help="per step, over all ranks (default: %(default)s)",
+    )
     add(
         "--micro-batch",
-        type=int,
+        type=integer(1),
         metavar="WINDOWS",
         help="on a rank at a time; gradients accumulate (default: a rank's share of --batch-size)",
     )
-    add("--lr", type=float, default=0.002, help="peak learning rate (default: %(default)s)")
+    add("--lr", type=number(), default=0.002, help="peak learning rate (default: %(default)s)")
     add(
         "--warmup",
-        type=int,
+        type=integer(0),
         metavar="STEPS",
         help="during which the learning rate rises to its peak (default: a tenth of all)",
     )
-    add("--clip", type=float, default=1.0, metavar="NORM", help="largest norm of the gradient (default: %(default)s)")
-    add("--seed", type=int, default=0, help="for the weights and the order (default: %(default)s)")
+    add(
+        "--clip", type=number(), default=1.0, metavar="NORM", help="largest norm of the gradient (default: %(default)s)"
+    )
+    add("--seed", type=integer(0, 2**32 - 1), default=0, help="for the weights and the order (default: %(default)s)")
     add(
         "--parallel",
         choices=("fsdp", "ddp"),
@@ -50,7 +57,7 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     )
     add(
         "--replicas",
-        type=int,
+        type=integer(1),
         default=1,
         metavar="N",
         help="copies of the model, each divided among consecutive ranks (default: %(default)s)",
@@ -60,12 +67,12 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     add("--recompute", action="store_true", help="activation checkpointing: less memory, more time")
     add(
         "--interval",
-        type=int,
+        type=integer(1),
         metavar="STEPS",
         help="between two lines with the validation loss (default: a tenth of all)",
     )
-    add("--peak-tflops", type=float, metavar="N", help="of a device in bfloat16 (default: from a table)")
-    add("--timeout", type=float, default=300, metavar="SECONDS", help="to wait for other ranks (default: %(default)s)")
+    add("--peak-tflops", type=number(), metavar="N", help="of a device in bfloat16 (default: from a table)")
+    add("--timeout", type=number(), default=300, metavar="SECONDS", help="to wait for others (default: %(default)s)")
     add_health(parser)
     add_output(parser)
     add(
@@ -83,10 +90,9 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
 
 
 def check(options: argparse.Namespace, parser: OneLineParser) -> None:
-    """Exit with a line and status 2 if an option has an invalid value."""
-    positive = ("context", "steps", "micro_batch", "clip", "replicas", "interval", "peak_tflops")
-    given = check_common(options, parser, positive)
-    if "warmup" in given and not 0 <= options.warmup < options.steps:
-        parser.error(f"--warmup must be from 0 to below --steps, found {options.warmup}")
+    """Exit with a line and status 2 if options contradict each other."""
+    check_common(options, parser)
+    if options.warmup is not None and options.warmup >= options.steps:
+        parser.error(f"--warmup must be below --steps, found {options.warmup}")
     if options.replicas > 1 and options.parallel == "ddp":
         parser.error("--replicas needs --parallel fsdp: with ddp every rank has a copy")

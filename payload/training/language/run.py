@@ -11,6 +11,7 @@ import torch
 
 from training import TrainingError
 from training.distributed import World, sum_over_ranks
+from training.finite import check_loss
 from training.language.model import GPT
 
 
@@ -65,9 +66,13 @@ class Run:
         return self.loss.item() * self.world.size / max(1, self.position.tokens - self.settled_tokens)
 
     def settle(self) -> None:
-        """Add the losses of all ranks, and the time since the last call, to the position; all ranks must call it."""
+        """Add the losses of all ranks, and the time since the last call, to the position; all ranks must call it.
+
+        If the losses are not finite, all ranks end.
+        """
         position = self.position
         position.loss_sum += sum_over_ranks(self.loss)[0]  # waits for the device
+        check_loss(position.loss_sum, f"the steps up to {position.step}", self.world)
         seconds = time.perf_counter() - self.start
         position.seconds += seconds
         position.part_seconds += seconds

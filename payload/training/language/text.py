@@ -19,7 +19,8 @@ from torch import Tensor
 
 from training import TrainingError
 from training.distributed import World, broadcast, fail_together, gather
-from training.files import sync_directory
+from training.files import kind_of, sync_directory
+from training.metrics.lines import METRICS_FILE
 
 TEXT_FILE = "text.bin"
 HELD_OUT = 20  # one part of so many is for validation
@@ -77,7 +78,7 @@ def join_once(data: Path | None, modelpath: Path | None, world: World) -> Tensor
         with fail_together(world):
             if is_builder:
                 directory = modelpath or Path(tempfile.mkdtemp(prefix="text-"))  # mode 0700, a name that is drawn
-                join_files(directory / TEXT_FILE, *source_files(data))
+                join_files(directory / TEXT_FILE, *source_files(data, modelpath))
         places = broadcast(gather(directory, world), world)
         place = places[0 if modelpath else hosts.index(host)]
         with fail_together(world):
@@ -87,24 +88,56 @@ def join_once(data: Path | None, modelpath: Path | None, world: World) -> Tensor
             shutil.rmtree(directory, ignore_errors=True)  # what is mapped stays until the ranks end
 
 
-def source_files(data: Path | None) -> tuple[Path, list[Path]]:
-    """Return the directory of the text and its regular files, sorted; hidden ones are left out.
+def source_files(data: Path | None, modelpath: Path | None = None) -> tuple[Path, list[Path]]:
+    """Return the directory of the text and its regular files, sorted; hidden ones, and the run's own, are left out.
 
-    Without ``data`` they are the modules of Python's standard library, without its tests. Raises TrainingError.
+    Without ``data`` they are the modules of Python's standard library, without its tests. Raises TrainingError, also
+    for a directory or a file that cannot be read: no part of a text is left out in silence.
     """
     root = data or Path(sysconfig.get_path("stdlib"))
     if not root.is_dir():
-        raise TrainingError(f"{root}: no such file or directory. Name a text with --data")
+        raise TrainingError(f"{root}: {what_it_is(root)}. Name a text with --data: a file or a directory")
+    own = modelpath and modelpath.resolve()
+    if data and own == root.resolve():
+        raise TrainingError(f"{root}: --modelpath is the directory of the text. Choose another one, which may be in it")
     found = []
-    for path in root.rglob("*.py" if data is None else "*"):
-        parts = path.relative_to(root).parts
-        is_left_out = any(part.startswith(".") for part in parts) or (data is None and LEFT_OUT.intersection(parts))
-        if not is_left_out and path.is_file():
-            found.append(path)
+    for folder, folders, names in os.walk(root, onerror=raise_unreadable if data else None):
+        here = Path(folder)
+        folders[:] = [name for name in folders if is_text(here / name, data) and (here / name).resolve() != own]
+        found += [here / name for name in names if is_text(here / name, data)]
+        for path in filter(Path.is_symlink, (here / name for name in folders)):
+            if data:
+                raise TrainingError(
+                    f"{path}: a link to a directory, which is not followed. Remove it, or copy its files"
+                )
+    for path in found:
+        if data and not path.is_file():
+            raise TrainingError(f"{path}: {what_it_is(path)}. Remove it from the text, or name one file with --data")
     if not found:
         what = "Python's source is not installed there" if data is None else "no files"
         raise TrainingError(f"{root}: {what}. Name a text with --data FILE")
     return root, sorted(found, key=lambda path: path.relative_to(root).as_posix())
+
+
+def is_text(path: Path, data: Path | None) -> bool:
+    """Return whether a file, or a directory, belongs to the text."""
+    if data is None and (path.name in LEFT_OUT or (path.suffix != ".py" and not path.is_dir())):
+        return False
+    is_run = (path / "checkpoints").is_dir() and any((path / name).is_file() for name in (TEXT_FILE, METRICS_FILE))
+    return not path.name.startswith(".") and not is_run  # another training that wrote below the text
+
+
+def raise_unreadable(error: OSError) -> None:
+    raise TrainingError(f"{error.filename}: cannot be read ({error.strerror}). Check its permissions, or remove it")
+
+
+def what_it_is(path: Path) -> str:
+    """Return why ``path`` is no text, for a message."""
+    try:
+        kind = kind_of(path.resolve())
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return f"{kind}, not a regular file"
 
 
 def join_files(target: Path, root: Path, files: list[Path]) -> None:

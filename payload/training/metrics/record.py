@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 
 from training import TrainingError
-from training.files import read_file, write_file
+from training.files import read_file, remedy_for, write_file
 from training.metrics.curves import PICTURE, draw_curves
 from training.metrics.lines import EPOCHS, METRICS_FILE, MOST_BYTES, VALUES, is_cut_short, is_record, read_object
 
@@ -108,6 +108,7 @@ class Metrics:
                 aside = self.keep_aside()
                 print(f"{self.path}: {damaged} damaged lines are removed; the previous file is {aside}", flush=True)
             write_file(self.path, b"".join(done))
+            self.lines = done  # in case the file is deleted
         except OSError as error:
             raise self.cannot_be_written(error) from error
         if tensorboard:
@@ -182,9 +183,15 @@ class Metrics:
         return aside
 
     def append(self, line: bytes) -> None:
-        """Append a line to the file, which another process may have replaced; links are not followed."""
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-        with open(os.open(self.path, flags, 0o666), "ab") as file:  # noqa: PTH123 (a descriptor)
+        """Append a line to the file; links are not followed. A file that was deleted is written again."""
+        self.lines.append(line)
+        try:
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            write_file(self.path, b"".join(self.lines))
+            print(f"{self.path}: was deleted while this program ran; all its lines are written again", flush=True)
+            return
+        with open(descriptor, "ab") as file:  # noqa: PTH123 (a descriptor)
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
@@ -210,10 +217,7 @@ class Metrics:
             self.run.finish(exit_code=status)
 
     def cannot_be_written(self, error: OSError) -> TrainingError:
-        return TrainingError(
-            f"{self.path}: cannot be written ({error.strerror}). Free some space or choose another "
-            "directory with --modelpath"
-        )
+        return TrainingError(f"{self.path}: cannot be written ({error.strerror}). {remedy_for(error)}")
 
     def __enter__(self) -> Metrics:
         return self

@@ -16,6 +16,8 @@ import torch.distributed.checkpoint as dcp
 from training import TrainingError
 from training.checkpoint.reading import DamagedError, RefusedError
 from training.distributed import World, broadcast, fail_together, gather
+from training.files import remedy_for
+from training.finite import check_weights
 from training.resuming import REMEDY, MismatchError
 from training.sharded.compare import fault_of_shards, fit_manifest
 from training.sharded.directory import ShardedDirectory, delete, name_of
@@ -116,6 +118,7 @@ class ShardedCheckpoints:
             run.settle()  # brings its position up to date
         if waited > REPORTED_SECONDS and asynchronous is None and self.world.rank == 0:
             print(f"waited {waited:.0f} s for the checkpoint before. Increase --every", flush=True)
+        check_weights(run.network.parameters(), self.world)
         step = run.position.step
         tensors, values = state_of(run)
         if self.world.rank == 0:
@@ -263,10 +266,7 @@ def raise_fault(error: dcp.CheckpointException, world: World, explain) -> None:
 def writing_fault(path: Path, fault: BaseException) -> BaseException:
     """Return why a checkpoint was not written, in one line if the user can correct it."""
     if isinstance(fault, OSError):
-        return TrainingError(
-            f"{path}: cannot be written ({fault.strerror}). The checkpoints before it are undamaged: free some "
-            "space and start again, or choose another directory with --modelpath"
-        )
+        return TrainingError(f"{path}: cannot be written ({fault.strerror}). {remedy_for(fault)}")
     return fault
 
 

@@ -27,7 +27,9 @@ def parse_interval(text: str) -> Interval:
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smh]?)", text)
     number = float(match[1]) if match else 0
     if number <= 0 or (not match[2] and "." in match[1]):
-        raise argparse.ArgumentTypeError(f"must be a number of steps, or a time such as 90s, 30m or 2h, found {text}")
+        raise argparse.ArgumentTypeError(
+            f"must be a number of steps, or a time such as 90s, 30m or 2h, found {text[:40]}"
+        )
     return Interval(seconds=number * SECONDS[match[2]]) if match[2] else Interval(steps=int(number))
 
 

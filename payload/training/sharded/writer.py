@@ -87,6 +87,10 @@ class CheckedFiles(FileSystem):
         self.written: list[tuple[str, int, int]] = []
         self.fault: OSError | None = None
 
+    def mkdir(self, path) -> None:
+        """Make the directory of a checkpoint, not its parents: one that is missing was removed during the run."""
+        Path(path).mkdir(exist_ok=True)
+
     @contextmanager
     def create_stream(self, path, mode: str):
         with super().create_stream(path, mode) as stream:

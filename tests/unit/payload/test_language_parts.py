@@ -102,7 +102,6 @@ def test_a_directory_is_joined_in_order_and_leaves_no_file(tmp_path, alone, monk
     (source / "b" / "c").write_text("second" * 100)
     (source / "a").write_text("first" * 100)
     (source / ".hidden").write_text("not this")
-    os.mkfifo(source / "pipe")
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     text = open_text(source, None, 8, alone)
     joined = bytes(torch.cat([text.training, text.validation]).tolist())

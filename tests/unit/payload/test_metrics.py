@@ -130,7 +130,7 @@ def test_a_link_that_appears_during_the_training_is_not_followed(tmp_path, undra
 
 def test_a_fifo_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "metrics.jsonl")
-    with pytest.raises(TrainingError, match="metrics.jsonl: not a regular file. Remove it"):
+    with pytest.raises(TrainingError, match="metrics.jsonl: a FIFO, not a regular file. Remove it"):
         Metrics(tmp_path, options={})
 
 
@@ -225,8 +225,8 @@ except TrainingError as error:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert result.stderr == (
-        f"fault: {tmp_path}/metrics.jsonl: cannot be written (File too large). Free some space or "
-        "choose another directory with --modelpath\n"
+        f"fault: {tmp_path}/metrics.jsonl: cannot be written (File too large). The files before it are undamaged: "
+        "free some space and start again, or use another --modelpath\n"
     )
 
 

@@ -55,6 +55,9 @@ def test_a_hyper_parameter_is_a_range_or_a_list(text, meaning):
         "lr=nan..1",
         "lr=0..99999999999999999999",
         "lr=-1e308..1e308",
+        "lr=nan,0.1",
+        "lr=0.1,0.2,0.1",
+        "lr=0.1,,0.2",
     ],
 )
 def test_what_is_no_hyper_parameter_is_refused_in_one_line(text, capsys):
@@ -68,8 +71,14 @@ def test_what_is_no_hyper_parameter_is_refused_in_one_line(text, capsys):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (["--trials", "0"], "--trials must be above 0, found 0"),
+        (["--trials", "0"], "must be a whole number from 1 to 1000000, found 0"),
         (["--", "absent.py"], "absent.py: no such script"),
+        (["--seed", "-1"], "must be a whole number from 0 to 2147483647, found -1"),
+        (["--study", ""], "--study: is empty"),
+        (["--metric", ""], "--metric: is empty"),
+        (["--space", "lr=0..1", "--space", "lr=2..3"], "--space: lr is given 2 times"),
+        (["--space", "modelpath=a,b"], "--modelpath: each trial has a directory of its own"),
+        (["--", __file__, "--modelpath", "x"], "--modelpath: each trial has a directory of its own"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused_in_one_line(wrong, words, capsys):
@@ -156,7 +165,7 @@ def test_a_trial_counts_by_the_metric_of_its_last_epoch(tmp_path):
 def test_a_metric_that_is_no_finite_number_is_one_sentence(tmp_path, value):
     path = tmp_path / "metrics.jsonl"
     path.write_text(f'{{"epoch": 1, "accuracy": {value}}}\n')
-    with pytest.raises(TrainingError, match="^accuracy in metrics.jsonl is .{1,40}, not a finite number$"):
+    with pytest.raises(TrainingError, match="^accuracy in metrics.jsonl is not a finite number: .{1,40}$"):
         last_value(path, "accuracy")
 
 

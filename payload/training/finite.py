@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Ends a training, on all ranks at once, when its loss or its weights are no longer finite numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from training import NOT_FINITE, TrainingError
+from training.distributed import World, fail_together
+
+REMEDY = "Use a smaller --lr, or check the data; a run that has checkpoints needs --restart for other options"
+
+
+def check_loss(loss: float, when: str, world: World | None = None) -> None:
+    """Raise TrainingError, on rank 0, if a ``loss`` that all ranks have is not finite; the other ranks exit."""
+    if not math.isfinite(loss):
+        if world and world.rank:
+            raise SystemExit(1)
+        raise TrainingError(f"the loss of {when} {NOT_FINITE}: {loss}. {REMEDY}")
+
+
+def are_finite(tensors: Iterable[Tensor]) -> bool:
+    """Return whether all numbers in tensors, or in this rank's parts of them, are finite; waits for the device."""
+    local = [getattr(tensor, "_local_tensor", tensor).detach() for tensor in tensors]
+    checks = [part.isfinite().all() for part in local if part.is_floating_point() and part.numel()]
+    return not checks or bool(torch.stack(checks).all())
+
+
+def check_weights(weights: Iterable[Tensor], world: World) -> None:
+    """End all ranks if a weight of one is not finite; call it before a checkpoint, which may replace a better one."""
+    with fail_together(world):
+        if not are_finite(weights):
+            raise TrainingError(f"a weight {NOT_FINITE}, and no checkpoint is written. {REMEDY}")

@@ -1,0 +1,192 @@
+"""What users hand to the payload by mistake: numbers, empty variables, texts that are none, directories that vanish."""
+
+import argparse
+import os
+import re
+import runpy
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from conftest import PAYLOAD
+from training import TrainingError, options
+from training.language.text import open_text, source_files
+from training.metrics import Metrics
+
+PROGRAMS = (
+    "mnist_ddp.py",
+    "lm_fsdp.py",
+    "search.py",
+    "allreduce_check.py",
+    *(f"ladder/{name}.py" for name in ("mnist_single", "mnist_multi", "mnist_horovod", "nn")),
+)
+#: What makes the rest of a command line valid.
+NEEDED = {"search.py": ["--study", "study", "--trials", "2"]}
+WRONG = ("-1", "nan", "inf", "-inf", "1e400", "99999999999999999999", "9" * 5000, "", "x")
+#: Options that may be 0.
+FROM_ZERO = ("--seed", "--health", "--warmup")
+
+
+def parser_of(program, monkeypatch):
+    """The parser of a program's command line, and a function that parses one."""
+    found = []
+    horovod = ModuleType("horovod")
+    horovod.torch = ModuleType("horovod.torch")
+    monkeypatch.setitem(sys.modules, "horovod", horovod)
+    monkeypatch.setitem(sys.modules, "horovod.torch", horovod.torch)
+    monkeypatch.setattr(sys, "path", [str(PAYLOAD), *sys.path])
+    names = runpy.run_path(str(PAYLOAD / program))
+    parse = names.get("parse_arguments") or names["parse_options"]
+
+    def parse_line(line):
+        monkeypatch.setattr(sys, "argv", [program, *line])
+        return parse() if program.startswith("ladder/") else parse(line)
+
+    def note(parser, *arguments, **settings):
+        found.append(parser)
+        return argparse.ArgumentParser.parse_args(parser, *arguments, **settings)
+
+    monkeypatch.setattr(options.OneLineParser, "parse_args", note, raising=False)
+    parse_line(NEEDED.get(program, []))
+    return found[0], parse_line
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_number_that_makes_no_sense_is_one_line_and_status_2(program, monkeypatch, capsys):
+    monkeypatch.delenv("RANK", raising=False)
+    parser, parse = parser_of(program, monkeypatch)
+    numbers = [action for action in parser._actions if action.type not in (None, options.text, options.path)]
+    assert [action for action in numbers if action.type in (int, Path)] == [], "without a limit"
+    assert len(numbers) > 2
+    for action in numbers:
+        option = action.option_strings[0]
+        name = getattr(action.type, "__name__", "")
+        wrong = WRONG if option != "--threshold" else [value for value in WRONG if value]  # empty: none is expected
+        for value in (*wrong, *([] if option in FROM_ZERO else ["0"]), *(["1.5"] if name == "integer" else [])):
+            with pytest.raises(SystemExit) as ended:
+                parse([*NEEDED.get(program, []), f"{option}={value}"])
+            output, errors = capsys.readouterr()
+            assert (ended.value.code, output) == (2, ""), (option, value[:20])
+            assert re.fullmatch(rf"[^\n]+: [^\n]*{option}[^\n]*\. See --help\n", errors), (option, errors[:300])
+            assert len(errors) < 300, (option, errors[:300])
+
+
+def test_a_wrong_command_line_is_reported_by_rank_0_alone(run_ranks):
+    ranks = run_ranks(2, "--timeout", "1e13")
+    assert [rank.status for rank in ranks] == [2, 2]
+    assert ranks[0].stderr.count("\n") == 1 and ranks[1].stderr == ""
+
+
+def test_the_longest_and_the_shortest_time_limit_are_ones_that_torch_can_compute_with(run_ranks, small_mnist):
+    line = ("--epochs", 1, "--data", small_mnist, "--timeout")
+    assert [rank.status for rank in run_ranks(2, *line, "1e9")] == [0, 0]
+    assert [rank.status for rank in run_ranks(2, *line, "1e-300")] == [1, 1]
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """A directory with a text."""
+    (tmp_path / "corpus" / "part").mkdir(parents=True)
+    (tmp_path / "corpus" / "part" / "a").write_text("a text " * 100)
+    return tmp_path / "corpus"
+
+
+def test_the_directories_of_trainings_below_a_text_are_no_part_of_it(corpus, alone):
+    run = corpus / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    first = open_text(corpus, run, 8, alone).fingerprint
+    (run / "metrics.jsonl").write_text("{}\n")
+    (run / "checkpoints" / "step").write_text("not a text")
+    assert open_text(corpus, run, 8, alone).fingerprint == first
+    assert open_text(corpus, None, 8, alone).fingerprint == first
+    with pytest.raises(TrainingError, match=f"^{corpus}: --modelpath is the directory of the text. Choose another one"):
+        source_files(corpus, corpus)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (os.mkfifo, "a FIFO, not a regular file. Remove it"),
+        (lambda path: path.symlink_to("/dev/null"), "a device, not a regular file. Remove it"),
+        (lambda path: path.symlink_to("absent"), "cannot be read .No such file or directory.. Remove it"),
+        (lambda path: path.symlink_to("part"), "a link to a directory, which is not followed. Remove it, or copy"),
+    ],
+)
+def test_what_cannot_be_a_part_of_a_text_is_named(corpus, make, words):
+    make(corpus / "odd")
+    with pytest.raises(TrainingError, match=f"^{corpus / 'odd'}: {words}"):
+        source_files(corpus)
+
+
+@pytest.mark.parametrize(("name", "words"), [("/dev/null", "a device"), ("pipe", "a FIFO"), ("x", "cannot be read")])
+def test_data_that_is_no_text_is_called_what_it_is(tmp_path, monkeypatch, name, words):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    with pytest.raises(TrainingError, match=f"^{name}: {words}.*. Name a text with --data"):
+        source_files(Path(name))
+
+
+def test_a_directory_of_a_text_that_cannot_be_read_is_named(corpus, monkeypatch):
+    def scandir(path, scan=os.scandir):
+        if str(path).endswith("part"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(TrainingError, match=f"^{corpus / 'part'}: cannot be read .Permission denied."):
+        source_files(corpus)
+
+
+def test_images_that_are_none_are_called_what_they_are(run_alone, small_mnist, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for data, words in {"/dev/null": "a device, not a directory", tmp_path / "pipe": "a FIFO, not a directory"}.items():
+        rank = run_alone("--data", data)
+        assert rank.status == 1 and re.fullmatch(rf"rank 0: {data}: {words}\. Set --data [^\n]+\n", rank.stderr)
+
+
+@pytest.mark.parametrize("name", ["train-images-idx3-ubyte", "t10k-labels-idx1-ubyte"])
+def test_a_file_of_no_images_is_one_sentence(run_ranks, small_mnist, name):
+    header = (small_mnist / name).read_bytes()[: 16 if "images" in name else 8]
+    (small_mnist / name).write_bytes(header[:4] + bytes(4) + header[8:])
+    (rank,) = run_ranks(1, "--data", small_mnist)
+    assert rank.status == 1
+    assert re.fullmatch(rf"rank 0: {small_mnist / name}: expected at least one entry, [^\n]+\n", rank.stderr)
+
+
+def test_lines_of_a_file_that_is_deleted_during_a_run_are_written_again(tmp_path, capsys):
+    values = dict.fromkeys(("loss", "accuracy", "images_per_second", "learning_rate", "seconds"), 1.0)
+    with Metrics(tmp_path, options={}) as metrics:
+        metrics.epoch(1, **values, world_size=1)
+        (tmp_path / "metrics.jsonl").unlink()
+        metrics.epoch(2, **values, world_size=1)
+    assert (tmp_path / "metrics.jsonl").read_text().count("epoch") == 2
+    assert (
+        "metrics.jsonl: was deleted while this program ran; all its lines are written again" in capsys.readouterr().out
+    )
+
+
+REMOVED = """
+import shutil, sys
+sys.argv = ["{script}", {arguments}]
+import {module} as program
+from training.progress import Progress
+Progress.__exit__ = lambda *_: shutil.rmtree("{run}", ignore_errors=True)
+program.main(program.parse_arguments(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("module", ["mnist_ddp", "lm_fsdp"])
+def test_a_directory_that_is_deleted_during_a_run_is_one_sentence(run_code, small_mnist, corpus, tmp_path, module):
+    run = tmp_path / "run"
+    line = {
+        "mnist_ddp": ["--epochs", "2", "--data", str(small_mnist)],
+        "lm_fsdp": ["--steps", "2", "--size", "100K", "--context", "8", "--data", str(corpus / "part" / "a")],
+    }[module]
+    arguments = ", ".join(map(repr, [*line, "--modelpath", str(run)]))
+    code = REMOVED.format(script=f"{module}.py", module=module, arguments=arguments, run=run)
+    ranks = run_code(2, code)
+    assert [rank.status for rank in ranks] == [1, 1]
+    sentence = rf"rank 0: {run}\S*: cannot be written \(No such file or directory\). Its directory was removed [^\n]+\n"
+    assert re.fullmatch(sentence, ranks[0].stderr), ranks[0].stderr
+    assert ranks[1].stderr == ""

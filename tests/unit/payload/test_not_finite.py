@@ -1,0 +1,145 @@
+"""A training whose loss or weights are not finite numbers ends, on all ranks at once, and keeps its checkpoints."""
+
+import math
+import re
+import runpy
+import sys
+
+import pytest
+import torch
+from conftest import PAYLOAD
+from small_runs import small_run, take_steps
+from training import NOT_FINITE
+from training.finite import are_finite
+from training.stopping import StopSignals
+
+SENTENCE = rf"rank 0: the loss of [^\n]+ {NOT_FINITE}: (nan|inf)\. Use a smaller --lr[^\n]*\n"
+#: After some losses, all of one rank are infinite.
+DIVERGING = """
+import os, sys, torch.nn.functional as F
+losses = []
+def poisoned(*arguments, function=F.cross_entropy, **options):
+    losses.append(function(*arguments, **options))
+    return losses[-1] * (float("inf") if len(losses) > {good} and os.environ.get("RANK") == "{rank}" else 1)
+F.cross_entropy = poisoned
+sys.argv = {line!r}
+import {module} as program
+program.main(program.parse_arguments(sys.argv[1:]))
+"""
+
+
+def run_diverging(run_code, module, good, *line):
+    line = [f"{module}.py", *map(str, line)]
+    return run_code(2, DIVERGING.format(module=module, good=good, rank=1, line=line))
+
+
+def all_finite(paths):
+    return all(are_finite(torch.load(path, weights_only=True)["model"].values()) for path in paths)
+
+
+def test_a_loss_that_is_not_finite_ends_all_ranks_together_and_is_reported_once(run_code, small_mnist, tmp_path):
+    line = ("--data", small_mnist, "--batch-size", 32, "--epochs", 9, "--keep", 1, "--modelpath", tmp_path / "run")
+    ranks = run_diverging(run_code, "mnist_ddp", 12, *line)  # 5 steps in each epoch
+    assert [rank.status for rank in ranks] == [1, 1], ranks
+    assert re.fullmatch(SENTENCE, ranks[0].stderr) and ranks[1].stderr == ""
+    paths = sorted((tmp_path / "run" / "checkpoints").glob("*.pt"))
+    assert [path.name for path in paths][1:] == ["epoch-0002-step-000000.pt"] and all_finite(paths)
+    last = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1]
+    assert '"epoch": 3, "loss": null' in last, "a record of the epoch that diverged"
+
+
+def test_the_language_model_ends_too_and_writes_no_checkpoint(run_code, text, tmp_path):
+    line = ("--size", "100K", "--context", 16, "--data", text, "--steps", 40, "--interval", 40, "--every", 2)
+    ranks = run_diverging(run_code, "lm_fsdp", 5, *line, "--keep", 1, "--modelpath", tmp_path / "run")
+    assert [rank.status for rank in ranks] == [1, 1], ranks
+    assert re.fullmatch(SENTENCE, ranks[0].stderr) and ranks[1].stderr == ""
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000004"]
+
+
+@pytest.fixture
+def text(tmp_path):
+    (tmp_path / "text").write_text("".join(f"{number} is {number * 7 % 13}\n" for number in range(2000)))
+    return tmp_path / "text"
+
+
+@pytest.mark.parametrize("script", ["mnist_single.py", "mnist_multi.py", "nn.py"])
+def test_every_rung_ends_with_a_sentence(monkeypatch, small_mnist, script):
+    for name in ("cross_entropy", "binary_cross_entropy_with_logits"):
+        function = getattr(torch.nn.functional, name)
+        monkeypatch.setattr(
+            f"torch.nn.functional.{name}",
+            lambda *given, function=function, **named: function(*given, **named) * math.nan,
+        )
+    data = () if script == "nn.py" else ("--data", str(small_mnist))
+    monkeypatch.setattr(sys, "argv", [script, *data])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(PAYLOAD / "ladder" / script), run_name="__main__")
+    name = "rank 0" if script == "mnist_multi.py" else script
+    assert re.fullmatch(rf"{name}: the loss of epoch [^\n]+ {NOT_FINITE}: nan[^\n]+", ended.value.code)
+
+
+def test_a_long_epoch_ends_at_the_progress_line_that_shows_it(alone):
+    with StopSignals(alone, interval=1) as stop:
+        assert stop.watch(0.5) == 0.5 and not stop.agreed()
+        assert stop.watch(math.inf) == math.inf and stop.agreed()
+
+
+def test_no_checkpoint_replaces_a_better_one_when_a_weight_is_not_finite(checkpoints, alone):
+    run = small_run(alone)
+    for step in (1, 2, 3):
+        run.position.step = step
+        run.save(checkpoints)
+    before = sorted(checkpoints.directory.iterdir())
+    with torch.no_grad():
+        next(run.network.parameters())[0, 0] = float("inf")
+    run.position.step = 4
+    with pytest.raises(Exception, match=f"a weight {NOT_FINITE}, and no checkpoint is written"):
+        run.save(checkpoints)
+    assert sorted(checkpoints.directory.iterdir()) == before
+
+
+def test_a_step_that_a_gradient_scaler_skips_does_not_count(checkpoints, alone):
+    run = small_run(alone)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    take_steps(run, 1)
+    for gradient in (float("inf"), float("nan"), 1.0):
+        run.optimizer.zero_grad()
+        loss = run.network(torch.randn(16, 4)).square().sum()
+        scaler.scale(loss).backward()
+        next(run.network.parameters()).grad[0, 0] *= gradient
+        scaler.step(run.optimizer)
+        scaler.update()
+        run.position.step += 1
+        assert run.save(checkpoints)
+
+
+SEARCHED = """
+import json, sys, pathlib
+values = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+run = pathlib.Path(values["--modelpath"])
+if float(values["--lr"]) > 0.1:
+    sys.exit("rank 0: the loss of epoch 1/1 is not a finite number: nan. Use a smaller --lr")
+(run / "metrics.jsonl").write_text(json.dumps({"epoch": 1, "accuracy": 90 + float(values["--lr"])}) + "\\n")
+"""
+
+
+def search(run_alone, tmp_path, space, *options):
+    (tmp_path / "script.py").write_text(SEARCHED)
+    line = ("--study", tmp_path / "study", "--trials", 8, "--space", f"lr={space}", *options)
+    return run_alone(*line, "--", tmp_path / "script.py", script=PAYLOAD / "search.py")
+
+
+def test_a_trial_that_diverges_fails_and_the_search_goes_on(run_alone, tmp_path):
+    pytest.importorskip("optuna")
+    rank = search(run_alone, tmp_path, "0..0.4")
+    assert rank.status == 0, rank.stderr
+    failed = rank.stdout.count(": failed: it diverged\n")
+    assert failed >= 3 and rank.stdout.count(": accuracy 9") == 8 - failed
+
+
+def test_a_search_in_which_all_trials_diverge_ends(run_alone, tmp_path):
+    pytest.importorskip("optuna")
+    rank = search(run_alone, tmp_path, "0.2..0.4")
+    assert rank.status == 1
+    assert rank.stderr == "search.py: all 8 trials diverged. Use another --space, and another --study\n"
+    assert search(run_alone, tmp_path, "0.2..0.4", "--one").status == 0
