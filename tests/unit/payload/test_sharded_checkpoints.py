@@ -223,7 +223,7 @@ def test_a_full_disk_is_one_line_and_nothing_half_done(damaged, start, monkeypat
         assert [rank.status for rank in ranks] == [1, 1]
         errors = [line for rank in ranks for line in rank.stderr.splitlines() if line]
         assert len(errors) == 1
-        assert "step-00000025: cannot be written (File too large). The checkpoints before" in errors[0]
+        assert "step-00000025: cannot be written (File too large). The files before" in errors[0]
         assert names(damaged) == before
 
 
