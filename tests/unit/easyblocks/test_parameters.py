@@ -1,0 +1,93 @@
+"""Each parameter that the easyblocks add, with values of wrong types: an error before the first step."""
+
+import importlib
+import re
+
+import pytest
+from easybuild.framework.easyconfig import MANDATORY
+from easybuild.framework.easyconfig.easyconfig import EasyConfig, get_easyblock_class
+from easybuild.tools.build_log import EasyBuildError
+from recipes import RECIPES, TREE
+
+# the module's syntax has no part in it
+pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
+
+#: One recipe for each easyblock.
+OF_EASYBLOCKS = {
+    re.search("easyblock = '(EB_.*)'", path.read_text())[1]: path for path in RECIPES if "/PyTorch/" in str(path)
+}
+WRONG = [
+    5,
+    1.5,
+    [5],
+    {"a": 5},
+    None,
+    "scratch",
+    b"/scratch",
+    "/a\nb",
+    ["/a\nb"],
+    [b"/a"],
+    [None],
+    [["/a"]],
+    "",
+    True,
+    {},
+]
+#: Values of that list that are right for some parameters, and of those that are right at all.
+RIGHT = {
+    "packed": [True],
+    "edf": [{}, {"a": 5}],  # its entries are checked one by one
+    "mksquashfs_args": ["scratch", ""],
+    **dict.fromkeys(
+        ["conda_activation", "base_image", "image", "wheel_index", "debian_release", "cluster"], ["scratch"]
+    ),
+}
+NONE = {"base_image", "debian_release", "gpu", "image", "image_checksum", "wheel_index"}
+
+
+def test_every_easyblock_has_a_recipe_here(prefix):
+    assert {f"{path.stem}" for path in TREE.glob("easyblocks/pytorch*.py")} - {"pytorchmodule", "pytorchimage"} == {
+        name[3:].lower() for name in OF_EASYBLOCKS
+    }
+
+
+@pytest.mark.parametrize("name", OF_EASYBLOCKS)
+def test_a_value_of_a_wrong_type_is_an_error_with_file_parameter_value_and_what_is_expected(prefix, name):
+    parameters = importlib.import_module("pytorch_install.parameters")
+    recipe = EasyConfig(str(OF_EASYBLOCKS[name]))
+    options = get_easyblock_class(name).extra_options()
+    assert set(options) <= set(parameters.EXPECTED)
+    parameters.check_parameters(recipe, options)
+    for parameter, (_, _, category) in options.items():
+        accepts_none = parameter in NONE and category != MANDATORY
+        right = RIGHT.get(parameter, []) + [None] * accepts_none
+        for value in WRONG:
+            before, recipe[parameter] = recipe[parameter], value
+            if any(value == allowed and type(value) is type(allowed) for allowed in right):
+                parameters.check_parameters(recipe, options)
+            else:
+                beginning = (
+                    rf"^{re.escape(OF_EASYBLOCKS[name].name)}: {parameter} = {re.escape(repr(value))} is wrong: "
+                )
+                with pytest.raises(
+                    EasyBuildError, match=beginning + r"expected (a|an|the|True|'cuda'|.*) .*Correct the"
+                ):
+                    parameters.check_parameters(recipe, options)
+            recipe[parameter] = before
+
+
+@pytest.mark.parametrize(
+    ("recipe", "line"),
+    [
+        ("PyTorch-2.13.0-cpu-singularity.eb", "commands = ['bin/python']"),
+        ("PyTorch-2.13.0-cpu-singularity.eb", "gpu = 'nvidia'"),
+        ("PyTorch-2.13.0-cpu-singularity.eb", "binds = '/scratch'"),
+        ("PyTorch-2.13.0-cpu-singularity.eb", "cluster = 5"),
+        ("PyTorch-2.13.0-cpu-venv.eb", "source_packages = ['mpi4py']"),
+        ("PyTorch-2.13.0-cpu-venv.eb", "conflicts = 'pytorch'"),
+        ("PyTorch-2.13.0-cpu-venv.eb", "packed = 'no'"),
+    ],
+)
+def test_eb_ends_before_the_first_step(easyblock, edited, recipe, line):
+    with pytest.raises(EasyBuildError, match=rf"^{recipe}: {re.escape(line)} is wrong: expected"):
+        easyblock(edited(recipe, "moduleclass = 'ai'", f"moduleclass = 'ai'\n{line}"))
