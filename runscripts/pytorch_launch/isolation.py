@@ -69,11 +69,28 @@ def shadowing(env):
 def _is_foreign(entry, marks, image):
     """Whether a directory belongs to another Python or torch; `image` are the image's device numbers."""
     installed = "torch" in marks and entry.rstrip("/").rpartition("/")[2] in INSTALLED
+    if installed and _only_adds(entry):
+        return False
     if not installed and not any(os.path.exists(f"{entry}/{mark}") for mark in marks):
         return False
     try:
         return os.stat(entry).st_dev not in image
     except OSError:  # a missing directory brings nothing
+        return False
+
+
+def _only_adds(entry):
+    """Whether a directory has packages for this Python, and none that the environment has: a module on top of it."""
+    python = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    own = set()
+    for directory in (f"{sys.prefix}/lib/{python}/site-packages", f"/usr/local/lib/{python}/dist-packages"):
+        if os.path.isdir(directory):
+            own.update(os.listdir(directory))
+    if f"/{python}/" not in entry or "torch" not in own:
+        return False
+    try:
+        return not own.intersection(os.listdir(entry)) - {"__pycache__"}
+    except OSError:
         return False
 
 

@@ -39,6 +39,32 @@ def test_packages_of_another_python_are_left_out_even_without_torch(directory, n
     assert changes == {"PYTHONPATH": None}
 
 
+@pytest.mark.parametrize(
+    ("entry", "names", "kept"),
+    [
+        ("lib/python{}.{}/site-packages", ["einops", "einops-0.8.dist-info", "__pycache__"], True),
+        ("lib/python{}.{}/site-packages", ["einops", "numpy"], False),  # another numpy than the environment's
+        ("lib/python{}.{}/site-packages", ["torch"], False),
+        ("lib/python3.1/site-packages", ["einops"], False),  # of another Python
+    ],
+)
+def test_packages_that_a_module_adds_to_this_python_are_kept(directory, monkeypatch, tmp_path, entry, names, kept):
+    version = sys.version_info[:2]
+    directory(
+        "own/lib/python{}.{}/site-packages".format(*version), "torch", "numpy", "numpy-2.4.dist-info", "__pycache__"
+    )
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "own"))
+    added = directory(f"module/{entry.format(*version)}", *names)
+    changes, warnings = isolate({"PYTHONPATH": f"{added}/"})
+    assert (changes == {}) == (warnings == []) == kept
+
+
+def test_without_an_environment_to_compare_with_packages_are_left_out(directory, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    added = directory("module/lib/python{}.{}/site-packages".format(*sys.version_info[:2]), "einops")
+    assert isolate({"PYTHONPATH": added})[0] == {"PYTHONPATH": None}
+
+
 def test_the_users_own_code_is_passed_in(directory):
     own = directory("src", "model.py")
     assert isolate({"PYTHONPATH": f"{own}:/not/there:", "LD_LIBRARY_PATH": own}) == ({}, [])
