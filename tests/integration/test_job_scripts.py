@@ -3,13 +3,17 @@
 Those of a system get options of sbatch in place of its partition, nodes and GPUs. Frontier's alone are edited.
 """
 
+import fcntl
+import os
 import re
+import time
+from contextlib import contextmanager
 
 import pytest
 
 from testbed.packages import find_optional
 from testbed.recipes import VENV
-from testbed.stand_ins.job_scripts import HERE, submission, without_hardware, written
+from testbed.stand_ins.job_scripts import HERE, JOBS, submission, without_hardware, written
 
 pytestmark = pytest.mark.testbed
 
@@ -90,3 +94,91 @@ def test_without_the_data_module_a_training_in_several_jobs_generates_digits(tes
     ((name, text),) = written(work).items()
     assert re.fullmatch(r"train-\d+\.out", name)
     assert re.search(r"world size 2,.* 6000 training and 1000 test images", text)
+
+
+#: The job scripts that train under Slurm: those of a system without what only the system has.
+TRAINING = (
+    "slurm/train_requeue.job",
+    "perlmutter/submit_batch_modules.sh",
+    *(
+        pytest.param(script, marks=pytest.mark.thorough)
+        for script in (
+            "lumi/mnist.slurm",
+            "infiniband/ddp_pytorch.job",
+            "frontier/pytorch_ddp_job.sl",
+            "perlmutter/submit_batch_shifter.sh",
+            "alps/ddp_container_engine.sh",
+        )
+    ),
+)
+
+
+@contextmanager
+def locked(directory):
+    """Hold the lock of a directory, as a job that trains there does."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    yield
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("script", TRAINING)
+def test_a_script_that_is_submitted_twice_in_a_directory_resumes(testbed, venv, work, few_images, script):
+    """Other options, and a directory that another job uses, end the job with a sentence; --restart begins anew."""
+    text = (
+        without_hardware(script).replace('singularity exec "$SIFPYTORCH" ', "").replace("shifter --image", ": --image")
+    )
+    text = re.sub(
+        r': --image="\$SHIFTER_IMAGE" |--environment="\$PYTORCH_EDF" ', "", text
+    )  # the engines of two systems
+    (work / "train.job").write_text(text.replace("nodes=4", "nodes=2"))
+    (work / "logs").mkdir()
+    load = f"module load {venv}\nexport MNIST_ROOT={few_images} SIFPYTORCH=x SHIFTER_IMAGE=x PYTORCH_EDF=x"
+    options = f"--job-name=again {HERE.replace('tasks-per-node=2', 'tasks-per-node=1')}"
+
+    def submit(*more, check=True):
+        before = set(written(work))
+        submitted = submission(f"train.job {' '.join(more)}", options)
+        result = testbed.run_unchecked(f"set -e\n{load}\n{submitted}", cwd=work)
+        assert (result.returncode == 0) is check, result.stderr
+        return "".join(text for name, text in written(work).items() if name not in before)
+
+    first = submit("--epochs 2")
+    assert "world size 2," in first and "epoch 2/2" in first and "resuming" not in first
+    (work / "outputs/again/checkpoints/epoch-0002-step-000000.pt").unlink()
+    second = submit("--epochs 2")
+    assert f"resuming after 1 epochs and 0 steps, from {work}/outputs/again/checkpoints/epoch-0001" in second
+    assert "epoch 2/2" in second and "epoch 1/2" not in second
+    refused = submit("--epochs 3", check=False)
+    assert "written with epochs 2 (now 3). Use the same options, choose another" in refused
+    assert "or start from scratch with --restart" in refused
+    with locked(work / "outputs/again/checkpoints"):
+        assert "another run is writing there" in submit("--epochs 2", check=False)
+    assert "epoch 1/3" in submit("--epochs 3 --restart")
+
+
+def test_each_element_of_an_array_has_a_directory_and_one_that_is_requeued_leaves_the_others(testbed, venv, work):
+    job = (JOBS / "slurm/train_requeue.job").read_text()
+    stops = 'srun() { [ "$SLURM_ARRAY_TASK_ID" != 3 ] || [ -n "$SLURM_RESTART_COUNT" ] || return 75; echo "$@"; }\n'
+    (work / "train.job").write_text(job.replace("set -e\n", f"set -e\n{stops}", 1))
+    line = "sbatch --parsable --array=1-3 --ntasks-per-node=1 --nodes=1 train.job"
+    number = testbed.run(f"module load {venv}\n{line}", cwd=work).strip()
+
+    def states():
+        shown = testbed.run(f"scontrol show job {number}")
+        return {
+            re.search(r"ArrayTaskId=(\d+)", job)[1]: re.search(
+                r"JobState=(\w+).*Restarts=(\d+)", job, re.DOTALL
+            ).groups()
+            for job in shown.split("\n\n")
+            if "ArrayTaskId" in job
+        }
+
+    deadline = time.monotonic() + 300
+    expected = {"1": ("COMPLETED", "0"), "2": ("COMPLETED", "0"), "3": ("PENDING", "1")}
+    while states() != expected:
+        assert time.monotonic() < deadline, states()
+        time.sleep(0.3)
+    testbed.run(f"scancel {number}")
+    texts = "".join(written(work).values())
+    assert all(f"--modelpath {work}/outputs/train/{element}\n" in texts for element in (1, 2))

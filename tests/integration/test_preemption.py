@@ -142,7 +142,7 @@ srun -N2 --ntasks-per-node=1 conda-python-distributed $PAYLOAD/mnist_ddp.py --da
         cwd=work,
     )
     # The sum of two gradients does not depend on their order: equal to the last bit.
-    assert have_equal_weights(work / f"model-{job.number}" / "mnist_ddp.pt", work / "through" / "mnist_ddp.pt")
+    assert have_equal_weights(work / "outputs" / "train" / "mnist_ddp.pt", work / "through" / "mnist_ddp.pt")
 
 
 @pytest.mark.thorough
@@ -157,8 +157,8 @@ srun -N2 --ntasks-per-node=1 conda-python-distributed $PAYLOAD/lm_fsdp.py {optio
     )
     job = Job(testbed, venv, work, f"{options} --every 2", script="lm.job")
     job.stop_twice("step 40/400", "step 140/400")
-    names = {path.name for path in (work / f"model-{job.number}").iterdir()} - {"curves.png"}  # needs matplotlib
+    names = {path.name for path in (work / "outputs" / "train").iterdir()} - {"curves.png"}  # needs matplotlib
     assert names == {"checkpoints", "lm_fsdp.pt", "metrics.jsonl"}
-    kept = sorted(path.name for path in (work / f"model-{job.number}" / "checkpoints").iterdir())
+    kept = sorted(path.name for path in (work / "outputs" / "train" / "checkpoints").iterdir())
     assert kept == ["step-00000396", "step-00000398", "step-00000400"]
-    assert have_equal_weights(work / f"model-{job.number}" / "lm_fsdp.pt", work / "through" / "lm_fsdp.pt")
+    assert have_equal_weights(work / "outputs" / "train" / "lm_fsdp.pt", work / "through" / "lm_fsdp.pt")

@@ -13,12 +13,17 @@
 #SBATCH -o pytorch_ddp_%j.out
 set -e
 
+# Otherwise srun applies --export=NONE to its tasks too, and they lose what the modules set
+unset SLURM_EXPORT_ENV
+
 # Keep the module that is loaded when you submit; otherwise load this one
 [ -n "$PYTORCH_EDF" ] || module load PyTorch/2.12.0-ngc-26.05-ce
 # If there is no MNIST module, the training uses generated digits
 if [ -z "$MNIST_ROOT" ] && module is-avail MNIST; then module load MNIST; fi
 
-training=("$PAYLOAD/mnist_ddp.py" ${SLURM_GPUS_ON_NODE:+--gpu} --modelpath "model-$SLURM_JOB_ID" "$@")
+# Submit again to resume; options that differ need --restart, which begins anew
+output=$SLURM_SUBMIT_DIR/outputs/$SLURM_JOB_NAME${SLURM_ARRAY_TASK_ID:+/$SLURM_ARRAY_TASK_ID}
+training=("$PAYLOAD/mnist_ddp.py" ${SLURM_GPUS_ON_NODE:+--gpu} --modelpath "$output" "$@")
 # srun from Slurm 22.05 on does not inherit --cpus-per-task, and would bind each rank to fewer cores
 srun --cpus-per-task="${SLURM_CPUS_PER_TASK:-72}" --environment="$PYTORCH_EDF" \
   "$RUNSCRIPTS/conda-python-distributed" -u "${training[@]}"

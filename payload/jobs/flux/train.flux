@@ -18,6 +18,7 @@ nodes=$(flux resource list -n -o '{nnodes}')
 MASTER_ADDR=$(get-master "$(flux getattr hostlist)")
 export MASTER_ADDR
 
-training=("$PAYLOAD/mnist_ddp.py" --modelpath "model-$(flux getattr jobid)" "$@")
+# Submit again to resume; options that differ need --restart, which begins anew
+training=("$PAYLOAD/mnist_ddp.py" --modelpath "$PWD/outputs/train" "$@")
 flux run --nodes="$nodes" --tasks-per-node="${RANKS_PER_NODE:-2}" --exclusive \
   conda-python-distributed -u "${training[@]}"

@@ -23,6 +23,8 @@ if [ -z "$MNIST_ROOT" ] && module is-avail MNIST; then module load MNIST; fi
 # cpe/26.03, which the PyTorch module loads, is not the default
 export LD_LIBRARY_PATH="$CRAY_LD_LIBRARY_PATH${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 
+# Submit again to resume; options that differ need --restart, which begins anew
+output=$SLURM_SUBMIT_DIR/outputs/$SLURM_JOB_NAME${SLURM_ARRAY_TASK_ID:+/$SLURM_ARRAY_TASK_ID}
 # srun starts the ranks and gives each the GPU nearest to its seven cores.
 srun -N2 -n16 -c7 --gpus-per-task=1 --gpu-bind=closest \
-  conda-python-distributed -u "$PAYLOAD/mnist_ddp.py" --gpu --modelpath "model-$SLURM_JOB_ID" "$@"
+  conda-python-distributed -u "$PAYLOAD/mnist_ddp.py" --gpu --modelpath "$output" "$@"

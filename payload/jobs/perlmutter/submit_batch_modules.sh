@@ -13,6 +13,9 @@
 #SBATCH -o module_job_log_%j.out
 set -e
 
+# Otherwise srun applies --export=NONE to its tasks too, and they lose what the modules set
+unset SLURM_EXPORT_ENV
+
 # Keep the PyTorch module that is loaded when you submit; otherwise load this one
 [ -n "$PAYLOADPYTORCH" ] || module load PyTorch/2.15.0-cuda-13.2-perlmutter-venv
 # NCCL's plugin for Slingshot; without it, ranks on several nodes exit. If the default is not for CUDA 13, add a version
@@ -20,7 +23,9 @@ set -e
 # If there is no MNIST module, the training uses generated digits
 if [ -z "$MNIST_ROOT" ] && module is-avail MNIST; then module load MNIST; fi
 
-training=("$PAYLOAD/mnist_ddp.py" ${SLURM_GPUS_ON_NODE:+--gpu} --modelpath "model-$SLURM_JOB_ID" "$@")
+# Submit again to resume; options that differ need --restart, which begins anew
+output=$SLURM_SUBMIT_DIR/outputs/$SLURM_JOB_NAME${SLURM_ARRAY_TASK_ID:+/$SLURM_ARRAY_TASK_ID}
+training=("$PAYLOAD/mnist_ddp.py" ${SLURM_GPUS_ON_NODE:+--gpu} --modelpath "$output" "$@")
 srun conda-python-distributed -u "${training[@]}"
 
 # The same with the variables set in the shell, as by NERSC's export_DDP_vars.sh:

@@ -15,10 +15,15 @@
 #SBATCH -o shifter_job_log_%j.out
 set -e
 
+# Otherwise srun applies --export=NONE to its tasks too, and they lose what the modules set
+unset SLURM_EXPORT_ENV
+
 # Keep the Shifter module that is loaded when you submit; otherwise load this one
 [ -n "$SHIFTER_IMAGE" ] || module load PyTorch/2.10.0-ngc-26.01-shifter
 # If there is no MNIST module, the training uses generated digits
 if [ -z "$MNIST_ROOT" ] && module is-avail MNIST; then module load MNIST; fi
 
-training=("$PAYLOAD/mnist_ddp.py" ${SLURM_GPUS_ON_NODE:+--gpu} --modelpath "model-$SLURM_JOB_ID" "$@")
+# Submit again to resume; options that differ need --restart, which begins anew
+output=$SLURM_SUBMIT_DIR/outputs/$SLURM_JOB_NAME${SLURM_ARRAY_TASK_ID:+/$SLURM_ARRAY_TASK_ID}
+training=("$PAYLOAD/mnist_ddp.py" ${SLURM_GPUS_ON_NODE:+--gpu} --modelpath "$output" "$@")
 srun shifter --image="$SHIFTER_IMAGE" "$RUNSCRIPTS/conda-python-distributed" -u "${training[@]}"

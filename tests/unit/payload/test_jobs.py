@@ -87,16 +87,20 @@ def command_lines(tmp_path):
 
     (tmp_path / "nodefile").write_text("n1\nn1\nn2\n")
 
-    def run(job, *, data, **environ):
+    def run(job, *options, data="", **environ):
         module = f'module() {{ echo module "$@"; [ "$1" != is-avail ] || [ -n "{data}" ]; }}; export -f module'
         result = subprocess.run(
-            ["bash", "-c", f"{module}; exec bash {job}"],
+            ["bash", "-c", f"{module}; exec bash {job} {' '.join(options)}"],
             env={
                 "PATH": f"{tmp_path}:/usr/bin:/bin",
                 "SLURM_JOB_ID": "1",
                 "SLURM_NNODES": "2",
                 "SLURM_NTASKS": "4",
+                "SLURM_SUBMIT_DIR": "/submitted",
+                "SLURM_JOB_NAME": "name",
+                "SLURM_EXPORT_ENV": "NONE",
                 "PBS_JOBID": "7.pbs",
+                "PBS_JOBNAME": "name",
                 "PBS_O_WORKDIR": str(tmp_path),
                 "PBS_NODEFILE": str(tmp_path / "nodefile"),
                 **environ,
@@ -163,10 +167,10 @@ def test_ranks_on_alps_have_the_cores_of_their_superchip(command_lines):
         assert line.startswith(f"srun --cpus-per-task={cores} --environment=/image.toml ")
 
 
-def test_pals_starts_as_many_ranks_on_each_node_as_the_user_asks_for(command_lines):
+def test_pals_starts_as_many_ranks_on_each_node_as_the_user_asks_for(command_lines, tmp_path):
     job = TREE / "payload/jobs/pbs/train.pbs"
     *_, line = command_lines(job, data="", **LOADED)
-    command = "conda-python-distributed -u /payload/mnist_ddp.py --modelpath model-7"
+    command = f"conda-python-distributed -u /payload/mnist_ddp.py --modelpath {tmp_path}/outputs/name"
     assert line == f"mpiexec -n 4 --ppn 2 --cpu-bind none {command}"
     asked = {"RANKS_PER_NODE": "12", "CPU_BIND": "list:1-8:9-16", "TRAINING": "--gpu --epochs 2"}
     *_, line = command_lines(job, data="", **LOADED, **asked)
@@ -179,7 +183,6 @@ def test_flux_is_asked_once_for_the_node_of_rank_0(command_lines, tmp_path):
 case "$*" in
     "resource list -n -o {nnodes}") echo 2 ;;
     "getattr hostlist") echo "n[1-2]" ;;
-    "getattr jobid") echo f7 ;;
     *) echo "MASTER_ADDR=$MASTER_ADDR flux $*" ;;
 esac
 """
@@ -188,5 +191,58 @@ esac
     *_, line = command_lines(TREE / "payload/jobs/flux/train.flux", data="", **LOADED, RANKS_PER_NODE="4")
     assert line == (
         "MASTER_ADDR=n1 flux run --nodes=2 --tasks-per-node=4 --exclusive "
-        "conda-python-distributed -u /payload/mnist_ddp.py --modelpath model-f7"
+        f"conda-python-distributed -u /payload/mnist_ddp.py --modelpath {tmp_path}/outputs/train"
     )
+
+
+TRAINING = [job for job in ALL_JOBS if "--modelpath" in job.read_text()]
+
+
+@pytest.mark.parametrize("job", TRAINING, ids=lambda job: job.name)
+def test_a_job_that_is_submitted_again_has_the_directory_of_the_first(job, command_lines, tmp_path):
+    def directory(*options, **environ):
+        *_, line = (line for line in command_lines(job, *options, **LOADED, **environ) if "/payload/" in line)
+        assert re.search(r"mnist_ddp\.py(?: --gpu)? --modelpath ", line)
+        return re.search(r"--modelpath (\S+)(.*)", line).groups()
+
+    assert len(TRAINING) == 9
+    place = {"flux": f"{tmp_path}/outputs/train", "pbs": f"{tmp_path}/outputs/name"}.get(job.parent.name)
+    assert directory() == directory(SLURM_JOB_ID="2", PBS_JOBID="8.pbs") == (place or "/submitted/outputs/name", "")
+    if job.parent.name not in ("flux", "pbs"):
+        assert directory("--restart", "--epochs", "2") == ("/submitted/outputs/name", " --restart --epochs 2")
+    if job.parent.name != "flux":
+        elements = [directory(SLURM_ARRAY_TASK_ID=number, PBS_ARRAY_INDEX=number)[0] for number in ("1", "2")]
+        assert [path.rpartition("/outputs/name")[2] for path in elements] == ["/1", "/2"]
+
+
+def test_the_job_of_a_launch_by_torchrun_takes_another_script_with_its_options(command_lines):
+    job = TREE / "payload/jobs/infiniband/ddp_pytorch.job"
+    *_, line = command_lines(job, "train.py", "--epochs", "16", **LOADED)
+    assert line.endswith(" torchrun-distributed train.py --epochs 16")
+
+
+def test_of_an_array_only_the_element_that_stopped_is_requeued(command_lines, tmp_path):
+    job = TREE / "payload/jobs/slurm/train_requeue.job"
+    (tmp_path / "srun").write_text("#!/bin/sh\nexit 75\n")
+    copy = tmp_path / "copy"
+    copy.write_text(job.read_text().replace('exit "$status"', "exit 0"))
+    assert "scontrol requeue 1" in command_lines(copy, **LOADED)
+    element = {"SLURM_ARRAY_JOB_ID": "1", "SLURM_ARRAY_TASK_ID": "3"}  # the job ID of the last element is 1, too
+    assert "scontrol requeue 1_3" in command_lines(copy, **LOADED, **element)
+
+
+def test_a_requeued_job_does_not_start_from_scratch_again(command_lines):
+    job = TREE / "payload/jobs/slurm/train_requeue.job"
+    for count, words in (({}, "--restart --epochs 2"), ({"SLURM_RESTART_COUNT": "1"}, "--epochs 2")):
+        *_, line = (
+            line for line in command_lines(job, "--restart", "--epochs", "2", **LOADED, **count) if "srun" in line
+        )
+        assert line.endswith(f"/outputs/name {words}")
+
+
+@pytest.mark.parametrize("job", ALL_JOBS, ids=lambda job: job.name)
+def test_a_step_has_the_environment_of_the_script_also_with_export_none(job, command_lines, tmp_path):
+    for name in ("srun", "mpirun", "eb"):
+        (tmp_path / name).write_text('#!/bin/sh\necho "export: $SLURM_EXPORT_ENV"\n')
+    found = [line for line in command_lines(job, **LOADED) if line.startswith("export: ")]
+    assert set(found) == ({"export: "} if job.parent.name not in ("flux", "pbs") else set())
