@@ -23,6 +23,10 @@ SUBDIRECTORIES = {
 }
 
 
+#: Age of a lock that no compilation holds any more.
+OLD_LOCK_SECONDS = 1800
+
+
 class NotPrivateError(Exception):
     """The path exists and is not a private directory; the message names its owner."""
 
@@ -68,6 +72,30 @@ def make_caches(caches):
         return Caches(warnings=[Problem(fault, "export another TMPDIR")])
     place = {name: getattr(caches, name) for name in ("base", "uid", "key")}
     return _caches_in(directory, caches.variables, warnings=warnings, **place)
+
+
+def old_locks(env):
+    """Problems: the locks in torch's directory of extensions that are older than a compilation takes; none is removed.
+
+    torch creates an empty file and waits as long as it exists: only its age tells that a killed process left it
+    (https://github.com/pytorch/pytorch/issues/189245).
+    """
+    directory = env.get("TORCH_EXTENSIONS_DIR")
+    if not directory or not os.path.isdir(directory):
+        return []
+    import time
+
+    problems = []
+    for name in sorted(os.listdir(directory)):
+        lock = f"{directory}/{name}/lock"
+        try:
+            age = time.time() - os.stat(lock).st_mtime
+        except OSError:
+            continue
+        if age > OLD_LOCK_SECONDS:
+            fault = f"{lock}: an old lock ({age // 60:.0f} minutes): what loads this extension may wait for ever"
+            problems.append(Problem(fault, f"if no job compiles it now: rm {lock}"))
+    return problems
 
 
 def _caches_in(directory, names, **fields):

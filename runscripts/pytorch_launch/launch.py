@@ -51,7 +51,9 @@ def show_help(program, env):
 def run_simple(program, arguments, env):
     """Become Python with `arguments`, as one process outside any distributed job."""
     changes, warnings = isolate(env)
-    for warning in warnings + shadowing(env):
+    from pytorch_launch.caches import old_locks
+
+    for warning in warnings + shadowing(env) + old_locks(env):
         write_problem(program, warning)
     return become_python(arguments, change_environment(env, changes))
 
@@ -156,7 +158,7 @@ def apply(plan):
 
     Raises RendezvousError, before anything is made.
     """
-    from pytorch_launch.caches import make_caches
+    from pytorch_launch.caches import make_caches, old_locks
 
     if plan.claim is not None:
         from pytorch_launch.hold import hold_port
@@ -169,6 +171,8 @@ def apply(plan):
     caches = make_caches(plan.caches)
     changes = {name: value for name, value in plan.changes.items() if name not in plan.caches.variables}
     warnings = [*plan.warnings, *(caches.warnings if plan.world.reports_for_node else ()), *bind(plan.bind)]
+    if plan.world.rank == 0:
+        warnings += old_locks(plan.env)
     return plan.replace(caches=caches, changes={**changes, **caches.variables}, warnings=warnings)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cache_directories import KEY, UID, assert_private, everything_in, place, usual
-from pytorch_launch.caches import SUBDIRECTORIES
+from pytorch_launch.caches import SUBDIRECTORIES, old_locks
 
 
 def test_each_cache_gets_a_private_directory(tmp_path):
@@ -170,3 +170,20 @@ def test_a_file_system_that_refuses_is_no_reason_not_to_train(tmp_path):
     assert (directory, variables) == (None, {})
     assert len(warnings) == 1
     assert "File name too long" in warnings[0]
+
+
+def test_an_old_lock_of_an_extension_is_named_with_the_line_that_removes_it_and_stays(tmp_path):
+    env = {"TORCH_EXTENSIONS_DIR": str(tmp_path)}
+    assert old_locks({}) == old_locks({"TORCH_EXTENSIONS_DIR": str(tmp_path / "absent")}) == old_locks(env) == []
+    for name, minutes in (("killed", 31), ("compiled", 29), ("done", None)):
+        (tmp_path / name).mkdir()
+        if minutes:
+            (tmp_path / name / "lock").touch()
+            changed = (tmp_path / name / "lock").stat().st_mtime - 60 * minutes
+            os.utime(tmp_path / name / "lock", (changed, changed))
+    (tmp_path / "file").touch()
+    (problem,) = old_locks(env)
+    lock = tmp_path / "killed" / "lock"
+    assert str(problem).startswith(f"{lock}: an old lock (31 minutes): what loads this extension may wait for ever. ")
+    assert str(problem).endswith(f"If no job compiles it now: rm {lock}")
+    assert lock.exists()
