@@ -1,77 +1,179 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Asks each node: whether it answers, and what pytorch-doctor finds there."""
+"""Which nodes of a job failed: what Slurm, srun and pytorch-doctor report about them."""
 
 import json
 import re
+import signal
+import subprocess
+from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pytorch_doctor import FAIL
+from pytorch_launch import LaunchError
+from pytorch_launch.nodelist import hosts
 
-from pytorch_run.slurm import output_of_step
-
-#: The checks of a node; the others are of the module and the job.
-CHECKS = "gpu,driver,network,interfaces,fabric,caches"
-#: For one check; then for a step with all nodes, including srun's 10 s for a node that does not answer.
-CHECK_SECONDS, STEP_SECONDS = 60, 90
-#: Steps with one node each that run side by side, for nodes that did not answer in a step with all.
-AT_ONCE = 16
+from pytorch_run.options import OptionError
 
 DOCTOR = str(Path(__file__).absolute().parents[1] / "pytorch-doctor")
-#: What srun prints about a node where it cannot start a task.
+#: The doctor's checks of a node; the others are of the module and the job.
+CHECKS = "gpu,driver,network,interfaces,fabric,caches"
+#: For squeue and sinfo; for one check; for a step with all nodes, with srun's 10 s for a node that does not answer.
+QUERY_SECONDS, CHECK_SECONDS, STEP_SECONDS = 60, 60, 90
+#: Steps with one node each that run side by side, for nodes that did not answer in a step with all.
+AT_ONCE = 16
+#: States of a node that runs no jobs (sinfo(1), "NODE STATE CODES"), as their first letters, or not responding.
+BAD = re.compile(r"down|fail|error|unknown|power|reboot|future|.*\*$")
+#: What srun prints about a node where it cannot start a task; about one that Slurm lost; and about the end of tasks.
 LAUNCH_FAILURE = re.compile(r"failed on node ([^\s:]+): (.*)")
+NODE_FAILURE = re.compile(r"srun: error: Node failure on (\S+)")
+TASKS = re.compile(r"srun: error: ([^\s:]+): tasks? [\d,-]+: (.+)")
+
+Job = namedtuple("Job", "number where tasks nodes")
+Job.__doc__ = """A job or a component of one: its number for squeue, the options of srun that name it, and the tasks and
+nodes of its allocation as its variables tell, None if they do not."""
 
 
-def ask_nodes(nodes, env, run=output_of_step):
-    """The findings of each node that answers, by its name; and the reasons why others do not.
+def find_job(env, group):
+    """The Job of this allocation; `group` is its component. Raises OptionError."""
+    number, where, end = env.get("SLURM_JOB_ID"), [], ""
+    if not number:
+        remedy = "run it in `salloc --no-kill -N3`, or in a batch script with #SBATCH --no-kill"
+        raise OptionError("not in an allocation of Slurm: SLURM_JOB_ID is not set", remedy)
+    if env.get("SLURM_HET_SIZE"):
+        end, where = f"_HET_GROUP_{group}", [f"--het-group={group}"]
+        if not env.get("SLURM_JOB_ID" + end):
+            fault = f"--het-group={group} is not a component of job {number}"
+            raise OptionError(fault, "name one: pytorch-run starts a step in one component")
+    sizes = [env.get(name + end) for name in ("SLURM_NTASKS", "SLURM_JOB_NUM_NODES")]
+    return Job(env["SLURM_JOB_ID" + end], [f"--jobid={number}", *where], *(text and int(text) for text in sizes))
 
-    A finding is a row of `pytorch-doctor --json`. `run` runs a step, as `output_of_step`.
+
+def outside(env):
+    """The environment without what describes a job or a step, which srun would take as options."""
+    return {name: env[name] for name in env if name == "SLURM_CONF" or not name.startswith(("SLURM_", "SRUN_"))}
+
+
+def query(env, *command):
+    """The rows that a command of Slurm prints, split at `|`; none if it fails."""
+    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    try:
+        found = subprocess.run(command, env=outside(env), timeout=QUERY_SECONDS, check=False, **options)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    lines = found.stdout.decode(errors="replace").splitlines() if found.returncode == 0 else []
+    return [[word.strip() for word in line.split("|", 2)] for line in lines if line.count("|") >= 2]
+
+
+def job_state(job, env):
+    """The state of the job, as RUNNING, and the nodes that it still has; None, None if Slurm does not answer.
+
+    squeue prints all elements of an array for the one that has the array's number.
     """
-    answers, silent = _ask(nodes, env, run)
+    rows = query(env, "squeue", "--noheader", f"--jobs={job.number}", "--format=%A|%T|%N")
+    found = [(state, list(hosts(nodes)) if nodes else []) for number, state, nodes in rows if number == job.number]
+    return (found or [(None, None)])[0]
+
+
+def node_states(nodes, env):
+    """The state of each node that Slurm reports, with the reason that the administrator gave."""
+    rows = query(env, "sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}", "--format=%N|%T|%E")
+    return {node: (state, f" ({why})" if why.lower() not in ("", "none") else "") for node, state, why in rows}
+
+
+def lost_nodes(nodes, in_job, states, drained=()):
+    """The nodes that Slurm reports as failed, each with the reason; `in_job` has those of the job, None if unknown.
+
+    srun knows no status of a rank on such a node, and returns 0 if all others did (Slurm 22.05): a step with one is not
+    complete, whatever its status. `drained` has the nodes that the site had taken out of service before.
+    """
+    failed = {}
+    for node in nodes:
+        state, why = states.get(node, ("", ""))
+        if BAD.match(state) or (state.startswith("drain") and node not in drained):
+            failed[node] = f"Slurm reports {state}{why}"
+        elif in_job is not None and node not in in_job:
+            failed[node] = "Slurm removed it from the job"
+    return failed
+
+
+def killed_nodes(lines):
+    """The nodes that srun reports as failed in its `lines`, each with the reason.
+
+    The end of all tasks of a node by SIGKILL is the node's failure if srun reports it first, and then that it has
+    terminated the tasks of other nodes. Tasks that an exit status ended first are the program's failure.
+    """
+    lost = [node for found in map(NODE_FAILURE.match, lines) if found for node in hosts(found.group(1))]
+    if lost:
+        return dict.fromkeys(lost, "srun: Node failure")
+    ends = [(list(hosts(found.group(1))), found.group(2)) for found in map(TASKS.match, lines) if found]
+    by_node = {}
+    for nodes, end in ends:
+        for node in nodes:
+            by_node.setdefault(node, set()).add(end)
+    if not ends or ends[0][1] != "Killed" or {"Terminated"} not in by_node.values():
+        return {}
+    return {node: "srun: its tasks were killed" for node in ends[0][0] if by_node[node] == {"Killed"}}
+
+
+def check_nodes(nodes, job, env):
+    """The nodes that fail pytorch-doctor's checks or do not answer, each with the reason.
+
+    The second value has the checks that fail on all nodes. Raises LaunchError if no node answers: it is not the nodes.
+    """
+    answers, silent = _ask(nodes, job, env)
     unknown = [node for node in nodes if node not in answers and node not in silent]
-    # a node that does not answer ends the step on the others
-    if unknown and len(nodes) > 1:
+    if unknown and len(nodes) > 1:  # a node that does not answer ends the step on the others
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            for more_answers, more_silent in pool.map(lambda node: _ask([node], env, run), unknown):
+            for more_answers, more_silent in pool.map(lambda node: _ask([node], job, env), unknown):
                 answers.update(more_answers)
                 silent.update(more_silent)
-    for node in nodes:
-        if node not in answers:
-            silent.setdefault(node, f"no answer within {STEP_SECONDS} s")
-    return answers, silent
+    failed = {node: silent.get(node, f"no answer within {STEP_SECONDS} s") for node in nodes if node not in answers}
+    if not answers:
+        raise LaunchError(f"no node answers pytorch-doctor: {nodes[0]}: {failed[nodes[0]]}", "omit it: --no-preflight")
+    common = set.intersection(*map(set, answers.values())) if len(answers) > 1 else set()
+    for node, found in answers.items():
+        own = [f"pytorch-doctor: {check}: {found[check]}" for check in found if check not in common]
+        failed.update({node: own[0]} if own else {})
+    first = next(iter(answers.values()))
+    return failed, {check: first[check] for check in sorted(common)}
 
 
-def failed_checks(answers):
-    """The first failed check of each node, by the node; and those that all nodes have, by the check."""
-    failures = {
-        node: {row["check"]: row["finding"] for row in rows if row["verdict"] == FAIL} for node, rows in answers.items()
-    }
-    common = set.intersection(*map(set, failures.values())) if len(failures) > 1 else set()
-    of_nodes = {}
-    for node, found in failures.items():
-        own = [f"pytorch-doctor: {check}: {finding}" for check, finding in found.items() if check not in common]
-        if own:
-            of_nodes[node] = own[0]
-    first = next(iter(failures.values()), {})
-    return of_nodes, {check: first[check] for check in sorted(common)}
-
-
-def _ask(nodes, env, run):
-    options = [
-        f"--nodes={len(nodes)}",
-        f"--nodelist={','.join(nodes)}",
-        f"--ntasks={len(nodes)}",
-        *("--ntasks-per-node=1", "--cpu-bind=none", "--kill-on-bad-exit=0"),
-    ]
-    command = [DOCTOR, "--json", f"--timeout={CHECK_SECONDS}", f"--only={CHECKS}"]
-    _, text = run(options, command, env, STEP_SECONDS)
+def _ask(nodes, job, env):
+    """The failed checks of each node that answers, and srun's reasons why it started nothing on others."""
+    where = [*job.where, f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}", f"--ntasks={len(nodes)}"]
+    step = ["--overlap", "--ntasks-per-node=1", "--cpu-bind=none", "--kill-on-bad-exit=0", "--time=3", "--mpi=none"]
+    doctor = [DOCTOR, "--json", f"--timeout={CHECK_SECONDS}", f"--only={CHECKS}"]
+    text = output_of(["srun", *where, *step, *doctor], outside(env), STEP_SECONDS)
     answers = {}
     for line in text.splitlines():
         try:
-            found = json.loads(line) if line.startswith("{") else None
+            found = json.loads(line) if line.startswith("{") else {}
         except ValueError:  # cut
             continue
-        if found and found.get("node") in nodes:
-            answers[found["node"]] = found["checks"]
-    failures = {node: f"srun: {reason}" for node, reason in LAUNCH_FAILURE.findall(text)}
-    return answers, {node: failures[node] for node in nodes if node in failures and node not in answers}
+        if found.get("node") in nodes:
+            failed = [row for row in found["checks"] if row["verdict"] == FAIL]
+            answers[found["node"]] = {row["check"]: row["finding"] for row in failed}
+    reasons = dict(LAUNCH_FAILURE.findall(text))
+    errors = [line for line in text.splitlines() if line.startswith("srun: error: ")]
+    if not reasons and errors and len(nodes) == 1:
+        reasons[nodes[0]] = errors[-1][len("srun: error: ") :]
+    return answers, {node: f"srun: {reasons[node]}" for node in nodes if node in reasons and node not in answers}
+
+
+def output_of(command, env, seconds):
+    """What a command and its step print within `seconds`."""
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = subprocess.Popen(command, env=env, start_new_session=True, **streams)
+    output = b""
+    try:
+        for limit, end in ((seconds, signal.SIGTERM), (10, signal.SIGKILL), (10, signal.SIGKILL)):
+            try:
+                output = process.communicate(timeout=limit)[0]
+                break
+            except subprocess.TimeoutExpired:
+                process.send_signal(end)
+    except BaseException:  # a signal that ends this program
+        process.terminate()
+        raise
+    return output.decode(errors="replace")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Reads command line and environment, checks the nodes, and runs steps until one is complete or no node is left."""
+"""Checks the nodes of the allocation, and runs steps until one is complete or too few nodes are left."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,32 +11,27 @@ import time
 from pytorch_launch import LaunchError
 from pytorch_launch.nodelist import hosts
 
-from pytorch_run.evidence import find_failed, lost_nodes, reported_by_slurm
-from pytorch_run.options import HELP, OptionError, parse
-from pytorch_run.plan import Plan, show_nodes
-from pytorch_run.preflight import check_nodes
-from pytorch_run.slurm import job_state, node_states, step_environment
-
-PROGRAM = "pytorch-run"
+from pytorch_run.nodes import check_nodes, find_job, job_state, killed_nodes, lost_nodes, node_states
+from pytorch_run.options import OptionError, parse
 
 #: Passed on to srun, which passes them on to its tasks. A terminal sends SIGINT to srun itself.
 PASSED = ("SIGHUP", "SIGTERM", "SIGUSR1", "SIGUSR2")
 #: After these the program was asked to end, and its end is no failure of a node.
 ENDING = ("SIGHUP", "SIGINT", "SIGTERM")
-
-#: Instead of the 0 that srun returns if all ranks that did not end with 0 were on nodes that failed.
-LOST = 1
+#: Variables that srun(1) reads as --ntasks; and those of a step around this program, by their first letters.
+SIZES = re.compile("SLURM_(NTASKS|NPROCS)$")
+OF_STEP = re.compile("SLURM_(STEP|CPU_BIND|MEM_BIND|(NTASKS|NPROCS|NNODES|DISTRIBUTION)$)")
+#: A step after a failure starts within these seconds: the step of a node that failed counts as running until Slurm's
+#: SlurmdTimeout, and keeps its resources; and a step may also wait for ever (nebius/soperator, issue 854).
+LATER = ("--overlap", "--immediate=300")
 
 
 def main(arguments):
     """Run the command line; return the exit status."""
-    if arguments[:1] == ["--help"]:
-        sys.stdout.write(HELP)
-        return 0
     for name in PASSED:
         signal.signal(getattr(signal, name), lambda number, _: sys.exit(128 + number))
     try:
-        return run(parse(arguments), dict(os.environ))
+        return Run(parse(arguments), dict(os.environ)).run()
     except LaunchError as error:
         print_message(str(error))
         return error.status
@@ -43,101 +39,167 @@ def main(arguments):
         return 128 + signal.SIGINT
 
 
-def run(options, env):
-    """Run steps on the nodes of the allocation; return the exit status of the last one. Raises LaunchError."""
-    if not env.get("SLURM_JOB_ID") or not env.get("SLURM_JOB_NODELIST"):
-        remedy = "run it in `salloc --no-kill -N3`, or in a batch script with #SBATCH --no-kill"
-        raise OptionError("not in an allocation of Slurm: SLURM_JOB_ID is not set", remedy)
-    in_job = job_state(env)[1]
-    excluded = set(hosts(options.exclude)) if options.exclude else set()
-    nodes = [node for node in hosts(env["SLURM_JOB_NODELIST"]) if node not in excluded]
-    plan = Plan(options, nodes, env)
-    states = node_states(nodes, env)
-    for node, reason in reported_by_slurm(nodes, in_job, states, drained=nodes).items():
-        plan.leave_out(node, reason, print_message)
-    # those that the site takes out of service are the last to be used
-    drained = [node for node in nodes if node in states and states[node].is_drained]
-    plan.put_last(drained)
-    if options.preflight:
-        preflight(plan, env)
-    return run_steps(plan, env, drained)
+class Run:
+    """The steps of `options` in the allocation that `env` describes. Raises LaunchError.
 
+    `nodes`   those that have not failed, in the order of their use; `failed` those that have
+    `wanted`  the number of nodes of a step; `least` the number that is enough if no more are left
+    """
 
-def preflight(plan, env):
-    """Check the nodes until none of them fails. Raises LaunchError."""
-    start = time.monotonic()
-    while True:
-        plan.require_nodes()
-        result = check_nodes(plan.nodes, env, plan.options.command, plan.step_options)
-        for note in result.notes:
-            print_message(note)
-        if result.fault:
-            raise LaunchError(result.fault + "\nCorrect this, or omit the check with --no-preflight")
-        for node, reason in result.failed.items():
-            plan.leave_out(node, reason, print_message)
-        if not result.failed:
-            print_message(f"{len(plan.nodes)} nodes checked in {time.monotonic() - start:.0f} s")
-            return
+    def __init__(self, options, env):
+        self.options, self.env, self.failed = options, env, []
+        # the interactive step of salloc has one of the largest numbers, and the variables of the job
+        self.is_in_step = len(env.get("SLURM_STEP_ID", "9" * 10)) < 10
+        self.job = find_job(env, options.het_group)
+        state, nodes = job_state(self.job, env)
+        if state is None:
+            fault = f"job {self.job.number} has ended, or Slurm does not answer: SLURM_JOB_ID={env['SLURM_JOB_ID']}"
+            raise OptionError(fault, "run it in a running job: squeue --me")
+        excluded = set(hosts(options.exclude)) if options.exclude else set()
+        self.nodes = [node for node in nodes if node not in excluded]
+        available, spare = len(self.nodes), options.spare
+        self.wanted = options.nodes or min(available - spare, options.ntasks or available)
+        if self.wanted < 1 or self.wanted + spare > available:
+            needed = f"-N{self.wanted} and --spare {spare}" if options.nodes else f"--spare {spare}"
+            total = max(self.wanted, 1) + spare
+            fault = f"{needed} need {total} nodes, and the allocation has {available}"
+            raise OptionError(fault, f"request more: salloc --no-kill -N{total}")
+        self.least = min(options.min_nodes or self.wanted, self.wanted)
+        self.tasks(self.wanted)  # an error before the first step
+        states = node_states(self.nodes, env)
+        # those that the site takes out of service are the last to be used
+        self.drained = [node for node in self.nodes if states.get(node, ("",))[0].startswith("drain")]
+        self.nodes.sort(key=self.drained.__contains__)
+        self.leave_out(lost_nodes(self.nodes, None, states, self.nodes))
 
+    def tasks(self, count):
+        """The options of srun for the tasks of a step on `count` nodes, as srun itself has them by default."""
+        given, total, nodes = self.options.ntasks, self.job.tasks, self.job.nodes
+        if given:
+            return [f"--ntasks={max(count, given * count // self.wanted)}"]
+        if not total or not nodes or any(option.startswith("--ntasks-per-") for option in self.options.srun):
+            return []
+        if self.is_in_step:
+            fault = f"SLURM_NTASKS={total} is of step {self.env['SLURM_STEP_ID']}, and not of the job"
+            raise OptionError(fault, "name the tasks: --ntasks-per-node=...")
+        if total % nodes and count != nodes:
+            fault = f"the job has {total} tasks on {nodes} nodes, and a step has {count} nodes"
+            raise OptionError(fault, "name the tasks: --ntasks-per-node=...")
+        return [f"--ntasks={total * count // nodes}"]
 
-def run_steps(plan, env, drained):
-    """Run the command until it ends without a failure of a node; return the exit status of the last step."""
-    for attempt in range(plan.options.retries + 1):
-        plan.require_nodes()
-        nodes = plan.next_nodes()
-        spare = len(plan.nodes) - len(nodes)
-        print_message(f"run {attempt + 1} on {show_nodes(nodes)}, {spare} spare")
-        status, received = run_step(plan.step_options(nodes), plan.options.command, env, is_first=attempt == 0)
-        if received in ENDING or (status == 0 and not lost_nodes(nodes, env, drained)):
-            return status
-        status = status or LOST
-        state, _ = job_state(env)
-        if state not in (None, "RUNNING"):
-            print_message(f"run {attempt + 1} exited with status {status}; the job is {state}")
-            return status
-        failed = find_failed(nodes, env, drained)
-        if not failed:
-            print_message(f"run {attempt + 1} exited with status {status}, and no node failed: not repeated")
-            return status
+    def leave_out(self, failed):
+        """Use nodes no longer; `failed` has the reasons."""
         for node, reason in failed.items():
-            plan.leave_out(node, reason, print_message)
-        if plan.shortage:
-            print_message(f"run {attempt + 1} exited with status {status}. {plan.shortage}")
-            return status
-    print_message(f"run {attempt + 1} exited with status {status}, the last of --retries {plan.options.retries}")
-    return status
+            if node in self.nodes:
+                self.nodes.remove(node)
+                self.failed.append(node)
+                print_message(f"{node} failed: {reason}")
+
+    def shortage(self):
+        """The sentence about too few nodes, None if there are enough."""
+        if len(self.nodes) >= self.least:
+            return None
+        return (
+            f"No spare node is left: {len(self.nodes)} of the {self.least} nodes that it needs, as "
+            f"{','.join(self.failed)} failed. Submit again with a larger -N, and with --exclude={','.join(self.failed)}"
+        )
+
+    def check(self):
+        """Leave out the nodes that fail pytorch-doctor's checks."""
+        failed, common = check_nodes(self.nodes, self.job, self.env)
+        for check, finding in common.items():
+            print_message(f"all nodes: pytorch-doctor: {check}: {finding}")
+        self.leave_out(failed)
+
+    def run(self):
+        """Run steps; return the exit status of the last one."""
+        if not self.options.no_preflight and self.nodes:
+            start = time.monotonic()
+            self.check()
+            print_message(f"{len(self.nodes)} nodes checked in {time.monotonic() - start:.0f} s")
+        if self.shortage():
+            error = LaunchError(self.shortage())
+            error.status = 1
+            raise error
+        for attempt in range(self.options.retries + 1):
+            nodes = self.nodes[: self.wanted]
+            print_message(f"run {attempt + 1} on {','.join(nodes)}, {len(self.nodes) - len(nodes)} spare")
+            status, received, lines = self.step(nodes, LATER if attempt else LATER[:1] * self.is_in_step)
+            if received in ENDING:
+                return status
+            state, in_job = job_state(self.job, self.env)
+            lost = lost_nodes(nodes, in_job, node_states(nodes, self.env), self.drained)
+            if status == 0 and not lost:
+                return 0
+            status = status or 1  # srun returns 0 if all ranks that did not end with 0 were on nodes that failed
+            ended = f"run {attempt + 1} exited with status {status}"
+            if state not in (None, "RUNNING"):
+                print_message(f"{ended}; the job is {state}")
+                return status
+            self.leave_out({**killed_nodes(lines), **lost})
+            try:
+                self.check()
+            except LaunchError as error:
+                print_message(error.fault)
+            if not set(nodes).intersection(self.failed):
+                print_message(f"{ended}, and no node failed: not repeated")
+                return status
+            if self.shortage():
+                print_message(f"{ended}. {self.shortage()}")
+                return status
+        print_message(f"{ended}, the last of --retries {self.options.retries}")
+        return status
+
+    def step(self, nodes, later):
+        """Run a step; return its exit status, the name of a signal that this program received, and srun's messages."""
+        where = [*self.job.where[1:], f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}"]
+        command = ["srun", *later, *self.options.srun, *where, *self.tasks(len(nodes)), *self.options.command]
+        left = OF_STEP if self.is_in_step else SIZES
+        env = {name: text for name, text in self.env.items() if not left.match(name)}
+        received, missed, process = [], [], None
+
+        def pass_on(number, _):
+            received.append(signal.Signals(number).name)
+            if process is None:
+                missed.append(number)
+            elif number != signal.SIGINT:
+                process.send_signal(number)
+
+        before = {name: signal.signal(getattr(signal, name), pass_on) for name in (*PASSED, "SIGINT")}
+        try:
+            process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE)
+            for number in missed:  # before srun was there
+                process.send_signal(number)
+            lines = copy(process.stderr.fileno())
+            status = process.wait()
+        except OSError as error:
+            raise LaunchError(f"cannot start srun: {error.strerror}") from error
+        finally:
+            for name, handler in before.items():
+                signal.signal(getattr(signal, name), handler)
+        ends = [name for name in received if name in ENDING]
+        return 128 - status if status < 0 else status, (ends or received or [None])[0], lines
 
 
-def run_step(options, command, env, is_first):
-    """The exit status of a step with this terminal, and the name of a signal that this program received, or None."""
-    # the step of a node that failed counts as running until Slurm's SlurmdTimeout, and keeps its resources
-    overlap = [] if is_first else ["--overlap"]
-    received, missed = [], []
-    process = None
-
-    def pass_on(number, _):
-        received.append(signal.Signals(number).name)
-        if process is None:
-            missed.append(number)
-        elif number != signal.SIGINT:
-            process.send_signal(number)
-
-    before = {name: signal.signal(getattr(signal, name), pass_on) for name in (*PASSED, "SIGINT")}
-    try:
-        process = subprocess.Popen(["srun", *overlap, *options, *command], env=step_environment(env))
-        for number in missed:  # before srun was there
-            process.send_signal(number)
-        status = process.wait()
-    except OSError as error:
-        raise LaunchError(f"cannot start srun: {error.strerror}") from error
-    finally:
-        for name, handler in before.items():
-            signal.signal(getattr(signal, name), handler)
-    ends = [name for name in received if name in ENDING]
-    return 128 - status if status < 0 else status, (ends or received or [None])[0]
+def copy(source):
+    """Copy `source` to standard error until its end; return the lines of srun's errors."""
+    lines, rest = [], b""
+    while True:
+        data = os.read(source, 65536)
+        try:
+            left = data
+            while left:
+                left = left[os.write(2, left) :]
+        except OSError:  # the step goes on
+            pass
+        *complete, rest = (rest + data).split(b"\n")
+        rest = rest[-4096:]
+        lines += [line.decode(errors="replace") for line in complete if line.startswith(b"srun: error: ")]
+        if not data:
+            return lines
 
 
 def print_message(text):
     """Print one line of this program."""
-    sys.stderr.write(f"{PROGRAM}: {text}\n")
+    sys.stderr.write(f"pytorch-run: {text}\n")
     sys.stderr.flush()

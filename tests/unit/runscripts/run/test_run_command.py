@@ -8,14 +8,15 @@ import time
 import pytest
 
 SRUN = """#!/bin/bash
-echo "$* tasks=${SLURM_NTASKS-none}" >>calls
+echo "$* tasks=${SLURM_NTASKS-none} bind=${SLURM_CPU_BIND-none}" >>calls
 case "$*" in
 *pytorch-doctor*)
-    for node in $(cat alive); do echo "{\\"node\\": \\"$node\\", \\"verdict\\": \\"ok\\", \\"checks\\": []}"; done ;;
+    for node in $(cat alive); do echo "{\\"node\\": \\"$node\\", \\"verdict\\": \\"ok\\", \\"checks\\": []}"; done
+    [ ! -e refused ] || cat refused >&2 ;;
 *) source "./step-$(grep -vc pytorch-doctor calls)" ;;
 esac
 """
-ENV = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_NTASKS": "3"}
+ENV = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "3", "SLURM_JOB_NUM_NODES": "3"}
 LAUNCHER = "conda-python-distributed train.py"
 
 
@@ -28,7 +29,7 @@ class Cluster:
         for name, text in programs.items():
             (directory / name).write_text(text)
             (directory / name).chmod(0o755)
-        self.write(alive="n1 n2 n3", jobs="RUNNING|n[1-3]", nodes="n1|mixed|none")
+        self.write(alive="n1 n2 n3", jobs="7|RUNNING|n[1-3]", nodes="n1|mixed|none")
 
     def write(self, **texts):
         for name, text in texts.items():
@@ -67,7 +68,8 @@ def test_a_step_runs_again_without_the_node_that_does_not_answer(cluster):
     status, said = cluster.run(f"--spare 1 -l -- {LAUNCHER}")
     assert status == 0, said
     first, second = cluster.steps
-    assert first.startswith("-l --nodes=2 --nodelist=n1,n2 ") and second.startswith("--overlap -l --nodes=2 ")
+    assert first.startswith("-l --nodes=2 --nodelist=n1,n2 ")
+    assert second.startswith("--overlap --immediate=300 -l --nodes=2 ")  # a limit: it may wait for ever
     assert "--nodelist=n1,n3" in second and f" {LAUNCHER} " in second
     assert "n2 failed: no answer" in said and "run 2 on n1,n3, 0 spare" in said
 
@@ -82,7 +84,7 @@ def test_a_failure_without_a_failed_node_is_not_repeated_and_keeps_its_status(cl
 @pytest.mark.parametrize(
     ("after", "reason"),
     [
-        ("echo 'RUNNING|n[1,3]' >jobs", "Slurm removed it from the job"),
+        ("echo '7|RUNNING|n[1,3]' >jobs", "Slurm removed it from the job"),
         ("echo 'n2|down*|Not responding' >nodes", "Slurm reports down* (Not responding)"),
     ],
 )
@@ -96,7 +98,7 @@ def test_status_0_of_a_step_whose_node_failed_is_no_success(cluster, command, af
 
 
 def test_status_0_of_a_step_whose_node_failed_without_a_spare_is_an_error(cluster):
-    cluster.write(step_1="echo 'RUNNING|n[1,3]' >jobs; exit 0")
+    cluster.write(step_1="echo '7|RUNNING|n[1,3]' >jobs; exit 0")
     status, said = cluster.run(f"-- {LAUNCHER}")
     assert (status, len(cluster.steps)) == (1, 1)
     assert "exited with status 1. No spare node is left" in said
@@ -106,7 +108,7 @@ def test_the_steps_have_the_tasks_of_the_line_and_leave_no_files(cluster):
     cluster.write(step_1="exit 0")
     before = set(cluster.directory.iterdir())
     assert cluster.run(f"-- {LAUNCHER}")[0] == 0
-    assert cluster.steps[0].endswith("tasks=none")
+    assert cluster.steps[0].endswith("tasks=none bind=none")
     assert {path.name for path in set(cluster.directory.iterdir()) - before} == {"calls"}
 
 
@@ -126,7 +128,7 @@ def test_it_runs_at_most_as_often_as_retries_allow(cluster):
 
 
 def test_a_job_that_ends_is_not_repeated(cluster):
-    cluster.write(step_1="echo 'COMPLETING|n1' >jobs; exit 143")
+    cluster.write(step_1="echo '7|COMPLETING|n1' >jobs; exit 143")
     status, said = cluster.run("--spare 1 -- train")
     assert (status, len(cluster.steps)) == (143, 1)
     assert "the job is COMPLETING" in said
@@ -157,3 +159,63 @@ def test_the_preflight_leaves_out_a_node_before_the_first_step(cluster):
     assert process.returncode == 0, said
     assert "n1 failed: no answer" in said and "2 nodes checked in " in said
     assert "--nodelist=n2,n3" in cluster.steps[0]
+
+
+def test_a_preflight_without_any_answer_has_another_cause_than_the_nodes(cluster):
+    cluster.write(
+        alive="", refused="srun: error: Unable to create step for job 7: CPU count per node can not be satisfied"
+    )
+    process = cluster.start("--spare 1 -- train")
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 2 and not cluster.steps
+    assert "no node answers pytorch-doctor: n1: srun: Unable to create step for job 7: CPU count" in said
+    assert "failed" not in said
+
+
+@pytest.mark.parametrize("row", ["9|RUNNING|n[1-3]", ""])
+def test_a_job_that_has_ended_is_named(cluster, row):
+    cluster.write(jobs=row)
+    status, said = cluster.run("-- train")
+    assert (status, said.count("\n")) == (2, 1)
+    assert "job 7 has ended, or Slurm does not answer: SLURM_JOB_ID=7. " in said
+
+
+def test_the_element_of_an_array_that_has_its_number_is_found_among_the_others(cluster):
+    cluster.write(jobs="7|PENDING|\n8|RUNNING|n4\n7|RUNNING|n[1-3]", step_1="exit 0")
+    cluster.write(jobs="8|RUNNING|n4\n7|RUNNING|n[1-3]")
+    assert cluster.run("-- train")[0] == 0
+    assert "--nodelist=n1,n2,n3" in cluster.steps[0]
+
+
+HETEROGENEOUS = {"SLURM_JOB_ID": "7", "SLURM_HET_SIZE": "2", "SLURM_NTASKS": "4"}
+HETEROGENEOUS.update(
+    {"SLURM_JOB_ID_HET_GROUP_0": "7", "SLURM_NTASKS_HET_GROUP_0": "1", "SLURM_JOB_NUM_NODES_HET_GROUP_0": "1"}
+)
+HETEROGENEOUS.update(
+    {"SLURM_JOB_ID_HET_GROUP_1": "8", "SLURM_NTASKS_HET_GROUP_1": "6", "SLURM_JOB_NUM_NODES_HET_GROUP_1": "3"}
+)
+
+
+def test_a_component_of_a_heterogeneous_job_has_its_own_nodes(cluster):
+    cluster.write(jobs="7|RUNNING|n4\n8|RUNNING|n[1-3]", step_1="exit 0")
+    assert cluster.run("--het-group=1 --spare 1 -- train", HETEROGENEOUS)[0] == 0
+    assert "--het-group=1 --nodes=2 --nodelist=n1,n2 --ntasks=4 train" in cluster.steps[0]
+    status, said = cluster.run("--het-group=0,1 -- train", HETEROGENEOUS)
+    assert status == 2 and "--het-group=0,1 is not a component of job 7" in said
+
+
+def test_variables_of_a_step_around_it_do_not_reach_srun(cluster):
+    cluster.write(step_1="exit 0")
+    step = {**ENV, "SLURM_STEP_ID": "0", "SLURM_CPU_BIND": "mask_cpu:0x1"}
+    assert cluster.run("-n3 -- train", step)[0] == 0
+    assert cluster.steps[0].startswith("--overlap ") and cluster.steps[0].endswith("bind=none")
+    status, said = cluster.run("-- train", step)
+    assert status == 2 and "SLURM_NTASKS=3 is of step 0, and not of the job. Name the tasks" in said
+
+
+def test_a_node_whose_tasks_were_killed_is_replaced_and_the_messages_are_passed_on(cluster):
+    killed = "srun: error: n2: tasks 2-3: Killed\nsrun: error: n1: tasks 0-1: Terminated"
+    cluster.write(step_1=f"echo '{killed}' >&2; printf 'no newline' >&2; exit 137", step_2="exit 0")
+    status, said = cluster.run("--spare 1 -- train")
+    assert (status, len(cluster.steps)) == (0, 2)
+    assert killed in said and "no newlinepytorch-run: n2 failed: srun: its tasks were killed" in said

@@ -1,58 +1,96 @@
 """A node failed if Slurm or the doctor names it; a program's own failure names none."""
 
+import json
+
 import pytest
-from pytorch_run import evidence
-from pytorch_run.nodes import ask_nodes, failed_checks
-from pytorch_run.slurm import State
-from written_steps import Steps, answer, row
+from pytorch_launch import LaunchError
+from pytorch_run import nodes
+from pytorch_run.nodes import check_nodes, killed_nodes, lost_nodes
 
 NODES = ["n1", "n2", "n3"]
-WELL = {node: answer(node, row("gpu"), row("caches")) for node in NODES}
+JOB = nodes.Job("7", ["--jobid=7"], None, None)
+
+
+@pytest.fixture
+def checked(monkeypatch):
+    """A function that returns what `check_nodes` finds; `failed` has the failed checks of nodes that answer."""
+
+    def check(failed, names=NODES):
+        def output_of(command, env, _):
+            asked.append(command)
+            (asked_nodes,) = (word.split("=", 1)[1].split(",") for word in command if word.startswith("--nodelist="))
+            silent = [node for node in asked_nodes if node not in failed]
+            lines = [f"srun: error: Task launch for StepId=7.1 failed on node {node}: No route" for node in silent[:1]]
+            for node in asked_nodes if not silent else ():
+                rows = [{"check": name, "verdict": "FAIL", "finding": text} for name, text in failed[node].items()]
+                lines.append(json.dumps({"node": node, "checks": [{"check": "home", "verdict": "ok"}, *rows]}))
+            return "\n".join(lines)
+
+        asked = []
+        monkeypatch.setattr(nodes, "output_of", output_of)
+        found = check_nodes(names, JOB, {"SLURM_CPU_BIND": "mask_cpu:0x1"})
+        assert all("--time=3" in command for command in asked)
+        return found
+
+    return check
 
 
 @pytest.mark.parametrize("state", ["down", "down*", "allocated*", "failing", "powering_down", "unknown"])
 def test_a_node_that_slurm_reports_as_down_or_silent_has_failed(state):
-    found = evidence.reported_by_slurm(NODES, NODES, {"n2": State(state, "Not responding")})
+    found = lost_nodes(NODES, NODES, {"n2": (state, " (Not responding)")})
     assert found == {"n2": f"Slurm reports {state} (Not responding)"}
 
 
 def test_a_node_that_the_site_drains_during_a_step_has_failed_but_not_one_that_was_drained_before():
-    states = {"n1": State("draining", "GPU 3"), "n2": State("draining", "update"), "n3": State("mixed", "none")}
-    found = evidence.reported_by_slurm(NODES, NODES, states, drained=["n2"])
+    states = {"n1": ("draining", " (GPU 3)"), "n2": ("draining", " (update)"), "n3": ("mixed", "")}
+    found = lost_nodes(NODES, NODES, states, drained=["n2"])
     assert found == {"n1": "Slurm reports draining (GPU 3)"}
 
 
 def test_a_node_that_is_no_longer_of_the_job_has_failed_unless_slurm_does_not_answer():
-    assert evidence.reported_by_slurm(NODES, ["n1", "n3"], {}) == {"n2": "Slurm removed it from the job"}
-    assert evidence.reported_by_slurm(NODES, None, {}) == {}
+    assert lost_nodes(NODES, ["n1", "n3"], {}) == {"n2": "Slurm removed it from the job"}
+    assert lost_nodes(NODES, None, {}) == {}
 
 
-def test_a_node_where_srun_cannot_start_a_task_has_failed():
-    answers, silent = ask_nodes(NODES, {}, Steps({node: WELL[node] for node in ("n1", "n3")}))
-    assert set(answers) == {"n1", "n3"}
-    assert silent == {"n2": "srun: No route"}
+def test_nodes_where_srun_cannot_start_a_task_have_failed(checked):
+    """One that fails ends the step on all, and srun names the first alone: the others are asked alone."""
+    assert checked({"n1": {}, "n3": {}}) == ({"n2": "srun: No route"}, {})
+    assert checked({"n3": {}})[0] == {"n1": "srun: No route", "n2": "srun: No route"}
 
 
-def test_nodes_that_did_not_answer_with_the_others_are_asked_alone():
-    """One that fails ends the step on all, and srun names the first alone."""
-    run = Steps({"n3": WELL["n3"]})
-    answers, silent = ask_nodes(NODES, {}, run)
-    assert set(answers) == {"n3"} and set(silent) == {"n1", "n2"}
-    assert [word for word in run.commands[-1][0] if word.startswith("--nodelist")] == ["--nodelist=n2"]
+def test_a_step_that_starts_nowhere_names_no_node(checked):
+    with pytest.raises(LaunchError, match="no node answers pytorch-doctor: n1: srun: No route"):
+        checked({})
 
 
-def test_a_check_that_fails_on_one_node_is_its_fault_and_one_that_fails_on_all_is_not():
-    answers = {
-        "n1": [row("gpu", "FAIL", "none"), row("caches")],
-        "n2": [row("gpu", "FAIL", "none"), row("caches", "FAIL", "No space left on device")],
-    }
-    of_nodes, common = failed_checks(answers)
-    assert of_nodes == {"n2": "pytorch-doctor: caches: No space left on device"}
-    assert common == {"gpu": "none"}
+def test_a_check_that_fails_on_one_node_is_its_fault_and_one_that_fails_on_all_is_not(checked):
+    failed = {"n1": {"gpu": "none"}, "n2": {"gpu": "none", "caches": "No space left on device"}}
+    assert checked(failed, ["n1", "n2"]) == ({"n2": "pytorch-doctor: caches: No space left on device"}, {"gpu": "none"})
 
 
-def test_a_program_that_fails_leaves_no_evidence(monkeypatch):
-    monkeypatch.setattr(evidence, "job_state", lambda _: ("RUNNING", NODES))
-    monkeypatch.setattr(evidence, "node_states", lambda nodes, _: {node: State("mixed", "none") for node in nodes})
-    monkeypatch.setattr(evidence, "ask_nodes", lambda nodes, env: ask_nodes(nodes, env, Steps(WELL)))
-    assert evidence.find_failed(NODES, {}, []) == {}
+def test_a_program_that_fails_leaves_no_evidence(checked):
+    assert checked(dict.fromkeys(NODES, {})) == ({}, {})
+
+
+KILLED, TERMINATED = "srun: error: n2: tasks 4-7: Killed", "srun: error: n1: tasks 0-3: Terminated"
+
+
+@pytest.mark.parametrize(
+    ("lines", "failed"),
+    [
+        ([KILLED, TERMINATED], ["n2"]),
+        ([KILLED, "srun: error: n3: tasks 8-11: Killed", TERMINATED], ["n2"]),
+        # of a step that Slurm ends, those that ignore SIGTERM are killed
+        (["srun: error: n1: task 0: Exited with exit code 1", TERMINATED, KILLED], []),
+        ([TERMINATED, KILLED], []),
+        # one task of a node, a lack of memory, a signal to the whole step
+        (["srun: error: n2: task 4: Killed", TERMINATED, "srun: error: n2: tasks 5-7: Terminated"], []),
+        (["srun: error: n2: tasks 4-7: Out Of Memory", TERMINATED], []),
+        (["srun: error: n[1-2]: tasks 0-7: Killed"], []),
+        # Slurm then kills the tasks of the healthy nodes
+        (["srun: error: Node failure on n2", "srun: error: n1: tasks 0-3: Killed"], ["n2"]),
+        ([], []),
+    ],
+)
+def test_sruns_messages_name_the_node_that_failed_first(lines, failed):
+    assert list(killed_nodes(lines)) == failed

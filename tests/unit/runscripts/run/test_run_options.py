@@ -1,15 +1,30 @@
 """The command line of pytorch-run, and the steps that follow from it."""
 
 import pytest
-from pytorch_run.options import HELP, RETRIES, OptionError, parse
-from pytorch_run.plan import Plan
+from pytorch_run import run
+from pytorch_run.options import OptionError, parse
 
-ALLOCATION = {"SLURM_TASKS_PER_NODE": "1(x3)"}
-NODES = ["n1", "n2", "n3"]
+JOB = {"SLURM_JOB_ID": "7"}
 
 
-def plan(line, nodes=NODES, env=ALLOCATION):
-    return Plan(parse([*line.split(), "--", "conda-python-distributed", "train.py"]), nodes, env)
+@pytest.fixture
+def plan(monkeypatch):
+    """A function that returns the Run of a command line in a job on three nodes."""
+    monkeypatch.setattr(run, "node_states", lambda *_: {})
+    monkeypatch.setattr(run, "job_state", lambda *_: ("RUNNING", ["n1", "n2", "n3"]))
+
+    def make(line, tasks=3, **env):
+        sizes = {"SLURM_NTASKS": str(tasks), "SLURM_JOB_NUM_NODES": "3"} if tasks else {}
+        return run.Run(
+            parse([*line.split(), *["--", "conda-python-distributed"] * ("--" not in line.split())]),
+            {**JOB, **sizes, **env},
+        )
+
+    return make
+
+
+def chosen(plan):
+    return plan.nodes[: plan.wanted]
 
 
 def test_own_options_and_those_of_srun_may_be_mixed():
@@ -18,7 +33,7 @@ def test_own_options_and_those_of_srun_may_be_mixed():
     assert (options.spare, options.nodes, options.retries) == (1, 2, 5)
     assert options.srun == ["-l", "--gpus-per-node=4"]
     assert options.command == ["singularity", "exec", "x", "-N9", "--spare", "7"]
-    assert parse(["--", "x"]).retries == RETRIES and f"default: {RETRIES}" in HELP
+    assert parse(["--", "x"]).retries == 3
 
 
 @pytest.mark.parametrize(
@@ -26,10 +41,10 @@ def test_own_options_and_those_of_srun_may_be_mixed():
     [
         ("-N2 train.py", "no `--`"),
         ("-N2 --", "no command after"),
-        ("-N2-4 -- x", "--nodes=2-4 is not a number of nodes"),
+        ("-N2-4 -- x", "2-4 is not a number"),
         ("-w n1 -- x", "-w names nodes"),
-        ("--retries -- x", "--retries has no value"),
-        ("--min-nodes 0 -- x", "--min-nodes=0 is not a number of nodes"),
+        ("--retries -- x", "--retries: expected one argument"),
+        ("--min-nodes 0 -- x", "0 is not a number from 1"),
     ],
 )
 def test_a_line_that_cannot_be_run_is_an_error(line, fault):
@@ -37,12 +52,17 @@ def test_a_line_that_cannot_be_run_is_an_error(line, fault):
         parse(line.split())
 
 
-def test_the_spare_nodes_are_the_last_ones():
-    assert plan("--spare 1").next_nodes() == ["n1", "n2"]
-    assert plan("-N1").next_nodes() == ["n1"]
+def test_the_spare_nodes_are_the_last_ones(plan):
+    assert chosen(plan("--spare 1")) == ["n1", "n2"]
+    assert chosen(plan("-N1")) == ["n1"]
 
 
-def test_an_allocation_without_room_for_spare_nodes_is_an_error():
+def test_fewer_tasks_than_nodes_need_as_many_nodes(plan):
+    found = plan("-n2")
+    assert chosen(found) == ["n1", "n2"] and found.tasks(2) == ["--ntasks=2"]
+
+
+def test_an_allocation_without_room_for_spare_nodes_is_an_error(plan):
     with pytest.raises(OptionError, match="-N3 and --spare 1 need 4 nodes, and the allocation has 3"):
         plan("-N3 --spare 1")
     with pytest.raises(OptionError, match="--spare 3 need 4 nodes"):
@@ -50,40 +70,41 @@ def test_an_allocation_without_room_for_spare_nodes_is_an_error():
 
 
 @pytest.mark.parametrize(
-    ("line", "env", "tasks"),
+    ("line", "tasks", "options"),
     [
-        ("--ntasks-per-node=2", {"SLURM_TASKS_PER_NODE": "4(x3)"}, ["--ntasks-per-node=2"]),
-        ("-n8 -N2", {}, ["--ntasks=8"]),
-        ("", {"SLURM_TASKS_PER_NODE": "4(x3)"}, ["--ntasks-per-node=4"]),
-        ("", {"SLURM_TASKS_PER_NODE": "4(x2),3", "SLURM_NTASKS_PER_NODE": "4"}, ["--ntasks-per-node=4"]),
-        ("", {"SLURM_TASKS_PER_NODE": "4(x2),3"}, []),
+        ("--ntasks-per-node=2", 12, []),
+        ("-n8 -N2", 3, ["--ntasks=8"]),
+        ("", 12, ["--ntasks=8"]),
+        ("", None, []),  # srun starts one on each node, whatever SLURM_TASKS_PER_NODE is
     ],
 )
-def test_a_step_has_the_tasks_per_node_of_the_line_else_of_the_allocation(line, env, tasks):
-    found = plan(f"{line} --spare 1", env=env).step_options(["n1", "n2"])
-    assert [option for option in found if option.startswith("--ntasks")] == tasks
-    assert "--nodes=2" in found and "--nodelist=n1,n2" in found
+def test_a_step_has_the_tasks_of_the_line_else_of_the_allocation(plan, line, tasks, options):
+    assert plan(f"{line} --spare 1", tasks, SLURM_TASKS_PER_NODE="4(x3)").tasks(2) == options
 
 
-def test_a_node_that_failed_is_replaced_and_without_a_spare_there_is_a_sentence():
-    said, found = [], plan("--spare 1")
-    found.leave_out("n1", "Slurm reports down", said.append)
-    assert found.next_nodes() == ["n2", "n3"] and found.shortage is None
-    found.leave_out("n3", "no answer", said.append)
-    assert found.shortage.startswith("No spare node is left: 1 of the 2 nodes that it needs, as n1,n3 failed. ")
-    assert "--exclude=n1,n3" in found.shortage
-    assert said == ["n1 failed: Slurm reports down", "n3 failed: no answer"]
+def test_tasks_that_differ_between_nodes_are_not_divided(plan):
+    assert plan("", 5).tasks(3) == ["--ntasks=5"]
+    with pytest.raises(OptionError, match="the job has 5 tasks on 3 nodes, and a step has 2 nodes. Name the tasks"):
+        plan("--spare 1", 5)
+
+
+def test_a_node_that_failed_is_replaced_and_without_a_spare_there_is_a_sentence(plan, capsys):
+    found = plan("--spare 1")
+    found.leave_out({"n1": "Slurm reports down"})
+    assert chosen(found) == ["n2", "n3"] and found.shortage() is None
+    found.leave_out({"n3": "no answer"})
+    assert found.shortage().startswith("No spare node is left: 1 of the 2 nodes that it needs, as n1,n3 failed. ")
+    assert "--exclude=n1,n3" in found.shortage()
+    assert "pytorch-run: n1 failed: Slurm reports down\npytorch-run: n3 failed: no answer\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("line", ["--min-nodes 1", "--nnodes=1:3", "--nnodes 1:3"])
-def test_a_world_that_may_shrink_continues_on_fewer_nodes(line):
+def test_a_world_that_may_shrink_continues_on_fewer_nodes(plan, line):
     own, torchrun = (line, "") if line.startswith("--min") else ("", line)
-    options = parse(f"{own} -n6 -- torchrun-distributed {torchrun} train.py".split())
-    found = Plan(options, NODES, {})
-    found.leave_out("n1", "no answer", str)
-    found.leave_out("n2", "no answer", str)
-    assert found.shortage is None and found.next_nodes() == ["n3"]
-    assert "--ntasks=2" in found.step_options(["n3"])
+    found = plan(f"{own} -n6 -- torchrun-distributed {torchrun} train.py")
+    found.leave_out({"n1": "no answer", "n2": "no answer"})
+    assert found.shortage() is None and chosen(found) == ["n3"]
+    assert found.tasks(1) == ["--ntasks=2"]
 
 
 def test_options_of_the_script_are_not_those_of_torchrun():
