@@ -124,6 +124,10 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule):
                               if dep['build_only'] == build_only] for build_only in (False, True)}
         return modules_of_build(self.name, self.initial_environ, os.environ, names[False], names[True])
 
+    def record_of_build(self):
+        """The Python and the modules of the build: with --module-only, those of the installation."""
+        return read_record(self.installdir) or record_build(self.host_python, self.modules_of_build())
+
     def runtime_python(self):
         """The environment's Python."""
         return [os.path.join(self.installdir, 'venv', 'bin', 'python')]
@@ -140,12 +144,15 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule):
         if self.cfg['packed'] and os.path.exists(os.path.join(self.installdir, PACKED)):
             txt += self.module_generator.set_environment('PYTORCH_PACKED', {'value': PACKED, 'pushenv': True},
                                                          relpath=True)
+        # EasyBuild's easyblocks for bundles of Python packages require a module with these names
+        txt += self.module_generator.set_environment('EBROOTPYTHON', {'value': 'venv', 'pushenv': True}, relpath=True)
+        txt += self.module_generator.set_environment(
+            'EBVERSIONPYTHON', {'value': self.record_of_build()['python']['version'], 'pushenv': True})
         return txt + template(self.module_generator, 'commands')
 
     def make_module_dep(self, unload_info=None):  # noqa: ARG002 (EasyBuild's signature)
         """Load exactly the modules of the build, and check that its Python still exists."""
-        # with --module-only, the record of the installation is used
-        record = read_record(self.installdir) or record_build(self.host_python, self.modules_of_build())
+        record = self.record_of_build()
         return template(self.module_generator, 'venv', lists=record['modules'],
                         module=self.full_mod_name, easyconfig=os.path.basename(self.cfg.path),
                         python=record['python']['path'], version=record['python']['version'])
