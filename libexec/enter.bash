@@ -24,6 +24,7 @@ find_in_image() { # <arguments>: sets $command to its path in the image; runs it
   [ -n "${PYTORCH_IMAGE:-}" ] || die 1 "PYTORCH_IMAGE is not set. Load a PyTorch module"
   # a path, as pyxis sets no variable in the image; `pytorch_launch/container.py` tests the same
   [ ! -e /runscripts ] || run_here "$@"
+  export USER_PATH=$PATH # as Apptainer does, for the choice of an active environment in the image
 }
 
 pass_environment() { # exports $PYTORCH_HOST; sets $inside to a command that runs another one in the image with it

@@ -8,9 +8,7 @@
 source "${BASH_SOURCE[0]%/*}/command.bash"
 
 root=$(cd "${BASH_SOURCE[0]%/*}/.." && pwd -P)
-# shellcheck source=runscripts/container.bash
-source "$root/runscripts/container.bash"
-[ -z "$sif_container" ] || die "cannot run in a container. Leave the container first"
+[ -z "${APPTAINER_CONTAINER:-${SINGULARITY_CONTAINER:-}}" ] || die "cannot run in a container. Leave the container first"
 [[ "${EBROOTPYTORCH:-}" -ef "$root" && -f "${SIFPYTORCH:-}" ]] || die "image of $root not found. Load its module first"
 root=${EBROOTPYTORCH%/} # may be a link: user-software is next to the link
 store=${root%/*}/.user-software

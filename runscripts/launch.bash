@@ -2,8 +2,10 @@
 # Activates the environment that the image or the module names, and becomes the launcher; sourced.
 # shellcheck shell=bash
 
-# shellcheck source=runscripts/container.bash
-source "${BASH_SOURCE[0]%/*}/container.bash"
+# Image of Apptainer or Singularity, and of Shifter; empty elsewhere. `pytorch_launch/container.py` has the same names.
+sif_container=${APPTAINER_CONTAINER:-${SINGULARITY_CONTAINER:-}}
+# shellcheck disable=SC2034 # for libexec/enter-shifter
+shifter_container=${SHIFTER_IMAGEREQUEST:-}
 
 # Exit statuses; `pytorch_launch/__init__.py` has the same.
 USER_ERROR=2 NO_PYTHON=127
@@ -22,6 +24,8 @@ activate() {
     [ -z "${SIFPYTORCH:-}" ] || [ -n "$sif_container" ] || return 0
     set +u # conda's own activation scripts read unset variables
     for activation in "$WITH_CONDA" "$WITH_VENV"; do
+        # a packed environment of the user's own may be mounted in place of the module's
+        [[ $activation != "source /user-software/"* || ! -e /user-software/pyvenv.cfg ]] || continue
         # shellcheck disable=SC2086  # a command with its arguments, plain words
         $activation || die "$USER_ERROR" "'$activation' failed. Correct or unset WITH_CONDA or WITH_VENV"
     done

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The container that this process runs in."""
+"""The container that this process runs in, and what it does not see of the host."""
 
 import os
+
+from pytorch_launch import LaunchError
 
 #: Variables that Apptainer, Singularity and Shifter set in a container, to its image. `container.bash` has the same.
 CONTAINERS = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "SHIFTER_IMAGEREQUEST")
@@ -14,10 +16,29 @@ ENGINE_IMAGE, RUNSCRIPTS = "PYTORCH_IMAGE", "/runscripts"
 USER_SOFTWARE = "/user-software"
 USER_VENV = "/user-software/venv/pytorch"
 
+#: The directory from which a job was submitted, as Slurm and PBS name it.
+SUBMITTED_FROM = ("SLURM_SUBMIT_DIR", "PBS_O_WORKDIR")
+
 
 def in_container(env):
     """Whether a process with environment `env` is in a container."""
     return any(env.get(name) for name in CONTAINERS) or bool(env.get(ENGINE_IMAGE) and os.path.exists(RUNSCRIPTS))
+
+
+def image_devices(env):
+    """The numbers of the file systems of the image, none on a host.
+
+    Without an overlay "/" is made in memory, and what is below it comes from the image.
+    """
+    return {device("/"), device("/usr")} if in_container(env) else set()
+
+
+def device(path):
+    """The number of the file system of a path, None if it does not exist."""
+    try:
+        return os.stat(path).st_dev
+    except (OSError, ValueError):
+        return None
 
 
 def bind_variable(env):
@@ -29,3 +50,36 @@ def bind_variable(env):
         if env.get(f"{runtime}_CONTAINER"):
             return f"{runtime}_BIND"
     return None
+
+
+def bind_line(env, directory):
+    """What makes a directory of the host visible in this container, as the end of a sentence."""
+    name = bind_variable(env)
+    return f"bind it: `export {name}=${name},{directory}`" if name else f"mount {directory} in the image"
+
+
+def check_cleaned(env):
+    """Raise LaunchError if the variables of the module, and so of srun, did not reach this container."""
+    if not env.get("RUNSCRIPTS") and os.path.exists(f"{RUNSCRIPTS}/launch.bash"):
+        raise LaunchError(
+            f"{RUNSCRIPTS} is bound, but RUNSCRIPTS, and so the variables of srun, are missing: --cleanenv, -e, "
+            "--containall or APPTAINER_CLEANENV removed them",
+            "Start the image without it, or use conda-python-simple for one process",
+        )
+
+
+def check_directory(env):
+    """Raise LaunchError in a container that started in the home directory, as it does not see that of the job.
+
+    Another file of the same name there would run in place of the job's.
+    """
+    submitted = next(filter(None, map(env.get, SUBMITTED_FROM)), None)
+    if not submitted or not env.get("HOME") or not in_container(env) or os.path.exists(submitted):
+        return
+    try:
+        is_home = os.path.samefile(os.curdir, env["HOME"])
+    except OSError:
+        return
+    if is_home:
+        fault = f"{submitted}, the job's directory, is not visible in this image, which started in {env['HOME']}"
+        raise LaunchError(fault, bind_line(env, os.path.realpath(submitted)))

@@ -59,7 +59,7 @@ def shadowing(env):
     return [
         Problem(
             f"{base}/{torch} hides the torch of {module}",
-            "to use the module's torch, run `pip uninstall torch`",
+            f"to use the module's torch, remove this one: `rm -r {base}/{torch} {base}/{torch}-*.dist-info`",
         )
         for base in bases
         if os.path.exists(f"{base}/{torch}")

@@ -6,6 +6,7 @@ import os
 import sys
 
 from pytorch_launch import NO_PYTHON, LaunchError, Problem, read
+from pytorch_launch.active import choose_python
 from pytorch_launch.isolation import isolate, shadowing
 
 STDOUT, STDERR = 1, 2
@@ -14,6 +15,9 @@ REPORT_GRACE_SECONDS = 5
 
 # Yama's rule for ptrace(2) (Linux, Documentation/admin-guide/LSM/Yama.rst): 1 is the default of the kernel.
 PTRACE_SCOPE, ONLY_PARENTS = "/proc/sys/kernel/yama/ptrace_scope", "1"
+
+# These print their own help.
+TORCHRUN, LIST_PACKAGES = "torchrun", "list-packages"
 
 ACTIVATE = "activate an environment that has one with WITH_CONDA or WITH_VENV"
 
@@ -28,7 +32,7 @@ def main(arguments):
     """Run the command whose name is the first of `arguments` with the others; return its exit status."""
     program, *arguments = arguments
     try:
-        if arguments[:1] == ["--help"]:
+        if arguments[:1] == ["--help"] and program not in (TORCHRUN, LIST_PACKAGES):
             return show_help(program, dict(os.environ))
         return COMMANDS[program](program, arguments, dict(os.environ))
     except LaunchError as error:
@@ -50,12 +54,25 @@ def show_help(program, env):
 
 def run_simple(program, arguments, env):
     """Become Python with `arguments`, as one process outside any distributed job."""
+    python = choose_python(env)
     changes, warnings = isolate(env)
     from pytorch_launch.caches import old_locks
 
-    for warning in warnings + shadowing(env) + old_locks(env):
+    for warning in [*warnings, *python.warnings, *([] if python.prefix else shadowing(env)), *old_locks(env)]:
         write_problem(program, warning)
-    return become_python(arguments, change_environment(env, changes))
+    if env.get("PYTORCH_LAUNCH_VERBOSE", "0") not in ("", "0"):
+        write_problem(program, f"Python of {python.prefix or 'the module'}")
+    return become_python(arguments, change_environment(env, {**changes, **python.changes}))
+
+
+def list_packages(program, arguments, env):
+    """Become the program that lists packages, in the Python whose packages ranks import."""
+    return run_simple(program, [f"{sys.argv[0].rsplit('/', 2)[0]}/pytorch_packages.py", *arguments], env)
+
+
+def run_torchrun_alone(program, arguments, env):
+    """Become the torchrun of the active environment, which a `torchrun` of the image's would not see."""
+    return run_simple(program, ["-m", "torch.distributed.run", *arguments], env)
 
 
 def run_distributed(program, arguments, env):
@@ -133,6 +150,8 @@ COMMANDS = {
     "torchrun-distributed": run_torchrun,
     "ddp-env": print_variables,
     "get-master": print_master,
+    TORCHRUN: run_torchrun_alone,
+    LIST_PACKAGES: list_packages,
 }
 
 
@@ -275,12 +294,13 @@ def is_ended_by_others():
 
 
 def _missing(script, env):
-    from pytorch_launch.container import bind_variable
+    from pytorch_launch.container import bind_line, in_container
 
     try:
         here = os.getcwd()
     except OSError:
-        here = "a working directory that is gone"
-    bind = bind_variable(env)
-    remedy = f"; in this container, bind its directory with {bind}" if bind else ""
-    return Problem(f"{script}: no such file in {here}", f"Check the path{remedy}")
+        return Problem(f"{script}: no such file in a working directory that is gone", "Check the path")
+    directory = os.path.dirname(os.path.realpath(script))
+    if not in_container(env) or os.path.exists(directory):
+        return Problem(f"{script}: no such file in {here}", "Check the path")
+    return Problem(f"{script}: its directory, {directory}, is not visible in this image", bind_line(env, directory))

@@ -2,6 +2,7 @@
 """Decides everything for one rank, once and without side effects."""
 
 from pytorch_launch import Problem, Value
+from pytorch_launch.active import choose_python
 from pytorch_launch.caches import choose_caches
 from pytorch_launch.cores import choose_cores
 from pytorch_launch.devices import choose_devices
@@ -24,6 +25,7 @@ class Plan(Value):
     `env`        the environment that they were made from
     `root`       as in `facts.Facts`
     `world`      the World
+    `python`     the active environment whose Python runs, None for the module's
     `place`      what `choose_rendezvous` returned, None if the launcher has exported it
     `launch`     what `launch_id` returned, None if the launcher has exported the world
     `devices`    the Devices
@@ -39,7 +41,7 @@ class Plan(Value):
 
     __slots__ = (
         *("bind", "caches", "changes", "claim", "devices", "dumps", "env", "launch", "place", "placement"),
-        *("root", "warnings", "world"),
+        *("python", "root", "warnings", "world"),
     )
     DEFAULTS = {"dumps": None}
 
@@ -68,6 +70,7 @@ def make_plan(env, facts, *, virtual=False):
     launch = None if world.exported else launch_id(world, facts)
     caches = choose_caches(env, facts.uid, f"{'local' if world.job is None else world.job}-{world.node}")
     isolated, isolation_warnings = isolate(env)
+    python = choose_python(env)
 
     decided = compute_variables(env, world, threads=placement.threads, devices=devices, place=place, launch=launch)
     if virtual:
@@ -75,12 +78,15 @@ def make_plan(env, facts, *, virtual=False):
     decided.update(interfaces)
     decided.update(caches.variables)
     decided.update(isolated)
+    decided.update(python.changes)
 
     warnings = []
     if world.reports_for_node:
         warnings += [*caches.warnings, *placement.warnings, *devices.warnings, *fabric_warnings]
     if world.rank == 0:
-        warnings += [*isolation_warnings, *shadowing(env), *([] if world.exported else removed(env))]
+        # torchrun-distributed has reported the others
+        once = [] if world.exported else [*python.warnings, *removed(env)]
+        warnings += [*isolation_warnings, *([] if python.prefix else shadowing(env)), *once]
     if world.rank == 1 and not devices.local_rank_is_index and not virtual:
         kind = "xpu" if devices.vendor == "intel" else "cuda"
         warnings.append(Problem(*(text.format(kind) for text in LOCAL_RANK_HINT)))
@@ -88,6 +94,7 @@ def make_plan(env, facts, *, virtual=False):
         env=env,
         root=facts.root,
         world=world,
+        python=python.prefix,
         place=place,
         launch=launch,
         devices=devices,

@@ -26,6 +26,7 @@ def line(plan):
         f"{device(plan.devices)}; "
         f"{cpus}, NUMA node {cpu_list(plan.placement.numa) or 'unknown'}, "
         f"OMP_NUM_THREADS {after.get('OMP_NUM_THREADS', 'not set')}; "
+        f"Python of {plan.python or 'the module'}; "
         f"interface {interface(after, plan.root)}; "
         f"caches in {plan.caches.directory or 'their default places'}; "
         f"exported before: {', '.join(overridden) or 'nothing'}"

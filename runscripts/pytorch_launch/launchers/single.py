@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The world of a process that no launcher started."""
 
+from pytorch_launch.container import check_cleaned
 from pytorch_launch.launchers.slurm import STEP_MARKS
 from pytorch_launch.launchers.variables import check_exported, node_name, optional_number
 from pytorch_launch.world import World, WorldError
@@ -8,6 +9,7 @@ from pytorch_launch.world import World, WorldError
 
 def process(env, hostname):
     """A world of one. A batch script is such a process, with the SLURM_PROCID=0 of its job."""
+    check_cleaned(env)
     if env.get("SLURM_PROCID", "0") != "0":
         raise WorldError(
             f"SLURM_PROCID={env['SLURM_PROCID']} is a rank, but one of {', '.join(STEP_MARKS)} and "

@@ -116,7 +116,8 @@ def own_torch(tmp_path):
     """A directory of the user's packages, with a torch for this Python; and the warning about it."""
     torch = tmp_path / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages/torch"
     torch.mkdir(parents=True)
-    message = f"{torch} hides the torch of /module. To use the module's torch, run `pip uninstall torch`"
+    remedy = f"To use the module's torch, remove this one: `rm -r {torch} {torch}-*.dist-info`"
+    message = f"{torch} hides the torch of /module. {remedy}"
     return str(tmp_path), message
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[3] / "runscripts" / "list-packages"
+SCRIPT = Path(__file__).resolve().parents[3] / "runscripts" / "pytorch_packages.py"
 
 
 def list_packages(*arguments, **variables):
@@ -61,7 +61,9 @@ def test_a_torch_that_is_not_the_modules_is_named(tmp_path, where):
     variables = {"PYTHONPATH": str(tmp_path)} if where == "in front" else {"CONTAINERROOT": str(tmp_path)}
     result = list_packages(**variables)
     there, module = ("99.0 from host", own) if where == "in front" else (f"{own} from module", "98.0")
-    remedy = "Remove it: pip uninstall torch" if where == "in front" else "Install the module again: eb --force"
+    remedy = "Install the module again: eb --force"
+    if where == "in front":
+        remedy = f"Remove it: rm -r {tmp_path}/torch {tmp_path}/torch-*.dist-info"
     assert result.returncode == 0
     assert result.stderr == (f"list-packages: torch {there} hides the module's {module}. {remedy}\n")
 

@@ -24,7 +24,8 @@ def test_a_failure_is_the_status_of_source_and_leaves_the_shell_alive():
 
 
 def test_shell_and_python_have_the_same_containers_and_exit_statuses(runscripts):
-    variables = (runscripts / "container.bash").read_text()
+    text = (runscripts / "launch.bash").read_text()
+    variables = "".join(re.findall(r"^(?:sif|shifter)_container=(.*)$", text, re.MULTILINE))
     assert set(re.findall(r"\b[A-Z]+_[A-Z]+\b", variables)) == set(CONTAINERS)
     statuses = re.search(r"^USER_ERROR=(\d+) NO_PYTHON=(\d+)$", (runscripts / "launch.bash").read_text(), re.MULTILINE)
     assert [int(status) for status in statuses.groups()] == [USER_ERROR, NO_PYTHON]

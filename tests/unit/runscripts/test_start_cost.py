@@ -16,7 +16,7 @@ INTERPRETER = [sys.executable, "-I", "-S"]
 
 #: Modules of the package that a rank of a Slurm step without GPUs imports, and those for the claim of a port.
 MODULES = {
-    *("__init__", "caches", "container", "cores", "devices", "environment", "facts", "isolation", "launch"),
+    *("__init__", "active", "caches", "container", "cores", "devices", "environment", "facts", "isolation", "launch"),
     *("launchers/__init__", "launchers/gpus", "launchers/slurm", "launchers/variables", "nodelist", "plan"),
     *("rendezvous", "script", "topology", "visible", "world"),
 }
@@ -26,7 +26,7 @@ FOR_CLAIM = {"claim", "hold", "ports"}
 OF_PYTHON = {"os", "posix", "posixpath", "os.path", "genericpath", "stat", "_stat", "_collections_abc", "abc", "_abc"}
 
 #: Calls that name a file, besides one for each module: bash and Python name what they start several times.
-OTHER_FILES = {"conda-python-distributed": 3, "launch.bash": 1, "container.bash": 1, "pytorch_launch/__main__.py": 5}
+OTHER_FILES = {"conda-python-distributed": 3, "launch.bash": 1, "pytorch_launch/__main__.py": 5}
 
 
 @pytest.fixture

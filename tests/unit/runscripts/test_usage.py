@@ -8,7 +8,7 @@ from pytorch_launch.usage import USAGE
 
 
 def test_every_command_has_a_help_text():
-    assert list(USAGE) == list(COMMANDS)
+    assert [*USAGE, "torchrun", "list-packages"] == list(COMMANDS)  # these print their own
 
 
 def test_the_help_names_every_variable_of_torch_that_is_set():

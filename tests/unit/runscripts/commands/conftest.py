@@ -20,7 +20,7 @@ def run_unchecked(runscripts, home):
     """Run a command of `runscripts`, or another program, in exactly the given environment."""
 
     def run(command, *arguments, env=None, **options):
-        program = str(runscripts / command) if command in COMMANDS else command
+        program = str(runscripts / command) if command in (*COMMANDS, "torchrun", "list-packages") else command
         return subprocess.run(
             [program, *arguments],
             env={"PATH": PATH, "TMPDIR": str(home.parent / "tmp"), **(env or {})},

@@ -36,9 +36,14 @@ def test_a_script_that_a_container_does_not_see_is_told_the_bind_that_its_runtim
     run_unchecked, home, containers, bind
 ):
     env = {f"{runtime}_CONTAINER": "/image.sif" for runtime in containers}
-    done = run_unchecked("conda-python-distributed", "/elsewhere/train.py", env=env)
-    hint = f"Check the path; in this container, bind its directory with {bind}"
-    assert done.stderr == f"conda-python-distributed: /elsewhere/train.py: no such file in {home}. {hint}\n"
+    (home / "link").symlink_to("/elsewhere")
+    for script in ("/elsewhere/train.py", "link/train.py"):
+        done = run_unchecked("conda-python-distributed", script, env=env)
+        fault = f"{script}: its directory, /elsewhere, is not visible in this image"
+        hint = f"Bind it: `export {bind}=${bind},/elsewhere`"
+        assert done.stderr == f"conda-python-distributed: {fault}. {hint}\n"
+    done = run_unchecked("conda-python-distributed", "train.py", env=env)
+    assert done.stderr == f"conda-python-distributed: train.py: no such file in {home}. Check the path\n"
 
 
 def test_the_other_ranks_of_a_node_leave_the_first_the_time_to_say_so_and_end_with_it(run_unchecked, runscripts, step):

@@ -131,6 +131,94 @@ def test_no_python_at_all_is_status_127_and_one_line(run_unchecked, either, home
     assert done.stderr.count("\n") == 1
 
 
+# The active environment
+
+
+@pytest.fixture
+def module(home):
+    """The variables of a loaded venv module, whose environment is that of this Python."""
+    (home / "module").mkdir()
+    (home / "module" / "venv").symlink_to(sys.prefix)
+    root = f"{home}/module"
+    return {"CONTAINERROOT": root, "EBROOTPYTORCH": root, "PATH": f"{root}/venv/bin:/usr/bin:/bin"}
+
+
+@pytest.fixture
+def on_top(home):
+    """An environment that sees this Python's packages, with a torch beside them, and a package of its own."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home / "v"], check=True, timeout=300)
+    (packages,) = (home / "v" / "lib").glob("python3.*/site-packages")
+    (packages / "torch" / "distributed").mkdir(parents=True)
+    for file in ("__init__.py", "distributed/__init__.py"):
+        (packages / "torch" / file).write_text("")
+    (packages / "torch" / "distributed" / "run.py").write_text("import sys; print(sys.prefix, sys.argv[1:])\n")
+    return home / "v"
+
+
+@pytest.mark.parametrize("command", ["conda-python-simple", "conda-python-distributed"])
+@pytest.mark.parametrize("activation", ["PATH", "VIRTUAL_ENV"])
+def test_the_python_of_the_active_environment_runs(run_unchecked, command, activation, module, on_top):
+    path = {"PATH": f"{on_top}/bin:{module['PATH']}"} if activation == "PATH" else {"VIRTUAL_ENV": str(on_top)}
+    done = run_unchecked(command, "-c", "import sys; print(sys.prefix)", env={**module, **path})
+    assert (done.returncode, done.stdout) == (0, f"{on_top}\n")
+    assert f"{command}: {on_top} is active: using its torch" in done.stderr
+
+
+def test_the_activation_of_the_module_does_not_hide_it(run_unchecked, either, module, on_top, home):
+    (home / "activate").write_text(f"export PATH={home}/module/venv/bin:$PATH VIRTUAL_ENV=")
+    env = {
+        **module,
+        "PATH": f"{on_top}/bin:{module['PATH']}",
+        "VIRTUAL_ENV": str(on_top),
+        "WITH_VENV": f"source {home}/activate",
+    }
+    done = run_unchecked(either, "-c", "import os, sys; print(sys.prefix, os.environ['VIRTUAL_ENV'])", env=env)
+    assert done.stdout == f"{on_top} {on_top}\n"
+
+
+def test_torchrun_is_that_of_the_active_environment(run_unchecked, module, on_top):
+    env = {**module, "PATH": f"{on_top}/bin:{module['PATH']}"}
+    for arguments in (["--standalone", "train.py"], ["--help"]):
+        assert run_unchecked("torchrun", *arguments, env=env).stdout == f"{on_top} {arguments}\n"
+
+
+def test_torchrun_distributed_and_its_workers_run_it_too(run_unchecked, module, on_top, step):
+    alone = {
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+        "SLURM_PROCID": "1",
+        "SLURM_LOCALID": "0",
+    }
+    env = {**step, **alone, **module, "PATH": f"{on_top}/bin:{module['PATH']}"}
+    done = run_unchecked("torchrun-distributed", "train.py", env=env)
+    assert done.stdout.startswith(f"{on_top} ['--nnodes=2'")
+
+
+def test_a_shell_gets_its_search_path(run_unchecked, run, module, on_top):
+    code = run_unchecked("ddp-env", env={**module, "VIRTUAL_ENV": str(on_top)}).stdout
+    assert run("/bin/bash", "-c", f"{code}\ncommand -v python").strip() == f"{on_top}/bin/python"
+
+
+def test_its_packages_are_listed(run_unchecked, module, on_top):
+    info = next(on_top.glob("lib/python3.*/site-packages")) / "mine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    done = run_unchecked("list-packages", env={**module, "PATH": f"{on_top}/bin:{module['PATH']}"})
+    assert done.stdout.split()[3:] == ["mine", "1.0", "environment"]
+
+
+def test_the_first_rank_alone_warns_and_each_names_its_python_if_asked(run_unchecked, module, home, step):
+    (home / "base" / "conda-meta").mkdir(parents=True)
+    env = {**step, **module, "PATH": f"{module['PATH']}:{home}/base/bin"}
+    others = run_unchecked("conda-python-distributed", "--dry-run", env={**env, "PYTORCH_LAUNCH_VERBOSE": "1"})
+    assert "base" not in others.stderr and "; Python of the module; " in others.stderr
+    env.update(SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="0", SLURMD_NODENAME="nid001002")
+    first = run_unchecked("conda-python-distributed", "--dry-run", env=env)
+    assert first.stderr.count(f"{home}/base is active and has no torch: using the module's Python. ") == 1
+    alone = run_unchecked("conda-python-simple", "-c", "", env={**module, "PYTORCH_LAUNCH_VERBOSE": "1"})
+    assert alone.stderr == "conda-python-simple: Python of the module\n"
+
+
 # The way from the command to the package
 
 

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Usage: list-packages [--user]
+
+Lists the Python packages that ranks import: name, version and origin, which is `image` or `module`,
+`environment` (your active one), `user-software` or `PYTHONUSERBASE`, or another place on the `host`.
+
+Warns on standard error if a torch of yours hides the module's: ranks would import it.
+
+--user  list only what was installed on top of the module, as input for `pip install -r` in another one
+"""
+
+import os
+import re
+import signal
+import site
+import sys
+from importlib import metadata
+from pathlib import Path
+
+HERE = str(Path(__file__).resolve().parent)
+if HERE not in sys.path:  # with PYTHONSAFEPATH
+    sys.path.insert(0, HERE)
+from pytorch_launch.container import USER_SOFTWARE, in_container  # noqa: E402  (from this directory)
+
+
+def origin(path):
+    """The origin of the packages in a directory."""
+    if path.startswith(USER_SOFTWARE + os.sep):
+        return "user-software"
+    if path.startswith(site.getuserbase() + os.sep):
+        return "PYTHONUSERBASE"
+    root = os.environ.get("CONTAINERROOT")
+    if root and path.startswith(root + os.sep):
+        return "module"
+    is_own, is_image = path.startswith(sys.prefix + os.sep), in_container(os.environ)
+    names = ("VIRTUAL_ENV",) if is_image else ("VIRTUAL_ENV", "CONDA_PREFIX")
+    if is_own and root and sys.prefix in map(os.environ.get, names):
+        return "environment"
+    return "image" if is_image else "module" if is_own else "host"
+
+
+def packages():
+    """Rows of name, version, origin and directory of every package, by its canonical name; the first is imported."""
+    found = {}
+    for path in sys.path[1:]:  # without the directory of this script
+        for package in metadata.distributions(path=[path]):
+            name = (package.metadata or {}).get("Name")
+            if not name:  # left by a pip that was killed
+                print(f"list-packages: skipped {package._path}: its metadata has no name", file=sys.stderr)
+                continue
+            row = (name, package.version, origin(path), path)
+            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), []).append(row)
+    return found
+
+
+def second_torch(found):
+    """A warning if the torch that is imported is not the module's, else None; `found` has the rows of torch."""
+    constraints = Path(os.environ.get("CONTAINERROOT", "/nonexistent"), "constraints.txt")
+    own = re.search(r"^torch==(.+)$", constraints.read_text() if constraints.is_file() else "", re.MULTILINE)
+    (_, version, place, path), (_, last, _, _) = found[0], found[-1]
+    module = own[1] if own else last
+    if version == module and (len(found) == 1 or place in ("module", "image")):
+        return None
+    remedy = "Install the module again: eb --force"
+    if place == "environment":
+        remedy = "To use the module's, deactivate the environment"
+    elif len(found) > 1:  # pip could remove the module's
+        remedy = f"Remove it: rm -r {path}/torch {path}/torch-*.dist-info"
+    return f"torch {version} from {place} hides the module's {module}. {remedy}"
+
+
+def main(arguments):
+    """List all packages, or become pip to list the user's."""
+    if arguments == ["--user"]:
+        own = [path for path in sys.path[1:] if origin(path) in ("user-software", "PYTHONUSERBASE")]
+        if own:
+            options = [option for path in own for option in ("--path", path)]
+            os.execv(sys.executable, [sys.executable, "-m", "pip", "freeze", *options])  # noqa: S606
+    elif arguments:
+        print(__doc__, file=sys.stderr if arguments != ["--help"] else sys.stdout, end="")
+        return 0 if arguments == ["--help"] else 2
+    else:
+        found = packages()
+        table = [("Package", "Version", "From"), *(found[name][0][:3] for name in sorted(found))]
+        widths = [max(map(len, column)) for column in zip(*table)]
+        for name, version, place in table:
+            print(f"{name.ljust(widths[0])}  {version.ljust(widths[1])}  {place}")
+        problem = second_torch(found["torch"]) if "torch" in found else None
+        if problem:
+            print(f"list-packages: {problem}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `list-packages | head`
+    sys.exit(main(sys.argv[1:]))
