@@ -17,7 +17,11 @@ from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
 # EasyBuild includes easyblocks through symbolic links
 sys.path.append(os.path.dirname(os.path.realpath(__file__)))
 
-from pytorch_install import tree  # noqa: E402 (the line before)
+from pytorch_install import tree  # noqa: E402 (the line before; it checks EasyBuild's version)
+
+# isort: split
+from easybuild.easyblocks.generic.lockedvenv import Wheels, fetch_wheels  # noqa: E402
+
 from pytorch_install.engine.mixin import EngineMixin  # noqa: E402
 from pytorch_install.engine.preconditions import (  # noqa: E402
     check_machine,
@@ -34,7 +38,6 @@ from pytorch_install.sanity_check import sanity_commands  # noqa: E402
 from pytorch_install.sources.directories import source_directories  # noqa: E402
 from pytorch_install.sources.recipe_sources import recipe_sources, source_with_extension  # noqa: E402
 from pytorch_install.sources.requirements import machines_of  # noqa: E402
-from pytorch_install.sources.wheels import Wheels, fetch_wheels  # noqa: E402
 
 
 class EB_PyTorchModule(EngineMixin, EasyBlock):
@@ -127,7 +130,7 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
     def checksum_step(self):
         """Verify the sources, then fetch the wheels of their lock: all later steps work offline."""
         super().checksum_step()
-        if self.lock:
+        if self.lock and not self.wheels:
             self.check_lock(self.lock)
             directories = source_directories(self.name, 'wheels')
             self.wheels = (Wheels(self.lock, directories[0]) if self.dry_run else

@@ -6,13 +6,14 @@ Packages that have to be built on the site are built from sdists among the recip
 """
 import os
 
+from easybuild.easyblocks.generic.lockedvenv import LockedVenv, make_base, make_environment
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
 from easybuild.framework.easyconfig import CUSTOM
-from easybuild.tools.build_log import EasyBuildError
-from easybuild.tools.filetools import which
+from easybuild.tools.filetools import copy_file, write_file
 
 from pytorch_install import tree
 from pytorch_install.modulefiles.statements import template
+from pytorch_install.runtime import PROGRAMS
 from pytorch_install.users.pip_command import write_pip
 from pytorch_install.venvs.build_environment import (
     check_modules,
@@ -22,12 +23,11 @@ from pytorch_install.venvs.build_environment import (
     write_record,
 )
 from pytorch_install.venvs.build_steps import SourcePackageSteps
-from pytorch_install.venvs.environment import keep_torch, make_base, make_environment
 from pytorch_install.venvs.packing import PACKED, pack, require_packer, venv_commands
 
 
-class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule):
-    """Support for installing PyTorch as a virtual environment."""
+class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
+    """Support for installing PyTorch as a Python environment."""
 
     IN_PLACE = True
 
@@ -50,11 +50,7 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule):
 
     def configure_step(self):
         """Check for the Python that the wheels are locked for, and for the variables of the builds."""
-        if not self.lock:
-            raise EasyBuildError("%s names no requirements lock (*.txt) in 'sources'", self.cfg.path)
-        if not which(self.host_python):
-            raise EasyBuildError("%s not found on PATH: the wheels are locked for it. Load a module that has it, or "
-                                 "lock the requirements for another version and set 'python_version'", self.host_python)
+        LockedVenv.configure_step(self)
         for package in self.source_packages:
             package.environment(os.environ)
         check_modules(self.modules_of_build(), self.initial_environ)
@@ -74,11 +70,6 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule):
     def check_commands(self):
         """Python, pip and torch bring all of them."""
 
-    @property
-    def host_python(self):
-        """Command of the Python that makes the environment."""
-        return 'python' + self.cfg['python_version']
-
     def build_step(self):
         """Build the source packages in order, in an environment with the locked wheels."""
         if not self.source_packages:
@@ -96,13 +87,14 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule):
 
     def install_runtime(self):
         """Make the environment with wheels and source packages, and write the record of the build."""
-        environment = os.path.join(self.installdir, 'venv')
-        make_environment(self.host_python, environment, self.wheels)
-        python = os.path.join(environment, 'bin', 'python')
+        make_environment(self.host_python, self.environment, self.wheels)
+        python = os.path.join(self.environment, 'bin', 'python')
         for package in self.source_packages:
             package.install(python, self.built_wheels)
-        make_base(self.host_python, environment)
-        keep_torch(python)
+        make_base(self.host_python, self.environment)
+        packages = os.path.join(self.environment, 'lib', 'python' + self.cfg['python_version'], 'site-packages')
+        copy_file(os.path.join(PROGRAMS, 'keep_torch.py'), os.path.join(packages, 'keep_torch.py'))
+        write_file(os.path.join(packages, 'keep_torch.pth'), 'import keep_torch\n')
         write_pip(os.path.dirname(python), python)
         record = record_build(self.host_python, self.modules_of_build())
         record['source_packages'] = {package.requirement: package.environment(os.environ)
@@ -130,11 +122,11 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule):
 
     def runtime_python(self):
         """The environment's Python."""
-        return [os.path.join(self.installdir, 'venv', 'bin', 'python')]
+        return [os.path.join(self.environment, 'bin', 'python')]
 
     def activation(self):
         """Activate with the environment's own script."""
-        activate = os.path.join(self.installdir, 'venv', 'bin', 'activate')
+        activate = os.path.join(self.environment, 'bin', 'activate')
         return {'WITH_CONDA': 'true', 'WITH_VENV': 'source ' + activate}
 
     def make_module_extra(self, *args, **kwargs):

@@ -20,7 +20,7 @@ from testbed.layout import Layout, TestbedError  # noqa: E402
 from testbed.lifecycle import provide_release_tools  # noqa: E402
 from testbed.progress import exit_status, step  # noqa: E402
 
-#: The newest C library that wheels may need, as in easyblocks/pytorch_install/sources/wheels.py.
+#: The newest C library that wheels may need, as in easyblocks/generic/lockedvenv.py.
 PLATFORM = "manylinux_2_28"
 #: uv's variables that belong to a loaded PyTorch module or to other projects.
 FOREIGN = ("UV_CONSTRAINT", "UV_BUILD_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_REQUIREMENTS")

@@ -4,9 +4,10 @@ Images as values: what a recipe specifies, and what is fetched or built for it.
 """
 from typing import NamedTuple, Optional, Tuple
 
+from easybuild.easyblocks.generic.lockedvenv import Wheels
+
 from pytorch_install.images.base import Base
 from pytorch_install.sources.recipe_sources import Source
-from pytorch_install.sources.wheels import Wheels
 from pytorch_install.venvs.source_packages import SourcePackage
 
 # Easyconfig parameters with which an ImageSpec is made.

@@ -11,13 +11,12 @@ import string
 import sys
 import tempfile
 
+from easybuild.easyblocks.generic.lockedvenv import FOREIGN, OFFLINE
 from easybuild.tools.build_log import EasyBuildError, print_msg
 from easybuild.tools.filetools import mkdir, write_file
 
 from pytorch_install.runtime import run_command
 from pytorch_install.sources.requirements import canonical_name
-from pytorch_install.sources.wheels import without_foreign_settings
-from pytorch_install.venvs.environment import OFFLINE
 
 # File name of an sdist (PEP 625, and the older form with dashes in the name).
 SDIST = re.compile(r'(?P<name>.+)-(?P<version>\d[^-]*)\.(tar\.gz|zip)')
@@ -67,7 +66,7 @@ class SourcePackage:
         # pip runs the sdist to read its metadata: the hash ensures that it runs only this one
         write_file(requirements, self.requirement + (' --hash=sha256:' + checksum if checksum else '') + '\n')
         result = run_command([sys.executable, '-m', 'pip', 'download', '--quiet', '--no-deps', '--no-binary', self.name,
-                              '--dest', directory, '-r', requirements], without_foreign_settings(),
+                              '--dest', directory, '-r', requirements], FOREIGN,
                              fail_on_error=False, hidden=True)
         if result.exit_code:
             raise EasyBuildError("Fetching %s with pip failed: %s. Try again, or put the file into %s",

@@ -6,6 +6,7 @@ import shutil
 import sys
 import tempfile
 
+import easybuild.easyblocks.generic
 import pytest
 from easybuild.base import fancylogger
 from easybuild.framework.easyconfig.easyconfig import EasyConfig, get_easyblock_class
@@ -15,8 +16,9 @@ from recipes import RECIPES, TREE
 
 from testbed.packages import find_lmod
 
-# where the easyblocks find their own package
+# where the easyblocks find their own package, and tests the generic ones
 sys.path.append(str(TREE / "easyblocks"))
+easybuild.easyblocks.generic.__path__.insert(0, str(TREE / "easyblocks" / "generic"))
 
 
 @pytest.fixture(autouse=True)

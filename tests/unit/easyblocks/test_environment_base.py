@@ -1,6 +1,7 @@
 """The environment of a venv module: a Python of its own, and a base for environments of users."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.options import set_up_configuration
+from recipes import TREE
 
 #: One that loads libpython, and one that does not, on the machines of CI; others have one of both.
 PYTHONS = [sys._base_executable, "/usr/bin/python3"]
@@ -21,14 +23,15 @@ def base(request, tmp_path_factory):
     directory, environment = tmp_path_factory.mktemp("base"), dict(os.environ)
     options = [f"--prefix={directory}", f"--tmpdir={directory}", "--allow-use-as-root-and-accept-consequences"]
     set_up_configuration(args=options, silent=True, reconfigure=True)
-    from pytorch_install.venvs.environment import keep_torch, make_base
+    from easybuild.easyblocks.generic.lockedvenv import make_base
 
     root = directory / "venv"
     subprocess.run([request.param, "-I", "-m", "venv", "--without-pip", root], check=True)
     (site_packages(root) / "torch").mkdir()
     (site_packages(root) / "torch" / "__init__.py").write_text("origin = 'module'\n")
     make_base(request.param, str(root))
-    keep_torch(str(root / "bin" / "python"))
+    shutil.copy(TREE / "easyblocks/pytorch_install/programs/keep_torch.py", site_packages(root))
+    (site_packages(root) / "keep_torch.pth").write_text("import keep_torch\n")
     yield root
     os.environ.clear()
     os.environ.update(environment)
@@ -90,7 +93,7 @@ def test_sourcing_activate_changes_the_path_only_if_the_commands_are_not_on_it(b
 
 
 def test_a_python_that_cannot_be_copied_is_refused(base, monkeypatch, tmp_path):
-    from pytorch_install.venvs import environment
+    from easybuild.easyblocks.generic import lockedvenv as environment
 
     python = str(base / "bin" / "python")
     real = environment.facts(python)

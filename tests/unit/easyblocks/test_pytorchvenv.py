@@ -49,7 +49,7 @@ def test_a_build_gets_the_hosts_own_value_of_a_variable(easyblock):
 
 def test_a_missing_variable_is_named_before_the_long_steps(easyblock, monkeypatch):
     monkeypatch.delenv("NCCL_PATH", raising=False)
-    monkeypatch.setattr("easybuild.easyblocks.pytorchvenv.which", lambda _: "/usr/bin/python3")
+    monkeypatch.setattr("easybuild.easyblocks.generic.lockedvenv.which", lambda _: "/usr/bin/python3")
     app = easyblock(recipe(CUDA_HOROVOD))
     app.src = [{"name": "lock.txt", "path": "/lock.txt"}]
     with pytest.raises(EasyBuildError, match=r"\$NCCL_PATH is not set, but horovod is built with HOROVOD_NCCL_HOME"):

@@ -1,10 +1,11 @@
 """What a requirements lock may hold: pins with hashes, and nothing that makes pip look elsewhere or run code."""
 
 import pytest
+from easybuild.easyblocks.generic import lockedvenv
+from easybuild.easyblocks.generic.lockedvenv import fetch_wheels, read_lock, requirements
 from easybuild.tools.build_log import EasyBuildError
 
-from pytorch_install.sources.requirements import machines_of, read_lock, requirements
-from pytorch_install.sources.wheels import fetch_wheels
+from pytorch_install.sources.requirements import machines_of
 
 HASH = "--hash=sha256:" + "5d" * 32
 INEXACT = "not one exact version with SHA-256 hashes"
@@ -71,7 +72,7 @@ def test_anything_else_is_refused_with_its_line(tmp_path, line, what):
 
 @pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
 def test_a_lock_is_refused_before_pip_starts(tmp_path, prefix, monkeypatch):
-    monkeypatch.setattr("pytorch_install.sources.wheels.run_command", lambda *_, **__: pytest.fail("pip was started"))
+    monkeypatch.setattr(lockedvenv, "run", lambda *_, **__: pytest.fail("pip was started"))
     lock = tmp_path / "lock.txt"
     lock.write_text(f"numpy==2.0 {HASH}\n--no-binary :all:\n")
     with pytest.raises(EasyBuildError, match=rf"^{lock}: line 2: `--no-binary :all:` is an option\. A lock has only"):

@@ -5,11 +5,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from easybuild.easyblocks.generic import lockedvenv
+from easybuild.easyblocks.generic.lockedvenv import fetch_wheels
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import update_build_option
-
-from pytorch_install.sources import wheels
-from pytorch_install.sources.wheels import fetch_wheels
 
 #: Wheels know nothing of modules.
 pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
@@ -65,13 +64,13 @@ def test_only_the_recipes_index_is_asked_for_a_wheel_without_a_hash(index, tmp_p
     lock = tmp_path / "lock.txt"
     lock.write_text(f"first==1.0+rocm6.0\nsecond==1.0+rocm6.0 --hash=sha256:{wheel(index, 'second')}\n")
     wheel(index, "first")
-    run, commands = wheels.run_command, []
+    run, commands = lockedvenv.run, []
 
     def note(words, *arguments, **options):
         commands.append(words)
         return run(words, *arguments, **options)
 
-    monkeypatch.setattr(wheels, "run_command", note)
+    monkeypatch.setattr(lockedvenv, "run", note)
     fetch_wheels(str(lock), [str(tmp_path / "wheels")], "3.10", INDEX)
     unverified = [words for words in commands if "--require-hashes" not in words]
     assert [words[-2:] for words in unverified] == [["--index-url", INDEX]]

@@ -6,10 +6,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from easybuild.easyblocks.generic import lockedvenv
+from easybuild.easyblocks.generic.lockedvenv import fetch_wheels, has_wheels, read_lock
 from easybuild.tools.build_log import EasyBuildError
-
-from pytorch_install.sources.requirements import read_lock
-from pytorch_install.sources.wheels import fetch_wheels, has_wheels
 
 #: Wheels know nothing of modules.
 ONE_SYNTAX = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
@@ -44,7 +43,7 @@ def test_a_directory_with_every_wheel_of_the_lock_needs_no_pip(wheels, prefix, m
         f"# torch\ntorch==2.3.1+rocm6.0 --hash=sha256:{first}\ntyping-extensions==4.0 \\\n --hash=sha256:{second} # x\n"
     )
     assert there(wheels, lock)
-    monkeypatch.setattr("pytorch_install.sources.wheels.run_command", lambda *_, **__: pytest.fail("pip was started"))
+    monkeypatch.setattr(lockedvenv, "run", lambda *_, **__: pytest.fail("pip was started"))
     fetch_wheels(str(wheels.directory.parent / "lock.txt"), [str(wheels.directory)], "3.11")
 
 

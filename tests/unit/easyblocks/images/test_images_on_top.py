@@ -5,13 +5,13 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from easybuild.easyblocks.generic.lockedvenv import Wheels
 from easybuild.framework.easyblock import EasyBlock
 from easybuild.tools.build_log import EasyBuildError
 
 from pytorch_install.images import base, definition, packages_on_top, sandbox
 from pytorch_install.images.kinds import image_source
 from pytorch_install.sources.recipe_sources import Source
-from pytorch_install.sources.wheels import Wheels
 
 # what the module's syntax is does not matter here
 pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
