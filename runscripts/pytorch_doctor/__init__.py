@@ -8,28 +8,27 @@ from collections import namedtuple
 
 OK, WARN, FAIL, NOT_APPLICABLE = "ok", "warn", "FAIL", "n.a."
 
+Finding = namedtuple("Finding", "verdict finding remedy check")
+Finding.__doc__ = (
+    "The result of a check: OK, WARN, FAIL or NOT_APPLICABLE, the finding, the remedy, and the check's name."
+)
 
-class Finding(namedtuple("Finding", "check verdict finding remedy")):
-    """The result of one check: its name, OK, WARN, FAIL or NOT_APPLICABLE, the finding, and the remedy."""
 
-    __slots__ = ()
-
-
-def ok(check, finding):
+def ok(finding):
     """No fault was found."""
-    return Finding(check, OK, finding, "")
+    return Finding(OK, finding, "", "")
 
 
-def not_applicable(check, finding):
+def not_applicable(finding):
     """There is nothing to check; `finding` is why."""
-    return Finding(check, NOT_APPLICABLE, finding, "")
+    return Finding(NOT_APPLICABLE, finding, "", "")
 
 
-def warn(check, finding, remedy):
+def warn(finding, remedy):
     """Training works, but with a fault."""
-    return Finding(check, WARN, finding, remedy)
+    return Finding(WARN, finding, remedy, "")
 
 
-def fail(check, finding, remedy):
+def fail(finding, remedy):
     """Training does not work."""
-    return Finding(check, FAIL, finding, remedy)
+    return Finding(FAIL, finding, remedy, "")

@@ -15,15 +15,14 @@ from pytorch_launch.launchers.variables import in_job, in_slurm_job
 
 from pytorch_doctor.probe import PROBE
 
-#: The kind of module by the easyblock of its recipe.
-KINDS = {
-    "EB_PyTorchContainer": "container",
-    "EB_PyTorchVenv": "venv",
-    "EB_PyTorchShifter": "shifter",
-    "EB_PyTorchEnroot": "engine",
-    "EB_PyTorchContainerEngine": "engine",
-    "EB_PyTorchPodmanHPC": "engine",
-}
+#: The kind of module by the easyblock of its recipe: "container", "venv", "shifter" or another "engine".
+KINDS = {f"EB_PyTorch{name}": name.lower() for name in ("Container", "Venv", "Shifter")}
+KINDS.update({f"EB_PyTorch{name}": "engine" for name in ("Enroot", "ContainerEngine", "PodmanHPC")})
+UNKNOWN_USER = "report the node to the site: its name service must know you (`getent passwd $(id -u)`)"
+FUSE = "Containers need /dev/fuse; ask an administrator for `modprobe fuse; chmod 0666 /dev/fuse`."
+NAMESPACES = "Containers need user namespaces, which this machine denies to ordinary users; ask an administrator."
+#: What on a node prevents containers from starting, by parts of what Apptainer 1.4 and squashfuse print.
+OBSTACLES = {"/dev/fuse|modprobe fuse": FUSE, "user namespace": NAMESPACES, "unknown userid|getpwuid": UNKNOWN_USER}
 
 Outcome = namedtuple("Outcome", "status output error")
 
@@ -40,6 +39,9 @@ class Context:
         self.root = root
         self.full = full
         self.module = Path(self.env["EBROOTPYTORCH"]) if self.env.get("EBROOTPYTORCH") else None
+        self.in_image = in_container(self.env)
+        self.in_slurm_job = in_slurm_job(self.env)
+        self.binds = bind_variable(self.env) or "SINGULARITY_BIND"
         self._recipe = self._torch = None
 
     # Properties, so that checks read the installation: its file system may hang, and checks have a deadline.
@@ -55,28 +57,23 @@ class Context:
 
     @property
     def kind(self):
-        """ "container", "venv", "shifter", or "engine": an image of enroot, the Container Engine or podman-hpc."""
-        return KINDS.get(self.recipe.get("easyblock")) or _kind_by_variables(self.env)
+        """The kind of module."""
+        variables = {"SIFPYTORCH": "container", ENGINE_IMAGE: "engine", "SHIFTER_IMAGE": "shifter"}
+        by_variables = next((kind for name, kind in variables.items() if self.env.get(name)), "venv")
+        return KINDS.get(self.recipe.get("easyblock"), by_variables)
 
     def _read_recipe(self):
         if self._recipe is None:
             self._recipe = recipe(self.module) if self.module else (None, {})
         return self._recipe
 
-    @property
-    def in_image(self):
-        """Whether this is inside a container."""
-        return in_container(self.env)
-
-    @property
-    def binds(self):
-        """The variable with the directories that this container sees."""
-        return bind_variable(self.env) or "SINGULARITY_BIND"
-
-    @property
-    def in_slurm_job(self):
-        """Whether this is inside a job of Slurm."""
-        return in_slurm_job(self.env)
+    def record(self, name):
+        """A record of the installation, a dict; empty without one."""
+        try:
+            found = json.loads((self.module / "provenance" / name).read_text())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     @property
     def trains_here(self):
@@ -106,9 +103,8 @@ class Context:
 
     def python(self):
         """The command that runs the module's Python, with its environment activated and the user's paths kept."""
-        beside = Path(__file__).absolute().parents[1]
         # on the host the commands in the module's bin/ enter the image
-        place = beside if self.in_image or self.kind == "venv" else self.module / "bin"
+        place = Path(__file__).absolute().parents[1] if self.in_image or self.kind == "venv" else self.module / "bin"
         return [str(place / "conda-python-simple")]
 
     def which(self, command):
@@ -118,13 +114,8 @@ class Context:
     def run(self, command, **variables):
         """Run a command to its end, within the deadline of the check. Status 127 if it cannot be started."""
         try:
-            process = subprocess.Popen(
-                command,
-                env=dict(self.env, **variables),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
+            pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            process = subprocess.Popen(command, env=dict(self.env, **variables), **pipes)
         except OSError as error:
             return Outcome(127, "", f"{command[0]}: {error.strerror}")
         output, error = process.communicate()
@@ -163,9 +154,6 @@ def last_line(text):
     return lines[-1][:300] if lines else "no output"
 
 
-def _kind_by_variables(env):
-    if env.get("SIFPYTORCH"):
-        return "container"
-    if env.get(ENGINE_IMAGE):
-        return "engine"
-    return "shifter" if env.get("SHIFTER_IMAGE") else "venv"
+def find_obstacle(output):
+    """The remedy for the output of a runtime or of Python, None if the node is not the cause."""
+    return next((remedy for parts, remedy in OBSTACLES.items() if re.search(parts, output, re.IGNORECASE)), None)

@@ -1,40 +1,34 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Reads options and environment, runs the checks in parallel, and prints their findings."""
+"""Runs the checks in processes with a deadline, as a file system or a command may hang, and prints the findings."""
 
 import argparse
 import errno
+import json
 import os
 import platform
+import select
 import signal
 import sys
+import time
 
 from pytorch_launch.launchers.variables import is_first_task_of_node, node_name
 
-from pytorch_doctor import FAIL
-from pytorch_doctor.checks import caches, device, fabric, home, image, module, network, slurm, versions
-from pytorch_doctor.checks import torch as torch_check
+from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN, Finding, fail
+from pytorch_doctor.checks import files, gpu, installation, network, slurm
 from pytorch_doctor.context import Context
-from pytorch_doctor.deadline import INTERRUPTIONS, run_all
-from pytorch_doctor.report import as_json, as_table
 
-# Each group is a separate process; the checks of one group share the facts about torch.
-GROUPS = (
-    (("module", module.check),),
-    (("image", image.check),),
-    (
-        ("torch", torch_check.check),
-        ("gpu", device.check_gpu),
-        ("driver", device.check_driver),
-        ("network", network.check),
-        ("versions", versions.check),
-    ),
-    (("interfaces", network.check_interfaces),),
-    (("fabric", fabric.check),),
-    (("caches", caches.check),),
-    (("slurm", slurm.check),),
-    (("home", home.check),),
-)
-NAMES = [name for group in GROUPS for name, _ in group]
+#: The checks, by name.
+CHECKS = {
+    name[len("check_") :]: function
+    for subject in (installation, gpu, network, files, slurm)
+    for name, function in vars(subject).items()
+    if name.startswith("check_")
+}
+#: One process runs these, as they share the facts about torch; each of the others is a process.
+OF_TORCH = ("torch", "gpu", "driver", "network", "versions")
+SLOW = "something hangs, such as a file system: try again with a larger --timeout, then ask the site"
+BROKEN = "this is a bug of pytorch-doctor: please report this line"
+INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
 
 EPILOG = """\
 Verdicts: ok; warn: training works, but with a fault; FAIL: training does not work; n.a.: nothing to check here.
@@ -48,23 +42,16 @@ def main(arguments):
     options = parse(arguments)
     if not is_first_task_of_node(os.environ):
         return 0  # the first task reports for its node
-    here = Context(os.environ, full=options.full)
-    selected = [[(name, check) for name, check in group if name in options.only] for group in GROUPS]
-    seconds = options.timeout * (30 if options.full else 1)
     for number in INTERRUPTIONS:
         signal.signal(number, lambda number, _: sys.exit(128 + number))  # which also ends the checks
+    checks = {name: CHECKS[name] for name in CHECKS if name in options.only}
     try:
-        findings = run_all([group for group in selected if group], here, seconds)
+        here = Context(os.environ, full=options.full)
+        findings = run_all(checks, here, options.timeout * (30 if options.full else 1))
     except OSError as error:  # of fork or pipe
         return _fail(f"cannot start the checks: {error.strerror}. Raise the limits of this shell (ulimit -a)")
-    node = node_name(os.environ, platform.node())
     show = as_json if options.json else as_table
-    text = show(node, findings, faults_only=options.faults)
-    return _print(text, is_open) or int(any(finding.verdict == FAIL for finding in findings))
-
-
-def _print(text, is_open):
-    """Print `text`; return 0, or the exit status if standard output is not open or fails."""
+    text = show(node_name(os.environ, platform.node()), findings, faults_only=options.faults)
     try:
         if not is_open:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
@@ -74,7 +61,7 @@ def _print(text, is_open):
         return 1
     except OSError as error:
         return _fail(f"cannot write to standard output: {error.strerror}. Check where it is redirected to")
-    return 0
+    return int(any(finding.verdict == FAIL for finding in findings))
 
 
 def _fail(sentence):
@@ -102,25 +89,19 @@ def parse(arguments):
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--full", action="store_true", help="read the image and compare its SHA-256")
-    parser.add_argument("--faults", action="store_true", help="print only warnings and failures, and the counts")
-    parser.add_argument("--json", action="store_true", help="print one line of JSON")
-    parser.add_argument(
-        "--only", type=names, default=NAMES, metavar="CHECK,...", help="of: " + ", ".join(NAMES) + " (default: all)"
-    )
-    parser.add_argument(
-        "--timeout",
-        type=seconds,
-        default=180,
-        metavar="S",
-        help="seconds for all checks, which run in parallel; 30 times as many with --full (default: %(default)s)",
-    )
+    add, listed = parser.add_argument, ", ".join(CHECKS)
+    add("--full", action="store_true", help="read the image and compare its SHA-256")
+    add("--faults", action="store_true", help="print only warnings and failures, and the counts")
+    add("--json", action="store_true", help="print one line of JSON")
+    add("--only", type=names, default=CHECKS, metavar="CHECK,...", help=f"of: {listed} (default: all)")
+    text = "seconds for all checks, which run in parallel; 30 times as many with --full (default: %(default)s)"
+    add("--timeout", type=seconds, default=180, metavar="S", help=text)
     return parser.parse_args(arguments)
 
 
 def names(text):
     """A list of checks."""
-    unknown = [name for name in text.split(",") if name not in NAMES]
+    unknown = [name for name in text.split(",") if name not in CHECKS]
     if unknown:
         raise argparse.ArgumentTypeError("unknown check " + ", ".join(unknown))
     return text.split(",")
@@ -131,3 +112,105 @@ def seconds(text):
     if not text.isdecimal() or len(text) > 6 or int(text) == 0:  # more overflow the kernel's clocks
         raise argparse.ArgumentTypeError(text[:20] + " is not a number of seconds from 1 to 999999")
     return int(text)
+
+
+def run_all(checks, here, seconds):
+    """The findings of all checks, name to function of `here`, in their order; `seconds` is the deadline of all."""
+    groups = {}
+    for name in checks:
+        groups.setdefault("torch" if name in OF_TORCH else name, []).append(name)
+    running, found = [], {}
+    # a signal between the start of a process and its entry in `running` would leave that process behind
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)
+    try:
+        try:
+            for group in groups.values():
+                running.append(_start({name: checks[name] for name in group}, here, mask))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        written, ended = _read([pipe for _, pipe in running], time.monotonic() + seconds)
+    finally:
+        for process, _ in running:
+            _end(process)
+    for group, (_, pipe) in zip(groups.values(), running):
+        none = ("ended without an answer", BROKEN) if pipe in ended else (f"no answer within {seconds} s", SLOW)
+        found.update((name, fail(*none)._replace(check=name)) for name in group)
+        answers = [Finding(*json.loads(line)) for line in written[pipe].decode().split("\n")[:-1]]
+        found.update((answer.check, answer) for answer in answers)
+    return [found[name] for name in checks]
+
+
+def _start(checks, here, mask):
+    """Start checks with this signal mask; return their process and the pipe that it writes its findings to."""
+    reading, writing = os.pipe()
+    process = os.fork()
+    if process:
+        os.close(writing)
+        return process, reading
+    try:
+        os.setsid()  # so that commands of the checks can be ended with it
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for name, check in checks.items():
+            try:
+                found = check(here)
+            except OSError as error:
+                found = fail(f"{error.filename}: {error.strerror}", "check that it exists and that you may read it")
+            except Exception as error:
+                found = fail(f"{type(error).__name__}: {error}", BROKEN)
+            os.write(writing, (json.dumps(found._replace(check=name)) + "\n").encode())
+    finally:
+        os._exit(0)  # the rest of the program is for the parent only
+
+
+def _read(pipes, deadline):
+    """The bytes from each pipe until all of them ended, or until the deadline; and the set of those that ended."""
+    written = dict.fromkeys(pipes, b"")
+    open_pipes = set(pipes)
+    while open_pipes and time.monotonic() < deadline:
+        ready, _, _ = select.select(list(open_pipes), [], [], max(0, deadline - time.monotonic()))
+        for pipe in ready:
+            piece = os.read(pipe, 65536)
+            written[pipe] += piece
+            if not piece:
+                open_pipes.remove(pipe)
+    for pipe in pipes:
+        os.close(pipe)
+    return written, set(pipes) - open_pipes
+
+
+def _end(process):
+    """Kill a group, without waiting for processes that cannot be killed, such as those in a hanging file system."""
+    try:
+        os.killpg(process, signal.SIGKILL)
+    except ProcessLookupError:  # before setsid
+        os.kill(process, signal.SIGKILL)
+    os.waitpid(process, os.WNOHANG)
+
+
+def as_table(node, findings, faults_only=False):
+    """One line for each check, below it the remedy if there is one, and a last line with the counts."""
+    rows = [finding for finding in findings if not faults_only or finding.verdict in (WARN, FAIL)]
+    table = [Finding("verdict", "finding", "", "check"), *rows] if rows else []
+    width = max((len(row.check) for row in table), default=0)
+    lines = []
+    for row in table:
+        lines.append(f"{row.check:{width}}  {row.verdict:7}  {row.finding}")
+        lines += [f"{'':{width}}           -> {row.remedy}"] if row.remedy else []
+    summary = f"{node}: " + ", ".join(f"{count} {verdict}" for verdict, count in _counts(findings))
+    # of faults, many nodes write to one output
+    text = [summary, *(f"{node}: {line}" for line in lines[1:])] if faults_only else [*lines, summary]
+    return "\n".join(text) + "\n"
+
+
+def as_json(node, findings, faults_only=False):
+    """One line with the node, the worst verdict and all findings."""
+    worst = [verdict for verdict, _ in _counts(findings) if verdict != NOT_APPLICABLE]
+    found = [finding for finding in findings if not faults_only or finding.verdict in (WARN, FAIL)]
+    rows = [{name: getattr(one, name) for name in ("check", "verdict", "finding", "remedy")} for one in found]
+    return json.dumps({"node": node, "verdict": worst[-1] if worst else OK, "checks": rows}) + "\n"
+
+
+def _counts(findings):
+    """The verdicts that there are, the worst last, with the number of findings."""
+    verdicts = [finding.verdict for finding in findings]
+    return [(verdict, verdicts.count(verdict)) for verdict in (OK, NOT_APPLICABLE, WARN, FAIL) if verdict in verdicts]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One module for each subject; each check is a function of `Context` that returns a Finding."""
+"""A file for each subject: its functions `check_NAME(here)` are the checks; each returns a Finding about a Context."""

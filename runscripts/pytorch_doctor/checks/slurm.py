@@ -17,37 +17,30 @@ MOST_NAMES = 64
 LOOK_UP = "import socket, sys\nfor name in sys.argv[1:]:\n    print(name, flush=True)\n    socket.getaddrinfo(name, 1)"
 
 
-def check(here):
+def check_slurm(here):
     """Whether a rank can find its number, the address of rank 0, and its cores."""
     if not here.in_slurm_job:
         if here.in_image or not here.which("srun"):
-            return not_applicable("slurm", "not in a job of Slurm; srun not found on PATH")
-        return ok("slurm", "srun is on PATH; not in a job")
+            return not_applicable("not in a job of Slurm; srun not found on PATH")
+        return ok("srun is on PATH; not in a job")
     try:
         lists = [here.env[name] for name in NODE_LISTS if here.env.get(name)]
         nodes = list(hosts(lists[0])) if lists else []
         facts = read_facts()
         plan = make_plan(here.env, facts)
     except NodeListError as error:
-        return fail("slurm", error.fault, "start the step again; unset {}, if you set it".format(" ".join(NODE_LISTS)))
+        return fail(error.fault, f"start the step again; unset {' '.join(NODE_LISTS)}, if you set it")
     except LaunchError as error:
-        return fail("slurm", error.fault, error.remedy)
-    unknown = _unknown(here, nodes[:MOST_NAMES])
-    if unknown:
-        return fail(
-            "slurm",
-            f"node {unknown} of this job has no address here",
-            "export MASTER_ADDR=<address of the first node>; report it to the site: its name must resolve on all nodes",
+        return fail(error.fault, error.remedy)
+    outcome = here.run([sys.executable, "-I", "-S", "-c", LOOK_UP, *nodes[:MOST_NAMES]])
+    if outcome.status and outcome.output:
+        remedy = (
+            "export MASTER_ADDR=<address of the first node>; report it to the site: its name must resolve on all nodes"
         )
+        return fail(f"node {outcome.output.split()[-1]} of this job has no address here", remedy)
     if plan.placement.warnings:
         shared = plan.placement.warnings[0]
-        return warn("slurm", shared.fault, shared.remedy)
+        return warn(shared.fault, shared.remedy)
     world = plan.world
     cpus = f"CPUs {cpu_list(plan.placement.cpus)} of {cpu_list(facts.cpus)} for rank {world.rank} of {world.size}"
-    return ok("slurm", "{}, {} node{}, {}".format(world.source, len(nodes), "s" * (len(nodes) != 1), cpus))
-
-
-def _unknown(here, nodes):
-    """The first of the nodes that has no address, None if all have one."""
-    outcome = here.run([sys.executable, "-I", "-S", "-c", LOOK_UP] + nodes)
-    return outcome.output.split()[-1] if outcome.status and outcome.output else None
+    return ok(f"{world.source}, {len(nodes)} node{'s' * (len(nodes) != 1)}, {cpus}")

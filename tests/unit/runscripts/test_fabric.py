@@ -2,7 +2,7 @@
 
 import pytest
 from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN
-from pytorch_doctor.checks import fabric, network
+from pytorch_doctor.checks import network
 from pytorch_doctor.context import Context
 from pytorch_launch import addresses
 from pytorch_launch.elastic import make_agent_plan
@@ -208,23 +208,23 @@ def found(check, step, root="/nowhere", **env):
 
 
 def test_the_doctor_reports_the_name_of_the_node_and_its_address(step, names):
-    assert found(fabric.check, step)[1:3] == (OK, "nid001002 is nid001002i, 127.0.0.2 (PYTORCH_FABRIC_NAME=*i)")
-    assert found(fabric.check, step, PYTORCH_FABRIC_NAME="").verdict == NOT_APPLICABLE
+    assert found(network.check_fabric, step)[:2] == (OK, "nid001002 is nid001002i, 127.0.0.2 (PYTORCH_FABRIC_NAME=*i)")
+    assert found(network.check_fabric, step, PYTORCH_FABRIC_NAME="").verdict == NOT_APPLICABLE
 
 
 def test_the_doctor_names_a_wrong_suffix_and_the_name_of_another_node(step, names):
-    finding = found(fabric.check, step, PYTORCH_FABRIC_NAME="*-ib")
+    finding = found(network.check_fabric, step, PYTORCH_FABRIC_NAME="*-ib")
     assert finding.verdict == WARN
     assert finding.finding == "nid001002-ib (PYTORCH_FABRIC_NAME=*-ib) does not resolve: the ranks use nid001002"
     names["nid001002i"] = "10.9.9.9"
-    finding = found(fabric.check, step)
+    finding = found(network.check_fabric, step)
     assert (finding.verdict, "10.9.9.9, which is not an address of this node" in finding.finding) == (FAIL, True)
 
 
 def test_the_doctor_names_a_node_that_cannot_find_the_first_one(step, names):
     names["nid001003i"] = "127.0.0.3"
     del names["nid001002i"]
-    finding = found(fabric.check, step, SLURMD_NODENAME="nid001003")
+    finding = found(network.check_fabric, step, SLURMD_NODENAME="nid001003")
     assert finding.verdict == WARN
     assert finding.finding == "nid001003i resolves, but nid001002i, of the first node, does not"
 
@@ -243,9 +243,9 @@ def test_the_doctor_reports_the_interface_that_the_ranks_choose_and_why(step, no
 
 def test_the_doctor_names_an_exported_network_that_does_not_start_on_one_node(step):
     env = {"PYTORCH_FAST_NETWORK": "cxi", "PYTORCH_ONE_NODE_NCCL_NET": "Socket", "SLURM_JOB_NUM_NODES": "1"}
-    finding = found(network.check, step, NCCL_NET="OFI", **env)
+    finding = found(network.check_network, step, NCCL_NET="OFI", **env)
     assert finding.verdict == WARN
     assert finding.remedy == "export NCCL_NET=Socket, and keep the other value for several nodes"
-    assert "no card for cxi" in found(network.check, step, NCCL_NET="Socket", **env).finding
+    assert "no card for cxi" in found(network.check_network, step, NCCL_NET="Socket", **env).finding
     env["SLURM_JOB_NUM_NODES"] = "2"
-    assert "NCCL_NET=Socket prevents NCCL" in found(network.check, step, NCCL_NET="Socket", **env).finding
+    assert "NCCL_NET=Socket prevents NCCL" in found(network.check_network, step, NCCL_NET="Socket", **env).finding

@@ -5,7 +5,7 @@ import shutil
 import node_trees
 import pytest
 from pytorch_doctor import FAIL, OK, WARN
-from pytorch_doctor.checks import device
+from pytorch_doctor.checks import gpu as gpu_checks
 from pytorch_doctor.context import Context, Outcome
 from pytorch_launch.cores import choose_cores
 from pytorch_launch.devices import choose_devices
@@ -163,21 +163,21 @@ def doctor(tmp_path):
     ],
 )
 def test_the_doctor_counts_devices_as_torch_does(doctor, aurora, env, devices, verdict, finding):
-    found = device.check_gpu(doctor(aurora, devices, **env))
+    found = gpu_checks.check_gpu(doctor(aurora, devices, **env))
     assert (found.verdict, found.finding) == (verdict, finding)
     assert found.verdict != FAIL or found.remedy == "correct or unset ZE_AFFINITY_MASK=0.1"
 
 
 def test_the_doctor_names_the_other_vendor(doctor, lumi):
-    assert "for Intel GPUs, but those here are from AMD" in device.check_gpu(doctor(lumi, 0)).finding
+    assert "for Intel GPUs, but those here are from AMD" in gpu_checks.check_gpu(doctor(lumi, 0)).finding
 
 
 def test_the_doctor_reports_whether_the_driver_computes(doctor, aurora, tmp_path):
     shutil.copytree(aurora, tmp_path / "node")
     node_trees.write(tmp_path / "node/sys/module/i915/version", "1.24.7")
     here = doctor(tmp_path / "node", 12)
-    assert device.check_driver(here).finding == "1.24.7, computes with XPU 20260100"
+    assert gpu_checks.check_driver(here).finding == "1.24.7, computes with XPU 20260100"
     here.torch[0].update(fault="xpu:3: out of resources")
-    found = device.check_driver(here)
+    found = gpu_checks.check_driver(here)
     assert found.verdict == FAIL
     assert found.finding == "driver 1.24.7: XPU 20260100 does not compute: xpu:3: out of resources"

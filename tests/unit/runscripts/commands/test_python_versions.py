@@ -24,8 +24,21 @@ PROGRAMS = [TREE / "libexec" / "host-network.py", *sorted({*(TREE / "runscripts"
 STANDARD = {
     *("_ctypes", "_frozen_importlib_external", "_signal", "_socket", "argparse", "ast", "base64", "collections"),
     *("concurrent", "contextlib", "ctypes", "datetime", "errno", "fcntl", "fnmatch", "gzip", "hashlib", "hmac"),
-    *("importlib", "itertools", "json", "marshal", "os", "pathlib", "pickle", "platform", "posix", "random", "re"),
-    *("resource", "secrets", "select", "shlex", "shutil", "signal", "socket", "stat", "struct", "subprocess", "sys"),
+    *("importlib", "itertools", "json", "marshal", "os", "pathlib", "pickle", "platform", "posix", "pwd", "random"),
+    *(
+        "re",
+        "resource",
+        "secrets",
+        "select",
+        "shlex",
+        "shutil",
+        "signal",
+        "socket",
+        "stat",
+        "struct",
+        "subprocess",
+        "sys",
+    ),
     *("tempfile", "threading", "time", "zlib"),
 }
 #: What a later Python removes is an error.
@@ -101,7 +114,7 @@ def test_commands_of_a_job_name_what_is_missing_outside_one(run_unchecked, inter
     """Further than --help: they read their command line, the environment and the processes of the node."""
     for part, arguments, message in (
         ("pytorch_run", ["--", "hostname"], "pytorch-run: not in an allocation of Slurm"),
-        ("pytorch_stacks", ["--here"], "pytorch-stacks: no rank found"),
+        ("pytorch_stacks", ["--here", "--of", "99"], "pytorch-stacks: no rank found"),
     ):
         program = str(runscripts / part / "__main__.py")
         done = run_unchecked(str(interpreter / "python3"), "-I", "-S", program, *arguments, env=without_step(in_step))

@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from pytorch_doctor import NOT_APPLICABLE, OK, WARN, Finding, fail, ok
-from pytorch_doctor.report import as_json, as_table
+from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN, Finding
+from pytorch_doctor.doctor import as_json, as_table
 
 
 def test_without_a_module_it_reports_what_to_load_and_fails(doctor):
@@ -119,9 +119,11 @@ def test_a_value_that_is_no_text_is_printed_as_it_is(runscripts):
 
 # What is printed
 
+FINE, BROKEN = Finding(OK, "fine", "", "one"), Finding(FAIL, "broken", "mend it", "five")
+
 
 def test_a_table_has_a_line_for_each_check_and_each_remedy_and_the_sum():
-    findings = [ok("one", "fine"), Finding("three", WARN, "odd", "look"), fail("five", "broken", "mend it")]
+    findings = [FINE, Finding(WARN, "odd", "look", "three"), BROKEN]
     assert as_table("n1", findings).splitlines() == [
         "check  verdict  finding",
         "one    ok       fine",
@@ -134,13 +136,13 @@ def test_a_table_has_a_line_for_each_check_and_each_remedy_and_the_sum():
 
 
 def test_faults_alone_name_the_node_in_every_line():
-    findings = [ok("one", "fine"), fail("five", "broken", "mend it")]
+    findings = [FINE, BROKEN]
     lines = as_table("n1", findings, faults_only=True).splitlines()
     assert lines == ["n1: 1 ok, 1 FAIL", "n1: five   FAIL     broken", "n1:                 -> mend it"]
     assert as_table("n1", findings[:1], faults_only=True) == "n1: 1 ok\n"
 
 
 def test_json_has_the_worst_verdict():
-    nothing = Finding("one", NOT_APPLICABLE, "nothing", "")
+    nothing = Finding(NOT_APPLICABLE, "nothing", "", "one")
     assert json.loads(as_json("n1", [nothing]))["verdict"] == OK
-    assert json.loads(as_json("n1", [nothing, Finding("two", WARN, "", "")]))["verdict"] == WARN
+    assert json.loads(as_json("n1", [nothing, Finding(WARN, "", "", "two")]))["verdict"] == WARN

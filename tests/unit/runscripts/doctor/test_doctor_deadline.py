@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 from pytorch_doctor import FAIL, OK, context, ok
-from pytorch_doctor.checks import image
+from pytorch_doctor.checks import installation
 from pytorch_doctor.context import Context
-from pytorch_doctor.deadline import run_all
-from pytorch_doctor.doctor import parse
+from pytorch_doctor.doctor import parse, run_all
 
 from testbed.processes import is_running
 
@@ -23,12 +22,12 @@ def test_a_check_that_hangs_is_a_failure_and_the_others_have_their_say():
     def hang(_):
         subprocess.run(["sleep", "infinity"], check=False)
 
-    groups = [[("first", lambda _: ok("first", "fine")), ("stuck", hang), ("after", hang)], [("other", hang)]]
-    findings = run_all(groups, None, 1)
+    checks = {"torch": lambda _: ok("fine"), "stuck": hang, "gpu": hang, "other": hang}
+    findings = run_all(checks, None, 1)
     assert [(finding.check, finding.verdict) for finding in findings] == [
-        ("first", OK),
+        ("torch", OK),
         ("stuck", FAIL),
-        ("after", FAIL),
+        ("gpu", FAIL),
         ("other", FAIL),
     ]
     assert "no answer within 1 s" in findings[1].finding
@@ -41,11 +40,8 @@ def test_what_a_check_did_not_foresee_is_its_failure(tmp_path):
     def closed(_):
         (tmp_path / "absent").read_text()
 
-    groups = [
-        [("one", surprise), ("two", closed), ("three", lambda _: ok("three", "fine"))],
-        [("four", lambda _: os._exit(0))],
-    ]
-    one, two, three, four = run_all(groups, None, 60)
+    checks = {"torch": surprise, "gpu": closed, "driver": lambda _: ok("fine"), "four": lambda _: os._exit(0)}
+    one, two, three, four = run_all(checks, None, 60)
     assert (one.verdict, one.finding) == (FAIL, "ValueError: odd")
     assert two.finding == f"{tmp_path}/absent: No such file or directory"
     assert three.verdict == OK
@@ -60,7 +56,7 @@ def hang(_):
     sleep = subprocess.Popen(["sleep", "1000"])
     os.write(1, f"{sleep.pid}\\n".encode())
     sleep.wait()
-doctor.GROUPS = ((("home", hang),), (("caches", hang),))
+doctor.CHECKS = {"home": hang, "caches": hang}
 sys.exit(doctor.main(["--only", "home,caches"]))
 """
 
@@ -110,7 +106,7 @@ def test_a_recipe_that_cannot_be_read_holds_up_nothing(installation, doctor):
 def test_the_installation_is_read_by_checks_alone(monkeypatch, tmp_path):
     monkeypatch.setattr(context, "recipe", lambda _: time.sleep(1000))
     here = Context({"EBROOTPYTORCH": str(tmp_path / "absent")})
-    (found,) = run_all([[("image", image.check)]], here, 1)
+    (found,) = run_all({"image": installation.check_image}, here, 1)
     assert (found.verdict, found.finding) == (FAIL, "no answer within 1 s")
 
 

@@ -4,12 +4,12 @@ import os
 
 import pytest
 from pytorch_doctor import FAIL, OK, WARN
-from pytorch_doctor.checks import caches, home
+from pytorch_doctor.checks import files
 from pytorch_doctor.context import Context
 
 
 def test_a_private_directory_is_fine_and_nothing_is_written(tmp_path):
-    assert caches.check(Context({"TMPDIR": str(tmp_path)})).verdict == OK
+    assert files.check_caches(Context({"TMPDIR": str(tmp_path)})).verdict == OK
     assert list(tmp_path.iterdir()) == []
 
 
@@ -17,27 +17,48 @@ def test_a_directory_that_is_open_to_others_is_a_warning(tmp_path):
     top = tmp_path / f"pytorch-{os.geteuid()}"
     top.mkdir()
     top.chmod(0o777)
-    found = caches.check(Context({"TMPDIR": str(tmp_path)}))
+    found = files.check_caches(Context({"TMPDIR": str(tmp_path)}))
     assert found.verdict == WARN
     assert f"{top} is not private" in found.finding
     top.rmdir()
     top.symlink_to(tmp_path)
-    assert caches.check(Context({"TMPDIR": str(tmp_path)})).verdict == WARN
+    assert files.check_caches(Context({"TMPDIR": str(tmp_path)})).verdict == WARN
 
 
 def test_no_directory_at_all_is_a_failure(tmp_path):
-    found = caches.check(Context({"TMPDIR": str(tmp_path / "absent")}, root=str(tmp_path / "nowhere")))
+    found = files.check_caches(Context({"TMPDIR": str(tmp_path / "absent")}, root=str(tmp_path / "nowhere")))
     assert found.verdict == FAIL
     assert "TMPDIR" in found.remedy
 
 
 def test_a_home_directory_with_room_is_fine_and_one_that_is_gone_a_warning(tmp_path):
     env = {"HOME": str(tmp_path), "PYTHONUSERBASE": str(tmp_path / "not" / "yet")}
-    assert home.check(Context(env)).verdict == OK
-    assert home.check(Context({"HOME": str(tmp_path / "absent")})).verdict == WARN
+    assert files.check_home(Context(env)).verdict == OK
+    assert files.check_home(Context({"HOME": str(tmp_path / "absent")})).verdict == WARN
 
 
 @pytest.mark.parametrize(("number", "verdict"), [(28, FAIL), (122, FAIL), (30, WARN)])
 def test_a_full_home_directory_fails_and_a_read_only_one_does_not(tmp_path, monkeypatch, number, verdict):
-    monkeypatch.setattr(home, "why_not_writable", lambda _: os.strerror(number))
-    assert home.check(Context({"HOME": str(tmp_path)})).verdict == verdict
+    monkeypatch.setattr(files, "why_not_writable", lambda _: os.strerror(number))
+    assert files.check_home(Context({"HOME": str(tmp_path)})).verdict == verdict
+
+
+def test_a_user_whom_the_node_does_not_know_is_the_nodes_fault(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    found = files.check_home(Context({"HOME": str(tmp_path)}))
+    assert (found.verdict, found.finding) == (WARN, "this node does not know user 54321")
+    assert "getent passwd" in found.remedy
+    assert files.check_home(Context({"HOME": str(tmp_path), "APPTAINER_CONTAINER": "x.sif"})).verdict == OK
+
+
+def test_an_old_lock_of_torchs_extensions_is_named_with_its_rm_line_and_stays(tmp_path):
+    here = Context({"TORCH_EXTENSIONS_DIR": str(tmp_path)})
+    lock = tmp_path / "fused_adam" / "lock"
+    lock.parent.mkdir()
+    lock.touch()
+    assert files.check_extensions(here).verdict == OK
+    os.utime(lock, (1000, 1000))
+    found = files.check_extensions(here)
+    assert found.verdict == WARN and f"{lock}: an old lock" in found.finding
+    assert found.remedy.endswith(f"rm {lock}") and lock.exists()
+    assert files.check_extensions(Context({})).verdict == OK

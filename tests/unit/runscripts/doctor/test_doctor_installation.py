@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN
-from pytorch_doctor.checks import image, module
+from pytorch_doctor.checks import installation as checks
 from pytorch_doctor.context import Context, recipe
 
 # The module
@@ -23,7 +23,7 @@ def test_the_values_of_a_recipe_are_read_without_running_it(installation, tmp_pa
 
 def test_a_module_whose_directory_is_gone_is_a_failure(installation, tmp_path):
     env = {**installation(), "EBROOTPYTORCH": str(tmp_path / "absent")}
-    assert module.check(Context(env)).verdict == FAIL
+    assert checks.check_module(Context(env)).verdict == FAIL
 
 
 @pytest.mark.parametrize(
@@ -35,12 +35,12 @@ def test_a_module_whose_directory_is_gone_is_a_failure(installation, tmp_path):
 )
 def test_a_directory_that_the_image_does_not_see_is_bound_by_the_variable_of_its_runtime(containers, name):
     env = {**dict.fromkeys(containers, "x.sif"), "EBROOTPYTORCH": "/none"}
-    assert f"visible in the image: see {name}" in module.check(Context(env)).remedy
+    assert f"visible in the image: see {name}" in checks.check_module(Context(env)).remedy
 
 
 def test_a_variable_that_leads_nowhere_is_named(installation, tmp_path):
     absent = str(tmp_path / "absent")
-    found = module.check(Context({**installation(), "PAYLOAD": absent}))
+    found = checks.check_module(Context({**installation(), "PAYLOAD": absent}))
     assert found.verdict == FAIL
     assert f"PAYLOAD={absent}" in found.finding
     assert "unset" in found.remedy
@@ -51,14 +51,14 @@ def test_a_python_before_the_modules_is_a_warning(installation, tmp_path):
     for directory in (tmp_path, Path(env["EBROOTPYTORCH"], "bin")):
         (directory / "python").write_text("#!/bin/sh\n")
         (directory / "python").chmod(0o755)
-    assert module.check(Context(env)).verdict == OK
-    found = module.check(Context({**env, "PATH": f"{tmp_path}:{env['PATH']}"}))
+    assert checks.check_module(Context(env)).verdict == OK
+    found = checks.check_module(Context({**env, "PATH": f"{tmp_path}:{env['PATH']}"}))
     assert found.verdict == WARN
     assert f"{tmp_path}/python" in found.finding
 
 
 def test_a_module_without_its_profile_is_a_warning(installation):
-    found = module.check(Context({**installation(), "LOADEDMODULES": "PyTorch/2.13.0-cpu"}))
+    found = checks.check_module(Context({**installation(), "LOADEDMODULES": "PyTorch/2.13.0-cpu"}))
     assert found.verdict == WARN
     assert "cluster profile" in found.finding
 
@@ -82,8 +82,8 @@ def sif(installation, tmp_path):
 
 def test_an_image_as_it_was_installed_is_fine(sif):
     env, _ = sif
-    assert image.check(Context(env)).verdict == OK
-    assert "SHA-256 as installed" in image.check(Context(env, full=True)).finding
+    assert checks.check_image(Context(env)).verdict == OK
+    assert "SHA-256 as installed" in checks.check_image(Context(env, full=True)).finding
 
 
 def test_an_image_that_is_gone_cut_or_no_image_is_a_failure(sif):
@@ -91,11 +91,11 @@ def test_an_image_that_is_gone_cut_or_no_image_is_a_failure(sif):
     content = path.read_bytes()
     for damaged, message in ((content[:-1], " bytes, expected "), (b"nothing" * 50, "is not an image in SIF format")):
         path.write_bytes(damaged)
-        found = image.check(Context(env))
+        found = checks.check_image(Context(env))
         assert found.verdict == FAIL
         assert message in found.finding
     path.unlink()
-    found = image.check(Context(env))
+    found = checks.check_image(Context(env))
     assert found.verdict == FAIL
     assert "eb --rebuild PyTorch-2.13.0.eb" in found.remedy
 
@@ -103,8 +103,8 @@ def test_an_image_that_is_gone_cut_or_no_image_is_a_failure(sif):
 def test_a_changed_byte_is_found_when_all_is_read(sif):
     env, path = sif
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    assert image.check(Context(env)).verdict == OK
-    found = image.check(Context(env, full=True))
+    assert checks.check_image(Context(env)).verdict == OK
+    found = checks.check_image(Context(env, full=True))
     assert found.verdict == FAIL
     assert "SHA-256" in found.finding
 
@@ -120,6 +120,11 @@ def test_a_changed_byte_is_found_when_all_is_read(sif):
         ),
         ("FATAL:   fuse: device not found, try 'modprobe fuse' first", "device not found", "modprobe fuse; chmod"),
         (
+            "FATAL:   Couldn't determine user account information: user: unknown userid 54321",
+            "user: unknown userid 54321",
+            "report the node to the site: its name service must know you",
+        ),
+        (
             "\033[91mERROR  : Failed to create user namespace: not allowed\n\033[0mINFO   :   apptainer-suid",
             "does not start: ERROR  : Failed to create user namespace: not allowed",
             "user namespaces, which this machine denies",
@@ -128,7 +133,7 @@ def test_a_changed_byte_is_found_when_all_is_read(sif):
 )
 def test_a_node_that_denies_containers_is_named_and_no_installation(sif, python, tmp_path, output, message, remedy):
     (tmp_path / "singularity").write_text(f"#!/bin/sh\nprintf '%b\\n' \"{output}\" >&2; exit 255\n")
-    found = image.check(Context(sif[0]))
+    found = checks.check_image(Context(sif[0]))
     assert found.verdict == FAIL
     assert message in found.finding
     assert remedy in found.remedy
@@ -138,25 +143,25 @@ def test_a_node_that_denies_containers_is_named_and_no_installation(sif, python,
 def test_an_image_that_does_not_start_is_a_failure_with_the_runtimes_words(sif, tmp_path):
     env, _ = sif
     (tmp_path / "broken").touch()
-    found = image.check(Context(env))
+    found = checks.check_image(Context(env))
     assert found.verdict == FAIL
     assert "FATAL: no such format" in found.finding
     absent = str(tmp_path / "absent")
-    assert image.check(Context({**env, "PATH": absent})).remedy == "load the site's module of Apptainer"
+    assert checks.check_image(Context({**env, "PATH": absent})).remedy == "load the site's module of Apptainer"
 
 
 def test_in_the_image_a_file_that_is_not_bound_is_nothing_to_check(sif):
     env, path = sif
     path.unlink()
-    assert image.check(Context({**env, "APPTAINER_CONTAINER": "x"})).verdict == NOT_APPLICABLE
+    assert checks.check_image(Context({**env, "APPTAINER_CONTAINER": "x"})).verdict == NOT_APPLICABLE
 
 
 def test_an_image_at_shifters_gateway_is_started_there(installation, tmp_path):
     env = {**installation("EB_PyTorchShifter"), "SHIFTER_IMAGE": "site/image:1", "PATH": str(tmp_path)}
-    assert image.check(Context(env)).verdict == FAIL
+    assert checks.check_image(Context(env)).verdict == FAIL
     (tmp_path / "shifter").write_text('#!/bin/sh\n[ "$*" = "--image=site/image:1 true" ]\n')
     (tmp_path / "shifter").chmod(0o755)
-    assert image.check(Context(env)).verdict == OK
+    assert checks.check_image(Context(env)).verdict == OK
 
 
 @pytest.mark.parametrize(
@@ -172,8 +177,8 @@ def test_an_image_of_another_program_is_started_by_the_modules_command(installat
     start = Path(env["EBROOTPYTORCH"]) / "bin" / "start-shell"
     start.write_text('#!/bin/sh\n[ "$*" = "-c true" ] && echo no such image >&2; exit 1\n')
     start.chmod(0o755)
-    found = image.check(Context(env))
+    found = checks.check_image(Context(env))
     assert (found.verdict, found.finding) == (FAIL, f"{name} does not start: no such image")
     assert remedy in found.remedy
     start.write_text("#!/bin/sh\n")
-    assert image.check(Context(env)).verdict == OK
+    assert checks.check_image(Context(env)).verdict == OK

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from pytorch_doctor import FAIL
-from pytorch_doctor.checks import image, module
+from pytorch_doctor.checks import installation as checks
 from pytorch_doctor.context import Context
 
 #: Codes of machines in SIF headers.
@@ -22,7 +22,7 @@ def check(installation):
         env = installation("EB_PyTorchContainer")
         sif = Path(env["EBROOTPYTORCH"], "x.sif")
         sif.write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + b"01\0" + code + bytes(200))
-        return image.check(Context({**env, "SIFPYTORCH": str(sif), "PATH": ""}))
+        return checks.check_image(Context({**env, "SIFPYTORCH": str(sif), "PATH": ""}))
 
     return run
 
@@ -44,7 +44,7 @@ def test_a_virtual_environment_of_another_machine_is_a_failure(installation, mac
     env = installation()
     system = {"system": f"Linux-5.14.21-150500.55-cray_shasta_c_64k-{machine}-with-glibc2.31"}
     Path(env["EBROOTPYTORCH"], "provenance", "build.json").write_text(json.dumps(system))
-    finding = module.check(Context(env))
+    finding = checks.check_module(Context(env))
     assert (f" was built on {OTHER}, and this node is {platform.machine()}" in finding.finding) is found
     assert (finding.verdict == FAIL) is found
 
@@ -53,4 +53,4 @@ def test_a_virtual_environment_of_another_machine_is_a_failure(installation, mac
 def test_a_record_without_the_machine_is_no_failure(installation, record):
     env = installation()
     Path(env["EBROOTPYTORCH"], "provenance", "build.json").write_text(record)
-    assert module.check(Context(env)).verdict != FAIL
+    assert checks.check_module(Context(env)).verdict != FAIL

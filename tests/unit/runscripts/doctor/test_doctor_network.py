@@ -74,34 +74,37 @@ def test_on_a_login_node_the_interfaces_of_the_profile_are_for_compute_nodes(at,
 
 
 def test_without_a_name_there_is_no_fast_network_to_check(at, laptop):
-    assert network.check(at(laptop, "cuda")).verdict == NOT_APPLICABLE
+    assert network.check_network(at(laptop, "cuda")).verdict == NOT_APPLICABLE
 
 
 def test_a_module_for_cpus_does_without_the_fast_network(at, laptop):
-    found = network.check(at(laptop, None, PYTORCH_FAST_NETWORK="cxi", **IN_A_JOB))
+    found = network.check_network(at(laptop, None, PYTORCH_FAST_NETWORK="cxi", **IN_A_JOB))
     assert (found.verdict, found.finding) == (NOT_APPLICABLE, "only NCCL uses cxi, and the module is for CPUs")
 
 
 def test_slingshots_cards_need_the_plugin_too(at, with_files):
     node = with_files({"/sys/class/cxi/cxi0/x": "", "/sys/class/cxi/cxi1/x": ""})
     env = {"PYTORCH_FAST_NETWORK": "cxi", **IN_A_JOB}
-    found = network.check(at(node, "rocm", {"hip": "7.0", "plugin": "librccl-net.so"}, **env))
+    found = network.check_network(at(node, "rocm", {"hip": "7.0", "plugin": "librccl-net.so"}, **env))
     assert (found.verdict, found.finding) == (OK, "cxi: cxi0, cxi1")
-    found = network.check(at(node, "rocm", {"hip": "7.0"}, **env))
+    found = network.check_network(at(node, "rocm", {"hip": "7.0"}, **env))
     assert found.verdict == FAIL
     assert "plugin for libfabric does not" in found.finding
     assert "aws-ofi-rccl" in found.remedy
-    found = network.check(at(node, "rocm", {"hip": "7.0"}, NCCL_NET_PLUGIN="x", **env))
+    found = network.check_network(at(node, "rocm", {"hip": "7.0"}, NCCL_NET_PLUGIN="x", **env))
     assert (found.verdict, "no NCCL_NET_PLUGIN=x" in found.finding) == (FAIL, True)
-    found = network.check(at(node, "rocm", {"hip": "7.0"}, NCCL_NET_PLUGIN="none", **env))
+    found = network.check_network(at(node, "rocm", {"hip": "7.0"}, NCCL_NET_PLUGIN="none", **env))
     assert (found.verdict, found.remedy) == (FAIL, "unset NCCL_NET_PLUGIN")
 
 
 def test_no_card_is_a_failure_in_a_job_alone(at, laptop, tmp_path):
-    assert network.check(at(laptop, "cuda", PYTORCH_FAST_NETWORK="IB", **IN_A_JOB)).verdict == FAIL
+    assert network.check_network(at(laptop, "cuda", PYTORCH_FAST_NETWORK="IB", **IN_A_JOB)).verdict == FAIL
     (tmp_path / "sbatch").write_text("#!/bin/sh\n")
     (tmp_path / "sbatch").chmod(0o755)
-    assert network.check(at(laptop, "cuda", PYTORCH_FAST_NETWORK="IB", PATH=str(tmp_path))).verdict == NOT_APPLICABLE
+    assert (
+        network.check_network(at(laptop, "cuda", PYTORCH_FAST_NETWORK="IB", PATH=str(tmp_path))).verdict
+        == NOT_APPLICABLE
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,12 +119,12 @@ def test_infinibands_ports_must_be_active(at, with_files, states, verdict, messa
     node = with_files(
         {f"/sys/class/infiniband/mlx5_{card}/ports/1/state": f"{state}\n" for card, state in enumerate(states)}
     )
-    found = network.check(at(node, "cuda", PYTORCH_FAST_NETWORK="IB", **IN_A_JOB))
+    found = network.check_network(at(node, "cuda", PYTORCH_FAST_NETWORK="IB", **IN_A_JOB))
     assert (found.verdict, found.finding) == (verdict, message)
 
 
 @pytest.mark.parametrize("setting", [("NCCL_NET", "Socket"), ("NCCL_IB_DISABLE", "1")])
 def test_a_variable_that_turns_the_fast_network_off_is_a_failure(at, laptop, setting):
-    found = network.check(at(laptop, "cuda", PYTORCH_FAST_NETWORK="IB", **dict([setting])))
+    found = network.check_network(at(laptop, "cuda", PYTORCH_FAST_NETWORK="IB", **dict([setting])))
     assert found.verdict == FAIL
     assert found.remedy == f"unset {setting[0]}"

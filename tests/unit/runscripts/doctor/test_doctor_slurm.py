@@ -11,7 +11,7 @@ from pytorch_doctor.context import Context
 
 
 def test_outside_of_slurm_there_is_nothing_to_check(tmp_path):
-    assert slurm.check(Context({"PATH": str(tmp_path)})).verdict == NOT_APPLICABLE
+    assert slurm.check_slurm(Context({"PATH": str(tmp_path)})).verdict == NOT_APPLICABLE
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def here(step):
 
 
 def test_a_step_whose_nodes_are_known_is_fine(here):
-    found = slurm.check(here(SLURM_STEP_NUM_TASKS="1", SLURM_STEP_TASKS_PER_NODE="1"))
+    found = slurm.check_slurm(here(SLURM_STEP_NUM_TASKS="1", SLURM_STEP_TASKS_PER_NODE="1"))
     assert found.verdict == OK
     assert found.finding.startswith("Slurm step 7.0, 1 node, CPUs ")
 
@@ -47,7 +47,7 @@ def test_a_step_whose_nodes_are_known_is_fine(here):
     ],
 )
 def test_a_step_that_makes_no_sense_is_a_failure_with_its_remedy(here, changes, message, remedy):
-    found = slurm.check(here(**changes))
+    found = slurm.check_slurm(here(**changes))
     assert found.verdict == FAIL
     assert message in found.finding
     assert remedy in found.remedy
@@ -55,7 +55,7 @@ def test_a_step_that_makes_no_sense_is_a_failure_with_its_remedy(here, changes, 
 
 def test_fewer_cores_than_tasks_is_a_warning(here):
     crowd = str(len(os.sched_getaffinity(0)) + 1)
-    found = slurm.check(
+    found = slurm.check_slurm(
         here(SLURM_STEP_NUM_TASKS=crowd, SLURM_STEP_TASKS_PER_NODE=crowd, SLURM_CPUS_ON_NODE=str(int(crowd) - 1))
     )
     assert found.verdict == WARN

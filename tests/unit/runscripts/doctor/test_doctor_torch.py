@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from pytorch_doctor import FAIL, OK, WARN
-from pytorch_doctor.checks import torch as torch_check
+from pytorch_doctor.checks import installation as checks
 from pytorch_doctor.context import Context, last_line
 from pytorch_doctor.probe import PROBE
 
@@ -17,7 +17,7 @@ from pytorch_doctor.probe import PROBE
 
 
 def test_the_modules_torch_is_fine(python):
-    found = torch_check.check(python({}))
+    found = checks.check_torch(python({}))
     assert (found.verdict, found.finding) == (OK, "2.13.0+cpu, for CPUs")
 
 
@@ -34,7 +34,7 @@ def test_the_modules_torch_is_fine(python):
     ],
 )
 def test_another_torch_is_told_from_the_modules(python, facts, verdict, message):
-    found = torch_check.check(python(facts))
+    found = checks.check_torch(python(facts))
     assert found.verdict == verdict
     assert message in found.finding
 
@@ -63,20 +63,20 @@ def test_a_torch_in_place_of_the_installed_one_is_named_with_both_versions(
 ):
     here = python(facts, PYTHONUSERBASE="/home/u/.local/easybuild/PyTorch")
     (here.module / "constraints.txt").write_text(f"numpy==2.0\ntorch=={recorded}\ntorchgen==1\n")
-    found = torch_check.check(here)
+    found = checks.check_torch(here)
     assert found.verdict == verdict
     assert message in found.finding
     assert remedy in found.remedy
 
 
 def test_a_torch_that_a_node_denies_is_no_matter_of_the_installation(python):
-    found = torch_check.check(python(None, error="FATAL: fuse: failed to open /dev/fuse: Permission denied"))
+    found = checks.check_torch(python(None, error="FATAL: fuse: failed to open /dev/fuse: Permission denied"))
     assert found.remedy.startswith("Containers need /dev/fuse; ask an administrator")
 
 
 def test_a_torch_that_cannot_be_imported_is_a_failure_that_names_what_leads_to_another(python, tmp_path):
     (tmp_path / "torch").mkdir()
-    found = torch_check.check(python(None, error="ImportError: libx", PYTHONPATH=str(tmp_path)))
+    found = checks.check_torch(python(None, error="ImportError: libx", PYTHONPATH=str(tmp_path)))
     assert found.verdict == FAIL
     assert "ImportError: libx" in found.finding
     assert found.remedy.startswith("unset PYTHONPATH; ")
@@ -86,7 +86,7 @@ def test_the_venvs_own_python_is_asked_with_its_environment_active(installation,
     env = installation()
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('a stand-in')")
-    found = torch_check.check(
+    found = checks.check_torch(
         Context(
             {
                 **env,

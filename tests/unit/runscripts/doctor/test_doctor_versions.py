@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from pytorch_doctor import NOT_APPLICABLE, OK, WARN
-from pytorch_doctor.checks import versions
+from pytorch_doctor.checks import installation
 from pytorch_doctor.context import Context, Outcome
 from pytorch_doctor.probe import PROBE
 
@@ -71,14 +71,14 @@ def at(tmp_path):
     ],
 )
 def test_a_combination_with_a_known_fault_is_a_warning_with_its_source(at, found, image, env, sources):
-    finding = versions.check(at(found, image, **env))
+    finding = installation.check_versions(at(found, image, **env))
     assert finding.verdict == (WARN if sources else OK)
     assert re.findall(r"\(https://github\.com/(?:lumi-ai-factory/)?(\S+?)\)", finding.finding) == sources
     assert bool(finding.remedy) == bool(sources)
 
 
 def test_the_finding_has_the_versions_the_symptom_and_the_remedy(at):
-    finding = versions.check(at({"NCCL": "2.28.9", "aws-ofi-nccl": "1.18.0"}, gpu="cuda"))
+    finding = installation.check_versions(at({"NCCL": "2.28.9", "aws-ofi-nccl": "1.18.0"}, gpu="cuda"))
     assert finding.finding.startswith(
         "NCCL 2.28.9, aws-ofi-nccl 1.18.0: a large broadcast between nodes hangs (https://"
     )
@@ -86,22 +86,24 @@ def test_the_finding_has_the_versions_the_symptom_and_the_remedy(at):
 
 
 def test_versions_without_a_fault_are_listed(at):
-    finding = versions.check(at({"RCCL": "2.26.6", "libfabric": "2.4"}))
+    finding = installation.check_versions(at({"RCCL": "2.26.6", "libfabric": "2.4"}))
     assert finding.finding == "RCCL 2.26.6, libfabric 2.4: no known fault"
 
 
 def test_an_image_under_another_name_is_known_by_what_it_was_installed_from(at):
-    finding = versions.check(at({}, "mine.sif", source="/appl/containers/" + LAIF.format("20260807_115122")))
+    finding = installation.check_versions(
+        at({}, "mine.sif", source="/appl/containers/" + LAIF.format("20260807_115122"))
+    )
     assert GROUPS in finding.finding
 
 
 def test_a_module_for_cpus_and_no_module_have_nothing_to_compare(at):
-    assert versions.check(Context({})).verdict == NOT_APPLICABLE
-    assert versions.check(at({}, gpu=None)).verdict == NOT_APPLICABLE
+    assert installation.check_versions(Context({})).verdict == NOT_APPLICABLE
+    assert installation.check_versions(at({}, gpu=None)).verdict == NOT_APPLICABLE
 
 
 def test_every_known_fault_has_a_condition_a_source_and_a_remedy():
-    for fault in json.loads(versions.KNOWN.read_text()):
+    for fault in json.loads(installation.KNOWN.read_text()):
         assert set(fault) <= {"versions", "network", "image", "variables", "symptom", "source", "remedy"}
         assert {"versions", "image"} & set(fault)
         assert fault["symptom"] and fault["remedy"]

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Checks the directories that a training writes to: caches on the node, torch's extensions, the home directory."""
+
+import errno
+import os
+import pwd
+import tempfile
+from pathlib import Path
+
+from pytorch_launch import caches
+
+from pytorch_doctor import fail, ok, warn
+from pytorch_doctor.context import UNKNOWN_USER
+
+SCARCE = 1000000000  # bytes: torch.compile of a large model can fill that
+PIECE = b"\1" * (1 << 20)
+ANOTHER = "export TMPDIR=<a directory of yours on the node>, or free space in this one"
+MAKE_ROOM = "delete files that you do not need (du -xh --max-depth=2 ~ | sort -h | tail), or ask for a larger quota"
+
+
+def check_caches(here):
+    """Whether there can be a private directory on the node for the caches of a launch, with enough space."""
+    uid = os.geteuid()
+    default = here.root + "/tmp"  # noqa: S108 (the launch checks the owner of directories in it)
+    chosen = caches.choose_caches(here.env, uid, "doctor", default=default)
+    faults = "; ".join(problem.fault for problem in chosen.warnings)
+    if chosen.directory is None:
+        return fail(faults, ANOTHER) if faults else ok("all of them are where you placed them")
+    top = Path(chosen.directory).parent
+    why = why_not_writable(top.parent)
+    if why:
+        return fail(f"{top.parent}: {why}", ANOTHER)
+    if top.is_symlink() or top.exists():
+        found = top.lstat()
+        if found.st_uid != uid or found.st_mode & 0o077 or top.is_symlink() or not top.is_dir():
+            mode = f"user {found.st_uid}, mode {found.st_mode & 0o7777:04o}"
+            remedy = "chmod 700 it if it is yours, else ask its owner to remove it, or export another TMPDIR"
+            return warn(f"{top} is not private ({mode}): each job makes another one, and compiles again", remedy)
+    if faults:
+        return warn(faults, ANOTHER)
+    space = free_space(top.parent)
+    if space < SCARCE:
+        return warn(f"only {space // 1000000} MB free in {top.parent}", ANOTHER)
+    return ok(f"{top}, {space // 1000000000} GB free")
+
+
+def check_extensions(here):
+    """Whether a job that was killed while it compiled an extension has left torch's lock."""
+    locks = caches.old_locks(here.env)
+    if locks:
+        return warn("; ".join(lock.fault for lock in locks), "; ".join(lock.remedy for lock in locks))
+    return ok("no old lock in TORCH_EXTENSIONS_DIR")
+
+
+def check_home(here):
+    """Whether the home directory is writable, as pip and many programs need it, and the node knows its user."""
+    home = Path(here.env.get("HOME") or "/nonexistent")
+    if not is_known(os.geteuid()) and not here.in_image:
+        return warn(f"this node does not know user {os.geteuid()}", UNKNOWN_USER)
+    if not home.is_dir():
+        return warn(f"no such directory: HOME={home}", "export HOME=<a directory of yours>")
+    packages = Path(here.env.get("PYTHONUSERBASE") or home).absolute()
+    # pip makes missing directories
+    packages = next(directory for directory in (packages, *packages.parents) if directory.is_dir())
+    for directory in dict.fromkeys((home, packages)):
+        why = why_not_writable(directory)
+        if why in (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT)):
+            return fail(f"{directory}: {why}", MAKE_ROOM)
+        if why:  # training works with a read-only home directory
+            return warn(f"{directory}: {why}", "write to another file system")
+    space = free_space(home)
+    if space < SCARCE:
+        return warn(f"only {space // 1000000} MB free in {home}", MAKE_ROOM)
+    return ok(f"{home} is writable, {space // 1000000000} GB free on its file system")
+
+
+def why_not_writable(directory):
+    """Why 1 MiB cannot be written to a new file in `directory`, None if it can; the file is deleted."""
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(PIECE)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.strerror
+    return None
+
+
+def free_space(directory):
+    """The bytes that this user may still write on the file system of `directory`."""
+    found = os.statvfs(directory)
+    return found.f_bavail * found.f_frsize
+
+
+def is_known(uid):
+    """Whether the node's name service knows a user."""
+    try:
+        return bool(pwd.getpwuid(uid))
+    except KeyError:
+        return False

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Checks the GPUs that the module is for, and their driver."""
+
+import re
+from collections import namedtuple
+
+from pytorch_launch.topology import gpus
+from pytorch_launch.visible import LIMITS, visible_gpus
+
+from pytorch_doctor import FAIL, fail, not_applicable, ok, warn
+
+Kind = namedtuple("Kind", "vendor label version runtime files modules")
+Kind.__doc__ = """A kind of GPU: the vendor and its name, the fact about torch with the version of its runtime, the
+runtime's name, the files by which programs use the GPUs, and the drivers by their directories in /sys/module."""
+KINDS = {
+    "cuda": Kind("nvidia", "NVIDIA", "cuda", "CUDA", "/dev/nvidia*", ()),
+    "rocm": Kind("amd", "AMD", "hip", "ROCm", "/dev/kfd", ("amdgpu",)),
+    "xpu": Kind("intel", "Intel", "xpu", "XPU", "/dev/dri/renderD*", ("xe", "i915")),
+}
+#: The oldest driver for each CUDA, by its first number: NVIDIA, "CUDA Compatibility", minor version compatibility
+#: (https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html).
+OLDEST_DRIVERS = {11: 450, 12: 525, 13: 580}
+#: The versions of CUDA or ROCm that the site's driver supports, as a cluster profile has them: 6.1-7.0.
+SUPPORTED = re.compile(r"([0-9]+(?:\.[0-9]+)*)-([0-9]+(?:\.[0-9]+)*)")
+
+
+def check_gpu(here):
+    """Whether there are GPUs of the module's kind, and torch sees them."""
+    kind = KINDS.get(here.gpu) if here.module else None
+    if kind is None:
+        return not_applicable("the module is for CPUs" if here.module else "no module is loaded")
+    present = gpus(here.root)
+    if not present and not here.trains_here:
+        return not_applicable("no GPU, which login nodes may lack: srun pytorch-doctor")
+    if not present:
+        remedy = "request GPUs (srun --gpus-per-node=1) in a partition that has some, or load a module for CPUs"
+        return fail(f"the module is for {kind.label} GPUs, but there are none here", remedy)
+    if present[0].vendor != kind.vendor:
+        other = next(other.label for other in KINDS.values() if other.vendor == present[0].vendor)
+        finding = f"the module is for {kind.label} GPUs, but those here are from {other}"
+        return fail(finding, "load another module, or use another partition")
+    facts, _ = here.torch
+    if facts is None:
+        return fail(f"torch cannot be imported to check the {len(present)} GPUs here", "see the check `torch`")
+    if not facts["devices"]:
+        return fail(f"torch sees none of the {len(present)} GPUs here", _unseen(here, kind))
+    visible = visible_gpus(here.env, here.root)
+    seen = f"{len(facts['devices'])} of {len(visible.present)}: {facts['devices'][0]}"
+    if len(facts["devices"]) < len(visible.present) and not visible.is_limited:
+        variables = " or ".join(("*_VISIBLE_DEVICES",) if kind.vendor != "intel" else LIMITS["intel"])
+        return warn(f"{seen}, and no variable {variables} hides the others", _unseen(here, kind))
+    return ok(seen)
+
+
+def _unseen(here, kind):
+    """The remedy for GPUs that torch does not see."""
+    values = [f"{name}={here.env[name]}" for name in LIMITS[kind.vendor] if name in here.env]
+    if values:
+        return "correct or unset " + ", ".join(values)
+    if here.in_image and kind.vendor == "nvidia":
+        return "enter the image with --nv, as the module does with SINGULARITY_NV=1, and see the check `driver`"
+    return f"see the check `driver`, and your permission for {kind.files}"
+
+
+def check_driver(here):
+    """Whether the driver supports the CUDA or ROCm of torch: it computes, or the versions explain why not."""
+    kind = KINDS.get(here.gpu) if here.module else None
+    if kind is None:
+        return not_applicable("the module is for CPUs" if here.module else "no module is loaded")
+    found = _check_driver_here(here, kind)
+    unsupported = _unsupported(here, kind)
+    if not unsupported:
+        return found
+    remedy = f"load a module for a supported {kind.runtime}: module avail PyTorch"
+    return (fail if found.verdict == FAIL else warn)(f"{found.finding}; {unsupported}", remedy)
+
+
+def _unsupported(here, kind):
+    """What is wrong if torch's CUDA or ROCm is outside the range in the cluster profile, else None.
+
+    Without a range, in PYTORCH_DRIVER_CUDA or PYTORCH_DRIVER_ROCM, torch is not imported.
+    """
+    variable = f"PYTORCH_DRIVER_{here.gpu.upper()}"
+    supported = SUPPORTED.fullmatch(here.env.get(variable, ""))
+    facts, _ = here.torch if supported else (None, None)
+    version = facts and facts[kind.version]
+    if not version or is_within(version, *supported.groups()):
+        return None
+    used = f"{kind.runtime} {'.'.join(version.split('.')[:2])}"
+    oldest, newest = supported.groups()
+    return f"torch is built for {used}, and the site's driver supports {oldest} to {newest} ({variable})"
+
+
+def is_within(version, oldest, newest):
+    """Whether a version is in a range; 13.2 is within 11-13, and 7.0.2 within 6.1-7.0."""
+    version, oldest, newest = ([int(part) for part in re.findall("[0-9]+", text)] for text in (version, oldest, newest))
+    return oldest <= version[: len(oldest)] and version[: len(newest)] <= newest
+
+
+def _check_driver_here(here, kind):
+    """The same for this node alone, without the range in the cluster profile."""
+    version = _driver_version(here, kind)
+    if version is None:
+        return not_applicable(f"no driver of {kind.label} here")
+    facts, _ = here.torch
+    if facts is None:
+        return fail(f"{version}, but torch cannot be imported", "see the check `torch`")
+    needed = facts[kind.version]
+    name = f"{kind.runtime} {needed}"
+    if facts["devices"] and not facts["fault"]:
+        return ok(f"{version}, computes with {name}")
+    oldest = OLDEST_DRIVERS.get(int(needed.split(".")[0])) if kind.vendor == "nvidia" else None
+    if oldest and int(version.split(".")[0]) < oldest:
+        remedy = "load a module for an older CUDA, or ask the site to update the driver"
+        return fail(f"driver {version} is too old for {name}, which needs {oldest} or newer", remedy)
+    if facts["fault"]:
+        remedy = "try another node; if all nodes fail, load a module that is built for this driver"
+        return fail(f"driver {version}: {name} does not compute: {facts['fault']}", remedy)
+    return ok(f"{version}; no visible GPU")
+
+
+def _driver_version(here, kind):
+    """The version of the kernel's driver, None without one."""
+    for name in kind.modules:
+        if here.names(f"/sys/module/{name}"):
+            return here.read(f"/sys/module/{name}/version") or "of the kernel"
+    text = here.read("/proc/driver/nvidia/version") if kind.vendor == "nvidia" else None
+    found = re.search(r"Kernel Module\s.*?(\d{3,}(?:\.\d+)+)", text or "")
+    return found.group(1) if found else None

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Checks the loaded module, its image, the torch that its Python imports, and versions with known faults.
+
+`known_faults.json` has the faults; one applies if all of its conditions are true:
+
+`versions`    component to version; 1.18 is any 1.18.x, "" is any version
+`network`     the profile's fast network
+`image`       a pattern for the file name of the image, or of the image that it was installed from
+`variables`   variable to values
+
+`symptom`, `source` and `remedy` are for the message.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import re
+from fnmatch import fnmatch
+from pathlib import Path
+
+from pytorch_launch.container import USER_SOFTWARE
+from pytorch_launch.isolation import isolate
+
+from pytorch_doctor import fail, not_applicable, ok, warn
+from pytorch_doctor.context import find_obstacle, last_line
+
+#: Variables with directories of the installation, and these directories.
+PLACES = {"CONTAINERROOT": "", "RUNSCRIPTS": "runscripts", "PAYLOAD": "payload"}
+#: The mark of a SIF file, and machines by their codes in it (github.com/apptainer/sif, pkg/sif/sif.go and arch.go).
+MAGIC, MAGIC_OFFSET, MACHINE_OFFSET = b"SIF_MAGIC", 32, 45
+MACHINES = {b"02": "x86_64", b"04": "aarch64", b"06": "ppc64le"}
+OTHER_TREE = "load the module of this node's software tree, or use nodes of that kind"
+KNOWN = Path(__file__).parents[1] / "known_faults.json"
+
+
+def check_module(here):
+    """Whether a PyTorch module is loaded, and consistent: its variables, its directories, its Python."""
+    if here.module is None:
+        return fail("no PyTorch module is loaded", "module load PyTorch/<version>: `module avail PyTorch` lists them")
+    if not here.module.is_dir():
+        where = f"visible in the image: see {here.binds}" if here.in_image else "there: load the module again"
+        return fail(f"no such directory: EBROOTPYTORCH={here.module}", "check that it is " + where)
+    places = {name: here.module / place for name, place in PLACES.items()}
+    missing = [f"{name}={here.env.get(name, '')}" for name in places if not Path(here.env.get(name) or "/-").is_dir()]
+    if missing:
+        return fail("no such directory: " + ", ".join(missing), "unset them, and load the module again")
+    others = [f"{name}={here.env[name]}" for name, place in places.items() if not place.samefile(here.env[name])]
+    if others:
+        remedy = "unset them and load the module again, unless this is intended"
+        return warn("not the module's own: " + ", ".join(others), remedy)
+    system = str(here.record("build.json").get("system")).split("-")
+    machine = next((machine for machine in MACHINES.values() if machine in system), None)
+    if machine not in (None, platform.machine()) and not here.in_image:
+        return fail(f"{here.module} was built on {machine}, and this node is {platform.machine()}", OTHER_TREE)
+    python = None if here.in_image else here.which("python")
+    if python and here.module not in Path(python).parents:
+        remedy = "load the PyTorch module last, and deactivate other environments"
+        return warn(f"`python` is {python}, not the module's", remedy)
+    loaded = here.env.get("LOADEDMODULES", "").split(":")
+    profile = [name[len("cluster/") :] for name in loaded if name.startswith("cluster/")]
+    if loaded != [""] and not profile:
+        finding = "no cluster profile is loaded with it: a step continues after one of its ranks has failed"
+        return warn(finding, "load the PyTorch module again, or `module load cluster/<name>`")
+    name = [name for name in loaded if name.startswith("PyTorch/")] or [here.module]
+    where = ", in its image" if here.in_image else ""
+    return ok(f"{name[0]} ({here.kind}), profile {(profile or ['unknown'])[0]}{where}")
+
+
+def check_image(here):
+    """Whether the image exists, has the size that it was installed with, and starts; with --full its SHA-256 too."""
+    if here.module is None or here.kind == "venv":
+        return not_applicable("a module with a virtual environment" if here.module else "no module is loaded")
+    again = f"`eb --rebuild {here.easyconfig or '<recipe>'}`"
+    if here.kind == "container":
+        return _check_sif(
+            here, f"load the module again, which finds the site's copy if there is one; else install it with {again}"
+        )
+    image = here.env.get("SHIFTER_IMAGE" if here.kind == "shifter" else "PYTORCH_IMAGE", "")
+    if here.kind == "shifter":
+        command, remedy = (
+            ["shifter", "--image=" + image, "true"],
+            "check with `shifterimg images` that the gateway has it, ",
+        )
+        remedy += f"else `shifterimg pull {image}`"
+    else:
+        command, remedy = [str(here.module / "bin" / "start-shell"), "-c", "true"], f"`podman-hpc pull {image}`"
+        remedy = f"if the file is missing, install it again with {again}" if image.startswith("/") else remedy
+    outcome = None if here.in_image else here.run(command)
+    if outcome and outcome.status:
+        return fail(f"{image} does not start: {last_line(outcome.error)}", remedy)
+    return ok(image + ", starts")
+
+
+def _check_sif(here, again):
+    image = Path(here.env.get("SIFPYTORCH") or "/nonexistent")
+    if here.in_image and not image.exists():
+        return not_applicable("pytorch-doctor runs in it; its file is not visible here")
+    if not image.is_file():
+        return fail(f"image not found: SIFPYTORCH={image}", again)
+    with image.open("rb") as file:
+        start = file.read(MACHINE_OFFSET + 2)
+    if start[MAGIC_OFFSET : MAGIC_OFFSET + len(MAGIC)] != MAGIC:
+        return fail(f"{image} is not an image in SIF format", again)
+    machine = MACHINES.get(start[MACHINE_OFFSET:])
+    if machine not in (None, platform.machine()):
+        return fail(f"{image} is an image for {machine}, and this node is {platform.machine()}", OTHER_TREE)
+    record, found = here.record("image.json"), image.stat().st_size
+    if record.get("size") is None:
+        remedy = "install it again with this version of its recipe, so that damage can be detected"
+        return warn(f"no record of the image in {here.module}/provenance", remedy)
+    if found != record["size"]:
+        return fail(f"{image} has {found} bytes, expected {record['size']}", again)
+    if here.full and _sha256(image) != record.get("sha256"):
+        return fail(f"{image} is damaged: its SHA-256 differs from that of its installation", again)
+    compared = "SHA-256 as installed" if here.full else f"{found // 1000000} MB as installed"
+    if not here.in_image:
+        runtime = here.which("singularity") or here.which("apptainer")
+        if runtime is None:
+            return fail("singularity and apptainer not found on PATH", "load the site's module of Apptainer")
+        outcome = here.run([runtime, "exec", str(image), "true"])
+        if outcome.status:
+            remedy = find_obstacle(outcome.error) or "if that does not help: " + again
+            return fail(f"{image} does not start: {last_line(outcome.error)}", remedy)
+    return ok(f"{image.name}, {compared}, starts")
+
+
+def _sha256(path):
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for piece in iter(lambda: file.read(1 << 24), b""):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def check_torch(here):
+    """Whether `python` imports the module's torch, with the environment that the user has."""
+    if here.module is None:
+        return not_applicable("no module is loaded")
+    facts, outcome = here.torch
+    option = "--force" if here.kind == "venv" else "--rebuild"  # which keeps the running jobs of a venv
+    again = f"install the module again: `eb {option} {here.easyconfig or '<recipe>'}`"
+    origin, others = facts and _origin(here, facts), isolate(here.env)
+    # seen from outside: a directory of the host may be missing in the image
+    is_outside = here.kind == "container" and not here.in_image and origin not in (None, "another place")
+    misled = (
+        "" if is_outside or not others[0] else f"unset {' '.join(sorted(others[0]))}; conda-python-distributed removes "
+    )
+    misled += "these directories from them by itself" * bool(misled)
+    if facts is None:
+        remedy = misled or find_obstacle(outcome.error) or f"see the check `image`; {again}"
+        return fail(f"python does not import torch: {last_line(outcome.error)}", remedy)
+    version, python = facts["version"], facts["python"]
+    place = f"torch {version} from {facts['directory']}"
+    remove = misled or f"move it; the search path: {python} -c 'import sys; print(sys.path)'"
+    if origin == "another place":
+        return fail(f"python imports {place}, which is not the module's", remove)
+    if facts["foreign"]:
+        return fail(f"torch loads {facts['foreign'][0]} of another torch", remove)
+    if facts["total"] != 8:
+        return fail(f"eight ones add up to {facts['total']}", "exclude this node, and report it to the site")
+    constraints = here.module / "constraints.txt"
+    recorded = re.search(r"^torch==(.+)$", constraints.read_text() if constraints.is_file() else "", re.MULTILINE)
+    expected = recorded.group(1).strip() if recorded else here.recipe.get("version")
+    if origin != "the module":
+        finding = f"{place}: your own, in {origin}, hides the module's {expected or 'torch'}"
+        return warn(finding, "pip uninstall torch, unless you mean to use it")
+    release, build = (part != other for part, other in zip(_parts(version), _parts(expected or version)))
+    if release or (build and "+" in version and "+" in expected):
+        return (fail if release else warn)(f"{place}, but the module is for {expected}", again)
+    if misled:
+        faults = "; ".join(problem.fault for problem in others[1])
+        return warn(f"the module's, but variables lead to another installation: {faults}", misled)
+    devices = "Intel GPUs" if facts["xpu"] else "CPUs"
+    devices = f"CUDA {facts['cuda']}" if facts["cuda"] else devices
+    devices = f"ROCm {'.'.join(facts['hip'].split('.')[:2])}" if facts["hip"] else devices
+    return ok(f"{version}, for {devices}")
+
+
+def _parts(version):
+    """Release and build of a version: `2.13.0` and `cpu`, as pip writes them, with `nv25.1` for `nv25.01`.
+
+    https://packaging.python.org/en/latest/specifications/version-specifiers/, "Local version identifiers".
+    """
+    public, _, build = re.sub(r"(?<=\.)0+(?=[0-9])", "", version).lower().partition("+")
+    return re.match(r"[0-9.]*", public).group(), build
+
+
+def _origin(here, facts):
+    """The place of torch: "the module", one of the user's own places, or "another place"."""
+    directory = facts["directory"] + os.sep
+    own = {"user-software": USER_SOFTWARE, "PYTHONUSERBASE": here.env.get("PYTHONUSERBASE") or "/nonexistent"}
+    for name, place in own.items():
+        if directory.startswith((place + os.sep, os.path.realpath(place) + os.sep)):
+            return name
+    environment = os.path.realpath(str(here.module / "venv")) + os.sep
+    ours = directory.startswith(environment) if here.kind == "venv" else facts["in_image"]
+    return "the module" if ours else "another place"
+
+
+def check_versions(here):
+    """Whether this combination of versions has a known fault."""
+    if here.module is None or here.gpu is None:
+        return not_applicable("the module is for CPUs" if here.module else "no module is loaded")
+    facts, _ = here.torch
+    found = facts["versions"] if facts else {}
+    paths = (here.env.get("SIFPYTORCH"), here.record("image.json").get("source"))
+    images = [Path(path).name for path in paths if path]
+    faults = [fault for fault in json.loads(KNOWN.read_text()) if _matches(fault, found, images, here.env)]
+    listed = ", ".join(f"{name} {version}" for name, version in found.items()) or "versions unknown"
+    if not faults:
+        return ok(listed + ": no known fault")
+    symptoms = "; ".join("{symptom} ({source})".format(**fault) for fault in faults)
+    return warn(f"{listed}: {symptoms}", "; ".join(fault["remedy"] for fault in faults))
+
+
+def _matches(fault, found, images, env):
+    """Whether all conditions of an entry are true for these versions, names of the image, and variables."""
+    versions = fault.get("versions", {}).items()
+    return (
+        all(name in found and (not wanted or f"{found[name]}.".startswith(wanted + ".")) for name, wanted in versions)
+        and fault.get("network", "").lower() in ("", env.get("PYTORCH_FAST_NETWORK", "").lower())
+        and any(fnmatch(image, fault.get("image", "*")) for image in images or [""])
+        and all(env.get(name, "") in values for name, values in fault.get("variables", {}).items())
+    )
