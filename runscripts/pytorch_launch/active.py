@@ -117,7 +117,7 @@ def _check_interpreter(prefix, config, image):
     fault = None
     if not os.path.exists(python) or not os.path.exists(f"{prefix}/bin/python"):
         fault = f"does not exist {where}"
-    elif image and device(python) not in image:
+    elif image and device(os.path.dirname(os.path.realpath(python))) not in image:
         fault = "is not the image's"
     elif image and version != running and os.path.samefile(python, getattr(sys, "_base_executable", sys.executable)):
         fault = f"is {running} {where}, not {version}"

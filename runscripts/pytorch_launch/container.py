@@ -26,9 +26,10 @@ def in_container(env):
 
 
 def image_devices(env):
-    """The numbers of the file systems of the image, none on a host.
+    """The numbers of the file systems of the image's directories, none on a host.
 
-    Without an overlay "/" is made in memory, and what is below it comes from the image.
+    Without an overlay "/" is made in memory, and what is below it comes from the image. With one, files have others
+    (Linux, Documentation/filesystems/overlayfs.rst, "Inode properties").
     """
     return {device("/"), device("/usr")} if in_container(env) else set()
 
