@@ -10,8 +10,10 @@ from easybuild.easyblocks.generic.lockedvenv import LockedVenv, make_base, make_
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
 from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.filetools import copy_file, write_file
+from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
 
 from pytorch_install import tree
+from pytorch_install.modulefiles.interface import RECORDED, recorded_variables
 from pytorch_install.modulefiles.statements import template
 from pytorch_install.runtime import PROGRAMS
 from pytorch_install.users.pip_command import write_pip
@@ -100,6 +102,13 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
         record['source_packages'] = {package.requirement: package.environment(os.environ)
                                      for package in self.source_packages}
         write_record(record, self.installdir)
+
+    def install_tree(self):
+        """Record the module's variables, for commands that run by their path without them."""
+        super().install_tree()
+        packed = {'PYTORCH_PACKED': os.path.join(self.installdir, PACKED)} if self.cfg['packed'] else {}
+        write_file(os.path.join(self.installdir, RECORDED), recorded_variables(
+            self.installdir, self.name, det_full_ec_version(self.cfg), {**self.activation(), **packed}))
 
     def install_step(self):
         """Pack what is installed, if the recipe asks for it."""

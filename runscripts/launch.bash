@@ -17,6 +17,14 @@ die() { # <exit status> <what is wrong and where. What to do>
     exit "$1"
 }
 
+# By its path without the module, as in `srun --export=NONE`, a command has the variables that the installation recorded.
+if [ -z "${RUNSCRIPTS:-}" ] && [ -f "${BASH_SOURCE[0]%/*}/../module.bash" ]; then
+    # shellcheck source=/dev/null
+    source "${BASH_SOURCE[0]%/*}/../module.bash"
+    [ "${SLURM_PROCID:-0}" != 0 ] || printf '%s: %s\n' "${0##*/}" "the module is not loaded: using its Python without \
+the settings of its cluster profile. Load it in the job script" >&2
+fi
+
 # A function, because `source .../activate` without arguments would otherwise see the user's.
 activate() {
     local activation

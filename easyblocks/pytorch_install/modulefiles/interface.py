@@ -5,11 +5,15 @@ Module statements of the interface: those of every module, and those of images.
 import hashlib
 import os
 import re
+import shlex
 
 from easybuild.tools.config import install_path
 
 from pytorch_install.modulefiles.statements import pushenv, template
 from pytorch_install.tree import PARTS
+
+# File in the installation with the module's variables, for commands that run by their path without it.
+RECORDED = 'module.bash'
 
 # File in the installation with versions that users' packages must not replace.
 CONSTRAINTS = 'constraints.txt'
@@ -44,14 +48,31 @@ def shared_interface(generator, name, version, installdir, activation, cluster):
     # with --module-only an old installation may lack the file, and pip fails if it is missing
     constrained = os.path.exists(os.path.join(installdir, CONSTRAINTS))
     txt += template(generator, 'packages', {'constrained': ['PIP_CONSTRAINT', 'UV_CONSTRAINT'] if constrained else []},
-                    directory=os.path.join('.local', 'easybuild', name, version),
-                    identity=hashlib.sha256(installdir.encode()).hexdigest()[:8])
+                    **user_base(name, version, installdir))
     # the cluster profile compares it with what the site's driver supports; without `none`, it would read that of the
     # module that this one replaces, which Environment Modules keep in env (module switch)
     txt += generator.set_environment('__PYTORCH_RUNTIME', gpu_runtime(version) or 'none')
     # last, so that a profile of the site takes precedence
     txt += generator.append_paths('MODULEPATH', ['modulefiles'])
     return txt + generator.load_module('cluster/' + cluster, recursive_unload=True)
+
+
+def user_base(name, version, installdir):
+    """Where `pip install --user` writes: a directory below the user's home, and the part for this installation."""
+    return {'directory': os.path.join('.local', 'easybuild', name, version),
+            'identity': hashlib.sha256(installdir.encode()).hexdigest()[:8]}
+
+
+def recorded_variables(installdir, name, version, more):
+    """Shell code with the variables that a module of a Python environment sets, and `more`, for launch.bash."""
+    variables = {'EBROOT' + name.upper(): installdir, 'EBVERSION' + name.upper(): version, 'CONTAINERROOT': installdir,
+                 **{part.upper(): os.path.join(installdir, part) for part in PARTS}, **more}
+    lines = ["export %s=%s" % (variable, shlex.quote(value)) for variable, value in variables.items()]
+    # the same directory as packages.lua
+    lines += ['PYTHONUSERBASE=${HOME:-/}/%(directory)s' % user_base(name, version, installdir),
+              '[ -d "$PYTHONUSERBASE" ] && [ ! -d "$PYTHONUSERBASE-%(identity)s" ] || PYTHONUSERBASE+=-%(identity)s'
+              % user_base(name, version, installdir), 'export PYTHONUSERBASE']
+    return '\n'.join(lines) + '\n'
 
 
 def gpu_runtime(version):

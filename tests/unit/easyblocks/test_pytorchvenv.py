@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -164,3 +165,28 @@ def test_the_module_of_every_venv_requires_the_python_of_its_build(easyblock, pa
     assert "cray-mpich/8.1.28" in text
     assert "another" not in text
     assert f"eb --force {path.name}" in text
+
+
+def test_the_variables_of_the_module_are_recorded_for_commands_without_it(easyblock, edited, tmp_path, monkeypatch):
+    app = easyblock(edited(VENV, "cluster = 'local'", "cluster = 'local'\npacked = True"))
+    monkeypatch.setattr("easybuild.easyblocks.pytorchmodule.EB_PyTorchModule.install_tree", lambda _: None)
+    app.make_installdir()
+    app.install_tree()
+    root = app.installdir
+    names = ("CONTAINERROOT", "EBROOTPYTORCH", "RUNSCRIPTS", "WITH_VENV", "PYTORCH_PACKED", "PYTHONUSERBASE")
+
+    def seen():
+        code = f"set -eu; source {root}/module.bash; env"
+        done = subprocess.run(
+            ["bash", "-c", code], env={"HOME": str(tmp_path)}, capture_output=True, text=True, check=True
+        )
+        found = dict(line.split("=", 1) for line in done.stdout.splitlines())
+        return [found[name] for name in names]
+
+    shared = f"{tmp_path}/.local/easybuild/PyTorch/2.13.0-cpu-venv"
+    *values, base = seen()
+    assert values == [root, root, f"{root}/runscripts", f"source {root}/venv/bin/activate", f"{root}/venv.squashfs"]
+    assert re.fullmatch(rf"{shared}-[0-9a-f]{{8}}", base)
+    assert f'"{base[-8:]}"' in app.make_module_extra() or f"-{base[-8:]}" in app.make_module_extra()
+    Path(shared).mkdir(parents=True)
+    assert seen()[-1] == shared

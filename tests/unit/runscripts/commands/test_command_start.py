@@ -271,3 +271,24 @@ def test_modules_of_the_user_do_not_reach_the_launcher(run, run_unchecked, home,
     done = run_unchecked("conda-python-distributed", "-I", "-c", "print('clean')", env=env, cwd=poison)
     assert done.stdout == "clean\n"
     assert run("get-master", "n[1-2]", env=env, cwd=poison) == "n1\n"
+
+
+def test_a_command_by_its_path_uses_the_environment_that_it_belongs_to(run_unchecked, runscripts, tmp_path, step):
+    """As with `srun --export=NONE`, which passes no variable of the module on."""
+    tree = installed(runscripts, tmp_path / "tree")
+    (tree / "venv").mkdir()
+    (tree / "venv" / "activate").write_text("export ACTIVE=yes")
+    recorded = f"export RUNSCRIPTS={tree}/runscripts WITH_CONDA=true WITH_VENV='source {tree}/venv/activate'"
+    (tree / "module.bash").write_text(f"{recorded} PYTHONUSERBASE=/mine\n")
+    code = "import os; print(os.environ['ACTIVE'], os.environ['PYTHONUSERBASE'])"
+    for place in ("runscripts", "bin"):
+        done = run_unchecked(str(tree / place / "conda-python-distributed"), "-c", code, env={"OMP_NUM_THREADS": "1"})
+        assert done.stdout == "yes /mine\n"
+        assert done.stderr == (
+            "conda-python-distributed: the module is not loaded: using its Python without the settings of its cluster "
+            "profile. Load it in the job script\n"
+        )
+    other = run_unchecked(str(tree / "bin" / "conda-python-distributed"), "-c", code, env=step)
+    assert (other.stdout, other.stderr) == ("yes /mine\n", "")
+    loaded = run_unchecked(str(tree / "bin" / "conda-python-distributed"), "-c", code, env={"RUNSCRIPTS": "/loaded"})
+    assert "KeyError: 'ACTIVE'" in loaded.stderr
