@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "runscripts"))
-from pytorch_doctor.runtime import FUSE, USER_NAMESPACES
+from pytorch_doctor.context import FUSE, NAMESPACES
 
 from testbed.layout import TestbedError
 from testbed.packages import CONTAINER_PACKAGES, SYSTEM_PATH, apt_install, find_command, missing_packages, privilege
@@ -68,7 +68,7 @@ def find_obstacle():
         return FUSE
     probe = subprocess.run(["unshare", "--user", "true"], stderr=subprocess.DEVNULL, check=False)
     if probe.returncode:
-        return USER_NAMESPACES
+        return NAMESPACES
     return None
 
 
