@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 
@@ -32,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from training.accelerator import find_accelerator, module_of
-from training.checkpoint import Checkpoints, Run, open_checkpoints, save_model
+from training.checkpoint import Checkpoints, Extent, Run, open_checkpoints, save_model
 from training.compiling import compiler_fault
 from training.data import (
     Dataset,
@@ -50,7 +49,6 @@ from training.health import Health
 from training.metrics import Metrics
 from training.model import build_model
 from training.progress import Progress
-from training.resuming import Extent
 from training.schedule import learning_rate_factor
 from training.stopping import StopSignals
 
@@ -128,6 +126,21 @@ def accuracy(run: Run, images: Tensor, labels: Tensor) -> float:
     """Return the percentage of images that the network classifies correctly."""
     correct, total = evaluate(run.network, images, labels, run.world)
     return 100 * correct / total
+
+
+def end_epoch(run: Run, reached: float) -> dict[str, float]:
+    """Move the position to the next epoch, after one that reached an accuracy; return its values for the metrics."""
+    position = run.position
+    values = {
+        "loss": position.loss_sum / position.samples,
+        "accuracy": reached,
+        "seconds": position.epoch_seconds,
+        "images_per_second": position.samples / position.epoch_seconds,
+        "world_size": run.world.size,
+        "learning_rate": run.optimizer.param_groups[0]["lr"],
+    }
+    position.end_epoch(reached)
+    return values
 
 
 def set_up(options: argparse.Namespace, samples: int, world: World) -> tuple[Run, GlobalBatchSampler]:
@@ -266,12 +279,11 @@ def train_epochs(
         batches = device_batches(*images.training, islice(sampler, position.step, None))
         if health:
             batches = health.batches(name, batches, first_step=position.step)
-        before = replace(position)
         with Progress(name, len(sampler), first_step=position.step, enabled=is_first) as progress:
             train_epoch(model, run, batches, progress, stop, bf16=options.bf16)
         loss_sum = position.loss_sum
         if position.step == len(sampler):
-            values = run.end_epoch(before, accuracy(run, *images.selection))
+            values = end_epoch(run, accuracy(run, *images.selection))
             report(
                 f"{name}  loss {values['loss']:.4f}  {kind} accuracy {values['accuracy']:.2f} %  "
                 f"images/s {values['images_per_second']:.0f}"

@@ -14,11 +14,10 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from training import TrainingError
-from training.checkpoint.reading import DamagedError, RefusedError
+from training.checkpoint import REMEDY, DamagedError, MismatchError
 from training.distributed import World, broadcast, fail_together, gather
 from training.files import remedy_for
 from training.finite import check_weights
-from training.resuming import REMEDY, MismatchError
 from training.sharded.compare import fault_of_shards, fit_manifest
 from training.sharded.directory import ShardedDirectory, delete, name_of
 from training.sharded.interval import Interval, Timer
@@ -272,10 +271,6 @@ def writing_fault(path: Path, fault: BaseException) -> BaseException:
 
 def reading_fault(path: Path, fault: BaseException) -> BaseException:
     """Return why a checkpoint whose checksums are right was not loaded, in one line if the user can correct it."""
-    if isinstance(fault, RefusedError):
-        return TrainingError(
-            f"{path}: refused, and nothing in it was executed: {fault}. Delete it unless you trust its origin"
-        )
     if isinstance(fault, (DamagedError, OSError)):
         return TrainingError(f"{path}: cannot be loaded ({fault}). Delete it to resume from the checkpoint before")
     return fault

@@ -8,9 +8,7 @@ from collections.abc import Mapping
 
 import torch
 
-from training.checkpoint.reading import DamagedError
-from training.resuming.state import check_identity
-from training.resuming.values import MismatchError, fit, format_value
+from training.checkpoint import DamagedError, MismatchError, check_identity, describe, fit
 from training.sharded.directory import step_of
 from training.sharded.manifest import Manifest, Stored, verify
 
@@ -27,7 +25,7 @@ def fit_manifest(manifest: Manifest, path, own: Mapping[str, torch.Tensor], valu
     check_identity({"model": None, "random": None, **saved, "file": path}, values["settings"], values["data"])
     fit_tensors(manifest.tensors, own)
     if not isinstance(optimizer, Mapping):
-        raise MismatchError(f"optimizer is {format_value(optimizer)}, expected a dict")
+        raise MismatchError(f"optimizer is {describe(optimizer)}, expected a dict")
     return {
         "position": fit_position(saved["position"], values["position"], step_of(path)),
         "schedule": fit(saved["schedule"], values["schedule"], "schedule", all_names=False),
@@ -41,11 +39,11 @@ def fit_tensors(saved: Mapping[str, Stored], own: Mapping[str, torch.Tensor]) ->
         names = {name for name in saved if name.startswith(f"{part}.")}
         odd = sorted(names ^ {name for name in own if name.startswith(f"{part}.")})
         if odd:
-            raise MismatchError(f"{part} has other names: {', '.join(format_value(name) for name in odd[:3])}")
+            raise MismatchError(f"{part} has other names: {', '.join(describe(name) for name in odd[:3])}")
     for name, tensor in own.items():
         if name in saved and not is_alike(saved[name], tensor):
-            found = f"a tensor of torch.{format_value(saved[name].dtype)} with the shape {list(saved[name].shape)}"
-            raise MismatchError(f"{name} is {found}, expected {format_value(tensor)}")
+            found = f"a tensor of torch.{describe(saved[name].dtype)} with the shape {list(saved[name].shape)}"
+            raise MismatchError(f"{name} is {found}, expected {describe(tensor)}")
 
 
 def is_alike(stored: Stored, tensor: torch.Tensor) -> bool:
@@ -58,9 +56,9 @@ def fit_position(saved, own: Mapping, step: int) -> dict:
     position = fit(saved, own, "position", all_names=False)
     for name, value in position.items():
         if isinstance(own[name], int) and not (type(value) is int and value >= 0):
-            raise MismatchError(f"position[{name}] is {format_value(value)}, expected 0 or more")
+            raise MismatchError(f"position[{name}] is {describe(value)}, expected 0 or more")
         if name.endswith("seconds") and not 0 <= value < math.inf:
-            raise MismatchError(f"position[{name}] is {format_value(value)}, expected 0 or more")
+            raise MismatchError(f"position[{name}] is {describe(value)}, expected 0 or more")
     if position["step"] != step:
         raise MismatchError(f"position[step] is {position['step']}, expected {step}")
     return position

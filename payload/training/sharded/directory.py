@@ -10,7 +10,7 @@ import shutil
 import weakref
 from pathlib import Path
 
-from training.checkpoint.directory import OUTPUTS, lock_directory, make_directory
+from training.checkpoint import OUTPUTS, lock_directory, make_directory
 from training.files import TEMPORARY, is_temporary, sync_directory
 
 NAME = re.compile(r"step-(\d{8,})")

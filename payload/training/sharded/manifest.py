@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from training import TrainingError
-from training.checkpoint.reading import DamagedError
+from training.checkpoint import DamagedError
 from training.files import read_file
 
 MANIFEST = "manifest.json"

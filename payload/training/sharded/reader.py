@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.futures import Future
 
-from training.checkpoint.reading import DamagedError, RefusedError, unpack_object
+from training.checkpoint import DamagedError, unpack
 from training.sharded.manifest import Chunk, Manifest, Stored, open_shard
 
 
@@ -73,16 +73,16 @@ def make_metadata(stored: Stored, dtype: torch.dtype) -> TensorStorageMetadata:
 
 
 def read_chunk(descriptor: int, chunk: Chunk, dtype: torch.dtype) -> torch.Tensor:
-    """Return a part of a tensor; raises DamagedError if the file holds another one, RefusedError for code."""
+    """Return a part of a tensor; raises DamagedError if the file holds another one."""
     content = os.pread(descriptor, chunk.length, chunk.start)
     while len(content) < chunk.length:  # a read returns at most 2 GiB
         more = os.pread(descriptor, chunk.length - len(content), chunk.start + len(content))
         if not more:
             raise DamagedError(f"{chunk.file} is too short")
         content += more
-    tensor = unpack_object(content)
+    tensor = unpack(content)
     if not isinstance(tensor, torch.Tensor):
-        raise RefusedError(f"{chunk.file} holds more than tensors")
+        raise DamagedError(f"{chunk.file} holds more than tensors")
     if tuple(tensor.shape) != chunk.sizes or tensor.dtype != dtype or tensor.layout != torch.strided:
         raise DamagedError(f"{chunk.file} holds another tensor")
     return tensor

@@ -9,11 +9,7 @@ from dataclasses import asdict, replace
 import torch
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from training import TrainingError
-from training.checkpoint.restoring import random_state, set_random_state
-
-# Depend on the machine and on torch: they stay the run's own.
-OWN_OPTIONS = ("fused", "foreach")
+from training.checkpoint import OWN_OPTIONS, random_state, set_random_state
 
 
 def state_of(run) -> tuple[dict, dict]:
@@ -90,14 +86,7 @@ def apply(run, tensors: Mapping, values: Mapping, file: str) -> None:
     run.schedule.load_state_dict(values["schedule"])
     run.position = replace(run.position, **values["position"])
     random = tensors.get("random", {}).get(str(run.world.rank))
-    if random:
-        try:
-            set_random_state(random, run.world.device)
-        except RuntimeError as error:
-            raise TrainingError(
-                f"{file}: invalid random state ({str(error).splitlines()[0]}). Delete it to resume from the "
-                "checkpoint before"
-            ) from None
+    set_random_state([random] if random else [], run.world.device, file)
 
 
 def merge(tensors: Mapping, values: Mapping) -> dict:

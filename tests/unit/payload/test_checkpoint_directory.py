@@ -1,4 +1,4 @@
-"""training/checkpoint/directory.py: which checkpoints are there, which are kept, and one run at a time."""
+"""training/checkpoint.py: which checkpoints are there, which are kept, and one run at a time."""
 
 import errno
 import os
@@ -103,7 +103,9 @@ def test_to_restart_is_to_delete_the_checkpoints(checkpoints):
 def test_where_all_are_damaged_the_run_does_not_begin_anew_by_itself(checkpoints):
     for epoch in (1, 2):
         checkpoints.save(STATE, epoch=epoch, step=0, best=True).write_text("damaged")
-    with pytest.raises(TrainingError, match="checkpoints: all 2 checkpoints are damaged. .*--restart$"):
+    with pytest.raises(
+        TrainingError, match="epoch-0002-step-000000.pt: damaged .*, and no other checkpoint is left. .*--restart$"
+    ):
         checkpoints.latest()
     (checkpoints.directory / "best.pt").write_text("damaged")
     with pytest.raises(TrainingError, match=r"best.pt: damaged \(.*\)\. Use another checkpoint$"):

@@ -1,4 +1,4 @@
-"""training/checkpoint/run.py: a run continues from its checkpoint as if it had not stopped."""
+"""training/checkpoint.py: a run continues from its checkpoint as if it had not stopped."""
 
 import pytest
 import torch

@@ -17,8 +17,7 @@ import pytest
 import torch
 from forked_ranks import equal, weights
 from ports import port_of, reserve_port
-from training.checkpoint import Checkpoints
-from training.checkpoint.reading import read
+from training.checkpoint import Checkpoints, read
 
 #: 65 steps an epoch, so that ranks which agree at every 16th stop in the middle of one.
 SHORT = ("--epochs", 6, "--batch-size", 2, "--lr", 0.002)

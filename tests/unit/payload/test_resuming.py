@@ -1,4 +1,4 @@
-"""training/resuming: a checkpoint of another run is refused before any of it is used."""
+"""training/checkpoint.py: a checkpoint of another run is refused before any of it is used."""
 
 import re
 
@@ -6,8 +6,7 @@ import pytest
 import torch
 from small_runs import first, small_run, take_steps
 from training import TrainingError
-from training.checkpoint import Position
-from training.resuming import Extent
+from training.checkpoint import Extent, Position
 
 
 def test_options_that_make_another_run_are_refused_by_their_names_and_values(checkpoints, alone):
@@ -72,7 +71,7 @@ def laughs():
         ("position.seconds. is nan", lambda s: s["position"].update(seconds=float("nan"))),
         ("position has other names", lambda s: s["position"].update(more=1)),
         ("random is None", lambda s: s.update(random=None)),
-        ("random.0..cpu. is a tensor", lambda s: s["random"][0].update(cpu=torch.zeros(3, dtype=torch.uint8))),
+        ("random.cpu. is a tensor", lambda s: s["random"][0].update(cpu=torch.zeros(3, dtype=torch.uint8))),
         ("model.0.weight. is a tensor", lambda s: s["model"].update({"0.weight": torch.zeros(3)})),
         ("model is a list", lambda s: s.update(model=[1])),
         ("model has other names", lambda s: s.update(model={1: torch.zeros(1)})),

@@ -1,4 +1,4 @@
-"""training/checkpoint/weights.py: the old model or the new one, never a part."""
+"""training/checkpoint.py: the old model or the new one, never a part."""
 
 import errno
 import os

@@ -1,0 +1,552 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Checkpoints of a training, each one file, and its weights: written completely or not at all, read without trust."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import fcntl
+import io
+import math
+import os
+import re
+import tempfile
+import weakref
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from training import NOT_FINITE, TrainingError
+from training.accelerator import module_of
+from training.distributed import World, broadcast, fail_together, gather
+from training.files import is_temporary, read_file, remedy_for, write_file
+from training.finite import are_finite, check_weights
+
+BEST, DAMAGED = "best.pt", ".damaged"  # the latter after the name of a checkpoint that was put aside
+CHECKPOINT = re.compile(r"epoch-(\d{4,})-step-(\d{6,})\.pt")
+OUTPUTS = (".pt", ".jsonl", ".png")  # of a run; temporary files with other endings are not touched
+PARTS = ("model", "optimizer", "schedule", "position", "random", "settings")
+REMEDY = "choose another directory with --modelpath, or start from scratch with --restart"
+MOST_BYTES = 8, 2**26  # for each byte of the weights, and for the random states of all ranks
+OWN_OPTIONS = ("fused", "foreach")  # of an optimizer: they depend on the machine and on torch
+
+
+class DamagedError(Exception):
+    """A file is not what torch.save wrote for data alone; the text tells why."""
+
+
+class MismatchError(Exception):
+    """A part of a checkpoint does not fit this run; the text names it."""
+
+
+class Extent(NamedTuple):
+    """The length of a training: its epochs, the steps and the samples of an epoch."""
+
+    epochs: int = 2**31
+    steps: int = 2**31
+    samples: int = 2**62
+
+
+@dataclass
+class Position:
+    """How far a training is: ``epoch`` epochs, and ``step`` steps of the next.
+
+    ``samples`` and ``loss_sum`` are those of these steps, over all ranks, ``epoch_seconds`` their time; ``seconds`` is
+    the time of all training. The accuracies, in per cent, are of the last epoch and of the best, the first of equals.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    samples: int = 0
+    loss_sum: float = 0.0
+    seconds: float = 0.0
+    accuracy: float = 0.0
+    best_accuracy: float = 0.0
+    best_epoch: int = 0
+    epoch_seconds: float = 0.0
+
+    def end_epoch(self, accuracy: float) -> None:
+        """Move to the start of the next epoch, after one that reached ``accuracy``."""
+        self.epoch += 1
+        self.step = self.samples = 0
+        self.loss_sum = self.epoch_seconds = 0.0
+        self.accuracy = accuracy
+        if self.epoch == 1 or accuracy > self.best_accuracy:
+            self.best_accuracy, self.best_epoch = accuracy, self.epoch
+
+
+@dataclass
+class Run:
+    """A network with what trains it, and its position. All ranks must call its methods.
+
+    ``settings`` are the options that identify this run, by the names that messages show; ``data`` is a fingerprint of
+    the samples, on rank 0; ``extent`` limits the position.
+    """
+
+    network: nn.Module
+    optimizer: torch.optim.Optimizer
+    schedule: torch.optim.lr_scheduler.LRScheduler
+    settings: Mapping
+    world: World
+    extent: Extent | None = None
+    data: str | None = None
+
+    def __post_init__(self):
+        self.position = Position()
+
+    def save(self, checkpoints: Checkpoints) -> Path | None:
+        """Write a checkpoint, also as best.pt after the best epoch; return its path on rank 0.
+
+        If a weight is not a finite number, all ranks end, and the checkpoints stay as they are.
+        """
+        check_weights(self.network.state_dict().values(), self.world)
+        state = {**self.state(), "random": gather(random_state(self.world.device), self.world)}
+        path = None
+        with fail_together(self.world):
+            if self.world.rank == 0:
+                here = self.position
+                best = here.step == 0 and here.epoch == here.best_epoch
+                path = checkpoints.save(state, epoch=here.epoch, step=here.step, best=best)
+        return path
+
+    def resume(self, checkpoints: Checkpoints) -> str | None:
+        """Continue from the newest checkpoint that is undamaged and fits; return its file, None if there is none.
+
+        The number of ranks may differ from that of the checkpoint. If the checkpoint is of another run, one
+        rank raises TrainingError and the others exit.
+        """
+        state = None
+        with fail_together(self.world):
+            if self.world.rank == 0:
+                size = sum(tensor.numel() * tensor.element_size() for tensor in self.network.state_dict().values())
+                state = checkpoints.latest(MOST_BYTES[0] * size + MOST_BYTES[1], self.fit)
+        state = broadcast(state, self.world)  # only rank 0 reads: the ranks may see different files at the same moment
+        with fail_together(self.world):
+            if state:
+                load_model(self.network, state["model"])
+                self.optimizer.load_state_dict(state["optimizer"])
+                self.schedule.load_state_dict(state["schedule"])
+                self.position = Position(**state["position"])
+                set_random_state(state["random"][self.world.rank :][:1], self.world.device, state["file"])
+        return state and state["file"]
+
+    def state(self) -> dict:
+        """Return the parts of a checkpoint that this rank has by itself."""
+        return {
+            "model": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "settings": dict(self.settings),
+            "data": self.data,
+            "position": asdict(self.position),
+            "torch": str(torch.__version__),
+        }
+
+    def fit(self, state: Mapping) -> dict:
+        """Return the parts of a ``state`` that this run can load, before any of it is used.
+
+        Raises TrainingError if it is of another run, MismatchError if a part differs from the run's own in names,
+        shapes or types, or if a position is out of bounds.
+        """
+        own = self.state()
+        check_identity(state, self.settings, self.data)
+        position = fit_position(state["position"], self.extent or Extent())
+        schedule = fit(state["schedule"], own["schedule"], "schedule", all_names=False)
+        steps = self.extent and position["epoch"] * self.extent.steps + position["step"]
+        if steps is not None and schedule.get("last_epoch", steps) != steps:
+            raise MismatchError(f"schedule[last_epoch] is not {steps}, the steps of its position")
+        random = state["random"]
+        if not isinstance(random, list):
+            raise MismatchError(f"random is {describe(random)}, expected a list")
+        if len(random) != self.world.size:
+            random = []  # the states cannot be assigned, and the ranks keep their seeds
+        mine = random_state(self.world.device)
+        model = fit(without_prefixes(state["model"]), own["model"], "model")
+        if not are_finite(model.values()):
+            raise MismatchError(f"a weight {NOT_FINITE}")
+        return {
+            "model": model,
+            "optimizer": fit_optimizer(state["optimizer"], self.optimizer),
+            "schedule": schedule,
+            "position": position,
+            "random": [fit(one, {name: mine[name] for name in mine if name in one}, "random") for one in random],
+            "file": state["file"],
+        }
+
+
+class Checkpoints:
+    """The checkpoints in ``directory``: the ``keep`` newest, and best.pt; only rank 0 calls its methods.
+
+    ``epoch-0003-step-000120.pt`` was written after 3 epochs and 120 steps of the next.
+    """
+
+    def __init__(self, directory: Path, keep: int = 3):
+        self.directory, self.keep = directory, keep
+        self.is_locked = False
+        self.damaged: list[Path] = []  # or unfit, found by latest; put aside by the next save
+
+    def paths(self, ending: str = "") -> list[Path]:
+        """Return all checkpoints but the best, oldest first."""
+        names = {path: CHECKPOINT.fullmatch(path.name.removesuffix(ending)) for path in self.directory.iterdir()}
+        return sorted(filter(names.get, names), key=lambda path: (int(names[path][1]), int(names[path][2])))
+
+    def prepare(self, *, restart: bool = False) -> None:
+        """Make the directory; in it and its parent, delete the temporary files of runs that were killed.
+
+        ``restart`` also deletes the checkpoints. Raises TrainingError if nothing can be written, or if another run
+        writes there.
+        """
+        make_directory(self.directory.parent)
+        make_directory(self.directory)
+        if not self.is_locked:
+            weakref.finalize(self, os.close, lock_directory(self.directory))
+            self.is_locked = True
+        delete_temporary(self.directory.parent, self.directory)
+        for path in [*self.paths(DAMAGED), *self.paths(), self.directory / BEST] if restart else ():
+            path.unlink(missing_ok=True)
+
+    def save(self, state: Mapping, *, epoch: int, step: int, best: bool = False) -> Path:
+        """Write ``state`` and, once it is complete on the disk, delete the oldest checkpoints.
+
+        On a failure all files stay as they were, and TrainingError is raised.
+        """
+        content = serialise(state)
+        while self.damaged:  # one of them may have the name of the new checkpoint
+            path = self.damaged.pop()
+            path.replace(path.with_name(path.name + DAMAGED))
+        if best:  # first: a run that is killed between the two repeats the epoch, and writes it again
+            write(self.directory / BEST, content)
+        path = self.directory / f"epoch-{epoch:04}-step-{step:06}.pt"
+        write(path, content)
+        paths = self.paths()
+        for other in paths[: max(0, paths.index(path) + 1 - self.keep)]:
+            other.unlink(missing_ok=True)
+        return path
+
+    def latest(self, most_bytes: int | None = None, fit: Callable[[dict], dict] = dict) -> dict | None:
+        """Return what ``fit`` makes of the newest state that is undamaged and fits; None if there is no checkpoint.
+
+        Reports the others. Raises TrainingError if all checkpoints are damaged or do not fit, or one cannot be read.
+        """
+        faults = []
+        for path in reversed(self.paths()):
+            try:
+                return fit(read(path, most_bytes))
+            except (DamagedError, MismatchError) as error:
+                kind = "damaged" if isinstance(error, DamagedError) else "does not fit this run"
+                faults.append(f"{path}: {kind} ({error})")
+            print(f"{faults[-1]}; trying the checkpoint before", flush=True)
+            self.damaged.append(path)
+        if faults:
+            raise no_checkpoint_left(faults)
+        return None
+
+    def best(self) -> dict | None:
+        """Return the state with the best accuracy, on the CPU, None if there is none; raises TrainingError."""
+        path = self.directory / BEST
+        try:
+            return read(path) if path.exists() else None
+        except DamagedError as fault:
+            raise TrainingError(f"{path}: damaged ({fault}). Use another checkpoint") from None
+
+
+def no_checkpoint_left(faults: list[str]) -> TrainingError:
+    """Return the fault of a run that can use none of its checkpoints: of one that does not fit, else of the newest."""
+    first = next((fault for fault in faults if ": does not fit" in fault), faults[0])
+    return TrainingError(f"{first}, and no other checkpoint is left. Restore one, {REMEDY}")
+
+
+def open_checkpoints(options: argparse.Namespace, is_first: bool) -> Checkpoints:
+    """Return the checkpoints below --modelpath, in a directory that the first rank makes."""
+    checkpoints = Checkpoints(options.modelpath / "checkpoints", options.keep)
+    if is_first:
+        checkpoints.prepare(restart=options.restart)
+    return checkpoints
+
+
+def make_directory(directory: Path) -> None:
+    """Make ``directory`` with its parents; TrainingError if no file can be written in it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise TrainingError(
+            f"{directory}: cannot be written ({error.strerror}). Choose another directory with "
+            "--modelpath; in a container, one that is bound"
+        ) from error
+
+
+def lock_directory(directory: Path) -> int:
+    """Lock ``directory`` and return a descriptor that holds the lock; TrainingError if another run holds it."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise TrainingError(
+            f"{directory}: another run is writing there. Wait until it has ended, or choose another "
+            "directory with --modelpath"
+        ) from None
+    except OSError:
+        pass  # train without the lock: NFS, for example, locks no directory
+    return descriptor
+
+
+def delete_temporary(*directories: Path) -> None:
+    """Delete the files that killed runs left half-written."""
+    for path in (path for directory in directories for path in directory.iterdir()):
+        if is_temporary(path, OUTPUTS):
+            path.unlink(missing_ok=True)
+
+
+def serialise(state: Mapping) -> memoryview:
+    """Return the bytes of a file from which ``torch.load`` reads ``state``."""
+    content = io.BytesIO()  # torch.save to a full disk hides the reason: "unexpected pos"
+    torch.save(dict(state), content)
+    return content.getbuffer()
+
+
+def write(path: Path, content: memoryview) -> None:
+    """Write ``content`` to ``path`` completely, or leave the old file and raise TrainingError."""
+    try:
+        write_file(path, content)
+    except OSError as error:
+        raise TrainingError(f"{path}: cannot be written ({error.strerror}). {remedy_for(error)}") from error
+
+
+def read(path: Path, most_bytes: int | None = None) -> dict:
+    """Return the state in ``path``, on the CPU, with ``path`` as its "file"; no code in it runs.
+
+    Raises DamagedError, or TrainingError if it has more than ``most_bytes`` or cannot be read.
+    """
+    try:
+        state = unpack(read_file(path, most_bytes))
+    except OSError as error:  # the file may be undamaged: a disk or a server is out of reach
+        reason = f"cannot be read ({error.strerror}). Nothing was changed: start again when it can be read"
+    except MemoryError:
+        reason = "not enough memory to read it. Nothing was changed: request more memory"
+    else:
+        if not isinstance(state, dict):
+            raise DamagedError("not a checkpoint")
+        return {**state, "file": str(path)}
+    raise TrainingError(f"{path}: {reason}")
+
+
+def unpack(content: bytes) -> object:
+    """Return the tensor or the dictionary that torch.save wrote, on the CPU; raises DamagedError, MemoryError."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            if any(part.compress_type for part in archive.infolist()):
+                raise ValueError("its parts are compressed")
+            if damaged := archive.testzip():  # torch.load does not verify the checksums
+                raise ValueError(f"wrong checksum of {damaged}")
+        # The mark of TorchScript, a program, which torch before 2.6 loads even with weights_only (CVE-2025-32434)
+        if b"constants.pkl" in content:
+            raise ValueError("it is a program, and nothing in it was executed")
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # for damaged and hostile files zipfile and torch raise a dozen types
+        if "can't allocate memory" in str(error):  # RuntimeError: c10/core/impl/alloc_cpu.cpp
+            raise MemoryError(str(error)) from error
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if "Weights only load failed" in reason:
+            reason = "it holds more than tensors, numbers, texts, lists and dicts, and nothing in it was executed"
+        raise DamagedError(reason) from error
+
+
+def save_model(state: Mapping[str, Tensor], path: Path) -> None:
+    """Write the weights ``state`` to ``path`` as CPU tensors, completely or not at all."""
+    write(path, serialise({name: tensor.cpu() for name, tensor in state.items()}))
+
+
+def load_model(network: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Load the weights ``state`` into ``network``; either may have the prefix of a wrapper.
+
+    Raises TrainingError if the weights are of another network.
+    """
+    network = network.module if isinstance(network, DistributedDataParallel) else network
+    try:
+        network.load_state_dict(without_prefixes(state))
+    except RuntimeError as error:
+        first = str(error).splitlines()[1].strip()
+        raise TrainingError(
+            f"the weights are of another network ({first}). Use the program and the options that wrote them"
+        ) from None
+
+
+def without_prefixes(state):
+    """Return ``state`` without the prefixes that DistributedDataParallel and torch.compile add to names."""
+    for prefix in ("module.", "_orig_mod.", "module."):  # either may wrap the other
+        if isinstance(state, Mapping) and state and all(str(name).startswith(prefix) for name in state):
+            state = {name[len(prefix) :]: tensor for name, tensor in state.items()}
+    return state
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """Return the random state of a rank that computes on ``device``."""
+    random = {"cpu": torch.get_rng_state()}
+    if device.type != "cpu":
+        random[device.type] = module_of(device).get_rng_state(device)
+    return random
+
+
+def set_random_state(random: list[Mapping], device: torch.device, file: str) -> None:
+    """Set the random state of a rank, if there is one; TrainingError if torch rejects it."""
+    try:
+        for state in random:
+            torch.set_rng_state(state["cpu"])
+            if device.type in state and device.type != "cpu":
+                module_of(device).set_rng_state(state[device.type], device)
+    except RuntimeError as error:
+        reason = f"invalid random state ({str(error).splitlines()[0]})"
+        raise TrainingError(f"{file}: {reason}. Delete it to resume from the checkpoint before") from None
+
+
+def check_identity(state: Mapping, settings: Mapping, data: str | None) -> None:
+    """Raise TrainingError if ``state`` is of another program or another run, with the values that differ."""
+    file = state["file"]
+    missing = sorted(set(PARTS) - state.keys())
+    if missing:
+        raise TrainingError(
+            f"{file}: written by another program: it has no {', '.join(missing)}. Choose another "
+            "directory with --modelpath"
+        )
+    saved = state["settings"] if isinstance(state["settings"], Mapping) else {}
+    changed = [
+        f"{describe(name)} {describe(saved.get(name))} (now {settings.get(name)})"
+        for name in [*settings, *(name for name in saved if name not in settings)][:100]
+        if not is_equal(saved.get(name), settings.get(name))
+    ]
+    if changed:
+        raise TrainingError(f"{file}: written with {', '.join(changed[:9])}. Use the same options, {REMEDY}")
+    if data and state.get("data") is None:  # of a version before the fingerprint
+        print(f"{file}: holds no fingerprint of the data. Make sure that the data is the same", flush=True)
+    elif data and not is_equal(state["data"], data):
+        raise TrainingError(f"{file}: written with other data. Use the same data (--data or MNIST_ROOT), {REMEDY}")
+
+
+def fit_position(saved, extent: Extent) -> dict:
+    """Return a saved position if it is within ``extent``; names of later versions keep their first values."""
+    fresh = asdict(Position())
+    if not isinstance(saved, Mapping) or not set(saved) <= set(fresh):
+        raise MismatchError("position has other names")
+    position = fit(saved, fresh, "position", all_names=False)
+    last_step = extent.steps - 1 if position["epoch"] != extent.epochs else 0
+    most = {"epoch": extent.epochs, "step": last_step, "samples": extent.samples, "best_epoch": position["epoch"]}
+    for name, value in position.items():
+        if name in most and not (type(value) is int and 0 <= value <= most[name]):
+            raise MismatchError(f"position[{name}] is {describe(value)}, expected 0 to {most[name]}")
+        if name not in most and not math.isfinite(value):
+            raise MismatchError(f"position[{name}] is {describe(value)}")
+    if extent != Extent() and position["samples"] < position["step"]:
+        raise MismatchError(f"position[samples] is {position['samples']} after {position['step']} steps")
+    return position
+
+
+def fit_optimizer(saved, optimizer: torch.optim.Optimizer) -> dict:
+    """Return a saved state in the form of ``optimizer`` after a step: fused ones write beyond another shape."""
+    groups = optimizer.state_dict()["param_groups"]
+    parameters = dict(enumerate(parameter for group in optimizer.param_groups for parameter in group["params"]))
+    fresh = state_after_a_step(optimizer)
+    state = saved.get("state") if isinstance(saved, Mapping) else None
+    if not isinstance(state, Mapping) or not state.keys() <= parameters.keys():
+        raise MismatchError("optimizer has a state of other parameters")
+    options = [{name: value for name, value in group.items() if name not in OWN_OPTIONS} for group in groups]
+    fitted = fit(saved.get("param_groups"), options, "optimizer[param_groups]", all_names=False)
+    if any(group["params"] != mine["params"] for group, mine in zip(fitted, groups)):
+        raise MismatchError("optimizer[param_groups] has other parameters")
+    fitted_state = {}
+    for place, one in state.items():
+        where, own = f"optimizer[state][{place}]", fresh.get(place)
+        if own is None:  # LBFGS and SparseAdam take no step without data
+            for name, value in one.items():
+                shapes = (parameters[place].shape, (sum(each.numel() for each in parameters.values()),))
+                if isinstance(value, Tensor) and value.numel() != 1 and value.shape not in shapes:
+                    raise MismatchError(f"{where}[{name}] is {describe(value)}")
+        step = one.get("step") if isinstance(one, Mapping) else None
+        if own and isinstance(step, Tensor) and step.layout == torch.strided and step.numel() == 1:
+            one = {**one, "step": step.reshape(own["step"].shape)}  # [1] or [], by the version of torch
+        fitted_state[place] = fit(one, own, where) if own else one
+    mine = [{name: group[name] for name in OWN_OPTIONS if name in group} for group in groups]
+    return {"state": fitted_state, "param_groups": [{**group, **own} for group, own in zip(fitted, mine)]}
+
+
+def state_after_a_step(optimizer: torch.optim.Optimizer) -> dict:
+    """Return the state of a copy of an optimizer after one step; empty if it takes none without data."""
+    trial = copy.deepcopy(optimizer)
+    for parameter in (parameter for group in trial.param_groups for parameter in group["params"]):
+        parameter.grad = torch.zeros_like(parameter)
+    try:
+        trial.step()
+    except Exception:
+        return {}
+    return trial.state_dict()["state"]
+
+
+def fit(saved, own, where: str, *, all_names: bool = True):
+    """Return ``saved`` in the form of ``own``, the run's value; only numbers may differ. Raises MismatchError.
+
+    Tensors must have the same shape and type, and are copied to new memory with the strides of ``own``. Mappings must
+    have the same names; if not ``all_names``, missing ones keep the run's values.
+    """
+    mismatch = MismatchError(f"{where} is {describe(saved)}, expected {describe(own)}")
+    if isinstance(own, Tensor):
+        if not isinstance(saved, Tensor) or (saved.shape, saved.dtype) != (own.shape, own.dtype):
+            raise mismatch
+        if saved.layout != torch.strided or saved.device.type != "cpu" or saved.is_quantized:
+            raise mismatch
+        return torch.empty_like(own, device="cpu", requires_grad=False).copy_(saved.detach())
+    if isinstance(own, Mapping):
+        if not isinstance(saved, Mapping):
+            raise mismatch
+        odd = [*(name for name in own if name not in saved), *(name for name in saved if name not in own)]
+        if odd and all_names:
+            raise MismatchError(f"{where} has other names: {', '.join(map(describe, odd[:3]))}")
+        return {
+            name: fit(saved[name], value, f"{where}[{name}]", all_names=all_names) if name in saved else value
+            for name, value in own.items()
+        }
+    if isinstance(own, (list, tuple)):
+        if not isinstance(saved, (list, tuple)) or len(saved) != len(own):
+            raise mismatch
+        pairs = enumerate(zip(saved, own))
+        return type(own)(fit(one, mine, f"{where}[{at}]", all_names=all_names) for at, (one, mine) in pairs)
+    are_numbers = is_number(saved) and is_number(own)
+    if not are_numbers and (is_number(own) or type(saved) is not type(own) or saved != own):
+        raise mismatch
+    return saved
+
+
+def is_number(value: object) -> bool:
+    """Return whether ``value`` is an int of 64 bits or a float."""
+    return type(value) is float or (type(value) is int and abs(value) < 2**63)
+
+
+def is_equal(saved, own) -> bool:
+    """Return whether a value in a file equals the run's own; its cost is limited by the run's own."""
+    if isinstance(own, (list, tuple)):
+        return isinstance(saved, (list, tuple)) and len(saved) == len(own) and all(map(is_equal, saved, own))
+    if isinstance(own, Mapping):
+        same = isinstance(saved, Mapping) and saved.keys() == own.keys()
+        return same and all(is_equal(saved[name], own[name]) for name in own)
+    return (saved is None or type(saved) in (bool, int, float, str)) and saved == own
+
+
+def describe(value: object) -> str:
+    """Return any ``value`` in a few words, for a message."""
+    if isinstance(value, Tensor):
+        return f"a tensor of {value.dtype} with the shape {list(value.shape)}"
+    if value is None or type(value) in (bool, int, float, str):
+        text = str(value) if not isinstance(value, int) or abs(value) < 2**63 else "a huge number"
+        text = text if len(text) <= 40 else f"{text[:40]}..."
+        return text if text.isprintable() else repr(text)
+    size = f" of {len(value)}" if isinstance(value, (list, tuple, Mapping)) else ""
+    return f"a {type(value).__name__}{size}"
