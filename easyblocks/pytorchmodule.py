@@ -11,7 +11,7 @@ import sys
 
 from easybuild.framework.easyblock import EasyBlock
 from easybuild.framework.easyconfig import CUSTOM
-from easybuild.tools.filetools import adjust_permissions, write_file
+from easybuild.tools.filetools import adjust_permissions
 from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
 
 # EasyBuild includes easyblocks through symbolic links
@@ -30,10 +30,10 @@ from pytorch_install.engine.preconditions import (  # noqa: E402
     require_profile,
 )
 from pytorch_install.modulefiles.help import VENV, usage, whatis  # noqa: E402
-from pytorch_install.modulefiles.interface import CONSTRAINTS, shared_interface  # noqa: E402
+from pytorch_install.modulefiles.interface import shared_interface  # noqa: E402
 from pytorch_install.modulefiles.statements import check_values, conflicts, template  # noqa: E402
 from pytorch_install.parameters import check_parameters  # noqa: E402
-from pytorch_install.runtime import constraints, offered_commands, run_program  # noqa: E402
+from pytorch_install.runtime import hold_packages, offered_commands, run_program  # noqa: E402
 from pytorch_install.sanity_check import sanity_commands  # noqa: E402
 from pytorch_install.sources.directories import source_directories  # noqa: E402
 from pytorch_install.sources.recipe_sources import recipe_sources, source_with_extension  # noqa: E402
@@ -152,7 +152,7 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         self.install_scripts()
         self.install_runtime()
         self.install_tree()
-        self.write_constraints()
+        self.hold_packages()
 
     def install_scripts(self):
         """Install runscripts and payload."""
@@ -180,11 +180,9 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
                                                 self.BRINGS_PYTHON)
         self.write_usage()
 
-    def write_constraints(self):
-        """Write the versions that users' packages must not replace, for pip and uv."""
-        text = constraints(self.runtime_python(), self.cfg['wheel_index'])
-        if text.strip():
-            write_file(os.path.join(self.installdir, CONSTRAINTS), text)
+    def hold_packages(self):
+        """Write what keeps torch when users install packages."""
+        hold_packages(self.runtime_python(), self.installdir, self.cfg['wheel_index'])
 
     def enter_image(self):
         """Command, as a list, that runs another one in the image."""

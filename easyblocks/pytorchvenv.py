@@ -16,7 +16,6 @@ from pytorch_install import tree
 from pytorch_install.modulefiles.interface import RECORDED, recorded_variables
 from pytorch_install.modulefiles.statements import template
 from pytorch_install.runtime import PROGRAMS
-from pytorch_install.users.pip_command import write_pip
 from pytorch_install.venvs.build_environment import (
     check_modules,
     modules_of_build,
@@ -97,7 +96,6 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
         packages = os.path.join(self.environment, 'lib', 'python' + self.cfg['python_version'], 'site-packages')
         copy_file(os.path.join(PROGRAMS, 'keep_torch.py'), os.path.join(packages, 'keep_torch.py'))
         write_file(os.path.join(packages, 'keep_torch.pth'), 'import keep_torch\n')
-        write_pip(os.path.dirname(python), python)
         record = record_build(self.host_python, self.modules_of_build())
         record['source_packages'] = {package.requirement: package.environment(os.environ)
                                      for package in self.source_packages}

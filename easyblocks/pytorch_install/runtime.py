@@ -8,11 +8,14 @@ import os
 import re
 
 from easybuild.tools.build_log import print_warning
-from easybuild.tools.filetools import read_file
+from easybuild.tools.filetools import copy_file, read_file
 from easybuild.tools.run import run_shell_cmd
 
 # Programs for the runtime's Python.
 PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'programs')
+
+# Directory of the installation with what keeps torch when users install packages.
+HELD = 'held'
 
 # Python and pip, with a version or without.
 PYTHON_OR_PIP = re.compile(r'(python|pip)[0-9.]*')
@@ -45,16 +48,18 @@ def run_program(python, name, *arguments, isolation='-I', **options):
     return run_command([*python, isolation, '-', *arguments], stdin=read_file(os.path.join(PROGRAMS, name)), **options)
 
 
-def constraints(python, index):
+def hold_packages(python, installdir, index):
     """
-    Text of a constraints file for pip and uv: the versions of torch and of what belongs to it; empty without torch.
+    Write what pip and uv need to keep torch and what belongs to it into the installation; nothing without torch.
 
     :param python: command of the runtime's Python, as a list
     :param index: package index with more for this torch, or None
     """
     # without those of the host, the image can set its own
-    return run_program(python, 'print_constraints.py', index or '', isolation='-s', split_stderr=True, hidden=True,
-                       variables={'PYTHONPATH': None, 'PIP_CONSTRAINT': None}).output
+    run_program(python, 'hold_packages.py', installdir, index or '', isolation='-s', hidden=True,
+                variables={'PYTHONPATH': None, 'PIP_CONSTRAINT': None})
+    if os.path.isdir(os.path.join(installdir, HELD)):
+        copy_file(os.path.join(PROGRAMS, 'users_pip.py'), os.path.join(installdir, HELD, 'users_pip.py'))
 
 
 def last_line(output):

@@ -4,8 +4,11 @@ What every image that is built here has: directories for the module's binds, `ru
 """
 import os
 import re
+import shlex
 
 from easybuild.tools.filetools import copy_file, mkdir, read_file, remove_file, write_file
+
+from pytorch_install.programs.hold_packages import HOOK, LINE, OF_IMAGE
 
 # A user's build on top of the image, with the module loaded, cannot make them.
 MOUNT_POINTS = ('/runscripts', '/payload', '/user-software')
@@ -25,12 +28,19 @@ NO_RUNSCRIPT = 'There is no runscript defined for this container'
 BASHRC = '/etc/bash.bashrc'
 
 
+# Code for the image's Python: each Python that sees its torch keeps it when users install packages.
+HOOK_CODE = ('import importlib.util as util, os; torch = util.find_spec("torch"); '
+             'torch and open(os.path.join(os.path.dirname(os.path.dirname(torch.origin)), %r), "w").write(%r)'
+             % (HOOK, LINE % OF_IMAGE))
+
+
 def with_layout(definition):
     """Text of a definition file with this layout; its own runscript stays. Apptainer joins sections of one name."""
     lines = [definition.rstrip(), '', '%files', '    %s %s' % (PROFILE, IN_IMAGE), '', '%post',
              '    mkdir -p ' + ' '.join(MOUNT_POINTS),
              '    chmod 644 ' + IN_IMAGE,
-             '    [ ! -f %s ] || echo ". %s" >> %s' % (BASHRC, IN_IMAGE, BASHRC)]
+             '    [ ! -f %s ] || echo ". %s" >> %s' % (BASHRC, IN_IMAGE, BASHRC),
+             '    cd / && python3 -Ic %s || true' % shlex.quote(HOOK_CODE)]
     if not re.search(r'^%runscript\b', definition, re.MULTILINE):
         lines += ['', '%runscript', '    ' + read_file(RUNSCRIPT).splitlines()[1]]
     return '\n'.join(lines) + '\n'

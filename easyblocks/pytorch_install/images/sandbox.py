@@ -10,7 +10,7 @@ import os
 from easybuild.tools.build_log import EasyBuildError
 
 from pytorch_install.images.container_runtime import image_python, runtime_variables
-from pytorch_install.images.layout import add_layout
+from pytorch_install.images.layout import HOOK_CODE, add_layout
 from pytorch_install.runtime import last_line, run_command
 
 # pip without a network and without users' settings; a distribution's Python needs the third to install (PEP 668).
@@ -50,6 +50,8 @@ class Sandbox:
     def pack(self, image, mksquashfs_args):
         """Pack the directory with its layout, and remove it, as it takes several times the image's space."""
         add_layout(self.directory)
+        run_command([*self.python('--no-home', '--writable'), '-Ic', HOOK_CODE], FOREIGN, work_dir=self.builddir,
+                    fail_on_error=False, hidden=True)  # an image without torch, or of another machine
         run_command([self.runtime, 'build', image, self.directory], work_dir=self.builddir,
                     variables={**FOREIGN, **runtime_variables(MKSQUASHFS_ARGS=mksquashfs_args)})
         run_command(['rm', '-rf', self.directory], hidden=True)

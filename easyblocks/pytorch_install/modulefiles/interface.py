@@ -10,13 +10,11 @@ import shlex
 from easybuild.tools.config import install_path
 
 from pytorch_install.modulefiles.statements import pushenv, template
+from pytorch_install.runtime import HELD
 from pytorch_install.tree import PARTS
 
 # File in the installation with the module's variables, for commands that run by their path without it.
 RECORDED = 'module.bash'
-
-# File in the installation with versions that users' packages must not replace.
-CONSTRAINTS = 'constraints.txt'
 
 RUNTIMES = {'cuda': 'CUDA', 'rocm': 'ROCm'}
 
@@ -45,9 +43,11 @@ def shared_interface(generator, name, version, installdir, activation, cluster):
     for variable, value in activation.items():
         # the user's shell expands a $NAME in it
         txt += pushenv(generator, variable, value)
-    # with --module-only an old installation may lack the file, and pip fails if it is missing
-    constrained = os.path.exists(os.path.join(installdir, CONSTRAINTS))
-    txt += template(generator, 'packages', {'constrained': ['PIP_CONSTRAINT', 'UV_CONSTRAINT'] if constrained else []},
+    # of an image of others, and of an earlier installation (with --module-only): in the others, Python changes pip
+    is_hooked = os.path.exists(os.path.join(installdir, HELD, 'hooked'))
+    held = {name: path for name, path in {'PIP_CONSTRAINT': 'constraints.txt', 'PIP_FIND_LINKS': HELD}.items()
+            if not is_hooked and os.path.exists(os.path.join(installdir, path))}
+    txt += template(generator, 'packages', {'variables': list(held), 'paths': list(held.values())},
                     **user_base(name, version, installdir))
     # the cluster profile compares it with what the site's driver supports; without `none`, it would read that of the
     # module that this one replaces, which Environment Modules keep in env (module switch)

@@ -8,18 +8,20 @@ if isDir(shared) and not isDir(userbase) then
 end
 pushenv("PYTHONUSERBASE", userbase)
 -- Extensions that torch compiles for this user fit only this torch.
-local extensions, constraints = pathJoin(userbase, "torch_extensions"), pathJoin(root, "constraints.txt")
+local extensions, recorded = pathJoin(userbase, "torch_extensions"), ""
 local users = os.getenv("TORCH_EXTENSIONS_DIR") or ""
 pushenv("TORCH_EXTENSIONS_DIR", users ~= "" and users or extensions)
--- Constraints of pip and uv, after the user's own files. (append_path would replace the two slashes of a URL by one.)
-for _, name in ipairs({ %(constrained)s }) do
-    local files = {}
+-- Of pip, after the user's own paths. (append_path would replace the two slashes of a URL by one.)
+local paths = { %(paths)s }
+for index, name in ipairs({ %(variables)s }) do
+    local ours, files = pathJoin(root, paths[index]), {}
     for file in (os.getenv(name) or ""):gmatch("%%S+") do
-        if file ~= constraints then
+        if file ~= ours then
             table.insert(files, file)
         end
     end
-    table.insert(files, constraints)
+    table.insert(files, ours)
     pushenv(name, table.concat(files, " "))
+    recorded = recorded .. " " .. ours
 end
-setenv("__PYTORCH_PACKAGES", extensions .. " " .. constraints) -- for a Tcl module that replaces this one
+setenv("__PYTORCH_PACKAGES", extensions .. recorded) -- for a Tcl module that replaces this one

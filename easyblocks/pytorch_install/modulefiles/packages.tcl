@@ -9,19 +9,20 @@ if {[file isdirectory $shared] && ![file isdirectory $userbase]} {
 pushenv PYTHONUSERBASE $userbase
 # Extensions that torch compiles for this user fit only this torch.
 set extensions $userbase/torch_extensions
-set constraints $root/constraints.txt
 # A module that this one replaces leaves its values in env; it recorded them.
 set replaced [expr {[info exists env(__PYTORCH_PACKAGES)] ? [split $env(__PYTORCH_PACKAGES)] : {}}]
 set users [expr {[info exists env(TORCH_EXTENSIONS_DIR)] ? $env(TORCH_EXTENSIONS_DIR) : {}}]
 pushenv TORCH_EXTENSIONS_DIR [expr {$users in [list {} {*}$replaced] ? $extensions : $users}]
-# Constraints of pip and uv, after the user's own files.
-foreach name [list %(constrained)s] {
+# Of pip, after the user's own paths.
+set recorded [list $extensions]
+foreach name [list %(variables)s] path [list %(paths)s] {
     set files {}
     foreach file [expr {[info exists env($name)] ? [split $env($name)] : {}}] {
-        if {$file ni [list {} $constraints {*}$replaced]} {
+        if {$file ni [list {} $root/$path {*}$replaced]} {
             lappend files $file
         }
     }
-    pushenv $name [join [lappend files $constraints]]
+    pushenv $name [join [lappend files $root/$path]]
+    lappend recorded $root/$path
 }
-setenv __PYTORCH_PACKAGES [list $extensions $constraints]
+setenv __PYTORCH_PACKAGES $recorded

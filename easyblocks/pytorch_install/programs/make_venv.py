@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """
 Makes the users' virtual environment on top of the image's Python, or checks an existing one: `make` or `check`.
+
+A second argument is a line that its Python runs at startup too.
 """
 import os
 import site
@@ -37,10 +39,9 @@ def make():
     with open(PATHS, 'w') as file:
         file.write(paths())
     if runs('import pip'):
-        # empty; pip_command.py writes them, for the image's own pip
         for name in ('pip', 'pip3', 'pip' + VERSION):
-            with open(os.path.join(ENVIRONMENT, 'bin', name), 'w'):
-                pass
+            with open(os.open(os.path.join(ENVIRONMENT, 'bin', name), os.O_CREAT | os.O_WRONLY, 0o755), 'w') as file:
+                file.write('#!%s\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n' % PYTHON)
     else:
         subprocess.run([PYTHON, '-I', '-m', 'ensurepip', '--default-pip'], check=True)
     versioned = os.path.join(ENVIRONMENT, 'bin', 'python' + VERSION)
@@ -67,7 +68,7 @@ def check():
 
 def paths():
     """Lines that add the image's packages, if an environment lacks them, or has them before its own."""
-    return USER_SITE + ''.join(IMAGE_SITE % {'path': path} for path in directories())
+    return USER_SITE + ''.join(IMAGE_SITE % {'path': path} for path in directories()) + ''.join(sys.argv[2:])
 
 
 def directories():

@@ -1,48 +1,195 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """
-Runs pip, and lets it upgrade and remove what `pip install --user` installed: bin/pip of an environment, for users.
+Runs at the start of each pip whose Python sees the module's torch, by a line in a .pth file: pip keeps this torch.
 
-By itself, pip takes the user's packages for packages outside of a virtual environment: `pip uninstall` leaves them, and
-an upgrade leaves the old version's record (https://github.com/pypa/pip/issues/5176). Python 3.8 or newer.
+It is independent of the pip that runs: the module's, an upgraded one, that of an environment on top. It also lets pip
+upgrade and remove what `pip install --user` installed: by itself, pip takes that for packages outside of a virtual
+environment (https://github.com/pypa/pip/issues/5176). Python 3.8 or newer.
 """
+import atexit
 import os
+import re
 import site
 import sys
+from importlib.machinery import PathFinder
+from logging import getLogger
 
-from pip._internal.cli.main import main
+HELD = os.path.dirname(os.path.abspath(__file__))
+CONSTRAINTS = os.path.join(os.path.dirname(HELD), 'constraints.txt')
+
+# The environment of users' packages, whose commands may start the image's pip.
+ENVIRONMENT = '/user-software/venv/pytorch'
+
+# What to do with a build that does not get this torch.
+ALONE = "To build with the PyTorch module's torch: pip install --no-build-isolation, after what the build requires"
+
+# Set by a pip that installs what a build requires: there, the module's torch is not seen without our wheel.
+IS_BUILD = 'PIP_BUILD_TRACKER' in os.environ or 'PIP_REQ_TRACKER' in os.environ
 
 
-def include_user_packages():
-    """Let pip treat the user's packages as part of the environment."""
-    try:
-        from pip._internal.metadata import base
-        from pip._internal.req.req_uninstall import UninstallPathSet
+def seen_packages():
+    """The directory of the module's torch if this Python imports that torch, else None."""
+    found = PathFinder.find_spec('torch')
+    with open(os.path.join(HELD, 'packages')) as file:
+        packages = os.path.realpath(file.read().strip())
+    return packages if found and os.path.realpath(found.origin or '').startswith(packages + os.sep) else None
 
-        is_local, is_permitted = base.is_local, UninstallPathSet._permitted
-    except (ImportError, AttributeError):  # another version of pip: as it is by itself
-        return
+
+def held_versions():
+    """Advice, and versions of the constraints by names."""
+    with open(CONSTRAINTS) as file:
+        lines = file.read().splitlines()
+    found = re.findall(r'^([\w-]+)==(\S+)$', '\n'.join(lines), re.MULTILINE)
+    return lines[0][2:] + (' ' + ALONE if IS_BUILD else ''), dict(found)
+
+
+def add_options(arguments, pip_version):
+    """Add constraints and wheels to pip's arguments: unlike variables, they add to those of users and of pip.conf."""
+    for position, word in enumerate(arguments[1:], 2):
+        if word in ('install', 'download', 'wheel', 'lock'):
+            builds = ['--build-constraint', CONSTRAINTS] if pip_version >= (25, 3) else []
+            arguments[position:position] = ['--constraint', CONSTRAINTS, '--find-links', HELD, *builds]
+            return
+
+
+def change_removal(packages, versions):
+    """Let pip treat the user's packages as part of the environment, and not remove the module's torch and pip."""
+    from pip._internal.exceptions import InstallationError
+    from pip._internal.metadata import base
+    from pip._internal.req.req_uninstall import UninstallPathSet
+
+    is_local, is_permitted, from_dist = base.is_local, UninstallPathSet._permitted, UninstallPathSet.from_dist
     user_base = os.path.realpath(site.getuserbase()) + os.sep
 
     def is_users(path):
         directory, name = os.path.split(path)
         return os.path.join(os.path.realpath(directory), name).startswith(user_base)
 
+    def from_dist_of_users(dist):
+        if 'uninstall' in sys.argv and dist.canonical_name in ('pip', *versions) and dist.location == packages:
+            raise InstallationError('%s belongs to the PyTorch module and is not removed' % dist.canonical_name)
+        return from_dist(dist)
+
     base.is_local = lambda path: is_local(path) or is_users(path)
     UninstallPathSet._permitted = lambda paths, path: is_permitted(paths, path) or is_users(path)
+    UninstallPathSet.from_dist = from_dist_of_users
 
 
-def explain_constraints():
-    """Print what the module's constraints mean: pip names one that cannot be met, not where it is from."""
-    constraints = os.path.join(os.environ.get('CONTAINERROOT', ''), 'constraints.txt')
-    if 'install' in sys.argv and constraints in os.environ.get('PIP_CONSTRAINT', '').split():
-        with open(constraints) as file:
-            sys.stderr.writelines(line[2:] for line in file if line.startswith('# '))
+def explain_builds():
+    """Let pip print what to do if a build looks for a torch that it does not require."""
+    from pip._internal.exceptions import DiagnosticPipError
+
+    make = DiagnosticPipError.__init__
+
+    def make_with_hint(error, **options):
+        if "No module named 'torch'" in str(options.get('context')):
+            options['hint_stmt'] = ALONE
+        make(error, **options)
+
+    DiagnosticPipError.__init__ = make_with_hint
 
 
-if __name__ == '__main__':
-    if {'install', 'uninstall'} & set(sys.argv):  # the others start faster without
-        include_user_packages()
-    status = main()
-    if status:
-        explain_constraints()
-    sys.exit(status)
+def keep_torch(advice, versions):
+    """Let pip leave what the module holds as it is, and say so where that is why it fails or takes an older release."""
+    from pip._internal.exceptions import InstallationError
+    from pip._internal.resolution.resolvelib.factory import Factory
+    from pip._internal.resolution.resolvelib.resolver import Resolver
+
+    resolve, get_error = Resolver.resolve, Factory.get_installation_error
+
+    def excluded(requirement):
+        """Whether a resolver's requirement is for another version than the module's."""
+        version = versions.get(requirement.project_name)
+        candidate, wanted = requirement.get_candidate_lookup()
+        if version is None or not (candidate or wanted):
+            return False
+        return str(candidate.version) != version if candidate else not wanted.specifier.contains(version, True)
+
+    def get_error_with_advice(factory, error, constraints):
+        explained = get_error(factory, error, constraints)
+        names = [cause.requirement.project_name for cause in error.causes if hasattr(cause.requirement, 'project_name')]
+        if (any(excluded(cause.requirement) for cause in error.causes)
+                or any(name in constraints and not constraints[name].specifier.contains(versions[name], True)
+                       for name in names if name in versions)):
+            explained.args = ('%s\n%s' % (explained, advice),)
+        return explained
+
+    def check_release(resolver, chosen, absent):
+        """Report an older release, which fits the module; fail if it only does not name what does not fit."""
+        def requirements(candidate):
+            return [found for found in candidate.iter_dependencies(True) if found and hasattr(found, 'project_name')]
+
+        for candidate in resolver.factory._link_candidate_cache.values():
+            if candidate.project_name != chosen.project_name or candidate.version <= chosen.version:
+                continue
+            names = [required.project_name for required in requirements(chosen)]
+            for required in requirements(candidate):
+                reason = '%s %s requires %s' % (candidate.project_name, candidate.version, required)
+                if required.project_name not in names and (excluded(required) or required.project_name in absent):
+                    raise InstallationError('%s. %s' % (reason, absent.get(required.project_name) or advice))
+                if excluded(required):
+                    getLogger('pip._internal').warning('%s: installing %s. %s', reason, chosen.version, advice)
+
+    def resolve_and_keep(resolver, *arguments, **options):
+        found, absent = resolve(resolver, *arguments, **options), refusals()
+        for name, requirement in list(found.requirements.items()):
+            path = requirement.link.file_path if requirement.link and requirement.link.is_file else ''
+            if os.path.dirname(path) == HELD and name in absent:
+                raise InstallationError(absent[name])
+            if os.path.dirname(path) == HELD and not IS_BUILD:
+                if requirement.user_supplied:
+                    raise InstallationError('%s %s is not installed again. %s' % (name, versions[name], advice))
+                del found.requirements[name]
+            elif name in resolver._result.mapping:
+                check_release(resolver, resolver._result.mapping[name], absent)
+        return found
+
+    Resolver.resolve, Factory.get_installation_error = resolve_and_keep, get_error_with_advice
+
+
+def refusals():
+    """For packages that the module does not have, and no index of its own: why they fail, by their names."""
+    with open(os.path.join(HELD, 'absent')) as file:
+        return dict(line.rstrip().split(' ', 1) for line in file)
+
+
+def keep_commands():
+    """Let the removal of an upgraded pip leave the commands, which then start the image's pip."""
+    directory = os.path.join(ENVIRONMENT, 'bin')
+    texts = {}
+    for name in ('pip', 'pip3', 'pip%d.%d' % sys.version_info[:2]):
+        path = os.path.join(directory, name)
+        if os.path.isfile(path):
+            with open(path) as file:
+                texts[path] = file.read()
+
+    def write_commands():
+        for path, text in texts.items():
+            if not os.path.lexists(path) and PathFinder.find_spec('pip'):
+                with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o755), 'w') as file:
+                    file.write(text)
+
+    atexit.register(write_commands)
+
+
+def start(packages):
+    """Change this pip; one with other internals gets the options alone."""
+    import pip
+
+    sys.pytorch_pip = True  # an image and an environment on top of it may both have the line
+    advice, versions = held_versions()
+    add_options(sys.argv, tuple(map(int, re.findall(r'\d+', pip.__version__)[:2])))
+    if sys.prefix == ENVIRONMENT and 'uninstall' in sys.argv:
+        keep_commands()
+    try:
+        change_removal(packages, versions)
+        keep_torch(advice, versions)
+        explain_builds()
+    except (ImportError, AttributeError):
+        pass
+
+
+if {'install', 'uninstall', 'download', 'wheel', 'lock'} & set(sys.argv) and not hasattr(sys, 'pytorch_pip'):
+    seen = seen_packages()
+    if seen:
+        start(seen)

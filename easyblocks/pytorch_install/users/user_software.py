@@ -11,8 +11,8 @@ import os
 from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
 from easybuild.tools.filetools import find_backup_name_candidate, mkdir, read_file, remove_dir, symlink
 
+from pytorch_install.programs.hold_packages import LINE, OF_IMAGE
 from pytorch_install.runtime import last_line, run_program
-from pytorch_install.users.pip_command import write_pip
 
 PACKED = '.squashfs'
 
@@ -21,11 +21,8 @@ UNPACKED = '.unpacked'
 
 ENVIRONMENT = os.path.join('venv', 'pytorch')
 
-# The environment's Python, in the image.
-PYTHON = '/user-software/%s/bin/python' % ENVIRONMENT
-
-# The pip command that earlier versions of this module wrote.
-EARLIER_PIP = '#!%s\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n' % PYTHON
+# In the pip commands of earlier modules: they have what each pip now does by a .pth file.
+EARLIER_PIP = 'def explain_constraints'
 
 # Exit statuses of make_venv.py: the environment fits the image, is for another Python, or links to packages at another
 # path, or sees the packages by lines of an earlier version.
@@ -68,7 +65,6 @@ class UserSoftware:
         if result.exit_code != 0:
             raise EasyBuildError("The image's Python could not make a virtual environment in %s: %s",
                                  self.part, last_line(result.output))
-        write_pip(os.path.join(self.part, ENVIRONMENT, 'bin'), PYTHON)
         found = self.find(python)
         if found in (OUTDATED, ABSENT):
             for path in (self.directory, os.path.dirname(self.environment)):
@@ -122,11 +118,12 @@ class UserSoftware:
             self.link_to_image()
 
     def renew_pip(self):
-        """Update the pip command of an earlier version of this module, unless its users changed it."""
-        directory = os.path.join(self.environment, 'bin')
-        path = os.path.join(directory, 'pip')
-        if os.path.isfile(path) and os.access(path, os.W_OK) and read_file(path) == EARLIER_PIP:
-            write_pip(directory, PYTHON)
+        """Write the pip commands that are missing, or are those of an earlier version of this module."""
+        for new in glob.glob(os.path.join(glob.escape(self.part), ENVIRONMENT, 'bin', 'pip*')):
+            path = os.path.join(self.directory, os.path.relpath(new, self.part))
+            if (os.access(os.path.dirname(path), os.W_OK)
+                    and (not os.path.exists(path) or EARLIER_PIP in read_file(path))):
+                os.replace(new, path)
 
     def link_to_image(self):
         """Link the users' environment to the new image's packages."""
@@ -151,7 +148,8 @@ def run_in_image(python, task, bind):
     """Run a task of make_venv.py with the image's Python and /user-software; return EasyBuild's result."""
     # without the host's PYTHONPATH, the image can set its own
     variables = {'PYTHONPATH': None, 'SINGULARITY_BIND': bind, 'APPTAINER_BIND': bind}
-    return run_program(python, 'make_venv.py', task, variables=variables, fail_on_error=False, hidden=True)
+    return run_program(python, 'make_venv.py', task, LINE % OF_IMAGE, variables=variables, fail_on_error=False,
+                       hidden=True)
 
 
 def with_packages(store):

@@ -174,17 +174,18 @@ def test_two_installations_of_a_version_have_different_directories_for_users_pac
     assert len(identities) == 2
 
 
-def test_pip_and_uv_get_constraints_only_where_the_installation_has_them(easyblock, monkeypatch):
-    pytest.importorskip("torch")  # constraints are what this Python has
+def test_only_where_python_does_not_change_pip_the_module_sets_its_variables(easyblock, monkeypatch):
+    pytest.importorskip("torch")  # what is held is what this Python has
     app = easyblock(recipe(VENV))
     assert "PIP_CONSTRAINT" not in module_text(app)
     monkeypatch.setattr(app, "runtime_python", lambda: [sys.executable])
-    app.write_constraints()
-    text = (Path(app.installdir) / "constraints.txt").read_text()
-    assert "pip install --extra-index-url https://download.pytorch.org/whl/cpu " in text
-    assert re.search("^torch==2", text, re.MULTILINE)
-    for name in ("PIP_CONSTRAINT", "UV_CONSTRAINT"):
+    app.hold_packages()
+    assert re.search("^torch==2", (Path(app.installdir) / "constraints.txt").read_text(), re.MULTILINE)
+    assert (Path(app.installdir) / "held/users_pip.py").exists()
+    for name in ("PIP_CONSTRAINT", "PIP_FIND_LINKS"):
         assert name in app.make_module_extra()
+    (Path(app.installdir) / "held/hooked").touch()
+    assert "PIP_" not in app.make_module_extra()
 
 
 def test_compiler_and_linker_paths_stay_out_of_the_module(easyblock):

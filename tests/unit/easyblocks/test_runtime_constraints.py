@@ -1,4 +1,4 @@
-"""The versions that pip and uv leave as they are, from what is installed beside torch."""
+"""The versions that pip and uv leave as they are, from what is installed beside torch, and the wheels for them."""
 
 import subprocess
 import sys
@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 TREE = Path(__file__).resolve().parents[3]
-PROGRAM = TREE / "easyblocks" / "pytorch_install" / "programs" / "print_constraints.py"
+PROGRAM = TREE / "easyblocks" / "pytorch_install" / "programs" / "hold_packages.py"
 
 
 @pytest.fixture
 def constraints(tmp_path):
     """A function that runs the program on packages, `name==version` -> requirements, as an image's Python does."""
 
-    def run(packages, image_constraint=""):
+    def run(packages, image_constraint="", index=""):
         for package, requirements in packages.items():
             name, version = package.split("==")
             info = tmp_path / "packages" / f"{name}-{version}.dist-info"
@@ -27,15 +27,15 @@ def constraints(tmp_path):
             ]
             (info / "METADATA").write_text("\n".join(lines) + "\n")
         environment = {"PYTHONPATH": str(tmp_path / "packages"), "PIP_CONSTRAINT": image_constraint}
-        result = subprocess.run(  # -S: without the torch of the tests' own environment
-            [sys.executable, "-s", "-S", "-"],
+        subprocess.run(  # -S: without the torch of the tests' own environment
+            [sys.executable, "-s", "-S", "-", tmp_path / "module", index],
             input=PROGRAM.read_text(),
             env=environment,
-            capture_output=True,
             text=True,
             check=True,
         )
-        return [line for line in result.stdout.splitlines() if not line.startswith("#")]
+        file = tmp_path / "module/constraints.txt"
+        return file.read_text().splitlines()[1:] if file.exists() else []
 
     return run
 
@@ -111,3 +111,28 @@ def test_the_images_own_constraints_are_kept(constraints, tmp_path):
 
 def test_without_metadata_of_torch_there_are_no_constraints(constraints):
     assert constraints({"numpy==2.4.6": []}) == []
+
+
+def test_what_is_installed_has_a_wheel_without_modules_and_what_needs_another_index_a_source(constraints, tmp_path):
+    constraints({"torch==2.13.0+cpu": ["triton==3.7.0"], "triton==3.7.0": []}, index="https://example.org/cpu")
+    held = tmp_path / "module/held"
+    assert sorted(path.name for path in held.iterdir()) == [
+        "absent",
+        "packages",
+        "torch-2.13.0+cpu-py3-none-any.whl",
+        "torchaudio-2.11.0+cpu.tar.gz",
+        "torchvision-0.28.0+cpu.tar.gz",
+        "triton-3.7.0-py3-none-any.whl",
+    ]
+    assert (held / "packages").read_text() == f"{tmp_path}/packages\n"
+    assert "add --extra-index-url https://example.org/cpu" in (held / "absent").read_text()
+
+
+def test_only_a_directory_of_the_installation_gets_the_line_that_changes_pip(constraints, tmp_path):
+    constraints({"torch==2.15.0": []})
+    assert not list((tmp_path / "packages").glob("*.pth"))
+    (tmp_path / "packages").rename(tmp_path / "module/packages")
+    (tmp_path / "packages").symlink_to(tmp_path / "module/packages")
+    constraints({})
+    assert [path.name for path in (tmp_path / "module/packages").glob("*.pth")] == ["zz_users_pip.pth"]
+    assert (tmp_path / "module/held/hooked").exists()

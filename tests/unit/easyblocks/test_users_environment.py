@@ -152,15 +152,16 @@ def test_an_environment_is_linked_to_an_image_with_packages_at_another_path(soft
     assert (software / "1.0/user-software/venv/pytorch/mine").exists()
 
 
-@pytest.mark.parametrize("changed", [False, True])
-def test_the_pip_of_an_earlier_version_is_updated_unless_its_users_changed_it(software, install, changed):
-    from pytorch_install.users.user_software import EARLIER_PIP
-
+@pytest.mark.parametrize(
+    ("before", "after"), [(None, "new\n"), ("def explain_constraints():", "new\n"), ("of an upgrade", "of an upgrade")]
+)
+def test_a_pip_command_that_is_missing_or_of_an_earlier_version_is_written_again(software, install, before, after):
     install()
     pip = software / ".user-software/1.0/venv/pytorch/bin/pip"
-    pip.write_text(EARLIER_PIP + "# mine" * changed)
-    install()
-    assert ("include_user_packages" in pip.read_text()) is not changed
+    if before:
+        pip.write_text(before)
+    install(script=f"{MAKE}; [ $TASK != make ] || echo new > $SOURCE/venv/pytorch/bin/pip")
+    assert pip.read_text() == after
 
 
 def test_a_packed_environment_is_set_aside_for_an_image_with_packages_at_another_path(software, install):

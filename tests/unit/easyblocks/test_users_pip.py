@@ -1,6 +1,8 @@
-"""The command `pip` of an environment: what `pip install --user` installed can be upgraded and removed."""
+"""pip and uv in environments that see a module's torch, with an index of wheels that have metadata alone."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -9,70 +11,322 @@ from pathlib import Path
 import pip as pip_package
 import pytest
 
-pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)  # nothing here is about the module's syntax
+TREE = Path(__file__).resolve().parents[3]
+PROGRAMS = TREE / "easyblocks/pytorch_install/programs"
+INDEX = "https://example.org/whl/cpu"
+ADVICE = "The PyTorch module keeps its torch 2.13.0+cpu"
+
+#: Packages of the index: an old release without torch, and what later ones require.
+RELEASES = {
+    "accelerate": {"0.0.1": [], "1.15.0": ["torch>=2.0"]},
+    "timm": {"0.1": [], "1.0": ["torch", "torchvision"]},
+    "newer": {"1.0": [], "2.0": ["torch>=2.14"]},
+    "later": {"1.0": ["torch"], "2.0": ["torch>=2.14"]},
+    "mine": {"1.0": ["accelerate"]},
+    "torch": {"2.12.0": [], "2.13.0": [], "2.15.0": []},
+    "torchvision": {"0.1": [], "0.28.0": ["torch==2.13.0"], "0.29.2": ["torch>=2.14"]},
+    "other": {"1.0": [], "2.0": []},
+}
+
+BACKEND = """import os, zipfile
+import torch
+def build_wheel(directory, settings=None, metadata=None):
+    with zipfile.ZipFile(os.path.join(directory, "built-1.0-py3-none-any.whl"), "w") as wheel:
+        wheel.writestr("built.py", "TORCH = %r" % torch.__file__)
+        wheel.writestr("built-1.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: built\\nVersion: 1.0\\n")
+        wheel.writestr("built-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr("built-1.0.dist-info/RECORD", "")
+    return "built-1.0-py3-none-any.whl"
+"""
+NO_TORCH = """def get_requires_for_build_wheel(settings=None):
+    raise ModuleNotFoundError("No module named 'torch'")
+"""
+PROJECT = '[build-system]\nrequires = [%s]\nbuild-backend = "backend"\nbackend-path = ["."]\n'
 
 
-def wheel(directory, version):
-    """A package with a command, as a wheel file."""
-    path = directory / f"extra_package-{version}-py3-none-any.whl"
-    info = f"extra_package-{version}.dist-info"
+def thorough(*values):
+    """A parameter of ./run-tests --thorough."""
+    return pytest.param(values, marks=pytest.mark.thorough)
+
+
+def write_wheel(directory, name, version, requirements=()):
+    """Write a package with a command as a wheel file."""
+    path, info = directory / f"{name}-{version}-py3-none-any.whl", f"{name}-{version}.dist-info"
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+    lines += [f"Requires-Dist: {requirement}" for requirement in requirements]
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("extra_package.py", "def main():\n    print('here')\n")
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: extra-package\nVersion: {version}\n")
+        archive.writestr(f"{name}.py", "def main():\n    print('here')\n")
+        archive.writestr(f"{info}/METADATA", "\n".join(lines) + "\n")
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/entry_points.txt", "[console_scripts]\nextra-command = extra_package:main\n")
+        archive.writestr(f"{info}/entry_points.txt", f"[console_scripts]\n{name}-command = {name}:main\n")
         archive.writestr(f"{info}/RECORD", "")
     return path
 
 
-@pytest.fixture
-def pip(prefix, tmp_path):
-    """A function that runs pip of an environment with a directory `base` for the user's own packages."""
-    from pytorch_install.users.pip_command import write_pip
-
-    bin_directory = tmp_path / "venv" / "bin"
-    command = [sys.executable, "-m", "venv", "--system-site-packages", "--without-pip", tmp_path / "venv"]
-    subprocess.run(command, check=True)
-    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
-    (packages / "tests.pth").write_text(str(Path(pip_package.__file__).parents[1]))
-    for name in ("pip", "pip3"):
-        (bin_directory / name).touch()
-    write_pip(str(bin_directory), str(bin_directory / "python"))
-    env = {**os.environ, "PYTHONUSERBASE": str(tmp_path / "base"), "PIP_NO_INDEX": "1"}
-
-    def run(*arguments, name="pip", **variables):
-        command = [bin_directory / name, *arguments]
-        result = subprocess.run(command, env={**env, **variables}, capture_output=True, text=True, check=False)
-        assert result.returncode == 0, result.stderr
-        return result.stdout
-
-    return run
+def make_environment(directory, line="", options=()):
+    """Make a virtual environment whose Python runs a line at its start; return its site-packages."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", *options, directory], check=True)
+    (packages,) = directory.glob("lib/python*/site-packages")
+    (packages / "module.pth").write_text(line)
+    (packages / "pip").symlink_to(Path(pip_package.__file__).parent)
+    return packages
 
 
-def test_the_users_own_packages_are_upgraded_and_removed_and_others_stay(pip, tmp_path):
-    for version, name in [("1.0", "pip"), ("2.0", "pip3")]:
-        pip("install", "--user", wheel(tmp_path, version), name=name)
-    records = [path.name for path in (tmp_path / "base").rglob("*.dist-info")]
-    assert records == ["extra_package-2.0.dist-info"]
-    assert (
-        subprocess.check_output(
-            [tmp_path / "base/bin/extra-command"], text=True, env={"PYTHONUSERBASE": str(tmp_path / "base")}
-        )
-        == "here\n"
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory):
+    """An installed module: its torch, and what keeps it; beside it the index."""
+    root = tmp_path_factory.mktemp("site") / "PyTorch"
+    packages = root / "packages"
+    (packages / "torch").mkdir(parents=True)
+    (packages / "torch/__init__.py").touch()
+    (packages / "torch-2.13.0+cpu.dist-info").mkdir()
+    metadata = "Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0+cpu\n"
+    (packages / "torch-2.13.0+cpu.dist-info/METADATA").write_text(metadata)
+    (packages / "torch-2.13.0+cpu.dist-info/RECORD").touch()
+    subprocess.run(
+        [sys.executable, "-s", "-S", PROGRAMS / "hold_packages.py", root, INDEX],
+        env={"PYTHONPATH": str(packages)},
+        check=True,
     )
-    assert "Successfully uninstalled extra-package-2.0" in pip("uninstall", "--yes", "extra-package")
+    shutil.copy(PROGRAMS / "users_pip.py", root / "held")
+    (root.parent / "index").mkdir()
+    for name, versions in RELEASES.items():
+        for version, requirements in versions.items():
+            write_wheel(root.parent / "index", name, version, requirements)
+    return root
+
+
+class Environment:
+    """An environment and the commands that install into it."""
+
+    def __init__(self, directory, installation, **variables):
+        self.directory, self.installation = directory, installation
+        index = str(installation.parent / "index")
+        self.env = {
+            **{name: value for name, value in os.environ.items() if not re.match("(PIP|UV)_", name)},
+            **{"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": index, "PIP_NO_CACHE_DIR": "1"},
+            **{"UV_NO_CONFIG": "1", "UV_NO_INDEX": "1", "UV_FIND_LINKS": index, "UV_OFFLINE": "1"},
+            "UV_CACHE_DIR": str(installation.parent / "cache"),
+            "PYTHONUSERBASE": str(directory.parent / "base"),
+            "VIRTUAL_ENV": str(directory),
+            "CONTAINERROOT": str(installation),
+            **variables,
+        }
+
+    def run(self, *command, **variables):
+        """Run a command in the parent directory; return the process."""
+        return subprocess.run(
+            command,
+            cwd=self.directory.parent,
+            env={**self.env, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+
+    def pip(self, *arguments, **variables):
+        """Run `python -m pip`."""
+        return self.run(self.directory / "bin/python", "-m", "pip", *arguments, **variables)
+
+    def uv(self, *arguments, **variables):
+        """Run the module's `uv`."""
+        return self.run(TREE / "runscripts/uv", *arguments, **variables)
+
+    def versions(self):
+        """Version by name of what is installed in the environment itself."""
+        found = self.directory.glob("lib/python*/site-packages/*.dist-info")
+        return dict(path.name[: -len(".dist-info")].split("-") for path in found)
+
+    def imports_modules_torch(self):
+        """Return whether it imports the torch of the installation."""
+        found = self.run(self.directory / "bin/python", "-c", "import torch; print(torch.__file__)").stdout
+        return found == f"{self.installation}/packages/torch/__init__.py\n"
+
+
+@pytest.fixture
+def environment(installation, tmp_path):
+    """An environment that sees the module's torch."""
+    make_environment(tmp_path / "v", f"import site; site.addsitedir({str(installation / 'packages')!r})\n")
+    return Environment(tmp_path / "v", installation)
+
+
+@pytest.fixture
+def with_uv(environment):
+    """The environment, with uv."""
+    if not shutil.which("uv"):
+        pytest.skip("no uv: ./run-tests installs it")
+    return environment
+
+
+@pytest.mark.parametrize("options", [(), ("--force-reinstall",), thorough("--ignore-installed"), thorough("--upgrade")])
+def test_pip_installs_the_latest_release_that_fits_the_modules_torch(environment, options):
+    result = environment.pip("install", *options, "mine")
+    assert (result.returncode, environment.versions()) == (0, {"accelerate": "1.15.0", "mine": "1.0"}), result.stdout
+    assert environment.imports_modules_torch()
+
+
+@pytest.mark.parametrize(
+    "command", [("install", "--target"), ("wheel", "-w"), thorough("download", "-d"), thorough("install", "--prefix")]
+)
+def test_into_a_directory_goes_the_latest_release_and_no_torch(environment, tmp_path, command):
+    result = environment.pip(*command, "to", "accelerate")
+    assert result.returncode == 0, result.stdout
+    names = {path.name for path in (tmp_path / "to").rglob("*") if path.suffix in (".whl", ".dist-info")}
+    assert {name.partition("-py3")[0].replace(".dist-info", "") for name in names} == {"accelerate-1.15.0"}
+
+
+@pytest.mark.parametrize(
+    ("packages", "message"),
+    [
+        (["torch==2.12.0"], ADVICE),
+        (["--force-reinstall", "torch"], f"torch 2.13.0+cpu is not installed again. {ADVICE}"),
+        (["-c", "own.txt", "torch"], ADVICE),
+        (["newer"], f"newer 2.0 requires torch>=2.14. {ADVICE}"),
+        (["timm"], f"Take 0.28.0+cpu from PyTorch's index: add --extra-index-url {INDEX}"),
+        (["--only-binary", ":all:", "timm"], f"Take 0.28.0+cpu from PyTorch's index: add --extra-index-url {INDEX}"),
+        (["torchvision>=0.29"], ADVICE),
+    ],
+)
+def test_what_does_not_fit_the_modules_torch_fails_with_what_to_do_and_changes_nothing(
+    environment, tmp_path, packages, message
+):
+    (tmp_path / "own.txt").write_text("torch==2.12.0\n")
+    result = environment.pip("install", *packages, "other")
+    assert (result.returncode, result.stdout.count(message), environment.versions()) == (1, 1, {}), result.stdout
+    assert environment.imports_modules_torch()
+
+
+@pytest.mark.parametrize("arguments", [["install", "no-such-package"], ["install", "./none"], ["frobnicate"]])
+def test_other_failures_of_pip_are_as_they_are(environment, arguments):
+    result = environment.pip(*arguments)
+    assert result.returncode != 0
+    assert "module" not in result.stdout.replace("No module", "")
+
+
+def test_an_older_release_that_fits_is_installed_with_a_warning(environment):
+    result = environment.pip("install", "later")
+    assert f"WARNING: later 2.0 requires torch>=2.14: installing 1.0. {ADVICE}" in result.stdout
+    assert environment.versions() == {"later": "1.0"}
+
+
+@pytest.mark.parametrize("source", ["variable", "configuration"])
+def test_constraints_of_users_and_of_the_module_both_act(environment, tmp_path, source):
+    (tmp_path / "own.txt").write_text("other==1.0\n")
+    (tmp_path / "pip.conf").write_text(f"[global]\nconstraint = {tmp_path}/own.txt\n")
+    variables = {"variable": {"PIP_CONSTRAINT": "own.txt"}, "configuration": {"PIP_CONFIG_FILE": "pip.conf"}}[source]
+    assert environment.pip("install", "other", "accelerate", **variables).returncode == 0
+    assert environment.versions() == {"other": "1.0", "accelerate": "1.15.0"}
+    assert environment.pip("install", "torch==2.15.0", **variables).returncode == 1
+
+
+@pytest.mark.parametrize("program", ["pip", "uv"])
+def test_a_build_that_requires_torch_gets_the_modules(with_uv, tmp_path, program):
+    (tmp_path / "backend.py").write_text(BACKEND)
+    (tmp_path / "pyproject.toml").write_text(PROJECT % '"torch"')
+    commands = {"pip": [with_uv.pip, "install", "."], "uv": [with_uv.uv, "pip", "install", "."]}[program]
+    result = commands[0](*commands[1:])
+    assert result.returncode == 0, result.stdout
+    (built,) = (tmp_path / "v").glob("lib/python*/site-packages/built.py")
+    assert built.read_text() == f"TORCH = {str(with_uv.installation / 'packages/torch/__init__.py')!r}"
+
+
+@pytest.mark.parametrize("requirement", ['"torch>=2.14"', ""])
+def test_a_build_that_does_not_get_it_names_the_option_for_it(environment, tmp_path, requirement):
+    (tmp_path / "backend.py").write_text(NO_TORCH)
+    (tmp_path / "pyproject.toml").write_text(PROJECT % requirement)
+    result = environment.pip("install", ".")
+    assert result.returncode == 1
+    assert "pip install --no-build-isolation" in result.stdout
+
+
+@pytest.mark.parametrize("program", ["pip", "uv"])
+def test_an_environment_that_does_not_see_the_modules_torch_is_as_without_the_module(
+    with_uv, installation, tmp_path, program
+):
+    make_environment(tmp_path / "plain")
+    plain = Environment(tmp_path / "plain", installation)
+    result = plain.pip("install", "accelerate") if program == "pip" else plain.uv("pip", "install", "accelerate")
+    assert (result.returncode, plain.versions()) == (0, {"accelerate": "1.15.0", "torch": "2.15.0"}), result.stdout
+
+
+def test_the_modules_torch_and_pip_are_not_removed(environment):
+    result = environment.pip("uninstall", "--yes", "torch")
+    assert (result.returncode, "torch belongs to the PyTorch module" in result.stdout) == (1, True)
+    assert environment.imports_modules_torch()
+
+
+def test_another_pip_of_the_environment_keeps_the_torch_too(environment, tmp_path):
+    (packages,) = (tmp_path / "v").glob("lib/python*/site-packages")
+    (packages / "pip").unlink()
+    shutil.copytree(Path(pip_package.__file__).parent, packages / "pip")  # as an upgrade does
+    script = tmp_path / "v/bin/pip3"
+    script.write_text(
+        f"#!{tmp_path}/v/bin/python\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n"
+    )
+    script.chmod(0o755)
+    assert environment.run(script, "install", "accelerate").returncode == 0
+    assert environment.run(script, "install", "torch==2.15.0").returncode == 1
+    assert environment.versions() == {"accelerate": "1.15.0"}
+
+
+def test_the_users_own_packages_are_upgraded_and_removed_and_others_stay(installation, tmp_path):
+    line = f"import site; site.addsitedir({str(installation / 'packages')!r})\n"
+    make_environment(tmp_path / "v", line, ["--system-site-packages"])
+    environment = Environment(tmp_path / "v", installation)
+    for version in ("1.0", "2.0"):
+        wheel = write_wheel(tmp_path, "extra", version)
+        assert environment.pip("install", "--user", wheel).returncode == 0
+    records = [path.name for path in (tmp_path / "base").rglob("*.dist-info")]
+    assert records == ["extra-2.0.dist-info"]
+    assert environment.run(tmp_path / "base/bin/extra-command").stdout == "here\n"
+    assert "Successfully uninstalled extra-2.0" in environment.pip("uninstall", "--yes", "extra").stdout
     assert [path for path in (tmp_path / "base").rglob("*") if path.is_file()] == []
 
     # one that is neither the environment's nor the user's
-    pip("install", "--quiet", "--target", str(tmp_path / "site"), wheel(tmp_path, "1.0"))
-    assert "outside environment" in pip("uninstall", "--yes", "extra-package", PYTHONPATH=str(tmp_path / "site"))
-    assert (tmp_path / "site" / "extra_package.py").exists()
+    environment.pip("install", "--target", "site", wheel)
+    result = environment.pip("uninstall", "--yes", "extra", PYTHONPATH=str(tmp_path / "site"))
+    assert "outside environment" in result.stdout
+    assert (tmp_path / "site/extra.py").exists()
 
 
-def test_a_python_path_that_is_too_long_for_a_first_line_keeps_pips_own_script(prefix, tmp_path):
-    from pytorch_install.users.pip_command import write_pip
+@pytest.mark.parametrize("arguments", [["pip", "install"], ["pip", "install", "--reinstall"]])
+def test_uv_installs_the_latest_release_that_fits_the_modules_torch(with_uv, arguments):
+    result = with_uv.uv(*arguments, "mine")
+    assert (result.returncode, with_uv.versions()["accelerate"]) == (0, "1.15.0"), result.stdout
+    assert with_uv.imports_modules_torch()
 
-    (tmp_path / "pip").write_text("pip's own")
-    for python in (f"/{'long/' * 30}bin/python", "/with blank/bin/python"):
-        write_pip(str(tmp_path), python)
-    assert (tmp_path / "pip").read_text() == "pip's own"
+
+def test_uv_fails_on_what_does_not_fit_the_modules_torch(with_uv):
+    assert with_uv.uv("pip", "install", "torch==2.12.0").returncode == 1
+    result = with_uv.uv("pip", "install", "timm")
+    assert (result.returncode, f"--extra-index-url {INDEX}" in result.stdout, with_uv.versions()) == (1, True, {})
+
+
+def test_uv_takes_an_environment_by_its_option_before_the_active_one(with_uv, tmp_path):
+    make_environment(tmp_path / "plain")
+    for option in (["--python", "plain"], ["--python=plain"], ["-p", "plain"]):
+        result = with_uv.uv("pip", "install", "--dry-run", *option, "accelerate")
+        assert "+ torch==2.15.0" in result.stdout
+
+
+@pytest.mark.parametrize("command", [["sync", "--active"], ["pip", "sync", "x"], ["run", "--active", "x"]])
+def test_uv_does_not_empty_environments_of_the_module(with_uv, installation, tmp_path, command):
+    (tmp_path / "v/lib").rename(tmp_path / "lib")
+    (tmp_path / "v/lib").symlink_to(tmp_path / "lib")
+    (packages,) = (tmp_path / "lib").glob("python*/site-packages")
+    (packages / "torch").symlink_to(installation / "packages/torch")
+    (installation / "held/packages").write_text(f"{packages}\n")
+    try:
+        result = with_uv.uv(*command)
+    finally:
+        (installation / "held/packages").write_text(f"{installation}/packages\n")
+    assert (result.returncode, result.stdout.startswith("uv: would remove the module's packages")) == (1, True)
+
+
+def test_without_another_uv_the_command_says_so(environment):
+    result = environment.uv("--version", PATH="/usr/bin:/bin", HOME="/nonexistent")
+    assert (result.returncode, result.stdout) == (
+        1,
+        "uv: uv not found on PATH or in ~/.local/bin. Install it: pip install uv\n",
+    )
