@@ -11,7 +11,7 @@ COMMANDS = sorted(
     path
     for directory in ("bin", "runscripts")
     for path in (TREE / directory).iterdir()
-    if path.is_file() and os.access(path, os.X_OK) and not path.suffix
+    if path.is_file() and os.access(path, os.X_OK) and not path.suffix and path.name != "uv"  # which has its own
 )
 
 
