@@ -48,6 +48,8 @@ def packages():
             if not name:  # left by a pip that was killed
                 print(f"list-packages: skipped {package._path}: its metadata has no name", file=sys.stderr)
                 continue
+            if "without its files" in package.metadata.get("Summary", ""):  # uv's, for the module's torch
+                continue
             row = (name, package.version, origin(path), path)
             found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), []).append(row)
     return found

@@ -17,9 +17,6 @@ from logging import getLogger
 HELD = os.path.dirname(os.path.abspath(__file__))
 CONSTRAINTS = os.path.join(os.path.dirname(HELD), 'constraints.txt')
 
-# The environment of users' packages, whose commands may start the image's pip.
-ENVIRONMENT = '/user-software/venv/pytorch'
-
 # What to do with a build that does not get this torch.
 ALONE = "To build with the PyTorch module's torch: pip install --no-build-isolation, after what the build requires"
 
@@ -155,7 +152,7 @@ def refusals():
 
 def keep_commands():
     """Let the removal of an upgraded pip leave the commands, which then start the image's pip."""
-    directory = os.path.join(ENVIRONMENT, 'bin')
+    directory = os.path.join(sys.prefix, 'bin')
     texts = {}
     for name in ('pip', 'pip3', 'pip%d.%d' % sys.version_info[:2]):
         path = os.path.join(directory, name)
@@ -179,7 +176,7 @@ def start(packages):
     sys.pytorch_pip = True  # an image and an environment on top of it may both have the line
     advice, versions = held_versions()
     add_options(sys.argv, tuple(map(int, re.findall(r'\d+', pip.__version__)[:2])))
-    if sys.prefix == ENVIRONMENT and 'uninstall' in sys.argv:
+    if sys.prefix.startswith('/user-software/') and 'uninstall' in sys.argv:
         keep_commands()
     try:
         change_removal(packages, versions)
