@@ -138,6 +138,83 @@ proc extend_containlibs {libraries} {
     }
 }
 
+# Sets PYTORCH_BIND, the directories that images see besides those of the module: each of a list that the user may enter.
+proc bind_directories {directories} {
+    set found {}
+    if {[module-info mode] ni {remove unload}} {
+        set mounted [mounts /proc/self/mounts]
+        foreach directory $directories {
+            if {[may_bind $directory $mounted] && ![regexp {[,:]} $directory]} {
+                lappend found $directory
+            }
+        }
+    }
+    policy PYTORCH_BIND [join $found ,]
+}
+
+# Returns the directories of a machine that images do not have: those of / that the Filesystem Hierarchy Standard does not
+# name (nor the module), and what is mounted at or below /mnt, /media and /srv.
+proc directories_of_machine {} {
+    set standard {bin boot dev etc home lib lib32 lib64 libx32 lost+found media mnt opt proc root run sbin srv sys tmp usr
+        var runscripts payload user-software}
+    set found {}
+    foreach name [lsort [glob -nocomplain -tails -directory / *]] {
+        if {$name ni $standard} {
+            lappend found /$name
+        }
+    }
+    return [concat $found [lsort [lsearch -all -inline -regexp [dict keys [mounts /proc/self/mounts]] {^/(mnt|media|srv)(/|$)}]]]
+}
+
+# Returns what is mounted, by the directory: types and options, the visible one last.
+proc mounts {file} {
+    set found {}
+    if {![catch {open $file} channel]} {
+        foreach line [split [string trim [read $channel]] \n] {
+            lassign [split $line] device place type options
+            dict lappend found [subst -nocommands -novariables $place] $type $options ;# \040 is a blank
+        }
+        close $channel
+    }
+    return $found
+}
+
+# Whether the user may enter a directory. Only local file systems are asked: another may not answer. Automounters are left
+# alone, because what they mount later does not appear in a running container.
+proc may_bind {directory mounted {links 0}} {
+    set path {}
+    set rest [file split $directory]
+    while {$rest ne {}} {
+        set rest [lassign $rest name]
+        set path [expr {$name eq ".." ? [file dirname $path] : [file join $path $name]}]
+        set mount [expr {[dict exists $mounted $path] ? [dict get $mounted $path] : {}}]
+        if {"autofs" in $mount} {
+            return 0
+        }
+        lassign [lrange $mount end-1 end] type options
+        if {[regexp {^fuse(\.|$)} $type] && ![regexp {(^|,)allow_other(,|$)} $options]} {
+            return [regexp "(^|,)user_id=[user_number](,|$)" $options] ;# closed to all other users
+        }
+        if {$mount ne {} && $type ni {btrfs ext2 ext3 ext4 exfat f2fs iso9660 ntfs3 overlay ramfs squashfs tmpfs vfat xfs
+                                      zfs}} {
+            return 1
+        }
+        if {![catch {file readlink $path} target]} {
+            set target [file join [file dirname $path] $target {*}$rest]
+            return [expr {$links < 40 && [may_bind $target $mounted [incr links]]}]
+        }
+    }
+    return [expr {[file isdirectory $path] && [file executable $path]}]
+}
+
+# Returns the number of this user, whom the name service may not know.
+proc user_number {} {
+    set channel [open /proc/self/status]
+    regexp {\nUid:\s+\d+\s+(\d+)} [read $channel] line number
+    close $channel
+    return $number
+}
+
 # Sets the variables that every cluster needs. A line `policy` below the call overrides one of them.
 proc policies_of_every_cluster {} {
     if {[module-info mode] in {remove unload}} {

@@ -16,14 +16,15 @@ pytestmark = pytest.mark.testbed
     "own",
     [
         "",
-        "export SINGULARITY_BIND=/opt:/mnt/opt:ro,/srv",
-        "export APPTAINER_BIND=/opt:/mnt/opt SINGULARITY_BIND=/srv:/mnt/srv",
-        "export APPTAINER_BIND=/a,/b SINGULARITY_BIND=/a",
-        'export SINGULARITY_BIND="$EASYBUILD_PREFIX/software,/p" APPTAINER_BIND=/p',
+        "export SINGULARITY_BINDPATH=/opt:/mnt/opt:ro,/srv",
+        "export APPTAINER_BINDPATH=/opt:/mnt/opt SINGULARITY_BINDPATH=/srv:/mnt/srv",
+        "export APPTAINER_BINDPATH=/a,/b SINGULARITY_BINDPATH=/a",
+        'export SINGULARITY_BINDPATH="$EASYBUILD_PREFIX/software,/p" APPTAINER_BINDPATH=/p',
+        "export APPTAINER_BIND=/runscripts,/payload,/user-software,/mine SINGULARITY_BIND=/payload",
         "export SINGULARITYENV_PREPEND_PATH=/opt/bin SLURM_KILL_BAD_EXIT=0",
         "export SIF='my own' RUNSCRIPTS=mine PAYLOAD=mine PYTHONUSERBASE=/x WITH_CONDA='source x y'",
     ],
-    ids=["nothing", "binds", "binds-twice", "overlapping", "as-ours", "lists", "names"],
+    ids=["nothing", "binds", "binds-twice", "overlapping", "as-ours", "submitted-in-image", "lists", "names"],
 )
 def test_unloading_leaves_the_environment_as_it_was_and_loading_twice_changes_nothing(testbed, module, own, tmp_path):
     states = ["before", "loaded", "twice", "after"]

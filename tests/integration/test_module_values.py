@@ -50,9 +50,9 @@ def test_special_characters_of_a_recipe_reach_the_environment_unchanged(testbed,
         f"""cd {work}
 module help PyTorch; module whatis PyTorch; module show PyTorch
 module load PyTorch
-printf '%s\\0' "$WITH_CONDA" "$SIF" "$SINGULARITY_BIND"
+printf '%s\\0' "$WITH_CONDA" "$SIF" "$SINGULARITY_BINDPATH"
 module unload PyTorch
-printf '%s\\0' "${{SIF-unset}}${{WITH_CONDA-unset}}${{SINGULARITY_BIND-unset}}" """,
+printf '%s\\0' "${{SIF-unset}}${{WITH_CONDA-unset}}${{SINGULARITY_BINDPATH-unset}}" """,
         work / "modules" / "all",
     )
     with_conda, sif, binds, after = output.split("\0")[:4]

@@ -35,36 +35,16 @@ if user_software then
 end
 pushenv("WITH_VENV", user_software and "source " .. environment .. "/bin/activate" or "true")
 
--- If both names of a variable are set, a runtime reads only APPTAINER's. So each name receives our entries and those
--- that the user has in the other. What is added is recorded, and unloading removes only that.
-local function add_to_both(singularity, apptainer, separator, ours)
-    local user = { [singularity] = os.getenv(singularity) or "", [apptainer] = os.getenv(apptainer) or "" }
-    for from, to in pairs({ [singularity] = apptainer, [apptainer] = singularity }) do
-        local note = "__PYTORCH_ADDED_TO_" .. to
-        local added = os.getenv(note) or ""
-        if mode() ~= "unload" then
-            added = ""
-            local wanted = user[from] .. separator .. table.concat(ours, separator)
-            for entry in wanted:gmatch("[^" .. separator .. "]+") do
-                local there = separator .. user[to] .. separator .. added .. separator
-                if not there:find(separator .. entry .. separator, 1, true) then
-                    added = added .. (added ~= "" and separator or "") .. entry
-                end
-            end
-        end
-        if added ~= "" then
-            setenv(note, added)
-            append_path(to, added, separator)
-        end
-    end
-end
--- Binds: runscripts and payload, all that EasyBuild installed (data sets too) under its own path, what the recipe
--- names, and the host's files by which programs verify servers.
+-- Binds: runscripts and payload, all that EasyBuild installed (data sets too) under its own path, and what exists of the
+-- recipe's, of the profile's, and of the files and directories for caches that the user's variables name.
 local binds = { root .. "/runscripts:/runscripts", root .. "/payload:/payload", "%(software)s" }
 for _, bind in ipairs({ "%(data)s", %(binds)s }) do
     if lfs.attributes(bind:match("[^:]+")) then
         table.insert(binds, bind)
     end
+end
+for directory in (os.getenv("PYTORCH_BIND") or ""):gmatch("/[^,]+") do
+    table.insert(binds, directory) -- not examined here: its file system may not answer
 end
 for _, name in ipairs({ %(connection_files)s }) do
     local file = os.getenv(name) or ""
@@ -72,9 +52,71 @@ for _, name in ipairs({ %(connection_files)s }) do
         table.insert(binds, file)
     end
 end
+for _, name in ipairs({ %(caches)s }) do
+    local wanted = (os.getenv(name) or ""):match("^/[^,:]*[^,:/]") or ""
+    local directory, top = wanted, wanted:match("[^/]+")
+    while directory ~= "" and not isDir(directory) do -- not made yet: one above it, unless the image has its own
+        directory = directory:match("^(.*)/")
+    end
+    if directory ~= "" and (directory == wanted or not (" %(of_images)s "):find(" " .. top .. " ", 1, true)) then
+        table.insert(binds, directory)
+    end
+end
 if user_software then
     table.insert(binds, user_software)
 end
-add_to_both("SINGULARITY_BIND", "APPTAINER_BIND", ",", binds)
-add_to_both("SINGULARITYENV_PREPEND_PATH", "APPTAINERENV_PREPEND_PATH", ":",
-            { "/runscripts", environment .. "/bin", pathJoin(userbase, "bin") })
+
+-- The user's binds are in *_BIND. In an image it has the destinations alone, which jobs submitted there inherit: those of
+-- ours are dropped. A runtime mounts the user's first, and would warn of a second bind to the same place.
+local function destination(bind)
+    return bind:match("^[^:]+:([^:]+)")
+end
+local is_ours, is_theirs, ours = {}, {}, {}
+for _, bind in ipairs(binds) do
+    is_ours[destination(bind) or 0] = true
+end
+for _, name in ipairs({ "SINGULARITY_BIND", "APPTAINER_BIND" }) do
+    local note, entries, kept = "__PYTORCH_DROPPED_FROM_" .. name, os.getenv(name) or "", {}
+    local is_dropped = mode() == "unload" and os.getenv(note)
+    is_theirs = entries ~= "" and {} or is_theirs -- if both are set, the second is read
+    for entry in entries:gmatch("[^,]+") do
+        is_theirs[destination(entry) or entry] = not is_ours[entry]
+        is_dropped = is_dropped or mode() ~= "unload" and is_ours[entry]
+        table.insert(kept, not is_ours[entry] and entry or nil)
+    end
+    if is_dropped then
+        setenv(note, "1")
+        pushenv(name, table.concat(kept, ","))
+    end
+end
+for _, bind in ipairs(binds) do
+    table.insert(ours, not is_theirs[destination(bind) or bind] and bind or nil)
+end
+
+-- If both names of a list are set, a runtime reads only APPTAINER's. So each receives our entries and those that the user
+-- has in the other. What is added is recorded, and unloading removes only that.
+local function add_to_both(name, separator, entries)
+    local singularity, apptainer = "SINGULARITY" .. name, "APPTAINER" .. name
+    local users = (os.getenv(singularity) or "") .. separator .. (os.getenv(apptainer) or "") .. separator
+    for _, list in ipairs({ singularity, apptainer }) do
+        local note, added = "__PYTORCH_ADDED_TO_" .. list, ""
+        local present = separator .. (os.getenv(list) or "") .. separator
+        for entry in (users .. table.concat(entries, separator)):gmatch("[^" .. separator .. "]+") do
+            if not present:find(separator .. entry .. separator, 1, true) then
+                present = present .. entry .. separator
+                added = added .. (added ~= "" and separator or "") .. entry
+            end
+        end
+        if mode() == "unload" then
+            added = os.getenv(note) or ""
+        end
+        if added ~= "" then
+            setenv(note, added)
+            append_path(list, added, separator)
+        end
+    end
+end
+add_to_both("_BINDPATH", ",", ours)
+-- The last but one is that of an environment that a user packs and mounts there.
+add_to_both("ENV_PREPEND_PATH", ":",
+            { "/runscripts", environment .. "/bin", "/user-software/bin", pathJoin(userbase, "bin") })

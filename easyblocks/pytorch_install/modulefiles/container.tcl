@@ -40,20 +40,87 @@ if {$user_software ne {}} {
 }
 pushenv WITH_VENV $with_venv
 
-# If both names of a variable are set, a runtime reads only APPTAINER's. So each name receives our entries and those
-# that the user has in the other. What is added is recorded, and unloading removes only that.
-proc add_to_both {singularity apptainer separator ours} {
-    global env
-    foreach name [list $singularity $apptainer] {
-        set user($name) [expr {[info exists env($name)] ? [split $env($name) $separator] : {}}]
+# Binds: runscripts and payload, all that EasyBuild installed (data sets too) under its own path, and what exists of the
+# recipe's, of the profile's, and of the files and directories for caches that the user's variables name.
+set binds [list "$root/runscripts:/runscripts" "$root/payload:/payload" "%(software)s"]
+foreach bind [list "%(data)s" %(binds)s] {
+    if {[file exists [lindex [split $bind :] 0]]} {
+        lappend binds $bind
     }
-    foreach {from to} [list $singularity $apptainer $apptainer $singularity] {
-        set note __PYTORCH_ADDED_TO_$to
-        set added [expr {[info exists env($note)] ? [split $env($note) $separator] : {}}]
-        if {[module-info mode] ni {remove unload}} {
-            set added {}
-            foreach entry [concat $user($from) $ours] {
-                if {$entry ni $user($to) && $entry ni $added} {
+}
+foreach directory [expr {[info exists env(PYTORCH_BIND)] ? [split $env(PYTORCH_BIND) ,] : {}}] {
+    if {[string match /?* $directory]} {
+        lappend binds $directory ;# not examined here: its file system may not answer
+    }
+}
+foreach name [list %(connection_files)s] {
+    if {[info exists env($name)] && [regexp {^/[^,:]*$} $env($name)] && [file isfile $env($name)]} {
+        lappend binds $env($name)
+    }
+}
+foreach name [list %(caches)s] {
+    if {![info exists env($name)] || ![regexp {^/[^,:]*[^,:/]} $env($name) wanted]} {
+        continue
+    }
+    set directory $wanted
+    while {$directory ne "/" && ![file isdirectory $directory]} { ;# not made yet: one above it, unless the image has its own
+        set directory [file dirname $directory]
+    }
+    if {$directory ne "/" && ($directory eq $wanted || [lindex [file split $wanted] 1] ni [split "%(of_images)s"])} {
+        lappend binds $directory
+    }
+}
+
+# The user's binds are in *_BIND. In an image it has the destinations alone, which jobs submitted there inherit: those of
+# ours are dropped. A runtime mounts the user's first, and would warn of a second bind to the same place.
+proc destination {bind} {
+    return [lindex [split $bind :] [expr {[string first : $bind] > 0}]]
+}
+set ours {}
+foreach bind [concat $binds [list $user_software]] {
+    if {[string first : $bind] > 0} {
+        lappend ours [destination $bind]
+    }
+}
+set theirs {}
+foreach name {SINGULARITY_BIND APPTAINER_BIND} {
+    set note __PYTORCH_DROPPED_FROM_$name
+    set entries [expr {[info exists env($name)] ? [split $env($name) ,] : {}}]
+    set kept [lmap entry $entries {expr {$entry in $ours ? [continue] : $entry}}]
+    if {$entries ne {}} {
+        set theirs [lmap entry $kept {destination $entry}] ;# if both are set, the second is read
+    }
+    if {[module-info mode] in {remove unload} ? [info exists env($note)] : [llength $kept] < [llength $entries]} {
+        setenv $note 1
+        pushenv $name [join $kept ,]
+    }
+}
+# the options of an image are entries of the list
+set entries {}
+foreach bind [concat $binds [list $user_software]] {
+    if {$bind ne {} && [destination $bind] ni $theirs} {
+        lappend entries {*}[split $bind ,]
+    }
+}
+
+# If both names of a list are set, a runtime reads only APPTAINER's. So each receives our entries and those that the user
+# has in the other. What is added is recorded, and unloading removes only that.
+proc add_to_both {name separator entries} {
+    global env
+    set lists [list SINGULARITY$name APPTAINER$name]
+    set users {}
+    foreach list $lists {
+        set present($list) [expr {[info exists env($list)] ? [split $env($list) $separator] : {}}]
+        lappend users {*}$present($list)
+    }
+    foreach list $lists {
+        set note __PYTORCH_ADDED_TO_$list
+        set added {}
+        if {[module-info mode] in {remove unload}} {
+            set added [expr {[info exists env($note)] ? [split $env($note) $separator] : {}}]
+        } else {
+            foreach entry [concat $users $entries] {
+                if {$entry ne {} && $entry ni $present($list) && $entry ni $added} {
                     lappend added $entry
                 }
             }
@@ -62,25 +129,10 @@ proc add_to_both {singularity apptainer separator ours} {
             setenv $note [join $added $separator]
         }
         foreach entry $added {
-            append-path --delim $separator $to $entry
+            append-path --delim $separator $list $entry
         }
     }
 }
-# Binds: runscripts and payload, all that EasyBuild installed (data sets too) under its own path, what the recipe
-# names, and the host's files by which programs verify servers.
-set binds [list "$root/runscripts:/runscripts" "$root/payload:/payload" "%(software)s"]
-foreach bind [list "%(data)s" %(binds)s] {
-    if {[file exists [lindex [split $bind :] 0]]} {
-        lappend binds $bind
-    }
-}
-foreach name [list %(connection_files)s] {
-    if {[info exists env($name)] && [regexp {^/[^,:]*$} $env($name)] && [file isfile $env($name)]} {
-        lappend binds $env($name)
-    }
-}
-# the options of an image are entries of the list
-lappend binds {*}[split $user_software ,]
-add_to_both SINGULARITY_BIND APPTAINER_BIND , $binds
-add_to_both SINGULARITYENV_PREPEND_PATH APPTAINERENV_PREPEND_PATH : \
-    [list /runscripts $environment/bin [file join $userbase bin]]
+add_to_both _BINDPATH , $entries
+# The last but one is that of an environment that a user packs and mounts there.
+add_to_both ENV_PREPEND_PATH : [list /runscripts $environment/bin /user-software/bin [file join $userbase bin]]

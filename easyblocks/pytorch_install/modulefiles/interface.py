@@ -23,6 +23,14 @@ RUNTIMES = {'cuda': 'CUDA', 'rocm': 'ROCm'}
 CONNECTION_FILES = ['PIP_CERT', 'PIP_CLIENT_CERT', 'PIP_CONFIG_FILE', 'SSL_CERT_FILE', 'REQUESTS_CA_BUNDLE',
                     'CURL_CA_BUNDLE', 'GIT_SSL_CAINFO', 'AWS_CA_BUNDLE']
 
+# Variables that name a directory of the host for temporary files and caches, which programs in the image write to.
+CACHES = ['TMPDIR', 'XDG_CACHE_HOME', 'PIP_CACHE_DIR', 'UV_CACHE_DIR', 'HF_HOME', 'HF_HUB_CACHE', 'HF_DATASETS_CACHE',
+          'TORCH_HOME', 'TORCHINDUCTOR_CACHE_DIR', 'TRITON_CACHE_DIR', 'MIOPEN_USER_DB_PATH', 'CUDA_CACHE_PATH',
+          'MPLCONFIGDIR', 'WANDB_DIR', 'WANDB_CACHE_DIR', 'NLTK_DATA', 'RAY_TMPDIR']
+
+# Top-level directories that an image has itself.
+OF_IMAGES = 'bin boot dev etc lib lib32 lib64 libx32 opt proc root run sbin sys tmp usr var'
+
 
 def shared_interface(generator, name, version, installdir, activation, cluster):
     """
@@ -94,9 +102,11 @@ def image_interface(generator, recipe, image, binds, user_software):
     if recipe['gpu'] == 'cuda':
         for variable in ('SINGULARITY_NV', 'APPTAINER_NV'):
             txt += generator.set_environment(variable, {'value': '1', 'pushenv': True})
-    lists = {'central_images': recipe['central_images'], 'binds': binds, 'connection_files': CONNECTION_FILES}
+    lists = {'central_images': recipe['central_images'], 'binds': binds, 'connection_files': CONNECTION_FILES,
+             'caches': CACHES}
     return txt + template(generator, 'container', lists, image=image, easyconfig=os.path.basename(recipe.path),
-                          user_software=user_software, software=install_path('software'), data=install_path('data'))
+                          of_images=OF_IMAGES, user_software=user_software, software=install_path('software'),
+                          data=install_path('data'))
 
 
 def mounts_interface(generator, binds):

@@ -64,11 +64,9 @@ def test_a_users_own_image_is_mounted_beside_the_packed_user_software_and_kept(t
 module load {site.name}
 {testbed.layout.root}/bin/apptainer exec $SIF ls /user-software /data
 module unload {site.name}
-echo $APPTAINER_BIND ${{SINGULARITY_BIND-unset}}"""
+echo $APPTAINER_BIND ${{SINGULARITY_BINDPATH-unset}}"""
     )
-    # Lmod removes the trailing slash from every list that a module extends; an empty path is the root, too
-    kept = own.rstrip("/") if site.system.name == "Lmod" else own
-    assert output.split() == ["/data:", "theirs", "/user-software:", "ours", kept, "unset"]
+    assert output.split() == ["/data:", "theirs", "/user-software:", "ours", own, "unset"]
 
 
 def test_the_search_path_in_the_image_begins_with_runscripts_and_what_users_install(image_site, tmp_path):
@@ -104,8 +102,8 @@ def test_the_hosts_certificate_files_are_bound_into_the_image(image_site, tmp_pa
         f"""export PIP_CERT={tmp_path}/ca.pem SSL_CERT_FILE={tmp_path}/ca.pem REQUESTS_CA_BUNDLE={tmp_path}/link.pem
 export CURL_CA_BUNDLE={tmp_path}/with,comma.pem AWS_CA_BUNDLE={tmp_path}/none.pem GIT_SSL_CAINFO={tmp_path}/directory
 export PIP_CONFIG_FILE=ca.pem; cd {tmp_path}
-module load {image_site.name}; echo $SINGULARITY_BIND; echo $APPTAINER_BIND
-rm ca.pem; module unload {image_site.name}; echo ${{SINGULARITY_BIND-unset}}"""
+module load {image_site.name}; echo $SINGULARITY_BINDPATH; echo $APPTAINER_BINDPATH
+rm ca.pem; module unload {image_site.name}; echo ${{SINGULARITY_BINDPATH-unset}}"""
     )
     first, second, after = output.splitlines()
     binds = [bind for bind in first.split(",") if str(tmp_path) in bind]
@@ -115,14 +113,14 @@ rm ca.pem; module unload {image_site.name}; echo ${{SINGULARITY_BIND-unset}}"""
 
 def test_the_recipes_binds_are_those_that_exist_when_the_module_is_loaded(image_site):
     site = image_site
-    output = site.run(f"module load {site.name}; echo $SINGULARITY_BIND")
+    output = site.run(f"module load {site.name}; echo $SINGULARITY_BINDPATH")
     binds = output.strip().split(",")
     there = f"{site.root}/there"
     assert [bind for bind in binds if "there" in bind] == [there, f"{there}:/mnt/there"]
     assert f"{site.installation}/runscripts:/runscripts" in binds
     (site.root / "not-there").mkdir()
     try:
-        assert f"{site.root}/not-there" in site.run(f"module load {site.name}; echo $SINGULARITY_BIND").split(",")
+        assert f"{site.root}/not-there" in site.run(f"module load {site.name}; echo $SINGULARITY_BINDPATH").split(",")
     finally:
         (site.root / "not-there").rmdir()
 

@@ -46,7 +46,7 @@ NAMES = [
 ]
 OWN = {
     "nothing": "",
-    "lists": "export SINGULARITY_BIND=/opt:/mnt/opt:ro,/srv APPTAINER_BIND=/p SINGULARITYENV_PREPEND_PATH=/opt/bin",
+    "lists": "export SINGULARITY_BINDPATH=/opt:/mnt/opt:ro,/srv APPTAINER_BINDPATH=/p SINGULARITYENV_PREPEND_PATH=/opt/bin",
     "signs": "; ".join(f"""export {name}='library://a/b:1,2&3;$x\\y "z"'""" for name in NAMES),
     "empty": f"export {'= '.join(NAMES)}=",
 }
@@ -116,7 +116,7 @@ def prepare_installation(testbed, recipe, root):
     (root / f"{recipe}.eb").write_text(text + (PARAMETERS.format(site=root) if recipe == CONTAINER else ""))
 
 
-def state(path, names=("SINGULARITY_BIND", "APPTAINER_BIND", "WITH_VENV", "SINGULARITYENV_VIRTUAL_ENV")):
+def state(path, names=("SINGULARITY_BINDPATH", "APPTAINER_BINDPATH", "WITH_VENV", "SINGULARITYENV_VIRTUAL_ENV")):
     """Return the values of some variables in a snapshot, None if not set."""
     new = values(path)
     return [new.get(name) for name in names]

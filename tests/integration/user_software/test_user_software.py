@@ -56,7 +56,7 @@ def test_packages_survive_a_rebuild_and_the_end_of_the_installed_image(installat
     output = installation.run(f"rm -f $SIF; module load PyTorch/2.13.0-mine; echo $SIF; {IMPORT}; make-squashfs")
     assert output.startswith(f"{installation.image}\n{THERE}")
     installation.install(options="--rebuild")
-    assert installation.run(f"{IMPORT}; echo $SINGULARITY_BIND").startswith(THERE)
+    assert installation.run(f"{IMPORT}; echo $SINGULARITY_BINDPATH").startswith(THERE)
     assert installation.packed.exists()
 
 

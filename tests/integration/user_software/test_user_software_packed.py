@@ -47,7 +47,7 @@ def test_a_file_that_an_earlier_tree_packed_is_mounted_and_used(installation, wh
     pack = ["mksquashfs", installation.directory, installation.packed, *options, "-e", ".unpacked"]
     subprocess.run(pack, stdout=subprocess.DEVNULL, check=True)
     shutil.rmtree(installation.directory)
-    output = installation.run(f"echo $SINGULARITY_BIND; {IMPORT}")
+    output = installation.run(f"echo $SINGULARITY_BINDPATH; {IMPORT}")
     assert f"{installation.packed}:/user-software" in output.splitlines()[0]
     assert output.endswith(THERE)
 
@@ -69,7 +69,7 @@ def test_a_running_job_continues_and_starts_more_steps(installation, wheels, com
 srun -n1 bash -c 'python late.py && {IMPORT.replace("'", '"')}' >output & job=$!
 while [ ! -e ready ]; do kill -0 $job; sleep 0.05; done
 {command}; touch go; wait $job; cat output
-srun -n1 {IMPORT}; module load PyTorch/2.13.0-mine; srun -n1 {IMPORT}; echo $SINGULARITY_BIND"""
+srun -n1 {IMPORT}; module load PyTorch/2.13.0-mine; srun -n1 {IMPORT}; echo $SINGULARITY_BINDPATH"""
     )
     assert output.count(THERE) == 4
     mounted = ".squashfs:/user-software" if command == "make-squashfs" else "2.13.0-mine:/user-software"

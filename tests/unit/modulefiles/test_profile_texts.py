@@ -13,6 +13,8 @@ PROCEDURES = ".policy.tcl"
 SHARED = "policies_of_every_cluster"
 SHARED_SETTING = "    default_"
 POLICY = re.compile(r'policy (?P<name>\w+) (?:"(?P<quoted>[^"$\[]*)"|(?P<plain>[^\s"$\[]+))')
+#: The line by which a profile binds directories of the host into images.
+BINDS = re.compile(r"bind_directories (?:\{(/\S+ ?)+\}|\[directories_of_machine\])")
 #: What a comment names as a setting's source: a page's address, a man page, or a name of the profile's own list.
 ADDRESS = re.compile(r"https://\S+")
 MAN_PAGE = re.compile(r"\b[a-z_]+\(\d\)")
@@ -51,8 +53,8 @@ def sources(profile):
 def comment_above(profile, name):
     """The comment that a setting shares with those right above it."""
     text = [line.strip().removeprefix(SHARED_SETTING.strip()) for line in lines(profile)]
-    number = next(number for number, line in enumerate(text) if line.startswith(f"policy {name} "))
-    while text[number].startswith("policy"):
+    number = next(number for number, line in enumerate(text) if line.startswith((f"policy {name} ", f"{name} ")))
+    while text[number].startswith(("policy", "bind_directories")):
         number -= 1
     comment = []
     while text[number].startswith("#"):
@@ -75,6 +77,7 @@ def test_a_profile_is_data_apart_from_its_help_and_the_file_it_sources(profile):
     for line in body.splitlines():
         assert (
             POLICY.fullmatch(line)
+            or BINDS.fullmatch(line)
             or line
             in (
                 "",
@@ -107,6 +110,11 @@ def test_every_setting_has_a_comment_with_its_source(profile, name):
         f"modulefiles/cluster/{profile}: {name} needs a comment above it with the reason and the source: a man page, "
         f"an address, or in parentheses a name of the list of sources. There is: {comment!r}"
     )
+
+
+@pytest.mark.parametrize("profile", [name for name in PROFILES if "bind_directories {" in "".join(lines(name))])
+def test_the_directories_of_a_site_have_a_source(profile):
+    assert cited(profile, comment_above(profile, "bind_directories"))
 
 
 @pytest.mark.parametrize("profile", PROFILES)
