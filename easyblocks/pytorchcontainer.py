@@ -162,6 +162,14 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule):
         if not self.dry_run:
             self.users_environment = self.user_software.prepare(self.runtime_python())
 
+    def values_without_module(self):
+        """Also the installed image, its copies, and the users' environment."""
+        runtime = container_runtime.find_runtime()
+        return {**super().values_without_module(), 'image': self.image_name,
+                'central': [os.path.join(directory, self.image_name) for directory in self.cfg['central_images']],
+                'conda': self.cfg['conda_activation'], 'user_software': self.user_software.directory,
+                'runtime': runtime and which(runtime)}
+
     def complete(self):
         """Put the users' virtual environment in place, and write the checksum that later installations compare with."""
         self.user_software.finish(self.users_environment, self.short_mod_name)

@@ -67,6 +67,10 @@ class EB_PyTorchContainerEngine(EB_PyTorchEnroot):
         """Command that runs another one in the installed image, as a list."""
         return ['srun', '--nodes=1', '--ntasks=1', '--environment=' + self.edf_path]
 
+    def values_without_module(self):
+        """Also the installed environment definition file."""
+        return {**super().values_without_module(), 'image': self.edf_path}
+
     def view_of_host(self):
         """The statement that names the environment definition file, which has the mounts."""
         return self.installed_file('PYTORCH_EDF', self.edf_path)

@@ -87,6 +87,10 @@ class EB_PyTorchEnroot(EB_PyTorchImage):
         mount = '%s:%s:none:x-create=auto,rbind' % (self.installdir, self.installdir)
         return ['enroot', 'start', '--rc', tree.ENROOT_RC, '--mount', mount, self.image_path]
 
+    def values_without_module(self):
+        """Also the installed image."""
+        return {**super().values_without_module(), 'image': self.image_path}
+
     def launch_in_test(self):
         """The same commands without srun: bin/ starts the image with enroot."""
         return ''

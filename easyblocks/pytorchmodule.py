@@ -30,7 +30,7 @@ from pytorch_install.engine.preconditions import (  # noqa: E402
     require_profile,
 )
 from pytorch_install.modulefiles.help import VENV, usage, whatis  # noqa: E402
-from pytorch_install.modulefiles.interface import shared_interface  # noqa: E402
+from pytorch_install.modulefiles.interface import installation_values, shared_interface  # noqa: E402
 from pytorch_install.modulefiles.statements import check_values, conflicts, template  # noqa: E402
 from pytorch_install.parameters import check_parameters  # noqa: E402
 from pytorch_install.runtime import hold_packages, offered_commands, run_program  # noqa: E402
@@ -106,7 +106,7 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
     @property
     def image_commands(self):
         """Commands of the image that bin/ offers on the host."""
-        return self.cfg['commands'] if self.COMMANDS.entry else []
+        return self.cfg['commands'] if self.COMMANDS.engine else []
 
     def check_host(self):
         """Check the recipe's machines, and those of a lock beside it."""
@@ -166,9 +166,13 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         """Install the cluster profile and the commands in bin/; compile the scripts."""
         tree.install_profile(self.cfg['cluster'], self.installdir)
         self.compile_bytecode()
-        if self.COMMANDS.entry:
+        if self.COMMANDS.engine:
             self.check_commands()
-        tree.install_commands(self.COMMANDS, self.image_commands, self.installdir)
+        tree.install_commands(self.COMMANDS, self.image_commands, self.installdir, self.values_without_module())
+
+    def values_without_module(self):
+        """Values of libexec/enter for commands that start without the module: texts and lists, by their names."""
+        return installation_values(self.name, det_full_ec_version(self.cfg), self.installdir, self.cfg)
 
     def compile_bytecode(self):
         """Compile runscripts and payload for the runtime's Python: ranks cannot write there."""

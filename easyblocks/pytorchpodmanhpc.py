@@ -3,7 +3,7 @@
 EasyBuild support for PyTorch in an image that podman-hpc starts, NERSC's successor of Shifter.
 
 The image is in each user's store, or in one that the site shares: `podman-hpc pull` converts it. bin/ starts it, with
-the options of libexec/enter-podman-hpc.
+the options of libexec/enter.
 """
 from easybuild.easyblocks.pytorchimage import EB_PyTorchImage
 from easybuild.framework.easyconfig import CUSTOM

@@ -3,9 +3,10 @@
 What an installation gets from this checkout: runscripts, payload, cluster profile, and the commands of each runtime.
 """
 import os
+import shlex
 from typing import NamedTuple, Tuple
 
-from easybuild.tools.filetools import copy_dir, copy_file, mkdir, symlink
+from easybuild.tools.filetools import copy_dir, copy_file, mkdir, symlink, write_file
 
 TREE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
@@ -26,30 +27,26 @@ class Commands(NamedTuple):
 
     on_host: files of this checkout's bin/ that users type
     internal: files of its libexec/ that commands run
-    entry: the internal command that enters the image or the packed venv; empty without either
-    is_image: whether the runscripts of bin/ enter by it too
+    engine: what starts the image, or mounts the packed venv, in libexec/enter; empty without either
     """
 
     on_host: Tuple[str, ...]
     internal: Tuple[str, ...]
-    entry: str = ''
-    is_image: bool = True
+    engine: str = ''
 
 
 VENV = Commands(('install-kernel',), ('command.bash', 'write-kernel.bash', 'start-kernel.bash', 'kernelspec.py'))
+ENTERED = (*VENV.internal, 'enter')
 # the runscripts enter by themselves
-PACKED_VENV = Commands(VENV.on_host, (*VENV.internal, 'enter-packed'), 'enter-packed', is_image=False)
-SHIFTER = Commands(VENV.on_host, (*VENV.internal, 'enter-shifter', 'enter.bash'), 'enter-shifter')
-PODMAN_HPC = Commands(VENV.on_host, (*VENV.internal, 'enter-podman-hpc', 'enter.bash'), 'enter-podman-hpc')
-ENROOT = Commands(VENV.on_host, (*VENV.internal, 'enter-enroot', 'enter.bash', 'enroot.rc'), 'enter-enroot')
+PACKED_VENV = Commands(VENV.on_host, ENTERED, 'packed')
+SHIFTER = Commands(VENV.on_host, ENTERED, 'shifter')
+PODMAN_HPC = Commands(VENV.on_host, ENTERED, 'podman-hpc')
+ENROOT = Commands(VENV.on_host, (*ENTERED, 'enroot.rc'), 'enroot')
 ENROOT_RC = os.path.join(TREE, 'libexec', 'enroot.rc')
-CONTAINER_ENGINE = Commands(
-    VENV.on_host, (*VENV.internal, 'enter-container-engine', 'enter.bash'), 'enter-container-engine')
-CONTAINER = Commands(
-    (*VENV.on_host, 'check-image', 'make-squashfs', 'unmake-squashfs'),
-    (*VENV.internal, 'enter-image', 'enter.bash', 'user-software.bash', 'clean-user-software.bash', 'image.bash',
-     'host-network.py'),
-    'enter-image')
+CONTAINER_ENGINE = Commands(VENV.on_host, ENTERED, 'container-engine')
+CONTAINER = Commands((*VENV.on_host, 'check-image', 'make-squashfs', 'unmake-squashfs'),
+                     (*ENTERED, 'user-software.bash', 'clean-user-software.bash', 'image.bash', 'host-network.py'),
+                     'apptainer')
 
 
 def bin_links(commands, of_image=()):
@@ -62,9 +59,9 @@ def bin_links(commands, of_image=()):
     links = {name: os.path.join(os.pardir, 'runscripts', name) for name in RUNSCRIPTS + RUNSCRIPTS_ON_HOST}
     # not for users: Jupyter kernels of earlier installations run this path
     links['start-kernel.bash'] = os.path.join(os.pardir, 'libexec', 'start-kernel.bash')
-    if commands.entry:
-        entering = [*RUNSCRIPTS, *of_image, 'start-shell'] if commands.is_image else of_image
-        links.update(dict.fromkeys(entering, os.path.join(os.pardir, 'libexec', commands.entry)))
+    if commands.engine:
+        entering = of_image if commands.engine == PACKED_VENV.engine else [*RUNSCRIPTS, *of_image, 'start-shell']
+        links.update(dict.fromkeys(entering, os.path.join(os.pardir, 'libexec', 'enter')))
     return links
 
 
@@ -86,11 +83,26 @@ def install_profile(name, installdir):
         copy_file(os.path.join(PROFILES, file), os.path.join(installdir, 'modulefiles', 'cluster', file))
 
 
-def install_commands(commands, of_image, installdir):
-    """Install bin/ and libexec/."""
+def install_commands(commands, of_image, installdir, values=None):
+    """
+    Install bin/ and libexec/.
+
+    :param values: variables of libexec/enter, texts or lists, with which the commands start without the module
+    """
     for directory, names in (('bin', commands.on_host), ('libexec', commands.internal)):
         mkdir(os.path.join(installdir, directory))
         for name in names:
             copy_file(os.path.join(TREE, directory, name), os.path.join(installdir, directory, name))
     for name, target in sorted(bin_links(commands, of_image).items()):
         symlink(target, os.path.join(installdir, 'bin', name), use_abspath_source=False)
+    if commands.engine:
+        lines = ['%s=%s\n' % (name, quoted(value))
+                 for name, value in [('engine', commands.engine), *sorted((values or {}).items())]]
+        write_file(os.path.join(installdir, 'libexec', 'installation.bash'), ''.join(lines))
+
+
+def quoted(value):
+    """A text or a list in bash's syntax."""
+    if isinstance(value, (list, tuple)):
+        return '(%s)' % ' '.join(map(quoted, value))
+    return shlex.quote(value or '')

@@ -19,10 +19,11 @@ class SmallInstallation:
         subprocess.run([python, "-m", "venv", "--without-pip", root / "venv"], check=True)
         for name in ("runscripts", "libexec"):
             subprocess.run(["cp", "-r", TREE / name, root], check=True)
+        (root / "libexec" / "installation.bash").write_text("engine=packed\n")
         (root / "bin").mkdir()
         for name in RUNSCRIPTS:
             (root / "bin" / name).symlink_to(f"../runscripts/{name}")
-        (root / "bin" / "python").symlink_to("../libexec/enter-packed")
+        (root / "bin" / "python").symlink_to("../libexec/enter")
         with (root / "filler").open("wb") as file, Path("/dev/urandom").open("rb") as source:
             file.write(source.read(filler))
         self.pack()

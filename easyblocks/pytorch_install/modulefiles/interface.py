@@ -83,6 +83,18 @@ def recorded_variables(installdir, name, version, more):
     return '\n'.join(lines) + '\n'
 
 
+def installation_values(name, version, installdir, recipe):
+    """
+    What commands in bin/ need when they start without the module, by the variables of libexec/enter.
+
+    :param recipe: parameters of the easyconfig
+    """
+    return {'packages': '%(directory)s-%(identity)s' % user_base(name, version, installdir),
+            'binds': [install_path('software'), install_path('data'), *recipe.get('binds', [])],
+            'files': CONNECTION_FILES + CACHES, 'gpu': recipe['gpu'],
+            'image': recipe.get('image')}
+
+
 def gpu_runtime(version):
     """CUDA or ROCm and its version by a module's full version, such as 'ROCm 6.0' for 2.3.1-rocm-6.0.3-..., or None."""
     found = re.search(r'-(cuda|rocm)-(\d+\.\d+)', version)

@@ -73,7 +73,10 @@ def test_the_search_path_in_the_image_begins_with_runscripts_and_what_users_inst
     names = ("SINGULARITYENV_PREPEND_PATH", "APPTAINERENV_PREPEND_PATH")
     image_site.run(f"module load {image_site.name}\n{SNAPSHOT.format(tmp_path / 'loaded')}")
     base = values(tmp_path / "loaded")["PYTHONUSERBASE"]
-    assert state(tmp_path / "loaded", names) == [f"/runscripts:/user-software/venv/pytorch/bin:{base}/bin"] * 2
+    assert (
+        state(tmp_path / "loaded", names)
+        == [f"/runscripts:/user-software/venv/pytorch/bin:/user-software/bin:{base}/bin"] * 2
+    )
 
 
 def test_the_commands_that_users_install_come_after_the_modules_and_before_the_hosts(written, tmp_path):

@@ -46,7 +46,7 @@ NAMES = [
 ]
 OWN = {
     "nothing": "",
-    "lists": "export SINGULARITY_BINDPATH=/opt:/mnt/opt:ro,/srv APPTAINER_BINDPATH=/p SINGULARITYENV_PREPEND_PATH=/opt/bin",
+    "lists": "export SINGULARITY_BINDPATH=/a:/mnt/a:ro,/srv APPTAINER_BINDPATH=/p SINGULARITYENV_PREPEND_PATH=/opt/bin",
     "signs": "; ".join(f"""export {name}='library://a/b:1,2&3;$x\\y "z"'""" for name in NAMES),
     "empty": f"export {'= '.join(NAMES)}=",
 }

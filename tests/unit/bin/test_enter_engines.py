@@ -17,9 +17,11 @@ def enter(request, tmp_path):
         (root / part).mkdir(parents=True)
         for file in (TREE / part).iterdir():
             (root / part / file.name).symlink_to(file)
+    installed = f"engine={request.param} image={tmp_path}/image packages=.local/mine binds=(/usr /nowhere)\n"
+    (root / "libexec" / "installation.bash").write_text(installed)
     (root / "bin").mkdir()
     for name in ("get-master", "python", "start-shell"):
-        (root / "bin" / name).symlink_to(f"../libexec/enter-{request.param}")
+        (root / "bin" / name).symlink_to("../libexec/enter")
     (tmp_path / "image").touch()
     site = tmp_path / "site"
     site.mkdir()
@@ -34,6 +36,7 @@ def enter(request, tmp_path):
     def run(name, *arguments, **environment):
         variables = {
             "PATH": f"{root}/bin:{site}:/usr/bin:/bin",
+            "CONTAINERROOT": str(root),
             "PYTORCH_IMAGE": str(tmp_path / "image"),
             "PYTORCH_EDF": str(tmp_path / "image"),
             "PYTORCH_MOUNTS": "/a:/b:ro,/c d:/c d",
@@ -76,7 +79,7 @@ def test_commands_enter_the_image_with_what_they_mount(enter, tmp_path):
 
 def test_runscripts_are_called_by_their_path_on_the_host(enter):
     enter("get-master", "x")
-    assert enter.called().endswith(f"<{enter.root}/bin/../runscripts/get-master><x>")
+    assert enter.called().endswith(f"<{enter.root}/bin/../libexec/../runscripts/get-master><x>")
 
 
 def test_the_image_has_the_hosts_variables_but_its_own_take_precedence(enter, tmp_path):
@@ -96,14 +99,23 @@ def test_the_tables_of_lmod_which_can_be_longer_than_a_variable_may_be_stay_on_t
     assert (result.stdout, result.stderr) == ("hello unset\n", "")
 
 
+def test_without_the_module_a_command_finds_its_image_and_its_directories(enter, tmp_path):
+    others = {"PYTORCH_IMAGE": "/other", "PYTORCH_EDF": "/other", "PYTORCH_MOUNTS": "/o:/o"}
+    result = enter("start-shell", "-c", "true", CONTAINERROOT="/elsewhere", **others)
+    assert result.returncode == 0, result.stderr
+    called, root = enter.called(), os.path.realpath(enter.root)
+    assert f"{tmp_path}/image" in called and "/o:/o" not in called
+    if enter.kind != "container-engine":  # whose definition file has the mounts
+        assert f"{root}/runscripts:/runscripts" in called and "/usr:/usr" in called and "/nowhere" not in called
+
+
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"PYTORCH_IMAGE": ""}, "python: PYTORCH_IMAGE is not set. Load a PyTorch module\n"),
         ({"PYTORCH_IMAGE": "/gone", "PYTORCH_EDF": "/gone"}, "not found: PYTORCH_{}='/gone'. Load the module again\n"),
         ({"SLURM_STEP_ID": "0"}, "python: not in the image. Start it with srun --environment=$PYTORCH_EDF\n"),
     ],
-    ids=["no image", "missing", "in a step"],
+    ids=["missing", "in a step"],
 )
 def test_what_keeps_a_command_out_of_the_image_is_reported(enter, environment, message):
     if (enter.kind == "podman-hpc" and "PYTORCH_EDF" in environment) or (

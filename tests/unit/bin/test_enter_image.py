@@ -1,18 +1,19 @@
 """Commands of a container module's bin/ on the host: each becomes the runtime, which starts it in the image."""
 
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-ENTER_IMAGE = Path(__file__).parents[3] / "libexec" / "enter-image"
+TREE = Path(__file__).parents[3]
 #: A runtime without an image: reports the process that it is and its arguments, then starts the command.
 RUNTIME = """#!/bin/bash
-printf '%s\\n' $$ "${0##*/}" "${@:1:2}"
-export APPTAINER_CONTAINER=$2
-shift 2
+printf '%s\\n' $$ "${0##*/}" "${@:1:4}"
+export APPTAINER_CONTAINER=$4 PATH=${0%/*}:/usr/bin:/bin # an image has its own
+shift 4
 exec "$@"
 """
 STEPS = (
@@ -23,60 +24,202 @@ STEPS = (
 )
 
 
-@pytest.fixture
-def start(tmp_path):
-    """Starts a command of the module's bin/ in an environment with `variables`; returns the process."""
-    places = {name: tmp_path / name for name in ("bin", "runtime")}
-    for place in places.values():
-        place.mkdir()
-    image = tmp_path / "image of the module.sif"
-    image.touch()
-    (places["runtime"] / "singularity").write_text(RUNTIME)
-    (places["runtime"] / "singularity").chmod(0o755)
+class Installed:
+    """An installation, and a runtime; the commands' working directory is `work`."""
 
-    def run(command, *arguments, **variables):
-        (places["bin"] / command).symlink_to(ENTER_IMAGE)
-        env = {"PATH": f"{places['bin']}:{places['runtime']}:/usr/bin:/bin", "SIFPYTORCH": str(image), **variables}
+    def __init__(self, directory):
+        self.root = directory / "the root"
+        self.work = directory / "work"
+        self.runtime = directory / "runtime"
+        self.user_software = directory / "store" / "1.0"
+        for part in ("libexec", "runscripts"):
+            shutil.copytree(TREE / part, self.root / part, ignore=shutil.ignore_patterns("pytorch_*"))
+        for place in (self.root / "bin", self.root / "payload", self.work, self.runtime, self.user_software):
+            place.mkdir(parents=True)
+        self.image = self.root / "image of the module.sif"
+        self.image.touch()
+        (self.root / "libexec" / "installation.bash").write_text(
+            f"engine=apptainer image='{self.image.name}' user_software='{self.user_software}'\n"
+            f"packages=.local/mine-1234 binds=(/usr /nowhere)\n"
+            f"files=(HF_HOME PIP_CERT) gpu=cuda runtime='{self.runtime}/singularity'\n"
+        )
+        (self.runtime / "singularity").write_text(RUNTIME)
+        (self.runtime / "singularity").chmod(0o755)
+        self.loaded = {
+            "CONTAINERROOT": str(self.root),
+            "SIFPYTORCH": str(self.image),
+            "APPTAINER_BINDPATH": "/x:/runscripts",
+        }
+
+    def start(self, command, *arguments, cwd=None, path=None, **variables):
+        """Start a command of the module's bin/; return the process."""
+        link = self.root / "bin" / command
+        if not link.is_symlink():
+            link.symlink_to("../libexec/enter")
+        env = {"PATH": path or f"{link.parent}:{self.runtime}:/usr/bin:/bin", "HOME": str(self.work), **variables}
         return subprocess.Popen(
-            [places["bin"] / command, *arguments],
+            [link, *arguments],
             env=env,
             text=True,
+            cwd=cwd or self.work,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
 
-    return run
+    def environment(self, expected_errors="", **variables):
+        """The variables of a command in the image, by their names."""
+        rank = self.start("env", "-0", **variables)
+        output, errors = rank.communicate()
+        assert (rank.returncode, errors) == (0, expected_errors)
+        return dict(entry.split("=", 1) for entry in output.split("\n", 6)[6].split("\0") if entry)
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """An installation of this test."""
+    return Installed(tmp_path)
 
 
 @pytest.mark.parametrize("variables", STEPS, ids=["alone", "srun", "mpirun", "pmi"])
-def test_a_rank_becomes_the_runtime_itself_under_any_launcher(start, tmp_path, variables):
-    rank = start("env", "-0", **variables)
+def test_a_rank_becomes_the_runtime_itself_under_any_launcher(installed, variables):
+    rank = installed.start("env", "-0", **installed.loaded, **variables)
     output, errors = rank.communicate()
-    process, runtime, verb, image, environment = output.split("\n", 4)
+    process, runtime, verb, option, here, image, environment = output.split("\n", 6)
     assert (int(process), runtime, verb) == (rank.pid, "singularity", "exec")
-    assert image == str(tmp_path / "image of the module.sif")
+    assert (option, here, image) == ("--pwd", os.path.realpath(installed.work), str(installed.image))
     assert (rank.returncode, errors) == (0, "")
     given = dict(entry.split("=", 1) for entry in environment.split("\0") if entry)
-    assert given.keys() - {"PWD", "SHLVL", "_", "OLDPWD"} == {"PATH", "SIFPYTORCH", "APPTAINER_CONTAINER", *variables}
+    own = {"PWD", "SHLVL", "_", "OLDPWD", "HOME", "PATH", "APPTAINER_CONTAINER"}
+    assert given.keys() - own == {*installed.loaded, *variables}
     assert given.items() >= variables.items()
 
 
-def test_the_exit_status_is_the_commands(start):
-    rank = start("bash", "-c", "exit 3")
+def test_the_exit_status_is_the_commands(installed):
+    rank = installed.start("bash", "-c", "exit 3", **installed.loaded)
     rank.communicate()
     assert rank.returncode == 3
 
 
-def test_a_signal_reaches_the_command(start):
-    rank = start("sleep", "1000")
+def test_a_signal_reaches_the_command(installed):
+    rank = installed.start("sleep", "1000", **installed.loaded)
     assert int(rank.stdout.readline()) == rank.pid
     os.kill(rank.pid, signal.SIGTERM)
     rank.communicate()
     assert rank.returncode == -signal.SIGTERM
 
 
-def test_a_command_that_does_not_exist_is_an_error(start):
-    rank = start("no-such-command", SLURM_STEP_TASKS_PER_NODE="2", SLURM_JOB_ID="7")
+def test_a_command_that_does_not_exist_is_an_error(installed):
+    rank = installed.start("no-such-command", SLURM_STEP_TASKS_PER_NODE="2", SLURM_JOB_ID="7", **installed.loaded)
     rank.communicate()
     assert rank.returncode == 127
+
+
+def test_a_working_directory_behind_a_link_is_entered_by_its_physical_path(installed, tmp_path):
+    (tmp_path / "link").symlink_to(installed.work)
+    rank = installed.start("pwd", cwd=tmp_path / "link", PWD=str(tmp_path / "link"), **installed.loaded)
+    assert rank.communicate()[0].splitlines()[-1] == os.path.realpath(installed.work)
+
+
+def test_a_working_directory_that_is_gone_is_an_error(installed):
+    gone = installed.work / "gone"
+    gone.mkdir()
+    installed.start("env", **installed.loaded).communicate()
+    script = 'cd "$1" && rmdir "$1" && exec "$2"'
+    result = subprocess.run(
+        ["bash", "-c", script, "bash", gone, installed.root / "bin" / "env"],
+        env={"PATH": "/usr/bin:/bin", **installed.loaded},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "env: the working directory is gone. Change to another one\n" in result.stderr
+
+
+@pytest.mark.parametrize("before", ["nothing", "another module", "submitted in the image"])
+def test_without_the_module_a_command_has_what_the_module_sets(installed, before):
+    certificate = installed.work / "ca.pem"
+    certificate.touch()
+    variables = {"PIP_CERT": str(certificate), "HF_HOME": "/absent"}
+    if before == "another module":
+        variables.update(
+            CONTAINERROOT="/other",
+            SIFPYTORCH="/other.sif",
+            APPTAINER_BINDPATH="/other:/runscripts",
+            APPTAINER_BIND="/mine",
+        )
+        variables["__PYTORCH_ADDED_TO_APPTAINER_BINDPATH"] = "/other:/runscripts"
+    if before == "submitted in the image":
+        variables.update(
+            CONTAINERROOT=str(installed.root),
+            APPTAINER_CONTAINER=str(installed.image),
+            APPTAINER_BIND="/runscripts,/payload,/mine,/user-software",
+        )
+    given = installed.environment(**variables)
+    root, store = installed.root, installed.user_software
+    binds = f"{root}/runscripts:/runscripts,{root}/payload:/payload,/usr,{certificate},{store}:/user-software"
+    assert given["APPTAINER_BINDPATH"] == given["SINGULARITY_BINDPATH"] == binds
+    assert given["SIFPYTORCH"] == str(installed.image) == given["APPTAINER_CONTAINER"]
+    assert given["CONTAINERROOT"] == str(root) and given["RUNSCRIPTS"] == f"{root}/runscripts"
+    assert given["PYTHONUSERBASE"] == f"{installed.work}/.local/mine-1234"
+    assert given["APPTAINERENV_PREPEND_PATH"].startswith("/runscripts:/user-software/venv/pytorch/bin:")
+    assert given["SINGULARITY_NV"] == "1"
+    assert given.get("APPTAINER_BIND", "").strip(",") == ("" if before == "nothing" else "/mine")
+
+
+def test_packed_user_software_and_a_users_own_binds_are_mounted_without_the_module(installed):
+    installed.user_software.with_name("1.0.squashfs").touch()
+    given = installed.environment(APPTAINER_BINDPATH="/mine")
+    assert given["APPTAINER_BINDPATH"].endswith(
+        f"{installed.user_software}.squashfs:/user-software:ro,image-src=.,/mine"
+    )
+    (installed.user_software / ".unpacked").touch()
+    assert installed.environment()["APPTAINER_BINDPATH"].endswith(f"{installed.user_software}:/user-software")
+
+
+def test_the_runtime_of_the_installation_is_used_if_path_has_none(installed):
+    (installed.root / "bin" / "true").symlink_to("../libexec/enter")
+    rank = installed.start("true", path="/nowhere", **installed.loaded)
+    assert rank.communicate()[0].splitlines()[1] == "singularity"
+    (installed.runtime / "singularity").unlink()
+    rank = installed.start("true", path="/nowhere", **installed.loaded)
+    message = "true: neither apptainer nor singularity found on PATH. Load the module that has it\n"
+    assert (rank.communicate()[1], rank.returncode) == (message, 127)
+
+
+def test_another_pythons_packages_stay_out_and_the_users_own_code_stays(installed, tmp_path):
+    foreign = tmp_path / "lib/python3.9/site-packages"
+    foreign.mkdir(parents=True)
+    path = f"{foreign}:/my/code:/in/the/image/site-packages"
+    message = f"env: ignoring {foreign} of PYTHONPATH, which belongs to another Python. To keep it, export \
+PYTORCH_LAUNCH_KEEP_PATHS=1\n"
+    given = installed.environment(message, PYTHONHOME="/other", PYTHONPATH=path, **installed.loaded)
+    assert given["PYTHONPATH"] == "/my/code:/in/the/image/site-packages" and "PYTHONHOME" not in given
+    kept = installed.environment(
+        "", PYTHONHOME="/other", PYTHONPATH=path, PYTORCH_LAUNCH_KEEP_PATHS="1", **installed.loaded
+    )
+    assert (kept["PYTHONHOME"], kept["PYTHONPATH"]) == ("/other", path)
+
+
+def test_start_shell_does_not_read_the_hosts_bashrc(installed):
+    (installed.work / ".bashrc").write_text("echo of the host\n")
+    rank = installed.start("start-shell", "-i", "-c", "echo $-", **installed.loaded)
+    assert "of the host" not in rank.communicate()[0]
+
+
+def test_after_pip_the_host_has_links_for_the_commands_of_users_packages(installed):
+    """In place of pip: a program that installs a command, or removes it."""
+    pip = installed.runtime / "pip"
+    directory = installed.user_software / "venv/pytorch/bin"
+    pip.write_text(f'#!/bin/bash\nmkdir -p {directory}; cd {directory}; "$@"; exit 4\n')
+    pip.chmod(0o755)
+    path = f"{installed.runtime}:/usr/bin:/bin"
+    install = "touch accelerate python activate pip; chmod +x *"
+    rank = installed.start("pip", "bash", "-c", install, path=path, **installed.loaded)
+    assert (rank.communicate()[1], rank.returncode) == ("", 4)
+    commands = directory.parent / "commands"
+    assert [path.name for path in commands.iterdir()] == ["accelerate"]
+    assert (commands / "accelerate").resolve() == (installed.root / "libexec" / "enter").resolve()
+    installed.start("pip", "rm", "accelerate", path=path, **installed.loaded).communicate()
+    assert list(commands.iterdir()) == []

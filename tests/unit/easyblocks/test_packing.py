@@ -36,7 +36,7 @@ def test_an_installation_is_packed_as_it_is_with_a_marker_and_the_checksum_is_re
 
     root = Path(packed.installdir)
     (root / "bin").mkdir()
-    (root / "bin" / "python").symlink_to("../libexec/enter-packed")
+    (root / "bin" / "python").symlink_to("../libexec/enter")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", root / "venv"], check=True)
     (root / "venv.squashfs").write_text("of an earlier installation")
     (tmp_path / "link").symlink_to(root.parent)
@@ -80,6 +80,6 @@ def test_the_commands_of_a_packed_venv_are_in_bin(packed):
     tree.install_commands(packed.COMMANDS, packed.image_commands, packed.installdir)
     bin_ = Path(packed.installdir, "bin")
     for name in ("python", "python3", "python3.11", "pip", "pip3", "pip3.11", "torchrun"):
-        assert os.path.realpath(bin_ / name) == os.path.realpath(Path(packed.installdir, "libexec", "enter-packed"))
+        assert os.path.realpath(bin_ / name) == os.path.realpath(Path(packed.installdir, "libexec", "enter"))
     assert os.path.realpath(bin_ / "conda-python-distributed").endswith("/runscripts/conda-python-distributed")
     assert "torchrun" in packed.cfg["usage"]

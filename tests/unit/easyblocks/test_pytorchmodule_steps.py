@@ -141,7 +141,7 @@ def test_commands_that_the_image_lacks_are_named_and_not_offered(easyblock, edit
     version = ".".join(map(str, sys.version_info[:2]))
     offered = ["pip", "python", f"pip{version}", f"python{version}", "sh", "start-shell"]
     assert {name: links.get(name) for name in [*offered, "pip3", "no-such"]} == {
-        **dict.fromkeys(offered, "../libexec/enter-image"),
+        **dict.fromkeys(offered, "../libexec/enter"),
         "pip3": None,
         "no-such": None,
     }

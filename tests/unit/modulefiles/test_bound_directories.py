@@ -23,10 +23,8 @@ def tcl(tmp_path):
         script.write_text(f"{start}\nset mounted [mounts {tmp_path}/mounts]\n{line}\n")
         command = ["tclsh", script, mode, POLICY]
         if os.geteuid() == 0:  # root may enter every directory
-            os.chmod(tmp_path, 0o755)
             command = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", *command]
-            for parent in tmp_path.parents[:-2]:
-                os.chmod(parent, 0o755)
+            subprocess.run(["chmod", "a+rx", tmp_path, *tmp_path.parents[:-2]], check=True)
         env = {"PATH": "/usr/bin:/bin", **env}
         result = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)
         assert (result.returncode, result.stderr) == (0, ""), result.stderr
@@ -77,7 +75,9 @@ def test_a_blank_in_the_name_of_what_is_mounted_is_read(tcl, tmp_path):
 def test_the_machines_own_top_level_directories_are_found_and_those_of_the_standard_are_not(tcl):
     found = [line for line in tcl("puts [join [directories_of_machine] \\n]").splitlines() if line.count("/") == 1]
     standard = {"bin", "boot", "dev", "etc", "home", "opt", "proc", "root", "run", "sbin", "sys", "tmp", "usr", "var"}
-    other = {f"/{name}" for name in os.listdir("/") if name not in standard and not name.startswith((".", "lib", "lost"))}
+    other = {
+        f"/{name}" for name in os.listdir("/") if name not in standard and not name.startswith((".", "lib", "lost"))
+    }
     assert other - {"/mnt", "/media", "/srv", "/runscripts", "/payload", "/user-software"} <= set(found)
     assert not {f"/{name}" for name in standard} & set(found)
 
@@ -86,5 +86,7 @@ def test_the_machines_own_top_level_directories_are_found_and_those_of_the_stand
 def test_the_variable_lists_what_exists_and_the_users_own_value_takes_precedence(tcl, tmp_path, own, expected):
     for name in ("a", "b", "comma,"):
         (tmp_path / name).mkdir()
-    line = f"bind_directories {{{tmp_path}/a {tmp_path}/absent {tmp_path}/b {tmp_path}/comma,}}; puts $env(PYTORCH_BIND)"
+    line = (
+        f"bind_directories {{{tmp_path}/a {tmp_path}/absent {tmp_path}/b {tmp_path}/comma,}}; puts $env(PYTORCH_BIND)"
+    )
     assert tcl(line, **own) == expected.format(tmp_path)
