@@ -4,7 +4,7 @@
 
 # Image of Apptainer or Singularity, and of Shifter; empty elsewhere. `pytorch_launch/container.py` has the same names.
 sif_container=${APPTAINER_CONTAINER:-${SINGULARITY_CONTAINER:-}}
-# shellcheck disable=SC2034 # for libexec/enter-shifter
+# shellcheck disable=SC2034 # for libexec/enter
 shifter_container=${SHIFTER_IMAGEREQUEST:-}
 
 # Exit statuses; `pytorch_launch/__init__.py` has the same.

@@ -62,7 +62,7 @@ def _changed(env, variables):
 
 def _active(env, image, root):
     """The active environment, None without one; and the variable that names it, None if a search path does."""
-    # Apptainer passes the host's PATH in USER_PATH, as libexec/enter.bash does for other programs
+    # Apptainer passes the host's PATH in USER_PATH, as libexec/enter does for other programs
     paths = f"{env.get('PATH', '')}:{env.get('USER_PATH', '') if image else ''}"
     for prefix in dict.fromkeys(map(_prefix, paths.split(":"))):
         if _is_users(prefix, image, root):

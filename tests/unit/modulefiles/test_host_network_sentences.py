@@ -6,9 +6,9 @@ import pytest
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        ("enter-image", "nothing is bound: an earlier release installed this module. Install it again: eb --rebuild"),
+        ("image.bash", "nothing is bound: an earlier release installed this module. Install it again: eb --rebuild"),
         (
-            "enter-podman-hpc",
+            "enter",
             "nothing is bound: only Apptainer and Singularity can. Use the site's plugin for the "
             "program that starts this image",
         ),
