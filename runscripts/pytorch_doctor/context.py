@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytorch_launch import names, read
 from pytorch_launch.container import ENGINE_IMAGE, bind_variable, in_container
-from pytorch_launch.launchers.variables import in_job, in_slurm_job
+from pytorch_launch.world import in_job, in_slurm_job
 
 from pytorch_doctor.probe import PROBE
 

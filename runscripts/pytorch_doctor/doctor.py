@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 
-from pytorch_launch.launchers.variables import is_first_task_of_node, node_name
+from pytorch_launch.world import is_first_task_of_node, node_name
 
 from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN, Finding, fail
 from pytorch_doctor.checks import files, gpu, installation, network, slurm

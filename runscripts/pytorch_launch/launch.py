@@ -134,14 +134,14 @@ def run_torchrun(program, arguments, env):
 
 def print_master(_, arguments, env):
     """Print the first host of the given node list, by default that of the step, else of the job."""
-    from pytorch_launch.launchers.variables import node_list
+    from pytorch_launch.launchers.slurm import master
     from pytorch_launch.nodelist import first_host
 
     if len(arguments) > 1:
         raise LaunchError(f"{len(arguments)} arguments for one node list", "put it in quotes")
     if arguments and arguments[0].startswith("-"):
         raise LaunchError(f"{arguments[0]}: unknown option", "see --help")
-    return write_output(first_host(arguments[0] if arguments else node_list(env)) + "\n")
+    return write_output((first_host(arguments[0]) if arguments else master(env)) + "\n")
 
 
 COMMANDS = {

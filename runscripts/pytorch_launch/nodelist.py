@@ -70,18 +70,24 @@ def hosts(text):
 
 
 def node_index(text, host):
-    """The position of `host` in a node list, from 0, or None if it is not in it.
+    """The position of `host` in a node list, as `first_and_index` has it."""
+    return first_and_index(text, host)[1]
+
+
+def first_and_index(text, host):
+    """The first host of a node list, and the position of `host` in it, from 0, or None if it is not in it.
 
     The first position if there are several. It is computed from the ranges, without expanding them.
     Raises NodeListError.
     """
+    names = _names(text)
     before = 0
-    for name in _names(text):
+    for name in names:
         index = name.index(host)
         if index is not None:
-            return before + index
+            return names[0].first(), before + index
         before += name.count()
-    return None
+    return names[0].first(), None
 
 
 class _Name:

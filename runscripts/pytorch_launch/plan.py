@@ -53,6 +53,7 @@ def make_plan(env, facts, *, virtual=False):
     """
     virtual = virtual or bool(env.get(VIRTUAL))
     world = discover(env, facts.host)
+    started_with, env = env, {name: value for name, value in env.items() if name not in world.strays}
     seen = visible_gpus(env, facts.root)
     devices = choose_devices(seen, facts.root, world.local_rank, world.local_size)
     placement = choose_cores(
@@ -79,8 +80,9 @@ def make_plan(env, facts, *, virtual=False):
     decided.update(caches.variables)
     decided.update(isolated)
     decided.update(python.changes)
+    decided = {**dict.fromkeys(world.strays), **decided}
 
-    warnings = []
+    warnings = [world.problem] if world.problem else []
     if world.reports_for_node:
         warnings += [*caches.warnings, *placement.warnings, *devices.warnings, *fabric_warnings]
     if world.rank == 0:
@@ -99,7 +101,7 @@ def make_plan(env, facts, *, virtual=False):
         launch=launch,
         devices=devices,
         placement=placement,
-        changes={name: value for name, value in decided.items() if env.get(name) != value},
+        changes={name: value for name, value in decided.items() if started_with.get(name) != value},
         warnings=warnings,
         claim=make_claim(place, world, launch),
         caches=caches,
@@ -109,11 +111,11 @@ def make_plan(env, facts, *, virtual=False):
 
 def idle_allocation(world, *, nodes_only=False):
     """A list of Problems: a process alone in its allocation; `nodes_only` if it starts all ranks of its node."""
-    tasks, nodes = world.allocation
+    tasks, nodes, launcher = world.allocation
     if nodes == 1 and (tasks == 1 or nodes_only):
         return []
     count = f"{tasks} tasks" if tasks > 1 and not nodes_only else f"{nodes} nodes"
-    return [Problem(f"only one process in an allocation of {count}", "to use all of it, start it with srun")]
+    return [Problem(f"only one process in an allocation of {count}", f"to use all of it, start it with {launcher}")]
 
 
 def _on_fabric(env, world, root, place):

@@ -12,7 +12,6 @@ STEPS = 61
 
 THIS_HOST = "127.0.0.1"
 
-ON_ALL_RANKS = "pass {} on to all ranks (mpirun -x, mpiexec -genv or --env)"
 NOTHING_SHARED = "{} passes no number to its ranks to compute a port from"
 
 
@@ -42,8 +41,8 @@ def choose_rendezvous(env, world, facts):
     Exported values take precedence, then a port that Slurm reserved for the step. Raises RendezvousError.
     """
     place = {
-        "MASTER_ADDR": env.get("MASTER_ADDR") or _address(world),
-        "MASTER_PORT": _exported_port(env, world) if env.get("MASTER_PORT") else str(_port(world, facts)),
+        "MASTER_ADDR": env.get("MASTER_ADDR") or _address(env, world),
+        "MASTER_PORT": _exported_port(env, world) if env.get("MASTER_PORT") else str(_port(env, world, facts)),
     }
     if place["MASTER_ADDR"] == "::1" and not env.get("GLOO_SOCKET_IFNAME"):
         place["GLOO_SOCKET_IFNAME"] = "lo"  # gloo would use the address of this host's name, which may be IPv4
@@ -112,16 +111,16 @@ def free_port(start):
     raise RendezvousError(f"no free port from {LOWEST_PORT} to {LOWEST_PORT + SPAN - 1}", "export MASTER_PORT", rank=0)
 
 
-def _address(world):
+def _address(env, world):
     if world.first_host is None:
         fault = f"{world.source} does not report the node of rank 0"
-        raise RendezvousError(fault, ON_ALL_RANKS.format("MASTER_ADDR=<its host>"), rank=world.rank)
+        raise RendezvousError(fault, _on_all_ranks(env, "MASTER_ADDR=<its host>"), rank=world.rank)
     # `srun --distribution=arbitrary` and host files put rank 0 on any node, while the node list stays sorted;
     # the other ranks would try to connect to the wrong host for half an hour.
     if world.rank == 0 and world.node_rank != 0:
         raise RendezvousError(
             f"rank 0 runs on {world.node}, but the first host of {world.source} is {world.first_host}",
-            "export MASTER_ADDR, or omit --distribution=arbitrary or the host file",
+            _on_all_ranks(env, f"MASTER_ADDR={world.node}") + ", or let rank 0 run on the first host",
             rank=world.rank,
         )
     if world.first_host != THIS_HOST:
@@ -131,7 +130,7 @@ def _address(world):
     return loopback()
 
 
-def _port(world, facts):
+def _port(env, world, facts):
     if world.reserved_port is not None:
         return world.reserved_port
     if world.step is not None:
@@ -142,7 +141,7 @@ def _port(world, facts):
         return free_port(facts.pid)
     fault = NOTHING_SHARED.format(world.source)
     if world.local_size < world.size:
-        raise RendezvousError(fault, ON_ALL_RANKS.format("a MASTER_PORT"), rank=world.rank)
+        raise RendezvousError(fault, _on_all_ranks(env, "a MASTER_PORT"), rank=world.rank)
     number = _starter(world, facts)
     if number is None:
         raise RendezvousError(
@@ -151,6 +150,12 @@ def _port(world, facts):
             rank=world.rank,
         )
     return LOWEST_PORT + number % SPAN
+
+
+def _on_all_ranks(env, variable):
+    from pytorch_launch.launchers import to_all_ranks
+
+    return f"export {variable} {to_all_ranks(env)}"
 
 
 def _starter(world, facts):

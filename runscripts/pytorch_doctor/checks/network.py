@@ -6,8 +6,8 @@ import platform
 from pytorch_launch import LaunchError
 from pytorch_launch.environment import FABRIC_NAME, ONE_NODE, SOCKET_IFNAME
 from pytorch_launch.fabric import choose_interface, fabric_name, find_interface, is_local, list_faults, look_up
-from pytorch_launch.launchers.variables import node_list, node_name
 from pytorch_launch.nodelist import first_host
+from pytorch_launch.world import node_list, node_name
 
 from pytorch_doctor import fail, not_applicable, ok, warn
 

@@ -5,10 +5,10 @@ import sys
 
 from pytorch_launch import LaunchError
 from pytorch_launch.facts import read_facts
-from pytorch_launch.launchers.variables import NODE_LISTS
 from pytorch_launch.nodelist import NodeListError, hosts
 from pytorch_launch.plan import make_plan
 from pytorch_launch.topology import cpu_list
+from pytorch_launch.world import NODE_LISTS
 
 from pytorch_doctor import fail, not_applicable, ok, warn
 

@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The launcher that started this process, and the world that it reports.
 
-Only this folder knows the variables of launchers. It has one module for each kind, with functions that take the
-environment and the host's name and return a World, or None if they did not start this process.
+Only this folder knows the variables of launchers: a function for each, which takes the environment and the host's name
+and returns a World, or None if it did not start this process.
 """
+
+from pytorch_launch.environment import LAUNCH_ID
+from pytorch_launch.world import OF_TORCH, SUBMIT, WorldError, is_inherited
 
 # A variable that only this launcher sets, then its module and function. The first match takes precedence:
 # torchrun starts more ranks than the task that it runs in; the daemons that mpirun starts on other nodes
 # are a Slurm step, whose variables its ranks inherit; a Flux instance may run in a Slurm step, and `flux run` passes on
 # the environment of its shell; srun offers PMI beside its own variables, and Flux offers PMI, and PALS for Cray's PMI.
+SLURM = "SLURM_PROCID"
 LAUNCHERS = (
-    ("TORCHELASTIC_RUN_ID", "torchrun", "worker"),
+    ("TORCHELASTIC_RUN_ID", "others", "torchrun"),
     ("OMPI_COMM_WORLD_RANK", "mpi", "open_mpi"),
     ("MPI_LOCALRANKID", "mpi", "hydra"),
     ("FLUX_TASK_RANK", "flux", "task"),
-    ("SLURM_PROCID", "slurm", "step"),
+    (SLURM, "slurm", "step"),
     ("PALS_RANKID", "mpi", "pals"),
     ("PMI_LOCAL_RANK", "mpi", "pmi"),
 )
@@ -22,26 +26,57 @@ LAUNCHERS = (
 
 def discover(env, hostname):
     """The World of the process with environment `env` on `hostname`. Raises WorldError."""
+    inherited = next((name for name in ("TORCHELASTIC_RUN_ID", LAUNCH_ID) if _is_of_other_job(env, name)), None)
     for sign, module, function in LAUNCHERS:
-        if env.get(sign):
-            world = getattr(_launcher(module), function)(env, hostname)
-            if world is not None:
-                return world
-    return _launcher("single").process(env, hostname)
+        if not env.get(sign):
+            continue
+        if sign != SLURM and (sign == inherited or is_inherited(env, sign)):
+            inherited = inherited or sign
+            continue
+        checked = {**env, **dict.fromkeys(OF_TORCH, "")} if inherited else env
+        world = getattr(_launcher(module), function)(checked, hostname)
+        if world is None:
+            continue
+        if inherited:
+            raise WorldError(f"{inherited}={env[inherited]} is of another launch than {world.source}", SUBMIT)
+        return world
+    return _launcher("others").single(env, hostname, inherited)
 
 
-#: For a variable of a launcher: the options that leave ranks unbound, and the command that starts one task per node.
+def _is_of_other_job(env, name):
+    """Whether the variable `name` has the form `<job>.<step>` of this package, and the job is another one."""
+    job, _, step = env.get(name, "").partition(".")
+    return job.isdecimal() and step.isdecimal() and env.get("SLURM_JOB_ID", job) not in ("", job)
+
+
+#: For a variable of a launcher: the options that leave ranks unbound, the command that starts one task per node, and
+#: the option that passes a variable on to all ranks.
 OPTIONS = {
-    "OMPI_COMM_WORLD_RANK": ("start mpirun with --bind-to none", "mpirun --map-by ppr:1:node --bind-to none"),
-    "MPI_LOCALRANKID": ("start mpirun with -bind-to none, Intel MPI's with I_MPI_PIN=0", "mpirun -ppn 1 -bind-to none"),
+    "OMPI_COMM_WORLD_RANK": (
+        "start mpirun with --bind-to none",
+        "mpirun --map-by ppr:1:node --bind-to none",
+        "with mpirun -x",
+    ),
+    "MPI_LOCALRANKID": (
+        "start mpirun with -bind-to none, Intel MPI's with I_MPI_PIN=0",
+        "mpirun -ppn 1 -bind-to none",
+        "with mpiexec -genv",
+    ),
     "FLUX_TASK_RANK": (
         "start flux run with -o cpu-affinity=off, at LLNL with -o mpibind=off",
         "flux run --tasks-per-node=1 -o cpu-affinity=off",
+        "before flux run",
     ),
-    "PALS_RANKID": ("start mpiexec with --cpu-bind none", "mpiexec --ppn 1 --cpu-bind none"),
+    "PALS_RANKID": (
+        "start mpiexec with --cpu-bind none",
+        "mpiexec --ppn 1 --cpu-bind none",
+        "with mpiexec --env",
+    ),
     "SLURM_STEP_ID": (
         "give each rank its own cores with srun -c <cores>, or all of the job's with --cpu-bind=none",
-        "srun --ntasks-per-node=1",
+        # in a job with more tasks, srun ignores --ntasks-per-node
+        "srun -N{SLURM_STEP_NUM_NODES} -n{SLURM_STEP_NUM_NODES}",
+        "before srun",
     ),
 }
 
@@ -56,7 +91,12 @@ def more_cores(env):
 
 def one_task_per_node(env):
     """The command that starts one task on each node, of the launcher that started this process."""
-    return _options(env, 1) or "mpirun -ppn 1"
+    return (_options(env, 1) or "mpirun -ppn 1").format_map({"SLURM_STEP_NUM_NODES": "<nodes>", **env})
+
+
+def to_all_ranks(env):
+    """How the launcher that started this process passes a variable on to all ranks."""
+    return _options(env, 2) or "on all ranks"
 
 
 def _options(env, index):

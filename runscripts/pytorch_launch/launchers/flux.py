@@ -14,9 +14,8 @@ ENVIRONMENT"), but no variable with the node of rank 0 or the number of tasks on
 import os
 
 from pytorch_launch import NO_PYTHON, is_number
-from pytorch_launch.launchers.apinfo import Layout, read_layout
-from pytorch_launch.launchers.variables import check_exported, check_inside, number, text_number
-from pytorch_launch.world import World, WorldError
+from pytorch_launch.launchers.mpi import Layout, read_layout
+from pytorch_launch.world import World, WorldError, check_exported, check_inside, number, text_number
 
 SOURCES = {"RANK": "FLUX_TASK_RANK", "WORLD_SIZE": "FLUX_JOB_SIZE", "LOCAL_RANK": "FLUX_TASK_LOCAL_ID"}
 
@@ -63,7 +62,7 @@ def _layout(env, rank, size, local_rank, nodes):
 def _asked_layout(env, rank, size):
     """The Layout that the command `flux` reports: a line `<host>: <ranks>` for each node, in their order."""
     job = env.get("FLUX_JOB_ID", "")
-    text = _output_of("flux", ["job", "taskmap", "--to=hosts", job], env)
+    text = output_of("flux", ["job", "taskmap", "--to=hosts", job], env)
     if text is None:
         raise WorldError(f"the nodes of Flux job {job} are not known: `flux job taskmap` failed", EXPORT)
     lines = [line.partition(": ") for line in text.splitlines() if line.strip()]
@@ -90,7 +89,7 @@ def _idset(text):
     return numbers
 
 
-def _output_of(program, arguments, env):
+def output_of(program, arguments, env):
     """The standard output of a program on the PATH of `env`, None if there is none or it fails."""
     source, sink = os.pipe()
     process = os.fork()

@@ -5,8 +5,13 @@ None of them but PALS reports the node of rank 0. It is the first host of the al
 ranks out in another way, which rank 0 detects (`rendezvous`).
 """
 
-from pytorch_launch import LaunchError, read
-from pytorch_launch.launchers.variables import (
+import sys
+
+from pytorch_launch import LaunchError, Value, read
+from pytorch_launch.nodelist import first_and_index
+from pytorch_launch.world import (
+    World,
+    WorldError,
     check_exported,
     check_inside,
     check_step,
@@ -14,8 +19,6 @@ from pytorch_launch.launchers.variables import (
     optional_number,
     text_number,
 )
-from pytorch_launch.nodelist import first_host, node_index
-from pytorch_launch.world import World, WorldError
 
 
 def open_mpi(env, hostname):
@@ -53,8 +56,6 @@ def pals(env, hostname):
     The file PALS_APINFO has size and nodes of this launch, also where `mpiexec --hosts` chose them. Without it, as in a
     container that does not bind its directory, the nodes are those of the job.
     """
-    from pytorch_launch.launchers.apinfo import read_layout
-
     names = {
         "RANK": "PALS_RANKID",
         "WORLD_SIZE": "PMI_SIZE",
@@ -121,7 +122,7 @@ def _world(env, hostname, names, source, launch, layout=None):
         launch=text_number(launch) if launch else None,
         node_cpus=optional_number(env, "SLURM_CPUS_ON_NODE"),
     )
-    check_step(env, world)
+    check_step(env, world, names["RANK"])
     check_exported(env, world, names, f"{source} started this process")
     return world
 
@@ -141,7 +142,7 @@ def _allocation(env, host):
     """The first host of the job's allocation and the position of `host` in it, None where not known."""
     if env.get("SLURM_JOB_NODELIST"):
         try:
-            return first_host(env["SLURM_JOB_NODELIST"]), node_index(env["SLURM_JOB_NODELIST"], host)
+            return first_and_index(env["SLURM_JOB_NODELIST"], host)
         except LaunchError as error:
             raise WorldError(f"SLURM_JOB_NODELIST: {error.fault}", error.remedy) from error
     if env.get("PBS_NODEFILE"):
@@ -151,3 +152,55 @@ def _allocation(env, host):
             short = [name.partition(".")[0] for name in hosts]
             return hosts[0], hosts.index(host) if host in hosts else short.index(host) if host in short else None
     return None, None
+
+
+# The file that PALS, or Flux for Cray's PMI, writes on each node: an array of C structures without padding between
+# them, whose header has their sizes and places (pals.h, version 5; flux-coral2, src/common/libapinfo/apinfo1.h and
+# apinfo5.h: the versions agree in what is read here).
+# Of the header, in bytes: where the numbers `pe_size` to `nnodes` are, and how long the header is at least.
+PE_SIZE, PE_OFFSET, PES, NODE_SIZE, NODE_OFFSET, NODES, HEADER = 64, 72, 80, 88, 96, 104, 112
+# Of the structure of a rank: its node is the third number; of that of a node: its name follows a number.
+RANK_NODE, NODE_NAME, INT = 8, 4, 4
+
+
+class Layout(Value):
+    """Where the ranks of a launch run.
+
+    `first_host`  name of the node of rank 0
+    `size`        number of ranks
+    `local_size`  number of ranks on the node of this rank
+    `node_rank`   of the node of this rank, counted from the node of rank 0
+    """
+
+    __slots__ = ("first_host", "local_size", "node_rank", "size")
+
+
+def read_layout(path, rank):
+    """The Layout for rank `rank`, None if the file is not readable, such as in a container, or is no such file."""
+    try:
+        with open(path or "", "rb") as file:  # noqa: PTH123  (pathlib costs more than all of this package)
+            data = file.read()
+    except OSError:
+        return None
+    if len(data) < HEADER:
+        return None
+    pe_size, pe_offset, size, node_size, node_offset, nodes = (
+        int.from_bytes(data[place : place + INT], sys.byteorder)
+        for place in (PE_SIZE, PE_OFFSET, PES, NODE_SIZE, NODE_OFFSET, NODES)
+    )
+    if (
+        not rank < size
+        or pe_size < RANK_NODE + INT
+        or pe_size % INT
+        or len(data) < max(pe_offset + pe_size * size, node_offset + node_size * nodes)
+    ):
+        return None
+    of_ranks = memoryview(data[pe_offset : pe_offset + pe_size * size]).cast("i")[RANK_NODE // INT :: pe_size // INT]
+    nodes_of_ranks = of_ranks.tolist()
+    start = node_offset + node_size * nodes_of_ranks[0]
+    name = data[start + NODE_NAME : start + node_size].partition(b"\0")[0].decode(errors="replace")
+    if not name or not 0 <= nodes_of_ranks[0] < nodes:
+        return None
+    node = nodes_of_ranks[rank]
+    node_rank = (node - nodes_of_ranks[0]) % nodes
+    return Layout(first_host=name, size=size, local_size=nodes_of_ranks.count(node), node_rank=node_rank)

@@ -1,21 +1,28 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The worlds of srun."""
+"""The worlds of srun, and where they start."""
 
-from pytorch_launch import is_number
-from pytorch_launch.launchers.variables import (
+from pytorch_launch import LaunchError, is_number, read
+from pytorch_launch.facts import state_and_parent
+from pytorch_launch.nodelist import first_and_index, first_host, hosts
+from pytorch_launch.world import (
     STRAY_EXPORT,
+    SUBMIT,
+    World,
+    WorldError,
     check_exported,
     check_inside,
+    node_list,
     node_name,
     number,
     optional_number,
 )
-from pytorch_launch.nodelist import NodeListError, first_host
-from pytorch_launch.world import World, WorldError
 
 # A batch script has SLURM_PROCID=0 and SLURM_NTASKS=8 as well, but it is not a step: a world of 8 would wait for
 # seven ranks that never start. Only srun sets all of these.
 STEP_MARKS = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST")
+
+# The step of a shell that salloc starts on the first node (LaunchParameters=use_interactive_step; slurm.h).
+INTERACTIVE_STEP = 4294967290
 
 # torch's variable, and the one of srun(1) with the same value.
 SOURCES = {
@@ -28,40 +35,178 @@ SOURCES = {
 
 
 def step(env, hostname):
-    """The world of a Slurm step (srun(1), "OUTPUT ENVIRONMENT VARIABLES").
+    """The world of a Slurm step (srun(1), "OUTPUT ENVIRONMENT VARIABLES"), None for a process outside a step.
 
     A step may have fewer nodes than its job, so the job's variables are never read.
     """
-    step_name = "SLURM_STEP_ID" if env.get("SLURM_STEP_ID") else "SLURM_STEPID"
-    if not env.get(step_name) or not all(env.get(name) for name in STEP_MARKS):
+    position = _position(env)
+    if position is None:
         return None
+    step_name, (first, index) = _step_name(env), position
+    is_mixed = first is None or index != number(env, "SLURM_NODEID") or bool(env.get("SLURM_HET_SIZE"))
     world = World(
         rank=number(env, "SLURM_PROCID"),
         size=number(env, "SLURM_STEP_NUM_TASKS"),
         local_rank=number(env, "SLURM_LOCALID"),
-        local_size=_local_size(env),
+        local_size=_local_size(env, index),
         node_rank=number(env, "SLURM_NODEID"),
         node=node_name(env, hostname),
-        first_host=_first_host(env, "SLURM_STEP_NODELIST"),
+        first_host=first,
         source=f"Slurm step {env.get('SLURM_JOB_ID')}.{env[step_name]}",
         job=number(env, "SLURM_JOB_ID"),
         step=number(env, step_name),
-        reserved_port=_first_port(env, "SLURM_STEP_RESV_PORTS"),
+        # the components of a heterogeneous step have reservations of their own
+        reserved_port=None if is_mixed else _first_port(env, "SLURM_STEP_RESV_PORTS"),
         node_cpus=optional_number(env, "SLURM_CPUS_ON_NODE"),
         cpus_per_task=optional_number(env, "SLURM_CPUS_PER_TASK"),
         unbound=env.get("SLURM_CPU_BIND_TYPE") == "none",
+        allocation=job_allocation(env) if env[step_name] == str(INTERACTIVE_STEP) else (1, 1, ""),
     )
     check_inside(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", world.size)
     check_inside(env, "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", world.local_size)
+    if world.size > 1 and env.get("SLURM_PTY_PORT") and _is_in_interactive_shell():
+        raise WorldError(
+            f"this shell is one of {world.size} tasks of {world.source}, and srun --pty connects only this one to the "
+            "terminal",
+            f"start the ranks from it with srun --overlap -N{_count_nodes(env)} -n{world.size}",
+        )
     check_exported(env, world, SOURCES)
     return world
 
 
-def _first_host(env, name):
+def _position(env):
+    """The node of rank 0 as in `_nodes`, and the position of this node, None for a process outside a step.
+
+    A batch script that was submitted from inside a step inherits the variables of that step, without the number of
+    their job. The title of the process that started it names its own.
+    """
+    if not _has_marks(env):
+        return None
+    may_be_script = all(env.get(name, "0") == "0" for name in ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"))
+    if may_be_script and _is_batch_script(env):
+        return None
     try:
-        return first_host(env[name])
-    except NodeListError as error:
+        _check_step(env)
+        return _nodes(env)
+    except OtherStepError:
+        if may_be_script and env.get("SLURM_TASKS_PER_NODE") == "1":
+            return None  # whichever it is: the job has one task
+        raise
+
+
+def step_of_others(env):
+    """The variable of a step and its value, in a process outside a step that inherited it; None if there is none."""
+    name = "SLURM_STEP_NUM_TASKS"
+    return f"{name}={env[name]}" if _has_marks(env) else None
+
+
+def job_allocation(env):
+    """Tasks and nodes of the job, and what starts processes on all of them."""
+    tasks, nodes, components = (
+        optional_number(env, name) or 1 for name in ("SLURM_NTASKS", "SLURM_JOB_NUM_NODES", "SLURM_HET_SIZE")
+    )
+    return tasks, max(nodes, components), "srun"
+
+
+def master(env):
+    """The node of rank 0 of this step, else the first of the job. Raises WorldError, NodeListError."""
+    position = _position(env)
+    if position is None:
+        return first_host(node_list({**env, "SLURM_STEP_NODELIST": ""} if _has_marks(env) else env))
+    if position[0] is None:
+        raise WorldError("Slurm does not report the node of rank 0 of this step", HETEROGENEOUS)
+    return position[0]
+
+
+#: Where a rank cannot know the node of rank 0.
+HETEROGENEOUS = (
+    "export MASTER_ADDR=<first node of the first component> before srun, or start the components as a heterogeneous job"
+)
+
+
+class OtherStepError(WorldError):
+    """Variables of two steps."""
+
+
+def _has_marks(env):
+    return bool(env.get(_step_name(env))) and all(env.get(name) for name in STEP_MARKS)
+
+
+def _step_name(env):
+    return "SLURM_STEP_ID" if env.get("SLURM_STEP_ID") else "SLURM_STEPID"
+
+
+def _is_batch_script(env):
+    """Whether slurmstepd started this task as a batch script; false where a container hides it."""
+    parent = state_and_parent(env["SLURM_TASK_PID"])[1] if env.get("SLURM_TASK_PID") else ""
+    title = read(f"/proc/{parent}/cmdline") if parent else None
+    return bool(title and title.startswith(f"slurmstepd: [{env.get('SLURM_JOB_ID')}.batch"))
+
+
+def _check_step(env):
+    """Raise OtherStepError if two variables cannot be of one step."""
+    size, tasks = str(number(env, "SLURM_STEP_NUM_TASKS")), env.get("SLURM_GTIDS")
+    if env.get("SLURM_NTASKS", size) not in ("", size):
+        raise OtherStepError(f"SLURM_NTASKS={env['SLURM_NTASKS']} is not SLURM_STEP_NUM_TASKS={size}", SUBMIT)
+    if tasks and env["SLURM_PROCID"] not in tasks.split(","):
+        raise OtherStepError(f"SLURM_PROCID={env['SLURM_PROCID']} is not in SLURM_GTIDS={tasks}", SUBMIT)
+
+
+def _is_in_interactive_shell():
+    """Whether a shell without a script or a command is among the ancestors of this process in its task."""
+    pid = state_and_parent("self")[1]
+    while pid not in ("", "0", "1"):
+        name, *options = (read(f"/proc/{pid}/cmdline") or "").rstrip("\0").split("\0")
+        if name.rpartition("/")[2].endswith("sh") and all(option[:1] == "-" and option != "-c" for option in options):
+            return True
+        pid = state_and_parent(pid)[1]
+    return False
+
+
+def _list(env, name, function, *arguments):
+    """What `function` of `nodelist` returns for the variable `name`. Raises WorldError."""
+    try:
+        return function(env[name], *arguments)
+    except LaunchError as error:
         raise WorldError(f"{name}: {error.fault}", error.remedy) from error
+
+
+def _nodes(env):
+    """The node of rank 0, None if not known, and the position of this node in SLURM_STEP_NODELIST.
+
+    Slurm sorts the list over all components of a heterogeneous step, while ranks and SLURM_NODEID are counted through
+    the components. `srun A : B` in a plain job does not name them.
+    """
+    node_rank, node = number(env, "SLURM_NODEID"), env.get("SLURMD_NODENAME")
+    if not node:
+        return _list(env, "SLURM_STEP_NODELIST", first_host), node_rank
+    first, index = _list(env, "SLURM_STEP_NODELIST", first_and_index, node)
+    if index is None:
+        raise OtherStepError(
+            f"SLURMD_NODENAME={node} is not in SLURM_STEP_NODELIST={env['SLURM_STEP_NODELIST']}", SUBMIT
+        )
+    if env.get("SLURM_HET_SIZE"):
+        in_step = set(_list(env, "SLURM_STEP_NODELIST", hosts))
+        names = [f"SLURM_JOB_NODELIST_HET_GROUP_{group}" for group in range(number(env, "SLURM_HET_SIZE"))]
+        order = [host for name in names if env.get(name) for host in _list(env, name, hosts) if host in in_step]
+        if order and not (len(order) == len(in_step) and order.index(node) == node_rank):
+            raise WorldError(
+                f"SLURM_NODEID={node_rank} of {node} does not follow from the components of the step, "
+                f"{','.join(order)}",
+                HETEROGENEOUS,
+            )
+        return order[0] if order else first, index
+    if index == node_rank:
+        return first, index
+    if _count_nodes(env) == 2:
+        return node if node_rank == 0 else next(
+            host for host in hosts(env["SLURM_STEP_NODELIST"]) if host != node
+        ), index
+    return None, index
+
+
+def _count_nodes(env):
+    return sum(times for _, times in _tasks_per_node(env, "SLURM_STEP_TASKS_PER_NODE"))
 
 
 def _first_port(env, name):
@@ -75,14 +220,13 @@ def _first_port(env, name):
     return int(first)
 
 
-def _local_size(env):
-    """The tasks on this node: entry SLURM_NODEID of the list SLURM_STEP_TASKS_PER_NODE."""
+def _local_size(env, index):
+    """The tasks on this node: entry `index` of the list SLURM_STEP_TASKS_PER_NODE."""
     name = "SLURM_STEP_TASKS_PER_NODE"
-    node = number(env, "SLURM_NODEID")
     nodes = tasks = 0
     here = None
     for count, times in _tasks_per_node(env, name):
-        if nodes <= node < nodes + times:
+        if nodes <= index < nodes + times:
             here = count
         nodes += times
         tasks += count * times
@@ -91,6 +235,10 @@ def _local_size(env):
             f"SLURM_STEP_NUM_TASKS={env['SLURM_STEP_NUM_TASKS']} is not the sum of {name}={env[name]}", STRAY_EXPORT
         )
     check_inside(env, "SLURM_NODEID", name, nodes)
+    if env.get("SLURM_GTIDS") and here != env["SLURM_GTIDS"].count(",") + 1:
+        raise WorldError(
+            f"SLURM_GTIDS={env['SLURM_GTIDS']} are not the {here} tasks of this node in {name}={env[name]}", SUBMIT
+        )
     return here
 
 

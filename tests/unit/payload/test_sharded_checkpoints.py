@@ -184,7 +184,10 @@ def test_code_in_a_shard_and_in_metadata_is_not_run(damaged, start, tmp_path):
     rewrite(path, replace_tensors)
     ranks = start(1, damaged, 26).wait()
     assert ranks[0].status == 1 and not Path("executed").exists()
-    assert re.search(rf"rank 0: {path}: cannot be loaded .it holds more than .*, and nothing in it was executed.\. Delete it .*\n$", ranks[0].stderr)
+    assert re.search(
+        rf"rank 0: {path}: cannot be loaded .it holds more than .*, and nothing in it was executed.\. Delete it .*\n$",
+        ranks[0].stderr,
+    )
 
 
 def test_a_run_with_another_network_or_other_options_is_refused_in_one_sentence(damaged, start):

@@ -48,11 +48,13 @@ def test_every_rank_of_4096_nodes_of_8_gpus_gets_its_own_place_in_one_world(step
         SLURM_STEP_NODELIST="nid[000001-004096]",
         SLURM_STEP_NUM_NODES="4096",
         SLURM_STEP_NUM_TASKS="32768",
+        SLURM_NTASKS="32768",
         SLURM_STEP_TASKS_PER_NODE="8(x4096)",
     )
     for rank in range(32768):
         node, local_rank = divmod(rank, 8)
         step.update(SLURM_PROCID=str(rank), SLURM_LOCALID=str(local_rank), SLURM_NODEID=str(node))
+        step["SLURMD_NODENAME"] = f"nid{node + 1:06}"
         assert decide(step) == {
             "RANK": str(rank),
             "WORLD_SIZE": "32768",
@@ -106,12 +108,15 @@ def test_what_a_module_wants_on_several_nodes_is_set_there_alone(module):
     module.update(
         SLURM_STEP_NODELIST="nid001003",
         SLURM_STEP_NUM_TASKS="2",
+        SLURM_NTASKS="2",
         SLURM_STEP_TASKS_PER_NODE="2",
         SLURM_NODEID="0",
         SLURM_PROCID="1",
     )
     assert conditional(module, discover(module, "vm")) == {"RES_OPTIONS": "timeout:1"}
-    module.update(SLURM_STEP_NUM_TASKS="1", SLURM_STEP_TASKS_PER_NODE="1", SLURM_PROCID="0", SLURM_LOCALID="0")
+    module.update(
+        SLURM_STEP_NUM_TASKS="1", SLURM_NTASKS="1", SLURM_STEP_TASKS_PER_NODE="1", SLURM_PROCID="0", SLURM_LOCALID="0"
+    )
     assert conditional(module, discover(module, "vm")) == {}
 
 

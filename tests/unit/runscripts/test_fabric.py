@@ -117,6 +117,7 @@ def test_the_users_address_takes_precedence_and_no_name_is_looked_up(step, monke
 def test_a_world_on_one_node_uses_its_plain_name(step, monkeypatch):
     monkeypatch.setattr(addresses, "look_up", None)
     step.update(SLURM_STEP_TASKS_PER_NODE="4", SLURM_STEP_NODELIST="nid001002", SLURM_NODEID="0")
+    step.update(SLURMD_NODENAME="nid001002")
     made = plan({**step, "PYTORCH_SOCKET_IFNAME": "hsn0"})
     assert made.changes["MASTER_ADDR"] == "nid001002"
     assert "GLOO_SOCKET_IFNAME" not in made.changes
@@ -125,7 +126,9 @@ def test_a_world_on_one_node_uses_its_plain_name(step, monkeypatch):
 def agent(step, node, **changes):
     """The plan and the options of torchrun's agent on a node of two."""
     step = {**rank(step, 2 * node), "SLURM_PROCID": str(node), "SLURM_LOCALID": "0", **changes}
-    return make_agent_plan(plan({**step, "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}))
+    return make_agent_plan(
+        plan({**step, "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"})
+    )
 
 
 def test_torchrun_gets_the_names_of_both_nodes_on_the_fast_network(step, names):

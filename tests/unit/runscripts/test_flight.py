@@ -112,7 +112,12 @@ def test_exported_settings_take_precedence_under_either_name(plan, exported, lef
 
 
 def test_without_gpus_and_for_one_process_nothing_is_set(plan, tmp_path):
-    one = {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_STEP_NUM_NODES": "1"}
+    one = {
+        "SLURM_STEP_NUM_TASKS": "1",
+        "SLURM_NTASKS": "1",
+        "SLURM_STEP_TASKS_PER_NODE": "1",
+        "SLURM_STEP_NUM_NODES": "1",
+    }
     alone = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_STEP_NODELIST": "nid001003"}
     for made in (plan(None), plan(**one, **alone)):
         assert (settings(made), made.dumps) == ({}, None)

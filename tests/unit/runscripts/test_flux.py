@@ -3,7 +3,7 @@
 import pytest
 from apinfo_files import apinfo_file
 from pytorch_launch.launchers import discover, more_cores, one_task_per_node
-from pytorch_launch.launchers.apinfo import read_layout
+from pytorch_launch.launchers.mpi import read_layout
 from pytorch_launch.rendezvous import choose_rendezvous, launch_id
 from pytorch_launch.world import WorldError
 

@@ -141,7 +141,13 @@ def test_an_edit_of_the_same_size_takes_effect_by_its_time(launch, step, packed)
 @pytest.mark.parametrize("of", ["runscripts", "packed"])
 def test_torchruns_workers_are_started_by_the_command_beside_the_package(launch, step, directory_of, of, request):
     runscripts = request.getfixturevalue(of)
-    step.update(SLURM_STEP_NUM_TASKS="2", SLURM_STEP_TASKS_PER_NODE="1(x2)", SLURM_PROCID="1", SLURM_LOCALID="0")
+    step.update(
+        SLURM_STEP_NUM_TASKS="2",
+        SLURM_NTASKS="2",
+        SLURM_STEP_TASKS_PER_NODE="1(x2)",
+        SLURM_PROCID="1",
+        SLURM_LOCALID="0",
+    )
     env = {**step, "PATH": directory_of("bin", python="echo $PYTHON_EXEC")}
     done = launch("torchrun-distributed", "train.py", env=env, runscripts=runscripts)
     assert done.stdout == f"{runscripts}/conda-python-distributed\n"

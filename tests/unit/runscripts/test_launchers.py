@@ -103,12 +103,12 @@ def test_pals_names_the_node_of_rank_0_where_the_nodes_do_not_have_the_jobs_list
         ("OMPI_COMM_WORLD_RANK", "mpirun with --bind-to none", "mpirun --map-by ppr:1:node --bind-to none"),
         ("MPI_LOCALRANKID", "mpirun with -bind-to none", "mpirun -ppn 1 -bind-to none"),
         ("PALS_RANKID", "mpiexec with --cpu-bind none", "mpiexec --ppn 1 --cpu-bind none"),
-        ("SLURM_STEP_ID", "srun -c <cores>, or all of the job's with --cpu-bind=none", "srun --ntasks-per-node=1"),
+        ("SLURM_STEP_ID", "srun -c <cores>, or all of the job's with --cpu-bind=none", "srun -N2 -n2"),
     ],
 )
 def test_hints_are_in_the_words_of_the_launcher(sign, unbound, per_node):
     """mpirun's ranks in a job have the step of their daemon, torchrun's workers the variables of their agent."""
-    env = {sign: "0", "SLURM_STEP_ID": "0", "TORCHELASTIC_RUN_ID": "7.0"}
+    env = {sign: "0", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "2", "TORCHELASTIC_RUN_ID": "7.0"}
     assert unbound in more_cores(env)
     assert one_task_per_node(env) == per_node
 
@@ -210,3 +210,60 @@ def test_mpirun_may_leave_nodes_of_its_daemons_without_a_rank():
 def test_a_list_of_hosts_that_cannot_be_parsed_is_an_error():
     with pytest.raises(WorldError, match="SLURM_JOB_NODELIST: .*unclosed bracket"):
         discover({**OPEN_MPI, "SLURM_JOB_NODELIST": "nid[001001-"}, "nid001002")
+
+
+# Launchers that are not known
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"PMI_RANK": "1", "PMI_SIZE": "2"},
+        {"PMI_RANK": "0", "PMI_SIZE": "2", "PMI_FD": "5"},
+        {"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "2", "MV2_COMM_WORLD_LOCAL_RANK": "1"},
+        {"JSM_NAMESPACE_RANK": "1", "JSM_NAMESPACE_SIZE": "2", "JSM_NAMESPACE_LOCAL_RANK": "1"},
+        {"PMIX_RANK": "1", "PMIX_NAMESPACE": "prterun-n1-7@1"},
+        {"ALPS_APP_PE": "1"},
+        {"PALS_LOCAL_RANKID": "1", "PALS_NODEID": "0"},
+        {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1"},
+        {"MPI_LOCALNRANKS": "2"},
+        {"FLUX_TASK_LOCAL_ID": "1"},
+        {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"},
+        {"MPI_RANKID": "1", "MPI_NRANKS": "2"},
+        {"PBS_NODENUM": "1", "PBS_JOBID": "7.pbs"},
+        {"PBS_NODENUM": "0", "PBS_TASKNUM": "2", "PBS_JOBID": "7.pbs"},
+    ],
+)
+def test_ranks_of_a_launcher_that_is_not_known_are_an_error_and_never_worlds_of_one(variables, batch_script):
+    for env in (variables, {**batch_script, **variables}):
+        with pytest.raises(WorldError, match="ranks of a launcher that is not known. Start them with srun") as raised:
+            discover(env, "nid001001")
+        numbers = [f"{name}={value}" for name, value in variables.items() if name.endswith(("RANK", "RANKS", "RANKID"))]
+        assert all(number in str(raised.value) for number in numbers)
+
+
+def test_settings_of_mpi_are_no_ranks():
+    settings = {
+        "PMI_NO_PREINITIALIZE": "1",
+        "PMI_MMAP_SYNC_WAIT_TIME": "3600",
+        "PMIX_MCA_gds": "hash",
+        "OMPI_MCA_btl": "self",
+        "MV2_USE_CUDA": "1",
+        "HOROVOD_FUSION_THRESHOLD": "0",
+        "PBS_NODENUM": "0",
+        "PBS_TASKNUM": "1",
+        "PALS_STARTUP_SIZE": "none",
+    }
+    assert discover(settings, "laptop").size == 1
+
+
+@pytest.mark.parametrize("hosts", ["a\na\nb\n", "a\n"])
+def test_the_nodes_of_a_job_of_pbs_are_counted(tmp_path, hosts):
+    (tmp_path / "nodefile").write_text(hosts)
+    env = {"PBS_JOBID": "7.pbs", "PBS_NODEFILE": str(tmp_path / "nodefile")}
+    assert discover(env, "a").allocation == (1, len(set(hosts.split())), "mpiexec")
+
+
+def test_the_nodes_of_a_job_of_lsf_are_counted():
+    assert discover({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "a 4 b 4 c 4"}, "a").allocation == (1, 3, "mpirun")
+    assert discover({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "a 4"}, "a").allocation == (1, 1, "mpirun")

@@ -40,6 +40,7 @@ def test_every_rank_computes_the_same_place(step):
     places = []
     for rank in range(4):
         step.update(SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank % 2), SLURM_NODEID=str(rank // 2))
+        step["SLURMD_NODENAME"] = f"nid00100{2 + rank // 2}"
         places.append(choose_rendezvous({}, discover(step, "vm"), started_by(None)))
     assert places == [{"MASTER_ADDR": "nid001002", "MASTER_PORT": str(step_port(7, 0))}] * 4
 
@@ -263,6 +264,6 @@ def test_ranks_on_several_nodes_that_share_no_number_are_an_error(mpirun):
 def test_several_hosts_of_which_the_first_is_not_known_are_an_error_and_never_localhost(mpirun):
     del mpirun["SLURM_JOB_NODELIST"]
     world = discover(mpirun, "b")
-    with pytest.raises(RendezvousError, match="Open MPI does not report the node of rank 0. Pass MASTER_ADDR"):
+    with pytest.raises(RendezvousError, match="Open MPI does not report the node of rank 0. Export MASTER_ADDR"):
         choose_rendezvous({}, world, started_by(1))
     assert choose_rendezvous({"MASTER_ADDR": "a"}, world, started_by(1))["MASTER_ADDR"] == "a"

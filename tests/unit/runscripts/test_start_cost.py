@@ -17,7 +17,7 @@ INTERPRETER = [sys.executable, "-I", "-S"]
 #: Modules of the package that a rank of a Slurm step without GPUs imports, and those for the claim of a port.
 MODULES = {
     *("__init__", "active", "caches", "container", "cores", "devices", "environment", "facts", "isolation", "launch"),
-    *("launchers/__init__", "launchers/gpus", "launchers/slurm", "launchers/variables", "nodelist", "plan"),
+    *("launchers/__init__", "launchers/gpus", "launchers/slurm", "nodelist", "plan"),
     *("rendezvous", "script", "topology", "visible", "world"),
 }
 FOR_CLAIM = {"claim", "hold", "ports"}
@@ -39,7 +39,11 @@ def start(step, tmp_path):
     (tmp_path / "bin" / "python3").symlink_to(sys.executable)
 
     def run(rank, *command):
-        first = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"} if rank == 0 else {}
+        first = (
+            {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURMD_NODENAME": "nid001002"}
+            if rank == 0
+            else {}
+        )
         path = {"PATH": f"{python.parent}:/usr/bin:/bin", "TMPDIR": str(tmp_path)}
         # a port for each test: a claim lasts until the processes of its rank have ended
         own = {"MASTER_PORT": str(11000 + os.getpid() % 9000)}

@@ -2,8 +2,7 @@
 
 import pytest
 from pytorch_launch.launchers import discover
-from pytorch_launch.launchers.variables import node_list
-from pytorch_launch.world import WorldError
+from pytorch_launch.world import WorldError, node_list
 
 
 @pytest.fixture
@@ -76,8 +75,11 @@ def test_the_ranks_of_a_node_are_counted_where_nodes_differ(step, tasks, node, s
     step.update(
         SLURM_STEP_TASKS_PER_NODE=tasks,
         SLURM_STEP_NUM_TASKS=str(size),
+        SLURM_NTASKS=str(size),
         SLURM_NODEID=str(node),
         SLURM_LOCALID="0",
+        SLURM_STEP_NODELIST="nid[001-004]",
+        SLURMD_NODENAME=f"nid00{node + 1}",
     )
     assert discover(step, "vm").local_size == local_size
 
@@ -168,7 +170,7 @@ def test_a_worker_of_torchrun_without_a_rank_is_an_error(torchrun):
         ({"SLURM_PROCID": "4"}, "SLURM_PROCID=4 is outside 0 to 3", "SLURM_STEP_NUM_TASKS=4"),
         ({"SLURM_LOCALID": "2"}, "SLURM_LOCALID=2", "SLURM_STEP_TASKS_PER_NODE=2(x2)"),
         ({"SLURM_NODEID": "2"}, "SLURM_NODEID=2", "SLURM_STEP_TASKS_PER_NODE=2(x2)"),
-        ({"SLURM_STEP_NUM_TASKS": "5"}, "SLURM_STEP_NUM_TASKS=5", "TASKS_PER_NODE=2(x2)"),
+        ({"SLURM_STEP_NUM_TASKS": "5", "SLURM_NTASKS": "5"}, "SLURM_STEP_NUM_TASKS=5", "TASKS_PER_NODE=2(x2)"),
         ({"RANK": "0"}, "RANK=0", "SLURM_PROCID=3"),
         ({"WORLD_SIZE": "8"}, "WORLD_SIZE=8", "SLURM_STEP_NUM_TASKS=4"),
         ({"LOCAL_RANK": "0"}, "LOCAL_RANK=0", "SLURM_LOCALID=1"),

@@ -81,6 +81,7 @@ def agent(step, home):
     step.update(
         PATH=f"{home}:{PATH}",
         SLURM_STEP_NUM_TASKS="2",
+        SLURM_NTASKS="2",
         SLURM_STEP_TASKS_PER_NODE="1(x2)",
         SLURM_PROCID="1",
         SLURM_LOCALID="0",

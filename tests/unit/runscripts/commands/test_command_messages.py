@@ -95,7 +95,7 @@ def test_help_is_printed(run, command):
 @pytest.mark.parametrize(
     ("changes", "lines"),
     [
-        ({"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}, True),
+        ({"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURMD_NODENAME": "nid001002"}, True),
         ({}, False),
         ({"SLURM_PROCID": "none"}, True),
     ],
@@ -138,7 +138,7 @@ def test_get_master_fails_with_one_line(run_unchecked, arguments, message):
 @pytest.fixture
 def first(step):
     """The variables of the first task of the step."""
-    return {**step, "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
+    return {**step, "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURMD_NODENAME": "nid001002"}
 
 
 @pytest.mark.parametrize(

@@ -88,11 +88,13 @@ def test_a_launch_inside_a_virtual_local_rank_is_one_too(run, step, runscripts):
 
 
 def test_rank_0_does_not_start_where_a_stranger_listens(run_unchecked, step):
-    step.update(SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="0")
+    step.update(SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="0", SLURMD_NODENAME="nid001002")
     with socket.create_server(("", 0)) as stranger:
         step["MASTER_PORT"] = str(stranger.getsockname()[1])
         done = run_unchecked("conda-python-distributed", "-c", "print('started')", env=step)
-        others = run_unchecked("conda-python-distributed", "-c", "print('rank 1')", env={**step, "SLURM_PROCID": "1"})
+        others = run_unchecked(
+            "conda-python-distributed", "-c", "print('rank 1')", env={**step, "SLURM_PROCID": "1", "SLURM_LOCALID": "1"}
+        )
     assert (done.returncode, done.stdout) == (2, "")
     assert f"port {step['MASTER_PORT']} on nid001002" in done.stderr
     assert done.stderr.count("\n") == 1

@@ -71,7 +71,7 @@ def test_several_agents_on_a_node_are_refused(run_unchecked, step):
     done = run_unchecked("torchrun-distributed", "train.py", env=step)
     assert (done.returncode, done.stdout) == (2, "")
     assert "Slurm step 7.0 has 2 tasks on nid001003" in done.stderr
-    assert "--ntasks-per-node=1" in done.stderr
+    assert "Start one task per node: srun -N2 -n2 torchrun-distributed" in done.stderr
 
 
 def test_an_agent_inside_torchrun_is_refused(run_unchecked, worker):

@@ -19,7 +19,12 @@ def here(step):
     """The context of a task whose nodes are all this host."""
 
     def make(**changes):
-        nodes = {"SLURM_STEP_NODELIST": "localhost", "SLURMD_NODENAME": "localhost", "SLURM_STEP_NUM_TASKS": "2"}
+        nodes = {
+            "SLURM_STEP_NODELIST": "localhost",
+            "SLURMD_NODENAME": "localhost",
+            "SLURM_STEP_NUM_TASKS": "2",
+            "SLURM_NTASKS": "2",
+        }
         one_node = {"SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
         cpus = {"SLURM_CPUS_ON_NODE": str(max(2, len(os.sched_getaffinity(0))))}
         return Context({**step, **nodes, **one_node, **cpus, **changes})
@@ -28,7 +33,7 @@ def here(step):
 
 
 def test_a_step_whose_nodes_are_known_is_fine(here):
-    found = slurm.check_slurm(here(SLURM_STEP_NUM_TASKS="1", SLURM_STEP_TASKS_PER_NODE="1"))
+    found = slurm.check_slurm(here(SLURM_STEP_NUM_TASKS="1", SLURM_NTASKS="1", SLURM_STEP_TASKS_PER_NODE="1"))
     assert found.verdict == OK
     assert found.finding.startswith("Slurm step 7.0, 1 node, CPUs ")
 
@@ -38,7 +43,7 @@ def test_a_step_whose_nodes_are_known_is_fine(here):
     [
         ({"SLURM_STEP_NODELIST": "nid[001-"}, "unclosed bracket", "unset SLURM_STEP_NODELIST"),
         (
-            {"SLURM_STEP_NODELIST": "no-such-host.invalid"},
+            {"SLURM_STEP_NODELIST": "no-such-host.invalid", "SLURMD_NODENAME": "no-such-host.invalid"},
             "no-such-host.invalid of this job has no address",
             "MASTER_ADDR",
         ),
@@ -56,7 +61,12 @@ def test_a_step_that_makes_no_sense_is_a_failure_with_its_remedy(here, changes, 
 def test_fewer_cores_than_tasks_is_a_warning(here):
     crowd = str(len(os.sched_getaffinity(0)) + 1)
     found = slurm.check_slurm(
-        here(SLURM_STEP_NUM_TASKS=crowd, SLURM_STEP_TASKS_PER_NODE=crowd, SLURM_CPUS_ON_NODE=str(int(crowd) - 1))
+        here(
+            SLURM_STEP_NUM_TASKS=crowd,
+            SLURM_NTASKS=crowd,
+            SLURM_STEP_TASKS_PER_NODE=crowd,
+            SLURM_CPUS_ON_NODE=str(int(crowd) - 1),
+        )
     )
     assert found.verdict == WARN
     assert f"{crowd} ranks share " in found.finding

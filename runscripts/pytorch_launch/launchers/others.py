@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The worlds of torchrun, and of a process that no launcher started."""
+
+from pytorch_launch import Problem, read
+from pytorch_launch.container import check_cleaned
+from pytorch_launch.environment import LAUNCH_ID
+from pytorch_launch.launchers.slurm import STEP_MARKS, job_allocation, step_of_others
+from pytorch_launch.world import (
+    OF_TORCH,
+    SUBMIT,
+    World,
+    WorldError,
+    check_exported,
+    check_inside,
+    check_step,
+    node_name,
+    number,
+    optional_number,
+)
+
+# Beginnings and ends of variables with which launchers describe a rank: those of this package that come in part, and
+# MVAPICH's mpirun_rsh, IBM's jsrun, ALPS's aprun, PMIx's prun, horovodrun.
+LAUNCHERS = (
+    *("OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "MPI_LOCAL", "PMI_", "PMIX_RANK", "PALS_", "FLUX_TASK_", "MV2_COMM_WORLD_"),
+    *("JSM_NAMESPACE_", "ALPS_APP_PE", "HOROVOD_", "MPI_RANKID", "MPI_NRANKS", "MPIRUN_", "SMPI_"),
+)
+OF_RANK = ("RANK", "RANKS", "RANKID", "RANK_ID", "SIZE", "_PE", "LOCAL_ID", "PMI_ID")
+
+
+def torchrun(env, hostname):
+    """The world of a worker (torch.distributed.run, "Environment Variables"), as torchrun exported it."""
+    world = World(
+        rank=number(env, "RANK"),
+        size=number(env, "WORLD_SIZE"),
+        local_rank=number(env, "LOCAL_RANK"),
+        local_size=number(env, "LOCAL_WORLD_SIZE"),
+        node_rank=number(env, "GROUP_RANK"),
+        node=node_name(env, hostname),
+        first_host=env.get("MASTER_ADDR"),
+        source=f"torchrun run {env['TORCHELASTIC_RUN_ID']}",
+        job=optional_number(env, "SLURM_JOB_ID"),
+        exported=True,
+    )
+    check_inside(env, "RANK", "WORLD_SIZE", world.size)
+    check_inside(env, "LOCAL_RANK", "LOCAL_WORLD_SIZE", world.local_size)
+    check_step(env, world, "TORCHELASTIC_RUN_ID")
+    return world
+
+
+def single(env, hostname, inherited=None):
+    """A world of one. A batch script is such a process, with the SLURM_PROCID=0 of its job.
+
+    `inherited` is a variable of a launch around this job, None if there is none.
+    """
+    check_cleaned(env)
+    if env.get("SLURM_PROCID", "0") != "0":
+        raise WorldError(
+            f"SLURM_PROCID={env['SLURM_PROCID']} is a rank, but one of {', '.join(STEP_MARKS)} and "
+            "SLURM_STEP_ID is missing",
+            "pass Slurm's variables on (a container without --cleanenv)",
+        )
+    marks = sorted(name for name in env if _is_of_rank(name, env))
+    if marks and not inherited:
+        raise WorldError(
+            f"{', '.join(f'{name}={env[name]}' for name in marks)}: ranks of a launcher that is not known",
+            "start them with srun, mpirun, flux run or torchrun, or one process with conda-python-simple",
+        )
+    left = inherited and f"{inherited}={env[inherited]}"
+    if left:
+        theirs = (*LAUNCHERS, "TORCHELASTIC_", "GROUP_", "ROLE_")
+        strays = {
+            *OF_TORCH,
+            "MASTER_ADDR",
+            "MASTER_PORT",
+            LAUNCH_ID,
+            *(name for name in env if name.startswith(theirs)),
+        }
+        env = {name: value for name, value in env.items() if name not in strays}
+    else:
+        left, strays = step_of_others(env), ()
+    world = World(
+        rank=0,
+        size=1,
+        local_rank=0,
+        local_size=1,
+        node_rank=0,
+        node=node_name(env, hostname),
+        first_host="127.0.0.1",
+        source="single process",
+        job=optional_number(env, "SLURM_JOB_ID"),
+        allocation=_allocation(env),
+        strays=tuple(sorted(strays)),
+        problem=Problem(f"{left} is of a launch around this job: starting one process", SUBMIT) if left else None,
+    )
+    check_exported(env, world, {}, "no srun, mpirun or torchrun started this process")
+    return world
+
+
+def _is_of_rank(name, env):
+    """Whether the variable `name` is one with which a launcher describes a rank; `pbsdsh` numbers its tasks."""
+    if name == "PBS_NODENUM":
+        return env[name] not in ("", "0")
+    if name == "PBS_TASKNUM":
+        return env[name] not in ("", "1")
+    return name.startswith(LAUNCHERS) and name.endswith(OF_RANK) and env[name].isdecimal()
+
+
+def _allocation(env):
+    """Tasks and nodes of the job, 1 and 1 where they are not known, and what starts processes on all of them."""
+    if env.get("SLURM_JOB_ID"):
+        return job_allocation(env)
+    if env.get("FLUX_URI"):
+        from pytorch_launch.launchers.flux import output_of
+
+        nodes = (output_of("flux", ["getattr", "size"], env) or "").strip()
+        return 1, int(nodes) if nodes.isdecimal() else 1, "flux run"
+    if env.get("PBS_NODEFILE"):
+        return 1, len(set((read(env["PBS_NODEFILE"]) or "").split())) or 1, "mpiexec"
+    # LSF: `host1 4 host2 4`, with a host for the script itself where jsrun starts the tasks
+    return 1, len(env.get("LSB_MCPU_HOSTS", "").split()) // 2 or 1, "mpirun"

@@ -1,0 +1,244 @@
+"""Heterogeneous steps, and variables of another step or launch that a process inherited."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from pytorch_launch.launchers import discover
+from pytorch_launch.launchers.slurm import master
+from pytorch_launch.rendezvous import RendezvousError, choose_rendezvous
+from pytorch_launch.world import WorldError
+
+#: Rank 2 of `salloc -w nid001003 -n1 : -w nid[001001-001002] -N2 -n3 srun --het-group=0,1`, Slurm 22.05: the lists of
+#: the step are sorted, ranks and SLURM_NODEID follow the components.
+HETEROGENEOUS = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+    "SLURM_NTASKS": "4",
+    "SLURM_HET_SIZE": "2",
+    "SLURM_JOB_NODELIST_HET_GROUP_0": "nid001003",
+    "SLURM_JOB_NODELIST_HET_GROUP_1": "nid[001001-001002]",
+    "SLURM_STEP_NODELIST": "nid[001001-001003]",
+    "SLURM_STEP_NUM_NODES": "3",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_TASKS_PER_NODE": "2,1(x2)",
+    "SLURM_PROCID": "2",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_GTIDS": "1,2",
+    "SLURMD_NODENAME": "nid001001",
+}
+RANKS = [
+    {
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": "0",
+        "SLURM_GTIDS": "0",
+        "SLURMD_NODENAME": "nid001003",
+    },
+    {"SLURM_PROCID": "1", "SLURM_LOCALID": "0"},
+    {},
+    {
+        "SLURM_PROCID": "3",
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": "2",
+        "SLURM_GTIDS": "3",
+        "SLURMD_NODENAME": "nid001002",
+    },
+]
+IN_ONE_JOB = {name: value for name, value in HETEROGENEOUS.items() if "HET" not in name}
+
+
+def test_the_ranks_of_a_heterogeneous_step_meet_at_rank_0_and_know_their_node():
+    worlds = [discover({**HETEROGENEOUS, **rank}, "vm") for rank in RANKS]
+    assert [world.first_host for world in worlds] == ["nid001003"] * 4
+    assert [master({**HETEROGENEOUS, **rank}) for rank in RANKS] == ["nid001003"] * 4
+    assert [(world.local_rank, world.local_size, world.node_rank) for world in worlds] == [
+        (0, 1, 0),
+        (0, 2, 1),
+        (1, 2, 1),
+        (0, 1, 2),
+    ]
+
+
+def test_a_step_on_some_components_has_the_first_of_these():
+    """`srun --het-group=1`."""
+    env = {**HETEROGENEOUS, "SLURM_STEP_NODELIST": "nid[001001-001002]", "SLURM_STEP_NUM_TASKS": "3"}
+    env.update(SLURM_NTASKS="3", SLURM_STEP_TASKS_PER_NODE="2,1", SLURM_NODEID="0", SLURM_PROCID="1", SLURM_GTIDS="0,1")
+    assert discover(env, "vm").first_host == "nid001001"
+
+
+def test_two_components_of_a_plain_job_leave_one_node_for_rank_0():
+    """`srun -w nid001003 -n1 : -w nid001001 -n2`, without variables of the components."""
+    two = {"SLURM_STEP_NODELIST": "nid[001001,001003]", "SLURM_STEP_TASKS_PER_NODE": "2,1", "SLURM_STEP_NUM_TASKS": "3"}
+    worlds = [discover({**IN_ONE_JOB, **two, "SLURM_NTASKS": "3", **rank}, "vm") for rank in RANKS[:3]]
+    assert [(world.first_host, world.local_size) for world in worlds] == [("nid001003", size) for size in (1, 2, 2)]
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_several_components_of_a_plain_job_leave_the_node_of_rank_0_unknown(rank):
+    env = {**IN_ONE_JOB, **rank}
+    with pytest.raises(WorldError, match="node of rank 0 of this step. Export MASTER_ADDR"):
+        master(env)
+    with pytest.raises(
+        RendezvousError, match=r"step 7\.0 does not report the node of rank 0. Export MASTER_ADDR=.*before"
+    ):
+        choose_rendezvous(env, discover(env, "vm"), None)
+    exported = {**env, "MASTER_ADDR": "nid001003"}
+    assert choose_rendezvous(exported, discover(exported, "vm"), None)["MASTER_ADDR"] == "nid001003"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"SLURM_NODEID": "2"},
+        {"SLURM_JOB_NODELIST_HET_GROUP_0": "nid[001001,001003]"},  # a node of two components
+        {"SLURM_JOB_NODELIST_HET_GROUP_1": "nid001001"},
+    ],
+)
+def test_components_that_do_not_give_the_number_of_a_node_are_an_error(changes):
+    with pytest.raises(WorldError, match="of nid001001 does not follow from the components of the step"):
+        discover({**HETEROGENEOUS, **changes}, "vm")
+
+
+def test_ports_that_each_component_reserved_for_itself_are_not_used():
+    assert discover({**HETEROGENEOUS, "SLURM_STEP_RESV_PORTS": "12000-12003"}, "vm").reserved_port is None
+
+
+def test_in_an_allocation_of_components_the_first_node_is_that_of_the_first_component():
+    names = ("SLURM_JOB_ID", "SLURM_HET_SIZE", "SLURM_JOB_NODELIST_HET_GROUP_0", "SLURM_JOB_NODELIST_HET_GROUP_1")
+    env = {name: HETEROGENEOUS[name] for name in names}
+    assert master(env) == "nid001003"
+    assert discover(env, "login").allocation == (1, 2, "srun")
+
+
+# Variables of another step or job
+
+
+@pytest.fixture
+def submitted(step, batch_script):
+    """A batch script of one task that a task of `step` submitted, Slurm 22.05."""
+    step.update(SLURM_PROCID="1", SLURM_GTIDS="0,1")
+    own = {
+        "SLURM_JOB_ID": "8",
+        "SLURM_NTASKS": "1",
+        "SLURM_NPROCS": "1",
+        "SLURM_TASKS_PER_NODE": "1",
+        "SLURM_GTIDS": "0",
+    }
+    return {**step, **batch_script, **own, "SLURM_JOB_NODELIST": "nid001001", "SLURM_JOB_NUM_NODES": "1"}
+
+
+def test_a_batch_script_of_one_task_that_inherited_a_step_is_one_process_and_one_line(submitted):
+    world = discover(submitted, "vm")
+    assert (world.rank, world.size, world.job, world.step, world.allocation) == (0, 1, 8, None, (1, 1, "srun"))
+    assert str(world.problem).startswith("SLURM_STEP_NUM_TASKS=4 is of a launch around this job: starting one process")
+    assert master(submitted) == "nid001001"
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"SLURM_NTASKS": "2"}, "SLURM_NTASKS=2 is not SLURM_STEP_NUM_TASKS=4"),
+        ({"SLURMD_NODENAME": "nid001001"}, r"SLURMD_NODENAME=nid001001 is not in SLURM_STEP_NODELIST=nid\[001002-"),
+        ({"SLURM_GTIDS": "0"}, "SLURM_PROCID=3 is not in SLURM_GTIDS=0"),
+        ({"SLURM_GTIDS": "3"}, "SLURM_GTIDS=3 are not the 2 tasks of this node in SLURM_STEP_TASKS_PER_NODE="),
+    ],
+)
+def test_variables_of_two_steps_are_an_error_that_names_them(step, changes, named):
+    with pytest.raises(WorldError, match=named + r".*\. Submit the job from a shell without"):
+        discover({**step, **changes}, "vm")
+
+
+def test_a_batch_script_of_several_tasks_is_not_guessed_where_its_process_is_hidden(submitted):
+    with pytest.raises(WorldError, match="SLURM_NTASKS=2 is not SLURM_STEP_NUM_TASKS=4"):
+        discover({**submitted, "SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "1(x2)"}, "vm")
+
+
+@pytest.fixture
+def task():
+    """A function that starts a process as the first one of a Slurm task, under a title; its number."""
+    processes = []
+
+    def start(env, title="slurmstepd: [8.0]"):
+        code = (
+            "import os, subprocess, sys\n"
+            "child = ['/bin/sh', '-c', 'exec env SLURM_TASK_PID=$$ sh -c \"echo $$; exec sleep 600\"']\n"
+            "with subprocess.Popen(child) as process: sys.exit(process.wait())"
+        )
+        # `python - <title>` has another name than slurmstepd, whose title is all of its command line
+        process = subprocess.Popen(
+            [title, "-c", code], executable=sys.executable, env=env, stdout=subprocess.PIPE, text=True
+        )
+        processes.append((process, int(process.stdout.readline())))
+        return {**env, "SLURM_TASK_PID": str(processes[-1][1])}
+
+    yield start
+    for process, child in processes:
+        os.kill(child, 9)
+        process.communicate(timeout=300)
+
+
+@pytest.mark.parametrize("tasks", ["1", "2"])
+def test_a_batch_script_is_known_by_the_title_of_the_process_that_started_it(task, submitted, tasks):
+    """Where all numbers are those of the other step."""
+    submitted.update(SLURM_NTASKS="4", SLURMD_NODENAME="nid001002", SLURM_GTIDS="0,1", SLURM_TASKS_PER_NODE="2(x2)")
+    assert discover(task(submitted, "slurmstepd: [8.0]"), "vm").size == 4
+    world = discover(task(submitted, "slurmstepd: [8.batch]"), "vm")
+    assert (world.size, world.allocation[0]) == (1, 4)
+
+
+SIGNS = {
+    "TORCHELASTIC_RUN_ID": "none",
+    "OMPI_COMM_WORLD_RANK": "1",
+    "MPI_LOCALRANKID": "1",
+    "FLUX_TASK_RANK": "1",
+    "PALS_RANKID": "1",
+    "PMI_LOCAL_RANK": "1",
+}
+
+
+@pytest.mark.parametrize("sign", SIGNS)
+def test_variables_of_a_launch_around_the_job_are_an_error_in_its_steps(task, step, sign):
+    env = task({**step, sign: SIGNS[sign], "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "far"})
+    if sign in ("PALS_RANKID", "PMI_LOCAL_RANK"):  # srun's own variables come before these
+        env.pop("RANK"), env.pop("WORLD_SIZE")
+        assert discover(env, "vm").source == "Slurm step 7.0"
+        return
+    with pytest.raises(WorldError, match=f"{sign}={SIGNS[sign]} is of another launch than Slurm step 7.0. Submit"):
+        discover(env, "vm")
+
+
+@pytest.mark.parametrize("sign", SIGNS)
+def test_variables_of_a_launch_around_the_job_do_not_hold_for_its_batch_script(task, batch_script, sign):
+    inherited = {
+        sign: SIGNS[sign],
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "far",
+        "MASTER_PORT": "1",
+        "ROLE_RANK": "1",
+    }
+    world = discover(task({**batch_script, **inherited}), "vm")
+    assert world.size == 1
+    assert set(inherited) <= set(world.strays)
+    assert str(world.problem).startswith(f"{sign}={SIGNS[sign]} is of a launch around this job: starting one process")
+
+
+@pytest.mark.parametrize("name", ["TORCHELASTIC_RUN_ID", "PYTORCH_LAUNCH_ID"])
+def test_a_launch_of_this_package_is_known_by_the_job_in_its_name(step, batch_script, name):
+    with pytest.raises(WorldError, match=f"{name}=6.0 is of another launch than Slurm step 7.0"):
+        discover({**step, name: "6.0", "RANK": "0"}, "vm")
+    assert discover({**batch_script, name: "6.0", "RANK": "3"}, "vm").problem is not None
+    if name == "PYTORCH_LAUNCH_ID":
+        assert discover({**step, name: "7.0"}, "vm").problem is None
+
+
+def test_the_ranks_of_a_launcher_inside_a_task_may_be_fewer_than_the_tasks(task, step):
+    """mpirun in a shell of `srun --pty`: the task started without the variables of mpirun."""
+    env = {**task({**step, "SLURM_STEP_NUM_TASKS": "8"}), "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
+    env.update(OMPI_COMM_WORLD_LOCAL_RANK="0", OMPI_COMM_WORLD_LOCAL_SIZE="2", SLURM_STEP_NUM_NODES="2")
+    assert discover(env, "nid001003").size == 2
+    with pytest.raises(WorldError, match="WORLD_SIZE=2, but SLURM_STEP_NUM_TASKS=8"):
+        discover({**env, "SLURM_TASK_PID": "1"}, "nid001003")
