@@ -185,6 +185,7 @@ def test_torchrun_is_that_of_the_active_environment(run_unchecked, module, on_to
 def test_torchrun_distributed_and_its_workers_run_it_too(run_unchecked, module, on_top, step):
     alone = {
         "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_NTASKS": "2",
         "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
         "SLURM_PROCID": "1",
         "SLURM_LOCALID": "0",
