@@ -14,7 +14,7 @@ from easybuild.tools.filetools import mkdir, write_file
 
 from pytorch_install import tree
 from pytorch_install.images import edf
-from pytorch_install.images.enroot import EXTENSION
+from pytorch_install.images.enroot import EnrootImage
 from pytorch_install.modulefiles.help import CONTAINER_ENGINE
 
 
@@ -44,7 +44,7 @@ class EB_PyTorchContainerEngine(EB_PyTorchEnroot):
     @property
     def edf_path(self):
         """Path of the environment definition file."""
-        return self.image_path[:-len(EXTENSION)] + '.toml'
+        return self.image_path[:-len(EnrootImage.EXTENSION)] + '.toml'
 
     def require_start(self):
         """Write the environment definition file first."""

@@ -13,11 +13,8 @@ from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
 
 from pytorch_install import tree
 from pytorch_install.engine.transaction import keep_file
-from pytorch_install.images.enroot import EXTENSION, require_enroot
-from pytorch_install.images.fetch import fetch_image
-from pytorch_install.images.provenance import write_provenance
-from pytorch_install.images.source import install_image
-from pytorch_install.images.spec import ImageSpec
+from pytorch_install.images.enroot import EnrootImage, require_enroot
+from pytorch_install.images.provenance import fetch_unless_kept, write_provenance
 from pytorch_install.modulefiles.help import ENROOT
 from pytorch_install.modulefiles.interface import mounts_interface
 
@@ -43,28 +40,21 @@ class EB_PyTorchEnroot(EB_PyTorchImage):
     def __init__(self, *args, **kwargs):
         """Name the image."""
         super().__init__(*args, **kwargs)
-        self.image = None
-        self.image_name = '%s-%s%s' % (self.name, det_full_ec_version(self.cfg), EXTENSION)
+        name = '%s-%s%s' % (self.name, det_full_ec_version(self.cfg), EnrootImage.EXTENSION)
+        self.image = EnrootImage(self.cfg, name, [], self.builddir)
         self.installation.keeps_replaced = True
-
-    @property
-    def image_spec(self):
-        """The recipe's image."""
-        return ImageSpec(easyconfig=self.cfg.path, software=self.name, builddir=self.builddir, sources=self.sources,
-                         name=self.image_name, runtime='enroot', image=self.cfg['image'],
-                         mksquashfs_args=self.cfg['mksquashfs_args'])
 
     @property
     def image_path(self):
         """Path of the installed image."""
-        return os.path.join(self.installdir, self.image_name)
+        return os.path.join(self.installdir, self.image.name)
 
     def checksum_step(self):
         """Import the image, unless the installed one is the same."""
         super().checksum_step()
         if not self.dry_run:
-            self.image = fetch_image(self.image_spec, None if build_option('force') else
-                                     self.installation.before(self.image_name))
+            fetch_unless_kept(self.image, None if build_option('force') else
+                              self.installation.before(self.image.name))
 
     def configure_step(self):
         """Check for enroot; the image starts when it is installed."""
@@ -76,11 +66,11 @@ class EB_PyTorchEnroot(EB_PyTorchImage):
             self.dry_run_msg("  copied image %s to %s", self.cfg['image'], self.image_path)
             return
         if self.image.is_kept:
-            keep_file(self.installation.before(self.image_name), self.image_path)
+            keep_file(self.installation.before(self.image.name), self.image_path)
         else:
-            self.image = install_image(self.image, self.image_path)
+            self.image.install(self.image_path)
         self.require_start()
-        write_provenance(self.image_spec, self.image, self.image_path, ['version'], self.runtime_python())
+        write_provenance(self.image, self.image_path, self.runtime_python(), ['version'])
 
     def enter_image(self):
         """Command that runs another one in the installed image, as a list; it sees the installation directory."""

@@ -32,7 +32,7 @@ from pytorch_install.engine.preconditions import (  # noqa: E402
 from pytorch_install.modulefiles.help import VENV, usage, whatis  # noqa: E402
 from pytorch_install.modulefiles.interface import installation_values, shared_interface  # noqa: E402
 from pytorch_install.modulefiles.statements import check_values, conflicts, template  # noqa: E402
-from pytorch_install.parameters import check_parameters  # noqa: E402
+from pytorch_install.parameters import EXPECTED, check_parameters  # noqa: E402
 from pytorch_install.runtime import hold_packages, offered_commands, run_program  # noqa: E402
 from pytorch_install.sanity_check import sanity_commands  # noqa: E402
 from pytorch_install.sources.directories import source_directories  # noqa: E402
@@ -66,10 +66,10 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         })
         return extra_vars
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, ec, *args, **kwargs):
         """Check the recipe, remove search paths of compilers and linkers from the module, and write its help."""
-        super().__init__(*args, **kwargs)
-        check_parameters(self.cfg, self.extra_options())
+        check_parameters(ec, self.extra_options(), EXPECTED)
+        super().__init__(ec, *args, **kwargs)
         for variable in list(self.module_load_environment):
             self.module_load_environment.remove(variable)
         self.module_load_environment.PATH = ['bin']

@@ -1,27 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """
-Types and allowed values of the easyconfig parameters that the PyTorch easyblocks add; wrong ones stop `eb` at once.
+Types and allowed values of the easyconfig parameters that the PyTorch easyblocks add.
 """
-import os
-import re
-
-from easybuild.framework.easyconfig import MANDATORY
-from easybuild.tools.build_log import EasyBuildError
-
-
-def text(pattern=None):
-    """A test for texts without control characters that match a pattern."""
-    return lambda value: isinstance(value, str) and value.isprintable() and bool(re.fullmatch(pattern or '.+', value))
-
-
-def texts(pattern=None):
-    """A test for lists of such texts."""
-    return lambda value: isinstance(value, (list, tuple)) and all(map(text(pattern), value))
-
-
-def or_none(test):
-    """A test that None passes too."""
-    return lambda value: value is None or test(value)
+from easybuild.easyblocks.generic import containerimage
+from easybuild.easyblocks.generic.containerimage import check_parameters, or_none, text, texts  # noqa: F401
 
 
 def is_source_packages(value):
@@ -32,24 +14,14 @@ def is_source_packages(value):
         for package in value)
 
 
-# Tests of values, and what the message expects.
-NAME, PATHS = r'[^\s/]\S*', r'/.*'
 EXPECTED = {
+    **containerimage.EXPECTED,
     'base_image': (or_none(text()), "a text or None"),
-    'binds': (texts(PATHS), "a list of absolute paths, such as ['/scratch']"),
-    'central_images': (texts(PATHS), "a list of absolute paths, such as ['/appl/images']"),
     'cluster': (text(r'[\w.+-]+'), "the name of a cluster profile, such as 'local'"),
-    'commands': (texts(r'[\w.+][\w.+-]*'), "a list of names of commands, such as ['python']"),
     'conda_activation': (text(), "a text with a command, such as 'true'"),
-    'conflicts': (texts(NAME), "a list of names of modules, such as ['pytorch']"),
-    'debian_packages': (texts(r'[a-z0-9][a-z0-9.+-]+'), "a list of names of Debian packages"),
-    'debian_release': (or_none(text(r'[a-z]+')), "the name of a Debian release, such as 'bookworm', or None"),
+    'conflicts': (texts(r'[^\s/]\S*'), "a list of names of modules, such as ['pytorch']"),
     'edf': (lambda value: isinstance(value, dict), "a dictionary of entries of the environment definition file"),
-    'gpu': (lambda value: value is None or value in ('cuda', 'rocm', 'xpu'), "'cuda', 'rocm', 'xpu' or None"),
-    'image': (text(r'\S+'), "a text with the name of an image"),
-    'image_checksum': (or_none(text('[0-9a-f]{64}')), "a SHA-256 (64 hexadecimal digits), or None"),
     'machines': (texts(r'\w+'), "a list of names of machines, such as ['x86_64']"),
-    'mksquashfs_args': (text('.*'), "a text with options of mksquashfs"),
     'packed': (lambda value: isinstance(value, bool), "True or False"),
     'podman_options': (texts(), "a list of options of podman-hpc, such as ['--gpu']"),
     'python_version': (text(r'\d+\.\d+'), "a text with two numbers, such as '3.11'"),
@@ -57,19 +29,3 @@ EXPECTED = {
     'source_packages': (is_source_packages, "a list of tuples, such as [('mpi4py', {'MPICC': 'mpicc'})]"),
     'wheel_index': (or_none(text(r'\S+')), "a text with the address of a package index, or None"),
 }
-
-
-def check_parameters(recipe, options):
-    """
-    Stop if a parameter has a wrong type, or a value that is not allowed; nothing is converted.
-
-    :param recipe: parameters of the easyconfig
-    :param options: the easyblock's own parameters, as in `extra_options`
-    """
-    for name, (_, _, category) in options.items():
-        test, expected = EXPECTED[name]
-        if name == 'image' and category != MANDATORY:
-            test, expected = or_none(test), expected + ", or None"
-        if not test(recipe[name]):
-            raise EasyBuildError("%s: %s = %r is wrong: expected %s. Correct the recipe",
-                                 os.path.basename(recipe.path), name, recipe[name], expected)

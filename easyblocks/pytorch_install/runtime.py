@@ -7,9 +7,9 @@ A command is a list of words; no shell of the host interprets it.
 import os
 import re
 
+from easybuild.easyblocks.generic.containerimage import last_line, run_command  # noqa: F401 (for all that run commands)
 from easybuild.tools.build_log import print_warning
 from easybuild.tools.filetools import copy_file, read_file
-from easybuild.tools.run import run_shell_cmd
 
 # Programs for the runtime's Python.
 PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'programs')
@@ -19,21 +19,6 @@ HELD = 'held'
 
 # Python and pip, with a version or without.
 PYTHON_OR_PIP = re.compile(r'(python|pip)[0-9.]*')
-
-
-def run_command(words, variables=None, **options):
-    """
-    Run a command with EasyBuild's run_shell_cmd, and return its result.
-
-    :param words: the command, as a list
-    :param variables: environment variables to set; None unsets one
-    :param options: other arguments of run_shell_cmd
-    """
-    changes = variables or {}
-    environ = {**os.environ, **changes}
-    # without use_bash=False, EasyBuild 5.4 runs bash with the words of a list as arguments
-    return run_shell_cmd(list(words), env={name: value for name, value in environ.items() if value is not None},
-                         use_bash=False, **options)
 
 
 def run_program(python, name, *arguments, isolation='-I', **options):
@@ -62,9 +47,15 @@ def hold_packages(python, installdir, index):
         copy_file(os.path.join(PROGRAMS, 'users_pip.py'), os.path.join(installdir, HELD, 'users_pip.py'))
 
 
-def last_line(output):
-    """The last line of a command's output, which has the error."""
-    return (output.strip().splitlines() or ['no output'])[-1]
+def image_python(runtime, image, conda_activation, *options):
+    """
+    Command of an image's Python, that of its conda environment if it has one.
+
+    :param conda_activation: the recipe's command that activates the environment; that of the image runs before it
+    :param options: options of the runtime's `exec`
+    """
+    script = 'eval "${WITH_CONDA:-}"; %s; exec "$0" "$@"' % conda_activation
+    return [runtime, 'exec', *options, image, 'bash', '-c', script, 'python3']
 
 
 def absent_commands(enter, names):

@@ -5,11 +5,11 @@ The installed image that another one is built on: what its installation recorded
 import os
 from typing import NamedTuple, Optional
 
+from easybuild.easyblocks.generic.containerimage import checksum_of, require_machine
 from easybuild.easyblocks.generic.lockedvenv import read_lock
 from easybuild.tools.build_log import EasyBuildError
 
-from pytorch_install.images.image_files import checksum_of, read_json, require_machine
-from pytorch_install.images.provenance import RECORD
+from pytorch_install.images.provenance import RECORD, read_json
 from pytorch_install.sources.requirements import canonical_name, read_constraints
 
 

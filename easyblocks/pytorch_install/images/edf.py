@@ -23,8 +23,6 @@ def check_entries(entries, easyconfig):
     :param entries: value of the easyconfig parameter `edf`
     :param easyconfig: file name of the recipe
     """
-    if not isinstance(entries, dict):
-        raise EasyBuildError("%s: edf must be a dictionary. Correct %r", easyconfig, entries)
     for name, value in entries.items():
         if name in OWN:
             raise EasyBuildError("%s: edf has '%s', which the installation sets. Remove it; paths to mount belong in "

@@ -7,11 +7,11 @@ way on LUMI (https://github.com/DeiC-HPC/cotainr, cotainr/container.py).
 """
 import os
 
+from easybuild.easyblocks.generic.containerimage import last_line, run_command, runtime_variables
 from easybuild.tools.build_log import EasyBuildError
 
-from pytorch_install.images.container_runtime import image_python, runtime_variables
 from pytorch_install.images.layout import HOOK_CODE, add_layout
-from pytorch_install.runtime import last_line, run_command
+from pytorch_install.runtime import image_python
 
 # pip without a network and without users' settings; a distribution's Python needs the third to install (PEP 668).
 PIP = {'PIP_CONFIG_FILE': os.devnull, 'PIP_NO_INDEX': '1', 'PIP_BREAK_SYSTEM_PACKAGES': '1', 'PIP_USER': '0',

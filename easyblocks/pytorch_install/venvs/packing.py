@@ -6,10 +6,10 @@ import json
 import os
 import shlex
 
+from easybuild.easyblocks.generic.containerimage import checksum_of
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import mkdir, remove_file, which, write_file
 
-from pytorch_install.images.image_files import checksum_of
 from pytorch_install.runtime import run_command
 
 # The packed file, and the record of its SHA-256, relative to the installation directory; runscripts/pytorch_stage reads

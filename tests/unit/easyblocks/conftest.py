@@ -16,7 +16,7 @@ from recipes import RECIPES, TREE
 
 from testbed.packages import find_lmod
 
-# where the easyblocks find their own package, and tests the generic ones
+# where the easyblocks find their own package, and this package the generic easyblocks
 sys.path.append(str(TREE / "easyblocks"))
 easybuild.easyblocks.generic.__path__.insert(0, str(TREE / "easyblocks" / "generic"))
 

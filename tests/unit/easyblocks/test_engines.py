@@ -11,7 +11,8 @@ from easybuild.framework.easyconfig.easyconfig import get_easyblock_class
 from easybuild.tools.build_log import EasyBuildError
 from recipes import TREE
 
-from pytorch_install.images import enroot, registry
+from pytorch_install.images import enroot
+from pytorch_install.parameters import containerimage
 
 ENROOT, ENGINE, PODMAN = (
     TREE / "easyconfigs" / "p" / "PyTorch" / f"PyTorch-{name}.eb"
@@ -141,7 +142,7 @@ def test_texts_reach_the_file_unchanged_and_a_path_is_not_expanded(prefix):
         ("'cuda-dl'", "'cuda\\ndl'", "'annotations' of edf must be"),
         ("'com.hooks.aws_ofi_nccl.variant'", "'com hooks'", "'annotations' of edf must be"),
         ("'com.hooks.aws_ofi_nccl.variant'", "'com..hooks'", "'annotations' of edf must be"),
-        ("edf = {", "edf = [] and {", "edf must be a dictionary. Correct []"),
+        ("edf = {", "edf = [] and {", "edf = [] is wrong: expected a dictionary"),
     ],
 )
 def test_an_entry_that_cannot_be_written_is_an_error(easyblock, edited, old, new, message):
@@ -155,7 +156,7 @@ def test_an_entry_that_cannot_be_written_is_an_error(easyblock, edited, old, new
 @pytest.fixture
 def import_with(easyblock, site, tmp_path, monkeypatch):
     """A function that downloads the image with an enroot of these lines; the Image, or EasyBuildError."""
-    monkeypatch.setattr("pytorch_install.images.pull.PAUSE", 0)
+    monkeypatch.setattr("pytorch_install.parameters.containerimage.PAUSE", 0)
     monkeypatch.setenv("ENROOT_CACHE_PATH", str(tmp_path / "cache"))
 
     def run(lines):
@@ -205,8 +206,8 @@ def test_an_import_that_fails_is_reported_with_the_reason_and_advice(import_with
     ],
 )
 def test_images_of_docker_hub_are_imported_without_a_host(image, expected):
-    pinned = registry.pinned(f"docker://{image}@{DIGEST}", "image")
-    assert enroot.enroot_uri(pinned) == f"docker://{expected}:{DIGEST}"
+    pinned = containerimage.pinned(f"docker://{image}@{DIGEST}", "image")
+    assert enroot.enroot_uri(*pinned) == f"docker://{expected}:{DIGEST}"
 
 
 def test_an_attempt_begins_without_the_file_of_the_one_before(import_with, tmp_path):
@@ -221,11 +222,9 @@ def test_a_file_that_is_not_squashfs_is_refused(import_with):
         import_with('echo html > "$3"\n')
 
 
-def test_an_image_without_digest_is_refused(easyblock, edited, site):
-    command(site / "enroot", "")
-    app = easyblock(edited(ENROOT.name, "@" + DIGEST, ""))
+def test_an_image_without_digest_is_refused(easyblock, edited):
     with pytest.raises(EasyBuildError, match="is not pinned to one image by its digest"):
-        app.checksum_step()
+        easyblock(edited(ENROOT.name, "@" + DIGEST, ""))
 
 
 # The program is missing, or does not start the image

@@ -12,10 +12,8 @@ from easybuild.tools.config import source_paths, update_build_option
 from image_recipe import RECIPE
 
 from pytorch_install.engine.preconditions import check_machine
-from pytorch_install.images import pull, registry
 from pytorch_install.images.base import Base, verify_base
-from pytorch_install.images.image_files import machine_of
-from pytorch_install.images.kinds import image_source
+from pytorch_install.parameters import containerimage
 from pytorch_install.sources.requirements import machines_of
 
 # what the module's syntax is does not matter here
@@ -33,6 +31,7 @@ def made(easyblock, tmp_path, monkeypatch):
     """A function that makes the easyblock of a recipe with some lines; EasyBuild's part of post_init is left out."""
     monkeypatch.setattr(EasyBlock, "post_init", lambda _: None)
     monkeypatch.setattr("easybuild.easyblocks.pytorchmodule.check_profile", lambda *_: None)
+    monkeypatch.setattr(containerimage, "find_runtime", lambda: "apptainer")
 
     def make(lines, kind="EB_PyTorchContainer"):
         recipe = tmp_path / "PyTorch-2.13.0-test.eb"
@@ -108,7 +107,7 @@ def test_an_image_for_another_machine_is_no_base(prefix, tmp_path):
         verify_base(Base("PyTorch/2.13.0-cpu-singularity", str(path), record, "3.11.2", {}))
 
 
-@pytest.mark.parametrize("lines", ["image = 'x.sif'\nimage_checksum = '00'", "sources = ['x.sif']"])
+@pytest.mark.parametrize("lines", ["image = 'x.sif'\nimage_checksum = '" + "0" * 64 + "'", "sources = ['x.sif']"])
 def test_an_image_for_another_machine_is_found_by_its_header(made, tmp_path, lines):
     path = sif(tmp_path / "central" / "x.sif", OTHER)
     app = made(f"{lines}\ncentral_images = ['{path.parent}']")
@@ -127,7 +126,7 @@ def test_an_image_whose_header_names_no_machine_is_taken(made, tmp_path):
 @pytest.mark.parametrize("content", [b"", b"#!/bin/sh\n" * 20])
 def test_another_file_has_no_machine(prefix, tmp_path, content):
     (tmp_path / "x").write_bytes(content)
-    assert machine_of(str(tmp_path / "x")) is None
+    assert containerimage.machine_of(str(tmp_path / "x")) is None
 
 
 def test_an_image_of_a_registry_that_is_for_another_machine_is_refused_and_removed(made, monkeypatch, tmp_path):
@@ -135,10 +134,10 @@ def test_an_image_of_a_registry_that_is_for_another_machine_is_refused_and_remov
         sif(Path(next(word for word in command if word.endswith(".part"))), OTHER)
         return type("Result", (), {"exit_code": 0, "output": ""})
 
-    monkeypatch.setattr(pull, "run_command", arrive)
-    spec = made(f"image = 'docker://a/b@{DIGEST}'").image_spec._replace(runtime="apptainer")
+    monkeypatch.setattr(containerimage, "run_command", arrive)
+    image = made(f"image = 'docker://a/b@{DIGEST}'").image
     with pytest.raises(EasyBuildError, match=rf"{DIGEST} is an image for {OTHER}, and this host is {HERE}\."):
-        image_source(spec).fetch()
+        image.fetch()
     assert not list(tmp_path.rglob("*.sif")) + list(tmp_path.rglob("*.part"))
 
 
@@ -151,18 +150,18 @@ def test_an_index_without_an_image_for_this_host_is_an_error_at_the_first_attemp
         attempts.append(command)
         return type("Result", (), {"exit_code": 255, "output": output})
 
-    monkeypatch.setattr(pull, "run_command", fail)
-    spec = made(f"image = 'docker://a/b@{DIGEST}'").image_spec._replace(runtime="apptainer")
+    monkeypatch.setattr(containerimage, "run_command", fail)
+    image = made(f"image = 'docker://a/b@{DIGEST}'").image
     with pytest.raises(EasyBuildError, match=f"{DIGEST} has no image for {HERE}, the machine of this host"):
-        image_source(spec).fetch()
+        image.fetch()
     assert len(attempts) == 1
 
 
-def test_two_machines_that_share_a_source_path_have_a_download_each(prefix, monkeypatch):
+def test_two_machines_that_share_a_source_path_have_a_download_each(made, monkeypatch):
     names = set()
     for machine in ("x86_64", "aarch64"):
         monkeypatch.setattr(platform, "machine", lambda machine=machine: machine)
-        names.add(registry.file_name(DIGEST, ".sif"))
+        names.add(made(f"image = 'docker://a/b@{DIGEST}'").image.file_name)
     assert names == {f"sha256-{'5d' * 32}.sif", f"sha256-{'5d' * 32}.aarch64.sif"}
 
 

@@ -57,14 +57,14 @@ def test_a_value_of_a_wrong_type_is_an_error_with_file_parameter_value_and_what_
     recipe = EasyConfig(str(OF_EASYBLOCKS[name]))
     options = get_easyblock_class(name).extra_options()
     assert set(options) <= set(parameters.EXPECTED)
-    parameters.check_parameters(recipe, options)
+    parameters.check_parameters(recipe, options, parameters.EXPECTED)
     for parameter, (_, _, category) in options.items():
         accepts_none = parameter in NONE and category != MANDATORY
         right = RIGHT.get(parameter, []) + [None] * accepts_none
         for value in WRONG:
             before, recipe[parameter] = recipe[parameter], value
             if any(value == allowed and type(value) is type(allowed) for allowed in right):
-                parameters.check_parameters(recipe, options)
+                parameters.check_parameters(recipe, options, parameters.EXPECTED)
             else:
                 beginning = (
                     rf"^{re.escape(OF_EASYBLOCKS[name].name)}: {parameter} = {re.escape(repr(value))} is wrong: "
@@ -72,7 +72,7 @@ def test_a_value_of_a_wrong_type_is_an_error_with_file_parameter_value_and_what_
                 with pytest.raises(
                     EasyBuildError, match=beginning + r"expected (a|an|the|True|'cuda'|.*) .*Correct the"
                 ):
-                    parameters.check_parameters(recipe, options)
+                    parameters.check_parameters(recipe, options, parameters.EXPECTED)
             recipe[parameter] = before
 
 

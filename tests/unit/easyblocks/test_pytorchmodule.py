@@ -195,7 +195,9 @@ def test_compiler_and_linker_paths_stay_out_of_the_module(easyblock):
 
 def test_easyblocks_hold_no_shell_script():
     for path in TREE.glob("easyblocks/**/*.py"):
-        assert not re.search(r"#!/|<<\s*'?EOF", path.read_text()), path.name
+        # the generic easyblock is one file, with the wrapper of an image's commands in it
+        allowed = ["#!/"] if path.name == "containerimage.py" else []
+        assert re.findall(r"#!/|<<\s*'?EOF", path.read_text()) == allowed, path.name
 
 
 @pytest.mark.parametrize(

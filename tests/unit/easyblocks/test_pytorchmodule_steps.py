@@ -26,7 +26,7 @@ def test_two_image_sources_are_refused(easyblock, edited):
 
 
 def test_without_a_container_runtime_the_error_reports_what_to_install(easyblock, monkeypatch):
-    monkeypatch.setattr("pytorch_install.images.container_runtime.which", lambda _: None)
+    monkeypatch.setattr("pytorch_install.parameters.containerimage.which", lambda _: None)
     with pytest.raises(EasyBuildError, match="Install Apptainer or load its module"):
         easyblock(recipe(CONTAINER)).configure_step()
 
@@ -130,7 +130,7 @@ def test_commands_that_the_image_lacks_are_named_and_not_offered(easyblock, edit
     runtime = tmp_path / "runtime"
     runtime.write_text('#!/bin/sh\nshift 2\necho "of a profile"\nexec "$@"\n')
     runtime.chmod(0o755)
-    monkeypatch.setattr("pytorch_install.images.container_runtime.find_runtime", lambda: str(runtime))
+    monkeypatch.setattr("pytorch_install.parameters.containerimage.find_runtime", lambda: str(runtime))
     monkeypatch.setattr(app, "runtime_python", lambda: [sys.executable])
     monkeypatch.setattr(app.user_software, "prepare", lambda _: None)
     assert "no-such" in app.cfg["usage"]

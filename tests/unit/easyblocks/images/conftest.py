@@ -3,8 +3,6 @@
 import pytest
 from image_recipe import RECIPE
 
-from pytorch_install.images.kinds import image_source
-
 
 @pytest.fixture
 def container(easyblock, tmp_path):
@@ -19,10 +17,19 @@ def container(easyblock, tmp_path):
 
 
 @pytest.fixture
-def image_of(container):
-    """A function that gives the image source of a recipe with some lines, and other values in its ImageSpec."""
+def runtime(monkeypatch):
+    """Apptainer is the container runtime, wherever the tests run."""
+    monkeypatch.setattr("pytorch_install.parameters.containerimage.find_runtime", lambda: "apptainer")
+
+
+@pytest.fixture
+def image_of(container, runtime):
+    """A function that gives the image of a recipe with some lines, and other attributes."""
 
     def make(lines, **values):
-        return image_source(container(lines).image_spec._replace(runtime="apptainer", **values))
+        image = container(lines).image
+        for name, value in values.items():
+            setattr(image, name, value)
+        return image
 
     return make

@@ -4,8 +4,7 @@ import struct
 from pathlib import Path
 from types import SimpleNamespace
 
-from pytorch_install.images import pull
-from pytorch_install.images.image_files import images_directory
+from pytorch_install.parameters import containerimage
 
 DIGEST = "sha256:" + "5d" * 32
 
@@ -38,13 +37,12 @@ def download(image, monkeypatch, *, alone=True, meanwhile=lambda: None):
         Path(part).write_bytes(sif(b"downloaded"))
         meanwhile()
 
-    directory = images_directory("PyTorch")
-    Path(directory).mkdir(parents=True, exist_ok=True)
-    commands = keep_commands(monkeypatch, pull, meanwhile=arrive)
-    image.download(directory, alone)
+    Path(image.directories[0]).mkdir(parents=True, exist_ok=True)
+    commands = keep_commands(monkeypatch, containerimage, meanwhile=arrive)
+    image.download(image.directories[0], alone)
     return commands
 
 
 def downloaded(image):
     """Path of an image's finished download."""
-    return Path(image.file_in(images_directory("PyTorch")))
+    return Path(image.directories[0], image.file_name)

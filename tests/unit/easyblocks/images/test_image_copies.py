@@ -10,9 +10,7 @@ from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import update_build_option
 from fake_images import DIGEST, sif
 
-from pytorch_install.images import image_files, registry
-from pytorch_install.images.kinds import image_source
-from pytorch_install.images.source import install_image
+from pytorch_install.parameters import containerimage
 
 # what the module's syntax is does not matter here
 pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
@@ -25,7 +23,7 @@ def test_an_image_of_the_site_keeps_its_name_and_is_found_without_a_copy(contain
     app = container(f"image = 'x.sif'\ncentral_images = ['{tmp_path}/nowhere', '{path.parent}']")
     app.checksum_step()
     image = app.image
-    assert app.image_name == "x.sif"
+    assert app.image.name == "x.sif"
     assert image.file == str(path)
     assert image.identity == "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -42,7 +40,7 @@ def test_a_truncated_image_and_another_file_are_refused(prefix, tmp_path, conten
     path = tmp_path / "x.sif"
     path.write_bytes(content)
     with pytest.raises(EasyBuildError, match=message):
-        image_files.check_structure(str(path))
+        containerimage.check_structure(str(path))
 
 
 def test_a_copy_is_complete_and_verified_or_does_not_exist(prefix, tmp_path, monkeypatch):
@@ -50,18 +48,18 @@ def test_a_copy_is_complete_and_verified_or_does_not_exist(prefix, tmp_path, mon
     source.write_bytes(b"image")
     checksum = hashlib.sha256(b"image").hexdigest()
     with pytest.raises(EasyBuildError, match=f"has SHA-256 {checksum}, expected "):
-        image_files.copy_verified(str(source), str(target), "0" * 64)
+        containerimage.copy_verified(str(source), str(target), "0" * 64)
     assert sorted(tmp_path.glob("target*")) == []
 
     def full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as disk:
-        disk.setattr(image_files.os, "fsync", full)
+        disk.setattr(containerimage.os, "fsync", full)
         with pytest.raises(EasyBuildError, match=r"Copying .*source to .*target failed: No space left on device"):
-            image_files.copy_verified(str(source), str(target))
+            containerimage.copy_verified(str(source), str(target))
     assert sorted(tmp_path.glob("target*")) == []
-    assert image_files.copy_verified(str(source), str(target), checksum) == checksum
+    assert containerimage.copy_verified(str(source), str(target), checksum) == checksum
     assert target.read_bytes() == b"image"
     assert sorted(tmp_path.glob("target*")) == [target]
 
@@ -74,8 +72,8 @@ def test_the_checksum_of_a_sites_image_is_noted_after_the_installation_or_a_warn
     path.write_bytes(sif(b"data"))
     app = container(f"image = 'x.sif'\ncentral_images = ['{path.parent}']")
     app.checksum_step()
-    record = Path(image_source(app.image_spec).record)
-    install_image(app.image, str(tmp_path / "installed.sif"))
+    record = Path(app.image.record)
+    app.image.install(str(tmp_path / "installed.sif"))
     assert not record.exists()
     app.user_software.finish = lambda *_: None
     app.complete()
@@ -103,12 +101,12 @@ def test_module_only_completes_without_an_image_that_was_fetched(container, tmp_
 
 
 def test_an_image_is_kept_unless_eb_is_forced_or_its_record_is_unusable(container, monkeypatch):
-    monkeypatch.setattr(registry.RegistryImage, "fetch", registry.RegistryImage.expect_image)
+    monkeypatch.setattr(containerimage.Registry, "fetch", lambda _: None)
 
     def kept(record):
         app = container(f"image = 'docker://a/b@{DIGEST}'")
-        image = image_source(app.image_spec)
-        installed = Path(app.installation.before(app.image_name))
+        image = app.image
+        installed = Path(app.installation.before(app.image.name))
         (installed.parent / "provenance").mkdir(parents=True, exist_ok=True)
         installed.write_bytes(b"image")
         complete = {"identity": image.identity, "sha256": hashlib.sha256(b"image").hexdigest()}

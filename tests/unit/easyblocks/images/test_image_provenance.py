@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytorch_install.images import container_runtime, image_files
+from pytorch_install import runtime
 from pytorch_install.images.provenance import python_packages
 
 # what the module's syntax is does not matter here
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
 
 def test_the_activation_of_the_conda_environment_can_have_quotation_marks(prefix):
     activation = """export "A=it's"' here'"""
-    command = container_runtime.image_python("apptainer", "x.sif", activation)
+    command = runtime.image_python("apptainer", "x.sif", activation)
     assert command[:3] == ["apptainer", "exec", "x.sif"]
     environment = {**os.environ, "WITH_CONDA": 'export "B=of the image"'}
     code = "import os; print(os.environ['A'], os.environ['B'])"
@@ -48,7 +48,7 @@ def test_a_pip_without_inspect_lists_names_and_versions_and_an_image_without_pip
 
 
 def listed_libraries(**variables):
-    program = Path(image_files.__file__).parents[1] / "programs" / "list_libraries.py"
+    program = Path(runtime.__file__).parent / "programs" / "list_libraries.py"
     return json.loads(subprocess.check_output([sys.executable, "-I", program], env={**os.environ, **variables}))
 
 

@@ -5,7 +5,6 @@ from easybuild.tools.build_log import EasyBuildError
 from fake_images import DIGEST
 
 from pytorch_install.images import cotainr
-from pytorch_install.sources.recipe_sources import Source
 
 # what the module's syntax is does not matter here
 pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
 )
 def test_a_pinned_reference_is_given_to_the_runtime_without_its_tag(image_of, reference, uri):
     image = image_of(f"image = '{reference}'")
-    assert image.pinned.uri == uri
+    assert image.uri == uri
     assert image.digest == DIGEST
     assert image.reference == reference
 
@@ -67,9 +66,8 @@ def test_a_recipe_that_asks_for_a_signature_is_refused_with_what_to_write_instea
 
 def test_the_identity_changes_with_the_content_only(image_of):
     def identity(lines, **sources):
-        fetched = tuple(Source(name, sha256=checksum) for name, checksum in sources.items())
-        image = image_of(lines)
-        return type(image)(image.spec._replace(sources=fetched)).identity
+        fetched = [{"name": name, "sha256": checksum} for name, checksum in sources.items()]
+        return image_of(lines, sources=fetched).identity
 
     built = identity("sources = ['a.def']", a="1")
     assert built == identity("sources = ['a.def']\ngpu = 'cuda'", a="1")
@@ -84,4 +82,4 @@ def test_cotainr_is_not_started_where_its_singularity_is_missing(image_of, monke
     image = image_of("sources = ['env.yml']\nbase_image = 'x.sif'")
     monkeypatch.setattr(cotainr, "which", lambda name: name == "cotainr")
     with pytest.raises(EasyBuildError, match="singularity not found on PATH"):
-        image.build(image.expect_image())
+        image.build()

@@ -9,9 +9,8 @@ from easybuild.easyblocks.generic.lockedvenv import Wheels
 from easybuild.framework.easyblock import EasyBlock
 from easybuild.tools.build_log import EasyBuildError
 
-from pytorch_install.images import base, definition, packages_on_top, sandbox
-from pytorch_install.images.kinds import image_source
-from pytorch_install.sources.recipe_sources import Source
+from pytorch_install.images import base, packages_on_top, sandbox
+from pytorch_install.parameters import containerimage
 
 # what the module's syntax is does not matter here
 pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
@@ -47,17 +46,21 @@ def installed(installation):
 
 
 @pytest.fixture
-def source_of(container, installed, tmp_path):
+def source_of(container, runtime, installed, tmp_path):
     """A function that gives the image source of a recipe with some lines on top of that base, with its lock."""
 
     def make(lines="", lock=f"einops==0.8.2 --hash=sha256:{HASH}\n", **values):
         path = tmp_path / "lock.txt"
         path.write_text(lock)
         app = container(f"{ON_TOP}sources = ['lock.txt']\n{lines}")
-        values = {"base": installed, "wheels": Wheels(str(path), str(tmp_path / "wheels")), **values}
-        sources = (Source("lock.txt", str(path), "11"),)
-        builddir = str(tmp_path / "build")
-        return image_source(app.image_spec._replace(runtime="apptainer", sources=sources, builddir=builddir, **values))
+        for name, value in values.items():
+            if name in app.cfg:
+                app.cfg[name] = value
+        image = app.image
+        image.builddir, image.file = str(tmp_path / "build"), str(tmp_path / "build/x.sif")
+        image.sources = [{"name": "lock.txt", "path": str(path), "sha256": "11"}]
+        image.base, image.wheels = values.get("base", installed), Wheels(str(path), str(tmp_path / "wheels"))
+        return image
 
     return make
 
@@ -65,9 +68,9 @@ def source_of(container, installed, tmp_path):
 def test_the_base_is_the_build_dependency_of_the_same_software(container):
     app = container(f"{ON_TOP}sources = ['lock.txt']")
     assert app.base_module == MODULE
-    assert isinstance(image_source(app.image_spec), packages_on_top.PackagesOnTop)
+    assert isinstance(app.image, packages_on_top.PackagesOnTop)
     assert app.image.reference == f"lock.txt on {MODULE}"
-    assert app.image_name == "PyTorch-2.13.0-test.sif"
+    assert app.image.name == "PyTorch-2.13.0-test.sif"
 
 
 def test_the_base_is_loaded_to_find_its_image_and_unloaded_before_the_build(container, installation, monkeypatch):
@@ -81,7 +84,7 @@ def test_the_base_is_loaded_to_find_its_image_and_unloaded_before_the_build(cont
     monkeypatch.setattr(EasyBlock, "prepare_step", load)
     monkeypatch.setattr(app.modules_tool, "unload", unloaded.extend)
     app.prepare_step()
-    assert (app.base.image, unloaded) == (str(installation / "base.sif"), [MODULE])
+    assert (app.image.base.image, unloaded) == (str(installation / "base.sif"), [MODULE])
 
 
 def test_a_dry_run_needs_no_base(container, capfd):
@@ -108,13 +111,13 @@ def test_a_recipe_with_another_base_is_one_sentence(container, lines, message):
 
 def test_a_definition_file_can_be_built_on_the_image_of_the_module(container, installed, tmp_path, monkeypatch):
     commands = []
-    monkeypatch.setattr(definition, "run_command", lambda words, *_, **__: commands.append(words))
+    monkeypatch.setattr(containerimage, "run_command", lambda words, *_, **__: commands.append(words))
     app = container(f"{ON_TOP}sources = ['a.def']")
     (tmp_path / "a.def").write_text("Bootstrap: localimage\nFrom: {{ BASE }}\n")
-    sources = (Source("a.def", str(tmp_path / "a.def"), "1"),)
-    spec = app.image_spec._replace(runtime="apptainer", base=installed, sources=sources, builddir=str(tmp_path / "b"))
-    source = image_source(spec)
-    source.build(source.expect_image())
+    source = app.image
+    source.sources = [{"name": "a.def", "path": str(tmp_path / "a.def"), "sha256": "1"}]
+    source.base, source.builddir = installed, str(tmp_path / "b")
+    source.build()
     assert f"BASE={installed.image}" in commands[0]
     assert source.identity.endswith(f"base={installed.checksum}")
 
@@ -163,7 +166,7 @@ def test_an_image_that_has_changed_since_its_installation_is_no_base(source_of, 
         match=rf"base\.sif, the image of {MODULE}, has changed since its installation: "
         r"it has SHA-256 .*expected .*eb --rebuild PyTorch-2\.13\.0-cpu-sing",
     ):
-        source.build(source.expect_image())
+        source.build()
 
 
 @pytest.mark.parametrize(
@@ -186,8 +189,9 @@ def test_a_lock_that_does_not_fit_the_base_is_refused_before_the_build(source_of
 
 def test_a_base_without_a_lock_is_refused(source_of):
     source = source_of()
+    source.sources = []
     with pytest.raises(EasyBuildError, match="no requirements lock"):
-        type(source)(source.spec._replace(sources=())).fetch()
+        source.fetch()
 
 
 @pytest.fixture
@@ -208,13 +212,13 @@ def commands(monkeypatch):
 def test_the_image_is_unpacked_changed_by_its_own_pip_and_packed(source_of, commands, tmp_path):
     commands.checks += ["", ""]
     source = source_of("conda_activation = 'conda activate x'\nmksquashfs_args = '-comp gzip'")
-    source.build(source.expect_image())
+    source.build()
     directory = str(tmp_path / "build" / "image")
     unpack, _, _, install, _, pack, remove = [words for words, _ in commands.ran]
-    assert unpack == ["apptainer", "build", "--sandbox", directory, source.spec.base.image]
+    assert unpack == ["apptainer", "build", "--sandbox", directory, source.base.image]
     assert install[:4] == ["apptainer", "exec", "--cleanenv", "--no-home"] and "conda activate x" in " ".join(install)
     assert {"--writable", "--require-hashes", "--no-deps"} <= set(install)
-    assert pack == ["apptainer", "build", source.expect_image().file, directory]
+    assert pack == ["apptainer", "build", source.file, directory]
     assert remove[-1] == directory
     assert all(
         variables[name] is None
@@ -241,15 +245,15 @@ def test_an_activation_that_finds_another_python_than_the_bases_is_an_error_at_o
         match=rf"for /usr/bin/python3, and the Python of {MODULE} is /opt/conda/.*Copy "
         r"'conda_activation' from PyTorch-2\.13\.0-cpu-singularity\.eb",
     ):
-        source.build(source.expect_image())
-    assert [source.spec.base.image in words for words in ran] == [True]
+        source.build()
+    assert [source.base.image in words for words in ran] == [True]
 
 
 def test_packages_that_break_a_requirement_are_refused_unless_the_base_breaks_it_too(source_of, commands):
     broken = "a 1 requires b, which is not installed.\n"
     commands.checks += [broken, broken]
     source = source_of()
-    source.build(source.expect_image())
+    source.build()
     commands.checks += [broken, broken + "einops 0.8.2 requires c, which is not installed.\n"]
     with pytest.raises(EasyBuildError, match=r"do not fit together: einops 0\.8\.2 requires c, .*Correct the lock"):
-        source.build(source.expect_image())
+        source.build()

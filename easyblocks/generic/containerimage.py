@@ -1,0 +1,687 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""
+EasyBuild support for installing software as a container image (SIF) with a module around it.
+
+The image is a source that ends in .sif, is built from a definition file (.def) among the sources, comes from a registry
+by its digest (`image = 'docker://...@sha256:...'`), or is a file that the site provides (`image = 'name.sif'`).
+"""
+import contextlib
+import datetime
+import fcntl
+import glob
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import socket
+import struct
+import time
+
+from easybuild.framework.easyblock import EasyBlock
+from easybuild.framework.easyconfig import CUSTOM, MANDATORY
+from easybuild.framework.easyconfig.easyconfig import letter_dir_for
+from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
+from easybuild.tools.config import build_option, source_paths
+from easybuild.tools.filetools import (
+    CHECKSUM_TYPE_SHA256,
+    adjust_permissions,
+    compute_checksum,
+    mkdir,
+    read_file,
+    remove_dir,
+    remove_file,
+    which,
+    write_file,
+)
+from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
+from easybuild.tools.run import run_shell_cmd
+
+RUNTIMES = ('singularity', 'apptainer')
+DOCKER = 'docker://'
+DOCKER_HUB = 'docker.io'
+# docker://<repository>[:<tag>]@sha256:<digest>; a colon before a slash starts a port, not a tag
+PINNED = re.compile(DOCKER + r'(?P<repository>[\w.-]+(:\d+(?=/))?(/[\w.-]+)*)(:[\w.-]+)?'
+                    r'@(?P<digest>sha256:[0-9a-f]{64})')
+# `uname -m` by the codes in SIF headers: https://github.com/apptainer/sif, pkg/sif/arch.go
+MACHINES = {b'02': 'x86_64', b'04': 'aarch64', b'06': 'ppc64le'}
+ATTEMPTS = 3
+# Seconds before the second attempt; the third waits twice as long.
+PAUSE = 2
+# A command in bin/ that runs the command of this name in the image.
+WRAPPER = """#!/bin/bash
+exec %(runtime)s exec "${0%%/*}/../%(image)s" "${0##*/}" "$@"
+"""
+
+
+def text(pattern='.+'):
+    """A test for printable texts that match a pattern."""
+    return lambda value: isinstance(value, str) and value.isprintable() and bool(re.fullmatch(pattern, value))
+
+
+def texts(pattern='.+'):
+    """A test for lists of such texts."""
+    return lambda value: isinstance(value, (list, tuple)) and all(map(text(pattern), value))
+
+
+def or_none(test):
+    """A test that None passes too."""
+    return lambda value: value is None or test(value)
+
+
+# For each parameter a test of its values, and what the message expects.
+EXPECTED = {
+    'binds': (texts('/.*'), "a list of absolute paths, such as ['/scratch']"),
+    'central_images': (texts('/.*'), "a list of absolute paths, such as ['/appl/images']"),
+    'commands': (texts(r'[\w.+][\w.+-]*'), "a list of names of commands, such as ['python']"),
+    'debian_packages': (texts(r'[a-z0-9][a-z0-9.+-]+'), "a list of names of Debian packages"),
+    'debian_release': (or_none(text('[a-z]+')), "the name of a Debian release, such as 'bookworm', or None"),
+    'gpu': (lambda value: value is None or value in ('cuda', 'rocm', 'xpu'), "'cuda', 'rocm', 'xpu' or None"),
+    'image': (text(r'\S+'), "a text with the name of an image"),
+    'image_checksum': (or_none(text('[0-9a-f]{64}')), "a SHA-256 (64 hexadecimal digits), or None"),
+    'mksquashfs_args': (text('.*'), "a text with options of mksquashfs"),
+}
+
+
+def check_parameters(recipe, options, expected):
+    """
+    Stop if a parameter has a wrong type, or a value that is not allowed; nothing is converted.
+
+    :param recipe: parameters of the easyconfig
+    :param options: the easyblock's own parameters, as in `extra_options`
+    :param expected: table of tests, as EXPECTED
+    """
+    for name, (test, words) in expected.items():
+        if name in options:
+            if name == 'image' and options[name][2] != MANDATORY:
+                test, words = or_none(test), words + ", or None"
+            if not test(recipe[name]):
+                raise EasyBuildError("%s: %s = %r is wrong: expected %s. Correct the recipe",
+                                     os.path.basename(recipe.path), name, recipe[name], words)
+
+
+def find_runtime():
+    """Command of the container runtime on this host; None if it has none."""
+    return next((runtime for runtime in RUNTIMES if which(runtime)), None)
+
+
+def require_runtime(runtime):
+    """Stop if the host has no container runtime."""
+    if not runtime:
+        raise EasyBuildError("%s not found on PATH. Install Apptainer or load its module", ' and '.join(RUNTIMES))
+
+
+def runtime_variables(**settings):
+    """Settings of the container runtime as environment variables, with both prefixes; it ignores unknown ones."""
+    return {'%s_%s' % (runtime, name): value for name, value in settings.items()
+            for runtime in ('APPTAINER', 'SINGULARITY')}
+
+
+def run_command(words, variables=None, **options):
+    """
+    Run a command with EasyBuild's run_shell_cmd, without a shell; return its result.
+
+    :param words: the command, as a list
+    :param variables: environment variables to set; None unsets one
+    :param options: other arguments of run_shell_cmd
+    """
+    environ = {**os.environ, **(variables or {})}
+    # without use_bash=False, EasyBuild 5.4 runs bash with the words of a list as arguments
+    return run_shell_cmd(list(words), env={name: value for name, value in environ.items() if value is not None},
+                         use_bash=False, **options)
+
+
+def last_line(output):
+    """The last line of a command's output, which has the error."""
+    return (output.strip().splitlines() or ['no output'])[-1]
+
+
+def checksum_of(path):
+    """SHA-256 of a file, in hexadecimal."""
+    return compute_checksum(path, CHECKSUM_TYPE_SHA256)
+
+
+def require_checksum(path, found, expected):
+    """Stop unless a file has its SHA-256, or --ignore-checksums is set."""
+    if found != expected and not build_option('ignore_checksums'):
+        raise EasyBuildError("%s has SHA-256 %s, expected %s. Download it again, or correct the recipe",
+                             path, found, expected)
+
+
+def copy_verified(source, target, checksum=None):
+    """Copy a file so that `target` appears only when it is complete, on disk and verified; return its SHA-256."""
+    part, digest = target + '.part', hashlib.sha256()
+    try:
+        with open(source, 'rb') as original, open(part, 'wb') as copy:
+            for chunk in iter(lambda: original.read(2**24), b''):
+                digest.update(chunk)
+                copy.write(chunk)
+            copy.flush()
+            os.fsync(copy.fileno())
+        if checksum:
+            require_checksum(source, digest.hexdigest(), checksum)
+        shutil.copymode(source, part)
+        os.replace(part, target)
+    except OSError as error:
+        raise EasyBuildError("Copying %s to %s failed: %s", source, target, error.strerror or error) from error
+    finally:
+        remove_file(part)
+    return digest.hexdigest()
+
+
+def machine_of(path):
+    """The machine that a SIF image is for, as `uname -m` prints it; None for an unknown one, or another file."""
+    with open(path, 'rb') as file:
+        header = file.read(48)
+    return MACHINES.get(header[45:47]) if header[32:41] == b'SIF_MAGIC' else None
+
+
+def require_machine(path, name=None):
+    """Stop if a SIF image, `name` in messages, is for another machine: the container runtime cannot start it."""
+    found = machine_of(path)
+    if found not in (None, platform.machine()):
+        raise EasyBuildError("%s is an image for %s, and this host is %s. Get the image for %s, or install it on "
+                             "another host", name or path, found, platform.machine(), platform.machine())
+
+
+def check_structure(path):
+    """
+    Stop if a file is not a SIF image, or shorter than its header specifies.
+
+    The header: https://github.com/apptainer/sif/blob/main/pkg/sif/sif.go, type header.
+    """
+    with open(path, 'rb') as file:
+        header = file.read(128)
+    if header[32:41] != b'SIF_MAGIC' or len(header) < 128:
+        raise EasyBuildError("%s is not an image in SIF format. Download it again", path)
+    expected, size = sum(struct.unpack('<qq', header[112:128])), os.path.getsize(path)
+    if size < expected:
+        raise EasyBuildError("%s is truncated: %d of %d bytes. Download it again", path, size, expected)
+
+
+def debian_base(release, packages, directory):
+    """Install a Debian release with some packages into a directory below `directory`; return its path."""
+    if not which('mmdebstrap'):
+        raise EasyBuildError("mmdebstrap not found on PATH: it makes the base image. Install that package")
+    base, archive = os.path.join(directory, 'base'), os.path.join(directory, 'base.tar')
+    arguments = ['--variant=minbase', '--include=' + ','.join(packages), release, archive]
+    # this host's own archives of the release, if it runs that release
+    result = run_command(['apt-get', 'indextargets', '--format', '$(REPO_URI) $(RELEASE) $(COMPONENT)',
+                          'Created-By: Packages'], fail_on_error=False, hidden=True) if which('apt-get') else None
+    targets = [line.split() for line in result.output.splitlines()] if result and result.exit_code == 0 else []
+    suites = [release, release + '-updates', release + '-security']
+    archives = ['deb %s\n' % ' '.join(target) for target in targets
+                if len(target) == 3 and target[1] in suites and target[2] == 'main']
+    if archives:
+        arguments.append(os.path.join(directory, 'sources.list'))
+        write_file(arguments[-1], ''.join(archives))
+    # for an ordinary user, mmdebstrap runs under subordinate ids, which cannot enter EasyBuild's private TMPDIR
+    run_command(['mmdebstrap', *arguments], {'TMPDIR': None}, work_dir=directory)
+    mkdir(base)
+    # owned by this user, without device files, which an ordinary user cannot make
+    run_command(['tar', '--extract', '--no-same-owner', '--exclude', './dev/*', '--file', archive, '--directory', base])
+    return base
+
+
+class Image:
+    """
+    An image, from what the recipe names to the installed file: each step adds what it learns.
+
+    name: file name of the installed image
+    file: path of the finished image, which gets installed
+    checksum: SHA-256 of the file, None while it is unknown
+    digest: digest of the registry's manifest ('sha256:<hex>'), which identifies the image before it is fetched; or None
+    wanted: name or path of a file of the site that is the image or its base; `site_file` is where it was found
+    is_kept: whether the installed image is the same
+    """
+
+    INGREDIENTS = ('debian_release', 'debian_packages', 'mksquashfs_args')
+    digest = wanted = site_file = checksum = None
+    is_kept = False
+
+    def __init__(self, recipe, name, sources, builddir):
+        """
+        :param recipe: parameters of the easyconfig
+        :param name: file name of an image that is made here
+        :param sources: EasyBuild's records of the sources; before the fetch step, their names
+        :param builddir: directory to build in
+        """
+        self.recipe, self.name, self.sources, self.builddir = recipe, name, sources, builddir
+        self.file = os.path.join(builddir, name)
+
+    @property
+    def runtime(self):
+        """Command that builds, downloads and starts the image; a build dependency may bring it."""
+        return find_runtime()
+
+    @property
+    def reference(self):
+        """The image's source, as the recipe names it."""
+        return ', '.join(source['name'] for source in self.sources)
+
+    @property
+    def identity(self):
+        """Text that determines the content."""
+        values = {name: self.recipe[name] for name in self.INGREDIENTS}
+        return ' '.join(['%s=%s' % (source['name'], source.get(CHECKSUM_TYPE_SHA256)) for source in self.sources] +
+                        ['%s=%s' % (name, list(value) if isinstance(value, tuple) else value)
+                         for name, value in values.items() if value])
+
+    def source(self, extension):
+        """The one source with this file name extension."""
+        found = [source for source in self.sources if source['name'].endswith(extension)]
+        if len(found) > 1:
+            raise EasyBuildError("%s has %d sources that end in %s, at most one is expected: %s",
+                                 os.path.basename(self.recipe.path), len(found), extension,
+                                 ', '.join(source.get('path') or source['name'] for source in found))
+        return found[0]
+
+    def fetch(self):
+        """Download and verify; all later steps work offline."""
+
+    def build(self):
+        """Make `file`, if the image is made here."""
+
+    def install(self, path):
+        """Copy the image to a path, completely or not at all."""
+        self.checksum = copy_verified(self.file, path, self.checksum)
+
+
+class SifSource(Image):
+    """An image that is an EasyBuild source; it keeps its name, which the site's copies have too."""
+
+    def __init__(self, recipe, name, sources, builddir):
+        super().__init__(recipe, name, sources, builddir)
+        self.name = self.source('.sif')['name']
+
+    @property
+    def identity(self):
+        """The file's content, wherever it is."""
+        return 'sha256:%s' % self.source('.sif').get(CHECKSUM_TYPE_SHA256)
+
+    def fetch(self):
+        """Check the file's structure and machine; EasyBuild has compared its checksum."""
+        self.file, self.checksum = self.source('.sif')['path'], self.source('.sif').get(CHECKSUM_TYPE_SHA256)
+        check_structure(self.file)
+        require_machine(self.file)
+
+
+class SiteFile(Image):
+    """An image that the site provides under the file name in `image`; it keeps its name."""
+
+    def __init__(self, recipe, _, sources, builddir):
+        super().__init__(recipe, recipe['image'], sources, builddir)
+        self.file = self.wanted = self.name
+
+    reference = property(lambda self: self.name)
+    identity = property(lambda self: 'sha256:%s' % self.checksum)
+
+    def fetch(self):
+        """Compare the file with the recipe's checksum."""
+        self.file = self.site_file
+        require_machine(self.file)  # before reading all of it
+        self.checksum = checksum_of(self.file)
+        if self.recipe['image_checksum']:
+            require_checksum(self.file, self.checksum, self.recipe['image_checksum'])
+        check_structure(self.file)
+
+    def build(self):
+        """Start it: if its checksum is unknown, only the runtime detects damage."""
+        result = run_command([self.runtime, 'exec', self.file, 'true'], fail_on_error=False, hidden=True)
+        if result.exit_code != 0:
+            raise EasyBuildError("%s does not start: %s. Download it again", self.file, last_line(result.output))
+
+
+class Definition(Image):
+    """An image that the runtime builds from a definition file; the build argument BASE is a Debian base."""
+
+    def definition(self):
+        """Text of the definition file."""
+        return read_file(self.source('.def')['path'])
+
+    def arguments(self):
+        """Options of the runtime's `build`."""
+        if not self.recipe['debian_release']:
+            return []
+        return ['--build-arg', 'BASE=' + debian_base(self.recipe['debian_release'], self.recipe['debian_packages'],
+                                                     self.builddir)]
+
+    def build(self):
+        """Build with subordinate ids; %files names files relative to the build directory."""
+        definition = os.path.join(self.builddir, self.source('.def')['name'])
+        write_file(definition, self.definition())
+        run_command([self.runtime, 'build', '--fakeroot', *self.arguments(), self.file, definition],
+                    variables=runtime_variables(MKSQUASHFS_ARGS=self.recipe['mksquashfs_args']), work_dir=self.builddir)
+
+
+def pinned(reference, parameter):
+    """Repository and digest of a reference; EasyBuildError with advice if it has no digest."""
+    found = PINNED.fullmatch(reference)
+    if found:
+        return found.group('repository', 'digest')
+    if not reference.startswith(DOCKER):
+        raise EasyBuildError("%s = '%s' does not begin with %s. Correct the recipe", parameter, reference, DOCKER)
+    raise EasyBuildError("%s = '%s' is not pinned to one image by its digest: append '@sha256:<digest>', where "
+                         "<digest> is the output of `skopeo inspect --raw %s | sha256sum`",
+                         parameter, reference, reference.partition('@')[0])
+
+
+def registry_host(repository):
+    """Host of a registry. As in docker, a first part without dot and port is not a host (pytorch/pytorch)."""
+    first, slash, _ = repository.partition('/')
+    return first if slash and (re.search('[.:]', first) or first == 'localhost') else DOCKER_HUB
+
+
+class Registry(Image):
+    """
+    An image that `image` names as docker:// with its digest; downloads stay on EasyBuild's source path.
+
+    For proxies, logins and certificates, configure the runtime: its variables and files are not changed here.
+    """
+
+    EXTENSION, KIND = '.sif', 'docker'
+    # Reasons for which another attempt would fail too, with the message.
+    FAILURES = (
+        ('(?i)manifest.unknown|name.unknown|404 not found',
+         "Image not found in the registry: %(image)s. Look up its digest, and correct the recipe"),
+        ('no child with platform|no image found in (manifest list|image index)',
+         "%(image)s has no image for %(machine)s, the machine of this host. Choose another image, or install it on "
+         "another host"),
+        ('(?i)unauthorized|authentication required|403 forbidden|(?-i:DENIED)|resource is denied',
+         "The registry denies this user access to %(image)s. Log in with `%(runtime)s registry login --username <user> "
+         "docker://%(host)s` and run the same `eb` again"),
+        ('^(?!.*failed to get)',
+         "%(image)s was downloaded, but %(runtime)s cannot convert it: %(reason)s. Solve this, and run the same `eb` "
+         "again; it keeps the download"),
+    )
+
+    def __init__(self, recipe, name, sources, builddir):
+        super().__init__(recipe, name, sources, builddir)
+        self.repository, self.digest = pinned(recipe['image'], 'image')
+        self.uri = '%s%s@%s' % (DOCKER, self.repository, self.digest)
+        # the digest of an index is that of the images for several machines, whose hosts may share a source path
+        machine = '' if platform.machine() == 'x86_64' else '.' + platform.machine()
+        self.file_name = self.digest.replace(':', '-') + machine + self.EXTENSION
+        self.directories = [os.path.join(path, letter_dir_for(recipe['name']), recipe['name'], 'images')
+                            for path in source_paths()]
+
+    reference = property(lambda self: self.recipe['image'])
+    identity = property(lambda self: ' '.join([self.KIND, self.digest, self.recipe['mksquashfs_args']]))
+
+    def fetch(self):
+        """Download, unless an earlier download is complete and unchanged."""
+        require_runtime(self.runtime)
+        # before making a directory: a user without write permission can use it
+        if not any(map(self.find, self.directories)):
+            directory = next(filter(is_writable, self.directories), self.directories[0])
+            self.make_directory(directory)
+            with locked(os.path.join(directory, '.lock')) as alone:
+                # another process may have completed its download while this one waited
+                if not self.find(directory):
+                    self.download(directory, alone)
+
+    def make_directory(self, path):
+        """Make a directory for downloads."""
+        mkdir(path, parents=True)
+
+    def reason_for_distrust(self, *paths):  # noqa: ARG002 (for subclasses)
+        """Why notes of earlier downloads cannot be trusted; None if they can, as EasyBuild trusts its source path."""
+
+    def find(self, directory):
+        """Whether a directory has a download that is complete, packed with these options, and undamaged."""
+        path = os.path.join(directory, self.file_name)
+        try:
+            note = json.loads(read_file(path + '.json')) if os.path.isfile(path + '.json') else {}
+            identity, checksum = note['identity'], note['sha256']
+        except (ValueError, KeyError, TypeError):
+            return False
+        if not os.path.isfile(path) or identity != self.identity:
+            return False
+        problem = self.reason_for_distrust(directory, path + '.json')
+        if problem:
+            print_warning("ignoring %s, downloading again: %s", path, problem)
+        elif checksum != checksum_of(path):
+            problem = True
+            print_warning("%s is damaged: its SHA-256 has changed since the download. Downloading again", path)
+        else:
+            print_msg("image %s: found at %s" % (self.reference, path))
+            self.file, self.checksum = path, checksum
+        return not problem
+
+    def download(self, directory, alone=True):
+        """Download to a directory; `alone`: whether this process has its lock."""
+        path = os.path.join(directory, self.file_name)
+        this_host = '%s.%s.' % (path, socket.gethostname())
+        part = '%s%d.part' % (this_host, os.getpid())
+        # of processes of this host that were killed; a lock may be for this host alone
+        for stale in glob.glob(glob.escape(this_host) + '*.part') if alone else []:
+            remove_file(stale)
+        # after a failure, it has complete layers for the next attempt; per user, because the runtime makes it private
+        cache = '%s.%d.cache' % (path, os.getuid()) if alone else '%s%d.cache' % (this_host, os.getpid())
+        try:
+            self.pull(part, cache)
+            self.check_download(part)
+            if not alone and self.find(directory):
+                return
+            self.checksum = checksum_of(part)
+            write_file(path + '.json', json.dumps({
+                'reference': self.reference, 'identity': self.identity, 'sha256': self.checksum,
+                'size': os.path.getsize(part),
+                'date': datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds'),
+            }, indent=2) + '\n')
+            self.protect(path + '.json')
+            os.replace(part, path)
+            self.file = path
+        finally:
+            remove_file(part)
+            if self.file == path or not alone:
+                with contextlib.suppress(EasyBuildError, OSError):
+                    remove_dir(cache)
+
+    def protect(self, path):
+        """Subclasses take permissions on a note from others."""
+
+    def check_download(self, path):
+        """Stop if a download is not complete, or for another machine: with its digest, the runtime takes any."""
+        check_structure(path)
+        require_machine(path, self.reference)
+
+    def command(self, part, cache):
+        """The command that downloads and converts the image, and its variables."""
+        settings = {'MKSQUASHFS_ARGS': self.recipe['mksquashfs_args']}
+        if not (os.environ.get('APPTAINER_CACHEDIR') or os.environ.get('SINGULARITY_CACHEDIR')):
+            settings['CACHEDIR'] = cache
+            mkdir(cache)
+        return [self.runtime, 'build', '--force', part, self.uri], runtime_variables(**settings)
+
+    def pull(self, part, cache):
+        """Run the command up to ATTEMPTS times."""
+        command, variables = self.command(part, cache)
+        for attempt in range(1, ATTEMPTS + 1):
+            remove_file(part)
+            print_msg("image %s: fetching, attempt %d of %d..." % (self.reference, attempt, ATTEMPTS))
+            result = run_command(command, variables, fail_on_error=False, hidden=True, stream_output=True)
+            if result.exit_code == 0:
+                return
+            reason = self.reason(result.output)
+            for pattern, message in self.FAILURES:
+                if re.search(pattern, reason):
+                    raise EasyBuildError(message % {
+                        'image': self.reference, 'machine': platform.machine(), 'runtime': self.runtime,
+                        'host': registry_host(self.repository), 'reason': reason})
+            if attempt < ATTEMPTS:
+                print_msg("image %s: %s" % (self.reference, reason))
+                time.sleep(attempt * PAUSE)
+        raise EasyBuildError("Fetching %s failed %d times: %s. Run the same `eb` again; it keeps the layers that "
+                             "are complete", self.reference, ATTEMPTS, reason)
+
+    def reason(self, output):
+        """Why an attempt failed."""
+        lines = output.strip().splitlines() or ['no output']
+        return re.sub(r'^FATAL:\s*', '', next((line for line in reversed(lines) if 'FATAL' in line), lines[-1]))
+
+
+def is_writable(directory):
+    """Whether this user can write to a directory, or can create it."""
+    while not os.path.exists(directory):
+        directory = os.path.dirname(directory)
+    return os.path.isdir(directory) and os.access(directory, os.W_OK | os.X_OK)
+
+
+@contextlib.contextmanager
+def locked(path):
+    """Lock a directory for one download at a time; yields False if the file system has no locks."""
+    # another user's file can be locked for reading
+    foreign = os.path.exists(path) and not os.access(path, os.W_OK)
+    with open(path, 'r' if foreign else 'a') as lock:
+        alone = True
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print_msg("another EasyBuild is downloading images to %s, waiting..." % os.path.dirname(path))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError:
+            alone = False
+        yield alone
+
+
+class ContainerImage(EasyBlock):
+    """Support for installing software as a container image with a module around it."""
+
+    # Kinds of images by the extension of their source.
+    KINDS = {'.sif': SifSource, '.def': Definition}
+    REGISTRY, SITE_FILE = Registry, SiteFile
+    SOURCES_OF_IMAGES = "'image', or a .sif or .def file in 'sources'"
+
+    @staticmethod
+    def extra_options(extra_vars=None):
+        """Easyconfig parameters of images."""
+        extra_vars = EasyBlock.extra_options(extra_vars)
+        extra_vars.update({
+            'image': [None, "Image that is not a source: docker:// with digest, or a .sif file in central_images",
+                      CUSTOM],
+            'image_checksum': [None, "SHA-256 of that .sif file", CUSTOM],
+            'central_images': [[], "Directories of the site with images, by their file names", CUSTOM],
+            'binds': [[], "Paths of the host to bind", CUSTOM],
+            'commands': [[], "Commands of the image that bin/ offers on the host", CUSTOM],
+            'debian_release': [None, "Debian release for the definition file's base image", CUSTOM],
+            'debian_packages': [[], "Debian packages in that base image", CUSTOM],
+            'gpu': [None, "GPU kind that the image is for: 'cuda', 'rocm', 'xpu' or None", CUSTOM],
+            # every start decompresses what it reads: gzip, the default, is a third smaller and the slowest to read;
+            # the table of fragments (small files packed together) displaces directories from the kernel's cache
+            'mksquashfs_args': ['-comp lz4 -no-fragments', "Packing of an image built here", CUSTOM],
+        })
+        return extra_vars
+
+    def __init__(self, ec, *args, **kwargs):
+        """Check the recipe, and find the image that it names."""
+        check_parameters(ec, self.extra_options(), EXPECTED)
+        super().__init__(ec, *args, **kwargs)
+        kinds = self.named_kinds()
+        if len(kinds) != 1:
+            raise EasyBuildError("%s must name one image source, %s; found: %s", self.cfg.path,
+                                 self.SOURCES_OF_IMAGES, ', '.join(kinds) or 'none')
+        ((_, kind),) = kinds.items()
+        self.image = kind(self.cfg, '%s-%s.sif' % (self.name, det_full_ec_version(self.cfg)), self.records,
+                          self.builddir)
+
+    @property
+    def records(self):
+        """EasyBuild's records of the sources; before the fetch step, their names."""
+        return self.src or [{'name': entry['filename'] if isinstance(entry, dict) else entry}
+                            for entry in self.cfg['sources']]
+
+    def named_kinds(self):
+        """Kinds of the images that the recipe names, by what names them."""
+        found = {extension: kind for extension, kind in self.KINDS.items()
+                 if any(source['name'].endswith(extension) for source in self.records)}
+        image = self.cfg['image']
+        if image and image.startswith(DOCKER):
+            found[image] = self.REGISTRY
+        elif image and image.endswith('.sif') and os.path.basename(image) == image:
+            found[image] = self.SITE_FILE
+        elif image:
+            raise EasyBuildError("image = '%s' is neither a reference that begins with docker:// nor a file name that "
+                                 "ends in .sif. Download other images as such a file. The directory of a file belongs "
+                                 "in 'central_images'", image)
+        return found
+
+    @property
+    def image_path(self):
+        """Path of the installed image."""
+        return os.path.join(self.installdir, self.image.name)
+
+    def obtain_file(self, filename, **kwargs):
+        """Search images in the site's directories first, without copying them to the source path."""
+        for directory in self.cfg['central_images'] if filename.endswith('.sif') else []:
+            if os.path.isfile(os.path.join(directory, filename)):
+                return os.path.join(directory, filename)
+        return super().obtain_file(filename, **kwargs)
+
+    def checksum_step(self):
+        """Verify the sources, then fetch the image: all later steps work offline."""
+        super().checksum_step()
+        self.image.sources = self.records
+        wanted = self.image.wanted
+        if self.dry_run:
+            return
+        if wanted:
+            self.image.site_file = (wanted if os.path.dirname(wanted) else
+                                    self.obtain_file(wanted, no_download=True, warning_only=True))
+            if not self.image.site_file or not os.path.isfile(self.image.site_file):
+                raise EasyBuildError("Image not found: %s in central_images (%s) or on EasyBuild's source path (%s). "
+                                     "Put a copy there, or correct the recipe", wanted,
+                                     ', '.join(self.cfg['central_images']), ', '.join(source_paths()))
+        self.fetch_image()
+
+    def fetch_image(self):
+        """Download and verify the image."""
+        self.image.fetch()
+
+    def extract_step(self):
+        """Leave the sources where they are."""
+        for source in self.src:
+            source['finalpath'] = self.builddir
+
+    def configure_step(self):
+        """Check for a container runtime before the long steps."""
+        require_runtime(self.image.runtime)
+
+    def build_step(self):
+        """Build the image, unless it is a file already."""
+        self.image.build()
+
+    def install_step(self):
+        """Install the image, and its commands in bin/."""
+        self.image.install(self.image_path)
+        for name in self.cfg['commands']:
+            path = os.path.join(self.installdir, 'bin', name)
+            write_file(path, WRAPPER % {'runtime': self.image.runtime, 'image': self.image.name})
+            adjust_permissions(path, 0o755, relative=False)
+
+    def make_module_extra(self, *args, **kwargs):
+        """Add the image, and what it sees of the host."""
+        return super().make_module_extra(*args, **kwargs) + self.image_statements()
+
+    def image_statements(self):
+        """Statements on the image, its binds and the GPU flag."""
+        txt, image = '', {'value': self.image.name, 'pushenv': True}
+        for variable in ('SIF', 'SIF' + re.sub(r'\W', '_', self.name.upper())):
+            txt += self.module_generator.set_environment(variable, image, relpath=True)
+        txt += self.module_generator.set_environment('CONTAINERROOT', {'value': '', 'pushenv': True}, relpath=True)
+        flag = {'cuda': 'NV', 'rocm': 'ROCM'}.get(self.cfg['gpu'])
+        for runtime in ('SINGULARITY', 'APPTAINER'):
+            txt += self.module_generator.append_paths(runtime + '_BINDPATH', self.cfg['binds'], allow_abs=True,
+                                                      delim=',')
+            if flag:
+                txt += self.module_generator.set_environment('%s_%s' % (runtime, flag), {'value': '1', 'pushenv': True})
+        return txt
+
+    def sanity_check_step(self, custom_paths=None, custom_commands=None, **kwargs):
+        """Start the image, and look for its commands."""
+        paths = {'files': [self.image.name] + ['bin/' + name for name in self.cfg['commands']], 'dirs': []}
+        commands = ['%s exec "$SIF" sh -c "command -v %s"' % (self.image.runtime, name)
+                    for name in self.cfg['commands'] or ['sh']]
+        super().sanity_check_step(custom_paths=custom_paths or paths, custom_commands=custom_commands or commands,
+                                  **kwargs)
