@@ -214,7 +214,7 @@ def test_the_image_is_unpacked_changed_by_its_own_pip_and_packed(source_of, comm
     source = source_of("conda_activation = 'conda activate x'\nmksquashfs_args = '-comp gzip'")
     source.build()
     directory = str(tmp_path / "build" / "image")
-    unpack, _, _, install, _, pack, remove = [words for words, _ in commands.ran]
+    unpack, _, _, install, _, _hook, pack, remove = [words for words, _ in commands.ran]
     assert unpack == ["apptainer", "build", "--sandbox", directory, source.base.image]
     assert install[:4] == ["apptainer", "exec", "--cleanenv", "--no-home"] and "conda activate x" in " ".join(install)
     assert {"--writable", "--require-hashes", "--no-deps"} <= set(install)
