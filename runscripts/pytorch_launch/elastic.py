@@ -3,7 +3,7 @@
 
 import sys
 
-from pytorch_launch import LaunchError
+from pytorch_launch import LaunchError, is_number
 from pytorch_launch.caches import SUBDIRECTORIES
 from pytorch_launch.environment import AGENT_THREADS, FABRIC_NAME, LAUNCH_ID
 from pytorch_launch.launchers import one_task_per_node
@@ -15,15 +15,20 @@ WORKER = sys.argv[0].rsplit("/", 2)[0] + "/conda-python-distributed"
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 
 
+# torchrun's options that decide which agents meet, and those that take no value.
+MEETING = ("standalone", "nnodes", "rdzv_endpoint")
+FLAGS = ("standalone", "no_python", "m", "module", "run_path", "use_env", "virtual_local_rank", "h", "help")
+
+
 class AgentError(LaunchError):
     """Tasks that cannot be agents of torchrun."""
 
 
-def make_agent_plan(plan):
+def make_agent_plan(plan, arguments=()):
     """The Plan of the agent of torchrun on one node, and its arguments for Python. Raises AgentError.
 
     `plan` is that of a rank among the agents, so the size of its world is the number of nodes. The agent is not bound
-    and makes no caches, as each worker has its own.
+    and makes no caches, as each worker has its own. `arguments` are the user's, which torchrun gets after these.
     """
     world = plan.world
     if world.exported:
@@ -33,6 +38,7 @@ def make_agent_plan(plan):
             f"{world.source} has {world.local_size} tasks on {world.node}, but torchrun starts the ranks of a node",
             f"start one task per node: {one_task_per_node(plan.env)} torchrun-distributed",
         )
+    _check_nodes(world, _options(arguments, plan.env))
     own_address, problem = _own_address(plan)
     agent = plan.replace(
         changes=_agent_changes(plan),
@@ -41,6 +47,38 @@ def make_agent_plan(plan):
         warnings=[*plan.warnings, *([problem] if problem else [])],
     )
     return agent, _torchrun_arguments(plan, own_address)
+
+
+def _options(arguments, env):
+    """torchrun's options that decide which agents meet, name to value, as the user gave them (torchrun(1))."""
+    found = {name: env[f"PET_{name.upper()}"] for name in MEETING if env.get(f"PET_{name.upper()}", "0") != "0"}
+    words = iter(arguments)
+    for word in words:
+        if not word.startswith("-"):
+            break  # the script
+        name, has_value, value = word.lstrip("-").partition("=")
+        name = name.replace("-", "_")
+        # argparse takes unique beginnings of options
+        name = next((option for option in MEETING if option.startswith(name) and len(name) > 1), name)
+        found[name] = value if has_value or name in FLAGS else next(words, "")
+    return found
+
+
+def _check_nodes(world, options):
+    """Raise AgentError if torchrun's options are for another number of nodes than there are agents."""
+    if world.size == 1 or "rdzv_endpoint" in options:
+        return
+    low, _, high = options.get("nnodes", "").partition(":")
+    fault = None
+    if "standalone" in options:
+        fault = "--standalone is for one node"
+    elif is_number(low) and is_number(high or low) and not int(low) <= world.size <= int(high or low):
+        fault = f"--nnodes={options['nnodes']}"
+    if fault:
+        raise AgentError(
+            f"{fault}, but {world.source} has {world.size} tasks, an agent each",
+            "omit the option: the number of nodes is known, or start as many tasks as it has nodes",
+        )
 
 
 def _own_address(plan):

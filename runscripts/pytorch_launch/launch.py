@@ -79,7 +79,8 @@ def run_distributed(program, arguments, env):
     """Become Python with `arguments`, as a rank of the world that `env` describes."""
     from pytorch_launch.facts import read_facts
     from pytorch_launch.plan import idle_allocation, make_plan
-    from pytorch_launch.script import script_path
+    from pytorch_launch.rendezvous import RendezvousError as RankError
+    from pytorch_launch.script import gets_no_input, script_path
 
     options, arguments = split_options(arguments, ("--dry-run", "--virtual-local-rank"))
     is_dry = "--dry-run" in options
@@ -87,7 +88,13 @@ def run_distributed(program, arguments, env):
         plan = make_plan(env, read_facts(), virtual="--virtual-local-rank" in options)
         plan = record_flight(plan)
         script = script_path(arguments)
-        if script is not None and not os.path.exists(script):
+        if script == "-" and not is_dry and gets_no_input(plan.world):
+            raise RankError(
+                f"standard input of rank {plan.world.rank} is empty: the launcher passes it to rank 0 only",
+                "start a script from its file, or a module with -m",
+                rank=plan.world.rank - 1,  # rank 1 reports it
+            )
+        if script not in (None, "-") and not os.path.exists(script):
             if plan.world.reports_for_node or not is_ended_by_others():
                 write_problem(program, _missing(script, env))
             return LaunchError.status
@@ -126,7 +133,7 @@ def run_torchrun(program, arguments, env):
     from pytorch_launch.facts import read_facts
     from pytorch_launch.plan import idle_allocation, make_plan
 
-    plan, options = make_agent_plan(make_plan(env, read_facts()))
+    plan, options = make_agent_plan(make_plan(env, read_facts()), arguments)
     plan = apply(plan)
     report(program, plan, idle_allocation(plan.world, nodes_only=True))
     return become_python(options + arguments, change_environment(env, plan.changes))

@@ -9,7 +9,7 @@ from pytorch_launch.devices import choose_devices
 from pytorch_launch.environment import FABRIC_NAME, SOCKET_IFNAME, compute_variables, removed
 from pytorch_launch.isolation import isolate, shadowing
 from pytorch_launch.launchers import discover, more_cores
-from pytorch_launch.rendezvous import choose_rendezvous, launch_id, make_claim
+from pytorch_launch.rendezvous import check_address, choose_rendezvous, launch_id, make_claim
 from pytorch_launch.visible import visible_gpus
 from pytorch_launch.world import VIRTUAL
 
@@ -67,6 +67,7 @@ def make_plan(env, facts, *, virtual=False):
         more_cores(env),
     )
     place = None if world.exported else choose_rendezvous(env, world, facts)
+    address_warnings = check_address(env, world, facts.root)
     place, interfaces, fabric_warnings = _on_fabric(env, world, facts.root, place)
     launch = None if world.exported else launch_id(world, facts)
     caches = choose_caches(env, facts.uid, f"{'local' if world.job is None else world.job}-{world.node}")
@@ -82,7 +83,7 @@ def make_plan(env, facts, *, virtual=False):
     decided.update(python.changes)
     decided = {**dict.fromkeys(world.strays), **decided}
 
-    warnings = [world.problem] if world.problem else []
+    warnings = [*([world.problem] if world.problem else []), *address_warnings]
     if world.reports_for_node:
         warnings += [*caches.warnings, *placement.warnings, *devices.warnings, *fabric_warnings]
     if world.rank == 0:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Chooses the address and port at which the ranks of a world meet, identically on every rank, without communication."""
 
-from pytorch_launch import LaunchError, Value, is_number
+import os
+
+from pytorch_launch import LaunchError, Problem, Value, is_number
 
 # Above the registered services, below the kernel's ephemeral range (32768-60999, ip(7),
 # ip_local_port_range), whose ports any outgoing connection may have, and below torch's own
@@ -11,6 +13,12 @@ SPAN = 19391  # a prime, so that far-apart jobs use every port equally
 STEPS = 61
 
 THIS_HOST = "127.0.0.1"
+
+# Names of a node for itself (hosts(5)), besides 127.*.
+LOOPBACKS = (
+    *("localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"),
+    *("::1", "::", "0.0.0.0", "0"),  # noqa: S104  (nothing listens on it)
+)
 
 NOTHING_SHARED = "{} passes no number to its ranks to compute a port from"
 
@@ -47,6 +55,33 @@ def choose_rendezvous(env, world, facts):
     if place["MASTER_ADDR"] == "::1" and not env.get("GLOO_SOCKET_IFNAME"):
         place["GLOO_SOCKET_IFNAME"] = "lo"  # gloo would use the address of this host's name, which may be IPv4
     return place
+
+
+def check_address(env, world, root):
+    """A list of Problems: what is unlikely about an exported MASTER_ADDR; names are compared as text, never looked up.
+
+    Other names and addresses are taken, as sites have aliases. Raises RendezvousError for what cannot work.
+    """
+    address = env.get("MASTER_ADDR")
+    if not address or world.exported:
+        return []
+    if set(address) & set("/[], \t") or address.count(":") == 1:
+        fault = f"MASTER_ADDR={address} is not one host's name or address"
+        raise RendezvousError(fault, "export it without protocol, port and brackets", rank=world.rank)
+    if world.spans_nodes and (address.lower() in LOOPBACKS or address.startswith("127.")):
+        fault = f"MASTER_ADDR={address} is on each node another host, and the ranks are on several nodes"
+        raise RendezvousError(fault, "unset MASTER_ADDR, or export the node of rank 0", rank=world.rank)
+    if world.rank != 0 or world.size == 1:
+        return []
+    from pytorch_launch.launchers import is_node_of_job
+
+    if os.path.exists(f"{root}/sys/class/net/{address}"):
+        fault, remedy = "is the name of a network interface", "export the node of rank 0; gloo takes GLOO_SOCKET_IFNAME"
+    elif address.partition(".")[0] != world.node.partition(".")[0] and is_node_of_job(env, address):
+        fault, remedy = f"is another node of this job than {world.node}, where rank 0 runs", "unset MASTER_ADDR"
+    else:
+        return []
+    return [Problem(f"MASTER_ADDR={address} {fault}", remedy)]
 
 
 def make_claim(place, world, launch):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Finds the script in Python's arguments, so that a wrong path causes one line per node, not a traceback per rank."""
 
+import os
+
 # Options of python(1) without a script after them: code, a module, or a text that Python prints.
 NO_SCRIPT = ("c", "m", "h", "V", "?")
 # Options with a value, attached or as the next argument.
@@ -8,13 +10,13 @@ TAKES_VALUE = ("W", "X")
 
 
 def script_path(arguments):
-    """The path of the script in the arguments of Python, None if there is none."""
+    """The path of the script in the arguments of Python, `-` for standard input, None for code or a module."""
     words = iter(arguments)
     for word in words:
         if word == "-" or not word.startswith("-"):
-            return _unless_stdin(word)
+            return word
         if word == "--":
-            return _unless_stdin(next(words, "-"))
+            return next(words, "-")
         if word == "--check-hash-based-pycs":
             next(words, None)
             continue
@@ -23,11 +25,26 @@ def script_path(arguments):
             return None
         if option in TAKES_VALUE and not value:
             next(words, None)
-    return None
+    return "-"
 
 
-def _unless_stdin(word):
-    return None if word == "-" else word
+def gets_no_input(world):
+    """Whether the launcher keeps this rank's standard input empty: Open MPI, PALS and MPICH pass theirs to rank 0.
+
+    MPICH opens a pipe on the others, in which Intel MPI's `-s all` writes.
+    """
+    if world.rank == 0:
+        return False
+    try:
+        if os.fstat(0).st_rdev == os.makedev(1, 3):  # /dev/null (Linux, Documentation/admin-guide/devices.txt)
+            return True
+    except OSError:
+        return True
+    if world.source != "MPICH":
+        return False
+    from select import select
+
+    return not select([0], [], [], 1)[0]
 
 
 def _option_with_value(word):

@@ -5,8 +5,10 @@ Only this folder knows the variables of launchers: a function for each, which ta
 and returns a World, or None if it did not start this process.
 """
 
+from pytorch_launch import LaunchError
 from pytorch_launch.environment import LAUNCH_ID
-from pytorch_launch.world import OF_TORCH, SUBMIT, WorldError, is_inherited
+from pytorch_launch.nodelist import node_index
+from pytorch_launch.world import NODE_LISTS, OF_TORCH, SUBMIT, WorldError, is_inherited
 
 # A variable that only this launcher sets, then its module and function. The first match takes precedence:
 # torchrun starts more ranks than the task that it runs in; the daemons that mpirun starts on other nodes
@@ -47,6 +49,15 @@ def _is_of_other_job(env, name):
     """Whether the variable `name` has the form `<job>.<step>` of this package, and the job is another one."""
     job, _, step = env.get(name, "").partition(".")
     return job.isdecimal() and step.isdecimal() and env.get("SLURM_JOB_ID", job) not in ("", job)
+
+
+def is_node_of_job(env, host):
+    """Whether `host` is in a node list of Slurm for this job."""
+    short = host.partition(".")[0]
+    try:
+        return any(node_index(env[name], short) is not None for name in NODE_LISTS if env.get(name))
+    except LaunchError:  # a list that cannot be parsed, and that this launch does not use
+        return False
 
 
 #: For a variable of a launcher: the options that leave ranks unbound, the command that starts one task per node, and

@@ -15,6 +15,7 @@ from pytorch_launch.rendezvous import (
     STEPS,
     Claim,
     RendezvousError,
+    check_address,
     choose_rendezvous,
     free_port,
     launch_id,
@@ -267,3 +268,54 @@ def test_several_hosts_of_which_the_first_is_not_known_are_an_error_and_never_lo
     with pytest.raises(RendezvousError, match="Open MPI does not report the node of rank 0. Export MASTER_ADDR"):
         choose_rendezvous({}, world, started_by(1))
     assert choose_rendezvous({"MASTER_ADDR": "a"}, world, started_by(1))["MASTER_ADDR"] == "a"
+
+
+# An exported MASTER_ADDR, compared as text
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["tcp://nid001002:29500", "nid001002:29500", "nid[001002-001003]", "a,b", "[::1]", "a b", "file:///tmp/x"],
+)
+def test_an_exported_address_that_is_no_host_is_an_error(step, address):
+    for env in ({}, step):
+        with pytest.raises(RendezvousError, match="is not one host's name or address. Export it without") as raised:
+            check_address({**env, "MASTER_ADDR": address}, discover(env, "vm"), "")
+        assert f"MASTER_ADDR={address}" in str(raised.value)
+
+
+@pytest.mark.parametrize("address", ["localhost", "LocalHost", "127.0.0.1", "127.1.2.3", "::1", "0.0.0.0"])  # noqa: S104
+def test_the_loopback_is_no_place_for_ranks_on_several_nodes(step, address):
+    exported = {"MASTER_ADDR": address}
+    with pytest.raises(RendezvousError, match="the ranks are on several nodes. Unset MASTER_ADDR") as raised:
+        check_address({**step, **exported}, discover(step, "vm"), "")
+    assert raised.value.rank == 3
+    assert check_address(exported, discover({}, "vm"), "") == []
+    one = {**step, "SLURM_STEP_NODELIST": "nid001003", "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "4"}
+    assert check_address({**one, **exported}, discover(one, "vm"), "") == []
+
+
+@pytest.mark.parametrize(
+    ("address", "warning"),
+    [
+        ("nid001001", "another node of this job than nid001002, where rank 0 runs. Unset MASTER_ADDR"),
+        ("nid001003.site.org", "another node of this job than nid001002"),
+        ("eth7", "is the name of a network interface. Export the node of rank 0"),
+        ("nid001002", None),
+        ("nid001002-hsn0", None),
+        ("nid001002.site.org", None),
+        ("10.0.0.1", None),
+        ("fd00::2", None),
+        ("master.site.org", None),
+    ],
+)
+def test_an_address_that_is_unlikely_is_a_warning_of_rank_0_and_every_other_one_is_taken(
+    step, address, warning, tmp_path
+):
+    (tmp_path / "sys/class/net/eth7").mkdir(parents=True)
+    step["MASTER_ADDR"] = address
+    assert check_address(step, discover(step, "vm"), str(tmp_path)) == []
+    step.update(SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="0", SLURMD_NODENAME="nid001002")
+    found = [str(problem) for problem in check_address(step, discover(step, "vm"), str(tmp_path))]
+    assert len(found) == bool(warning)
+    assert all(f"MASTER_ADDR={address} is" in problem and warning in problem for problem in found)

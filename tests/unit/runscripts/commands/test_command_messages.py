@@ -1,5 +1,6 @@
 """What commands print: errors, warnings, help, the first host."""
 
+import subprocess
 import sys
 
 import pytest
@@ -211,3 +212,21 @@ def test_a_file_at_its_limit_is_an_error_and_not_half_of_the_variables(run_unche
     assert done.returncode == 2
     assert "ddp-env: cannot write to standard output: File too large" in done.stderr
     assert (home / "variables").stat().st_size == 1024
+
+
+# A script from standard input
+
+
+@pytest.mark.parametrize("arguments", [["-"], ["-u", "-"], []])
+def test_a_rank_whose_launcher_keeps_its_standard_input_empty_does_not_run_an_empty_script(
+    run_unchecked, step, arguments
+):
+    """As those of mpirun but rank 0."""
+    step.update(SLURM_PROCID="1", SLURM_LOCALID="1", SLURM_NODEID="0", SLURMD_NODENAME="nid001002")
+    done = run_unchecked("conda-python-distributed", *arguments, env=step, stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(
+        ": standard input of rank 1 is empty: the launcher passes it to rank 0 only. "
+        "Start a script from its file, or a module with -m\n"
+    )
+    assert run_unchecked("conda-python-distributed", *arguments, env=step, input="print(1)").stdout == "1\n"

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from command_environment import CACHE_VARIABLES, PATH
 
 
@@ -78,3 +79,41 @@ def test_an_agent_inside_torchrun_is_refused(run_unchecked, worker):
     done = run_unchecked("torchrun-distributed", "train.py", env=worker)
     assert done.returncode == 2
     assert "worker of torchrun run none already" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--standalone"],
+        ["--stand", "--nproc-per-node=2"],
+        ["--nproc-per-node", "2", "--nnodes", "1"],
+        ["--nnodes=1:1"],
+        ["--nnodes=3"],
+        ["--nnode=3:4"],
+    ],
+)
+def test_options_of_torchrun_for_other_nodes_than_the_tasks_are_refused(run_unchecked, agent, options):
+    done = run_unchecked("torchrun-distributed", *options, "train.py", env=agent)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "but Slurm step 7.0 has 2 tasks, an agent each. Omit the option" in done.stderr
+    assert options[-1].partition("=")[2] in done.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--nnodes=1:4"],
+        ["--nnodes=2"],
+        ["--nnodes=1", "--rdzv-endpoint=mine:1"],
+        ["--no-python", "train.sh", "--standalone"],
+        ["-m", "package", "--nnodes=1"],
+    ],
+)
+def test_options_that_fit_the_tasks_and_those_of_the_script_are_passed_on(run, agent, options):
+    arguments, _ = json.loads(run("torchrun-distributed", *options, env=agent))
+    assert arguments[-len(options) :] == options
+
+
+def test_an_option_in_the_environment_of_torchrun_is_seen_too(run_unchecked, agent):
+    done = run_unchecked("torchrun-distributed", "train.py", env={**agent, "PET_NNODES": "1"})
+    assert "--nnodes=1, but Slurm step 7.0 has 2 tasks" in done.stderr
