@@ -208,7 +208,7 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     report = partial(print, flush=True) if is_first else lambda _line: None
     with fail_together(world):
         data = load_dataset(options.data, options.download)
-        checkpoints = open_checkpoints(options, is_first) if options.modelpath else None
+        checkpoints = open_checkpoints(options, is_first)
     report_start(options, data, world, report)
     with fail_together(world):
         images = split(data, world.device, options.validation, options.seed)
@@ -218,7 +218,7 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     run, sampler = set_up(options, len(images.training[1]), world)
     if checkpoints and is_first:
         run.data = fingerprint(data)
-    file = run.resume(checkpoints) if checkpoints else None
+    file = run.resume(checkpoints)
     position = run.position
     was_complete = position.epoch == options.epochs
     if file:
@@ -294,7 +294,7 @@ def train_epochs(
                 if is_first:
                     metrics.epoch(position.epoch, **values)
         check_loss(loss_sum, name, world)
-        file = run.save(checkpoints) if checkpoints else None
+        file = run.save(checkpoints)
         if position.epoch < options.epochs and stop.agreed(now=True):
             report(
                 f"{stop.name}: stopped after {position.epoch} epochs and {position.step} steps, "

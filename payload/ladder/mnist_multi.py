@@ -19,17 +19,19 @@ from torch.nn.parallel import DistributedDataParallel
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the directory of training/
 from training import TrainingError
 from training.accelerator import find_accelerator
-from training.data import load_dataset, normalise
+from training.checkpoint import Run, open_checkpoints
+from training.data import fingerprint, load_dataset, normalise
 from training.distributed import fail_together, process_group, sum_over_ranks
 from training.finite import check_loss
 from training.model import build_model
-from training.options import check, training_parser
+from training.options import add_checkpoints, check, training_parser
 
 
 def parse_arguments():
     """Return the options of the command line."""
     parser = training_parser(__doc__.splitlines()[0], gpu="one GPU per rank (default: if there is one)")
     parser.set_defaults(gpu=find_accelerator() is not None)
+    add_checkpoints(parser)
     options = parser.parse_args()
     check(options, parser)
     return options
@@ -80,15 +82,28 @@ def train(options, world):
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=options.lr, total_steps=steps)
     shuffle = torch.Generator().manual_seed(options.seed)
 
+    settings = {"epochs": options.epochs, "batch size": options.batch_size, "lr": options.lr, "seed": options.seed}
+    run = Run(model.module, optimizer, schedule, settings, world, data=fingerprint(data))
+    with fail_together(world):
+        checkpoints = open_checkpoints(options, world.rank == 0)
+    if file := run.resume(checkpoints):
+        report(f"resuming after {run.position.epoch} epochs, from {file}")
+
     for epoch in range(1, options.epochs + 1):
         name, start = f"epoch {epoch}/{options.epochs}", time.perf_counter()
         batches = torch.randperm(len(labels), generator=shuffle).to(device).split(options.batch_size)
+        if epoch <= run.position.epoch:
+            continue  # trained by an earlier start
+        kind, share = "CPU" if device.type == "cpu" else "GPU", len(batches[0][world.rank :: world.size])
+        print(f"[{kind}{world.rank}] Epoch {epoch} | Batchsize: {share} | Steps: {len(batches)}", flush=True)
         loss = train_epoch(model, optimizer, schedule, images, labels, batches, world)
         speed = len(labels) / (time.perf_counter() - start)
         check_loss(loss, name, world)
         accuracy = evaluate(model.module, test_images, test_labels, world)
         report(f"{name}  loss {loss:.4f}  test accuracy {accuracy:.2f} %  images/s {speed:.0f}", flush=True)
-    report(f"test accuracy: {accuracy:.2f} %")
+        run.position.end_epoch(accuracy)
+        run.save(checkpoints)  # rank 0 writes
+    report(f"test accuracy: {run.position.accuracy:.2f} %")
 
 
 if __name__ == "__main__":

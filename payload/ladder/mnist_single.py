@@ -16,17 +16,19 @@ import torch.nn.functional as F
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the directory of training/
 from training import TrainingError
 from training.accelerator import find_accelerator
-from training.data import load_dataset, normalise
-from training.distributed import select_device
+from training.checkpoint import Run, open_checkpoints
+from training.data import fingerprint, load_dataset, normalise
+from training.distributed import World, select_device
 from training.finite import check_loss
 from training.model import build_model
-from training.options import check, training_parser
+from training.options import add_checkpoints, check, training_parser
 
 
 def parse_arguments():
     """Return the options of the command line."""
     parser = training_parser(__doc__.splitlines()[0], gpu="one GPU per rank (default: if there is one)")
     parser.set_defaults(gpu=find_accelerator() is not None)
+    add_checkpoints(parser)
     options = parser.parse_args()
     check(options, parser)
     return options
@@ -72,15 +74,25 @@ def train(options):
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=options.lr, total_steps=steps)
     shuffle = torch.Generator().manual_seed(options.seed)
 
+    settings = {"epochs": options.epochs, "batch size": options.batch_size, "lr": options.lr, "seed": options.seed}
+    run = Run(model, optimizer, schedule, settings, World(0, 1, device), data=fingerprint(data))
+    checkpoints = open_checkpoints(options)
+    if file := run.resume(checkpoints):
+        print(f"resuming after {run.position.epoch} epochs, from {file}")
+
     for epoch in range(1, options.epochs + 1):
         name, start = f"epoch {epoch}/{options.epochs}", time.perf_counter()
         batches = torch.randperm(len(labels), generator=shuffle).to(device).split(options.batch_size)
+        if epoch <= run.position.epoch:
+            continue  # trained by an earlier start
         loss = train_epoch(model, optimizer, schedule, images, labels, batches)
         speed = len(labels) / (time.perf_counter() - start)
         check_loss(loss, name)
         accuracy = evaluate(model, test_images, test_labels)
         print(f"{name}  loss {loss:.4f}  test accuracy {accuracy:.2f} %  images/s {speed:.0f}", flush=True)
-    print(f"test accuracy: {accuracy:.2f} %")
+        run.position.end_epoch(accuracy)
+        run.save(checkpoints)
+    print(f"test accuracy: {run.position.accuracy:.2f} %")
 
 
 if __name__ == "__main__":

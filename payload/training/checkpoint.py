@@ -100,11 +100,13 @@ class Run:
     def __post_init__(self):
         self.position = Position()
 
-    def save(self, checkpoints: Checkpoints) -> Path | None:
-        """Write a checkpoint, also as best.pt after the best epoch; return its path on rank 0.
+    def save(self, checkpoints: Checkpoints | None) -> Path | None:
+        """Write a checkpoint, also as best.pt after the best epoch; return its path on rank 0. Without any, do nothing.
 
         If a weight is not a finite number, all ranks end, and the checkpoints stay as they are.
         """
+        if not checkpoints:
+            return None
         check_weights(self.network.state_dict().values(), self.world)
         state = {**self.state(), "random": gather(random_state(self.world.device), self.world)}
         path = None
@@ -115,7 +117,7 @@ class Run:
                 path = checkpoints.save(state, epoch=here.epoch, step=here.step, best=best)
         return path
 
-    def resume(self, checkpoints: Checkpoints) -> str | None:
+    def resume(self, checkpoints: Checkpoints | None) -> str | None:
         """Continue from the newest checkpoint that is undamaged and fits; return its file, None if there is none.
 
         The number of ranks may differ from that of the checkpoint. If the checkpoint is of another run, one
@@ -123,7 +125,7 @@ class Run:
         """
         state = None
         with fail_together(self.world):
-            if self.world.rank == 0:
+            if self.world.rank == 0 and checkpoints:
                 size = sum(tensor.numel() * tensor.element_size() for tensor in self.network.state_dict().values())
                 state = checkpoints.latest(MOST_BYTES[0] * size + MOST_BYTES[1], self.fit)
         state = broadcast(state, self.world)  # only rank 0 reads: the ranks may see different files at the same moment
@@ -262,8 +264,10 @@ def no_checkpoint_left(faults: list[str]) -> TrainingError:
     return TrainingError(f"{first}, and no other checkpoint is left. Restore one, {REMEDY}")
 
 
-def open_checkpoints(options: argparse.Namespace, is_first: bool) -> Checkpoints:
-    """Return the checkpoints below --modelpath, in a directory that the first rank makes."""
+def open_checkpoints(options: argparse.Namespace, is_first: bool = True) -> Checkpoints | None:
+    """Return the checkpoints below --modelpath, in a directory that the first rank makes; None without --modelpath."""
+    if not options.modelpath:
+        return None
     checkpoints = Checkpoints(options.modelpath / "checkpoints", options.keep)
     if is_first:
         checkpoints.prepare(restart=options.restart)

@@ -260,6 +260,9 @@ def fail_together(world: World) -> Iterator[None]:
 
     The lowest rank that failed raises its error; all others exit with status 1, without a message.
     """
+    if not dist.is_initialized():  # one process without a process group
+        yield
+        return
     fault = None
     try:
         yield
@@ -280,6 +283,8 @@ def sum_over_ranks(values: torch.Tensor) -> list[float]:
 
 def broadcast(value, world: World):
     """Return rank 0's ``value``, such as what it read from a file, on every rank."""
+    if not dist.is_initialized():
+        return value
     values = [value]
     dist.broadcast_object_list(values, src=0, group=world.host_group)
     return values[0]
@@ -287,6 +292,8 @@ def broadcast(value, world: World):
 
 def gather(value, world: World) -> list | None:
     """Return the ``value`` of every rank, in their order, on rank 0; None on the others."""
+    if not dist.is_initialized():
+        return [value]
     values = [None] * world.size if world.rank == 0 else None
     dist.gather_object(value, values, group=world.host_group)
     return values

@@ -112,17 +112,23 @@ def add_health(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the options about what a training writes."""
+def add_checkpoints(parser: argparse.ArgumentParser) -> None:
+    """Add the options about checkpoints."""
     add = parser.add_argument
     add(
         "--modelpath",
         type=path,
         metavar="DIR",
-        help="write model, checkpoints and metrics to DIR; the next start resumes from there",
+        help="write checkpoints and results to DIR; the next start resumes from there",
     )
     add("--keep", type=integer(1), default=3, metavar="K", help="number of checkpoints to keep (default: %(default)s)")
     add("--restart", action="store_true", help="delete the checkpoints in DIR and start from scratch")
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Add the options about what a training writes."""
+    add_checkpoints(parser)
+    add = parser.add_argument
     add("--tensorboard", action="store_true", help="also write to DIR/tensorboard")
     add("--wandb", type=text, metavar="PROJECT", help="also report to Weights & Biases")
 

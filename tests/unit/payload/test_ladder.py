@@ -1,6 +1,7 @@
 """The ladder from the notebook to many ranks: its rungs differ in little, and lead to the same result."""
 
 import difflib
+import gc
 import json
 import re
 import runpy
@@ -18,6 +19,9 @@ test accuracy: (?P=accuracy) %
 """
 )
 
+#: The line of each rank and epoch in the script for many.
+OF_A_RANK = r"^\[CPU(\d)\] Epoch (\d) \| Batchsize: (\d+) \| Steps: (\d+)\n"
+
 #: In the notebook alone: it finds the library by the module's variable, and has no command line.
 NOTEBOOK_ALONE = """
 import os
@@ -31,18 +35,22 @@ lr=0.01,
 seed=0,
 data=os.environ.get("MNIST_ROOT"),
 download=False,
+modelpath=Path("outputs"),  # checkpoints of each epoch, and of the best: the next start resumes
+keep=3,
+restart=False,
 )
+checkpoints = None  # of an earlier run of this cell, whose directory is locked
 """
 #: In the script alone: it finds the library beside itself, and what happened in the cells is now a function.
 SCRIPT_ALONE = """
-from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the directory of training/
 from training import TrainingError
-from training.options import check, training_parser
+from training.options import add_checkpoints, check, training_parser
 def parse_arguments():
 \"\"\"Return the options of the command line.\"\"\"
 parser = training_parser(__doc__.splitlines()[0], gpu="one GPU per rank (default: if there is one)")
 parser.set_defaults(gpu=find_accelerator() is not None)
+add_checkpoints(parser)
 options = parser.parse_args()
 check(options, parser)
 return options
@@ -85,7 +93,7 @@ def test_the_notebooks_cells_are_the_script_but_for_how_it_is_started(ladder):
     assert script == SCRIPT_ALONE.strip().splitlines()
 
 
-@pytest.mark.parametrize(("one", "other", "most"), [("single", "multi", 25), ("multi", "horovod", 19)])
+@pytest.mark.parametrize(("one", "other", "most"), [("single", "multi", 33), ("multi", "horovod", 30)])
 def test_neighbouring_scripts_differ_in_few_lines(ladder, one, other, most):
     for lines in differences(ladder / f"mnist_{one}.py", ladder / f"mnist_{other}.py"):
         assert 5 < len(lines) <= most, "\n".join(lines)
@@ -149,14 +157,67 @@ def test_every_rung_prints_the_lines_of_the_others_and_ends_where_they_end(train
     outcomes = {}
     for world, ranks in trained.items():
         assert [(rank.status, rank.stderr) for rank in ranks] == [(0, "")] * world[1], world
-        assert [rank.stdout for rank in ranks[1:]] == [""] * (world[1] - 1)
-        outcomes[world] = LINES.fullmatch(ranks[0].stdout)
+        texts = [re.sub(OF_A_RANK, "", rank.stdout, flags=re.MULTILINE) for rank in ranks]
+        assert texts[1:] == [""] * (world[1] - 1)
+        outcomes[world] = LINES.fullmatch(texts[0])
         assert outcomes[world], ranks[0].stdout
     alone = outcomes.pop(("mnist_single.py", 1))
     for (_, size), outcome in outcomes.items():
         assert outcome["first"].startswith(f"world size {size}, device ")
         assert float(outcome["loss"]) == pytest.approx(float(alone["loss"]), abs=0.0002)
         assert outcome["accuracy"] == alone["accuracy"]
+
+
+def test_each_rank_of_many_prints_its_share_and_its_steps(trained):
+    ranks = trained["mnist_multi.py", 3]
+    found = [re.findall(OF_A_RANK, rank.stdout, flags=re.MULTILINE) for rank in ranks]
+    shares = "11", "11", "10"  # of the first batch of 32
+    assert found == [[(str(rank), epoch, shares[rank], "5") for epoch in "12"] for rank in range(3)]
+
+
+def test_the_rungs_resume_from_each_others_checkpoints(run_rung, run_here, ladder, small_mnist, tmp_path, monkeypatch):
+    """Also from one with the prefix of DistributedDataParallel; the notebook writes to outputs/."""
+    line = ("--data", str(small_mnist), "--epochs", "3", "--batch-size", "256", "--modelpath", "outputs")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PAYLOAD", str(ladder.parent))
+    monkeypatch.setenv("MNIST_ROOT", str(small_mnist))
+    status, through, _ = run_here("mnist_single.py", *line[:-1], "through")
+    assert status == 0
+    checkpoints = tmp_path / "outputs" / "checkpoints"
+
+    def keep_first_epochs(count):
+        for path in checkpoints.glob("epoch-*.pt"):
+            if int(path.name[6:10]) > count:
+                path.unlink()
+
+    namespace = {}
+    exec(compile("\n".join(cells(ladder / "mnist.ipynb")), "notebook", "exec"), namespace)  # noqa: S102
+    assert sorted(path.name[:10] for path in checkpoints.iterdir()) == [
+        "best.pt",
+        *(f"epoch-000{n}" for n in (1, 2, 3)),
+    ]
+    namespace.clear()
+    gc.collect()  # the kernel ends, and with it the lock
+    keep_first_epochs(1)
+    (path,) = checkpoints.glob("epoch-*.pt")
+    state = torch.load(path, weights_only=True)
+    torch.save({**state, "model": {f"module.{name}": weight for name, weight in state["model"].items()}}, path)
+    ranks = run_rung("mnist_multi.py", 2, *line[:-1], tmp_path / "outputs")
+    assert f"resuming after 1 epochs, from {tmp_path}" in ranks[0].stdout, ranks
+    keep_first_epochs(2)
+    status, last, _ = run_here("mnist_single.py", *line)
+    last = last[last.index("resuming after 2 epochs") :]
+    assert status == 0 and "epoch 2/3" not in last
+    assert last.splitlines()[-1] == through.splitlines()[-1]
+    status, _, _ = run_here("mnist_single.py", *line, "--lr", "0.5")
+    assert re.search(r"written with lr 0.01 \(now 0.5\)\. Use the same options, .*--restart$", status)
+
+
+def cells(notebook):
+    """The code of a notebook, cell by cell."""
+    return [
+        "".join(cell["source"]) for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"
+    ]
 
 
 def test_every_rank_takes_the_step_of_the_whole_batch(ladder, small_mnist, tmp_path, run_code):
@@ -220,7 +281,7 @@ def test_a_fault_is_one_line_and_ends_all_ranks(run_here, run_rung, tmp_path):
         (["--epochs", "0"], "argument --epochs: must be a whole number from 1 to 2147483647, found 0"),
         (["--seed", "-1"], "argument --seed: must be a whole number from 0 to 4294967295, found -1"),
         (["--download"], "--download needs --data or MNIST_ROOT"),
-        (["--modelpath", "x"], "unrecognized arguments: --modelpath x"),
+        (["--warmup", "1"], "unrecognized arguments: --warmup 1"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_one_line_and_status_2(run_here, monkeypatch, arguments, complaint):
