@@ -35,33 +35,54 @@ class Placement(Value):
         return [number for number, cpus in self.node.numa.items() if cpus & self.cpus]
 
 
-def choose_cores(root, allowed, local_rank, local_size, job_cpus, cpus_per_task, devices, remedy="give each rank more"):
-    """The Placement of rank `local_rank` of the `local_size` on this node.
+def choose_cores(node, world, gpu, remedy="give each rank more"):
+    """The Placement of the rank of `world` on `node`, a Node, with `gpu`, its Devices.
 
-    `allowed` is its affinity mask, a set of CPUs; `job_cpus` the number of CPUs that all ranks of the
-    node have together, as Slurm counts them, None for all online CPUs; `cpus_per_task` the number that the user
-    requested per rank, or None; `devices` the rank's Devices; `remedy` how its user gets more cores.
+    `remedy` is how its user gets more of the job's cores.
     """
-    node = _Node(root)
-    faults = []
-    if job_cpus is None:
-        job_cpus = len(node.online) or len(allowed)
-    bind = None
-    if local_size > 1 and _is_everything(node, allowed, local_size, job_cpus, cpus_per_task):
-        bind, threads = _share(node, allowed, local_rank, local_size, devices, faults)
+    job_cpus, bind, faults = _job_cpus(node, world), None, []
+    own = world.masks[world.local_rank] if world.masks else ()
+    is_known = len(own) == len(node.allowed)  # else they are of another step
+    if is_known and any(mask != own for mask in world.masks):
+        threads = _own_threads(node, own, world.masks, faults)
+    elif world.local_size > 1 and (is_known or _is_everything(node, world, job_cpus)):
+        bind, threads = _share(node, world, gpu, faults)
     else:
-        threads = _unbound_threads(node, allowed, local_size, job_cpus, cpus_per_task, faults)
-    if cpus_per_task is not None:
-        threads = min(threads, cpus_per_task)
+        threads = _unbound_threads(node, world, job_cpus, faults)
+    if world.cpus_per_task is not None:
+        threads = min(threads, world.cpus_per_task)
+    if faults and len(node.allowed) >= job_cpus and not world.exported:  # the launcher has no more to give
+        cores = len(node.cores(node.allowed))
+        remedy = f"start at most {cores} rank{'s' * (cores > 1)} per node, or request more cores for the job"
     warnings = [Problem(fault, remedy) for fault in faults]
-    return Placement(node=node, bind=bind, cpus=bind or allowed, threads=max(1, threads), warnings=warnings)
+    return Placement(node=node, bind=bind, cpus=bind or node.allowed, threads=max(1, threads), warnings=warnings)
 
 
-class _Node:
-    """The CPUs of this node; each file is read once, when it is needed."""
+def _job_cpus(node, world):
+    """The number of CPUs that the ranks of this node have together."""
+    allowed = len(node.allowed)
+    if world.exported or (world.unbound and world.node_cpus is not None and allowed < world.node_cpus):
+        # torchrun's workers inherit the mask of their agent. Where Slurm bound no task, it may count CPUs that no task
+        # gets (core specialization), and the mask is that of all ranks together.
+        return allowed
+    if world.node_cpus is not None:
+        return world.node_cpus
+    # mpirun and its daemons have the job's mask, such as that of PBS or LSF, whatever they bind ranks to
+    launcher = node.launcher_cpus() if world.local_size > 1 else None
+    return len(launcher or node.online) or allowed
 
-    def __init__(self, root):
+
+class Node:
+    """The CPUs of this node below `root`; each file is read once, when it is needed.
+
+    `allowed`        the affinity mask of this rank, a set of CPUs
+    `launcher_cpus`  a function that returns that of the process which started the ranks here, None if not known
+    """
+
+    def __init__(self, root, allowed, launcher_cpus=lambda: None):
         self.root = root
+        self.allowed = allowed
+        self.launcher_cpus = launcher_cpus
         self._core_of = {}  # CPU to the lowest CPU of its core
         self._numa = self._online = self._threads = None
 
@@ -108,9 +129,9 @@ class _Node:
         return nodes or {0: set(allowed)}
 
 
-def _is_everything(node, allowed, local_size, job_cpus, cpus_per_task):
+def _is_everything(node, world, job_cpus):
     """Whether the mask is all that the ranks of this node have together."""
-    count = len(allowed)
+    allowed, count = node.allowed, len(node.allowed)
     if count == job_cpus:
         return True
     if count > job_cpus:
@@ -122,18 +143,26 @@ def _is_everything(node, allowed, local_size, job_cpus, cpus_per_task):
     if count * node.threads_per_core(min(allowed)) != job_cpus or len(node.cores(allowed)) != count:
         return False
     # two ranks, each bound to half of the job, look the same unless fewer CPUs were requested
-    return local_size * count > job_cpus or (cpus_per_task is not None and cpus_per_task < count)
+    return world.local_size * count > job_cpus or (world.cpus_per_task is not None and world.cpus_per_task < count)
 
 
-def _unbound_threads(node, allowed, local_size, job_cpus, cpus_per_task, faults):
+def _own_threads(node, own, masks, faults):
+    """The cores that one rank has of `own` among the `masks` of all ranks of the node, which differ."""
+    ranks, cores = sum(mask <= own for mask in masks), len(node.cores(node.allowed))
+    if ranks > cores:
+        faults.append(_describe_sharing(ranks, cores, node.allowed))
+    return cores // ranks
+
+
+def _unbound_threads(node, world, job_cpus, faults):
     """The cores that one rank has of a mask that is kept.
 
     `local_size` masks of this size hold each of the job's CPUs so many times that dividing by it gives
     one rank's part of its mask. Where a mask is larger than the job, the same division leaves the job's
     part of it to all ranks.
     """
-    cores = len(node.cores(allowed))
-    if cpus_per_task in (cores, len(allowed)):
+    allowed, local_size, cores = node.allowed, world.local_size, len(node.cores(node.allowed))
+    if world.cpus_per_task in (cores, len(allowed)):
         return cores  # a mask that Slurm set for this rank
     sharers = -(-local_size * len(allowed) // max(job_cpus, len(allowed)))
     if cores < sharers:
@@ -141,8 +170,9 @@ def _unbound_threads(node, allowed, local_size, job_cpus, cpus_per_task, faults)
     return min(cores, cores * job_cpus // (len(allowed) * local_size))
 
 
-def _share(node, allowed, local_rank, local_size, devices, faults):
-    """The CPUs of this rank's share of `allowed`, None to bind nothing, and its number of cores."""
+def _share(node, world, devices, faults):
+    """The CPUs of this rank's share of its mask, None to bind nothing, and its number of cores."""
+    allowed, local_size = node.allowed, world.local_size
     if devices.count and not devices.held:
         return None, len(node.cores(allowed)) // local_size
     cores = None
@@ -155,7 +185,7 @@ def _share(node, allowed, local_rank, local_size, devices, faults):
         sharers, index = devices.sharers, devices.share_index
     if cores is None:
         cores = [core for cpus in node.on_numa(allowed).values() for core in node.cores(cpus)]
-        sharers, index = local_size, local_rank
+        sharers, index = local_size, world.local_rank
     if len(cores) < sharers:
         faults.append(_describe_sharing(sharers, len(cores), {cpu for core in cores for cpu in core}))
         cores = [cores[index % len(cores)]]

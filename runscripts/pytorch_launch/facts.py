@@ -47,3 +47,25 @@ def state_and_parent(pid):
     """The state of a process, as `R`, and the number of its parent; "" for what cannot be read (proc_pid_stat(5))."""
     text = read(f"/proc/{pid}/stat") or ""
     return (text.rpartition(")")[2].split() + ["", ""])[:2]
+
+
+#: How far up the program that started a rank is searched; a container adds one or two.
+NEAR_ANCESTORS = 8
+
+#: Programs of Open MPI, MPICH, Intel MPI and PALS that start ranks, as the kernel shortens their names.
+STARTERS = ("mpirun", "mpiexec", "orted", "prterun", "prted", "prte", "hydra_pmi_proxy", "mpiexec.hydra", "palsd")
+
+
+def launcher_cpus():
+    """The CPUs of the program of MPI that started this process, also through a container; None if it is not found."""
+    pid = str(os.getppid())
+    for _ in range(NEAR_ANCESTORS):
+        text = read(f"/proc/{pid}/stat") or ""
+        name, _, more = text.partition("(")[2].rpartition(")")
+        if name in STARTERS:
+            try:
+                return os.sched_getaffinity(int(pid))
+            except OSError:
+                return None
+        pid = (more.split() + ["", ""])[1]
+    return None

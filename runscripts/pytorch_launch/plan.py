@@ -4,9 +4,10 @@
 from pytorch_launch import Problem, Value
 from pytorch_launch.active import choose_python
 from pytorch_launch.caches import choose_caches
-from pytorch_launch.cores import choose_cores
+from pytorch_launch.cores import Node, choose_cores
 from pytorch_launch.devices import choose_devices
 from pytorch_launch.environment import FABRIC_NAME, SOCKET_IFNAME, compute_variables, removed
+from pytorch_launch.facts import launcher_cpus
 from pytorch_launch.isolation import isolate, shadowing
 from pytorch_launch.launchers import discover, more_cores
 from pytorch_launch.rendezvous import check_address, choose_rendezvous, launch_id, make_claim
@@ -56,16 +57,8 @@ def make_plan(env, facts, *, virtual=False):
     started_with, env = env, {name: value for name, value in env.items() if name not in world.strays}
     seen = visible_gpus(env, facts.root)
     devices = choose_devices(seen, facts.root, world.local_rank, world.local_size)
-    placement = choose_cores(
-        facts.root,
-        facts.cpus,
-        world.local_rank,
-        world.local_size,
-        _node_cpus(world, facts.cpus),
-        world.cpus_per_task,
-        devices,
-        more_cores(env),
-    )
+    node = Node(facts.root, facts.cpus, **({} if facts.root else {"launcher_cpus": launcher_cpus}))
+    placement = choose_cores(node, world, devices, more_cores(env))
     place = None if world.exported else choose_rendezvous(env, world, facts)
     address_warnings = check_address(env, world, facts.root)
     place, interfaces, fabric_warnings = _on_fabric(env, world, facts.root, place)
@@ -126,12 +119,3 @@ def _on_fabric(env, world, root, place):
     from pytorch_launch.fabric import choose_fabric  # most launches do not need it
 
     return choose_fabric(env, world, root, place)
-
-
-def _node_cpus(world, allowed):
-    """The CPUs that the ranks of this node have together, None if not known; `allowed` is this rank's mask."""
-    if world.exported or (world.unbound and world.node_cpus is not None and len(allowed) < world.node_cpus):
-        # torchrun's workers inherit the mask of their agent. Where Slurm bound no task, it may count CPUs that no task
-        # gets (core specialization), and the mask is that of all ranks together.
-        return len(allowed)
-    return world.node_cpus

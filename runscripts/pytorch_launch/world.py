@@ -40,6 +40,7 @@ class World(Value):
     `reserved_port`             first port that `srun --resv-ports` set aside, or None
     `node_cpus`                 CPUs that the ranks of this node have together, None if not known
     `cpus_per_task`             CPUs that the user requested per rank, None if not requested
+    `masks`                     of the ranks of this node, a list of sets in the launcher's numbers, None if not known
     `unbound`                   true if the launcher reports that it bound no rank to CPUs
     `exported`                  true if the launcher has exported torch's variables already
     `allocation`                tasks and nodes of the allocation, and what starts processes on all of them, if this is
@@ -50,11 +51,11 @@ class World(Value):
 
     __slots__ = (
         *("rank", "size", "local_rank", "local_size", "node_rank", "node", "first_host", "source"),
-        *("job", "step", "launch", "reserved_port", "node_cpus", "cpus_per_task", "unbound", "exported", "allocation"),
-        *("strays", "problem"),
+        *("job", "step", "launch", "reserved_port", "node_cpus", "cpus_per_task", "masks", "unbound", "exported"),
+        *("allocation", "strays", "problem"),
     )
     DEFAULTS = {
-        **dict.fromkeys(("job", "step", "launch", "reserved_port", "node_cpus", "cpus_per_task")),
+        **dict.fromkeys(("job", "step", "launch", "reserved_port", "node_cpus", "cpus_per_task", "masks")),
         "unbound": False,
         "exported": False,
         "allocation": (1, 1, ""),

@@ -43,12 +43,13 @@ def step(env, hostname):
     if position is None:
         return None
     step_name, (first, index) = _step_name(env), position
+    local_size = _local_size(env, index)
     is_mixed = first is None or index != number(env, "SLURM_NODEID") or bool(env.get("SLURM_HET_SIZE"))
     world = World(
         rank=number(env, "SLURM_PROCID"),
         size=number(env, "SLURM_STEP_NUM_TASKS"),
         local_rank=number(env, "SLURM_LOCALID"),
-        local_size=_local_size(env, index),
+        local_size=local_size,
         node_rank=number(env, "SLURM_NODEID"),
         node=node_name(env, hostname),
         first_host=first,
@@ -59,6 +60,7 @@ def step(env, hostname):
         reserved_port=None if is_mixed else _first_port(env, "SLURM_STEP_RESV_PORTS"),
         node_cpus=optional_number(env, "SLURM_CPUS_ON_NODE"),
         cpus_per_task=optional_number(env, "SLURM_CPUS_PER_TASK"),
+        masks=_masks(env, local_size),
         unbound=env.get("SLURM_CPU_BIND_TYPE") == "none",
         allocation=job_allocation(env) if env[step_name] == str(INTERACTIVE_STEP) else (1, 1, ""),
     )
@@ -256,3 +258,19 @@ def _tasks_per_node(env, name):
             raise WorldError(f"{name}={env.get(name, '')} is not like 2(x3),1", STRAY_EXPORT)
         groups.append((int(count), int(times[:-1])))
     return groups
+
+
+def _masks(env, size):
+    """The masks of the tasks on this node, which Slurm or the user chose, in Slurm's numbers; None if not known."""
+    kind, entries = env.get("SLURM_CPU_BIND_TYPE"), env.get("SLURM_CPU_BIND_LIST", "").split(",")
+    try:
+        if kind == "map_cpu:":
+            masks = [{int(entry, 0)} for entry in entries]
+        elif kind == "mask_cpu:":
+            bits = [int(entry, 16) for entry in entries]
+            masks = [{cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1} for mask in bits]
+        else:
+            return None
+    except ValueError:
+        return None
+    return [masks[task % len(masks)] for task in range(size)]

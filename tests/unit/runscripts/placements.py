@@ -1,9 +1,17 @@
 """The cores of all ranks of a node, and Slurm's variables that decide them."""
 
-from pytorch_launch import topology
-from pytorch_launch.cores import choose_cores
+from types import SimpleNamespace
+
+from pytorch_launch import cores, topology
 from pytorch_launch.devices import Devices, choose_devices
 from pytorch_launch.visible import visible_gpus
+
+
+def choose_cores(root, allowed, rank, size, job_cpus, cpus_per_task, devices, *, masks=None, launcher=None):
+    """The Placement of a rank that no torchrun started; `launcher` is the mask of mpirun."""
+    fields = {"local_rank": rank, "local_size": size, "node_cpus": job_cpus, "cpus_per_task": cpus_per_task}
+    world = SimpleNamespace(**fields, masks=masks, exported=False, unbound=False)
+    return cores.choose_cores(cores.Node(root, set(allowed), lambda: launcher), world, devices)
 
 
 def placed(root, allowed, size, *, env=None, job_cpus=None, cpus_per_task=None, gpus=True):

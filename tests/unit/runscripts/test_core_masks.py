@@ -2,8 +2,7 @@
 
 import pytest
 from node_trees import JOB_CORES, JOB_THREADS
-from placements import binds, placed
-from pytorch_launch.cores import choose_cores
+from placements import binds, choose_cores, placed
 from pytorch_launch.devices import Devices
 
 
@@ -83,7 +82,7 @@ def test_ranks_crowded_on_one_core_are_told_the_remedy(lumi, job_cpus):
         assert placement.threads == 1
         (warning,) = map(str, placement.warnings)
         assert warning.startswith("8 ranks share 1 core on this node, CPUs 1,65,")
-        assert warning.endswith("take turns on them. Give each rank more")
+        assert warning.endswith("take turns on them. Start at most 1 rank per node, or request more cores for the job")
 
 
 def test_more_ranks_than_cores_take_turns(laptop):
@@ -97,3 +96,45 @@ def test_a_crowded_socket_is_told_too(dgx):
     assert placement.bind is None
     assert "3 ranks share 2 cores" in str(placement.warnings[0])
     assert placement.threads == 1
+
+
+def of_step(root, masks, rank, allowed):
+    """The Placement of a task of a Slurm step with --cpu-bind=map_cpu or mask_cpu, in a job of eight CPUs."""
+    return choose_cores(root, allowed, rank, len(masks), 8, None, Devices(), masks=masks)
+
+
+def test_tasks_that_a_map_puts_on_one_core_are_told_the_option(laptop):
+    """srun --cpu-bind=map_cpu:0,0"""
+    for rank in range(2):
+        placement = of_step(laptop, [{0}, {0}], rank, {0})
+        assert (placement.cpus, placement.threads) == ({0}, 1)
+        (warning,) = map(str, placement.warnings)
+        assert warning == "2 ranks share 1 core on this node, CPUs 0, and take turns on them. Give each rank more"
+
+
+def test_a_mask_that_contains_another_ranks_is_kept(laptop):
+    """srun --cpu-bind=mask_cpu:0x3,0x1: the first is as wide as a job of two CPUs."""
+    masks = [{0, 1}, {0}]
+    for rank, allowed in enumerate(masks):
+        placement = choose_cores(laptop, allowed, rank, 2, 2, None, Devices(), masks=masks)
+        assert (placement.bind, placement.cpus, placement.threads) == (None, allowed, 1)
+        assert placement.warnings == []
+
+
+def test_equal_masks_are_cut_into_shares_and_masks_of_another_step_are_ignored(laptop):
+    masks = [{0, 1, 2, 3}] * 2
+    assert binds([of_step(laptop, masks, rank, {0, 1, 2, 3}) for rank in range(2)]) == ["0-1", "2-3"]
+    stale = [{7}, {6}]
+    assert of_step(laptop, stale, 0, {0, 1}).bind is None
+
+
+def test_the_mask_of_mpirun_is_that_of_the_job(laptop):
+    """In the cpuset of a batch system or a container, with --bind-to none."""
+    placed = [choose_cores(laptop, {2, 3}, rank, 4, None, None, Devices(), launcher={2, 3}) for rank in range(4)]
+    assert binds(placed) == ["2", "3", "2", "3"]
+    (warning,) = map(str, placed[0].warnings)
+    assert warning.startswith(
+        "4 ranks share 2 cores on this node, CPUs 2-3, and take turns on them. Start at most 2 ranks"
+    )
+    (own, _) = (choose_cores(laptop, {2 + rank}, rank, 2, None, None, Devices(), launcher={2, 3}) for rank in range(2))
+    assert (own.bind, own.warnings) == (None, [])

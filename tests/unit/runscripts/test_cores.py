@@ -5,9 +5,8 @@ import random
 import node_trees
 import pytest
 from node_trees import JOB_CORES, JOB_THREADS, LUMI_G_MASKS
-from placements import binds, placed, told
+from placements import binds, choose_cores, placed, told
 from pytorch_launch import topology
-from pytorch_launch.cores import choose_cores
 from pytorch_launch.devices import choose_devices
 from pytorch_launch.visible import visible_gpus
 

@@ -1,6 +1,8 @@
 """The plan of a rank: one value, made without side effects."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 from pytorch_launch.claim import is_claimed
@@ -74,3 +76,14 @@ def test_the_facts_are_those_of_this_process():
     found = read_facts()
     assert (found.pid, found.uid, found.cpus) == (os.getpid(), os.geteuid(), os.sched_getaffinity(0))
     assert (found.host, found.root) == (os.uname().nodename, "")
+
+
+def test_the_mask_of_mpirun_is_found_above_a_rank_also_through_other_programs(runscripts, tmp_path):
+    mpirun = tmp_path / "mpirun"
+    mpirun.symlink_to("/bin/bash")
+    code = f"import sys; sys.path.insert(0, {str(runscripts)!r})\nfrom pytorch_launch.facts import launcher_cpus\n"
+    code += "print(sorted(launcher_cpus() or ()))"
+    (tmp_path / "rank.py").write_text(code)
+    rank = f"taskset -c 0 bash -c '{sys.executable} {tmp_path}/rank.py; true'; true"
+    for program, cpus in ((str(mpirun), sorted(os.sched_getaffinity(0))), ("bash", [])):
+        assert subprocess.check_output([program, "-c", rank], text=True) == f"{cpus}\n"

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import node_trees
 import pytest
-from placements import placed, told
+from placements import choose_cores, placed, told
 from pytorch_launch import topology
-from pytorch_launch.cores import choose_cores
 from pytorch_launch.devices import choose_devices
 from pytorch_launch.topology import cpu_list
 from pytorch_launch.visible import visible_gpus

@@ -246,3 +246,19 @@ def test_the_node_list_of_the_step_comes_before_that_of_the_job(step, batch_scri
 def test_outside_a_job_there_is_no_node_list():
     with pytest.raises(WorldError, match="Run inside a job"):
         node_list({"SLURM_STEP_NODELIST": ""})
+
+
+@pytest.mark.parametrize(
+    ("kind", "entries", "masks"),
+    [
+        ("map_cpu:", "0,0", [{0}, {0}]),
+        ("map_cpu:", "3", [{3}, {3}]),
+        ("mask_cpu:", "3,0x1", [{0, 1}, {0}]),
+        ("mask_cpu:", "0xF0", [{4, 5, 6, 7}] * 2),
+        ("none", "", None),
+        ("map_cpu:", "x", None),
+    ],
+)
+def test_the_masks_of_the_tasks_of_a_node_are_slurms(step, kind, entries, masks):
+    env = {**step, "SLURM_CPU_BIND_TYPE": kind, "SLURM_CPU_BIND_LIST": entries}
+    assert discover(env, "vm").masks == masks

@@ -4,10 +4,10 @@ import shutil
 
 import node_trees
 import pytest
+from placements import choose_cores
 from pytorch_doctor import FAIL, OK, WARN
 from pytorch_doctor.checks import gpu as gpu_checks
 from pytorch_doctor.context import Context, Outcome
-from pytorch_launch.cores import choose_cores
 from pytorch_launch.devices import choose_devices
 from pytorch_launch.topology import all_gpus, gpus, parse_cpu_list
 from pytorch_launch.visible import visible_gpus
