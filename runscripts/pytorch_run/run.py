@@ -24,6 +24,7 @@ OF_STEP = re.compile("SLURM_(STEP|CPU_BIND|MEM_BIND|(NTASKS|NPROCS|NNODES|DISTRI
 #: A step after a failure starts within these seconds: the step of a node that failed counts as running until Slurm's
 #: SlurmdTimeout, and keeps its resources; and a step may also wait for ever (nebius/soperator, issue 854).
 LATER = ("--overlap", "--immediate=300")
+SHOWN_NODES = 8
 
 
 def main(arguments):
@@ -79,11 +80,10 @@ class Run:
             return [f"--ntasks={max(count, given * count // self.wanted)}"]
         if not total or not nodes or any(option.startswith("--ntasks-per-") for option in self.options.srun):
             return []
+        fault = f"the job has {total} tasks on {nodes} nodes, and a step has {count} nodes"
         if self.is_in_step:
             fault = f"SLURM_NTASKS={total} is of step {self.env['SLURM_STEP_ID']}, and not of the job"
-            raise OptionError(fault, "name the tasks: --ntasks-per-node=...")
-        if total % nodes and count != nodes:
-            fault = f"the job has {total} tasks on {nodes} nodes, and a step has {count} nodes"
+        if self.is_in_step or (total % nodes and count != nodes):
             raise OptionError(fault, "name the tasks: --ntasks-per-node=...")
         return [f"--ntasks={total * count // nodes}"]
 
@@ -123,7 +123,9 @@ class Run:
             raise error
         for attempt in range(self.options.retries + 1):
             nodes = self.nodes[: self.wanted]
-            print_message(f"run {attempt + 1} on {','.join(nodes)}, {len(self.nodes) - len(nodes)} spare")
+            more = f" and {len(nodes) - SHOWN_NODES} more" if len(nodes) > SHOWN_NODES else ""
+            shown = ",".join(nodes[:SHOWN_NODES]) + more
+            print_message(f"run {attempt + 1} on {shown}, {len(self.nodes) - len(nodes)} spare")
             status, received, lines = self.step(nodes, LATER if attempt else LATER[:1] * self.is_in_step)
             if received in ENDING:
                 return status

@@ -11,9 +11,16 @@ import os
 import subprocess
 from pathlib import Path
 
-PY_SPY = "py-spy"
-SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 INSTALL = "Install it with the module's pip (`pip install py-spy`, with a venv module `pip install --user py-spy`)"
+#: The kernel's setting, and for each value who may trace, and what to do.
+SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
+REFUSALS = {
+    "1": "tracing only to parents (kernel.yama.ptrace_scope=1). Start the rank with conda-python-distributed, and "
+    "without PYTORCH_LAUNCH_TRACEABLE=0",
+    "2": "only root to trace (kernel.yama.ptrace_scope=2). Use a container that starts without setuid, or ask the site "
+    "for another value",
+    "3": "no tracing (kernel.yama.ptrace_scope=3). Ask the site for another value",
+}
 
 
 class SpyError(Exception):
@@ -25,27 +32,24 @@ def read_stacks(pid, env, seconds):
 
     A thread is {"name", "frames"}, a frame [function, file, line]; the innermost frame is first. Raises SpyError.
     """
+    # the directories of PATH as the rank sees them, then those of this process
+    places = [f"/proc/{pid}/root{place}" for place in env.get("PATH", "").split(":") if place.startswith("/")]
+    places += [place for place in os.environ.get("PATH", "").split(":") if place]
     errors = []
-    for program in _programs(pid, env):
+    for program in (f"{place}/py-spy" for place in places):
         try:
-            return _threads(_dump(program, pid, seconds), pid)
+            if os.access(program, os.X_OK):
+                return _threads(_dump(program, pid, seconds), pid)
         except OSError as error:
             errors.append(f"{program}: {error.strerror}")
     if errors:
-        raise SpyError("py-spy cannot be started: {}. Make it executable".format("; ".join(errors)))
+        raise SpyError(f"py-spy cannot be started: {'; '.join(errors)}. Make it executable")
     raise SpyError(f"py-spy not found on the PATH of the rank or of its node. {INSTALL}")
 
 
-def _programs(pid, env):
-    """Paths of py-spy: in the directories of PATH as the rank sees them, then in those of this process."""
-    places = [f"/proc/{pid}/root{place}" for place in env.get("PATH", "").split(":") if place.startswith("/")]
-    places += [place for place in os.environ.get("PATH", "").split(":") if place]
-    return [path for path in (f"{place}/{PY_SPY}" for place in places) if os.access(path, os.X_OK)]
-
-
 def _dump(program, pid, seconds):
-    command = [program, "dump", "--json", "--pid", str(pid)]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([program, "dump", "--json", "--pid", str(pid)], **pipes)
     try:
         output, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -62,22 +66,18 @@ def _dump(program, pid, seconds):
 
 def _threads(threads, pid):
     ordered = sorted(threads, key=lambda thread: thread.get("os_thread_id") != pid)
-    return [
-        {
-            "name": thread.get("thread_name") or "thread {}".format(thread.get("os_thread_id")),
-            "frames": [[frame["name"], frame["filename"], frame["line"]] for frame in thread["frames"]],
-        }
-        for thread in ordered
-    ]
+    names = [thread.get("thread_name") or f"thread {thread.get('os_thread_id')}" for thread in ordered]
+    frames = [[[frame["name"], frame["filename"], frame["line"]] for frame in one["frames"]] for one in ordered]
+    return [{"name": name, "frames": found} for name, found in zip(names, frames)]
 
 
 def _state(pid):
     """Why a process does not answer: where it waits in the kernel, if it cannot be interrupted there."""
     state, wait = _read(f"/proc/{pid}/stat").rpartition(")")[2][:2].strip(), _read(f"/proc/{pid}/wchan")
-    if state == "D":
-        place = f" ({wait})" if wait not in ("", "0") else ""
-        return f"it waits in the kernel for a device or a file system{place}. Ask the site to check the node"
-    return "try again with a larger --timeout"
+    if state != "D":
+        return "try again with a larger --timeout"
+    place = f" ({wait})" if wait not in ("", "0") else ""
+    return f"it waits in the kernel for a device or a file system{place}. Ask the site to check the node"
 
 
 def _reason(pid, errors):
@@ -86,20 +86,10 @@ def _reason(pid, errors):
         return "the process has ended"
     if "ermission" not in errors and "not permitted" not in errors:
         lines = errors.strip().splitlines() or ["py-spy failed without a message"]
-        return "py-spy: {}".format(" ".join(line.strip() for line in lines[:2]))
+        return "py-spy: " + " ".join(line.strip() for line in lines[:2])
     scope = _read(SCOPE)
-    if scope == "3":
-        return "the kernel allows no tracing (kernel.yama.ptrace_scope=3). Ask the site for another value"
-    if scope == "2":
-        return (
-            "the kernel allows only root to trace (kernel.yama.ptrace_scope=2). Use a container that starts without "
-            "setuid, or ask the site for another value"
-        )
-    if scope == "1":
-        return (
-            "the kernel allows tracing only to parents (kernel.yama.ptrace_scope=1). Start the rank with "
-            "conda-python-distributed, and without PYTORCH_LAUNCH_TRACEABLE=0"
-        )
+    if scope in REFUSALS:
+        return f"the kernel allows {REFUSALS[scope]}"
     return "no permission to trace it. Run pytorch-stacks as the job's user, and on the host instead of in an image"
 
 
