@@ -59,14 +59,16 @@ class Run:
         excluded = set(hosts(options.exclude)) if options.exclude else set()
         self.nodes = [node for node in nodes if node not in excluded]
         available, spare = len(self.nodes), options.spare
-        self.wanted = options.nodes or min(available - spare, options.ntasks or available)
+        # as srun does, tasks have at most as many nodes
+        self.wanted = min(options.nodes or available - spare, options.ntasks or available)
         if self.wanted < 1 or self.wanted + spare > available:
             needed = f"-N{self.wanted} and --spare {spare}" if options.nodes else f"--spare {spare}"
             total = max(self.wanted, 1) + spare
             fault = f"{needed} need {total} nodes, and the allocation has {available}"
             raise OptionError(fault, f"request more: salloc --no-kill -N{total}")
         self.least = min(options.min_nodes or self.wanted, self.wanted)
-        self.tasks(self.wanted)  # an error before the first step
+        for count in (self.wanted, self.least):
+            self.tasks(count)  # an error before the first step
         states = node_states(self.nodes, env)
         # those that the site takes out of service are the last to be used
         self.drained = [node for node in self.nodes if states.get(node, ("",))[0].startswith("drain")]
@@ -77,7 +79,7 @@ class Run:
         """The options of srun for the tasks of a step on `count` nodes, as srun itself has them by default."""
         given, total, nodes = self.options.ntasks, self.job.tasks, self.job.nodes
         if given:
-            return [f"--ntasks={max(count, given * count // self.wanted)}"]
+            return [f"--ntasks={given * count // self.wanted}"]
         if not total or not nodes or any(option.startswith("--ntasks-per-") for option in self.options.srun):
             return []
         fault = f"the job has {total} tasks on {nodes} nodes, and a step has {count} nodes"

@@ -43,16 +43,8 @@ ON_DISK = ("btrfs", "ext2/ext3", "f2fs", "xfs", "zfs")
 #: Variables for Slurm's commands. Others describe a step or a script, and srun takes them as options.
 FOR_SLURM = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "SLURM_CONF", "SLURM_JOB_ID", "SLURM_CLUSTER_NAME")
 SRUN = (
-    "srun",
-    "--overlap",
-    "--ntasks-per-node=1",
-    "--cpu-bind=none",
-    "--mpi=none",
-    "--gres=none",
-    "--quiet",
-    "--kill-on-bad-exit=0",
-    "--wait=0",
-    "--job-name=pytorch-stage",
+    *("srun", "--overlap", "--ntasks-per-node=1", "--cpu-bind=none", "--mpi=none", "--gres=none", "--quiet"),
+    *("--kill-on-bad-exit=0", "--wait=0", "--job-name=pytorch-stage"),
 )
 #: For processes to start on all nodes. One that has died without an answer does not end the others.
 START_SECONDS = 120

@@ -57,8 +57,9 @@ def test_the_spare_nodes_are_the_last_ones(plan):
     assert chosen(plan("-N1")) == ["n1"]
 
 
-def test_fewer_tasks_than_nodes_need_as_many_nodes(plan):
-    found = plan("-n2")
+@pytest.mark.parametrize("line", ["-n2", "-n2 -N3"])
+def test_fewer_tasks_than_nodes_need_as_many_nodes(plan, line):
+    found = plan(line)
     assert chosen(found) == ["n1", "n2"] and found.tasks(2) == ["--ntasks=2"]
 
 
