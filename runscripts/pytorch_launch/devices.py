@@ -3,6 +3,7 @@
 
 from pytorch_launch import Problem, Value
 from pytorch_launch.topology import all_gpus
+from pytorch_launch.visible import CUDA
 
 
 class Devices(Value):
@@ -18,16 +19,17 @@ class Devices(Value):
     `changes`         variables to set, name to value
     `warnings`        Problems
     `lists`           variables that decide which GPUs are visible, name to the entries, one for each GPU
+    `slots`           number of ranks that can have a GPU, or an instance of one, for themselves; `count` but with MIG
     `local_rank_is_index`  false if there is no device with the number LOCAL_RANK
     """
 
     __slots__ = (
         *("vendor", "count", "index", "held", "candidate_gpus", "sharers", "share_index"),
-        *("changes", "warnings", "lists", "local_rank_is_index"),
+        *("changes", "warnings", "lists", "slots", "local_rank_is_index"),
     )
     DEFAULTS = {
         **{"vendor": None, "count": 0, "index": None, "held": (), "candidate_gpus": None, "sharers": 1},
-        **{"share_index": 0, "changes": {}, "warnings": (), "lists": {}, "local_rank_is_index": True},
+        **{"share_index": 0, "changes": {}, "warnings": (), "lists": {}, "slots": None, "local_rank_is_index": True},
     }
 
     @property
@@ -48,7 +50,17 @@ def choose_devices(seen, root, local_rank, local_size):
         return Devices()
     count = len(seen.gpus)
     fields = {"warnings": seen.warnings}
-    if count:
+    instances = seen.lists.get(CUDA, ()) if count == 1 else ()
+    if len(instances) > 1:  # of GPUs in NVIDIA's mode MIG, which a process sees one of
+        index = local_rank % len(instances)
+        fields.update(index=0, local_rank_is_index=local_rank == 0, slots=len(instances))
+        if local_size > 1:
+            seen = seen.replace(changes={**seen.changes, CUDA: instances[index]})
+            fields["sharers"] = len(range(index, local_size, len(instances)))
+        if local_size > len(instances):
+            fault = f"{local_size} ranks on this node share {len(instances)} instances of GPUs (MIG)"
+            fields["warnings"] = [*seen.warnings, Problem(fault, f"start at most {len(instances)} per node")]
+    elif count:
         fields["local_rank_is_index"] = local_rank < count
         fields["index"] = 0
         if local_size > 1 and not _has_own_gpus(seen, local_size):

@@ -5,7 +5,7 @@ import sys
 
 from pytorch_launch import LaunchError, is_number
 from pytorch_launch.caches import SUBDIRECTORIES
-from pytorch_launch.environment import AGENT_THREADS, FABRIC_NAME, LAUNCH_ID
+from pytorch_launch.environment import AGENT_OPENMP, AGENT_THREADS, FABRIC_NAME, LAUNCH_ID, openmp_binding
 from pytorch_launch.launchers import one_task_per_node
 
 # torchrun starts each worker with it, so that a worker is bound and isolated like any rank. Two directories above
@@ -102,7 +102,7 @@ def _torchrun_arguments(plan, own_address):
     return [
         *("-m", "torch.distributed.run"),
         f"--nnodes={world.size}",
-        f"--nproc-per-node={max(1, plan.devices.count)}",
+        f"--nproc-per-node={plan.devices.slots or max(1, plan.devices.count)}",
         "--rdzv-backend=c10d",
         f"--rdzv-endpoint={endpoint}:{plan.place['MASTER_PORT']}",
         f"--rdzv-id={plan.launch or 'local'}",
@@ -123,6 +123,8 @@ def _agent_changes(plan):
     # restarts, which differs between nodes if one of them detected the fault first, and the restarted world never
     # forms (seen with torch 2.13; `test_a_worker_of_torchrun_that_is_killed...` fails then).
     changes[OWN_STORE] = plan.env.get(OWN_STORE) or "1"
+    for name, value in openmp_binding(plan.env).items():
+        changes.update({name: None, AGENT_OPENMP + name: value})
     if "OMP_NUM_THREADS" in changes:
         changes[AGENT_THREADS] = changes["OMP_NUM_THREADS"]
     # of the rendezvous, or left over: torchrun sets its own

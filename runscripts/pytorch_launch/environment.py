@@ -18,6 +18,12 @@ SOCKET_IFNAME = "PYTORCH_SOCKET_IFNAME"
 # The OMP_NUM_THREADS that `torchrun-distributed` exported, so that its workers can tell it from the user's.
 AGENT_THREADS = "PYTORCH_LAUNCH_AGENT_THREADS"
 
+# Variables by which OpenMP binds threads to cores. libgomp does so as soon as torch is imported: the main thread, and
+# all processes that it starts, get one core (pytorch/pytorch#91989, #99625). The agent of torchrun starts without them, and
+# its workers restore them from variables of these names with a prefix.
+OPENMP_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+AGENT_OPENMP = "PYTORCH_LAUNCH_AGENT_"
+
 # The name of this launch, by which a program can detect ranks of another launch at the rendezvous.
 LAUNCH_ID = "PYTORCH_LAUNCH_ID"
 
@@ -43,7 +49,27 @@ def compute_variables(env, world, *, threads, devices, place, launch):
         decided["OMP_NUM_THREADS"] = str(threads)
     if AGENT_THREADS in env:
         decided[AGENT_THREADS] = None
+    for name in OPENMP_BINDING:
+        if AGENT_OPENMP + name in env:
+            decided.update({name: env.get(name) or env[AGENT_OPENMP + name], AGENT_OPENMP + name: None})
     return decided
+
+
+def openmp_binding(env):
+    """The variables by which OpenMP binds threads to cores, name to value; none if it binds nothing."""
+    if env.get("OMP_PROC_BIND", "").lower() == "false":
+        return {}
+    return {name: env[name] for name in OPENMP_BINDING if env.get(name, "").lower() not in ("", "none", "disabled")}
+
+
+def openmp_warnings(env, cpus):
+    """A list of Problems: a rank with several `cpus`, of which OpenMP leaves one to the processes that it starts."""
+    binding = openmp_binding(env)
+    if len(cpus) == 1 or not binding:
+        return []
+    values = " ".join(f"{name}={value}" for name, value in binding.items())
+    fault = f"{values} binds each rank, and the processes that it starts, such as workers of a DataLoader, to one core"
+    return [Problem(fault, f"Unset {' and '.join(binding)}")]
 
 
 def removed(env):

@@ -72,6 +72,13 @@ def list_packages(program, arguments, env):
 
 def run_torchrun_alone(program, arguments, env):
     """Become the torchrun of the active environment, which a `torchrun` of the image's would not see."""
+    from pytorch_launch.environment import openmp_binding
+
+    binding = openmp_binding(env)
+    for name, value in binding.items():
+        fault = f"{name}={value} would bind torchrun and all of its workers to one core, so it is unset"
+        write_problem(program, Problem(fault, "use torchrun-distributed, or set it in the script"))
+    env = {name: value for name, value in env.items() if name not in binding}
     return run_simple(program, ["-m", "torch.distributed.run", *arguments], env)
 
 

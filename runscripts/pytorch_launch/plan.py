@@ -6,7 +6,7 @@ from pytorch_launch.active import choose_python
 from pytorch_launch.caches import choose_caches
 from pytorch_launch.cores import Node, choose_cores
 from pytorch_launch.devices import choose_devices
-from pytorch_launch.environment import FABRIC_NAME, SOCKET_IFNAME, compute_variables, removed
+from pytorch_launch.environment import FABRIC_NAME, SOCKET_IFNAME, compute_variables, openmp_warnings, removed
 from pytorch_launch.facts import launcher_cpus
 from pytorch_launch.isolation import isolate, shadowing
 from pytorch_launch.launchers import discover, more_cores
@@ -81,7 +81,7 @@ def make_plan(env, facts, *, virtual=False):
         warnings += [*caches.warnings, *placement.warnings, *devices.warnings, *fabric_warnings]
     if world.rank == 0:
         # torchrun-distributed has reported the others
-        once = [] if world.exported else [*python.warnings, *removed(env)]
+        once = [] if world.exported else [*python.warnings, *removed(env), *openmp_warnings(env, placement.cpus)]
         warnings += [*isolation_warnings, *([] if python.prefix else shadowing(env)), *once]
     if world.rank == 1 and not devices.local_rank_is_index and not virtual:
         kind = "xpu" if devices.vendor == "intel" else "cuda"

@@ -121,8 +121,9 @@ def _see_nvidia(env, present, step):
         changes[CUDA_ORDER] = "PCI_BUS_ID"
     value = env.get(CUDA)
     if value is not None and value.startswith("MIG-"):
-        visible = [None]  # CUDA finds one instance at most (MIG User Guide, "CUDA Device Enumeration")
-    elif value is not None and value.startswith("GPU-"):
+        # CUDA finds the first alone (MIG User Guide, "CUDA Device Enumeration"): `devices` gives each rank its own
+        return [None], {CUDA: [entry.strip() for entry in value.split(",") if entry.strip()]}, changes, warnings
+    if value is not None and value.startswith("GPU-"):
         visible = _listed(value, present)
     else:
         visible = _numbered(env, value, present, step)

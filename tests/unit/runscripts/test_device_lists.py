@@ -125,6 +125,28 @@ def test_cuda_finds_one_mig_instance_at_an_unknown_place(dgx, listed):
     assert (devices.count, devices.index, devices.gpu, devices.candidate_gpus) == (1, 0, None, None)
 
 
+def test_each_rank_gets_a_mig_instance_of_its_own(dgx):
+    """A process sees the first of a list alone, so two ranks would use the same."""
+    env = {"CUDA_VISIBLE_DEVICES": "MIG-a, MIG-b"}
+    ranks = [choose_devices(env, dgx, rank, 3) for rank in range(3)]
+    assert [devices.changes["CUDA_VISIBLE_DEVICES"] for devices in ranks] == ["MIG-a", "MIG-b", "MIG-a"]
+    assert [(devices.index, devices.sharers, devices.local_rank_is_index) for devices in ranks] == [
+        (0, 2, True),
+        (0, 1, False),
+        (0, 2, False),
+    ]
+    assert str(ranks[0].warnings[0]) == (
+        "3 ranks on this node share 2 instances of GPUs (MIG). Start at most 2 per node"
+    )
+    assert not choose_devices(env, dgx, 1, 2).warnings
+    assert "CUDA_VISIBLE_DEVICES" not in choose_devices(env, dgx, 0, 1).changes
+
+
+def test_torchrun_starts_a_worker_for_each_mig_instance(dgx):
+    assert choose_devices({"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}, dgx, 0, 1).slots == 2
+    assert choose_devices({"CUDA_VISIBLE_DEVICES": "MIG-a"}, dgx, 0, 1).slots is None
+
+
 def test_a_gpu_named_twice_ends_an_amd_list_and_voids_an_nvidia_list(lumi, dgx):
     assert choose_devices({"ROCR_VISIBLE_DEVICES": "2,1,1,3"}, lumi, 0, 1).count == 2
     assert choose_devices({"CUDA_VISIBLE_DEVICES": "2,1,1,3"}, dgx, 0, 1).count == 0

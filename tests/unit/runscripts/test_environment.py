@@ -1,7 +1,7 @@
 """The variables that a rank starts Python with."""
 
 import pytest
-from pytorch_launch.environment import AGENT_THREADS, compute_variables, conditional, is_name
+from pytorch_launch.environment import AGENT_THREADS, compute_variables, conditional, is_name, openmp_warnings
 from pytorch_launch.facts import Facts
 from pytorch_launch.launchers import discover
 from pytorch_launch.rendezvous import LOWEST_PORT, SPAN, choose_rendezvous, launch_id, step_port
@@ -165,3 +165,22 @@ def test_names_are_checked_on_python_3_6_too():
             return super().__getattribute__(name)
 
     assert [is_name(Text(text)) for text in ("NCCL_NET", "1X", "", "ø", "a-b")] == [True, False, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("variables", "names"),
+    [
+        ({"OMP_PROC_BIND": "true"}, "OMP_PROC_BIND"),
+        ({"OMP_PROC_BIND": "SPREAD", "OMP_PLACES": "cores"}, "OMP_PROC_BIND and OMP_PLACES"),
+        ({"OMP_PLACES": "cores"}, "OMP_PLACES"),
+        ({"GOMP_CPU_AFFINITY": "0-3"}, "GOMP_CPU_AFFINITY"),
+        ({"KMP_AFFINITY": "granularity=fine,compact"}, "KMP_AFFINITY"),
+        ({"OMP_PROC_BIND": "FALSE", "OMP_PLACES": "cores"}, None),
+        ({"KMP_AFFINITY": "none"}, None),
+        ({}, None),
+    ],
+)
+def test_variables_that_bind_a_rank_and_its_processes_to_one_core_are_named(variables, names):
+    warnings = openmp_warnings(variables, {0, 1})
+    assert [problem.remedy for problem in warnings] == ([f"Unset {names}"] if names else [])
+    assert openmp_warnings(variables, {0}) == []

@@ -1,10 +1,11 @@
 """torchrun-distributed: the options that it passes to torchrun, and what it refuses."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
-from command_environment import CACHE_VARIABLES, PATH
+from command_environment import CACHE_VARIABLES, PATH, SHOW_ENVIRONMENT
 
 
 def test_torchrun_gets_the_nodes_the_rendezvous_and_our_worker(run, agent, runscripts):
@@ -117,3 +118,25 @@ def test_options_that_fit_the_tasks_and_those_of_the_script_are_passed_on(run, a
 def test_an_option_in_the_environment_of_torchrun_is_seen_too(run_unchecked, agent):
     done = run_unchecked("torchrun-distributed", "train.py", env={**agent, "PET_NNODES": "1"})
     assert "--nnodes=1, but Slurm step 7.0 has 2 tasks" in done.stderr
+
+
+def test_the_agent_starts_without_the_binding_of_openmp_and_its_workers_with_it(run_unchecked, agent, worker):
+    """libgomp binds the agent as soon as it imports torch, and the workers inherit its one core."""
+    binding = {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores"}
+    agent.update(SLURM_PROCID="0", SLURM_NODEID="0", SLURMD_NODENAME="nid001002")
+    done = run_unchecked("torchrun-distributed", "train.py", env={**agent, **binding})
+    env = json.loads(done.stdout)[1]
+    assert not binding.keys() & env.keys()
+    if len(os.sched_getaffinity(0)) > 1:
+        assert done.stderr.startswith("torchrun-distributed: OMP_PROC_BIND=true OMP_PLACES=cores binds each rank, ")
+    done = run_unchecked("conda-python-distributed", "-c", SHOW_ENVIRONMENT, env={**env, **worker, "PATH": PATH})
+    seen = json.loads(done.stdout)
+    assert binding.items() <= seen.items()
+    assert not [name for name in seen if name.startswith("PYTORCH_LAUNCH_AGENT_")]
+    assert done.stderr == ""
+
+
+def test_torchrun_alone_starts_without_the_binding_of_openmp(run_unchecked, agent):
+    done = run_unchecked("torchrun", "--nproc-per-node=2", "train.py", env={**agent, "OMP_PROC_BIND": "true"})
+    assert "OMP_PROC_BIND" not in json.loads(done.stdout)[1]
+    assert done.stderr.startswith("torchrun: OMP_PROC_BIND=true would bind torchrun and all of its workers to one core")
