@@ -19,6 +19,8 @@ import re
 from fnmatch import fnmatch
 from pathlib import Path
 
+from pytorch_launch import LaunchError
+from pytorch_launch.active import choose_python
 from pytorch_launch.container import USER_SOFTWARE
 from pytorch_launch.isolation import isolate
 
@@ -54,7 +56,11 @@ def check_module(here):
     if machine not in (None, platform.machine()) and not here.in_image:
         return fail(f"{here.module} was built on {machine}, and this node is {platform.machine()}", OTHER_TREE)
     python = None if here.in_image else here.which("python")
-    if python and here.module not in Path(python).parents:
+    try:
+        active = choose_python(here.env).prefix
+    except LaunchError:  # the check `torch` reports it
+        active = python and str(Path(python).parents[1])
+    if python and not {str(here.module), active}.intersection(map(str, Path(python).parents)):
         remedy = "load the PyTorch module last, and deactivate other environments"
         return warn(f"`python` is {python}, not the module's", remedy)
     loaded = here.env.get("LOADEDMODULES", "").split(":")
@@ -63,7 +69,7 @@ def check_module(here):
         finding = "no cluster profile is loaded with it: a step continues after one of its ranks has failed"
         return warn(finding, "load the PyTorch module again, or `module load cluster/<name>`")
     name = [name for name in loaded if name.startswith("PyTorch/")] or [here.module]
-    where = ", in its image" if here.in_image else ""
+    where = ", in its image" if here.in_image else f", your environment {active}" if active else ""
     return ok(f"{name[0]} ({here.kind}), profile {(profile or ['unknown'])[0]}{where}")
 
 
@@ -147,9 +153,13 @@ def check_torch(here):
         "" if is_outside or not others[0] else f"unset {' '.join(sorted(others[0]))}; conda-python-distributed removes "
     )
     misled += "these directories from them by itself" * bool(misled)
+    said = last_line(outcome.error)
+    if facts is None and said.startswith("conda-python-simple: "):  # such as an environment of another system
+        fault, _, remedy = said.partition(": ")[2].partition(". ")
+        return fail(fault, remedy)
     if facts is None:
         remedy = misled or find_obstacle(outcome.error) or f"see the check `image`; {again}"
-        return fail(f"python does not import torch: {last_line(outcome.error)}", remedy)
+        return fail(f"python does not import torch: {said}", remedy)
     version, python = facts["version"], facts["python"]
     place = f"torch {version} from {facts['directory']}"
     remove = misled or f"move it; the search path: {python} -c 'import sys; print(sys.path)'"
@@ -164,7 +174,8 @@ def check_torch(here):
     expected = recorded.group(1).strip() if recorded else here.recipe.get("version")
     if origin != "the module":
         finding = f"{place}: your own, in {origin}, hides the module's {expected or 'torch'}"
-        return warn(finding, "pip uninstall torch, unless you mean to use it")
+        remedy = "deactivate it" if origin == facts["prefix"] else "pip uninstall torch"
+        return warn(finding, f"{remedy}, unless you mean to use it")
     release, build = (part != other for part, other in zip(_parts(version), _parts(expected or version)))
     if release or (build and "+" in version and "+" in expected):
         return (fail if release else warn)(f"{place}, but the module is for {expected}", again)
@@ -187,15 +198,16 @@ def _parts(version):
 
 
 def _origin(here, facts):
-    """The place of torch: "the module", one of the user's own places, or "another place"."""
+    """The place of torch: "the module", one of the user's own, as the active environment's, or "another place"."""
     directory = facts["directory"] + os.sep
     own = {"user-software": USER_SOFTWARE, "PYTHONUSERBASE": here.env.get("PYTHONUSERBASE") or "/nonexistent"}
     for name, place in own.items():
         if directory.startswith((place + os.sep, os.path.realpath(place) + os.sep)):
             return name
-    environment = os.path.realpath(str(here.module / "venv")) + os.sep
-    ours = directory.startswith(environment) if here.kind == "venv" else facts["in_image"]
-    return "the module" if ours else "another place"
+    root = os.path.realpath(str(here.module)) + os.sep
+    if directory.startswith(root) if here.kind == "venv" else facts["in_image"]:
+        return "the module"
+    return facts["prefix"] or "another place"
 
 
 def check_versions(here):

@@ -53,6 +53,7 @@ def python(installation):
             "hip": None,
             "xpu": None,
             "in_image": True,
+            "prefix": None,
             "total": 8.0,
             "devices": [],
             "fault": None,

@@ -57,6 +57,17 @@ def test_a_python_before_the_modules_is_a_warning(installation, tmp_path):
     assert f"{tmp_path}/python" in found.finding
 
 
+def test_an_active_environment_with_a_torch_is_no_fault(installation, tmp_path):
+    env = installation()
+    prefix = tmp_path / "env"
+    for name in ("bin/python", "conda-meta/x", "lib/python3.12/site-packages/torch/x"):
+        (prefix / name).parent.mkdir(parents=True)
+        (prefix / name).write_text("#!/bin/sh\n")
+        (prefix / name).chmod(0o755)
+    found = checks.check_module(Context({**env, "PATH": f"{prefix}/bin:{env['PATH']}"}))
+    assert (found.verdict, found.finding) == (OK, f"PyTorch/2.13.0-cpu (venv), profile lumi, your environment {prefix}")
+
+
 def test_a_module_without_its_profile_is_a_warning(installation):
     found = checks.check_module(Context({**installation(), "LOADEDMODULES": "PyTorch/2.13.0-cpu"}))
     assert found.verdict == WARN

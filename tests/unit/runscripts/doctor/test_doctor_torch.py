@@ -26,6 +26,11 @@ def test_the_modules_torch_is_fine(python):
     [
         ({"in_image": False, "directory": "/home/u/torch"}, FAIL, "not the module's"),
         ({"directory": "/user-software/venv/torch"}, WARN, "your own, in user-software, hides the module's 2.13.0"),
+        (
+            {"in_image": False, "directory": "/home/u/env/lib/torch", "prefix": "/home/u/env"},
+            WARN,
+            "your own, in /home/u/env, hides the module's 2.13.0",
+        ),
         ({"version": "2.12.0"}, FAIL, "the module is for 2.13.0"),
         ({"foreign": ["/opt/other/libc10.so"]}, FAIL, "/opt/other/libc10.so of another torch"),
         ({"total": 7.0}, FAIL, "eight ones"),
@@ -196,3 +201,20 @@ def test_nccls_plugin_is_looked_for_by_the_names_that_nccl_takes(probe, tmp_path
 def test_the_last_line_of_an_error_is_what_people_read():
     assert last_line("Traceback\n  x\nImportError: why\n\n") == "ImportError: why"
     assert last_line("") == "no output"
+
+
+def test_an_environment_of_another_system_is_named_in_the_launchers_words(python):
+    said = "conda-python-simple: /e is active, but its Python, /e/p, does not exist on this host. Deactivate it"
+    found = checks.check_torch(python(None, error=said))
+    assert (found.verdict, found.remedy) == (FAIL, "Deactivate it")
+    assert found.finding == "/e is active, but its Python, /e/p, does not exist on this host"
+
+
+def test_the_probe_names_the_environment_that_torch_is_in(tmp_path):
+    prefix = tmp_path / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
+    (place,) = prefix.glob("lib/python3*/site-packages")
+    (place / "torch").mkdir()
+    (place / "torch" / "__init__.py").write_text(STAND_IN.format(setting={}).replace("sys.prefix =", "_ ="))
+    answer = subprocess.check_output([prefix / "bin" / "python", "-c", PROBE], text=True)
+    assert json.loads(answer.splitlines()[-1])["prefix"] == str(prefix)
