@@ -70,4 +70,4 @@ def test_fewer_cores_than_tasks_is_a_warning(here):
     )
     assert found.verdict == WARN
     assert f"{crowd} ranks share " in found.finding
-    assert "srun -c" in found.remedy
+    assert found.remedy == f"start at most {int(crowd) - 1} ranks per node, or request more cores for the job"
