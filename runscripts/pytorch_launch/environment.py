@@ -19,8 +19,8 @@ SOCKET_IFNAME = "PYTORCH_SOCKET_IFNAME"
 AGENT_THREADS = "PYTORCH_LAUNCH_AGENT_THREADS"
 
 # Variables by which OpenMP binds threads to cores. libgomp does so as soon as torch is imported: the main thread, and
-# all processes that it starts, get one core (pytorch/pytorch#91989, #99625). The agent of torchrun starts without them, and
-# its workers restore them from variables of these names with a prefix.
+# all processes that it starts, get one core (pytorch/pytorch#91989, #99625). The agent of torchrun starts without them,
+# and its workers restore them from variables of these names with a prefix.
 OPENMP_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 AGENT_OPENMP = "PYTORCH_LAUNCH_AGENT_"
 

@@ -1,0 +1,62 @@
+"""The launcher without EasyBuild: `pip install ./runscripts` puts its commands into an environment."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_environment import SHOW_ENVIRONMENT
+
+SHOW_PREFIX = "import os, sys; print(sys.prefix, os.environ['RANK'], os.environ['WORLD_SIZE'])"
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """A bare virtual environment with the wheel, which is installed offline."""
+    root = tmp_path_factory.mktemp("wheel")
+    source = Path(__file__).resolve().parents[4] / "runscripts"
+    # pip builds in the directory
+    shutil.copytree(source, root / "source", symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "build"))
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    build = [*pip, "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", "-w", root, root / "source"]
+    subprocess.run(build, check=True, timeout=600)
+    (wheel,) = root.glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", root / "v"], check=True, timeout=600)
+    install = [*pip, "--python", root / "v" / "bin" / "python", "install", "--quiet", "--no-index", wheel]
+    subprocess.run(install, check=True, timeout=600)
+    return root / "v"
+
+
+@pytest.mark.parametrize("call", ["by its path", "activated"])
+def test_a_rank_runs_the_python_of_the_environment(run, environment, step, call):
+    env = {**step, "PATH": f"{environment}/bin:/usr/bin:/bin" if call == "activated" else "/usr/bin:/bin"}
+    command = "conda-python-distributed" if call == "activated" else f"{environment}/bin/conda-python-distributed"
+    shown = run("/bin/bash", "-c", f'{command} -c "$0"', SHOW_PREFIX, env=env)
+    assert shown == f"{environment} 3 4\n"
+
+
+def test_all_commands_are_there_and_no_torchrun_in_place_of_torchs(run, environment):
+    commands = sorted(path.name for path in (environment / "bin").iterdir() if "python3" not in path.name)
+    assert [name for name in commands if not name.lower().startswith("activate")] == [
+        *("conda-python-distributed", "conda-python-simple", "ddp-env", "get-master", "list-packages", "python"),
+        *("pytorch-run", "pytorch-stacks", "torchrun-distributed"),
+    ]
+    for name in ("conda-python-distributed", "ddp-env", "get-master", "list-packages", "pytorch-run", "pytorch-stacks"):
+        assert run(str(environment / "bin" / name), "--help").lower().startswith("usage: ")
+
+
+def test_the_workers_of_torchrun_are_started_by_the_wheels_own_command(run, environment, agent, worker):
+    agent["PATH"] += f":{environment}/bin"
+    arguments, env = json.loads(run(f"{environment}/bin/torchrun-distributed", "train.py", env=agent))
+    assert "--nnodes=2" in arguments
+    path = {"PATH": f"{environment}/bin:/usr/bin:/bin"}
+    shown = json.loads(run(env["PYTHON_EXEC"], "-c", SHOW_ENVIRONMENT, env={**env, **worker, **path}))
+    assert shown["RANK"] == "0"
+
+
+def test_the_package_list_has_the_environment_alone(run, environment):
+    rows = run(str(environment / "bin" / "list-packages"), env={"PATH": os.defpath}).splitlines()
+    assert [row.split()[0] for row in rows] == ["Package", "pytorch-runscripts"]
