@@ -22,8 +22,8 @@ if [ -z "$EBROOTPYTORCH" ]; then
 fi
 if [ -f "${!#}" ]; then # the connection file of Jupyter and the kernel: bind its directory in the image
   directory=$(dirname "$(readlink -f "${!#}")")
-  export SINGULARITY_BIND=${SINGULARITY_BIND:+$SINGULARITY_BIND,}$directory
-  export APPTAINER_BIND=${APPTAINER_BIND:+$APPTAINER_BIND,}$directory
+  export SINGULARITY_BINDPATH=${SINGULARITY_BINDPATH:+$SINGULARITY_BINDPATH,}$directory
+  export APPTAINER_BINDPATH=${APPTAINER_BINDPATH:+$APPTAINER_BINDPATH,}$directory
   [ -z "${PYTORCH_MOUNTS:-}" ] || export PYTORCH_MOUNTS=$PYTORCH_MOUNTS,$directory:$directory
 fi
 exec conda-python-simple "$@"

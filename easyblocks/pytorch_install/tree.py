@@ -35,7 +35,7 @@ class Commands(NamedTuple):
     engine: str = ''
 
 
-VENV = Commands(('install-kernel',), ('command.bash', 'write-kernel.bash', 'start-kernel.bash', 'kernelspec.py'))
+VENV = Commands(('install-kernel',), ('command.bash', 'start-kernel.bash', 'kernelspec.py'))
 ENTERED = (*VENV.internal, 'enter')
 # the runscripts enter by themselves
 PACKED_VENV = Commands(VENV.on_host, ENTERED, 'packed')

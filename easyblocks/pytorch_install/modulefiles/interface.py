@@ -60,6 +60,7 @@ def shared_interface(generator, name, version, installdir, activation, cluster):
     # the cluster profile compares it with what the site's driver supports; without `none`, it would read that of the
     # module that this one replaces, which Environment Modules keep in env (module switch)
     txt += generator.set_environment('__PYTORCH_RUNTIME', gpu_runtime(version) or 'none')
+    txt += template(generator, 'active')
     # last, so that a profile of the site takes precedence
     txt += generator.append_paths('MODULEPATH', ['modulefiles'])
     return txt + generator.load_module('cluster/' + cluster, recursive_unload=True)

@@ -218,7 +218,7 @@ def test_after_pip_the_host_has_links_for_the_commands_of_users_packages(install
     install = "touch accelerate python activate pip; chmod +x *"
     rank = installed.start("pip", "bash", "-c", install, path=path, **installed.loaded)
     assert (rank.communicate()[1], rank.returncode) == ("", 4)
-    commands = directory.parent / "commands"
+    commands = installed.user_software.with_name("1.0.commands")
     assert [path.name for path in commands.iterdir()] == ["accelerate"]
     assert (commands / "accelerate").resolve() == (installed.root / "libexec" / "enter").resolve()
     installed.start("pip", "rm", "accelerate", path=path, **installed.loaded).communicate()

@@ -51,7 +51,7 @@ class Machine:
         root = shlex.quote(str(self.root))
         (self.modules / "PyTorch" / "1.0-cpu").write_text(
             f"export EBROOTPYTORCH={root} PATH={root}/bin:$PATH PYTHONPATH={self.ipykernel.parent}"
-            " SINGULARITY_BIND=/module\n"
+            " SINGULARITY_BINDPATH=/module APPTAINER_BINDPATH=/module\n"
         )
         (self.modules / "MNIST").write_text("export MNIST_ROOT=/data/mnist\n")
         (self.ipykernel / "__init__.py").touch()
@@ -152,8 +152,8 @@ def test_what_jupyter_has_loaded_is_unloaded_and_the_users_binds_stay(machine, t
     _, output, errors = machine.start(tmp_path / "kernel.json", LOADEDMODULES="jupyter/5", APPTAINER_BIND="/mine")
     environ = json.loads(output)["environment"]
     assert errors == "purged\n"
-    assert environ["APPTAINER_BIND"] == f"/mine,{tmp_path}"
-    assert environ["SINGULARITY_BIND"] == f"/module,{tmp_path}"
+    assert environ["APPTAINER_BIND"] == "/mine"
+    assert environ["APPTAINER_BINDPATH"] == environ["SINGULARITY_BINDPATH"] == f"/module,{tmp_path}"
 
 
 @pytest.mark.parametrize("program", ["singularity", "shifter", "podman-hpc", "enroot"])
@@ -190,6 +190,21 @@ def test_further_modules_are_loaded_with_it_under_a_name_of_ones_own(machine, tm
 def test_it_goes_where_jupyter_looks(machine, tmp_path, variables, place):
     machine.run(**{name: value.format(tmp_path) for name, value in variables.items()})
     assert (tmp_path / place / "kernels" / NAME / "kernel.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("variables", "complaint"),
+    [
+        (
+            {"JUPYTER_DATA_DIR": "/proc/x"},
+            "cannot write to /proc/x/kernels/{} (No such file or directory). Export another",
+        ),
+        ({"JUPYTER_DATA_DIR": "/dev/null"}, "cannot write to /dev/null/kernels/{} (Not a directory). Export another"),
+        ({"HOME": ""}, "HOME is not set. Export it, or JUPYTER_DATA_DIR"),
+    ],
+)
+def test_a_directory_that_cannot_be_written_to_is_one_line(machine, variables, complaint):
+    assert failed(machine.run(**variables)).startswith("install-kernel: " + complaint.format(NAME))
 
 
 def test_again_it_replaces_the_kernel_and_remove_takes_it_away(machine):
