@@ -44,9 +44,7 @@ PODMAN_HPC = Commands(VENV.on_host, ENTERED, 'podman-hpc')
 ENROOT = Commands(VENV.on_host, (*ENTERED, 'enroot.rc'), 'enroot')
 ENROOT_RC = os.path.join(TREE, 'libexec', 'enroot.rc')
 CONTAINER_ENGINE = Commands(VENV.on_host, ENTERED, 'container-engine')
-CONTAINER = Commands((*VENV.on_host, 'check-image', 'make-squashfs', 'unmake-squashfs'),
-                     (*ENTERED, 'user-software.bash', 'clean-user-software.bash', 'image.bash', 'host-network.py'),
-                     'apptainer')
+CONTAINER = Commands((*VENV.on_host, 'check-image', 'make-squashfs'), (*ENTERED, 'host-network.py'), 'apptainer')
 
 
 def bin_links(commands, of_image=()):
@@ -59,6 +57,8 @@ def bin_links(commands, of_image=()):
     links = {name: os.path.join(os.pardir, 'runscripts', name) for name in RUNSCRIPTS + RUNSCRIPTS_ON_HOST}
     # not for users: Jupyter kernels of earlier installations run this path
     links['start-kernel.bash'] = os.path.join(os.pardir, 'libexec', 'start-kernel.bash')
+    if 'make-squashfs' in commands.on_host:
+        links['unmake-squashfs'] = 'make-squashfs'
     if commands.engine:
         entering = of_image if commands.engine == PACKED_VENV.engine else [*RUNSCRIPTS, *of_image, 'start-shell']
         links.update(dict.fromkeys(entering, os.path.join(os.pardir, 'libexec', 'enter')))

@@ -71,7 +71,7 @@ proc bind_host_network {} {
 # Reports why an image gets nothing of the host. (A virtual environment finds the host's libraries by itself.)
 proc report_no_host_network {libexec} {
     set why {}
-    if {[file exists [file join $libexec image.bash]]} {
+    if {[file exists [file join $libexec enter-image]]} {
         set why "an earlier release installed this module. Install it again: eb --rebuild"
     } elseif {[file exists [file join $libexec enter]]} {
         set why "only Apptainer and Singularity can. Use the site's plugin for the program that starts this image"

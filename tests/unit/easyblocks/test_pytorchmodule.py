@@ -118,7 +118,6 @@ def test_help_and_whatis_describe_the_module_and_a_recipes_own_texts_take_preced
     for word in ("start-shell", "make-squashfs", "torchrun-distributed"):
         assert re.search(rf"\s{word}(,|\n)", text), word
     assert "libexec" not in text.split("Commands on the host")[1].split("whatis")[0]
-    assert "user-software.bash" not in text
     own = module_text(easyblock(edited(VENV, "cluster = 'local'", "usage = 'our words'\nwhatis = ['Name: ours']")))
     assert "our words" in own
     assert "Name: ours" in own

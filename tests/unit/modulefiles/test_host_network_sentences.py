@@ -6,7 +6,7 @@ import pytest
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        ("image.bash", "nothing is bound: an earlier release installed this module. Install it again: eb --rebuild"),
+        ("enter-image", "nothing is bound: an earlier release installed this module. Install it again: eb --rebuild"),
         (
             "enter",
             "nothing is bound: only Apptainer and Singularity can. Use the site's plugin for the "

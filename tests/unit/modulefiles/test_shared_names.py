@@ -34,10 +34,10 @@ def test_the_path_of_the_users_environment_stands_once_in_each_file_that_stands_
 
 
 def test_what_a_module_mounts_is_recorded_in_the_variable_that_the_commands_read():
-    (name,) = re.findall(r"\$\{(__PYTORCH_\w+):-\}", texts("libexec")["libexec/user-software.bash"])
+    (name,) = re.findall(r"\$\{(__PYTORCH_\w+):-\}", texts("bin")["bin/make-squashfs"])
     for syntax in ("lua", "tcl"):
         path = f"easyblocks/pytorch_install/modulefiles/container.{syntax}"
-        assert name in texts("easyblocks")[path], f"{path}: libexec/user-software.bash reads {name}"
+        assert name in texts("easyblocks")[path], f"{path}: bin/make-squashfs reads {name}"
 
 
 def test_the_testbed_knows_the_records_of_profiles_and_of_the_bootstrap_module():
