@@ -24,6 +24,7 @@ ENVIRONMENT = {
     "easyblocks/pytorch_install/programs/make_venv.py": "the image's Python reads it from its standard input",
     "easyblocks/pytorch_install/modulefiles/container.lua": "Lua",
     "easyblocks/pytorch_install/modulefiles/container.tcl": "Tcl",
+    "libexec/enter": "bash, for commands that start without the module",
     "runscripts/pytorch_launch/container.py": "runs in the image, without the easyblocks",
 }
 
