@@ -79,7 +79,7 @@ def container(runtime, binds):
                   'pip uninstall <name>': 'removes it from either'},
         launch=runtime + ' exec $SIF ',
         variables={'$SIF': 'the image',
-                   '$' + binds: 'directories that the image sees; append yours: export %s=$%s,/data' % (binds, binds)})
+                   '$' + binds: 'directories that the image sees besides the module\'s: export %s=/data' % binds})
 
 
 def usage(module, runtime, commands, gpu=None, wheel_index=None):
