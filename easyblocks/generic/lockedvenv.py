@@ -78,11 +78,11 @@ class LockedVenv(EasyBlock):
         return extra_vars
 
     def __init__(self, *args, **kwargs):
-        """Let the module have the environment's commands alone."""
+        """Let the module put bin/ on PATH, and nothing else."""
         super().__init__(*args, **kwargs)
         for variable in list(self.module_load_environment):
             self.module_load_environment.remove(variable)
-        self.module_load_environment.PATH = [os.path.join('venv', 'bin')]
+        self.module_load_environment.PATH = ['bin']
         self.wheels = None
 
     @property
@@ -124,14 +124,19 @@ class LockedVenv(EasyBlock):
         """Wheels are built."""
 
     def install_step(self):
-        """Make the environment."""
+        """Make the environment, and links to its commands; loading the module does not replace the user's Python."""
         make_environment(self.host_python, self.environment, self.wheels)
         make_base(self.host_python, self.environment)
+        mkdir(os.path.join(self.installdir, 'bin'))
+        for path in glob.glob(os.path.join(glob.escape(self.environment), 'bin', '*')):
+            name = os.path.basename(path)
+            if not name.startswith(('python', 'pip', 'activate')):
+                os.symlink(os.path.join(os.pardir, 'venv', 'bin', name), os.path.join(self.installdir, 'bin', name))
 
     def sanity_check_step(self, custom_paths=None, custom_commands=None, **kwargs):
         """Check that the packages fit together."""
-        paths = custom_paths or {'files': ['venv/bin/python'], 'dirs': ['venv/lib']}
-        commands = custom_commands or ['python -I -m pip --isolated check']
+        paths = custom_paths or {'files': ['venv/bin/python'], 'dirs': ['bin']}
+        commands = custom_commands or [os.path.join(self.environment, 'bin', 'python') + ' -I -m pip --isolated check']
         super().sanity_check_step(custom_paths=paths, custom_commands=commands, **kwargs)
 
 
