@@ -14,6 +14,7 @@ directory = os.path.dirname(os.path.realpath(torch.__file__))
 image = {os.stat(place).st_dev for place in ("/", "/usr", sys.base_prefix)}
 # conda has a package's libraries beside Python's own
 libraries = [os.path.join(os.path.realpath(prefix), "lib") for prefix in (sys.prefix, sys.base_prefix)]
+home = os.path.realpath(sys.prefix) + os.sep
 marks = [os.path.join(sys.prefix, mark) for mark in ("pyvenv.cfg", "conda-meta")]
 facts = {
     "python": sys.executable,
@@ -23,7 +24,7 @@ facts = {
     "hip": getattr(torch.version, "hip", None),
     "xpu": getattr(torch.version, "xpu", None),
     "in_image": os.stat(directory).st_dev in image,
-    "prefix": sys.prefix if any(map(os.path.exists, marks)) and directory.startswith(sys.prefix + os.sep) else None,
+    "prefix": sys.prefix if any(map(os.path.exists, marks)) and directory.startswith(home) else None,
     "total": torch.ones(8).sum().item(),
     "devices": [],
     "fault": None,

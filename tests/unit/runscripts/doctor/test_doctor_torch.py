@@ -216,5 +216,6 @@ def test_the_probe_names_the_environment_that_torch_is_in(tmp_path):
     (place,) = prefix.glob("lib/python3*/site-packages")
     (place / "torch").mkdir()
     (place / "torch" / "__init__.py").write_text(STAND_IN.format(setting={}).replace("sys.prefix =", "_ ="))
-    answer = subprocess.check_output([prefix / "bin" / "python", "-c", PROBE], text=True)
-    assert json.loads(answer.splitlines()[-1])["prefix"] == str(prefix)
+    (tmp_path / "link").symlink_to(prefix)  # as home directories often are
+    answer = subprocess.check_output([tmp_path / "link" / "bin" / "python", "-c", PROBE], text=True)
+    assert json.loads(answer.splitlines()[-1])["prefix"] == str(tmp_path / "link")
