@@ -5,6 +5,7 @@ It runs on login and compute nodes, on the host and in images, with any Python f
 """
 
 from collections import namedtuple
+from functools import partial
 
 OK, WARN, FAIL, NOT_APPLICABLE = "ok", "warn", "FAIL", "n.a."
 
@@ -12,23 +13,9 @@ Finding = namedtuple("Finding", "verdict finding remedy check")
 Finding.__doc__ = (
     "The result of a check: OK, WARN, FAIL or NOT_APPLICABLE, the finding, the remedy, and the check's name."
 )
+Finding.__new__.__defaults__ = ("", "")  # what runs a check adds its name
 
-
-def ok(finding):
-    """No fault was found."""
-    return Finding(OK, finding, "", "")
-
-
-def not_applicable(finding):
-    """There is nothing to check; `finding` is why."""
-    return Finding(NOT_APPLICABLE, finding, "", "")
-
-
-def warn(finding, remedy):
-    """Training works, but with a fault."""
-    return Finding(WARN, finding, remedy, "")
-
-
-def fail(finding, remedy):
-    """Training does not work."""
-    return Finding(FAIL, finding, remedy, "")
+ok = partial(Finding, OK)  # no fault was found
+not_applicable = partial(Finding, NOT_APPLICABLE)  # there is nothing to check; the finding is why
+warn = partial(Finding, WARN)  # training works, but with a fault
+fail = partial(Finding, FAIL)  # training does not work

@@ -50,8 +50,9 @@ def find_job(env, group):
 
 
 def outside(env):
-    """The environment without what describes a job or a step, which srun would take as options."""
-    return {name: env[name] for name in env if name == "SLURM_CONF" or not name.startswith(("SLURM_", "SRUN_"))}
+    """The environment without what describes a job or a step, or selects rows, which Slurm's commands would obey."""
+    of_slurm = ("SLURM_", "SRUN_", "SQUEUE_", "SINFO_")
+    return {name: env[name] for name in env if name == "SLURM_CONF" or not name.startswith(of_slurm)}
 
 
 def query(env, *command):

@@ -105,9 +105,8 @@ def parse(arguments):
     what.add_argument("--here", action="store_true", help="your ranks on this node, also without Slurm")
     what.add_argument("--dumps", metavar="DIR", help="compare the files that PyTorch's flight recorder wrote")
     parser.add_argument("--world-size", type=positive, metavar="N", help="ranks of the dumps, if they do not tell it")
-    parser.add_argument(
-        "--timeout", type=positive, default=20, metavar="S", help="seconds for a rank's stack (default: %(default)s)"
-    )
+    text = "seconds for a rank's stack (default: %(default)s)"
+    parser.add_argument("--timeout", type=positive, default=20, metavar="S", help=text)
     parser.add_argument("--of", type=job_and_step, help=argparse.SUPPRESS)
     parser.add_argument("--raw", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
@@ -152,7 +151,7 @@ def find_jobs(job, step, uid):
         if nodes is not None:
             leader, is_component, group = name.partition("+")
             component = (leader, group, nodes) if is_component else (number, None, nodes)
-            jobs.setdefault(name if "+" in job else leader, []).append(component)
+            jobs.setdefault(leader if job == leader else name, []).append(component)
     if not jobs:
         others = ", ".join(name for name, _ in steps) or "none"
         raise StacksError(f"step {job}.{step} does not run. Steps of this job: {others}")
@@ -209,8 +208,9 @@ def _squeue(fields, *selection):
 
 def _call(command, seconds):
     """Standard output and error and the exit status of a command; what it wrote until it timed out."""
-    # the variables of a job or step around this command describe another step
-    env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
+    # variables of a job or step around this command describe another one; those of squeue select rows
+    of_slurm = [name for name in os.environ if name.startswith(("SLURM_", "SQUEUE_")) and name != "SLURM_CONF"]
+    env = {name: value for name, value in os.environ.items() if name not in of_slurm}
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     try:
         process = subprocess.Popen(command, env=env, **pipes)

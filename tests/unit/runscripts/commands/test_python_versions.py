@@ -23,7 +23,19 @@ PROGRAMS = [TREE / "libexec" / "host-network.py", *sorted({*(TREE / "runscripts"
 #: Modules of the standard library that these may import; Python 3.6 has them all.
 STANDARD = {
     *("_ctypes", "_frozen_importlib_external", "_signal", "_socket", "argparse", "ast", "base64", "collections"),
-    *("concurrent", "contextlib", "ctypes", "datetime", "errno", "fcntl", "fnmatch", "gzip", "hashlib", "hmac"),
+    *(
+        "concurrent",
+        "contextlib",
+        "ctypes",
+        "datetime",
+        "errno",
+        "fcntl",
+        "fnmatch",
+        "functools",
+        "gzip",
+        "hashlib",
+        "hmac",
+    ),
     *("importlib", "itertools", "json", "marshal", "os", "pathlib", "pickle", "platform", "posix", "pwd", "random"),
     *(
         "re",

@@ -140,6 +140,7 @@ HETEROGENEOUS = f"7+0|7|RUNNING|{USER}|nid0002\n7+1|8|RUNNING|{USER}|nid0001"
         (ARRAY, "7_0.0|nid0001\n7_0.batch|nid0001", "7.0", "job 7_0", [("8", None, "nid0001")]),
         (HETEROGENEOUS, "", "7", "job 7", [("7", "0", "nid0002"), ("7", "1", "nid0001")]),
         (HETEROGENEOUS, "", "7+1", "job 7+1", [("7", "1", "nid0001")]),
+        (HETEROGENEOUS.splitlines()[1], "", "8", "job 7+1", [("7", "1", "nid0001")]),
         (HETEROGENEOUS, "8.0|nid0001", "7.0", "job 7", [("7", "1", "nid0001")]),
     ],
 )
