@@ -132,9 +132,9 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.C
 
     def values_without_module(self):
         """Also the installed image, its copies, and the users' environment."""
-        runtime = container_runtime.find_runtime()
-        return {**super().values_without_module(), 'image': self.image_name,
-                'central': [os.path.join(directory, self.image_name) for directory in self.cfg['central_images']],
+        runtime = containerimage.find_runtime()
+        return {**super().values_without_module(), 'image': self.image.name,
+                'central': [os.path.join(directory, self.image.name) for directory in self.cfg['central_images']],
                 'conda': self.cfg['conda_activation'], 'user_software': self.user_software.directory,
                 'runtime': runtime and which(runtime)}
 

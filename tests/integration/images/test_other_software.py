@@ -1,0 +1,85 @@
+"""Recipes of other software than PyTorch for the generic easyblock: image, module, commands on the host, and srun."""
+
+import io
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from testbed.stand_ins.registry import ENVIRONMENT
+
+pytestmark = pytest.mark.testbed
+
+RECIPE = """easyblock = 'ContainerImage'
+name = '{name}'
+version = '1.0'
+homepage = 'https://example.org'
+description = 'Test.'
+toolchain = SYSTEM
+{lines}
+moduleclass = 'tools'
+"""
+
+
+@pytest.fixture
+def install(site, work):
+    """A function that installs a recipe with some lines; returns one that runs a script with its module loaded."""
+
+    def make(name, lines):
+        recipe = work / f"{name}-1.0.eb"
+        recipe.write_text(RECIPE.format(name=name, lines=lines))
+        paths = f"--installpath={work} --buildpath={work}/build --sourcepath={work}/sources --tmpdir={work}/temporary"
+        site.testbed.run(f"eb {paths} {recipe}", environ={**os.environ, **ENVIRONMENT}, timeout=1800)
+        return lambda script: site.testbed.run(f"module use {work}/modules/all; module load {name}/1.0; {script}")
+
+    return make
+
+
+def system(path, *programs):
+    """Write a layer with programs of this host and the libraries that they need."""
+    with tarfile.open(path, "w") as archive:
+        for directory in ("bin", "usr", "etc", "proc", "sys", "dev", "tmp", "root", "home", "scratch"):
+            entry = tarfile.TarInfo(directory)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(entry)
+        files = {name: os.path.realpath(f"/bin/{name}") for name in programs}
+        listed = subprocess.check_output(["ldd", *files.values()], text=True).split()
+        for file in {
+            **{f"/bin/{name}": file for name, file in files.items()},
+            **{x: x for x in listed if x[0] == "/"},
+        }.items():
+            name, source = file
+            if not name.endswith(":"):
+                content = Path(source).read_bytes()
+                entry = tarfile.TarInfo(name.lstrip("/"))
+                entry.size, entry.mode = len(content), 0o755
+                archive.addfile(entry, io.BytesIO(content))
+    return path
+
+
+def test_a_tool_in_an_image_of_a_registry_runs_on_the_host_and_under_srun(install, registry, work):
+    digest = registry.push_layers([system(work / "layer", "sh", "dash", "cat", "seq")], "tools/seq", "1")
+    (work / "scratch").mkdir()
+    run = install(
+        "Seq",
+        f"image = 'docker://{registry.address}/tools/seq@{digest}'\ncommands = ['seq']\nbinds = ['{work}/scratch']",
+    )
+    (work / "scratch" / "file").write_text("bound\n")
+    output = run(
+        f"command -v seq; seq 2; srun -N2 seq 1; singularity exec $SIFSEQ cat {work}/scratch/file; echo $CONTAINERROOT"
+    )
+    root = f"{work}/software/Seq/1.0"
+    assert output.splitlines() == [f"{root}/bin/seq", "1", "2", "1", "1", "bound", root]
+    assert (work / "software/Seq/1.0/Seq-1.0.sif").stat().st_size
+
+
+@pytest.mark.thorough  # makes a Debian system
+def test_a_tool_of_debian_packages_in_an_image_made_here_runs_on_the_host_and_under_srun(install, work):
+    (work / "jq.def").write_text('Bootstrap: localimage\nFrom: {{ BASE }}\n\n%runscript\n    exec jq "$@"\n')
+    run = install(
+        "jq", "sources = ['jq.def']\ncommands = ['jq']\ndebian_release = 'bookworm'\ndebian_packages = ['jq']"
+    )
+    lines = run("""echo '{"a": 5}' | jq .a; echo '{"a": 6}' | singularity run $SIF .a; srun -N2 jq -n 7; which jq""")
+    assert lines.splitlines() == ["5", "6", "7", "7", f"{work}/software/jq/1.0/bin/jq"]
