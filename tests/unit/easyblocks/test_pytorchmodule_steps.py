@@ -56,7 +56,7 @@ def test_stop_after_the_install_step_restores_the_previous_module_or_keeps_a_fir
     easyblock, monkeypatch, capsys, installed
 ):
     app = easyblock(recipe(VENV))
-    for method in ("install_runtime", "compile_bytecode", "write_constraints"):
+    for method in ("install_runtime", "compile_bytecode", "hold_packages"):
         monkeypatch.setattr(app, method, lambda: None)
     app.cfg["stop"] = "install"
     root, module = Path(app.installdir), Path(app.mod_filepath)
