@@ -15,11 +15,11 @@ INSTALL = "Install it with the module's pip (`pip install py-spy`, with a venv m
 #: The kernel's setting, and for each value who may trace, and what to do.
 SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 REFUSALS = {
-    "1": "tracing only to parents (kernel.yama.ptrace_scope=1). Start the rank with conda-python-distributed, and "
-    "without PYTORCH_LAUNCH_TRACEABLE=0",
-    "2": "only root to trace (kernel.yama.ptrace_scope=2). Use a container that starts without setuid, or ask the site "
-    "for another value",
-    "3": "no tracing (kernel.yama.ptrace_scope=3). Ask the site for another value",
+    "1": "the kernel allows tracing only to parents (kernel.yama.ptrace_scope=1). Start the rank with "
+    "conda-python-distributed, and without PYTORCH_LAUNCH_TRACEABLE=0",
+    "2": "the kernel allows only root to trace (kernel.yama.ptrace_scope=2). Use a container that starts without "
+    "setuid, or ask the site for another value",
+    "3": "the kernel allows no tracing (kernel.yama.ptrace_scope=3). Ask the site for another value",
 }
 
 
@@ -89,7 +89,7 @@ def _reason(pid, errors):
         return "py-spy: " + " ".join(line.strip() for line in lines[:2])
     scope = _read(SCOPE)
     if scope in REFUSALS:
-        return f"the kernel allows {REFUSALS[scope]}"
+        return REFUSALS[scope]
     return "no permission to trace it. Run pytorch-stacks as the job's user, and on the host instead of in an image"
 
 
