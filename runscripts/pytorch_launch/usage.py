@@ -40,7 +40,7 @@ usage: torchrun-distributed [options of torchrun] SCRIPT [arguments of the scrip
 
 Runs torchrun on one node of a world, once per node, for example
 
-    srun -N2 --ntasks-per-node=1 torchrun-distributed --max-restarts=3 train.py --lr 0.1
+    srun -N2 -n2 torchrun-distributed --max-restarts=3 train.py --lr 0.1
     mpirun --map-by ppr:1:node --bind-to none torchrun-distributed --nproc-per-node=2 train.py --lr 0.1
 
 It sets the number of nodes, a c10d rendezvous on the first node, and one worker for each GPU that this

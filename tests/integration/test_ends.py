@@ -115,7 +115,7 @@ def test_a_worker_of_torchrun_that_is_killed_is_started_again_with_its_world(tes
     (work / "elastic.py").write_text(ELASTIC)
     output = testbed.run(
         f"""module load {module}
-srun -N2 --ntasks-per-node=1 {enter}torchrun-distributed --nproc-per-node=1 --max-restarts=1 elastic.py""",
+srun -N2 -n2 {enter}torchrun-distributed --nproc-per-node=1 --max-restarts=1 elastic.py""",
         cwd=work,
     )
     restarts, totals = zip(*(line.split() for line in output.splitlines()))

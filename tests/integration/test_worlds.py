@@ -70,7 +70,7 @@ LINES = {
     "srun": "srun -N2 --ntasks-per-node=2 {enter}conda-python-distributed {training}",
     "Open MPI": AS_ROOT + JOB + "{open_mpi} -np 4 --map-by ppr:2:node {enter}conda-python-distributed {training}",
     "MPICH": JOB + "{mpich} -n 4 -ppn 2 {enter}conda-python-distributed {training}",
-    "torchrun under srun": "srun -N2 --ntasks-per-node=1 {enter}torchrun-distributed --nproc-per-node=2 {training}",
+    "torchrun under srun": "srun -N2 -n2 {enter}torchrun-distributed --nproc-per-node=2 {training}",
     "torchrun under Open MPI": AS_ROOT
     + JOB
     + "{open_mpi} -np 2 --map-by ppr:1:node {enter}torchrun-distributed --nproc-per-node=2 {training}",

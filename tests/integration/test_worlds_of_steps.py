@@ -1,0 +1,132 @@
+"""The world in steps of Slurm that are unlike others, by --dry-run: nothing but the runscripts and Slurm is needed."""
+
+import os
+import pty
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from testbed.packages import find_optional
+
+pytestmark = pytest.mark.testbed
+
+RUNSCRIPTS = Path(__file__).parents[2] / "runscripts"
+#: Prints the world of a task: rank, size, local rank, its size, the node's number, the node, MASTER_ADDR, get-master.
+SHOW = """#!/bin/bash
+export PATH=%s:$PATH
+found=$(conda-python-distributed --dry-run) || exit
+eval "$found"
+printf '%%s\\n' "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK $SLURMD_NODENAME $MASTER_ADDR $(get-master)"
+"""
+
+
+@pytest.fixture
+def show(work):
+    """The path of a command that prints the world of its task in one line."""
+    command = work / "show"
+    command.write_text(SHOW % RUNSCRIPTS)
+    command.chmod(0o755)
+    return command
+
+
+A, B, C = "nid001001", "nid001002", "nid001003"
+TWO = f"salloc --quiet -w {C} -N1 -n1 : -w {A} -N1 "
+IN_ONE_JOB = f"salloc --quiet -w {A},{B},{C} -N3 -n4 srun -w {C} -N1 -n1"
+
+
+@pytest.mark.parametrize(
+    ("line", "worlds"),
+    [
+        (f"{TWO} -n1 srun --het-group=0,1 {{show}}", [f"0/2 0/1 0 {C} {C} {C}", f"1/2 0/1 1 {A} {C} {C}"]),
+        (
+            f"salloc --quiet -w {C} -N1 -n1 : -w {A},{B} -N2 -n3 srun --het-group=0,1 {{show}}",
+            [f"0/4 0/1 0 {C} {C} {C}", f"1/4 0/2 1 {A} {C} {C}", f"2/4 1/2 1 {A} {C} {C}", f"3/4 0/1 2 {B} {C} {C}"],
+        ),
+        (f"{TWO} -n2 srun --het-group=1 {{show}}", [f"0/2 0/2 0 {A} {A} {A}", f"1/2 1/2 0 {A} {A} {A}"]),
+        (
+            f"{IN_ONE_JOB} {{show}} : -w {A} -N1 -n2 {{show}}",
+            [f"0/3 0/1 0 {C} {C} {C}", f"1/3 0/2 1 {A} {C} {C}", f"2/3 1/2 1 {A} {C} {C}"],
+        ),
+    ],
+)
+def test_ranks_of_a_heterogeneous_step_meet_at_rank_0(testbed, show, line, worlds):
+    assert sorted(testbed.run(line.format(show=show)).splitlines()) == worlds
+
+
+def test_where_slurm_does_not_report_the_node_of_rank_0_every_rank_ends_with_the_remedy(testbed, show):
+    line = f"{IN_ONE_JOB} {show} : -w {A},{B} -N2 -n2 {show}"
+    done = testbed.run_unchecked(line)
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert "does not report the node of rank 0. Export MASTER_ADDR=<its host> before srun" in done.stderr
+    assert len(testbed.run(f"export MASTER_ADDR={C}\n{line.replace(str(show), 'true')}").splitlines()) == 0
+
+
+def test_a_job_of_components_knows_its_first_node_without_a_step(testbed):
+    assert testbed.run(f"{TWO} -n1 {RUNSCRIPTS}/get-master") == f"{C}\n"
+
+
+SUBMIT = "sbatch --quiet --wait --output={work}/out --error={work}/err {options} {work}/script"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "named"),
+    [
+        ("srun -N2 -n2 {work}/one_submits", "SLURM_STEP_NUM_TASKS=2"),
+        ("srun -N2 -n2 {runscripts}/conda-python-distributed {work}/one_submits.py", "PYTORCH_LAUNCH_ID="),
+        ("salloc --quiet -N2 -n2 {mpirun} -np 2 {work}/one_submits", "OMPI_COMM_WORLD_RANK=1"),
+    ],
+)
+def test_a_job_that_a_rank_submits_is_not_a_part_of_its_world(testbed, show, work, launcher, named):
+    """The batch script is one process and says so; its steps end with an error if they inherited another launch."""
+    mpirun = find_optional("openmpi-bin")
+    if "{mpirun}" in launcher and mpirun is None:
+        pytest.skip("openmpi-bin is not installed (./run-tests does that where it may install packages)")
+    submit = SUBMIT.format(work=work, options="-N2 -n2")
+    (work / "script").write_text(f"#!/bin/bash\nunset ${{!SLURM_CPU_BIND*}}\n{show}\nsrun {show}\necho status $? >&2\n")
+    (work / "one_submits").write_text(f'#!/bin/bash\n[ "${{OMPI_COMM_WORLD_RANK:-$SLURM_PROCID}}" = 0 ] || {submit}\n')
+    (work / "one_submits").chmod(0o755)
+    (work / "one_submits.py").write_text(f"import os\nos.environ['RANK'] == '0' or os.system({submit!r})\n")
+    settings = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
+    testbed.run(settings + launcher.format(work=work, runscripts=RUNSCRIPTS, mpirun=mpirun))
+    out, err = ((work / name).read_text().splitlines() for name in ("out", "err"))
+    assert out[0].startswith("0/1 0/1 0 ")
+    assert named in err[0]
+    assert "is of a launch around this job: starting one process" in err[0]
+    if named.startswith("SLURM"):
+        assert sorted(line[:4] for line in out[1:]) == ["0/2 ", "1/2 "]
+        assert err[1:] == ["status 0"]
+    else:
+        assert len(out) == 1
+        assert all(f"{named}" in line and "is of another launch than Slurm step" in line for line in err[1:3])
+        assert err[-1] == "status 2"
+
+
+def test_a_shell_that_alone_is_left_of_its_step_starts_no_rank(testbed, show, work):
+    """`srun --pty` connects task 0 alone to the terminal: the shells of the others have ended."""
+    mpirun = find_optional("openmpi-bin") or "echo"
+    (work / "typed").write_text(
+        f"exec </dev/null\n{show}; echo status $?\nsrun --overlap -N1 -n2 {show}\n"
+        f"{mpirun} --oversubscribe -np 2 {show}\nexit 0\n"
+    )
+    terminal, other_end = pty.openpty()
+    line = ["srun", "-N1", "-n4", "--overcommit", "-w", A, "--pty", "bash", "--norc"]
+    environment = {**testbed.environment(), "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    with subprocess.Popen(
+        line, stdin=other_end, stdout=other_end, stderr=other_end, env=environment, start_new_session=True
+    ) as process:
+        os.close(other_end)
+        os.write(terminal, f". {work}/typed\n".encode())
+        shown = b""
+        try:
+            while True:
+                shown += os.read(terminal, 4096)
+        except OSError:  # the other end is closed
+            process.wait(timeout=300)
+    lines = shown.decode().replace("\r", "").splitlines()
+    assert any("is one of 4 tasks of Slurm step" in text and "srun --overlap -N1 -n4" in text for text in lines), lines
+    assert "status 2" in lines
+    assert sum(text.startswith(("0/2 0/2 0 nid001001 ", "1/2 1/2 0 nid001001 ")) for text in lines) == (
+        4 if mpirun != "echo" else 2
+    ), lines
