@@ -17,7 +17,8 @@ SHOW = """#!/bin/bash
 export PATH=%s:$PATH
 found=$(conda-python-distributed --dry-run) || exit
 eval "$found"
-printf '%%s\\n' "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK $SLURMD_NODENAME $MASTER_ADDR $(get-master)"
+world="$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE"
+printf '%%s\\n' "$world $GROUP_RANK $SLURMD_NODENAME $MASTER_ADDR $(get-master)"
 """
 
 
