@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytorch_launch import caches
 
-from pytorch_doctor import fail, ok, warn
+from pytorch_doctor import fail, not_applicable, ok, warn
 from pytorch_doctor.context import UNKNOWN_USER
 
 SCARCE = 1000000000  # bytes: torch.compile of a large model can fill that
@@ -46,6 +46,8 @@ def check_caches(here):
 
 def check_extensions(here):
     """Whether a job that was killed while it compiled an extension has left torch's lock."""
+    if not here.env.get("TORCH_EXTENSIONS_DIR"):
+        return not_applicable("TORCH_EXTENSIONS_DIR is not set")
     locks = caches.old_locks(here.env)
     if locks:
         return warn("; ".join(lock.fault for lock in locks), "; ".join(lock.remedy for lock in locks))
