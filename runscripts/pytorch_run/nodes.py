@@ -3,7 +3,6 @@
 
 import json
 import re
-import signal
 import subprocess
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
@@ -55,14 +54,17 @@ def outside(env):
     return {name: env[name] for name in env if name == "SLURM_CONF" or not name.startswith(of_slurm)}
 
 
+def output_of(env, seconds, *command):
+    """What a command of Slurm prints within `seconds`."""
+    limited = ["timeout", "--kill-after=10", str(seconds), *command]
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    found = subprocess.run(limited, env=outside(env), check=False, **streams)
+    return found.stdout.decode(errors="replace")
+
+
 def query(env, *command):
     """The rows that a command of Slurm prints, split at `|`; none if it fails."""
-    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    try:
-        found = subprocess.run(command, env=outside(env), timeout=QUERY_SECONDS, check=False, **options)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    lines = found.stdout.decode(errors="replace").splitlines() if found.returncode == 0 else []
+    lines = output_of(env, QUERY_SECONDS, *command).splitlines()
     return [[word.strip() for word in line.split("|", 2)] for line in lines if line.count("|") >= 2]
 
 
@@ -145,7 +147,7 @@ def _ask(nodes, job, env):
     where = [*job.where, f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}", f"--ntasks={len(nodes)}"]
     step = ["--overlap", "--ntasks-per-node=1", "--cpu-bind=none", "--kill-on-bad-exit=0", "--time=3", "--mpi=none"]
     doctor = [DOCTOR, "--json", f"--timeout={CHECK_SECONDS}", f"--only={CHECKS}"]
-    text = output_of(["srun", *where, *step, *doctor], outside(env), STEP_SECONDS)
+    text = output_of(env, STEP_SECONDS, "srun", *where, *step, *doctor)
     answers = {}
     for line in text.splitlines():
         try:
@@ -160,21 +162,3 @@ def _ask(nodes, job, env):
     if not reasons and errors and len(nodes) == 1:
         reasons[nodes[0]] = errors[-1][len("srun: error: ") :]
     return answers, {node: f"srun: {reasons[node]}" for node in nodes if node in reasons and node not in answers}
-
-
-def output_of(command, env, seconds):
-    """What a command and its step print within `seconds`."""
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    process = subprocess.Popen(command, env=env, start_new_session=True, **streams)
-    output = b""
-    try:
-        for limit, end in ((seconds, signal.SIGTERM), (10, signal.SIGKILL), (10, signal.SIGKILL)):
-            try:
-                output = process.communicate(timeout=limit)[0]
-                break
-            except subprocess.TimeoutExpired:
-                process.send_signal(end)
-    except BaseException:  # a signal that ends this program
-        process.terminate()
-        raise
-    return output.decode(errors="replace")

@@ -47,15 +47,15 @@ def parse(arguments):
         usage=USAGE, description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter, prog="pytorch-run"
     )
     add = parser.add_argument
-    add("--spare", type=number, default=0, metavar="K", help="keep K nodes in reserve (default: those that -N leaves)")
-    add("--retries", type=number, default=3, metavar="R", help="run again at most R times (default: %(default)s)")
+    add("--spare", type=int, default=0, metavar="K", help="keep K nodes in reserve (default: those that -N leaves)")
+    add("--retries", type=int, default=3, metavar="R", help="run again at most R times (default: %(default)s)")
     text = (
         "if no spare node is left, continue with fewer nodes than -N, at least M (default: -N, or the smaller number "
     )
-    add("--min-nodes", type=positive, metavar="M", help=text + "of torchrun-distributed --nnodes=M:N)")
+    add("--min-nodes", type=int, metavar="M", help=text + "of torchrun-distributed --nnodes=M:N)")
     add("--no-preflight", action="store_true", help="do not check the nodes before the first run")
-    add("-N", "--nodes", type=positive, metavar="N", help="nodes of a run (default: all but --spare)")
-    add("-n", "--ntasks", type=positive, metavar="N", help="tasks of a run, on at most as many nodes")
+    add("-N", "--nodes", type=int, metavar="N", help="nodes of a run (default: all but --spare)")
+    add("-n", "--ntasks", type=int, metavar="N", help="tasks of a run, on at most as many nodes")
     add("-x", "--exclude", metavar="NODES", help="do not use these nodes")
     add("-w", "--nodelist", help=argparse.SUPPRESS)
     add(
@@ -67,6 +67,10 @@ def parse(arguments):
     end = arguments.index("--")
     options, options.srun = parser.parse_known_args(arguments[:end])
     options.command = arguments[end + 1 :]
+    for name, least in (("spare", 0), ("retries", 0), ("nodes", 1), ("ntasks", 1), ("min_nodes", 1)):
+        value = getattr(options, name)
+        if value is not None and value < least:
+            raise OptionError(f"--{name.replace('_', '-')}={value} is not a number from {least}")
     if not options.command:
         raise OptionError("no command after `--`")
     if options.nodelist:
@@ -75,17 +79,3 @@ def parse(arguments):
     if options.min_nodes is None and elastic:
         options.min_nodes = int(elastic.group(1))
     return options
-
-
-def number(text):
-    """A number from 0."""
-    if not (text.isdecimal() and len(text) < 10):
-        raise argparse.ArgumentTypeError(f"{text[:20]} is not a number")
-    return int(text)
-
-
-def positive(text):
-    """A number from 1."""
-    if not number(text):
-        raise argparse.ArgumentTypeError(f"{text[:20]} is not a number from 1")
-    return int(text)

@@ -16,7 +16,7 @@ def checked(monkeypatch):
     """A function that returns what `check_nodes` finds; `failed` has the failed checks of nodes that answer."""
 
     def check(failed, names=NODES):
-        def output_of(command, env, _):
+        def output_of(_env, _seconds, *command):
             asked.append(command)
             (asked_nodes,) = (word.split("=", 1)[1].split(",") for word in command if word.startswith("--nodelist="))
             silent = [node for node in asked_nodes if node not in failed]

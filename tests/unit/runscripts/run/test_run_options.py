@@ -41,10 +41,11 @@ def test_own_options_and_those_of_srun_may_be_mixed():
     [
         ("-N2 train.py", "no `--`"),
         ("-N2 --", "no command after"),
-        ("-N2-4 -- x", "2-4 is not a number"),
+        ("-N2-4 -- x", "invalid int value: .2-4."),
         ("-w n1 -- x", "-w names nodes"),
         ("--retries -- x", "--retries: expected one argument"),
-        ("--min-nodes 0 -- x", "0 is not a number from 1"),
+        ("--retries=-1 -- x", "--retries=-1 is not a number from 0"),
+        ("--min-nodes 0 -- x", "--min-nodes=0 is not a number from 1"),
     ],
 )
 def test_a_line_that_cannot_be_run_is_an_error(line, fault):
