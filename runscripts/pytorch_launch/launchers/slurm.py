@@ -22,7 +22,7 @@ from pytorch_launch.world import (
 STEP_MARKS = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST")
 
 # The step of a shell that salloc starts on the first node (LaunchParameters=use_interactive_step; slurm.h).
-INTERACTIVE_STEP = 4294967290
+INTERACTIVE_STEP = "4294967290"
 
 # torch's variable, and the one of srun(1) with the same value.
 SOURCES = {
@@ -62,7 +62,7 @@ def step(env, hostname):
         cpus_per_task=optional_number(env, "SLURM_CPUS_PER_TASK"),
         masks=_masks(env, local_size),
         unbound=env.get("SLURM_CPU_BIND_TYPE") == "none",
-        allocation=job_allocation(env) if env[step_name] == str(INTERACTIVE_STEP) else (1, 1, ""),
+        allocation=job_allocation(env) if env[step_name] == INTERACTIVE_STEP else (1, 1, ""),
     )
     check_inside(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", world.size)
     check_inside(env, "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", world.local_size)
@@ -97,9 +97,9 @@ def _position(env):
 
 
 def step_of_others(env):
-    """The variable of a step and its value, in a process outside a step that inherited it; None if there is none."""
+    """The size of a step that this process inherited, as text; None if there is none, or it is 1 as well."""
     name = "SLURM_STEP_NUM_TASKS"
-    return f"{name}={env[name]}" if _has_marks(env) else None
+    return f"{name}={env[name]}" if _has_marks(env) and env[name] != "1" else None
 
 
 def job_allocation(env):
@@ -148,7 +148,8 @@ def _is_batch_script(env):
 def _check_step(env):
     """Raise OtherStepError if two variables cannot be of one step."""
     size, tasks = str(number(env, "SLURM_STEP_NUM_TASKS")), env.get("SLURM_GTIDS")
-    if env.get("SLURM_NTASKS", size) not in ("", size):
+    # the shell of salloc has the tasks of its job there
+    if env.get("SLURM_NTASKS", size) not in ("", size) and env[_step_name(env)] != INTERACTIVE_STEP:
         raise OtherStepError(f"SLURM_NTASKS={env['SLURM_NTASKS']} is not SLURM_STEP_NUM_TASKS={size}", SUBMIT)
     if tasks and env["SLURM_PROCID"] not in tasks.split(","):
         raise OtherStepError(f"SLURM_PROCID={env['SLURM_PROCID']} is not in SLURM_GTIDS={tasks}", SUBMIT)

@@ -7,7 +7,7 @@ import sys
 import pytest
 from pytorch_launch.launchers import discover
 from pytorch_launch.launchers.slurm import master
-from pytorch_launch.rendezvous import RendezvousError, choose_rendezvous
+from pytorch_launch.rendezvous import RendezvousError, choose_rendezvous, launch_id
 from pytorch_launch.world import WorldError
 
 #: Rank 2 of `salloc -w nid001003 -n1 : -w nid[001001-001002] -N2 -n3 srun --het-group=0,1`, Slurm 22.05: the lists of
@@ -242,3 +242,29 @@ def test_the_ranks_of_a_launcher_inside_a_task_may_be_fewer_than_the_tasks(task,
     assert discover(env, "nid001003").size == 2
     with pytest.raises(WorldError, match="WORLD_SIZE=2, but SLURM_STEP_NUM_TASKS=8"):
         discover({**env, "SLURM_TASK_PID": "1"}, "nid001003")
+
+
+# Shells and arrays
+
+
+def test_a_process_in_the_shell_of_salloc_is_alone_in_its_allocation(step):
+    """Where salloc starts it as a step of one task on the first node (LaunchParameters=use_interactive_step)."""
+    shell = {"SLURM_STEP_ID": "4294967290", "SLURM_STEP_NODELIST": "nid001003", "SLURM_STEP_NUM_NODES": "1"}
+    task = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_GTIDS": "0", "SLURM_PTY_PORT": "1"}
+    one = {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_JOB_NUM_NODES": "2"}
+    world = discover({**step, **shell, **task, **one}, "vm")  # SLURM_NTASKS is that of the job, as seen with 22.05
+    assert (world.size, world.allocation) == (1, (4, 2, "srun"))
+
+
+def test_a_job_submitted_from_a_step_of_one_task_has_nothing_to_report(task, batch_script, step):
+    script = {**step, "SLURM_STEP_NUM_TASKS": "1", **batch_script, "SLURM_JOB_ID": "8"}
+    world = discover(task(script, "slurmstepd: [8.batch]"), "vm")
+    assert (world.size, world.problem) == (1, None)
+
+
+def test_elements_of_an_array_are_different_launches(step):
+    """Each has a job number of its own, that of the last element is also the array's (sbatch(1), "JOB ARRAY")."""
+    array = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0"}
+    worlds = [discover({**step, **array, "SLURM_JOB_ID": job}, "vm") for job in ("7", "8")]
+    assert {launch_id(world, None) for world in worlds} == {"7.0", "8.0"}
+    assert len({choose_rendezvous({}, world, None)["MASTER_PORT"] for world in worlds}) == 2
