@@ -9,7 +9,7 @@ from easybuild.tools.build_log import EasyBuildError, print_warning
 from easybuild.tools.filetools import read_file, write_file
 
 from pytorch_install.images.base import verify_base
-from pytorch_install.images.layout import with_layout
+from pytorch_install.images.layout import LAYOUT, with_layout
 from pytorch_install.sources.directories import (
     make_directory,
     protect,
@@ -78,8 +78,8 @@ class BuiltImage(Image):
 
     @property
     def identity(self):
-        """Sources, parameters and base."""
-        return super().identity + (' base=%s' % self.base.checksum if self.base else '')
+        """Sources, parameters, layout and base."""
+        return '%s layout=%s' % (super().identity, LAYOUT) + (' base=%s' % self.base.checksum if self.base else '')
 
 
 class DefinitionFile(BuiltImage, Definition):

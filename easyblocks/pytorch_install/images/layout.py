@@ -2,6 +2,7 @@
 """
 What every image that is built here has: directories for the module's binds, `run`, and the search path of shells.
 """
+import hashlib
 import os
 import re
 import shlex
@@ -32,6 +33,11 @@ BASHRC = '/etc/bash.bashrc'
 HOOK_CODE = ('import importlib.util as util, os; torch = util.find_spec("torch"); '
              'torch and open(os.path.join(os.path.dirname(os.path.dirname(torch.origin)), %r), "w").write(%r)'
              % (HOOK, LINE % OF_IMAGE))
+
+
+# Identifies all of this: --rebuild makes an image again that was made with another layout.
+LAYOUT = hashlib.sha256('\n'.join([
+    HOOK_CODE, *MOUNT_POINTS, *(read_file(file) for file in (RUNSCRIPT, PROFILE))]).encode()).hexdigest()[:8]
 
 
 def with_layout(definition):

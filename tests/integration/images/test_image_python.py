@@ -1,0 +1,107 @@
+"""The Python of the image that is built here, and the image as a place to work in, as users type it."""
+
+import subprocess
+
+import pytest
+
+pytestmark = pytest.mark.testbed
+
+#: A torch in a home directory, which nobody may get.
+OLD_TORCH = 'raise SystemExit("the torch of ~/.local")\n'
+#: zz_image.pth of the users' environments of images in which torch was in a virtual environment.
+EARLIER = """import os, site; path = site.check_enableusersite() and site.getusersitepackages(); \
+path and os.path.isdir(path) and site.addsitedir(path)
+import site, sys; sys.path[:] = [path for path in sys.path if path != '/opt/pytorch/lib/python3.11/site-packages']; \
+site.addsitedir('/opt/pytorch/lib/python3.11/site-packages')
+"""
+
+
+@pytest.fixture
+def run(testbed, container, work):
+    """A function that runs a script with the container module loaded, in an empty directory and an empty home."""
+    (work / "home").mkdir()
+
+    def run(script):
+        return testbed.run(f"export HOME={work}/home; module load {container}; cd {work}; {script}")
+
+    return run
+
+
+@pytest.mark.parametrize("python", ["python", "/usr/bin/python3", "/opt/pytorch/bin/python"])
+def test_an_environment_on_top_of_the_image_sees_torch_and_its_requirements_fit(run, work, python):
+    output = run(f"""singularity exec $SIF {python} -m venv --system-site-packages v
+singularity exec $SIF v/bin/python -c 'import torch, sys; print(torch.__file__, sys.prefix)'
+singularity exec $SIF v/bin/python -m pip check""")
+    assert output.splitlines() == [
+        f"/usr/local/lib/python3.11/dist-packages/torch/__init__.py {work}/v",
+        "No broken requirements found.",
+    ]
+
+
+def test_the_image_has_one_release_of_each_package_and_no_setting_of_its_build(run):
+    output = run("""for name in python /usr/bin/python3; do singularity exec --cleanenv $SIF $name -m pip check; done
+singularity exec --cleanenv $SIF sh -c 'ls -d /usr/local/lib/python3.11/dist-packages/setuptools-*'
+singularity exec --cleanenv --no-home $SIF /usr/bin/python3 -m pip config list; ls $CONTAINERROOT/user-software/venv""")
+    *checks, setuptools, environment = output.splitlines()
+    assert checks == ["No broken requirements found."] * 2
+    assert setuptools.count("dist-info") == 1 and environment == "pytorch"
+
+
+@pytest.mark.parametrize("python", ["python", "/usr/bin/python3", "$PWD/v/bin/python"])
+def test_a_torch_in_the_home_directory_never_precedes_that_of_the_image(run, work, python):
+    packages = work / "home/.local/lib/python3.11/site-packages"
+    (packages / "torch").mkdir(parents=True)
+    (packages / "torch/__init__.py").write_text(OLD_TORCH)
+    output = run(f"""singularity exec $SIF python -m venv --without-pip --system-site-packages v
+singularity exec --cleanenv --home $HOME $SIF {python} -c 'import torch; print(torch.__file__)'""")
+    assert output == "/usr/local/lib/python3.11/dist-packages/torch/__init__.py\n"
+
+
+def test_run_runs_a_command_or_python(run):
+    output = run("""singularity run $SIF printf '<%s>' 'a b' ''; echo 'print("in")' | singularity run $SIF
+singularity run $SIF python -c 'import torch; print(1)'; singularity run $SIF false || echo status $?""")
+    assert output == "<a b><>in\n1\nstatus 1\n"
+
+
+@pytest.mark.parametrize("shell", ["bash -lc", "bash -ic", "sh -lc", "start-shell -c", "start-shell -ic"])
+def test_shells_of_the_image_find_the_modules_python_first(run, work, shell):
+    (work / "home/.bashrc").write_text(f"PATH={work}/conda:$PATH\n")
+    (work / "home/.profile").write_text(f". {work}/home/.bashrc\n")
+    (work / "conda").mkdir()
+    (work / "conda/python").write_text("#!/bin/sh\necho the user\n")
+    (work / "conda/python").chmod(0o755)
+    enter = "" if shell.startswith("start") else "singularity exec $SIF "
+    assert run(f"{enter}{shell} 'command -v python' 2>/dev/null") == "/user-software/venv/pytorch/bin/python\n"
+
+
+def test_the_tools_of_daily_work_and_the_places_of_binds_are_in_the_image(run):
+    tools = "git curl less make ps ssh"
+    output = run(f"""singularity exec $SIF sh -c 'for name in {tools}; do command -v $name; done' | wc -l
+env -u SINGULARITY_BINDPATH -u APPTAINER_BINDPATH -u SINGULARITY_BIND -u APPTAINER_BIND \
+    singularity exec $SIF sh -c 'ls -A /runscripts /payload /user-software'""")
+    assert output.split() == ["6", "/payload:", "/runscripts:", "/user-software:"]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_packages_on_top_of_an_image_of_an_earlier_version_are_kept(testbed, container, work, packed):
+    """The environment is made as earlier versions did, then `make_venv.py check` decides as in an installation."""
+    directory = work / "software"
+    packages = directory / "venv/pytorch/lib/python3.11/site-packages"
+    testbed.run(
+        f"module load {container}; mkdir {directory}; singularity exec --bind {directory}:/user-software $SIF "
+        "/usr/bin/python3 -m venv --without-pip --system-site-packages /user-software/venv/pytorch"
+    )
+    (packages / "zz_image.pth").write_text(EARLIER)
+    (packages / "mine.py").write_text("import torch; print(torch.__version__)\n")
+    if packed:
+        subprocess.run(["mksquashfs", directory, work / "s.squashfs", "-quiet", "-no-progress"], check=True)
+    bind = f"{work}/s.squashfs:/user-software:ro,image-src=/" if packed else f"{directory}:/user-software"
+    program = testbed.layout.repository / "easyblocks/pytorch_install/programs/make_venv.py"
+    lines = [
+        f"export SIF=$(module load {container}; echo $SIF)",
+        f'enter() {{ apptainer exec --bind {bind} $SIF "$@"; }}',
+        "enter /user-software/venv/pytorch/bin/python -c 'import mine'",
+        f"enter /usr/bin/python3 -I - check <{program} || echo status $?",
+    ]
+    version, status = testbed.run("\n".join(lines)).splitlines()
+    assert version.startswith("2.") and status == "status 5"  # OTHER_LINES: a packed one is kept, the other renewed
