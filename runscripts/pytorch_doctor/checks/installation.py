@@ -79,23 +79,26 @@ def check_image(here):
         return not_applicable("a module with a virtual environment" if here.module else "no module is loaded")
     again = f"`eb --rebuild {here.easyconfig or '<recipe>'}`"
     if here.kind == "container":
-        return _check_sif(
-            here, f"load the module again, which finds the site's copy if there is one; else install it with {again}"
-        )
-    image = here.env.get("SHIFTER_IMAGE" if here.kind == "shifter" else "PYTORCH_IMAGE", "")
+        again = f"load the module again, which finds the site's copy if there is one; else install it with {again}"
+        return _check_sif(here, again)
     if here.kind == "shifter":
-        command, remedy = (
-            ["shifter", "--image=" + image, "true"],
-            "check with `shifterimg images` that the gateway has it, ",
-        )
-        remedy += f"else `shifterimg pull {image}`"
+        image = here.env.get("SHIFTER_IMAGE", "")
+        command = ["shifter", f"--image={image}", "true"]
+        remedy = f"check with `shifterimg images` that the gateway has it, else `shifterimg pull {image}`"
     else:
-        command, remedy = [str(here.module / "bin" / "start-shell"), "-c", "true"], f"`podman-hpc pull {image}`"
-        remedy = f"if the file is missing, install it again with {again}" if image.startswith("/") else remedy
-    outcome = None if here.in_image else here.run(command)
-    if outcome and outcome.status:
-        return fail(f"{image} does not start: {last_line(outcome.error)}", remedy)
-    return ok(image + ", starts")
+        image = here.env.get("PYTORCH_IMAGE", "")
+        command = [str(here.module / "bin" / "start-shell"), "-c", "true"]
+        is_file = image.startswith("/")
+        remedy = f"if the file is missing, install it again with {again}" if is_file else f"`podman-hpc pull {image}`"
+    return (None if here.in_image else _start(here, command, image, remedy)) or ok(f"{image}, starts")
+
+
+def _start(here, command, image, remedy):
+    """The failure of an image to start, None if it starts."""
+    outcome = here.run(command)
+    if not outcome.status:
+        return None
+    return fail(f"{image} does not start: {last_line(outcome.error)}", find_obstacle(outcome.error) or remedy)
 
 
 def _check_sif(here, again):
@@ -120,15 +123,13 @@ def _check_sif(here, again):
     if here.full and _sha256(image) != record.get("sha256"):
         return fail(f"{image} is damaged: its SHA-256 differs from that of its installation", again)
     compared = "SHA-256 as installed" if here.full else f"{found // 1000000} MB as installed"
-    if not here.in_image:
-        runtime = here.which("singularity") or here.which("apptainer")
-        if runtime is None:
-            return fail("singularity and apptainer not found on PATH", "load the site's module of Apptainer")
-        outcome = here.run([runtime, "exec", str(image), "true"])
-        if outcome.status:
-            remedy = find_obstacle(outcome.error) or "if that does not help: " + again
-            return fail(f"{image} does not start: {last_line(outcome.error)}", remedy)
-    return ok(f"{image.name}, {compared}, starts")
+    starts = ok(f"{image.name}, {compared}, starts")
+    runtime = here.which("singularity") or here.which("apptainer")
+    if here.in_image:
+        return starts
+    if runtime is None:
+        return fail("singularity and apptainer not found on PATH", "load the site's module of Apptainer")
+    return _start(here, [runtime, "exec", str(image), "true"], image, f"if that does not help: {again}") or starts
 
 
 def _sha256(path):
