@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pytorch_doctor import FAIL
-from pytorch_launch import LaunchError
+from pytorch_launch import LaunchError, is_number
 from pytorch_launch.nodelist import hosts
 
 from pytorch_run.options import OptionError
@@ -45,7 +45,8 @@ def find_job(env, group):
             fault = f"--het-group={group} is not a component of job {number}"
             raise OptionError(fault, "name one: pytorch-run starts a step in one component")
     sizes = [env.get(name + end) for name in ("SLURM_NTASKS", "SLURM_JOB_NUM_NODES")]
-    return Job(env["SLURM_JOB_ID" + end], [f"--jobid={number}", *where], *(text and int(text) for text in sizes))
+    numbers = [int(text) if text and is_number(text) else None for text in sizes]
+    return Job(env["SLURM_JOB_ID" + end], [f"--jobid={number}", *where], *numbers)
 
 
 def outside(env):

@@ -43,24 +43,18 @@ class Parser(argparse.ArgumentParser):
 
 def parse(arguments):
     """The options, with the other options of srun as `srun` and the command as `command`. Raises OptionError."""
-    parser = Parser(
-        usage=USAGE, description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter, prog="pytorch-run"
-    )
+    parser = Parser("pytorch-run", USAGE, HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--spare", type=int, default=0, metavar="K", help="keep K nodes in reserve (default: those that -N leaves)")
     add("--retries", type=int, default=3, metavar="R", help="run again at most R times (default: %(default)s)")
-    text = (
-        "if no spare node is left, continue with fewer nodes than -N, at least M (default: -N, or the smaller number "
-    )
-    add("--min-nodes", type=int, metavar="M", help=text + "of torchrun-distributed --nnodes=M:N)")
+    text = "continue on M nodes at least (default: -N, or M of torchrun-distributed --nnodes=M:N)"
+    add("--min-nodes", type=int, metavar="M", help=text)
     add("--no-preflight", action="store_true", help="do not check the nodes before the first run")
     add("-N", "--nodes", type=int, metavar="N", help="nodes of a run (default: all but --spare)")
     add("-n", "--ntasks", type=int, metavar="N", help="tasks of a run, on at most as many nodes")
     add("-x", "--exclude", metavar="NODES", help="do not use these nodes")
     add("-w", "--nodelist", help=argparse.SUPPRESS)
-    add(
-        "--het-group", default="0", metavar="K", help="use this component of a heterogeneous job (default: %(default)s)"
-    )
+    add("--het-group", default="0", metavar="K", help="component of a heterogeneous job (default: %(default)s)")
     if "--" not in arguments:
         parser.parse_known_args(arguments)  # for --help
         raise OptionError("no `--` before the command", "write: pytorch-run [options] -- conda-python-distributed ...")

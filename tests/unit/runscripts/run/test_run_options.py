@@ -34,6 +34,8 @@ def test_own_options_and_those_of_srun_may_be_mixed():
     assert options.srun == ["-l", "--gpus-per-node=4"]
     assert options.command == ["singularity", "exec", "x", "-N9", "--spare", "7"]
     assert parse(["--", "x"]).retries == 3
+    of_srun = ["-t", "5", "--cpus-per-task", "4", "-l"]
+    assert parse([*of_srun[:2], "--spare", "1", *of_srun[2:], "--", "x"]).srun == of_srun
 
 
 @pytest.mark.parametrize(
