@@ -40,6 +40,7 @@ from training.language.model import GPT, SHAPES, count_parameters, set_first_wei
 from training.language.parallel import make_mesh, replicate, shard, state_bytes, whole_weights
 from training.language.run import Run
 from training.language.text import Text, count_windows, load_windows, open_text, own_share, unigram_loss, window_at
+from training.profiling import Profile
 from training.progress import Progress
 from training.schedule import learning_rate_factor
 from training.sharded.checkpoints import ShardedCheckpoints
@@ -206,8 +207,10 @@ def train_steps(
         health.watch(*([model] if options.parallel == "ddp" else run.network.blocks))
         steps = health.batches("training", steps, first_step=position.step)
     run.start_clock()
-    with Progress("training", options.steps, first_step=position.step, enabled=is_first) as progress:
-        for inputs, labels in steps:
+    with Profile(options, run.world, report) as profile, Progress(
+        "training", options.steps, first_step=position.step, enabled=is_first
+    ) as progress:
+        for inputs, labels in profile.batches(steps):
             norm = take_step(options, model, run, inputs, labels)
             progress.update(position.step, lambda: stop.watch(run.mean_loss()))
             if position.step % options.interval == 0 or position.step == options.steps:

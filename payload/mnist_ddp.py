@@ -48,6 +48,7 @@ from training.finite import check_loss
 from training.health import Health
 from training.metrics import Metrics
 from training.model import build_model
+from training.profiling import Profile
 from training.progress import Progress
 from training.schedule import learning_rate_factor
 from training.stopping import StopSignals
@@ -240,8 +241,8 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
             if is_first
             else nullcontext()
         )
-    with metrics:
-        train_epochs(options, run, model, sampler, images, metrics, checkpoints, stop, report)
+    with metrics, Profile(options, world, report) as profile:
+        train_epochs(options, run, model, sampler, images, metrics, checkpoints, stop, report, profile)
         is_measured = images.selection is images.test and not was_complete
         test_accuracy = position.accuracy if is_measured else accuracy(run, *images.test)
         if options.modelpath and is_first:  # before the metrics close: a fault there does not cost the model
@@ -264,6 +265,7 @@ def train_epochs(
     checkpoints: Checkpoints | None,
     stop: StopSignals,
     report: Callable,
+    profile: Profile,
 ) -> None:
     """Train the epochs that are left, with a checkpoint after each; exit if the ranks agree to stop."""
     position, world = run.position, run.world
@@ -279,6 +281,7 @@ def train_epochs(
         batches = device_batches(*images.training, islice(sampler, position.step, None))
         if health:
             batches = health.batches(name, batches, first_step=position.step)
+        batches = profile.batches(batches)
         with Progress(name, len(sampler), first_step=position.step, enabled=is_first) as progress:
             train_epoch(model, run, batches, progress, stop, bf16=options.bf16)
         loss_sum = position.loss_sum

@@ -24,7 +24,8 @@ from training.data import fingerprint, load_dataset, normalise
 from training.distributed import fail_together, process_group, sum_over_ranks
 from training.finite import check_loss
 from training.model import build_model
-from training.options import add_checkpoints, check, training_parser
+from training.options import add_checkpoints, add_profile, check, training_parser
+from training.profiling import Profile
 
 
 def parse_arguments():
@@ -32,6 +33,7 @@ def parse_arguments():
     parser = training_parser(__doc__.splitlines()[0], gpu="one GPU per rank (default: if there is one)")
     parser.set_defaults(gpu=find_accelerator() is not None)
     add_checkpoints(parser)
+    add_profile(parser)
     options = parser.parse_args()
     check(options, parser)
     return options
@@ -89,6 +91,7 @@ def train(options, world):
     if file := run.resume(checkpoints):
         report(f"resuming after {run.position.epoch} epochs, from {file}")
 
+    profile = Profile(options, run.world, report)
     for epoch in range(1, options.epochs + 1):
         name, start = f"epoch {epoch}/{options.epochs}", time.perf_counter()
         batches = torch.randperm(len(labels), generator=shuffle).to(device).split(options.batch_size)
@@ -96,7 +99,7 @@ def train(options, world):
             continue  # trained by an earlier start
         kind, share = "CPU" if device.type == "cpu" else "GPU", len(batches[0][world.rank :: world.size])
         print(f"[{kind}{world.rank}] Epoch {epoch} | Batchsize: {share} | Steps: {len(batches)}", flush=True)
-        loss = train_epoch(model, optimizer, schedule, images, labels, batches, world)
+        loss = train_epoch(model, optimizer, schedule, images, labels, profile.batches(batches), world)
         speed = len(labels) / (time.perf_counter() - start)
         check_loss(loss, name, world)
         accuracy = evaluate(model.module, test_images, test_labels, world)

@@ -21,7 +21,8 @@ from training.data import fingerprint, load_dataset, normalise
 from training.distributed import World, select_device
 from training.finite import check_loss
 from training.model import build_model
-from training.options import add_checkpoints, check, training_parser
+from training.options import add_checkpoints, add_profile, check, training_parser
+from training.profiling import Profile
 
 
 def parse_arguments():
@@ -29,6 +30,7 @@ def parse_arguments():
     parser = training_parser(__doc__.splitlines()[0], gpu="one GPU per rank (default: if there is one)")
     parser.set_defaults(gpu=find_accelerator() is not None)
     add_checkpoints(parser)
+    add_profile(parser)
     options = parser.parse_args()
     check(options, parser)
     return options
@@ -80,12 +82,13 @@ def train(options):
     if file := run.resume(checkpoints):
         print(f"resuming after {run.position.epoch} epochs, from {file}")
 
+    profile = Profile(options, run.world)
     for epoch in range(1, options.epochs + 1):
         name, start = f"epoch {epoch}/{options.epochs}", time.perf_counter()
         batches = torch.randperm(len(labels), generator=shuffle).to(device).split(options.batch_size)
         if epoch <= run.position.epoch:
             continue  # trained by an earlier start
-        loss = train_epoch(model, optimizer, schedule, images, labels, batches)
+        loss = train_epoch(model, optimizer, schedule, images, labels, profile.batches(batches))
         speed = len(labels) / (time.perf_counter() - start)
         check_loss(loss, name)
         accuracy = evaluate(model, test_images, test_labels)

@@ -112,6 +112,25 @@ def add_health(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def ranks(given: str) -> list[int]:
+    """Return the ranks in ``0`` or ``0,8``, for argparse."""
+    return sorted({integer(0)(word) for word in given.split(",")})
+
+
+def add_profile(parser: argparse.ArgumentParser) -> None:
+    """Add the options of training.profiling."""
+    add = parser.add_argument
+    add(
+        "--profile",
+        type=path,
+        nargs="?",
+        const=Path("profile"),
+        metavar="DIR",
+        help="profile a few steps, and write traces to DIR (default: profile)",
+    )
+    add("--profile-ranks", type=ranks, default=[0], metavar="RANKS", help="such as 0,8 (default: 0)")
+
+
 def add_checkpoints(parser: argparse.ArgumentParser) -> None:
     """Add the options about checkpoints."""
     add = parser.add_argument
@@ -153,6 +172,7 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
         help="of the training images to hold out: epochs report their accuracy; the test runs at the end",
     )
     add_health(parser)
+    add_profile(parser)
     add("--compile", action="store_true", help="compile the network; requires a C++ compiler or Triton")
     add("--bf16", action="store_true", help="compute in bfloat16 where autocast can")
     add_output(parser)

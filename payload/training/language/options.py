@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 
-from training.options import OneLineParser, add_health, add_output, check_common, integer, number, path
+from training.options import OneLineParser, add_health, add_output, add_profile, check_common, integer, number, path
 from training.sharded.interval import Interval, parse_interval
 
 SIZES = ("100K", "1M", "10M", "124M", "350M", "1B")
@@ -74,6 +74,7 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     add("--peak-tflops", type=number(), metavar="N", help="of a device in bfloat16 (default: from a table)")
     add("--timeout", type=number(), default=300, metavar="SECONDS", help="to wait for others (default: %(default)s)")
     add_health(parser)
+    add_profile(parser)
     add_output(parser)
     add(
         "--every",

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -13,18 +14,15 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
-from training import TrainingError
-from training.checkpoint import REMEDY, DamagedError, MismatchError
+from training import NOT_FINITE, TrainingError
+from training.checkpoint import DamagedError, MismatchError, check_identity, describe, fit, no_checkpoint_left
 from training.distributed import World, broadcast, fail_together, gather
 from training.files import remedy_for
-from training.finite import check_weights
-from training.sharded.compare import fault_of_shards, fit_manifest
-from training.sharded.directory import ShardedDirectory, delete, name_of
+from training.finite import are_finite, check_weights
+from training.sharded.directory import ShardedDirectory, delete, name_of, step_of
 from training.sharded.interval import Interval, Timer
-from training.sharded.manifest import Manifest, read_manifest
-from training.sharded.reader import ShardReader
 from training.sharded.state import Staging, apply, flat, state_of
-from training.sharded.writer import ShardWriter
+from training.sharded.storage import Manifest, ShardReader, ShardWriter, read_manifest
 
 HALF_HOUR = Interval(seconds=1800)
 OLDEST_TORCH = (2, 6)  # fully_shard is public since then
@@ -157,7 +155,7 @@ class ShardedCheckpoints:
             self.step = -1
             self.clean()
             if isinstance(error, dcp.CheckpointException):
-                raise_fault(error, self.world, lambda fault: writing_fault(path, fault))
+                raise_fault(error, path, self.world)
             raise
         self.temporary = None
 
@@ -173,68 +171,47 @@ class ShardedCheckpoints:
         The number of ranks, and how the network is divided, may differ from that of the checkpoint. If it is
         of another run, one rank raises TrainingError and the others exit.
         """
-        paths = None
+        paths, faults = None, []
         with fail_together(self.world):
             if self.world.rank == 0:
                 paths = self.directory.paths()
-        paths = broadcast(paths, self.world)
-        mismatch = None
-        for path in reversed(paths):
-            manifest, fault = self.verified(path)
-            if fault:
-                fault = f"damaged ({fault})"
-            elif fault := self.load(run, path, manifest):
-                fault = f"does not fit this run ({fault})"
-                mismatch = mismatch or f"{path}: {fault}"
-            else:
+        for path in reversed(broadcast(paths, self.world)):
+            fault = self.load(run, path)
+            if not fault:
                 self.timer.start(run.position.step)
                 self.step = run.position.step
                 return str(path)
+            faults.append(f"{path}: {fault}")
             if self.world.rank == 0:
-                print(f"{path}: {fault}; trying the checkpoint before", flush=True)
+                print(f"{faults[-1]}; trying the checkpoint before", flush=True)
                 self.damaged.append(path)
         with fail_together(self.world):
-            if mismatch:
-                raise TrainingError(f"{mismatch}. Use the program that wrote it, {REMEDY}")
-            if paths:
-                raise TrainingError(
-                    f"{self.directory.directory}: all {len(paths)} checkpoints are damaged. Restore one, "
-                    "or start from scratch with --restart"
-                )
+            if faults:
+                raise no_checkpoint_left(faults)
         return None
 
-    def verified(self, path: Path) -> tuple[Manifest | None, str]:
-        """Return the manifest of a checkpoint, and what is damaged; each rank reads a share of the files."""
-        found = None, ""
-        with fail_together(self.world):
-            if self.world.rank == 0:
-                try:
-                    found = read_manifest(path), ""
-                except DamagedError as fault:
-                    found = None, str(fault)
-        manifest, fault = broadcast(found, self.world)
-        if fault:
-            return None, fault
-        with fail_together(self.world):
-            fault = fault_of_shards(manifest, path, self.world.rank, self.world.size)
-        return manifest, self.first_of_all(fault)
-
-    def first_of_all(self, fault: str) -> str:
-        """Return the fault of the lowest rank that has one, the same on all ranks; empty if none has."""
-        faults = broadcast(gather(fault, self.world), self.world)
-        return next(filter(None, faults), "")
-
-    def load(self, run, path: Path, manifest: Manifest) -> str:
-        """Continue a run from a checkpoint whose files are undamaged; return what does not fit, empty if all does."""
-        tensors, values = state_of(run)
-        own = dict(flat(tensors))
-        fault = ""
+    def agree(self, decide: Callable[[], object]) -> tuple[object, str]:
+        """Return what ``decide`` returns on this rank, and why the checkpoint cannot be used: the same on all ranks."""
+        result, fault = None, ""
         with fail_together(self.world):
             try:
-                fitted = fit_manifest(manifest, path, own, values)
+                result = decide()
             except MismatchError as error:
-                fault = str(error)
-        if fault := self.first_of_all(fault):
+                fault = f"does not fit this run ({error})"
+            except DamagedError as error:
+                fault = f"damaged ({error})"
+        faults = broadcast(gather(fault, self.world), self.world)
+        return result, next(filter(None, faults), "")
+
+    def load(self, run, path: Path) -> str:
+        """Continue a run from a checkpoint; return why it cannot, empty if it does."""
+        manifest, fault = self.agree(lambda: read_manifest(path) if self.world.rank == 0 else None)
+        manifest = broadcast(manifest, self.world)
+        tensors, values = state_of(run)
+        own = dict(flat(tensors))
+        if not fault:
+            fitted, fault = self.agree(lambda: fit_manifest(manifest, path, own, values))
+        if fault:
             return fault
         with fail_together(self.world):
             if hasattr(run, "check_position"):
@@ -242,38 +219,68 @@ class ShardedCheckpoints:
         # With another number of ranks the random states cannot be assigned, and ranks keep their seeds.
         if manifest.size != self.world.size or any(name not in manifest.tensors for name in own):
             del tensors["random"]
-        dtypes = {name: tensor.dtype for name, tensor in flat(tensors)}
-        with fail_together(self.world):
+
+        def read() -> None:
+            dtypes = {name: tensor.dtype for name, tensor in flat(tensors)}
             try:
                 dcp.load(tensors, storage_reader=ShardReader(path, manifest, dtypes), process_group=self.group)
             except dcp.CheckpointException as error:
-                raise_fault(error, self.world, lambda fault: reading_fault(path, fault))
+                lowest = min(error.failures)
+                fault = error.failures[lowest][0]
+                if isinstance(fault, DamagedError) or self.world.rank == lowest:
+                    raise fault from None
+                return
+            if not are_finite(tensors["model"].values()):
+                raise MismatchError(f"a weight {NOT_FINITE}")
+
+        _, fault = self.agree(read)
         with fail_together(self.world):
-            apply(run, tensors, fitted, str(path))
-        return ""
+            if not fault:
+                apply(run, tensors, fitted, str(path))
+        return fault
 
 
-def raise_fault(error: dcp.CheckpointException, world: World, explain) -> None:
-    """Raise on the lowest rank that failed what ``explain`` makes of its fault; the others exit with status 1."""
+def fit_manifest(manifest: Manifest, path: Path, own: Mapping[str, torch.Tensor], values: Mapping) -> dict:
+    """Return the values of a checkpoint that a run can load; ``own`` and ``values`` are the run's own.
+
+    Raises TrainingError if the checkpoint is of another run, MismatchError if a part differs from the run's own
+    in names, shapes or types.
+    """
+    saved, step = manifest.values, step_of(path)
+    # "model" and "random" are tensors
+    check_identity({"model": None, "random": None, **saved, "file": path}, values["settings"], values["data"])
+    fit(
+        *({name: None for name in names if not name.startswith("random.")} for names in (manifest.tensors, own)),
+        "state",
+    )
+    for name, tensor in own.items():
+        stored = manifest.tensors.get(name)
+        if stored and (f"torch.{stored.dtype}", stored.shape) != (str(tensor.dtype), tuple(tensor.shape)):
+            found = f"a tensor of torch.{describe(stored.dtype)} with the shape {list(stored.shape)}"
+            raise MismatchError(f"{name} is {found}, expected {describe(tensor)}")
+    position = fit(saved["position"], values["position"], "position", all_names=False)
+    for name, value in position.items():
+        whole = isinstance(values["position"][name], int)
+        if not math.isfinite(value) or (whole and type(value) is not int) or value < 0:
+            raise MismatchError(f"position[{name}] is {describe(value)}, expected 0 or more")
+    if position["step"] != step:
+        raise MismatchError(f"position[step] is {position['step']}, expected {step}")
+    return {
+        "position": position,
+        "schedule": fit(saved["schedule"], values["schedule"], "schedule", all_names=False),
+        "optimizer": fit(saved["optimizer"], values["optimizer"], "optimizer"),
+    }
+
+
+def raise_fault(error: dcp.CheckpointException, path: Path, world: World) -> None:
+    """Raise, on the lowest rank that failed, why the checkpoint was not written; the others exit with status 1."""
     lowest = min(error.failures)
+    fault = error.failures[lowest][0]
     if world.rank != lowest:
         raise SystemExit(1)
-    fault = error.failures[lowest][0]
-    raise explain(fault) from fault
-
-
-def writing_fault(path: Path, fault: BaseException) -> BaseException:
-    """Return why a checkpoint was not written, in one line if the user can correct it."""
     if isinstance(fault, OSError):
-        return TrainingError(f"{path}: cannot be written ({fault.strerror}). {remedy_for(fault)}")
-    return fault
-
-
-def reading_fault(path: Path, fault: BaseException) -> BaseException:
-    """Return why a checkpoint whose checksums are right was not loaded, in one line if the user can correct it."""
-    if isinstance(fault, (DamagedError, OSError)):
-        return TrainingError(f"{path}: cannot be loaded ({fault}). Delete it to resume from the checkpoint before")
-    return fault
+        raise TrainingError(f"{path}: cannot be written ({fault.strerror}). {remedy_for(fault)}") from fault
+    raise fault
 
 
 def check_torch() -> None:

@@ -34,6 +34,7 @@ def test_help_answers_without_waiting_for_torch(run_alone, no_torch):
         "--warmup",
         "--health",
         "--compile",
+        "--profile",
         "--bf16",
         "--keep",
         "--restart",

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Profiles a few steps of a training on some ranks with torch.profiler: traces, and where the time goes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
+
+from training import TrainingError
+from training.checkpoint import make_directory
+from training.distributed import World, fail_together, gather
+
+WAIT, WARMUP, ACTIVE = 4, 1, 5  # steps: libraries load in the first ones, the profiler itself in the next
+SHOWN = 10  # operations in the table
+DATA = "data"  # the name of the time in which a rank gets its batch
+#: Starts of names of operations between ranks. Kernels of NCCL and RCCL are called ncclDevKernel...
+COMMUNICATION = ("gloo:", "nccl", "c10d::", "_c10d_functional::", "record_param_comms")
+KINDS = ("computing", "communication", DATA, "idle")
+
+
+class Profile:
+    """Profiles steps 6 to 10 of this start; without --profile it passes batches through. All ranks call its methods.
+
+    >>> with Profile(options, world, report) as profile:
+    ...     for batch in profile.batches(batches):
+    ...         train(batch)
+    """
+
+    def __init__(self, options: argparse.Namespace, world: World, report: Callable = print):
+        self.directory, self.world, self.report = options.profile, world, report
+        self.taken, self.result = 0, None
+        self.profiler = None
+        if not self.directory:
+            return
+        with fail_together(world):
+            absent = [str(rank) for rank in options.profile_ranks if rank >= world.size]
+            if absent:
+                raise TrainingError(f"--profile-ranks: no rank {', '.join(absent)} among {world.size}. Use 0 and up")
+            if world.rank == 0:
+                make_directory(self.directory)
+        if world.rank in options.profile_ranks:
+            activities = [ProfilerActivity.CPU]
+            if world.device.type != "cpu":
+                activities.append(getattr(ProfilerActivity, world.device.type.upper()))
+            steps = schedule(wait=WAIT, warmup=WARMUP, active=ACTIVE, repeat=1)
+            self.profiler = profile(activities=activities, schedule=steps, on_trace_ready=self.note)
+
+    def note(self, profiler: profile) -> None:
+        """Write the trace, and keep the shares of time and the dearest operations."""
+        profiler.export_chrome_trace(str(self.directory / f"trace-rank-{self.world.rank}.json"))
+        events = profiler.events()
+        on_device = self.world.device.type != "cpu"
+        self.result = shares_of(events, on_device), dearest(profiler.key_averages(), on_device)
+
+    def batches(self, batches: Iterable) -> Iterator:
+        """Yield ``batches``, one for each step."""
+        batches = iter(batches)
+        if self.profiler and not self.taken:
+            self.profiler.start()
+        while True:
+            with record_function(DATA):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+            self.taken += 1
+            if self.profiler:
+                self.profiler.step()
+            if self.directory and self.taken == WAIT + WARMUP + ACTIVE:
+                self.stop()
+                self.show()
+
+    def show(self) -> None:
+        """Print where the time of the profiled ranks went."""
+        results = gather(self.result, self.world)
+        for rank, result in enumerate(results or ()):
+            if result:
+                shares, table = result
+                kinds = ", ".join(f"{kind} {share:.1f} %" for kind, share in zip(KINDS, shares))
+                self.report(f"profile of rank {rank}, {ACTIVE} steps: {kinds}")
+                if rank == next(rank for rank, result in enumerate(results) if result):
+                    self.report("\n".join(table))
+        self.report(f"traces written to {self.directory}")
+
+    def stop(self) -> None:
+        if self.profiler:
+            self.profiler.stop()
+        self.profiler = None
+
+    def __enter__(self) -> Profile:
+        return self
+
+    def __exit__(self, fault: type | None, *_: object) -> None:
+        if self.taken:
+            self.stop()
+        if self.directory and fault is None and self.taken < WAIT + WARMUP + ACTIVE:
+            self.report(f"no profile: {self.taken} steps, {WAIT + WARMUP + ACTIVE} are needed")
+
+
+def is_communication(name: str) -> bool:
+    return name.startswith(COMMUNICATION)
+
+
+def shares_of(events: Iterable, on_device: bool) -> list[float]:
+    """Return the shares of time in per cent, in the order of KINDS; their sum is 100.
+
+    A moment counts for the first kind that takes place in it: communication is what no computation hides.
+    """
+    windows, kinds = [], ([], [], [])
+    for event in events:
+        span = event.time_range.start, event.time_range.end
+        is_kernel = event.device_type != torch.autograd.DeviceType.CPU
+        if event.name.startswith("ProfilerStep"):
+            windows += [span] if not is_kernel else []
+        elif event.name == DATA:
+            kinds[2].append(span)
+        elif is_communication(event.name):
+            kinds[1].append(span)
+        elif is_kernel or (not on_device and event.name.startswith(("aten::", "Optimizer.", "autograd::"))):
+            kinds[0].append(span)
+    start, end = min(first for first, _ in windows), max(last for _, last in windows)
+    covered, shares = [], []
+    total = 0.0
+    for spans in kinds:
+        covered = union([*covered, *((max(first, start), min(last, end)) for first, last in spans)])
+        now = sum(last - first for first, last in covered)
+        shares.append(100 * (now - total) / (end - start))
+        total = now
+    return [*shares, 100 * (1 - total / (end - start))]
+
+
+def union(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return spans of time that do not overlap, in their order."""
+    merged: list[tuple[float, float]] = []
+    for first, last in sorted(span for span in spans if span[0] < span[1]):
+        if merged and first <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], last)
+        else:
+            merged.append((first, last))
+    return merged
+
+
+def dearest(averages: Iterable, on_device: bool) -> list[str]:
+    """Return lines of a table of the operations that take most time by themselves."""
+
+    def seconds(event) -> float:
+        name = "self_cpu_time_total" if not on_device else "self_device_time_total"
+        return getattr(event, name, 0.0) / 1e6  # torch before 2.4 has other names on GPUs
+
+    found = [event for event in averages if event.key != DATA and not event.key.startswith("ProfilerStep")]
+    found.sort(key=seconds, reverse=True)
+    whole = sum(map(seconds, found)) or 1
+    lines = [f"{'ms':>10}{'share':>9}{'calls':>8}  operation"]
+    for event in found[:SHOWN]:
+        lines.append(
+            f"{1e3 * seconds(event):>10.2f}{100 * seconds(event) / whole:>7.1f} %{event.count:>8}  {event.key}"
+        )
+    return lines

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The files of a sharded checkpoint: written and read with torch.distributed.checkpoint, and read without trust.
+
+torch's own description, ``.metadata``, is a pickle, which can run code. It is written for other programs; this one
+reads its manifest, which is JSON. Of the shards only tensors are read, each with the checksums of its torch.save.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import math
+import os
+import re
+import stat
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from training import TrainingError
+from training.checkpoint import DamagedError, unpack
+from training.files import read_file, sync_directory, write_file
+
+MANIFEST, FORMATS = "manifest.json", (1, 2)  # an older one also has a checksum of each file
+MOST_BYTES = 2**30  # of a manifest: a tensor has about 100 for each rank
+BLOCK = 2**22  # bytes that are read at once
+SHARD = re.compile(r"__\d{1,9}_\d{1,9}\.distcp")  # as torch names them
+
+
+class Chunk(NamedTuple):
+    """A part of a tensor, and its place in a file."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    file: str
+    start: int
+    length: int
+
+
+class Stored(NamedTuple):
+    """A tensor in a checkpoint: its type, such as float32, its shape, and its parts."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    chunks: tuple[Chunk, ...]
+
+
+class Manifest(NamedTuple):
+    """The content of a checkpoint: its tensors, its other values, and the number of ranks that wrote it."""
+
+    tensors: dict[str, Stored]
+    values: dict
+    size: int
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def encode(manifest: Manifest) -> bytes:
+    """Return the bytes of the file, which has a checksum of its own."""
+    content = {"format": FORMATS[-1], "torch": str(torch.__version__), **manifest._asdict()}
+    text = json.dumps(content, separators=(",", ":"))
+    return f'{{"sha256":"{digest(text)}","content":{text}}}\n'.encode()
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Return the manifest of the checkpoint ``path``; no code in it runs.
+
+    Raises DamagedError if it is missing or changed, TrainingError if it cannot be read.
+    """
+    try:
+        content = read_file(path / MANIFEST, MOST_BYTES, follow_links=False).decode()
+        parts = re.fullmatch(r'\{"sha256":"([0-9a-f]{64})","content":(.*)\}\n', content, re.DOTALL)
+        if not parts or digest(parts[2]) != parts[1]:
+            raise DamagedError(f"wrong checksum of {MANIFEST}")
+        found = json.loads(parts[2])
+        if found["format"] not in FORMATS:
+            raise TrainingError(f"{path}: written by a newer version. Use the version that wrote it")
+        tensors = {name: decode(*stored) for name, stored in found["tensors"].items()}
+        return Manifest(tensors, dict(found["values"]), *numbers([found["size"]]))
+    except FileNotFoundError:
+        raise DamagedError(f"it has no {MANIFEST}") from None
+    except OSError as error:
+        raise unreadable(path / MANIFEST, error) from error
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise DamagedError(f"{MANIFEST} is invalid: {type(error).__name__}") from None
+
+
+def decode(dtype: str, shape: list, chunks: list) -> Stored:
+    """Return a tensor of a manifest; ValueError if its parts are not the whole tensor, or are in other files."""
+    shape, parts = numbers(shape), []
+    for offsets, sizes, file, *place in chunks:
+        chunk = Chunk(numbers(offsets), numbers(sizes), file, *numbers(place))
+        is_within = all(start + length <= whole for start, length, whole in zip(chunk.offsets, chunk.sizes, shape))
+        if not (len(chunk.offsets) == len(chunk.sizes) == len(shape) and is_within and SHARD.fullmatch(file)):
+            raise ValueError(chunk)
+        parts.append(chunk)
+    if sum(math.prod(chunk.sizes) for chunk in parts) != math.prod(shape):
+        raise ValueError(shape)
+    return Stored(str(dtype), shape, tuple(parts))
+
+
+def numbers(values: list) -> tuple[int, ...]:
+    """Return sizes as a tuple; ValueError if one is not a number from 0 to 2^62."""
+    if not all(type(value) is int and 0 <= value < 2**62 for value in values):
+        raise ValueError(values)
+    return tuple(values)
+
+
+def unreadable(path: Path, error: OSError) -> TrainingError:
+    """Return why a file cannot be read; it may be undamaged: a disk or a server is out of reach."""
+    return TrainingError(
+        f"{path}: cannot be read ({error.strerror}). Nothing was changed: start again when it can be read"
+    )
+
+
+class ShardWriter(FileSystemWriter):
+    """Writes the shard of this rank to ``path``; on rank 0 then the manifest, and calls ``complete``.
+
+    ``values`` are the numbers and texts of the state, ``stage`` copies its tensors before an asynchronous save.
+    """
+
+    def __init__(self, path: Path, values: dict, size: int, stage: Callable, complete: Callable):
+        super().__init__(path)
+        self.values, self.size, self.copy_tensors, self.complete = values, size, stage, complete
+
+    def stage(self, state_dict: dict) -> dict:
+        """Return a copy of the tensors that the training does not change."""
+        return self.copy_tensors(state_dict)
+
+    def prepare_local_plan(self, plan):
+        """Make the directory, not its parents: if they are missing, they were removed during the run."""
+        Path(self.path).mkdir(exist_ok=True)
+        return plan
+
+    def write_data(self, plan, planner) -> Future:
+        """Write this rank's tensors to one file, flush it to the disk, and read it back from there."""
+        path = Path(self.path) / f"{plan.storage_data.prefix}0.distcp"
+        results, checksum = [], 0
+        if plan.items:
+            with path.open("x+b") as file:
+                for item in plan.items:
+                    content = io.BytesIO()  # torch.save to a full disk hides the reason: "unexpected pos"
+                    torch.save(own_copy(planner.resolve_data(item)), content)
+                    place = _StorageInfo(path.name, file.tell(), len(content.getbuffer()))
+                    file.write(content.getbuffer())
+                    checksum = zlib.crc32(content.getbuffer(), checksum)
+                    results.append(WriteResult(item.index, place.length, place))
+                file.flush()
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                file.seek(0)
+                found = 0
+                while block := file.read(BLOCK):
+                    found = zlib.crc32(block, found)
+                if found != checksum:
+                    raise OSError(errno.EIO, "the file on the disk differs from what was written")
+            sync_directory(path.parent)
+        future = Future()
+        future.set_result(results)
+        return future
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Complete the checkpoint, after all ranks have written; only rank 0 calls it."""
+        super().finish(metadata, results)
+        path = Path(self.path)
+        places = {(one.index.fqn, tuple(one.index.offset)): one.storage_data for rank in results for one in rank}
+        for name in {place.relative_path for place in places.values()}:
+            if not (path / name).exists():
+                reason = f"{name} of another rank is missing: the directory is not shared by all nodes"
+                raise OSError(errno.ENOENT, reason)
+        tensors = {}
+        for name, stored in metadata.state_dict_metadata.items():
+            chunks = []
+            for chunk in stored.chunks:
+                place = places[name, tuple(chunk.offsets)]
+                where = place.relative_path, place.offset, place.length
+                chunks.append(Chunk(tuple(chunk.offsets), tuple(chunk.sizes), *where))
+            tensors[name] = Stored(str(stored.properties.dtype)[len("torch.") :], tuple(stored.size), tuple(chunks))
+        write_file(path / MANIFEST, encode(Manifest(tensors, self.values, self.size)))
+        self.complete()
+
+
+def own_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in host memory without the rest of a larger storage, which torch.save would write too."""
+    tensor = tensor.detach().cpu()
+    return tensor if tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size() else tensor.clone()
+
+
+class ShardReader(FileSystemReader):
+    """Reads the tensors that ``manifest`` describes; the pickle ``.metadata`` is not read.
+
+    ``dtypes`` are the types of the run's own tensors, with which the manifest was compared.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, dtypes: dict[str, torch.dtype]):
+        super().__init__(path)
+        self.manifest, self.dtypes = manifest, dtypes
+
+    def read_metadata(self, *_arguments, **_options) -> Metadata:
+        """Return the manifest as torch's description of a checkpoint."""
+        described, places = {}, {}
+        for name, dtype in self.dtypes.items():
+            stored = self.manifest.tensors[name]
+            chunks = [ChunkStorageMetadata(torch.Size(one.offsets), torch.Size(one.sizes)) for one in stored.chunks]
+            described[name] = TensorStorageMetadata(TensorProperties(dtype), torch.Size(stored.shape), chunks)
+            places.update({MetadataIndex(name, one.offsets, at): one for at, one in enumerate(stored.chunks)})
+        return Metadata(described, storage_data=places, storage_meta=StorageMeta())
+
+    def read_data(self, plan, planner) -> Future:
+        """Copy the parts of ``plan`` to the run's own tensors."""
+        for item in plan.items:
+            chunk = self.storage_data[item.storage_index]
+            tensor = read_chunk(Path(self.path), chunk, self.dtypes[item.storage_index.fqn])
+            for dimension, (start, length) in enumerate(zip(item.storage_offsets, item.lengths)):
+                tensor = tensor.narrow(dimension, start, length)
+            target = planner.resolve_tensor(item).detach()
+            target.copy_(tensor)
+            planner.commit_tensor(item, target)
+        future = Future()
+        future.set_result(None)
+        return future
+
+
+def read_chunk(path: Path, chunk: Chunk, dtype: torch.dtype) -> torch.Tensor:
+    """Return a part of a tensor of the checkpoint ``path``; DamagedError if the file holds another one.
+
+    A FIFO or a device cannot block the call, and a link is not followed.
+    """
+    file = path / chunk.file
+    try:
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as shard:  # noqa: PTH123
+            if not stat.S_ISREG(os.fstat(shard.fileno()).st_mode):
+                raise DamagedError(f"{chunk.file} is no regular file")
+            if os.fstat(shard.fileno()).st_size < chunk.start + chunk.length:
+                raise DamagedError(f"{chunk.file} is too short")
+            shard.seek(chunk.start)
+            content = shard.read(chunk.length)
+    except FileNotFoundError:
+        raise DamagedError(f"{chunk.file} is missing") from None
+    except OSError as error:
+        raise unreadable(file, error) from error
+    try:
+        tensor = unpack(content)
+    except DamagedError as fault:
+        raise DamagedError(f"{chunk.file}: {fault}") from None
+    if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != chunk.sizes or tensor.dtype != dtype:
+        raise DamagedError(f"{chunk.file} holds another tensor")
+    return tensor
