@@ -7,10 +7,11 @@ from pytorch_doctor.checks import gpu
 # As NVIDIA's two kernel modules write their version (both seen in public reports of nvidia-bug-report.sh).
 PROPRIETARY = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Fri Feb 10 05:34:29 UTC 2023\nGCC version:  gcc 12\n"
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (x)  Thu Sep 25 2025\n"
-IN_A_JOB = {"SLURM_JOB_ID": "7"}
-
-
-# GPUs
+JOBS = [{"SLURM_JOB_ID": "7"}, *({"APPTAINER_CONTAINER": "x.sif", name: "7"} for name in ("FLUX_URI", "PBS_JOBID"))]
+NONE_HERE = "the module is for NVIDIA GPUs, but there are none here"
+CUDA, SEVEN = {"cuda": "13.0"}, {"cuda": "13.0", "devices": ["A100"] * 7}
+# What AMD's wheels write: https://download.pytorch.org/whl/rocm6.0
+ROCM_6_0 = {"hip": "6.0.32830-d62f6a171", "devices": ["MI250X"]}
 
 
 def test_a_module_for_cpus_has_no_gpus_to_check(at, dgx):
@@ -18,23 +19,33 @@ def test_a_module_for_cpus_has_no_gpus_to_check(at, dgx):
     assert gpu.check_driver(at(dgx, None)).verdict == NOT_APPLICABLE
 
 
-def test_gpus_that_torch_sees_are_fine(at, dgx, lumi):
-    found = gpu.check_gpu(at(dgx, "cuda", {"cuda": "13.0", "devices": ["A100"] * 8}))
-    assert (found.verdict, found.finding) == (OK, "8 of 8: A100")
-    found = gpu.check_gpu(at(lumi, "rocm", {"hip": "7.0", "devices": ["MI250X"]}, ROCR_VISIBLE_DEVICES="0"))
-    assert (found.verdict, found.finding) == (OK, "1 of 8: MI250X")
-
-
-def test_no_gpu_in_a_job_is_a_failure(at, laptop):
-    found = gpu.check_gpu(at(laptop, "cuda", **IN_A_JOB))
-    assert (found.verdict, found.finding) == (FAIL, "the module is for NVIDIA GPUs, but there are none here")
-    assert "srun --gpus-per-node" in found.remedy
-
-
-@pytest.mark.parametrize("job", [{"FLUX_URI": "local:///run/flux"}, {"PBS_JOBID": "7.pbs"}], ids=["Flux", "PBS"])
-def test_no_gpu_in_an_image_is_a_failure_in_jobs_of_other_schedulers_too(at, laptop, job):
-    found = gpu.check_gpu(at(laptop, "cuda", APPTAINER_CONTAINER="x.sif", **job))
-    assert (found.verdict, found.finding) == (FAIL, "the module is for NVIDIA GPUs, but there are none here")
+@pytest.mark.parametrize(
+    ("node", "kind", "facts", "env", "expected"),
+    [
+        ("dgx", "cuda", {"cuda": "13.0", "devices": ["A100"] * 8}, {}, (OK, "8 of 8: A100", "")),
+        ("lumi", "rocm", {"devices": ["MI250X"]}, {"ROCR_VISIBLE_DEVICES": "0"}, (OK, "1 of 8: MI250X", "")),
+        *(("laptop", "cuda", None, job, (FAIL, NONE_HERE, "srun --gpus-per-node")) for job in JOBS),
+        ("lumi", "cuda", None, JOBS[0], (FAIL, "the module is for NVIDIA GPUs, but those here are from AMD", "")),
+        # what may hide them
+        (
+            *("dgx", "cuda", CUDA, {"CUDA_VISIBLE_DEVICES": "9"}),
+            (FAIL, "torch sees none of the 8 GPUs here", "correct or unset CUDA_VISIBLE_DEVICES=9"),
+        ),
+        ("dgx", "cuda", CUDA, {"APPTAINER_CONTAINER": "x"}, (FAIL, "torch sees none of the 8 GPUs here", "--nv")),
+        (
+            *("dgx", "cuda", None, {}),
+            (FAIL, "torch cannot be imported to check the 8 GPUs here", "see the check `torch`"),
+        ),
+        (
+            *("dgx", "cuda", SEVEN, {}),
+            (WARN, "7 of 8: A100, and no variable *_VISIBLE_DEVICES hides the others", "see the check `driver`"),
+        ),
+        ("dgx", "cuda", SEVEN, {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6"}, (OK, "7 of 8: A100", "")),
+    ],
+)
+def test_gpus_that_are_not_there_or_not_seen_are_named_with_what_to_do(at, request, node, kind, facts, env, expected):
+    found = gpu.check_gpu(at(request.getfixturevalue(node), kind, facts, **env))
+    assert (found.verdict, found.finding) == expected[:2] and expected[2] in found.remedy
 
 
 @pytest.mark.parametrize("submit", ["sbatch", "qsub"])
@@ -43,123 +54,68 @@ def test_no_gpu_on_a_workstation_is_a_failure_and_on_a_login_node_it_is_not(at, 
     (tmp_path / submit).write_text("#!/bin/sh\n")
     (tmp_path / submit).chmod(0o755)
     found = gpu.check_gpu(at(laptop, "cuda", PATH=str(tmp_path)))
-    assert found.verdict == NOT_APPLICABLE
-    assert "srun pytorch-doctor" in found.finding
-
-
-def test_gpus_of_the_other_vendor_are_a_failure(at, lumi):
-    found = gpu.check_gpu(at(lumi, "cuda", **IN_A_JOB))
-    assert (found.verdict, found.finding) == (FAIL, "the module is for NVIDIA GPUs, but those here are from AMD")
-
-
-def test_gpus_that_torch_does_not_see_are_a_failure_that_names_what_may_hide_them(at, dgx):
-    hidden = at(dgx, "cuda", {"cuda": "13.0"}, CUDA_VISIBLE_DEVICES="9")
-    assert gpu.check_gpu(hidden).finding == "torch sees none of the 8 GPUs here"
-    assert gpu.check_gpu(hidden).remedy == "correct or unset CUDA_VISIBLE_DEVICES=9"
-    in_image = at(dgx, "cuda", {"cuda": "13.0"}, APPTAINER_CONTAINER="x.sif")
-    assert "--nv" in gpu.check_gpu(in_image).remedy
-    assert gpu.check_gpu(at(dgx, "cuda")).remedy == "see the check `torch`"
-
-
-def test_fewer_gpus_than_the_node_shows_are_a_warning_unless_a_variable_hides_them(at, dgx):
-    seven = {"cuda": "13.0", "devices": ["A100"] * 7}
-    found = gpu.check_gpu(at(dgx, "cuda", seven))
-    assert found.verdict == WARN
-    assert found.finding == "7 of 8: A100, and no variable *_VISIBLE_DEVICES hides the others"
-    assert gpu.check_gpu(at(dgx, "cuda", seven, CUDA_VISIBLE_DEVICES="0,1,2,3,4,5,6")).verdict == OK
+    assert found.verdict == NOT_APPLICABLE and "srun pytorch-doctor" in found.finding
 
 
 # Drivers
 
-
-@pytest.mark.parametrize("text", [PROPRIETARY, OPEN])
-def test_a_driver_that_is_too_old_is_told_by_its_version(at, with_files, dgx, text):
-    node = with_files({"/proc/driver/nvidia/version": text.format("470.57.02")}, dgx)
-    found = gpu.check_driver(at(node, "cuda", {"cuda": "12.6"}))
-    assert (found.verdict, found.finding) == (
-        FAIL,
-        "driver 470.57.02 is too old for CUDA 12.6, which needs 525 or newer",
-    )
-    assert "older CUDA" in found.remedy
+OLD = "driver 470.57.02 is too old for CUDA 12.6, which needs 525 or newer"
+UNSUPPORTED = (
+    "6.10.5, computes with ROCm 6.0.32830-d62f6a171; torch is built for ROCm 6.0, and the site's driver supports "
+    "6.1 to 7.0 (PYTORCH_DRIVER_ROCM)"
+)
 
 
-def test_a_driver_with_which_torch_computes_is_fine_whatever_its_version(at, with_files, dgx):
-    node = with_files({"/proc/driver/nvidia/version": PROPRIETARY.format("570.10")}, dgx)
-    # with NVIDIA's compatibility libraries an older one serves
-    found = gpu.check_driver(at(node, "cuda", {"cuda": "13.0", "devices": ["H100"]}))
-    assert (found.verdict, found.finding) == (OK, "570.10, computes with CUDA 13.0")
+@pytest.mark.parametrize(
+    ("version", "facts", "env", "verdict", "finding", "remedy"),
+    [
+        *((text.format("470.57.02"), {"cuda": "12.6"}, {}, FAIL, OLD, "older CUDA") for text in (PROPRIETARY, OPEN)),
+        # with NVIDIA's compatibility libraries an older one serves
+        (
+            *(PROPRIETARY.format("570.10"), {"cuda": "13.0", "devices": ["H100"]}, {}),
+            *(OK, "570.10, computes with CUDA 13.0", ""),
+        ),
+        (
+            *(OPEN.format("580.95.05"), {"cuda": "13.0", "devices": ["H100"], "fault": "CUDA error: x"}, {}),
+            *(FAIL, "driver 580.95.05: CUDA 13.0 does not compute: CUDA error: x", "try another node"),
+        ),
+        ("6.12.12\n", {"hip": "6.4", "devices": ["MI250X"]}, {}, OK, "6.12.12, computes with ROCm 6.4", ""),
+        ("6.12.12\n", {"hip": "6.4", "fault": "HIP error: x"}, {}, FAIL, "does not compute: HIP error: x", ""),
+        ("6.10.5", ROCM_6_0, "6.1-7.0", WARN, UNSUPPORTED, "load a module for a supported ROCm: module avail PyTorch"),
+        ("6.10.5", {**ROCM_6_0, "fault": "HIP error: x"}, "6.1-7.0", FAIL, "HIP error: x; torch is built for ROCm", ""),
+        *(("6.10.5", ROCM_6_0, text, OK, "", "") for text in ("6.0-7.0", "6-7", "5.7-6.0", "", "yes", None)),
+        # the range is that of the module's kind
+        *(
+            (PROPRIETARY.format("580.105.08"), {"cuda": cuda, "devices": ["A100"]}, "11-13", verdict, finding, "")
+            for cuda, verdict, finding in (
+                ("13.2", OK, ""),
+                ("14.0", WARN, "torch is built for CUDA 14.0, and the site's driver supports 11 to 13"),
+            )
+        ),
+    ],
+)
+def test_a_driver_is_judged_by_whether_torch_computes_by_its_version_and_by_the_sites_range(
+    at, with_files, dgx, lumi, version, facts, env, verdict, finding, remedy
+):
+    kind = "cuda" if "cuda" in facts else "rocm"
+    file = "/proc/driver/nvidia/version" if kind == "cuda" else "/sys/module/amdgpu/version"
+    kinds = ("CUDA", "ROCM") if kind == "cuda" else ("ROCM", "CUDA")
+    variables = dict(zip((f"PYTORCH_DRIVER_{name}" for name in kinds), (env, "1-2"))) if isinstance(env, str) else {}
+    found = gpu.check_driver(at(with_files({file: version}, dgx if kind == "cuda" else lumi), kind, facts, **variables))
+    assert found.verdict == verdict and finding in found.finding and remedy in found.remedy
 
 
-def test_a_driver_with_which_torch_does_not_compute_is_a_failure_with_torchs_words(at, with_files, dgx):
-    node = with_files({"/proc/driver/nvidia/version": OPEN.format("580.95.05")}, dgx)
-    found = gpu.check_driver(at(node, "cuda", {"cuda": "13.0", "devices": ["H100"], "fault": "CUDA error: x"}))
-    assert found.verdict == FAIL
-    assert found.finding == "driver 580.95.05: CUDA 13.0 does not compute: CUDA error: x"
-
-
-def test_amds_driver_is_checked_by_whether_torch_computes(at, with_files, lumi):
-    node = with_files({"/sys/module/amdgpu/version": "6.12.12\n"}, lumi)
-    assert gpu.check_driver(at(node, "rocm", {"hip": "6.4", "devices": ["MI250X"]})).verdict == OK
-    found = gpu.check_driver(at(node, "rocm", {"hip": "6.4", "fault": "HIP error: invalid device function"}))
-    assert (found.verdict, "HIP error" in found.finding) == (FAIL, True)
-
-
-def test_no_driver_is_nothing_to_check(at, laptop):
+def test_a_login_node_without_a_driver_reports_an_unsupported_version_too(at, laptop):
     assert gpu.check_driver(at(laptop, "cuda")).verdict == NOT_APPLICABLE
-
-
-# What AMD's wheels write: https://download.pytorch.org/whl/rocm6.0
-ROCM_6_0 = {"hip": "6.0.32830-d62f6a171", "devices": ["MI250X"]}
-
-
-def test_a_rocm_that_the_sites_driver_no_longer_supports_is_a_warning_even_if_it_computes(at, with_files, lumi):
-    node = with_files({"/sys/module/amdgpu/version": "6.10.5"}, lumi)
-    found = gpu.check_driver(at(node, "rocm", ROCM_6_0, PYTORCH_DRIVER_ROCM="6.1-7.0"))
-    assert found.verdict == WARN
-    assert found.finding == (
-        "6.10.5, computes with ROCm 6.0.32830-d62f6a171; torch is built for ROCm 6.0, and the site's driver supports "
-        "6.1 to 7.0 (PYTORCH_DRIVER_ROCM)"
-    )
-    assert found.remedy == "load a module for a supported ROCm: module avail PyTorch"
-
-
-def test_a_login_node_without_a_driver_reports_it_too(at, laptop):
     found = gpu.check_driver(at(laptop, "rocm", {"hip": "5.4.2"}, PYTORCH_DRIVER_ROCM="6.1-7.0"))
-    assert found.verdict == WARN
-    assert "torch is built for ROCm 5.4" in found.finding
-
-
-def test_it_is_a_failure_where_torch_does_not_compute(at, with_files, lumi):
-    node = with_files({"/sys/module/amdgpu/version": "6.10.5"}, lumi)
-    found = gpu.check_driver(at(node, "rocm", {**ROCM_6_0, "fault": "HIP error: x"}, PYTORCH_DRIVER_ROCM="6.1-7.0"))
-    assert found.verdict == FAIL
-    assert "HIP error: x; torch is built for ROCm 6.0" in found.finding
-
-
-@pytest.mark.parametrize("supported", ["6.0-7.0", "6-7", "5.7-6.0", "", "yes", None])
-def test_a_rocm_within_the_range_and_a_profile_without_one_change_nothing(at, with_files, lumi, supported):
-    node = with_files({"/sys/module/amdgpu/version": "6.10.5"}, lumi)
-    env = {} if supported is None else {"PYTORCH_DRIVER_ROCM": supported}
-    assert gpu.check_driver(at(node, "rocm", ROCM_6_0, **env)).verdict == OK
-
-
-def test_the_range_is_that_of_the_modules_kind(at, with_files, dgx):
-    node = with_files({"/proc/driver/nvidia/version": PROPRIETARY.format("580.105.08")}, dgx)
-    env = {"PYTORCH_DRIVER_ROCM": "6.1-7.0", "PYTORCH_DRIVER_CUDA": "11-13"}
-    assert gpu.check_driver(at(node, "cuda", {"cuda": "13.2", "devices": ["A100"]}, **env)).verdict == OK
-    found = gpu.check_driver(at(node, "cuda", {"cuda": "14.0", "devices": ["A100"]}, **env))
-    assert "torch is built for CUDA 14.0, and the site's driver supports 11 to 13" in found.finding
+    assert found.verdict == WARN and "torch is built for ROCm 5.4" in found.finding
 
 
 @pytest.mark.parametrize(
     ("version", "oldest", "newest", "expected"),
     [
-        ("6.0", "6.1", "7.0", False),
-        ("6.1", "6.1", "7.0", True),
-        ("7.0.2", "6.1", "7.0", True),
-        ("7.1", "6.1", "7.0", False),
-        ("6.10", "6.2", "7", True),
-        ("13.2", "11", "13", True),
+        *(("6.0", "6.1", "7.0", False), ("6.1", "6.1", "7.0", True), ("7.0.2", "6.1", "7.0", True)),
+        *(("7.1", "6.1", "7.0", False), ("6.10", "6.2", "7", True), ("13.2", "11", "13", True)),
         ("10.2", "11", "13", False),
     ],
 )
