@@ -6,21 +6,15 @@ from pytorch_doctor.checks import network
 from pytorch_doctor.checks.network import chosen_by_gloo, chosen_by_nccl
 
 IN_A_JOB = {"SLURM_JOB_ID": "7"}
-
-
-# Interfaces
+NCCL, GLOO = "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"
+HERE = "matches no interface: here are eth0 hsn0 hsn1 lo"
 
 
 @pytest.mark.parametrize(
     ("value", "chosen"),
     [
-        ("hsn", ["hsn0", "hsn1"]),
-        ("eth,hsn0", ["eth0", "hsn0"]),
-        ("=hsn", []),
-        ("=hsn1,lo", ["hsn1", "lo"]),
-        ("^hsn", ["eth0", "lo"]),
-        ("^=hsn0,lo", ["eth0", "hsn1"]),
-        ("ib", []),
+        *(("hsn", ["hsn0", "hsn1"]), ("eth,hsn0", ["eth0", "hsn0"]), ("=hsn", []), ("=hsn1,lo", ["hsn1", "lo"])),
+        *(("^hsn", ["eth0", "lo"]), ("^=hsn0,lo", ["eth0", "hsn1"]), ("ib", [])),
     ],
 )
 def test_interfaces_are_chosen_as_nccl_chooses_them(value, chosen):
@@ -33,78 +27,70 @@ def test_gloo_wants_all_of_the_names_and_whole():
 
 
 @pytest.fixture
+def login(tmp_path):
+    """The variables of a login node of Slurm."""
+    (tmp_path / "sbatch").write_text("#!/bin/sh\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    return {"PATH": str(tmp_path)}
+
+
+@pytest.fixture
 def hsn(with_files):
     """A node with two interfaces of the fabric, one of which is down."""
     states = {"eth0": "up", "hsn0": "up", "hsn1": "down", "lo": "unknown"}
     return with_files({f"/sys/class/net/{name}/operstate": state for name, state in states.items()})
 
 
-def test_interfaces_that_are_there_are_fine(at, hsn):
-    assert network.check_interfaces(at(hsn, None, NCCL_SOCKET_IFNAME="hsn0", GLOO_SOCKET_IFNAME="eth0")).verdict == OK
-    assert network.check_interfaces(at(hsn, None)).verdict == NOT_APPLICABLE
+@pytest.mark.parametrize(
+    ("env", "verdict", "finding", "remedy"),
+    [
+        ({NCCL: "hsn0", GLOO: "eth0"}, OK, f"{NCCL}=hsn0, {GLOO}=eth0", ""),
+        ({}, NOT_APPLICABLE, "none is set; torch uses the first one that is up", ""),
+        *(({name: "ib0", **IN_A_JOB}, FAIL, f"{name}=ib0 {HERE}", f"export {name}=") for name in (NCCL, GLOO)),
+        ({NCCL: "hsn"}, WARN, "NCCL_SOCKET_IFNAME=hsn: hsn1 is down", ""),
+        # of the interfaces that a list leaves over, one may be down
+        ({NCCL: "^lo,docker"}, OK, f"{NCCL}=^lo,docker", ""),
+        ({NCCL: "^lo,eth,hsn0"}, WARN, "NCCL_SOCKET_IFNAME=^lo,eth,hsn0: hsn1 is down", ""),
+    ],
+)
+def test_interfaces_that_are_named_exist_and_are_up(at, hsn, env, verdict, finding, remedy):
+    found = network.check_interfaces(at(hsn, None, **env))
+    assert (found.verdict, found.finding) == (verdict, finding) and remedy in found.remedy
 
 
-@pytest.mark.parametrize("variable", ["NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"])
-def test_an_interface_that_is_not_there_is_a_failure_that_lists_those_that_are(at, hsn, variable):
-    found = network.check_interfaces(at(hsn, None, **{variable: "ib0"}, **IN_A_JOB))
-    assert found.verdict == FAIL
-    assert found.finding == f"{variable}=ib0 matches no interface: here are eth0 hsn0 hsn1 lo"
-    assert f"export {variable}=" in found.remedy
-
-
-def test_an_interface_that_is_down_is_a_warning(at, hsn):
-    found = network.check_interfaces(at(hsn, None, NCCL_SOCKET_IFNAME="hsn"))
-    assert (found.verdict, found.finding) == (WARN, "NCCL_SOCKET_IFNAME=hsn: hsn1 is down")
-
-
-def test_of_the_interfaces_that_a_list_leaves_over_one_may_be_down(at, hsn):
-    assert network.check_interfaces(at(hsn, None, NCCL_SOCKET_IFNAME="^lo,docker")).verdict == OK
-    found = network.check_interfaces(at(hsn, None, NCCL_SOCKET_IFNAME="^lo,eth,hsn0"))
-    assert (found.verdict, found.finding) == (WARN, "NCCL_SOCKET_IFNAME=^lo,eth,hsn0: hsn1 is down")
-
-
-def test_on_a_login_node_the_interfaces_of_the_profile_are_for_compute_nodes(at, hsn, tmp_path):
-    (tmp_path / "sbatch").write_text("#!/bin/sh\n")
-    (tmp_path / "sbatch").chmod(0o755)
-    found = network.check_interfaces(at(hsn, None, PYTORCH_SOCKET_IFNAME="ib0", PATH=str(tmp_path)))
+def test_on_a_login_node_the_interfaces_of_the_profile_are_for_compute_nodes(at, hsn, login):
+    found = network.check_interfaces(at(hsn, None, PYTORCH_SOCKET_IFNAME="ib0", **login))
     assert (found.verdict, found.finding) == (NOT_APPLICABLE, "PYTORCH_SOCKET_IFNAME=ib0 is for compute nodes")
 
 
 # The fast network
 
 
-def test_without_a_name_there_is_no_fast_network_to_check(at, laptop):
+def test_without_a_name_or_a_gpu_there_is_no_fast_network_to_check(at, laptop):
     assert network.check_network(at(laptop, "cuda")).verdict == NOT_APPLICABLE
-
-
-def test_a_module_for_cpus_does_without_the_fast_network(at, laptop):
     found = network.check_network(at(laptop, None, PYTORCH_FAST_NETWORK="cxi", **IN_A_JOB))
     assert (found.verdict, found.finding) == (NOT_APPLICABLE, "only NCCL uses cxi, and the module is for CPUs")
 
 
-def test_slingshots_cards_need_the_plugin_too(at, with_files):
+@pytest.mark.parametrize(
+    ("plugin", "env", "verdict", "finding", "remedy"),
+    [
+        ("librccl-net.so", {}, OK, "cxi: cxi0, cxi1", ""),
+        (None, {}, FAIL, "plugin for libfabric does not", "aws-ofi-rccl"),
+        (None, {"NCCL_NET_PLUGIN": "x"}, FAIL, "no NCCL_NET_PLUGIN=x", ""),
+        (None, {"NCCL_NET_PLUGIN": "none"}, FAIL, "prevents NCCL from using cxi", "unset NCCL_NET_PLUGIN"),
+    ],
+)
+def test_slingshots_cards_need_the_plugin_too(at, with_files, plugin, env, verdict, finding, remedy):
     node = with_files({"/sys/class/cxi/cxi0/x": "", "/sys/class/cxi/cxi1/x": ""})
-    env = {"PYTORCH_FAST_NETWORK": "cxi", **IN_A_JOB}
-    found = network.check_network(at(node, "rocm", {"hip": "7.0", "plugin": "librccl-net.so"}, **env))
-    assert (found.verdict, found.finding) == (OK, "cxi: cxi0, cxi1")
-    found = network.check_network(at(node, "rocm", {"hip": "7.0"}, **env))
-    assert found.verdict == FAIL
-    assert "plugin for libfabric does not" in found.finding
-    assert "aws-ofi-rccl" in found.remedy
-    found = network.check_network(at(node, "rocm", {"hip": "7.0"}, NCCL_NET_PLUGIN="x", **env))
-    assert (found.verdict, "no NCCL_NET_PLUGIN=x" in found.finding) == (FAIL, True)
-    found = network.check_network(at(node, "rocm", {"hip": "7.0"}, NCCL_NET_PLUGIN="none", **env))
-    assert (found.verdict, found.remedy) == (FAIL, "unset NCCL_NET_PLUGIN")
+    here = at(node, "rocm", {"hip": "7.0", "plugin": plugin}, PYTORCH_FAST_NETWORK="cxi", **IN_A_JOB, **env)
+    found = network.check_network(here)
+    assert found.verdict == verdict and finding in found.finding and remedy in found.remedy
 
 
-def test_no_card_is_a_failure_in_a_job_alone(at, laptop, tmp_path):
+def test_no_card_is_a_failure_in_a_job_alone(at, laptop, login):
     assert network.check_network(at(laptop, "cuda", PYTORCH_FAST_NETWORK="IB", **IN_A_JOB)).verdict == FAIL
-    (tmp_path / "sbatch").write_text("#!/bin/sh\n")
-    (tmp_path / "sbatch").chmod(0o755)
-    assert (
-        network.check_network(at(laptop, "cuda", PYTORCH_FAST_NETWORK="IB", PATH=str(tmp_path))).verdict
-        == NOT_APPLICABLE
-    )
+    assert network.check_network(at(laptop, "cuda", PYTORCH_FAST_NETWORK="IB", **login)).verdict == NOT_APPLICABLE
 
 
 @pytest.mark.parametrize(
@@ -116,15 +102,12 @@ def test_no_card_is_a_failure_in_a_job_alone(at, laptop, tmp_path):
     ],
 )
 def test_infinibands_ports_must_be_active(at, with_files, states, verdict, message):
-    node = with_files(
-        {f"/sys/class/infiniband/mlx5_{card}/ports/1/state": f"{state}\n" for card, state in enumerate(states)}
-    )
-    found = network.check_network(at(node, "cuda", PYTORCH_FAST_NETWORK="IB", **IN_A_JOB))
+    ports = {f"/sys/class/infiniband/mlx5_{card}/ports/1/state": f"{state}\n" for card, state in enumerate(states)}
+    found = network.check_network(at(with_files(ports), "cuda", PYTORCH_FAST_NETWORK="IB", **IN_A_JOB))
     assert (found.verdict, found.finding) == (verdict, message)
 
 
 @pytest.mark.parametrize("setting", [("NCCL_NET", "Socket"), ("NCCL_IB_DISABLE", "1")])
 def test_a_variable_that_turns_the_fast_network_off_is_a_failure(at, laptop, setting):
     found = network.check_network(at(laptop, "cuda", PYTORCH_FAST_NETWORK="IB", **dict([setting])))
-    assert found.verdict == FAIL
-    assert found.remedy == f"unset {setting[0]}"
+    assert (found.verdict, found.remedy) == (FAIL, f"unset {setting[0]}")
