@@ -21,7 +21,9 @@ import _socket  # in place of `socket`, see `pytorch_launch`
 import os
 
 from pytorch_launch import read
+from pytorch_launch.addresses import is_free
 from pytorch_launch.facts import state_and_parent
+from pytorch_launch.world import RendezvousError
 
 NAME = "pytorch-launch"
 
@@ -30,6 +32,9 @@ UNKNOWN = "unknown"
 
 # Names that can be lost to descriptors left behind before the port counts as in use.
 NUMBERS = 16
+
+START_AGAIN = "start again, or export another MASTER_PORT for this launch"
+NOT_A_RANK = "use conda-python-simple for a program that is not a rank, or export another MASTER_PORT"
 
 
 class Holder:
@@ -72,6 +77,30 @@ class Holder:
 
 #: The holder of a name without a label, which is not a launcher of this package.
 STRANGER = Holder("another program", "", "")
+
+
+def hold_port(claim):
+    """Make `claim`; raise RendezvousError if another launch has the port, or a process listens on it on rank 0's node.
+
+    For every rank there, before it starts Python: of two launches with the same port, the ranks of one would
+    join the other. Rank 0 would fail in Python as well if another process listens, but the other ranks would connect
+    to that process and wait for it. A program without a claim can still bind the port between this and torch.
+    """
+    holder = take_claim(claim.port, claim.launch, is_rank_0=claim.rank == 0)
+    if holder is not None:
+        name = {claim.launch: "another rank 0 of this launch", UNKNOWN: "another launch"}.get(
+            holder.launch, holder.launch
+        )
+        # the first is a second program of rank 0's task, which would fail again if started again
+        remedy = NOT_A_RANK if holder.launch == claim.launch else START_AGAIN
+        raise _in_use(claim, name + (holder.pid and f" (process {holder.pid})"), remedy)
+    if claim.rank == 0 and not is_free(claim.port):
+        raise _in_use(claim, "another program, or by one that started this", START_AGAIN)
+
+
+def _in_use(claim, holder, remedy):
+    place = f"port {claim.port} on {claim.address}, the rendezvous of {claim.source}"
+    return RendezvousError(f"{place}, is in use by {holder}", remedy, rank=claim.rank)
 
 
 def take_claim(port, launch, *, is_rank_0):

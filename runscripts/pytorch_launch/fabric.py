@@ -6,7 +6,7 @@ A rank imports this module only if its world spans nodes and FABRIC_NAME or SOCK
 
 from pytorch_launch import Problem, is_number, read
 from pytorch_launch.environment import DISTRIBUTED, FABRIC_NAME, SOCKET_IFNAME
-from pytorch_launch.rendezvous import RendezvousError
+from pytorch_launch.world import RendezvousError
 
 #: What takes an interface, and the prefix by which it takes the name as exact: gloo fails for one that is absent
 #: (https://docs.pytorch.org/docs/stable/distributed.html, "Choosing the network interface to use"), NCCL takes every

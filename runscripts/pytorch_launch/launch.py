@@ -86,8 +86,8 @@ def run_distributed(program, arguments, env):
     """Become Python with `arguments`, as a rank of the world that `env` describes."""
     from pytorch_launch.facts import read_facts
     from pytorch_launch.plan import idle_allocation, make_plan
-    from pytorch_launch.rendezvous import RendezvousError as RankError
     from pytorch_launch.script import gets_no_input, script_path
+    from pytorch_launch.world import RendezvousError
 
     options, arguments = split_options(arguments, ("--dry-run", "--virtual-local-rank"))
     is_dry = "--dry-run" in options
@@ -96,7 +96,7 @@ def run_distributed(program, arguments, env):
         plan = record_flight(plan)
         script = script_path(arguments)
         if script == "-" and not is_dry and gets_no_input(plan.world):
-            raise RankError(
+            raise RendezvousError(
                 f"standard input of rank {plan.world.rank} is empty: the launcher passes it to rank 0 only",
                 "start a script from its file, or a module with -m",
                 rank=plan.world.rank - 1,  # rank 1 reports it
@@ -194,7 +194,7 @@ def apply(plan):
     from pytorch_launch.caches import make_caches, old_locks
 
     if plan.claim is not None:
-        from pytorch_launch.hold import hold_port
+        from pytorch_launch.claim import hold_port
 
         hold_port(plan.claim)
     if plan.dumps is not None:

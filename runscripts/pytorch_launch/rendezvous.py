@@ -3,7 +3,8 @@
 
 import os
 
-from pytorch_launch import LaunchError, Problem, Value, is_number
+from pytorch_launch import Problem, Value, is_number
+from pytorch_launch.world import RendezvousError
 
 # Above the registered services, below the kernel's ephemeral range (32768-60999, ip(7),
 # ip_local_port_range), whose ports any outgoing connection may have, and below torch's own
@@ -21,14 +22,6 @@ LOOPBACKS = (
 )
 
 NOTHING_SHARED = "{} passes no number to its ranks to compute a port from"
-
-
-class RendezvousError(LaunchError):
-    """An address or port where the ranks cannot meet; `rank` is the rank in the world that found it."""
-
-    def __init__(self, fault, remedy, *, rank):
-        super().__init__(fault, remedy)
-        self.rank = rank
 
 
 class Claim(Value):
@@ -136,8 +129,8 @@ def free_port(start):
 
     For a world of one process only: other ranks could not compute it.
     """
+    from pytorch_launch.addresses import is_free
     from pytorch_launch.claim import is_claimed
-    from pytorch_launch.ports import is_free
 
     for offset in range(SPAN):
         port = LOWEST_PORT + (start + offset) % SPAN
@@ -160,7 +153,7 @@ def _address(env, world):
         )
     if world.first_host != THIS_HOST:
         return world.first_host
-    from pytorch_launch.ports import loopback
+    from pytorch_launch.addresses import loopback
 
     return loopback()
 

@@ -25,6 +25,14 @@ class WorldError(LaunchError):
     """Variables that do not describe a world; the fault names them with their values."""
 
 
+class RendezvousError(LaunchError):
+    """An address or port where the ranks cannot meet; `rank` is the rank in the world that found it."""
+
+    def __init__(self, fault, remedy, *, rank):
+        super().__init__(fault, remedy)
+        self.rank = rank
+
+
 class World(Value):
     """This process among the ranks that were started with it.
 

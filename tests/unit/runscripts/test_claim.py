@@ -10,10 +10,10 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 from pytorch_launch import claim, facts
-from pytorch_launch.claim import NUMBERS, Holder, is_claimed, take_claim
-from pytorch_launch.hold import hold_port
+from pytorch_launch.claim import NUMBERS, Holder, hold_port, is_claimed, take_claim
 from pytorch_launch.launchers import discover
-from pytorch_launch.rendezvous import RendezvousError, make_claim
+from pytorch_launch.rendezvous import make_claim
+from pytorch_launch.world import RendezvousError
 
 HOLD = """
 import posix, sys

@@ -9,8 +9,8 @@ from pytorch_launch.elastic import make_agent_plan
 from pytorch_launch.fabric import fabric_name
 from pytorch_launch.facts import Facts
 from pytorch_launch.plan import make_plan
-from pytorch_launch.rendezvous import RendezvousError
 from pytorch_launch.report import line
+from pytorch_launch.world import RendezvousError
 
 USE_PLAIN = "Correct PYTORCH_FABRIC_NAME, or export it empty to use the plain names"
 

@@ -8,7 +8,7 @@ import pytest
 from pytorch_launch.claim import is_claimed
 from pytorch_launch.facts import Facts, read_facts
 from pytorch_launch.plan import make_plan
-from pytorch_launch.rendezvous import RendezvousError
+from pytorch_launch.world import RendezvousError
 
 CPUS = {*range(8)}
 

@@ -4,23 +4,23 @@ import _socket
 import socket
 
 import pytest
-from pytorch_launch import ports
+from pytorch_launch import addresses
+from pytorch_launch.addresses import loopback
+from pytorch_launch.claim import hold_port
 from pytorch_launch.facts import Facts
-from pytorch_launch.hold import hold_port
 from pytorch_launch.launchers import discover
-from pytorch_launch.ports import loopback
 from pytorch_launch.rendezvous import (
     LOWEST_PORT,
     SPAN,
     STEPS,
     Claim,
-    RendezvousError,
     check_address,
     choose_rendezvous,
     free_port,
     launch_id,
     step_port,
 )
+from pytorch_launch.world import RendezvousError
 
 EPHEMERAL = range(32768, 61000)
 SPECIAL_STEPS = range(4294967290, 4294967296)
@@ -181,7 +181,7 @@ def test_the_loopback_is_one_that_this_host_has(monkeypatch, usable, address):
 
 
 def test_over_ipv6_alone_gloo_takes_the_loopback_too(monkeypatch):
-    monkeypatch.setattr(ports, "loopback", lambda: "::1")
+    monkeypatch.setattr(addresses, "loopback", lambda: "::1")
     place = choose_rendezvous({"MASTER_PORT": "4000"}, discover({}, "vm"), started_by(1))
     assert place == {"MASTER_ADDR": "::1", "MASTER_PORT": "4000", "GLOO_SOCKET_IFNAME": "lo"}
 
@@ -196,12 +196,12 @@ def test_a_launch_has_a_name_that_its_ranks_share(step, mpirun):
 
 
 def test_the_search_for_a_free_port_starts_anew_at_the_end_of_the_range(monkeypatch):
-    monkeypatch.setattr(ports, "is_free", lambda port: port == LOWEST_PORT)
+    monkeypatch.setattr(addresses, "is_free", lambda port: port == LOWEST_PORT)
     assert free_port(SPAN - 1) == LOWEST_PORT
 
 
 def test_a_node_without_a_free_port_is_an_error(monkeypatch):
-    monkeypatch.setattr(ports, "is_free", lambda _port: False)
+    monkeypatch.setattr(addresses, "is_free", lambda _port: False)
     with pytest.raises(RendezvousError, match="no free port from 10000 to 29390"):
         free_port(1)
 

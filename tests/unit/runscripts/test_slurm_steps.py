@@ -7,8 +7,8 @@ import sys
 import pytest
 from pytorch_launch.launchers import discover
 from pytorch_launch.launchers.slurm import master
-from pytorch_launch.rendezvous import RendezvousError, choose_rendezvous, launch_id
-from pytorch_launch.world import WorldError
+from pytorch_launch.rendezvous import choose_rendezvous, launch_id
+from pytorch_launch.world import RendezvousError, WorldError
 
 #: Rank 2 of `salloc -w nid001003 -n1 : -w nid[001001-001002] -N2 -n3 srun --het-group=0,1`, Slurm 22.05: the lists of
 #: the step are sorted, ranks and SLURM_NODEID follow the components.

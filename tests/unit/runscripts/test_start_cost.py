@@ -20,7 +20,7 @@ MODULES = {
     *("launchers/__init__", "launchers/gpus", "launchers/slurm", "nodelist", "plan"),
     *("rendezvous", "script", "topology", "visible", "world"),
 }
-FOR_CLAIM = {"claim", "hold", "ports"}
+FOR_CLAIM = {"addresses", "claim"}
 #: Modules of Python that a bare Python does not import. Each of socket, argparse, subprocess, dataclasses, typing, re,
 #: json, pathlib and enum costs more than all of the package.
 OF_PYTHON = {"os", "posix", "posixpath", "os.path", "genericpath", "stat", "_stat", "_collections_abc", "abc", "_abc"}
