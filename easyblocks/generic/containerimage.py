@@ -414,7 +414,8 @@ class Registry(Image):
         require_runtime(self.runtime)
         # before making a directory: a user without write permission can use it
         if not any(map(self.find, self.directories)):
-            directory = next(filter(is_writable, self.directories), self.directories[0])
+            directory = next((path for path in self.directories if os.access(existing(path), os.W_OK | os.X_OK)),
+                             self.directories[0])
             self.make_directory(directory)
             with locked(os.path.join(directory, '.lock')) as alone:
                 # another process may have completed its download while this one waited
@@ -522,11 +523,9 @@ class Registry(Image):
         return re.sub(r'^FATAL:\s*', '', next((line for line in reversed(lines) if 'FATAL' in line), lines[-1]))
 
 
-def is_writable(directory):
-    """Whether this user can write to a directory, or can create it."""
-    while not os.path.exists(directory):
-        directory = os.path.dirname(directory)
-    return os.path.isdir(directory) and os.access(directory, os.W_OK | os.X_OK)
+def existing(path):
+    """A directory, or the next one above it that exists."""
+    return path if os.path.exists(path) else existing(os.path.dirname(path))
 
 
 @contextlib.contextmanager

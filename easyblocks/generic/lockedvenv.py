@@ -77,9 +77,15 @@ class LockedVenv(EasyBlock):
         })
         return extra_vars
 
-    def __init__(self, *args, **kwargs):
-        """Let the module put bin/ on PATH, and nothing else."""
-        super().__init__(*args, **kwargs)
+    def __init__(self, ec, *args, **kwargs):
+        """Check the recipe; let the module put bin/ on PATH, and nothing else."""
+        for name, pattern, expected in [('python_version', r'\d+\.\d+', "a text with two numbers, such as '3.11'"),
+                                        ('wheel_index', r'\S+', "a text with the address of an index, or None")]:
+            is_right = isinstance(ec[name], str) and re.fullmatch(pattern, ec[name])
+            if not (is_right or (ec[name] is None and name == 'wheel_index')):
+                raise EasyBuildError("%s: %s = %r is wrong: expected %s. Correct the recipe",
+                                     os.path.basename(ec.path), name, ec[name], expected)
+        super().__init__(ec, *args, **kwargs)
         for variable in list(self.module_load_environment):
             self.module_load_environment.remove(variable)
         self.module_load_environment.PATH = ['bin']

@@ -1,4 +1,4 @@
-"""The lines of docs/user-software.md for an image whose torch is in a virtual environment, with a stand-in for torch."""
+"""The lines of docs/user-software.md for an image whose torch is in a virtual environment; torch is a stand-in."""
 
 import re
 import subprocess

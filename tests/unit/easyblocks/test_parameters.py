@@ -77,6 +77,30 @@ def test_a_value_of_a_wrong_type_is_an_error_with_file_parameter_value_and_what_
 
 
 @pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("ContainerImage", "binds = '/scratch'"),
+        ("ContainerImage", "image = 5"),
+        ("ContainerImage", "commands = ['/bin/jq']"),
+        ("ContainerImage", "debian_packages = 'jq'"),
+        ("LockedVenv", "python_version = 3.11"),
+        ("LockedVenv", "python_version = None"),
+        ("LockedVenv", "wheel_index = ['https://example.org']"),
+    ],
+)
+def test_recipes_of_other_software_are_checked_too(easyblock, tmp_path, kind, line):
+    recipe = tmp_path / "a-1.0.eb"
+    recipe.write_text(
+        f"easyblock = '{kind}'\nname = 'a'\nversion = '1.0'\nhomepage = 'https://example.org'\n"
+        f"description = 'Test.'\ntoolchain = SYSTEM\n{line}\nmoduleclass = 'tools'\n"
+    )
+    with pytest.raises(EasyBuildError, match=rf"^a-1\.0\.eb: {re.escape(line)} is wrong: expected"):
+        easyblock(recipe)
+    generic = importlib.import_module("easybuild.easyblocks.generic.containerimage")
+    assert set(generic.ContainerImage.extra_options()) == set(generic.EXPECTED)
+
+
+@pytest.mark.parametrize(
     ("recipe", "line"),
     [
         ("PyTorch-2.13.0-cpu-singularity.eb", "commands = ['bin/python']"),
