@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import subprocess
 from pathlib import Path
 
@@ -133,3 +134,45 @@ def test_a_shell_that_alone_is_left_of_its_step_starts_no_rank(testbed, show, wo
     assert sum(text.startswith(("0/2 0/2 0 nid001001 ", "1/2 1/2 0 nid001001 ")) for text in lines) == (
         4 if mpirun != "echo" else 2
     ), lines
+
+
+AS_ROOT = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
+
+
+@pytest.mark.parametrize(
+    ("package", "line"),
+    [
+        (None, "srun -N2 --ntasks-per-node=1 {command}"),  # in this allocation, Slurm ignores the option
+        ("openmpi-bin", "{launcher} -np 4 {command}"),
+        ("mpich", "{launcher} -n 4 -ppn 2 {command}"),
+    ],
+)
+def test_the_hint_for_several_agents_on_a_node_starts_one_on_each(testbed, work, package, line):
+    launcher = find_optional(package) if package else "srun"
+    if launcher is None:
+        pytest.skip(f"{package} is not installed (./run-tests does that where it may install packages)")
+    (work / "python").write_text('#!/bin/sh\necho "agent $4"\n')
+    (work / "python").chmod(0o755)
+    job = "salloc --quiet -N2 --ntasks-per-node=2 "
+    settings = f"{AS_ROOT}export PATH={work}:{RUNSCRIPTS}:$PATH\n"
+    done = testbed.run_unchecked(
+        settings + job + line.format(launcher=launcher, command="torchrun-distributed train.py")
+    )
+    assert done.returncode != 0
+    hint = re.search(r"Start one task per node: (\S+)( .* torchrun-distributed)", done.stderr)
+    command = (launcher if package else hint[1]) + hint[2]
+    assert testbed.run(f"{settings}{job}{command} train.py").split() == ["agent", "--nproc-per-node=1"] * 2
+
+
+def test_the_hint_for_a_rank_0_on_another_node_makes_the_ranks_meet(testbed, show, work):
+    mpirun = find_optional("openmpi-bin")
+    if mpirun is None:
+        pytest.skip("openmpi-bin is not installed (./run-tests does that where it may install packages)")
+    line = "{AS_ROOT}salloc --quiet -w {A},{B} -N2 -n2 {mpirun} {more} -np 1 --host {B} {show} : {more} -np 1 --host {A} {show}"
+    values = {"AS_ROOT": AS_ROOT, "A": A, "B": B, "mpirun": mpirun, "show": show}
+    done = testbed.run_unchecked(line.format(more="", **values))
+    assert done.returncode != 0
+    hint = re.search(rf"Export (MASTER_ADDR={B}) with mpirun (-x)", done.stderr)
+    assert hint, done.stderr
+    worlds = testbed.run(line.format(more=f"{hint[2]} {hint[1]}", **values)).splitlines()
+    assert len(worlds) == 2

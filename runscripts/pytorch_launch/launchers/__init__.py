@@ -28,7 +28,7 @@ LAUNCHERS = (
 
 def discover(env, hostname):
     """The World of the process with environment `env` on `hostname`. Raises WorldError."""
-    inherited = next((name for name in ("TORCHELASTIC_RUN_ID", LAUNCH_ID) if _is_of_other_job(env, name)), None)
+    inherited = next((name for name in ("TORCHELASTIC_RUN_ID", LAUNCH_ID) if _is_of_another_step(env, name)), None)
     for sign, module, function in LAUNCHERS:
         if not env.get(sign):
             continue
@@ -45,10 +45,12 @@ def discover(env, hostname):
     return _launcher("others").single(env, hostname, inherited)
 
 
-def _is_of_other_job(env, name):
-    """Whether the variable `name` has the form `<job>.<step>` of this package, and the job is another one."""
+def _is_of_another_step(env, name):
+    """Whether the variable `name` has the form `<job>.<step>` of this package, and is not of this job or step."""
     job, _, step = env.get(name, "").partition(".")
-    return job.isdecimal() and step.isdecimal() and env.get("SLURM_JOB_ID", job) not in ("", job)
+    if not (job.isdecimal() and step.isdecimal()):
+        return False
+    return env.get("SLURM_JOB_ID", job) not in ("", job) or env.get("SLURM_STEP_ID", step) not in ("", step)
 
 
 def is_node_of_job(env, host):

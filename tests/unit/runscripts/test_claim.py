@@ -266,3 +266,31 @@ def test_pythons_standard_streams_are_none_of_the_claims(runscripts, port):
         "sys.exit(any(posix.access(f'/proc/self/fd/{fd}', 0) for fd in (0, 1)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_of_500_pairs_of_launches_that_start_together_one_of_each_gets_the_port(ranks, runscripts):
+    """Every rank claims at the same moment; those of one launch agree."""
+    for number in range(500):
+        source, sink = os.pipe()
+        hold, release = os.pipe()
+        start, children, port = time.time() + 0.01, [], 20000 + number % 9000
+        for launch in ("a", "b"):
+            for rank in range(ranks):
+                child = os.fork()
+                if child == 0:
+                    os.close(release)
+                    while time.time() < start:
+                        pass
+                    holder = take_claim(port, f"{launch}.{number}", is_rank_0=rank == 0)
+                    os.write(sink, launch.encode() if holder is None else b"-")
+                    os.read(hold, 1)
+                    os._exit(0)
+                children.append(child)
+        claimed = b"".join(os.read(source, 1) for _ in children)
+        for end in (release, hold, source, sink):
+            os.close(end)
+        for child in children:
+            os.waitpid(child, 0)
+        assert sorted(claimed) in ([*b"-" * ranks, *launch * ranks] for launch in (b"a", b"b")), claimed

@@ -233,6 +233,8 @@ def test_a_launch_of_this_package_is_known_by_the_job_in_its_name(step, batch_sc
     assert discover({**batch_script, name: "6.0", "RANK": "3"}, "vm").problem is not None
     if name == "PYTORCH_LAUNCH_ID":
         assert discover({**step, name: "7.0"}, "vm").problem is None
+        with pytest.raises(WorldError, match=r"PYTORCH_LAUNCH_ID=7\.1 is of another launch than Slurm step 7\.0"):
+            discover({**step, name: "7.1", "RANK": "3"}, "vm")  # srun --overlap in a rank of step 1
 
 
 def test_the_ranks_of_a_launcher_inside_a_task_may_be_fewer_than_the_tasks(task, step):
