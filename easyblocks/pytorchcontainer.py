@@ -35,8 +35,6 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.C
 
     COMMANDS = tree.CONTAINER
     BRINGS_PYTHON = True
-    KINDS = {'.sif': containerimage.SifSource, '.def': DefinitionFile, '.yml': Cotainr}
-    REGISTRY, SITE_FILE = RegistryImage, SiteImage
     SOURCES_OF_IMAGES = "'image', a .sif, .def or .yml file in 'sources', or a container module in 'builddependencies'"
 
     @staticmethod
@@ -60,6 +58,7 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.C
         if 'signing_key' in self.cfg.unknown_keys:  # for EasyBuild, a local variable with a wrong name: a warning
             raise EasyBuildError("%s: 'signing_key' is no longer a parameter, signatures are not checked. Replace it "
                                  "with the image's SHA-256, in 'checksums' or 'image_checksum'", self.cfg.path)
+        self.require_image()
         self.image.base_module = self.base_module
         self.user_software = UserSoftware(self.installdir)
         self.users_environment = None
@@ -71,6 +70,11 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.C
     def base_module(self):
         """Name of the build dependency whose image is the base, or None."""
         return base_dependency(self.cfg, self.name)
+
+    def kinds(self):
+        """Kinds of images by the extension of their source, or what `image` names."""
+        return {'.sif': containerimage.SifSource, '.def': DefinitionFile, '.yml': Cotainr, 'registry': RegistryImage,
+                'site': SiteImage}
 
     def named_kinds(self):
         """Also the image of a build dependency, on which a definition file can be built too."""

@@ -101,6 +101,157 @@ def check_parameters(recipe, options, expected):
                                      os.path.basename(recipe.path), name, recipe[name], words)
 
 
+class ContainerImage(EasyBlock):
+    """Support for installing software as a container image with a module around it."""
+
+    SOURCES_OF_IMAGES = "'image', or a .sif or .def file in 'sources'"
+
+    @staticmethod
+    def extra_options(extra_vars=None):
+        """Easyconfig parameters of images."""
+        extra_vars = EasyBlock.extra_options(extra_vars)
+        extra_vars.update({
+            'image': [None, "Image that is not a source: docker:// with digest, or a .sif file in central_images",
+                      CUSTOM],
+            'image_checksum': [None, "SHA-256 of that .sif file", CUSTOM],
+            'central_images': [[], "Directories of the site with images, by their file names", CUSTOM],
+            'binds': [[], "Paths of the host to bind", CUSTOM],
+            'commands': [[], "Commands of the image that bin/ offers on the host", CUSTOM],
+            'debian_release': [None, "Debian release for the definition file's base image", CUSTOM],
+            'debian_packages': [[], "Debian packages in that base image", CUSTOM],
+            'gpu': [None, "GPU kind that the image is for: 'cuda', 'rocm', 'xpu' or None", CUSTOM],
+            # every start decompresses what it reads: gzip, the default, is a third smaller and the slowest to read;
+            # the table of fragments (small files packed together) displaces directories from the kernel's cache
+            'mksquashfs_args': ['-comp lz4 -no-fragments', "Packing of an image built here", CUSTOM],
+        })
+        return extra_vars
+
+    def __init__(self, ec, *args, **kwargs):
+        """Check the recipe, and find the image that it names."""
+        check_parameters(ec, self.extra_options(), EXPECTED)
+        super().__init__(ec, *args, **kwargs)
+        kind = next(iter(self.named_kinds().values()), Image)
+        self.image = kind(self.cfg, '%s-%s.sif' % (self.name, det_full_ec_version(self.cfg)), self.records,
+                          self.builddir)
+
+    def require_image(self):
+        """Stop unless the recipe names one image."""
+        kinds = self.named_kinds()
+        if len(kinds) != 1:
+            raise EasyBuildError("%s must name one image source, %s; found: %s", self.cfg.path,
+                                 self.SOURCES_OF_IMAGES, ', '.join(kinds) or 'none')
+
+    def fetch_step(self, *args, **kwargs):
+        """Check the recipe first."""
+        self.require_image()
+        super().fetch_step(*args, **kwargs)
+
+    @property
+    def records(self):
+        """EasyBuild's records of the sources; before the fetch step, their names."""
+        return self.src or [{'name': entry['filename'] if isinstance(entry, dict) else entry}
+                            for entry in self.cfg['sources']]
+
+    def kinds(self):
+        """Kinds of images by the extension of their source, or what `image` names."""
+        return {'.sif': SifSource, '.def': Definition, 'registry': Registry, 'site': SiteFile}
+
+    def named_kinds(self):
+        """Kinds of the images that the recipe names, by what names them."""
+        kinds = self.kinds()
+        found = {extension: kind for extension, kind in kinds.items()
+                 if extension[0] == '.' and any(source['name'].endswith(extension) for source in self.records)}
+        image = self.cfg['image']
+        if image and image.startswith(DOCKER):
+            found[image] = kinds['registry']
+        elif image and image.endswith('.sif') and os.path.basename(image) == image:
+            found[image] = kinds['site']
+        elif image:
+            raise EasyBuildError("image = '%s' is neither a reference that begins with docker:// nor a file name that "
+                                 "ends in .sif. Download other images as such a file. The directory of a file belongs "
+                                 "in 'central_images'", image)
+        return found
+
+    @property
+    def image_path(self):
+        """Path of the installed image."""
+        return os.path.join(self.installdir, self.image.name)
+
+    def obtain_file(self, filename, **kwargs):
+        """Search images in the site's directories first, without copying them to the source path."""
+        for directory in self.cfg['central_images'] if filename.endswith('.sif') else []:
+            if os.path.isfile(os.path.join(directory, filename)):
+                return os.path.join(directory, filename)
+        return super().obtain_file(filename, **kwargs)
+
+    def checksum_step(self):
+        """Verify the sources, then fetch the image: all later steps work offline."""
+        super().checksum_step()
+        self.image.sources = self.records
+        wanted = self.image.wanted
+        if self.dry_run:
+            return
+        if wanted:
+            self.image.site_file = (wanted if os.path.dirname(wanted) else
+                                    self.obtain_file(wanted, no_download=True, warning_only=True))
+            if not self.image.site_file or not os.path.isfile(self.image.site_file):
+                raise EasyBuildError("Image not found: %s in central_images (%s) or on EasyBuild's source path (%s). "
+                                     "Put a copy there, or correct the recipe", wanted,
+                                     ', '.join(self.cfg['central_images']), ', '.join(source_paths()))
+        self.fetch_image()
+
+    def fetch_image(self):
+        """Download and verify the image."""
+        self.image.fetch()
+
+    def extract_step(self):
+        """Leave the sources where they are."""
+        for source in self.src:
+            source['finalpath'] = self.builddir
+
+    def configure_step(self):
+        """Check for a container runtime before the long steps."""
+        require_runtime(self.image.runtime)
+
+    def build_step(self):
+        """Build the image, unless it is a file already."""
+        self.image.build()
+
+    def install_step(self):
+        """Install the image, and its commands in bin/."""
+        self.image.install(self.image_path)
+        for name in self.cfg['commands']:
+            path = os.path.join(self.installdir, 'bin', name)
+            write_file(path, WRAPPER % {'runtime': self.image.runtime, 'image': self.image.name})
+            adjust_permissions(path, 0o755, relative=False)
+
+    def make_module_extra(self, *args, **kwargs):
+        """Add the image, and what it sees of the host."""
+        return super().make_module_extra(*args, **kwargs) + self.image_statements()
+
+    def image_statements(self):
+        """Statements on the image, its binds and the GPU flag."""
+        txt, image = '', {'value': self.image.name, 'pushenv': True}
+        for variable in ('SIF', 'SIF' + re.sub(r'\W', '_', self.name.upper())):
+            txt += self.module_generator.set_environment(variable, image, relpath=True)
+        txt += self.module_generator.set_environment('CONTAINERROOT', {'value': '', 'pushenv': True}, relpath=True)
+        flag = {'cuda': 'NV', 'rocm': 'ROCM'}.get(self.cfg['gpu'])
+        for runtime in ('SINGULARITY', 'APPTAINER'):
+            txt += self.module_generator.append_paths(runtime + '_BINDPATH', self.cfg['binds'], allow_abs=True,
+                                                      delim=',')
+            if flag:
+                txt += self.module_generator.set_environment('%s_%s' % (runtime, flag), {'value': '1', 'pushenv': True})
+        return txt
+
+    def sanity_check_step(self, custom_paths=None, custom_commands=None, **kwargs):
+        """Start the image, and look for its commands."""
+        paths = {'files': [self.image.name] + ['bin/' + name for name in self.cfg['commands']], 'dirs': []}
+        commands = ['%s exec "$SIF" sh -c "command -v %s"' % (self.image.runtime, name)
+                    for name in self.cfg['commands'] or ['sh']]
+        super().sanity_check_step(custom_paths=custom_paths or paths, custom_commands=custom_commands or commands,
+                                  **kwargs)
+
+
 def find_runtime():
     """Command of the container runtime on this host; None if it has none."""
     return next((runtime for runtime in RUNTIMES if which(runtime)), None)
@@ -543,144 +694,3 @@ def locked(path):
         except OSError:
             alone = False
         yield alone
-
-
-class ContainerImage(EasyBlock):
-    """Support for installing software as a container image with a module around it."""
-
-    # Kinds of images by the extension of their source.
-    KINDS = {'.sif': SifSource, '.def': Definition}
-    REGISTRY, SITE_FILE = Registry, SiteFile
-    SOURCES_OF_IMAGES = "'image', or a .sif or .def file in 'sources'"
-
-    @staticmethod
-    def extra_options(extra_vars=None):
-        """Easyconfig parameters of images."""
-        extra_vars = EasyBlock.extra_options(extra_vars)
-        extra_vars.update({
-            'image': [None, "Image that is not a source: docker:// with digest, or a .sif file in central_images",
-                      CUSTOM],
-            'image_checksum': [None, "SHA-256 of that .sif file", CUSTOM],
-            'central_images': [[], "Directories of the site with images, by their file names", CUSTOM],
-            'binds': [[], "Paths of the host to bind", CUSTOM],
-            'commands': [[], "Commands of the image that bin/ offers on the host", CUSTOM],
-            'debian_release': [None, "Debian release for the definition file's base image", CUSTOM],
-            'debian_packages': [[], "Debian packages in that base image", CUSTOM],
-            'gpu': [None, "GPU kind that the image is for: 'cuda', 'rocm', 'xpu' or None", CUSTOM],
-            # every start decompresses what it reads: gzip, the default, is a third smaller and the slowest to read;
-            # the table of fragments (small files packed together) displaces directories from the kernel's cache
-            'mksquashfs_args': ['-comp lz4 -no-fragments', "Packing of an image built here", CUSTOM],
-        })
-        return extra_vars
-
-    def __init__(self, ec, *args, **kwargs):
-        """Check the recipe, and find the image that it names."""
-        check_parameters(ec, self.extra_options(), EXPECTED)
-        super().__init__(ec, *args, **kwargs)
-        kinds = self.named_kinds()
-        if len(kinds) != 1:
-            raise EasyBuildError("%s must name one image source, %s; found: %s", self.cfg.path,
-                                 self.SOURCES_OF_IMAGES, ', '.join(kinds) or 'none')
-        ((_, kind),) = kinds.items()
-        self.image = kind(self.cfg, '%s-%s.sif' % (self.name, det_full_ec_version(self.cfg)), self.records,
-                          self.builddir)
-
-    @property
-    def records(self):
-        """EasyBuild's records of the sources; before the fetch step, their names."""
-        return self.src or [{'name': entry['filename'] if isinstance(entry, dict) else entry}
-                            for entry in self.cfg['sources']]
-
-    def named_kinds(self):
-        """Kinds of the images that the recipe names, by what names them."""
-        found = {extension: kind for extension, kind in self.KINDS.items()
-                 if any(source['name'].endswith(extension) for source in self.records)}
-        image = self.cfg['image']
-        if image and image.startswith(DOCKER):
-            found[image] = self.REGISTRY
-        elif image and image.endswith('.sif') and os.path.basename(image) == image:
-            found[image] = self.SITE_FILE
-        elif image:
-            raise EasyBuildError("image = '%s' is neither a reference that begins with docker:// nor a file name that "
-                                 "ends in .sif. Download other images as such a file. The directory of a file belongs "
-                                 "in 'central_images'", image)
-        return found
-
-    @property
-    def image_path(self):
-        """Path of the installed image."""
-        return os.path.join(self.installdir, self.image.name)
-
-    def obtain_file(self, filename, **kwargs):
-        """Search images in the site's directories first, without copying them to the source path."""
-        for directory in self.cfg['central_images'] if filename.endswith('.sif') else []:
-            if os.path.isfile(os.path.join(directory, filename)):
-                return os.path.join(directory, filename)
-        return super().obtain_file(filename, **kwargs)
-
-    def checksum_step(self):
-        """Verify the sources, then fetch the image: all later steps work offline."""
-        super().checksum_step()
-        self.image.sources = self.records
-        wanted = self.image.wanted
-        if self.dry_run:
-            return
-        if wanted:
-            self.image.site_file = (wanted if os.path.dirname(wanted) else
-                                    self.obtain_file(wanted, no_download=True, warning_only=True))
-            if not self.image.site_file or not os.path.isfile(self.image.site_file):
-                raise EasyBuildError("Image not found: %s in central_images (%s) or on EasyBuild's source path (%s). "
-                                     "Put a copy there, or correct the recipe", wanted,
-                                     ', '.join(self.cfg['central_images']), ', '.join(source_paths()))
-        self.fetch_image()
-
-    def fetch_image(self):
-        """Download and verify the image."""
-        self.image.fetch()
-
-    def extract_step(self):
-        """Leave the sources where they are."""
-        for source in self.src:
-            source['finalpath'] = self.builddir
-
-    def configure_step(self):
-        """Check for a container runtime before the long steps."""
-        require_runtime(self.image.runtime)
-
-    def build_step(self):
-        """Build the image, unless it is a file already."""
-        self.image.build()
-
-    def install_step(self):
-        """Install the image, and its commands in bin/."""
-        self.image.install(self.image_path)
-        for name in self.cfg['commands']:
-            path = os.path.join(self.installdir, 'bin', name)
-            write_file(path, WRAPPER % {'runtime': self.image.runtime, 'image': self.image.name})
-            adjust_permissions(path, 0o755, relative=False)
-
-    def make_module_extra(self, *args, **kwargs):
-        """Add the image, and what it sees of the host."""
-        return super().make_module_extra(*args, **kwargs) + self.image_statements()
-
-    def image_statements(self):
-        """Statements on the image, its binds and the GPU flag."""
-        txt, image = '', {'value': self.image.name, 'pushenv': True}
-        for variable in ('SIF', 'SIF' + re.sub(r'\W', '_', self.name.upper())):
-            txt += self.module_generator.set_environment(variable, image, relpath=True)
-        txt += self.module_generator.set_environment('CONTAINERROOT', {'value': '', 'pushenv': True}, relpath=True)
-        flag = {'cuda': 'NV', 'rocm': 'ROCM'}.get(self.cfg['gpu'])
-        for runtime in ('SINGULARITY', 'APPTAINER'):
-            txt += self.module_generator.append_paths(runtime + '_BINDPATH', self.cfg['binds'], allow_abs=True,
-                                                      delim=',')
-            if flag:
-                txt += self.module_generator.set_environment('%s_%s' % (runtime, flag), {'value': '1', 'pushenv': True})
-        return txt
-
-    def sanity_check_step(self, custom_paths=None, custom_commands=None, **kwargs):
-        """Start the image, and look for its commands."""
-        paths = {'files': [self.image.name] + ['bin/' + name for name in self.cfg['commands']], 'dirs': []}
-        commands = ['%s exec "$SIF" sh -c "command -v %s"' % (self.image.runtime, name)
-                    for name in self.cfg['commands'] or ['sh']]
-        super().sanity_check_step(custom_paths=custom_paths or paths, custom_commands=custom_commands or commands,
-                                  **kwargs)
