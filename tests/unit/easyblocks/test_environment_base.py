@@ -55,6 +55,13 @@ def test_it_is_no_virtual_environment_and_has_none_of_the_hosts_packages(base):
     assert not list((base / "bin").glob("[aA]ctivate?*"))
 
 
+def test_an_update_of_the_hosts_python_reaches_interpreter_and_library_together_or_not_at_all(base):
+    code = "import os; print('libpython' in open('/proc/self/maps').read(), os.path.realpath(os.__file__))"
+    is_shared, library = run(base / "bin" / "python", "-I", "-c", code).split()
+    assert library.startswith(f"{base}/") == (is_shared == "False")
+    assert not (base / "bin" / (base / "bin" / "python").readlink()).is_symlink()
+
+
 def test_an_environment_on_top_inherits_torch_and_may_have_another(base, tmp_path):
     own = tmp_path / "own"
     run(base / "bin" / "python3", "-m", "venv", "--without-pip", "--system-site-packages", str(own))
