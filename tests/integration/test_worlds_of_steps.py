@@ -168,7 +168,8 @@ def test_the_hint_for_a_rank_0_on_another_node_makes_the_ranks_meet(testbed, sho
     mpirun = find_optional("openmpi-bin")
     if mpirun is None:
         pytest.skip("openmpi-bin is not installed (./run-tests does that where it may install packages)")
-    line = "{AS_ROOT}salloc --quiet -w {A},{B} -N2 -n2 {mpirun} {more} -np 1 --host {B} {show} : {more} -np 1 --host {A} {show}"
+    line = "{AS_ROOT}salloc --quiet -w {A},{B} -N2 -n2 {mpirun} {more} -np 1 --host {B} {show} : "
+    line += "{more} -np 1 --host {A} {show}"
     values = {"AS_ROOT": AS_ROOT, "A": A, "B": B, "mpirun": mpirun, "show": show}
     done = testbed.run_unchecked(line.format(more="", **values))
     assert done.returncode != 0

@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 from pytorch_launch.launchers import discover
@@ -172,6 +174,8 @@ def task():
             [title, "-c", code], executable=sys.executable, env=env, stdout=subprocess.PIPE, text=True
         )
         processes.append((process, int(process.stdout.readline())))
+        while Path(f"/proc/{processes[-1][1]}/comm").read_text() != "sleep\n":
+            time.sleep(0.01)  # during exec, the kernel has no variables to show
         return {**env, "SLURM_TASK_PID": str(processes[-1][1])}
 
     yield start
