@@ -21,11 +21,6 @@ def test_the_values_of_a_recipe_are_read_without_running_it(installation, tmp_pa
     assert recipe(tmp_path / "absent") == (None, {})
 
 
-def test_a_module_whose_directory_is_gone_is_a_failure(installation, tmp_path):
-    env = {**installation(), "EBROOTPYTORCH": str(tmp_path / "absent")}
-    assert checks.check_module(Context(env)).verdict == FAIL
-
-
 @pytest.mark.parametrize(
     ("containers", "name"),
     [
@@ -38,12 +33,18 @@ def test_a_directory_that_the_image_does_not_see_is_bound_by_the_variable_of_its
     assert f"visible in the image: see {name}" in checks.check_module(Context(env)).remedy
 
 
-def test_a_variable_that_leads_nowhere_is_named(installation, tmp_path):
-    absent = str(tmp_path / "absent")
-    found = checks.check_module(Context({**installation(), "PAYLOAD": absent}))
-    assert found.verdict == FAIL
-    assert f"PAYLOAD={absent}" in found.finding
-    assert "unset" in found.remedy
+@pytest.mark.parametrize(
+    ("changes", "verdict", "finding", "remedy"),
+    [
+        ({"EBROOTPYTORCH": "/absent"}, FAIL, "no such directory: EBROOTPYTORCH=/absent", "load the module again"),
+        ({"PAYLOAD": "/absent"}, FAIL, "no such directory: PAYLOAD=/absent", "unset them, and load"),
+        ({"PAYLOAD": "/"}, WARN, "not the module's own: PAYLOAD=/", "unset them and load"),
+        ({"LOADEDMODULES": "PyTorch/2.13.0-cpu"}, WARN, "no cluster profile is loaded with it", "module load cluster/"),
+    ],
+)
+def test_what_is_missing_of_a_module_is_named(installation, changes, verdict, finding, remedy):
+    found = checks.check_module(Context({**installation(), **changes}))
+    assert found.verdict == verdict and finding in found.finding and remedy in found.remedy
 
 
 def test_a_python_before_the_modules_is_a_warning(installation, tmp_path):
@@ -66,12 +67,6 @@ def test_an_active_environment_with_a_torch_is_no_fault(installation, tmp_path):
         (prefix / name).chmod(0o755)
     found = checks.check_module(Context({**env, "PATH": f"{prefix}/bin:{env['PATH']}"}))
     assert (found.verdict, found.finding) == (OK, f"PyTorch/2.13.0-cpu (venv), profile lumi, your environment {prefix}")
-
-
-def test_a_module_without_its_profile_is_a_warning(installation):
-    found = checks.check_module(Context({**installation(), "LOADEDMODULES": "PyTorch/2.13.0-cpu"}))
-    assert found.verdict == WARN
-    assert "cluster profile" in found.finding
 
 
 # The image
@@ -97,27 +92,21 @@ def test_an_image_as_it_was_installed_is_fine(sif):
     assert "SHA-256 as installed" in checks.check_image(Context(env, full=True)).finding
 
 
-def test_an_image_that_is_gone_cut_or_no_image_is_a_failure(sif):
+@pytest.mark.parametrize(
+    ("damage", "full", "finding"),
+    [
+        (lambda content: content[:-1], False, " bytes, expected "),
+        (lambda _: b"nothing" * 50, False, "is not an image in SIF format"),
+        (lambda content: content[:-1] + b"x", True, "is damaged: its SHA-256 differs"),
+        (None, False, "image not found: SIFPYTORCH="),
+    ],
+)
+def test_an_image_that_is_gone_cut_changed_or_no_image_is_a_failure(sif, damage, full, finding):
     env, path = sif
-    content = path.read_bytes()
-    for damaged, message in ((content[:-1], " bytes, expected "), (b"nothing" * 50, "is not an image in SIF format")):
-        path.write_bytes(damaged)
-        found = checks.check_image(Context(env))
-        assert found.verdict == FAIL
-        assert message in found.finding
-    path.unlink()
-    found = checks.check_image(Context(env))
-    assert found.verdict == FAIL
-    assert "eb --rebuild PyTorch-2.13.0.eb" in found.remedy
-
-
-def test_a_changed_byte_is_found_when_all_is_read(sif):
-    env, path = sif
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
-    assert checks.check_image(Context(env)).verdict == OK
-    found = checks.check_image(Context(env, full=True))
-    assert found.verdict == FAIL
-    assert "SHA-256" in found.finding
+    path.write_bytes(damage(path.read_bytes())) if damage else path.unlink()
+    found = checks.check_image(Context(env, full=full))
+    assert found.verdict == FAIL and finding in found.finding and "eb --rebuild PyTorch-2.13.0.eb" in found.remedy
+    assert not full or checks.check_image(Context(env)).verdict == OK
 
 
 @pytest.mark.parametrize(
