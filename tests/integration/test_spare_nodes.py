@@ -179,7 +179,7 @@ def test_an_exception_of_the_program_is_not_repeated(testbed, cluster, venv, wor
         cluster,
         venv,
         work,
-        "salloc --no-kill -N3 pytorch-run --spare 1 -- conda-python-distributed train.py",
+        "salloc --no-kill -N3 pytorch-run --spare 2 -- conda-python-distributed train.py",
     )
     assert session.end() == 1
     assert "pytorch-run: run 1 exited with status 1, and no node failed: not repeated" in session.output()
