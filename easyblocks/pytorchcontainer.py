@@ -17,11 +17,12 @@ from easybuild.tools.modules import get_software_root
 
 from pytorch_install import tree
 from pytorch_install.engine.transaction import keep_file
+from pytorch_install.host_network import write_host_network
 from pytorch_install.images.base import base_dependency, read_base
 from pytorch_install.images.cotainr import Cotainr
 from pytorch_install.images.kinds import DefinitionFile, RegistryImage, SiteImage
 from pytorch_install.images.packages_on_top import PackagesOnTop
-from pytorch_install.images.provenance import fetch_unless_kept, write_provenance
+from pytorch_install.images.provenance import directory_of, fetch_unless_kept, write_provenance
 from pytorch_install.modulefiles.help import container
 from pytorch_install.modulefiles.interface import image_interface
 from pytorch_install.parameters import containerimage
@@ -127,6 +128,7 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.C
         else:
             self.image.install(self.image_path)
         write_provenance(self.image, self.image_path)
+        write_host_network(directory_of(self.image_path), os.path.join(tree.PROFILES, self.cfg['cluster']))
 
     def install_tree(self):
         """Also make the users' virtual environment, with the installed image."""

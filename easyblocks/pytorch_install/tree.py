@@ -44,7 +44,7 @@ PODMAN_HPC = Commands(VENV.on_host, ENTERED, 'podman-hpc')
 ENROOT = Commands(VENV.on_host, (*ENTERED, 'enroot.rc'), 'enroot')
 ENROOT_RC = os.path.join(TREE, 'libexec', 'enroot.rc')
 CONTAINER_ENGINE = Commands(VENV.on_host, ENTERED, 'container-engine')
-CONTAINER = Commands((*VENV.on_host, 'check-image', 'make-squashfs'), (*ENTERED, 'host-network.py'), 'apptainer')
+CONTAINER = Commands((*VENV.on_host, 'check-image', 'make-squashfs'), ENTERED, 'apptainer')
 
 
 def bin_links(commands, of_image=()):

@@ -68,48 +68,48 @@ proc bind_host_network {} {
     }
 }
 
-# Reports why an image gets nothing of the host. (A virtual environment finds the host's libraries by itself.)
-proc report_no_host_network {libexec} {
-    set why {}
-    if {[file exists [file join $libexec enter-image]]} {
-        set why "an earlier release installed this module. Install it again: eb --rebuild"
-    } elseif {[file exists [file join $libexec enter]]} {
-        set why "only Apptainer and Singularity can. Use the site's plugin for the program that starts this image"
-    }
-    if {$why ne {}} {
-        puts stderr "PyTorch: host network: nothing is bound: $why"
-    }
-}
-
-# Returns the libraries that the image lacks and can load, by the record of its installation.
+# Returns the libraries that the image lacks and can load, by the list of its installation (host_network.py).
 proc choose_host_libraries {} {
     global host_network
     set root [users_value CONTAINERROOT]
+    set list [file join $root provenance host-network]
     if {$root eq {}} {
-        if {[module-info mode load]} {
-            puts stderr "PyTorch: host network: nothing is bound: [module-info name] is loaded without a PyTorch module.\
-                Unload it, and load a PyTorch module, which loads it"
+        set lines [list "nothing is bound: [module-info name] is loaded without a PyTorch module.\
+            Unload it, and load a PyTorch module, which loads it"]
+    } elseif {[file isfile $list]} {
+        set channel [open $list]
+        set lines [lassign [split [string trimright [read $channel]] \n] files]
+        close $channel
+        set mode [expr {$host_network(PYTORCH_HOST_NETWORK) eq "replace" ? "replace" : 1}]
+        set lines [lmap line $lines {expr {[string match "$mode *" $line] ? [regsub {^\S+ } $line {}] : [continue]}}]
+        if {[list {*}$files] ne [list {*}$host_network(PYTORCH_HOST_NETWORK_FILES)]} {
+            set lines [list "nothing is bound: the module is installed for PYTORCH_HOST_NETWORK_FILES=\"$files\". Export\
+                yours, and install it again: eb --rebuild"]
         }
-        return {}
-    }
-    set program [file join $root libexec host-network.py]
-    if {![file isfile $program]} {
-        report_no_host_network [file join $root libexec]
-        return {}
-    }
-    set input "$host_network(PYTORCH_HOST_NETWORK) $host_network(PYTORCH_HOST_NETWORK_FILES)"
-    if {[catch {
-        exec /usr/bin/python3 -I -S $program [file join $root provenance libraries.json] << $input
-    } output]} {
-        set output "nothing is bound: $output"
+    } elseif {[file exists [file join $root bin make-squashfs]]} {
+        set lines [list "nothing is bound: an earlier release installed this module. Install it again: eb --rebuild"]
+    } elseif {[file exists [file join $root libexec enter]] && ![file isdirectory [file join $root venv]]} {
+        set lines [list "nothing is bound: only Apptainer and Singularity can. Use the site's plugin for the program that\
+            starts this image"]
+    } else {
+        return {} ;# a virtual environment finds the host's libraries by itself
     }
     set libraries {}
-    foreach line [split $output \n] {
-        # Lmod evaluates a profile twice (load, dependencies), and shows what the first time writes with puts
+    foreach line $lines {
+        if {[string match /* $line] && ![file exists $line]} {
+            set libraries {}
+            set line "nothing is bound: $line is gone. Install the module again: eb --rebuild"
+        }
         if {[string match /* $line]} {
             lappend libraries $line
-        } else {
+            continue
+        }
+        # Lmod evaluates a profile twice (load, dependencies), and shows what the first time writes with puts
+        if {[module-info mode load]} {
             puts stderr "PyTorch: host network: $line"
+        }
+        if {[string match nothing* $line]} {
+            return {}
         }
     }
     return $libraries

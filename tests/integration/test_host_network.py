@@ -4,6 +4,7 @@ import ctypes
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,27 @@ def libraries(testbed, tmp_path_factory):
     return place
 
 
+def write_list(installation, files):
+    """Write the list that an installation with these files would have; return it."""
+    sys.path.append(str(MODULEFILES.parent / "easyblocks"))
+    from pytorch_install.host_network import RECORD, lines_of
+
+    image = json.loads((installation / "provenance" / "libraries.json").read_text())
+    lines = [f"{mode} {line}" for mode in ("1", "replace") for line in lines_of(mode, files.split(), image)]
+    record = installation / "provenance" / RECORD
+    record.write_text("\n".join([files, *lines]) + "\n")
+    return record
+
+
+@pytest.fixture
+def listed(testbed, container):
+    """A function that lists files for the installed image, as at its installation."""
+    root = testbed.layout.easybuild / "software" / container
+    before = (root / "provenance" / "host-network").read_text()
+    yield lambda files: write_list(root, files)
+    (root / "provenance" / "host-network").write_text(before)
+
+
 @pytest.fixture(scope="module")
 def libfabric(libraries):
     """The files of Debian's libfabric, which Open MPI brings, if it is here, else of that made here; its version."""
@@ -89,9 +111,10 @@ def libfabric(libraries):
     return " ".join(map(str, files)), f"{version >> 16}.{version & 0xFFFF}"
 
 
-def test_four_ranks_on_two_nodes_find_the_hosts_libraries_in_the_image(testbed, container, libfabric, work):
+def test_four_ranks_on_two_nodes_find_the_hosts_libraries_in_the_image(testbed, container, libfabric, listed, work):
     (work / "probe.py").write_text(PROBE)
     files, version = libfabric
+    listed(files)
     output = testbed.run(
         f"""export PYTORCH_HOST_NETWORK=1 PYTORCH_HOST_NETWORK_FILES="{files}"
 module load {container}
@@ -112,8 +135,9 @@ srun -N2 -w nid001001,nid001002 --ntasks-per-node=2 singularity exec $SIF conda-
     ],
 )
 def test_a_library_that_the_image_cannot_load_is_one_sentence_and_nothing_is_bound(
-    testbed, container, libraries, files, reason
+    testbed, container, libraries, listed, files, reason
 ):
+    listed(f"{libraries}/{files.format(libraries)}")
     result = testbed.run_unchecked(
         f"""export PYTORCH_HOST_NETWORK=1 PYTORCH_HOST_NETWORK_FILES="{libraries}/{files.format(libraries)}"
 module load {container}
@@ -132,15 +156,14 @@ def modules(request, module_system):
 
 
 @pytest.fixture
-def installation(tmp_path):
+def installation(tmp_path, libraries):
     """The directory of a container module, whose image has glibc and no other library."""
     root = tmp_path / "installation"
-    for part in ("libexec", "provenance"):
-        (root / part).mkdir(parents=True)
-    shutil.copy(MODULEFILES.parent / "libexec" / "host-network.py", root / "libexec")
+    (root / "provenance").mkdir(parents=True)
     needs = [f"GLIBC_2.{number}" for number in range(50)] + ["GLIBC_2.2.5"]
     record = {"glibc": "2.49", "versions": {"libc.so.6": needs}, "libraries": {}}
     (root / "provenance" / "libraries.json").write_text(json.dumps(record))
+    write_list(root, f"{libraries}/libcxi.so.1")
     return root
 
 
@@ -178,7 +201,7 @@ def test_show_lists_what_is_bound_and_without_the_variable_nothing_is(modules, i
 
 
 def test_a_list_in_the_profile_is_bound_only_if_the_variable_is_set(modules, installation):
-    for value, said in [("1", "no such file on this host: /opt/cray/libfabric/"), ("0", "")]:
+    for value, said in [("1", "the module is installed for PYTORCH_HOST_NETWORK_FILES="), ("0", "")]:
         result = modules.run_unchecked(
             f"export CONTAINERROOT={installation} PYTORCH_HOST_NETWORK={value}\nmodule load cluster/perlmutter"
         )

@@ -6,19 +6,23 @@ import pytest
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        ("enter-image", "nothing is bound: an earlier release installed this module. Install it again: eb --rebuild"),
         (
-            "enter",
+            "bin/make-squashfs",
+            "nothing is bound: an earlier release installed this module. Install it again: eb --rebuild",
+        ),
+        (
+            "libexec/enter",
             "nothing is bound: only Apptainer and Singularity can. Use the site's plugin for the "
             "program that starts this image",
         ),
-        ("install-kernel", ""),
+        ("bin/install-kernel", ""),
     ],
     ids=["earlier release", "another program", "venv"],
 )
 def test_an_image_that_gets_nothing_of_the_host_is_one_sentence(report, tmp_path, command, sentence):
-    (tmp_path / "libexec").mkdir()
-    (tmp_path / "libexec" / command).touch()
+    for name in ("bin", "libexec"):
+        (tmp_path / name).mkdir()
+    (tmp_path / command).touch()
     output = report(
         "", "PYTORCH_HOST_NETWORK", "1", CONTAINERROOT=str(tmp_path), PYTORCH_HOST_NETWORK_FILES="/opt/libfabric.so.1"
     )
@@ -27,14 +31,23 @@ def test_an_image_that_gets_nothing_of_the_host_is_one_sentence(report, tmp_path
     assert report("", "PYTORCH_HOST_NETWORK", "0", **off) == ""
 
 
-def test_without_a_pytorch_module_the_hosts_libraries_have_no_image_and_no_program_of_this_directory_runs(
-    report, tmp_path
-):
-    program = tmp_path / "libexec" / "host-network.py"
-    program.parent.mkdir()
-    program.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+def test_a_library_of_the_list_that_is_gone_is_one_sentence_and_nothing_is_bound(report, tmp_path):
+    listed = tmp_path / "provenance" / "host-network"
+    listed.parent.mkdir()
+    listed.write_text("/opt/*.so\n1 /usr\n1 /opt/gone.so.1\nreplace /opt/other.so\n")
+    variables = {"CONTAINERROOT": str(tmp_path), "PYTORCH_HOST_NETWORK_FILES": "/opt/*.so"}
+    gone = "PyTorch: host network: nothing is bound: {} is gone. Install the module again: eb --rebuild\n"
+    assert report("", "PYTORCH_HOST_NETWORK", "1", **variables) == gone.format("/opt/gone.so.1")
+    assert report("", "PYTORCH_HOST_NETWORK", "replace", **variables) == gone.format("/opt/other.so")
+    variables["PYTORCH_HOST_NETWORK_FILES"] = "/mine/*.so"
+    assert report("", "PYTORCH_HOST_NETWORK", "1", **variables) == (
+        'PyTorch: host network: nothing is bound: the module is installed for PYTORCH_HOST_NETWORK_FILES="/opt/*.so". '
+        "Export yours, and install it again: eb --rebuild\n"
+    )
+
+
+def test_without_a_pytorch_module_the_hosts_libraries_have_no_image(report):
     assert report(None, "PYTORCH_HOST_NETWORK", "1", PYTORCH_HOST_NETWORK_FILES="/usr/lib64/libcxi.so.1") == (
         "PyTorch: host network: nothing is bound: cluster/here is loaded without a PyTorch module. Unload it, and load "
         "a PyTorch module, which loads it\n"
     )
-    assert not (tmp_path / "ran").exists()

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -135,18 +134,6 @@ def test_commands_of_a_job_name_what_is_missing_outside_one(run_unchecked, inter
 
 def without_step(env):
     return {name: value for name, value in env.items() if not name.startswith("SLURM")}
-
-
-def test_the_libraries_of_the_hosts_network_are_chosen(run, interpreter, in_step, home):
-    library = next(Path("/usr/lib").glob("*-linux-gnu/libgcc_s.so.1"), None)
-    if library is None:
-        pytest.skip("no libgcc_s.so.1 in /usr/lib/*-linux-gnu")
-    record = home / "libraries.json"
-    record.write_text(json.dumps({"glibc": "9.9", "versions": {"libc.so.6": []}, "libraries": {"libc.so.6": "/x"}}))
-    command = ["-I", "-S", str(TREE / "libexec" / "host-network.py"), str(record)]
-    chosen = run(str(interpreter / "python3"), *command, input=f"yes {library}", env=in_step)
-    assert chosen == run(sys.executable, *command, input=f"yes {library}", env=in_step)
-    assert f"{library} needs GLIBC_2." in chosen
 
 
 def test_every_module_is_imported(run, interpreter, runscripts, in_step):

@@ -1,16 +1,11 @@
 """Which of the host's libraries are bound into an image: real libraries, and records of images."""
 
-import importlib.util
 import json
 import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-TREE = Path(__file__).resolve().parents[3]
-PROGRAM = TREE / "libexec" / "host-network.py"
 IMAGE = {
     "glibc": "2.35",
     "versions": {
@@ -21,13 +16,12 @@ IMAGE = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def host_network():
-    """The program as a module."""
-    spec = importlib.util.spec_from_file_location("host_network", PROGRAM)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """The easyblocks' module."""
+    from pytorch_install import host_network
+
+    return host_network
 
 
 @pytest.fixture(scope="module")
@@ -71,19 +65,6 @@ def choose(program, files, image, replace=False):
 
 def names(libraries):
     return [library.name for library in libraries]
-
-
-def test_what_an_elf_file_needs_is_read_as_readelf_reads_it(host_network):
-    path = next((place for place in Path("/usr/lib").glob("*-linux-gnu/libstdc++.so.6")), None)
-    if path is None or shutil.which("readelf") is None:
-        pytest.skip("neither libstdc++ nor readelf is here")
-    text = subprocess.run(["readelf", "-d", "-V", "-W", path], capture_output=True, text=True, check=True).stdout
-    library = host_network.Library(path)
-    assert library.soname == "libstdc++.so.6"
-    assert all(f"Shared library: [{name}]" in text for name in library.needed) and "libc.so.6" in library.needed
-    needed = text.split("'.gnu.version_r'")[1]
-    assert all(f"Name: {version} " in needed for version in library.versions)
-    assert len(library.versions) == needed.count("Flags: ")
 
 
 def test_libraries_that_the_image_lacks_are_chosen_with_what_they_need(host_network, build):
@@ -134,7 +115,9 @@ def test_parts_of_glibc_are_never_bound(host_network, build):
 
 def test_an_image_without_glibc_and_a_file_that_is_no_library_are_refused(host_network, tmp_path):
     (tmp_path / "libcxi.so.1").write_text("GROUP ( libcxi.so.1.5.0 )")
-    with pytest.raises(host_network.Refusal, match=r"libcxi\.so\.1: not a 64-bit ELF file\. Correct PYTORCH_HOST_"):
+    with pytest.raises(
+        host_network.Refusal, match=r"libcxi\.so\.1: not a 64-bit shared library\. Correct PYTORCH_HOST_"
+    ):
         choose(host_network, [str(tmp_path)], IMAGE)
     with pytest.raises(host_network.Refusal, match="the image has no glibc"):
         choose(host_network, [], {**IMAGE, "glibc": None})
@@ -145,36 +128,45 @@ def test_an_image_without_glibc_and_a_file_that_is_no_library_are_refused(host_n
 def test_a_damaged_library_is_refused_with_its_path(host_network, build, tmp_path):
     damaged = tmp_path / "libcxi.so.1"
     whole = build("libcxi.so.1", version="GLIBC_2.17").read_bytes()
-    for tag in (5, 0x6FFFFFFE):  # the addresses of the names, and of the symbol versions
-        place = whole.index(tag.to_bytes(8, "little"))
-        damaged.write_bytes(whole[: place + 8] + b"\xff" * 8 + whole[place + 16 :])
+    place = whole.index((0x6FFFFFFE).to_bytes(8, "little"))  # the address of the symbol versions
+    for content in (whole[: place + 8] + b"\xff" * 8 + whole[place + 16 :], whole[: len(whole) // 2]):
+        damaged.write_bytes(content)
         with pytest.raises(host_network.Refusal, match=r"libcxi\.so\.1: .*\. Correct PYTORCH_HOST_NETWORK_FILES"):
             choose(host_network, [str(damaged)], IMAGE)
 
 
-@pytest.mark.parametrize("record", ["", None])
-def test_without_a_record_the_sentence_names_the_command_that_writes_it(tmp_path, record):
-    if record is not None:
-        (tmp_path / "libraries.json").write_text(record)
-    command = [sys.executable, "-I", "-S", PROGRAM, tmp_path / "libraries.json"]
-    result = subprocess.run(command, input="1 /x", capture_output=True, text=True, check=True)
-    assert result.stderr == ""
-    assert result.stdout.startswith("nothing is bound: no record of the image's libraries: ")
-    assert result.stdout.endswith("Install the module again: eb --rebuild") and "\n" not in result.stdout
+def test_without_readelf_the_sentence_names_the_package_that_has_it(host_network, build, monkeypatch):
+    library = str(build("libcxi.so.1"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    (line,) = host_network.lines_of("1", [library], IMAGE)
+    assert line.startswith("nothing is bound: readelf not found") and "Install binutils" in line
 
 
 @pytest.mark.parametrize("mode", ["1", "replace"])
-def test_a_libfabric_of_the_image_is_named_with_the_value_that_replaces_it(build, tmp_path, mode):
+def test_a_libfabric_of_the_image_is_named_with_the_value_that_replaces_it(host_network, build, mode):
     fabric = build("libfabric.so.1")
-    libraries = {**IMAGE["libraries"], "libfabric.so.1": "/opt/amazon/efa/lib/libfabric.so.1"}
-    (tmp_path / "libraries.json").write_text(json.dumps({**IMAGE, "libraries": libraries}))
-    command = [sys.executable, "-I", "-S", PROGRAM, tmp_path / "libraries.json"]
-    result = subprocess.run(command, input=f"{mode} {fabric}", capture_output=True, text=True, check=True)
-    assert (
-        result.stdout
-        == {
-            "1": "the image's own are used: /opt/amazon/efa/lib/libfabric.so.1. To bind the host's, export "
-            "PYTORCH_HOST_NETWORK=replace",
-            "replace": str(fabric),
-        }[mode]
-    )
+    image = {**IMAGE, "libraries": {**IMAGE["libraries"], "libfabric.so.1": "/opt/amazon/efa/lib/libfabric.so.1"}}
+    expected = {
+        "1": "the image's own are used: /opt/amazon/efa/lib/libfabric.so.1. To bind the host's, export "
+        "PYTORCH_HOST_NETWORK=replace",
+        "replace": str(fabric),
+    }
+    assert host_network.lines_of(mode, [str(fabric)], image) == [expected[mode]]
+
+
+@pytest.mark.parametrize("named_by", ["profile", "installer"])
+def test_the_list_has_what_the_profile_or_the_installer_names(
+    host_network, build, prefix, tmp_path, named_by, monkeypatch
+):
+    library, other = build("libcxi.so.1"), build("libother.so.1")
+    (tmp_path / "libraries.json").write_text(json.dumps(IMAGE))
+    profile = tmp_path / "profile"
+    profile.write_text(f'policy PYTORCH_HOST_NETWORK_FILES "{library}  /nowhere/lib*.so"\n')
+    if named_by == "installer":
+        monkeypatch.setenv("PYTORCH_HOST_NETWORK_FILES", str(other))
+    host_network.write_host_network(str(tmp_path), str(profile))
+    refused = "nothing is bound: no such file on this host: /nowhere/lib*.so. Correct PYTORCH_HOST_NETWORK_FILES"
+    assert (tmp_path / "host-network").read_text().splitlines() == {
+        "profile": [f"{library} /nowhere/lib*.so", f"1 {refused}", f"replace {refused}"],
+        "installer": [str(other), f"1 {other}", f"replace {other}"],
+    }[named_by]
