@@ -18,7 +18,7 @@ VERSIONS = ("3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
 TREE = Path(__file__).resolve().parents[4]
 #: What a Python of the host runs; the others are the module's or the kernel's.
 OF_MODULE = TREE / "runscripts" / "pytorch_packages.py"  # list-packages
-PROGRAMS = [TREE / "libexec" / "host-network.py", *sorted({*(TREE / "runscripts").rglob("*.py")} - {OF_MODULE})]
+PROGRAMS = sorted({*(TREE / "runscripts").rglob("*.py")} - {OF_MODULE})
 #: Modules of the standard library that these may import; Python 3.6 has them all.
 STANDARD = {
     *("_ctypes", "_frozen_importlib_external", "_signal", "_socket", "argparse", "ast", "base64", "collections"),
