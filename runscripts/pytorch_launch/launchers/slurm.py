@@ -198,7 +198,8 @@ def _nodes(env):
                 f"{','.join(order)}",
                 HETEROGENEOUS,
             )
-        return order[0] if order else first, index
+        if order:
+            return order[0], index
     if index == node_rank:
         return first, index
     if _count_nodes(env) == 2:

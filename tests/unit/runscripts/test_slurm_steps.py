@@ -79,8 +79,10 @@ def test_two_components_of_a_plain_job_leave_one_node_for_rank_0():
 
 
 @pytest.mark.parametrize("rank", RANKS)
-def test_several_components_of_a_plain_job_leave_the_node_of_rank_0_unknown(rank):
-    env = {**IN_ONE_JOB, **rank}
+@pytest.mark.parametrize("more", [{}, {"SLURM_HET_SIZE": "2"}])
+def test_several_components_that_are_not_named_leave_the_node_of_rank_0_unknown(rank, more):
+    """In a plain job; and where srun itself made the job, in which the components have no variables."""
+    env = {**IN_ONE_JOB, **rank, **more}
     with pytest.raises(WorldError, match="node of rank 0 of this step. Export MASTER_ADDR"):
         master(env)
     with pytest.raises(
