@@ -60,3 +60,39 @@ export EASYBUILD_INCLUDE_EASYBLOCKS={TREE}/easyblocks/*.py GITHUB_EVENT_NAME=pul
         cwd=pull_request,
     )
     assert result.returncode == 0, result.stdout
+
+
+#: Runs a module of EasyBuild's tests of easyblocks, or those of its tests whose names have one of some words.
+RUN = """import importlib, sys, unittest
+from easybuild.tools.options import set_up_configuration
+if sys.argv[1] == "general":
+    set_up_configuration(args=[], silent=True)
+def tests(suite):
+    for test in suite:
+        yield from tests(test) if isinstance(test, unittest.TestSuite) else [test]
+found = importlib.import_module("test.easyblocks." + sys.argv[1]).suite(unittest.defaultTestLoader)
+wanted = [test for test in tests(found) if any(word in test.id() for word in sys.argv[2:])]
+assert wanted
+sys.exit(not unittest.TextTestRunner().run(unittest.TestSuite(wanted)).wasSuccessful())
+"""
+
+
+@pytest.mark.thorough  # needs a checkout
+def test_the_generic_easyblocks_pass_the_tests_of_easybuilds_easyblocks(testbed, tmp_path):
+    checkout = os.environ.get("UPSTREAM_EASYBLOCKS")
+    if not checkout:
+        pytest.skip("UPSTREAM_EASYBLOCKS does not name a checkout of easybuild-easyblocks")
+    shutil.copytree(checkout, tmp_path / "tree", ignore=shutil.ignore_patterns(".git"))
+    for path in (TREE / "easyblocks" / "generic").glob("*.py"):
+        shutil.copy(path, tmp_path / "tree/easybuild/easyblocks/generic")
+    (tmp_path / "tree/run.py").write_text(RUN)
+    for module, words in (
+        ("init_easyblocks", "containerimage lockedvenv"),
+        ("module", "containerimage lockedvenv"),
+        ("general", "general"),
+    ):
+        testbed.run(
+            f"unset ${{!EASYBUILD_@}}; export EASYBUILD_ALLOW_USE_AS_ROOT_AND_ACCEPT_CONSEQUENCES=1 PYTHONPATH=$PWD\n"
+            f"{testbed.layout.root}/eb-venv/bin/python -O run.py {module} {words} 2>&1",
+            cwd=tmp_path / "tree",
+        )
