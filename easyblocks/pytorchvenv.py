@@ -9,13 +9,12 @@ import os
 from easybuild.easyblocks.generic.lockedvenv import LockedVenv, make_base, make_environment
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
 from easybuild.framework.easyconfig import CUSTOM
-from easybuild.tools.filetools import copy_file, write_file
+from easybuild.tools.filetools import write_file
 from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
 
 from pytorch_install import tree
 from pytorch_install.modulefiles.interface import RECORDED, recorded_variables
 from pytorch_install.modulefiles.statements import template
-from pytorch_install.runtime import PROGRAMS
 from pytorch_install.venvs.build_environment import (
     check_modules,
     modules_of_build,
@@ -25,6 +24,7 @@ from pytorch_install.venvs.build_environment import (
 )
 from pytorch_install.venvs.build_steps import SourcePackageSteps
 from pytorch_install.venvs.packing import PACKED, pack, require_packer, venv_commands
+from pytorch_install.venvs.site_files import install_site_files
 
 
 class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
@@ -93,9 +93,7 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
         for package in self.source_packages:
             package.install(python, self.built_wheels)
         make_base(self.host_python, self.environment)
-        packages = os.path.join(self.environment, 'lib', 'python' + self.cfg['python_version'], 'site-packages')
-        copy_file(os.path.join(PROGRAMS, 'keep_torch.py'), os.path.join(packages, 'keep_torch.py'))
-        write_file(os.path.join(packages, 'keep_torch.pth'), 'import keep_torch\n')
+        install_site_files(os.path.join(self.environment, 'lib', 'python' + self.cfg['python_version']))
         record = record_build(self.host_python, self.modules_of_build())
         record['source_packages'] = {package.requirement: package.environment(os.environ)
                                      for package in self.source_packages}

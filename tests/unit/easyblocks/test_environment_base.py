@@ -1,7 +1,7 @@
 """The environment of a venv module: a Python of its own, and a base for environments of users."""
 
 import os
-import shutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.options import set_up_configuration
-from recipes import TREE
 
 #: One that loads libpython, and one that does not, on the machines of CI; others have one of both.
 PYTHONS = [sys._base_executable, "/usr/bin/python3"]
@@ -25,13 +24,14 @@ def base(request, tmp_path_factory):
     set_up_configuration(args=options, silent=True, reconfigure=True)
     from easybuild.easyblocks.generic.lockedvenv import make_base
 
+    from pytorch_install.venvs.site_files import install_site_files
+
     root = directory / "venv"
     subprocess.run([request.param, "-I", "-m", "venv", "--without-pip", root], check=True)
     (site_packages(root) / "torch").mkdir()
     (site_packages(root) / "torch" / "__init__.py").write_text("origin = 'module'\n")
     make_base(request.param, str(root))
-    shutil.copy(TREE / "easyblocks/pytorch_install/programs/keep_torch.py", site_packages(root))
-    (site_packages(root) / "keep_torch.pth").write_text("import keep_torch\n")
+    install_site_files(str(site_packages(root).parent))
     yield root
     os.environ.clear()
     os.environ.update(environment)
@@ -69,6 +69,22 @@ def test_an_environment_on_top_inherits_torch_and_may_have_another(base, tmp_pat
     assert run(own / "bin" / "python", "-c", code) == f"{own} module"
     (site_packages(own) / "torch.py").write_text("origin = 'own'\n")
     assert run(own / "bin" / "python", "-c", code) == f"{own} own"
+
+
+def test_an_environment_without_torch_names_the_remedy_and_the_remedy_works(base, tmp_path):
+    own = tmp_path / "own"
+    run(base / "bin" / "python", "-m", "venv", "--without-pip", str(own))
+    python = own / "bin" / "python"
+    failed = subprocess.run([python, "-c", "import torch"], capture_output=True, text=True, check=False)
+    *_, error, explanation = failed.stderr.splitlines()
+    assert error == "ModuleNotFoundError: No module named 'torch'"
+    found, remedy = re.fullmatch(
+        "(.*) does not inherit the module's torch. Run `(.*)`; its packages stay", explanation
+    ).groups()
+    assert found == str(own)
+    assert run(python, "-c", "import importlib.util; print(importlib.util.find_spec('torch'))") == "None"
+    run("bash", "-c", remedy + " --without-pip")
+    assert run(python, "-c", "import torch; print(torch.origin)") == "module"
 
 
 @pytest.mark.parametrize("kind", ["a package", "a path file"])
