@@ -1,0 +1,81 @@
+"""Which Python ranks run: each command with each kind of active environment, in the image and with the venv module."""
+
+import pytest
+
+pytestmark = pytest.mark.testbed
+
+#: Prints the environment and where torch would be imported from, without its import of 2 CPU seconds.
+SHOW = (
+    "import importlib.util as u, os, sys; "
+    "print('RAN', sys.prefix, u.find_spec('torch').origin, os.environ.get('RANK'), os.environ.get('WORLD_SIZE'))"
+)
+#: How environments become active; `v` sees the module's torch, `plain` has none, `conda` stands for one with a torch.
+ENVIRONMENTS = {
+    "none": "",
+    "venv": "source v/bin/activate",
+    "path": "export PATH=$PWD/v/bin:$PATH",  # as LUMI's and CSCS's lines do
+    "plain": "source plain/bin/activate",
+    "conda": "export PATH=$PWD/conda/bin:$PATH CONDA_PREFIX=$PWD/conda",
+}
+RANKS = "srun -N2 -n2 --export=ALL"
+COMMANDS = {
+    "conda-python-distributed": f'{RANKS} conda-python-distributed -c "$SHOW"',
+    "torchrun-distributed": f"{RANKS} torchrun-distributed --nproc-per-node=1 show.py",
+    "ddp-env": f"""{RANKS} %s bash -c 'source <(ddp-env) && exec python -c "$SHOW"'""",
+    "conda-python-simple": 'conda-python-simple -c "$SHOW"',
+    "torchrun": "torchrun --standalone --nproc-per-node=2 show.py",
+}
+IN_IMAGE = {
+    "singularity exec": f'{RANKS} singularity exec $SIF conda-python-distributed -c "$SHOW"',
+    "activated in the image": f"{RANKS} singularity exec $SIF bash -c "
+    """'[ ! -e v/bin/activate ] || source v/bin/activate; exec conda-python-distributed -c "$SHOW"'""",
+}
+
+
+@pytest.fixture(params=["container", "venv"])
+def module(request):
+    """The module's name, and what runs a shell where its ranks run."""
+    name = request.getfixturevalue(request.param)
+    return name, "singularity exec $SIF" if request.param == "container" else ""
+
+
+def test_every_command_runs_the_active_environment(testbed, module, work):
+    name, enter = module
+    (work / "show.py").write_text(SHOW)
+    prepare = f"""module load {name}
+    export SHOW={SHOW!r}
+    python -m venv --without-pip --system-site-packages v
+    python -m venv --without-pip plain
+    mkdir -p conda/conda-meta conda/bin conda/lib/python3.11/site-packages/torch
+    printf '#!/bin/sh\\necho RAN conda conda $RANK $WORLD_SIZE\\n' >conda/bin/python
+    chmod +x conda/bin/python"""
+    commands = {**COMMANDS, **(IN_IMAGE if enter else {})}
+    lines = [
+        f"echo '## {active} ## {command}'; ({setting or ':'}; {line.replace('%s', enter)}) 2>&1 || true"
+        for active, setting in ENVIRONMENTS.items()
+        for command, line in commands.items()
+        if not (command == "activated in the image" and active != "none")
+        and not (active == "conda" and command == "torchrun-distributed")  # its stand-in starts no workers
+    ]
+    output = testbed.run("\n".join([prepare, *lines]), cwd=work)
+    cells, faults = {}, []
+    for part in f"\n{output}".split("\n## ")[1:]:
+        heading, _, text = part.partition("\n")
+        active, _, command = heading.partition(" ## ")
+        cells[active, command] = text
+    modules = cells["none", "conda-python-distributed"].split("RAN ")[1].split()[:2]
+    assert modules[1].endswith("/torch/__init__.py")
+    for (active, command), text in cells.items():
+        ran = [line.split("RAN ")[1].split() for line in text.splitlines() if "RAN " in line]
+        expected = modules
+        if active in ("venv", "path") or command == "activated in the image":
+            expected = [str(work / "v"), modules[1]]
+        elif active == "conda":
+            expected = ["conda", "conda"]
+        ranks = 1 if command == "conda-python-simple" else 2
+        if [row[:2] for row in ran] != [expected] * ranks:
+            faults.append((active, command, text))
+        if active == "plain" and "plain is active and has no torch: using the module's Python" not in text:
+            faults.append((active, command, "no warning"))
+        print(f"{active:6} {command:26} {ran[0][0] if ran else text}")
+    assert not faults
