@@ -218,6 +218,8 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
             'files': ['runscripts/conda-python-distributed', 'payload/mnist_ddp.py'] + (custom_paths or []),
             'dirs': ['bin', 'modulefiles/cluster'],
         }
+        # EasyBuild itself may run from an environment, which is active but not for the module
+        os.environ['PYTORCH_LAUNCH_ACTIVE'] = '0'
         commands = sanity_commands(self.version, self.launch_in_test()) + (custom_commands or [])
         super().sanity_check_step(custom_paths=paths, custom_commands=commands, **kwargs)
 

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import sys
 from pathlib import Path
 
 from testbed.packages import find_lmod
@@ -33,6 +34,8 @@ def environment_code(layout):
     # Lmod removes duplicates from every path that a module extends; unloading would not restore them
     path = dict.fromkeys([str(layout.bin), *os.environ.get("PATH", os.defpath).split(os.pathsep)])
     exports["PATH"] = os.pathsep.join(path)
+    if f"{sys.prefix}/bin" in path and sys.prefix != sys.base_prefix:
+        exports["PYTORCH_LAUNCH_ACTIVE"] = 0  # the environment of this program is not that of the user
     # variables of another cluster: of an allocation or an EasyBuild around this shell
     own = {name for name in os.environ if f"__CLUSTER_SET_{name}" in os.environ}  # of a loaded profile
     # env(1) accepts any name for a variable; `eval` would execute one that is not an identifier

@@ -10,6 +10,9 @@ import sys
 from pytorch_launch import LaunchError, Problem, Value, names, read
 from pytorch_launch.container import USER_VENV, bind_line, check_directory, device, image_devices
 
+#: 0 runs the module's Python whatever is active.
+ACTIVE = "PYTORCH_LAUNCH_ACTIVE"
+
 ON_TOP = "python -m venv --system-site-packages"
 
 
@@ -28,6 +31,8 @@ class Choice(Value):
 def choose_python(env):
     """The Choice for a process with environment `env`. Raises LaunchError."""
     check_directory(env)
+    if env.get(ACTIVE) == "0":
+        return Choice()
     image, root = image_devices(env), env.get("CONTAINERROOT") or env.get("EBROOTPYTORCH") or ""
     if not root and not image:
         return Choice()

@@ -5,10 +5,11 @@ USAGE = {
     "conda-python-simple": """\
 usage: conda-python-simple [--help] [arguments of python]
 
-Runs `python` in the module's environment, as one process. Directories of another Python or torch are removed
-from PYTHONPATH and LD_LIBRARY_PATH.
+Runs `python` of the active environment, else of the module, as one process. Directories of another Python or
+torch are removed from PYTHONPATH and LD_LIBRARY_PATH.
 
   WITH_CONDA, WITH_VENV        commands that activate an environment first, if set
+  PYTORCH_LAUNCH_ACTIVE=0      run the module's Python, whatever environment is active
   PYTORCH_LAUNCH_KEEP_PATHS=1  keep PYTHONPATH, PYTHONHOME and LD_LIBRARY_PATH
 """,
     "conda-python-distributed": """\
@@ -33,6 +34,7 @@ Variables that you export take precedence. A CPU mask from you or Slurm is kept.
   WITH_CONDA, WITH_VENV        commands that activate an environment first, if set
   PYTORCH_LAUNCH_VERBOSE=1     print one line per rank, of decisions and their sources, on standard error;
                                2 also runs nvidia-smi, rocm-smi or xpu-smi, once per node
+  PYTORCH_LAUNCH_ACTIVE=0      run the module's Python, whatever environment is active
   PYTORCH_LAUNCH_KEEP_PATHS=1  keep PYTHONPATH, PYTHONHOME and LD_LIBRARY_PATH
 """,
     "torchrun-distributed": """\

@@ -1,5 +1,7 @@
 """Which Python ranks run: each command with each kind of active environment, in the image and with the venv module."""
 
+import sys
+
 import pytest
 
 pytestmark = pytest.mark.testbed
@@ -42,7 +44,10 @@ def module(request):
 def test_every_command_runs_the_active_environment(testbed, module, work):
     name, enter = module
     (work / "show.py").write_text(SHOW)
-    prepare = f"""module load {name}
+    prepare = f"""unset PYTORCH_LAUNCH_ACTIVE
+    tests={sys.prefix}/bin PATH=:$PATH:
+    PATH=${{PATH//:"$tests":/:}} PATH=${{PATH#:}} PATH=${{PATH%:}}
+    module load {name}
     export SHOW={SHOW!r}
     python -m venv --without-pip --system-site-packages v
     python -m venv --without-pip plain

@@ -153,6 +153,12 @@ def test_a_python_that_is_gone_is_an_error(module, make):
         choose_python(with_path(module, prefix))
 
 
+def test_a_user_can_insist_on_the_modules_python(module, make):
+    prefix = make("v", torch=True)
+    assert seen(choose_python(with_path(module, prefix, PYTORCH_LAUNCH_ACTIVE="0"))) == (None, [])
+    assert choose_python(with_path(module, prefix, PYTORCH_LAUNCH_ACTIVE="1")).prefix == prefix
+
+
 def test_an_environment_that_was_deleted_is_named(module):
     (warning,) = choose_python({**module, "VIRTUAL_ENV": "/not/there"}).warnings
     assert str(warning) == (
