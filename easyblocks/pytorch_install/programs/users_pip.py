@@ -89,10 +89,16 @@ def explain_builds():
 def keep_torch(advice, versions):
     """Let pip leave what the module holds as it is, and say so where that is why it fails or takes an older release."""
     from pip._internal.exceptions import InstallationError
+    from pip._internal.resolution.resolvelib.candidates import AlreadyInstalledCandidate
     from pip._internal.resolution.resolvelib.factory import Factory
     from pip._internal.resolution.resolvelib.resolver import Resolver
 
     resolve, get_error = Resolver.resolve, Factory.get_installation_error
+    get_dependencies = AlreadyInstalledCandidate.iter_dependencies
+
+    def dependencies(candidate, with_requires):
+        """None of what the module holds: it has them, an environment may hide one, such as venv's setuptools."""
+        return iter(()) if candidate.project_name in versions else get_dependencies(candidate, with_requires)
 
     def excluded(requirement):
         """Whether a resolver's requirement is for another version than the module's."""
@@ -116,14 +122,18 @@ def keep_torch(advice, versions):
         def requirements(candidate):
             return [found for found in candidate.iter_dependencies(True) if found and hasattr(found, 'project_name')]
 
+        def is_met(required):
+            return not excluded(required) and required.project_name not in absent
+
         for candidate in resolver.factory._link_candidate_cache.values():
             if candidate.project_name != chosen.project_name or candidate.version <= chosen.version:
                 continue
             names = [required.project_name for required in requirements(chosen)]
-            for required in requirements(candidate):
+            for required in sorted(requirements(candidate), key=is_met):
                 reason = '%s %s requires %s' % (candidate.project_name, candidate.version, required)
-                if required.project_name not in names and (excluded(required) or required.project_name in absent):
-                    raise InstallationError('%s. %s' % (reason, absent.get(required.project_name) or advice))
+                if required.project_name in versions and required.project_name not in names:
+                    remedy = advice if excluded(required) else 'Not installing %s, which does not' % chosen.version
+                    raise InstallationError('%s. %s' % (reason, absent.get(required.project_name, remedy)))
                 if excluded(required):
                     getLogger('pip._internal').warning('%s: installing %s. %s', reason, chosen.version, advice)
 
@@ -142,6 +152,7 @@ def keep_torch(advice, versions):
         return found
 
     Resolver.resolve, Factory.get_installation_error = resolve_and_keep, get_error_with_advice
+    AlreadyInstalledCandidate.iter_dependencies = dependencies
 
 
 def refusals():

@@ -26,6 +26,7 @@ RELEASES = {
     "torch": {"2.12.0": [], "2.13.0": [], "2.15.0": []},
     "torchvision": {"0.1": [], "0.28.0": ["torch==2.13.0"], "0.29.2": ["torch>=2.14"]},
     "other": {"1.0": [], "2.0": []},
+    "broken": {"1.0": [], "2.0": ["torch", "on-no-index"]},
 }
 
 BACKEND = """import os, zipfile
@@ -80,7 +81,8 @@ def installation(tmp_path_factory):
     (packages / "torch").mkdir(parents=True)
     (packages / "torch/__init__.py").touch()
     (packages / "torch-2.13.0+cpu.dist-info").mkdir()
-    metadata = "Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0+cpu\n"
+    # what it requires may be hidden in an environment, and on no index
+    metadata = "Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0+cpu\nRequires-Dist: setuptools>=77\n"
     (packages / "torch-2.13.0+cpu.dist-info/METADATA").write_text(metadata)
     (packages / "torch-2.13.0+cpu.dist-info/RECORD").touch()
     subprocess.run(
@@ -183,6 +185,7 @@ def test_into_a_directory_goes_the_latest_release_and_no_torch(environment, tmp_
         (["--force-reinstall", "torch"], f"torch 2.13.0+cpu is not installed again. {ADVICE}"),
         (["-c", "own.txt", "torch"], ADVICE),
         (["newer"], f"newer 2.0 requires torch>=2.14. {ADVICE}"),
+        (["broken"], "broken 2.0 requires torch. Not installing 1.0, which does not"),
         (["timm"], f"Take 0.28.0+cpu from PyTorch's index: add --extra-index-url {INDEX}"),
         (["--only-binary", ":all:", "timm"], f"Take 0.28.0+cpu from PyTorch's index: add --extra-index-url {INDEX}"),
         (["torchvision>=0.29"], ADVICE),

@@ -1,0 +1,106 @@
+"""pip and uv where a module's torch is seen: the latest release that fits it, or an error; none from before torch."""
+
+import re
+import shutil
+import zipfile
+
+import pytest
+
+pytestmark = pytest.mark.testbed
+
+#: Packages of the local index: an old release that requires no torch, and later ones.
+RELEASES = [
+    ("accelerate", "0.0.1", []),
+    ("accelerate", "1.15.0", ["torch>=2.0"]),
+    ("timm", "0.1", []),
+    ("timm", "1.0", ["torch", "torchvision"]),
+    ("torch", "2.15.0", []),
+    ("torchvision", "0.28.0", ["torch==2.13.0"]),
+]
+
+#: Of PyPI, whose old releases require no torch, or which require it in its build.
+PACKAGES = ["accelerate", "transformers[torch]", "lightning", "timm", "torchmetrics", "peft", "deepspeed"]
+
+
+@pytest.fixture
+def index(work):
+    """A directory of wheels with metadata alone, and shell code for an own environment beside it."""
+    for name, version, requirements in RELEASES:
+        info = f"{name}-{version}.dist-info"
+        lines = [f"Requires-Dist: {requirement}" for requirement in requirements]
+        with zipfile.ZipFile(work / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+            metadata = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *lines, ""]
+            archive.writestr(f"{info}/METADATA", "\n".join(metadata))
+            archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            archive.writestr(f"{info}/RECORD", "")
+    return work
+
+
+@pytest.fixture(params=["container", "venv"])
+def keeping(request, testbed, index):
+    """A function that runs a script in an own environment on top of a module, and one that does not see its torch."""
+    module = request.getfixturevalue(request.param)
+    enter = "singularity exec $SIF " if request.param == "container" else ""
+    code = f"""export HOME={index} PIP_CONFIG_FILE=/dev/null PIP_NO_INDEX=1 PIP_FIND_LINKS={index}
+export UV_NO_CONFIG=1 UV_NO_INDEX=1
+export UV_FIND_LINKS={index} UV_CACHE_DIR={index}/cache PIP_DISABLE_PIP_VERSION_CHECK=1
+module load {module}; cd {index}
+{enter}python -m venv --system-site-packages v; {enter}python -m venv plain
+"""
+
+    def run(script):
+        result = testbed.run_unchecked(f"{code}{enter}bash -c '{script}' 2>&1", cwd=index)
+        return re.sub(r"\n(?=.)", "\n", result.stdout)
+
+    return run
+
+
+SHOW = """python -c "import torch; print(torch.__version__, torch.ones(2).sum().item())"
+pip list 2>/dev/null | grep -E "^(accelerate|torch) \""""
+
+
+def test_own_environments_get_the_latest_release_that_fits_and_the_modules_torch(keeping):
+    output = keeping(f"source v/bin/activate; pip install -q accelerate; echo $?; {SHOW}; pip install -q timm; echo $?")
+    lines = output.splitlines()
+    assert lines[:2] == ["0", "2.13.0+cpu 2.0"], output
+    assert [line.split() for line in lines[2:4]] == [["accelerate", "1.15.0"], ["torch", "2.13.0+cpu"]]
+    assert lines[-1] == "1"
+    assert "Take 0.28.0+cpu from PyTorch's index" in output
+
+
+def test_the_modules_own_pip_and_an_upgraded_one_do_so_too(keeping):
+    output = keeping(
+        "pip install -q --user accelerate; pip list 2>/dev/null | grep accelerate; pip install --user torch==2.15.0"
+    )
+    assert re.search(r"^accelerate +1\.15\.0", output)
+    assert "The PyTorch module keeps its torch 2.13.0+cpu" in output
+
+
+def test_an_environment_without_the_modules_packages_is_as_without_the_module(keeping):
+    output = keeping(
+        'source plain/bin/activate; pip install -q accelerate; pip list 2>/dev/null | grep -E "^(acc|tor)"'
+    )
+    assert [line.split() for line in output.splitlines()] == [["accelerate", "1.15.0"], ["torch", "2.15.0"]]
+
+
+def test_uv_does_as_pip_in_projects_and_scripts_too(keeping, index):
+    if not shutil.which("uv"):
+        pytest.skip("no uv: ./run-tests installs it")
+    (index / ".local/bin").mkdir(parents=True)
+    shutil.copy(shutil.which("uv"), index / ".local/bin/uv")
+    tool = 'constraint-dependencies = ["torch==2.13.0+cpu"]\nfind-links = ["HELD"]\n'
+    project = 'name = "p"\nversion = "1"\nrequires-python = ">=3.11"\ndependencies = ["accelerate"]\n'
+    (index / "pyproject.toml").write_text(f"[project]\n{project}[tool.uv]\npackage = false\n{tool}")
+    script = ['requires-python = ">=3.11"', 'dependencies = ["accelerate"]', "[tool.uv]", *tool.splitlines()]
+    lines = ["# /// script", *(f"# {line}" for line in script), "# ///", "import torch; print(torch.__version__)"]
+    (index / "script.py").write_text("\n".join(lines) + "\n")
+    output = keeping(
+        f"""source v/bin/activate; uv pip install -q accelerate; echo $?; {SHOW}
+uv pip install -q torch==2.15.0; echo $?; deactivate
+sed -i s,HELD,$CONTAINERROOT/held, pyproject.toml script.py; uv venv -q --system-site-packages; uv sync -q; echo $?
+uv run -q python -c "import torch; print(torch.__version__)"; uv run -q script.py"""
+    )
+    lines = output.splitlines()
+    assert lines[:2] == ["0", "2.13.0+cpu 2.0"], output
+    assert lines[2].split() == ["accelerate", "1.15.0"]
+    assert lines[-4:] == ["1", "0", "2.13.0+cpu", "2.13.0+cpu"], output
