@@ -150,3 +150,65 @@ def test_a_removed_image_is_replaced_by_a_copy_of_the_sites_and_without_one_load
         central.unlink(missing_ok=True)
         if not image.exists():
             image.symlink_to(target)
+
+
+@pytest.mark.parametrize(("own", "expected"), [("/from/the/user,/b", ["/from/the/user", "/b"]), ("0", [])])
+def test_the_profiles_directories_are_bound_or_the_users_list_or_none(image_site, own, expected, tmp_path):
+    show = "echo $PYTORCH_BIND; echo $SINGULARITY_BINDPATH"
+    before, after = tmp_path / "before", tmp_path / "after"
+    load = f"{SNAPSHOT.format(before)}; module load {image_site.name}; {show}"
+    output = image_site.run(f"{load}; module unload {image_site.name}; {SNAPSHOT.format(after)}")
+    profiles, binds = (line.split(",") for line in output.splitlines())
+    assert all(directory in binds for directory in profiles if directory)
+    assert snapshot(after) == snapshot(before)
+    _, binds = image_site.run(f"export PYTORCH_BIND={own}; module load {image_site.name}; {show}").splitlines()
+    assert [bind for bind in binds.split(",") if bind in expected] == expected
+    assert not [directory for directory in profiles if directory and directory in binds.split(",")]
+
+
+def test_caches_that_the_users_variables_name_are_bound_or_a_directory_above_them(image_site, tmp_path):
+    (tmp_path / "cache").mkdir()
+    output = image_site.run(
+        f"""export UV_CACHE_DIR={tmp_path}/cache/ HF_HOME={tmp_path}/cache/new/one TORCH_HOME=/usr/not-there
+export PIP_CACHE_DIR=relative NLTK_DATA={tmp_path}/with,comma XDG_CACHE_HOME= PYTORCH_BIND=0
+module load {image_site.name}; echo $APPTAINER_BINDPATH"""
+    )
+    assert [bind for bind in output.strip().split(",") if str(tmp_path) in bind] == [f"{tmp_path}/cache"]
+    assert "/usr" not in output.strip().split(",")
+
+
+def test_destinations_that_a_job_inherits_from_the_image_are_dropped_and_the_users_binds_stay(image_site, tmp_path):
+    inherited = "export APPTAINER_BIND=/runscripts,/payload,/mine,/mnt/there SINGULARITY_BIND=/payload"
+    before, after = tmp_path / "before", tmp_path / "after"
+    output = image_site.run(
+        f"""{inherited}
+{SNAPSHOT.format(before)}
+module load {image_site.name}; echo "$APPTAINER_BIND|$SINGULARITY_BIND"
+module unload {image_site.name}
+{SNAPSHOT.format(after)}"""
+    )
+    assert output == "/mine|\n"
+    assert snapshot(after) == snapshot(before)
+
+
+def test_what_the_user_binds_already_is_not_bound_again(image_site):
+    output = image_site.run(
+        f"""export APPTAINER_BIND=/other:{image_site.root}/there,/my/software:/user-software
+module load {image_site.name}; echo $APPTAINER_BIND; echo $APPTAINER_BINDPATH"""
+    )
+    users, binds = output.splitlines()
+    assert users == f"/other:{image_site.root}/there,/my/software:/user-software"
+    assert f"{image_site.root}/there" not in binds.split(",") and f"{image_site.root}/there:/mnt/there" in binds
+    assert ":/user-software" not in binds
+
+
+def test_an_environment_that_is_active_while_the_module_is_loaded_is_named(written, tmp_path):
+    for recipe in (CONTAINER, VENV):
+        site = written[recipe]
+        for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+            result = site.run_unchecked(f"export {name}={tmp_path}/mine; module load {site.name}; echo $?")
+            assert result.stdout == "0\n"
+            message = " ".join(result.stderr.split())
+            assert f"PyTorch: {tmp_path}/mine is active, and python is now the module's. Deactivate it" in message
+        quiet = f"export VIRTUAL_ENV={site.installation}/venv; module load {site.name}; module unload {site.name}"
+        assert site.run_unchecked(quiet).stderr == ""

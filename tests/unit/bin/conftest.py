@@ -45,6 +45,7 @@ class Installation:
         for part in ("bin", "libexec", "runscripts"):
             shutil.copytree(TREE / part, self.root / part)
         (self.root / "image.sif").touch()
+        (self.root / "bin" / "unmake-squashfs").symlink_to("make-squashfs")
         self.failing.mkdir()
         self.programs.mkdir()
         for name in PROGRAMS:

@@ -215,7 +215,7 @@ def test_after_pip_the_host_has_links_for_the_commands_of_users_packages(install
     pip.write_text(f'#!/bin/bash\nmkdir -p {directory}; cd {directory}; "$@"; exit 4\n')
     pip.chmod(0o755)
     path = f"{installed.runtime}:/usr/bin:/bin"
-    install = "touch accelerate python activate pip; chmod +x *"
+    install = "touch accelerate python activate pip; chmod +x *; touch data"
     rank = installed.start("pip", "bash", "-c", install, path=path, **installed.loaded)
     assert (rank.communicate()[1], rank.returncode) == ("", 4)
     commands = installed.user_software.with_name("1.0.commands")
@@ -223,3 +223,4 @@ def test_after_pip_the_host_has_links_for_the_commands_of_users_packages(install
     assert (commands / "accelerate").resolve() == (installed.root / "libexec" / "enter").resolve()
     installed.start("pip", "rm", "accelerate", path=path, **installed.loaded).communicate()
     assert list(commands.iterdir()) == []
+    assert sorted(path.name for path in directory.iterdir()) == ["activate", "data", "pip", "python"]

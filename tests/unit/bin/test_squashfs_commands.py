@@ -184,7 +184,7 @@ def test_any_environment_is_packed_beside_it_and_the_line_to_use_is_printed(inst
     for _ in range(2):
         result = installation.run("make-squashfs", f"{environment}/")
         assert (result.returncode, result.stderr) == (0, "")
-        assert f"export APPTAINER_BIND={environment}.sqsh:{environment}:ro,image-src=/ " in result.stdout
+        assert f"export APPTAINER_BIND='{environment}.sqsh:{environment}:ro,image-src=/' " in result.stdout
     with tarfile.open(f"{environment}.sqsh") as packed:
         assert packed.extractfile("./bin/tool").read() == b"a tool"
     assert {path.name for path in tmp_path.iterdir() if "my env" in path.name} == {"my env", "my env.sqsh"}
