@@ -57,8 +57,6 @@ def check_extensions(here):
 def check_home(here):
     """Whether the home directory is writable, as pip and many programs need it, and the node knows its user."""
     home = Path(here.env.get("HOME") or "/nonexistent")
-    if not is_known(os.geteuid()) and not here.in_image:
-        return warn(f"this node does not know user {os.geteuid()}", UNKNOWN_USER)
     if not home.is_dir():
         return warn(f"no such directory: HOME={home}", "export HOME=<a directory of yours>")
     packages = Path(here.env.get("PYTHONUSERBASE") or home).absolute()
@@ -73,6 +71,8 @@ def check_home(here):
     space = free_space(home)
     if space < SCARCE:
         return warn(f"only {space // 1000000} MB free in {home}", MAKE_ROOM)
+    if not is_known(os.geteuid()) and not here.in_image:
+        return warn(f"this node does not know user {os.geteuid()}", UNKNOWN_USER)
     return ok(f"{home} is writable, {space // 1000000000} GB free on its file system")
 
 
