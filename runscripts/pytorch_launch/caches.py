@@ -10,6 +10,7 @@ import os
 import stat
 
 from pytorch_launch import Problem, Value, read
+from pytorch_launch.container import bind_line, in_container
 
 # Named in: MIOpen, "Using the find APIs and caches"; the READMEs of Triton and ROCm/aiter;
 # PyTorch, "Compile Time Caching"; CUDA Programming Guide, "CUDA Environment Variables".
@@ -27,35 +28,32 @@ SUBDIRECTORIES = {
 OLD_LOCK_SECONDS = 1800
 
 
-class NotPrivateError(Exception):
-    """The path exists and is not a private directory; the message names its owner."""
-
-
 class Caches(Value):
     """The directories of the caches that the user has not placed.
 
     `directory`  the directory of all of them, None if there is none
     `variables`  the variables that lead to them, name to path
     `warnings`   Problems
-    `base`, `uid`, `key`  the directory they are in, the user's number, and a directory name for job and node
     """
 
-    __slots__ = ("base", "directory", "key", "uid", "variables", "warnings")
-    DEFAULTS = {"base": None, "directory": None, "key": None, "uid": None, "variables": {}, "warnings": ()}
+    __slots__ = ("directory", "variables", "warnings")
+    DEFAULTS = {"directory": None, "variables": {}, "warnings": ()}
 
 
 def choose_caches(env, uid, key, default="/tmp"):  # noqa: S108  (what it warns of is what this module prevents)
-    """The Caches below `TMPDIR`, else `default`; nothing is written.
+    """The Caches below `TMPDIR`, else `default`; nothing is written. `key` is a name for job and node.
 
     If neither is suitable there are no directories, and warnings why: training continues with torch's defaults.
     """
-    names = [name for name in SUBDIRECTORIES if not env.get(name)]
-    if not names:
-        return Caches()
-    base, warnings = _base(env.get("TMPDIR"), default, uid)
-    if base is None:
-        return Caches(warnings=warnings)
-    return _caches_in(f"{base}/pytorch-{uid}/{key}", names, base=base, uid=uid, key=key, warnings=warnings)
+    names, warnings = [name for name in SUBDIRECTORIES if not env.get(name)], []
+    for base in filter(None, (env.get("TMPDIR"), default) if names else ()):
+        fault = unsuitable(base, uid)
+        if fault is None:
+            return _caches_in(f"{base.rstrip('/')}/pytorch-{uid}/{key}", names, warnings)
+        is_hidden = in_container(env) and base.startswith("/") and not os.path.exists(base)
+        remedy = bind_line(env, base) if is_hidden else "export another TMPDIR"
+        warnings.append(Problem(f"cannot use {base} for caches: {fault}", remedy))
+    return Caches(warnings=warnings)
 
 
 def make_caches(caches):
@@ -65,13 +63,51 @@ def make_caches(caches):
     """
     if not caches.variables:
         return caches.replace(warnings=[])
+    top, _, key = caches.directory.rpartition("/")
+    names, warnings = [*caches.variables], []
     try:
-        directory, warnings = _create(caches.base, caches.uid, caches.key, [*map(SUBDIRECTORIES.get, caches.variables)])
+        try:
+            fault = _make(top, key, names)
+        except FileNotFoundError:  # a site's epilog has just removed the empty directory of an ended job
+            fault = _make(top, key, names)
+        if fault:
+            from tempfile import mkdtemp
+
+            top = mkdtemp(prefix=f"{top}-")
+            warnings.append(Problem(f"{fault}: using {top} for caches"))
+            _make(top, key, names)
     except OSError as error:
         fault = f"cannot use {error.filename} for caches: {error.strerror}"
         return Caches(warnings=[Problem(fault, "export another TMPDIR")])
-    place = {name: getattr(caches, name) for name in ("base", "uid", "key")}
-    return _caches_in(directory, caches.variables, warnings=warnings, **place)
+    return _caches_in(f"{top}/{key}", names, warnings)
+
+
+def _caches_in(directory, names, warnings):
+    variables = {name: f"{directory}/{SUBDIRECTORIES[name]}" for name in names}
+    return Caches(directory=directory, variables=variables, warnings=warnings)
+
+
+def _make(top, key, names):
+    """Make what is missing of the directories, each for its owner only; return why one is not private, or None.
+
+    Once `top` is private, no other user can create or replace anything below it, nor `top` itself (checked by
+    `unsuitable`). So names are safe from here on, and stay safe for as long as the job uses them, while directory
+    descriptors would be closed with this program.
+    """
+    directory = f"{top}/{key}"
+    for path in (top, directory, *(f"{directory}/{SUBDIRECTORIES[name]}" for name in names)):
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            found = os.lstat(path)
+            owner = f"belongs to user {found.st_uid}"
+            if not stat.S_ISDIR(found.st_mode):
+                return f"{path} is not a directory and {owner}"
+            if found.st_uid != os.geteuid():
+                return f"{path} {owner}"
+            if found.st_mode & 0o077:
+                return f"{path} {owner} and is open to others, mode {stat.S_IMODE(found.st_mode):04o}"
+    return None
 
 
 def old_locks(env):
@@ -96,22 +132,6 @@ def old_locks(env):
             fault = f"{lock}: an old lock ({age // 60:.0f} minutes): what loads this extension may wait for ever"
             problems.append(Problem(fault, f"if no job compiles it now: rm {lock}"))
     return problems
-
-
-def _caches_in(directory, names, **fields):
-    variables = {name: f"{directory}/{SUBDIRECTORIES[name]}" for name in names}
-    return Caches(directory=directory, variables=variables, **fields)
-
-
-def _base(tmpdir, default, uid):
-    """The first suitable directory, None without one, and a list of warnings."""
-    warnings = []
-    for path in (tmpdir, default) if tmpdir else (default,):
-        problem = unsuitable(path, uid)
-        if problem is None:
-            return path.rstrip("/"), warnings
-        warnings.append(Problem(f"cannot use {path} for caches: {problem}", "export another TMPDIR"))
-    return None, warnings
 
 
 def unsuitable(path, uid):
@@ -163,46 +183,3 @@ def _unmapped():
     is_full_map = (read("/proc/self/uid_map") or "").split() == ["0", "0", "4294967295"]
     number = read("/proc/sys/kernel/overflowuid") or ""
     return int(number) if number.isdecimal() and not is_full_map else None
-
-
-def _create(base, uid, key, subdirectories):
-    """Create what is missing of the directories, each for its owner only.
-
-    Returns the directory of the `subdirectories`, which has an unpredictable name if the usual one is not private,
-    and a list of warnings. Raises OSError.
-    """
-    try:
-        try:
-            return _create_tree(f"{base}/pytorch-{uid}", uid, key, subdirectories), []
-        except FileNotFoundError:  # a site's epilog has just removed the empty directory of an ended job
-            return _create_tree(f"{base}/pytorch-{uid}", uid, key, subdirectories), []
-    except NotPrivateError as problem:
-        unpredictable = f"{base}/pytorch-{uid}-{os.urandom(8).hex()}"
-        directory = _create_tree(unpredictable, uid, key, subdirectories)
-        return directory, [Problem(f"{problem}: using {unpredictable} for caches")]
-
-
-def _create_tree(top, uid, key, subdirectories):
-    # Once `top` is private, no other user can create or replace anything below it, nor `top` itself (checked by
-    # `unsuitable`). So names are safe from here on, and stay safe for as long as the job uses them, while directory
-    # descriptors would be closed with this program.
-    directory = f"{top}/{key}"
-    for path in (top, directory, *(f"{directory}/{name}" for name in subdirectories)):
-        _make_private(path, uid)
-    return directory
-
-
-def _make_private(path, uid):
-    """Create the directory `path`; raise NotPrivateError if it exists and is not private."""
-    try:
-        os.mkdir(path, 0o700)
-    except FileExistsError as error:
-        found = os.lstat(path)
-        owner = f"belongs to user {found.st_uid}"
-        if not stat.S_ISDIR(found.st_mode):
-            raise NotPrivateError(f"{path} is not a directory and {owner}") from error
-        if found.st_uid != uid:
-            raise NotPrivateError(f"{path} {owner}") from error
-        if found.st_mode & 0o077:
-            mode = f"{stat.S_IMODE(found.st_mode):04o}"
-            raise NotPrivateError(f"{path} {owner} and is open to others, mode {mode}") from error

@@ -50,14 +50,8 @@ def plan_flight(plan):
 
 def make_dumps(plan):
     """Make the directory of dumps; return the Plan, without the setting if the directory is not private."""
-    if _is_private(plan.dumps, os.geteuid()):
-        return plan
-    try:
-        for path in (plan.dumps.rpartition("/")[0], plan.dumps):
-            try:
-                os.mkdir(path, 0o700)
-            except FileExistsError:
-                continue
+    try:  # noqa: SIM105  (contextlib is costly)
+        os.makedirs(plan.dumps, mode=0o700, exist_ok=True)
     except OSError:
         pass
     if _is_private(plan.dumps, os.geteuid()):

@@ -187,3 +187,11 @@ def test_an_old_lock_of_an_extension_is_named_with_the_line_that_removes_it_and_
     assert str(problem).startswith(f"{lock}: an old lock (31 minutes): what loads this extension may wait for ever. ")
     assert str(problem).endswith(f"If no job compiles it now: rm {lock}")
     assert lock.exists()
+
+
+def test_a_tmpdir_that_the_image_does_not_see_is_told_the_bind(tmp_path):
+    env = {"TMPDIR": "/job/tmp", "APPTAINER_CONTAINER": "/image.sif"}
+    _, _, (warning,) = place(env, UID, KEY, create=False, default=str(tmp_path))
+    assert warning.endswith("No such file or directory. Bind it: `export APPTAINER_BIND=$APPTAINER_BIND,/job/tmp`")
+    _, _, (warning,) = place({"TMPDIR": "/job/tmp"}, UID, KEY, create=False, default=str(tmp_path))
+    assert warning.endswith("No such file or directory. Export another TMPDIR")
