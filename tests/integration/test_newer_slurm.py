@@ -38,6 +38,15 @@ cd {tree}/runscripts
 srun --version
 srun -N2 --ntasks-per-node=2 --label bash -c \
     'echo NODE=$SLURMD_NODENAME; echo MASTER=$(./get-master); exec ./conda-python-distributed --dry-run'
+export SHOW='eval "$(./conda-python-distributed --dry-run)"
+echo "$WHICH $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR $(./get-master)"'
+WHICH=part salloc --quiet -N3 -n6 -w nid001001,nid001002,nid001003 srun -N2 -n3 bash -c "$SHOW"
+export WHICH=components
+salloc --quiet -w nid001003 -N1 -n1 : -w nid001001 -N1 -n2 srun --het-group=0,1 bash -c "$SHOW"
+printf '#!/bin/bash\n%s\n' "$SHOW" >{root}/script
+WHICH=submitted srun -N2 -n2 bash -c \
+    '[ $SLURM_PROCID = 0 ] || sbatch --quiet --wait --output={root}/out -N2 -n2 {root}/script'
+cat {root}/out
 export FAIL='case $SLURMD_NODENAME in
 nid001002) python3 -c "$CLUSTER" {tree} {root} kill_slurmd nid001002; exit 1 ;;
 nid001003) scontrol update NodeName=nid001003 State=DOWN Reason=test; exit 1 ;;
@@ -81,6 +90,20 @@ def test_the_ranks_of_a_step_agree_on_their_world(output):
     assert ranks[2]["NODE"] == ranks[3]["NODE"] != ranks[0]["NODE"] == ranks[1]["NODE"]
     for rank in ranks:
         assert f"-{rank['NODE']}/" in rank["TRITON_CACHE_DIR"]
+
+
+def test_steps_that_are_unlike_others_have_their_own_world(output):
+    """A step of fewer tasks than its job; a heterogeneous one; a batch script that inherited a step."""
+    shown = re.findall(r"^(?:part|components|submitted) .*", output, re.MULTILINE)
+    first, third = "nid001001 nid001001", "nid001003 nid001003"
+    assert sorted(shown)[:3] == [
+        f"components 0/3 0/1 {third}",
+        f"components 1/3 0/2 {third}",
+        f"components 2/3 1/2 {third}",
+    ]
+    assert sorted(shown)[3:6] == [f"part 0/3 0/2 {first}", f"part 1/3 1/2 {first}", f"part 2/3 0/1 {first}"]
+    assert sorted(shown)[6:] == ["submitted 0/1 0/1 127.0.0.1 nid001001"]
+    assert "SLURM_STEP_NUM_TASKS=2 is of a launch around this job: starting one process" in output
 
 
 def test_pytorch_run_reads_which_nodes_failed(output):

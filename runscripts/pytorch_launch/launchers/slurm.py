@@ -22,7 +22,9 @@ from pytorch_launch.world import (
 STEP_MARKS = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST")
 
 # The step of a shell that salloc starts on the first node (LaunchParameters=use_interactive_step; slurm.h).
-INTERACTIVE_STEP = "4294967290"
+INTERACTIVE_STEP = 4294967290
+# Slurm 26.05 writes the numbers of its special steps as negative ones; the batch script's is -5.
+AS_NEGATIVE = {"-6": str(INTERACTIVE_STEP)}
 
 # torch's variable, and the one of srun(1) with the same value.
 SOURCES = {
@@ -43,6 +45,7 @@ def step(env, hostname):
     if position is None:
         return None
     step_name, (first, index) = _step_name(env), position
+    env = {**env, step_name: AS_NEGATIVE.get(env[step_name], env[step_name])}
     local_size = _local_size(env, index)
     is_mixed = first is None or index != number(env, "SLURM_NODEID") or bool(env.get("SLURM_HET_SIZE"))
     world = World(
@@ -62,7 +65,7 @@ def step(env, hostname):
         cpus_per_task=optional_number(env, "SLURM_CPUS_PER_TASK"),
         masks=_masks(env, local_size),
         unbound=env.get("SLURM_CPU_BIND_TYPE") == "none",
-        allocation=job_allocation(env) if env[step_name] == INTERACTIVE_STEP else (1, 1, ""),
+        allocation=job_allocation(env) if _is_interactive(env) else (1, 1, ""),
     )
     check_inside(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", world.size)
     check_inside(env, "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", world.local_size)
@@ -134,6 +137,10 @@ def _has_marks(env):
     return bool(env.get(_step_name(env))) and all(env.get(name) for name in STEP_MARKS)
 
 
+def _is_interactive(env):
+    return env[_step_name(env)] in (str(INTERACTIVE_STEP), *AS_NEGATIVE)
+
+
 def _step_name(env):
     return "SLURM_STEP_ID" if env.get("SLURM_STEP_ID") else "SLURM_STEPID"
 
@@ -149,7 +156,7 @@ def _check_step(env):
     """Raise OtherStepError if two variables cannot be of one step."""
     size, tasks = str(number(env, "SLURM_STEP_NUM_TASKS")), env.get("SLURM_GTIDS")
     # the shell of salloc has the tasks of its job there
-    if env.get("SLURM_NTASKS", size) not in ("", size) and env[_step_name(env)] != INTERACTIVE_STEP:
+    if env.get("SLURM_NTASKS", size) not in ("", size) and not _is_interactive(env):
         raise OtherStepError(f"SLURM_NTASKS={env['SLURM_NTASKS']} is not SLURM_STEP_NUM_TASKS={size}", SUBMIT)
     if tasks and env["SLURM_PROCID"] not in tasks.split(","):
         raise OtherStepError(f"SLURM_PROCID={env['SLURM_PROCID']} is not in SLURM_GTIDS={tasks}", SUBMIT)

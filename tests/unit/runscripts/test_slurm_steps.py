@@ -255,13 +255,14 @@ def test_the_ranks_of_a_launcher_inside_a_task_may_be_fewer_than_the_tasks(task,
 # Shells and arrays
 
 
-def test_a_process_in_the_shell_of_salloc_is_alone_in_its_allocation(step):
+@pytest.mark.parametrize("number", ["4294967290", "-6"])  # up to Slurm 25.11, and after it
+def test_a_process_in_the_shell_of_salloc_is_alone_in_its_allocation(step, number):
     """Where salloc starts it as a step of one task on the first node (LaunchParameters=use_interactive_step)."""
-    shell = {"SLURM_STEP_ID": "4294967290", "SLURM_STEP_NODELIST": "nid001003", "SLURM_STEP_NUM_NODES": "1"}
+    shell = {"SLURM_STEP_ID": number, "SLURM_STEP_NODELIST": "nid001003", "SLURM_STEP_NUM_NODES": "1"}
     task = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_GTIDS": "0", "SLURM_PTY_PORT": "1"}
     one = {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_JOB_NUM_NODES": "2"}
     world = discover({**step, **shell, **task, **one}, "vm")  # SLURM_NTASKS is that of the job, as seen with 22.05
-    assert (world.size, world.allocation) == (1, (4, 2, "srun"))
+    assert (world.size, world.step, world.allocation) == (1, 4294967290, (4, 2, "srun"))
 
 
 def test_a_job_submitted_from_a_step_of_one_task_has_nothing_to_report(task, batch_script, step):
