@@ -92,9 +92,14 @@ def _is_users(prefix, image, root):
         bool(prefix)
         and not _is_modules(prefix, image, root)
         and any(os.path.exists(f"{prefix}/{mark}") for mark in marks)
-        # the module's venv may stand on a conda module's Python
-        and not (root and not image and (_config(f"{root}/venv") or {}).get("home") == f"{prefix}/bin")
+        # the module's Python may be a copy of a conda module's, and links to its headers
+        and not (root and not image and _headers(root).startswith(os.path.realpath(prefix) + "/"))
     )
+
+
+def _headers(root):
+    version = ".".join(map(str, sys.version_info[:2]))
+    return os.path.realpath(f"{root}/venv/include/python{version}")
 
 
 def _is_modules(prefix, image, root):

@@ -127,16 +127,16 @@ def test_without_a_torch_the_modules_python_runs_with_one_warning(module, make, 
         assert {**module, **choice.changes}["PATH"].split(":")[:2] == module["PATH"].split(":")[:2]
 
 
-def test_the_modules_own_environments_do_not_count(module, tmp_path):
+def test_the_modules_own_environments_do_not_count(module):
     root = module["CONTAINERROOT"]
-    (tmp_path / "PyTorch" / "venv" / "pyvenv.cfg").write_text("home = /usr/bin\n")
     assert seen(choose_python({**module, "VIRTUAL_ENV": f"{root}/venv"})) == (None, [])
     assert seen(choose_python({**module, "VIRTUAL_ENV": container.USER_VENV})) == (None, [])
 
 
 def test_the_conda_that_the_modules_venv_stands_on_does_not_count(module, conda, tmp_path):
     base = conda("Anaconda")
-    (tmp_path / "PyTorch" / "venv" / "pyvenv.cfg").write_text(f"home = {base}/bin\n")
+    (tmp_path / "PyTorch" / "venv" / "include").mkdir()
+    (tmp_path / "PyTorch" / "venv" / "include" / PYTHON).symlink_to(f"{base}/include/{PYTHON}")
     assert seen(choose_python({**module, "PATH": f"{module['PATH']}:{base}/bin"})) == (None, [])
 
 
