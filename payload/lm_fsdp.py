@@ -59,12 +59,17 @@ def sum_of_losses(model: nn.Module, inputs: Tensor, labels: Tensor, bf16: bool) 
     return F.cross_entropy(scores.float().flatten(0, 1), labels.flatten(), reduction="sum")
 
 
+def place_of(world: World, tensor: int) -> tuple[int, int]:
+    """Return which share of the data this rank has, of how many: ``tensor`` consecutive ranks have the same."""
+    return world.rank // tensor, world.size // tensor
+
+
 def batches(options: argparse.Namespace, run: Run, text: Text) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield this rank's share of the global batch of each step that is left; a rank's last labels may not count."""
     world, context = run.world, options.context
     count = count_windows(text.training, context)
     for step in range(run.position.step, options.steps):
-        share = own_share(step * options.batch_size, options.batch_size, world.rank, world.size)
+        share = own_share(step * options.batch_size, options.batch_size, *place_of(world, options.tensor))
         windows = [None if place is None else window_at(place, count, options.seed) for place in share]
         yield load_windows(text.training, windows, context, world.device)
 
@@ -81,7 +86,7 @@ def compute_gradients(options: argparse.Namespace, model: nn.Module, world: Worl
             loss = sum_of_losses(model, *piece, options.bf16)
             # Both average the gradients of the ranks. With this scale the average is the gradient of the mean
             # loss over the global batch, even if the ranks' shares differ in size.
-            (loss * world.size / (options.batch_size * options.context)).backward()
+            (loss * world.size / options.tensor / (options.batch_size * options.context)).backward()
         loss_sum += loss.detach()
     return loss_sum
 
@@ -103,7 +108,9 @@ def validate(options: argparse.Namespace, model: nn.Module, text: Text, world: W
     """Return the mean loss on windows of the text that is held out, in nats per byte."""
     total = count_windows(text.validation, options.context)
     count = min(total, VALIDATION_WINDOWS)
-    windows = [None if at is None else at * total // count for at in own_share(0, count, world.rank, world.size)]
+    windows = [
+        None if at is None else at * total // count for at in own_share(0, count, *place_of(world, options.tensor))
+    ]
     loss = torch.zeros(1, dtype=torch.float64, device=world.device)
     size = options.micro_batch or len(windows)
     for start in range(0, len(windows), size):
@@ -111,7 +118,7 @@ def validate(options: argparse.Namespace, model: nn.Module, text: Text, world: W
         loss += sum_of_losses(model, *piece, options.bf16)
     if options.parallel == "fsdp":
         model.reshard()  # what is outside the blocks stays whole after a forward pass, for a backward pass
-    return sum_over_ranks(loss)[0] / (count * options.context)
+    return sum_over_ranks(loss)[0] / options.tensor / (count * options.context)
 
 
 def set_up(options: argparse.Namespace, text: Text, world: World) -> tuple[Run, nn.Module]:
@@ -124,7 +131,7 @@ def set_up(options: argparse.Namespace, text: Text, world: World) -> tuple[Run, 
         for block in network.blocks:  # all have the same code, which is compiled once
             block.forward = torch.compile(block.forward)
     if is_sharded:
-        shard(network, make_mesh(world, options.replicas), bf16=options.bf16)
+        shard(network, make_mesh(world, options.replicas, options.tensor), bf16=options.bf16)
     network.to_empty(device=world.device)
     set_first_weights(network, options.seed)
     model = network if is_sharded else replicate(network, world)
@@ -151,7 +158,7 @@ def set_up(options: argparse.Namespace, text: Text, world: World) -> tuple[Run, 
         "seed": options.seed,
         "bf16": options.bf16,
     }
-    return Run(network, optimizer, schedule, settings, text.fingerprint, world, options.steps), model
+    return Run(network, optimizer, schedule, settings, text.fingerprint, world, options.steps, options.tensor), model
 
 
 def warm_up(options: argparse.Namespace, model: nn.Module, run: Run, text: Text) -> None:
@@ -172,7 +179,8 @@ def warm_up(options: argparse.Namespace, model: nn.Module, run: Run, text: Text)
 def report_start(options: argparse.Namespace, run: Run, text: Text, unigram: float, report: Callable) -> None:
     """Report the ranks, the device, the model and the text."""
     world, shape = run.world, run.network.shape
-    division = f"{options.parallel}, {options.replicas} x {world.size // options.replicas}"
+    division = f"{options.parallel}, {options.replicas} x {world.size // options.replicas // options.tensor}"
+    division += f" x {options.tensor} (tensor)" if options.tensor > 1 else ""
     report(
         f"world size {world.size}, backend {dist.get_backend()}, device {world.device}, torch {torch.__version__}, "
         f"{division if options.parallel == 'fsdp' else options.parallel}"

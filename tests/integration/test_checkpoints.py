@@ -143,7 +143,7 @@ def test_a_full_disk_ends_a_sharded_training_with_one_line_and_files_of_the_user
 
     (sentence,) = result.stderr.splitlines()
     step = re.match(
-        r"rank \d: run/checkpoints/step-(\d{8}): cannot be written \(No space left on device\)\. The checkpoints "
+        r"rank \d: run/checkpoints/step-(\d{8}): cannot be written \(No space left on device\)\. The files "
         "before it are undamaged: free some space",
         sentence,
     )[1]

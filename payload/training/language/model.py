@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from training.accelerator import module_of
 
 VOCABULARY = 256  # a token is a byte
-HEAD_WIDTH = 64
+HEAD_WIDTH, FEWEST_HEADS = 64, 4  # small models have narrower heads, which ranks can divide among them
 #: Part of a device's name -> its peak in TFLOP/s, bfloat16, without sparsity. The first match counts.
 PEAKS = {
     "A100": 312,  # https://www.nvidia.com/en-us/data-center/a100/
@@ -45,6 +45,11 @@ class Shape(NamedTuple):
     layers: int
     width: int
 
+    @property
+    def heads(self) -> int:
+        """The number of heads of each block."""
+        return max(FEWEST_HEADS, self.width // HEAD_WIDTH)
+
 
 #: A block has 12 * width^2 weights, so these have about as many parameters as their names tell.
 SHAPES = {
@@ -57,30 +62,47 @@ SHAPES = {
 }
 
 
-class Attention(nn.Module):
-    """Lets each byte look at the bytes before it: [n, length, width] to the same shape."""
+def local(weight: Tensor) -> Tensor:
+    """Return the tensor itself of a weight that ranks have copies of; with --tensor it is a DTensor."""
+    return weight.to_local() if isinstance(weight, DTensor) else weight
 
-    def __init__(self, width: int):
-        super().__init__()
-        self.heads = width // HEAD_WIDTH
-        self.inputs = nn.Linear(width, 3 * width, bias=False)
-        self.output = nn.Linear(width, width, bias=False)
+
+class Norm(nn.LayerNorm):
+    """A LayerNorm whose weights may be DTensors, and its input a tensor."""
 
     def forward(self, x: Tensor) -> Tensor:
-        split = (*x.shape[:2], 3, self.heads, HEAD_WIDTH)
-        query, key, value = self.inputs(x).view(split).permute(2, 0, 3, 1, 4)  # [n, heads, length, HEAD_WIDTH] each
+        return F.layer_norm(x, self.normalized_shape, local(self.weight), local(self.bias), self.eps)
+
+
+class Attention(nn.Module):
+    """Lets each byte look at the bytes before it: [n, length, width] to the same shape.
+
+    The weights are in the order of the heads, so that a part of their rows is that of some heads: with --tensor, this
+    rank's. The heads are computed outside DTensor, whose attention cannot be divided on CPUs.
+    """
+
+    def __init__(self, shape: Shape):
+        super().__init__()
+        self.head_width = shape.width // shape.heads
+        self.projection = nn.Linear(shape.width, 3 * shape.width, bias=False)
+        self.output = nn.Linear(shape.width, shape.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        split = self.projection(x).view(*x.shape[:2], -1, 3, self.head_width)  # [n, length, heads, 3, head_width]
+        query, key, value = split.permute(3, 0, 2, 1, 4)  # [n, heads, length, head_width] each
         attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return self.output(attended.transpose(1, 2).reshape(x.shape))
+        return self.output(attended.transpose(1, 2).flatten(2))
 
 
 class Block(nn.Module):
     """Attention and a network of two layers, each added to its normalised input."""
 
-    def __init__(self, width: int):
+    def __init__(self, shape: Shape):
         super().__init__()
-        self.attention_norm = nn.LayerNorm(width)
-        self.attention = Attention(width)
-        self.network_norm = nn.LayerNorm(width)
+        width = shape.width
+        self.attention_norm = Norm(width)
+        self.attention = Attention(shape)
+        self.network_norm = Norm(width)
         self.network = nn.Sequential(
             nn.Linear(width, 4 * width, bias=False), nn.GELU(), nn.Linear(4 * width, width, bias=False)
         )
@@ -105,14 +127,14 @@ class GPT(nn.Module):
         self.recompute = recompute
         self.embedding = nn.Embedding(VOCABULARY, shape.width)
         self.places = nn.Embedding(context, shape.width)
-        self.blocks = nn.ModuleList(Block(shape.width) for _ in range(shape.layers))
-        self.norm = nn.LayerNorm(shape.width)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.norm = Norm(shape.width)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens) + self.places.weight[: tokens.shape[1]]
+        x = F.embedding(tokens, local(self.embedding.weight)) + local(self.places.weight)[: tokens.shape[1]]
         for block in self.blocks:
             x = checkpoint(block, x, use_reentrant=False) if self.recompute else block(x)
-        return F.linear(self.norm(x), self.embedding.weight)
+        return F.linear(self.norm(x), local(self.embedding.weight))
 
 
 def set_first_weights(network: GPT, seed: int) -> None:

@@ -62,6 +62,13 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
         metavar="N",
         help="copies of the model, each divided among consecutive ranks (default: %(default)s)",
     )
+    add(
+        "--tensor",
+        type=integer(1),
+        default=1,
+        metavar="N",
+        help="consecutive ranks that divide heads and layers of each block (default: %(default)s)",
+    )
     add("--bf16", action="store_true", help="compute in bfloat16; weights and sums stay float32")
     add("--compile", action="store_true", help="compile the blocks; requires a C++ compiler or Triton")
     add("--recompute", action="store_true", help="activation checkpointing: less memory, more time")
@@ -95,5 +102,7 @@ def check(options: argparse.Namespace, parser: OneLineParser) -> None:
     check_common(options, parser)
     if options.warmup is not None and options.warmup >= options.steps:
         parser.error(f"--warmup must be below --steps, found {options.warmup}")
-    if options.replicas > 1 and options.parallel == "ddp":
-        parser.error("--replicas needs --parallel fsdp: with ddp every rank has a copy")
+    if max(options.replicas, options.tensor) > 1 and options.parallel == "ddp":
+        parser.error("--replicas and --tensor need --parallel fsdp: with ddp every rank has a copy")
+    if options.tensor > 1 and (options.compile or options.health is not None):
+        parser.error("--tensor: not with --compile or --health, as ranks wait for each other within a block")

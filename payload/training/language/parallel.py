@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Divides a model among the ranks: FSDP2 with one mesh or a hybrid one, or a copy on each rank with DDP."""
+"""Divides a model among the ranks: FSDP2, of copies and with tensor parallelism; or a copy on each with DDP."""
 
 from __future__ import annotations
+
+import logging
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from training import TrainingError
@@ -13,18 +17,42 @@ from training.distributed import World
 from training.language.model import GPT
 
 
-def make_mesh(world: World, replicas: int) -> DeviceMesh:
-    """Return the mesh of the ranks: in one dimension, or ``replicas`` copies that are each divided among the rest.
+def make_mesh(world: World, replicas: int, tensor: int = 1) -> DeviceMesh:
+    """Return the mesh of the ranks: ``replicas`` copies of the model, each divided among the rest.
 
-    Ranks with consecutive numbers, such as those of a node, share a copy. Raises TrainingError if the number of
-    ranks is not a multiple of ``replicas``.
+    ``tensor`` ranks with consecutive numbers, such as those of a node, divide the heads and the layers of each block;
+    the ranks of a copy are consecutive too. Raises TrainingError if the number of ranks is not a multiple.
     """
-    if world.size % replicas:
-        raise TrainingError(f"--replicas {replicas}: {world.size} ranks are not a multiple. Use a divisor of the ranks")
-    if replicas == 1:
-        return init_device_mesh(world.device.type, (world.size,), mesh_dim_names=("shard",))
-    shape = replicas, world.size // replicas
-    return init_device_mesh(world.device.type, shape, mesh_dim_names=("replicate", "shard"))
+    for option, divisor in ((f"--tensor {tensor}", tensor), (f"--replicas {replicas}", replicas * tensor)):
+        if world.size % divisor:
+            raise TrainingError(f"{option}: {world.size} ranks are not a multiple. Use a divisor of the ranks")
+    sizes = {"replicate": replicas, "shard": world.size // replicas // tensor, "tensor": tensor}
+    used = {name: size for name, size in sizes.items() if size > 1 or name == "shard"}
+    return init_device_mesh(world.device.type, tuple(used.values()), mesh_dim_names=tuple(used))
+
+
+def divide_blocks(network: GPT, mesh: DeviceMesh) -> None:
+    """Divide heads and layers of each block among the ranks of ``mesh``; of the other weights each has a copy."""
+    # the weights are gathered once for each dimension, which torch reports in a line on each rank
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
+    if network.shape.heads % mesh.size():
+        raise TrainingError(
+            f"--tensor {mesh.size()}: the {network.shape.heads} heads of this model are not a multiple. Use a divisor, "
+            "or another --size"
+        )
+    plan = {
+        "attention.projection": ColwiseParallel(),
+        "attention.output": RowwiseParallel(),
+        "network.0": ColwiseParallel(),
+        "network.2": RowwiseParallel(),
+    }
+    for block in network.blocks:
+        parallelize_module(block, mesh, plan)
+    for module in network.modules():
+        for name, weight in list(module.named_parameters(recurse=False)):
+            if not isinstance(weight, DTensor):
+                copy = distribute_tensor(weight.detach(), mesh, [Replicate()])
+                module.register_parameter(name, nn.Parameter(copy))
 
 
 def shard(network: GPT, mesh: DeviceMesh, *, bf16: bool) -> None:
@@ -40,6 +68,9 @@ def shard(network: GPT, mesh: DeviceMesh, *, bf16: bool) -> None:
             f"torch {torch.__version__} has no torch.distributed.fsdp.fully_shard. Use torch 2.6 or newer, or "
             "--parallel ddp"
         ) from None
+    if "tensor" in mesh.mesh_dim_names:
+        divide_blocks(network, mesh["tensor"])
+        mesh = mesh[mesh.mesh_dim_names[:-1]]
     policy = MixedPrecisionPolicy()
     if bf16:
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)

@@ -35,7 +35,7 @@ class Position:
 
 @dataclass
 class Run:
-    """A model with what trains it. ``settings`` identify the run, and ``data`` its text."""
+    """A model with what trains it. ``settings`` identify the run, ``data`` its text; ``tensor`` ranks share data."""
 
     network: GPT
     optimizer: torch.optim.Optimizer
@@ -44,6 +44,7 @@ class Run:
     data: str
     world: World
     steps: int
+    tensor: int = 1
     position: Position = field(default_factory=Position)
 
     def start_clock(self) -> None:
@@ -63,7 +64,7 @@ class Run:
 
     def mean_loss(self) -> float:
         """Return the mean loss of this rank's bytes since ``settle``, for the progress."""
-        return self.loss.item() * self.world.size / max(1, self.position.tokens - self.settled_tokens)
+        return self.loss.item() * self.world.size / self.tensor / max(1, self.position.tokens - self.settled_tokens)
 
     def settle(self) -> None:
         """Add the losses of all ranks, and the time since the last call, to the position; all ranks must call it.
@@ -71,7 +72,7 @@ class Run:
         If the losses are not finite, all ranks end.
         """
         position = self.position
-        position.loss_sum += sum_over_ranks(self.loss)[0]  # waits for the device
+        position.loss_sum += sum_over_ranks(self.loss)[0] / self.tensor  # waits for the device
         check_loss(position.loss_sum, f"the steps up to {position.step}", self.world)
         seconds = time.perf_counter() - self.start
         position.seconds += seconds

@@ -57,9 +57,10 @@ def test_the_operations_of_a_token_are_those_that_torch_counts():
 
 def test_attention_is_the_softmax_of_the_textbook_over_each_byte_and_those_before_it():
     torch.manual_seed(0)
-    attention, x = Attention(128), torch.randn(2, 5, 128)
-    query, key, value = (part.view(2, 5, 2, 64).transpose(1, 2) for part in attention.inputs(x).split(128, dim=-1))
-    scores = (query @ key.transpose(-2, -1) / 8).masked_fill(torch.ones(5, 5).triu(1) == 1, float("-inf"))
+    attention, x = Attention(Shape(1, 128)), torch.randn(2, 5, 128)
+    heads = attention.projection(x).view(2, 5, 4, 96).transpose(1, 2)  # four heads of 32
+    query, key, value = heads.split(32, dim=-1)
+    scores = (query @ key.transpose(-2, -1) / 32**0.5).masked_fill(torch.ones(5, 5).triu(1) == 1, float("-inf"))
     expected = attention.output((scores.softmax(dim=-1) @ value).transpose(1, 2).reshape(2, 5, 128))
     torch.testing.assert_close(attention(x), expected)
 

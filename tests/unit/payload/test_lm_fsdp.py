@@ -15,6 +15,8 @@ WORLDS = {
     "two ranks": (2,),
     "four ranks, of which two have an empty place in each batch": (4,),
     "copies with micro-batches": (2, "--parallel", "ddp", "--micro-batch", 2),
+    "two ranks divide each block, and two the rest": (4, "--tensor", 2),
+    "copies of blocks that two ranks divide": (4, "--tensor", 2, "--replicas", 2),
     "hybrid with micro-batches, computed again": (4, "--replicas", 2, "--micro-batch", 1, "--recompute"),
 }
 
@@ -128,3 +130,26 @@ def test_replicas_that_do_not_divide_the_ranks_are_one_sentence(run_model, text)
     ranks = run_model(2, "--data", text, *OPTIONS, "--replicas", 3)
     assert [rank.status for rank in ranks] == [1, 1]
     assert ranks[0].stderr == "rank 0: --replicas 3: 2 ranks are not a multiple. Use a divisor of the ranks\n"
+
+
+def test_a_checkpoint_of_divided_blocks_is_resumed_in_other_divisions(run_model, worlds, text, tmp_path):
+    line = ("--data", text, *OPTIONS, "--every", 4, "--modelpath")
+    ranks = run_model(4, *line, tmp_path / "run", "--tensor", 2)
+    assert [rank.status for rank in ranks] == [0] * 4, ranks[0].stderr
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000008")
+    for size, tensor in ((1, 1), (4, 1), (2, 2)):
+        copy = shutil.copytree(tmp_path / "run", tmp_path / f"{size} {tensor}")
+        ranks = run_model(size, *line, copy, "--tensor", tensor)
+        assert "resuming after 4 steps" in ranks[0].stdout, ranks[0].stderr
+        assert losses(ranks) == pytest.approx(losses(worlds["alone"])[4:], abs=0.0003)
+
+
+def test_a_number_of_ranks_that_cannot_divide_a_block_is_one_sentence(run_model, text):
+    for size, words in (
+        (4, "--tensor 3: 4 ranks are not a multiple"),
+        (3, "--tensor 3: the 4 heads of this model are"),
+    ):
+        ranks = run_model(size, "--data", text, *OPTIONS, "--tensor", 3)
+        assert [rank.status for rank in ranks] == [1] * size
+        assert ranks[0].stderr.startswith(f"rank 0: {words}") and ranks[0].stderr.count("\n") == 1
+        assert [rank.stderr for rank in ranks[1:]] == [""] * (size - 1)
