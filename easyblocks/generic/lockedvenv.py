@@ -58,6 +58,7 @@ NOT_COPIED = ['site-packages', 'dist-packages', 'EXTERNALLY-MANAGED', 'test']
 
 ACTIVATE = """# Puts the commands of this Python on PATH, unless they are there: source activate
 case ":$PATH:" in *":%(bin)s:"*) ;; *) export PATH="%(bin)s:$PATH" ;; esac
+type deactivate >/dev/null 2>&1 || deactivate() { unset -f deactivate; }
 """
 
 # Wheels of one lock: the path of a requirements file for pip, with the hash of each, and their directory.

@@ -109,7 +109,8 @@ def test_the_torch_of_a_users_site_directory_follows_the_modules(base, tmp_path,
 
 
 def test_sourcing_activate_changes_the_path_only_if_the_commands_are_not_on_it(base):
-    script = f"source {base}/bin/activate; echo $PATH; source {base}/bin/activate; echo ${{VIRTUAL_ENV-none}} $PATH"
+    activate = f"source {base}/bin/activate"
+    script = f"{activate}; echo $PATH; {activate}; deactivate; echo ${{VIRTUAL_ENV-none}} $PATH"
     result = run("bash", "-euc", script, PATH="/usr/bin:/bin")
     path = f"{base}/bin:/usr/bin:/bin"
     assert result == f"{path}\nnone {path}"
