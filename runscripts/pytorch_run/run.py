@@ -49,8 +49,10 @@ class Run:
 
     def __init__(self, options, env):
         self.options, self.env, self.failed = options, env, []
-        # the interactive step of salloc has one of the largest numbers, and the variables of the job
-        self.is_in_step = len(env.get("SLURM_STEP_ID", "9" * 10)) < 10
+        # batch scripts and the interactive step of salloc have the variables of the job; their numbers are the largest,
+        # or negative (Slurm 26.05)
+        step = env.get("SLURM_STEP_ID", "")
+        self.is_in_step = step.isdecimal() and len(step) < 10
         self.job = find_job(env, options.het_group)
         state, nodes = job_state(self.job, env)
         if state is None:

@@ -21,7 +21,7 @@ class StepGpus(Value):
 def step_gpus(env):
     """The StepGpus of a process with environment `env`."""
     numbers = env.get("SLURM_STEP_GPUS")
-    if numbers is None and not env.get("SLURM_STEP_ID"):
+    if numbers is None and env.get("SLURM_STEP_ID", "") in ("", "-5"):  # a batch script has -5 with Slurm 26.05
         # of the batch script's node, though all steps inherit it
         numbers = env.get("SLURM_JOB_GPUS")
     entries = (numbers or "").split(",")

@@ -23,8 +23,9 @@ STEP_MARKS = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST")
 
 # The step of a shell that salloc starts on the first node (LaunchParameters=use_interactive_step; slurm.h).
 INTERACTIVE_STEP = 4294967290
-# Slurm 26.05 writes the numbers of its special steps as negative ones; the batch script's is -5.
+# Slurm 26.05 writes the numbers of its special steps as negative ones, that of a batch script among them.
 AS_NEGATIVE = {"-6": str(INTERACTIVE_STEP)}
+BATCH_SCRIPT = ("-5", "4294967291")
 
 # torch's variable, and the one of srun(1) with the same value.
 SOURCES = {
@@ -85,7 +86,7 @@ def _position(env):
     A batch script that was submitted from inside a step inherits the variables of that step, without the number of
     their job. The title of the process that started it names its own.
     """
-    if not _has_marks(env):
+    if not _has_marks(env) or env[_step_name(env)] in BATCH_SCRIPT:
         return None
     may_be_script = all(env.get(name, "0") == "0" for name in ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"))
     if may_be_script and _is_batch_script(env):

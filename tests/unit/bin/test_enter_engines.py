@@ -73,8 +73,9 @@ def test_commands_enter_the_image_with_what_they_mount(enter, tmp_path):
         assert "<--volume=/a:/b:ro><--volume=/c d:/c d>" in called
     else:
         assert called == f"<--nodes=1><--ntasks=1><--environment={tmp_path}/image><python><-c><a b>"
-        enter("python", SLURM_STEP_ID="4294967290")  # the shell of salloc, from which srun starts steps
-        assert enter.called() == f"<--nodes=1><--ntasks=1><--environment={tmp_path}/image><python>"
+        for step in ("4294967290", "-6", "-5"):  # shells of salloc and sbatch, from which srun starts steps
+            enter("python", SLURM_STEP_ID=step)
+            assert enter.called() == f"<--nodes=1><--ntasks=1><--environment={tmp_path}/image><python>"
 
 
 def test_runscripts_are_called_by_their_path_on_the_host(enter):

@@ -155,6 +155,12 @@ def test_variables_of_two_steps_are_an_error_that_names_them(step, changes, name
         discover({**step, **changes}, "vm")
 
 
+def test_a_batch_script_is_known_by_the_number_of_its_step(submitted):
+    """Which it has with Slurm 26.05."""
+    world = discover({**submitted, "SLURM_STEP_ID": "-5", "SLURM_NTASKS": "4", "SLURM_TASKS_PER_NODE": "2(x2)"}, "vm")
+    assert (world.size, world.step, world.allocation) == (1, None, (4, 1, "srun"))
+
+
 def test_a_batch_script_of_several_tasks_is_not_guessed_where_its_process_is_hidden(submitted):
     with pytest.raises(WorldError, match="SLURM_NTASKS=2 is not SLURM_STEP_NUM_TASKS=4"):
         discover({**submitted, "SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "1(x2)"}, "vm")

@@ -211,6 +211,8 @@ def test_variables_of_a_step_around_it_do_not_reach_srun(cluster):
     assert cluster.steps[0].startswith("--overlap ") and cluster.steps[0].endswith("bind=none")
     status, said = cluster.run("-- train", step)
     assert status == 2 and "SLURM_NTASKS=3 is of step 0, and not of the job. Name the tasks" in said
+    for script in ("-5", "4294967291"):  # up to Slurm 25.11 that of salloc's shell alone has a number
+        assert "is of step" not in cluster.run("-- train", {**step, "SLURM_STEP_ID": script})[1]
 
 
 def test_a_node_whose_tasks_were_killed_is_replaced_and_the_messages_are_passed_on(cluster):
