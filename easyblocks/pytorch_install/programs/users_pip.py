@@ -17,6 +17,9 @@ from logging import getLogger
 HELD = os.path.dirname(os.path.abspath(__file__))
 CONSTRAINTS = os.path.join(os.path.dirname(HELD), 'constraints.txt')
 
+# A command `pip` for any release of pip.
+COMMAND = '#!%s/bin/python\nimport runpy\nrunpy.run_module("pip", run_name="__main__")\n'
+
 # What to do with a build that does not get this torch.
 ALONE = "To build with the PyTorch module's torch: pip install --no-build-isolation, after what the build requires"
 
@@ -27,6 +30,9 @@ IS_BUILD = 'PIP_BUILD_TRACKER' in os.environ or 'PIP_REQ_TRACKER' in os.environ
 def seen_packages():
     """The directory of the module's torch if this Python imports that torch, else None."""
     found = PathFinder.find_spec('torch')
+    if not found:  # in users' environment, the line runs before Python adds the image's own directories
+        sys.path.extend(filter(os.path.isdir, site.getsitepackages([sys.base_prefix])))
+        found = PathFinder.find_spec('torch')
     with open(os.path.join(HELD, 'packages')) as file:
         packages = os.path.realpath(file.read().strip())
     return packages if found and os.path.realpath(found.origin or '').startswith(packages + os.sep) else None
@@ -162,20 +168,15 @@ def refusals():
 
 
 def keep_commands():
-    """Let the removal of an upgraded pip leave the commands, which then start the image's pip."""
+    """Let the removal of an upgraded pip leave the commands: they then start the module's pip."""
     directory = os.path.join(sys.prefix, 'bin')
-    texts = {}
-    for name in ('pip', 'pip3', 'pip%d.%d' % sys.version_info[:2]):
-        path = os.path.join(directory, name)
-        if os.path.isfile(path):
-            with open(path) as file:
-                texts[path] = file.read()
+    present = [name for name in os.listdir(directory) if re.fullmatch(r'pip[0-9.]*', name)]
 
     def write_commands():
-        for path, text in texts.items():
+        for path in [os.path.join(directory, name) for name in present]:
             if not os.path.lexists(path) and PathFinder.find_spec('pip'):
                 with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o755), 'w') as file:
-                    file.write(text)
+                    file.write(COMMAND % sys.prefix)
 
     atexit.register(write_commands)
 
@@ -187,7 +188,7 @@ def start(packages):
     sys.pytorch_pip = True  # an image and an environment on top of it may both have the line
     advice, versions = held_versions()
     add_options(sys.argv, tuple(map(int, re.findall(r'\d+', pip.__version__)[:2])))
-    if sys.prefix.startswith('/user-software/') and 'uninstall' in sys.argv:
+    if 'uninstall' in sys.argv:
         keep_commands()
     try:
         change_removal(packages, versions)

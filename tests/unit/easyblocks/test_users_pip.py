@@ -91,6 +91,7 @@ def installation(tmp_path_factory):
         check=True,
     )
     shutil.copy(PROGRAMS / "users_pip.py", root / "held")
+    (packages / "pip").symlink_to(Path(pip_package.__file__).parent)
     (root.parent / "index").mkdir()
     for name, versions in RELEASES.items():
         for version, requirements in versions.items():
@@ -271,6 +272,12 @@ def test_another_pip_of_the_environment_keeps_the_torch_too(environment, tmp_pat
     assert environment.run(script, "install", "accelerate").returncode == 0
     assert environment.run(script, "install", "torch==2.15.0").returncode == 1
     assert environment.versions() == {"accelerate": "1.15.0"}
+
+    (packages / "pip-99.dist-info").mkdir()
+    (packages / "pip-99.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: pip\nVersion: 99\n")
+    (packages / "pip-99.dist-info/RECORD").write_text("pip/__init__.py,,\n../../../bin/pip3,,\n")
+    assert environment.run(script, "uninstall", "--yes", "pip").returncode == 0
+    assert str(environment.installation) in environment.run(script, "--version").stdout
 
 
 def test_the_users_own_packages_are_upgraded_and_removed_and_others_stay(installation, tmp_path):
