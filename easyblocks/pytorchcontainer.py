@@ -20,7 +20,7 @@ from pytorch_install.engine.transaction import keep_file
 from pytorch_install.host_network import write_host_network
 from pytorch_install.images.base import base_dependency, read_base
 from pytorch_install.images.cotainr import Cotainr
-from pytorch_install.images.kinds import DefinitionFile, RegistryImage, SiteImage
+from pytorch_install.images.kinds import BuiltImage, DefinitionFile, RegistryImage, SiteImage
 from pytorch_install.images.packages_on_top import PackagesOnTop
 from pytorch_install.images.provenance import directory_of, fetch_unless_kept, write_provenance
 from pytorch_install.modulefiles.help import container
@@ -162,7 +162,8 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.C
     def runtime_help(self):
         """The Runtime for the module's help, with the commands of this host."""
         return container(containerimage.find_runtime() or containerimage.RUNTIMES[0],
-                         'APPTAINER_BIND' if which('apptainer') else 'SINGULARITY_BIND')
+                         'APPTAINER_BIND' if which('apptainer') else 'SINGULARITY_BIND',
+                         isinstance(self.image, BuiltImage))
 
     def launch_in_test(self):
         """Also bind EasyBuild's temporary directory, which may not be visible in a container."""

@@ -65,12 +65,13 @@ CONTAINER_ENGINE = Runtime(
                '$PYTORCH_IMAGE': 'the image'})
 
 
-def container(runtime, binds):
+def container(runtime, binds, is_built):
     """
     The Runtime of an image for Apptainer or Singularity.
 
     :param runtime: command of the runtime on this host
     :param binds: variable that it reads binds from: Apptainer has its own, even if its command is singularity
+    :param is_built: whether the image was built by the recipe, and not by others
     """
     return Runtime(
         name='image for Apptainer or Singularity',
@@ -78,7 +79,8 @@ def container(runtime, binds):
                   'pip install --user <name>': 'into $PYTHONUSERBASE, if you cannot write there',
                   'pip uninstall <name>': 'removes it from either'},
         launch=runtime + ' exec $SIF ',
-        variables={'$SIF': 'the image',
+        variables={'$SIF': 'the image; `%s run` starts %s' % (
+            runtime, 'a command, or Python without one' if is_built else 'its own entrypoint, if it has one'),
                    '$' + binds: 'directories that the image sees besides the module\'s: export %s=/data' % binds})
 
 

@@ -45,6 +45,12 @@ def test_an_image_that_is_neither_reference_nor_file_name_is_refused(image_of, i
         image_of(f"image = '{image}'")
 
 
+def test_the_help_names_what_run_starts(container):
+    built, other = container("sources = ['a.def']"), container(f"image = 'docker://a/b@{DIGEST}'")
+    assert "run` starts a command, or Python without one" in built.cfg["usage"]
+    assert "run` starts its own entrypoint, if it has one" in other.cfg["usage"]
+
+
 def test_two_images_are_refused(image_of):
     with pytest.raises(EasyBuildError, match=r"must name one image source, .*found: \.def, x\.sif"):
         image_of("sources = ['a.def']\nimage = 'x.sif'")
