@@ -45,6 +45,7 @@ def keeping(request, testbed, index):
 export UV_NO_CONFIG=1 UV_NO_INDEX=1
 export UV_FIND_LINKS={index} UV_CACHE_DIR={index}/cache PIP_DISABLE_PIP_VERSION_CHECK=1
 module load {module}; cd {index}
+mkdir -p $PYTHONUSERBASE/bin; cp {shutil.which("uv") or "/bin/true"} $PYTHONUSERBASE/bin/uv
 {enter}python -m venv --system-site-packages v; {enter}python -m venv plain
 """
 
@@ -86,8 +87,6 @@ def test_an_environment_without_the_modules_packages_is_as_without_the_module(ke
 def test_uv_does_as_pip_in_projects_and_scripts_too(keeping, index):
     if not shutil.which("uv"):
         pytest.skip("no uv: ./run-tests installs it")
-    (index / ".local/bin").mkdir(parents=True)
-    shutil.copy(shutil.which("uv"), index / ".local/bin/uv")
     tool = 'constraint-dependencies = ["torch==2.13.0+cpu"]\nfind-links = ["HELD"]\n'
     project = 'name = "p"\nversion = "1"\nrequires-python = ">=3.11"\ndependencies = ["accelerate"]\n'
     (index / "pyproject.toml").write_text(f"[project]\n{project}[tool.uv]\npackage = false\n{tool}")
@@ -104,3 +103,30 @@ uv run -q python -c "import torch; print(torch.__version__)"; uv run -q script.p
     assert lines[:2] == ["0", "2.13.0+cpu 2.0"], output
     assert lines[2].split() == ["accelerate", "1.15.0"]
     assert lines[-4:] == ["1", "0", "2.13.0+cpu", "2.13.0+cpu"], output
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "command", ["pip install", "uv pip install", "pip install --target D", "uv pip install --target D"]
+)
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_of_pypi_install_their_latest_release_and_import_the_modules_torch(
+    testbed, venv, work, package, command
+):
+    if "uv" in command and not shutil.which("uv"):
+        pytest.skip("no uv: ./run-tests installs it")
+    name = package.partition("[")[0]
+    result = testbed.run_unchecked(
+        f"""export HOME={work} PIP_CONFIG_FILE=/dev/null UV_NO_CONFIG=1 UV_CACHE_DIR={work}/cache
+unset PIP_FIND_LINKS UV_FIND_LINKS; module load {venv}; cd {work}; python -m venv --system-site-packages v
+source v/bin/activate; {command} -q '{package}' 2>&1; echo status $?
+PYTHONPATH=D python -c 'import torch, {name}; print(torch.__version__, {name}.__version__)'""",
+        timeout=1800,
+    )
+    lines = result.stdout.splitlines()
+    if package == "timm":  # no torchvision of PyPI loads beside a torch for CPUs
+        assert lines[-1] == "status 1"
+        assert "Take 0.28.0+cpu from PyTorch's index" in result.stdout
+    else:
+        assert "status 0" in lines
+        assert re.match(r"2\.13\.0\+cpu (1\.1|2\.|5\.|0\.2|0\.19|1\.9)", lines[-1]), result.stdout

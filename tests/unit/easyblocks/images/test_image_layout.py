@@ -1,6 +1,7 @@
 """What every image has that is built here; the image is a directory."""
 
 import subprocess
+import sys
 
 import pytest
 
@@ -79,3 +80,15 @@ def test_shells_keep_the_path_that_they_are_started_with(sandbox, tmp_path, how)
     environment = {"HOME": str(tmp_path), "PATH": "/module/a b:/usr/bin:/bin"}
     found = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert found.stdout == "/module/a b:/usr/bin:/bin:/conda/bin\n0\n", found
+
+
+@pytest.mark.parametrize("names", [["torch"], []])
+def test_the_directory_of_the_images_torch_gets_the_line_that_keeps_it(prefix, tmp_path, names):
+    from pytorch_install.images.layout import HOOK_CODE, with_layout
+
+    assert "|| true" in with_layout("Bootstrap: a\n").split("%runscript")[0]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    subprocess.run([sys.executable, "-S", "-c", HOOK_CODE], env={"PYTHONPATH": str(tmp_path)}, check=True)
+    assert [path.name for path in tmp_path.glob("*.pth")] == ["zz_users_pip.pth"] * len(names)
