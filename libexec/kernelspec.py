@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Prints the kernel.json of a Jupyter kernel, if the Python that runs this file can import ipykernel.
+"""Prints the kernel.json of a Jupyter kernel, if this Python, which reads it from standard input, can import ipykernel.
 
-Arguments: the name that Jupyter displays, then the command that starts Python. The kernel's Python reads this file from
-its standard input.
+Arguments: the name that Jupyter displays, then the command that starts Python.
 """
 
 import json

@@ -5,10 +5,8 @@
 set -eo pipefail # not -u: the module function may use unset variables
 init=$1 modulepath=$2 modules=$3 runtime=$4
 shift 4
-if [ ! -r "$init" ]; then
-  echo "start-kernel: module system not found: $init. Load the module and run install-kernel again" >&2
-  exit 1
-fi
+fail() { echo "start-kernel: $1 and run install-kernel again" >&2; exit 1; }
+[ -r "$init" ] || fail "module system not found: $init. Load the module"
 # shellcheck disable=SC1090 # its path is an argument
 source "$init" || true # its last command may have any status
 module purge || true # Jupyter's modules; Environment Modules 5 fail if one of them is sticky
@@ -16,10 +14,7 @@ export MODULEPATH=$modulepath PATH=$PATH${runtime:+:$runtime}
 unset EBROOTPYTORCH
 # shellcheck disable=SC2086 # a list
 module load $modules || true # Environment Modules 3 return no status: check the variable instead
-if [ -z "$EBROOTPYTORCH" ]; then
-  echo "start-kernel: cannot load $modules. Load an available module and run install-kernel again" >&2
-  exit 1
-fi
+[ -n "$EBROOTPYTORCH" ] || fail "cannot load $modules. Load an available module"
 if [ -f "${!#}" ]; then # the connection file of Jupyter and the kernel: bind its directory in the image
   directory=$(dirname "$(readlink -f "${!#}")")
   export SINGULARITY_BINDPATH=${SINGULARITY_BINDPATH:+$SINGULARITY_BINDPATH,}$directory
