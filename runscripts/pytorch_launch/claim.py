@@ -119,7 +119,7 @@ def take_claim(port, launch, *, is_rank_0):
         if holder is not None:
             return holder
     # other launches may have bound another number
-    for holder in _holders(port).values():
+    for holder in (_holders(port) or {}).values():
         if holder.launch != launch and holder.blocks():
             return holder
     return None
@@ -127,7 +127,7 @@ def take_claim(port, launch, *, is_rank_0):
 
 def is_claimed(port):
     """Whether a launch on this node has claimed `port`, so that its rank 0 will listen there."""
-    return any(not holder.has_ended() for holder in _holders(port).values())
+    return any(not holder.has_ended() for holder in (_holders(port) or {}).values())
 
 
 def _take(port, role, own, launch):
@@ -137,7 +137,7 @@ def _take(port, role, own, launch):
         if _bind(port, name, own):
             return None
         holders = _holders(port)
-        if holders is UNREADABLE:
+        if holders is None:
             return None
         holder = holders.get(name)
         if holder is not None and holder.launch == launch:
@@ -178,18 +178,11 @@ def _above_standard_streams(descriptor):
     return descriptor
 
 
-class _Unreadable(dict):
-    """No known holders."""
-
-
-UNREADABLE = _Unreadable()
-
-
 def _holders(port):
-    """The Holders of `port` by the names that they bound; UNREADABLE if /proc is hidden."""
+    """The Holders of `port` by the names that they bound; None if /proc is hidden."""
     text = read("/proc/net/unix")
     if text is None:
-        return UNREADABLE
+        return None
     names, labels = {}, {}
     start = f"@{NAME}/{port}/"
     for line in text.splitlines():

@@ -115,19 +115,11 @@ class _Name:
 
     def hosts(self):
         """The hosts, one by one."""
-        numbers = [""] * len(self.brackets)
+        from itertools import product  # ranks do not need it
 
-        def count_through(turns):
-            if not turns:
-                yield self._host(numbers)
-                return
-            slowest, *faster = turns
-            for low, count, width in self.brackets[slowest]:
-                for number in range(low, low + count):
-                    numbers[slowest] = f"{number:0{width}}"
-                    yield from count_through(faster)
-
-        return count_through(self._turns())
+        turns = self._turns()
+        for numbers in product(*[_numbers(self.brackets[bracket]) for bracket in turns]):
+            yield self._host([number for _, number in sorted(zip(turns, numbers))])
 
     def index(self, host):
         """The position of `host` among the hosts, None if it is not one of them."""
@@ -153,25 +145,19 @@ class _Name:
         There may be several: with `n[1-20][1-20]`, n111 is 1 and 11 or 11 and 1.
         """
         text = self.texts[bracket]
-        if bracket == len(self.brackets):
-            return [()] if host == text else []
-        if not host.startswith(text):
-            return []
-        ways = []
         rest = host[len(text) :]
-        for end in self._ends(rest, bracket):
+        if not host.startswith(text) or bracket == len(self.brackets):
+            return [()] if host == text else []
+        ways = []
+        for end in range(1, min(len(rest), MOST_DIGITS) + 1):
             offset = _offset(self.brackets[bracket], rest[:end])
             if offset is not None:
                 ways += [(offset, *others) for others in self._offsets(rest[end:], bracket + 1)]
         return ways
 
-    def _ends(self, rest, bracket):
-        """Where the number at the beginning of `rest` can end, given the text that follows it."""
-        most = min(len(rest), MOST_DIGITS)
-        if bracket < len(self.brackets) - 1:
-            return range(1, most + 1)
-        end = len(rest) - len(self.texts[-1])
-        return (end,) if 0 < end <= most else ()
+
+def _numbers(bracket):
+    return [f"{number:0{width}}" for low, count, width in bracket for number in range(low, low + count)]
 
 
 def _size(bracket):

@@ -13,6 +13,7 @@ from pytorch_launch.world import (
     check_exported,
     check_inside,
     check_step,
+    is_inherited,
     node_name,
     number,
     optional_number,
@@ -60,6 +61,9 @@ def single(env, hostname, inherited=None):
             "pass Slurm's variables on (a container without --cleanenv)",
         )
     marks = sorted(name for name in env if _is_of_rank(name, env))
+    if {env[name] for name in marks if name.endswith("SIZE") and "LOCAL" not in name} == {"1"}:
+        marks = []  # the only rank
+    inherited = inherited or next((name for name in marks if is_inherited(env, name)), None)
     if marks and not inherited:
         raise WorldError(
             f"{', '.join(f'{name}={env[name]}' for name in marks)}: ranks of a launcher that is not known",

@@ -242,6 +242,12 @@ def test_ranks_of_a_launcher_that_is_not_known_are_an_error_and_never_worlds_of_
         assert all(number in str(raised.value) for number in numbers)
 
 
+@pytest.mark.parametrize("size", ["PMI_SIZE", "JSM_NAMESPACE_SIZE", "MV2_COMM_WORLD_SIZE"])
+def test_the_only_rank_of_a_launcher_that_is_not_known_is_a_world_of_one(size):
+    rank = size.replace("SIZE", "RANK")
+    assert discover({rank: "0", size: "1"}, "laptop").size == 1
+
+
 def test_settings_of_mpi_are_no_ranks():
     settings = {
         "PMI_NO_PREINITIALIZE": "1",
