@@ -68,8 +68,11 @@ def change_removal(packages, versions):
         directory, name = os.path.split(path)
         return os.path.join(os.path.realpath(directory), name).startswith(user_base)
 
+    def is_of_module(dist):
+        return os.path.realpath(dist.location or '') == packages
+
     def from_dist_of_users(dist):
-        if 'uninstall' in sys.argv and dist.canonical_name in ('pip', *versions) and dist.location == packages:
+        if 'uninstall' in sys.argv and dist.canonical_name in ('pip', *versions) and is_of_module(dist):
             raise InstallationError('%s belongs to the PyTorch module and is not removed' % dist.canonical_name)
         return from_dist(dist)
 
@@ -147,9 +150,10 @@ def keep_torch(advice, versions):
         found, absent = resolve(resolver, *arguments, **options), refusals()
         for name, requirement in list(found.requirements.items()):
             path = requirement.link.file_path if requirement.link and requirement.link.is_file else ''
-            if os.path.dirname(path) == HELD and name in absent:
+            is_held = os.path.realpath(os.path.dirname(path)) == os.path.realpath(HELD)
+            if is_held and name in absent:
                 raise InstallationError(absent[name])
-            if os.path.dirname(path) == HELD and not IS_BUILD:
+            if is_held and not IS_BUILD:
                 if requirement.user_supplied:
                     raise InstallationError('%s %s is not installed again. %s' % (name, versions[name], advice))
                 del found.requirements[name]
