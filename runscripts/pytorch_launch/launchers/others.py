@@ -27,6 +27,8 @@ LAUNCHERS = (
 )
 OF_RANK = ("RANK", "RANKS", "RANKID", "RANK_ID", "SIZE", "_PE", "LOCAL_ID", "PMI_ID")
 
+OF_TORCHRUN = ("GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE")
+
 
 def torchrun(env, hostname):
     """The world of a worker (torch.distributed.run, "Environment Variables"), as torchrun exported it."""
@@ -71,14 +73,8 @@ def single(env, hostname, inherited=None):
         )
     left = inherited and f"{inherited}={env[inherited]}"
     if left:
-        theirs = (*LAUNCHERS, "TORCHELASTIC_", "GROUP_", "ROLE_")
-        strays = {
-            *OF_TORCH,
-            "MASTER_ADDR",
-            "MASTER_PORT",
-            LAUNCH_ID,
-            *(name for name in env if name.startswith(theirs)),
-        }
+        of_torchrun = (name for name in env if name.startswith("TORCHELASTIC_"))
+        strays = {*marks, *of_torchrun, *OF_TORCH, *OF_TORCHRUN, "MASTER_ADDR", "MASTER_PORT", LAUNCH_ID}
         env = {name: value for name, value in env.items() if name not in strays}
     else:
         left, strays = step_of_others(env), ()
