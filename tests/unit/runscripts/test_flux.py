@@ -164,3 +164,9 @@ def test_hints_are_in_the_words_of_flux():
     env = {**FLUX, **CRAY_PALS}
     assert "flux run with -o cpu-affinity=off" in more_cores(env)
     assert one_task_per_node(env) == "flux run --tasks-per-node=1 -o cpu-affinity=off"
+
+
+@pytest.mark.parametrize(("text", "nodes"), [("2\\n", 2), ("1\\n", 1), ("", 1)])
+def test_the_nodes_of_an_allocation_of_flux_are_counted(flux, text, nodes):
+    """In the shell of `flux alloc`, which has none of the variables of a task."""
+    assert discover({**flux(text), "FLUX_URI": "local:///run/flux/local"}, "n1").allocation == (1, nodes, "flux run")
