@@ -240,13 +240,16 @@ python -c 'import sys; print(sys.argv[1:], sys.prefix)' 'two words'; python -c '
     assert result.returncode == 5
 
 
-def test_a_container_command_without_its_module_reports_what_to_load(testbed, container):
-    result = testbed.run_unchecked(
-        f"module load {container}; bin=$CONTAINERROOT/bin; module unload {container}\n$bin/python"
+def test_a_container_command_without_its_module_has_the_image_its_binds_and_the_users_directory(testbed, container):
+    show = "import os, torch; print(os.environ['PYTHONUSERBASE'], *sorted(os.listdir('/runscripts'))[:1])"
+    output = testbed.run(
+        f"""module load {container}; bin=$CONTAINERROOT/bin; base=$PYTHONUSERBASE
+module unload {container}
+env -i HOME="$HOME" PATH=/usr/bin:/bin $bin/python -c "{show}"; echo $base"""
     )
-    assert result.returncode == 1
-    assert result.stderr.count("\n") == 1
-    assert "Load a PyTorch container module" in result.stderr
+    without, loaded = output.splitlines()
+    assert without.split()[0] == loaded
+    assert without.split()[1:]
 
 
 @pytest.mark.parametrize("name", ["EASYBUILD_PREFIX", "EASYBUILD_INSTALLPATH"])
