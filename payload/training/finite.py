@@ -26,8 +26,9 @@ def check_loss(loss: float, when: str, world: World | None = None) -> None:
 def are_finite(tensors: Iterable[Tensor]) -> bool:
     """Return whether all numbers in tensors, or in this rank's parts of them, are finite; waits for the device."""
     local = [getattr(tensor, "_local_tensor", tensor).detach() for tensor in tensors]
-    checks = [part.isfinite().all() for part in local if part.is_floating_point() and part.numel()]
-    return not checks or bool(torch.stack(checks).all())
+    # NaN is both the least and the greatest number; unlike isfinite(), no tensor of the size of the weights is made
+    ends = [end for part in local if part.is_floating_point() and part.numel() for end in part.aminmax()]
+    return all(map(math.isfinite, torch.stack(ends).tolist())) if ends else True
 
 
 def check_weights(weights: Iterable[Tensor], world: World) -> None:

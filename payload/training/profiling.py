@@ -57,6 +57,9 @@ class Profile:
 
     def batches(self, batches: Iterable) -> Iterator:
         """Yield ``batches``, one for each step."""
+        if not self.directory:
+            yield from batches
+            return
         batches = iter(batches)
         if self.profiler and not self.taken:
             self.profiler.start()
@@ -69,7 +72,7 @@ class Profile:
             self.taken += 1
             if self.profiler:
                 self.profiler.step()
-            if self.directory and self.taken == WAIT + WARMUP + ACTIVE:
+            if self.taken == WAIT + WARMUP + ACTIVE:
                 self.stop()
                 self.show()
 
