@@ -69,11 +69,11 @@ def test_own_environments_get_the_latest_release_that_fits_and_the_modules_torch
     assert "Take 0.28.0+cpu from PyTorch's index" in output
 
 
-def test_the_modules_own_pip_and_an_upgraded_one_do_so_too(keeping):
+def test_the_modules_own_pip_does_so_too(keeping):
     output = keeping(
         "pip install -q --user accelerate; pip list 2>/dev/null | grep accelerate; pip install --user torch==2.15.0"
     )
-    assert re.search(r"^accelerate +1\.15\.0", output)
+    assert re.search(r"^accelerate +1\.15\.0", output, re.MULTILINE)
     assert "The PyTorch module keeps its torch 2.13.0+cpu" in output
 
 
