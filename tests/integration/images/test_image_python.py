@@ -41,10 +41,10 @@ singularity exec $SIF v/bin/python -m pip check""")
 def test_the_image_has_one_release_of_each_package_and_no_setting_of_its_build(run):
     output = run("""for name in python /usr/bin/python3; do singularity exec --cleanenv $SIF $name -m pip check; done
 singularity exec --cleanenv $SIF sh -c 'ls -d /usr/local/lib/python3.11/dist-packages/setuptools-*'
-singularity exec --cleanenv --no-home $SIF /usr/bin/python3 -m pip config list; ls $CONTAINERROOT/user-software/venv""")
-    *checks, setuptools, environment = output.splitlines()
+singularity exec --cleanenv --no-home $SIF /usr/bin/python3 -m pip config list""")
+    *checks, setuptools = output.splitlines()
     assert checks == ["No broken requirements found."] * 2
-    assert setuptools.count("dist-info") == 1 and environment == "pytorch"
+    assert setuptools.count("dist-info") == 1
 
 
 @pytest.mark.parametrize("python", ["python", "/usr/bin/python3", "$PWD/v/bin/python"])
@@ -88,7 +88,8 @@ def test_packages_on_top_of_an_image_of_an_earlier_version_are_kept(testbed, con
     directory = work / "software"
     packages = directory / "venv/pytorch/lib/python3.11/site-packages"
     testbed.run(
-        f"module load {container}; mkdir {directory}; singularity exec --bind {directory}:/user-software $SIF "
+        f"SIF=$(module load {container}; echo $SIF); mkdir {directory}; "
+        f"singularity exec --bind {directory}:/user-software $SIF "
         "/usr/bin/python3 -m venv --without-pip --system-site-packages /user-software/venv/pytorch"
     )
     (packages / "zz_image.pth").write_text(EARLIER)
