@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 TREE = Path(__file__).resolve().parents[3]
+#: Two have the help of other programs, and two are called by the names of links to them.
+OTHERS = ("uv", "torchrun", "start", "start-on-host")
 COMMANDS = sorted(
     path
     for directory in ("bin", "runscripts")
     for path in (TREE / directory).iterdir()
-    if path.is_file() and os.access(path, os.X_OK) and not path.suffix and path.name != "uv"  # which has its own
+    if path.is_file() and os.access(path, os.X_OK) and not path.suffix and path.name not in OTHERS
 )
 
 
