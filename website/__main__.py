@@ -22,6 +22,7 @@ PAGES = (
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "SECURITY.md",
+    "runscripts/README.md",
     "CITATION.cff",
     "LICENSES",
     "docs",

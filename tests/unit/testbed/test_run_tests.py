@@ -19,7 +19,10 @@ def run_tests(tmp_path):
     commands.mkdir(parents=True)
     (tmp_path / "testbed").mkdir()
     shutil.copy(TREE / "run-tests", tmp_path)
-    for program in ("testbed/host-python", *(f"{commands}/{name}" for name in ("python", "ruff", "codespell", "shellcheck", "git"))):
+    for program in (
+        "testbed/host-python",
+        *(f"{commands}/{name}" for name in ("python", "ruff", "codespell", "shellcheck", "git")),
+    ):
         path = tmp_path / program
         path.write_text(f'#!/bin/sh\necho "${{0##*/}} $*" >>{tmp_path}/calls\n[ "$*" != "testbed status" ]\n')
         path.chmod(0o755)

@@ -32,7 +32,13 @@ def tree(tmp_path):
 def test_the_site_has_every_page_and_three_kinds_of_readers(site):
     pages = {page.relative_to(site).as_posix() for page in site.rglob("*.html")} - {"404.html"}
     in_docs = {page.relative_to(TREE).with_suffix(".html").as_posix() for page in (TREE / "docs").rglob("*.md")}
-    assert pages == in_docs | {"index.html", "CONTRIBUTING.html", "CHANGELOG.html"}
+    assert pages == in_docs | {
+        "index.html",
+        "CONTRIBUTING.html",
+        "CHANGELOG.html",
+        "SECURITY.html",
+        "runscripts/index.html",
+    }
     tabs = re.findall(r'<a href="[^"]*" class="md-tabs__link">\s*(.*?)\s*</a>', (site / "index.html").read_text())
     assert tabs[-3:] == ["Use it", "Install it", "Change it"]
 
