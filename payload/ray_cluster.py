@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Run a script on a Ray cluster of the nodes of this launch: each rank runs a Ray node, and rank 0 the script.
 
-    srun -N2 --ntasks-per-node=1 conda-python-distributed -u ray_cluster.py [--OPTION=VALUE ...] SCRIPT [OPTION ...]
+    srun -N2 -n2 conda-python-distributed -u ray_cluster.py [--OPTION=VALUE ...] SCRIPT [OPTION ...]
 
 Options before the script are those of `ray start`, for all nodes. Ray's head listens at MASTER_ADDR and MASTER_PORT.
 When the script ends, the Ray nodes end, and its exit status is that of rank 0.
@@ -53,7 +53,7 @@ class Launch:
         except (KeyError, ValueError) as error:
             raise TrainingError(f"no rank of a launch ({error}). Start it with conda-python-distributed") from None
         if per_node != 1:
-            raise TrainingError(f"{per_node} ranks on this node, but Ray needs one: srun --ntasks-per-node=1")
+            raise TrainingError(f"{per_node} ranks on this node, but Ray needs one: srun -N2 -n2 on two nodes")
 
     @property
     def is_head(self) -> bool:

@@ -75,7 +75,7 @@ def test_the_gpus_that_slurm_gives_on_amd_are_those_that_ray_sees(exported, visi
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"LOCAL_WORLD_SIZE": "4"}, "4 ranks on this node, but Ray needs one: srun --ntasks-per-node=1"),
+        ({"LOCAL_WORLD_SIZE": "4"}, "4 ranks on this node, but Ray needs one: srun -N2 -n2 on two nodes"),
         (
             {"RANK": ""},
             "no rank of a launch (invalid literal for int() with base 10: ''). Start it with conda-python-distributed",
