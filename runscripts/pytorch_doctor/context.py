@@ -113,13 +113,12 @@ class Context:
 
     def run(self, command, **variables):
         """Run a command to its end, within the deadline of the check. Status 127 if it cannot be started."""
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         try:
-            pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-            process = subprocess.Popen(command, env=dict(self.env, **variables), **pipes)
+            done = subprocess.run(command, env=dict(self.env, **variables), check=False, **pipes)
         except OSError as error:
             return Outcome(127, "", f"{command[0]}: {error.strerror}")
-        output, error = process.communicate()
-        return Outcome(process.returncode, output.decode(errors="replace"), error.decode(errors="replace"))
+        return Outcome(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 
     def read(self, path):
         """The text of a small file below `root`, without white space around it; None if it cannot be read."""

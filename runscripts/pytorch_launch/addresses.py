@@ -81,16 +81,4 @@ def is_free(port):
 
 def loopback():
     """The address of this host's loopback interface, which may not have one of IPv4."""
-    for family, address in zip((_socket.AF_INET, _socket.AF_INET6), LOOPBACK):
-        try:
-            probe = _socket.socket(family, _socket.SOCK_DGRAM)
-        except OSError:  # a kernel without this family
-            continue
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            continue
-        finally:
-            probe.close()
-        return address
-    return LOOPBACK[0]
+    return next(filter(is_local, LOOPBACK), LOOPBACK[0])

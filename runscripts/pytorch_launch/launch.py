@@ -223,11 +223,7 @@ def bind(cpus):
 
 def change_environment(env, changes):
     """The environment `env` after `changes`, name to value, or to None for a variable to unset."""
-    variables = {**env, **changes}
-    for name, value in changes.items():
-        if value is None:
-            del variables[name]
-    return variables
+    return {name: value for name, value in {**env, **changes}.items() if value is not None}
 
 
 def report(program, plan, more=()):

@@ -48,10 +48,7 @@ class NodeListError(LaunchError):
 
 
 def first_host(text):
-    """The first host of a node list, in the order of the list.
-
-    The rest is read but not expanded. Raises NodeListError.
-    """
+    """The first host of a node list, in its order, without expanding it. Raises NodeListError."""
     return _names(text)[0].first()
 
 
@@ -101,43 +98,38 @@ class _Name:
         self.start = start
         self.texts = texts
         self.brackets = brackets
+        last = len(brackets) - 1
+        # the numbers of the brackets, from the one that counts slowest to the fastest, in Slurm's order
+        self.turns = [*range(last - 1, -1, -1), last] if brackets else []
 
     def count(self):
-        """The number of hosts that the name stands for."""
         product = 1
         for bracket in self.brackets:
             product *= _size(bracket)
         return product
 
     def first(self):
-        """The first of the hosts."""
         return self._host([f"{low:0{width}}" for (low, _, width), *_ in self.brackets])
 
     def hosts(self):
-        """The hosts, one by one."""
         from itertools import product  # ranks do not need it
 
-        turns = self._turns()
-        for numbers in product(*[_numbers(self.brackets[bracket]) for bracket in turns]):
-            yield self._host([number for _, number in sorted(zip(turns, numbers))])
+        brackets = [[f"{low + i:0{width}}" for low, count, width in one for i in range(count)] for one in self.brackets]
+        for numbers in product(*[brackets[turn] for turn in self.turns]):
+            yield self._host([number for _, number in sorted(zip(self.turns, numbers))])
 
     def index(self, host):
         """The position of `host` among the hosts, None if it is not one of them."""
         positions = []
         for offsets in self._offsets(host, 0):
             position = 0
-            for bracket in self._turns():
-                position = position * _size(self.brackets[bracket]) + offsets[bracket]
+            for turn in self.turns:
+                position = position * _size(self.brackets[turn]) + offsets[turn]
             positions.append(position)
         return min(positions, default=None)
 
     def _host(self, numbers):
         return self.texts[0] + "".join([number + text for number, text in zip(numbers, self.texts[1:])])
-
-    def _turns(self):
-        """The numbers of the brackets, from the one that counts slowest to the fastest, in Slurm's order."""
-        last = len(self.brackets) - 1
-        return [*range(last - 1, -1, -1), last] if self.brackets else []
 
     def _offsets(self, host, bracket):
         """Every way to read `host` from `texts[bracket]` on, as positions in the brackets from there on.
@@ -154,10 +146,6 @@ class _Name:
             if offset is not None:
                 ways += [(offset, *others) for others in self._offsets(rest[end:], bracket + 1)]
         return ways
-
-
-def _numbers(bracket):
-    return [f"{number:0{width}}" for low, count, width in bracket for number in range(low, low + count)]
 
 
 def _size(bracket):
@@ -178,77 +166,51 @@ def _offset(bracket, digits):
 
 
 def _names(text):
-    """The names of a node list. Raises NodeListError."""
-    names = []
-    end = -1
+    names, end = [], -1
     while end < len(text):
-        name, end = _name(text, end + 1)
-        names.append(name)
+        start = position = end + 1
+        texts, brackets, opening = [], [], start
+        while opening >= 0:
+            end = text.find(",", position)
+            end = len(text) if end < 0 else end
+            opening = text.find("[", position, end)
+            part = text[position : end if opening < 0 else opening]
+            stray = part.lstrip(NAME_CHARACTERS)
+            if stray:
+                fault = "an unopened bracket" if stray[0] == "]" else f"a stray {stray[0]!r}"
+                raise NodeListError(text, position + len(part) - len(stray), fault)
+            texts.append(part)
+            if opening >= 0:
+                bracket, position = _bracket(text, opening)
+                brackets.append(bracket)
+        if end == start:
+            raise NodeListError(text, start, "an empty name")
+        names.append(_Name(start, texts, brackets))
     return names
 
 
-def _name(text, start):
-    """The name at `start`, and the offset of the comma or the end after it."""
-    texts = []
-    brackets = []
-    position = start
-    while True:
-        end = text.find(",", position)
-        if end < 0:
-            end = len(text)
-        opening = text.find("[", position, end)
-        if opening < 0:
-            break
-        texts.append(_text(text, position, opening))
-        bracket, position = _bracket(text, opening)
-        brackets.append(bracket)
-    if end == start:
-        raise NodeListError(text, start, "an empty name")
-    texts.append(_text(text, position, end))
-    return _Name(start, texts, brackets), end
-
-
-def _text(text, start, end):
-    """The part of a name from `start` to `end`, outside brackets."""
-    part = text[start:end]
-    stray = part.lstrip(NAME_CHARACTERS)
-    if stray:
-        fault = "an unopened bracket" if stray[0] == "]" else f"a stray {stray[0]!r}"
-        raise NodeListError(text, end - len(stray), fault)
-    return part
-
-
 def _bracket(text, opening):
-    """The ranges of the bracket at `opening`, and the offset after the bracket."""
-    closing = text.find("]", opening)
-    if closing < 0:
-        raise NodeListError(text, opening, "an unclosed bracket")
-    ranges = []
-    position = opening + 1
-    for numbers in text[position:closing].split(","):
-        ranges.append(_range(text, position, numbers))
-        position += len(numbers) + 1
-    return ranges, closing + 1
-
-
-def _range(text, start, numbers):
-    """The range `numbers`, found at `start`; a single number is a range of one.
+    """The ranges of the bracket at `opening`, and the offset after the bracket; a single number is a range of one.
 
     The two ends may differ in width: `[8-12]` is usual, and Slurm and python-hostlist agree that
     `[01-3]` means 01, 02, 03 and `[1-03]` means 1, 2, 3, padded like the lower end.
     """
-    low, dash, high = numbers.partition("-")
-    lowest = _number(text, start, low)
-    if not dash:
-        return lowest, 1, len(low)
-    highest = _number(text, start + len(low) + 1, high)
-    if lowest > highest:
-        raise NodeListError(text, start, f"the reversed range {numbers}")
-    return lowest, highest - lowest + 1, len(low)
+    closing = text.find("]", opening)
+    if closing < 0:
+        raise NodeListError(text, opening, "an unclosed bracket")
+    ranges, position = [], opening + 1
+    for numbers in text[position:closing].split(","):
+        low, dash, high = numbers.partition("-")
+        lowest = _number(text, position, low)
+        highest = _number(text, position + len(low) + 1, high) if dash else lowest
+        if lowest > highest:
+            raise NodeListError(text, position, f"the reversed range {numbers}")
+        ranges.append((lowest, highest - lowest + 1, len(low)))
+        position += len(numbers) + 1
+    return ranges, closing + 1
 
 
 def _number(text, start, digits):
-    """The number `digits`, found at `start`."""
     if not digits:
         raise NodeListError(text, start, "an empty range")
     stray = digits.lstrip(DIGITS)

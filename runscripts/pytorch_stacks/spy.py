@@ -9,7 +9,9 @@ an image has runs on the host as well.
 import json
 import os
 import subprocess
-from pathlib import Path
+
+from pytorch_launch import read
+from pytorch_launch.facts import state_and_parent
 
 INSTALL = "Install it with the module's pip (`pip install py-spy`, with a venv module `pip install --user py-spy`)"
 #: The kernel's setting, and for each value who may trace, and what to do.
@@ -21,6 +23,7 @@ REFUSALS = {
     "setuid, or ask the site for another value",
     "3": "the kernel allows no tracing (kernel.yama.ptrace_scope=3). Ask the site for another value",
 }
+OTHERWISE = "no permission to trace it. Run pytorch-stacks as the job's user, and on the host instead of in an image"
 
 
 class SpyError(Exception):
@@ -49,17 +52,15 @@ def read_stacks(pid, env, seconds):
 
 def _dump(program, pid, seconds):
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen([program, "dump", "--json", "--pid", str(pid)], **pipes)
+    command = [program, "dump", "--json", "--pid", str(pid)]
     try:
-        output, errors = process.communicate(timeout=seconds)
+        done = subprocess.run(command, timeout=seconds, check=False, **pipes)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
         raise SpyError(f"no stack within {seconds} s: {_state(pid)}") from None
-    if process.returncode != 0:
-        raise SpyError(_reason(pid, errors.decode(errors="replace")))
+    if done.returncode != 0:
+        raise SpyError(_reason(pid, done.stderr.decode(errors="replace")))
     try:
-        return json.loads(output.decode(errors="replace"))
+        return json.loads(done.stdout.decode(errors="replace"))
     except ValueError:
         raise SpyError("py-spy printed no JSON. Use version 0.4 or newer") from None
 
@@ -73,28 +74,18 @@ def _threads(threads, pid):
 
 def _state(pid):
     """Why a process does not answer: where it waits in the kernel, if it cannot be interrupted there."""
-    state, wait = _read(f"/proc/{pid}/stat").rpartition(")")[2][:2].strip(), _read(f"/proc/{pid}/wchan")
-    if state != "D":
+    if state_and_parent(pid)[0] != "D":
         return "try again with a larger --timeout"
-    place = f" ({wait})" if wait not in ("", "0") else ""
+    wait = read(f"/proc/{pid}/wchan")
+    place = f" ({wait})" if wait not in (None, "", "0") else ""
     return f"it waits in the kernel for a device or a file system{place}. Ask the site to check the node"
 
 
 def _reason(pid, errors):
     """Why py-spy failed, and what to do."""
-    if not Path(f"/proc/{pid}").exists():
+    if read(f"/proc/{pid}/stat") is None:
         return "the process has ended"
     if "ermission" not in errors and "not permitted" not in errors:
         lines = errors.strip().splitlines() or ["py-spy failed without a message"]
         return "py-spy: " + " ".join(line.strip() for line in lines[:2])
-    scope = _read(SCOPE)
-    if scope in REFUSALS:
-        return REFUSALS[scope]
-    return "no permission to trace it. Run pytorch-stacks as the job's user, and on the host instead of in an image"
-
-
-def _read(path):
-    try:
-        return Path(path).read_text().strip()
-    except OSError:
-        return ""
+    return REFUSALS.get(read(SCOPE), OTHERWISE)

@@ -13,8 +13,9 @@ ENVIRONMENT"), but no variable with the node of rank 0 or the number of tasks on
 
 import os
 
-from pytorch_launch import NO_PYTHON, is_number
+from pytorch_launch import NO_PYTHON
 from pytorch_launch.launchers.mpi import Layout, read_layout
+from pytorch_launch.topology import parse_cpu_list
 from pytorch_launch.world import World, WorldError, check_exported, check_inside, number, text_number
 
 SOURCES = {"RANK": "FLUX_TASK_RANK", "WORLD_SIZE": "FLUX_JOB_SIZE", "LOCAL_RANK": "FLUX_TASK_LOCAL_ID"}
@@ -80,13 +81,10 @@ def _asked_layout(env, rank, size):
 
 def _idset(text):
     """The numbers of a set such as `0-3,8` (flux-framework RFC 22), none if it is not one."""
-    numbers = set()
-    for run in text.strip().strip("[]").split(","):
-        low, _, high = run.partition("-")
-        if not is_number(low) or not is_number(high or low):
-            return set()
-        numbers.update(range(int(low), int(high or low) + 1))
-    return numbers
+    try:
+        return parse_cpu_list(text.strip().strip("[]"))
+    except ValueError:
+        return set()
 
 
 def output_of(program, arguments, env):
