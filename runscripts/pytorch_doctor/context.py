@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytorch_launch import names, read
 from pytorch_launch.container import ENGINE_IMAGE, bind_variable, in_container
-from pytorch_launch.world import in_job, in_slurm_job
+from pytorch_launch.world import in_job
 
 from pytorch_doctor.probe import PROBE
 
@@ -40,7 +40,6 @@ class Context:
         self.full = full
         self.module = Path(self.env["EBROOTPYTORCH"]) if self.env.get("EBROOTPYTORCH") else None
         self.in_image = in_container(self.env)
-        self.in_slurm_job = in_slurm_job(self.env)
         self.binds = bind_variable(self.env) or "SINGULARITY_BIND"
         self._recipe = self._torch = None
 

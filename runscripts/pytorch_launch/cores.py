@@ -72,6 +72,10 @@ def _job_cpus(node, world):
     return len(launcher or node.online) or allowed
 
 
+#: Of a Node, the attributes that are read from files.
+READERS = {"numa": numa_cpus, "online": online_cpus, "has_threads": has_hardware_threads}
+
+
 class Node:
     """The CPUs of this node below `root`; each file is read once, when it is needed.
 
@@ -84,25 +88,11 @@ class Node:
         self.allowed = allowed
         self.launcher_cpus = launcher_cpus
         self._core_of = {}  # CPU to the lowest CPU of its core
-        self._numa = self._online = self._threads = None
 
-    @property
-    def numa(self):
-        if self._numa is None:
-            self._numa = numa_cpus(self.root)
-        return self._numa
-
-    @property
-    def online(self):
-        if self._online is None:
-            self._online = online_cpus(self.root)
-        return self._online
-
-    @property
-    def has_threads(self):
-        if self._threads is None:
-            self._threads = has_hardware_threads(self.root)
-        return self._threads
+    def __getattr__(self, name):
+        value = READERS[name](self.root)
+        setattr(self, name, value)
+        return value
 
     def cores(self, cpus):
         """The cores of `cpus` in order of number, each a list of those of `cpus` that are its threads."""

@@ -83,13 +83,8 @@ class World(Value):
 
     def variables(self):
         """The variables by which torch knows a rank, as torchrun(1) names them."""
-        return {
-            "RANK": str(self.rank),
-            "WORLD_SIZE": str(self.size),
-            "LOCAL_RANK": str(self.local_rank),
-            "LOCAL_WORLD_SIZE": str(self.local_size),
-            "GROUP_RANK": str(self.node_rank),
-        }
+        numbers = self.rank, self.size, self.local_rank, self.local_size, self.node_rank
+        return dict(zip(OF_TORCH, map(str, numbers)))
 
 
 def node_list(env):
@@ -103,11 +98,6 @@ def node_list(env):
 def node_name(env, hostname):
     """The name of this node in node lists, which may differ from that of the host."""
     return env.get("SLURMD_NODENAME") or hostname
-
-
-def in_slurm_job(env):
-    """Whether `env` is of a process in a job of Slurm."""
-    return bool(env.get("SLURM_JOB_ID"))
 
 
 def in_job(env):

@@ -10,6 +10,7 @@ import sys
 from pytorch_launch import LaunchError, Value, read
 from pytorch_launch.nodelist import first_and_index
 from pytorch_launch.world import (
+    OF_TORCH,
     World,
     WorldError,
     check_exported,
@@ -24,12 +25,7 @@ from pytorch_launch.world import (
 def open_mpi(env, hostname):
     """Open MPI 4 and 5 ("Environment variables set for MPI applications")."""
     launch = env.get("PMIX_NAMESPACE") or env.get("OMPI_MCA_ess_base_jobid")
-    names = {
-        "RANK": "OMPI_COMM_WORLD_RANK",
-        "WORLD_SIZE": "OMPI_COMM_WORLD_SIZE",
-        "LOCAL_RANK": "OMPI_COMM_WORLD_LOCAL_RANK",
-        "LOCAL_WORLD_SIZE": "OMPI_COMM_WORLD_LOCAL_SIZE",
-    }
+    names = (f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
     return _world(env, hostname, names, "Open MPI", launch)
 
 
@@ -38,12 +34,7 @@ def hydra(env, hostname):
 
     It copies the environment of its first node to the others, including SLURMD_NODENAME.
     """
-    names = {
-        "RANK": "PMI_RANK",
-        "WORLD_SIZE": "PMI_SIZE",
-        "LOCAL_RANK": "MPI_LOCALRANKID",
-        "LOCAL_WORLD_SIZE": "MPI_LOCALNRANKS",
-    }
+    names = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
     # In a job its daemons are a step, and all of them, including the first, have that step's variables. Daemons
     # that ssh started have copies of them, with the rest of the environment.
     step = env.get("SLURM_STEP_ID") or env.get("PBS_JOBID")
@@ -56,20 +47,14 @@ def pals(env, hostname):
     The file PALS_APINFO has size and nodes of this launch, also where `mpiexec --hosts` chose them. Without it, as in a
     container that does not bind its directory, the nodes are those of the job.
     """
-    names = {
-        "RANK": "PALS_RANKID",
-        "WORLD_SIZE": "PMI_SIZE",
-        "LOCAL_RANK": "PALS_LOCAL_RANKID",
-        "LOCAL_WORLD_SIZE": "PALS_LOCAL_SIZE",
-        "GROUP_RANK": "PALS_NODEID",
-    }
+    names = ["PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE", "PALS_NODEID"]
     layout = read_layout(env.get("PALS_APINFO"), number(env, "PALS_RANKID"))
     if layout is not None and env.get("PMI_SIZE") in (None, "", str(layout.size)):
         env = {**env, "PMI_SIZE": str(layout.size)}
-        del names["GROUP_RANK"]  # that of the layout is counted from rank 0
+        del names[4]  # that of the layout is counted from rank 0
     elif not env.get("PMI_SIZE"):
         if env.get("WORLD_SIZE"):
-            names["WORLD_SIZE"] = "WORLD_SIZE"
+            names[1] = "WORLD_SIZE"
         else:
             raise WorldError(
                 "PALS_RANKID is set, but PMI_SIZE, the number of ranks, is not",
@@ -80,21 +65,17 @@ def pals(env, hostname):
 
 def pmi(env, hostname):
     """Another launcher with Cray's PMI, whose variables are in intro_mpi(3)."""
-    names = {
-        "RANK": "PMI_RANK",
-        "WORLD_SIZE": "PMI_SIZE",
-        "LOCAL_RANK": "PMI_LOCAL_RANK",
-        "LOCAL_WORLD_SIZE": "PMI_LOCAL_SIZE",
-    }
+    names = ("PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE")
     return _world(env, hostname, names, "PMI", env.get("PMI_JOBID") or env.get("PBS_JOBID"))
 
 
 def _world(env, hostname, names, source, launch, layout=None):
-    """The world that the variables `names` of a launcher describe.
+    """The world that the variables `names` of a launcher describe, those of OF_TORCH in its words.
 
     `launch` is text that its ranks share, `layout` the Layout that the launcher reports, None if it reports none.
     """
-    rank, size, local_rank, local_size = (number(env, names[name]) for name in list(names)[:4])
+    names = dict(zip(OF_TORCH, names))
+    rank, size, local_rank, local_size = (number(env, names[name]) for name in OF_TORCH[:4])
     check_inside(env, names["RANK"], names["WORLD_SIZE"], size)
     check_inside(env, names["LOCAL_RANK"], names["LOCAL_WORLD_SIZE"], local_size)
     if local_size > size:

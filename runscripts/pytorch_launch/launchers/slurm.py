@@ -5,6 +5,7 @@ from pytorch_launch import LaunchError, is_number, read
 from pytorch_launch.facts import state_and_parent
 from pytorch_launch.nodelist import first_and_index, first_host, hosts
 from pytorch_launch.world import (
+    OF_TORCH,
     STRAY_EXPORT,
     SUBMIT,
     World,
@@ -28,13 +29,8 @@ AS_NEGATIVE = {"-6": str(INTERACTIVE_STEP)}
 BATCH_SCRIPT = ("-5", "4294967291")
 
 # torch's variable, and the one of srun(1) with the same value.
-SOURCES = {
-    "RANK": "SLURM_PROCID",
-    "WORLD_SIZE": "SLURM_STEP_NUM_TASKS",
-    "LOCAL_RANK": "SLURM_LOCALID",
-    "LOCAL_WORLD_SIZE": "SLURM_STEP_TASKS_PER_NODE",
-    "GROUP_RANK": "SLURM_NODEID",
-}
+OF_SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID")
+SOURCES = dict(zip(OF_TORCH, OF_SRUN))
 
 
 def step(env, hostname):
