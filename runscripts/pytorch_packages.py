@@ -24,7 +24,6 @@ from pytorch_launch.container import USER_SOFTWARE, in_container  # noqa: E402  
 
 
 def origin(path):
-    """The origin of the packages in a directory."""
     if path.startswith(USER_SOFTWARE + os.sep):
         return "user-software"
     if path.startswith(site.getuserbase() + os.sep):
@@ -72,7 +71,6 @@ def second_torch(found):
 
 
 def main(arguments):
-    """List all packages, or become pip to list the user's."""
     if arguments == ["--user"]:
         own = [path for path in sys.path[1:] if origin(path) in ("user-software", "PYTHONUSERBASE")]
         if own:

@@ -29,7 +29,6 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main(*arguments):
-    """Become the command, in the namespace if possible."""
     env = os.environ
     file, root = env["PYTORCH_PACKED"], env.get("CONTAINERROOT", "")
     is_off, is_loud = env.get("PYTORCH_LAUNCH_PACKED") == "0", env.get("PYTORCH_LAUNCH_VERBOSE", "0") not in ("", "0")
@@ -56,7 +55,6 @@ def is_first():
 
 
 def print_message(command, text):
-    """Write one line to standard error, if it is open."""
     try:
         os.write(2, f"{os.path.basename(command)}: {text}\n".encode())
     except OSError:
@@ -145,7 +143,6 @@ def open_namespaces(process):
 
 
 def join(namespaces):
-    """Join open namespaces. Raises OSError."""
     for namespace in namespaces:
         call("setns", namespace, 0)
 

@@ -46,7 +46,6 @@ class Context:
     # Properties, so that checks read the installation: its file system may hang, and checks have a deadline.
     @property
     def easyconfig(self):
-        """The file name of the recipe, None without one."""
         return self._read_recipe()[0]
 
     @property
@@ -56,7 +55,6 @@ class Context:
 
     @property
     def kind(self):
-        """The kind of module."""
         variables = {"SIFPYTORCH": "container", ENGINE_IMAGE: "engine", "SHIFTER_IMAGE": "shifter"}
         by_variables = next((kind for name, kind in variables.items() if self.env.get(name)), "venv")
         return KINDS.get(self.recipe.get("easyblock"), by_variables)
@@ -67,7 +65,6 @@ class Context:
         return self._recipe
 
     def record(self, name):
-        """A record of the installation, a dict; empty without one."""
         try:
             found = json.loads((self.module / "provenance" / name).read_text())
         except (OSError, ValueError):
@@ -107,7 +104,6 @@ class Context:
         return [str(place / "conda-python-simple")]
 
     def which(self, command):
-        """The path of a command on the user's PATH, None if there is none."""
         return shutil.which(command, path=self.env.get("PATH", ""))
 
     def run(self, command, **variables):
@@ -124,7 +120,6 @@ class Context:
         return read(self.root + path)
 
     def names(self, path):
-        """The names in a directory below `root`, sorted; none if it does not exist."""
         return sorted(names(self.root + path))
 
 

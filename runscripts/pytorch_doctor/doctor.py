@@ -37,7 +37,6 @@ The exit status is 1 if a check fails. To check a compute node, run it in a job:
 
 
 def main(arguments):
-    """Check, print, and return the exit status."""
     is_open = _reserve_standard_descriptors()
     options = parse(arguments)
     if not is_first_task_of_node(os.environ):
@@ -65,7 +64,6 @@ def main(arguments):
 
 
 def _fail(sentence):
-    """Print an error of the doctor itself; return its exit status."""
     if sys.stderr:
         sys.stderr.write(f"pytorch-doctor: {sentence}\n")
     return 1
@@ -82,7 +80,6 @@ def _reserve_standard_descriptors():
 
 
 def parse(arguments):
-    """The options."""
     parser = argparse.ArgumentParser(
         prog="pytorch-doctor",
         description="Checks the loaded PyTorch module, this node and this job, and reports faults and their remedies.",
@@ -100,7 +97,6 @@ def parse(arguments):
 
 
 def names(text):
-    """A list of checks."""
     unknown = [name for name in text.split(",") if name not in CHECKS]
     if unknown:
         raise argparse.ArgumentTypeError("unknown check " + ", ".join(unknown))
@@ -108,7 +104,6 @@ def names(text):
 
 
 def seconds(text):
-    """A number of seconds."""
     if not text.isdecimal() or len(text) > 6 or int(text) == 0:  # more overflow the kernel's clocks
         raise argparse.ArgumentTypeError(text[:20] + " is not a number of seconds from 1 to 999999")
     return int(text)
@@ -203,7 +198,6 @@ def as_table(node, findings, faults_only=False):
 
 
 def as_json(node, findings, faults_only=False):
-    """One line with the node, the worst verdict and all findings."""
     worst = [verdict for verdict, _ in _counts(findings) if verdict != NOT_APPLICABLE]
     found = [finding for finding in findings if not faults_only or finding.verdict in (WARN, FAIL)]
     rows = [{name: getattr(one, name) for name in ("check", "verdict", "finding", "remedy")} for one in found]

@@ -64,7 +64,6 @@ class Value:
         raise AttributeError(f"{type(self).__name__} is immutable: use `replace` to change {name}")
 
     def replace(self, **fields):
-        """A copy with other values in some fields."""
         return type(self)(**{**{name: getattr(self, name) for name in self.__slots__}, **fields})
 
 
@@ -85,7 +84,6 @@ def read(path):
 
 
 def names(directory):
-    """The names in a directory, none if it cannot be read."""
     try:
         return os.listdir(directory)
     except OSError:

@@ -86,7 +86,6 @@ def _prefix(entry):
 
 
 def _is_users(prefix, image, root):
-    """Whether a directory is an environment that the user made."""
     marks = ("pyvenv.cfg", "conda-meta")
     return (
         bool(prefix)
@@ -108,14 +107,12 @@ def _is_modules(prefix, image, root):
 
 
 def _config(prefix):
-    """The settings of pyvenv.cfg, None without this file."""
     text = read(f"{prefix}/pyvenv.cfg")
     lines = (line.partition("=") for line in (text or "").splitlines())
     return None if text is None else {name.strip().lower(): value.strip() for name, _, value in lines}
 
 
 def _version(config):
-    """The version of an environment, as venv(1), or uv and virtualenv, record it."""
     return (config.get("version") or config.get("version_info") or "").split(".")[:3]
 
 

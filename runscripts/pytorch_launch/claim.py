@@ -71,7 +71,6 @@ class Holder:
         return False
 
     def blocks(self):
-        """Whether its claim blocks this process."""
         return not self.has_ended() and not self.is_ancestor()
 
 

@@ -35,7 +35,6 @@ def image_devices(env):
 
 
 def device(path):
-    """The number of the file system of a path, None if it does not exist."""
     try:
         return os.stat(path).st_dev
     except (OSError, ValueError):

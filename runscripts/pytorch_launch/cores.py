@@ -31,7 +31,6 @@ class Placement(Value):
 
     @property
     def numa(self):
-        """The NUMA nodes of `cpus`, ascending."""
         return [number for number, cpus in self.node.numa.items() if cpus & self.cpus]
 
 
@@ -107,7 +106,6 @@ class Node:
         return [found[core] for core in sorted(found)]
 
     def threads_per_core(self, cpu):
-        """The number of CPUs of the core of `cpu`."""
         if not self.has_threads:
             return 1
         self.cores({cpu})

@@ -34,7 +34,6 @@ class Devices(Value):
 
     @property
     def gpu(self):
-        """The physical GPU that this rank uses, None if not known."""
         return self.held[0] if self.held else None
 
     def narrowed(self):

@@ -65,7 +65,6 @@ def _options(arguments, env):
 
 
 def _check_nodes(world, options):
-    """Raise AgentError if torchrun's options are for another number of nodes than there are agents."""
     if world.size == 1 or "rdzv_endpoint" in options:
         return
     low, _, high = options.get("nnodes", "").partition(":")

@@ -73,7 +73,6 @@ def openmp_warnings(env, cpus):
 
 
 def removed(env):
-    """A list of Problems: variables that had an effect in earlier releases."""
     return [
         Problem(f"{name} has no effect any longer", f"see {page}")
         for name, page in REMOVED.items()

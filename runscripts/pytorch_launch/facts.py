@@ -22,7 +22,6 @@ class Facts(Value):
 
 
 def read_facts(root=""):
-    """The Facts of this process."""
     return Facts(
         host=os.uname().nodename,
         pid=os.getpid(),

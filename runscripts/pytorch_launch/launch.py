@@ -41,7 +41,6 @@ def main(arguments):
 
 
 def show_help(program, env):
-    """Print the help of `program`, on the first rank only."""
     from pytorch_launch.launchers import discover
     from pytorch_launch.usage import USAGE
 
@@ -53,7 +52,6 @@ def show_help(program, env):
 
 
 def run_simple(program, arguments, env):
-    """Become Python with `arguments`, as one process outside any distributed job."""
     python = choose_python(env)
     changes, warnings = isolate(env)
     from pytorch_launch.caches import old_locks
@@ -66,7 +64,6 @@ def run_simple(program, arguments, env):
 
 
 def list_packages(program, arguments, env):
-    """Become the program that lists packages, in the Python whose packages ranks import."""
     return run_simple(program, [f"{sys.argv[0].rsplit('/', 2)[0]}/pytorch_packages.py", *arguments], env)
 
 
@@ -170,7 +167,6 @@ COMMANDS = {
 
 
 def split_options(arguments, names):
-    """The options in `names` with which `arguments` start, and the arguments after them."""
     count = 0
     while count < len(arguments) and arguments[count] in names:
         count += 1
@@ -178,7 +174,6 @@ def split_options(arguments, names):
 
 
 def record_flight(plan):
-    """The Plan `plan`, with the settings of PyTorch's flight recorder if several ranks use GPUs."""
     if plan.devices.vendor is None or plan.world.size == 1:
         return plan
     from pytorch_launch.flight import plan_flight
@@ -222,7 +217,6 @@ def bind(cpus):
 
 
 def change_environment(env, changes):
-    """The environment `env` after `changes`, name to value, or to None for a variable to unset."""
     return {name: value for name, value in {**env, **changes}.items() if value is not None}
 
 
@@ -275,7 +269,6 @@ def write_output(text):
 
 
 def write_problem(program, message):
-    """Write one line of error or warning."""
     write_error(f"{program}: {message}\n")
 
 

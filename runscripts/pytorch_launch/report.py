@@ -14,7 +14,6 @@ DEVICE_TOOLS = {"amd": ["rocm-smi"], "nvidia": ["nvidia-smi"], "intel": ["xpu-sm
 
 
 def line(plan):
-    """The decisions of a Plan as one line."""
     world, after = plan.world, {**plan.env, **plan.changes}
     place = plan.place or after  # the changes for torchrun's agent have no rendezvous, and a worker exports its own
     overridden = [name for name in OVERRIDES if plan.env.get(name) and not world.exported]
@@ -34,7 +33,6 @@ def line(plan):
 
 
 def device(devices):
-    """The GPU of a rank."""
     if devices.index is None:
         return "no GPU"
     where = devices.gpu.pci if devices.gpu else "PCI address unknown"

@@ -106,7 +106,6 @@ def numa_distances(root, node, nodes):
 
 
 def online_cpus(root):
-    """The CPUs that the kernel runs on."""
     return parse_cpu_list(read(f"{root}{CPUS}/online") or "")
 
 
@@ -116,7 +115,6 @@ def has_hardware_threads(root):
 
 
 def thread_siblings(root, cpu):
-    """The CPUs of the core of `cpu`, including `cpu`."""
     # the newer name of the two (Documentation/ABI/stable/sysfs-devices-system-cpu) came with kernel 5.3
     for name in ("thread_siblings_list", "core_cpus_list"):
         siblings = parse_cpu_list(read(f"{root}{CPUS}/cpu{cpu}/topology/{name}") or "")
@@ -147,7 +145,6 @@ def cpu_list(cpus):
 
 
 def _numa_nodes(root):
-    """The numbers of all NUMA nodes, in any order."""
     return [int(name[4:]) for name in names(root + NUMA_NODES) if name.startswith("node") and name[4:].isdecimal()]
 
 

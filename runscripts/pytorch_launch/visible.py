@@ -69,7 +69,6 @@ def visible_gpus(env, root):
 
 
 def _see_amd(env, present, _):
-    """The fields of Visible for AMD GPUs."""
     left = present if ROCR not in env else _listed(env[ROCR], present)
     lists = {ROCR: _entries(env, ROCR, len(left))}
     changes, warnings = {}, []
@@ -114,7 +113,6 @@ def _numbers_after_rocr(value, rocr):
 
 
 def _see_nvidia(env, present, step):
-    """The fields of Visible for NVIDIA GPUs."""
     changes, warnings = {}, []
     if not env.get(CUDA_ORDER):
         # the default is the fastest first; Slurm counts in the order of PCI addresses (gres.html, "GPU Management")

@@ -78,7 +78,6 @@ class World(Value):
 
     @property
     def spans_nodes(self):
-        """Whether other ranks are on other nodes."""
         return self.local_size < self.size
 
     def variables(self):

@@ -56,7 +56,6 @@ def outside(env):
 
 
 def output_of(env, seconds, *command):
-    """What a command of Slurm prints within `seconds`."""
     limited = ["timeout", "--kill-after=10", str(seconds), *command]
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     found = subprocess.run(limited, env=outside(env), check=False, **streams)

@@ -37,7 +37,6 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are of one line."""
 
     def error(self, message):
-        """Raise OptionError."""
         raise OptionError(message)
 
 

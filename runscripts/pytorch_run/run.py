@@ -28,7 +28,6 @@ SHOWN_NODES = 8
 
 
 def main(arguments):
-    """Run the command line; return the exit status."""
     for name in PASSED:
         signal.signal(getattr(signal, name), lambda number, _: sys.exit(128 + number))
     try:
@@ -92,7 +91,6 @@ class Run:
         return [f"--ntasks={total * count // nodes}"]
 
     def leave_out(self, failed):
-        """Use nodes no longer; `failed` has the reasons."""
         for node, reason in failed.items():
             if node in self.nodes:
                 self.nodes.remove(node)
@@ -100,7 +98,6 @@ class Run:
                 print_message(f"{node} failed: {reason}")
 
     def shortage(self):
-        """The sentence about too few nodes, None if there are enough."""
         if len(self.nodes) >= self.least:
             return None
         return (
@@ -109,7 +106,6 @@ class Run:
         )
 
     def check(self):
-        """Leave out the nodes that fail pytorch-doctor's checks."""
         failed, common = check_nodes(self.nodes, self.job, self.env)
         for check, finding in common.items():
             print_message(f"all nodes: pytorch-doctor: {check}: {finding}")
@@ -206,6 +202,5 @@ def copy(source):
 
 
 def print_message(text):
-    """Print one line of this program."""
     sys.stderr.write(f"pytorch-run: {text}\n")
     sys.stderr.flush()

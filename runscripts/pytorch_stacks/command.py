@@ -35,7 +35,6 @@ were read, or all collectives finished, 1 if some are missing, and 2 if nothing 
 
 
 def main(arguments):
-    """Show stacks or dumps; return the exit status."""
     options = parse(arguments)
     try:
         if options.dumps is not None:
@@ -59,7 +58,6 @@ def main(arguments):
 
 
 def show_node(options):
-    """The text about the ranks of this node, and the exit status."""
     job, step = options.of or (None, None)
     answer = read_node(platform.node(), os.environ, os.geteuid(), options.timeout, job, step)
     if options.raw:
@@ -93,7 +91,6 @@ def show(job, answers, silent, *, is_part):
 
 
 def parse(arguments):
-    """The options."""
     parser = argparse.ArgumentParser(
         prog="pytorch-stacks",
         description="Shows where each rank of a running job is, or which ranks did not come to a collective.",
@@ -121,7 +118,6 @@ def job_and_step(text):
 
 
 def positive(text):
-    """A number from 1."""
     if not text.isdecimal() or int(text[:9]) == 0:
         raise argparse.ArgumentTypeError(f"{text[:20]} is not a number from 1")
     return int(text[:9])
@@ -178,7 +174,6 @@ def ask_nodes(job, group, step, nodes, seconds):
 
 
 def in_lines(answer):
-    """The lines for an answer of a node."""
     text = base64.b64encode(zlib.compress(json.dumps(answer).encode())).decode()
     return "".join(f"{MARK}{text[start : start + LINE_BYTES]}\n" for start in range(0, len(text), LINE_BYTES))
 
@@ -199,7 +194,6 @@ def read_lines(text):
 
 
 def _squeue(fields, *selection):
-    """The rows of squeue with these fields."""
     output, errors, status = _call(["squeue", "--noheader", "--format=" + fields, *selection], 60)
     if status != 0 and "Invalid job id" not in errors:
         raise StacksError(f"squeue failed: {errors.strip()}. Check Slurm (sinfo)")

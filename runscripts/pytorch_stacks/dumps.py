@@ -42,11 +42,9 @@ class Values(pickle.Unpickler):
     """Reads a pickle of plain values."""
 
     def find_class(self, module, name):
-        """Reject every function and class."""
         raise DumpError(f"it would run {module}.{name}: not written by PyTorch")
 
     def persistent_load(self, _):
-        """Reject references to objects outside of the file."""
         raise DumpError("it refers to another object: not written by PyTorch")
 
 
@@ -212,7 +210,6 @@ def _stuck(label, number, groups, members, ranks):
 
 
 def _last(dump):
-    """The last call of a rank in any group."""
     calls = [call for _, _, calls in dump.groups.values() for call in calls.values()]
     if not calls:
         return "no collective of it is recorded"
@@ -226,7 +223,6 @@ def _named(what):
 
 
 def _called(call):
-    """Where the rank called it."""
     place = find_place(call.frames)
     return f", called at {source_line(place)}" if place else ""
 

@@ -40,7 +40,6 @@ def own_frames(frames):
 
 
 def is_library(file):
-    """Whether a file is not the user's own."""
     return bool(LIBRARY.search(file))
 
 
@@ -51,12 +50,10 @@ def short_name(file):
 
 
 def in_words(place):
-    """A Place as `all_reduce at train.py:120`."""
     return f"{place.function} at {source_line(place)}"
 
 
 def source_line(place):
-    """The line of a Place as `train.py:120`."""
     return f"{place.file.rpartition('/')[2]}:{place.line}"
 
 

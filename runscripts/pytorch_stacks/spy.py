@@ -82,7 +82,6 @@ def _state(pid):
 
 
 def _reason(pid, errors):
-    """Why py-spy failed, and what to do."""
     if read(f"/proc/{pid}/stat") is None:
         return "the process has ended"
     if "ermission" not in errors and "not permitted" not in errors:

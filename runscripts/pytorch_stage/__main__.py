@@ -70,7 +70,6 @@ class DamagedError(StageError):
 
 
 def main(arguments):
-    """Run the command; return the exit status."""
     place = [*arguments, "--"].index("--")
     own, launcher = arguments[:place], arguments[place + 1 :]
     if own == ["--help"]:
@@ -208,7 +207,6 @@ class Staging:
         self.removal.append([*self.start, "rm", "-rf", "--", self.order["directory"]])
 
     def on_nodes(self, *steps):
-        """The command that does steps of `on_node` on each node."""
         return [*self.start, sys.executable, "-I", "-S", os.path.abspath(__file__), "--node", *steps]
 
     def copy_commands(self):
@@ -267,7 +265,6 @@ class Staging:
 {AT_EXIT}pytorch_stage_at_exit {function}"""
 
     def remove(self):
-        """Remove the directory on each node, after a failure."""
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         report("removing the copies")
@@ -335,12 +332,10 @@ def unfit(base, order):
 
 
 def copy_of(path, order):
-    """The path of the copy of a file."""
     return os.path.join(order["directory"], os.path.basename(path))
 
 
 def sha256(path):
-    """The SHA-256 of a file, in hexadecimal. Raises OSError."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         for chunk in iter(lambda: file.read(4 << 20), b""):
@@ -362,7 +357,6 @@ def report(what, limit=float("inf")):
 
 
 def print_message(text):
-    """Print a line on standard error."""
     print(f"pytorch-stage: {text}", file=sys.stderr, flush=True)
 
 

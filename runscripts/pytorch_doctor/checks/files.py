@@ -89,13 +89,11 @@ def why_not_writable(directory):
 
 
 def free_space(directory):
-    """The bytes that this user may still write on the file system of `directory`."""
     found = os.statvfs(directory)
     return found.f_bavail * found.f_frsize
 
 
 def is_known(uid):
-    """Whether the node's name service knows a user."""
     try:
         return bool(pwd.getpwuid(uid))
     except KeyError:

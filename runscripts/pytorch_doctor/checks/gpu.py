@@ -53,7 +53,6 @@ def check_gpu(here):
 
 
 def _unseen(here, kind):
-    """The remedy for GPUs that torch does not see."""
     values = [f"{name}={here.env[name]}" for name in LIMITS[kind.vendor] if name in here.env]
     if values:
         return "correct or unset " + ", ".join(values)
@@ -120,7 +119,6 @@ def _check_driver_here(here, kind):
 
 
 def _driver_version(here, kind):
-    """The version of the kernel's driver, None without one."""
     for name in kind.modules:
         if here.names(f"/sys/module/{name}"):
             return here.read(f"/sys/module/{name}/version") or "of the kernel"

@@ -94,7 +94,6 @@ def check_image(here):
 
 
 def _start(here, command, image, remedy):
-    """The failure of an image to start, None if it starts."""
     outcome = here.run(command)
     if not outcome.status:
         return None
@@ -228,7 +227,6 @@ def check_versions(here):
 
 
 def _matches(fault, found, images, env):
-    """Whether all conditions of an entry are true for these versions, names of the image, and variables."""
     versions = fault.get("versions", {}).items()
     return (
         all(name in found and (not wanted or f"{found[name]}.".startswith(wanted + ".")) for name, wanted in versions)

@@ -54,7 +54,6 @@ def _is_of_another_step(env, name):
 
 
 def is_node_of_job(env, host):
-    """Whether `host` is in a node list of Slurm for this job."""
     short = host.partition(".")[0]
     try:
         return any(node_index(env[name], short) is not None for name in NODE_LISTS if env.get(name))
@@ -103,12 +102,10 @@ def more_cores(env):
 
 
 def one_task_per_node(env):
-    """The command that starts one task on each node, of the launcher that started this process."""
     return (_options(env, 1) or "mpirun -ppn 1").format_map({"SLURM_STEP_NUM_NODES": "<nodes>", **env})
 
 
 def to_all_ranks(env):
-    """How the launcher that started this process passes a variable on to all ranks."""
     return _options(env, 2) or "on all ranks"
 
 

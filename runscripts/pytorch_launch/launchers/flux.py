@@ -24,7 +24,6 @@ EXPORT = 'in the job script, before flux run: export MASTER_ADDR=$(get-master "$
 
 
 def task(env, hostname):
-    """The world of a task of `flux run`."""
     rank, size, local_rank, nodes = (number(env, name) for name in (*SOURCES.values(), "FLUX_JOB_NNODES"))
     check_inside(env, "FLUX_TASK_RANK", "FLUX_JOB_SIZE", size)
     layout = _layout(env, rank, size, local_rank, nodes)
@@ -45,7 +44,6 @@ def task(env, hostname):
 
 
 def _layout(env, rank, size, local_rank, nodes):
-    """The Layout of a job of `size` tasks on `nodes` nodes. Raises WorldError."""
     if nodes <= 1:
         return Layout(first_host="127.0.0.1", size=size, local_size=size, node_rank=0)
     layout = read_layout(env.get("PALS_APINFO"), rank)

@@ -19,7 +19,6 @@ class StepGpus(Value):
 
 
 def step_gpus(env):
-    """The StepGpus of a process with environment `env`."""
     numbers = env.get("SLURM_STEP_GPUS")
     if numbers is None and env.get("SLURM_STEP_ID", "") in ("", "-5"):  # a batch script has -5 with Slurm 26.05
         # of the batch script's node, though all steps inherit it

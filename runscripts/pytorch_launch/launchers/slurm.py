@@ -150,7 +150,6 @@ def _is_batch_script(env):
 
 
 def _check_step(env):
-    """Raise OtherStepError if two variables cannot be of one step."""
     size, tasks = str(number(env, "SLURM_STEP_NUM_TASKS")), env.get("SLURM_GTIDS")
     # the shell of salloc has the tasks of its job there
     if env.get("SLURM_NTASKS", size) not in ("", size) and not _is_interactive(env):
@@ -171,7 +170,6 @@ def _is_in_interactive_shell():
 
 
 def _list(env, name, function, *arguments):
-    """What `function` of `nodelist` returns for the variable `name`. Raises WorldError."""
     try:
         return function(env[name], *arguments)
     except LaunchError as error:
