@@ -26,42 +26,40 @@ def choose_fabric(env, world, root, place):
     """
     warnings = []
     if place is not None and env.get(FABRIC_NAME) and not env.get("MASTER_ADDR"):
-        address, problem = choose_address(env, world, place["MASTER_ADDR"])
+        address, problem = choose_address(env, place["MASTER_ADDR"], world.node, is_here=world.rank == 0)
         place = {**place, "MASTER_ADDR": address}
         warnings += [problem] if problem else []
     variables, problem = choose_interface(env, world.node, root)
     return place, variables, warnings + ([problem] if problem else [])
 
 
-def choose_address(env, world, host):
-    """The name of the node `host` on the fast network, or `host` and a Problem. Raises RendezvousError on rank 0.
+def choose_address(env, host, node, *, is_here):
+    """The name of the node `host` on the fast network, or `host` and a Problem; `node` is this one.
 
     Each rank decides by what it can look up, without communication. Two ranks may decide differently, if the name
     resolves on the node of one only: they still meet, as rank 0 listens on all addresses of its node, which both names
-    have. A name of another node's address would send all ranks there, therefore rank 0 checks that it is its own.
+    have. A name of another node's address would send all ranks there, therefore rank 0 checks that it is its own:
+    raises RendezvousError if `is_here` and it is not.
     """
     name = fabric_name(env[FABRIC_NAME], host)
     if name == host:
         return host, None
     found = look_up(env, name)
+    named = f"{name}, the name of {host} by {FABRIC_NAME}={env[FABRIC_NAME]}"
     if not found:
-        return host, _unresolved(env, name, host, world.node)
-    if world.rank == 0 and not is_local(found):
-        raise RendezvousError(_foreign(env, name, host, found), USE_PLAIN, rank=0)
+        return host, Problem(f"{named}, does not resolve on {node}: using {host}", USE_PLAIN)
+    if is_here and not is_local(found):
+        fault = f"{named}, is {', '.join(found)}, which is not an address of that node"
+        raise RendezvousError(fault, USE_PLAIN, rank=0)
     return name, None
 
 
 def choose_own_address(env, node):
     """The name of this node on the fast network, or its plain name and a Problem."""
-    name = fabric_name(env[FABRIC_NAME], node)
-    if name == node:
-        return node, None
-    found = look_up(env, name)
-    if not found:
-        return node, _unresolved(env, name, node, node)
-    if not is_local(found):
-        return node, Problem(f"{_foreign(env, name, node, found)}: using {node}", USE_PLAIN)
-    return name, None
+    try:
+        return choose_address(env, node, node, is_here=True)
+    except RendezvousError as error:
+        return node, Problem(f"{error.fault}: using {node}", error.remedy)
 
 
 def fabric_name(pattern, host):
@@ -129,15 +127,3 @@ def is_local(found):
     from pytorch_launch import addresses
 
     return any(addresses.is_local(address) for address in found)
-
-
-def _unresolved(env, name, host, node):
-    return Problem(f"{_named(env, name, host)}, does not resolve on {node}: using {host}", USE_PLAIN)
-
-
-def _foreign(env, name, host, found):
-    return f"{_named(env, name, host)}, is {', '.join(found)}, which is not an address of that node"
-
-
-def _named(env, name, host):
-    return f"{name}, the name of {host} by {FABRIC_NAME}={env[FABRIC_NAME]}"
