@@ -23,14 +23,11 @@ class Devices(Value):
     `local_rank_is_index`  false if there is no device with the number LOCAL_RANK
     """
 
-    __slots__ = (
-        *("vendor", "count", "index", "held", "candidate_gpus", "sharers", "share_index"),
-        *("changes", "warnings", "lists", "slots", "local_rank_is_index"),
-    )
     DEFAULTS = {
         **{"vendor": None, "count": 0, "index": None, "held": (), "candidate_gpus": None, "sharers": 1},
         **{"share_index": 0, "changes": {}, "warnings": (), "lists": {}, "slots": None, "local_rank_is_index": True},
     }
+    __slots__ = tuple(DEFAULTS)
 
     @property
     def gpu(self):

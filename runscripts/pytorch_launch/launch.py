@@ -86,7 +86,9 @@ def run_distributed(program, arguments, env):
     from pytorch_launch.script import gets_no_input, script_path
     from pytorch_launch.world import RendezvousError
 
-    options, arguments = split_options(arguments, ("--dry-run", "--virtual-local-rank"))
+    options = []
+    while arguments and arguments[0] in ("--dry-run", "--virtual-local-rank"):
+        options.append(arguments.pop(0))
     is_dry = "--dry-run" in options
     try:
         plan = make_plan(env, read_facts(), virtual="--virtual-local-rank" in options)
@@ -164,13 +166,6 @@ COMMANDS = {
     TORCHRUN: run_torchrun_alone,
     LIST_PACKAGES: list_packages,
 }
-
-
-def split_options(arguments, names):
-    count = 0
-    while count < len(arguments) and arguments[count] in names:
-        count += 1
-    return arguments[:count], arguments[count:]
 
 
 def record_flight(plan):

@@ -61,7 +61,11 @@ def make_plan(env, facts, *, virtual=False):
     placement = choose_cores(node, world, devices, more_cores(env))
     place = None if world.exported else choose_rendezvous(env, world, facts)
     address_warnings = check_address(env, world, facts.root)
-    place, interfaces, fabric_warnings = _on_fabric(env, world, facts.root, place)
+    interfaces, fabric_warnings = {}, []
+    if world.spans_nodes and (env.get(FABRIC_NAME) or env.get(SOCKET_IFNAME)):
+        from pytorch_launch.fabric import choose_fabric  # most launches do not need it
+
+        place, interfaces, fabric_warnings = choose_fabric(env, world, facts.root, place)
     launch = None if world.exported else launch_id(world, facts)
     caches = choose_caches(env, facts.uid, f"{'local' if world.job is None else world.job}-{world.node}")
     isolated, isolation_warnings = isolate(env)
@@ -110,12 +114,3 @@ def idle_allocation(world, *, nodes_only=False):
         return []
     count = f"{tasks} tasks" if tasks > 1 and not nodes_only else f"{nodes} nodes"
     return [Problem(f"only one process in an allocation of {count}", f"to use all of it, start it with {launcher}")]
-
-
-def _on_fabric(env, world, root, place):
-    """What `choose_fabric` returns; `place`, no variables and no Problems if the profile names no fast network."""
-    if not world.spans_nodes or not (env.get(FABRIC_NAME) or env.get(SOCKET_IFNAME)):
-        return place, {}, []
-    from pytorch_launch.fabric import choose_fabric  # most launches do not need it
-
-    return choose_fabric(env, world, root, place)

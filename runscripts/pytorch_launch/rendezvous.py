@@ -21,8 +21,6 @@ LOOPBACKS = (
     *("::1", "::", "0.0.0.0", "0"),  # noqa: S104  (nothing listens on it)
 )
 
-NOTHING_SHARED = "{} passes no number to its ranks to compute a port from"
-
 
 class Claim(Value):
     """The claim of a launch to the port where its ranks meet.
@@ -167,7 +165,7 @@ def _port(env, world, facts):
         return LOWEST_PORT + world.launch % SPAN
     if world.size == 1:
         return free_port(facts.pid)
-    fault = NOTHING_SHARED.format(world.source)
+    fault = f"{world.source} passes no number to its ranks to compute a port from"
     if world.local_size < world.size:
         raise RendezvousError(fault, _on_all_ranks(env, "a MASTER_PORT"), rank=world.rank)
     number = _starter(world, facts)

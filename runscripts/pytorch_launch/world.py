@@ -57,19 +57,11 @@ class World(Value):
     `problem`                   a Problem that follows from these, or None
     """
 
-    __slots__ = (
-        *("rank", "size", "local_rank", "local_size", "node_rank", "node", "first_host", "source"),
-        *("job", "step", "launch", "reserved_port", "node_cpus", "cpus_per_task", "masks", "unbound", "exported"),
-        *("allocation", "strays", "problem"),
-    )
     DEFAULTS = {
-        **dict.fromkeys(("job", "step", "launch", "reserved_port", "node_cpus", "cpus_per_task", "masks")),
-        "unbound": False,
-        "exported": False,
-        "allocation": (1, 1, ""),
-        "strays": (),
-        "problem": None,
+        **dict.fromkeys(("job", "step", "launch", "reserved_port", "node_cpus", "cpus_per_task", "masks", "problem")),
+        **{"unbound": False, "exported": False, "allocation": (1, 1, ""), "strays": ()},
     }
+    __slots__ = ("rank", "size", "local_rank", "local_size", "node_rank", "node", "first_host", "source", *DEFAULTS)
 
     @property
     def reports_for_node(self):
