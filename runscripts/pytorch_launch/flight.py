@@ -50,21 +50,14 @@ def plan_flight(plan):
 
 def make_dumps(plan):
     """Make the directory of dumps; return the Plan, without the setting if the directory is not private."""
-    try:  # noqa: SIM105  (contextlib is costly)
+    try:
         os.makedirs(plan.dumps, mode=0o700, exist_ok=True)
+        found = os.lstat(plan.dumps)
+        if found.st_uid == os.geteuid() and found.st_mode & 0o170077 == 0o040000:  # a directory of the owner alone
+            return plan
     except OSError:
         pass
-    if _is_private(plan.dumps, os.geteuid()):
-        return plan
     return plan.replace(changes={name: value for name, value in plan.changes.items() if name not in FILE})
-
-
-def _is_private(directory, uid):
-    try:
-        found = os.lstat(directory)
-    except OSError:
-        return False
-    return found.st_uid == uid and found.st_mode & 0o170077 == 0o040000  # a directory of the owner alone
 
 
 def _setting(env, names, value):

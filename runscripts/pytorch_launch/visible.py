@@ -71,12 +71,12 @@ def visible_gpus(env, root):
 def _see_amd(env, present, _):
     left = present if ROCR not in env else _listed(env[ROCR], present)
     lists = {ROCR: _entries(env, ROCR, len(left))}
-    changes, warnings = {}, []
+    warnings = []
     if not left and env[ROCR] not in NO_GPU:
         warnings.append(_no_such(ROCR, env[ROCR], present))
     names = [name for name in (HIP, CUDA) if name in env]
     if not names or not left:
-        return left, lists, changes, warnings
+        return left, lists, {}, warnings
 
     value = env[names[0]]
     if ROCR in env:
@@ -93,9 +93,7 @@ def _see_amd(env, present, _):
     if len(names) == 2 and env[HIP] != env[CUDA]:
         fault = f"{HIP}={env[HIP]}, which takes precedence, and {CUDA}={env[CUDA]} differ"
         warnings.append(Problem(fault, "unset one of them"))
-    for name in names:
-        if env[name] != value:
-            changes[name] = value
+    changes = {name: value for name in names if env[name] != value}
     return visible, {name: value.split(",") for name in names}, changes, warnings
 
 
@@ -113,10 +111,8 @@ def _numbers_after_rocr(value, rocr):
 
 
 def _see_nvidia(env, present, step):
-    changes, warnings = {}, []
-    if not env.get(CUDA_ORDER):
-        # the default is the fastest first; Slurm counts in the order of PCI addresses (gres.html, "GPU Management")
-        changes[CUDA_ORDER] = "PCI_BUS_ID"
+    # the default is the fastest first; Slurm counts in the order of PCI addresses (gres.html, "GPU Management")
+    changes, warnings = {} if env.get(CUDA_ORDER) else {CUDA_ORDER: "PCI_BUS_ID"}, []
     value = env.get(CUDA)
     if value is not None and value.startswith("MIG-"):
         # CUDA finds the first alone (MIG User Guide, "CUDA Device Enumeration"): `devices` gives each rank its own
@@ -160,22 +156,15 @@ def _numbers_on_node(listed, step, total):
     """
     if step.numbers is None:
         return listed if step.count is None or step.count >= total else None
-    if _may_be_slurms(listed, step.numbers):
+    # Slurm may have written the list for these: both ascend, in the same order
+    ascends = len(listed) == len(step.numbers) and listed == sorted(listed)
+    if ascends and all(local <= number for local, number in zip(listed, step.numbers)):
         return step.numbers
     in_cgroup = [step.numbers[number] for number in listed] if max(listed, default=0) < len(step.numbers) else None
     without = listed if all(number in step.numbers for number in listed) else None
     if in_cgroup is None or in_cgroup == without:
         return without
     return in_cgroup if without is None else None
-
-
-def _may_be_slurms(listed, numbers):
-    """Whether Slurm may have written `listed` for the `numbers` on the node: both ascend, in the same order."""
-    return (
-        len(listed) == len(numbers)
-        and listed == sorted(listed)
-        and all(local <= number for local, number in zip(listed, numbers))
-    )
 
 
 def _listed(value, present):

@@ -86,6 +86,14 @@ def node_list(env):
     raise WorldError(f"none of {', '.join(NODE_LISTS)} is set", "run inside a job, or pass a list")
 
 
+def read_list(env, name, function, *arguments):
+    """What `function` of `nodelist` returns for the variable `name`. Raises WorldError."""
+    try:
+        return function(env[name], *arguments)
+    except LaunchError as error:
+        raise WorldError(f"{name}: {error.fault}", error.remedy) from error
+
+
 def node_name(env, hostname):
     """The name of this node in node lists, which may differ from that of the host."""
     return env.get("SLURMD_NODENAME") or hostname

@@ -7,7 +7,7 @@ ranks out in another way, which rank 0 detects (`rendezvous`).
 
 import sys
 
-from pytorch_launch import LaunchError, Value, read
+from pytorch_launch import Value, read
 from pytorch_launch.nodelist import first_and_index
 from pytorch_launch.world import (
     OF_TORCH,
@@ -18,6 +18,7 @@ from pytorch_launch.world import (
     check_step,
     number,
     optional_number,
+    read_list,
     text_number,
 )
 
@@ -122,10 +123,7 @@ def _place(env, hostname, rank, local_rank, local_size):
 def _allocation(env, host):
     """The first host of the job's allocation and the position of `host` in it, None where not known."""
     if env.get("SLURM_JOB_NODELIST"):
-        try:
-            return first_and_index(env["SLURM_JOB_NODELIST"], host)
-        except LaunchError as error:
-            raise WorldError(f"SLURM_JOB_NODELIST: {error.fault}", error.remedy) from error
+        return read_list(env, "SLURM_JOB_NODELIST", first_and_index, host)
     if env.get("PBS_NODEFILE"):
         # at some sites only the first node of the job has this file, and only containers that bind it
         hosts = list(dict.fromkeys((read(env["PBS_NODEFILE"]) or "").split()))

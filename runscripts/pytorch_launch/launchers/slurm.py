@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The worlds of srun, and where they start."""
 
-from pytorch_launch import LaunchError, is_number, read
+from pytorch_launch import is_number, read
 from pytorch_launch.facts import state_and_parent
 from pytorch_launch.nodelist import first_and_index, first_host, hosts
 from pytorch_launch.world import (
@@ -16,6 +16,7 @@ from pytorch_launch.world import (
     node_name,
     number,
     optional_number,
+    read_list,
 )
 
 # A batch script has SLURM_PROCID=0 and SLURM_NTASKS=8 as well, but it is not a step: a world of 8 would wait for
@@ -169,13 +170,6 @@ def _is_in_interactive_shell():
     return False
 
 
-def _list(env, name, function, *arguments):
-    try:
-        return function(env[name], *arguments)
-    except LaunchError as error:
-        raise WorldError(f"{name}: {error.fault}", error.remedy) from error
-
-
 def _nodes(env):
     """The node of rank 0, None if not known, and the position of this node in SLURM_STEP_NODELIST.
 
@@ -184,16 +178,16 @@ def _nodes(env):
     """
     node_rank, node = number(env, "SLURM_NODEID"), env.get("SLURMD_NODENAME")
     if not node:
-        return _list(env, "SLURM_STEP_NODELIST", first_host), node_rank
-    first, index = _list(env, "SLURM_STEP_NODELIST", first_and_index, node)
+        return read_list(env, "SLURM_STEP_NODELIST", first_host), node_rank
+    first, index = read_list(env, "SLURM_STEP_NODELIST", first_and_index, node)
     if index is None:
         raise OtherStepError(
             f"SLURMD_NODENAME={node} is not in SLURM_STEP_NODELIST={env['SLURM_STEP_NODELIST']}", SUBMIT
         )
     if env.get("SLURM_HET_SIZE"):
-        in_step = set(_list(env, "SLURM_STEP_NODELIST", hosts))
+        in_step = set(read_list(env, "SLURM_STEP_NODELIST", hosts))
         names = [f"SLURM_JOB_NODELIST_HET_GROUP_{group}" for group in range(number(env, "SLURM_HET_SIZE"))]
-        order = [host for name in names if env.get(name) for host in _list(env, name, hosts) if host in in_step]
+        order = [host for name in names if env.get(name) for host in read_list(env, name, hosts) if host in in_step]
         if order and not (len(order) == len(in_step) and order.index(node) == node_rank):
             raise WorldError(
                 f"SLURM_NODEID={node_rank} of {node} does not follow from the components of the step, "
