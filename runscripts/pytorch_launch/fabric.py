@@ -4,7 +4,7 @@
 A rank imports this module only if its world spans nodes and FABRIC_NAME or SOCKET_IFNAME is set.
 """
 
-from pytorch_launch import Problem, is_number, read
+from pytorch_launch import Problem, addresses, is_number, read
 from pytorch_launch.environment import DISTRIBUTED, FABRIC_NAME, SOCKET_IFNAME
 from pytorch_launch.world import RendezvousError
 
@@ -74,8 +74,6 @@ def fabric_name(pattern, host):
 
 def look_up(env, name):
     """The addresses of `name`, none if it does not resolve; the resolver has the options of the ranks."""
-    from pytorch_launch import addresses
-
     return addresses.look_up(name, None if env.get("RES_OPTIONS") else env.get(DISTRIBUTED + "RES_OPTIONS"))
 
 
@@ -117,13 +115,9 @@ def interface_fault(name, root):
     flags = read(f"{root}{INTERFACES}/{name}/flags") if state == "unknown" else None
     if state != "up" and not (flags and int(flags, 16) & IFF_UP):
         return "is down"
-    from pytorch_launch import addresses
-
     return None if addresses.has_address(name) else "has no address"
 
 
 def is_local(found):
     """Whether one of the addresses that `look_up` found is an address of this node."""
-    from pytorch_launch import addresses
-
     return any(addresses.is_local(address) for address in found)

@@ -71,8 +71,11 @@ def check_home(here):
     space = free_space(home)
     if space < SCARCE:
         return warn(f"only {space // 1000000} MB free in {home}", MAKE_ROOM)
-    if not is_known(os.geteuid()) and not here.in_image:
-        return warn(f"this node does not know user {os.geteuid()}", UNKNOWN_USER)
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:
+        if not here.in_image:
+            return warn(f"this node does not know user {os.geteuid()}", UNKNOWN_USER)
     return ok(f"{home} is writable, {space // 1000000000} GB free on its file system")
 
 
@@ -91,10 +94,3 @@ def why_not_writable(directory):
 def free_space(directory):
     found = os.statvfs(directory)
     return found.f_bavail * found.f_frsize
-
-
-def is_known(uid):
-    try:
-        return bool(pwd.getpwuid(uid))
-    except KeyError:
-        return False
