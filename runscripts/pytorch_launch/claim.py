@@ -151,8 +151,7 @@ def _bind(port, name, own):
     sockets = []
     try:
         for _ in range(2):
-            end = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
-            sockets.append(end)
+            sockets.append(_socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM))
         main, label = sockets
         inode = os.fstat(main.fileno()).st_ino
         label.bind(f"\0{NAME}/{port}/of/{inode}/{own}")

@@ -37,8 +37,7 @@ def compute_variables(env, world, *, threads, devices, place, launch):
     Exported values in `env` take precedence. `threads` is the number of physical cores that the rank has, `devices`
     its Devices, `place` what `choose_rendezvous` returned and `launch` what `launch_id` did.
     """
-    decided = dict(devices.changes)
-    decided.update(conditional(env, world))
+    decided = {**devices.changes, **conditional(env, world)}
     if not world.exported:
         decided.update(world.variables())
         decided.update(place)

@@ -74,11 +74,8 @@ def make_plan(env, facts, *, virtual=False):
     decided = compute_variables(env, world, threads=placement.threads, devices=devices, place=place, launch=launch)
     if virtual:
         decided.update({"LOCAL_RANK": "0", VIRTUAL: "1"}, **devices.narrowed())
-    decided.update(interfaces)
-    decided.update(caches.variables)
-    decided.update(isolated)
-    decided.update(python.changes)
-    decided = {**dict.fromkeys(world.strays), **decided}
+    decided = {**dict.fromkeys(world.strays), **decided, **interfaces}
+    decided = {**decided, **caches.variables, **isolated, **python.changes}
 
     warnings = [*([world.problem] if world.problem else []), *address_warnings]
     if world.reports_for_node:

@@ -19,8 +19,6 @@ INTEL_DRIVERS = "/sys/bus/pci/drivers/xe", "/sys/bus/pci/drivers/i915"
 CPUS = "/sys/devices/system/cpu"
 NUMA_NODES = "/sys/devices/system/node"
 
-UNREAD = object()
-
 
 class Gpu:
     """A GPU of this node, of Intel's a tile; equal to itself only.
@@ -34,38 +32,31 @@ class Gpu:
     Most ranks do not need the last two, so their files are read on first use.
     """
 
-    __slots__ = ("_numa_node", "_uuid", "partition", "pci", "root", "vendor")
+    __slots__ = ("numa_node", "partition", "pci", "root", "uuid", "vendor")
 
-    def __init__(self, root, vendor, pci, uuid=UNREAD, partition=0):
+    def __init__(self, root, vendor, pci, partition=0):
         self.root = root
         self.vendor = vendor
         self.pci = pci
         self.partition = partition
-        self._uuid = uuid
-        self._numa_node = UNREAD
 
     @property
     def location(self):
         """The same for every Gpu object of this GPU."""
         return self.pci, self.partition
 
-    @property
-    def numa_node(self):
-        if self._numa_node is UNREAD:
+    def __getattr__(self, name):  # of a slot without a value
+        if name == "numa_node":
             text = read(f"{self.root}{PCI_DEVICES}/{self.pci}/numa_node")
             # -1 in virtual machines and where the firmware has no table (Documentation/ABI/testing/sysfs-bus-pci)
-            self._numa_node = int(text) if text and text.isdecimal() else None
-        return self._numa_node
-
-    @property
-    def uuid(self):
-        if self._uuid is UNREAD:
-            self._uuid = None
-            for line in (read(f"{self.root}{NVIDIA_GPUS}/{self.pci}/information") or "").splitlines():
-                name, _, value = line.partition(":")
-                if name.strip() == "GPU UUID":
-                    self._uuid = value.strip()
-        return self._uuid
+            self.numa_node = int(text) if text and text.isdecimal() else None
+        elif name == "uuid":
+            text = read(f"{self.root}{NVIDIA_GPUS}/{self.pci}/information") or ""
+            values = {
+                key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())
+            }
+            self.uuid = values.get("GPU UUID")
+        return object.__getattribute__(self, name)
 
 
 def gpus(root):
@@ -79,7 +70,7 @@ def all_gpus(root, vendor):
         return _intel_gpus(root)
     addresses = [name for name in sorted(names(root + PCI_DRIVERS[vendor])) if ":" in name]
     partitions = range(_partitions(root, len(addresses)) if vendor == "amd" else 1)
-    return [Gpu(root, vendor, pci, partition=number) for pci in addresses for number in partitions]
+    return [Gpu(root, vendor, pci, number) for pci in addresses for number in partitions]
 
 
 def numa_cpus(root):
@@ -176,7 +167,8 @@ def _amd_gpus(root):
         partition, location = divmod(int(properties.get("location_id", 0)), 1 << 28)
         pci = f"{int(properties.get('domain', 0)):04x}:{location >> 8:02x}:{location >> 3 & 31:02x}.{location & 7}"
         unique = int(properties.get("unique_id", 0))
-        found.append(Gpu(root, "amd", pci, f"GPU-{unique:016x}" if unique else None, partition))
+        found.append(Gpu(root, "amd", pci, partition))
+        found[-1].uuid = f"GPU-{unique:016x}" if unique else None
     return found
 
 
