@@ -34,9 +34,7 @@ def choose_python(env):
     if env.get(ACTIVE) == "0":
         return Choice()
     image, root = image_devices(env), env.get("CONTAINERROOT") or env.get("EBROOTPYTORCH") or ""
-    if not root and not image:
-        return Choice()
-    prefix, variable = _active(env, image, root)
+    prefix, variable = _active(env, image, root) if root or image else (None, None)
     if prefix is None:
         return Choice()
     if variable and not os.path.exists(prefix):

@@ -109,19 +109,14 @@ def take_claim(port, launch, *, is_rank_0):
     share no number, and only rank 0 claims. The descriptors stay open across exec.
     """
     own = f"{launch or UNKNOWN}/{_process_namespace()}/{os.getpid()}"
-    if launch is not None:
-        holder = _take(port, "node", own, launch)
-        if holder is not None:
-            return holder
-    if is_rank_0:
+    holder = None if launch is None else _take(port, "node", own, launch)
+    if holder is None and is_rank_0:
         holder = _take(port, "rank0", own, None)
-        if holder is not None:
-            return holder
+    if holder is not None:
+        return holder
     # other launches may have bound another number
-    for holder in (_holders(port) or {}).values():
-        if holder.launch != launch and holder.blocks():
-            return holder
-    return None
+    others = (holder for holder in (_holders(port) or {}).values() if holder.launch != launch)
+    return next((holder for holder in others if holder.blocks()), None)
 
 
 def is_claimed(port):

@@ -46,10 +46,8 @@ def bind_variable(env):
 
     Apptainer sets the variables of Singularity too, and reads its own name first.
     """
-    for runtime in ("APPTAINER", "SINGULARITY"):
-        if env.get(f"{runtime}_CONTAINER"):
-            return f"{runtime}_BIND"
-    return None
+    runtimes = ("APPTAINER", "SINGULARITY")
+    return next((f"{runtime}_BIND" for runtime in runtimes if env.get(f"{runtime}_CONTAINER")), None)
 
 
 def bind_line(env, directory):

@@ -22,24 +22,17 @@ class Facts(Value):
 
 
 def read_facts(root=""):
+    # The parent of this session's leader. MPICH gives every rank a session of its own (setsid(2)), in which a container
+    # may have put processes before this one; so neither the parent nor the leader will do.
+    launcher = state_and_parent(os.getsid(0))[1]  # getsid is 0 for a leader in another process namespace
     return Facts(
         host=os.uname().nodename,
         pid=os.getpid(),
-        launcher=_launcher(),
+        launcher=int(launcher) if launcher else None,
         cpus=os.sched_getaffinity(0),
         uid=os.geteuid(),
         root=root,
     )
-
-
-def _launcher():
-    """The parent of this session's leader.
-
-    MPICH gives every rank a session of its own (setsid(2)), in which a container may have put processes before this
-    one; so neither the parent nor the leader will do.
-    """
-    parent = state_and_parent(os.getsid(0))[1]  # getsid is 0 for a leader in another process namespace
-    return int(parent) if parent else None
 
 
 def state_and_parent(pid):
