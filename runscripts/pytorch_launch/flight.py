@@ -8,7 +8,7 @@ nothing.
 
 import os
 
-from pytorch_launch.launchers.launch_names import launch_name
+from pytorch_launch.launchers import launch_name
 
 #: Vendors whose GPUs use ProcessGroupNCCL, also for RCCL.
 VENDORS = ("nvidia", "amd")

@@ -12,7 +12,7 @@ ZE_AFFINITY_MASK                            Intel, see `xpu`
 """
 
 from pytorch_launch import Problem, Value, is_number
-from pytorch_launch.launchers.gpus import step_gpus
+from pytorch_launch.launchers import step_gpus
 from pytorch_launch.topology import gpus
 
 ROCR = "ROCR_VISIBLE_DEVICES"

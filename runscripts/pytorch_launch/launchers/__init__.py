@@ -5,7 +5,7 @@ Only this folder knows the variables of launchers: a function for each, which ta
 and returns a World, or None if it did not start this process.
 """
 
-from pytorch_launch import LaunchError
+from pytorch_launch import LaunchError, Value, is_number
 from pytorch_launch.environment import LAUNCH_ID
 from pytorch_launch.nodelist import node_index
 from pytorch_launch.world import NODE_LISTS, OF_TORCH, SUBMIT, WorldError, is_inherited
@@ -116,3 +116,54 @@ def _options(env, index):
 def _launcher(name):
     """The module of one kind, imported here so that a rank pays only for the launcher that started it."""
     return __import__(f"pytorch_launch.launchers.{name}", fromlist=["*"])
+
+
+LETTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-"
+
+
+def launch_name(env, world, launch, place):
+    """The name for `world`, of letters that every file system has.
+
+    `launch` is what `launch_id` returned, `place` what `choose_rendezvous` did; both are None for workers of torchrun,
+    which share its run id. A job that Slurm requeues keeps its number, and counts its restarts in SLURM_RESTART_COUNT
+    (sbatch(1), "OUTPUT ENVIRONMENT VARIABLES").
+    """
+    name = env.get("TORCHELASTIC_RUN_ID") if world.exported else launch
+    if not name:
+        # ranks that share only their rendezvous, which was exported
+        name = f"{place['MASTER_ADDR']}-{place['MASTER_PORT']}"
+    elif world.step is None and name.partition(".")[0] in ("local", "none"):
+        # numbers of processes and torchrun's default repeat on other nodes
+        host = world.node if world.local_size == world.size else world.first_host
+        name = f"{'local' if world.job is None else world.job}.{host}.{name.rpartition('.')[2]}"
+    if env.get("SLURM_RESTART_COUNT", "0") != "0":
+        name = f"{name}-restart{env['SLURM_RESTART_COUNT']}"
+    return "".join(letter if letter in LETTERS else "_" for letter in name).lstrip(".")[:200] or "launch"
+
+
+class StepGpus(Value):
+    """What Slurm reports about the GPUs of this task on this node.
+
+    `numbers`       on the node, whatever a device cgroup hides; None if not reported. A task to which
+                    --gpus-per-task or --gpu-bind gives fewer than the step has sees its own here.
+    `count`         number of GPUs of all tasks of the step here, None if not reported
+    `is_torchruns`  true if Slurm gave them to torchrun, whose workers share them
+
+    (srun(1), "OUTPUT ENVIRONMENT VARIABLES"; gres_common.c; seen with 22.05.) srun passes none of its options on.
+    """
+
+    __slots__ = ("count", "is_torchruns", "numbers")
+
+
+def step_gpus(env):
+    numbers = env.get("SLURM_STEP_GPUS")
+    if numbers is None and env.get("SLURM_STEP_ID", "") in ("", "-5"):  # a batch script has -5 with Slurm 26.05
+        # of the batch script's node, though all steps inherit it
+        numbers = env.get("SLURM_JOB_GPUS")
+    entries = (numbers or "").split(",")
+    count = env.get("SLURM_GPUS_ON_NODE", "")
+    return StepGpus(
+        numbers=[int(entry) for entry in entries] if all(map(is_number, entries)) else None,
+        count=int(count) if is_number(count) else None,
+        is_torchruns=bool(env.get("TORCHELASTIC_RUN_ID")),
+    )

@@ -17,7 +17,7 @@ INTERPRETER = [sys.executable, "-I", "-S"]
 #: Modules of the package that a rank of a Slurm step without GPUs imports, and those for the claim of a port.
 MODULES = {
     *("__init__", "active", "caches", "container", "cores", "devices", "environment", "facts", "isolation", "launch"),
-    *("launchers/__init__", "launchers/gpus", "launchers/slurm", "nodelist", "plan"),
+    *("launchers/__init__", "launchers/slurm", "nodelist", "plan"),
     *("rendezvous", "script", "topology", "visible", "world"),
 }
 FOR_CLAIM = {"addresses", "claim"}
