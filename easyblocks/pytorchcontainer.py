@@ -38,20 +38,14 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.C
     BRINGS_PYTHON = True
     SOURCES_OF_IMAGES = "'image', a .sif, .def or .yml file in 'sources', or a container module in 'builddependencies'"
 
-    @staticmethod
-    def extra_options(extra_vars=None):
-        """Easyconfig parameters of images."""
-        extra_vars = EB_PyTorchModule.extra_options(containerimage.ContainerImage.extra_options(extra_vars))
-        extra_vars.update(SourcePackageSteps.PARAMETERS)
-        extra_vars.update({
-            'base_image': [None, "Base image of cotainr's conda environment: a .sif file, or docker:// with digest",
-                           CUSTOM],
-            'conda_activation': ['true', "Command that activates the image's conda environment, unless the image "
-                                         "sets WITH_CONDA", CUSTOM],
-            'commands': [['python', 'python3', 'pip', 'pip3', 'torchrun'],
-                         "Commands of the image that bin/ offers on the host", CUSTOM],
-        })
-        return extra_vars
+    PARAMETERS = {
+        'base_image': [None, "Base image of cotainr's conda environment: a .sif file, or docker:// with digest",
+                       CUSTOM],
+        'conda_activation': ['true', "Command that activates the image's conda environment, unless the image "
+                                     "sets WITH_CONDA", CUSTOM],
+        'commands': [['python', 'python3', 'pip', 'pip3', 'torchrun'],
+                     "Commands of the image that bin/ offers on the host", CUSTOM],
+    }
 
     def __init__(self, *args, **kwargs):
         """Find the image's base, and prepare the users' environment."""

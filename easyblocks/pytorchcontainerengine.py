@@ -26,15 +26,10 @@ class EB_PyTorchContainerEngine(EB_PyTorchEnroot):
     PRODUCT = 'The Container Engine'
     NO_START = "Run `eb` on a system of CSCS, in a job or with SLURM_ACCOUNT set"
 
-    @staticmethod
-    def extra_options(extra_vars=None):
-        """Easyconfig parameters of the Container Engine's images."""
-        extra_vars = EB_PyTorchEnroot.extra_options(extra_vars)
-        extra_vars.update({
-            'binds': [[], "Paths of the host to mount, if they exist during the installation", CUSTOM],
-            'edf': [{}, "More entries of the environment definition file, such as annotations", CUSTOM],
-        })
-        return extra_vars
+    PARAMETERS = {
+        'binds': [[], "Paths of the host to mount, if they exist during the installation", CUSTOM],
+        'edf': [{}, "More entries of the environment definition file, such as annotations", CUSTOM],
+    }
 
     def __init__(self, *args, **kwargs):
         """Check the recipe's entries."""

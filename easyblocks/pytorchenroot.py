@@ -27,15 +27,10 @@ class EB_PyTorchEnroot(EB_PyTorchImage):
     ENGINE = PRODUCT = 'enroot'
     NO_START = "Try `enroot start` with the image by hand"
 
-    @staticmethod
-    def extra_options(extra_vars=None):
-        """Easyconfig parameters of squashfs images."""
-        extra_vars = EB_PyTorchImage.extra_options(extra_vars)
-        extra_vars.update({
-            'binds': [[], "Paths of the host to mount, if they exist when the module is loaded", CUSTOM],
-            'mksquashfs_args': ['-comp lz4 -no-fragments', "Packing of the image", CUSTOM],
-        })
-        return extra_vars
+    PARAMETERS = {
+        'binds': [[], "Paths of the host to mount, if they exist when the module is loaded", CUSTOM],
+        'mksquashfs_args': ['-comp lz4 -no-fragments', "Packing of the image", CUSTOM],
+    }
 
     def __init__(self, *args, **kwargs):
         """Name the image."""

@@ -23,16 +23,11 @@ class EB_PyTorchImage(EB_PyTorchModule):
     # The Runtime for the module's help.
     RUNTIME = None
 
-    @staticmethod
-    def extra_options(extra_vars=None):
-        """Easyconfig parameters of all kinds of images."""
-        extra_vars = EB_PyTorchModule.extra_options(extra_vars)
-        extra_vars.update({
-            'image': [None, "Name of the image, as the program that starts it needs it", MANDATORY],
-            'commands': [['python', 'python3', 'pip', 'pip3', 'torchrun'],
-                         "Commands of the image that bin/ offers on the host", CUSTOM],
-        })
-        return extra_vars
+    PARAMETERS = {
+        'image': [None, "Name of the image, as the program that starts it needs it", MANDATORY],
+        'commands': [['python', 'python3', 'pip', 'pip3', 'torchrun'],
+                     "Commands of the image that bin/ offers on the host", CUSTOM],
+    }
 
     def runtime_help(self):
         """The Runtime for the module's help."""

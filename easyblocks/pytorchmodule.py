@@ -43,6 +43,18 @@ from pytorch_install.sources.requirements import machines_of  # noqa: E402
 class EB_PyTorchModule(EngineMixin, EasyBlock):
     """Shared base of the PyTorch easyblocks; a subclass provides the runtime."""
 
+    # Easyconfig parameters, besides those of the classes that a class is derived from.
+    PARAMETERS = {
+        'cluster': ['local', "Cluster profile, a module cluster/<name>, that sets fabric and Slurm policy", CUSTOM],
+        # NERSC's module has this name
+        'conflicts': [['pytorch'], "Modules that cannot be loaded beside this one, besides other versions", CUSTOM],
+        'gpu': [None, "GPU kind that the runtime is for: 'cuda', 'rocm', 'xpu' or None", CUSTOM],
+        'machines': [[], "Machines (`uname -m`) that the runtime is for; by default, those of the lock, or any",
+                     CUSTOM],
+        'python_version': ['3.11', "Python of the runtime (<major>.<minor>), which locked wheels must fit", CUSTOM],
+        'wheel_index': [None, "Package index to ask after those of pip's own configuration", CUSTOM],
+    }
+
     # Whether running jobs import files of the installation directory, which a rebuild removes.
     IN_PLACE = False
 
@@ -50,20 +62,12 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
     COMMANDS = tree.VENV
     BRINGS_PYTHON = False
 
-    @staticmethod
-    def extra_options(extra_vars=None):
-        """Easyconfig parameters that containers and venvs share."""
-        extra_vars = EasyBlock.extra_options(extra_vars)
-        extra_vars.update({
-            'cluster': ['local', "Cluster profile, a module cluster/<name>, that sets fabric and Slurm policy", CUSTOM],
-            # NERSC's module has this name
-            'conflicts': [['pytorch'], "Modules that cannot be loaded beside this one, besides other versions", CUSTOM],
-            'gpu': [None, "GPU kind that the runtime is for: 'cuda', 'rocm', 'xpu' or None", CUSTOM],
-            'machines': [[], "Machines (`uname -m`) that the runtime is for; by default, those of the lock, or any",
-                         CUSTOM],
-            'python_version': ['3.11', "Python of the runtime (<major>.<minor>), which locked wheels must fit", CUSTOM],
-            'wheel_index': [None, "Package index to ask after those of pip's own configuration", CUSTOM],
-        })
+    @classmethod
+    def extra_options(cls, extra_vars=None):
+        """Easyconfig parameters: those of the generic easyblock, and PARAMETERS of all classes."""
+        extra_vars = super().extra_options(extra_vars)
+        for base in reversed(cls.__mro__):
+            extra_vars.update(vars(base).get('PARAMETERS', {}))
         return extra_vars
 
     def __init__(self, ec, *args, **kwargs):

@@ -23,15 +23,10 @@ class EB_PyTorchPodmanHPC(EB_PyTorchImage):
     MISSING = "it starts %s. Run `eb` on a host with podman-hpc"
     NO_START = "Try `podman-hpc pull %s`"
 
-    @staticmethod
-    def extra_options(extra_vars=None):
-        """Easyconfig parameters of podman-hpc's images."""
-        extra_vars = EB_PyTorchImage.extra_options(extra_vars)
-        extra_vars.update({
-            'binds': [[], "Paths of the host to mount, if they exist when the module is loaded", CUSTOM],
-            'podman_options': [[], "Options of `podman-hpc run` for every start, such as the site's --gpu", CUSTOM],
-        })
-        return extra_vars
+    PARAMETERS = {
+        'binds': [[], "Paths of the host to mount, if they exist when the module is loaded", CUSTOM],
+        'podman_options': [[], "Options of `podman-hpc run` for every start, such as the site's --gpu", CUSTOM],
+    }
 
     def enter_image(self):
         """Command that runs another one in the image, as a list; it sees the installation directory."""

@@ -22,14 +22,9 @@ class EB_PyTorchShifter(EB_PyTorchImage):
     MISSING = "%s stays with its gateway. Run `eb` on a host with Shifter"
     NO_START = "Try `shifterimg pull %s`"
 
-    @staticmethod
-    def extra_options(extra_vars=None):
-        """Easyconfig parameters of Shifter images."""
-        extra_vars = EB_PyTorchImage.extra_options(extra_vars)
-        extra_vars.update({
-            'shifter_modules': [[], "Shifter's own modules for this image, instead of the site's default", CUSTOM],
-        })
-        return extra_vars
+    PARAMETERS = {
+        'shifter_modules': [[], "Shifter's own modules for this image, instead of the site's default", CUSTOM],
+    }
 
     def enter_image(self):
         """Command that runs another one in the image, as a list."""

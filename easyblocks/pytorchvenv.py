@@ -32,17 +32,10 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
 
     IN_PLACE = True
 
-    @staticmethod
-    def extra_options(extra_vars=None):
-        """Easyconfig parameters of virtual environments."""
-        extra_vars = EB_PyTorchModule.extra_options(extra_vars)
-        extra_vars.update(SourcePackageSteps.PARAMETERS)
-        extra_vars.update({
-            'packed': [False, "Also install the venv as one squashfs file, which the commands mount in its place",
-                       CUSTOM],
-            'mksquashfs_args': ['-comp lz4 -no-fragments', "Packing of that file", CUSTOM],
-        })
-        return extra_vars
+    PARAMETERS = {
+        'packed': [False, "Also install the venv as one squashfs file, which the commands mount in its place", CUSTOM],
+        'mksquashfs_args': ['-comp lz4 -no-fragments', "Packing of that file", CUSTOM],
+    }
 
     def __init__(self, *args, **kwargs):
         """Leave PATH to the template."""
