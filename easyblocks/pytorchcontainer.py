@@ -34,7 +34,7 @@ from pytorch_install.venvs.build_steps import SourcePackageSteps
 class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.ContainerImage):
     """Support for installing PyTorch as a container image with a module around it."""
 
-    COMMANDS = tree.CONTAINER
+    ENGINE = 'apptainer'
     BRINGS_PYTHON = True
     SOURCES_OF_IMAGES = "'image', a .sif, .def or .yml file in 'sources', or a container module in 'builddependencies'"
 

@@ -15,15 +15,12 @@ from easybuild.tools.filetools import mkdir, write_file
 from pytorch_install import tree
 from pytorch_install.images import edf
 from pytorch_install.images.enroot import EnrootImage
-from pytorch_install.modulefiles.help import CONTAINER_ENGINE
 
 
 class EB_PyTorchContainerEngine(EB_PyTorchEnroot):
     """Support for installing a squashfs image, its environment definition file, and a module around them."""
 
-    COMMANDS = tree.CONTAINER_ENGINE
-    RUNTIME = CONTAINER_ENGINE
-    PRODUCT = 'The Container Engine'
+    ENGINE, PRODUCT = 'container-engine', 'The Container Engine'
     NO_START = "Run `eb` on a system of CSCS, in a job or with SLURM_ACCOUNT set"
 
     PARAMETERS = {

@@ -15,15 +15,12 @@ from pytorch_install import tree
 from pytorch_install.engine.transaction import keep_file
 from pytorch_install.images.enroot import EnrootImage, require_enroot
 from pytorch_install.images.provenance import fetch_unless_kept, write_provenance
-from pytorch_install.modulefiles.help import ENROOT
 from pytorch_install.modulefiles.interface import mounts_interface
 
 
 class EB_PyTorchEnroot(EB_PyTorchImage):
     """Support for installing a squashfs image with a module around it."""
 
-    COMMANDS = tree.ENROOT
-    RUNTIME = ENROOT
     ENGINE = PRODUCT = 'enroot'
     NO_START = "Try `enroot start` with the image by hand"
 

@@ -10,18 +10,16 @@ from easybuild.framework.easyconfig import CUSTOM, MANDATORY
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import which
 
+from pytorch_install.modulefiles.help import RUNTIMES
 from pytorch_install.runtime import last_line, run_command
 
 
 class EB_PyTorchImage(EB_PyTorchModule):
     """Shared base of the easyblocks of such images; a subclass names the program."""
 
-    # The command that starts images, its name in messages, and advice if it is missing or an image does not start, in
-    # which %s is the image.
-    ENGINE = PRODUCT = MISSING = NO_START = ''
-
-    # The Runtime for the module's help.
-    RUNTIME = None
+    # The name of the program in messages, and advice if it is missing or an image does not start, in which %s is the
+    # image; ENGINE is its command.
+    PRODUCT = MISSING = NO_START = ''
 
     PARAMETERS = {
         'image': [None, "Name of the image, as the program that starts it needs it", MANDATORY],
@@ -31,17 +29,13 @@ class EB_PyTorchImage(EB_PyTorchModule):
 
     def runtime_help(self):
         """The Runtime for the module's help."""
-        return self.RUNTIME
+        return RUNTIMES[self.ENGINE]
 
     def configure_step(self):
         """Check that the program exists, and starts the image."""
-        self.require_engine()
-        self.require_start()
-
-    def require_engine(self):
-        """Stop if this host lacks the program."""
         if not which(self.ENGINE):
             raise EasyBuildError("%s not found on PATH: %s", self.ENGINE, self.MISSING.replace('%s', self.cfg['image']))
+        self.require_start()
 
     def require_start(self):
         """Stop if the program does not start the image."""

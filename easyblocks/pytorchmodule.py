@@ -58,8 +58,9 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
     # Whether running jobs import files of the installation directory, which a rebuild removes.
     IN_PLACE = False
 
-    # Content of bin/ and libexec/, and whether the users' environment has python and pip.
-    COMMANDS = tree.VENV
+    # What starts the image, or mounts the packed venv, in libexec/enter, and whether the users' environment has python
+    # and pip.
+    ENGINE = ''
     BRINGS_PYTHON = False
 
     @classmethod
@@ -92,7 +93,7 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         """Write the help's section on usage, unless the recipe has one."""
         if self.writes_usage:
             module = '%s/%s' % (self.name, det_full_ec_version(self.cfg))
-            commands = tree.user_commands(self.COMMANDS, self.image_commands)
+            commands = tree.user_commands(self.ENGINE, self.image_commands)
             self.cfg['usage'] = usage(module, self.runtime_help(), commands, self.cfg['gpu'],
                                       self.cfg['wheel_index'])
 
@@ -110,7 +111,7 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
     @property
     def image_commands(self):
         """Commands of the image that bin/ offers on the host."""
-        return self.cfg['commands'] if self.COMMANDS.engine else []
+        return self.cfg['commands'] if self.ENGINE else []
 
     def check_host(self):
         """Check the recipe's machines, and those of a lock beside it."""
@@ -170,9 +171,9 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         """Install the cluster profile and the commands in bin/; compile the scripts."""
         tree.install_profile(self.cfg['cluster'], self.installdir)
         self.compile_bytecode()
-        if self.COMMANDS.engine:
+        if self.ENGINE:
             self.check_commands()
-        tree.install_commands(self.COMMANDS, self.image_commands, self.installdir, self.values_without_module())
+        tree.install_commands(self.ENGINE, self.image_commands, self.installdir, self.values_without_module())
 
     def values_without_module(self):
         """Values of libexec/enter for commands that start without the module: texts and lists, by their names."""

@@ -8,8 +8,6 @@ the options of libexec/enter.
 from easybuild.easyblocks.pytorchimage import EB_PyTorchImage
 from easybuild.framework.easyconfig import CUSTOM
 
-from pytorch_install import tree
-from pytorch_install.modulefiles.help import PODMAN_HPC
 from pytorch_install.modulefiles.interface import mounts_interface
 from pytorch_install.modulefiles.statements import pushenv
 
@@ -17,8 +15,6 @@ from pytorch_install.modulefiles.statements import pushenv
 class EB_PyTorchPodmanHPC(EB_PyTorchImage):
     """Support for installing a module around an image of podman-hpc."""
 
-    COMMANDS = tree.PODMAN_HPC
-    RUNTIME = PODMAN_HPC
     ENGINE = PRODUCT = 'podman-hpc'
     MISSING = "it starts %s. Run `eb` on a host with podman-hpc"
     NO_START = "Try `podman-hpc pull %s`"

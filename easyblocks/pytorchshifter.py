@@ -8,16 +8,12 @@ variables that the image sets: so there are no binds, and runscripts are called 
 from easybuild.easyblocks.pytorchimage import EB_PyTorchImage
 from easybuild.framework.easyconfig import CUSTOM
 
-from pytorch_install import tree
-from pytorch_install.modulefiles.help import SHIFTER
 from pytorch_install.modulefiles.statements import pushenv
 
 
 class EB_PyTorchShifter(EB_PyTorchImage):
     """Support for installing a module around a Shifter image."""
 
-    COMMANDS = tree.SHIFTER
-    RUNTIME = SHIFTER
     ENGINE, PRODUCT = 'shifter', 'Shifter'
     MISSING = "%s stays with its gateway. Run `eb` on a host with Shifter"
     NO_START = "Try `shifterimg pull %s`"

@@ -12,7 +12,6 @@ from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.filetools import write_file
 from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
 
-from pytorch_install import tree
 from pytorch_install.modulefiles.interface import RECORDED, recorded_variables
 from pytorch_install.modulefiles.statements import template
 from pytorch_install.venvs.build_environment import (
@@ -52,9 +51,9 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
             require_packer()
 
     @property
-    def COMMANDS(self):  # noqa: N802 (a constant of the other classes)
-        """Content of bin/ and libexec/."""
-        return tree.PACKED_VENV if self.cfg['packed'] else tree.VENV
+    def ENGINE(self):  # noqa: N802 (a constant of the other classes)
+        """What mounts the packed venv."""
+        return 'packed' if self.cfg['packed'] else ''
 
     @property
     def image_commands(self):

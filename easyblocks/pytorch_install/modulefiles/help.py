@@ -26,43 +26,43 @@ class Runtime(NamedTuple):
     variables: Dict[str, str] = {}
 
 
+USERS_PACKAGES = {'pip install --user <name>': 'into $PYTHONUSERBASE, its commands into $PYTHONUSERBASE/bin',
+                  'pip uninstall <name>': 'removes it'}
+
+MOUNTS = {'$PYTORCH_MOUNTS': 'directories that the image sees; append yours: '
+                             'export PYTORCH_MOUNTS=$PYTORCH_MOUNTS,/data:/data'}
+
 VENV = Runtime(
     name='Python virtual environment',
     packages={'pip install --user <name>': 'into $PYTHONUSERBASE',
               'pip uninstall <name>': 'removes it'})
 
-USERS_PACKAGES = {'pip install --user <name>': 'into $PYTHONUSERBASE, its commands into $PYTHONUSERBASE/bin',
-                  'pip uninstall <name>': 'removes it'}
-
-SHIFTER = Runtime(
-    name="image at the site's Shifter gateway",
-    packages=USERS_PACKAGES,
-    launch='shifter --image=$SHIFTER_IMAGE $RUNSCRIPTS/',
-    variables={'$SHIFTER_IMAGE': 'the image'})
-
-MOUNTS = {'$PYTORCH_MOUNTS': 'directories that the image sees; append yours: '
-                             'export PYTORCH_MOUNTS=$PYTORCH_MOUNTS,/data:/data'}
-
-# bin/ has the runscripts under their names, which enter the image
-PODMAN_HPC = Runtime(
-    name='image of podman-hpc',
-    packages=USERS_PACKAGES,
-    variables={'$PYTORCH_IMAGE': 'the image', **MOUNTS})
-
-# pyxis starts the image in its own working directory
-ENROOT = Runtime(
-    name='squashfs image for enroot and pyxis',
-    packages=USERS_PACKAGES,
-    launch='--container-image=$PYTORCH_IMAGE --container-mounts=$PYTORCH_MOUNTS,$PWD --container-workdir=$PWD '
-           '$RUNSCRIPTS/',
-    variables={'$PYTORCH_IMAGE': 'the image', **MOUNTS})
-
-CONTAINER_ENGINE = Runtime(
-    name='squashfs image for the Container Engine of CSCS',
-    packages=USERS_PACKAGES,
-    launch='--environment=$PYTORCH_EDF $RUNSCRIPTS/',
-    variables={'$PYTORCH_EDF': 'the environment definition file, which names the image and its mounts',
-               '$PYTORCH_IMAGE': 'the image'})
+# By what starts the image.
+RUNTIMES = {
+    'shifter': Runtime(
+        name="image at the site's Shifter gateway",
+        packages=USERS_PACKAGES,
+        launch='shifter --image=$SHIFTER_IMAGE $RUNSCRIPTS/',
+        variables={'$SHIFTER_IMAGE': 'the image'}),
+    # bin/ has the runscripts under their names, which enter the image
+    'podman-hpc': Runtime(
+        name='image of podman-hpc',
+        packages=USERS_PACKAGES,
+        variables={'$PYTORCH_IMAGE': 'the image', **MOUNTS}),
+    # pyxis starts the image in its own working directory
+    'enroot': Runtime(
+        name='squashfs image for enroot and pyxis',
+        packages=USERS_PACKAGES,
+        launch='--container-image=$PYTORCH_IMAGE --container-mounts=$PYTORCH_MOUNTS,$PWD --container-workdir=$PWD '
+               '$RUNSCRIPTS/',
+        variables={'$PYTORCH_IMAGE': 'the image', **MOUNTS}),
+    'container-engine': Runtime(
+        name='squashfs image for the Container Engine of CSCS',
+        packages=USERS_PACKAGES,
+        launch='--environment=$PYTORCH_EDF $RUNSCRIPTS/',
+        variables={'$PYTORCH_EDF': 'the environment definition file, which names the image and its mounts',
+                   '$PYTORCH_IMAGE': 'the image'}),
+}
 
 
 def container(runtime, binds, is_built):
