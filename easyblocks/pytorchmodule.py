@@ -20,6 +20,7 @@ sys.path.append(os.path.dirname(os.path.realpath(__file__)))
 from pytorch_install import tree  # noqa: E402 (the line before; it checks EasyBuild's version)
 
 # isort: split
+from easybuild.easyblocks.generic.containerimage import one_source  # noqa: E402
 from easybuild.easyblocks.generic.lockedvenv import Wheels, fetch_wheels  # noqa: E402
 
 from pytorch_install.engine.mixin import EngineMixin  # noqa: E402
@@ -36,7 +37,6 @@ from pytorch_install.parameters import EXPECTED, check_parameters  # noqa: E402
 from pytorch_install.runtime import hold_packages, offered_commands, run_program  # noqa: E402
 from pytorch_install.sanity_check import sanity_commands  # noqa: E402
 from pytorch_install.sources.directories import source_directories  # noqa: E402
-from pytorch_install.sources.recipe_sources import recipe_sources, source_with_extension  # noqa: E402
 from pytorch_install.sources.requirements import machines_of  # noqa: E402
 
 
@@ -83,7 +83,7 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         self.writes_usage = not self.cfg['usage']
         self.write_usage()
         self.cfg['whatis'] = self.cfg['whatis'] or whatis(self.cfg, self.runtime_help())
-        check_values(self.cfg, [source.name for source in self.sources], self.module_generator.SYNTAX)
+        check_values(self.cfg, [source['name'] for source in self.records], self.module_generator.SYNTAX)
 
     def runtime_help(self):
         """The Runtime for the module's help."""
@@ -98,15 +98,15 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
                                       self.cfg['wheel_index'])
 
     @property
-    def sources(self):
-        """The recipe's sources, as values."""
-        return recipe_sources(self.cfg['sources'], self.src)
+    def records(self):
+        """EasyBuild's records of the sources; before the fetch step, their names."""
+        return self.src or [{'name': entry['filename'] if isinstance(entry, dict) else entry}
+                            for entry in self.cfg['sources']]
 
     @property
     def lock(self):
-        """Path of the requirements lock (the source that ends in .txt), or None."""
-        source = source_with_extension(self.sources, '.txt', self.cfg.path)
-        return source.path if source else None
+        """EasyBuild's record of the requirements lock (the source that ends in .txt), or None."""
+        return one_source(self.records, '.txt', self.cfg.path)
 
     @property
     def image_commands(self):
@@ -117,9 +117,8 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         """Check the recipe's machines, and those of a lock beside it."""
         check_machine(os.path.basename(self.cfg.path), self.cfg['machines'],
                       "Install it on such a host, or choose a recipe for this one")
-        lock = source_with_extension(self.sources, '.txt', self.cfg.path)
-        if lock:
-            self.check_lock(lock.path or os.path.join(os.path.dirname(self.cfg.path), lock.name))
+        if self.lock:
+            self.check_lock(self.lock.get('path') or os.path.join(os.path.dirname(self.cfg.path), self.lock['name']))
 
     def check_lock(self, path):
         """Check the machines of a requirements lock, which may be somewhere else on the source path."""
@@ -135,11 +134,12 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
     def checksum_step(self):
         """Verify the sources, then fetch the wheels of their lock: all later steps work offline."""
         super().checksum_step()
-        if self.lock and not self.wheels:
-            self.check_lock(self.lock)
+        path = self.lock and self.lock.get('path')
+        if path and not self.wheels:
+            self.check_lock(path)
             directories = source_directories(self.name, 'wheels')
-            self.wheels = (Wheels(self.lock, directories[0]) if self.dry_run else
-                           fetch_wheels(self.lock, directories, self.cfg['python_version'], self.cfg['wheel_index']))
+            self.wheels = (Wheels(path, directories[0]) if self.dry_run else
+                           fetch_wheels(path, directories, self.cfg['python_version'], self.cfg['wheel_index']))
 
     def extract_step(self):
         """Leave the sources where they are: later steps read them there."""

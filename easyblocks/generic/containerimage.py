@@ -375,6 +375,16 @@ def debian_base(release, packages, directory):
     return base
 
 
+def one_source(sources, extension, easyconfig):
+    """The one source (EasyBuild's record) with this file name extension; None without one."""
+    found = [source for source in sources if source['name'].endswith(extension)]
+    if len(found) > 1:
+        raise EasyBuildError("%s has %d sources that end in %s, at most one is expected: %s",
+                             os.path.basename(easyconfig), len(found), extension,
+                             ', '.join(source.get('path') or source['name'] for source in found))
+    return found[0] if found else None
+
+
 class Image:
     """
     An image, from what the recipe names to the installed file: each step adds what it learns.
@@ -421,12 +431,7 @@ class Image:
 
     def source(self, extension):
         """The one source with this file name extension."""
-        found = [source for source in self.sources if source['name'].endswith(extension)]
-        if len(found) > 1:
-            raise EasyBuildError("%s has %d sources that end in %s, at most one is expected: %s",
-                                 os.path.basename(self.recipe.path), len(found), extension,
-                                 ', '.join(source.get('path') or source['name'] for source in found))
-        return found[0]
+        return one_source(self.sources, extension, self.recipe.path)
 
     def fetch(self):
         """Download and verify; all later steps work offline."""

@@ -23,7 +23,7 @@ class SourcePackageSteps:
     def __init__(self, *args, **kwargs):
         """Find the sdists."""
         super().__init__(*args, **kwargs)
-        self.source_packages = [SourcePackage(name, environment, [source.name for source in self.sources])
+        self.source_packages = [SourcePackage(name, environment, [source['name'] for source in self.records])
                                 for name, environment in self.cfg['source_packages']]
 
     def fetch_step(self, *args, **kwargs):
@@ -31,7 +31,7 @@ class SourcePackageSteps:
         if not (self.dry_run or self.cfg['source_urls']):
             for package in self.source_packages:
                 if not self.obtain_file(package.sdist, no_download=True, warning_only=True):
-                    index = [source.name for source in self.sources].index(package.sdist)
+                    index = [source['name'] for source in self.records].index(package.sdist)
                     checksum = self.get_checksum_for(self.cfg['checksums'], filename=package.sdist, index=index)
                     package.fetch(writable_directory(source_directories(self.name)) or source_paths()[0],
                                   checksum[package.sdist] if isinstance(checksum, dict) else checksum)
