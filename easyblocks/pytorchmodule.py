@@ -23,11 +23,13 @@ from pytorch_install import tree  # noqa: E402 (the line before; it checks EasyB
 from easybuild.easyblocks.generic.containerimage import one_source  # noqa: E402
 from easybuild.easyblocks.generic.lockedvenv import Wheels, fetch_wheels  # noqa: E402
 
+from pytorch_install.directories import source_directories  # noqa: E402
 from pytorch_install.engine.mixin import EngineMixin  # noqa: E402
 from pytorch_install.engine.preconditions import (  # noqa: E402
     check_machine,
     check_profile,
     check_running_jobs,
+    machines_of,
     require_profile,
 )
 from pytorch_install.modulefiles.help import VENV, usage, whatis  # noqa: E402
@@ -35,9 +37,15 @@ from pytorch_install.modulefiles.interface import installation_values, shared_in
 from pytorch_install.modulefiles.statements import check_values, conflicts, template  # noqa: E402
 from pytorch_install.parameters import EXPECTED, check_parameters  # noqa: E402
 from pytorch_install.runtime import hold_packages, offered_commands, run_program  # noqa: E402
-from pytorch_install.sanity_check import sanity_commands  # noqa: E402
-from pytorch_install.sources.directories import source_directories  # noqa: E402
-from pytorch_install.sources.requirements import machines_of  # noqa: E402
+
+# Initializes a process group of one rank from environment variables, as users' scripts do, in the same command as the
+# check of torch's version: importing torch is slow. Only the numbers of the version are compared: that of 2.3.1+rocm6.0
+# is 2.3.1, and NVIDIA's images have 2.1.0a0+b5021ba for 2.1.0.
+CHECK = ("import re, torch; found = re.match('[0-9.]+', torch.__version__)[0]; "
+         "assert found == '%s', torch.__version__; "
+         "import torch, torch.distributed as dist; dist.init_process_group('gloo'); "
+         "total = torch.ones(1); dist.all_reduce(total); dist.destroy_process_group(); "
+         "assert total.item() == 1.0")
 
 
 class EB_PyTorchModule(EngineMixin, EasyBlock):
@@ -225,7 +233,9 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         }
         # EasyBuild itself may run from an environment, which is active but not for the module
         os.environ['PYTORCH_LAUNCH_ACTIVE'] = '0'
-        commands = sanity_commands(self.version, self.launch_in_test()) + (custom_commands or [])
+        launch = self.launch_in_test()
+        commands = [launch + 'conda-python-distributed -c "%s"' % (CHECK % self.version),
+                    launch + 'conda-python-simple "$PAYLOAD"/mnist_ddp.py --help', *(custom_commands or [])]
         super().sanity_check_step(custom_paths=paths, custom_commands=commands, **kwargs)
 
     def launch_in_test(self):

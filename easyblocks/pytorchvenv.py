@@ -14,6 +14,7 @@ from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
 
 from pytorch_install.modulefiles.interface import RECORDED, recorded_variables
 from pytorch_install.modulefiles.statements import template
+from pytorch_install.runtime import install_site_files
 from pytorch_install.venvs.build_environment import (
     check_modules,
     modules_of_build,
@@ -23,7 +24,6 @@ from pytorch_install.venvs.build_environment import (
 )
 from pytorch_install.venvs.build_steps import SourcePackageSteps
 from pytorch_install.venvs.packing import PACKED, pack, require_packer, venv_commands
-from pytorch_install.venvs.site_files import install_site_files
 
 
 class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):

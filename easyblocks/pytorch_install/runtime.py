@@ -9,7 +9,7 @@ import re
 
 from easybuild.easyblocks.generic.containerimage import last_line, run_command  # noqa: F401 (for all that run commands)
 from easybuild.tools.build_log import print_warning
-from easybuild.tools.filetools import copy_file, read_file
+from easybuild.tools.filetools import copy_file, read_file, write_file
 
 # Programs for the runtime's Python.
 PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'programs')
@@ -45,6 +45,19 @@ def hold_packages(python, installdir, index):
                 variables={'PYTHONPATH': None, 'PIP_CONSTRAINT': None})
     if os.path.isdir(os.path.join(installdir, HELD)):
         copy_file(os.path.join(PROGRAMS, 'users_pip.py'), os.path.join(installdir, HELD, 'users_pip.py'))
+
+
+def install_site_files(library):
+    """
+    Install what Python reads when it starts in a venv module, or in an environment on top of it.
+
+    :param library: the environment's directory of the standard library
+    """
+    packages, customize = os.path.join(library, 'site-packages'), os.path.join(library, 'sitecustomize.py')
+    copy_file(os.path.join(PROGRAMS, 'keep_torch.py'), os.path.join(packages, 'keep_torch.py'))
+    write_file(os.path.join(packages, 'keep_torch.pth'), 'import keep_torch\n')
+    if not os.path.islink(customize):  # the host's own, as a copy, stays in front
+        write_file(customize, read_file(os.path.join(PROGRAMS, 'explain_torch.py')), append=True)
 
 
 def image_python(runtime, image, conda_activation, *options):

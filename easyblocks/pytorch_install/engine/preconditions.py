@@ -14,6 +14,9 @@ from easybuild.tools.hooks import INSTALL_STEP, STEP_NAMES
 # Characters that have a meaning in binds of Apptainer, search paths, shells or Tcl.
 UNSAFE = r'''[\s,:;'"\\$`&|<>(){}\[\]*?#]'''
 
+# Comment of a lock with the machines that it has wheels for: hashes do not show them.
+MACHINES = re.compile(r'^# machines:(.*)$', re.MULTILINE)
+
 # Steps that leave the installed software unchanged.
 STEPS_BEFORE_INSTALL = STEP_NAMES[:STEP_NAMES.index(INSTALL_STEP)]
 
@@ -37,6 +40,13 @@ def check_machine(what, machines, remedy):
     if machines and platform.machine() not in machines:
         raise EasyBuildError("%s is for %s, and this host is %s. %s", what, ' and '.join(machines),
                              platform.machine(), remedy)
+
+
+def machines_of(path):
+    """Machines (`uname -m`) that a lock has wheels for, from its line `# machines: x86_64 aarch64`; None without it."""
+    with open(path, encoding='utf-8', errors='replace') as file:
+        found = MACHINES.search(file.read())
+    return found[1].split() if found else None
 
 
 def require_profile(profiles, name):

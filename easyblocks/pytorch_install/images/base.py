@@ -6,11 +6,12 @@ import os
 from typing import NamedTuple, Optional
 
 from easybuild.easyblocks.generic.containerimage import checksum_of, require_machine
-from easybuild.easyblocks.generic.lockedvenv import read_lock
+from easybuild.easyblocks.generic.lockedvenv import PIN, read_lock
 from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.filetools import read_file
 
 from pytorch_install.images.provenance import RECORD, read_json
-from pytorch_install.sources.requirements import canonical_name, read_constraints
+from pytorch_install.programs.hold_packages import canonical_name
 
 
 class Base(NamedTuple):
@@ -66,6 +67,14 @@ def read_base(module, directory, image):
                              "module of EB_PyTorchContainer", module, os.path.join(directory, 'provenance', RECORD))
     return Base(module, image, record, python['python_version'],
                 read_constraints(os.path.join(directory, 'constraints.txt')), python.get('python'))
+
+
+def read_constraints(path):
+    """Versions by the canonical names of packages, from a file with lines `name==version`; empty without the file."""
+    if not os.path.exists(path):
+        return {}
+    found = (PIN.fullmatch(line.strip()) for line in read_file(path).splitlines())
+    return {canonical_name(pin['name']): pin['version'] for pin in found if pin}
 
 
 def verify_base(base):

@@ -8,9 +8,7 @@ from easybuild.easyblocks.generic.containerimage import Definition, Image, Regis
 from easybuild.tools.build_log import EasyBuildError, print_warning
 from easybuild.tools.filetools import read_file, write_file
 
-from pytorch_install.images.base import verify_base
-from pytorch_install.images.layout import LAYOUT, with_layout
-from pytorch_install.sources.directories import (
+from pytorch_install.directories import (
     make_directory,
     protect,
     reason_for_distrust,
@@ -18,6 +16,8 @@ from pytorch_install.sources.directories import (
     source_directories,
     writable_directory,
 )
+from pytorch_install.images.base import verify_base
+from pytorch_install.images.layout import LAYOUT, with_layout
 
 
 class RegistryImage(Registry):

@@ -8,7 +8,7 @@ from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.config import source_paths
 from easybuild.tools.filetools import extract_file
 
-from pytorch_install.sources.directories import source_directories, writable_directory
+from pytorch_install.directories import source_directories, writable_directory
 from pytorch_install.venvs.source_packages import SourcePackage
 
 

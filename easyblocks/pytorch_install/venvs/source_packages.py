@@ -15,8 +15,8 @@ from easybuild.easyblocks.generic.lockedvenv import FOREIGN, OFFLINE
 from easybuild.tools.build_log import EasyBuildError, print_msg
 from easybuild.tools.filetools import mkdir, write_file
 
+from pytorch_install.programs.hold_packages import canonical_name
 from pytorch_install.runtime import run_command
-from pytorch_install.sources.requirements import canonical_name
 
 # File name of an sdist (PEP 625, and the older form with dashes in the name).
 SDIST = re.compile(r'(?P<name>.+)-(?P<version>\d[^-]*)\.(tar\.gz|zip)')
