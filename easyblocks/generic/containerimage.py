@@ -85,13 +85,7 @@ EXPECTED = {
 
 
 def check_parameters(recipe, options, expected):
-    """
-    Stop if a parameter has a wrong type, or a value that is not allowed; nothing is converted.
-
-    :param recipe: parameters of the easyconfig
-    :param options: the easyblock's own parameters, as in `extra_options`
-    :param expected: table of tests, as EXPECTED
-    """
+    """Stop if a parameter has a wrong type, or a value that is not allowed by a table like EXPECTED."""
     for name, (test, words) in expected.items():
         if name in options:
             if name == 'image' and options[name][2] != MANDATORY:

@@ -36,10 +36,6 @@ class Installation:
     """The installation directory of one module, and the files that may be this module."""
 
     def __init__(self, directory, module_file):
-        """
-        :param directory: the installation directory
-        :param module_file: path of the module file in either syntax
-        """
         # a site may move it to another file system: everything below happens there, and the link stays
         self.is_link = os.path.islink(directory)
         directory = os.path.realpath(directory) if self.is_link else directory

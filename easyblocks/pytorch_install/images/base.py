@@ -52,13 +52,7 @@ def base_dependency(easyconfig, software):
 
 
 def read_base(module, directory, image):
-    """
-    The Base that a module's installation has recorded.
-
-    :param module: name of the module
-    :param directory: its installation directory
-    :param image: the path that it gives its image
-    """
+    """The Base that a module's installation in `directory` has recorded; `image` is the path that the module has."""
     record = read_json(os.path.join(directory, 'provenance', RECORD)) or {}
     # earlier installations have the version in packages.json
     python = record if 'python_version' in record else read_json(os.path.join(directory, 'provenance', 'packages.json'))
@@ -88,12 +82,7 @@ def verify_base(base):
 
 
 def check_lock(base, lock, python_version):
-    """
-    Stop if the packages of a lock do not fit the base.
-
-    :param lock: path of the requirements lock
-    :param python_version: Python (<major>.<minor>) that the lock's wheels are for
-    """
+    """Stop if the packages of a lock do not fit the base; their wheels are for `python_version` (<major>.<minor>)."""
     if base.python.split('.')[:2] != python_version.split('.'):
         raise EasyBuildError("%s has Python %s, and the lock is for Python %s. Lock the requirements for the base's "
                              "Python, and set 'python_version'", base.module, base.python, python_version)

@@ -69,7 +69,6 @@ def container(runtime, binds, is_built):
     """
     The Runtime of an image for Apptainer or Singularity.
 
-    :param runtime: command of the runtime on this host
     :param binds: variable that it reads binds from: Apptainer has its own, even if its command is singularity
     :param is_built: whether the image was built by the recipe, and not by others
     """
@@ -85,15 +84,7 @@ def container(runtime, binds, is_built):
 
 
 def usage(module, runtime, commands, gpu=None, wheel_index=None):
-    """
-    Text of the help's section on usage, with the three lines that a user copies to launch.
-
-    :param module: name and version of the module
-    :param runtime: the Runtime
-    :param commands: names of the commands in bin/
-    :param gpu: GPU kind of the recipe
-    :param wheel_index: index with more packages for this torch
-    """
+    """Text of the help's section on usage, with the three lines that a user copies to launch."""
     run = 'srun -N2 --ntasks-per-node=2 %sconda-python-distributed -u ' % runtime.launch
     variables = {
         **runtime.variables,
@@ -133,11 +124,7 @@ def rows(table):
 
 
 def whatis(recipe, runtime):
-    """
-    Lines for `module whatis`, `module keyword` and `module spider`, which searches them.
-
-    :param recipe: parameters of the easyconfig
-    """
+    """Lines for `module whatis`, `module keyword` and `module spider`, which searches them."""
     gpu = recipe['gpu']
     return [
         'Name: ' + recipe['name'],

@@ -55,13 +55,7 @@ def quoted(generator, text):
 
 
 def check_values(recipe, sources, syntax):
-    """
-    Stop if a recipe has text that cannot be quoted in a module.
-
-    :param recipe: parameters of the easyconfig
-    :param sources: names of its sources
-    :param syntax: 'Lua' or 'Tcl'
-    """
+    """Stop if a recipe, or the names of its sources, have text that cannot be quoted in a module ('Lua' or 'Tcl')."""
     parameters = {name: recipe[name] for name in VALUES + TEXTS if name in recipe}
     for name, value in {**parameters, 'sources': sources}.items():
         for text in [value] if isinstance(value, str) else value or []:

@@ -30,11 +30,6 @@ class SourcePackage:
     """A package of `source_packages`: its name, its build environment, and its sdist among `sources`."""
 
     def __init__(self, name, environment, sources):
-        """
-        :param name: name of the package
-        :param environment: environment variables of its build, from the recipe
-        :param sources: file names of the recipe's sources
-        """
         self.name = name
         self.variables = environment
         found = [sdist for sdist in map(SDIST.fullmatch, sources)
