@@ -82,7 +82,6 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.C
         return kinds
 
     def checksum_step(self):
-        """Verify the sources, and fetch the image and the wheels."""
         super().checksum_step()
         self.image.wheels = self.wheels
 
@@ -113,7 +112,6 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.C
             self.image.build()
 
     def install_runtime(self):
-        """Install the image and its provenance."""
         if self.dry_run:
             self.dry_run_msg("  copied image %s to %s", self.image.reference, self.image_path)
             return
@@ -131,7 +129,6 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.C
             self.users_environment = self.user_software.prepare(self.runtime_python())
 
     def values_without_module(self):
-        """Also the installed image, its copies, and the users' environment."""
         runtime = containerimage.find_runtime()
         return {**super().values_without_module(), 'image': self.image.name,
                 'central': [os.path.join(directory, self.image.name) for directory in self.cfg['central_images']],
@@ -145,7 +142,6 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.C
             self.image.note_installed()
 
     def enter_image(self):
-        """Command that runs another one in the installed image, as a list."""
         return [self.image.runtime, 'exec', self.image_path]
 
     def runtime_python(self):
@@ -174,7 +170,6 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.C
         return ''
 
     def make_module_extra(self, *args, **kwargs):
-        """Add the image, its binds and its search path."""
         # a moved installation must be visible under its real path
         moved = [os.path.realpath(self.installdir)] if os.path.islink(self.installdir) else []
         return super().make_module_extra(*args, **kwargs) + image_interface(

@@ -29,13 +29,11 @@ class EB_PyTorchContainerEngine(EB_PyTorchEnroot):
     }
 
     def __init__(self, *args, **kwargs):
-        """Check the recipe's entries."""
         super().__init__(*args, **kwargs)
         edf.check_entries(self.cfg['edf'], os.path.basename(self.cfg.path))
 
     @property
     def edf_path(self):
-        """Path of the environment definition file."""
         return self.image_path[:-len(EnrootImage.EXTENSION)] + '.toml'
 
     def require_start(self):
@@ -46,7 +44,6 @@ class EB_PyTorchContainerEngine(EB_PyTorchEnroot):
         super().require_start()
 
     def edf_entries(self):
-        """Entries of the environment definition file."""
         paths = [install_path('software'), install_path('data'), *self.cfg['binds']]
         parts = ['%s:/%s' % (os.path.join(self.installdir, part), part) for part in tree.PARTS]
         mounts = [path if ':' in path else '%s:%s' % (path, path) for path in paths
@@ -56,11 +53,9 @@ class EB_PyTorchContainerEngine(EB_PyTorchEnroot):
                 'mounts': [*map(edf.literal, parts + mounts), '${HOME}:${HOME}', '${PWD}:${PWD}'], **self.cfg['edf']}
 
     def enter_image(self):
-        """Command that runs another one in the installed image, as a list."""
         return ['srun', '--nodes=1', '--ntasks=1', '--environment=' + self.edf_path]
 
     def values_without_module(self):
-        """Also the installed environment definition file."""
         return {**super().values_without_module(), 'image': self.edf_path}
 
     def view_of_host(self):

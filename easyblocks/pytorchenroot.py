@@ -30,7 +30,6 @@ class EB_PyTorchEnroot(EB_PyTorchImage):
     }
 
     def __init__(self, *args, **kwargs):
-        """Name the image."""
         super().__init__(*args, **kwargs)
         name = '%s-%s%s' % (self.name, det_full_ec_version(self.cfg), EnrootImage.EXTENSION)
         self.image = EnrootImage(self.cfg, name, [], self.builddir)
@@ -38,7 +37,6 @@ class EB_PyTorchEnroot(EB_PyTorchImage):
 
     @property
     def image_path(self):
-        """Path of the installed image."""
         return os.path.join(self.installdir, self.image.name)
 
     def checksum_step(self):
@@ -70,7 +68,6 @@ class EB_PyTorchEnroot(EB_PyTorchImage):
         return ['enroot', 'start', '--rc', tree.ENROOT_RC, '--mount', mount, self.image_path]
 
     def values_without_module(self):
-        """Also the installed image."""
         return {**super().values_without_module(), 'image': self.image_path}
 
     def launch_in_test(self):
@@ -78,7 +75,6 @@ class EB_PyTorchEnroot(EB_PyTorchImage):
         return ''
 
     def make_module_extra(self, *args, **kwargs):
-        """Add the image and what it sees of the host."""
         return (super().make_module_extra(*args, **kwargs) + self.installed_file('PYTORCH_IMAGE', self.image_path) +
                 self.view_of_host())
 

@@ -28,7 +28,6 @@ class EB_PyTorchImage(EB_PyTorchModule):
     }
 
     def runtime_help(self):
-        """The Runtime for the module's help."""
         return RUNTIMES[self.ENGINE]
 
     def configure_step(self):
@@ -38,7 +37,6 @@ class EB_PyTorchImage(EB_PyTorchModule):
         self.require_start()
 
     def require_start(self):
-        """Stop if the program does not start the image."""
         result = run_command([*self.runtime_python(), '--version'], fail_on_error=False, hidden=True)
         if result.exit_code != 0:
             raise EasyBuildError("%s cannot start python3 in %s: %s. %s", self.PRODUCT, self.cfg['image'],
@@ -48,5 +46,4 @@ class EB_PyTorchImage(EB_PyTorchModule):
         """Install nothing: the image stays where the program has it."""
 
     def runtime_python(self):
-        """The image's Python."""
         return [*self.enter_image(), 'python3']

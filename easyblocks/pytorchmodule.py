@@ -94,7 +94,6 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         check_values(self.cfg, [source['name'] for source in self.records], self.module_generator.SYNTAX)
 
     def runtime_help(self):
-        """The Runtime for the module's help."""
         return VENV
 
     def write_usage(self):
@@ -168,7 +167,6 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         self.hold_packages()
 
     def install_scripts(self):
-        """Install runscripts and payload."""
         tree.install_parts(self.installdir)
 
     def install_runtime(self):
@@ -198,7 +196,6 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         self.write_usage()
 
     def hold_packages(self):
-        """Write what keeps torch when users install packages."""
         hold_packages(self.runtime_python(), self.installdir, self.cfg['wheel_index'])
 
     def enter_image(self):

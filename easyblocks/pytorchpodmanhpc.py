@@ -35,7 +35,6 @@ class EB_PyTorchPodmanHPC(EB_PyTorchImage):
         return 'PYTORCH_PODMAN_OPTIONS= ' + super().launch_in_test()
 
     def make_module_extra(self, *args, **kwargs):
-        """Add the image, its mounts, and the site's options."""
         txt = super().make_module_extra(*args, **kwargs) + mounts_interface(self.module_generator, self.cfg['binds'])
         for variable, value in [('PYTORCH_IMAGE', self.cfg['image']),
                                 ('PYTORCH_PODMAN_OPTIONS', ' '.join(self.cfg['podman_options']))]:

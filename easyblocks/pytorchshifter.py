@@ -23,7 +23,6 @@ class EB_PyTorchShifter(EB_PyTorchImage):
     }
 
     def enter_image(self):
-        """Command that runs another one in the image, as a list."""
         return ['shifter', '--image=' + self.cfg['image']]
 
     def make_module_extra(self, *args, **kwargs):

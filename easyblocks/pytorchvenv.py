@@ -57,7 +57,6 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
 
     @property
     def image_commands(self):
-        """Commands of a packed environment that bin/ offers."""
         return venv_commands(self.cfg['python_version']) if self.cfg['packed'] else []
 
     def check_commands(self):
@@ -99,7 +98,6 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
             self.installdir, self.name, det_full_ec_version(self.cfg), {**self.activation(), **packed}))
 
     def install_step(self):
-        """Pack what is installed, if the recipe asks for it."""
         super().install_step()
         if self.cfg['packed']:
             if self.dry_run:
@@ -118,16 +116,13 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
         return read_record(self.installdir) or record_build(self.host_python, self.modules_of_build())
 
     def runtime_python(self):
-        """The environment's Python."""
         return [os.path.join(self.environment, 'bin', 'python')]
 
     def activation(self):
-        """Activate with the environment's own script."""
         activate = os.path.join(self.environment, 'bin', 'activate')
         return {'WITH_CONDA': 'true', 'WITH_VENV': 'source ' + activate}
 
     def make_module_extra(self, *args, **kwargs):
-        """Add the packed file and the search path."""
         txt = super().make_module_extra(*args, **kwargs)
         # with --module-only, an earlier installation may lack it
         if self.cfg['packed'] and os.path.exists(os.path.join(self.installdir, PACKED)):
@@ -147,6 +142,5 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
                         python=record['python']['path'], version=record['python']['version'])
 
     def sanity_check_step(self, *args, **kwargs):
-        """Check the environment's Python too."""
         paths = ['venv/bin/python', *([PACKED] if self.cfg['packed'] else [])]
         super().sanity_check_step(*args, custom_paths=paths, **kwargs)

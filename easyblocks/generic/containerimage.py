@@ -102,7 +102,6 @@ class ContainerImage(EasyBlock):
 
     @staticmethod
     def extra_options(extra_vars=None):
-        """Easyconfig parameters of images."""
         extra_vars = EasyBlock.extra_options(extra_vars)
         extra_vars.update({
             'image': [None, "Image that is not a source: docker:// with digest, or a .sif file in central_images",
@@ -168,7 +167,6 @@ class ContainerImage(EasyBlock):
 
     @property
     def image_path(self):
-        """Path of the installed image."""
         return os.path.join(self.installdir, self.image.name)
 
     def obtain_file(self, filename, **kwargs):
@@ -224,7 +222,6 @@ class ContainerImage(EasyBlock):
         return super().make_module_extra(*args, **kwargs) + self.image_statements()
 
     def image_statements(self):
-        """Statements on the image, its binds and the GPU flag."""
         txt, image = '', {'value': self.image.name, 'pushenv': True}
         for variable in ('SIF', 'SIF' + re.sub(r'\W', '_', self.name.upper())):
             txt += self.module_generator.set_environment(variable, image, relpath=True)
@@ -252,7 +249,6 @@ def find_runtime():
 
 
 def require_runtime(runtime):
-    """Stop if the host has no container runtime."""
     if not runtime:
         raise EasyBuildError("%s not found on PATH. Install Apptainer or load its module", ' and '.join(RUNTIMES))
 
@@ -424,7 +420,6 @@ class Image:
                          for name, value in values.items() if value])
 
     def source(self, extension):
-        """The one source with this file name extension."""
         return one_source(self.sources, extension, self.recipe.path)
 
     def fetch(self):
@@ -487,7 +482,6 @@ class Definition(Image):
     """An image that the runtime builds from a definition file; the build argument BASE is a Debian base."""
 
     def definition(self):
-        """Text of the definition file."""
         return read_file(self.source('.def')['path'])
 
     def arguments(self):
@@ -647,7 +641,6 @@ class Registry(Image):
         return [self.runtime, 'build', '--force', part, self.uri], runtime_variables(**settings)
 
     def pull(self, part, cache):
-        """Run the command up to ATTEMPTS times."""
         command, variables = self.command(part, cache)
         for attempt in range(1, ATTEMPTS + 1):
             remove_file(part)
@@ -668,7 +661,6 @@ class Registry(Image):
                              "are complete", self.reference, ATTEMPTS, reason)
 
     def reason(self, output):
-        """Why an attempt failed."""
         lines = output.strip().splitlines() or ['no output']
         return re.sub(r'^FATAL:\s*', '', next((line for line in reversed(lines) if 'FATAL' in line), lines[-1]))
 

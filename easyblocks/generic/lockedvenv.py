@@ -70,7 +70,6 @@ class LockedVenv(EasyBlock):
 
     @staticmethod
     def extra_options(extra_vars=None):
-        """Easyconfig parameters of environments."""
         extra_vars = EasyBlock.extra_options(extra_vars)
         extra_vars.update({
             'python_version': ['3.11', "Python of the environment (<major>.<minor>), which wheels must fit", CUSTOM],
@@ -99,7 +98,6 @@ class LockedVenv(EasyBlock):
 
     @property
     def environment(self):
-        """Path of the environment."""
         return os.path.join(self.installdir, 'venv')
 
     def checksum_step(self):
@@ -244,7 +242,6 @@ def is_writable(directory):
 
 
 def find_links(directories):
-    """Options of pip for directories with wheels."""
     return [option for path in directories for option in ('--find-links', path)]
 
 
@@ -290,7 +287,6 @@ def reason(pin, python_version, output, origins):
 
 
 def sha256(path):
-    """SHA-256 of a file."""
     return compute_checksum(path, 'sha256')
 
 

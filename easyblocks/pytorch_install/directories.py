@@ -57,7 +57,6 @@ def reason_for_distrust(*paths):
 
 
 def require_trust(*paths):
-    """Stop if `reason_for_distrust` has a reason."""
     reason = reason_for_distrust(*paths)
     if reason:
         raise EasyBuildError("The notes of an earlier installation cannot be trusted: %s", reason)
@@ -94,7 +93,6 @@ def is_private(group, user):
 
 
 def groups_of(user):
-    """Ids of the groups that a user is in."""
     try:
         return os.getgrouplist(user, pwd.getpwnam(user).pw_gid)
     except KeyError:
@@ -102,7 +100,6 @@ def groups_of(user):
 
 
 def name_of(entry, number):
-    """The name of a user or group; its id if it has none."""
     try:
         return entry(number)[0]
     except KeyError:
