@@ -19,9 +19,7 @@ from pytorch_install import tree
 from pytorch_install.engine.transaction import keep_file
 from pytorch_install.host_network import write_host_network
 from pytorch_install.images.base import base_dependency, read_base
-from pytorch_install.images.cotainr import Cotainr
-from pytorch_install.images.kinds import BuiltImage, DefinitionFile, RegistryImage, SiteImage
-from pytorch_install.images.packages_on_top import PackagesOnTop
+from pytorch_install.images.kinds import BuiltImage, Cotainr, DefinitionFile, PackagesOnTop, RegistryImage, SiteImage
 from pytorch_install.images.provenance import directory_of, fetch_unless_kept, write_provenance
 from pytorch_install.modulefiles.help import container
 from pytorch_install.modulefiles.interface import image_interface

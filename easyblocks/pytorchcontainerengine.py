@@ -14,7 +14,7 @@ from easybuild.tools.filetools import mkdir, write_file
 
 from pytorch_install import tree
 from pytorch_install.images import edf
-from pytorch_install.images.enroot import EnrootImage
+from pytorch_install.images.kinds import EnrootImage
 
 
 class EB_PyTorchContainerEngine(EB_PyTorchEnroot):

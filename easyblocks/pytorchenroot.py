@@ -13,7 +13,7 @@ from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
 
 from pytorch_install import tree
 from pytorch_install.engine.transaction import keep_file
-from pytorch_install.images.enroot import EnrootImage, require_enroot
+from pytorch_install.images.kinds import EnrootImage, require_enroot
 from pytorch_install.images.provenance import fetch_unless_kept, write_provenance
 from pytorch_install.modulefiles.interface import mounts_interface
 

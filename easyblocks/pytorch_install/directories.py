@@ -9,6 +9,7 @@ import os
 import pwd
 import stat
 
+from easybuild.easyblocks.generic.lockedvenv import is_writable
 from easybuild.framework.easyconfig.easyconfig import letter_dir_for
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import build_option, source_paths
@@ -23,13 +24,7 @@ def source_directories(name, kind=''):
 
 def writable_directory(directories):
     """The first directory that this user can write to, or can create; None if there is none."""
-    for directory in directories:
-        present = directory
-        while not os.path.exists(present):
-            present = os.path.dirname(present)
-        if os.path.isdir(present) and os.access(present, os.W_OK | os.X_OK):
-            return directory
-    return None
+    return next(filter(is_writable, directories), None)
 
 
 def reason_for_distrust(*paths):

@@ -6,14 +6,15 @@ The easyblocks override steps, as EasyBuild intends. The methods here replace wh
 each docstring states what EasyBuild 5 does instead.
 """
 import os
+import stat
 
 from easybuild.framework.easyblock import StopException
 from easybuild.tools.build_log import print_msg
 from easybuild.tools.config import build_option
-from easybuild.tools.filetools import change_dir, remove_file
+from easybuild.tools.filetools import adjust_permissions, change_dir, remove_file
 
 from pytorch_install.engine.preconditions import check_path
-from pytorch_install.engine.transaction import Installation, show_to_root
+from pytorch_install.engine.transaction import Installation
 
 
 class EngineMixin:
@@ -110,7 +111,8 @@ class EngineMixin:
         if fake or self.dry_run:
             modules = super().make_module_step(fake=fake)
             if not self.dry_run:
-                show_to_root(modules)
+                # the directory around them is private
+                adjust_permissions(modules, stat.S_IROTH)
             return modules
         module_file = self.mod_filepath
         self.mod_filepath = self.installation.part(module_file)
