@@ -260,13 +260,7 @@ def runtime_variables(**settings):
 
 
 def run_command(words, variables=None, **options):
-    """
-    Run a command with EasyBuild's run_shell_cmd, without a shell; return its result.
-
-    :param words: the command, as a list
-    :param variables: environment variables to set; None unsets one
-    :param options: other arguments of run_shell_cmd
-    """
+    """Run a command, a list of words, with EasyBuild's run_shell_cmd; None unsets a variable. Return its result."""
     environ = {**os.environ, **(variables or {})}
     # without use_bash=False, EasyBuild 5.4 runs bash with the words of a list as arguments
     return run_shell_cmd(list(words), env={name: value for name, value in environ.items() if value is not None},
@@ -392,12 +386,6 @@ class Image:
     is_kept = False
 
     def __init__(self, recipe, name, sources, builddir):
-        """
-        :param recipe: parameters of the easyconfig
-        :param name: file name of an image that is made here
-        :param sources: EasyBuild's records of the sources; before the fetch step, their names
-        :param builddir: directory to build in
-        """
         self.recipe, self.name, self.sources, self.builddir = recipe, name, sources, builddir
         self.file = os.path.join(builddir, name)
 

@@ -328,13 +328,7 @@ def run(words, variables=None, **options):
 
 
 def make_environment(python, directory, wheels, compiles=True):
-    """
-    Make a virtual environment and install locked wheels into it.
-
-    :param python: command of the Python to make it with
-    :param wheels: the Wheels
-    :param compiles: whether pip writes bytecode
-    """
+    """Make a virtual environment and install locked Wheels into it; `compiles`: whether pip writes bytecode."""
     run([python, '-m', 'venv', directory])
     # without the user's pip configuration; a package that the venv was seeded with is replaced, not overwritten
     run([os.path.join(directory, 'bin', 'pip'), '--isolated', 'install', '--quiet', '--no-index', '--find-links',

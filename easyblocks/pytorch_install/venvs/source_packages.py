@@ -80,14 +80,7 @@ class SourcePackage:
         }
 
     def build(self, directory, python, wheels, variables):
-        """
-        Build a wheel.
-
-        :param directory: the unpacked and patched sdist
-        :param python: command of a Python with the build's requirements, as a list
-        :param wheels: directory for the wheel
-        :param variables: environment variables to run it with, those of `variables_of_build` among them
-        """
+        """Build a wheel of the unpacked and patched sdist; `variables` include those of `variables_of_build`."""
         result = run_command([*python, '-m', 'pip', '--isolated', 'wheel', '--verbose', '--no-deps', '--no-index',
                               '--no-build-isolation', '--wheel-dir', wheels, directory], variables,
                              work_dir=directory, fail_on_error=False)
