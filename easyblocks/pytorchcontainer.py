@@ -26,7 +26,7 @@ from pytorch_install.modulefiles.interface import image_interface
 from pytorch_install.parameters import containerimage
 from pytorch_install.runtime import image_python
 from pytorch_install.user_software import UserSoftware
-from pytorch_install.venvs.build_steps import SourcePackageSteps
+from pytorch_install.venvs.source_packages import SourcePackageSteps
 
 
 class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.ContainerImage):

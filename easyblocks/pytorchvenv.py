@@ -22,8 +22,8 @@ from pytorch_install.venvs.build_environment import (
     record_build,
     write_record,
 )
-from pytorch_install.venvs.build_steps import SourcePackageSteps
 from pytorch_install.venvs.packing import PACKED, pack, require_packer, venv_commands
+from pytorch_install.venvs.source_packages import SourcePackageSteps
 
 
 class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
