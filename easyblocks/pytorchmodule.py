@@ -49,7 +49,12 @@ CHECK = ("import re, torch; found = re.match('[0-9.]+', torch.__version__)[0]; "
 
 
 class EB_PyTorchModule(EngineMixin, EasyBlock):
-    """Shared base of the PyTorch easyblocks; a subclass provides the runtime."""
+    """
+    Shared base of the PyTorch easyblocks.
+
+    A subclass provides the runtime: install_runtime puts it into the installation directory, runtime_python is the
+    command (a list) of its Python before the module exists, and enter_image the one that runs others in the image.
+    """
 
     # Easyconfig parameters, besides those of the classes that a class is derived from.
     PARAMETERS = {
@@ -169,10 +174,6 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
     def install_scripts(self):
         tree.install_parts(self.installdir)
 
-    def install_runtime(self):
-        """Put image or venv into the installation directory."""
-        raise NotImplementedError
-
     def install_tree(self):
         """Install the cluster profile and the commands in bin/; compile the scripts."""
         tree.install_profile(self.cfg['cluster'], self.installdir)
@@ -197,14 +198,6 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
 
     def hold_packages(self):
         hold_packages(self.runtime_python(), self.installdir, self.cfg['wheel_index'])
-
-    def enter_image(self):
-        """Command, as a list, that runs another one in the image."""
-        raise NotImplementedError
-
-    def runtime_python(self):
-        """Command, as a list, that runs the installed runtime's Python before its module exists."""
-        raise NotImplementedError
 
     def permissions_step(self):
         """Adjust permissions; the payload stays writable for its owner, as `cp -r` of users keeps modes."""

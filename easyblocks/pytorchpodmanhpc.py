@@ -36,7 +36,5 @@ class EB_PyTorchPodmanHPC(EB_PyTorchImage):
 
     def make_module_extra(self, *args, **kwargs):
         txt = super().make_module_extra(*args, **kwargs) + mounts_interface(self.module_generator, self.cfg['binds'])
-        for variable, value in [('PYTORCH_IMAGE', self.cfg['image']),
-                                ('PYTORCH_PODMAN_OPTIONS', ' '.join(self.cfg['podman_options']))]:
-            txt += pushenv(self.module_generator, variable, value)
-        return txt
+        return txt + pushenv(self.module_generator, {'PYTORCH_IMAGE': self.cfg['image'],
+                                                     'PYTORCH_PODMAN_OPTIONS': ' '.join(self.cfg['podman_options'])})

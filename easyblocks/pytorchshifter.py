@@ -27,11 +27,8 @@ class EB_PyTorchShifter(EB_PyTorchImage):
 
     def make_module_extra(self, *args, **kwargs):
         """Add the image and its modules, in variables that Shifter reads: users can also run a plain `shifter`."""
-        txt = super().make_module_extra(*args, **kwargs)
         # for `#SBATCH --image`, Slurm sets a type that does not fit the name (NERSC/shifter, src/shifter.c)
         variables = {'SHIFTER_IMAGE': self.cfg['image'], 'SHIFTER_IMAGETYPE': 'docker'}
         if self.cfg['shifter_modules']:
             variables['SHIFTER_MODULE'] = ','.join(self.cfg['shifter_modules'])
-        for variable, value in variables.items():
-            txt += pushenv(self.module_generator, variable, value)
-        return txt
+        return super().make_module_extra(*args, **kwargs) + pushenv(self.module_generator, variables)

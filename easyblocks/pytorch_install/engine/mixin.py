@@ -18,7 +18,12 @@ from pytorch_install.engine.transaction import Installation
 
 
 class EngineMixin:
-    """For classes that are derived from it first, and then from EasyBlock."""
+    """
+    For classes that are derived from it first, and then from EasyBlock.
+
+    They have check_host (whether this host can run what is installed, also with --extended-dry-run) and
+    check_preconditions (for what would make a late step fail).
+    """
 
     def __init__(self, *args, **kwargs):
         """
@@ -43,12 +48,6 @@ class EngineMixin:
             self.installation.recover()
         if not self.dry_run:
             self.check_preconditions()
-
-    def check_host(self):
-        """Subclasses check whether this host can run what is installed, also with --extended-dry-run."""
-
-    def check_preconditions(self):
-        """Subclasses check what would make a late step fail, before the first one."""
 
     def run_step(self, step, step_methods):
         """

@@ -44,9 +44,8 @@ def shared_interface(generator, name, version, installdir, activation, cluster):
         directories.update({part.upper(): part, part.upper() + name.upper(): part})
     for variable, path in directories.items():
         txt += generator.set_environment(variable, {'value': path, 'pushenv': True}, relpath=True)
-    for variable, value in activation.items():
-        # the user's shell expands a $NAME in it
-        txt += pushenv(generator, variable, value)
+    # the user's shell expands a $NAME in it
+    txt += pushenv(generator, activation)
     # of an image of others, and of an earlier installation (with --module-only): in the others, Python changes pip
     is_hooked = os.path.exists(os.path.join(installdir, HELD, 'hooked'))
     held = {name: path for name, path in {'PIP_CONSTRAINT': 'constraints.txt', 'PIP_FIND_LINKS': HELD}.items()

@@ -30,10 +30,10 @@ def conflicts(generator, names):
     return ''.join(statement % quoted(generator, name) for name in names)
 
 
-def pushenv(generator, variable, value):
-    """A statement that sets a variable to any text; EasyBuild's own does not escape special characters."""
+def pushenv(generator, variables):
+    """Statements that set variables to any texts; EasyBuild's own do not escape special characters."""
     statement = {'Lua': 'pushenv("%s", %s)\n', 'Tcl': 'pushenv %s %s\n'}[generator.SYNTAX]
-    return statement % (variable, quoted(generator, value))
+    return ''.join(statement % (variable, quoted(generator, value)) for variable, value in variables.items())
 
 
 def template(generator, name, lists=None, **values):
