@@ -19,39 +19,31 @@ from pytorch_install import tree
 from pytorch_install.engine.transaction import keep_file
 from pytorch_install.host_network import write_host_network
 from pytorch_install.images.base import base_dependency, read_base
-from pytorch_install.images.cotainr import Cotainr
-from pytorch_install.images.kinds import BuiltImage, DefinitionFile, RegistryImage, SiteImage
-from pytorch_install.images.packages_on_top import PackagesOnTop
+from pytorch_install.images.kinds import BuiltImage, Cotainr, DefinitionFile, PackagesOnTop, RegistryImage, SiteImage
 from pytorch_install.images.provenance import directory_of, fetch_unless_kept, write_provenance
 from pytorch_install.modulefiles.help import container
 from pytorch_install.modulefiles.interface import image_interface
 from pytorch_install.parameters import containerimage
 from pytorch_install.runtime import image_python
-from pytorch_install.users.user_software import UserSoftware
-from pytorch_install.venvs.build_steps import SourcePackageSteps
+from pytorch_install.user_software import UserSoftware
+from pytorch_install.venvs.source_packages import SourcePackageSteps
 
 
 class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.ContainerImage):
     """Support for installing PyTorch as a container image with a module around it."""
 
-    COMMANDS = tree.CONTAINER
+    ENGINE = 'apptainer'
     BRINGS_PYTHON = True
     SOURCES_OF_IMAGES = "'image', a .sif, .def or .yml file in 'sources', or a container module in 'builddependencies'"
 
-    @staticmethod
-    def extra_options(extra_vars=None):
-        """Easyconfig parameters of images."""
-        extra_vars = EB_PyTorchModule.extra_options(containerimage.ContainerImage.extra_options(extra_vars))
-        extra_vars.update(SourcePackageSteps.PARAMETERS)
-        extra_vars.update({
-            'base_image': [None, "Base image of cotainr's conda environment: a .sif file, or docker:// with digest",
-                           CUSTOM],
-            'conda_activation': ['true', "Command that activates the image's conda environment, unless the image "
-                                         "sets WITH_CONDA", CUSTOM],
-            'commands': [['python', 'python3', 'pip', 'pip3', 'torchrun'],
-                         "Commands of the image that bin/ offers on the host", CUSTOM],
-        })
-        return extra_vars
+    PARAMETERS = {
+        'base_image': [None, "Base image of cotainr's conda environment: a .sif file, or docker:// with digest",
+                       CUSTOM],
+        'conda_activation': ['true', "Command that activates the image's conda environment, unless the image "
+                                     "sets WITH_CONDA", CUSTOM],
+        'commands': [['python', 'python3', 'pip', 'pip3', 'torchrun'],
+                     "Commands of the image that bin/ offers on the host", CUSTOM],
+    }
 
     def __init__(self, *args, **kwargs):
         """Find the image's base, and prepare the users' environment."""
@@ -88,7 +80,6 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.C
         return kinds
 
     def checksum_step(self):
-        """Verify the sources, and fetch the image and the wheels."""
         super().checksum_step()
         self.image.wheels = self.wheels
 
@@ -119,7 +110,6 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.C
             self.image.build()
 
     def install_runtime(self):
-        """Install the image and its provenance."""
         if self.dry_run:
             self.dry_run_msg("  copied image %s to %s", self.image.reference, self.image_path)
             return
@@ -137,7 +127,6 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.C
             self.users_environment = self.user_software.prepare(self.runtime_python())
 
     def values_without_module(self):
-        """Also the installed image, its copies, and the users' environment."""
         runtime = containerimage.find_runtime()
         return {**super().values_without_module(), 'image': self.image.name,
                 'central': [os.path.join(directory, self.image.name) for directory in self.cfg['central_images']],
@@ -151,7 +140,6 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.C
             self.image.note_installed()
 
     def enter_image(self):
-        """Command that runs another one in the installed image, as a list."""
         return [self.image.runtime, 'exec', self.image_path]
 
     def runtime_python(self):
@@ -180,7 +168,6 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.C
         return ''
 
     def make_module_extra(self, *args, **kwargs):
-        """Add the image, its binds and its search path."""
         # a moved installation must be visible under its real path
         moved = [os.path.realpath(self.installdir)] if os.path.islink(self.installdir) else []
         return super().make_module_extra(*args, **kwargs) + image_interface(

@@ -14,36 +14,26 @@ from easybuild.tools.filetools import mkdir, write_file
 
 from pytorch_install import tree
 from pytorch_install.images import edf
-from pytorch_install.images.enroot import EnrootImage
-from pytorch_install.modulefiles.help import CONTAINER_ENGINE
+from pytorch_install.images.kinds import EnrootImage
 
 
 class EB_PyTorchContainerEngine(EB_PyTorchEnroot):
     """Support for installing a squashfs image, its environment definition file, and a module around them."""
 
-    COMMANDS = tree.CONTAINER_ENGINE
-    RUNTIME = CONTAINER_ENGINE
-    PRODUCT = 'The Container Engine'
+    ENGINE, PRODUCT = 'container-engine', 'The Container Engine'
     NO_START = "Run `eb` on a system of CSCS, in a job or with SLURM_ACCOUNT set"
 
-    @staticmethod
-    def extra_options(extra_vars=None):
-        """Easyconfig parameters of the Container Engine's images."""
-        extra_vars = EB_PyTorchEnroot.extra_options(extra_vars)
-        extra_vars.update({
-            'binds': [[], "Paths of the host to mount, if they exist during the installation", CUSTOM],
-            'edf': [{}, "More entries of the environment definition file, such as annotations", CUSTOM],
-        })
-        return extra_vars
+    PARAMETERS = {
+        'binds': [[], "Paths of the host to mount, if they exist during the installation", CUSTOM],
+        'edf': [{}, "More entries of the environment definition file, such as annotations", CUSTOM],
+    }
 
     def __init__(self, *args, **kwargs):
-        """Check the recipe's entries."""
         super().__init__(*args, **kwargs)
         edf.check_entries(self.cfg['edf'], os.path.basename(self.cfg.path))
 
     @property
     def edf_path(self):
-        """Path of the environment definition file."""
         return self.image_path[:-len(EnrootImage.EXTENSION)] + '.toml'
 
     def require_start(self):
@@ -54,7 +44,6 @@ class EB_PyTorchContainerEngine(EB_PyTorchEnroot):
         super().require_start()
 
     def edf_entries(self):
-        """Entries of the environment definition file."""
         paths = [install_path('software'), install_path('data'), *self.cfg['binds']]
         parts = ['%s:/%s' % (os.path.join(self.installdir, part), part) for part in tree.PARTS]
         mounts = [path if ':' in path else '%s:%s' % (path, path) for path in paths
@@ -64,11 +53,9 @@ class EB_PyTorchContainerEngine(EB_PyTorchEnroot):
                 'mounts': [*map(edf.literal, parts + mounts), '${HOME}:${HOME}', '${PWD}:${PWD}'], **self.cfg['edf']}
 
     def enter_image(self):
-        """Command that runs another one in the installed image, as a list."""
         return ['srun', '--nodes=1', '--ntasks=1', '--environment=' + self.edf_path]
 
     def values_without_module(self):
-        """Also the installed environment definition file."""
         return {**super().values_without_module(), 'image': self.edf_path}
 
     def view_of_host(self):

@@ -13,32 +13,23 @@ from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
 
 from pytorch_install import tree
 from pytorch_install.engine.transaction import keep_file
-from pytorch_install.images.enroot import EnrootImage, require_enroot
+from pytorch_install.images.kinds import EnrootImage, require_enroot
 from pytorch_install.images.provenance import fetch_unless_kept, write_provenance
-from pytorch_install.modulefiles.help import ENROOT
 from pytorch_install.modulefiles.interface import mounts_interface
 
 
 class EB_PyTorchEnroot(EB_PyTorchImage):
     """Support for installing a squashfs image with a module around it."""
 
-    COMMANDS = tree.ENROOT
-    RUNTIME = ENROOT
     ENGINE = PRODUCT = 'enroot'
     NO_START = "Try `enroot start` with the image by hand"
 
-    @staticmethod
-    def extra_options(extra_vars=None):
-        """Easyconfig parameters of squashfs images."""
-        extra_vars = EB_PyTorchImage.extra_options(extra_vars)
-        extra_vars.update({
-            'binds': [[], "Paths of the host to mount, if they exist when the module is loaded", CUSTOM],
-            'mksquashfs_args': ['-comp lz4 -no-fragments', "Packing of the image", CUSTOM],
-        })
-        return extra_vars
+    PARAMETERS = {
+        'binds': [[], "Paths of the host to mount, if they exist when the module is loaded", CUSTOM],
+        'mksquashfs_args': ['-comp lz4 -no-fragments', "Packing of the image", CUSTOM],
+    }
 
     def __init__(self, *args, **kwargs):
-        """Name the image."""
         super().__init__(*args, **kwargs)
         name = '%s-%s%s' % (self.name, det_full_ec_version(self.cfg), EnrootImage.EXTENSION)
         self.image = EnrootImage(self.cfg, name, [], self.builddir)
@@ -46,7 +37,6 @@ class EB_PyTorchEnroot(EB_PyTorchImage):
 
     @property
     def image_path(self):
-        """Path of the installed image."""
         return os.path.join(self.installdir, self.image.name)
 
     def checksum_step(self):
@@ -78,7 +68,6 @@ class EB_PyTorchEnroot(EB_PyTorchImage):
         return ['enroot', 'start', '--rc', tree.ENROOT_RC, '--mount', mount, self.image_path]
 
     def values_without_module(self):
-        """Also the installed image."""
         return {**super().values_without_module(), 'image': self.image_path}
 
     def launch_in_test(self):
@@ -86,7 +75,6 @@ class EB_PyTorchEnroot(EB_PyTorchImage):
         return ''
 
     def make_module_extra(self, *args, **kwargs):
-        """Add the image and what it sees of the host."""
         return (super().make_module_extra(*args, **kwargs) + self.installed_file('PYTORCH_IMAGE', self.image_path) +
                 self.view_of_host())
 

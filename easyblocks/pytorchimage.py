@@ -10,46 +10,33 @@ from easybuild.framework.easyconfig import CUSTOM, MANDATORY
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import which
 
+from pytorch_install.modulefiles.help import RUNTIMES
 from pytorch_install.runtime import last_line, run_command
 
 
 class EB_PyTorchImage(EB_PyTorchModule):
     """Shared base of the easyblocks of such images; a subclass names the program."""
 
-    # The command that starts images, its name in messages, and advice if it is missing or an image does not start, in
-    # which %s is the image.
-    ENGINE = PRODUCT = MISSING = NO_START = ''
+    # The name of the program in messages, and advice if it is missing or an image does not start, in which %s is the
+    # image; ENGINE is its command.
+    PRODUCT = MISSING = NO_START = ''
 
-    # The Runtime for the module's help.
-    RUNTIME = None
-
-    @staticmethod
-    def extra_options(extra_vars=None):
-        """Easyconfig parameters of all kinds of images."""
-        extra_vars = EB_PyTorchModule.extra_options(extra_vars)
-        extra_vars.update({
-            'image': [None, "Name of the image, as the program that starts it needs it", MANDATORY],
-            'commands': [['python', 'python3', 'pip', 'pip3', 'torchrun'],
-                         "Commands of the image that bin/ offers on the host", CUSTOM],
-        })
-        return extra_vars
+    PARAMETERS = {
+        'image': [None, "Name of the image, as the program that starts it needs it", MANDATORY],
+        'commands': [['python', 'python3', 'pip', 'pip3', 'torchrun'],
+                     "Commands of the image that bin/ offers on the host", CUSTOM],
+    }
 
     def runtime_help(self):
-        """The Runtime for the module's help."""
-        return self.RUNTIME
+        return RUNTIMES[self.ENGINE]
 
     def configure_step(self):
         """Check that the program exists, and starts the image."""
-        self.require_engine()
-        self.require_start()
-
-    def require_engine(self):
-        """Stop if this host lacks the program."""
         if not which(self.ENGINE):
             raise EasyBuildError("%s not found on PATH: %s", self.ENGINE, self.MISSING.replace('%s', self.cfg['image']))
+        self.require_start()
 
     def require_start(self):
-        """Stop if the program does not start the image."""
         result = run_command([*self.runtime_python(), '--version'], fail_on_error=False, hidden=True)
         if result.exit_code != 0:
             raise EasyBuildError("%s cannot start python3 in %s: %s. %s", self.PRODUCT, self.cfg['image'],
@@ -59,5 +46,4 @@ class EB_PyTorchImage(EB_PyTorchModule):
         """Install nothing: the image stays where the program has it."""
 
     def runtime_python(self):
-        """The image's Python."""
         return [*self.enter_image(), 'python3']

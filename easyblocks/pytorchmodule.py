@@ -20,13 +20,16 @@ sys.path.append(os.path.dirname(os.path.realpath(__file__)))
 from pytorch_install import tree  # noqa: E402 (the line before; it checks EasyBuild's version)
 
 # isort: split
+from easybuild.easyblocks.generic.containerimage import one_source  # noqa: E402
 from easybuild.easyblocks.generic.lockedvenv import Wheels, fetch_wheels  # noqa: E402
 
+from pytorch_install.directories import source_directories  # noqa: E402
 from pytorch_install.engine.mixin import EngineMixin  # noqa: E402
 from pytorch_install.engine.preconditions import (  # noqa: E402
     check_machine,
     check_profile,
     check_running_jobs,
+    machines_of,
     require_profile,
 )
 from pytorch_install.modulefiles.help import VENV, usage, whatis  # noqa: E402
@@ -34,36 +37,51 @@ from pytorch_install.modulefiles.interface import installation_values, shared_in
 from pytorch_install.modulefiles.statements import check_values, conflicts, template  # noqa: E402
 from pytorch_install.parameters import EXPECTED, check_parameters  # noqa: E402
 from pytorch_install.runtime import hold_packages, offered_commands, run_program  # noqa: E402
-from pytorch_install.sanity_check import sanity_commands  # noqa: E402
-from pytorch_install.sources.directories import source_directories  # noqa: E402
-from pytorch_install.sources.recipe_sources import recipe_sources, source_with_extension  # noqa: E402
-from pytorch_install.sources.requirements import machines_of  # noqa: E402
+
+# Initializes a process group of one rank from environment variables, as users' scripts do, in the same command as the
+# check of torch's version: importing torch is slow. Only the numbers of the version are compared: that of 2.3.1+rocm6.0
+# is 2.3.1, and NVIDIA's images have 2.1.0a0+b5021ba for 2.1.0.
+CHECK = ("import re, torch; found = re.match('[0-9.]+', torch.__version__)[0]; "
+         "assert found == '%s', torch.__version__; "
+         "import torch, torch.distributed as dist; dist.init_process_group('gloo'); "
+         "total = torch.ones(1); dist.all_reduce(total); dist.destroy_process_group(); "
+         "assert total.item() == 1.0")
 
 
 class EB_PyTorchModule(EngineMixin, EasyBlock):
-    """Shared base of the PyTorch easyblocks; a subclass provides the runtime."""
+    """
+    Shared base of the PyTorch easyblocks.
+
+    A subclass provides the runtime: install_runtime puts it into the installation directory, runtime_python is the
+    command (a list) of its Python before the module exists, and enter_image the one that runs others in the image.
+    """
+
+    # Easyconfig parameters, besides those of the classes that a class is derived from.
+    PARAMETERS = {
+        'cluster': ['local', "Cluster profile, a module cluster/<name>, that sets fabric and Slurm policy", CUSTOM],
+        # NERSC's module has this name
+        'conflicts': [['pytorch'], "Modules that cannot be loaded beside this one, besides other versions", CUSTOM],
+        'gpu': [None, "GPU kind that the runtime is for: 'cuda', 'rocm', 'xpu' or None", CUSTOM],
+        'machines': [[], "Machines (`uname -m`) that the runtime is for; by default, those of the lock, or any",
+                     CUSTOM],
+        'python_version': ['3.11', "Python of the runtime (<major>.<minor>), which locked wheels must fit", CUSTOM],
+        'wheel_index': [None, "Package index to ask after those of pip's own configuration", CUSTOM],
+    }
 
     # Whether running jobs import files of the installation directory, which a rebuild removes.
     IN_PLACE = False
 
-    # Content of bin/ and libexec/, and whether the users' environment has python and pip.
-    COMMANDS = tree.VENV
+    # What starts the image, or mounts the packed venv, in libexec/enter, and whether the users' environment has python
+    # and pip.
+    ENGINE = ''
     BRINGS_PYTHON = False
 
-    @staticmethod
-    def extra_options(extra_vars=None):
-        """Easyconfig parameters that containers and venvs share."""
-        extra_vars = EasyBlock.extra_options(extra_vars)
-        extra_vars.update({
-            'cluster': ['local', "Cluster profile, a module cluster/<name>, that sets fabric and Slurm policy", CUSTOM],
-            # NERSC's module has this name
-            'conflicts': [['pytorch'], "Modules that cannot be loaded beside this one, besides other versions", CUSTOM],
-            'gpu': [None, "GPU kind that the runtime is for: 'cuda', 'rocm', 'xpu' or None", CUSTOM],
-            'machines': [[], "Machines (`uname -m`) that the runtime is for; by default, those of the lock, or any",
-                         CUSTOM],
-            'python_version': ['3.11', "Python of the runtime (<major>.<minor>), which locked wheels must fit", CUSTOM],
-            'wheel_index': [None, "Package index to ask after those of pip's own configuration", CUSTOM],
-        })
+    @classmethod
+    def extra_options(cls, extra_vars=None):
+        """Easyconfig parameters: those of the generic easyblock, and PARAMETERS of all classes."""
+        extra_vars = super().extra_options(extra_vars)
+        for base in reversed(cls.__mro__):
+            extra_vars.update(vars(base).get('PARAMETERS', {}))
         return extra_vars
 
     def __init__(self, ec, *args, **kwargs):
@@ -78,43 +96,41 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         self.writes_usage = not self.cfg['usage']
         self.write_usage()
         self.cfg['whatis'] = self.cfg['whatis'] or whatis(self.cfg, self.runtime_help())
-        check_values(self.cfg, [source.name for source in self.sources], self.module_generator.SYNTAX)
+        check_values(self.cfg, [source['name'] for source in self.records], self.module_generator.SYNTAX)
 
     def runtime_help(self):
-        """The Runtime for the module's help."""
         return VENV
 
     def write_usage(self):
         """Write the help's section on usage, unless the recipe has one."""
         if self.writes_usage:
             module = '%s/%s' % (self.name, det_full_ec_version(self.cfg))
-            commands = tree.user_commands(self.COMMANDS, self.image_commands)
+            commands = tree.user_commands(self.ENGINE, self.image_commands)
             self.cfg['usage'] = usage(module, self.runtime_help(), commands, self.cfg['gpu'],
                                       self.cfg['wheel_index'])
 
     @property
-    def sources(self):
-        """The recipe's sources, as values."""
-        return recipe_sources(self.cfg['sources'], self.src)
+    def records(self):
+        """EasyBuild's records of the sources; before the fetch step, their names."""
+        return self.src or [{'name': entry['filename'] if isinstance(entry, dict) else entry}
+                            for entry in self.cfg['sources']]
 
     @property
     def lock(self):
-        """Path of the requirements lock (the source that ends in .txt), or None."""
-        source = source_with_extension(self.sources, '.txt', self.cfg.path)
-        return source.path if source else None
+        """EasyBuild's record of the requirements lock (the source that ends in .txt), or None."""
+        return one_source(self.records, '.txt', self.cfg.path)
 
     @property
     def image_commands(self):
         """Commands of the image that bin/ offers on the host."""
-        return self.cfg['commands'] if self.COMMANDS.engine else []
+        return self.cfg['commands'] if self.ENGINE else []
 
     def check_host(self):
         """Check the recipe's machines, and those of a lock beside it."""
         check_machine(os.path.basename(self.cfg.path), self.cfg['machines'],
                       "Install it on such a host, or choose a recipe for this one")
-        lock = source_with_extension(self.sources, '.txt', self.cfg.path)
-        if lock:
-            self.check_lock(lock.path or os.path.join(os.path.dirname(self.cfg.path), lock.name))
+        if self.lock:
+            self.check_lock(self.lock.get('path') or os.path.join(os.path.dirname(self.cfg.path), self.lock['name']))
 
     def check_lock(self, path):
         """Check the machines of a requirements lock, which may be somewhere else on the source path."""
@@ -130,11 +146,12 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
     def checksum_step(self):
         """Verify the sources, then fetch the wheels of their lock: all later steps work offline."""
         super().checksum_step()
-        if self.lock and not self.wheels:
-            self.check_lock(self.lock)
+        path = self.lock and self.lock.get('path')
+        if path and not self.wheels:
+            self.check_lock(path)
             directories = source_directories(self.name, 'wheels')
-            self.wheels = (Wheels(self.lock, directories[0]) if self.dry_run else
-                           fetch_wheels(self.lock, directories, self.cfg['python_version'], self.cfg['wheel_index']))
+            self.wheels = (Wheels(path, directories[0]) if self.dry_run else
+                           fetch_wheels(path, directories, self.cfg['python_version'], self.cfg['wheel_index']))
 
     def extract_step(self):
         """Leave the sources where they are: later steps read them there."""
@@ -155,20 +172,15 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         self.hold_packages()
 
     def install_scripts(self):
-        """Install runscripts and payload."""
         tree.install_parts(self.installdir)
-
-    def install_runtime(self):
-        """Put image or venv into the installation directory."""
-        raise NotImplementedError
 
     def install_tree(self):
         """Install the cluster profile and the commands in bin/; compile the scripts."""
         tree.install_profile(self.cfg['cluster'], self.installdir)
         self.compile_bytecode()
-        if self.COMMANDS.engine:
+        if self.ENGINE:
             self.check_commands()
-        tree.install_commands(self.COMMANDS, self.image_commands, self.installdir, self.values_without_module())
+        tree.install_commands(self.ENGINE, self.image_commands, self.installdir, self.values_without_module())
 
     def values_without_module(self):
         """Values of libexec/enter for commands that start without the module: texts and lists, by their names."""
@@ -185,16 +197,7 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         self.write_usage()
 
     def hold_packages(self):
-        """Write what keeps torch when users install packages."""
         hold_packages(self.runtime_python(), self.installdir, self.cfg['wheel_index'])
-
-    def enter_image(self):
-        """Command, as a list, that runs another one in the image."""
-        raise NotImplementedError
-
-    def runtime_python(self):
-        """Command, as a list, that runs the installed runtime's Python before its module exists."""
-        raise NotImplementedError
 
     def permissions_step(self):
         """Adjust permissions; the payload stays writable for its owner, as `cp -r` of users keeps modes."""
@@ -220,7 +223,9 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         }
         # EasyBuild itself may run from an environment, which is active but not for the module
         os.environ['PYTORCH_LAUNCH_ACTIVE'] = '0'
-        commands = sanity_commands(self.version, self.launch_in_test()) + (custom_commands or [])
+        launch = self.launch_in_test()
+        commands = [launch + 'conda-python-distributed -c "%s"' % (CHECK % self.version),
+                    launch + 'conda-python-simple "$PAYLOAD"/mnist_ddp.py --help', *(custom_commands or [])]
         super().sanity_check_step(custom_paths=paths, custom_commands=commands, **kwargs)
 
     def launch_in_test(self):

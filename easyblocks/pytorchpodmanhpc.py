@@ -8,8 +8,6 @@ the options of libexec/enter.
 from easybuild.easyblocks.pytorchimage import EB_PyTorchImage
 from easybuild.framework.easyconfig import CUSTOM
 
-from pytorch_install import tree
-from pytorch_install.modulefiles.help import PODMAN_HPC
 from pytorch_install.modulefiles.interface import mounts_interface
 from pytorch_install.modulefiles.statements import pushenv
 
@@ -17,21 +15,14 @@ from pytorch_install.modulefiles.statements import pushenv
 class EB_PyTorchPodmanHPC(EB_PyTorchImage):
     """Support for installing a module around an image of podman-hpc."""
 
-    COMMANDS = tree.PODMAN_HPC
-    RUNTIME = PODMAN_HPC
     ENGINE = PRODUCT = 'podman-hpc'
     MISSING = "it starts %s. Run `eb` on a host with podman-hpc"
     NO_START = "Try `podman-hpc pull %s`"
 
-    @staticmethod
-    def extra_options(extra_vars=None):
-        """Easyconfig parameters of podman-hpc's images."""
-        extra_vars = EB_PyTorchImage.extra_options(extra_vars)
-        extra_vars.update({
-            'binds': [[], "Paths of the host to mount, if they exist when the module is loaded", CUSTOM],
-            'podman_options': [[], "Options of `podman-hpc run` for every start, such as the site's --gpu", CUSTOM],
-        })
-        return extra_vars
+    PARAMETERS = {
+        'binds': [[], "Paths of the host to mount, if they exist when the module is loaded", CUSTOM],
+        'podman_options': [[], "Options of `podman-hpc run` for every start, such as the site's --gpu", CUSTOM],
+    }
 
     def enter_image(self):
         """Command that runs another one in the image, as a list; it sees the installation directory."""
@@ -44,9 +35,6 @@ class EB_PyTorchPodmanHPC(EB_PyTorchImage):
         return 'PYTORCH_PODMAN_OPTIONS= ' + super().launch_in_test()
 
     def make_module_extra(self, *args, **kwargs):
-        """Add the image, its mounts, and the site's options."""
         txt = super().make_module_extra(*args, **kwargs) + mounts_interface(self.module_generator, self.cfg['binds'])
-        for variable, value in [('PYTORCH_IMAGE', self.cfg['image']),
-                                ('PYTORCH_PODMAN_OPTIONS', ' '.join(self.cfg['podman_options']))]:
-            txt += pushenv(self.module_generator, variable, value)
-        return txt
+        return txt + pushenv(self.module_generator, {'PYTORCH_IMAGE': self.cfg['image'],
+                                                     'PYTORCH_PODMAN_OPTIONS': ' '.join(self.cfg['podman_options'])})

@@ -8,40 +8,27 @@ variables that the image sets: so there are no binds, and runscripts are called 
 from easybuild.easyblocks.pytorchimage import EB_PyTorchImage
 from easybuild.framework.easyconfig import CUSTOM
 
-from pytorch_install import tree
-from pytorch_install.modulefiles.help import SHIFTER
 from pytorch_install.modulefiles.statements import pushenv
 
 
 class EB_PyTorchShifter(EB_PyTorchImage):
     """Support for installing a module around a Shifter image."""
 
-    COMMANDS = tree.SHIFTER
-    RUNTIME = SHIFTER
     ENGINE, PRODUCT = 'shifter', 'Shifter'
     MISSING = "%s stays with its gateway. Run `eb` on a host with Shifter"
     NO_START = "Try `shifterimg pull %s`"
 
-    @staticmethod
-    def extra_options(extra_vars=None):
-        """Easyconfig parameters of Shifter images."""
-        extra_vars = EB_PyTorchImage.extra_options(extra_vars)
-        extra_vars.update({
-            'shifter_modules': [[], "Shifter's own modules for this image, instead of the site's default", CUSTOM],
-        })
-        return extra_vars
+    PARAMETERS = {
+        'shifter_modules': [[], "Shifter's own modules for this image, instead of the site's default", CUSTOM],
+    }
 
     def enter_image(self):
-        """Command that runs another one in the image, as a list."""
         return ['shifter', '--image=' + self.cfg['image']]
 
     def make_module_extra(self, *args, **kwargs):
         """Add the image and its modules, in variables that Shifter reads: users can also run a plain `shifter`."""
-        txt = super().make_module_extra(*args, **kwargs)
         # for `#SBATCH --image`, Slurm sets a type that does not fit the name (NERSC/shifter, src/shifter.c)
         variables = {'SHIFTER_IMAGE': self.cfg['image'], 'SHIFTER_IMAGETYPE': 'docker'}
         if self.cfg['shifter_modules']:
             variables['SHIFTER_MODULE'] = ','.join(self.cfg['shifter_modules'])
-        for variable, value in variables.items():
-            txt += pushenv(self.module_generator, variable, value)
-        return txt
+        return super().make_module_extra(*args, **kwargs) + pushenv(self.module_generator, variables)

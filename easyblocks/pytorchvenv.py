@@ -12,9 +12,9 @@ from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.filetools import write_file
 from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
 
-from pytorch_install import tree
 from pytorch_install.modulefiles.interface import RECORDED, recorded_variables
 from pytorch_install.modulefiles.statements import template
+from pytorch_install.runtime import install_site_files
 from pytorch_install.venvs.build_environment import (
     check_modules,
     modules_of_build,
@@ -22,9 +22,8 @@ from pytorch_install.venvs.build_environment import (
     record_build,
     write_record,
 )
-from pytorch_install.venvs.build_steps import SourcePackageSteps
 from pytorch_install.venvs.packing import PACKED, pack, require_packer, venv_commands
-from pytorch_install.venvs.site_files import install_site_files
+from pytorch_install.venvs.source_packages import SourcePackageSteps
 
 
 class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
@@ -32,17 +31,10 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
 
     IN_PLACE = True
 
-    @staticmethod
-    def extra_options(extra_vars=None):
-        """Easyconfig parameters of virtual environments."""
-        extra_vars = EB_PyTorchModule.extra_options(extra_vars)
-        extra_vars.update(SourcePackageSteps.PARAMETERS)
-        extra_vars.update({
-            'packed': [False, "Also install the venv as one squashfs file, which the commands mount in its place",
-                       CUSTOM],
-            'mksquashfs_args': ['-comp lz4 -no-fragments', "Packing of that file", CUSTOM],
-        })
-        return extra_vars
+    PARAMETERS = {
+        'packed': [False, "Also install the venv as one squashfs file, which the commands mount in its place", CUSTOM],
+        'mksquashfs_args': ['-comp lz4 -no-fragments', "Packing of that file", CUSTOM],
+    }
 
     def __init__(self, *args, **kwargs):
         """Leave PATH to the template."""
@@ -59,13 +51,12 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
             require_packer()
 
     @property
-    def COMMANDS(self):  # noqa: N802 (a constant of the other classes)
-        """Content of bin/ and libexec/."""
-        return tree.PACKED_VENV if self.cfg['packed'] else tree.VENV
+    def ENGINE(self):  # noqa: N802 (a constant of the other classes)
+        """What mounts the packed venv."""
+        return 'packed' if self.cfg['packed'] else ''
 
     @property
     def image_commands(self):
-        """Commands of a packed environment that bin/ offers."""
         return venv_commands(self.cfg['python_version']) if self.cfg['packed'] else []
 
     def check_commands(self):
@@ -107,7 +98,6 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
             self.installdir, self.name, det_full_ec_version(self.cfg), {**self.activation(), **packed}))
 
     def install_step(self):
-        """Pack what is installed, if the recipe asks for it."""
         super().install_step()
         if self.cfg['packed']:
             if self.dry_run:
@@ -126,16 +116,13 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
         return read_record(self.installdir) or record_build(self.host_python, self.modules_of_build())
 
     def runtime_python(self):
-        """The environment's Python."""
         return [os.path.join(self.environment, 'bin', 'python')]
 
     def activation(self):
-        """Activate with the environment's own script."""
         activate = os.path.join(self.environment, 'bin', 'activate')
         return {'WITH_CONDA': 'true', 'WITH_VENV': 'source ' + activate}
 
     def make_module_extra(self, *args, **kwargs):
-        """Add the packed file and the search path."""
         txt = super().make_module_extra(*args, **kwargs)
         # with --module-only, an earlier installation may lack it
         if self.cfg['packed'] and os.path.exists(os.path.join(self.installdir, PACKED)):
@@ -155,6 +142,5 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
                         python=record['python']['path'], version=record['python']['version'])
 
     def sanity_check_step(self, *args, **kwargs):
-        """Check the environment's Python too."""
         paths = ['venv/bin/python', *([PACKED] if self.cfg['packed'] else [])]
         super().sanity_check_step(*args, custom_paths=paths, **kwargs)

@@ -85,13 +85,7 @@ EXPECTED = {
 
 
 def check_parameters(recipe, options, expected):
-    """
-    Stop if a parameter has a wrong type, or a value that is not allowed; nothing is converted.
-
-    :param recipe: parameters of the easyconfig
-    :param options: the easyblock's own parameters, as in `extra_options`
-    :param expected: table of tests, as EXPECTED
-    """
+    """Stop if a parameter has a wrong type, or a value that is not allowed by a table like EXPECTED."""
     for name, (test, words) in expected.items():
         if name in options:
             if name == 'image' and options[name][2] != MANDATORY:
@@ -108,7 +102,6 @@ class ContainerImage(EasyBlock):
 
     @staticmethod
     def extra_options(extra_vars=None):
-        """Easyconfig parameters of images."""
         extra_vars = EasyBlock.extra_options(extra_vars)
         extra_vars.update({
             'image': [None, "Image that is not a source: docker:// with digest, or a .sif file in central_images",
@@ -174,7 +167,6 @@ class ContainerImage(EasyBlock):
 
     @property
     def image_path(self):
-        """Path of the installed image."""
         return os.path.join(self.installdir, self.image.name)
 
     def obtain_file(self, filename, **kwargs):
@@ -230,7 +222,6 @@ class ContainerImage(EasyBlock):
         return super().make_module_extra(*args, **kwargs) + self.image_statements()
 
     def image_statements(self):
-        """Statements on the image, its binds and the GPU flag."""
         txt, image = '', {'value': self.image.name, 'pushenv': True}
         for variable in ('SIF', 'SIF' + re.sub(r'\W', '_', self.name.upper())):
             txt += self.module_generator.set_environment(variable, image, relpath=True)
@@ -258,7 +249,6 @@ def find_runtime():
 
 
 def require_runtime(runtime):
-    """Stop if the host has no container runtime."""
     if not runtime:
         raise EasyBuildError("%s not found on PATH. Install Apptainer or load its module", ' and '.join(RUNTIMES))
 
@@ -270,13 +260,7 @@ def runtime_variables(**settings):
 
 
 def run_command(words, variables=None, **options):
-    """
-    Run a command with EasyBuild's run_shell_cmd, without a shell; return its result.
-
-    :param words: the command, as a list
-    :param variables: environment variables to set; None unsets one
-    :param options: other arguments of run_shell_cmd
-    """
+    """Run a command, a list of words, with EasyBuild's run_shell_cmd; None unsets a variable. Return its result."""
     environ = {**os.environ, **(variables or {})}
     # without use_bash=False, EasyBuild 5.4 runs bash with the words of a list as arguments
     return run_shell_cmd(list(words), env={name: value for name, value in environ.items() if value is not None},
@@ -375,6 +359,16 @@ def debian_base(release, packages, directory):
     return base
 
 
+def one_source(sources, extension, easyconfig):
+    """The one source (EasyBuild's record) with this file name extension; None without one."""
+    found = [source for source in sources if source['name'].endswith(extension)]
+    if len(found) > 1:
+        raise EasyBuildError("%s has %d sources that end in %s, at most one is expected: %s",
+                             os.path.basename(easyconfig), len(found), extension,
+                             ', '.join(source.get('path') or source['name'] for source in found))
+    return found[0] if found else None
+
+
 class Image:
     """
     An image, from what the recipe names to the installed file: each step adds what it learns.
@@ -392,12 +386,6 @@ class Image:
     is_kept = False
 
     def __init__(self, recipe, name, sources, builddir):
-        """
-        :param recipe: parameters of the easyconfig
-        :param name: file name of an image that is made here
-        :param sources: EasyBuild's records of the sources; before the fetch step, their names
-        :param builddir: directory to build in
-        """
         self.recipe, self.name, self.sources, self.builddir = recipe, name, sources, builddir
         self.file = os.path.join(builddir, name)
 
@@ -420,13 +408,7 @@ class Image:
                          for name, value in values.items() if value])
 
     def source(self, extension):
-        """The one source with this file name extension."""
-        found = [source for source in self.sources if source['name'].endswith(extension)]
-        if len(found) > 1:
-            raise EasyBuildError("%s has %d sources that end in %s, at most one is expected: %s",
-                                 os.path.basename(self.recipe.path), len(found), extension,
-                                 ', '.join(source.get('path') or source['name'] for source in found))
-        return found[0]
+        return one_source(self.sources, extension, self.recipe.path)
 
     def fetch(self):
         """Download and verify; all later steps work offline."""
@@ -488,7 +470,6 @@ class Definition(Image):
     """An image that the runtime builds from a definition file; the build argument BASE is a Debian base."""
 
     def definition(self):
-        """Text of the definition file."""
         return read_file(self.source('.def')['path'])
 
     def arguments(self):
@@ -648,7 +629,6 @@ class Registry(Image):
         return [self.runtime, 'build', '--force', part, self.uri], runtime_variables(**settings)
 
     def pull(self, part, cache):
-        """Run the command up to ATTEMPTS times."""
         command, variables = self.command(part, cache)
         for attempt in range(1, ATTEMPTS + 1):
             remove_file(part)
@@ -669,7 +649,6 @@ class Registry(Image):
                              "are complete", self.reference, ATTEMPTS, reason)
 
     def reason(self, output):
-        """Why an attempt failed."""
         lines = output.strip().splitlines() or ['no output']
         return re.sub(r'^FATAL:\s*', '', next((line for line in reversed(lines) if 'FATAL' in line), lines[-1]))
 

@@ -70,7 +70,6 @@ class LockedVenv(EasyBlock):
 
     @staticmethod
     def extra_options(extra_vars=None):
-        """Easyconfig parameters of environments."""
         extra_vars = EasyBlock.extra_options(extra_vars)
         extra_vars.update({
             'python_version': ['3.11', "Python of the environment (<major>.<minor>), which wheels must fit", CUSTOM],
@@ -99,7 +98,6 @@ class LockedVenv(EasyBlock):
 
     @property
     def environment(self):
-        """Path of the environment."""
         return os.path.join(self.installdir, 'venv')
 
     def checksum_step(self):
@@ -244,7 +242,6 @@ def is_writable(directory):
 
 
 def find_links(directories):
-    """Options of pip for directories with wheels."""
     return [option for path in directories for option in ('--find-links', path)]
 
 
@@ -290,7 +287,6 @@ def reason(pin, python_version, output, origins):
 
 
 def sha256(path):
-    """SHA-256 of a file."""
     return compute_checksum(path, 'sha256')
 
 
@@ -332,13 +328,7 @@ def run(words, variables=None, **options):
 
 
 def make_environment(python, directory, wheels, compiles=True):
-    """
-    Make a virtual environment and install locked wheels into it.
-
-    :param python: command of the Python to make it with
-    :param wheels: the Wheels
-    :param compiles: whether pip writes bytecode
-    """
+    """Make a virtual environment and install locked Wheels into it; `compiles`: whether pip writes bytecode."""
     run([python, '-m', 'venv', directory])
     # without the user's pip configuration; a package that the venv was seeded with is replaced, not overwritten
     run([os.path.join(directory, 'bin', 'pip'), '--isolated', 'install', '--quiet', '--no-index', '--find-links',

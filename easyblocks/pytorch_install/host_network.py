@@ -122,12 +122,7 @@ def lines_of(mode, files, image):
 
 
 def write_host_network(provenance, profile):
-    """
-    Write the list for an installed image, if the installer's environment or the cluster profile names files.
-
-    :param provenance: directory with libraries.json
-    :param profile: path of the cluster profile
-    """
+    """Write the list beside libraries.json, of files that the installer's environment or the cluster profile names."""
     named = re.search(r'^policy PYTORCH_HOST_NETWORK_FILES "?([^"\n]*)', Path(profile).read_text(), re.MULTILINE)
     files = os.environ.get('PYTORCH_HOST_NETWORK_FILES') or (named.group(1) if named else '')
     image = json.loads(Path(provenance, 'libraries.json').read_text())

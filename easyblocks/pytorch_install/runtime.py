@@ -9,7 +9,7 @@ import re
 
 from easybuild.easyblocks.generic.containerimage import last_line, run_command  # noqa: F401 (for all that run commands)
 from easybuild.tools.build_log import print_warning
-from easybuild.tools.filetools import copy_file, read_file
+from easybuild.tools.filetools import copy_file, read_file, write_file
 
 # Programs for the runtime's Python.
 PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'programs')
@@ -34,17 +34,21 @@ def run_program(python, name, *arguments, isolation='-I', **options):
 
 
 def hold_packages(python, installdir, index):
-    """
-    Write what pip and uv need to keep torch and what belongs to it into the installation; nothing without torch.
-
-    :param python: command of the runtime's Python, as a list
-    :param index: package index with more for this torch, or None
-    """
+    """Write what pip and uv need to keep torch and what belongs to it into the installation; nothing without torch."""
     # without those of the host, the image can set its own
     run_program(python, 'hold_packages.py', installdir, index or '', isolation='-s', hidden=True,
                 variables={'PYTHONPATH': None, 'PIP_CONSTRAINT': None})
     if os.path.isdir(os.path.join(installdir, HELD)):
         copy_file(os.path.join(PROGRAMS, 'users_pip.py'), os.path.join(installdir, HELD, 'users_pip.py'))
+
+
+def install_site_files(library):
+    """Install what Python reads when it starts; `library` is a venv module's directory of the standard library."""
+    packages, customize = os.path.join(library, 'site-packages'), os.path.join(library, 'sitecustomize.py')
+    copy_file(os.path.join(PROGRAMS, 'keep_torch.py'), os.path.join(packages, 'keep_torch.py'))
+    write_file(os.path.join(packages, 'keep_torch.pth'), 'import keep_torch\n')
+    if not os.path.islink(customize):  # the host's own, as a copy, stays in front
+        write_file(customize, read_file(os.path.join(PROGRAMS, 'explain_torch.py')), append=True)
 
 
 def image_python(runtime, image, conda_activation, *options):
@@ -59,11 +63,7 @@ def image_python(runtime, image, conda_activation, *options):
 
 
 def absent_commands(enter, names):
-    """
-    Those of the commands `names` that an image lacks.
-
-    :param enter: command that enters the image, as a list
-    """
+    """Those of the commands `names` that an image lacks."""
     script = 'for name; do type "$name" >/dev/null 2>&1 || echo "absent: $name"; done'
     result = run_command([*enter, 'sh', '-c', script, 'sh', *names], hidden=True)
     return [name for name in names if 'absent: ' + name in result.output.splitlines()]
@@ -73,8 +73,6 @@ def offered_commands(enter, python, names, brings_python):
     """
     Those of the commands `names` that an image has, and its python and pip with their version; warn of the others.
 
-    :param enter: command that enters the image, as a list
-    :param python: command of its Python
     :param brings_python: whether the users' environment has python and pip, whatever the image has
     """
     versioned = versioned_commands(python, names)

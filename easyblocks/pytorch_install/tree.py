@@ -4,7 +4,6 @@ What an installation gets from this checkout: runscripts, payload, cluster profi
 """
 import os
 import shlex
-from typing import NamedTuple, Tuple
 
 from easybuild.tools.filetools import copy_dir, copy_file, mkdir, symlink, write_file
 
@@ -20,54 +19,39 @@ RUNSCRIPTS = ('conda-python-simple', 'conda-python-distributed', 'torchrun-distr
               'list-packages', 'uv')
 RUNSCRIPTS_ON_HOST = ('pytorch-doctor', 'pytorch-run', 'pytorch-stacks', 'pytorch-stage')
 
+# Files of bin/ and libexec/ of every runtime: those that users type, and those that commands run.
+ON_HOST = ['install-kernel']
+INTERNAL = ['command.bash', 'start-kernel.bash', 'kernelspec.py']
 
-class Commands(NamedTuple):
-    """
-    Commands of one kind of runtime.
-
-    on_host: files of this checkout's bin/ that users type
-    internal: files of its libexec/ that commands run
-    engine: what starts the image, or mounts the packed venv, in libexec/enter; empty without either
-    """
-
-    on_host: Tuple[str, ...]
-    internal: Tuple[str, ...]
-    engine: str = ''
-
-
-VENV = Commands(('install-kernel',), ('command.bash', 'start-kernel.bash', 'kernelspec.py'))
-ENTERED = (*VENV.internal, 'enter')
-# the runscripts enter by themselves
-PACKED_VENV = Commands(VENV.on_host, ENTERED, 'packed')
-SHIFTER = Commands(VENV.on_host, ENTERED, 'shifter')
-PODMAN_HPC = Commands(VENV.on_host, ENTERED, 'podman-hpc')
-ENROOT = Commands(VENV.on_host, (*ENTERED, 'enroot.rc'), 'enroot')
+# More of them, by what starts the image.
+MORE_ON_HOST = {'apptainer': ['check-image', 'make-squashfs']}
+MORE_INTERNAL = {'enroot': ['enroot.rc']}
 ENROOT_RC = os.path.join(TREE, 'libexec', 'enroot.rc')
-CONTAINER_ENGINE = Commands(VENV.on_host, ENTERED, 'container-engine')
-CONTAINER = Commands((*VENV.on_host, 'check-image', 'make-squashfs'), ENTERED, 'apptainer')
 
 
-def bin_links(commands, of_image=()):
+def bin_links(engine, of_image=()):
     """
     Links in bin/: their names, and their targets relative to bin/.
 
-    :param commands: Commands of the runtime
+    :param engine: what starts the image, or mounts the packed venv, in libexec/enter; empty without either
     :param of_image: commands of the image, or of the packed venv, that bin/ offers on the host
     """
     links = {name: os.path.join(os.pardir, 'runscripts', name) for name in RUNSCRIPTS + RUNSCRIPTS_ON_HOST}
     # not for users: Jupyter kernels of earlier installations run this path
     links['start-kernel.bash'] = os.path.join(os.pardir, 'libexec', 'start-kernel.bash')
-    if 'make-squashfs' in commands.on_host:
+    if engine == 'apptainer':
         links['unmake-squashfs'] = 'make-squashfs'
-    if commands.engine:
-        entering = of_image if commands.engine == PACKED_VENV.engine else [*RUNSCRIPTS, *of_image, 'start-shell']
+    if engine:
+        # the runscripts of a packed venv enter it by themselves
+        entering = of_image if engine == 'packed' else [*RUNSCRIPTS, *of_image, 'start-shell']
         links.update(dict.fromkeys(entering, os.path.join(os.pardir, 'libexec', 'enter')))
     return links
 
 
-def user_commands(commands, of_image=()):
+def user_commands(engine, of_image=()):
     """Commands for users: names in bin/ without a version or a file name extension."""
-    return sorted(name for name in [*bin_links(commands, of_image), *commands.on_host] if '.' not in name)
+    return sorted(name for name in [*bin_links(engine, of_image), *ON_HOST, *MORE_ON_HOST.get(engine, [])]
+                  if '.' not in name)
 
 
 def install_parts(installdir):
@@ -83,21 +67,22 @@ def install_profile(name, installdir):
         copy_file(os.path.join(PROFILES, file), os.path.join(installdir, 'modulefiles', 'cluster', file))
 
 
-def install_commands(commands, of_image, installdir, values=None):
+def install_commands(engine, of_image, installdir, values=None):
     """
     Install bin/ and libexec/.
 
     :param values: variables of libexec/enter, texts or lists, with which the commands start without the module
     """
-    for directory, names in (('bin', commands.on_host), ('libexec', commands.internal)):
+    internal = INTERNAL + ['enter'] + MORE_INTERNAL.get(engine, []) if engine else INTERNAL
+    for directory, names in (('bin', ON_HOST + MORE_ON_HOST.get(engine, [])), ('libexec', internal)):
         mkdir(os.path.join(installdir, directory))
         for name in names:
             copy_file(os.path.join(TREE, directory, name), os.path.join(installdir, directory, name))
-    for name, target in sorted(bin_links(commands, of_image).items()):
+    for name, target in sorted(bin_links(engine, of_image).items()):
         symlink(target, os.path.join(installdir, 'bin', name), use_abspath_source=False)
-    if commands.engine:
+    if engine:
         lines = ['%s=%s\n' % (name, quoted(value))
-                 for name, value in [('engine', commands.engine), *sorted((values or {}).items())]]
+                 for name, value in [('engine', engine), *sorted((values or {}).items())]]
         write_file(os.path.join(installdir, 'libexec', 'installation.bash'), ''.join(lines))
 
 

@@ -6,18 +6,24 @@ The easyblocks override steps, as EasyBuild intends. The methods here replace wh
 each docstring states what EasyBuild 5 does instead.
 """
 import os
+import stat
 
 from easybuild.framework.easyblock import StopException
 from easybuild.tools.build_log import print_msg
 from easybuild.tools.config import build_option
-from easybuild.tools.filetools import change_dir, remove_file
+from easybuild.tools.filetools import adjust_permissions, change_dir, remove_file
 
 from pytorch_install.engine.preconditions import check_path
-from pytorch_install.engine.transaction import Installation, show_to_root
+from pytorch_install.engine.transaction import Installation
 
 
 class EngineMixin:
-    """For classes that are derived from it first, and then from EasyBlock."""
+    """
+    For classes that are derived from it first, and then from EasyBlock.
+
+    They have check_host (whether this host can run what is installed, also with --extended-dry-run) and
+    check_preconditions (for what would make a late step fail).
+    """
 
     def __init__(self, *args, **kwargs):
         """
@@ -42,12 +48,6 @@ class EngineMixin:
             self.installation.recover()
         if not self.dry_run:
             self.check_preconditions()
-
-    def check_host(self):
-        """Subclasses check whether this host can run what is installed, also with --extended-dry-run."""
-
-    def check_preconditions(self):
-        """Subclasses check what would make a late step fail, before the first one."""
 
     def run_step(self, step, step_methods):
         """
@@ -110,7 +110,8 @@ class EngineMixin:
         if fake or self.dry_run:
             modules = super().make_module_step(fake=fake)
             if not self.dry_run:
-                show_to_root(modules)
+                # the directory around them is private
+                adjust_permissions(modules, stat.S_IROTH)
             return modules
         module_file = self.mod_filepath
         self.mod_filepath = self.installation.part(module_file)

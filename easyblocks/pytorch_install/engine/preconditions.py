@@ -14,6 +14,9 @@ from easybuild.tools.hooks import INSTALL_STEP, STEP_NAMES
 # Characters that have a meaning in binds of Apptainer, search paths, shells or Tcl.
 UNSAFE = r'''[\s,:;'"\\$`&|<>(){}\[\]*?#]'''
 
+# Comment of a lock with the machines that it has wheels for: hashes do not show them.
+MACHINES = re.compile(r'^# machines:(.*)$', re.MULTILINE)
+
 # Steps that leave the installed software unchanged.
 STEPS_BEFORE_INSTALL = STEP_NAMES[:STEP_NAMES.index(INSTALL_STEP)]
 
@@ -27,16 +30,17 @@ def check_path(path):
 
 
 def check_machine(what, machines, remedy):
-    """
-    Stop if something is for other machines than this host.
-
-    :param what: what it is, for the message
-    :param machines: names of machines as `uname -m` prints them; empty if they are not known, or any
-    :param remedy: what to do, for the message
-    """
+    """Stop if something is for other machines (`uname -m`) than this host; none are given for any, or unknown ones."""
     if machines and platform.machine() not in machines:
         raise EasyBuildError("%s is for %s, and this host is %s. %s", what, ' and '.join(machines),
                              platform.machine(), remedy)
+
+
+def machines_of(path):
+    """Machines (`uname -m`) that a lock has wheels for, from its line `# machines: x86_64 aarch64`; None without it."""
+    with open(path, encoding='utf-8', errors='replace') as file:
+        found = MACHINES.search(file.read())
+    return found[1].split() if found else None
 
 
 def require_profile(profiles, name):
@@ -66,13 +70,7 @@ def check_profile(profiles, name, modules_tool):
 
 
 def check_running_jobs(module, easyconfig, stop):
-    """
-    Stop if a rebuild would remove files that jobs may import; --force skips this check.
-
-    :param module: name of the installed module
-    :param easyconfig: path of the recipe
-    :param stop: last step of this `eb`, None for all
-    """
+    """Stop if a rebuild would remove files that jobs may import; `stop` is the last step of this `eb`, None for all."""
     replaces = not (build_option('module_only') or build_option('sanity_check_only') or stop in STEPS_BEFORE_INSTALL)
     if replaces and not build_option('force'):
         raise EasyBuildError("%s is installed, and a rebuild removes files that running jobs import. If no job uses "

@@ -16,18 +16,10 @@ After an error it is restored at once, after a kill by the next `eb`. The direct
 import contextlib
 import os
 import shutil
-import stat
 
 from easybuild.base import fancylogger
 from easybuild.tools.build_log import EasyBuildError, print_msg
-from easybuild.tools.filetools import (
-    adjust_permissions,
-    copy_file,
-    find_backup_name_candidate,
-    mkdir,
-    remove_dir,
-    remove_file,
-)
+from easybuild.tools.filetools import copy_file, find_backup_name_candidate, mkdir, remove_dir, remove_file
 
 _log = fancylogger.getLogger('installation', fname=False)
 
@@ -36,10 +28,6 @@ class Installation:
     """The installation directory of one module, and the files that may be this module."""
 
     def __init__(self, directory, module_file):
-        """
-        :param directory: the installation directory
-        :param module_file: path of the module file in either syntax
-        """
         # a site may move it to another file system: everything below happens there, and the link stays
         self.is_link = os.path.islink(directory)
         directory = os.path.realpath(directory) if self.is_link else directory
@@ -152,9 +140,3 @@ def keep_file(path, target):
     except OSError as error:
         _log.info("%s cannot be linked (%s): copying it", path, error)
         copy_file(path, target)
-
-
-def show_to_root(modules):
-    """Make the sanity check's modules readable: Lmod hides modules from root that others cannot read (--umask)."""
-    # the directory around them is private
-    adjust_permissions(modules, stat.S_IROTH)

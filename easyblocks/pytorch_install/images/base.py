@@ -6,11 +6,12 @@ import os
 from typing import NamedTuple, Optional
 
 from easybuild.easyblocks.generic.containerimage import checksum_of, require_machine
-from easybuild.easyblocks.generic.lockedvenv import read_lock
+from easybuild.easyblocks.generic.lockedvenv import PIN, read_lock
 from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.filetools import read_file
 
 from pytorch_install.images.provenance import RECORD, read_json
-from pytorch_install.sources.requirements import canonical_name, read_constraints
+from pytorch_install.programs.hold_packages import canonical_name
 
 
 class Base(NamedTuple):
@@ -51,13 +52,7 @@ def base_dependency(easyconfig, software):
 
 
 def read_base(module, directory, image):
-    """
-    The Base that a module's installation has recorded.
-
-    :param module: name of the module
-    :param directory: its installation directory
-    :param image: the path that it gives its image
-    """
+    """The Base that a module's installation in `directory` has recorded; `image` is the path that the module has."""
     record = read_json(os.path.join(directory, 'provenance', RECORD)) or {}
     # earlier installations have the version in packages.json
     python = record if 'python_version' in record else read_json(os.path.join(directory, 'provenance', 'packages.json'))
@@ -66,6 +61,14 @@ def read_base(module, directory, image):
                              "module of EB_PyTorchContainer", module, os.path.join(directory, 'provenance', RECORD))
     return Base(module, image, record, python['python_version'],
                 read_constraints(os.path.join(directory, 'constraints.txt')), python.get('python'))
+
+
+def read_constraints(path):
+    """Versions by the canonical names of packages, from a file with lines `name==version`; empty without the file."""
+    if not os.path.exists(path):
+        return {}
+    found = (PIN.fullmatch(line.strip()) for line in read_file(path).splitlines())
+    return {canonical_name(pin['name']): pin['version'] for pin in found if pin}
 
 
 def verify_base(base):
@@ -79,12 +82,7 @@ def verify_base(base):
 
 
 def check_lock(base, lock, python_version):
-    """
-    Stop if the packages of a lock do not fit the base.
-
-    :param lock: path of the requirements lock
-    :param python_version: Python (<major>.<minor>) that the lock's wheels are for
-    """
+    """Stop if the packages of a lock do not fit the base; their wheels are for `python_version` (<major>.<minor>)."""
     if base.python.split('.')[:2] != python_version.split('.'):
         raise EasyBuildError("%s has Python %s, and the lock is for Python %s. Lock the requirements for the base's "
                              "Python, and set 'python_version'", base.module, base.python, python_version)

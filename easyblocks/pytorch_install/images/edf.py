@@ -17,12 +17,7 @@ OWN = ('image', 'mounts')
 
 
 def check_entries(entries, easyconfig):
-    """
-    Stop if a recipe's entries cannot be written, or are set by the easyblock.
-
-    :param entries: value of the easyconfig parameter `edf`
-    :param easyconfig: file name of the recipe
-    """
+    """Stop if a recipe's entries (its parameter `edf`) cannot be written, or are set by the easyblock."""
     for name, value in entries.items():
         if name in OWN:
             raise EasyBuildError("%s: edf has '%s', which the installation sets. Remove it; paths to mount belong in "

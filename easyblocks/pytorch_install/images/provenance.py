@@ -24,8 +24,6 @@ def write_provenance(image, path, python=None, version=('--version',)):
     """
     Write image.json, packages.json (what `pip inspect` prints) and libraries.json.
 
-    :param image: the Image
-    :param path: path of the installed image; the files are written to a directory beside it
     :param python: command of the image's Python, without this user's environment; by default, that of Apptainer
     :param version: arguments with which the runtime prints its version
     """
@@ -84,12 +82,7 @@ def fetch_unless_kept(image, installed):
 
 
 def installed_checksum(image, path):
-    """
-    SHA-256 of an installed image if it is the recipe's, and undamaged; else None.
-
-    :param image: the recipe's Image
-    :param path: path of the installed image, which need not exist
-    """
+    """SHA-256 of an installed image, which need not exist, if it is the recipe's, and undamaged; else None."""
     record = read_json(os.path.join(directory_of(path), RECORD))
     identity, checksum = map((record if isinstance(record, dict) else {}).get, ('identity', 'sha256'))
     if not os.path.isfile(path) or not checksum or identity != image.identity:

@@ -22,13 +22,7 @@ FOREIGN = runtime_variables(BIND=None, BINDPATH=None, OVERLAY=None, OVERLAYIMAGE
 
 
 class Sandbox:
-    """
-    The unpacked image.
-
-    :param runtime: command of the container runtime
-    :param builddir: directory to unpack in
-    :param conda_activation: the recipe's command that activates the image's conda environment
-    """
+    """The unpacked image, in a directory below `builddir`."""
 
     def __init__(self, runtime, builddir, conda_activation):
         self.runtime = runtime
@@ -65,13 +59,7 @@ class Sandbox:
         return self.python('--home', self.builddir)
 
     def install(self, wheels, requirements, *words):
-        """
-        Install packages with the image's pip.
-
-        :param wheels: directory with the wheels
-        :param requirements: path of a requirements file
-        :param words: options of pip
-        """
+        """Install packages from a directory of wheels with the image's pip; `words` are options of pip."""
         # /mnt and /media exist in every Linux image, and are empty: a writable image has no other place for binds
         binds = '%s:/mnt,%s:/media' % (wheels, os.path.dirname(requirements))
         result = run_command([*self.python('--no-home', '--writable', '--bind', binds), '-s', '-m', 'pip', 'install',

@@ -26,50 +26,49 @@ class Runtime(NamedTuple):
     variables: Dict[str, str] = {}
 
 
+USERS_PACKAGES = {'pip install --user <name>': 'into $PYTHONUSERBASE, its commands into $PYTHONUSERBASE/bin',
+                  'pip uninstall <name>': 'removes it'}
+
+MOUNTS = {'$PYTORCH_MOUNTS': 'directories that the image sees; append yours: '
+                             'export PYTORCH_MOUNTS=$PYTORCH_MOUNTS,/data:/data'}
+
 VENV = Runtime(
     name='Python virtual environment',
     packages={'pip install --user <name>': 'into $PYTHONUSERBASE',
               'pip uninstall <name>': 'removes it'})
 
-USERS_PACKAGES = {'pip install --user <name>': 'into $PYTHONUSERBASE, its commands into $PYTHONUSERBASE/bin',
-                  'pip uninstall <name>': 'removes it'}
-
-SHIFTER = Runtime(
-    name="image at the site's Shifter gateway",
-    packages=USERS_PACKAGES,
-    launch='shifter --image=$SHIFTER_IMAGE $RUNSCRIPTS/',
-    variables={'$SHIFTER_IMAGE': 'the image'})
-
-MOUNTS = {'$PYTORCH_MOUNTS': 'directories that the image sees; append yours: '
-                             'export PYTORCH_MOUNTS=$PYTORCH_MOUNTS,/data:/data'}
-
-# bin/ has the runscripts under their names, which enter the image
-PODMAN_HPC = Runtime(
-    name='image of podman-hpc',
-    packages=USERS_PACKAGES,
-    variables={'$PYTORCH_IMAGE': 'the image', **MOUNTS})
-
-# pyxis starts the image in its own working directory
-ENROOT = Runtime(
-    name='squashfs image for enroot and pyxis',
-    packages=USERS_PACKAGES,
-    launch='--container-image=$PYTORCH_IMAGE --container-mounts=$PYTORCH_MOUNTS,$PWD --container-workdir=$PWD '
-           '$RUNSCRIPTS/',
-    variables={'$PYTORCH_IMAGE': 'the image', **MOUNTS})
-
-CONTAINER_ENGINE = Runtime(
-    name='squashfs image for the Container Engine of CSCS',
-    packages=USERS_PACKAGES,
-    launch='--environment=$PYTORCH_EDF $RUNSCRIPTS/',
-    variables={'$PYTORCH_EDF': 'the environment definition file, which names the image and its mounts',
-               '$PYTORCH_IMAGE': 'the image'})
+# By what starts the image.
+RUNTIMES = {
+    'shifter': Runtime(
+        name="image at the site's Shifter gateway",
+        packages=USERS_PACKAGES,
+        launch='shifter --image=$SHIFTER_IMAGE $RUNSCRIPTS/',
+        variables={'$SHIFTER_IMAGE': 'the image'}),
+    # bin/ has the runscripts under their names, which enter the image
+    'podman-hpc': Runtime(
+        name='image of podman-hpc',
+        packages=USERS_PACKAGES,
+        variables={'$PYTORCH_IMAGE': 'the image', **MOUNTS}),
+    # pyxis starts the image in its own working directory
+    'enroot': Runtime(
+        name='squashfs image for enroot and pyxis',
+        packages=USERS_PACKAGES,
+        launch='--container-image=$PYTORCH_IMAGE --container-mounts=$PYTORCH_MOUNTS,$PWD --container-workdir=$PWD '
+               '$RUNSCRIPTS/',
+        variables={'$PYTORCH_IMAGE': 'the image', **MOUNTS}),
+    'container-engine': Runtime(
+        name='squashfs image for the Container Engine of CSCS',
+        packages=USERS_PACKAGES,
+        launch='--environment=$PYTORCH_EDF $RUNSCRIPTS/',
+        variables={'$PYTORCH_EDF': 'the environment definition file, which names the image and its mounts',
+                   '$PYTORCH_IMAGE': 'the image'}),
+}
 
 
 def container(runtime, binds, is_built):
     """
     The Runtime of an image for Apptainer or Singularity.
 
-    :param runtime: command of the runtime on this host
     :param binds: variable that it reads binds from: Apptainer has its own, even if its command is singularity
     :param is_built: whether the image was built by the recipe, and not by others
     """
@@ -85,15 +84,7 @@ def container(runtime, binds, is_built):
 
 
 def usage(module, runtime, commands, gpu=None, wheel_index=None):
-    """
-    Text of the help's section on usage, with the three lines that a user copies to launch.
-
-    :param module: name and version of the module
-    :param runtime: the Runtime
-    :param commands: names of the commands in bin/
-    :param gpu: GPU kind of the recipe
-    :param wheel_index: index with more packages for this torch
-    """
+    """Text of the help's section on usage, with the three lines that a user copies to launch."""
     run = 'srun -N2 --ntasks-per-node=2 %sconda-python-distributed -u ' % runtime.launch
     variables = {
         **runtime.variables,
@@ -133,11 +124,7 @@ def rows(table):
 
 
 def whatis(recipe, runtime):
-    """
-    Lines for `module whatis`, `module keyword` and `module spider`, which searches them.
-
-    :param recipe: parameters of the easyconfig
-    """
+    """Lines for `module whatis`, `module keyword` and `module spider`, which searches them."""
     gpu = recipe['gpu']
     return [
         'Name: ' + recipe['name'],

@@ -36,11 +36,7 @@ def shared_interface(generator, name, version, installdir, activation, cluster):
     """
     Variables of the installation, directories for users' packages, and the cluster profile.
 
-    :param generator: EasyBuild's module generator
-    :param name: name of the software
-    :param version: its full version
     :param activation: commands that activate the environment, by the variables that hold them
-    :param cluster: name of the cluster profile
     """
     txt = ''
     directories = {'CONTAINERROOT': ''}
@@ -48,9 +44,8 @@ def shared_interface(generator, name, version, installdir, activation, cluster):
         directories.update({part.upper(): part, part.upper() + name.upper(): part})
     for variable, path in directories.items():
         txt += generator.set_environment(variable, {'value': path, 'pushenv': True}, relpath=True)
-    for variable, value in activation.items():
-        # the user's shell expands a $NAME in it
-        txt += pushenv(generator, variable, value)
+    # the user's shell expands a $NAME in it
+    txt += pushenv(generator, activation)
     # of an image of others, and of an earlier installation (with --module-only): in the others, Python changes pip
     is_hooked = os.path.exists(os.path.join(installdir, HELD, 'hooked'))
     held = {name: path for name, path in {'PIP_CONSTRAINT': 'constraints.txt', 'PIP_FIND_LINKS': HELD}.items()
@@ -85,11 +80,7 @@ def recorded_variables(installdir, name, version, more):
 
 
 def installation_values(name, version, installdir, recipe):
-    """
-    What commands in bin/ need when they start without the module, by the variables of libexec/enter.
-
-    :param recipe: parameters of the easyconfig
-    """
+    """What commands in bin/ need when they start without the module, by the variables of libexec/enter."""
     return {'packages': '%(directory)s-%(identity)s' % user_base(name, version, installdir),
             'binds': [install_path('software'), install_path('data'), *recipe.get('binds', [])],
             'files': CONNECTION_FILES + CACHES, 'gpu': recipe['gpu'],
@@ -103,14 +94,7 @@ def gpu_runtime(version):
 
 
 def image_interface(generator, recipe, image, binds, user_software):
-    """
-    The image, what it sees of the host, and its search path.
-
-    :param recipe: parameters of the easyconfig
-    :param image: file name of the image
-    :param binds: paths of the host that the image sees too
-    :param user_software: directory of the users' environment
-    """
+    """The image (a file name), what it sees of the host, and its search path."""
     txt = ''
     if recipe['gpu'] == 'cuda':
         for variable in ('SINGULARITY_NV', 'APPTAINER_NV'):

@@ -30,10 +30,10 @@ def conflicts(generator, names):
     return ''.join(statement % quoted(generator, name) for name in names)
 
 
-def pushenv(generator, variable, value):
-    """A statement that sets a variable to any text; EasyBuild's own does not escape special characters."""
+def pushenv(generator, variables):
+    """Statements that set variables to any texts; EasyBuild's own do not escape special characters."""
     statement = {'Lua': 'pushenv("%s", %s)\n', 'Tcl': 'pushenv %s %s\n'}[generator.SYNTAX]
-    return statement % (variable, quoted(generator, value))
+    return ''.join(statement % (variable, quoted(generator, value)) for variable, value in variables.items())
 
 
 def template(generator, name, lists=None, **values):
@@ -55,13 +55,7 @@ def quoted(generator, text):
 
 
 def check_values(recipe, sources, syntax):
-    """
-    Stop if a recipe has text that cannot be quoted in a module.
-
-    :param recipe: parameters of the easyconfig
-    :param sources: names of its sources
-    :param syntax: 'Lua' or 'Tcl'
-    """
+    """Stop if a recipe, or the names of its sources, have text that cannot be quoted in a module ('Lua' or 'Tcl')."""
     parameters = {name: recipe[name] for name in VALUES + TEXTS if name in recipe}
     for name, value in {**parameters, 'sources': sources}.items():
         for text in [value] if isinstance(value, str) else value or []:

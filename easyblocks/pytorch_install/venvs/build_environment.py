@@ -23,12 +23,7 @@ PYTHON_FACTS = "import platform, sys; print(sys._base_executable); print(platfor
 
 
 def record_build(python, modules):
-    """
-    Python, modules and system of a build, as a dictionary.
-
-    :param python: command of the Python that makes the environment
-    :param modules: the result of `modules_of_build`
-    """
+    """The record, as a dictionary; `python` makes the environment, and `modules` are those of `modules_of_build`."""
     path, version = run_command([python, '-c', PYTHON_FACTS], hidden=True, in_dry_run=True).output.split()
     return {
         'date': datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds'),
@@ -46,7 +41,6 @@ def modules_of_build(name, before, during, dependencies, build_dependencies):
     'required' are those that the recipe names and those that the user loaded. 'brought' are those that these loaded;
     a login's default version of one is replaced, as during the build.
 
-    :param name: name of the software
     :param before: environment variables that `eb` was started with
     :param during: environment variables of the build, with the recipe's dependencies loaded
     :param dependencies: names of the recipe's modules, with or without versions
@@ -75,12 +69,7 @@ def is_among(module, names):
 
 
 def check_modules(modules, before):
-    """
-    Stop if the recipe replaced a loaded module by another version: the new module could not be loaded beside it.
-
-    :param modules: the result of `modules_of_build`
-    :param before: environment variables that `eb` was started with
-    """
+    """Stop if the recipe replaced a loaded module by another version: the new module could not be loaded beside it."""
     for module in modules['required']:
         for other in before.get('LOADEDMODULES', '').split(':'):
             if '/' in module and os.path.dirname(other) == os.path.dirname(module) and other != module:

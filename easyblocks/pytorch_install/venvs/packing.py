@@ -34,12 +34,7 @@ def venv_commands(python_version):
 
 
 def pack(installdir, mksquashfs_args, parallel):
-    """
-    Pack an installation into a file in it, and record the file's SHA-256.
-
-    :param mksquashfs_args: options of mksquashfs, as text
-    :param parallel: number of cores to use
-    """
+    """Pack an installation into a file in it with a number of cores, and record the file's SHA-256."""
     path = os.path.join(installdir, PACKED)
     part = path + '.part'
     try:

@@ -12,11 +12,14 @@ import sys
 import tempfile
 
 from easybuild.easyblocks.generic.lockedvenv import FOREIGN, OFFLINE
+from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError, print_msg
-from easybuild.tools.filetools import mkdir, write_file
+from easybuild.tools.config import source_paths
+from easybuild.tools.filetools import extract_file, mkdir, write_file
 
+from pytorch_install.directories import source_directories, writable_directory
+from pytorch_install.programs.hold_packages import canonical_name
 from pytorch_install.runtime import run_command
-from pytorch_install.sources.requirements import canonical_name
 
 # File name of an sdist (PEP 625, and the older form with dashes in the name).
 SDIST = re.compile(r'(?P<name>.+)-(?P<version>\d[^-]*)\.(tar\.gz|zip)')
@@ -30,11 +33,6 @@ class SourcePackage:
     """A package of `source_packages`: its name, its build environment, and its sdist among `sources`."""
 
     def __init__(self, name, environment, sources):
-        """
-        :param name: name of the package
-        :param environment: environment variables of its build, from the recipe
-        :param sources: file names of the recipe's sources
-        """
         self.name = name
         self.variables = environment
         found = [sdist for sdist in map(SDIST.fullmatch, sources)
@@ -85,14 +83,7 @@ class SourcePackage:
         }
 
     def build(self, directory, python, wheels, variables):
-        """
-        Build a wheel.
-
-        :param directory: the unpacked and patched sdist
-        :param python: command of a Python with the build's requirements, as a list
-        :param wheels: directory for the wheel
-        :param variables: environment variables to run it with, those of `variables_of_build` among them
-        """
+        """Build a wheel of the unpacked and patched sdist; `variables` include those of `variables_of_build`."""
         result = run_command([*python, '-m', 'pip', '--isolated', 'wheel', '--verbose', '--no-deps', '--no-index',
                               '--no-build-isolation', '--wheel-dir', wheels, directory], variables,
                              work_dir=directory, fail_on_error=False)
@@ -115,3 +106,45 @@ def last_error(output):
     # CMake prints the place in one line and the error in the next
     last = errors[-1]
     return ' '.join(lines[last:last + 2]) if lines[last].startswith('CMake Error at') else lines[last]
+
+
+class SourcePackageSteps:
+    """Steps of an easyblock that has the sdists of `source_packages`: a base before EB_PyTorchModule."""
+
+    PARAMETERS = {
+        'source_packages': [[], "Packages to build from sdists among the sources, in this order: tuples of name and "
+                                "environment variables of the build", CUSTOM],
+    }
+
+    def __init__(self, *args, **kwargs):
+        """Find the sdists."""
+        super().__init__(*args, **kwargs)
+        self.source_packages = [SourcePackage(name, environment, [source['name'] for source in self.records])
+                                for name, environment in self.cfg['source_packages']]
+
+    def fetch_step(self, *args, **kwargs):
+        """Fetch missing sdists with pip, unless the recipe has source_urls."""
+        if not (self.dry_run or self.cfg['source_urls']):
+            for package in self.source_packages:
+                if not self.obtain_file(package.sdist, no_download=True, warning_only=True):
+                    index = [source['name'] for source in self.records].index(package.sdist)
+                    checksum = self.get_checksum_for(self.cfg['checksums'], filename=package.sdist, index=index)
+                    package.fetch(writable_directory(source_directories(self.name)) or source_paths()[0],
+                                  checksum[package.sdist] if isinstance(checksum, dict) else checksum)
+        super().fetch_step(*args, **kwargs)
+
+    def extract_step(self):
+        """Unpack each sdist into a directory of its own; patches apply to the first source, as in EasyBuild."""
+        super().extract_step()
+        for package in self.source_packages:
+            source = self.unpacked(package)
+            source['finalpath'] = extract_file(source['path'], os.path.join(self.builddir, package.name))
+
+    def unpacked(self, package):
+        """EasyBuild's record of a package's sdist; its patches go to 'finalpath'."""
+        return next(source for source in self.src if source['name'] == package.sdist)
+
+    @property
+    def built_wheels(self):
+        """Directory for wheels of source packages until they are installed."""
+        return os.path.join(self.builddir, 'wheels')

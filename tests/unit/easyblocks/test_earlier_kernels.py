@@ -16,7 +16,7 @@ def test_a_kernel_that_an_earlier_tree_made_starts(easyblock, tmp_path):
     from pytorch_install import tree
 
     root = Path(app.installdir)
-    tree.install_commands(app.COMMANDS, app.image_commands, str(root))
+    tree.install_commands(app.ENGINE, app.image_commands, str(root))
     python = root / "bin" / "conda-python-simple"
     python.unlink()
     python.write_text(f'#!/bin/bash\nexec {sys.executable} -c "import sys; print(*sys.argv[1:])" "$@"\n')

@@ -11,7 +11,7 @@ from easybuild.framework.easyconfig.easyconfig import get_easyblock_class
 from easybuild.tools.build_log import EasyBuildError
 from recipes import TREE
 
-from pytorch_install.images import enroot
+from pytorch_install.images import kinds
 from pytorch_install.parameters import containerimage
 
 ENROOT, ENGINE, PODMAN = (
@@ -207,7 +207,7 @@ def test_an_import_that_fails_is_reported_with_the_reason_and_advice(import_with
 )
 def test_images_of_docker_hub_are_imported_without_a_host(image, expected):
     pinned = containerimage.pinned(f"docker://{image}@{DIGEST}", "image")
-    assert enroot.enroot_uri(*pinned) == f"docker://{expected}:{DIGEST}"
+    assert kinds.enroot_uri(*pinned) == f"docker://{expected}:{DIGEST}"
 
 
 def test_an_attempt_begins_without_the_file_of_the_one_before(import_with, tmp_path):

@@ -24,7 +24,7 @@ def base(request, tmp_path_factory):
     set_up_configuration(args=options, silent=True, reconfigure=True)
     from easybuild.easyblocks.generic.lockedvenv import make_base
 
-    from pytorch_install.venvs.site_files import install_site_files
+    from pytorch_install.runtime import install_site_files
 
     root = directory / "venv"
     subprocess.run([request.param, "-I", "-m", "venv", "--without-pip", root], check=True)

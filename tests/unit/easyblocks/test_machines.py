@@ -11,10 +11,9 @@ from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import source_paths, update_build_option
 from image_recipe import RECIPE
 
-from pytorch_install.engine.preconditions import check_machine
+from pytorch_install.engine.preconditions import check_machine, machines_of
 from pytorch_install.images.base import Base, verify_base
 from pytorch_install.parameters import containerimage
-from pytorch_install.sources.requirements import machines_of
 
 # what the module's syntax is does not matter here
 pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)

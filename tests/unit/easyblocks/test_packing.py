@@ -77,7 +77,7 @@ def test_the_commands_of_a_packed_venv_are_in_bin(packed):
     from pytorch_install import tree
 
     tree.install_parts(packed.installdir)
-    tree.install_commands(packed.COMMANDS, packed.image_commands, packed.installdir)
+    tree.install_commands(packed.ENGINE, packed.image_commands, packed.installdir)
     bin_ = Path(packed.installdir, "bin")
     for name in ("python", "python3", "python3.11", "pip", "pip3", "pip3.11", "torchrun"):
         assert os.path.realpath(bin_ / name) == os.path.realpath(Path(packed.installdir, "libexec", "enter"))

@@ -7,7 +7,7 @@ import pytest
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import update_build_option
 
-from pytorch_install.sources.directories import make_directory, require_trust
+from pytorch_install.directories import make_directory, require_trust
 
 #: Directories know nothing of modules.
 pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)

@@ -25,7 +25,7 @@ def software(prefix, tmp_path):
 @pytest.fixture
 def install(software):
     """A function that makes the user-software of a version, as an installation does that succeeds, or fails later."""
-    from pytorch_install.users.user_software import UserSoftware
+    from pytorch_install.user_software import UserSoftware
 
     def install(version="1.0", script=MAKE, succeeds=True):
         installdir = software / version

@@ -9,7 +9,7 @@ from easybuild.easyblocks.generic.lockedvenv import Wheels
 from easybuild.framework.easyblock import EasyBlock
 from easybuild.tools.build_log import EasyBuildError
 
-from pytorch_install.images import base, packages_on_top, sandbox
+from pytorch_install.images import base, kinds, sandbox
 from pytorch_install.parameters import containerimage
 
 # what the module's syntax is does not matter here
@@ -68,7 +68,7 @@ def source_of(container, runtime, installed, tmp_path):
 def test_the_base_is_the_build_dependency_of_the_same_software(container):
     app = container(f"{ON_TOP}sources = ['lock.txt']")
     assert app.base_module == MODULE
-    assert isinstance(app.image, packages_on_top.PackagesOnTop)
+    assert isinstance(app.image, kinds.PackagesOnTop)
     assert app.image.reference == f"lock.txt on {MODULE}"
     assert app.image.name == "PyTorch-2.13.0-test.sif"
 

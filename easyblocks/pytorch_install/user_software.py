@@ -39,9 +39,6 @@ class UserSoftware:
     """
 
     def __init__(self, installdir):
-        """
-        :param installdir: the installation directory
-        """
         self.installdir = installdir
         software, self.version = os.path.split(installdir)
         self.store = os.path.join(software, '.user-software')
@@ -51,11 +48,7 @@ class UserSoftware:
         self.part = os.path.join(self.store, '.%s.part' % self.version)
 
     def prepare(self, python):
-        """
-        Make a new environment beside the users' own, and return whether theirs fits the image (see `find`).
-
-        :param python: command of the image's Python, as a list
-        """
+        """Make a new environment beside the users' own, and return whether theirs fits the image (see `find`)."""
         for name, path in [('user-software', self.directory), ('user-software' + PACKED, self.packed)]:
             symlink(os.path.relpath(os.path.realpath(path), os.path.realpath(self.installdir)),
                     os.path.join(self.installdir, name), use_abspath_source=False)
@@ -91,12 +84,7 @@ class UserSoftware:
         return result.exit_code
 
     def finish(self, found, module):
-        """
-        Put the new environment in place if none fits; after a kill, the next installation completes this.
-
-        :param found: what `prepare` returned
-        :param module: name of the module
-        """
+        """Put the new environment in place if `prepare` found none that fits; after a kill, the next `eb` does."""
         if found == OUTDATED:
             for path in (self.packed, self.environment):
                 if os.path.exists(path):

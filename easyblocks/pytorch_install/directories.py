@@ -9,6 +9,7 @@ import os
 import pwd
 import stat
 
+from easybuild.easyblocks.generic.lockedvenv import is_writable
 from easybuild.framework.easyconfig.easyconfig import letter_dir_for
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import build_option, source_paths
@@ -23,13 +24,7 @@ def source_directories(name, kind=''):
 
 def writable_directory(directories):
     """The first directory that this user can write to, or can create; None if there is none."""
-    for directory in directories:
-        present = directory
-        while not os.path.exists(present):
-            present = os.path.dirname(present)
-        if os.path.isdir(present) and os.access(present, os.W_OK | os.X_OK):
-            return directory
-    return None
+    return next(filter(is_writable, directories), None)
 
 
 def reason_for_distrust(*paths):
@@ -57,7 +52,6 @@ def reason_for_distrust(*paths):
 
 
 def require_trust(*paths):
-    """Stop if `reason_for_distrust` has a reason."""
     reason = reason_for_distrust(*paths)
     if reason:
         raise EasyBuildError("The notes of an earlier installation cannot be trusted: %s", reason)
@@ -94,7 +88,6 @@ def is_private(group, user):
 
 
 def groups_of(user):
-    """Ids of the groups that a user is in."""
     try:
         return os.getgrouplist(user, pwd.getpwnam(user).pw_gid)
     except KeyError:
@@ -102,7 +95,6 @@ def groups_of(user):
 
 
 def name_of(entry, number):
-    """The name of a user or group; its id if it has none."""
     try:
         return entry(number)[0]
     except KeyError:

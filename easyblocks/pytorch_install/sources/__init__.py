@@ -1,4 +1,0 @@
-# SPDX-License-Identifier: GPL-2.0-only
-"""
-Fetching: locked wheels, and the directories of EasyBuild's source path.
-"""
