@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "runscripts"))
-from pytorch_doctor.context import FUSE, NAMESPACES
+from pytorch_doctor.context import FUSE, NAMESPACES  # noqa: E402
 
 from testbed.layout import TestbedError
 from testbed.packages import CONTAINER_PACKAGES, SYSTEM_PATH, apt_install, find_command, missing_packages, privilege

@@ -145,7 +145,7 @@ def test_nodes_without_addresses_and_tasks_without_cores_are_named(doctor, venv)
     crowd = 2 * len(os.sched_getaffinity(0))
     status, found = doctor(venv, "--only slurm", command=f"srun -N1 -n{crowd} --overcommit pytorch-doctor")
     assert status == 0
-    assert_named(found, "slurm", f"^{crowd} ranks share ", "srun -c", verdict="warn")
+    assert_named(found, "slurm", f"^{crowd} ranks share ", "request more cores for the job", verdict="warn")
 
 
 def test_without_a_module_it_reports_what_to_load(testbed, venv):

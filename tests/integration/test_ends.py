@@ -127,7 +127,7 @@ def test_torchrun_with_several_tasks_on_a_node_is_refused_with_the_remedy(testbe
     result = testbed.run_unchecked(f"module load {venv}\nsrun -N1 -n2 torchrun-distributed train.py")
     assert result.returncode in (2, 143)  # 143: srun ended this task because of the other
     assert "has 2 tasks on nid00100" in result.stderr
-    assert "--ntasks-per-node=1" in result.stderr
+    assert "srun -N1 -n1" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -133,8 +133,8 @@ def test_an_ordinary_user_gets_a_cluster_too(tmp_path_factory):
     # a checkout that an ordinary user can read
     tree = Path(tempfile.mkdtemp(prefix="checkout-"))
     tree.chmod(0o755)
-    for part in ("testbed", "runscripts/pytorch_doctor", "easyconfigs"):
-        shutil.copytree(Path(__file__).resolve().parents[2] / part, tree / part)
+    for part in ("testbed", "runscripts", "easyconfigs"):
+        shutil.copytree(Path(__file__).resolve().parents[2] / part, tree / part, symlinks=True)
 
     def as_user(*command):
         return subprocess.run([*user, *command], env=environment, cwd="/", capture_output=True, text=True, check=False)

@@ -80,7 +80,7 @@ def container(runtime, binds, is_built):
         launch=runtime + ' exec $SIF ',
         variables={'$SIF': 'the image; `%s run` starts %s' % (
             runtime, 'a command, or Python without one' if is_built else 'its own entrypoint, if it has one'),
-                   '$' + binds: 'directories that the image sees besides the module\'s: export %s=/data' % binds})
+                   binds: 'directories that the image sees besides the module\'s: export %s=/data' % binds})
 
 
 def usage(module, runtime, commands, gpu=None, wheel_index=None):

@@ -92,7 +92,7 @@ def test_a_failed_rebuild_leaves_the_environment_unchanged(installation, wheels)
     assert "it is kept as" not in result.stdout
     assert os.listdir(environment.parent) == ["pytorch"]
     assert (environment / "lib/python3.10/site-packages/extra_package.py").exists()
-    assert sorted(path.name for path in installation.store.iterdir()) == ["2.13.0-mine"]
+    assert sorted(path.name for path in installation.store.iterdir()) == ["2.13.0-mine", "2.13.0-mine.commands"]
 
 
 def test_the_users_package_takes_precedence_in_an_image_that_sets_pythonpath(installation, wheels):

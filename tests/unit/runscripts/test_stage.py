@@ -154,7 +154,7 @@ def damage(image):
 
 def test_an_image_with_another_bit_is_not_used_and_the_variables_stay(shell, image, disk):
     damage(image)
-    output, message, _ = shell(f'{SOURCE} || echo "status $?"; echo $SIF; trap -p; ls -A "{disk}"')
+    output, message, _ = shell(f'{SOURCE} || echo "status $?"; echo $SIF; trap -p EXIT; ls -A "{disk}"')
     assert output == ["status 1", str(image)]
     assert re.search(r"x\.sif is damaged: its SHA-256 is not the recorded one\. Install it again$", message.strip())
     assert shell(f"pytorch-stage --print -- {LAUNCHER[0]}")[::2] == ([], 1)

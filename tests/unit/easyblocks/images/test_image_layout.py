@@ -76,7 +76,7 @@ def test_shells_keep_the_path_that_they_are_started_with(sandbox, tmp_path, how)
     # as Debian's /etc/profile does, and then a user's own file
     (tmp_path / ".bashrc").write_text(f"PATH=/usr/bin:/bin\n. {profile}\nPATH=/conda/bin:$PATH\n")
     (tmp_path / ".bash_profile").write_text(f". {tmp_path}/.bashrc\n")
-    command = ["bash", *how, "-c", 'echo "$PATH"; set | grep -c ^__start; trap']
+    command = ["bash", *how, "-c", 'echo "$PATH"; set | grep -c ^__start; trap -p DEBUG EXIT ERR RETURN']
     environment = {"HOME": str(tmp_path), "PATH": "/module/a b:/usr/bin:/bin"}
     found = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert found.stdout == "/module/a b:/usr/bin:/bin:/conda/bin\n0\n", found
