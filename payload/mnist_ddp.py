@@ -33,15 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 from training.accelerator import find_accelerator, module_of
 from training.checkpoint import Checkpoints, Extent, Run, open_checkpoints, save_model
 from training.compiling import compiler_fault
-from training.data import (
-    Dataset,
-    GlobalBatchSampler,
-    Splits,
-    device_batches,
-    fingerprint,
-    load_dataset,
-    split,
-)
+from training.data import Dataset, GlobalBatchSampler, Splits, device_batches, fingerprint, load_dataset, split
 from training.distributed import World, fail_together, process_group, sum_over_ranks
 from training.failing import fail_in_one_line, rank_name
 from training.finite import check_loss
@@ -277,7 +269,7 @@ def train_epochs(
     kind = "validation" if options.validation else "test"
     while position.epoch < options.epochs:
         name = f"epoch {position.epoch + 1}/{options.epochs}"
-        sampler.set_epoch(position.epoch)
+        sampler.epoch = position.epoch
         batches = device_batches(*images.training, islice(sampler, position.step, None))
         if health:
             batches = health.batches(name, batches, first_step=position.step)
