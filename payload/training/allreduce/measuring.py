@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from training.allreduce.ranks import Ranks
-from training.allreduce.sizes import SMALLEST
 
+SMALLEST = 4  # bytes: one float32
 PERIOD = 13  # of the numbers in a message, which makes exchanged pieces visible
 ROUNDS = 30  # per comparison; their mean evens out a rank that is slow for a moment
 EXCHANGED = 2**20  # bytes that neighbours exchange
