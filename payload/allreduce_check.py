@@ -121,34 +121,30 @@ def main(options: argparse.Namespace) -> None:
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options; the thresholds of the profile are the default."""
     parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpu", action="store_true", help="use NCCL or XCCL between GPUs (default: gloo between CPUs)")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--gpu", action="store_true", help="use NCCL or XCCL between GPUs (default: gloo between CPUs)")
+    add(
         "--quick",
         action="store_true",
         help="a check of seconds before a training: defaults of --max-size 64M with --gpu, else 1M, of --timeout 15, "
         "and of --slow 10 between CPUs",
     )
-    parser.add_argument(
-        "--max-size",
-        type=read_size,
-        metavar="SIZE",
-        help="largest message (default: 256M with --gpu, else 16M)",
-    )
-    parser.add_argument(
+    add("--max-size", type=read_size, metavar="SIZE", help="largest message (default: 256M with --gpu, else 16M)")
+    add(
         "--threshold",
         type=read_thresholds,
         metavar="GB/S@SIZE",
         default=os.environ.get("PYTORCH_ALLREDUCE_BUSBW", ""),
         help="minimum bus bandwidth, such as 20@64M (default: $PYTORCH_ALLREDUCE_BUSBW)",
     )
-    parser.add_argument(
+    add(
         "--slow",
         type=number(1),
         metavar="FACTOR",
         help="ranks that take FACTOR times the median are slow (default: 1.5 with --gpu, else 3, because CPUs may be "
         "shared)",
     )
-    parser.add_argument("--timeout", type=number(), metavar="S", help="seconds to wait for other ranks (default: 120)")
+    add("--timeout", type=number(), metavar="S", help="seconds to wait for other ranks (default: 120)")
     options = parser.parse_args(arguments)
     largest = ("64M", "1M") if options.quick else ("256M", "16M")
     options.max_size = options.max_size or read_size(largest[0] if options.gpu else largest[1])

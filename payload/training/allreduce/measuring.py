@@ -6,6 +6,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -53,7 +54,8 @@ def time_alone(ranks: Ranks) -> float:
 
     All ranks start each round together, so that shared hardware slows them down as in a training.
     """
-    alone = ranks.new_group([ranks.rank], use_local_synchronization=True)  # other ranks need not call it
+    limit = timedelta(seconds=ranks.timeout)
+    alone = dist.new_group([ranks.rank], limit, use_local_synchronization=True)  # other ranks need not call it
     side = 4096 if ranks.device.type != "cpu" else 256
     matrix = torch.ones(side, side, device=ranks.device) / side
     host = torch.zeros(side, side)

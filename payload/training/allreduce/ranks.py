@@ -12,7 +12,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 
 import torch.distributed as dist
 
@@ -122,10 +121,6 @@ class Ranks:
             flush=True,
         )
         os._exit(1)  # an orderly exit would wait for the device
-
-    def new_group(self, members: Sequence[int], **options) -> dist.ProcessGroup:
-        """Return a group of some of the ranks, with the time limit of this run."""
-        return dist.new_group(members, timeout=timedelta(seconds=self.timeout), **options)
 
 
 class Answers:
