@@ -25,20 +25,22 @@ from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
-from training.allreduce.measuring import sums_right, time_all_reduce
+from training.allreduce.measuring import SMALLEST, sums_right, time_all_reduce
 from training.allreduce.nccl_log import last_warning, log_nccl, read_nccl_log
-from training.allreduce.ranks import Ranks
-from training.allreduce.sizes import (
-    SMALLEST,
+from training.allreduce.ranks import Answers, Ranks, end_with_names
+from training.allreduce.verdicts import (
     Threshold,
+    applicable_thresholds,
     bus_factor,
+    check_bandwidth,
+    check_network,
+    check_speed,
+    check_sums,
     message_sizes,
     read_size,
     read_thresholds,
     show_size,
 )
-from training.allreduce.verdicts import applicable_thresholds, check_bandwidth, check_network, check_speed, check_sums
-from training.allreduce.who_answers import Answers, close_connections, end_with_names
 from training.distributed import World, process_group
 from training.failing import fail_in_one_line
 from training.options import OneLineParser, number
@@ -111,53 +113,38 @@ def main(options: argparse.Namespace) -> None:
             try:
                 passed = check(options, world, read_log)
             except RuntimeError as error:
-                close_connections(world, error)
-                end_with_names(answers, options.timeout, error)
+                end_with_names(answers, world, options.timeout, error)
                 raise
         sys.exit(0 if passed else 1)
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options; the thresholds of the profile are the default."""
-
-    def as_argument(read):
-        def convert(text: str):
-            try:
-                return read(text)
-            except ValueError as error:
-                raise argparse.ArgumentTypeError(str(error)) from None
-
-        return convert
-
     parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpu", action="store_true", help="use NCCL or XCCL between GPUs (default: gloo between CPUs)")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--gpu", action="store_true", help="use NCCL or XCCL between GPUs (default: gloo between CPUs)")
+    add(
         "--quick",
         action="store_true",
         help="a check of seconds before a training: defaults of --max-size 64M with --gpu, else 1M, of --timeout 15, "
         "and of --slow 10 between CPUs",
     )
-    parser.add_argument(
-        "--max-size",
-        type=as_argument(read_size),
-        metavar="SIZE",
-        help="largest message (default: 256M with --gpu, else 16M)",
-    )
-    parser.add_argument(
+    add("--max-size", type=read_size, metavar="SIZE", help="largest message (default: 256M with --gpu, else 16M)")
+    add(
         "--threshold",
-        type=as_argument(read_thresholds),
+        type=read_thresholds,
         metavar="GB/S@SIZE",
         default=os.environ.get("PYTORCH_ALLREDUCE_BUSBW", ""),
         help="minimum bus bandwidth, such as 20@64M (default: $PYTORCH_ALLREDUCE_BUSBW)",
     )
-    parser.add_argument(
+    add(
         "--slow",
         type=number(1),
         metavar="FACTOR",
         help="ranks that take FACTOR times the median are slow (default: 1.5 with --gpu, else 3, because CPUs may be "
         "shared)",
     )
-    parser.add_argument("--timeout", type=number(), metavar="S", help="seconds to wait for other ranks (default: 120)")
+    add("--timeout", type=number(), metavar="S", help="seconds to wait for other ranks (default: 120)")
     options = parser.parse_args(arguments)
     largest = ("64M", "1M") if options.quick else ("256M", "16M")
     options.max_size = options.max_size or read_size(largest[0] if options.gpu else largest[1])

@@ -31,14 +31,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from training.accelerator import find_accelerator, module_of
 from training.checkpoint import save_model
-from training.compiling import compiler_fault
 from training.distributed import World, fail_together, process_group, sum_over_ranks
-from training.failing import fail_in_one_line, rank_name
+from training.failing import compiler_fault, fail_in_one_line, rank_name
 from training.health import Health
-from training.language.metrics import LanguageMetrics, format_line, measure
 from training.language.model import GPT, SHAPES, count_parameters, set_first_weights
 from training.language.parallel import make_mesh, replicate, shard, state_bytes, whole_weights
-from training.language.run import Run
+from training.language.run import LanguageMetrics, Run, format_line, measure
 from training.language.text import Text, count_windows, load_windows, open_text, own_share, unigram_loss, window_at
 from training.profiling import Profile
 from training.progress import Progress
@@ -231,8 +229,7 @@ def train_steps(
                 if health:
                     values.update(health.end_epoch(name))
                 with fail_together(run.world):
-                    if is_first:
-                        metrics.record(position.step, values)
+                    metrics.epoch(position.step, **values)
                 run.start_clock()  # a validation takes no time of the training
             if checkpoints:
                 checkpoints.save_if_due(run)
@@ -252,15 +249,9 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     with ExitStack() as stack:
         checkpoints = None
         if options.modelpath:
-            checkpoints = stack.enter_context(
-                ShardedCheckpoints(
-                    options.modelpath / "checkpoints",
-                    world,
-                    keep=options.keep,
-                    every=options.every,
-                    timeout=options.timeout,
-                )
-            )
+            directory, settings = options.modelpath / "checkpoints", {"keep": options.keep, "every": options.every}
+            checkpoints = ShardedCheckpoints(directory, world, timeout=options.timeout, **settings)
+            stack.enter_context(checkpoints)
             checkpoints.prepare(restart=options.restart)
         text = open_text(options.data, options.modelpath, options.context, world)
         unigram = unigram_loss(text)
@@ -275,19 +266,7 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
             report("Training is already complete")
         warm_up(options, model, run, text)
         with fail_together(world):
-            metrics = (
-                stack.enter_context(
-                    LanguageMetrics(
-                        options.modelpath,
-                        options=vars(options),
-                        first_epoch=run.position.step,
-                        tensorboard=options.tensorboard,
-                        wandb=options.wandb,
-                    )
-                )
-                if is_first
-                else None
-            )
+            metrics = stack.enter_context(LanguageMetrics.of(options, world.rank, first_epoch=run.position.step))
         train_steps(options, run, model, text, unigram, metrics, checkpoints, stop, report)
         if checkpoints:
             checkpoints.save(run)

@@ -15,7 +15,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 
@@ -32,18 +31,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from training.accelerator import find_accelerator, module_of
 from training.checkpoint import Checkpoints, Extent, Run, open_checkpoints, save_model
-from training.compiling import compiler_fault
-from training.data import (
-    Dataset,
-    GlobalBatchSampler,
-    Splits,
-    device_batches,
-    fingerprint,
-    load_dataset,
-    split,
-)
+from training.data import Dataset, GlobalBatchSampler, Splits, device_batches, fingerprint, load_dataset, split
 from training.distributed import World, fail_together, process_group, sum_over_ranks
-from training.failing import fail_in_one_line, rank_name
+from training.failing import compiler_fault, fail_in_one_line, rank_name
 from training.finite import check_loss
 from training.health import Health
 from training.metrics import Metrics
@@ -230,17 +220,7 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
     batch = images.training[0][:share], images.training[1][:share]
     model = DistributedDataParallel(compile_and_warm_up(options, run, batch, resumed=bool(file)))
     with fail_together(world):
-        metrics = (
-            Metrics(
-                options.modelpath,
-                options=vars(options),
-                first_epoch=position.epoch,
-                tensorboard=options.tensorboard,
-                wandb=options.wandb,
-            )
-            if is_first
-            else nullcontext()
-        )
+        metrics = Metrics.of(options, world.rank, first_epoch=position.epoch)
     with metrics, Profile(options, world, report) as profile:
         train_epochs(options, run, model, sampler, images, metrics, checkpoints, stop, report, profile)
         is_measured = images.selection is images.test and not was_complete
@@ -277,7 +257,7 @@ def train_epochs(
     kind = "validation" if options.validation else "test"
     while position.epoch < options.epochs:
         name = f"epoch {position.epoch + 1}/{options.epochs}"
-        sampler.set_epoch(position.epoch)
+        sampler.epoch = position.epoch
         batches = device_batches(*images.training, islice(sampler, position.step, None))
         if health:
             batches = health.batches(name, batches, first_step=position.step)
@@ -294,8 +274,7 @@ def train_epochs(
             if health:
                 values.update(health.end_epoch(name))
             with fail_together(world):
-                if is_first:
-                    metrics.epoch(position.epoch, **values)
+                metrics.epoch(position.epoch, **values)
         check_loss(loss_sum, name, world)
         file = run.save(checkpoints)
         if position.epoch < options.epochs and stop.agreed(now=True):

@@ -50,15 +50,11 @@ class Launch:
             self.rank, self.size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
             self.host, self.port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
             per_node = int(environment["LOCAL_WORLD_SIZE"])
+            self.is_head = self.rank == 0
         except (KeyError, ValueError) as error:
             raise TrainingError(f"no rank of a launch ({error}). Start it with conda-python-distributed") from None
         if per_node != 1:
             raise TrainingError(f"{per_node} ranks on this node, but Ray needs one: srun -N2 -n2 on two nodes")
-
-    @property
-    def is_head(self) -> bool:
-        """Whether the head runs beside this rank."""
-        return self.rank == 0
 
     def has_head(self) -> bool | None:
         """Return whether the head listens; None if its node does not answer in time."""

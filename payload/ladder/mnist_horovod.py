@@ -22,7 +22,7 @@ from training.data import load_dataset, normalise
 from training.distributed import World, select_device
 from training.finite import check_loss
 from training.model import build_model
-from training.options import check, training_parser
+from training.options import parse_rung
 
 try:
     import horovod.torch as hvd
@@ -33,15 +33,6 @@ except ImportError as error:
 def sum_over_ranks(values):
     """Return the sums of a 1-D tensor over all ranks."""
     return hvd.allreduce(values, op=hvd.Sum).tolist()
-
-
-def parse_arguments():
-    """Return the options of the command line."""
-    parser = training_parser(__doc__.splitlines()[0], gpu="one GPU per rank (default: if there is one)")
-    parser.set_defaults(gpu=find_accelerator() is not None)
-    options = parser.parse_args()
-    check(options, parser)
-    return options
 
 
 def train_epoch(model, optimizer, schedule, images, labels, batches, world):
@@ -104,7 +95,7 @@ def train(options, world):
 if __name__ == "__main__":
     hvd.init()
     os.environ.setdefault("RANK", str(hvd.rank()))  # only rank 0 reports a wrong command line
-    options = parse_arguments()
+    options = parse_rung(__doc__.splitlines()[0], gpu=find_accelerator() is not None, resumes=False)
     try:
         device = select_device(options.gpu, hvd.local_rank())
         train(options, World(hvd.rank(), hvd.size(), device))

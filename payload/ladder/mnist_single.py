@@ -21,19 +21,8 @@ from training.data import fingerprint, load_dataset, normalise
 from training.distributed import World, select_device
 from training.finite import check_loss
 from training.model import build_model
-from training.options import add_checkpoints, add_profile, check, training_parser
+from training.options import parse_rung
 from training.profiling import Profile
-
-
-def parse_arguments():
-    """Return the options of the command line."""
-    parser = training_parser(__doc__.splitlines()[0], gpu="one GPU per rank (default: if there is one)")
-    parser.set_defaults(gpu=find_accelerator() is not None)
-    add_checkpoints(parser)
-    add_profile(parser)
-    options = parser.parse_args()
-    check(options, parser)
-    return options
 
 
 def train_epoch(model, optimizer, schedule, images, labels, batches):
@@ -99,7 +88,7 @@ def train(options):
 
 
 if __name__ == "__main__":
-    options = parse_arguments()
+    options = parse_rung(__doc__.splitlines()[0], gpu=find_accelerator() is not None)
     try:
         train(options)
     except TrainingError as error:

@@ -14,7 +14,7 @@ import tempfile
 import weakref
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,9 +96,7 @@ class Run:
     world: World
     extent: Extent | None = None
     data: str | None = None
-
-    def __post_init__(self):
-        self.position = Position()
+    position: Position = field(default_factory=Position)
 
     def save(self, checkpoints: Checkpoints | None) -> Path | None:
         """Write a checkpoint, also as best.pt after the best epoch; return its path on rank 0. Without any, do nothing.
@@ -182,16 +180,36 @@ class Run:
         }
 
 
-class Checkpoints:
-    """The checkpoints in ``directory``: the ``keep`` newest, and best.pt; only rank 0 calls its methods.
-
-    ``epoch-0003-step-000120.pt`` was written after 3 epochs and 120 steps of the next.
-    """
+class Directory:
+    """A directory of checkpoints, of which the ``keep`` newest stay; only rank 0 calls its methods."""
 
     def __init__(self, directory: Path, keep: int = 3):
         self.directory, self.keep = directory, keep
         self.is_locked = False
-        self.damaged: list[Path] = []  # or unfit, found by latest; put aside by the next save
+        self.damaged: list[Path] = []  # or unfit; put aside by the next save
+
+    def open(self) -> None:
+        """Make and lock the directory; in it and its parent, delete the temporary files of runs that were killed.
+
+        Raises TrainingError if nothing can be written, or if another run writes there.
+        """
+        make_directory(self.directory.parent)
+        make_directory(self.directory)
+        if not self.is_locked:
+            weakref.finalize(self, os.close, lock_directory(self.directory))
+            self.is_locked = True
+        for path in [*self.directory.parent.iterdir(), *self.directory.iterdir()]:
+            if is_temporary(path, OUTPUTS):
+                path.unlink(missing_ok=True)
+
+    def outdated(self, path: Path) -> list[Path]:
+        """Return the checkpoints that are not kept when ``path`` is the newest."""
+        paths = self.paths()
+        return paths[: max(0, paths.index(path) + 1 - self.keep)]
+
+
+class Checkpoints(Directory):
+    """Checkpoints of one file each, and best.pt: ``epoch-0003-step-000120.pt`` is after 3 epochs and 120 steps."""
 
     def paths(self, ending: str = "") -> list[Path]:
         """Return all checkpoints but the best, oldest first."""
@@ -199,17 +217,8 @@ class Checkpoints:
         return sorted(filter(names.get, names), key=lambda path: (int(names[path][1]), int(names[path][2])))
 
     def prepare(self, *, restart: bool = False) -> None:
-        """Make the directory; in it and its parent, delete the temporary files of runs that were killed.
-
-        ``restart`` also deletes the checkpoints. Raises TrainingError if nothing can be written, or if another run
-        writes there.
-        """
-        make_directory(self.directory.parent)
-        make_directory(self.directory)
-        if not self.is_locked:
-            weakref.finalize(self, os.close, lock_directory(self.directory))
-            self.is_locked = True
-        delete_temporary(self.directory.parent, self.directory)
+        """Open the directory; ``restart`` also deletes the checkpoints."""
+        self.open()
         for path in [*self.paths(DAMAGED), *self.paths(), self.directory / BEST] if restart else ():
             path.unlink(missing_ok=True)
 
@@ -226,8 +235,7 @@ class Checkpoints:
             write(self.directory / BEST, content)
         path = self.directory / f"epoch-{epoch:04}-step-{step:06}.pt"
         write(path, content)
-        paths = self.paths()
-        for other in paths[: max(0, paths.index(path) + 1 - self.keep)]:
+        for other in self.outdated(path):
             other.unlink(missing_ok=True)
         return path
 
@@ -303,13 +311,6 @@ def lock_directory(directory: Path) -> int:
     return descriptor
 
 
-def delete_temporary(*directories: Path) -> None:
-    """Delete the files that killed runs left half-written."""
-    for path in (path for directory in directories for path in directory.iterdir()):
-        if is_temporary(path, OUTPUTS):
-            path.unlink(missing_ok=True)
-
-
 def serialise(state: Mapping) -> memoryview:
     """Return the bytes of a file from which ``torch.load`` reads ``state``."""
     content = io.BytesIO()  # torch.save to a full disk hides the reason: "unexpected pos"
@@ -332,15 +333,22 @@ def read(path: Path, most_bytes: int | None = None) -> dict:
     """
     try:
         state = unpack(read_file(path, most_bytes))
-    except OSError as error:  # the file may be undamaged: a disk or a server is out of reach
-        reason = f"cannot be read ({error.strerror}). Nothing was changed: start again when it can be read"
-    except MemoryError:
-        reason = "not enough memory to read it. Nothing was changed: request more memory"
-    else:
-        if not isinstance(state, dict):
-            raise DamagedError("not a checkpoint")
-        return {**state, "file": str(path)}
-    raise TrainingError(f"{path}: {reason}")
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except MemoryError as error:
+        raise TrainingError(
+            f"{path}: not enough memory to read it. Nothing was changed: request more memory"
+        ) from error
+    if not isinstance(state, dict):
+        raise DamagedError("not a checkpoint")
+    return {**state, "file": str(path)}
+
+
+def unreadable(path: Path, error: OSError) -> TrainingError:
+    """Return why a file cannot be read; it may be undamaged: a disk or a server is out of reach."""
+    return TrainingError(
+        f"{path}: cannot be read ({error.strerror}). Nothing was changed: start again when it can be read"
+    )
 
 
 def unpack(content: bytes) -> object:

@@ -77,23 +77,18 @@ def process_group(environment: Mapping[str, str], *, use_gpu: bool, timeout: flo
         if use_gpu:
             host_group = dist.new_group(backend="gloo", timeout=limit)
     except (RuntimeError, ValueError) as error:
-        raise rendezvous_fault(environment, size, timeout, error) from None
+        address = f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')} (MASTER_ADDR:MASTER_PORT)"
+        fault = (
+            f"rendezvous at {address} timed out after {timeout:g} s. Check that "
+            f"all {size} ranks started and can reach it ({str(error).splitlines()[0]})"
+        )
+        if "EADDRINUSE" in str(error):
+            fault = (
+                f"{address} is in use by another process. Start again, or export another MASTER_PORT for this launch"
+            )
+        raise TrainingError(fault) from None
     with leave_afterwards(device.type == "cuda"):
         yield World(rank, size, device, host_group)
-
-
-def rendezvous_fault(environment: Mapping[str, str], size: int, timeout: float, error: Exception) -> TrainingError:
-    """Return why the ranks did not meet, in one line."""
-    address = f"{environment.get('MASTER_ADDR')}:{environment.get('MASTER_PORT')}"
-    if "EADDRINUSE" in str(error):
-        return TrainingError(
-            f"{address} (MASTER_ADDR:MASTER_PORT) is in use by another process. Start again, or "
-            "export another MASTER_PORT for this launch"
-        )
-    return TrainingError(
-        f"rendezvous at {address} (MASTER_ADDR:MASTER_PORT) timed out after {timeout:g} s. Check that "
-        f"all {size} ranks started and can reach it ({str(error).splitlines()[0]})"
-    )
 
 
 @contextmanager
@@ -128,20 +123,13 @@ def wait_for_threads() -> None:
     """
     for _ in range(IDLE_CHECKS):
         time.sleep(0.01)
-        if all(state == "S" for state in thread_states("pt_gloo_runloop")):
+        stats = []
+        for path in Path("/proc/self/task").glob("*/stat"):
+            with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+                stats.append(path.read_text())
+        # proc(5), "/proc/pid/stat": the state, S for one that waits, is the first field after the name in parentheses
+        if all(stat.rpartition(")")[2].split()[0] == "S" for stat in stats if "(pt_gloo_runloop)" in stat):
             return
-
-
-def thread_states(name: str) -> list[str]:
-    """Return the state of each thread of this process with that name, such as S for one that waits; Linux only.
-
-    Source: proc(5), "/proc/pid/stat": the state is the first field after the name in parentheses.
-    """
-    stats = []
-    for path in Path("/proc/self/task").glob("*/stat"):
-        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
-            stats.append(path.read_text())
-    return [stat.rpartition(")")[2].split()[0] for stat in stats if f"({name})" in stat]
 
 
 def rendezvous(environment: Mapping[str, str], rank: int, size: int, limit: timedelta) -> dict:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 MOST = 2**31 - 1  # of a whole number
 MOST_SHOWN, MOST_TEXT = 40, 240  # characters of a value, and of a message
@@ -72,6 +74,28 @@ def shorten(given: str) -> str:
     return given if len(given) <= MOST_SHOWN else f"{given[:MOST_SHOWN]}..."
 
 
+class Interval(NamedTuple):
+    """How often a checkpoint is written: after a number of steps, or of seconds; the other one is 0."""
+
+    steps: int = 0
+    seconds: float = 0
+
+    def __str__(self) -> str:
+        return f"{self.steps}" if self.steps else f"{self.seconds:g}s"
+
+
+def parse_interval(text: str) -> Interval:
+    """Return the interval of ``500``, ``90s``, ``30m`` or ``1.5h``; argparse.ArgumentTypeError for other texts."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smh]?)", text)
+    value = float(match[1]) if match else 0
+    if value <= 0 or (not match[2] and "." in match[1]):
+        raise argparse.ArgumentTypeError(
+            f"must be a number of steps, or a time such as 90s, 30m or 2h, found {shorten(text)}"
+        )
+    seconds = value * {"": 0, "s": 1, "m": 60, "h": 3600}[match[2]]
+    return Interval(seconds=seconds) if seconds else Interval(steps=int(value))
+
+
 def training_parser(
     description: str, gpu: str = "one GPU per rank, with NCCL or XCCL (default: CPU, with gloo)"
 ) -> OneLineParser:
@@ -100,26 +124,22 @@ def training_parser(
     return parser
 
 
-def add_health(parser: argparse.ArgumentParser) -> None:
-    """Add --health: None without it, 0 without a number of steps."""
-    parser.add_argument(
-        "--health",
-        type=integer(0),
-        nargs="?",
-        const=0,
-        metavar="STEPS",
-        help="report the slowest rank after each epoch, and after every STEPS steps",
-    )
-
-
 def ranks(given: str) -> list[int]:
     """Return the ranks in ``0`` or ``0,8``, for argparse."""
     return sorted({integer(0)(word) for word in given.split(",")})
 
 
-def add_profile(parser: argparse.ArgumentParser) -> None:
-    """Add the options of training.profiling."""
+def add_checkpoints(parser: argparse.ArgumentParser) -> None:
+    """Add the options about checkpoints and profiles."""
     add = parser.add_argument
+    add(
+        "--modelpath",
+        type=path,
+        metavar="DIR",
+        help="write checkpoints and results to DIR; the next start resumes from there",
+    )
+    add("--keep", type=integer(1), default=3, metavar="K", help="number of checkpoints to keep (default: %(default)s)")
+    add("--restart", action="store_true", help="delete the checkpoints in DIR and start from scratch")
     add(
         "--profile",
         type=path,
@@ -131,25 +151,20 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
     add("--profile-ranks", type=ranks, default=[0], metavar="RANKS", help="such as 0,8 (default: 0)")
 
 
-def add_checkpoints(parser: argparse.ArgumentParser) -> None:
-    """Add the options about checkpoints."""
-    add = parser.add_argument
-    add(
-        "--modelpath",
-        type=path,
-        metavar="DIR",
-        help="write checkpoints and results to DIR; the next start resumes from there",
-    )
-    add("--keep", type=integer(1), default=3, metavar="K", help="number of checkpoints to keep (default: %(default)s)")
-    add("--restart", action="store_true", help="delete the checkpoints in DIR and start from scratch")
-
-
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the options about what a training writes."""
+    """Add the options about what a training writes; --health is None without it, 0 without a number of steps."""
     add_checkpoints(parser)
     add = parser.add_argument
     add("--tensorboard", action="store_true", help="also write to DIR/tensorboard")
     add("--wandb", type=text, metavar="PROJECT", help="also report to Weights & Biases")
+    add(
+        "--health",
+        type=integer(0),
+        nargs="?",
+        const=0,
+        metavar="STEPS",
+        help="report the slowest rank after each epoch, and after every STEPS steps",
+    )
 
 
 def parse_arguments(arguments: list[str], description: str = "") -> argparse.Namespace:
@@ -171,12 +186,21 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
         metavar="SHARE",
         help="of the training images to hold out: epochs report their accuracy; the test runs at the end",
     )
-    add_health(parser)
-    add_profile(parser)
     add("--compile", action="store_true", help="compile the network; requires a C++ compiler or Triton")
     add("--bf16", action="store_true", help="compute in bfloat16 where autocast can")
     add_output(parser)
     options = parser.parse_args(arguments)
+    check(options, parser)
+    return options
+
+
+def parse_rung(description: str, *, gpu: bool, resumes: bool = True) -> argparse.Namespace:
+    """Return the options of a rung of the ladder; ``gpu`` is the default of --gpu."""
+    parser = training_parser(description, gpu="one GPU per rank (default: if there is one)")
+    parser.set_defaults(gpu=gpu)
+    if resumes:
+        add_checkpoints(parser)
+    options = parser.parse_args()
     check(options, parser)
     return options
 

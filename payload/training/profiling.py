@@ -103,10 +103,6 @@ class Profile:
             self.report(f"no profile: {self.taken} steps, {WAIT + WARMUP + ACTIVE} are needed")
 
 
-def is_communication(name: str) -> bool:
-    return name.startswith(COMMUNICATION)
-
-
 def shares_of(events: Iterable, on_device: bool) -> list[float]:
     """Return the shares of time in per cent, in the order of KINDS; their sum is 100.
 
@@ -120,7 +116,7 @@ def shares_of(events: Iterable, on_device: bool) -> list[float]:
             windows += [span] if not is_kernel else []
         elif event.name == DATA:
             kinds[2].append(span)
-        elif is_communication(event.name):
+        elif event.name.startswith(COMMUNICATION):
             kinds[1].append(span)
         elif is_kernel or (not on_device and event.name.startswith(("aten::", "Optimizer.", "autograd::"))):
             kinds[0].append(span)

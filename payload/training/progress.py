@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TextIO
 
 BAR_SECONDS = 0.1  # between two updates of the bar
@@ -16,6 +17,7 @@ BAR_WIDTH = 24  # characters at most
 CLEAR_LINE = "\r\x1b[K"
 
 
+@dataclass
 class Progress:
     """The progress of one epoch of ``steps`` steps, of which an earlier start did ``first_step``.
 
@@ -28,23 +30,18 @@ class Progress:
     the end. ``enabled`` is True on one rank only.
     """
 
-    def __init__(
-        self,
-        name: str,
-        steps: int,
-        *,
-        first_step: int = 0,
-        stream: TextIO | None = None,
-        enabled: bool = True,
-    ):
-        self.name = name
-        self.steps = steps
-        self.first_step = first_step
-        self.stream = sys.stdout if stream is None else stream
+    name: str
+    steps: int
+    first_step: int = 0
+    stream: TextIO | None = None
+    enabled: bool = True
+
+    def __post_init__(self):
+        self.stream = sys.stdout if self.stream is None else self.stream
         self.is_bar = self.stream.isatty() and os.environ.get("TERM") != "dumb"
         self.interval = BAR_SECONDS if self.is_bar else LINE_SECONDS
         self.start = time.perf_counter()
-        self.next_report = self.start + self.interval if enabled else float("inf")
+        self.next_report = self.start + self.interval if self.enabled else float("inf")
 
     def update(self, step: int, mean_loss: Callable[[], float]) -> None:
         """Report that ``step`` steps are done, if the interval is over.

@@ -6,13 +6,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
 from training.allreduce.ranks import Ranks
-from training.allreduce.sizes import SMALLEST
 
+SMALLEST = 4  # bytes: one float32
 PERIOD = 13  # of the numbers in a message, which makes exchanged pieces visible
 ROUNDS = 30  # per comparison; their mean evens out a rank that is slow for a moment
 EXCHANGED = 2**20  # bytes that neighbours exchange
@@ -53,7 +54,8 @@ def time_alone(ranks: Ranks) -> float:
 
     All ranks start each round together, so that shared hardware slows them down as in a training.
     """
-    alone = ranks.new_group([ranks.rank], use_local_synchronization=True)  # other ranks need not call it
+    limit = timedelta(seconds=ranks.timeout)
+    alone = dist.new_group([ranks.rank], limit, use_local_synchronization=True)  # other ranks need not call it
     side = 4096 if ranks.device.type != "cpu" else 256
     matrix = torch.ones(side, side, device=ranks.device) / side
     host = torch.zeros(side, side)

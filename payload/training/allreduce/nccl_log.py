@@ -30,11 +30,7 @@ def log_nccl(environment: MutableMapping[str, str]) -> Callable[[], str]:
     """
     log = os.memfd_create("nccl.log")
     environment.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=f"/proc/self/fd/{log}")
-
-    def read() -> str:
-        return os.pread(log, os.fstat(log).st_size, 0).decode(errors="replace")
-
-    return read
+    return lambda: os.pread(log, os.fstat(log).st_size, 0).decode(errors="replace")
 
 
 def read_nccl_log(text: str) -> Network:

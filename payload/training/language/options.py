@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import argparse
 
-from training.options import OneLineParser, add_health, add_output, add_profile, check_common, integer, number, path
-from training.sharded.interval import Interval, parse_interval
+from training.options import Interval, OneLineParser, add_output, check_common, integer, number, parse_interval, path
 
 SIZES = ("100K", "1M", "10M", "124M", "350M", "1B")
 
@@ -80,8 +79,6 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     )
     add("--peak-tflops", type=number(), metavar="N", help="of a device in bfloat16 (default: from a table)")
     add("--timeout", type=number(), default=300, metavar="SECONDS", help="to wait for others (default: %(default)s)")
-    add_health(parser)
-    add_profile(parser)
     add_output(parser)
     add(
         "--every",
@@ -91,14 +88,6 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
         help="write a checkpoint every 500 steps, or every 90s, 30m or 2h (default: 30m)",
     )
     options = parser.parse_args(arguments)
-    check(options, parser)
-    options.warmup = options.steps // 10 if options.warmup is None else options.warmup
-    options.interval = options.interval or max(1, options.steps // 10)
-    return options
-
-
-def check(options: argparse.Namespace, parser: OneLineParser) -> None:
-    """Exit with a line and status 2 if options contradict each other."""
     check_common(options, parser)
     if options.warmup is not None and options.warmup >= options.steps:
         parser.error(f"--warmup must be below --steps, found {options.warmup}")
@@ -106,3 +95,6 @@ def check(options: argparse.Namespace, parser: OneLineParser) -> None:
         parser.error("--replicas and --tensor need --parallel fsdp: with ddp every rank has a copy")
     if options.tensor > 1 and (options.compile or options.health is not None):
         parser.error("--tensor: not with --compile or --health, as ranks wait for each other within a block")
+    options.warmup = options.steps // 10 if options.warmup is None else options.warmup
+    options.interval = options.interval or max(1, options.steps // 10)
+    return options

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from training import TrainingError
 from training.distributed import World
-from training.language.model import GPT
+from training.language.model import GPT, local
 
 
 def make_mesh(world: World, replicas: int, tensor: int = 1) -> DeviceMesh:
@@ -85,20 +85,14 @@ def replicate(network: GPT, world: World) -> DistributedDataParallel:
     return DistributedDataParallel(network, device_ids=devices, gradient_as_bucket_view=True)
 
 
-def local_bytes(tensor: torch.Tensor) -> int:
-    """Return the bytes of a tensor that are on this rank."""
-    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local.numel() * local.element_size()
-
-
 def state_bytes(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
     """Return the bytes that parameters, gradients and the optimizer's state have on this rank."""
     parameters = list(network.parameters())
     states = [value for state in optimizer.state.values() for value in state.values()]
     return {
-        "parameters": sum(map(local_bytes, parameters)),
-        "gradients": sum(local_bytes(each.grad) for each in parameters if each.grad is not None),
-        "optimizer": sum(local_bytes(value) for value in states if isinstance(value, torch.Tensor)),
+        "parameters": sum(local(each).nbytes for each in parameters),
+        "gradients": sum(local(each.grad).nbytes for each in parameters if each.grad is not None),
+        "optimizer": sum(local(value).nbytes for value in states if isinstance(value, torch.Tensor)),
     }
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from training import TrainingError
 from training.distributed import World, broadcast, fail_together, gather
 from training.files import kind_of, sync_directory
-from training.metrics.lines import METRICS_FILE
+from training.metrics import METRICS_FILE
 
 TEXT_FILE = "text.bin"
 HELD_OUT = 20  # one part of so many is for validation

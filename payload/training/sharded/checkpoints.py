@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,8 +20,8 @@ from training.checkpoint import DamagedError, MismatchError, check_identity, des
 from training.distributed import World, broadcast, fail_together, gather
 from training.files import remedy_for
 from training.finite import are_finite, check_weights
+from training.options import Interval
 from training.sharded.directory import ShardedDirectory, delete, name_of, step_of
-from training.sharded.interval import Interval, Timer
 from training.sharded.state import Staging, apply, flat, state_of
 from training.sharded.storage import Manifest, ShardReader, ShardWriter, read_manifest
 
@@ -28,6 +29,45 @@ HALF_HOUR = Interval(seconds=1800)
 OLDEST_TORCH = (2, 6)  # fully_shard is public since then
 QUESTION_STEPS = 16  # between the questions of the ranks whether a checkpoint is complete
 REPORTED_SECONDS = 1  # a longer wait for the checkpoint before is reported
+
+
+@dataclass
+class Timer:
+    """Decides after which steps a checkpoint is due: the same on all ranks, which all ask after every step.
+
+    The clocks of the ranks differ, so rank 0 decides about time. It estimates from its pace how many steps
+    are left, and the ranks agree to ask it again after half of them: in an interval of n steps it is asked
+    about log2(n) times. ``ask`` returns rank 0's value of a function on all ranks.
+    """
+
+    every: Interval
+    ask: Callable[[Callable[[], int]], int]
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self):
+        self.start(0)
+
+    def start(self, step: int) -> None:
+        """Begin a new interval after ``step`` steps."""
+        self.began, self.first = self.clock(), step
+        self.next_question = step + 1
+
+    def is_due(self, step: int) -> bool:
+        """Return whether a checkpoint is due after ``step`` steps."""
+        if self.every.steps:
+            return step % self.every.steps == 0
+        if step < self.next_question:
+            return False
+        steps = self.ask(lambda: self.steps_left(step))
+        self.next_question = step + max(1, steps // 2)
+        return steps == 0
+
+    def steps_left(self, step: int) -> int:
+        """Return how many steps are left, by this rank's clock and pace; 0 if the interval is over."""
+        passed = self.clock() - self.began
+        left = self.every.seconds - passed
+        pace = passed / max(1, step - self.first)
+        return 0 if left <= 0 else max(1, int(min(left / max(pace, 1e-9), 2**40)))
 
 
 class ShardedCheckpoints:
@@ -62,7 +102,6 @@ class ShardedCheckpoints:
         self.temporary: Path | None = None
         self.step = -1  # of the newest checkpoint, complete or being written
         self.calls = 0
-        self.damaged: list[Path] = []
 
     def __enter__(self) -> ShardedCheckpoints:
         # The writer has a process group of its own: its messages must not meet those of the training.
@@ -119,8 +158,8 @@ class ShardedCheckpoints:
         step = run.position.step
         tensors, values = state_of(run)
         if self.world.rank == 0:
-            while self.damaged:  # one of them may have the name of the new checkpoint
-                self.directory.put_aside(self.damaged.pop())
+            while self.directory.damaged:  # one of them may have the name of the new checkpoint
+                self.directory.put_aside(self.directory.damaged.pop())
         self.temporary = broadcast(self.directory.temporary(step), self.world)
         self.step = step
         writer = ShardWriter(
@@ -184,7 +223,7 @@ class ShardedCheckpoints:
             faults.append(f"{path}: {fault}")
             if self.world.rank == 0:
                 print(f"{faults[-1]}; trying the checkpoint before", flush=True)
-                self.damaged.append(path)
+                self.directory.damaged.append(path)
         with fail_together(self.world):
             if faults:
                 raise no_checkpoint_left(faults)

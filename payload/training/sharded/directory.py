@@ -3,31 +3,23 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import shutil
-import weakref
 from pathlib import Path
 
-from training.checkpoint import OUTPUTS, lock_directory, make_directory
-from training.files import TEMPORARY, is_temporary, sync_directory
+from training.checkpoint import DAMAGED, Directory
+from training.files import TEMPORARY, sync_directory
 
 NAME = re.compile(r"step-(\d{8,})")
-DAMAGED = ".damaged"  # after the name of a checkpoint that was put aside
 
 
-class ShardedDirectory:
-    """The checkpoints in ``directory``, of which the ``keep`` newest stay; only rank 0 uses it.
+class ShardedDirectory(Directory):
+    """Checkpoints that are directories.
 
     ``step-00000500`` was written after 500 steps. Its temporary name begins with a dot, and it is deleted
     under such a name, so what a killed run leaves is recognised.
     """
-
-    def __init__(self, directory: Path, keep: int = 3):
-        self.directory = directory
-        self.keep = keep
-        self.lock = None
 
     def paths(self) -> list[Path]:
         """Return all checkpoints, oldest first."""
@@ -35,19 +27,8 @@ class ShardedDirectory:
         return sorted(found, key=step_of)
 
     def prepare(self, *, restart: bool = False) -> None:
-        """Make the directory; in it and its parent, delete what runs that were killed left half-written.
-
-        ``restart`` also deletes the checkpoints. Raises TrainingError if nothing can be written, or if
-        another run writes there.
-        """
-        make_directory(self.directory.parent)
-        make_directory(self.directory)
-        if self.lock is None:
-            self.lock = lock_directory(self.directory)
-            weakref.finalize(self, os.close, self.lock)
-        for path in [*self.directory.parent.iterdir(), *self.directory.iterdir()]:
-            if is_temporary(path, OUTPUTS):
-                path.unlink(missing_ok=True)
+        """Open the directory, and delete what was not completed; ``restart`` also deletes the checkpoints."""
+        self.open()
         for path in list(self.directory.iterdir()):
             match = TEMPORARY.fullmatch(path.name)
             if match and NAME.fullmatch(match[1]):
@@ -66,8 +47,7 @@ class ShardedDirectory:
             self.put_aside(path)
         temporary.rename(path)
         sync_directory(self.directory)
-        paths = self.paths()
-        for old in paths[: max(0, paths.index(path) + 1 - self.keep)]:
+        for old in self.outdated(path):
             self.remove(old)
 
     def put_aside(self, path: Path) -> None:

@@ -35,7 +35,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from training import TrainingError
-from training.checkpoint import DamagedError, unpack
+from training.checkpoint import DamagedError, unpack, unreadable
 from training.files import read_file, sync_directory, write_file
 
 MANIFEST, FORMATS = "manifest.json", (1, 2)  # an older one also has a checksum of each file
@@ -123,13 +123,6 @@ def numbers(values: list) -> tuple[int, ...]:
     if not all(type(value) is int and 0 <= value < 2**62 for value in values):
         raise ValueError(values)
     return tuple(values)
-
-
-def unreadable(path: Path, error: OSError) -> TrainingError:
-    """Return why a file cannot be read; it may be undamaged: a disk or a server is out of reach."""
-    return TrainingError(
-        f"{path}: cannot be read ({error.strerror}). Nothing was changed: start again when it can be read"
-    )
 
 
 class ShardWriter(FileSystemWriter):

@@ -4,7 +4,7 @@ import re
 
 import allreduce_check as check
 import pytest
-from training.allreduce.sizes import Threshold
+from training.allreduce.verdicts import Threshold
 
 RUN = """
 import allreduce_check as check
@@ -139,7 +139,7 @@ def test_a_quick_check_has_other_defaults_and_options_take_precedence():
 ANSWERS = """
 import os, time, types
 from contextlib import suppress
-from training.allreduce import who_answers
+from training.allreduce import ranks as who_answers
 
 class Counted(check.Answers):
     def wait_for(self, what):

@@ -1,7 +1,9 @@
-"""training/allreduce/sizes.py: sizes of messages, and the thresholds of a profile."""
+"""training/allreduce/verdicts.py: sizes of messages, and the thresholds of a profile."""
+
+import argparse
 
 import pytest
-from training.allreduce.sizes import Threshold, bus_factor, message_sizes, read_size, read_thresholds, show_size
+from training.allreduce.verdicts import Threshold, bus_factor, message_sizes, read_size, read_thresholds, show_size
 
 
 @pytest.mark.parametrize(
@@ -13,7 +15,7 @@ def test_a_size_is_read(text, size):
 
 @pytest.mark.parametrize("text", ["", "0", "-4", "4.5K", "K", "4T"])
 def test_what_is_no_size_is_refused(text):
-    with pytest.raises(ValueError, match="is not a size"):
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a size"):
         read_size(text)
 
 
@@ -43,7 +45,7 @@ def test_a_profiles_thresholds_are_read():
 
 @pytest.mark.parametrize("text", ["80", "80@", "@1M", "80@1M@2", "80@1M@2x", "fast@1M"])
 def test_what_is_no_threshold_is_refused_with_an_example(text):
-    with pytest.raises(ValueError, match="such as 80.75@128MiB@2x8"):
+    with pytest.raises(argparse.ArgumentTypeError, match="such as 80.75@128MiB@2x8"):
         read_thresholds(text)
 
 

@@ -16,8 +16,14 @@ from fake_ranks import (
 )
 from training.allreduce import verdicts
 from training.allreduce.nccl_log import Network, is_fast, log_nccl, read_nccl_log
-from training.allreduce.sizes import Threshold, read_thresholds
-from training.allreduce.verdicts import applicable_thresholds, check_bandwidth, check_network, check_speed
+from training.allreduce.verdicts import (
+    Threshold,
+    applicable_thresholds,
+    check_bandwidth,
+    check_network,
+    check_speed,
+    read_thresholds,
+)
 
 
 @pytest.mark.parametrize(

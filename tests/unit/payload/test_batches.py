@@ -1,15 +1,15 @@
-"""training/data/batches.py: the order in which the ranks take the samples."""
+"""training/data: the order in which the ranks take the samples."""
 
 import pytest
 import torch
-from training.data.batches import GlobalBatchSampler
+from training.data import GlobalBatchSampler
 
 CPU = torch.device("cpu")
 
 
 def sampler(count=130, batch=32, rank=0, size=1, seed=0, epoch=0):
     made = GlobalBatchSampler(count, batch, rank=rank, world_size=size, seed=seed, device=CPU)
-    made.set_epoch(epoch)
+    made.epoch = epoch
     return made
 
 

@@ -198,7 +198,7 @@ def test_of_ranks_the_slowest_is_compared_with_the_median_and_one_without_a_time
 
 
 def test_further_fields_of_the_metrics_are_kept_and_a_line_cut_short_within_them_is_dropped(tmp_path, monkeypatch):
-    monkeypatch.setattr("training.metrics.record.draw_curves", lambda *_: True)
+    monkeypatch.setattr("training.metrics.draw_curves", lambda *_: True)
     path = tmp_path / "metrics.jsonl"
     values = {
         "loss": 1.0,

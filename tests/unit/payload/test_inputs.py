@@ -5,6 +5,7 @@ import os
 import re
 import runpy
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -37,7 +38,8 @@ def parser_of(program, monkeypatch):
     monkeypatch.setitem(sys.modules, "horovod.torch", horovod.torch)
     monkeypatch.setattr(sys, "path", [str(PAYLOAD), *sys.path])
     names = runpy.run_path(str(PAYLOAD / program))
-    parse = names.get("parse_arguments") or names["parse_options"]
+    rung = partial(options.parse_rung, "", gpu=False, resumes="horovod" not in program)
+    parse = next((names[name] for name in ("parse_arguments", "parse_options") if name in names), rung)
 
     def parse_line(line):
         monkeypatch.setattr(sys, "argv", [program, *line])

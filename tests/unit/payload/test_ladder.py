@@ -47,20 +47,11 @@ checkpoints = None  # of an earlier run of this cell, whose directory is locked
 SCRIPT_ALONE = """
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the directory of training/
 from training import TrainingError
-from training.options import add_checkpoints, add_profile, check, training_parser
-def parse_arguments():
-\"\"\"Return the options of the command line.\"\"\"
-parser = training_parser(__doc__.splitlines()[0], gpu="one GPU per rank (default: if there is one)")
-parser.set_defaults(gpu=find_accelerator() is not None)
-add_checkpoints(parser)
-add_profile(parser)
-options = parser.parse_args()
-check(options, parser)
-return options
+from training.options import parse_rung
 def train(options):
 \"\"\"Run the training.\"\"\"
 if __name__ == "__main__":
-options = parse_arguments()
+options = parse_rung(__doc__.splitlines()[0], gpu=find_accelerator() is not None)
 try:
 train(options)
 except TrainingError as error:

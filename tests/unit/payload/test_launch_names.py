@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from ports import port_of, reserve_port
 from training import TrainingError, distributed
-from training.allreduce.who_answers import Answers
+from training.allreduce.ranks import Answers
 from training.data import digits_set, fingerprint
 from training.distributed import process_group, read_launch, rendezvous
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 from conftest import launch
-from training.language.metrics import STEPS
+from training.language.run import STEPS
 from training.metrics import read_epochs
 
 OPTIONS = ("--size", "100K", "--steps", 8, "--interval", 2, "--context", 32, "--batch-size", 6, "--clip", 0.5)

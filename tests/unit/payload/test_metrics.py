@@ -10,8 +10,8 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
-from training import TrainingError
-from training.metrics import Metrics, draw_curves, read_epochs, record
+from training import TrainingError, metrics
+from training.metrics import Metrics, draw_curves, read_epochs
 from training.pictures import write_picture
 
 VALUES = {
@@ -27,7 +27,7 @@ VALUES = {
 @pytest.fixture
 def undrawn(monkeypatch):
     """Leave the picture out: it takes most of the time."""
-    monkeypatch.setattr(record, "draw_curves", lambda *_: True)
+    monkeypatch.setattr(metrics, "draw_curves", lambda *_: True)
 
 
 def write_record(directory, epochs, *, first_epoch=0, **values):
@@ -285,14 +285,14 @@ def test_a_kill_between_the_copy_and_the_new_file_loses_nothing(tmp_path, monkey
     path = tmp_path / "metrics.jsonl"
     path.write_text("a note\n" + path.read_text())
     before = path.read_bytes()
-    write = record.write_file
+    write = metrics.write_file
 
     def die(file, content):
         if file == path:
             raise SystemExit
         write(file, content)
 
-    monkeypatch.setattr(record, "write_file", die)
+    monkeypatch.setattr(metrics, "write_file", die)
     with pytest.raises(SystemExit):
         Metrics(tmp_path, options={}, first_epoch=1)
     assert path.read_bytes() == before

@@ -1,9 +1,10 @@
-"""training/sharded/interval.py: --every, and how rank 0's clock decides for all."""
+"""training/sharded: --every, and how rank 0's clock decides for all."""
 
 import argparse
 
 import pytest
-from training.sharded.interval import Interval, Timer, parse_interval
+from training.sharded import Interval, parse_interval
+from training.sharded.checkpoints import Timer
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,141 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 from training import TrainingError
 from training.files import read_file, remedy_for, write_file
-from training.metrics.curves import PICTURE, draw_curves
-from training.metrics.lines import EPOCHS, METRICS_FILE, MOST_BYTES, VALUES, is_cut_short, is_record, read_object
+from training.pictures import BLUE, GREEN, GREY, ORANGE, write_picture
+
+PICTURE = "curves.png"
+METRICS_FILE = "metrics.jsonl"
+MOST_BYTES = 2**26  # of metrics.jsonl: about 400,000 epochs
+
+
+class Form(NamedTuple):
+    """The fields of a line: the number that orders the lines, which is an int from 1, and its values."""
+
+    key: str
+    values: tuple[str, ...]
+
+
+EPOCHS = Form("epoch", ("loss", "accuracy", "images_per_second", "learning_rate", "seconds", "world_size"))
+
+
+def read_object(line: bytes) -> dict | None:
+    """Return the JSON object in a line, None if it holds none."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def is_record(line: dict | None, form: Form = EPOCHS) -> bool:
+    """Return whether an object is one that ``Metrics`` writes: its key, and numbers or null."""
+    return (
+        line is not None
+        and type(line.get(form.key)) is int
+        and line[form.key] > 0
+        and all(name in line and (line[name] is None or finite_number(line[name]) is not None) for name in form.values)
+    )
+
+
+def is_cut_short(rest: bytes, form: Form = EPOCHS) -> bool:
+    """Return whether the text after a file's last newline is the beginning of a line of ``Metrics``."""
+    whole = json.dumps(dict.fromkeys((form.key, *form.values), 0)).encode()
+    given = re.sub(rb"(?<=: )[-+.\denul]+", b"0", rest)  # numbers or null
+    return whole.startswith(given) or given.startswith(whole[:-1] + b",")  # further fields
+
+
+def finite_number(value: object) -> float | None:
+    """Return a number as a float, None if it is no number or not finite."""
+    if type(value) not in (int, float) or not -1e308 < value < 1e308:
+        return None
+    return float(value)
+
+
+def read_objects(path: Path) -> list[dict]:
+    """Return the JSON objects in the complete lines of a file; an empty list if the file does not exist.
+
+    Raises TrainingError if it is not a regular file or is far too large.
+    """
+    try:
+        *lines, _cut_short = read_file(path, MOST_BYTES).split(b"\n")
+    except FileNotFoundError:
+        return []
+    return [value for value in map(read_object, lines) if value is not None]
+
+
+def read_epochs(path: Path, form: Form = EPOCHS) -> list[dict]:
+    """Return the values of each epoch in a metrics.jsonl, in order; an empty list if it does not exist."""
+    return [value for value in read_objects(path) if is_record(value, form)]
+
+
+def draw_curves(metrics_file: Path, picture: Path, selection: str = "test") -> bool:
+    """Draw loss, accuracy and images/s of a metrics.jsonl over its epochs as a PNG, if it has any.
+
+    ``selection`` names the images of the accuracies: "test" or "validation". Returns False if drawing
+    failed, which is reported in a line.
+    """
+    epochs = read_epochs(metrics_file)
+    if not epochs:
+        return True
+
+    def draw(figure) -> None:
+        numbers, losses, accuracies, speeds = (
+            column(epochs, name) for name in ("epoch", "loss", "accuracy", "images_per_second")
+        )
+        best = max(range(len(epochs)), key=lambda at: (accuracies[at], -at))
+
+        figure.suptitle(picture.absolute().parent.name, x=0.01, ha="left", weight="bold")
+        loss, accuracy, speed = figure.subplots(1, 3)
+        for panel in (loss, accuracy, speed):
+            panel.set(xlabel="epoch", xlim=(numbers[0] - 0.5, numbers[-1] + 0.5))
+            panel.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+        loss.plot(numbers, losses, "o-", color=BLUE)
+        loss.set(title=f"Training loss: {losses[-1]:.4f}", ylabel="mean over the training images")
+        accuracy.plot(numbers, accuracies, "o-", color=GREEN)
+        accuracy.plot(numbers[best], accuracies[best], "*", color=GREEN, markersize=14)
+        accuracy.set(
+            title=f"{selection.capitalize()} accuracy: {accuracies[-1]:.2f} %, at best {accuracies[best]:.2f} %",
+            ylabel=f"% of the {selection} images",
+        )
+        speed.plot(numbers, speeds, "o-", color=ORANGE)
+        speed.set(title=f"Speed: {speeds[-1]:,.0f} images/s", ylabel="images/s")
+        speed.set_ylim(0, 1.1 * max(speeds))
+        speed.yaxis.set_major_formatter("{x:,.0f}")
+        mark_ranks(speed, epochs)
+
+    return write_picture(picture, draw, width=12)
+
+
+def column(lines: list[dict], name: str) -> list[float]:
+    """Return a value of each line, for a curve."""
+    return [math.nan if line[name] is None else line[name] for line in lines]
+
+
+def mark_ranks(panel, epochs: list[dict], key: str = "epoch") -> None:
+    """Write the number of ranks where the curve starts, and a line where a start has another number."""
+    before = None
+    for line in epochs:
+        size = line["world_size"]
+        if size != before:
+            ranks = f" {size} rank" + "s" * (size > 1)
+            start = line[key] - 0.5
+            panel.text(start, 0.03, ranks, transform=panel.get_xaxis_transform())
+            if before:
+                panel.axvline(start, color=GREY, linestyle=":")
+        before = size
 
 
 def open_tensorboard(directory: Path, options: Mapping[str, object], first_epoch: int):
@@ -118,30 +241,28 @@ class Metrics:
         if done:
             self.draw()
 
-    def epoch(
-        self,
-        epoch: int,
-        *,
-        loss: float,
-        accuracy: float,
-        images_per_second: float,
-        learning_rate: float,
-        seconds: float,
-        world_size: int,
-        **others: float | str,
-    ) -> None:
-        """Record an epoch, counted from 1.
+    @classmethod
+    def of(cls, options: argparse.Namespace, rank: int, first_epoch: int) -> Metrics:
+        """Return the metrics of a training script on its first rank; those of other ranks write nothing."""
+        if rank:
+            return cls(None, options={})
+        return cls(
+            options.modelpath,
+            options=vars(options),
+            first_epoch=first_epoch,
+            tensorboard=options.tensorboard,
+            wandb=options.wandb,
+        )
+
+    def epoch(self, number: int, **values: float | str | None) -> None:
+        """Record an epoch, or what else a line of ``form`` is about, counted from 1.
 
         ``loss`` is the mean over the training images, ``accuracy`` is in per cent;
         ``images_per_second`` and ``seconds`` exclude the evaluation. Call it before the checkpoint of
         the epoch is written: after a kill between the two, the epoch is repeated and its line
-        replaced; in the other order, its line would be missing. ``others`` are further fields.
+        replaced; in the other order, its line would be missing. Other values are further fields.
         """
-        values = dict(zip(VALUES, (loss, accuracy, images_per_second, learning_rate, seconds, world_size)))
-        self.record(epoch, {**values, **others})
-
-    def record(self, number: int, values: Mapping[str, float | str | None]) -> None:
-        """Write the ``values`` of a line, and ``number``, its key."""
+        values = {**{name: values[name] for name in self.form.values}, **values}
         if self.directory:
             # JSON cannot express a loss that is not a finite number.
             finite = {
@@ -158,7 +279,7 @@ class Metrics:
                     self.writer.add_scalar(name, value, number)
             self.writer.flush()
         if self.run:
-            self.run.log(dict(values), step=number)
+            self.run.log(values, step=number)
 
     def read_lines(self) -> tuple[list[bytes], int]:
         """Return the lines of epochs, and the number of other lines; TrainingError if there are only others."""
