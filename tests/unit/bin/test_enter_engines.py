@@ -2,10 +2,11 @@
 
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
-from conftest import TREE
 
+TREE = Path(__file__).resolve().parents[3]
 PROGRAMS = {"enroot": "enroot", "podman-hpc": "podman-hpc", "container-engine": "srun"}
 
 
