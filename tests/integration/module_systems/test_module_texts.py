@@ -101,7 +101,8 @@ def test_show_lists_every_variable_that_loading_sets(site, tmp_path):
     before, loaded = tmp_path / "before", tmp_path / "loaded"
     site.run(f"{SNAPSHOT.format(before)}\nmodule load {site.name}\n{SNAPSHOT.format(loaded)}")
     old, new = values(before), values(loaded)
-    shown = site.run_unchecked(f"module show {site.name}; module load {site.name}; module show $(tr : '\\n' <<<$LOADEDMODULES | grep ^cluster/)").stderr
+    profile = "$(tr : '\\n' <<<$LOADEDMODULES | grep ^cluster/)"
+    shown = site.run_unchecked(f"module show {site.name}; module load {site.name}; module show {profile}").stderr
     for name in new.keys() - old.keys():
         assert re.search(rf"\b{name}\b", shown), name
     assert os.environ["HOME"] in shown

@@ -210,6 +210,7 @@ def test_start_shell_does_not_read_the_hosts_bashrc(installed):
 
 def test_after_pip_the_host_has_links_for_the_commands_of_users_packages(installed):
     """In place of pip: a program that installs a command, or removes it."""
+    of_root = Path("/commands").exists()
     pip = installed.runtime / "pip"
     directory = installed.user_software / "venv/pytorch/bin"
     pip.write_text(f'#!/bin/bash\nmkdir -p {directory}; cd {directory}; "$@"; exit 4\n')
@@ -224,3 +225,4 @@ def test_after_pip_the_host_has_links_for_the_commands_of_users_packages(install
     installed.start("pip", "rm", "accelerate", path=path, **installed.loaded).communicate()
     assert list(commands.iterdir()) == []
     assert sorted(path.name for path in directory.iterdir()) == ["activate", "data", "pip", "python"]
+    assert Path("/commands").exists() == of_root  # beside /bin, if PYTHONUSERBASE were taken as set

@@ -51,7 +51,14 @@ def test_every_easyblock_has_a_recipe_here(prefix):
     }
 
 
-@pytest.mark.parametrize("name", OF_EASYBLOCKS)
+@pytest.mark.parametrize(
+    "name",
+    # the others have parameters of these two, and a few of their own
+    [
+        name if name in ("EB_PyTorchContainer", "EB_PyTorchVenv") else pytest.param(name, marks=pytest.mark.thorough)
+        for name in OF_EASYBLOCKS
+    ],
+)
 def test_a_value_of_a_wrong_type_is_an_error_with_file_parameter_value_and_what_is_expected(prefix, name):
     parameters = importlib.import_module("pytorch_install.parameters")
     recipe = EasyConfig(str(OF_EASYBLOCKS[name]))
