@@ -32,6 +32,10 @@ IMAGE_SITE = """import site, sys; sys.path[:] = [path for path in sys.path if pa
 site.addsitedir(%(path)r)
 """
 
+# Those of its base too, which Python puts first if PYTHONPATH names them.
+BASE_SITE = """import sys; sys.path.sort(key=%(base)r.__contains__)
+"""
+
 
 def make():
     """Make the environment, with the image's packages after its own."""
@@ -68,7 +72,8 @@ def check():
 
 def paths():
     """Lines that add the image's packages, if an environment lacks them, or has them before its own."""
-    return USER_SITE + ''.join(IMAGE_SITE % {'path': path} for path in directories()) + ''.join(sys.argv[2:])
+    lines = USER_SITE + ''.join(IMAGE_SITE % {'path': path} for path in directories())
+    return lines + BASE_SITE % {'base': tuple(site.getsitepackages())} + ''.join(sys.argv[2:])
 
 
 def directories():

@@ -123,6 +123,7 @@ unshare --mount bash {wheels}/full"""
         "status 1",
         ".2.13.0-mine.lock 2.13.0-mine.commands 2.13.0-mine.squashfs",
     ]
+    assert len(result.stderr.splitlines()) == 2, result.stderr
     first, second = result.stderr.splitlines()
     assert re.match(r"make-squashfs: mksquashfs failed, nothing has changed \(.*No space left", first)
     assert re.match(r"unmake-squashfs: unpacking failed, nothing has changed \(.*No space left", second)
