@@ -123,8 +123,8 @@ unshare --mount bash {wheels}/full"""
         "status 1",
         ".2.13.0-mine.lock 2.13.0-mine.commands 2.13.0-mine.squashfs",
     ]
-    assert len(result.stderr.splitlines()) == 2, result.stderr
-    first, second = result.stderr.splitlines()
+    # Apptainer notes that the settings of the test have its old name
+    first, second = (line for line in result.stderr.splitlines() if not line.startswith("INFO:"))
     assert re.match(r"make-squashfs: mksquashfs failed, nothing has changed \(.*No space left", first)
     assert re.match(r"unmake-squashfs: unpacking failed, nothing has changed \(.*No space left", second)
 
