@@ -10,9 +10,8 @@ fail() { echo "start-kernel: $1 and run install-kernel again" >&2; exit 1; }
 # shellcheck disable=SC1090 # its path is an argument
 source "$init" || true # its last command may have any status
 module purge || true # Jupyter's modules; Environment Modules 5 fail if one of them is sticky
-export MODULEPATH=$modulepath PATH=$PATH${runtime:+:$runtime}
+export MODULEPATH=$modulepath PATH=$PATH${runtime:+:$runtime} PYTORCH_LAUNCH_ACTIVE=0 # a runtime may be in an environment
 unset EBROOTPYTORCH
-export PYTORCH_LAUNCH_ACTIVE=0 # a runtime's directory may be that of an environment, which is not the kernel's
 # shellcheck disable=SC2086 # a list
 module load $modules || true # Environment Modules 3 return no status: check the variable instead
 [ -n "$EBROOTPYTORCH" ] || fail "cannot load $modules. Load an available module"
