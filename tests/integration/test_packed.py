@@ -152,8 +152,7 @@ END
 srun -N1 -n1 bash ranks.sh""")
     third, last, first, second = lines(done)
     assert first[1:] == second[1:] == third[1:], done.stderr
-    assert last[1] == "True"
-    assert last[2] != first[2]
+    assert last[1] == "True"  # mounted again; the kernel may give the new namespace the number of the old one
 
 
 def test_a_program_that_leaves_the_namespace_of_the_mount_is_not_joined(shell):
