@@ -69,7 +69,7 @@ class StopSignals:
         dist.all_reduce(received, op=dist.ReduceOp.MAX, group=self.world.host_group)
         self.received = int(received)
         if self.received:
-            # srun may terminate the other ranks as soon as the first has ended (SLURM_KILL_BAD_EXIT).
+            # A launcher may terminate the other ranks as soon as the first has ended.
             # Ignored, that does not change the status with which they are about to exit.
             for number in self.signals:
                 signal.signal(number, signal.SIG_IGN)

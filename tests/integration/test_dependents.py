@@ -86,18 +86,12 @@ def test_a_bundle_of_packages_on_the_venv_module_runs_on_two_nodes(testbed, venv
     assert on_two_nodes(testbed, load, "pure") == [f"{rank} 2.0" for rank in range(4)]
 
 
-@pytest.mark.thorough
-def test_a_package_on_the_venv_module_runs_on_two_nodes(testbed, venv, site):
-    checksum = site.sdist("pure", PURE)
-    load = site.install("PythonPackage", "pure", f"sources = [SOURCE_TAR_GZ]\nchecksums = ['{checksum}']\n")
-    assert on_two_nodes(testbed, load, "pure") == [f"{rank} 2.0" for rank in range(4)]
-
-
-@pytest.mark.thorough  # compiles against torch's headers for minutes
-def test_a_package_that_is_compiled_against_torch_runs_on_two_nodes(testbed, venv, site):
-    checksum = site.sdist("compiled", COMPILED)
-    load = site.install("PythonPackage", "compiled", f"sources = [SOURCE_TAR_GZ]\nchecksums = ['{checksum}']\n")
-    assert on_two_nodes(testbed, load, "compiled") == [f"{rank} 2.0" for rank in range(4)]
+@pytest.mark.thorough  # the second compiles against torch's headers for minutes
+@pytest.mark.parametrize(("name", "files"), [("pure", PURE), ("compiled", COMPILED)])
+def test_a_package_on_the_venv_module_runs_on_two_nodes(testbed, venv, site, name, files):
+    lines = f"sources = [SOURCE_TAR_GZ]\nchecksums = ['{site.sdist(name, files)}']\n"
+    load = site.install("PythonPackage", name, lines)
+    assert on_two_nodes(testbed, load, name) == [f"{rank} 2.0" for rank in range(4)]
 
 
 @pytest.mark.thorough
