@@ -4,6 +4,7 @@ import contextlib
 import os
 import platform
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -97,9 +98,13 @@ def require_modules(layout, needed):
 
 
 def describe_run(load_before, seconds):
-    """A sentence on the machine, its load and the duration."""
+    """A sentence on the date, the tree, the machine, its load and the duration."""
+    commit = subprocess.run(
+        ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"], stdout=subprocess.PIPE, text=True
+    ).stdout.strip()
     return (
-        f"Measured in {seconds / 60:.0f} min on {os.cpu_count()} cores, {platform.machine()}, Linux "
+        f"Measured on {time.strftime('%Y-%m-%d')}{f', commit {commit},' if commit else ''} in {seconds / 60:.0f} min "
+        f"on {os.cpu_count()} cores, {platform.machine()}, Linux "
         f"{platform.release()}, with a load average of {load_before:.1f} before and {os.getloadavg()[0]:.1f} after."
     )
 
