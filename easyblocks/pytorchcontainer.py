@@ -74,9 +74,9 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.C
         kinds = super().named_kinds()
         if self.base_module and '.def' not in kinds:
             kinds[self.base_module] = PackagesOnTop
-        if self.cfg['source_packages'] and len(kinds) == 1 and PackagesOnTop not in kinds.values():
-            raise EasyBuildError("%s has 'source_packages', which are built on top of an installed image. Name its "
-                                 "module in 'builddependencies'", self.cfg.path)
+        if self.cfg['source_packages'] and len(kinds) == 1 and not {DefinitionFile, PackagesOnTop} & {*kinds.values()}:
+            raise EasyBuildError("%s has 'source_packages', which are built in the image of a definition file, or on "
+                                 "top of an installed one. Name its module in 'builddependencies'", self.cfg.path)
         return kinds
 
     def checksum_step(self):

@@ -82,9 +82,10 @@ def newest_locks(directory, version):
 def successors(lock, options, tools):
     """The new lock, its definition file and its recipes, as texts by path."""
     _, old, kind = lock.stem.split("-", 2)
-    beside = {path: path.read_text() for path in (lock, lock.with_suffix(".def")) if path.exists()}
     recipes = {path: path.read_text() for path in lock.parent.glob(f"PyTorch-{old}-*.eb")}
     recipes = {path: text for path, text in recipes.items() if f"'%(name)s-%(version)s-{kind}.txt'" in text}
+    named = re.findall(r"'%\(name\)s-%\(version\)s(-[\w.-]+\.def)'", "".join(recipes.values()))
+    beside = {path: path.read_text() for path in (lock, *(lock.with_name(f"PyTorch-{old}{name}") for name in named))}
     declared = re.search("^# machines: (.+)$", beside[lock], re.MULTILINE)
     machines = options.machine or (declared[1].split() if declared else ["x86_64"])
     pins = renew(beside[lock], "".join(recipes.values()), options.version, machines, tools)

@@ -91,15 +91,28 @@ class BuiltImage(Image):
     wheels: locked wheels that it is built with
     base_module: name of the installed module whose image is the base, the build dependency of the same software
     base: that module, once EasyBuild has loaded it
+    packages: packages to build, as SourcePackage, each with the directory of its unpacked sdist
+    parallel: number of parallel compilers
     """
 
     INGREDIENTS = ('base_image', 'debian_release', 'debian_packages', 'source_packages', 'mksquashfs_args')
-    wheels = base_module = base = None
+    wheels = base_module = base = parallel = None
+    packages = ()
 
     @property
     def identity(self):
         """Sources, parameters, layout and base."""
         return '%s layout=%s' % (super().identity, LAYOUT) + (' base=%s' % self.base.checksum if self.base else '')
+
+    def build_package(self, sandbox, package, directory):
+        """Build a package against the base's torch, and install it."""
+        wheels = os.path.join(self.builddir, 'wheels')
+        mkdir(wheels, parents=True)
+        variables = {**FOREIGN, **inside(package.variables_of_build(self.parallel))}
+        package.build(directory, sandbox.building_python(), wheels, variables)
+        requirements = os.path.join(self.builddir, package.name, 'requirements.txt')
+        write_file(requirements, package.requirement + '\n')
+        sandbox.install(wheels, requirements, '--ignore-installed')
 
 
 class DefinitionFile(BuiltImage, Definition):
@@ -121,6 +134,17 @@ class DefinitionFile(BuiltImage, Definition):
             options += ['--build-arg', 'REQUIREMENTS=' + requirements,
                         '--bind', '%s:/mnt,%s:/media' % (self.wheels.directory, directory)]
         return options
+
+    def build(self):
+        """Build the image, then the packages that it has compilers for, and pack it again."""
+        super().build()
+        if self.packages:
+            sandbox = Sandbox(self.runtime, self.builddir, self.recipe['conda_activation'])
+            sandbox.unpack(self.file)
+            for package, directory in self.packages:
+                self.build_package(sandbox, package, directory)
+            os.remove(self.file)
+            sandbox.pack(self.file, self.recipe['mksquashfs_args'])
 
 
 def require_enroot(image):
@@ -230,14 +254,7 @@ class Cotainr(BuiltImage):
 
 
 class PackagesOnTop(BuiltImage):
-    """
-    The wheels of a lock and packages built from sdists, installed into a copy of the base's image.
-
-    packages: packages to build, as SourcePackage, each with the directory of its unpacked sdist
-    parallel: number of parallel compilers
-    """
-
-    packages, parallel = (), None
+    """The wheels of a lock and packages built from sdists, installed into a copy of the base's image."""
 
     @property
     def reference(self):
@@ -269,16 +286,6 @@ class PackagesOnTop(BuiltImage):
             raise EasyBuildError("The packages of %s do not fit together: %s. Correct the lock", self.reference,
                                  '; '.join(sorted(broken)))
         sandbox.pack(self.file, self.recipe['mksquashfs_args'])
-
-    def build_package(self, sandbox, package, directory):
-        """Build a package against the base's torch, and install it."""
-        wheels = os.path.join(self.builddir, 'wheels')
-        mkdir(wheels, parents=True)
-        variables = {**FOREIGN, **inside(package.variables_of_build(self.parallel))}
-        package.build(directory, sandbox.building_python(), wheels, variables)
-        requirements = os.path.join(self.builddir, package.name, 'requirements.txt')
-        write_file(requirements, package.requirement + '\n')
-        sandbox.install(wheels, requirements, '--ignore-installed')
 
 
 def check_executable(base, sandbox):

@@ -14,6 +14,7 @@ RECIPES = Path("easyconfigs/p/PyTorch")
 MACHINES = ("x86_64", "aarch64")
 COMPILED = [f"cp311-cp311-manylinux_2_28_{machine}" for machine in MACHINES]
 NEW_CPU = [
+    "PyTorch-9.9.9-cpu-horovod-0.28.1-singularity.eb",
     "PyTorch-9.9.9-cpu-horovod-0.28.1-venv.eb",
     "PyTorch-9.9.9-cpu-horovod-0.28.1.txt",
     "PyTorch-9.9.9-cpu-singularity.eb",
@@ -107,9 +108,10 @@ def test_a_new_release_has_recipes_and_locks(new_release, release, tree):
     assert re.search(r"^cmake==3\.31 ", (recipes / "PyTorch-9.9.9-cpu-horovod-0.28.1.txt").read_text(), re.MULTILINE)
     definition = recipes / "PyTorch-9.9.9-cpu.def"
     assert "version 9.9.9-cpu" in definition.read_text()
-    cpu = (recipes / "PyTorch-9.9.9-cpu-singularity.eb").read_text()
-    assert sha256(recipes / "PyTorch-9.9.9-cpu.txt") in cpu
-    assert sha256(definition) in cpu
+    for kind in ("cpu", "cpu-horovod-0.28.1"):
+        cpu = (recipes / f"PyTorch-9.9.9-{kind}-singularity.eb").read_text()
+        assert sha256(recipes / f"PyTorch-9.9.9-{kind}.txt") in cpu
+        assert sha256(definition) in cpu
     cuda = (recipes / "PyTorch-9.9.9-cuda-14.1-venv.eb").read_text()
     assert "versionsuffix = '-cuda-14.1-venv'" in cuda
     assert "It needs a driver for CUDA 14." in cuda
