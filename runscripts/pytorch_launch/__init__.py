@@ -5,11 +5,11 @@ environment and node facts (`facts`) -> world (`launchers`) -> `devices`, `cores
 `launch` applies the plan.
 
 Every rank of a job pays for these modules at start-up, so they import as little as they can. Of the 28 million
-instructions of a bare Python (3.11), `signal` in place of `_signal` costs 70 %, `socket` in place of `_socket` 120 %,
-and each of `re`, `argparse`, `pathlib`, `dataclasses` more than all modules of this package.
+instructions of a bare Python (3.11), `os` in place of `posix` costs 21 %, `signal` in place of `_signal` 70 %, `socket`
+in place of `_socket` 120 %, and each of `re`, `argparse`, `pathlib`, `dataclasses` more than all of this package.
 """
 
-import os
+import posix as os  # see above
 
 #: Exit statuses of the commands for errors before Python starts. `launch.bash` exits with the same.
 USER_ERROR = 2
@@ -81,6 +81,14 @@ def read(path):
     except OSError:
         return None
     return b"".join(parts).decode(errors="replace").strip()
+
+
+def exists(path):
+    try:
+        os.stat(path)
+    except (OSError, ValueError):  # ValueError: a zero byte in the name
+        return False
+    return True
 
 
 def names(directory):

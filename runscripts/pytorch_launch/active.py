@@ -4,10 +4,9 @@
 Every command asks here, on hosts and in images. Files decide: no second interpreter starts.
 """
 
-import os
 import sys
 
-from pytorch_launch import LaunchError, Problem, Value, names, read
+from pytorch_launch import LaunchError, Problem, Value, exists, names, read
 from pytorch_launch.container import USER_VENV, bind_line, check_directory, device, image_devices
 
 #: 0 runs the module's Python whatever is active.
@@ -37,7 +36,7 @@ def choose_python(env):
     prefix, variable = _active(env, image, root) if root or image else (None, None)
     if prefix is None:
         return Choice()
-    if variable and not os.path.exists(prefix):
+    if variable and not exists(prefix):
         return _missing(env, prefix, variable, image)
     config = _config(prefix)
     if config is not None:
@@ -49,7 +48,7 @@ def choose_python(env):
         fault = f"{prefix} is active and has no torch: using the module's Python"
         remedy = f"Deactivate it, or make one that sees the module's torch: `{ON_TOP} DIRECTORY`"
         return Choice(changes=_changed(env, {"PATH": ":".join(path)}), warnings=[Problem(fault, remedy)])
-    is_modules = device(torch) in image if image else os.path.realpath(torch).startswith(os.path.realpath(root) + "/")
+    is_modules = device(torch) in image if image else _real(torch).startswith(_real(root) + "/")
     fault = f"{prefix} is active: using its torch, {torch}, in place of the module's"
     variables = {
         "PATH": ":".join([f"{prefix}/bin", *(entry for entry in path if entry != f"{prefix}/bin")]),
@@ -88,15 +87,21 @@ def _is_users(prefix, image, root):
     return (
         bool(prefix)
         and not _is_modules(prefix, image, root)
-        and any(os.path.exists(f"{prefix}/{mark}") for mark in marks)
+        and any(exists(f"{prefix}/{mark}") for mark in marks)
         # the module's Python may be a copy of a conda module's, and links to its headers
-        and not (root and not image and _headers(root).startswith(os.path.realpath(prefix) + "/"))
+        and not (root and not image and _headers(root).startswith(_real(prefix) + "/"))
     )
+
+
+def _real(path):
+    import os  # most launches do not need it
+
+    return os.path.realpath(path)
 
 
 def _headers(root):
     version = ".".join(map(str, sys.version_info[:2]))
-    return os.path.realpath(f"{root}/venv/include/python{version}")
+    return _real(f"{root}/venv/include/python{version}")
 
 
 def _is_modules(prefix, image, root):
@@ -120,11 +125,11 @@ def _check_interpreter(prefix, config, image):
     python = f"{config.get('home', '')}/python{'.'.join(_version(config)[:2])}"
     where = "in this image" if image else "on this host"
     fault = None
-    if not os.path.exists(python) or not os.path.exists(f"{prefix}/bin/python"):
+    if not exists(python) or not exists(f"{prefix}/bin/python"):
         fault = f"does not exist {where}"
-    elif image and device(os.path.dirname(os.path.realpath(python))) not in image:
+    elif image and device(_real(python).rpartition("/")[0]) not in image:
         fault = "is not the image's"
-    elif image and version != running and os.path.samefile(python, getattr(sys, "_base_executable", sys.executable)):
+    elif image and version != running and _real(python) == _real(getattr(sys, "_base_executable", sys.executable)):
         fault = f"is {running} {where}, not {version}"
     if fault:
         remedy = f"Deactivate it, or make it again {where}: `{ON_TOP} {prefix}`"
@@ -149,11 +154,11 @@ def _torch_of(prefix, config):
 def _torch_in(directory):
     """The torch in a directory of packages, or in one that its `.pth` files name; None without one."""
     places = [directory]
-    if not os.path.exists(f"{directory}/torch"):
+    if not exists(f"{directory}/torch"):
         texts = [read(f"{directory}/{name}") or "" for name in names(directory) if name.endswith(".pth")]
         # a line, or a text in a line of code
         places = [place for text in texts for place in text.replace("'", "\n").replace('"', "\n").splitlines()]
-    return next((f"{place}/torch" for place in places if place[:1] == "/" and os.path.exists(f"{place}/torch")), None)
+    return next((f"{place}/torch" for place in places if place[:1] == "/" and exists(f"{place}/torch")), None)
 
 
 def _missing(env, prefix, variable, image):

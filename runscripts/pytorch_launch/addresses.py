@@ -2,7 +2,7 @@
 """Ports and addresses of this host, and addresses of names, as the operating system reports them."""
 
 import _socket  # in place of `socket`, see `pytorch_launch`
-import os
+import posix as os
 
 from pytorch_launch import read
 

@@ -6,10 +6,10 @@ first by any user. So an existing directory is used only if it is private. Nothi
 user may use it.
 """
 
-import os
+import posix as os
 import stat
 
-from pytorch_launch import Problem, Value, read
+from pytorch_launch import Problem, Value, exists, names, read
 from pytorch_launch.container import bind_line, in_container
 
 # Named in: MIOpen, "Using the find APIs and caches"; the READMEs of Triton and ROCm/aiter;
@@ -50,7 +50,7 @@ def choose_caches(env, uid, key, default="/tmp"):  # noqa: S108  (what it warns 
         fault = unsuitable(base, uid)
         if fault is None:
             return _caches_in(f"{base.rstrip('/')}/pytorch-{uid}/{key}", names, warnings)
-        is_hidden = in_container(env) and base.startswith("/") and not os.path.exists(base)
+        is_hidden = in_container(env) and base.startswith("/") and not exists(base)
         remedy = bind_line(env, base) if is_hidden else "export another TMPDIR"
         warnings.append(Problem(f"cannot use {base} for caches: {fault}", remedy))
     return Caches(warnings=warnings)
@@ -117,12 +117,12 @@ def old_locks(env):
     (https://github.com/pytorch/pytorch/issues/189245).
     """
     directory = env.get("TORCH_EXTENSIONS_DIR")
-    if not directory or not os.path.isdir(directory):
+    if not directory:
         return []
     import time
 
     problems = []
-    for name in sorted(os.listdir(directory)):
+    for name in sorted(names(directory)):
         lock = f"{directory}/{name}/lock"
         try:
             age = time.time() - os.stat(lock).st_mtime

@@ -18,7 +18,7 @@ next launch binds the next number.
 """
 
 import _socket  # in place of `socket`, see `pytorch_launch`
-import os
+import posix as os
 
 from pytorch_launch import read
 from pytorch_launch.addresses import is_free

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The container that this process runs in, and what it does not see of the host."""
 
-import os
+import posix as os
 
-from pytorch_launch import LaunchError
+from pytorch_launch import LaunchError, exists
 
 #: Variables that Apptainer, Singularity and Shifter set in a container, to its image. `container.bash` has the same.
 CONTAINERS = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "SHIFTER_IMAGEREQUEST")
@@ -22,7 +22,7 @@ SUBMITTED_FROM = ("SLURM_SUBMIT_DIR", "PBS_O_WORKDIR")
 
 def in_container(env):
     """Whether a process with environment `env` is in a container."""
-    return any(env.get(name) for name in CONTAINERS) or bool(env.get(ENGINE_IMAGE) and os.path.exists(RUNSCRIPTS))
+    return any(env.get(name) for name in CONTAINERS) or bool(env.get(ENGINE_IMAGE) and exists(RUNSCRIPTS))
 
 
 def image_devices(env):
@@ -58,7 +58,7 @@ def bind_line(env, directory):
 
 def check_cleaned(env):
     """Raise LaunchError if the variables of the module, and so of srun, did not reach this container."""
-    if not env.get("RUNSCRIPTS") and os.path.exists(f"{RUNSCRIPTS}/launch.bash"):
+    if not env.get("RUNSCRIPTS") and exists(f"{RUNSCRIPTS}/launch.bash"):
         raise LaunchError(
             f"{RUNSCRIPTS} is bound, but RUNSCRIPTS, and so the variables of srun, are missing: --cleanenv, -e, "
             "--containall or APPTAINER_CLEANENV removed them",
@@ -72,12 +72,14 @@ def check_directory(env):
     Another file of the same name there would run in place of the job's.
     """
     submitted = next(filter(None, map(env.get, SUBMITTED_FROM)), None)
-    if not submitted or not env.get("HOME") or not in_container(env) or os.path.exists(submitted):
+    if not submitted or not env.get("HOME") or not in_container(env) or exists(submitted):
         return
     try:
-        is_home = os.path.samefile(os.curdir, env["HOME"])
+        here, home = os.stat("."), os.stat(env["HOME"])
     except OSError:
         return
-    if is_home:
+    if (here.st_dev, here.st_ino) == (home.st_dev, home.st_ino):
+        from os.path import realpath
+
         fault = f"{submitted}, the job's directory, is not visible in this image, which started in {env['HOME']}"
-        raise LaunchError(fault, bind_line(env, os.path.realpath(submitted)))
+        raise LaunchError(fault, bind_line(env, realpath(submitted)))

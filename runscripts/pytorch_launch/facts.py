@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What the kernel reports about this process and its node, read once."""
 
-import os
+import posix as os
 
 from pytorch_launch import Value, read
 

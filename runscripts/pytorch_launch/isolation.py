@@ -5,10 +5,10 @@ A container passes the host's PYTHONPATH on, a venv inherits all variables, and 
 Python's own: a module that is loaded for another purpose may decide which torch, or which numpy, is imported.
 """
 
-import os
+import posix as os
 import sys
 
-from pytorch_launch import Problem
+from pytorch_launch import Problem, exists, names
 from pytorch_launch.container import USER_VENV, in_container
 
 KEEP = "PYTORCH_LAUNCH_KEEP_PATHS"
@@ -62,7 +62,7 @@ def shadowing(env):
             f"to use the module's torch, remove this one: `rm -r {base}/{torch} {base}/{torch}-*.dist-info`",
         )
         for base in bases
-        if os.path.exists(f"{base}/{torch}")
+        if exists(f"{base}/{torch}")
     ]
 
 
@@ -71,7 +71,7 @@ def _is_foreign(entry, marks, image):
     installed = "torch" in marks and entry.rstrip("/").rpartition("/")[2] in INSTALLED
     if installed and _only_adds(entry):
         return False
-    if not installed and not any(os.path.exists(f"{entry}/{mark}") for mark in marks):
+    if not installed and not any(exists(f"{entry}/{mark}") for mark in marks):
         return False
     try:
         return os.stat(entry).st_dev not in image
@@ -84,8 +84,7 @@ def _only_adds(entry):
     python = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     own = set()
     for directory in (f"{sys.prefix}/lib/{python}/site-packages", f"/usr/local/lib/{python}/dist-packages"):
-        if os.path.isdir(directory):
-            own.update(os.listdir(directory))
+        own.update(names(directory))
     if f"/{python}/" not in entry or "torch" not in own:
         return False
     try:

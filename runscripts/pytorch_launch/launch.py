@@ -2,10 +2,10 @@
 """The edge: reads the environment and the arguments, applies the plan, and becomes Python."""
 
 import _signal  # in place of `signal`, see `pytorch_launch`
-import os
+import posix as os
 import sys
 
-from pytorch_launch import NO_PYTHON, LaunchError, Problem, read
+from pytorch_launch import NO_PYTHON, LaunchError, Problem, exists, read
 from pytorch_launch.active import choose_python
 from pytorch_launch.isolation import isolate, shadowing
 
@@ -31,10 +31,12 @@ class PythonError(LaunchError):
 def main(arguments):
     """Run the command whose name is the first of `arguments` with the others; return its exit status."""
     program, *arguments = arguments
+    encoding = sys.getfilesystemencoding(), "surrogateescape"
+    env = {name.decode(*encoding): value.decode(*encoding) for name, value in os.environ.items()}
     try:
         if arguments[:1] == ["--help"] and program not in (TORCHRUN, LIST_PACKAGES):
-            return show_help(program, dict(os.environ))
-        return COMMANDS[program](program, arguments, dict(os.environ))
+            return show_help(program, env)
+        return COMMANDS[program](program, arguments, env)
     except LaunchError as error:
         write_problem(program, error)
         return error.status
@@ -100,7 +102,7 @@ def run_distributed(program, arguments, env):
                 "start a script from its file, or a module with -m",
                 rank=plan.world.rank - 1,  # rank 1 reports it
             )
-        if script not in (None, "-") and not os.path.exists(script):
+        if script not in (None, "-") and not exists(script):
             if plan.world.reports_for_node or not is_ended_by_others():
                 write_problem(program, _missing(script, env))
             return LaunchError.status
@@ -247,7 +249,9 @@ def become_python(arguments, variables):
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
-                if os.path.isfile(path):  # not in a directory without permission, such as root's in some images
+                from os.path import isfile
+
+                if isfile(path):  # not in a directory without permission, such as root's in some images
                     denied = denied or error
         if denied:
             raise PythonError(f"{python} cannot be started: {denied.strerror}") from denied
@@ -292,13 +296,15 @@ def is_ended_by_others():
 
 
 def _missing(script, env):
+    from os.path import dirname, realpath
+
     from pytorch_launch.container import bind_line, in_container
 
     try:
         here = os.getcwd()
     except OSError:
         return Problem(f"{script}: no such file in a working directory that is gone", "Check the path")
-    directory = os.path.dirname(os.path.realpath(script))
-    if not in_container(env) or os.path.exists(directory):
+    directory = dirname(realpath(script))
+    if not in_container(env) or exists(directory):
         return Problem(f"{script}: no such file in {here}", "Check the path")
     return Problem(f"{script}: its directory, {directory}, is not visible in this image", bind_line(env, directory))

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Chooses the address and port at which the ranks of a world meet, identically on every rank, without communication."""
 
-import os
-
-from pytorch_launch import Problem, Value, is_number
+from pytorch_launch import Problem, Value, exists, is_number
 from pytorch_launch.world import RendezvousError
 
 # Above the registered services, below the kernel's ephemeral range (32768-60999, ip(7),
@@ -66,7 +64,7 @@ def check_address(env, world, root):
         return []
     from pytorch_launch.launchers import is_node_of_job
 
-    if os.path.exists(f"{root}/sys/class/net/{address}"):
+    if exists(f"{root}/sys/class/net/{address}"):
         fault, remedy = "is the name of a network interface", "export the node of rank 0; gloo takes GLOO_SOCKET_IFNAME"
     elif address.partition(".")[0] != world.node.partition(".")[0] and is_node_of_job(env, address):
         fault, remedy = f"is another node of this job than {world.node}, where rank 0 runs", "unset MASTER_ADDR"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Finds the script in Python's arguments, so that a wrong path causes one line per node, not a traceback per rank."""
 
-import os
+import posix as os
 
 # Options of python(1) without a script after them: code, a module, or a text that Python prints.
 NO_SCRIPT = ("c", "m", "h", "V", "?")

@@ -5,9 +5,7 @@
 a container hides them, a device cgroup forbids them, or the kernel is older than the file.
 """
 
-import os
-
-from pytorch_launch import names, read
+from pytorch_launch import exists, names, read
 
 NVIDIA_CONTROL = "/dev/nvidiactl"
 NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
@@ -144,7 +142,7 @@ def _nvidia_gpus(root):
 
     A container that was started without its option for GPUs sees /proc but no device: no GPUs.
     """
-    if not os.path.exists(root + NVIDIA_CONTROL):
+    if not exists(root + NVIDIA_CONTROL):
         return []
     return [Gpu(root, "nvidia", name) for name in sorted(names(root + NVIDIA_GPUS))]
 
@@ -184,7 +182,7 @@ def _partitions(root, count):
 
 def _intel_gpus(root):
     """In PCI order, see `xpu`."""
-    if not any(os.path.exists(root + driver) for driver in INTEL_DRIVERS):
+    if not any(exists(root + driver) for driver in INTEL_DRIVERS):
         return []
     from pytorch_launch.xpu import intel_tiles
 

@@ -84,7 +84,7 @@ def test_a_directory_that_another_jobs_epilog_removes_is_made_again(tmp_path, mo
             Path(path).rmdir()
             removed.append(path)
 
-    monkeypatch.setattr(os, "mkdir", mkdir)
+    monkeypatch.setattr("posix.mkdir", mkdir)
     directory, _, warnings = place({"TMPDIR": str(tmp_path)}, UID, KEY, create=True)
     assert removed == [str(tmp_path / f"pytorch-{UID}")]
     assert (directory, warnings) == (str(usual(tmp_path)), [])
@@ -133,7 +133,7 @@ def test_an_unusable_tmpdir_is_said_and_replaced(tmp_path, which):
 
 
 def test_a_tmpdir_without_write_permission_is_said_and_replaced(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, _mode: str(path) != str(tmp_path / "locked"))
+    monkeypatch.setattr("posix.access", lambda path, _mode: str(path) != str(tmp_path / "locked"))
     for name in ("locked", "default"):
         (tmp_path / name).mkdir()
     env = {"TMPDIR": str(tmp_path / "locked")}

@@ -148,7 +148,7 @@ def test_a_torch_that_is_not_imported_or_is_wanted_is_not_named(own_torch, env):
 
 def test_an_image_without_variables_of_its_own_is_recognized_by_its_runscripts(monkeypatch):
     found = {"/runscripts"}
-    monkeypatch.setattr(container.os.path, "exists", lambda path: path in found)
+    monkeypatch.setattr(container, "exists", lambda path: path in found)
     assert container.in_container({"PYTORCH_IMAGE": "image.sqsh"})
     assert not container.in_container({})  # an image of another kind, or a directory of the host
     found.clear()
