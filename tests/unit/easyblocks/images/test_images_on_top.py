@@ -101,7 +101,10 @@ def test_a_dry_run_needs_no_base(container, capfd):
         (ON_TOP.replace("builddep", "dep"), "two PyTorch modules cannot be loaded together.*'builddependencies'"),
         (ON_TOP.replace("]", ", ('PyTorch', '2.13.0', '-other')]"), "-other, but only one module can be the base"),
         (f"{ON_TOP}image = 'x.sif'", rf"must name one image source.*found: x\.sif, {MODULE}"),
-        ("sources = ['a.sif', 'b-1.0.tar.gz']\nsource_packages = [('b', {})]", "in the image of a definition file, or on top"),
+        (
+            "sources = ['a.sif', 'b-1.0.tar.gz']\nsource_packages = [('b', {})]",
+            "in the image of a definition file, or on top",
+        ),
     ],
 )
 def test_a_recipe_with_another_base_is_one_sentence(container, lines, message):
