@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Records the values of each epoch in metrics.jsonl, as curves, with TensorBoard and with Weights & Biases."""
+"""Records the values of each epoch in metrics.jsonl, as curves, with TensorBoard, Weights & Biases and MLflow."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from training.pictures import BLUE, GREEN, GREY, ORANGE, write_picture
 PICTURE = "curves.png"
 METRICS_FILE = "metrics.jsonl"
 MOST_BYTES = 2**26  # of metrics.jsonl: about 400,000 epochs
+Tracker = tuple[Callable[[Mapping, int], None], Callable[[int], None]]
 
 
 class Form(NamedTuple):
@@ -44,12 +46,9 @@ def read_object(line: bytes) -> dict | None:
 
 def is_record(line: dict | None, form: Form = EPOCHS) -> bool:
     """Return whether an object is one that ``Metrics`` writes: its key, and numbers or null."""
-    return (
-        line is not None
-        and type(line.get(form.key)) is int
-        and line[form.key] > 0
-        and all(name in line and (line[name] is None or finite_number(line[name]) is not None) for name in form.values)
-    )
+    if line is None or type(line.get(form.key)) is not int or line[form.key] < 1:
+        return False
+    return all(name in line and (line[name] is None or finite_number(line[name]) is not None) for name in form.values)
 
 
 def is_cut_short(rest: bytes, form: Form = EPOCHS) -> bool:
@@ -61,9 +60,7 @@ def is_cut_short(rest: bytes, form: Form = EPOCHS) -> bool:
 
 def finite_number(value: object) -> float | None:
     """Return a number as a float, None if it is no number or not finite."""
-    if type(value) not in (int, float) or not -1e308 < value < 1e308:
-        return None
-    return float(value)
+    return float(value) if type(value) in (int, float) and -1e308 < value < 1e308 else None  # type: ignore[operator, arg-type]
 
 
 def read_objects(path: Path) -> list[dict]:
@@ -140,37 +137,52 @@ def mark_ranks(panel, epochs: list[dict], key: str = "epoch") -> None:
         before = size
 
 
-def open_tensorboard(directory: Path, options: Mapping[str, object], first_epoch: int):
-    """Return a SummaryWriter to ``directory``/tensorboard that hides the epochs that will be repeated."""
+def imported(option: str, module: str, package: str):
+    """Return a module of a package that users install for an option; TrainingError if it is absent."""
     try:
-        from torch.utils.tensorboard import SummaryWriter
+        return importlib.import_module(module)
     except ImportError as error:
-        raise TrainingError(
-            f"--tensorboard needs a package that is not installed ({error}). Run: pip install tensorboard"
-        ) from None
-    writer = SummaryWriter(directory / "tensorboard", purge_step=first_epoch + 1)
+        raise absent(option, package, error) from None
+
+
+def absent(option: str, package: str, error: ImportError) -> TrainingError:
+    return TrainingError(f"{option} needs a package that is not installed ({error}). Run: pip install {package}")
+
+
+def identity_in(path: Path, is_new: bool) -> str:
+    """Return the identity of a run that an earlier start wrote; the file may be empty after a kill."""
+    return "" if is_new or not path.exists() else read_file(path, 100).decode(errors="replace")
+
+
+# Each opens one of the programs that show a training, and returns what logs values to it, and what closes it with an
+# exit status. A resumed training continues the run that it had.
+
+
+def open_tensorboard(directory: Path, options: Mapping[str, object], first_epoch: int, _is_new: bool) -> Tracker:
+    board = imported("--tensorboard", "torch.utils.tensorboard", "tensorboard")
+    writer = board.SummaryWriter(directory / "tensorboard", purge_step=first_epoch + 1)  # hides what will be repeated
     if first_epoch == 0:
         writer.add_text("options", "\n".join(f"    {name}: {options[name]}" for name in options))
-    return writer
+
+    def log(values: Mapping, number: int) -> None:
+        for name, value in numbers_of(values).items():
+            writer.add_scalar(name, value, number)
+        writer.flush()
+
+    return log, lambda _status: writer.close()
 
 
-def open_wandb(directory: Path, options: Mapping[str, object], project: str, is_new: bool):
-    """Return a run of Weights & Biases; a resumed training continues the run that it had."""
-    try:
-        import wandb
-    except ImportError as error:
-        raise TrainingError(
-            f"--wandb needs a package that is not installed ({error}). Run: pip install wandb"
-        ) from None
-    name = directory / "wandb" / "id"
-    name.parent.mkdir(exist_ok=True)
-    identity = read_file(name, 100).decode(errors="replace") if name.exists() and not is_new else ""
-    if not identity:  # the file may be empty after a kill
+def open_wandb(directory: Path, options: Mapping[str, object], _first_epoch: int, is_new: bool) -> Tracker:
+    wandb = imported("--wandb", "wandb", "wandb")
+    path = directory / "wandb" / "id"
+    path.parent.mkdir(exist_ok=True)
+    identity = identity_in(path, is_new)
+    if not identity:
         identity = secrets.token_hex(4)
-        write_file(name, identity.encode())
+        write_file(path, identity.encode())
     try:
-        return wandb.init(
-            project=project,
+        run = wandb.init(
+            project=options["wandb"],
             id=identity,
             resume="allow",
             dir=directory,
@@ -179,9 +191,42 @@ def open_wandb(directory: Path, options: Mapping[str, object], project: str, is_
         )
     except wandb.errors.Error as error:
         raise TrainingError(
-            f"--wandb {project}: {str(error).splitlines()[0].rstrip('.')}. Log in with `wandb login`, or "
+            f"--wandb {options['wandb']}: {str(error).splitlines()[0].rstrip('.')}. Log in with `wandb login`, or "
             "export WANDB_MODE=offline and run `wandb sync` later"
         ) from None
+    return lambda values, number: run.log(values, step=number), lambda status: run.finish(exit_code=status)
+
+
+def open_mlflow(directory: Path, options: Mapping[str, object], _first_epoch: int, is_new: bool) -> Tracker:
+    mlflow = imported("--mlflow", "mlflow", "mlflow")
+    path = directory / "mlflow.id"
+    identity = identity_in(path, is_new)
+    fault = mlflow.exceptions.MlflowException
+    mlflow.set_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{directory.resolve()}/mlflow.db")
+    try:
+        run = mlflow.start_run(run_id=identity or None, run_name=None if identity else directory.resolve().name)
+        if not identity:
+            mlflow.log_params({name: str(value) for name, value in options.items()})
+            write_file(path, run.info.run_id.encode())
+    except fault as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise TrainingError(
+            f"--mlflow: {reason}. Check MLFLOW_TRACKING_URI, or unset it to use {path.parent}"
+        ) from None
+    except ImportError as error:  # of mlflow-skinny
+        raise absent("--mlflow", "mlflow", error) from None
+
+    def log(values: Mapping, number: int) -> None:
+        try:
+            mlflow.log_metrics(numbers_of(values), step=number)
+        except fault as error:  # a server that fails ends no training
+            print(f"--mlflow: {str(error).splitlines()[0]}: {number} is not recorded there", flush=True)
+
+    return log, lambda status: mlflow.end_run("FAILED" if status else "FINISHED")
+
+
+def numbers_of(values: Mapping[str, object]) -> dict:
+    return {name: value for name, value in values.items() if isinstance(value, (int, float))}
 
 
 class Metrics:
@@ -190,37 +235,23 @@ class Metrics:
     >>> with Metrics(directory, options=vars(options), first_epoch=2) as metrics:
     ...     metrics.epoch(3, loss=0.09, accuracy=98.1, ...)
 
-    ``metrics.jsonl`` holds one JSON object per epoch. ``first_epoch`` is the number of completed
-    epochs: lines of later epochs are removed, so that a resumed training repeats none, and the curves are
-    drawn at once. Damaged lines are removed; the previous file is kept as ``metrics.jsonl.damaged``,
-    ``.damaged.1`` and so on. A file without any line of this class belongs to another program and is
-    refused. ``close`` draws the curves again; a ``with`` block calls it unless an exception ends it.
-    ``options`` are logged to TensorBoard and to Weights & Biases, whose project is ``wandb``; with
-    "validation" among them, the accuracies are those of held-out images. Raises TrainingError if a file
-    cannot be written or a package is missing. A subclass may have lines of another ``form``, and draw them.
+    ``metrics.jsonl`` holds one JSON object per epoch. ``first_epoch`` is the number of completed epochs: lines of
+    later epochs are removed, so that a resumed training repeats none, and the curves are drawn at once. Damaged lines
+    are removed; the previous file is kept as ``metrics.jsonl.damaged``, ``.damaged.1`` and so on. A file without any
+    line of this class belongs to another program and is refused. A ``with`` block draws the curves again, unless an
+    exception ends it. ``options`` are logged to the programs that they name: ``tensorboard``, ``wandb`` (a project) and
+    ``mlflow``. Raises TrainingError if a file cannot be written or a package is missing. A subclass may have lines of
+    another ``form``, and draw them.
     """
 
     form = EPOCHS
 
-    def __init__(
-        self,
-        directory: Path | None,
-        *,
-        options: Mapping[str, object],
-        first_epoch: int = 0,
-        tensorboard: bool = False,
-        wandb: str | None = None,
-    ):
+    def __init__(self, directory: Path | None, *, options: Mapping[str, object], first_epoch: int = 0):
         self.directory = directory
-        self.writer = self.run = None
+        self.trackers: list[Tracker] = []
         self.is_drawable = True
         self.selection = "validation" if options.get("validation") else "test"
         if directory is None:
-            if tensorboard or wandb:
-                raise TrainingError(
-                    "--tensorboard and --wandb write to the directory of --modelpath, which is not set. "
-                    "Add --modelpath DIR"
-                )
             return
         self.path = directory / METRICS_FILE
         try:
@@ -234,25 +265,16 @@ class Metrics:
             self.lines = done  # in case the file is deleted
         except OSError as error:
             raise self.cannot_be_written(error) from error
-        if tensorboard:
-            self.writer = open_tensorboard(directory, options, first_epoch)
-        if wandb:
-            self.run = open_wandb(directory, options, wandb, is_new)
+        for name, open_tracker in (("tensorboard", open_tensorboard), ("wandb", open_wandb), ("mlflow", open_mlflow)):
+            if options.get(name):
+                self.trackers.append(open_tracker(directory, options, first_epoch, is_new))
         if done:
             self.draw()
 
     @classmethod
     def of(cls, options: argparse.Namespace, rank: int, first_epoch: int) -> Metrics:
         """Return the metrics of a training script on its first rank; those of other ranks write nothing."""
-        if rank:
-            return cls(None, options={})
-        return cls(
-            options.modelpath,
-            options=vars(options),
-            first_epoch=first_epoch,
-            tensorboard=options.tensorboard,
-            wandb=options.wandb,
-        )
+        return cls(None if rank else options.modelpath, options=vars(options), first_epoch=first_epoch)
 
     def epoch(self, number: int, **values: float | str | None) -> None:
         """Record an epoch, or what else a line of ``form`` is about, counted from 1.
@@ -273,13 +295,8 @@ class Metrics:
                 self.append(json.dumps({self.form.key: number, **finite}).encode() + b"\n")
             except OSError as error:
                 raise self.cannot_be_written(error) from error
-        if self.writer:
-            for name, value in values.items():
-                if isinstance(value, (int, float)):
-                    self.writer.add_scalar(name, value, number)
-            self.writer.flush()
-        if self.run:
-            self.run.log(values, step=number)
+        for log, _close in self.trackers:
+            log(values, number)
 
     def read_lines(self) -> tuple[list[bytes], int]:
         """Return the lines of epochs, and the number of other lines; TrainingError if there are only others."""
@@ -317,25 +334,13 @@ class Metrics:
             file.flush()
             os.fsync(file.fileno())
 
-    def close(self) -> None:
-        """Draw the curves, and close TensorBoard and Weights & Biases."""
-        self.end()
-        if self.directory:
-            self.draw()
-
     def draw(self) -> None:
         if self.is_drawable:  # the reason is reported once
-            self.is_drawable = self.draw_picture(self.directory / PICTURE)
+            self.is_drawable = self.draw_picture(self.path.with_name(PICTURE))
 
     def draw_picture(self, picture: Path) -> bool:
         """Draw the lines; return whether that succeeded."""
         return draw_curves(self.path, picture, self.selection)
-
-    def end(self, status: int = 0) -> None:
-        if self.writer:
-            self.writer.close()
-        if self.run:
-            self.run.finish(exit_code=status)
 
     def cannot_be_written(self, error: OSError) -> TrainingError:
         return TrainingError(f"{self.path}: cannot be written ({error.strerror}). {remedy_for(error)}")
@@ -344,7 +349,7 @@ class Metrics:
         return self
 
     def __exit__(self, fault: type[BaseException] | None, *_: object) -> None:
-        if fault is None:
-            self.close()
-        else:
-            self.end(status=1)
+        for _log, close in self.trackers:
+            close(int(fault is not None))
+        if self.directory and fault is None:
+            self.draw()

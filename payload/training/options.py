@@ -86,14 +86,13 @@ class Interval(NamedTuple):
 
 def parse_interval(text: str) -> Interval:
     """Return the interval of ``500``, ``90s``, ``30m`` or ``1.5h``; argparse.ArgumentTypeError for other texts."""
-    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smh]?)", text)
-    value = float(match[1]) if match else 0
-    if value <= 0 or (not match[2] and "." in match[1]):
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)([smh])|(\d{1,9})", text)
+    value = float(match[1] or match[3]) if match else 0
+    if not match or value <= 0:
         raise argparse.ArgumentTypeError(
             f"must be a number of steps, or a time such as 90s, 30m or 2h, found {shorten(text)}"
         )
-    seconds = value * {"": 0, "s": 1, "m": 60, "h": 3600}[match[2]]
-    return Interval(seconds=seconds) if seconds else Interval(steps=int(value))
+    return Interval(seconds=value * {"s": 1, "m": 60, "h": 3600}[match[2]]) if match[2] else Interval(int(value))
 
 
 def training_parser(
@@ -157,6 +156,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--tensorboard", action="store_true", help="also write to DIR/tensorboard")
     add("--wandb", type=text, metavar="PROJECT", help="also report to Weights & Biases")
+    add("--mlflow", action="store_true", help="also report to MLFLOW_TRACKING_URI, else to DIR/mlflow.db")
     add(
         "--health",
         type=integer(0),
@@ -207,7 +207,7 @@ def parse_rung(description: str, *, gpu: bool, resumes: bool = True) -> argparse
 
 def check_common(options: argparse.Namespace, parser: OneLineParser) -> None:
     """Exit with a line and status 2 if options of several scripts contradict each other."""
-    for name in ("restart", "tensorboard", "wandb"):
+    for name in ("restart", "tensorboard", "wandb", "mlflow"):
         if getattr(options, name, None) and not options.modelpath:
             parser.error(f"--{name} needs --modelpath")
 

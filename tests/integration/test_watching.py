@@ -1,7 +1,9 @@
 """Metrics of a training, and a search on two nodes, with packages that a user has installed."""
 
+import contextlib
 import json
 import re
+import sqlite3
 import struct
 import tempfile
 import time
@@ -44,11 +46,12 @@ Path(trial, "metrics.jsonl").write_text(json.dumps({"epoch": 1, "accuracy": accu
 
 @pytest.fixture(scope="module")
 def packages(testbed, venv):
-    """A PYTHONUSERBASE with TensorBoard, Weights & Biases and Optuna; both modules have the same Python."""
+    """A PYTHONUSERBASE with what trainings report to, and Optuna; both modules have the same Python."""
     with tempfile.TemporaryDirectory(prefix="packages-", dir=testbed.layout.root) as directory:
         # --ignore-installed: packages of this host's Python are not in the image
         install = "pip install --quiet --user --ignore-installed --no-compile --no-warn-script-location"
-        testbed.run(f"module load {venv}\nPYTHONUSERBASE={directory} {install} tensorboard wandb optuna", timeout=600)
+        names = "tensorboard wandb optuna mlflow-skinny alembic"  # mlflow's own list has pandas, which is not needed
+        testbed.run(f"module load {venv}\nPYTHONUSERBASE={directory} {install} {names}", timeout=600)
         yield directory
 
 
@@ -72,11 +75,13 @@ def png_size(path):
     return struct.unpack(">II", content[16:24])
 
 
-def test_a_resumed_training_continues_metrics_picture_tensorboard_wandb(testbed, container, venv, load, few_images):
+def test_a_resumed_training_continues_metrics_picture_tensorboard_wandb_mlflow(
+    testbed, container, venv, load, few_images
+):
     work = few_images
     start = """
 srun -N2 -n2 conda-python-distributed -u $PAYLOAD/mnist_ddp.py --data . --epochs 2 --modelpath run \\
-  --tensorboard --wandb demo"""
+  --tensorboard --wandb demo --mlflow"""
     testbed.run(load(container) + start, cwd=work)
     (last,) = (work / "run" / "checkpoints").glob("epoch-0002-*")
     last.unlink()
@@ -97,6 +102,12 @@ srun -N2 -n2 conda-python-distributed -u $PAYLOAD/mnist_ddp.py --data . --epochs
     assert [run.name[-9:] for run in runs] == [f"-{identity}"] * 2
     for run in runs:
         assert b"images_per_second" in (run / f"run-{identity}.wandb").read_bytes()
+
+    with contextlib.closing(sqlite3.connect(work / "run" / "mlflow.db")) as database:
+        found = dict(database.execute("SELECT step, value FROM metrics WHERE key = 'loss' ORDER BY timestamp"))
+        runs = database.execute("SELECT run_uuid, status FROM runs").fetchall()
+    assert found == {line["epoch"]: pytest.approx(line["loss"]) for line in lines}
+    assert runs == [((work / "run" / "mlflow.id").read_text(), "FINISHED")]
 
 
 @pytest.mark.parametrize("training", [pytest.param("$PAYLOAD/mnist_ddp.py", marks=pytest.mark.thorough), "train.py"])

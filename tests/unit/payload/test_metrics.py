@@ -231,22 +231,15 @@ except TrainingError as error:
 
 
 @pytest.mark.parametrize(
-    ("flag", "module", "package"),
-    [({"tensorboard": True}, "torch.utils.tensorboard", "tensorboard"), ({"wandb": "demo"}, "wandb", "wandb")],
+    ("package", "module"), [("tensorboard", "torch.utils.tensorboard"), ("wandb", "wandb"), ("mlflow", "mlflow")]
 )
-def test_a_missing_package_is_one_sentence_that_explains_how_to_get_it(tmp_path, monkeypatch, flag, module, package):
+def test_a_missing_package_is_one_sentence_that_explains_how_to_get_it(tmp_path, monkeypatch, module, package):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(TrainingError) as fault:
-        Metrics(tmp_path, options={}, **flag)
+        Metrics(tmp_path, options={package: "demo"})
     assert str(fault.value).startswith(f"--{package} needs a package that is not installed")
     assert str(fault.value).endswith(f"Run: pip install {package}")
     assert "\n" not in str(fault.value)
-
-
-@pytest.mark.parametrize("flag", [{"tensorboard": True}, {"wandb": "demo"}])
-def test_what_is_to_be_recorded_needs_a_directory(flag):
-    with pytest.raises(TrainingError, match="Add --modelpath DIR"):
-        Metrics(None, options={}, **flag)
 
 
 @pytest.mark.parametrize("content", ["my own file", '{"epoch": 1, "val_loss": 0.5}', '[{"epoch": 1'])
