@@ -51,7 +51,7 @@ class Value:
     """An immutable record. Its fields are `__slots__`, passed by name; those in `DEFAULTS` can be left out."""
 
     __slots__ = ()
-    DEFAULTS = {}
+    DEFAULTS: dict = {}
 
     def __init__(self, **fields):
         fields = {**self.DEFAULTS, **fields}

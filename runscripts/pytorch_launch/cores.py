@@ -6,28 +6,24 @@ in common is cut into shares, identically on every rank, without communication.
 """
 
 from pytorch_launch import Problem, Value
-from pytorch_launch.topology import (
-    all_gpus,
-    cpu_list,
-    has_hardware_threads,
-    numa_cpus,
-    numa_distances,
-    online_cpus,
-    thread_siblings,
-)
+from pytorch_launch.topology import cpu_list
 
 
 class Placement(Value):
     """The CPUs of a rank.
 
-    `node`      the CPUs of its node
+    `node`      the Node
     `bind`      the CPUs to bind it to, None to keep its mask
-    `cpus`      the CPUs that it may run on then
     `threads`   the physical cores that it has for itself, at least 1: OMP_NUM_THREADS
     `warnings`  Problems
     """
 
-    __slots__ = ("bind", "cpus", "node", "threads", "warnings")
+    __slots__ = ("bind", "node", "threads", "warnings")
+
+    @property
+    def cpus(self):
+        """The CPUs that it may run on."""
+        return self.bind or self.node.allowed
 
     @property
     def numa(self):
@@ -39,22 +35,24 @@ def choose_cores(node, world, gpu, remedy="give each rank more"):
 
     `remedy` is how its user gets more of the job's cores.
     """
-    job_cpus, bind, faults = _job_cpus(node, world), None, []
+    allowed, job_cpus, bind = node.allowed, _job_cpus(node, world), None
     own = world.masks[world.local_rank] if world.masks else ()
-    is_known = len(own) == len(node.allowed)  # else they are of another step
+    is_known = len(own) == len(allowed)  # else they are of another step
     if is_known and any(mask != own for mask in world.masks):
-        threads = _own_threads(node, own, world.masks, faults)
+        sharers = sum(mask <= own for mask in world.masks)
+        faults = _crowd(node, sharers, allowed)
+        threads = len(node.cores(allowed)) // sharers
     elif world.local_size > 1 and (is_known or _is_everything(node, world, job_cpus)):
-        bind, threads = _share(node, world, gpu, faults)
+        bind, threads, faults = _share(node, world, gpu)
     else:
-        threads = _unbound_threads(node, world, job_cpus, faults)
+        threads, faults = _unbound_threads(node, world, job_cpus)
     if world.cpus_per_task is not None:
         threads = min(threads, world.cpus_per_task)
-    if faults and len(node.allowed) >= job_cpus and not world.exported:  # the launcher has no more to give
-        cores = len(node.cores(node.allowed))
+    if faults and len(allowed) >= job_cpus and not world.exported:  # the launcher has no more to give
+        cores = len(node.cores(allowed))
         remedy = f"start at most {cores} rank{'s' * (cores > 1)} per node, or request more cores for the job"
     warnings = [Problem(fault, remedy) for fault in faults]
-    return Placement(node=node, bind=bind, cpus=bind or node.allowed, threads=max(1, threads), warnings=warnings)
+    return Placement(node=node, bind=bind, threads=max(1, threads), warnings=warnings)
 
 
 def _job_cpus(node, world):
@@ -71,60 +69,12 @@ def _job_cpus(node, world):
     return len(launcher or node.online) or allowed
 
 
-#: Of a Node, the attributes that are read from files.
-READERS = {"numa": numa_cpus, "online": online_cpus, "has_threads": has_hardware_threads}
-
-
-class Node:
-    """The CPUs of this node below `root`; each file is read once, when it is needed.
-
-    `allowed`        the affinity mask of this rank, a set of CPUs
-    `launcher_cpus`  a function that returns that of the process which started the ranks here, None if not known
-    """
-
-    def __init__(self, root, allowed, launcher_cpus=lambda: None):
-        self.root = root
-        self.allowed = allowed
-        self.launcher_cpus = launcher_cpus
-        self._core_of = {}  # CPU to the lowest CPU of its core
-
-    def __getattr__(self, name):
-        value = READERS[name](self.root)
-        setattr(self, name, value)
-        return value
-
-    def cores(self, cpus):
-        """The cores of `cpus` in order of number, each a list of those of `cpus` that are its threads."""
-        if not self.has_threads:
-            return [[cpu] for cpu in sorted(cpus)]
-        found = {}
-        for cpu in sorted(cpus):
-            if cpu not in self._core_of:
-                siblings = thread_siblings(self.root, cpu)
-                self._core_of.update(dict.fromkeys(siblings, min(siblings)))
-            found.setdefault(self._core_of[cpu], []).append(cpu)
-        return [found[core] for core in sorted(found)]
-
-    def threads_per_core(self, cpu):
-        if not self.has_threads:
-            return 1
-        self.cores({cpu})
-        return list(self._core_of.values()).count(self._core_of[cpu])
-
-    def on_numa(self, allowed):
-        """The CPUs of `allowed` on each NUMA node that has any; all on node 0 if there are no such nodes."""
-        nodes = {number: cpus & allowed for number, cpus in self.numa.items() if cpus & allowed}
-        return nodes or {0: set(allowed)}
-
-
 def _is_everything(node, world, job_cpus):
     """Whether the mask is all that the ranks of this node have together."""
     allowed, count = node.allowed, len(node.allowed)
-    if count == job_cpus:
-        return True
-    if count > job_cpus:
+    if count >= job_cpus:
         # Slurm counts cores here; otherwise, without cgroups, the mask is wider than the job
-        return len(node.cores(allowed)) == job_cpus
+        return count == job_cpus or len(node.cores(allowed)) == job_cpus
     if node.online and allowed >= node.online:
         return True
     # Slurm counts hardware threads, of which one per core is allowed (srun --threads-per-core=1)
@@ -134,106 +84,76 @@ def _is_everything(node, world, job_cpus):
     return world.local_size * count > job_cpus or (world.cpus_per_task is not None and world.cpus_per_task < count)
 
 
-def _own_threads(node, own, masks, faults):
-    """The cores that one rank has of `own` among the `masks` of all ranks of the node, which differ."""
-    ranks, cores = sum(mask <= own for mask in masks), len(node.cores(node.allowed))
-    if ranks > cores:
-        faults.append(_describe_sharing(ranks, cores, node.allowed))
-    return cores // ranks
-
-
-def _unbound_threads(node, world, job_cpus, faults):
-    """The cores that one rank has of a mask that is kept.
+def _unbound_threads(node, world, job_cpus):
+    """The cores that one rank has of a mask that is kept, and faults.
 
     `local_size` masks of this size hold each of the job's CPUs so many times that dividing by it gives
     one rank's part of its mask. Where a mask is larger than the job, the same division leaves the job's
     part of it to all ranks.
     """
-    allowed, local_size, cores = node.allowed, world.local_size, len(node.cores(node.allowed))
-    if world.cpus_per_task in (cores, len(allowed)):
-        return cores  # a mask that Slurm set for this rank
-    sharers = -(-local_size * len(allowed) // max(job_cpus, len(allowed)))
-    if cores < sharers:
-        faults.append(_describe_sharing(sharers, cores, allowed))
-    return min(cores, cores * job_cpus // (len(allowed) * local_size))
+    count, cores = len(node.allowed), len(node.cores(node.allowed))
+    if world.cpus_per_task in (cores, count):
+        return cores, []  # a mask that Slurm set for this rank
+    sharers = -(-world.local_size * count // max(job_cpus, count))
+    threads = min(cores, cores * job_cpus // (count * world.local_size))
+    return threads, _crowd(node, sharers, node.allowed)
 
 
-def _share(node, world, devices, faults):
-    """The CPUs of this rank's share of its mask, None to bind nothing, and its number of cores."""
-    allowed, local_size = node.allowed, world.local_size
+def _share(node, world, devices):
+    """The CPUs of this rank's share of its mask, None to bind nothing, its number of cores, and faults."""
+    nodes, cores = node.on_numa(node.allowed), None
+    sharers, index = world.local_size, world.local_rank
     if devices.count and not devices.held:
-        return None, len(node.cores(allowed)) // local_size
-    cores = None
-    if devices.held and devices.candidate_gpus is None:
-        near = _near_unknown_others(node, allowed, devices)
-        if near:
-            return near
-    elif devices.held:
-        cores = _gpu_share(node, allowed, devices)
-        sharers, index = devices.sharers, devices.share_index
+        return None, len(node.cores(node.allowed)) // sharers, []
+    if devices.held and devices.candidate_gpus is not None:
+        cores = _gpu_share(node, nodes, devices)
+    elif devices.held and devices.gpu.numa_node in nodes:  # not known which other GPUs the ranks have
+        number = devices.gpu.numa_node
+        own, here = (sum(gpu.numa_node == number for gpu in gpus) for gpus in (devices.held, node.all_gpus))
+        return nodes[number], len(node.cores(nodes[number])) * own // max(own, here), []
     if cores is None:
-        cores = [core for cpus in node.on_numa(allowed).values() for core in node.cores(cpus)]
-        sharers, index = local_size, world.local_rank
-    if len(cores) < sharers:
-        faults.append(_describe_sharing(sharers, len(cores), {cpu for core in cores for cpu in core}))
-        cores = [cores[index % len(cores)]]
+        cores = [core for cpus in nodes.values() for core in node.cores(cpus)]
     else:
-        cores = _cut(cores, sharers, index)
-    return {cpu for core in cores for cpu in core}, len(cores)
+        sharers, index = devices.sharers, devices.share_index
+    faults = _crowd(node, sharers, {cpu for core in cores for cpu in core}) if len(cores) < sharers else []
+    cores = [cores[index % len(cores)]] if faults else _cut(cores, sharers, index)
+    return {cpu for core in cores for cpu in core}, len(cores), faults
 
 
-def _near_unknown_others(node, allowed, devices):
-    """All allowed CPUs of the NUMA node of this rank's GPU, and its part of the cores; None if there are none."""
-    nodes = node.on_numa(allowed)
-    number = devices.gpu.numa_node
-    if number not in nodes:
-        return None
-    own = sum(gpu.numa_node == number for gpu in devices.held)
-    here = sum(gpu.numa_node == number for gpu in all_gpus(node.root, devices.vendor))
-    return nodes[number], len(node.cores(nodes[number])) * own // max(own, here)
-
-
-def _gpu_share(node, allowed, devices):
+def _gpu_share(node, nodes, devices):
     """The cores of the GPUs of `devices.held`; None unless every candidate GPU has cores of its own.
 
     The cores of a NUMA node are cut among its candidate GPUs. A NUMA node without any GPU lends its
     cores to the nearest one with a candidate, where they are cut in the same way.
     """
-    nodes = node.on_numa(allowed)
     homes = {}
     for gpu in devices.candidate_gpus:
         if gpu.numa_node not in nodes:
             return None
         homes.setdefault(gpu.numa_node, []).append(gpu)
-    lenders = _lenders(node, nodes, homes, devices)
-
-    cores = []
-    for gpu in devices.held:
-        local = homes[gpu.numa_node]
-        for number in (gpu.numa_node, *lenders[gpu.numa_node]):
-            cores += _cut(node.cores(nodes[number]), len(local), local.index(gpu))
     # A GPU without cores would take some of another GPU's: then no rank is placed by its GPU.
-    threads = node.threads_per_core(min(allowed))
+    threads = node.threads_per_core(min(node.allowed))
     for number, local in homes.items():
         # if there are enough threads for full cores, no file is read
         if len(nodes[number]) < threads * len(local) and len(node.cores(nodes[number])) < len(local):
             return None
+    lenders, cores = _lenders(node, nodes, homes, devices), []
+    for gpu in devices.held:
+        local = homes[gpu.numa_node]
+        for number in (gpu.numa_node, *lenders[gpu.numa_node]):
+            cores += _cut(node.cores(nodes[number]), len(local), local.index(gpu))
     return cores
 
 
 def _lenders(node, nodes, homes, devices):
     """The NUMA nodes that lend their cores to each of `homes`, the nodes with candidate GPUs."""
-    others = [number for number in nodes if number not in homes]
-    if not others:
-        return dict.fromkeys(homes, ())
-    candidates = {gpu.location for gpu in devices.candidate_gpus}
-    unused = {gpu.numa_node for gpu in all_gpus(node.root, devices.vendor) if gpu.location not in candidates}
     lenders = {home: [] for home in homes}
+    others = [number for number in nodes if number not in homes]
+    unused = {gpu.numa_node for gpu in node.all_gpus if gpu not in devices.candidate_gpus} if others else ()
     for number in others:
         if number not in unused:
-            distances = numa_distances(node.root, number, list(node.numa))
-            _, _, nearest = min((distances[home], len(lenders[home]), home) for home in homes)
-            lenders[nearest].append(number)
+            distances = node.distances(number)
+            lenders[min(homes, key=lambda home: (distances[home], len(lenders[home]), home))].append(number)
     return lenders
 
 
@@ -242,6 +162,10 @@ def _cut(cores, pieces, number):
     return cores[len(cores) * number // pieces : len(cores) * (number + 1) // pieces]
 
 
-def _describe_sharing(ranks, cores, cpus):
+def _crowd(node, ranks, cpus):
+    """A list of faults: `ranks` ranks have fewer cores together, those of `cpus`."""
+    cores = len(node.cores(cpus))
+    if ranks <= cores:
+        return []
     shared = f"{cores} core{'s' * (cores > 1)} on this node, CPUs {cpu_list(cpus)}"
-    return f"{ranks} ranks share {shared}, and take turns on them"
+    return [f"{ranks} ranks share {shared}, and take turns on them"]

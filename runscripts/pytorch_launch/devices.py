@@ -1,9 +1,29 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Chooses the GPU of a rank among those that it may see."""
+"""Chooses the GPU of a rank among those that the environment leaves visible.
 
-from pytorch_launch import Problem, Value
-from pytorch_launch.topology import all_gpus
-from pytorch_launch.visible import CUDA
+What Slurm or the user has limited stays limited. The variables that do so:
+
+ROCR_VISIBLE_DEVICES                        AMD: the GPUs that the runtime finds at all
+HIP_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES   AMD: numbers among those; HIP reads the second if the first is not set
+CUDA_VISIBLE_DEVICES                        NVIDIA: numbers of GPUs, or their UUIDs
+ZE_AFFINITY_MASK                            Intel, see `xpu`
+
+(ROCm, "GPU isolation techniques"; CUDA Programming Guide, "CUDA Environment Variables".)
+"""
+
+from pytorch_launch import Problem, Value, is_number
+from pytorch_launch.launchers import step_gpus
+
+ROCR = "ROCR_VISIBLE_DEVICES"
+HIP = "HIP_VISIBLE_DEVICES"
+CUDA = "CUDA_VISIBLE_DEVICES"
+CUDA_ORDER = "CUDA_DEVICE_ORDER"
+
+#: The variables that hide GPUs of a vendor.
+LIMITS = {"amd": (ROCR, HIP, CUDA), "nvidia": (CUDA,), "intel": ("ZE_AFFINITY_MASK",)}
+
+# Values that leave no GPU visible; the last is that of older Slurm, for a job without GPUs.
+NO_GPU = ("", "-1", "NoDevFiles")
 
 
 class Devices(Value):
@@ -23,7 +43,7 @@ class Devices(Value):
     `local_rank_is_index`  false if there is no device with the number LOCAL_RANK
     """
 
-    DEFAULTS = {
+    DEFAULTS: dict = {
         **{"vendor": None, "count": 0, "index": None, "held": (), "candidate_gpus": None, "sharers": 1},
         **{"share_index": 0, "changes": {}, "warnings": (), "lists": {}, "slots": None, "local_rank_is_index": True},
     }
@@ -35,88 +55,208 @@ class Devices(Value):
 
     def narrowed(self):
         """Variables with which this rank sees only the GPU at `index`, as its device 0."""
-        if self.count < 2:
-            return {}
-        return {name: entries[self.index] for name, entries in self.lists.items()}
+        return {name: entries[self.index] for name, entries in self.lists.items()} if self.count > 1 else {}
 
 
-def choose_devices(seen, root, local_rank, local_size):
-    """The Devices of rank `local_rank` of the `local_size` on this node; `seen` is its Visible, or None."""
-    if seen is None:
+def choose_devices(env, node, local_rank, local_size):
+    """The Devices of rank `local_rank` of the `local_size` on `node`, a Node."""
+    if not node.gpus:
         return Devices()
-    count = len(seen.gpus)
-    fields = {"warnings": seen.warnings}
-    instances = seen.lists.get(CUDA, ()) if count == 1 else ()
+    present, found, lists, changes, warnings = visible_gpus(env, node)
+    count, vendor, instances = len(found), present[0].vendor, lists.get(CUDA, ()) if len(found) == 1 else ()
+    fields = {"index": 0 if count else None, "local_rank_is_index": not count or local_rank < count}
     if len(instances) > 1:  # of GPUs in NVIDIA's mode MIG, which a process sees one of
-        index = local_rank % len(instances)
-        fields.update(index=0, local_rank_is_index=local_rank == 0, slots=len(instances))
+        fields.update(local_rank_is_index=local_rank == 0, slots=len(instances))
         if local_size > 1:
-            seen = seen.replace(changes={**seen.changes, CUDA: instances[index]})
-            fields["sharers"] = len(range(index, local_size, len(instances)))
+            changes = {**changes, CUDA: instances[local_rank % len(instances)]}
+            fields["sharers"] = len(range(local_rank % len(instances), local_size, len(instances)))
         if local_size > len(instances):
             fault = f"{local_size} ranks on this node share {len(instances)} instances of GPUs (MIG)"
-            fields["warnings"] = [*seen.warnings, Problem(fault, f"start at most {len(instances)} per node")]
-    elif count:
-        fields["local_rank_is_index"] = local_rank < count
-        fields["index"] = 0
-        if local_size > 1 and not _has_own_gpus(seen, local_size):
-            fields.update(_share(seen, local_rank, local_size))
-        elif None not in seen.gpus:
-            fields["held"] = seen.gpus
-            fields["candidate_gpus"] = seen.gpus if local_size == 1 else _candidates(root, seen, local_size)
-    return Devices(vendor=seen.present[0].vendor, count=count, lists=seen.lists, changes=seen.changes, **fields)
+            warnings = [*warnings, Problem(fault, f"start at most {len(instances)} per node")]
+    elif count and local_size > 1 and not _has_own_gpus(env, vendor, count, local_size):
+        shared, problem = _share(found, vendor, step_gpus(env).count, local_rank, local_size)
+        fields.update(shared)
+        warnings = [*warnings, *problem]
+    elif None not in found:
+        fields["held"] = found
+        if count:
+            fields["candidate_gpus"] = found if local_size == 1 else _candidates(env, node, present, found, local_size)
+    return Devices(vendor=vendor, count=count, lists=lists, changes=changes, warnings=warnings, **fields)
 
 
-def _has_own_gpus(seen, local_size):
-    """Whether no other of the `local_size` ranks sees the GPUs that this rank sees.
+def _has_own_gpus(env, vendor, count, local_size):
+    """Whether no other of the `local_size` ranks sees the `count` GPUs that this rank sees.
 
     A rank that sees a single GPU by a variable, as after a wrapper with ROCR_VISIBLE_DEVICES=$SLURM_LOCALID, is taken
     to have it for itself.
     """
-    step, count = seen.step, len(seen.gpus)
+    step = step_gpus(env)
     if step.count is not None and count * local_size > step.count:
         return False
     if count == 1:
-        return seen.is_limited or step.count is not None
-    reported = step.count is not None and step.numbers is not None
-    return reported and len(step.numbers) == count and not step.is_torchruns
+        return step.count is not None or any(name in env for name in LIMITS[vendor])
+    return None not in (step.count, step.numbers) and len(step.numbers) == count and not step.is_torchruns
 
 
-def _share(seen, local_rank, local_size):
-    """The fields of Devices of a rank whose GPUs other ranks of the node see too."""
-    count, of_step = len(seen.gpus), seen.step.count
-    index = local_rank % count
-    fields = {"index": index, "held": [gpu for gpu in seen.gpus[index : index + 1] if gpu is not None]}
+def _share(found, vendor, of_step, local_rank, local_size):
+    """The fields of Devices of a rank whose GPUs other ranks of the node see too, and a list of Problems."""
+    count, index = len(found), local_rank % len(found)
+    fields = {"index": index, "held": [gpu for gpu in found[index : index + 1] if gpu is not None]}
     if count < local_size <= (of_step or 0):
         # as with --gpu-bind=closest where a NUMA node has several GPUs
-        problem = Problem(
-            f"each of {local_size} ranks on this node sees {count} of the step's {of_step} GPUs, and Slurm does not "
-            "report which ranks see the same ones",
-            "use srun --gpu-bind=none or --gpus-per-task=1",
-        )
-        return {**fields, "warnings": [*seen.warnings, problem]}
+        fault = f"each of {local_size} ranks on this node sees {count} of the step's {of_step} GPUs, and Slurm does "
+        fault += "not report which ranks see the same ones"
+        return fields, [Problem(fault, "use srun --gpu-bind=none or --gpus-per-task=1")]
+    problems = []
     # Intel's GPUs take several ranks each (ALCF, "Running with Multiple Compute Command Streamers")
-    if local_size > count and seen.present[0].vendor != "intel":
-        problem = Problem(
-            f"{local_size} ranks on this node share {count} GPU{'s' * (count > 1)}, and NCCL fails with two on one",
-            f"start at most {count} per node, or request more GPUs",
-        )
-        fields["warnings"] = [*seen.warnings, problem]
-    fields["sharers"] = len(range(index, local_size, count))
-    fields["share_index"] = local_rank // count
-    fields["candidate_gpus"] = seen.gpus[:local_size] if None not in seen.gpus else None
-    return fields
+    if local_size > count and vendor != "intel":
+        fault = f"{local_size} ranks on this node share {count} GPU{'s' * (count > 1)}, and NCCL fails with two on one"
+        problems.append(Problem(fault, f"start at most {count} per node, or request more GPUs"))
+    fields.update(sharers=len(range(index, local_size, count)), share_index=local_rank // count)
+    fields["candidate_gpus"] = found[:local_size] if None not in found else None
+    return fields, problems
 
 
-def _candidates(root, seen, local_size):
+def _candidates(env, node, present, held, local_size):
     """The GPUs that all ranks of the node may use, if each has as many for itself; None if not known."""
-    step, held, present = seen.step, seen.gpus, seen.present
+    step = step_gpus(env)
     total = step.count or len(held) * local_size
+    candidates = present if len(present) == total else node.all_gpus
     if step.numbers is not None and len(step.numbers) == total and max(step.numbers) < len(present):
         candidates = [present[number] for number in step.numbers]
-    elif len(present) == total:
-        candidates = present
-    else:
-        own = {gpu.location: gpu for gpu in held}
-        candidates = [own.get(gpu.location, gpu) for gpu in all_gpus(root, held[0].vendor)]
     return candidates if len(candidates) == total and all(gpu in candidates for gpu in held) else None
+
+
+def visible_gpus(env, node):
+    """What a process sees of the GPUs of a `node` that has some.
+
+    All that there are, in the order in which their runtime counts them; those that it sees, in the order of its
+    devices, None for one that is not known; and `lists`, `changes` and `warnings` as in Devices.
+    """
+    present = node.gpus
+    if present[0].vendor == "nvidia":
+        return (present, *_see_nvidia(env, present))
+    if present[0].vendor == "amd":
+        return (present, *_see_amd(env, present))
+    from pytorch_launch.xpu import see_intel
+
+    return see_intel(env, present)
+
+
+def _see_amd(env, present):
+    left = present if ROCR not in env else _listed(env[ROCR], present)
+    lists = {ROCR: _entries(env, ROCR, len(left))}
+    warnings = _warn_of_none(ROCR, env.get(ROCR), left, present)
+    names = [name for name in (HIP, CUDA) if name in env]
+    if not names or not left:
+        return left, lists, {}, warnings
+
+    value = env[names[0]]
+    if ROCR in env:
+        value = _numbers_after_rocr(value, lists[ROCR])
+        if value != env[names[0]]:
+            fault = f"{ROCR}={env[ROCR]} leaves {len(left)} GPU{'s' * (len(left) > 1)}, counted from 0, so "
+            fault += f"{names[0]}={env[names[0]]} is set to {value}"
+            warnings.append(Problem(fault, "unset it where both are set"))
+    visible = _listed(value, left)
+    warnings += _warn_of_none(names[0], value, visible, left)
+    if len(names) == 2 and env[HIP] != env[CUDA]:
+        fault = f"{HIP}={env[HIP]}, which takes precedence, and {CUDA}={env[CUDA]} differ"
+        warnings.append(Problem(fault, "unset one of them"))
+    changes = {name: value for name in names if env[name] != value}
+    return visible, {name: value.split(",") for name in names}, changes, warnings
+
+
+def _numbers_after_rocr(value, rocr):
+    """The list `value` for HIP, in numbers below len(rocr): those after `rocr`, the entries that ROCR left.
+
+    Slurm's generic GRES sets ROCR_VISIBLE_DEVICES=3 and CUDA_VISIBLE_DEVICES=3, which is the fourth of
+    one GPU, so none (Parsl/parsl#3858). A list that is valid, or that is empty, is returned unchanged.
+    """
+    entries = [entry.strip() for entry in value.split(",")]
+    if not all(is_number(entry) for entry in entries) or all(int(entry) < len(rocr) for entry in entries):
+        return value
+    named = all(entry in rocr for entry in entries)
+    return ",".join(str(number) for number in (map(rocr.index, entries) if named else range(len(rocr))))
+
+
+def _see_nvidia(env, present):
+    # the default is the fastest first; Slurm counts in the order of PCI addresses (gres.html, "GPU Management")
+    changes, value = {} if env.get(CUDA_ORDER) else {CUDA_ORDER: "PCI_BUS_ID"}, env.get(CUDA)
+    if value is not None and value.startswith("MIG-"):
+        # CUDA finds the first alone (MIG User Guide, "CUDA Device Enumeration"): each rank gets its own
+        return [None], {CUDA: [entry.strip() for entry in value.split(",") if entry.strip()]}, changes, []
+    if value is not None and value.startswith("GPU-"):
+        visible = _listed(value, present)
+    else:
+        visible = _numbered(env, value, present)
+    return visible, {CUDA: _entries(env, CUDA, len(visible))}, changes, _warn_of_none(CUDA, value, visible, present)
+
+
+def _numbered(env, value, present):
+    """The GPUs of a list of numbers, all of them without a list; None for each if they are not known."""
+    step, total = step_gpus(env), len(present)
+    if value is None:
+        listed = list(range(min(step.count or total, total) if step.numbers is None else len(step.numbers)))
+        # otherwise it is not known whether a device cgroup hides the others
+        numbers = listed if listed == step.numbers or len(listed) == total else None
+    else:
+        listed = []
+        for entry in map(str.strip, value.split(",")):
+            if not is_number(entry) or int(entry) >= total:
+                break  # CUDA ignores what comes after an invalid one
+            listed.append(int(entry))
+        if len(set(listed)) < len(listed):
+            return []  # as CUDA does with a GPU named twice (torch.cuda, _parse_visible_devices)
+        numbers = _numbers_on_node(listed, step, total)
+    if numbers is None or max(numbers, default=0) >= total or env.get(CUDA_ORDER) not in (None, "", "PCI_BUS_ID"):
+        return [None] * len(listed)
+    return [present[number] for number in numbers]
+
+
+def _numbers_on_node(listed, step, total):
+    """The numbers on the node, of `total` GPUs, of those `listed`; None if they are ambiguous.
+
+    In a device cgroup CUDA counts the GPUs of the step from 0, without one those of the node. The environment does
+    not show which of both applies.
+    """
+    if step.numbers is None:
+        return listed if step.count is None or step.count >= total else None
+    # Slurm may have written the list for these: both ascend, in the same order
+    ascends = len(listed) == len(step.numbers) and listed == sorted(listed)
+    if ascends and all(local <= number for local, number in zip(listed, step.numbers)):
+        return step.numbers
+    in_cgroup = [step.numbers[number] for number in listed] if max(listed, default=0) < len(step.numbers) else None
+    without = listed if all(number in step.numbers for number in listed) else None
+    if None in (in_cgroup, without):
+        return in_cgroup or without
+    return without if in_cgroup == without else None
+
+
+def _listed(value, present):
+    """The GPUs of a list of numbers and UUIDs, up to the first entry that is invalid or repeated.
+
+    ROCr (amd_filter_device.h), HIP (rocdevice.cpp) and CUDA read it in this way; UUIDs may be abbreviated.
+    """
+    chosen = []
+    for entry in map(str.strip, value.split(",")):
+        matches = present[int(entry) : int(entry) + 1] if is_number(entry) else []
+        if entry.startswith("GPU-"):
+            matches = [gpu for gpu in present if (gpu.uuid or "").lower().startswith(entry.lower())]
+        if len(matches) != 1 or matches[0] in chosen:
+            break
+        chosen += matches
+    return chosen
+
+
+def _entries(env, name, count):
+    """The first `count` entries of the list in variable `name`, or their numbers if it is not set."""
+    return [entry.strip() for entry in env[name].split(",")][:count] if name in env else list(map(str, range(count)))
+
+
+def _warn_of_none(name, value, visible, present):
+    """A list of Problems: the list in variable `name` leaves no GPU, and is not one that is to leave none."""
+    if visible or value is None or value in NO_GPU:
+        return []
+    fault = f"{name}={value} matches none of the {len(present)} GPUs here, so no GPU is visible"
+    return [Problem(fault, f"correct or unset {name}")]

@@ -4,14 +4,14 @@
 from pytorch_launch import Problem, Value
 from pytorch_launch.active import choose_python
 from pytorch_launch.caches import choose_caches
-from pytorch_launch.cores import Node, choose_cores
+from pytorch_launch.cores import choose_cores
 from pytorch_launch.devices import choose_devices
 from pytorch_launch.environment import FABRIC_NAME, SOCKET_IFNAME, compute_variables, openmp_warnings, removed
 from pytorch_launch.facts import launcher_cpus
 from pytorch_launch.isolation import isolate, shadowing
 from pytorch_launch.launchers import discover, more_cores
 from pytorch_launch.rendezvous import check_address, choose_rendezvous, launch_id, make_claim
-from pytorch_launch.visible import visible_gpus
+from pytorch_launch.topology import Node
 from pytorch_launch.world import VIRTUAL
 
 LOCAL_RANK_HINT = (
@@ -55,9 +55,8 @@ def make_plan(env, facts, *, virtual=False):
     virtual = virtual or bool(env.get(VIRTUAL))
     world = discover(env, facts.host)
     started_with, env = env, {name: value for name, value in env.items() if name not in world.strays}
-    seen = visible_gpus(env, facts.root)
-    devices = choose_devices(seen, facts.root, world.local_rank, world.local_size)
     node = Node(facts.root, facts.cpus, **({} if facts.root else {"launcher_cpus": launcher_cpus}))
+    devices = choose_devices(env, node, world.local_rank, world.local_size)
     placement = choose_cores(node, world, devices, more_cores(env))
     place = None if world.exported else choose_rendezvous(env, world, facts)
     address_warnings = check_address(env, world, facts.root)

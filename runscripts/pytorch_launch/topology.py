@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Reads the hardware of this node from /sys and /proc.
+"""Reads the hardware of this node from /sys and /proc, each file once, when it is needed.
 
-`root` goes before every path: "" on a node, a directory in the tests. Unreadable files count as missing:
-a container hides them, a device cgroup forbids them, or the kernel is older than the file.
+Unreadable files count as missing: a container hides them, a device cgroup forbids them, or the kernel is older.
 """
 
 from pytorch_launch import exists, names, read
 
-NVIDIA_CONTROL = "/dev/nvidiactl"
 NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
 AMD_NODES = "/sys/class/kfd/kfd/topology/nodes"
 PCI_DEVICES = "/sys/bus/pci/devices"
@@ -26,99 +24,94 @@ class Gpu:
     `partition`  its number among the partitions, or the tiles, of a GPU, which have one address; else 0
     `numa_node`  the NUMA node that it is attached to, None if the firmware does not report it
     `uuid`       as the vendor's tools print it, None if there is none
-
-    Most ranks do not need the last two, so their files are read on first use.
     """
 
-    __slots__ = ("numa_node", "partition", "pci", "root", "uuid", "vendor")
-
     def __init__(self, root, vendor, pci, partition=0):
-        self.root = root
-        self.vendor = vendor
-        self.pci = pci
-        self.partition = partition
+        self.root, self.vendor, self.pci, self.partition = root, vendor, pci, partition
 
-    @property
-    def location(self):
-        """The same for every Gpu object of this GPU."""
-        return self.pci, self.partition
-
-    def __getattr__(self, name):  # of a slot without a value
+    def __getattr__(self, name):  # on first use, as most ranks need neither
         if name == "numa_node":
-            text = read(f"{self.root}{PCI_DEVICES}/{self.pci}/numa_node")
+            text = read(f"{self.root}{PCI_DEVICES}/{self.pci}/numa_node") or ""
             # -1 in virtual machines and where the firmware has no table (Documentation/ABI/testing/sysfs-bus-pci)
-            self.numa_node = int(text) if text and text.isdecimal() else None
+            self.numa_node = int(text) if text.isdecimal() else None
         elif name == "uuid":
-            text = read(f"{self.root}{NVIDIA_GPUS}/{self.pci}/information") or ""
-            values = {
-                key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())
-            }
-            self.uuid = values.get("GPU UUID")
+            lines = (read(f"{self.root}{NVIDIA_GPUS}/{self.pci}/information") or "").splitlines()
+            values = (line.partition(":")[2].strip() for line in lines if line.startswith("GPU UUID"))
+            self.uuid = next(values, None)
         return object.__getattribute__(self, name)
 
 
-def gpus(root):
-    """The GPUs that this process may use, in the order in which the vendor's runtime counts them."""
-    return _nvidia_gpus(root) or _amd_gpus(root) or _intel_gpus(root)
+class Node:
+    """The hardware of this node below `root`: "" on a node, a directory in the tests.
 
-
-def all_gpus(root, vendor):
-    """The GPUs of this node in PCI order, including those of other jobs, which a device cgroup hides."""
-    if vendor == "intel":
-        return _intel_gpus(root)
-    addresses = [name for name in sorted(names(root + PCI_DRIVERS[vendor])) if ":" in name]
-    partitions = range(_partitions(root, len(addresses)) if vendor == "amd" else 1)
-    return [Gpu(root, vendor, pci, number) for pci in addresses for number in partitions]
-
-
-def numa_cpus(root):
-    """The CPUs of each NUMA node: {0: {0, 1}, 1: {2, 3}}.
-
-    Nodes with only memory are left out, unless the kernel does not list the others (`has_cpu`): a node with four
-    GH200 has 4 NUMA nodes with CPUs, and 32 for the memory of the GPUs.
+    `allowed`        the affinity mask of this rank, a set of CPUs
+    `launcher_cpus`  a function that returns that of the process which started the ranks here, None if not known
+    `gpus`           those that this process may use, in the order in which the vendor's runtime counts them
+    `all_gpus`       the same with those of other jobs, which a device cgroup hides, in PCI order
+    `numa`           the CPUs of each NUMA node that has any: {0: {0, 1}, 1: {2, 3}}
+    `online`         the CPUs of the node
+    `has_threads`    whether a core may be more than one CPU; true if the kernel (before 4.19) does not report it
     """
-    nodes = parse_cpu_list(read(f"{root}{NUMA_NODES}/has_cpu") or "") or _numa_nodes(root)
-    return {node: parse_cpu_list(read(f"{root}{NUMA_NODES}/node{node}/cpulist") or "") for node in sorted(nodes)}
 
+    def __init__(self, root, allowed=frozenset(), launcher_cpus=lambda: None):
+        self.root, self.allowed, self.launcher_cpus = root, allowed, launcher_cpus
+        self._core_of = {}  # CPU to the lowest CPU of its core
 
-def numa_distances(root, node, nodes):
-    """The distance from `node` to each of `nodes`.
+    def __getattr__(self, name):
+        if name not in READERS:
+            raise AttributeError(name)
+        setattr(self, name, READERS[name](self))
+        return object.__getattribute__(self, name)
 
-    Without a table all distances are equal. 10 is `node` itself (ACPI, System Locality Information Table).
-    """
-    # one for each node of this machine, in ascending order
-    distances = (read(f"{root}{NUMA_NODES}/node{node}/distance") or "").split()
-    columns = sorted(nodes if len(distances) == len(nodes) else _numa_nodes(root))
-    if not distances or len(distances) != len(columns):
-        return dict.fromkeys(nodes, 0)
-    return {other: int(distance) for other, distance in zip(columns, distances) if other in nodes}
+    def cores(self, cpus):
+        """The cores of `cpus` in order of number, each a list of those of `cpus` that are its threads."""
+        if not self.has_threads:
+            return [[cpu] for cpu in sorted(cpus)]
+        found = {}
+        for cpu in sorted(cpus):
+            if cpu not in self._core_of:
+                siblings = self._siblings(cpu)
+                self._core_of.update(dict.fromkeys(siblings, min(siblings)))
+            found.setdefault(self._core_of[cpu], []).append(cpu)
+        return [found[core] for core in sorted(found)]
 
+    def threads_per_core(self, cpu):
+        if not self.has_threads:
+            return 1
+        self.cores({cpu})
+        return list(self._core_of.values()).count(self._core_of[cpu])
 
-def online_cpus(root):
-    return parse_cpu_list(read(f"{root}{CPUS}/online") or "")
+    def _siblings(self, cpu):
+        # the newer name of the two (Documentation/ABI/stable/sysfs-devices-system-cpu) came with kernel 5.3
+        for name in ("thread_siblings_list", "core_cpus_list"):
+            siblings = parse_cpu_list(read(f"{self.root}{CPUS}/cpu{cpu}/topology/{name}") or "")
+            if cpu in siblings:
+                return siblings
+        return {cpu}
 
+    def on_numa(self, cpus):
+        """Those of `cpus` on each NUMA node that has any; all on node 0 if there are no such nodes."""
+        return {number: own & cpus for number, own in self.numa.items() if own & cpus} or {0: set(cpus)}
 
-def has_hardware_threads(root):
-    """Whether a core may be more than one CPU; true if the kernel (before 4.19) does not report it."""
-    return read(f"{root}{CPUS}/smt/active") != "0"
+    def distances(self, number):
+        """The distance from a NUMA node to each with CPUs, 10 to itself (ACPI, System Locality Information Table).
 
-
-def thread_siblings(root, cpu):
-    # the newer name of the two (Documentation/ABI/stable/sysfs-devices-system-cpu) came with kernel 5.3
-    for name in ("thread_siblings_list", "core_cpus_list"):
-        siblings = parse_cpu_list(read(f"{root}{CPUS}/cpu{cpu}/topology/{name}") or "")
-        if cpu in siblings:
-            return siblings
-    return {cpu}
+        Without a table all distances are equal.
+        """
+        # one for each node of this machine, in ascending order
+        distances = (read(f"{self.root}{NUMA_NODES}/node{number}/distance") or "").split()
+        columns = sorted(self.numa if len(distances) == len(self.numa) else _numa_numbers(self.root))
+        if len(distances) != len(columns):
+            return dict.fromkeys(self.numa, 0)
+        return dict(zip(columns, map(int, distances)))
 
 
 def parse_cpu_list(text):
     """The CPUs of a list in the kernel's format: `0-2,8` is {0, 1, 2, 8}."""
     cpus = set()
-    for run in text.split(","):
+    for run in filter(None, text.split(",")):
         low, _, high = run.partition("-")
-        if low:
-            cpus.update(range(int(low), int(high or low) + 1))
+        cpus.update(range(int(low), int(high or low) + 1))
     return cpus
 
 
@@ -133,8 +126,43 @@ def cpu_list(cpus):
     return ",".join(f"{low}-{high}" if low < high else f"{low}" for low, high in runs)
 
 
-def _numa_nodes(root):
+def _online(node):
+    return parse_cpu_list(read(f"{node.root}{CPUS}/online") or "")
+
+
+def _has_threads(node):
+    return read(f"{node.root}{CPUS}/smt/active") != "0"
+
+
+def _numa(node):
+    # Of GH200 4 NUMA nodes have CPUs, and 32 are memory of the GPUs: `has_cpu` lists the 4.
+    place = node.root + NUMA_NODES
+    numbers = parse_cpu_list(read(f"{place}/has_cpu") or "") or _numa_numbers(node.root)
+    return {number: parse_cpu_list(read(f"{place}/node{number}/cpulist") or "") for number in sorted(numbers)}
+
+
+def _numa_numbers(root):
     return [int(name[4:]) for name in names(root + NUMA_NODES) if name.startswith("node") and name[4:].isdecimal()]
+
+
+def _gpus(node):
+    return _nvidia_gpus(node.root) or _amd_gpus(node.root) or _intel_gpus(node.root)
+
+
+def _all_gpus(node):
+    if not node.gpus or node.gpus[0].vendor == "intel":
+        return node.gpus
+    root, vendor = node.root, node.gpus[0].vendor
+    addresses = [name for name in sorted(names(root + PCI_DRIVERS[vendor])) if ":" in name]
+    partitions = 1
+    if vendor == "amd" and addresses:
+        # With MI300A 1, 3 (mode TPX) or 6 (CPX) of each GPU, taken to be as many of all. The driver's topology has a
+        # directory for each partition, also in another cgroup, and for each NUMA node with CPUs.
+        directories = list(filter(str.isdecimal, names(root + AMD_NODES)))
+        partitions = max(1, (len(directories) - len(node.numa)) // len(addresses))
+    seen = {(gpu.pci, gpu.partition): gpu for gpu in node.gpus}
+    locations = [(pci, number) for pci in addresses for number in range(partitions)]
+    return [seen.get(location) or Gpu(root, vendor, *location) for location in locations]
 
 
 def _nvidia_gpus(root):
@@ -142,9 +170,8 @@ def _nvidia_gpus(root):
 
     A container that was started without its option for GPUs sees /proc but no device: no GPUs.
     """
-    if not exists(root + NVIDIA_CONTROL):
-        return []
-    return [Gpu(root, "nvidia", name) for name in sorted(names(root + NVIDIA_GPUS))]
+    found = sorted(names(root + NVIDIA_GPUS)) if exists(f"{root}/dev/nvidiactl") else []
+    return [Gpu(root, "nvidia", name) for name in found]
 
 
 def _amd_gpus(root):
@@ -155,10 +182,8 @@ def _amd_gpus(root):
     """
     found = []
     for node in sorted(map(int, filter(str.isdecimal, names(root + AMD_NODES)))):
-        properties = {}
-        for line in (read(f"{root}{AMD_NODES}/{node}/properties") or "").splitlines():
-            name, _, value = line.partition(" ")
-            properties[name] = value
+        lines = (read(f"{root}{AMD_NODES}/{node}/properties") or "").splitlines()
+        properties = dict(line.partition(" ")[::2] for line in lines)
         if int(properties.get("simd_count", 0)) == 0:  # hidden, or a CPU
             continue
         # bits 28 to 31 are the number of a partition (kfd_topology_add_device)
@@ -170,22 +195,13 @@ def _amd_gpus(root):
     return found
 
 
-def _partitions(root, count):
-    """The number of partitions of each of `count` GPUs of AMD: with MI300A 1, 3 (mode TPX) or 6 (CPX).
-
-    All GPUs of a node are taken to have as many. The driver's topology has a directory for each partition, also in
-    another cgroup, and for each NUMA node with CPUs.
-    """
-    partitions = len(list(filter(str.isdecimal, names(root + AMD_NODES)))) - len(numa_cpus(root))
-    return max(1, partitions // count) if count else 1
-
-
 def _intel_gpus(root):
-    """In PCI order, see `xpu`."""
     if not any(exists(root + driver) for driver in INTEL_DRIVERS):
         return []
     from pytorch_launch.xpu import intel_tiles
 
-    return [
-        Gpu(root, "intel", pci, partition=tile) for pci, tile in intel_tiles(root, root + PCI_DEVICES, INTEL_DRIVERS)
-    ]
+    return [Gpu(root, "intel", *tile) for tile in intel_tiles(root, root + PCI_DEVICES, INTEL_DRIVERS)]
+
+
+#: Of a Node, the attributes that are read from files.
+READERS = {"gpus": _gpus, "all_gpus": _all_gpus, "numa": _numa, "online": _online, "has_threads": _has_threads}

@@ -10,32 +10,26 @@ leaves no device; an empty one is ignored.
 Jobs on Aurora", "Binding MPI ranks to GPUs".)
 """
 
-import os
-
-from pytorch_launch import Problem, is_number, names, read
+from pytorch_launch import Problem, exists, is_number, names, read
 
 MASK = "ZE_AFFINITY_MASK"
 HIERARCHY = "ZE_FLAT_DEVICE_HIERARCHY"
 ORDER = "ZE_ENABLE_PCI_ID_DEVICE_ORDER"
-
-# The devices that Level Zero opens; a container may hide them.
-DEVICES = "/dev/dri"
-# PCI's class of a display controller without VGA (pci.ids), which lspci reports for the Data Center GPUs Max and Flex.
-DISPLAY_CONTROLLER = "0x0380"
 
 
 def intel_tiles(root, devices, drivers):
     """The address and the number of each tile in PCI order, which Level Zero has with ZE_ENABLE_PCI_ID_DEVICE_ORDER=1.
 
     It compares the PCI domain first (compute-runtime, execution_environment_drm.cpp, comparePciIdBusNumber). A graphics
-    unit of a CPU, which is on bus 0, is left out.
+    unit of a CPU, which is on bus 0, is left out, as is what is no display controller without VGA (0x0380 in pci.ids),
+    which lspci reports for the Data Center GPUs Max and Flex. A container may hide the devices that Level Zero opens.
     """
-    if not os.path.exists(root + DEVICES):
+    if not exists(f"{root}/dev/dri"):
         return []
     return [
         (pci, tile)
         for pci in sorted({name for driver in drivers for name in names(root + driver) if name.count(":") == 2})
-        if pci.split(":")[1] != "00" and (read(f"{devices}/{pci}/class") or "").startswith(DISPLAY_CONTROLLER)
+        if pci.split(":")[1] != "00" and (read(f"{devices}/{pci}/class") or "").startswith("0x0380")
         for tile in range(_tiles(f"{devices}/{pci}"))
     ]
 
@@ -46,53 +40,35 @@ def _tiles(device):
     The driver xe has a directory for each (xe_tile_sysfs.c), i915 one for each below that of the card, named for the
     graphics part of a tile (sysfs-driver-intel-i915, gt<i>).
     """
-    tiles = _numbered(names(device), "tile")
-    if not tiles:
-        card = next(iter(_numbered(names(f"{device}/drm"), "card")), None)
-        tiles = _numbered(names(f"{device}/drm/{card}/gt"), "gt")
-    return max(1, len(tiles))
+    card = next((name for name in sorted(names(f"{device}/drm")) if _has_number(name, "card")), None)
+    found = [name for name in names(device) if _has_number(name, "tile")]
+    return len(found) or max(1, sum(_has_number(name, "gt") for name in names(f"{device}/drm/{card}/gt")))
 
 
-def _numbered(found, prefix):
-    return sorted(name for name in found if name.startswith(prefix) and is_number(name[len(prefix) :]))
-
-
-def level_zero_devices(env, tiles):
-    """The devices that Level Zero makes of all `tiles`, each as its first tile."""
-    return [next(iter(parts.values())) for _, parts in _devices(env, tiles)]
+def _has_number(name, prefix):
+    return name.startswith(prefix) and is_number(name[len(prefix) :])
 
 
 def see_intel(env, tiles):
-    """The fields of Visible for Intel's GPUs, of which `tiles` are all of this node."""
-    mask = env.get(MASK)
+    """What `visible_gpus` returns for Intel's GPUs, of which `tiles` are all here; a device as its first tile."""
+    mask, is_composite = env.get(MASK), env.get(HIERARCHY, "").upper() == "COMPOSITE"
     changes = {} if env.get(ORDER) else {ORDER: "1"}
-    in_pci_order = changes or env[ORDER] == "1"
+    is_in_pci_order = changes or env[ORDER] == "1"
     asked = {entry.strip() for entry in mask.split(",")} if mask else None
-    found, entries, warnings = [], [], []
-    for name, parts in _devices(env, tiles):
-        named = {name} if asked is None else asked & {name, *parts}
+    present, found, entries, warnings = [], [], [], []
+    for first in tiles:
+        if is_composite and first.partition:
+            continue
+        parts = {str(len(present))}  # the names of the device in a mask
+        if is_composite:
+            parts.update(f"{len(present)}.{tile.partition}" for tile in tiles if tile.pci == first.pci)
+        named = {str(len(present))} if asked is None else asked & parts
+        present.append(first)
         if named:
-            found.append(next(iter(parts.values())) if in_pci_order else None)
+            found.append(first if is_in_pci_order else None)
             entries.append(",".join(sorted(named)))
     if not found:
-        form = "<GPU> or <GPU>.<tile>" if _is_composite(env) else "<tile>"
+        form = "<GPU> or <GPU>.<tile>" if is_composite else "<tile>"
         fault = f"{MASK}={mask} matches none of the {len(tiles)} tiles here, so no GPU is visible"
         warnings.append(Problem(fault, f"correct or unset it; its entries are {form} ({HIERARCHY})"))
-    return found, {MASK: entries}, changes, warnings
-
-
-def _is_composite(env):
-    return env.get(HIERARCHY, "").upper() == "COMPOSITE"
-
-
-def _devices(env, tiles):
-    """Each device of `tiles` as its name in a mask and its parts, name in a mask to Gpu."""
-    if not _is_composite(env):
-        for number, tile in enumerate(tiles):
-            yield str(number), {str(number): tile}
-        return
-    cards = {}
-    for tile in tiles:
-        cards.setdefault(tile.pci, []).append(tile)
-    for number, parts in enumerate(cards.values()):
-        yield str(number), {f"{number}.{index}": tile for index, tile in enumerate(parts)}
+    return present, found, {MASK: entries}, changes, warnings

@@ -4,8 +4,8 @@
 import re
 from collections import namedtuple
 
-from pytorch_launch.topology import gpus
-from pytorch_launch.visible import LIMITS, visible_gpus
+from pytorch_launch.devices import LIMITS, visible_gpus
+from pytorch_launch.topology import Node
 
 from pytorch_doctor import FAIL, fail, not_applicable, ok, warn
 
@@ -29,7 +29,8 @@ def check_gpu(here):
     kind = KINDS.get(here.gpu) if here.module else None
     if kind is None:
         return not_applicable("the module is for CPUs" if here.module else "no module is loaded")
-    present = gpus(here.root)
+    node = Node(here.root)
+    present = node.gpus
     if not present and not here.trains_here:
         return not_applicable("no GPU, which login nodes may lack: srun pytorch-doctor")
     if not present:
@@ -44,9 +45,9 @@ def check_gpu(here):
         return fail(f"torch cannot be imported to check the {len(present)} GPUs here", "see the check `torch`")
     if not facts["devices"]:
         return fail(f"torch sees none of the {len(present)} GPUs here", _unseen(here, kind))
-    visible = visible_gpus(here.env, here.root)
-    seen = f"{len(facts['devices'])} of {len(visible.present)}: {facts['devices'][0]}"
-    if len(facts["devices"]) < len(visible.present) and not visible.is_limited:
+    count = len(visible_gpus(here.env, node)[0])
+    seen = f"{len(facts['devices'])} of {count}: {facts['devices'][0]}"
+    if len(facts["devices"]) < count and not any(name in here.env for name in LIMITS[kind.vendor]):
         variables = " or ".join(("*_VISIBLE_DEVICES",) if kind.vendor != "intel" else LIMITS["intel"])
         return warn(f"{seen}, and no variable {variables} hides the others", _unseen(here, kind))
     return ok(seen)

@@ -2,16 +2,16 @@
 
 from types import SimpleNamespace
 
-from pytorch_launch import cores, topology
+from pytorch_launch import cores
 from pytorch_launch.devices import Devices, choose_devices
-from pytorch_launch.visible import visible_gpus
+from pytorch_launch.topology import Node, cpu_list
 
 
-def choose_cores(root, allowed, rank, size, job_cpus, cpus_per_task, devices, *, masks=None, launcher=None):
+def choose_cores(root, allowed, rank, size, job_cpus, cpus_per_task, devices, *, masks=None, launcher=None, node=None):
     """The Placement of a rank that no torchrun started; `launcher` is the mask of mpirun."""
     fields = {"local_rank": rank, "local_size": size, "node_cpus": job_cpus, "cpus_per_task": cpus_per_task}
     world = SimpleNamespace(**fields, masks=masks, exported=False, unbound=False)
-    return cores.choose_cores(cores.Node(root, set(allowed), lambda: launcher), world, devices)
+    return cores.choose_cores(node or Node(root, set(allowed), lambda: launcher), world, devices)
 
 
 def placed(root, allowed, size, *, env=None, job_cpus=None, cpus_per_task=None, gpus=True):
@@ -22,7 +22,7 @@ def placed(root, allowed, size, *, env=None, job_cpus=None, cpus_per_task=None, 
     placements = []
     for rank in range(size):
         variables = env(rank) if callable(env) else env or {}
-        devices = choose_devices(visible_gpus(variables, root), root, rank, size) if gpus else Devices()
+        devices = choose_devices(variables, Node(root), rank, size) if gpus else Devices()
         placements.append(
             choose_cores(root, set(allowed), rank, size, job_cpus or len(allowed), cpus_per_task, devices),
         )
@@ -31,7 +31,7 @@ def placed(root, allowed, size, *, env=None, job_cpus=None, cpus_per_task=None, 
 
 def binds(placements):
     """The lists of CPUs that ranks are bound to, as the kernel writes them, None for no binding."""
-    return [None if placement.bind is None else topology.cpu_list(placement.bind) for placement in placements]
+    return [None if placement.bind is None else cpu_list(placement.bind) for placement in placements]
 
 
 def told(given, on_node=8):

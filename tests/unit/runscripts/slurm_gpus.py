@@ -1,13 +1,12 @@
 """Slurm's variables for GPUs, and the numbers of GPUs on a node."""
 
 from pytorch_launch import devices as chooser
-from pytorch_launch.topology import gpus
-from pytorch_launch.visible import visible_gpus
+from pytorch_launch.topology import Node
 
 
 def choose_devices(env, root, local_rank, local_size):
     """The Devices of a rank with environment `env` on the node at `root`."""
-    return chooser.choose_devices(visible_gpus(env, root), root, local_rank, local_size)
+    return chooser.choose_devices(env, Node(root), local_rank, local_size)
 
 
 def slurm(step, on_node, **lists):
@@ -19,7 +18,7 @@ def numbers(root, found):
     """Which GPUs of the node those `found` are, None for none known."""
     if found is None:
         return None
-    addresses = [gpu.pci for gpu in gpus(root)]
+    addresses = [gpu.pci for gpu in Node(root).gpus]
     return [addresses.index(gpu.pci) for gpu in found]
 
 

@@ -8,7 +8,6 @@ from node_trees import JOB_CORES, JOB_THREADS, LUMI_G_MASKS
 from placements import binds, choose_cores, placed, told
 from pytorch_launch import topology
 from pytorch_launch.devices import choose_devices
-from pytorch_launch.visible import visible_gpus
 
 
 def one_gpu_each(rank):
@@ -237,6 +236,6 @@ def test_few_files_and_directories_are_read(request, monkeypatch, name, allowed,
     monkeypatch.setattr(topology, "read", lambda path: paths.append(path) or read(path))
     monkeypatch.setattr(topology, "names", lambda path: paths.append(path) or names(path))
     job_cpus = 56 if name == "lumi" and len(allowed) == 7 else len(allowed)
-    devices = choose_devices(visible_gpus({}, root), root, size - 1, size)
-    choose_cores(root, set(allowed), size - 1, size, job_cpus, None, devices)
+    node = topology.Node(root, set(allowed))
+    choose_cores(root, (), size - 1, size, job_cpus, None, choose_devices({}, node, size - 1, size), node=node)
     assert len(paths) <= most

@@ -18,7 +18,7 @@ INTERPRETER = [sys.executable, "-I", "-S"]
 MODULES = {
     *("__init__", "active", "caches", "container", "cores", "devices", "environment", "facts", "isolation", "launch"),
     *("launchers/__init__", "launchers/slurm", "nodelist", "plan"),
-    *("rendezvous", "script", "topology", "visible", "world"),
+    *("rendezvous", "script", "topology", "world"),
 }
 FOR_CLAIM = {"addresses", "claim"}
 #: Modules of Python that a bare Python does not import. Each of socket, argparse, subprocess, dataclasses, typing, re,

@@ -9,7 +9,6 @@ from placements import choose_cores, placed, told
 from pytorch_launch import topology
 from pytorch_launch.devices import choose_devices
 from pytorch_launch.topology import cpu_list
-from pytorch_launch.visible import visible_gpus
 
 #: CSCS, "Slurm", "Testing CPU affinity": `srun -n8 -N2 -c72`.
 CSCS_MASKS = ["0-71", "72-143", "144-215", "216-287"]
@@ -53,22 +52,24 @@ def test_the_masks_of_srun_on_gh200_stay(gh200):
 
 
 def test_gpus_of_gh200_have_a_pci_domain_each(gh200):
-    found = topology.gpus(gh200)
+    node = topology.Node(gh200)
+    found = node.gpus
     assert {gpu.pci: gpu.numa_node for gpu in found} == node_trees.GH200
     assert [gpu.pci for gpu in found] == ["0009:01:00.0", "0019:01:00.0", "0029:01:00.0", "0039:01:00.0"]
-    assert [gpu.location for gpu in topology.all_gpus(gh200, "nvidia")] == [gpu.location for gpu in found]
+    assert node.all_gpus == found
 
 
 def test_the_memory_of_the_gpus_is_no_place_to_run_and_costs_no_file(gh200, monkeypatch):
     paths = []
     read = topology.read
     monkeypatch.setattr(topology, "read", lambda path: paths.append(path) or read(path))
-    assert {node: len(cpus) for node, cpus in topology.numa_cpus(gh200).items()} == {0: 72, 1: 72, 2: 72, 3: 72}
+    assert {node: len(cpus) for node, cpus in topology.Node(gh200).numa.items()} == {0: 72, 1: 72, 2: 72, 3: 72}
     assert len(paths) == 5
 
 
 def test_distances_of_nodes_with_cpus_are_found_among_those_of_all(gh200):
-    assert topology.numa_distances(gh200, 1, [0, 1, 2, 3]) == {0: 32, 1: 10, 2: 32, 3: 32}
+    distances = topology.Node(gh200).distances(1)
+    assert [distances[number] for number in range(4)] == [32, 10, 32, 32]
 
 
 def test_two_ranks_of_gh200_leave_the_cores_of_the_other_gpus(gh200):
@@ -81,7 +82,7 @@ def test_ranks_on_mi300a_get_the_masks_that_llnl_publishes(mi300a, env):
     placements = placed(root, range(192), 4, env=env)
     assert masks(placements) == LLNL_MASKS
     assert [placement.threads for placement in placements] == [24] * 4
-    assert {gpu.pci: gpu.numa_node for gpu in topology.gpus(root)} == node_trees.MI300A
+    assert {gpu.pci: gpu.numa_node for gpu in topology.Node(root).gpus} == node_trees.MI300A
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ def in_a_cgroup(root, rank, count):
     for path in others:
         path.rename(path.with_name("hidden"))
     env = {**told(str(rank), on_node=count), "ROCR_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}
-    devices = choose_devices(visible_gpus(env, root), root, rank, count)
+    devices = choose_devices(env, topology.Node(root), rank, count)
     placement = choose_cores(root, set(range(192)), rank, count, 192, None, devices)
     for path in others:
         path.with_name("hidden").rename(path)
@@ -119,7 +120,6 @@ def in_a_cgroup(root, rank, count):
 
 
 def test_each_partition_counts_as_a_gpu(mi300a):
-    root = mi300a(6)
-    assert len(topology.gpus(root)) == 24
-    assert [gpu.location for gpu in topology.all_gpus(root, "amd")] == [gpu.location for gpu in topology.gpus(root)]
-    assert len({gpu.location for gpu in topology.gpus(root)}) == 24
+    node = topology.Node(mi300a(6))
+    assert len({(gpu.pci, gpu.partition) for gpu in node.gpus}) == 24
+    assert node.all_gpus == node.gpus

@@ -12,22 +12,22 @@ from pytorch_launch import topology
 @pytest.mark.parametrize("name", ["lumi_g", "frontier", "perlmutter", "dgx_a100"])
 def test_gpus_are_counted_as_the_runtime_counts_them(tmp_path, name):
     root = getattr(node_trees, name)(tmp_path)
-    found = topology.gpus(root)
+    found = topology.Node(root).gpus
     assert {gpu.pci: gpu.numa_node for gpu in found} == getattr(node_trees, name.upper())
     assert [gpu.pci for gpu in found] == list(getattr(node_trees, name.upper()))
 
 
 def test_the_tenth_node_of_the_driver_comes_after_the_ninth(tmp_path):
     root = node_trees.lumi_g(tmp_path)
-    assert topology.gpus(root)[6].pci == "0000:d9:00.0"  # node 10, which sorts before node 4 as text
+    assert topology.Node(root).gpus[6].pci == "0000:d9:00.0"  # node 10, which sorts before node 4 as text
 
 
 def test_a_gpu_that_a_cgroup_hides_does_not_count(tmp_path):
     root = node_trees.lumi_g(tmp_path)
     for number in (0, 1, 4, 5, 6, 7):
         node_trees.hide_amd_gpu(tmp_path, 4, number)
-    assert [gpu.pci for gpu in topology.gpus(root)] == ["0000:c9:00.0", "0000:cc:00.0"]
-    assert [gpu.pci for gpu in topology.all_gpus(root, "amd")] == list(node_trees.LUMI_G)
+    assert [gpu.pci for gpu in topology.Node(root).gpus] == ["0000:c9:00.0", "0000:cc:00.0"]
+    assert [gpu.pci for gpu in topology.Node(root).all_gpus] == list(node_trees.LUMI_G)
 
 
 def test_a_gpu_in_partitions_has_one_address(tmp_path):
@@ -35,21 +35,21 @@ def test_a_gpu_in_partitions_has_one_address(tmp_path):
     properties = node_trees.amd_properties(tmp_path, 1)
     location = 0x03FA | 5 << 28
     properties.write_text(f"simd_count 152\nlocation_id {location}\ndomain 1\n")
-    assert [gpu.pci for gpu in topology.gpus(root)] == ["0001:03:1f.2"]
+    assert [gpu.pci for gpu in topology.Node(root).gpus] == ["0001:03:1f.2"]
 
 
 def test_a_graphics_card_counts_before_the_graphics_of_the_processor(tmp_path):
     root = node_trees.node(tmp_path, cores=4, vendor="nvidia", gpus={"0000:01:00.0": 0})
     node_trees.write_amd_nodes(tmp_path, 1, {"0000:00:08.0": 0})
-    assert [gpu.vendor for gpu in topology.gpus(root)] == ["nvidia"]
+    assert [gpu.vendor for gpu in topology.Node(root).gpus] == ["nvidia"]
 
 
 def test_a_laptop_has_no_gpus(tmp_path):
-    assert topology.gpus(node_trees.laptop(tmp_path)) == []
+    assert topology.Node(node_trees.laptop(tmp_path)).gpus == []
 
 
 def test_where_a_virtual_gpu_is_attached_is_not_known(tmp_path):
-    assert [gpu.numa_node for gpu in topology.gpus(node_trees.virtual_machine(tmp_path))] == [None, None]
+    assert [gpu.numa_node for gpu in topology.Node(node_trees.virtual_machine(tmp_path)).gpus] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -57,35 +57,37 @@ def test_where_a_virtual_gpu_is_attached_is_not_known(tmp_path):
     [("perlmutter", "GPU-20000000-d72c-4106-c12f-20bd9faed9f6"), ("lumi_g", "GPU-deadbeef00000002")],
 )
 def test_a_gpu_has_a_uuid(tmp_path, name, uuid):
-    assert topology.gpus(getattr(node_trees, name)(tmp_path))[2].uuid == uuid
+    assert topology.Node(getattr(node_trees, name)(tmp_path)).gpus[2].uuid == uuid
 
 
 def test_numa_nodes_may_have_memory_only(tmp_path):
     root = node_trees.node(tmp_path, cores=4, numa_nodes=2, threads=1)
     nodes = tmp_path / "sys/devices/system/node"
     node_trees.write(nodes / "node10/cpulist", "")
-    assert topology.numa_cpus(root) == {0: {0, 1}, 1: {2, 3}}
+    assert topology.Node(root).numa == {0: {0, 1}, 1: {2, 3}}
     (nodes / "has_cpu").unlink()
-    assert topology.numa_cpus(root) == {0: {0, 1}, 1: {2, 3}, 10: set()}
+    assert topology.Node(root).numa == {0: {0, 1}, 1: {2, 3}, 10: set()}
 
 
 def test_a_node_of_the_other_socket_is_farther(tmp_path):
-    distances = topology.numa_distances(node_trees.dgx_a100(tmp_path), 5, list(range(8)))
+    distances = topology.Node(node_trees.dgx_a100(tmp_path)).distances(5)
     assert distances == {0: 32, 1: 32, 2: 32, 3: 32, 4: 12, 5: 10, 6: 12, 7: 12}
 
 
 def test_nodes_without_a_table_are_equally_far(tmp_path):
-    assert topology.numa_distances(str(tmp_path), 0, [0, 2]) == {0: 0, 2: 0}
+    root = node_trees.node(tmp_path, cores=4, numa_nodes=2)
+    (tmp_path / "sys/devices/system/node/node0/distance").unlink()
+    assert topology.Node(root).distances(0) == {0: 0, 1: 0}
 
 
 def test_the_threads_of_a_core_are_found_under_both_names(tmp_path):
     root = node_trees.laptop(tmp_path)
-    assert topology.thread_siblings(root, 5) == {1, 5}
+    assert topology.Node(root).cores({1, 5}) == [[1, 5]]
     directory = tmp_path / "sys/devices/system/cpu/cpu5/topology"
     (directory / "thread_siblings_list").rename(directory / "core_cpus_list")
-    assert topology.thread_siblings(root, 5) == {1, 5}
+    assert topology.Node(root).cores({5, 1}) == [[1, 5]]
     (directory / "core_cpus_list").unlink()
-    assert topology.thread_siblings(root, 5) == {5}
+    assert topology.Node(root).cores({5}) == [[5]]
 
 
 @pytest.mark.parametrize(
@@ -106,24 +108,25 @@ def test_a_thousand_lists_are_read_as_they_were_written():
 
 @pytest.mark.skipif(not Path("/sys/devices/system/cpu/online").exists(), reason="this kernel shows no /sys")
 def test_this_machine_runs_on_cpus_that_are_online():
-    online = topology.online_cpus("")
-    assert os.sched_getaffinity(0) <= online
-    assert all(cpu in topology.thread_siblings("", cpu) <= online for cpu in online)
+    node = topology.Node("")
+    assert os.sched_getaffinity(0) <= node.online
+    assert sorted(cpu for core in node.cores(node.online) for cpu in core) == sorted(node.online)
 
 
 def test_what_cannot_be_read_is_not_there(tmp_path):
     root = str(tmp_path)
+    node = topology.Node(root)
     assert topology.read(root) is None  # a directory
     assert topology.read(f"{root}/missing") is None
     assert topology.names(f"{root}/missing") == []
-    assert topology.gpus(root) == topology.all_gpus(root, "nvidia") == []
-    assert topology.numa_cpus(root) == {}
-    assert topology.online_cpus(root) == set()
-    assert topology.has_hardware_threads(root)
+    assert node.gpus == node.all_gpus == []
+    assert node.numa == {}
+    assert node.online == set()
+    assert node.has_threads
 
 
 def test_gpus_whose_device_files_a_container_leaves_out_do_not_count(tmp_path):
     root = node_trees.perlmutter(tmp_path)
-    assert len(topology.gpus(root)) == 4
+    assert len(topology.Node(root).gpus) == 4
     (tmp_path / "dev" / "nvidiactl").unlink()
-    assert topology.gpus(root) == []
+    assert topology.Node(root).gpus == []

@@ -9,8 +9,7 @@ from pytorch_doctor import FAIL, OK, WARN
 from pytorch_doctor.checks import gpu as gpu_checks
 from pytorch_doctor.context import Context, Outcome
 from pytorch_launch.devices import choose_devices
-from pytorch_launch.topology import all_gpus, gpus, parse_cpu_list
-from pytorch_launch.visible import visible_gpus
+from pytorch_launch.topology import Node, parse_cpu_list
 
 COMPOSITE = {"ZE_FLAT_DEVICE_HIERARCHY": "COMPOSITE"}
 #: On Aurora jobs have all cores but the first of each socket.
@@ -19,32 +18,32 @@ JOB = set(range(208)) - {0, 52, 104, 156}
 
 def chosen(env, root, rank=0, size=1):
     """The Devices of a rank."""
-    return choose_devices(visible_gpus(env, root), root, rank, size)
+    return choose_devices(env, Node(root), rank, size)
 
 
 def test_the_tiles_of_each_gpu_are_found_in_pci_order(aurora):
-    found = gpus(aurora)
+    found = Node(aurora).gpus
     assert [(gpu.vendor, gpu.pci) for gpu in found] == [("intel", pci) for pci in node_trees.AURORA for _ in (0, 1)]
     assert [gpu.numa_node for gpu in found] == [0] * 6 + [1] * 6
-    assert len(all_gpus(aurora, "intel")) == 12
+    assert len(Node(aurora).all_gpus) == 12
 
 
 def test_the_newer_driver_has_its_tiles_in_another_place(tmp_path):
     node_trees.write_intel_gpu(tmp_path, "0000:3a:00.0", 0, "xe", ["tile0", "tile1"])
     node_trees.write_intel_gpu(tmp_path, "0000:29:00.0", 0, "xe", ["tile0"])
-    assert [gpu.pci for gpu in gpus(str(tmp_path))] == ["0000:29:00.0", "0000:3a:00.0", "0000:3a:00.0"]
+    assert [gpu.pci for gpu in Node(str(tmp_path)).gpus] == ["0000:29:00.0", "0000:3a:00.0", "0000:3a:00.0"]
 
 
 @pytest.mark.parametrize(("pci", "pci_class"), [("0000:00:02.0", "0x038000"), ("0000:03:00.0", "0x030000")])
 def test_the_graphics_of_a_laptop_are_no_gpu_of_a_rank(tmp_path, pci, pci_class):
     node_trees.write_intel_gpu(tmp_path, pci, -1, "i915", ["drm/card0/gt/gt0"], pci_class)
-    assert gpus(str(tmp_path)) == []
+    assert Node(str(tmp_path)).gpus == []
 
 
 def test_a_container_without_the_devices_has_no_gpu(tmp_path):
     node_trees.write_intel_gpu(tmp_path, "0000:29:00.0", 0, "xe", ["tile0"])
     (tmp_path / "dev/dri").rmdir()
-    assert gpus(str(tmp_path)) == []
+    assert Node(str(tmp_path)).gpus == []
 
 
 def test_ranks_take_one_tile_after_the_other_in_pci_order(aurora):
