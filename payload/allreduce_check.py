@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Check the network between all ranks with all-reduces: sums, bandwidth, slow ranks, the network in use.
+"""Check the network between all ranks with all-reduces: sums, bandwidth, slow ranks, the network.
 
-    srun -N2 --ntasks-per-node=2 conda-python-distributed -u $PAYLOAD/allreduce_check.py [--quick] [--gpu]
+    srun -N2 --ntasks-per-node=2 conda-python-distributed -u $PAYLOAD/allreduce_check.py [--quick] [--gpu] [--groups]
 
 Rank 0 prints a table by message size, then one line per check. A line that begins with FAIL names the ranks at
 fault, and the exit status is 1.
@@ -20,37 +20,61 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import sys
+import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from training.allreduce.measuring import SMALLEST, sums_right, time_all_reduce
-from training.allreduce.nccl_log import last_warning, log_nccl, read_nccl_log
-from training.allreduce.ranks import Answers, Ranks, end_with_names
-from training.allreduce.verdicts import (
-    Threshold,
-    applicable_thresholds,
-    bus_factor,
-    check_bandwidth,
-    check_network,
-    check_speed,
-    check_sums,
-    message_sizes,
-    read_size,
-    read_thresholds,
-    show_size,
-)
-from training.distributed import World, process_group
+from training import TrainingError, allreduce
+from training.allreduce import SMALLEST, Ranks, Threshold, read_size, show_size
+from training.distributed import fail_together, process_group
 from training.failing import fail_in_one_line
-from training.options import OneLineParser, number
+from training.options import OneLineParser, integer, number
+
+STEP = 4  # factor from one message size to the next
+PERIOD = 13  # of the numbers in a message, which makes exchanged pieces visible
+ROUNDS = 30  # per comparison; their mean evens out a rank that is slow for a moment
+EXCHANGED = 2**20  # bytes that neighbours exchange, and of the messages in groups
+
+
+def message_sizes(largest: int, thresholds: Sequence[Threshold]) -> list[int]:
+    """Return the sizes in bytes, ascending: 4 B times powers of 4, and those of the thresholds, up to ``largest``."""
+    sizes = {SMALLEST * STEP**power for power in range(40)} | {threshold.size for threshold in thresholds}
+    return sorted(size for size in sizes if SMALLEST <= size <= largest)
+
+
+def sum_of(ranks: Sequence[int], size: int, device: torch.device) -> torch.Tensor:
+    """Return the exact sum of what ``ranks`` contribute to a message of ``size`` bytes: float32 [size // 4]."""
+    count = size // SMALLEST
+    numbers = [sum((7 * place + 3 * rank) % PERIOD for rank in ranks) for place in range(PERIOD)]
+    return torch.tensor(numbers, dtype=torch.float32, device=device).repeat(-(-count // PERIOD))[:count]
+
+
+def sums_right(ranks: Ranks, size: int) -> bool:
+    """Add up the contributions of all ranks; return whether the sums on this rank are right."""
+    message = sum_of([ranks.rank], size, ranks.device)
+    dist.all_reduce(message)
+    ranks.wait_for_device()
+    return torch.equal(message, sum_of(range(ranks.size), size, ranks.device))
 
 
 def measure(ranks: Ranks, size: int) -> tuple[float, list[int]]:
     """Return the seconds of one all-reduce of ``size`` bytes on the slowest rank, and the ranks with wrong sums."""
     right = sums_right(ranks, size)
-    seconds, zeros = time_all_reduce(ranks, size)
-    right = sums_right(ranks, size) and right and zeros
+    message = torch.zeros(size // SMALLEST, device=ranks.device)
+    iterations = 20 if ranks.device.type != "cpu" else min(20, max(3, 2**25 // size))
+    for count in (2, iterations):
+        ranks.wait_for_device()
+        ranks.gather(None)
+        start = time.perf_counter()
+        for _ in range(count):
+            dist.all_reduce(message)
+    ranks.wait_for_device()
+    seconds = (time.perf_counter() - start) / iterations
+    right = not message.any() and sums_right(ranks, size) and right
     results = ranks.gather((seconds, right))
     return max(seconds for seconds, _ in results), [rank for rank, (_, right) in enumerate(results) if not right]
 
@@ -64,7 +88,7 @@ def measure_all(
     for size in sizes:
         seconds, wrong_here = measure(ranks, size)
         algorithm = size / seconds / 1e9
-        bandwidths[size] = bus = algorithm * bus_factor(ranks.size)
+        bandwidths[size] = bus = algorithm * 2 * (ranks.size - 1) / ranks.size
         least = [threshold.busbw for threshold in thresholds if threshold.size == size]
         verdict = "right" + (f", {'reaches' if bus >= max(least) else 'BELOW'} {max(least):g} GB/s" if least else "")
         if wrong_here:
@@ -73,10 +97,97 @@ def measure_all(
     return bandwidths, wrong
 
 
-def check(options: argparse.Namespace, world: World, read_log: Callable[[], str]) -> bool:
+def time_alone(ranks: Ranks) -> float:
+    """Return the mean seconds of work without other ranks: multiplying and copying.
+
+    All ranks start each round together, so that shared hardware slows them down as in a training.
+    """
+    side = 4096 if ranks.device.type != "cpu" else 256
+    matrix = torch.ones(side, side, device=ranks.device) / side
+    host = torch.zeros(side, side)
+    seconds = []
+    for _ in range(ROUNDS + 1):
+        ranks.gather(None)
+        start = time.perf_counter()
+        for _ in range(4):
+            matrix.copy_(matrix @ matrix)
+            host.copy_(matrix)
+        ranks.wait_for_device()
+        seconds.append(time.perf_counter() - start)
+    return statistics.mean(seconds[1:])  # the first one loads libraries
+
+
+def pairs_in_turn(count: int) -> list[list[tuple[int, int]]]:
+    """Return the pairs of neighbours on a ring of ``count`` places, in lists that use each place at most once."""
+    pairs = [(place, (place + 1) % count) for place in range(count if count > 2 else count - 1)]
+    even = len(pairs) - (count % 2)
+    return [turn for turn in (pairs[:even:2], pairs[1:even:2], pairs[even:]) if turn]
+
+
+def time_with_neighbours(ranks: Ranks) -> float | None:
+    """Return the mean seconds of an exchange with the faster of this rank's neighbours; None without neighbours.
+
+    On several nodes, the neighbours are on other nodes and have the same local index, so all paths are alike.
+    """
+    ring = ranks.ring
+    place = ring.index(ranks.rank)
+    outgoing = torch.zeros(EXCHANGED // SMALLEST, device=ranks.device)
+    incoming = torch.zeros_like(outgoing)
+    times = []
+    for turn in pairs_in_turn(len(ring)):
+        partner = next((ring[sum(pair) - place] for pair in turn if place in pair), None)
+        ranks.gather(None)
+        if partner is None:
+            continue
+        for round_number in range(ROUNDS):
+            if round_number == 1:  # the first round connects
+                start = time.perf_counter()
+            exchange = [dist.P2POp(dist.isend, outgoing, partner), dist.P2POp(dist.irecv, incoming, partner)]
+            for request in dist.batch_isend_irecv(exchange):
+                request.wait()
+            ranks.wait_for_device()
+        times.append((time.perf_counter() - start) / (ROUNDS - 1))
+    return min(times, default=None)
+
+
+def check_groups(ranks: Ranks, length: int) -> str:
+    """Return the verdict on collectives in rows of ``length`` consecutive ranks, then in the columns across them.
+
+    Such groups has a mesh of FSDP x TP. In each of them the ranks add, gather, and add and divide their numbers.
+    """
+    rows = [list(range(first, first + length)) for first in range(0, ranks.size, length)]
+    wrong: dict[str, None] = {}
+    for kind, groups in (("row", rows), ("column", [list(column) for column in zip(*rows)])):
+        ranks.begin(f"making the {kind}s")
+        made = [dist.new_group(members, timedelta(seconds=ranks.timeout)) for members in groups]
+        place = next(place for place, members in enumerate(groups) if ranks.rank in members)
+        members, group = groups[place], made[place]
+        name = f"{kind} {place} ({ranks.name(members)})"
+        parts = [sum_of([rank], EXCHANGED, ranks.device) for rank in members]
+        own, whole = parts[members.index(ranks.rank)], sum_of(members, EXCHANGED, ranks.device)
+        added, gathered, divided = own.clone(), list(map(torch.zeros_like, parts)), torch.zeros_like(own)
+        for operation, arguments, found, expected in (
+            (dist.all_reduce, (added,), [added], [whole]),
+            (dist.all_gather, (gathered, own), gathered, parts),
+            (dist.reduce_scatter, (divided, [own] * len(members)), [divided], [whole]),
+        ):
+            ranks.begin(f"{operation.__name__} in {name}")
+            operation(*arguments, group=group)
+            ranks.wait_for_device()
+            task, right = ranks.task, all(map(torch.equal, found, expected))
+            ranks.begin("")
+            wrong.update(dict.fromkeys(filter(None, ranks.gather("" if right else task))))
+    if wrong:
+        return (
+            f"FAIL groups: wrong result of {allreduce.first_of(list(wrong))}. Test memory, GPU and network card there"
+        )
+    return f"groups: {len(rows)} rows of {length} ranks, {length} columns of {len(rows)}: right, and in time"
+
+
+def check(options: argparse.Namespace, ranks: Ranks) -> bool:
     """Run all checks; return on every rank whether all passed. Only rank 0 prints."""
-    ranks = Ranks(world, options.timeout, read_log)
-    thresholds = applicable_thresholds(ranks, options.threshold)
+    ranks.meet()
+    thresholds = allreduce.applicable_thresholds(ranks, options.threshold)
     sizes = message_sizes(options.max_size, thresholds)
 
     def report(line: str) -> None:
@@ -89,15 +200,21 @@ def check(options: argparse.Namespace, world: World, read_log: Callable[[], str]
     )
     with ranks.watch_calls():
         bandwidths, wrong = measure_all(ranks, sizes, thresholds, report)
-        network = read_nccl_log(read_log()) if ranks.device.type == "cuda" else None
+        seconds = {"alone": ranks.gather(time_alone(ranks))}
+        if ranks.shape:
+            seconds[f"exchanging {show_size(EXCHANGED)}"] = ranks.gather(time_with_neighbours(ranks))
+        network = allreduce.read_nccl_log(ranks.read_log()) if ranks.device.type == "cuda" else None
         lines = [
-            check_sums(ranks, wrong, sizes),
-            check_bandwidth(ranks, options.threshold, bandwidths),
-            check_speed(ranks, options.slow),
-            check_network(ranks, network, os.environ.get("PYTORCH_FAST_NETWORK")),
+            allreduce.check_sums(ranks, wrong, len(sizes)),
+            allreduce.check_bandwidth(ranks, options.threshold, bandwidths),
+            allreduce.check_speed(ranks, seconds, options.slow),
+            allreduce.check_network(ranks, network, os.environ.get("PYTORCH_FAST_NETWORK")),
         ]
-    for line in lines:
-        report(line)
+        for line in lines:
+            report(line)
+        if options.groups:
+            lines.append(check_groups(ranks, options.groups))
+            report(lines[-1])
     failed = [line.split(":")[0][len("FAIL ") :] for line in lines if line.startswith("FAIL")]
     report(f"all-reduce check: {'FAIL: ' + ', '.join(failed) if failed else 'ok'}")
     ranks.gather(None)  # the first rank that exits with an error may end the step: rank 0 prints before
@@ -106,14 +223,19 @@ def check(options: argparse.Namespace, world: World, read_log: Callable[[], str]
 
 def main(options: argparse.Namespace) -> None:
     """Check; exit with status 1 if a check fails, and with a last line that names the rank if this rank fails."""
-    read_log = log_nccl(os.environ)
-    with fail_in_one_line(lambda: last_warning(read_log())):
+    read_log = allreduce.log_nccl(os.environ)
+    with fail_in_one_line(lambda: allreduce.last_warning(read_log())):
         with process_group(os.environ, use_gpu=options.gpu, timeout=options.timeout) as world:
-            answers = Answers(world.rank, world.size)
+            with fail_together(world):
+                if options.groups and world.size % options.groups:
+                    raise TrainingError(
+                        f"--groups {options.groups}: {world.size} ranks are not a multiple. Use a divisor of the ranks"
+                    )
+            ranks = Ranks(world, options.timeout, read_log)
             try:
-                passed = check(options, world, read_log)
+                passed = check(options, ranks)
             except RuntimeError as error:
-                end_with_names(answers, world, options.timeout, error)
+                ranks.end_with_names(error)
                 raise
         sys.exit(0 if passed else 1)
 
@@ -129,10 +251,18 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         help="a check of seconds before a training: defaults of --max-size 64M with --gpu, else 1M, of --timeout 15, "
         "and of --slow 10 between CPUs",
     )
+    add(
+        "--groups",
+        type=integer(1),
+        nargs="?",
+        const=2,
+        metavar="N",
+        help="also test collectives in groups: rows of N consecutive ranks (default: 2), and the columns across them",
+    )
     add("--max-size", type=read_size, metavar="SIZE", help="largest message (default: 256M with --gpu, else 16M)")
     add(
         "--threshold",
-        type=read_thresholds,
+        type=allreduce.read_thresholds,
         metavar="GB/S@SIZE",
         default=os.environ.get("PYTORCH_ALLREDUCE_BUSBW", ""),
         help="minimum bus bandwidth, such as 20@64M (default: $PYTORCH_ALLREDUCE_BUSBW)",

@@ -12,12 +12,12 @@ pytestmark = pytest.mark.testbed
 
 # Runs the check with two faults: rank 2 adds wrong numbers, and rank 1 is late in every exchange.
 WORSE = """
-import os, runpy, sys
+import os, sys
 import torch.distributed as dist
 sys.path.insert(0, os.environ["PAYLOAD"])
 from shared_clock import SharedClock
-from training.allreduce import measuring
-clock = measuring.time = SharedClock(".")
+import allreduce_check as check
+clock = check.time = SharedClock(".")
 
 def worse(real, rank, change):
     def call(*arguments, **options):
@@ -27,8 +27,7 @@ def worse(real, rank, change):
 
 dist.all_reduce = worse(dist.all_reduce, "2", lambda message, *_: message.view(-1)[-1:].add_(1))
 dist.batch_isend_irecv = worse(dist.batch_isend_irecv, "1", lambda _: clock.pass_time(0.2))
-sys.argv[0] = os.environ["PAYLOAD"] + "/allreduce_check.py"
-runpy.run_path(sys.argv[0], run_name="__main__")
+check.main(check.parse_options())
 """
 
 

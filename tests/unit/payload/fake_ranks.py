@@ -1,7 +1,7 @@
 """What the tests of the all-reduce check stand on: ranks without processes, and lines of NCCL's log."""
 
 import torch
-from training.allreduce.ranks import Ranks
+from training.allreduce import Ranks
 
 
 class FakeRanks:
@@ -18,8 +18,10 @@ class FakeRanks:
     name = Ranks.name
     wait_for_device = Ranks.wait_for_device
     watch_calls = Ranks.watch_calls
-    _end = Ranks._end
-    _calling_since = None
+    end = Ranks.end
+    exit = Ranks.exit
+    calling_since = None
+    task = ""
 
     def gather(self, value):
         return self.answers or [value] * self.size

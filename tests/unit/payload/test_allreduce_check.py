@@ -4,7 +4,7 @@ import re
 
 import allreduce_check as check
 import pytest
-from training.allreduce.verdicts import Threshold
+from training.allreduce import Threshold
 
 RUN = """
 import allreduce_check as check
@@ -39,8 +39,7 @@ def test_two_sound_ranks_pass(run_code):
 WRONG_AND_LATE = """
 import torch.distributed as dist
 from shared_clock import SharedClock
-from training.allreduce import measuring
-clock = measuring.time = SharedClock({directory!r})
+clock = check.time = SharedClock({directory!r})
 def worse(real, rank, change):
     def call(*arguments, **options):
         change(*arguments)
@@ -67,25 +66,8 @@ def test_wrong_sums_of_large_messages_a_rank_on_a_slow_link_and_a_missed_thresho
     assert ranks[0].stdout.splitlines()[-1] == "all-reduce check: FAIL: sums, bandwidth, speed"
 
 
-GROUPS = """
-import torch.distributed as dist
-real = dist.new_group
-def new_group(ranks=None, timeout=None, *arguments, **options):
-    print("group", ranks, timeout, flush=True)
-    return real(ranks, timeout, *arguments, **options)
-dist.new_group = new_group
-"""
-
-
-def test_a_rank_makes_a_group_of_its_own_alone_and_every_group_has_the_time_limit(run_code):
-    ranks = run_code(2, code("--max-size", "4", "--slow", "50", "--timeout", "77", change=GROUPS))
-    text = [[line for line in rank.stdout.splitlines() if line.startswith("group")] for rank in ranks]
-    assert text == [["group [0] 0:01:17"], ["group [1] 0:01:17"]], ranks
-
-
 STUTTER = """
 from shared_clock import SharedClock
-from training.allreduce import measuring
 class Stutter(SharedClock):
     readings_so_far = 0
     stood = 0
@@ -94,7 +76,7 @@ class Stutter(SharedClock):
         if self.readings_so_far % 7 == 0:
             self.stood += 0.09
         return self.stood + super().perf_counter()
-measuring.time = (Stutter if check.os.environ["RANK"] == "1" else SharedClock)({directory!r})
+check.time = (Stutter if check.os.environ["RANK"] == "1" else SharedClock)({directory!r})
 """
 
 
@@ -139,9 +121,9 @@ def test_a_quick_check_has_other_defaults_and_options_take_precedence():
 ANSWERS = """
 import os, time, types
 from contextlib import suppress
-from training.allreduce import ranks as who_answers
+from training import allreduce as who_answers
 
-class Counted(check.Answers):
+class Counted(check.Ranks):
     def wait_for(self, what):
         while self.store.add(what, 0) < self.size - 1:
             time.sleep(0.02)
@@ -159,21 +141,17 @@ class Counted(check.Answers):
         return names
 
 who_answers.ANSWER_SECONDS = 300
-check.Answers = Counted
+check.Ranks = Counted
 """
 
 HANG = """
-def hang(*_):
+def hang(ranks, *_):
     if os.environ["RANK"] == "{rank}":
         with suppress(RuntimeError):  # the store has ended
-            hanging.wait_for("knows")
+            ranks.wait_for("knows")
         os._exit(0)
     raise RuntimeError("Timed out waiting for recv operation")  # what gloo raises at the end of --timeout
-def answers_of(*arguments):
-    global hanging
-    hanging = Counted(*arguments)
-    return hanging
-check.measure_all, check.Answers = hang, answers_of
+check.measure_all = hang
 """
 
 
@@ -217,6 +195,62 @@ def test_all_ranks_end_if_the_call_that_connects_their_gpus_never_returns(run_co
 END = """
 if os.environ["RANK"] == "{rank}":
     check.measure_all = lambda *_: os._exit(9)
+"""
+
+
+GROUPS = """
+import torch.distributed as dist
+def all_gather(*arguments, real=dist.all_gather, **options):
+    if os.environ["RANK"] == "2":
+        with suppress(RuntimeError):  # the store has ended
+            waiting.wait_for("knows")
+        os._exit(0)
+    if os.environ["RANK"] == "3":
+        raise RuntimeError("Timed out waiting for recv operation")  # what gloo raises at the end of --timeout
+    return real(*arguments, **options)
+class Waiting(check.Ranks):
+    def __init__(self, *arguments):
+        global waiting
+        waiting = self
+        super().__init__(*arguments)
+check.Ranks, dist.all_gather = Waiting, all_gather
+"""
+
+
+def test_four_ranks_test_their_rows_and_columns(run_code):
+    ranks = run_code(4, code("--max-size", "4", "--slow", "1000", "--groups"))
+    assert [rank.status for rank in ranks] == [0] * 4, ranks
+    assert "groups: 2 rows of 2 ranks, 2 columns of 2: right, and in time\n" in ranks[0].stdout
+    ranks = run_code(4, code("--max-size", "4", "--groups", "3"))
+    assert [rank.status for rank in ranks] == [1] * 4
+    assert "".join(rank.stderr for rank in ranks) == (
+        "rank 0: --groups 3: 4 ranks are not a multiple. Use a divisor of the ranks\n"
+    )
+
+
+def test_a_group_that_hangs_is_named_once_with_its_operation_and_the_rank(run_code):
+    ranks = run_code(
+        4, code("--max-size", "4", "--slow", "1000", "--timeout", "60", "--groups", change=ANSWERS + GROUPS)
+    )
+    assert [ranks[number].status for number in (0, 1, 3)] == [1] * 3, ranks
+    (line,) = [line for number in (0, 1, 3) for line in ranks[number].stderr.splitlines() if "FAIL" in line]
+    group = r"all_gather in row 1 \(ranks 2 \(\S+\), 3 \(\S+\)\)"
+    assert re.match(rf"FAIL groups: {group}: .*: no answer from rank 2 \(\S+\) \(.*\)\. Look at its ", line), line
+
+
+def test_a_group_with_a_wrong_result_is_named(run_code):
+    ranks = run_code(2, code("--max-size", "4", "--slow", "1000", "--groups", change=WRONG_GROUP))
+    assert [rank.status for rank in ranks] == [1, 1], ranks
+    assert re.search(r"^FAIL groups: wrong result of all_reduce in row 0 \(ranks .*\)\. Test ", ranks[0].stdout, re.M)
+
+
+WRONG_GROUP = """
+import torch.distributed as dist
+def all_reduce(message, real=dist.all_reduce, **options):
+    real(message, **options)
+    if options.get("group") and "op" not in options:
+        message += 1
+dist.all_reduce = all_reduce
 """
 
 

@@ -7,10 +7,10 @@ import time
 
 import pytest
 import torch
+from allreduce_check import pairs_in_turn, sum_of
 from fake_ranks import HEAD, NOT_FOUND, TWO_NODES, FakeRanks
-from training.allreduce import ranks as check_ranks
-from training.allreduce.measuring import pairs_in_turn, sum_of
-from training.allreduce.verdicts import slow_ones
+from training import allreduce
+from training.allreduce import slow_ones
 
 
 def test_nodes_with_different_numbers_of_ranks_have_no_shape():
@@ -61,19 +61,19 @@ def test_a_call_that_connects_the_ranks_of_a_group_and_never_returns_ends_the_pr
     """As on LUMI: https://github.com/lumi-ai-factory/laifs-container-recipes/issues/44."""
     ended = threading.Event()
     monkeypatch.setattr(os, "_exit", lambda _: ended.set())
-    monkeypatch.setattr(check_ranks, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(allreduce, "WATCH_SECONDS", 0.01)
     ranks = FakeRanks(["n1", "n2"])
     ranks.device, ranks.timeout, ranks.read_log = torch.device("cuda", 0), 0.1, lambda: ""
     with ranks.watch_calls():
-        ranks._calling_since = None  # waiting for a rank over TCP, with a time limit of its own
+        ranks.calling_since = None  # waiting for a rank over TCP, with a time limit of its own
         assert not ended.wait(0.3)
-        ranks._calling_since = time.monotonic()
+        ranks.calling_since = time.monotonic()
         assert ended.wait(60)
     assert "FAIL rank 0 (n1): a call of NCCL did not return within 0.09 s. Try without" in capfd.readouterr().err
 
 
 def test_after_the_checks_and_between_cpus_no_call_is_watched(monkeypatch):
-    monkeypatch.setattr(check_ranks, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(allreduce, "WATCH_SECONDS", 0.01)
     before = set(threading.enumerate())
     ranks = FakeRanks(["n1", "n2"])
     with ranks.watch_calls():

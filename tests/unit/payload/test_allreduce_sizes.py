@@ -1,9 +1,10 @@
-"""training/allreduce/verdicts.py: sizes of messages, and the thresholds of a profile."""
+"""The all-reduce check: sizes of messages, and the thresholds of a profile."""
 
 import argparse
 
 import pytest
-from training.allreduce.verdicts import Threshold, bus_factor, message_sizes, read_size, read_thresholds, show_size
+from allreduce_check import message_sizes
+from training.allreduce import Threshold, read_size, read_thresholds, show_size
 
 
 @pytest.mark.parametrize(
@@ -47,8 +48,3 @@ def test_a_profiles_thresholds_are_read():
 def test_what_is_no_threshold_is_refused_with_an_example(text):
     with pytest.raises(argparse.ArgumentTypeError, match="such as 80.75@128MiB@2x8"):
         read_thresholds(text)
-
-
-def test_the_bus_carries_what_nccl_tests_say():
-    # doc/PERFORMANCE.md: a ring sends each byte 2 (n - 1) / n times over each link
-    assert [bus_factor(ranks) for ranks in (1, 2, 4, 16)] == [0, 1, 1.5, 1.875]

@@ -14,14 +14,16 @@ from fake_ranks import (
     FakeRanks,
     log,
 )
-from training.allreduce import verdicts
-from training.allreduce.nccl_log import Network, is_fast, log_nccl, read_nccl_log
-from training.allreduce.verdicts import (
+from training.allreduce import (
+    Network,
     Threshold,
     applicable_thresholds,
     check_bandwidth,
     check_network,
     check_speed,
+    is_fast,
+    log_nccl,
+    read_nccl_log,
     read_thresholds,
 )
 
@@ -29,19 +31,19 @@ from training.allreduce.verdicts import (
 @pytest.mark.parametrize(
     ("lines", "network", "fast_for"),
     [
-        (SLINGSHOT, Network("AWS Libfabric", "cxi", ("AWS Libfabric",), None), ["cxi"]),
-        (NEWER_PLUGIN, Network("OFI", "cxi", (), None), ["cxi"]),
-        (LIBFABRIC_OVER_TCP, Network("AWS Libfabric", "tcp", (), None), []),
-        (INFINIBAND, Network("IB", None, ("IB",), None), ["IB"]),
-        (INFINIBAND.replace("network IB", "network IBext_v8"), Network("IBext_v8", None, ("IB",), None), ["IB"]),
-        (SOCKETS, Network("Socket", None, ("Socket",), None), []),
+        (SLINGSHOT, Network("AWS Libfabric", "cxi", ("AWS Libfabric",)), ["cxi"]),
+        (NEWER_PLUGIN, Network("OFI", "cxi"), ["cxi"]),
+        (LIBFABRIC_OVER_TCP, Network("AWS Libfabric", "tcp"), []),
+        (INFINIBAND, Network("IB", None, ("IB",)), ["IB"]),
+        (INFINIBAND.replace("network IB", "network IBext_v8"), Network("IBext_v8", None, ("IB",)), ["IB"]),
+        (SOCKETS, Network("Socket", None, ("Socket",)), []),
         (
             SLINGSHOT + SOCKETS.strip().splitlines()[-1],
-            Network("AWS Libfabric", "cxi", ("AWS Libfabric", "Socket"), None),
+            Network("AWS Libfabric", "cxi", ("AWS Libfabric", "Socket")),
             [],
         ),
         # a provider is chosen, and then the plugin fails
-        (SLINGSHOT.splitlines()[2] + "\nUsing network Socket", Network("Socket", "cxi", (), None), []),
+        (SLINGSHOT.splitlines()[2] + "\nUsing network Socket", Network("Socket", "cxi"), []),
     ],
 )
 def test_nccls_lines_tell_which_network_is_used(lines, network, fast_for):
@@ -51,8 +53,8 @@ def test_nccls_lines_tell_which_network_is_used(lines, network, fast_for):
 
 
 def test_a_plugin_that_is_not_found_is_nccls_warning():
-    assert read_nccl_log(NOT_FOUND).warning == "Error: network AWS Libfabric not found."
-    assert read_nccl_log("") == Network(None, None, (), None)
+    assert read_nccl_log(NOT_FOUND).warning == " (NCCL warning: Error: network AWS Libfabric not found.)"
+    assert read_nccl_log("") == Network()
 
 
 def test_nccls_log_is_kept_in_memory():
@@ -92,11 +94,9 @@ def test_one_rank_alone_has_no_bandwidth_to_check():
         ([1, 9, 9, 1, 1, 9, 1, 1, 9], "FAIL speed: rank 1 (a): 9000.00 ms alone, "),
     ],
 )
-def test_what_is_slow_on_every_node_is_how_the_nodes_are_built(monkeypatch, seconds, line):
-    monkeypatch.setattr(verdicts, "time_alone", lambda _: None)
-    monkeypatch.setattr(verdicts, "time_with_neighbours", lambda _: None)
-    ranks = FakeRanks([node for node in "abc" for _ in range(3)], seconds)
-    assert check_speed(ranks, 2).startswith(line)
+def test_what_is_slow_on_every_node_is_how_the_nodes_are_built(seconds, line):
+    ranks = FakeRanks([node for node in "abc" for _ in range(3)])
+    assert check_speed(ranks, {"alone": seconds}, 2).startswith(line)
 
 
 def test_one_rank_on_sockets_fails_and_is_named():

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from ports import port_of, reserve_port
 from training import TrainingError, distributed
-from training.allreduce.ranks import Answers
+from training.allreduce import Ranks
 from training.data import digits_set, fingerprint
 from training.distributed import process_group, read_launch, rendezvous
 
@@ -80,5 +80,5 @@ def test_what_torch_2_0_lacks_is_not_used(monkeypatch, rank_0):
     environment, _ = rank_0
     assert rendezvous(environment, 1, 2, MINUTES)["store"]
     assert len(fingerprint(digits_set())) == 32
-    with process_group({}, use_gpu=False, timeout=10):
-        assert Answers(0, 1).missing(1) == []
+    with process_group({}, use_gpu=False, timeout=10) as world:
+        assert Ranks(world, 1).missing(1) == []

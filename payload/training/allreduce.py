@@ -1,0 +1,396 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The all-reduce check: the ranks and which of them do not answer, NCCL's log, and the verdicts, one line each."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import re
+import sys
+import threading
+import time
+import traceback
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+import torch.distributed as dist
+
+from training.accelerator import library_of, module_of
+from training.distributed import World
+
+SMALLEST = 4  # bytes of a message: one float32
+LARGEST = 2**36  # no device has room for the copies of more
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+PATIENCE = 0.9  # of the time limit, after which torch ends this process without naming the rank
+MOST_NAMES = 8  # ranks in one line
+WATCH_SECONDS = 0.5  # between two checks of a call that may not return
+ANSWER_SECONDS = 10  # for a rank to answer after a collective failed; all waiting ranks fail at about the same time
+STAY_SECONDS = 2  # rank 0, whose process may host the store, stays so long for ranks that asked later
+CLOSE_SECONDS = 5  # limit for closing connections
+POLL_SECONDS = 0.1  # between two polls for answers
+
+
+def first_of(names: Sequence[str]) -> str:
+    """Return names for a message; of many, the first few."""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
+
+
+class Ranks:
+    """The ranks of this run; create it once on each, inside the process group, then ``meet``.
+
+    ``gather`` uses TCP between CPUs: with NCCL, the results do not depend on the network under test. A collective that
+    fails does so on all waiting ranks at about the same time: when the time limit of its group expires, or when the
+    ranks that failed before have closed their connections. They answer in the store; a rank that hangs or has ended
+    does not. ``add`` counts there, as it never blocks; torch before 2.3 has no ``check``.
+    """
+
+    def __init__(self, world: World, timeout: float, read_log: Callable[[], str] = str):
+        self.rank, self.size, self.device, self.host_group = world
+        self.timeout, self.read_log = timeout, read_log
+        self.calling_since: float | None = None
+        self.store = dist.PrefixStore("answers", dist.distributed_c10d._get_default_store())
+        self.store.set(f"host {self.rank}", platform.node())
+        self.begin("")
+        self.store.add(f"began {self.rank}", 1)
+
+    def meet(self) -> None:
+        """Learn the hosts of all ranks."""
+        self.hosts = self.gather(platform.node())
+        self.nodes = list(dict.fromkeys(self.hosts))
+
+    def begin(self, task: str) -> None:
+        """Record which operation, in which group, this rank begins; empty for one of all ranks."""
+        self.task = task
+        self.store.set(f"task {self.rank}", task)
+
+    def gather(self, value):
+        """Return the values of all ranks, in their order, on every rank; it waits for all of them."""
+        values = [None] * self.size
+        self.calling_since = None  # these connections have a time limit of their own
+        dist.all_gather_object(values, value, group=self.host_group)
+        self.calling_since = time.monotonic()
+        return values
+
+    @property
+    def shape(self) -> tuple[int, int] | None:
+        """Nodes and ranks per node; None if nodes have different numbers of ranks."""
+        counts = {self.hosts.count(node) for node in self.nodes}
+        return (len(self.nodes), counts.pop()) if len(counts) == 1 else None
+
+    @property
+    def ring(self) -> list[int]:
+        """The ring of this rank: one rank per node, all with the same local index; on one node, all ranks."""
+        return self.peers(self.rank) if len(self.nodes) > 1 else list(range(self.size))
+
+    def peers(self, rank: int) -> list[int]:
+        """Return the ranks with the local index of ``rank``, one per node; every node must have one."""
+        members = [[other for other, host in enumerate(self.hosts) if host == node] for node in self.nodes]
+        own = next(ranks for ranks in members if rank in ranks)
+        return [ranks[own.index(rank)] for ranks in members]
+
+    def name(self, ranks: Sequence[int]) -> str:
+        """Return the names of ranks with their hosts, for a message."""
+        return f"rank{'s' * (len(ranks) > 1)} {first_of([f'{rank} ({self.hosts[rank]})' for rank in ranks])}"
+
+    def wait_for_device(self) -> None:
+        """Wait until the device has finished its work; end this process if a collective never ends."""
+        if self.device.type == "cpu":
+            return
+        done = module_of(self.device).Event()
+        done.record()
+        self.calling_since = time.monotonic()
+        deadline = self.calling_since + PATIENCE * self.timeout
+        while not done.query():
+            if time.monotonic() > deadline:
+                self.end(f"a collective of {library_of(self.device)} did not end")
+        self.calling_since = time.monotonic()
+
+    @contextmanager
+    def watch_calls(self) -> Iterator[None]:
+        """End this process if a call of NCCL or XCCL does not return.
+
+        The first collective of a group connects its ranks within the call, to which no time limit of torch applies.
+        """
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(WATCH_SECONDS):
+                since = self.calling_since
+                if since is not None and time.monotonic() - since > PATIENCE * self.timeout:
+                    self.end(f"a call of {library_of(self.device)} did not return")
+
+        if self.device.type != "cpu":
+            threading.Thread(target=watch, daemon=True).start()
+        try:
+            yield
+        finally:
+            ended.set()
+
+    def end(self, fault: str) -> None:
+        """End this process with a line that names this rank, or its group if no other rank has named it."""
+        with suppress(RuntimeError):  # the store has ended
+            if self.task and self.store.add("reported", 1) > 1:
+                os._exit(1)
+        who = f"groups: {self.task}" if self.task else self.name([self.rank])
+        self.exit(
+            f"FAIL {who}: {fault} within {PATIENCE * self.timeout:g} s{last_warning(self.read_log())}. "
+            "Try without the nodes of ranks that do not report this"
+        )
+
+    def exit(self, line: str = "") -> None:
+        """End this process at once: an orderly exit would wait for the device, or for a rank that hangs."""
+        if line:
+            print(line, file=sys.stderr, flush=True)
+        if self.task and self.rank == 0:
+            time.sleep(STAY_SECONDS)
+        os._exit(1)
+
+    def missing(self, seconds: float) -> list[str] | None:
+        """Return the names of the ranks that do not answer within ``seconds``; None if the store does not answer.
+
+        If the process of the store ends meanwhile, these are the ranks that had not answered by then. The task becomes
+        that of the first rank in a group that has one; None if another rank reports it.
+        """
+        absent: list[str] | None = None
+
+        def call() -> None:
+            nonlocal absent
+            deadline = time.monotonic() + seconds
+            with suppress(RuntimeError):
+                self.store.add(f"here {self.rank}", 1)
+                while True:
+                    absent = [self.host_of(rank) for rank in range(self.size) if not self.is_here(rank)]
+                    if not absent or time.monotonic() >= deadline:
+                        break
+                    time.sleep(POLL_SECONDS)
+                self.task = next(filter(None, map(self.task_of, range(self.size))), "")
+                if self.task and self.store.add("reported", 1) > 1:
+                    self.exit()
+
+        # The process that hangs may be that of the store: rank 0 or torchrun.
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        thread.join(seconds + 5)
+        return absent
+
+    def is_here(self, rank: int) -> bool:
+        return self.store.add(f"here {rank}", 0) > 0
+
+    def host_of(self, rank: int) -> str:
+        has_begun = self.store.add(f"began {rank}", 0)
+        return f"{rank} ({self.store.get(f'host {rank}').decode() if has_begun else 'never began'})"
+
+    def task_of(self, rank: int) -> str:
+        return self.store.get(f"task {rank}").decode() if self.store.add(f"began {rank}", 0) else ""
+
+    def end_with_names(self, error: Exception) -> None:
+        """End this process with a line that names the ranks that do not answer; return if all of them answer.
+
+        The connections between CPUs are closed before, so that ranks that wait for this one also fail, and answer.
+        NCCL's group stays open: closing it would wait for the other ranks.
+        """
+        traceback.clear_frames(error.__traceback__)  # the frames keep groups of some ranks alive
+        close = threading.Thread(target=dist.destroy_process_group, args=(self.host_group,), daemon=True)
+        close.start()
+        close.join(CLOSE_SECONDS)
+        missing = self.missing(ANSWER_SECONDS)
+        reason = str(error).splitlines()[0]
+        end = f"did not end within {self.timeout:g} s" if re.search("timed? ?out", reason, re.IGNORECASE) else "failed"
+        look = "Look at its processes and its log, and try without its node"
+        names = first_of(missing) if missing else "0, or the process that holds its store,"
+        if self.task:
+            silent = "all ranks answer" if missing == [] else f"no answer from rank {names}"
+            self.exit(f"FAIL groups: {self.task}: {end}: {silent} ({reason}). {look if missing else 'Try other nodes'}")
+        if missing != []:
+            fault = "one of them, or its node, is at fault" if missing and len(missing) > 1 else "it hangs or has ended"
+            line = f"FAIL rank {names}: no answer, and a collective {end}: {fault} ({reason}). {look}"
+            print(line, file=sys.stderr, flush=True)
+        if self.rank == 0:
+            time.sleep(STAY_SECONDS)
+        if missing != []:
+            self.exit()
+
+
+class Network(NamedTuple):
+    """What NCCL's log of one rank reports: its network, libfabric's provider, the networks of its channels."""
+
+    name: str | None = None
+    provider: str | None = None
+    channels: tuple[str, ...] = ()
+    warning: str = ""
+
+    def __str__(self) -> str:
+        provider = f", provider {self.provider}" if self.provider else ""
+        channels = f", channels over {' and '.join(self.channels)}" if self.channels else ""
+        return f"{self.name or 'unknown'}{provider}{channels}"
+
+
+def log_nccl(environment: MutableMapping[str, str]) -> Callable[[], str]:
+    """Make NCCL write its log to memory, so that no file remains; return a function that reads it.
+
+    NCCL reads these variables at its first collective; values that the user exported are replaced.
+    """
+    log = os.memfd_create("nccl.log")
+    environment.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=f"/proc/self/fd/{log}")
+    return lambda: os.pread(log, os.fstat(log).st_size, 0).decode(errors="replace")
+
+
+def read_nccl_log(text: str) -> Network:
+    """Read the lines that NCCL and RCCL write with NCCL_DEBUG=INFO and the subsystems INIT and NET.
+
+    Sources: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/logging.html, and for libfabric
+    https://github.com/aws/aws-ofi-nccl, whose versions differ in a capital letter. The last network is the one in use.
+    """
+    names = re.findall(r"NCCL INFO Using network (.+?)\s*$", text, re.MULTILINE)
+    providers = re.findall(r"NET/OFI Selected provider is ([\w;]+)", text, re.IGNORECASE)
+    channels = sorted(set(re.findall(r"Channel .* via NET/([^/\n]+)/", text)))
+    return Network(
+        names[-1] if names else None, providers[-1] if providers else None, tuple(channels), last_warning(text)
+    )
+
+
+def last_warning(log: str) -> str:
+    """Return the last warning in NCCL's log as a part of a message, "" if there is none."""
+    warnings = re.findall(r"NCCL WARN (.+?)\s*$", log, re.MULTILINE)
+    return f" (NCCL warning: {warnings[-1]})" if warnings else ""
+
+
+def is_fast(network: Network, expected: str) -> bool:
+    """Return whether the network or its provider is the expected one, and no connection uses TCP.
+
+    Names of NCCL's plugins for InfiniBand begin with the name of its own: IB, IBext_v8.
+    """
+    sockets = "Socket" in (network.name, *network.channels)  # NCCL may fall back to it after it chose a provider
+    return not sockets and any((name or "").lower().startswith(expected.lower()) for name in network[:2])
+
+
+class Threshold(NamedTuple):
+    """The minimum bus bandwidth in GB/s for ``size`` bytes; ``shape``: (nodes, ranks per node), None for any."""
+
+    busbw: float
+    size: int
+    shape: tuple[int, int] | None
+
+
+def read_size(text: str) -> int:
+    """Convert ``4``, ``64K``, ``128MiB`` to bytes; K, M, G are powers of 1024. Raises ArgumentTypeError."""
+    match = re.fullmatch(r"(\d+)([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    size = int(match[1][:20]) * UNITS[match[2].upper()] if match else 0
+    if not 1 <= size <= LARGEST:
+        raise ArgumentTypeError(f"{text[:40]!r} is not a size up to {LARGEST >> 30}G. Examples: 4, 64K, 128MiB")
+    return size
+
+
+def show_size(size: int) -> str:
+    """Convert bytes to ``4 B`` or ``128 MiB``."""
+    unit = next((unit for unit in "GMK" if size % UNITS[unit] == 0), "")
+    return f"{size // UNITS[unit]} {unit and unit + 'i'}B"
+
+
+def read_thresholds(text: str) -> list[Threshold]:
+    """Read ``80.75@128MiB@2x8 10@1M``; a threshold without its last part applies to any shape."""
+    thresholds = []
+    for word in text.split():
+        try:
+            busbw, size, *shapes = word.split("@")
+            shape = None
+            for text in shapes:
+                nodes, ranks = text.split("x")
+                shape = int(nodes), int(ranks)
+            if not (0 < float(busbw) <= 1e9 and len(shapes) < 2 and min(shape or (1,)) > 0):
+                raise ValueError(word)
+            thresholds.append(Threshold(float(busbw), read_size(size), shape))
+        except (ValueError, ArgumentTypeError):
+            raise ArgumentTypeError(
+                f"{word[:40]!r} is not a threshold: <GB/s>@<size>[@<nodes>x<ranks per node>], such as 80.75@128MiB@2x8"
+            ) from None
+    return thresholds
+
+
+def applicable_thresholds(ranks: Ranks, thresholds: Sequence[Threshold]) -> list[Threshold]:
+    """Return the thresholds for this number of nodes and ranks; none for one rank, which sends nothing."""
+    return [threshold for threshold in thresholds if ranks.size > 1 and threshold.shape in (None, ranks.shape)]
+
+
+def check_sums(ranks: Ranks, wrong: Mapping[int, list[int]], count: int) -> str:
+    """Return the verdict on the sums of ``count`` sizes, with the ranks that received wrong ones."""
+    if not wrong:
+        return f"sums: right in all {count} sizes on all ranks"
+    size = min(wrong)
+    return (
+        f"FAIL sums: wrong from {show_size(size)} on {ranks.name(wrong[size])}. Repeat the check on parts of these "
+        "nodes, exclude the node that is in each wrong part, and test its memory, GPU and network card"
+    )
+
+
+def check_bandwidth(ranks: Ranks, thresholds: Sequence[Threshold], measured: Mapping[int, float]) -> str:
+    """Return the verdict on the bus bandwidths, in GB/s by message size."""
+    if ranks.size == 1:
+        return "bandwidth: one rank sends nothing; not checked"
+    applicable = applicable_thresholds(ranks, thresholds)
+    if not applicable:
+        shape = "x".join(map(str, ranks.shape)) if ranks.shape else "nodes with different numbers of ranks"
+        named = ", ".join("x".join(map(str, threshold.shape)) for threshold in thresholds if threshold.shape)
+        others = f"; there is one for {named}" if named else ""
+        return f"bandwidth: no threshold for {shape} (nodes x ranks){others}; not checked. Set one with --threshold"
+    for busbw, size, _ in applicable:
+        if measured.get(size, math.inf) < busbw:
+            return (
+                f"FAIL bandwidth: {measured[size]:.2f} GB/s at {show_size(size)}, expected {busbw:g} GB/s. "
+                "Look at the verdict on the network, then try other nodes"
+            )
+    reached = [f"{busbw:g} GB/s at {show_size(size)}" for busbw, size, _ in applicable if size in measured]
+    if not reached:
+        return f"bandwidth: the threshold is for {show_size(applicable[0].size)}; not checked. Set --max-size"
+    return f"bandwidth: at least {', '.join(reached)}, as expected"
+
+
+def slow_ones(seconds: Sequence[float | None], factor: float) -> list[int]:
+    """Return the ranks that took at least ``factor`` times the median, of two the smaller one."""
+    known = sorted(value for value in seconds if value is not None)
+    least = factor * known[(len(known) - 1) // 2] if known else 0
+    return [rank for rank, value in enumerate(seconds) if value is not None and value >= least]
+
+
+def check_speed(ranks: Ranks, kinds: Mapping[str, Sequence[float | None]], factor: float) -> str:
+    """Return the verdict on slow ranks from the seconds that each rank took for each kind of work."""
+    faults, ranges = [], []
+    for kind, seconds in kinds.items():
+        slow = slow_ones(seconds, factor)
+        if ranks.shape and len(ranks.nodes) > 2:  # slow at one local index of every node: the nodes are so
+            slow = [rank for rank in slow if not set(ranks.peers(rank)) <= set(slow)]
+        times = {rank: 1e3 * value for rank, value in enumerate(seconds) if value is not None}
+        if slow:
+            others = [value for rank, value in times.items() if rank not in slow]
+            own = ", ".join(f"{times[rank]:.2f}" for rank in slow)
+            faults.append(f"{ranks.name(slow)}: {own} ms {kind}, others {min(others):.2f} to {max(others):.2f} ms")
+        if times:
+            ranges.append(f"{min(times.values()):.2f} to {max(times.values()):.2f} ms {kind}")
+    if faults:
+        return f"FAIL speed: {'; '.join(faults)}. Check other processes there, and clocks of CPU, GPU and network card"
+    return f"speed: no rank is slow: {', '.join(ranges)}"
+
+
+def check_network(ranks: Ranks, network: Network | None, expected: str | None) -> str:
+    """Return the verdict on the network that NCCL uses. Every rank calls it."""
+    networks = ranks.gather(network)
+    if network is None:
+        if ranks.device.type != "cpu":
+            return f"network: {library_of(ranks.device)} does not report it; not checked"
+        return "network: TCP, the only network of gloo; not checked"
+    if len(ranks.nodes) == 1:
+        return "network: not needed on one node; not checked"
+    if not expected:
+        return f"network: {networks[0]}; PYTORCH_FAST_NETWORK is not set; not checked"
+    slow = [rank for rank, network in enumerate(networks) if not is_fast(network, expected)]
+    if not slow:
+        return f"network: {networks[0]}: the fast one, as PYTORCH_FAST_NETWORK={expected} requires"
+    found = networks[slow[0]]
+    return (
+        f"FAIL network: {ranks.name(slow)} uses {found}, not {expected} as PYTORCH_FAST_NETWORK requires"
+        f"{found.warning}. Check the plugin and the cards with pytorch-doctor, and the binds of the container"
+    )
