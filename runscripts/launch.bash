@@ -25,6 +25,10 @@ if [ -z "${RUNSCRIPTS:-}" ] && [ -f "${BASH_SOURCE[0]%/*}/../module.bash" ]; the
 the settings of its cluster profile. Load it in the job script" >&2
 fi
 
+is_modules() { # <activation>: whether it is one that the module sets
+    [[ ${1:-true} == true || $1 == "source ${CONTAINERROOT:-/dev/null}/venv/bin/activate" || $1 == "source /user-software/"* ]]
+}
+
 # A function, because `source .../activate` without arguments would otherwise see the user's.
 activate() {
     local activation

@@ -106,6 +106,13 @@ def test_a_failed_activation_is_an_error(run_unchecked, either, variable):
     )
 
 
+def test_a_users_activation_alone_has_what_bash_env_defines(run, either, home):
+    (home / "lmod").write_text("module() { export LOADED=$1; }; export READ=yes")
+    env, code = {"BASH_ENV": f"{home}/lmod"}, "import os; print(os.environ.get('LOADED'), os.environ.get('READ'))"
+    assert run(either, "-c", code, env=env) == "None None\n"
+    assert run(either, "-c", code, env={**env, "WITH_VENV": "module cuda"}) == "cuda yes\n"
+
+
 def test_a_shell_activates_both_itself_without_showing_them_its_arguments(run, runscripts, home):
     (home / "conda").write_text(': $UNSET; echo "conda $1 of $#"')
     (home / "venv").write_text('echo "venv with $#"; ACTIVE=$#')
