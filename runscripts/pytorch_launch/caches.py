@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Chooses and makes private directories on the node for the caches of compiled kernels.
+"""Private directories: on the node for the caches of compiled kernels, and at home for dumps of PyTorch's recorder.
 
 A user who can write into such a cache can run code as its owner, and a name under `/tmp` can be guessed and created
-first by any user. So an existing directory is used only if it is private. Nothing is ever deleted: another job of this
-user may use it.
+first by any user: a directory that is not private is not used. Nothing is deleted, as another job may use it.
 """
 
 import posix as os
-import stat
 
-from pytorch_launch import Problem, Value, exists, names, read
+from pytorch_launch import Problem, exists, names, read
 from pytorch_launch.container import bind_line, in_container
 
 # Named in: MIOpen, "Using the find APIs and caches"; the READMEs of Triton and ROCm/aiter;
@@ -22,92 +20,124 @@ SUBDIRECTORIES = {
     "CUDA_CACHE_PATH": "cuda",
     "AITER_JIT_DIR": "aiter",
 }
-
-
 #: Age of a lock that no compilation holds any more.
 OLD_LOCK_SECONDS = 1800
 
-
-class Caches(Value):
-    """The directories of the caches that the user has not placed.
-
-    `directory`  the directory of all of them, None if there is none
-    `variables`  the variables that lead to them, name to path
-    `warnings`   Problems
-    """
-
-    __slots__ = ("directory", "variables", "warnings")
-    DEFAULTS = {"directory": None, "variables": {}, "warnings": ()}
+# PyTorch's flight recorder: names of a setting, the newest first. torch before 2.8 has the second alone (pull request
+# 152563); later versions warn on every rank that it is deprecated. The size is PyTorch's own recommendation ("Flight
+# Recorder for Debugging Stuck Jobs"). Without a file all jobs of a user write to the same.
+SIZE = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+FILE = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+ON_TIMEOUT = ("TORCH_NCCL_DUMP_ON_TIMEOUT",)
 
 
 def choose_caches(env, uid, key, default="/tmp"):  # noqa: S108  (what it warns of is what this module prevents)
-    """The Caches below `TMPDIR`, else `default`; nothing is written. `key` is a name for job and node.
+    """The directory for caches below `TMPDIR`, else `default`; the variables that lead there; Problems.
 
-    If neither is suitable there are no directories, and warnings why: training continues with torch's defaults.
+    `key` is a name for job and node. What the user has placed is left out. If neither is suitable, the directory is
+    None: training continues with torch's defaults. Nothing is written.
     """
-    names, warnings = [name for name in SUBDIRECTORIES if not env.get(name)], []
-    for base in filter(None, (env.get("TMPDIR"), default) if names else ()):
+    unset, warnings = [name for name in SUBDIRECTORIES if not env.get(name)], []
+    for base in filter(None, (env.get("TMPDIR"), default) if unset else ()):
         fault = unsuitable(base, uid)
         if fault is None:
-            return _caches_in(f"{base.rstrip('/')}/pytorch-{uid}/{key}", names, warnings)
+            directory = f"{base.rstrip('/')}/pytorch-{uid}/{key}"
+            return directory, {name: f"{directory}/{SUBDIRECTORIES[name]}" for name in unset}, warnings
         is_hidden = in_container(env) and base.startswith("/") and not exists(base)
         remedy = bind_line(env, base) if is_hidden else "export another TMPDIR"
         warnings.append(Problem(f"cannot use {base} for caches: {fault}", remedy))
-    return Caches(warnings=warnings)
+    return None, {}, warnings
 
 
-def make_caches(caches):
-    """Make the directories of `caches`, safely for several ranks at once; return the Caches that there are then.
+def make_caches(directory, variables):
+    """Make the directories that `choose_caches` returned, safely for several ranks at once; the same of what is used.
 
-    These may be in a directory with an unpredictable name, or none. The warnings are those of the making.
+    That may be a directory with an unpredictable name, or none.
     """
-    if not caches.variables:
-        return caches.replace(warnings=[])
-    top, _, key = caches.directory.rpartition("/")
-    names, warnings = [*caches.variables], []
+    if not variables:
+        return directory, variables, []
+    warnings = []
     try:
         try:
-            fault = _make(top, key, names)
+            fault = _make(directory, variables)
         except FileNotFoundError:  # a site's epilog has just removed the empty directory of an ended job
-            fault = _make(top, key, names)
+            fault = _make(directory, variables)
         if fault:
             from tempfile import mkdtemp
 
+            top, _, key = directory.rpartition("/")
             top = mkdtemp(prefix=f"{top}-")
             warnings.append(Problem(f"{fault}: using {top} for caches"))
-            _make(top, key, names)
+            directory = f"{top}/{key}"
+            variables = {name: f"{directory}/{SUBDIRECTORIES[name]}" for name in variables}
+            _make(directory, variables)
     except OSError as error:
         fault = f"cannot use {error.filename} for caches: {error.strerror}"
-        return Caches(warnings=[Problem(fault, "export another TMPDIR")])
-    return _caches_in(f"{top}/{key}", names, warnings)
+        return None, {}, [Problem(fault, "export another TMPDIR")]
+    return directory, variables, warnings
 
 
-def _caches_in(directory, names, warnings):
-    variables = {name: f"{directory}/{SUBDIRECTORIES[name]}" for name in names}
-    return Caches(directory=directory, variables=variables, warnings=warnings)
+def _make(directory, variables):
+    """Make what is missing; return why one is not private, or None.
 
-
-def _make(top, key, names):
-    """Make what is missing of the directories, each for its owner only; return why one is not private, or None.
-
-    Once `top` is private, no other user can create or replace anything below it, nor `top` itself (checked by
-    `unsuitable`). So names are safe from here on, and stay safe for as long as the job uses them, while directory
-    descriptors would be closed with this program.
+    Once the first is private, no other user can replace what is below it, nor the directory itself (`unsuitable`).
     """
-    directory = f"{top}/{key}"
-    for path in (top, directory, *(f"{directory}/{SUBDIRECTORIES[name]}" for name in names)):
+    for path in (directory.rpartition("/")[0], directory, *variables.values()):
         try:
             os.mkdir(path, 0o700)
         except FileExistsError:
-            found = os.lstat(path)
-            owner = f"belongs to user {found.st_uid}"
-            if not stat.S_ISDIR(found.st_mode):
-                return f"{path} is not a directory and {owner}"
-            if found.st_uid != os.geteuid():
-                return f"{path} {owner}"
-            if found.st_mode & 0o077:
-                return f"{path} {owner} and is open to others, mode {stat.S_IMODE(found.st_mode):04o}"
+            fault = _not_private(path)
+            if fault:
+                return fault
     return None
+
+
+def _not_private(path):
+    """Why a path is no directory of this user alone, None if it is. Raises OSError."""
+    found = os.lstat(path)
+    owner = f"belongs to user {found.st_uid}"
+    if found.st_mode & 0o170000 != 0o040000:  # inode(7)
+        return f"{path} is not a directory and {owner}"
+    if found.st_uid != os.geteuid():
+        return f"{path} {owner}"
+    return f"{path} {owner} and is open to others, mode {found.st_mode & 0o7777:04o}" if found.st_mode & 0o077 else None
+
+
+def unsuitable(path, uid):
+    """Why private directories are not safe in `path`, None if they are.
+
+    The group of a directory is trusted, since the user chose it; other users are not. They can make entries in
+    world-writable directories only, so the owners of these entries are checked: elsewhere, in a container without
+    root's number, all others have the same owner (user_namespaces(7)). The owner of a world-writable directory can
+    replace its entries in spite of a sticky bit.
+    """
+    if not path.startswith("/"):
+        return "not an absolute path"
+    part, public = "", 0
+    try:
+        for name in filter(lambda name: name not in ("", "."), path.split("/")):
+            part = f"{part}/{name}"
+            if public and os.lstat(part).st_uid not in (0, uid):
+                return f"{part} belongs to another user, who can replace it"
+            public = os.stat(part).st_mode & 0o002
+        found = os.stat(path)
+    except OSError as error:
+        return error.strerror
+    if found.st_mode & 0o170000 != 0o040000:
+        return "not a directory"
+    if not os.access(path, 0o3):
+        return "not writable"
+    if public and not found.st_mode & 0o1000:
+        return "every user can replace what is in it, as it has no sticky bit"
+    # 65534 is any user without a number in this user namespace, such as root
+    if public and found.st_uid not in (0, uid) and not (found.st_uid == 65534 and in_namespace()):
+        return f"it belongs to user {found.st_uid}, who can replace what is in it"
+    return None
+
+
+def in_namespace():
+    """Whether this process is in a user namespace, where numbers of users differ."""
+    return (read("/proc/self/uid_map") or "").split() != ["0", "0", "4294967295"]
 
 
 def old_locks(env):
@@ -116,16 +146,13 @@ def old_locks(env):
     torch creates an empty file and waits as long as it exists: only its age tells that a killed process left it
     (https://github.com/pytorch/pytorch/issues/189245).
     """
-    directory = env.get("TORCH_EXTENSIONS_DIR")
-    if not directory:
-        return []
-    import time
+    problems, directory = [], env.get("TORCH_EXTENSIONS_DIR")
+    for name in sorted(names(directory)) if directory else ():
+        from time import time
 
-    problems = []
-    for name in sorted(names(directory)):
         lock = f"{directory}/{name}/lock"
         try:
-            age = time.time() - os.stat(lock).st_mtime
+            age = time() - os.stat(lock).st_mtime
         except OSError:
             continue
         if age > OLD_LOCK_SECONDS:
@@ -134,52 +161,40 @@ def old_locks(env):
     return problems
 
 
-def unsuitable(path, uid):
-    """Why private directories are not safe in `path`, None if they are.
+def plan_dumps(plan):
+    """The Plan `plan` with the settings of the flight recorder, which NCCL and RCCL have. Nothing is written.
 
-    The group of a directory is trusted, since the user chose it; other users are not. The owner of a
-    world-writable directory is trusted only if it is root: an owner can replace its entries in spite of a sticky bit.
+    What is exported under either name takes precedence. All dumps are in one directory, with the launch in their names.
     """
-    if not path.startswith("/"):
-        return "not an absolute path"
+    env = plan.env
+    if plan.world.size == 1 or plan.devices.vendor not in ("nvidia", "amd"):
+        return plan
+    from pytorch_launch.launchers import launch_name
+
+    numbers = env.get("EBVERSIONPYTORCH", "").split(".")[:2]  # of the module's torch
+    is_old = len(numbers) == 2 and all(map(str.isdecimal, numbers)) and [*map(int, numbers)] < [2, 8]
+    cache = env.get("XDG_CACHE_HOME") or (f"{env['HOME']}/.cache" if env.get("HOME") else "")
+    settings, dumps = {SIZE: "2000", ON_TIMEOUT: "1"}, None
+    if cache.startswith("/") and not any(map(env.get, FILE)):
+        dumps = f"{cache}/pytorch-dumps"
+        settings[FILE] = f"{dumps}/{launch_name(env, plan.world, plan.launch, plan.place)}-rank_"
+    more = {names[-1 if is_old else 0]: value for names, value in settings.items() if not any(map(env.get, names))}
+    return plan.replace(changes={**plan.changes, **more}, dumps=dumps)
+
+
+def make_dumps(plan):
+    """The Plan, without the setting if the directory of dumps is not private; the first rank of each node makes it."""
+    cache = plan.dumps.rpartition("/")[0]
     try:
-        found = os.stat(path)
-        foreign = _foreign_part(path, uid)
-    except OSError as error:
-        return error.strerror
-    mode = found.st_mode
-    if not stat.S_ISDIR(mode):
-        return "not a directory"
-    if not os.access(path, os.W_OK | os.X_OK):
-        return "not writable"
-    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        return "every user can replace what is in it, as it has no sticky bit"
-    if mode & stat.S_IWOTH and found.st_uid not in (0, uid, _unmapped()):
-        return f"it belongs to user {found.st_uid}, who can replace what is in it"
-    if foreign is not None:
-        return f"{foreign} belongs to another user, who can replace it"
-    return None
+        is_used = exists(plan.dumps)
+        if not is_used and plan.world.reports_for_node:
+            from os import makedirs
 
-
-def _foreign_part(path, uid):
-    """The first part of `path` that another user made in a world-writable directory, None if there is none.
-
-    In a container without root's number (user_namespaces(7)), root's directories and those of all others have the
-    same owner. So only entries of world-writable directories are checked: other users can make nothing elsewhere.
-    """
-    part, public = "", False
-    for name in path.split("/"):
-        if name in ("", "."):
-            continue
-        part = f"{part}/{name}"
-        if public and os.lstat(part).st_uid not in (0, uid):
-            return part
-        public = os.stat(part).st_mode & stat.S_IWOTH
-    return None
-
-
-def _unmapped():
-    """The number of all users that have none in this user namespace, None outside of a user namespace."""
-    is_full_map = (read("/proc/self/uid_map") or "").split() == ["0", "0", "4294967295"]
-    number = read("/proc/sys/kernel/overflowuid") or ""
-    return int(number) if number.isdecimal() and not is_full_map else None
+            makedirs(plan.dumps, mode=0o700, exist_ok=True)
+        elif not is_used and os.access(cache if exists(cache) else cache.rpartition("/")[0], 0o3):
+            return plan
+        if not _not_private(plan.dumps):
+            return plan
+    except OSError:
+        pass
+    return plan.replace(changes={name: value for name, value in plan.changes.items() if name not in FILE})

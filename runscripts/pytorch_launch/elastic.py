@@ -42,7 +42,6 @@ def make_agent_plan(plan, arguments=()):
     own_address, problem = _own_address(plan)
     agent = plan.replace(
         changes=_agent_changes(plan),
-        caches=plan.caches.replace(variables={}),
         bind=None,
         warnings=[*plan.warnings, *([problem] if problem else [])],
     )

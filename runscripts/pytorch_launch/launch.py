@@ -83,6 +83,7 @@ def run_torchrun_alone(program, arguments, env):
 
 def run_distributed(program, arguments, env):
     """Become Python with `arguments`, as a rank of the world that `env` describes."""
+    from pytorch_launch.caches import plan_dumps
     from pytorch_launch.facts import read_facts
     from pytorch_launch.plan import idle_allocation, make_plan
     from pytorch_launch.script import gets_no_input, script_path
@@ -93,8 +94,7 @@ def run_distributed(program, arguments, env):
         options.append(arguments.pop(0))
     is_dry = "--dry-run" in options
     try:
-        plan = make_plan(env, read_facts(), virtual="--virtual-local-rank" in options)
-        plan = record_flight(plan)
+        plan = plan_dumps(make_plan(env, read_facts(), virtual="--virtual-local-rank" in options))
         script = script_path(arguments)
         if script == "-" and not is_dry and gets_no_input(plan.world):
             raise RendezvousError(
@@ -120,6 +120,7 @@ def run_distributed(program, arguments, env):
 
 def print_variables(program, arguments, env):
     """Print what `run_distributed` would set, as lines for `source` or `eval`, which an error fails too."""
+    from pytorch_launch.caches import plan_dumps
     from pytorch_launch.facts import read_facts
     from pytorch_launch.plan import idle_allocation, make_plan
     from pytorch_launch.shell import failure, statements
@@ -127,7 +128,7 @@ def print_variables(program, arguments, env):
     try:
         if arguments:
             raise LaunchError(f"{arguments[0]}: unknown argument", "use it without arguments: `source <(ddp-env)`")
-        plan = apply(record_flight(make_plan(env, read_facts()).replace(bind=None)))
+        plan = apply(plan_dumps(make_plan(env, read_facts()).replace(bind=None)))
         report(program, plan, idle_allocation(plan.world))
         return write_output(statements(plan.changes))
     except LaunchError as error:
@@ -170,35 +171,26 @@ COMMANDS = {
 }
 
 
-def record_flight(plan):
-    if plan.devices.vendor is None or plan.world.size == 1:
-        return plan
-    from pytorch_launch.flight import plan_flight
-
-    return plan_flight(plan)
-
-
 def apply(plan):
     """Claim the port, make directories, bind this process; return the Plan with the results.
 
     Raises RendezvousError, before anything is made.
     """
-    from pytorch_launch.caches import make_caches, old_locks
+    from pytorch_launch.caches import SUBDIRECTORIES, make_caches, make_dumps, old_locks
 
     if plan.claim is not None:
         from pytorch_launch.claim import hold_port
 
         hold_port(plan.claim)
     if plan.dumps is not None:
-        from pytorch_launch.flight import make_dumps
-
         plan = make_dumps(plan)
-    caches = make_caches(plan.caches)
-    changes = {name: value for name, value in plan.changes.items() if name not in plan.caches.variables}
-    warnings = [*plan.warnings, *(caches.warnings if plan.world.reports_for_node else ()), *bind(plan.bind)]
+    variables = {name: plan.changes[name] for name in SUBDIRECTORIES if plan.changes.get(name)}
+    caches, used, problems = make_caches(plan.caches, variables)
+    changes = {name: value for name, value in plan.changes.items() if name not in variables}
+    warnings = [*plan.warnings, *(problems if plan.world.reports_for_node else ()), *bind(plan.bind)]
     if plan.world.rank == 0:
         warnings += old_locks(plan.env)
-    return plan.replace(caches=caches, changes={**changes, **caches.variables}, warnings=warnings)
+    return plan.replace(caches=caches, changes={**changes, **used}, warnings=warnings)
 
 
 def bind(cpus):

@@ -35,7 +35,7 @@ class Plan(Value):
     `warnings`   Problems, without those that another rank reports
     and what to do first:
     `claim`      the Claim to the port where the ranks meet, None if there is none to make
-    `caches`     the Caches to make
+    `caches`     the directory to make for caches, None if there is none
     `bind`       the CPUs to bind this process to, None to keep its mask
     `dumps`      the directory to make for dumps of PyTorch's flight recorder, None if there is none
     """
@@ -66,7 +66,8 @@ def make_plan(env, facts, *, virtual=False):
 
         place, interfaces, fabric_warnings = choose_fabric(env, world, facts.root, place)
     launch = None if world.exported else launch_id(world, facts)
-    caches = choose_caches(env, facts.uid, f"{'local' if world.job is None else world.job}-{world.node}")
+    key = f"{'local' if world.job is None else world.job}-{world.node}"
+    caches, cache_variables, cache_warnings = choose_caches(env, facts.uid, key)
     isolated, isolation_warnings = isolate(env)
     python = choose_python(env)
 
@@ -74,11 +75,11 @@ def make_plan(env, facts, *, virtual=False):
     if virtual:
         decided.update({"LOCAL_RANK": "0", VIRTUAL: "1"}, **devices.narrowed())
     decided = {**dict.fromkeys(world.strays), **decided, **interfaces}
-    decided = {**decided, **caches.variables, **isolated, **python.changes}
+    decided = {**decided, **cache_variables, **isolated, **python.changes}
 
     warnings = [*([world.problem] if world.problem else []), *address_warnings]
     if world.reports_for_node:
-        warnings += [*caches.warnings, *placement.warnings, *devices.warnings, *fabric_warnings]
+        warnings += [*cache_warnings, *placement.warnings, *devices.warnings, *fabric_warnings]
     if world.rank == 0:
         # torchrun-distributed has reported the others
         once = [] if world.exported else [*python.warnings, *removed(env), *openmp_warnings(env, placement.cpus)]

@@ -27,7 +27,7 @@ def line(plan):
         f"OMP_NUM_THREADS {after.get('OMP_NUM_THREADS', 'not set')}; "
         f"Python of {plan.python or 'the module'}; "
         f"interface {interface(after, plan.root)}; "
-        f"caches in {plan.caches.directory or 'their default places'}; "
+        f"caches in {plan.caches or 'their default places'}; "
         f"exported before: {', '.join(overridden) or 'nothing'}"
     )
 

@@ -1,31 +1,22 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Lets other processes of this user read the stacks of this one, where the kernel allows that only to its parents.
+"""Lets processes of this user read the stacks of this one, as `pytorch-stacks` does, where the kernel asks for it."""
 
-`pytorch-stacks` runs in a step of its own, so it is no parent of a rank. The permission stays with the process when it
-becomes Python, and is not inherited by its children (Linux, security/yama/yama_lsm.c). Other users, and processes that
-may not trace by the kernel's other rules, have none (ptrace(2), "Ptrace access mode checking").
-"""
-
-from pytorch_launch import read
-
-#: Of the first user namespace, user_namespaces(7).
-ALL_USERS = ["0", "0", "4294967295"]
-
-PR_SET_PTRACER, ANY = 0x59616D61, -1  # prctl(2)
-RTLD_NOW = 2
+from pytorch_launch.caches import in_namespace
 
 
 def allow_tracing():
-    """Give the permission; a Python without `_ctypes` cannot, and the launch continues.
+    """Permit it beyond the permission's holder, a parent; a Python without `_ctypes` cannot, and the launch continues.
 
-    In a user namespace it is not needed: the user who made it has all permissions there.
+    The permission stays when this process becomes Python, and is not inherited (Linux, security/yama/yama_lsm.c). Other
+    users have none (ptrace(2)). In a user namespace the user who made it has all permissions.
     """
-    if (read("/proc/self/uid_map") or "").split() != ALL_USERS:
+    if in_namespace():
         return
     try:
         # in place of `ctypes`, which imports the structures of C as well
         from _ctypes import call_function, dlopen, dlsym
 
-        call_function(dlsym(dlopen(None, RTLD_NOW), "prctl"), (PR_SET_PTRACER, ANY, 0, 0, 0))
+        # PR_SET_PTRACER and PR_SET_PTRACER_ANY, prctl(2); 2 is RTLD_NOW
+        call_function(dlsym(dlopen(None, 2), "prctl"), (0x59616D61, -1, 0, 0, 0))
     except (ImportError, OSError, AttributeError, TypeError):
         return

@@ -22,11 +22,11 @@ def check_caches(here):
     """Whether there can be a private directory on the node for the caches of a launch, with enough space."""
     uid = os.geteuid()
     default = here.root + "/tmp"  # noqa: S108 (the launch checks the owner of directories in it)
-    chosen = caches.choose_caches(here.env, uid, "doctor", default=default)
-    faults = "; ".join(problem.fault for problem in chosen.warnings)
-    if chosen.directory is None:
+    directory, _, problems = caches.choose_caches(here.env, uid, "doctor", default=default)
+    faults = "; ".join(problem.fault for problem in problems)
+    if directory is None:
         return fail(faults, ANOTHER) if faults else ok("all of them are where you placed them")
-    top = Path(chosen.directory).parent
+    top = Path(directory).parent
     why = why_not_writable(top.parent)
     if why:
         return fail(f"{top.parent}: {why}", ANOTHER)

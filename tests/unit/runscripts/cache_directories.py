@@ -12,9 +12,9 @@ KEY = "7-nid001003"
 
 def place(env, uid, key, create, **default):
     """The directory of the caches, their variables, all warnings; with `create` they are made."""
-    chosen = choose_caches(env, uid, key, **default)
-    caches = make_caches(chosen) if create else chosen.replace(warnings=[])
-    return caches.directory, caches.variables, [*map(str, chosen.warnings), *map(str, caches.warnings)]
+    directory, variables, warnings = choose_caches(env, uid, key, **default)
+    directory, variables, more = make_caches(directory, variables) if create else (directory, variables, [])
+    return directory, variables, [*map(str, warnings), *map(str, more)]
 
 
 def usual(base):

@@ -54,8 +54,8 @@ def test_many_ranks_at_once_do_not_get_in_each_others_way(tmp_path, runscripts):
         "import os, sys; sys.path.insert(0, sys.argv[1])\n"
         "from pytorch_launch.caches import choose_caches, make_caches\n"
         "sys.stdin.readline()\n"
-        "caches = make_caches(choose_caches({'TMPDIR': sys.argv[2]}, os.geteuid(), '7-n'))\n"
-        "print((caches.directory, caches.warnings))"
+        "directory, _, warnings = make_caches(*choose_caches({'TMPDIR': sys.argv[2]}, os.geteuid(), '7-n')[:2])\n"
+        "print((directory, warnings))"
     )
     ranks = [
         subprocess.Popen(

@@ -109,8 +109,7 @@ def test_a_part_of_the_path_that_another_user_made_in_a_public_directory_is_not_
 
 @needs_root
 def test_in_a_user_namespace_roots_directories_belong_to_nobody_and_are_used(tmp_path, monkeypatch):
-    namespace = {"/proc/self/uid_map": "4711 4711 1", "/proc/sys/kernel/overflowuid": str(OTHER)}
-    monkeypatch.setattr("pytorch_launch.caches.read", namespace.get)
-    public = given_to(tmp_path / "public", OTHER, 0o1777)
+    monkeypatch.setattr("pytorch_launch.caches.read", {"/proc/self/uid_map": "4711 4711 1"}.get)
+    public = given_to(tmp_path / "public", 65534, 0o1777)
     directory, _, warnings = place({"TMPDIR": str(public)}, UID, KEY, create=True)
     assert (directory, warnings) == (str(usual(public)), [])

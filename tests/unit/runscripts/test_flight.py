@@ -4,15 +4,16 @@ import os
 
 import node_trees
 import pytest
+from pytorch_launch.caches import make_dumps, plan_dumps
 from pytorch_launch.facts import Facts
-from pytorch_launch.flight import make_dumps
-from pytorch_launch.launch import record_flight
 from pytorch_launch.plan import make_plan
 
 #: The smallest nodes with GPUs of each vendor, and one without.
 NODES = {"nvidia": ["0000:01:00.0"], "amd": ["0000:c1:00.0"], None: []}
 
 
+#: Makes rank 3 of the step the first of its node.
+FIRST = {"SLURM_PROCID": "2", "SLURM_LOCALID": "0"}
 #: What torchrun exports to a worker.
 EXPORTED = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
 EXPORTED.update(MASTER_ADDR="nid001002", MASTER_PORT="40001")
@@ -37,7 +38,7 @@ def plan(step, nodes, tmp_path):
         (tmp_path / "home").mkdir(exist_ok=True)
         env = {**step, "HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path), **env}
         facts = Facts(host="vm", pid=1, launcher=1, cpus={0, 1}, uid=os.geteuid(), root=nodes[vendor])
-        return record_flight(make_plan(env, facts))
+        return plan_dumps(make_plan(env, facts))
 
     return make
 
@@ -48,16 +49,22 @@ def settings(plan):
 
 @pytest.mark.parametrize("vendor", ["nvidia", "amd"])
 def test_ranks_with_gpus_write_dumps_to_a_private_directory_by_job_and_step(plan, vendor, tmp_path):
-    made = plan(vendor)
-    assert settings(made) == {
-        "TORCH_FR_BUFFER_SIZE": "2000",
-        "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/home/.cache/pytorch-dumps/7.0-rank_",
-        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-    }
+    made, first = plan(vendor), plan(vendor, **FIRST)
+    assert (
+        settings(made)
+        == settings(first)
+        == {
+            "TORCH_FR_BUFFER_SIZE": "2000",
+            "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/home/.cache/pytorch-dumps/7.0-rank_",
+            "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        }
+    )
     assert not (tmp_path / "home" / ".cache").exists()  # a plan writes nothing
-    assert make_dumps(made) is not None
-    assert (tmp_path / "home/.cache/pytorch-dumps").stat().st_mode & 0o777 == 0o700
-    assert settings(make_dumps(made)) == settings(made)
+    directory = tmp_path / "home/.cache/pytorch-dumps"
+    for rank, is_made in ((made, False), (first, True), (made, True)):  # one rank of each node makes it
+        assert settings(make_dumps(rank)) == settings(made)
+        assert directory.exists() == is_made
+    assert directory.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize(
@@ -78,7 +85,7 @@ def test_dumps_of_ranks_outside_a_job_have_the_names_of_node_and_launcher(nodes)
     facts = Facts(host="vm", pid=12, launcher=11, cpus={0, 1}, uid=os.geteuid(), root=nodes["nvidia"])
     env = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
     env.update(OMPI_COMM_WORLD_LOCAL_SIZE="2", HOME="/home/u", MASTER_ADDR="vm", MASTER_PORT="12000")
-    made = record_flight(make_plan(env, facts))
+    made = plan_dumps(make_plan(env, facts))
     assert made.changes["TORCH_FR_DUMP_TEMP_FILE"] == "/home/u/.cache/pytorch-dumps/local.vm.11-rank_"
 
 
@@ -131,6 +138,6 @@ def test_a_directory_that_others_can_read_is_not_used(plan, tmp_path):
 
 
 def test_a_home_that_cannot_be_written_keeps_torchs_own_place(plan):
-    made = plan(HOME="/proc")
+    made = plan(HOME="/proc", **FIRST)
     assert set(settings(make_dumps(made))) == {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}
     assert "TORCH_FR_DUMP_TEMP_FILE" not in settings(plan(HOME=""))

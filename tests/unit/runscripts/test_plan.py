@@ -35,7 +35,7 @@ def test_a_plan_changes_nothing_on_its_node(env, laptop, tmp_path):
     plan = make_plan(env, facts(laptop))
     assert plan.bind == plan.placement.bind == {0, 1, 4, 5}
     assert (plan.claim.port, plan.claim.launch) == (10000 + 7 * 61, "7.0")
-    assert plan.caches.directory == f"{tmp_path}/scratch/pytorch-1000/7-nid001002"
+    assert plan.caches == f"{tmp_path}/scratch/pytorch-1000/7-nid001002"
     assert os.sched_getaffinity(0) == before
     assert not is_claimed(plan.claim.port)
     assert list((tmp_path / "scratch").iterdir()) == []
@@ -45,7 +45,7 @@ def test_a_plan_follows_from_environment_and_facts_alone(env, laptop):
     first, second = make_plan(env, facts(laptop)), make_plan(dict(env), facts(laptop))
     assert first.changes == second.changes
     assert fields(first.claim) == fields(second.claim)
-    assert make_plan(env, facts(laptop, uid=7)).caches.directory != first.caches.directory
+    assert make_plan(env, facts(laptop, uid=7)).caches != first.caches
 
 
 def test_a_plan_is_immutable_and_its_copy_has_other_values(env, laptop):

@@ -1,7 +1,6 @@
 """The line about one rank."""
 
 import pytest
-from pytorch_launch.caches import Caches
 from pytorch_launch.launchers import discover
 from pytorch_launch.plan import Plan
 from pytorch_launch.report import device, interface, line
@@ -29,7 +28,7 @@ class Placement:
 def plan(env, root="", **fields):
     """A Plan with what the report needs of it."""
     fields = {
-        "caches": Caches(directory="/tmp/pytorch-1000/7-nid001003"),  # noqa: S108
+        "caches": "/tmp/pytorch-1000/7-nid001003",  # noqa: S108
         "changes": {"MASTER_ADDR": "nid001002", "MASTER_PORT": "10427", "OMP_NUM_THREADS": "2"},
         **fields,
     }
@@ -70,7 +69,7 @@ def test_the_line_reports_what_was_decided_and_why(step, proc):
 
 
 def test_what_the_user_decided_is_said(step):
-    message = line(plan({**step, "MASTER_PORT": "4000", "OMP_NUM_THREADS": "1"}, caches=Caches()))
+    message = line(plan({**step, "MASTER_PORT": "4000", "OMP_NUM_THREADS": "1"}, caches=None))
     assert message.endswith("exported before: MASTER_PORT, OMP_NUM_THREADS")
     assert "caches in their default places" in message
 

@@ -23,7 +23,7 @@ MODULES = {
 FOR_CLAIM = {"addresses", "claim"}
 #: Modules of Python that a bare Python does not import. Each of socket, argparse, subprocess, dataclasses, typing, re,
 #: json, pathlib and enum costs more than all of the package.
-OF_PYTHON = {"stat", "_stat"}
+OF_PYTHON = set()
 
 #: Calls that name a file, besides one for each module: bash and Python name what they start several times.
 OTHER_FILES = {"conda-python-distributed": 3, "launch.bash": 1, "pytorch_launch/__main__.py": 5}

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from pytorch_launch import launch, tracing
+from pytorch_launch import caches, launch, tracing
 
 #: What `prctl` gets: PR_SET_PTRACER and PR_SET_PTRACER_ANY, prctl(2).
 PERMISSION = (0x59616D61, -1, 0, 0, 0)
@@ -20,7 +20,7 @@ def permissions(monkeypatch):
         fakes["call_function"] = lambda *call: given.append(call)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(launch, "read", lambda path: scope if path == "/proc/sys/kernel/yama/ptrace_scope" else None)
-            patch.setattr(tracing, "read", {"/proc/self/uid_map": uid_map}.get)
+            patch.setattr(caches, "read", {"/proc/self/uid_map": uid_map}.get)
             patch.setattr(launch.os, "execve", lambda *_: given.append("python"))
             for name, fake in fakes.items():
                 patch.setattr(f"_ctypes.{name}", fake)
@@ -48,7 +48,7 @@ def test_a_user_can_refuse_it(permissions):
 
 
 def test_a_python_without_ctypes_launches_all_the_same(monkeypatch):
-    monkeypatch.setattr(tracing, "read", lambda _: "0 0 4294967295")
+    monkeypatch.setattr(caches, "read", lambda _: "0 0 4294967295")
     monkeypatch.setitem(sys.modules, "_ctypes", None)
     assert tracing.allow_tracing() is None
 

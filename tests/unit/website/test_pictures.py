@@ -12,6 +12,7 @@ TREE = Path(__file__).resolve().parents[3]
 # the launcher is a command, and no installed package; the nodes are those of its tests, which name their sources
 sys.path[1:1] = [str(TREE / "runscripts"), str(TREE / "tests" / "unit" / "runscripts")]
 import node_trees  # noqa: E402
+from pytorch_launch.caches import SUBDIRECTORIES  # noqa: E402
 from pytorch_launch.facts import Facts  # noqa: E402
 from pytorch_launch.plan import make_plan  # noqa: E402
 from pytorch_launch.topology import cpu_list  # noqa: E402
@@ -119,10 +120,10 @@ def numbers_in_squares(name):
 def test_the_picture_of_a_rank_shows_what_the_launcher_decides(tmp_path):
     plan = plan_of(node_trees.lumi_g(tmp_path), node_trees.JOB_CORES, 3, 8, node=1)
     shown = {word for word in words("rank") if re.match("[A-Z_]+=", word) and not word.startswith("SLURM_")}
-    caches = {name: f"…/{plan.changes[name].rpartition('/')[2]}" for name in plan.caches.variables}
+    caches = {name: f"…/{plan.changes[name].rpartition('/')[2]}" for name in SUBDIRECTORIES}
     assert shown == {f"{name}={value}" for name, value in {**plan.changes, **caches}.items()}
     assert f"bound to CPUs {cpu_list(plan.placement.cpus)}" in words("rank")
-    assert f"in {plan.caches.directory}:" in words("rank")
+    assert f"in {plan.caches}:" in words("rank")
 
 
 def test_the_picture_of_the_chain_shows_files_and_commands_of_the_tree():
