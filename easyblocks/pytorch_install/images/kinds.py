@@ -108,6 +108,8 @@ class BuiltImage(Image):
         """Build a package against the base's torch, and install it."""
         wheels = os.path.join(self.builddir, 'wheels')
         mkdir(wheels, parents=True)
+        # root unpacks an sdist with the owners in it, and in the image it may lack the capability to write there
+        run_command(['chown', '-R', str(os.getuid()), directory], hidden=True)
         variables = {**FOREIGN, **inside(package.variables_of_build(self.parallel))}
         package.build(directory, sandbox.building_python(), wheels, variables)
         requirements = os.path.join(self.builddir, package.name, 'requirements.txt')

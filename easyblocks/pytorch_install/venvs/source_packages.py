@@ -24,9 +24,9 @@ from pytorch_install.runtime import run_command
 # File name of an sdist (PEP 625, and the older form with dashes in the name).
 SDIST = re.compile(r'(?P<name>.+)-(?P<version>\d[^-]*)\.(tar\.gz|zip)')
 
-# A line with an error, and lines that pip, make and setuptools add after it.
+# A line with an error, and lines that pip, make and setuptools add after it; pip quotes its own code.
 ERROR = re.compile(r'error(:| at )', re.IGNORECASE)
-ECHO = re.compile(r'subprocess|Failed (building|to build)|exit (code|status)|\*\*\*')
+ECHO = re.compile(r'^"|subprocess|Failed (building|to build)|exit (code|status)|\*\*\*')
 
 
 class SourcePackage:

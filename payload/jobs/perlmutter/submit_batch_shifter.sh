@@ -11,7 +11,7 @@
 #SBATCH --ntasks-per-node=4
 #SBATCH --cpus-per-task=32
 #SBATCH --gpus-per-node=4
-#SBATCH -J dl-test
+#SBATCH -J dl-test-shifter
 #SBATCH -o shifter_job_log_%j.out
 set -e
 

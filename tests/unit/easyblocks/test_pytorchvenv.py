@@ -93,10 +93,11 @@ def test_horovod_for_cpus_and_for_gpus_differ_in_nccl_alone(easyblock):
             "-- Configuring incomplete, errors occurred!\nsubprocess.CalledProcessError: Command cmake\n",
             "CMake Error at cmake/FindMPI.cmake:230 (message): Could NOT find MPI",
         ),
+        ('error: no room\nerror: subprocess-exited\n  "ERROR: Can not execute `setup.py`"\n', "error: no room"),
         ("building\nKilled\n", "Killed"),
         ("", "no output"),
     ],
-    ids=["a compiler", "CMake", "no line with an error", "nothing"],
+    ids=["a compiler", "CMake", "pip quotes its code", "no line with an error", "nothing"],
 )
 def test_the_error_for_a_build_has_the_line_with_the_fault(easyblock, output, line):
     easyblock(recipe(VENV))  # puts the easyblocks on the path
