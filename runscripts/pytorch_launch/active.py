@@ -14,6 +14,9 @@ ACTIVE = "PYTORCH_LAUNCH_ACTIVE"
 
 ON_TOP = "python -m venv --system-site-packages"
 
+#: As directories of packages are named.
+PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+
 
 class Choice(Value):
     """Which Python runs.
@@ -30,36 +33,39 @@ class Choice(Value):
 def choose_python(env):
     """The Choice for a process with environment `env`. Raises LaunchError."""
     check_directory(env)
-    if env.get(ACTIVE) == "0":
-        return Choice()
     image, root = image_devices(env), env.get("CONTAINERROOT") or env.get("EBROOTPYTORCH") or ""
-    prefix, variable = _active(env, image, root) if root or image else (None, None)
+    is_asked = env.get(ACTIVE) != "0" and (root or image)
+    prefix, variable = _active(env, image, root) if is_asked else (None, None)
     if prefix is None:
         return Choice()
+    where = "in this image" if image else "on this host"
     if variable and not exists(prefix):
-        return _missing(env, prefix, variable, image)
+        fault = f"{variable}={prefix} is active, but not visible {where}"
+        if image and not (variable == "CONDA_PREFIX" and env.get("CONDA_DEFAULT_ENV") == "base"):
+            raise LaunchError(fault, f"Deactivate it, or {bind_line(env, prefix)}")
+        return Choice(warnings=[Problem(f"{fault}: using the module's Python", f"unset {variable}")])
     config = _config(prefix)
-    if config is not None:
-        _check_interpreter(prefix, config, image)
-    path = env.get("PATH", "").split(":")
-    torch = _torch_of(prefix, config)
+    fault = _interpreter_fault(prefix, config, image, where) if config else None
+    if fault:
+        remedy = f"Deactivate it, or make it again {where}: `{ON_TOP} {prefix}`"
+        raise LaunchError(f"{prefix} is active, but its Python, {fault}", remedy)
+    path, torch = env.get("PATH", "").split(":"), _torch_of(prefix, config)
     if torch is None:
         path.sort(key=lambda entry: _is_users(_prefix(entry), image, root))
+        variables = {"PATH": ":".join(path)}
         fault = f"{prefix} is active and has no torch: using the module's Python"
         remedy = f"Deactivate it, or make one that sees the module's torch: `{ON_TOP} DIRECTORY`"
-        return Choice(changes=_changed(env, {"PATH": ":".join(path)}), warnings=[Problem(fault, remedy)])
-    is_modules = device(torch) in image if image else _real(torch).startswith(_real(root) + "/")
-    fault = f"{prefix} is active: using its torch, {torch}, in place of the module's"
-    variables = {
-        "PATH": ":".join([f"{prefix}/bin", *(entry for entry in path if entry != f"{prefix}/bin")]),
-        "VIRTUAL_ENV": None if config is None else prefix,
-    }
-    warnings = () if is_modules else [Problem(fault, "to use the module's, deactivate it")]
-    return Choice(prefix=prefix, changes=_changed(env, variables), warnings=warnings)
-
-
-def _changed(env, variables):
-    return {name: value for name, value in variables.items() if env.get(name) != value}
+    else:
+        path = [f"{prefix}/bin", *(entry for entry in path if entry != f"{prefix}/bin")]
+        variables = {"PATH": ":".join(path), "VIRTUAL_ENV": prefix if config else None}
+        fault = f"{prefix} is active: using its torch, {torch}, in place of the module's"
+        remedy = "to use the module's, deactivate it"
+    is_modules = torch and (device(torch) in image if image else _real(torch).startswith(_real(root) + "/"))
+    return Choice(
+        prefix=prefix if torch else None,
+        changes={name: value for name, value in variables.items() if env.get(name) != value},
+        warnings=() if is_modules else [Problem(fault, remedy)],
+    )
 
 
 def _active(env, image, root):
@@ -83,25 +89,13 @@ def _prefix(entry):
 
 
 def _is_users(prefix, image, root):
-    marks = ("pyvenv.cfg", "conda-meta")
     return (
         bool(prefix)
         and not _is_modules(prefix, image, root)
-        and any(exists(f"{prefix}/{mark}") for mark in marks)
+        and (exists(f"{prefix}/pyvenv.cfg") or exists(f"{prefix}/conda-meta"))
         # the module's Python may be a copy of a conda module's, and links to its headers
-        and not (root and not image and _headers(root).startswith(_real(prefix) + "/"))
+        and not (root and not image and _real(f"{root}/venv/include/{PYTHON}").startswith(_real(prefix) + "/"))
     )
-
-
-def _real(path):
-    import os  # most launches do not need it
-
-    return os.path.realpath(path)
-
-
-def _headers(root):
-    version = ".".join(map(str, sys.version_info[:2]))
-    return _real(f"{root}/venv/include/python{version}")
 
 
 def _is_modules(prefix, image, root):
@@ -109,31 +103,37 @@ def _is_modules(prefix, image, root):
     return prefix == USER_VENV or bool(root and f"{prefix}/".startswith(f"{root}/")) or device(prefix) in image
 
 
+def _real(path):
+    from os.path import realpath  # most launches do not need it
+
+    return realpath(path)
+
+
 def _config(prefix):
+    """What a virtual environment records; its "version" and "python", the name of its interpreter, are always there."""
     text = read(f"{prefix}/pyvenv.cfg")
-    lines = (line.partition("=") for line in (text or "").splitlines())
-    return None if text is None else {name.strip().lower(): value.strip() for name, _, value in lines}
+    if text is None:
+        return None
+    config = {name.strip().lower(): value.strip() for name, _, value in (x.partition("=") for x in text.splitlines())}
+    version = (config.get("version") or config.get("version_info") or "").split(".")[:3]
+    return {"home": "", **config, "version": ".".join(version), "python": f"python{'.'.join(version[:2])}"}
 
 
-def _version(config):
-    return (config.get("version") or config.get("version_info") or "").split(".")[:3]
-
-
-def _check_interpreter(prefix, config, image):
-    """Raise LaunchError unless the Python of a virtual environment belongs to where this process runs."""
-    version, running = ".".join(_version(config)), ".".join(map(str, sys.version_info[:3]))
-    python = f"{config.get('home', '')}/python{'.'.join(_version(config)[:2])}"
-    where = "in this image" if image else "on this host"
-    fault = None
+def _interpreter_fault(prefix, config, image, where):
+    """Why the Python of a virtual environment does not belong to where this process runs, None if it does."""
+    python, running = f"{config['home']}/{config['python']}", ".".join(map(str, sys.version_info[:3]))
     if not exists(python) or not exists(f"{prefix}/bin/python"):
-        fault = f"does not exist {where}"
-    elif image and device(_real(python).rpartition("/")[0]) not in image:
-        fault = "is not the image's"
-    elif image and version != running and _real(python) == _real(getattr(sys, "_base_executable", sys.executable)):
-        fault = f"is {running} {where}, not {version}"
-    if fault:
-        remedy = f"Deactivate it, or make it again {where}: `{ON_TOP} {prefix}`"
-        raise LaunchError(f"{prefix} is active, but its Python, {python}, {fault}", remedy)
+        return f"{python}, does not exist {where}"
+    if not image:
+        return None
+    if device(_real(python).rpartition("/")[0]) not in image:
+        return f"{python}, is not the image's"
+    is_running = _real(python) == _real(getattr(sys, "_base_executable", sys.executable))
+    return (
+        f"{python}, is {running} {where}, not {config['version']}"
+        if is_running and config["version"] != running
+        else None
+    )
 
 
 def _torch_of(prefix, config):
@@ -141,13 +141,12 @@ def _torch_of(prefix, config):
     if config is None:
         places = [f"{prefix}/lib/{name}/site-packages" for name in sorted(names(f"{prefix}/lib")) if "python3" in name]
     else:
-        python = f"python{'.'.join(_version(config)[:2])}"
-        places = [f"{prefix}/lib/{python}/site-packages"]
+        places = [f"{prefix}/lib/{config['python']}/site-packages"]
         if config.get("include-system-site-packages") == "true":
-            base = config.get("home", "").rpartition("/")[0]
-            # the last two are Debian's, of pip and of apt
-            of_base = (f"lib/{python}/site-packages", f"local/lib/{python}/dist-packages", "lib/python3/dist-packages")
-            places += [f"{base}/{place}" for place in of_base]
+            base = config["home"].rpartition("/")[0]
+            places.append(f"{base}/lib/{config['python']}/site-packages")
+            # Debian's, of pip and of apt
+            places += [f"{base}/local/lib/{config['python']}/dist-packages", f"{base}/lib/python3/dist-packages"]
     return next(filter(None, map(_torch_in, places)), None)
 
 
@@ -159,11 +158,3 @@ def _torch_in(directory):
         # a line, or a text in a line of code
         places = [place for text in texts for place in text.replace("'", "\n").replace('"', "\n").splitlines()]
     return next((f"{place}/torch" for place in places if place[:1] == "/" and exists(f"{place}/torch")), None)
-
-
-def _missing(env, prefix, variable, image):
-    """The Choice for an environment that only a variable names, and that does not exist here."""
-    fault = f"{variable}={prefix} is active, but not visible {'in this image' if image else 'on this host'}"
-    if image and not (variable == "CONDA_PREFIX" and env.get("CONDA_DEFAULT_ENV") == "base"):
-        raise LaunchError(fault, f"Deactivate it, or {bind_line(env, prefix)}")
-    return Choice(warnings=[Problem(f"{fault}: using the module's Python", f"unset {variable}")])

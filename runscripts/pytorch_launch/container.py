@@ -5,7 +5,7 @@ import posix as os
 
 from pytorch_launch import LaunchError, exists
 
-#: Variables that Apptainer, Singularity and Shifter set in a container, to its image. `container.bash` has the same.
+#: Variables that Apptainer, Singularity and Shifter set in a container, to its image. `launch.bash` has the same.
 CONTAINERS = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "SHIFTER_IMAGEREQUEST")
 
 #: The directory of runscripts in an image that enroot, the Container Engine or podman-hpc starts. Their modules name
@@ -15,9 +15,6 @@ ENGINE_IMAGE, RUNSCRIPTS = "PYTORCH_IMAGE", "/runscripts"
 #: The directory of the packages that users install on top of an image, and the virtual environment in it.
 USER_SOFTWARE = "/user-software"
 USER_VENV = "/user-software/venv/pytorch"
-
-#: The directory from which a job was submitted, as Slurm and PBS name it.
-SUBMITTED_FROM = ("SLURM_SUBMIT_DIR", "PBS_O_WORKDIR")
 
 
 def in_container(env):
@@ -42,11 +39,8 @@ def device(path):
 
 
 def bind_variable(env):
-    """The variable with the directories that this container sees, None where its runtime has no such variable.
-
-    Apptainer sets the variables of Singularity too, and reads its own name first.
-    """
-    runtimes = ("APPTAINER", "SINGULARITY")
+    """The variable with the directories that this container sees, None where its runtime has no such variable."""
+    runtimes = ("APPTAINER", "SINGULARITY")  # Apptainer sets the variables of Singularity too
     return next((f"{runtime}_BIND" for runtime in runtimes if env.get(f"{runtime}_CONTAINER")), None)
 
 
@@ -59,11 +53,9 @@ def bind_line(env, directory):
 def check_cleaned(env):
     """Raise LaunchError if the variables of the module, and so of srun, did not reach this container."""
     if not env.get("RUNSCRIPTS") and exists(f"{RUNSCRIPTS}/launch.bash"):
-        raise LaunchError(
-            f"{RUNSCRIPTS} is bound, but RUNSCRIPTS, and so the variables of srun, are missing: --cleanenv, -e, "
-            "--containall or APPTAINER_CLEANENV removed them",
-            "Start the image without it, or use conda-python-simple for one process",
-        )
+        fault = f"{RUNSCRIPTS} is bound, but RUNSCRIPTS, and so the variables of srun, are missing: --cleanenv, -e, "
+        fault += "--containall or APPTAINER_CLEANENV removed them"
+        raise LaunchError(fault, "Start the image without it, or use conda-python-simple for one process")
 
 
 def check_directory(env):
@@ -71,14 +63,11 @@ def check_directory(env):
 
     Another file of the same name there would run in place of the job's.
     """
-    submitted = next(filter(None, map(env.get, SUBMITTED_FROM)), None)
+    submitted = env.get("SLURM_SUBMIT_DIR") or env.get("PBS_O_WORKDIR")
     if not submitted or not env.get("HOME") or not in_container(env) or exists(submitted):
         return
-    try:
-        here, home = os.stat("."), os.stat(env["HOME"])
-    except OSError:
-        return
-    if (here.st_dev, here.st_ino) == (home.st_dev, home.st_ino):
+    # samefile(), without its module
+    if exists(".") and exists(env["HOME"]) and os.stat(".")[1:3] == os.stat(env["HOME"])[1:3]:
         from os.path import realpath
 
         fault = f"{submitted}, the job's directory, is not visible in this image, which started in {env['HOME']}"

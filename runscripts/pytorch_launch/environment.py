@@ -43,8 +43,7 @@ def compute_variables(env, world, *, threads, devices, place, launch):
         decided.update(place)
         if world.size > 1:
             decided[LAUNCH_ID] = launch
-    exported = env.get("OMP_NUM_THREADS")
-    if not exported or exported == env.get(AGENT_THREADS):
+    if env.get("OMP_NUM_THREADS", "") in ("", env.get(AGENT_THREADS)):
         decided["OMP_NUM_THREADS"] = str(threads)
     if AGENT_THREADS in env:
         decided[AGENT_THREADS] = None
@@ -86,16 +85,24 @@ def is_name(text):
 
 def conditional(env, world):
     """The module's variables for worlds like this one, without those that the user has exported."""
-    prefixes = []
+    prefixes = [DISTRIBUTED] if world.size > 1 else []
     if world.spans_nodes:
-        prefixes.append(MULTI_NODE)
+        prefixes.insert(0, MULTI_NODE)
     elif world.allocation[1] == 1:  # otherwise it may launch ranks on all nodes, which inherit its environment
-        prefixes.append(ONE_NODE)
-    if world.size > 1:
-        prefixes.append(DISTRIBUTED)
-    return {
-        name[len(prefix) :]: value
-        for prefix in prefixes
-        for name, value in env.items()
-        if name.startswith(prefix) and is_name(name[len(prefix) :]) and name[len(prefix) :] not in env
-    }
+        prefixes.insert(0, ONE_NODE)
+    found = [(name[len(each) :], env[name]) for each in prefixes for name in env if name.startswith(each)]
+    return {name: value for name, value in found if is_name(name) and name not in env}
+
+
+def statements(changes):
+    """Lines of a POSIX shell for `source` that set the variables of `changes`, and unset those that are None."""
+    lines = []
+    for name, value in sorted(changes.items()):
+        quoted = (value or "").replace("'", "'\\''")
+        lines.append(f"unset {name}\n" if value is None else f"export {name}='{quoted}'\n")
+    return "".join(lines)
+
+
+def failure(status):
+    """A line that ends `source` with `status`, without ending the shell; `launch.bash` has the same."""
+    return f"return {status} 2>/dev/null || (exit {status})\n"

@@ -9,12 +9,10 @@ import posix as os
 import sys
 
 from pytorch_launch import Problem, exists, names
+from pytorch_launch.active import PYTHON
 from pytorch_launch.container import USER_VENV, in_container
 
 KEEP = "PYTORCH_LAUNCH_KEEP_PATHS"
-
-# Names of directories with packages for one Python.
-INSTALLED = ("site-packages", "dist-packages")
 
 # Files that show that a directory has another torch, as modules and as shared libraries.
 TORCH = {"PYTHONPATH": ("torch", "torch.py"), "LD_LIBRARY_PATH": ("libtorch.so", "libtorch_cpu.so", "libc10.so")}
@@ -27,23 +25,33 @@ def isolate(env):
     """
     if env.get(KEEP, "0") not in ("", "0"):
         return {}, []
+    # Apptainer's image is the root; Shifter binds the directories of its image into one
+    image = {os.stat(path).st_dev for path in ("/", sys.prefix)} if in_container(env) else ()
     changes, warnings = {}, []
-    if env.get("PYTHONHOME"):
-        changes["PYTHONHOME"] = None
-        warnings.append(_warning("PYTHONHOME", [env["PYTHONHOME"]]))
-    image = ()
-    if in_container(env):
-        # Apptainer's image is the root; Shifter binds the directories of its image into one
-        image = {os.stat(path).st_dev for path in ("/", sys.prefix)}
-    for name, marks in TORCH.items():
-        if not env.get(name):
-            continue
-        entries = env[name].split(":")
-        foreign = [entry for entry in entries if entry and _is_foreign(entry, marks, image)]
+    for name in ("PYTHONHOME", *TORCH):
+        entries = env.get(name, "").split(":")
+        foreign = [each for each in entries if each and (name not in TORCH or _is_foreign(each, TORCH[name], image))]
         if foreign:
             changes[name] = ":".join(entry for entry in entries if entry not in foreign) or None
-            warnings.append(_warning(name, foreign))
+            fault = f"{name}: ignoring {', '.join(foreign)}, which belongs to another Python or torch"
+            warnings.append(Problem(fault, f"to keep it, export {KEEP}=1"))
     return changes, warnings
+
+
+def _is_foreign(entry, marks, image):
+    """Whether a directory belongs to another Python or torch; `image` are the image's device numbers."""
+    if "torch" in marks and entry.rstrip("/").rpartition("/")[2] in ("site-packages", "dist-packages"):
+        if _only_adds(entry):
+            return False
+    elif not any(exists(f"{entry}/{mark}") for mark in marks):
+        return False
+    return exists(entry) and os.stat(entry).st_dev not in image
+
+
+def _only_adds(entry):
+    """Whether a directory has packages for this Python, and none that the environment has: a module on top of it."""
+    own = {*names(f"{sys.prefix}/lib/{PYTHON}/site-packages"), *names(f"/usr/local/lib/{PYTHON}/dist-packages")}
+    return f"/{PYTHON}/" in entry and "torch" in own and not own.intersection(names(entry)) - {"__pycache__"}
 
 
 def shadowing(env):
@@ -51,48 +59,13 @@ def shadowing(env):
     module = env.get("SIFPYTORCH") or env.get("EBROOTPYTORCH")
     if not module or env.get(KEEP, "0") not in ("", "0"):
         return []
-    torch = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages/torch"
     bases = [USER_VENV]
     # the Python of a venv module puts its own packages first (keep_torch.py)
     if env.get("SIFPYTORCH") and env.get("PYTHONUSERBASE") and not env.get("PYTHONNOUSERSITE"):
         bases.append(env["PYTHONUSERBASE"])
-    return [
-        Problem(
-            f"{base}/{torch} hides the torch of {module}",
-            f"to use the module's torch, remove this one: `rm -r {base}/{torch} {base}/{torch}-*.dist-info`",
-        )
-        for base in bases
-        if exists(f"{base}/{torch}")
-    ]
-
-
-def _is_foreign(entry, marks, image):
-    """Whether a directory belongs to another Python or torch; `image` are the image's device numbers."""
-    installed = "torch" in marks and entry.rstrip("/").rpartition("/")[2] in INSTALLED
-    if installed and _only_adds(entry):
-        return False
-    if not installed and not any(exists(f"{entry}/{mark}") for mark in marks):
-        return False
-    try:
-        return os.stat(entry).st_dev not in image
-    except OSError:  # a missing directory brings nothing
-        return False
-
-
-def _only_adds(entry):
-    """Whether a directory has packages for this Python, and none that the environment has: a module on top of it."""
-    python = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    own = set()
-    for directory in (f"{sys.prefix}/lib/{python}/site-packages", f"/usr/local/lib/{python}/dist-packages"):
-        own.update(names(directory))
-    if f"/{python}/" not in entry or "torch" not in own:
-        return False
-    try:
-        return not own.intersection(os.listdir(entry)) - {"__pycache__"}
-    except OSError:
-        return False
-
-
-def _warning(name, entries):
-    fault = f"{name}: ignoring {', '.join(entries)}, which belongs to another Python or torch"
-    return Problem(fault, f"to keep it, export {KEEP}=1")
+    problems = []
+    for torch in (f"{base}/lib/{PYTHON}/site-packages/torch" for base in bases):
+        if exists(torch):
+            remedy = f"to use the module's torch, remove this one: `rm -r {torch} {torch}-*.dist-info`"
+            problems.append(Problem(f"{torch} hides the torch of {module}", remedy))
+    return problems

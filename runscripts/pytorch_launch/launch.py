@@ -121,9 +121,9 @@ def run_distributed(program, arguments, env):
 def print_variables(program, arguments, env):
     """Print what `run_distributed` would set, as lines for `source` or `eval`, which an error fails too."""
     from pytorch_launch.caches import plan_dumps
+    from pytorch_launch.environment import failure, statements
     from pytorch_launch.facts import read_facts
     from pytorch_launch.plan import idle_allocation, make_plan
-    from pytorch_launch.shell import failure, statements
 
     try:
         if arguments:

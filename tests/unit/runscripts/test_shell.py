@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from pytorch_launch import NO_PYTHON, USER_ERROR
 from pytorch_launch.container import CONTAINERS
-from pytorch_launch.shell import failure, statements
+from pytorch_launch.environment import failure, statements
 
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])
