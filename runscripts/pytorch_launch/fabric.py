@@ -9,12 +9,8 @@ from pytorch_launch.environment import DISTRIBUTED, FABRIC_NAME, SOCKET_IFNAME
 from pytorch_launch.world import RendezvousError
 
 #: What takes an interface, and the prefix by which it takes the name as exact: gloo fails for one that is absent
-#: (https://docs.pytorch.org/docs/stable/distributed.html, "Choosing the network interface to use"), NCCL takes every
-#: interface that begins with the name (NCCL_SOCKET_IFNAME in its user guide).
+#: (torch.distributed, "Choosing the network interface to use"), NCCL takes every interface that begins with the name.
 TAKERS = {"GLOO_SOCKET_IFNAME": "", "NCCL_SOCKET_IFNAME": "="}
-
-INTERFACES = "/sys/class/net"
-IFF_UP = 1  # netdevice(7)
 
 USE_PLAIN = f"correct {FABRIC_NAME}, or export it empty to use the plain names"
 
@@ -24,22 +20,20 @@ def choose_fabric(env, world, root, place):
 
     `place` is what `choose_rendezvous` returned. Raises RendezvousError.
     """
-    warnings = []
+    problems = []
     if place is not None and env.get(FABRIC_NAME) and not env.get("MASTER_ADDR"):
         address, problem = choose_address(env, place["MASTER_ADDR"], world.node, is_here=world.rank == 0)
-        place = {**place, "MASTER_ADDR": address}
-        warnings += [problem] if problem else []
+        place, problems = {**place, "MASTER_ADDR": address}, [problem]
     variables, problem = choose_interface(env, world.node, root)
-    return place, variables, warnings + ([problem] if problem else [])
+    return place, variables, [each for each in (*problems, problem) if each]
 
 
 def choose_address(env, host, node, *, is_here):
     """The name of the node `host` on the fast network, or `host` and a Problem; `node` is this one.
 
-    Each rank decides by what it can look up, without communication. Two ranks may decide differently, if the name
-    resolves on the node of one only: they still meet, as rank 0 listens on all addresses of its node, which both names
-    have. A name of another node's address would send all ranks there, therefore rank 0 checks that it is its own:
-    raises RendezvousError if `is_here` and it is not.
+    Each rank decides by what it can look up, without communication. If the name resolves on the node of one of two
+    ranks only, they still meet, as rank 0 listens on all addresses of its node, which both names have. A name of
+    another node's address would send all ranks there: raises RendezvousError if `is_here` and it is not this node's.
     """
     name = fabric_name(env[FABRIC_NAME], host)
     if name == host:
@@ -63,11 +57,7 @@ def choose_own_address(env, node):
 
 
 def fabric_name(pattern, host):
-    """The name of `host` on the fast network; an address has no other name.
-
-    >>> fabric_name("*i", "jwb0001.juwels")
-    'jwb0001i'
-    """
+    """The name of `host` on the fast network, `jwb0001i` of `jwb0001.juwels` by `*i`; an address has no other name."""
     short = host.partition(".")[0]
     return host if is_number(short) or ":" in host else pattern.replace("*", short)
 
@@ -75,6 +65,11 @@ def fabric_name(pattern, host):
 def look_up(env, name):
     """The addresses of `name`, none if it does not resolve; the resolver has the options of the ranks."""
     return addresses.look_up(name, None if env.get("RES_OPTIONS") else env.get(DISTRIBUTED + "RES_OPTIONS"))
+
+
+def is_local(found):
+    """Whether one of the addresses that `look_up` found is an address of this node."""
+    return any(addresses.is_local(address) for address in found)
 
 
 def choose_interface(env, node, root):
@@ -91,33 +86,24 @@ def choose_interface(env, node, root):
 
 
 def find_interface(env, root):
-    """The first interface of the profile's list that is usable on this node, or None; and the faults before it."""
+    """The first interface of the profile's list that gloo can use on this node, or None; and the faults before it."""
     faults = {}
     for name in env[SOCKET_IFNAME].split():
-        fault = interface_fault(name, root)
-        if fault is None:
+        interface = f"{root}/sys/class/net/{name}"
+        state = read(f"{interface}/operstate")
+        # drivers without a notion of a link report `unknown` (Linux, Documentation/networking/operstates.rst)
+        flags = read(f"{interface}/flags") if state == "unknown" else None
+        if state is None:
+            faults[name] = "is absent"
+        elif state != "up" and not (flags and int(flags, 16) & 1):  # IFF_UP, netdevice(7)
+            faults[name] = "is down"
+        elif not addresses.has_address(name):
+            faults[name] = "has no address"
+        else:
             return name, faults
-        faults[name] = fault
     return None, faults
 
 
 def list_faults(faults):
     """What `find_interface` found, as text: `hsn0 is down, hsn1 is absent`."""
     return ", ".join(f"{name} {fault}" for name, fault in faults.items())
-
-
-def interface_fault(name, root):
-    """What prevents gloo from using an interface of this node: `is absent`, `is down` ...; None if nothing does."""
-    state = read(f"{root}{INTERFACES}/{name}/operstate")
-    if state is None:
-        return "is absent"
-    # drivers without a notion of a link report `unknown` (Linux, Documentation/networking/operstates.rst)
-    flags = read(f"{root}{INTERFACES}/{name}/flags") if state == "unknown" else None
-    if state != "up" and not (flags and int(flags, 16) & IFF_UP):
-        return "is down"
-    return None if addresses.has_address(name) else "has no address"
-
-
-def is_local(found):
-    """Whether one of the addresses that `look_up` found is an address of this node."""
-    return any(addresses.is_local(address) for address in found)
