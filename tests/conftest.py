@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+#: Threads of OpenMP that wait for each other sleep: those of many ranks share two cores here, and would use them up.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 #: How the names of the first files of a run begin. The first file installs the venv module, which others need;
 #: ./run-tests installs the image meanwhile. Unit tests run beside them, which need nothing installed. Then come long

@@ -9,6 +9,7 @@ import tempfile
 import easybuild.easyblocks.generic
 import pytest
 from easybuild.base import fancylogger
+from easybuild.base.exceptions import LoggedException
 from easybuild.framework.easyconfig.easyconfig import EasyConfig, get_easyblock_class
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.options import set_up_configuration
@@ -22,9 +23,13 @@ easybuild.easyblocks.generic.__path__.insert(0, str(TREE / "easyblocks" / "gener
 
 
 @pytest.fixture(autouse=True)
-def messages_without_quotes(monkeypatch):
-    """EasyBuild 5.1 puts its errors in quotes, and escapes those in them; the tests compare the messages."""
+def plain_errors(monkeypatch):
+    """EasyBuild 5.1 puts its errors in quotes, and escapes those in them; the tests compare the messages.
+
+    Each error also looks for the source of all its callers, among all modules of this process: a quarter of a second.
+    """
     monkeypatch.setattr(EasyBuildError, "__str__", lambda error: error.msg)
+    monkeypatch.setattr(LoggedException, "__init__", lambda error, message, **_: Exception.__init__(error, message))
 
 
 @pytest.fixture
