@@ -138,11 +138,13 @@ def run_code(zygote):
 
 
 @pytest.fixture
-def run_alone(tmp_path):
+def run_alone(tmp_path, zygote):
     """Run a script as a user does at a prompt: with none of torch's variables."""
 
     def run(*arguments, script=PAYLOAD / "mnist_ddp.py", cwd=tmp_path, **environment):
-        (rank,) = Ranks((script, *arguments), [environment], cwd=cwd).wait()
+        # a test that names modules of its own needs a Python that has imported none
+        start = start_python if "PYTHONPATH" in environment else zygote.start
+        (rank,) = Ranks((script, *arguments), [environment], cwd=cwd, start=start).wait()
         return rank
 
     return run

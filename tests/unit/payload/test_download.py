@@ -8,13 +8,12 @@ import gzip
 import hashlib
 import http.server
 import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from conftest import start_python
 from training import TrainingError
 from training.data import download, load_dataset
 from training.data.download import NAMES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS
@@ -133,28 +132,18 @@ print(len(data.load_dataset(Path(sys.argv[1]), download=True).train_labels), flu
 """
 
 
-def start_downloads(payload, target, count, **variables):
+def start_downloads(start, payload, target, count, **variables):
     code = DOWNLOAD.format(settings=repr((download.MIRRORS, download.CHECKSUMS)))
-    environ = {**os.environ, "PYTHONPATH": str(payload), **variables}
-    return [
-        subprocess.Popen(
-            [sys.executable, "-c", code, target],
-            env=environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(count)
-    ]
+    return [start(["-c", code, target], {**os.environ, "PYTHONPATH": str(payload), **variables}) for _ in range(count)]
 
 
-def test_of_several_processes_one_downloads_and_the_others_wait(mirror, tmp_path, monkeypatch, payload):
+def test_of_several_processes_one_downloads_and_the_others_wait(mirror, tmp_path, monkeypatch, payload, zygote):
     monkeypatch.setattr(download, "MIRRORS", (f"{mirror.url}/slow/",))
     target = tmp_path / "target"
     target.mkdir()
     with (target / ".download.lock").open("a") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
-        ranks = start_downloads(payload, target, 3)
+        ranks = start_downloads(zygote.start, payload, target, 3)
         wait_for_lock(target / ".download.lock", 3)
     outputs = [rank.communicate(timeout=300) for rank in ranks]
     assert [output for output, _ in outputs] == ["130\n"] * 3, outputs
@@ -177,7 +166,7 @@ def wait_for_lock(path, count):
 
 def test_a_process_that_was_killed_does_not_block_others(mirror, tmp_path, monkeypatch, payload):
     monkeypatch.setattr(download, "MIRRORS", (f"{mirror.url}/slow/",))
-    (process,) = start_downloads(payload, tmp_path / "target", 1)
+    (process,) = start_downloads(start_python, payload, tmp_path / "target", 1)
     assert process.stderr.readline().startswith("downloading ")
     process.kill()
     process.communicate()
@@ -185,9 +174,9 @@ def test_a_process_that_was_killed_does_not_block_others(mirror, tmp_path, monke
     assert files(tmp_path / "target") == ALL
 
 
-def test_a_proxy_of_the_environment_is_used(mirror, tmp_path, monkeypatch, payload):
+def test_a_proxy_of_the_environment_is_used(mirror, tmp_path, monkeypatch, payload, zygote):
     monkeypatch.setattr(download, "MIRRORS", ("http://mirror.invalid/behind/",))
-    (process,) = start_downloads(payload, tmp_path / "target", 1, http_proxy=mirror.url, no_proxy="")
+    (process,) = start_downloads(zygote.start, payload, tmp_path / "target", 1, http_proxy=mirror.url, no_proxy="")
     assert process.communicate(timeout=300)[0] == "130\n"
     assert sorted(mirror.asked) == [f"http://mirror.invalid/behind/{name}" for name in ALL]
 

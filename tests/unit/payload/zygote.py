@@ -194,7 +194,7 @@ def run(command, environment, cwd):
         if directory:
             sys.path.insert(0, directory)
     if command[0] == "-c":
-        sys.argv, sys.path[0:0] = command[:1], [""]
+        sys.argv, sys.path[0:0] = ["-c", *command[2:]], [""]
         exec(compile(command[1], "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102
     else:
         sys.argv = command
