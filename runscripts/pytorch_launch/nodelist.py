@@ -7,23 +7,12 @@
     ['rack1n09', 'rack1n10', 'rack2n09', 'rack2n10']
     >>> node_index("nid[0051-0053,0060],login1", "nid0060")
     3
-    >>> first_host("nid[0051-")
-    Traceback (most recent call last):
-    NodeListError: node list 'nid[0051-' has an unclosed bracket at character 4 ...
 
-A list is names separated by commas; a name mixes text with brackets; a bracket holds numbers and
-ranges of numbers, zero-padded to the width of a range's first number (slurm.conf(5), "NODE
-CONFIGURATION"). Order and repetitions stay as they are written.
-
-`scontrol show hostnames` and python-hostlist expand lists differently in two cases:
-
-- With three brackets or more in a name Slurm counts the last bracket fastest, then the first, then
-  the second, ...; python-hostlist counts them from the last to the first. This module uses Slurm's order.
-- Slurm rejects text after the last bracket, `gpu[1-2]-ib`, and writes such names one by one;
-  python-hostlist accepts it, and so does this module, as users write lists too.
-
-Both ignore empty names (`a,,b`), and Slurm also ignores spaces, `n[1-]` and `n[1-2`. Here these
-are errors, so that no job starts with an incomplete list.
+A list is names separated by commas; a name mixes text with brackets; a bracket holds numbers and ranges of numbers,
+zero-padded to the width of a range's first number (slurm.conf(5), "NODE CONFIGURATION"). Order and repetitions stay as
+they are written. With three brackets or more in a name Slurm counts the last bracket fastest, then the first, then the
+second, ... Text after the last bracket, `gpu[1-2]-ib`, is accepted, as users write lists too. Empty names (`a,,b`),
+spaces, `n[1-]` and `n[1-2`, which Slurm ignores, are errors, so that no job starts with an incomplete list.
 """
 
 from pytorch_launch import MOST_DIGITS, LaunchError
@@ -35,10 +24,7 @@ MOST_HOSTS = 65536
 
 
 class NodeListError(LaunchError):
-    """A node list outside the grammar.
-
-    `text` is the list, `position` the offset of the error in it, counted from 0.
-    """
+    """A node list outside the grammar: `text` is the list, `position` the offset of the error in it, from 0."""
 
     def __init__(self, text, position, fault):
         fault = f"node list {text!r} has {fault} at character {position + 1}"
@@ -49,21 +35,7 @@ class NodeListError(LaunchError):
 
 def first_host(text):
     """The first host of a node list, in its order, without expanding it. Raises NodeListError."""
-    return _names(text)[0].first()
-
-
-def hosts(text):
-    """All hosts of a node list, in the order of the list, as an iterator.
-
-    Raises NodeListError before the first of them, also if there are more than MOST_HOSTS.
-    """
-    names = _names(text)
-    total = 0
-    for name in names:
-        total += name.count()
-        if total > MOST_HOSTS:
-            raise NodeListError(text, name.start, f"more than {MOST_HOSTS} hosts")
-    return (host for name in names for host in name.hosts())
+    return first_and_index(text, "")[0]
 
 
 def node_index(text, host):
@@ -71,101 +43,92 @@ def node_index(text, host):
     return first_and_index(text, host)[1]
 
 
+def hosts(text):
+    """All hosts of a node list, in the order of the list, as an iterator.
+
+    Raises NodeListError before the first of them, also if there are more than MOST_HOSTS.
+    """
+    names, total = _names(text), 0
+    for start, _, brackets in names:
+        total += _product(map(_size, brackets))
+        if total > MOST_HOSTS:
+            raise NodeListError(text, start, f"more than {MOST_HOSTS} hosts")
+    return (host for _, texts, brackets in names for host in _expanded(texts, brackets))
+
+
 def first_and_index(text, host):
-    """The first host of a node list, and the position of `host` in it, from 0, or None if it is not in it.
+    """The first host of a node list, and the first position of `host` in it, from 0, or None if it is not in it.
 
-    The first position if there are several. It is computed from the ranges, without expanding them.
-    Raises NodeListError.
+    It is computed from the ranges, without expanding them. Raises NodeListError.
     """
-    names = _names(text)
-    before = 0
-    for name in names:
-        index = name.index(host)
-        if index is not None:
-            return names[0].first(), before + index
-        before += name.count()
-    return names[0].first(), None
-
-
-class _Name:
-    """One name of a list: `texts[0]`, then each of the `brackets` followed by the next of `texts`.
-
-    `start` is the name's offset in the list. A bracket is a list of ranges, a range a tuple of its
-    lowest number, its length, and the width to which the numbers are padded.
-    """
-
-    def __init__(self, start, texts, brackets):
-        self.start = start
-        self.texts = texts
-        self.brackets = brackets
-        last = len(brackets) - 1
-        # the numbers of the brackets, from the one that counts slowest to the fastest, in Slurm's order
-        self.turns = [*range(last - 1, -1, -1), last] if brackets else []
-
-    def count(self):
-        product = 1
-        for bracket in self.brackets:
-            product *= _size(bracket)
-        return product
-
-    def first(self):
-        return self._host([f"{low:0{width}}" for (low, _, width), *_ in self.brackets])
-
-    def hosts(self):
-        from itertools import product  # ranks do not need it
-
-        brackets = [[f"{low + i:0{width}}" for low, count, width in one for i in range(count)] for one in self.brackets]
-        for numbers in product(*[brackets[turn] for turn in self.turns]):
-            yield self._host([number for _, number in sorted(zip(self.turns, numbers))])
-
-    def index(self, host):
-        """The position of `host` among the hosts, None if it is not one of them."""
+    names, before = _names(text), 0
+    _, texts, brackets = names[0]
+    first = _host(texts, [f"{low:0{width}}" for (low, _, width), *_ in brackets])
+    for _, texts, brackets in names:
+        sizes = [_size(bracket) for bracket in brackets]
         positions = []
-        for offsets in self._offsets(host, 0):
+        for offsets in _offsets(host, texts, brackets):
             position = 0
-            for turn in self.turns:
-                position = position * _size(self.brackets[turn]) + offsets[turn]
+            for turn in _turns(brackets):
+                position = position * sizes[turn] + offsets[turn]
             positions.append(position)
-        return min(positions, default=None)
+        if positions:
+            return first, before + min(positions)
+        before += _product(sizes)
+    return first, None
 
-    def _host(self, numbers):
-        return self.texts[0] + "".join([number + text for number, text in zip(numbers, self.texts[1:])])
 
-    def _offsets(self, host, bracket):
-        """Every way to read `host` from `texts[bracket]` on, as positions in the brackets from there on.
-
-        There may be several: with `n[1-20][1-20]`, n111 is 1 and 11 or 11 and 1.
-        """
-        text = self.texts[bracket]
-        rest = host[len(text) :]
-        if not host.startswith(text) or bracket == len(self.brackets):
-            return [()] if host == text else []
-        ways = []
-        for end in range(1, min(len(rest), MOST_DIGITS) + 1):
-            offset = _offset(self.brackets[bracket], rest[:end])
-            if offset is not None:
-                ways += [(offset, *others) for others in self._offsets(rest[end:], bracket + 1)]
-        return ways
+def _turns(brackets):
+    """The numbers of the brackets, from the one that counts slowest to the fastest, in Slurm's order."""
+    return [*range(len(brackets) - 2, -1, -1), *range(len(brackets))[-1:]]
 
 
 def _size(bracket):
     return sum([count for _, count, _ in bracket])
 
 
-def _offset(bracket, digits):
-    """The position of the number written as `digits` in a bracket, None if it is not in it."""
-    if not digits.isdecimal():
-        return None
-    number = int(digits)
-    before = 0
-    for low, count, width in bracket:
-        if low <= number < low + count and f"{number:0{width}}" == digits:
-            return before + number - low
-        before += count
-    return None
+def _product(sizes):
+    product = 1
+    for size in sizes:
+        product *= size
+    return product
+
+
+def _host(texts, numbers):
+    return texts[0] + "".join([number + text for number, text in zip(numbers, texts[1:])])
+
+
+def _expanded(texts, brackets):
+    from itertools import product  # ranks do not need it
+
+    written = [[f"{low + i:0{width}}" for low, count, width in bracket for i in range(count)] for bracket in brackets]
+    turns = _turns(brackets)
+    for numbers in product(*[written[turn] for turn in turns]):
+        yield _host(texts, [number for _, number in sorted(zip(turns, numbers))])
+
+
+def _offsets(host, texts, brackets):
+    """Every way to read `host` as a position in each bracket: with `n[1-20][1-20]`, n111 is 1 and 11, or 11 and 1."""
+    rest = host[len(texts[0]) :]
+    if not brackets or not host.startswith(texts[0]):
+        return [()] if host == texts[0] else []
+    ways = []
+    for end in range(1, min(len(rest), MOST_DIGITS) + 1):
+        before = 0
+        for low, count, width in brackets[0] if rest[:end].isdecimal() else ():
+            offset = int(rest[:end]) - low
+            if 0 <= offset < count and f"{low + offset:0{width}}" == rest[:end]:
+                ways += [(before + offset, *others) for others in _offsets(rest[end:], texts[1:], brackets[1:])]
+                break
+            before += count
+    return ways
 
 
 def _names(text):
+    """The names of a list, each as its offset, the texts before, between and after its brackets, and the brackets.
+
+    A bracket is a list of ranges, a range its lowest number, its length, and the width to which it is padded.
+    """
     names, end = [], -1
     while end < len(text):
         start = position = end + 1
@@ -185,15 +148,15 @@ def _names(text):
                 brackets.append(bracket)
         if end == start:
             raise NodeListError(text, start, "an empty name")
-        names.append(_Name(start, texts, brackets))
+        names.append((start, texts, brackets))
     return names
 
 
 def _bracket(text, opening):
     """The ranges of the bracket at `opening`, and the offset after the bracket; a single number is a range of one.
 
-    The two ends may differ in width: `[8-12]` is usual, and Slurm and python-hostlist agree that
-    `[01-3]` means 01, 02, 03 and `[1-03]` means 1, 2, 3, padded like the lower end.
+    The two ends may differ in width: Slurm and python-hostlist agree that `[01-3]` means 01, 02, 03, and `[1-03]` 1, 2,
+    3, padded like the lower end.
     """
     closing = text.find("]", opening)
     if closing < 0:
@@ -211,9 +174,9 @@ def _bracket(text, opening):
 
 
 def _number(text, start, digits):
+    stray = digits.lstrip(DIGITS)
     if not digits:
         raise NodeListError(text, start, "an empty range")
-    stray = digits.lstrip(DIGITS)
     if stray:
         raise NodeListError(text, start + len(digits) - len(stray), f"a {stray[0]!r} inside a bracket")
     if len(digits) > MOST_DIGITS:
