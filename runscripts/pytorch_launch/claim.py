@@ -41,9 +41,7 @@ class Holder:
     """Another process with a claim: `launch`, and `pid` in the process namespace of inode `namespace`."""
 
     def __init__(self, launch, namespace, pid):
-        self.launch = launch
-        self.namespace = namespace
-        self.pid = pid
+        self.launch, self.namespace, self.pid = launch, namespace, pid
 
     def has_ended(self):
         """Whether only a child holds its descriptor now; false in another process namespace, where it is unknown."""
@@ -55,27 +53,16 @@ class Holder:
         # ended, or hidden: with /proc mounted with hidepid=2, other users' processes have no file either
         try:
             os.kill(int(self.pid), 0)
-        except ProcessLookupError:
-            return True
-        except (OSError, ValueError, OverflowError):
-            return False
-        return False
-
-    def is_ancestor(self):
-        """Whether it is this process or an ancestor of it, such as a supervisor that runs the command."""
-        pid = str(os.getpid())
-        while pid not in ("0", ""):
-            if pid == self.pid:
-                return self.namespace == _process_namespace()
-            pid = state_and_parent(pid)[1]
+        except (OSError, ValueError, OverflowError) as error:
+            return isinstance(error, ProcessLookupError)
         return False
 
     def blocks(self):
-        return not self.has_ended() and not self.is_ancestor()
-
-
-#: The holder of a name without a label, which is not a launcher of this package.
-STRANGER = Holder("another program", "", "")
+        """Whether it runs, and is no ancestor of this process, such as a supervisor that runs the command."""
+        pid = str(os.getpid()) if self.namespace == _process_namespace() else ""
+        while pid not in ("0", "", self.pid):
+            pid = state_and_parent(pid)[1]
+        return (pid in ("0", "") or pid != self.pid) and not self.has_ended()
 
 
 def hold_port(claim):
@@ -85,21 +72,18 @@ def hold_port(claim):
     join the other. Rank 0 would fail in Python as well if another process listens, but the other ranks would connect
     to that process and wait for it. A program without a claim can still bind the port between this and torch.
     """
-    holder = take_claim(claim.port, claim.launch, is_rank_0=claim.rank == 0)
+    holder, remedy = take_claim(claim.port, claim.launch, is_rank_0=claim.rank == 0), START_AGAIN
     if holder is not None:
-        name = {claim.launch: "another rank 0 of this launch", UNKNOWN: "another launch"}.get(
-            holder.launch, holder.launch
-        )
-        # the first is a second program of rank 0's task, which would fail again if started again
-        remedy = NOT_A_RANK if holder.launch == claim.launch else START_AGAIN
-        raise _in_use(claim, name + (holder.pid and f" (process {holder.pid})"), remedy)
-    if claim.rank == 0 and not is_free(claim.port):
-        raise _in_use(claim, "another program, or by one that started this", START_AGAIN)
-
-
-def _in_use(claim, holder, remedy):
+        name = "another launch" if holder.launch == UNKNOWN else holder.launch
+        if holder.launch == claim.launch:  # a second program of rank 0's task, which would fail again
+            name, remedy = "another rank 0 of this launch", NOT_A_RANK
+        name += holder.pid and f" (process {holder.pid})"
+    elif claim.rank != 0 or is_free(claim.port):
+        return
+    else:
+        name = "another program, or by one that started this"
     place = f"port {claim.port} on {claim.address}, the rendezvous of {claim.source}"
-    return RendezvousError(f"{place}, is in use by {holder}", remedy, rank=claim.rank)
+    raise RendezvousError(f"{place}, is in use by {name}", remedy, rank=claim.rank)
 
 
 def take_claim(port, launch, *, is_rank_0):
@@ -128,9 +112,7 @@ def _take(port, role, own, launch):
     """Bind the first free name of `role`; return None, or the Holder of one that is not of `launch`."""
     for number in range(NUMBERS):
         name = f"{role}/{number}"
-        if _bind(port, name, own):
-            return None
-        holders = _holders(port)
+        holders = None if _bind(port, name, own) else _holders(port)
         if holders is None:
             return None
         holder = holders.get(name)
@@ -138,7 +120,7 @@ def _take(port, role, own, launch):
             return None
         if holder is not None and holder.blocks():
             return holder
-    return STRANGER
+    return Holder("another program", "", "")  # names without a label are not of this package
 
 
 def _bind(port, name, own):
@@ -148,27 +130,22 @@ def _bind(port, name, own):
         for _ in range(2):
             sockets.append(_socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM))
         main, label = sockets
-        inode = os.fstat(main.fileno()).st_ino
-        label.bind(f"\0{NAME}/{port}/of/{inode}/{own}")
+        label.bind(f"\0{NAME}/{port}/of/{os.fstat(main.fileno()).st_ino}/{own}")
         main.bind(f"\0{NAME}/{port}/{name}")
     except OSError as error:
         for end in sockets:
             end.close()
         return error.errno != 98  # EADDRINUSE; without unix sockets there is nothing to claim
     for end in sockets:
-        os.set_inheritable(_above_standard_streams(end.detach()), True)
+        # above the numbers of the standard streams, one of which may be closed
+        descriptor, low = end.detach(), []
+        while descriptor < 3:
+            low.append(descriptor)
+            descriptor = os.dup(descriptor)
+        for number in low:
+            os.close(number)
+        os.set_inheritable(descriptor, True)
     return True
-
-
-def _above_standard_streams(descriptor):
-    """The same open file under a number above those of the standard streams, one of which may be closed."""
-    low = []
-    while descriptor < 3:
-        low.append(descriptor)
-        descriptor = os.dup(descriptor)
-    for number in low:
-        os.close(number)
-    return descriptor
 
 
 def _holders(port):
@@ -179,9 +156,7 @@ def _holders(port):
     names, labels = {}, {}
     start = f"@{NAME}/{port}/"
     for line in text.splitlines():
-        if start not in line:
-            continue
-        fields = line.split()  # Num RefCount Protocol Flags Type St Inode Path
+        fields = line.split() if start in line else ()  # Num RefCount Protocol Flags Type St Inode Path
         words = fields[7][len(start) :].split("/") if len(fields) == 8 and fields[7].startswith(start) else ()
         if len(words) == 2:
             names[fields[6]] = "/".join(words)

@@ -39,8 +39,11 @@ def choose_rendezvous(env, world, facts):
     """
     place = {
         "MASTER_ADDR": env.get("MASTER_ADDR") or _address(env, world),
-        "MASTER_PORT": _exported_port(env, world) if env.get("MASTER_PORT") else str(_port(env, world, facts)),
+        "MASTER_PORT": env.get("MASTER_PORT") or str(_port(env, world, facts)),
     }
+    port = place["MASTER_PORT"]
+    if not (is_number(port) and 1 <= int(port) <= 65535):
+        raise RendezvousError(f"MASTER_PORT={port} is not a port", "export a port from 1 to 65535", rank=world.rank)
     if place["MASTER_ADDR"] == "::1" and not env.get("GLOO_SOCKET_IFNAME"):
         place["GLOO_SOCKET_IFNAME"] = "lo"  # gloo would use the address of this host's name, which may be IPv4
     return place
@@ -54,23 +57,24 @@ def check_address(env, world, root):
     address = env.get("MASTER_ADDR")
     if not address or world.exported:
         return []
+    exported = f"MASTER_ADDR={address} is"
     if set(address) & set("/[], \t") or address.count(":") == 1:
-        fault = f"MASTER_ADDR={address} is not one host's name or address"
-        raise RendezvousError(fault, "export it without protocol, port and brackets", rank=world.rank)
+        fault, remedy = "not one host's name or address", "export it without protocol, port and brackets"
+        raise RendezvousError(f"{exported} {fault}", remedy, rank=world.rank)
     if world.spans_nodes and (address.lower() in LOOPBACKS or address.startswith("127.")):
-        fault = f"MASTER_ADDR={address} is on each node another host, and the ranks are on several nodes"
-        raise RendezvousError(fault, "unset MASTER_ADDR, or export the node of rank 0", rank=world.rank)
+        fault, remedy = "on each node another host, and the ranks are on several nodes", "export the node of rank 0"
+        raise RendezvousError(f"{exported} {fault}", f"unset MASTER_ADDR, or {remedy}", rank=world.rank)
     if world.rank != 0 or world.size == 1:
         return []
     from pytorch_launch.launchers import is_node_of_job
 
     if exists(f"{root}/sys/class/net/{address}"):
-        fault, remedy = "is the name of a network interface", "export the node of rank 0; gloo takes GLOO_SOCKET_IFNAME"
-    elif address.partition(".")[0] != world.node.partition(".")[0] and is_node_of_job(env, address):
-        fault, remedy = f"is another node of this job than {world.node}, where rank 0 runs", "unset MASTER_ADDR"
-    else:
-        return []
-    return [Problem(f"MASTER_ADDR={address} {fault}", remedy)]
+        remedy = "export the node of rank 0; gloo takes GLOO_SOCKET_IFNAME"
+        return [Problem(f"{exported} the name of a network interface", remedy)]
+    if address.partition(".")[0] != world.node.partition(".")[0] and is_node_of_job(env, address):
+        fault = f"{exported} another node of this job than {world.node}, where rank 0 runs"
+        return [Problem(fault, "unset MASTER_ADDR")]
+    return []
 
 
 def make_claim(place, world, launch):
@@ -80,13 +84,8 @@ def make_claim(place, world, launch):
     """
     if place is None or world.size == 1 or (world.node_rank != 0 and world.rank != 0):
         return None
-    return Claim(
-        address=place["MASTER_ADDR"],
-        port=int(place["MASTER_PORT"]),
-        launch=launch,
-        source=world.source,
-        rank=world.rank,
-    )
+    address, port = place["MASTER_ADDR"], int(place["MASTER_PORT"])
+    return Claim(address=address, port=port, launch=launch, source=world.source, rank=world.rank)
 
 
 def launch_id(world, facts):
@@ -100,10 +99,10 @@ def launch_id(world, facts):
         return f"{world.job}.{world.step}"
     if world.launch is not None:
         return f"mpi{world.launch}"
-    if world.local_size < world.size:
-        return None
-    number = _starter(world, facts)
-    return None if number is None else f"local.{number}"
+    if world.size == 1:
+        return f"local.{facts.pid}"
+    # the process that started the world on this node
+    return None if world.spans_nodes or facts.launcher is None else f"local.{facts.launcher}"
 
 
 def step_port(job, step):
@@ -142,11 +141,9 @@ def _address(env, world):
     # `srun --distribution=arbitrary` and host files put rank 0 on any node, while the node list stays sorted;
     # the other ranks would try to connect to the wrong host for half an hour.
     if world.rank == 0 and world.node_rank != 0:
-        raise RendezvousError(
-            f"rank 0 runs on {world.node}, but the first host of {world.source} is {world.first_host}",
-            _on_all_ranks(env, f"MASTER_ADDR={world.node}") + ", or let rank 0 run on the first host",
-            rank=world.rank,
-        )
+        fault = f"rank 0 runs on {world.node}, but the first host of {world.source} is {world.first_host}"
+        remedy = _on_all_ranks(env, f"MASTER_ADDR={world.node}") + ", or let rank 0 run on the first host"
+        raise RendezvousError(fault, remedy, rank=world.rank)
     if world.first_host != THIS_HOST:
         return world.first_host
     from pytorch_launch.addresses import loopback
@@ -164,31 +161,15 @@ def _port(env, world, facts):
     if world.size == 1:
         return free_port(facts.pid)
     fault = f"{world.source} passes no number to its ranks to compute a port from"
-    if world.local_size < world.size:
+    if world.spans_nodes:
         raise RendezvousError(fault, _on_all_ranks(env, "a MASTER_PORT"), rank=world.rank)
-    number = _starter(world, facts)
-    if number is None:
-        raise RendezvousError(
-            f"{fault}, and this container hides the launcher",
-            "export MASTER_PORT before the launch, or omit --pid and --containall",
-            rank=world.rank,
-        )
-    return LOWEST_PORT + number % SPAN
+    if facts.launcher is None:
+        remedy = "export MASTER_PORT before the launch, or omit --pid and --containall"
+        raise RendezvousError(f"{fault}, and this container hides the launcher", remedy, rank=world.rank)
+    return LOWEST_PORT + facts.launcher % SPAN
 
 
 def _on_all_ranks(env, variable):
     from pytorch_launch.launchers import to_all_ranks
 
     return f"export {variable} {to_all_ranks(env)}"
-
-
-def _starter(world, facts):
-    """The number of the process that started the world on this node, of this one if it is alone; None if hidden."""
-    return facts.pid if world.size == 1 else facts.launcher
-
-
-def _exported_port(env, world):
-    port = env["MASTER_PORT"]
-    if not (is_number(port) and 1 <= int(port) <= 65535):
-        raise RendezvousError(f"MASTER_PORT={port} is not a port", "export a port from 1 to 65535", rank=world.rank)
-    return port

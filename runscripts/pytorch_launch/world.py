@@ -17,8 +17,9 @@ STRAY_EXPORT = "look for a stray export in the job script"
 # For variables of another launch, which sbatch and srun pass on.
 SUBMIT = "submit the job from a shell without the variables of another launch, or with sbatch --export=NONE"
 
-# The variables of a rank that torch reads.
+# The variables by which torch knows a rank, as torchrun(1) names them, and the fields of a World with their values.
 OF_TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+NUMBERS = ("rank", "size", "local_rank", "local_size", "node_rank")
 
 
 class WorldError(LaunchError):
@@ -36,32 +37,30 @@ class RendezvousError(LaunchError):
 class World(Value):
     """This process among the ranks that were started with it.
 
-    `rank`, `size`              in the world, rank from 0
-    `local_rank`, `local_size`  among the ranks of this node
-    `node_rank`                 of this node among the nodes, from 0
-    `node`                      name of this node
-    `first_host`                name of the node of rank 0, None if the launcher does not report it
-    `source`                    what started the world, for messages
-    `job`, `step`               Slurm's numbers, None outside a job or a step
-    `launch`                    a number that all its ranks share, and another launch is unlikely to have, where
-                                there is no step; None where the launcher gives none
-    `reserved_port`             first port that `srun --resv-ports` set aside, or None
-    `node_cpus`                 CPUs that the ranks of this node have together, None if not known
-    `cpus_per_task`             CPUs that the user requested per rank, None if not requested
-    `masks`                     of the ranks of this node, a list of sets in the launcher's numbers, None if not known
-    `unbound`                   true if the launcher reports that it bound no rank to CPUs
-    `exported`                  true if the launcher has exported torch's variables already
-    `allocation`                tasks and nodes of the allocation, and what starts processes on all of them, if this is
-                                its only process; else (1, 1, "")
-    `strays`                    names of variables of a launch around this job, which do not hold for this process
-    `problem`                   a Problem that follows from these, or None
+    `rank`, `size`, `local_rank`, `local_size`, `node_rank`  as torch numbers them
+    `node`           name of this node
+    `first_host`     name of the node of rank 0, None if the launcher does not report it
+    `source`         what started the world, for messages
+    `job`, `step`    Slurm's numbers, None outside a job or a step
+    `launch`         a number that all its ranks share, and another launch is unlikely to have, where there is no step;
+                     None where the launcher gives none
+    `reserved_port`  first port that `srun --resv-ports` set aside, or None
+    `node_cpus`      CPUs that the ranks of this node have together, None if not known
+    `cpus_per_task`  CPUs that the user requested per rank, None if not requested
+    `masks`          of the ranks of this node, a list of sets in the launcher's numbers, None if not known
+    `unbound`        true if the launcher reports that it bound no rank to CPUs
+    `exported`       true if the launcher has exported torch's variables already
+    `allocation`     tasks and nodes of the allocation, and what starts processes on all of them, if this is its only
+                     process; else (1, 1, "")
+    `strays`         names of variables of a launch around this job, which do not hold for this process
+    `problem`        a Problem that follows from these, or None
     """
 
     DEFAULTS = {
         **dict.fromkeys(("job", "step", "launch", "reserved_port", "node_cpus", "cpus_per_task", "masks", "problem")),
         **{"unbound": False, "exported": False, "allocation": (1, 1, ""), "strays": ()},
     }
-    __slots__ = ("rank", "size", "local_rank", "local_size", "node_rank", "node", "first_host", "source", *DEFAULTS)
+    __slots__ = (*NUMBERS, "node", "first_host", "source", *DEFAULTS)
 
     @property
     def reports_for_node(self):
@@ -73,9 +72,7 @@ class World(Value):
         return self.local_size < self.size
 
     def variables(self):
-        """The variables by which torch knows a rank, as torchrun(1) names them."""
-        numbers = self.rank, self.size, self.local_rank, self.local_size, self.node_rank
-        return dict(zip(OF_TORCH, map(str, numbers)))
+        return {name: str(getattr(self, field)) for name, field in zip(OF_TORCH, NUMBERS)}
 
 
 def node_list(env):
@@ -132,17 +129,52 @@ def optional_number(env, name):
 
 
 def text_number(text):
-    """A number that follows from `text` alone (the hash FNV-1a of 32 bits; Fowler, Noll and Vo)."""
+    """A number that follows from `text` alone (the hash FNV-1a of 32 bits; Fowler, Noll and Vo); None for no text."""
     value = 0x811C9DC5
-    for byte in text.encode():
+    for byte in (text or "").encode():
         value = (value ^ byte) * 0x01000193 % 2**32
-    return value
+    return value if text else None
+
+
+def make_world(env, names, *, reason=None, **fields):
+    """The World of a launcher whose variables `names` have the values of OF_TORCH; `fields` are its other fields.
+
+    Raises WorldError if the numbers, or exported variables of torch, contradict each other. `reason` is why a value is
+    impossible for which the launcher has no variable.
+    """
+    names = dict(zip(OF_TORCH, names))
+    for name, field in zip(OF_TORCH, NUMBERS):
+        if field not in fields:
+            fields[field] = number(env, names[name])
+    world = World(**fields)
+    check_inside(env, names["RANK"], names["WORLD_SIZE"], world.size)
+    check_inside(env, names["LOCAL_RANK"], names.get("LOCAL_WORLD_SIZE", names["WORLD_SIZE"]), world.local_size)
+    if world.local_size > world.size:
+        raise WorldError(
+            f"{names['LOCAL_WORLD_SIZE']}={world.local_size} ranks on this node are more than "
+            f"{names['WORLD_SIZE']}={world.size} in the world",
+            "look for variables of another launch",
+        )
+    if not world.exported:
+        check_exported(env, world, names, reason or f"{world.source} started this process")
+    return world
 
 
 def check_inside(env, index, bound, size):
     """Raise WorldError unless the variable `index` is below `size`, the meaning of the variable `bound`."""
     if number(env, index) >= size:
         raise WorldError(f"{index}={env[index]} is outside 0 to {size - 1}, as of {bound}={env[bound]}", STRAY_EXPORT)
+
+
+def check_exported(env, world, sources, reason):
+    """Raise WorldError if one of torch's variables is exported with another value than `world` has."""
+    for name, value in world.variables().items():
+        if name == "LOCAL_RANK" and env.get(VIRTUAL):
+            continue  # exported by the launch around this one
+        if env.get(name, value) not in ("", value):
+            source = sources.get(name)
+            because = f"{source}={env[source]}" if source else reason
+            raise WorldError(f"{name}={env[name]} is exported, but {because}", f"unset {name}")
 
 
 def is_inherited(env, name):
@@ -168,17 +200,3 @@ def check_step(env, world, sign):
             f"{world.source} has WORLD_SIZE={world.size}, but SLURM_STEP_NUM_TASKS={tasks}",
             "unset the variables of the launch around srun, such as TORCHELASTIC_RUN_ID or OMPI_COMM_WORLD_RANK",
         )
-
-
-def check_exported(env, world, sources, reason=None):
-    """Raise WorldError if one of torch's variables is exported with another value than `world` has.
-
-    `sources` has the launcher's name for each of them; `reason` is why the value is impossible if it has none.
-    """
-    for name, value in world.variables().items():
-        if name == "LOCAL_RANK" and env.get(VIRTUAL):
-            continue  # exported by the launch around this one
-        if env.get(name, value) not in ("", value):
-            source = sources.get(name)
-            because = f"{source}={env[source]}" if source else reason
-            raise WorldError(f"{name}={env[name]} is exported, but {because}", f"unset {name}")

@@ -36,13 +36,16 @@ def discover(env, hostname):
             inherited = inherited or sign
             continue
         checked = {**env, **dict.fromkeys(OF_TORCH, "")} if inherited else env
-        world = getattr(_launcher(module), function)(checked, hostname)
+        # imported here, so that a rank pays only for the launcher that started it
+        world = getattr(__import__(f"{__name__}.{module}", fromlist=[function]), function)(checked, hostname)
         if world is None:
             continue
         if inherited:
             raise WorldError(f"{inherited}={env[inherited]} is of another launch than {world.source}", SUBMIT)
         return world
-    return _launcher("others").single(env, hostname, inherited)
+    from pytorch_launch.launchers.others import single
+
+    return single(env, hostname, inherited)
 
 
 def _is_of_another_step(env, name):
@@ -111,11 +114,6 @@ def to_all_ranks(env):
 
 def _options(env, index):
     return next((options[index] for sign, options in OPTIONS.items() if env.get(sign)), None)
-
-
-def _launcher(name):
-    """The module of one kind, imported here so that a rank pays only for the launcher that started it."""
-    return __import__(f"pytorch_launch.launchers.{name}", fromlist=["*"])
 
 
 LETTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-"

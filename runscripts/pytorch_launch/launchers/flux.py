@@ -14,52 +14,44 @@ ENVIRONMENT"), but no variable with the node of rank 0 or the number of tasks on
 import os
 
 from pytorch_launch import NO_PYTHON
-from pytorch_launch.launchers.mpi import Layout, read_layout
+from pytorch_launch.launchers.mpi import read_layout
 from pytorch_launch.topology import parse_cpu_list
-from pytorch_launch.world import World, WorldError, check_exported, check_inside, number, text_number
+from pytorch_launch.world import WorldError, check_inside, make_world, number, text_number
 
-SOURCES = {"RANK": "FLUX_TASK_RANK", "WORLD_SIZE": "FLUX_JOB_SIZE", "LOCAL_RANK": "FLUX_TASK_LOCAL_ID"}
+OF_FLUX = ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID")
 
 EXPORT = 'in the job script, before flux run: export MASTER_ADDR=$(get-master "$(flux getattr hostlist)")'
 
 
 def task(env, hostname):
-    rank, size, local_rank, nodes = (number(env, name) for name in (*SOURCES.values(), "FLUX_JOB_NNODES"))
+    rank, size, local_rank, nodes = (number(env, name) for name in (*OF_FLUX[:3], "FLUX_JOB_NNODES"))
     check_inside(env, "FLUX_TASK_RANK", "FLUX_JOB_SIZE", size)
-    layout = _layout(env, rank, size, local_rank, nodes)
-    check_inside(env, "FLUX_TASK_LOCAL_ID", "FLUX_JOB_SIZE", layout.local_size)
-    world = World(
-        rank=rank,
-        size=size,
-        local_rank=local_rank,
-        local_size=layout.local_size,
-        node_rank=layout.node_rank,
+    first, local_size, node_rank = _layout(env, rank, size, local_rank, nodes)
+    return make_world(
+        env,
+        OF_FLUX,
+        local_size=local_size,
+        node_rank=node_rank,
         node=hostname,
-        first_host=layout.first_host,
+        first_host=first,
         source=f"Flux job {env.get('FLUX_JOB_ID')}",
-        launch=text_number(env["FLUX_JOB_ID"]) if env.get("FLUX_JOB_ID") else None,
+        launch=text_number(env.get("FLUX_JOB_ID")),
     )
-    check_exported(env, world, SOURCES, f"{world.source} started this process")
-    return world
 
 
 def _layout(env, rank, size, local_rank, nodes):
+    """The node of rank 0, the number of ranks on this node, and the number of this node."""
     if nodes <= 1:
-        return Layout(first_host="127.0.0.1", size=size, local_size=size, node_rank=0)
+        return "127.0.0.1", size, 0
     layout = read_layout(env.get("PALS_APINFO"), rank)
-    if layout is not None and layout.size == size:
-        return layout
+    if layout is not None and layout[1] == size:
+        return layout[0], layout[2], layout[3]
     if env.get("MASTER_ADDR") and size % nodes == 0:
         # Flux counts ranks node by node, or in turn over the nodes (flux-submit(1), --taskmap)
         local_size = size // nodes
         by_node, block = divmod(rank, local_size)
-        node_rank = by_node if block == local_rank else rank % nodes
-        return Layout(first_host=env["MASTER_ADDR"], size=size, local_size=local_size, node_rank=node_rank)
-    return _asked_layout(env, rank, size)
-
-
-def _asked_layout(env, rank, size):
-    """The Layout that the command `flux` reports: a line `<host>: <ranks>` for each node, in their order."""
+        return env["MASTER_ADDR"], local_size, by_node if block == local_rank else rank % nodes
+    # the command `flux` reports a line `<host>: <ranks>` for each node, in their order
     job = env.get("FLUX_JOB_ID", "")
     text = output_of("flux", ["job", "taskmap", "--to=hosts", job], env)
     if text is None:
@@ -69,12 +61,7 @@ def _asked_layout(env, rank, size):
     node_of = {number: node for node, (_, ranks) in enumerate(layouts) for number in ranks}
     if sorted(node_of) != list(range(size)):
         raise WorldError(f"`flux job taskmap --to=hosts {job}` does not list {size} tasks", EXPORT)
-    return Layout(
-        first_host=layouts[node_of[0]][0],
-        size=size,
-        local_size=len(layouts[node_of[rank]][1]),
-        node_rank=(node_of[rank] - node_of[0]) % len(layouts),
-    )
+    return layouts[node_of[0]][0], len(layouts[node_of[rank]][1]), (node_of[rank] - node_of[0]) % len(layouts)
 
 
 def _idset(text):

@@ -7,26 +7,15 @@ ranks out in another way, which rank 0 detects (`rendezvous`).
 
 import sys
 
-from pytorch_launch import Value, read
+from pytorch_launch import read
 from pytorch_launch.nodelist import first_and_index
-from pytorch_launch.world import (
-    OF_TORCH,
-    World,
-    WorldError,
-    check_exported,
-    check_inside,
-    check_step,
-    number,
-    optional_number,
-    read_list,
-    text_number,
-)
+from pytorch_launch.world import WorldError, check_step, make_world, number, optional_number, read_list, text_number
 
 
 def open_mpi(env, hostname):
     """Open MPI 4 and 5 ("Environment variables set for MPI applications")."""
     launch = env.get("PMIX_NAMESPACE") or env.get("OMPI_MCA_ess_base_jobid")
-    names = (f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
+    names = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
     return _world(env, hostname, names, "Open MPI", launch)
 
 
@@ -50,17 +39,16 @@ def pals(env, hostname):
     """
     names = ["PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE", "PALS_NODEID"]
     layout = read_layout(env.get("PALS_APINFO"), number(env, "PALS_RANKID"))
-    if layout is not None and env.get("PMI_SIZE") in (None, "", str(layout.size)):
-        env = {**env, "PMI_SIZE": str(layout.size)}
+    if layout is not None and env.get("PMI_SIZE") in (None, "", str(layout[1])):
+        env = {**env, "PMI_SIZE": str(layout[1])}
         del names[4]  # that of the layout is counted from rank 0
     elif not env.get("PMI_SIZE"):
-        if env.get("WORLD_SIZE"):
-            names[1] = "WORLD_SIZE"
-        else:
+        if not env.get("WORLD_SIZE"):
             raise WorldError(
                 "PALS_RANKID is set, but PMI_SIZE, the number of ranks, is not",
                 "export it as WORLD_SIZE, for example with `mpiexec -n 24 --env WORLD_SIZE=24`",
             )
+        names[1] = "WORLD_SIZE"
     return _world(env, hostname, names, "PALS", env.get("PALS_APID"), layout)
 
 
@@ -71,66 +59,43 @@ def pmi(env, hostname):
 
 
 def _world(env, hostname, names, source, launch, layout=None):
-    """The world that the variables `names` of a launcher describe, those of OF_TORCH in its words.
-
-    `launch` is text that its ranks share, `layout` the Layout that the launcher reports, None if it reports none.
-    """
-    names = dict(zip(OF_TORCH, names))
-    rank, size, local_rank, local_size = (number(env, names[name]) for name in OF_TORCH[:4])
-    check_inside(env, names["RANK"], names["WORLD_SIZE"], size)
-    check_inside(env, names["LOCAL_RANK"], names["LOCAL_WORLD_SIZE"], local_size)
-    if local_size > size:
-        raise WorldError(
-            f"{names['LOCAL_WORLD_SIZE']}={local_size} ranks on this node are more than "
-            f"{names['WORLD_SIZE']}={size} in the world",
-            "look for variables of another launch",
-        )
-    if local_size == size:
+    """The world by the variables `names`; `launch` is text that its ranks share, `layout` what `read_layout` found."""
+    rank, size, local_rank, local_size = (number(env, name) for name in names[:4])
+    if local_size >= size:
         first, node_rank = "127.0.0.1", 0
-    elif layout is not None and layout.size == size:
-        first, node_rank = layout.first_host, layout.node_rank
+    elif layout is not None and layout[1] == size:
+        first, node_rank = layout[0], layout[3]
     else:
-        first, node_rank = _place(env, hostname, rank, local_rank, local_size)
-    world = World(
-        rank=rank,
-        size=size,
-        local_rank=local_rank,
-        local_size=local_size,
-        node_rank=number(env, names["GROUP_RANK"]) if "GROUP_RANK" in names else node_rank,
+        first, index = _allocation(env, hostname)
+        # If this host has another name in the allocation: assume nodes that are alike, with blocks of ranks, which is
+        # the default of every launcher.
+        node_rank = (rank - local_rank) // max(1, local_size) if index is None else index
+    world = make_world(
+        env,
+        names,
+        **({} if len(names) > 4 else {"node_rank": node_rank}),
         node=hostname,
         first_host=first,
         source=source,
         job=optional_number(env, "SLURM_JOB_ID"),
-        launch=text_number(launch) if launch else None,
+        launch=text_number(launch),
         node_cpus=optional_number(env, "SLURM_CPUS_ON_NODE"),
     )
-    check_step(env, world, names["RANK"])
-    check_exported(env, world, names, f"{source} started this process")
+    check_step(env, world, names[0])
     return world
-
-
-def _place(env, hostname, rank, local_rank, local_size):
-    """The first host of the allocation, None if not known, and the position of this node in it."""
-    for host in (hostname, hostname.partition(".")[0]):
-        first, index = _allocation(env, host)
-        if index is not None:
-            return first, index
-    # This host has another name in the allocation. Assume nodes that are alike, with blocks of ranks, which is the
-    # default of every launcher.
-    return first, (rank - local_rank) // local_size
 
 
 def _allocation(env, host):
     """The first host of the job's allocation and the position of `host` in it, None where not known."""
+    short = host.partition(".")[0]
     if env.get("SLURM_JOB_NODELIST"):
-        return read_list(env, "SLURM_JOB_NODELIST", first_and_index, host)
-    if env.get("PBS_NODEFILE"):
-        # at some sites only the first node of the job has this file, and only containers that bind it
-        hosts = list(dict.fromkeys((read(env["PBS_NODEFILE"]) or "").split()))
-        if hosts:
-            short = [name.partition(".")[0] for name in hosts]
-            return hosts[0], hosts.index(host) if host in hosts else short.index(host) if host in short else None
-    return None, None
+        first, index = read_list(env, "SLURM_JOB_NODELIST", first_and_index, host)
+        return (first, index) if index is not None else read_list(env, "SLURM_JOB_NODELIST", first_and_index, short)
+    # at some sites only the first node of the job has this file, and only containers that bind it
+    hosts = list(dict.fromkeys((read(env.get("PBS_NODEFILE") or "") or "").split()))
+    shorts = [name.partition(".")[0] for name in hosts]
+    found = (names.index(name) for names, name in ((hosts, host), (shorts, host), (shorts, short)) if name in names)
+    return next(iter(hosts), None), next(found, None)
 
 
 # The file that PALS, or Flux for Cray's PMI, writes on each node: an array of C structures without padding between
@@ -142,20 +107,12 @@ PE_SIZE, PE_OFFSET, PES, NODE_SIZE, NODE_OFFSET, NODES, HEADER = 64, 72, 80, 88,
 RANK_NODE, NODE_NAME, INT = 8, 4, 4
 
 
-class Layout(Value):
-    """Where the ranks of a launch run.
-
-    `first_host`  name of the node of rank 0
-    `size`        number of ranks
-    `local_size`  number of ranks on the node of this rank
-    `node_rank`   of the node of this rank, counted from the node of rank 0
-    """
-
-    __slots__ = ("first_host", "local_size", "node_rank", "size")
-
-
 def read_layout(path, rank):
-    """The Layout for rank `rank`, None if the file is not readable, such as in a container, or is no such file."""
+    """Where the ranks of a launch run, None if the file is not readable, such as in a container, or is no such file.
+
+    The name of the node of rank 0, the number of ranks, that of ranks on the node of rank `rank`, and the number of
+    this node, counted from the node of rank 0.
+    """
     try:
         with open(path or "", "rb") as file:  # noqa: PTH123  (pathlib costs more than all of this package)
             data = file.read()
@@ -167,19 +124,14 @@ def read_layout(path, rank):
         int.from_bytes(data[place : place + INT], sys.byteorder)
         for place in (PE_SIZE, PE_OFFSET, PES, NODE_SIZE, NODE_OFFSET, NODES)
     )
-    if (
-        not rank < size
-        or pe_size < RANK_NODE + INT
-        or pe_size % INT
-        or len(data) < max(pe_offset + pe_size * size, node_offset + node_size * nodes)
-    ):
+    end = max(pe_offset + pe_size * size, node_offset + node_size * nodes)
+    if not rank < size or pe_size < RANK_NODE + INT or pe_size % INT or len(data) < end:
         return None
     of_ranks = memoryview(data[pe_offset : pe_offset + pe_size * size]).cast("i")[RANK_NODE // INT :: pe_size // INT]
     nodes_of_ranks = of_ranks.tolist()
-    start = node_offset + node_size * nodes_of_ranks[0]
+    first, node = nodes_of_ranks[0], nodes_of_ranks[rank]
+    start = node_offset + node_size * first
     name = data[start + NODE_NAME : start + node_size].partition(b"\0")[0].decode(errors="replace")
-    if not name or not 0 <= nodes_of_ranks[0] < nodes:
+    if not name or not 0 <= first < nodes:
         return None
-    node = nodes_of_ranks[rank]
-    node_rank = (node - nodes_of_ranks[0]) % nodes
-    return Layout(first_host=name, size=size, local_size=nodes_of_ranks.count(node), node_rank=node_rank)
+    return name, size, nodes_of_ranks.count(node), (node - first) % nodes

@@ -6,16 +6,16 @@ from pytorch_launch.container import check_cleaned
 from pytorch_launch.environment import LAUNCH_ID
 from pytorch_launch.launchers.slurm import STEP_MARKS, job_allocation, step_of_others
 from pytorch_launch.world import (
+    NUMBERS,
     OF_TORCH,
     SUBMIT,
     World,
     WorldError,
     check_exported,
-    check_inside,
     check_step,
     is_inherited,
+    make_world,
     node_name,
-    number,
     optional_number,
 )
 
@@ -32,20 +32,15 @@ OF_TORCHRUN = ("GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE")
 
 def torchrun(env, hostname):
     """The world of a worker (torch.distributed.run, "Environment Variables"), as torchrun exported it."""
-    world = World(
-        rank=number(env, "RANK"),
-        size=number(env, "WORLD_SIZE"),
-        local_rank=number(env, "LOCAL_RANK"),
-        local_size=number(env, "LOCAL_WORLD_SIZE"),
-        node_rank=number(env, "GROUP_RANK"),
+    world = make_world(
+        env,
+        OF_TORCH,
         node=node_name(env, hostname),
         first_host=env.get("MASTER_ADDR"),
         source=f"torchrun run {env['TORCHELASTIC_RUN_ID']}",
         job=optional_number(env, "SLURM_JOB_ID"),
         exported=True,
     )
-    check_inside(env, "RANK", "WORLD_SIZE", world.size)
-    check_inside(env, "LOCAL_RANK", "LOCAL_WORLD_SIZE", world.local_size)
     check_step(env, world, "TORCHELASTIC_RUN_ID")
     return world
 
@@ -66,24 +61,19 @@ def single(env, hostname, inherited=None):
     if {env[name] for name in marks if name.endswith("SIZE") and "LOCAL" not in name} == {"1"}:
         marks = []  # the only rank
     inherited = inherited or next((name for name in marks if is_inherited(env, name)), None)
-    if marks and not inherited:
+    strays, left = (), step_of_others(env)
+    if inherited:
+        left = f"{inherited}={env[inherited]}"
+        of_torchrun = (name for name in env if name.startswith("TORCHELASTIC_"))
+        strays = {*marks, *of_torchrun, *OF_TORCH, *OF_TORCHRUN, "MASTER_ADDR", "MASTER_PORT", LAUNCH_ID}
+        env = {name: value for name, value in env.items() if name not in strays}
+    elif marks:
         raise WorldError(
             f"{', '.join(f'{name}={env[name]}' for name in marks)}: ranks of a launcher that is not known",
             "start them with srun, mpirun, flux run or torchrun, or one process with conda-python-simple",
         )
-    left = inherited and f"{inherited}={env[inherited]}"
-    if left:
-        of_torchrun = (name for name in env if name.startswith("TORCHELASTIC_"))
-        strays = {*marks, *of_torchrun, *OF_TORCH, *OF_TORCHRUN, "MASTER_ADDR", "MASTER_PORT", LAUNCH_ID}
-        env = {name: value for name, value in env.items() if name not in strays}
-    else:
-        left, strays = step_of_others(env), ()
     world = World(
-        rank=0,
-        size=1,
-        local_rank=0,
-        local_size=1,
-        node_rank=0,
+        **dict(zip(NUMBERS, (0, 1, 0, 1, 0))),
         node=node_name(env, hostname),
         first_host="127.0.0.1",
         source="single process",

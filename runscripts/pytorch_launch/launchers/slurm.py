@@ -5,13 +5,11 @@ from pytorch_launch import is_number, read
 from pytorch_launch.facts import state_and_parent
 from pytorch_launch.nodelist import first_and_index, first_host, hosts
 from pytorch_launch.world import (
-    OF_TORCH,
     STRAY_EXPORT,
     SUBMIT,
-    World,
     WorldError,
-    check_exported,
     check_inside,
+    make_world,
     node_list,
     node_name,
     number,
@@ -23,103 +21,14 @@ from pytorch_launch.world import (
 # seven ranks that never start. Only srun sets all of these.
 STEP_MARKS = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST")
 
-# The step of a shell that salloc starts on the first node (LaunchParameters=use_interactive_step; slurm.h).
-INTERACTIVE_STEP = 4294967290
-# Slurm 26.05 writes the numbers of its special steps as negative ones, that of a batch script among them.
-AS_NEGATIVE = {"-6": str(INTERACTIVE_STEP)}
-BATCH_SCRIPT = ("-5", "4294967291")
+# The steps of a shell that salloc starts on the first node (LaunchParameters=use_interactive_step; slurm.h), and of a
+# batch script. Slurm 26.05 writes them as negative numbers.
+INTERACTIVE, BATCH_SCRIPT = "4294967290", "4294967291"
+SPECIAL_STEPS = {"-6": INTERACTIVE, "-5": BATCH_SCRIPT}
 
-# torch's variable, and the one of srun(1) with the same value.
-OF_SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID")
-SOURCES = dict(zip(OF_TORCH, OF_SRUN))
-
-
-def step(env, hostname):
-    """The world of a Slurm step (srun(1), "OUTPUT ENVIRONMENT VARIABLES"), None for a process outside a step.
-
-    A step may have fewer nodes than its job, so the job's variables are never read.
-    """
-    position = _position(env)
-    if position is None:
-        return None
-    step_name, (first, index) = _step_name(env), position
-    env = {**env, step_name: AS_NEGATIVE.get(env[step_name], env[step_name])}
-    local_size = _local_size(env, index)
-    is_mixed = first is None or index != number(env, "SLURM_NODEID") or bool(env.get("SLURM_HET_SIZE"))
-    world = World(
-        rank=number(env, "SLURM_PROCID"),
-        size=number(env, "SLURM_STEP_NUM_TASKS"),
-        local_rank=number(env, "SLURM_LOCALID"),
-        local_size=local_size,
-        node_rank=number(env, "SLURM_NODEID"),
-        node=node_name(env, hostname),
-        first_host=first,
-        source=f"Slurm step {env.get('SLURM_JOB_ID')}.{env[step_name]}",
-        job=number(env, "SLURM_JOB_ID"),
-        step=number(env, step_name),
-        # the components of a heterogeneous step have reservations of their own
-        reserved_port=None if is_mixed else _first_port(env, "SLURM_STEP_RESV_PORTS"),
-        node_cpus=optional_number(env, "SLURM_CPUS_ON_NODE"),
-        cpus_per_task=optional_number(env, "SLURM_CPUS_PER_TASK"),
-        masks=_masks(env, local_size),
-        unbound=env.get("SLURM_CPU_BIND_TYPE") == "none",
-        allocation=job_allocation(env) if _is_interactive(env) else (1, 1, ""),
-    )
-    check_inside(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", world.size)
-    check_inside(env, "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", world.local_size)
-    if world.size > 1 and env.get("SLURM_PTY_PORT") and _is_in_interactive_shell():
-        raise WorldError(
-            f"this shell is one of {world.size} tasks of {world.source}, and srun --pty connects only this one to the "
-            "terminal",
-            f"start the ranks from it with srun --overlap -N{_count_nodes(env)} -n{world.size}",
-        )
-    check_exported(env, world, SOURCES)
-    return world
-
-
-def _position(env):
-    """The node of rank 0 as in `_nodes`, and the position of this node, None for a process outside a step.
-
-    A batch script that was submitted from inside a step inherits the variables of that step, without the number of
-    their job. The title of the process that started it names its own.
-    """
-    if not _has_marks(env) or env[_step_name(env)] in BATCH_SCRIPT:
-        return None
-    may_be_script = all(env.get(name, "0") == "0" for name in ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"))
-    if may_be_script and _is_batch_script(env):
-        return None
-    try:
-        _check_step(env)
-        return _nodes(env)
-    except OtherStepError:
-        if may_be_script and env.get("SLURM_TASKS_PER_NODE") == "1":
-            return None  # whichever it is: the job has one task
-        raise
-
-
-def step_of_others(env):
-    """The size of a step that this process inherited, as text; None if there is none, or it is 1 as well."""
-    name = "SLURM_STEP_NUM_TASKS"
-    return f"{name}={env[name]}" if _has_marks(env) and env[name] != "1" else None
-
-
-def job_allocation(env):
-    """Tasks and nodes of the job, and what starts processes on all of them."""
-    tasks, nodes, components = (
-        optional_number(env, name) or 1 for name in ("SLURM_NTASKS", "SLURM_JOB_NUM_NODES", "SLURM_HET_SIZE")
-    )
-    return tasks, max(nodes, components), "srun"
-
-
-def master(env):
-    """The node of rank 0 of this step, else the first of the job. Raises WorldError, NodeListError."""
-    position = _position(env)
-    if position is None:
-        return first_host(node_list({**env, "SLURM_STEP_NODELIST": ""} if _has_marks(env) else env))
-    if position[0] is None:
-        raise WorldError("Slurm does not report the node of rank 0 of this step", HETEROGENEOUS)
-    return position[0]
-
+TASKS = "SLURM_STEP_TASKS_PER_NODE"
+#: The variables of srun(1) with the values of OF_TORCH.
+OF_SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", TASKS, "SLURM_NODEID")
 
 #: Where a rank cannot know the node of rank 0.
 HETEROGENEOUS = (
@@ -131,16 +40,96 @@ class OtherStepError(WorldError):
     """Variables of two steps."""
 
 
+def step(env, hostname):
+    """The world of a Slurm step (srun(1), "OUTPUT ENVIRONMENT VARIABLES"), None for a process outside a step.
+
+    A step may have fewer nodes than its job, so the job's variables are never read.
+    """
+    env = _with_number(env)
+    position = _position(env)
+    if position is None:
+        return None
+    first, index = position
+    local_size = _local_size(env, index)
+    has_components = first is None or index != number(env, "SLURM_NODEID") or env.get("SLURM_HET_SIZE")
+    world = make_world(
+        env,
+        OF_SRUN,
+        local_size=local_size,
+        node=node_name(env, hostname),
+        first_host=first,
+        source=f"Slurm step {env.get('SLURM_JOB_ID')}.{env['SLURM_STEP_ID']}",
+        job=number(env, "SLURM_JOB_ID"),
+        step=number(env, "SLURM_STEP_ID"),
+        # the components of a heterogeneous step have reservations of their own
+        reserved_port=None if has_components else _reserved_port(env),
+        node_cpus=optional_number(env, "SLURM_CPUS_ON_NODE"),
+        cpus_per_task=optional_number(env, "SLURM_CPUS_PER_TASK"),
+        masks=_masks(env, local_size),
+        unbound=env.get("SLURM_CPU_BIND_TYPE") == "none",
+        allocation=job_allocation(env) if env["SLURM_STEP_ID"] == INTERACTIVE else (1, 1, ""),
+    )
+    if world.size > 1 and env.get("SLURM_PTY_PORT") and _is_in_interactive_shell():
+        raise WorldError(
+            f"this shell is one of {world.size} tasks of {world.source}, and srun --pty connects only this one to the "
+            "terminal",
+            f"start the ranks from it with srun --overlap -N{_count_nodes(env)} -n{world.size}",
+        )
+    return world
+
+
+def master(env):
+    """The node of rank 0 of this step, else the first of the job. Raises WorldError, NodeListError."""
+    env = _with_number(env)
+    position = _position(env)
+    if position is None:
+        return first_host(node_list({**env, "SLURM_STEP_NODELIST": ""} if _has_marks(env) else env))
+    if position[0] is None:
+        raise WorldError("Slurm does not report the node of rank 0 of this step", HETEROGENEOUS)
+    return position[0]
+
+
+def step_of_others(env):
+    """The size of a step that this process inherited, as text; None if there is none, or it is 1 as well."""
+    name = "SLURM_STEP_NUM_TASKS"
+    return f"{name}={env[name]}" if _has_marks(_with_number(env)) and env[name] != "1" else None
+
+
+def job_allocation(env):
+    """Tasks and nodes of the job, and what starts processes on all of them."""
+    tasks, nodes, components = (
+        optional_number(env, name) or 1 for name in ("SLURM_NTASKS", "SLURM_JOB_NUM_NODES", "SLURM_HET_SIZE")
+    )
+    return tasks, max(nodes, components), "srun"
+
+
+def _with_number(env):
+    """`env` with the number of its step as SLURM_STEP_ID alone, "" outside a step."""
+    step = env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID") or ""
+    return {**env, "SLURM_STEP_ID": SPECIAL_STEPS.get(step, step)}
+
+
 def _has_marks(env):
-    return bool(env.get(_step_name(env))) and all(env.get(name) for name in STEP_MARKS)
+    return all(env.get(name) for name in ("SLURM_STEP_ID", *STEP_MARKS))
 
 
-def _is_interactive(env):
-    return env[_step_name(env)] in (str(INTERACTIVE_STEP), *AS_NEGATIVE)
+def _position(env):
+    """The node of rank 0 as in `_nodes`, and the position of this node, None for a process outside a step.
 
-
-def _step_name(env):
-    return "SLURM_STEP_ID" if env.get("SLURM_STEP_ID") else "SLURM_STEPID"
+    A batch script that was submitted from inside a step inherits the variables of that step, without the number of
+    their job. The title of the process that started it names its own.
+    """
+    if not _has_marks(env) or env["SLURM_STEP_ID"] == BATCH_SCRIPT:
+        return None
+    may_be_script = all(env.get(name, "0") == "0" for name in ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"))
+    if may_be_script and _is_batch_script(env):
+        return None
+    try:
+        return _nodes(env)
+    except OtherStepError:
+        if may_be_script and env.get("SLURM_TASKS_PER_NODE") == "1":
+            return None  # whichever it is: the job has one task
+        raise
 
 
 def _is_batch_script(env):
@@ -148,15 +137,6 @@ def _is_batch_script(env):
     parent = state_and_parent(env["SLURM_TASK_PID"])[1] if env.get("SLURM_TASK_PID") else ""
     title = read(f"/proc/{parent}/cmdline") if parent else None
     return bool(title and title.startswith(f"slurmstepd: [{env.get('SLURM_JOB_ID')}.batch"))
-
-
-def _check_step(env):
-    size, tasks = str(number(env, "SLURM_STEP_NUM_TASKS")), env.get("SLURM_GTIDS")
-    # the shell of salloc has the tasks of its job there
-    if env.get("SLURM_NTASKS", size) not in ("", size) and not _is_interactive(env):
-        raise OtherStepError(f"SLURM_NTASKS={env['SLURM_NTASKS']} is not SLURM_STEP_NUM_TASKS={size}", SUBMIT)
-    if tasks and env["SLURM_PROCID"] not in tasks.split(","):
-        raise OtherStepError(f"SLURM_PROCID={env['SLURM_PROCID']} is not in SLURM_GTIDS={tasks}", SUBMIT)
 
 
 def _is_in_interactive_shell():
@@ -174,16 +154,20 @@ def _nodes(env):
     """The node of rank 0, None if not known, and the position of this node in SLURM_STEP_NODELIST.
 
     Slurm sorts the list over all components of a heterogeneous step, while ranks and SLURM_NODEID are counted through
-    the components. `srun A : B` in a plain job does not name them.
+    the components. `srun A : B` in a plain job does not name them. Raises OtherStepError for variables of two steps.
     """
-    node_rank, node = number(env, "SLURM_NODEID"), env.get("SLURMD_NODENAME")
+    size, tasks = str(number(env, "SLURM_STEP_NUM_TASKS")), env.get("SLURM_GTIDS")
+    # the shell of salloc has the tasks of its job there
+    if env.get("SLURM_NTASKS", size) not in ("", size) and env["SLURM_STEP_ID"] != INTERACTIVE:
+        raise OtherStepError(f"SLURM_NTASKS={env['SLURM_NTASKS']} is not SLURM_STEP_NUM_TASKS={size}", SUBMIT)
+    if tasks and env["SLURM_PROCID"] not in tasks.split(","):
+        raise OtherStepError(f"SLURM_PROCID={env['SLURM_PROCID']} is not in SLURM_GTIDS={tasks}", SUBMIT)
+    node_rank, node, nodes = number(env, "SLURM_NODEID"), env.get("SLURMD_NODENAME"), env["SLURM_STEP_NODELIST"]
+    first, index = read_list(env, "SLURM_STEP_NODELIST", first_and_index, node or "")
     if not node:
-        return read_list(env, "SLURM_STEP_NODELIST", first_host), node_rank
-    first, index = read_list(env, "SLURM_STEP_NODELIST", first_and_index, node)
+        return first, node_rank
     if index is None:
-        raise OtherStepError(
-            f"SLURMD_NODENAME={node} is not in SLURM_STEP_NODELIST={env['SLURM_STEP_NODELIST']}", SUBMIT
-        )
+        raise OtherStepError(f"SLURMD_NODENAME={node} is not in SLURM_STEP_NODELIST={nodes}", SUBMIT)
     if env.get("SLURM_HET_SIZE"):
         in_step = set(read_list(env, "SLURM_STEP_NODELIST", hosts))
         names = [f"SLURM_JOB_NODELIST_HET_GROUP_{group}" for group in range(number(env, "SLURM_HET_SIZE"))]
@@ -199,61 +183,56 @@ def _nodes(env):
     if index == node_rank:
         return first, index
     if _count_nodes(env) == 2:
-        return node if node_rank == 0 else next(
-            host for host in hosts(env["SLURM_STEP_NODELIST"]) if host != node
-        ), index
+        return node if node_rank == 0 else next(host for host in hosts(nodes) if host != node), index
     return None, index
 
 
 def _count_nodes(env):
-    return sum(times for _, times in _tasks_per_node(env, "SLURM_STEP_TASKS_PER_NODE"))
+    return sum(times for _, times in _tasks_per_node(env))
 
 
-def _first_port(env, name):
+def _reserved_port(env):
     """The first port of `12000-12003` or `12000,12005`, None if none is reserved."""
-    ports = env.get(name)
+    ports = env.get("SLURM_STEP_RESV_PORTS")
     if not ports:
         return None
     first = ports.partition(",")[0].partition("-")[0]
     if not (is_number(first) and 1 <= int(first) <= 65535):
-        raise WorldError(f"{name}={ports} does not start with a port", STRAY_EXPORT)
+        raise WorldError(f"SLURM_STEP_RESV_PORTS={ports} does not start with a port", STRAY_EXPORT)
     return int(first)
 
 
 def _local_size(env, index):
     """The tasks on this node: entry `index` of the list SLURM_STEP_TASKS_PER_NODE."""
-    name = "SLURM_STEP_TASKS_PER_NODE"
-    nodes = tasks = 0
+    groups = _tasks_per_node(env)
+    if sum(count * times for count, times in groups) != number(env, "SLURM_STEP_NUM_TASKS"):
+        fault = f"SLURM_STEP_NUM_TASKS={env['SLURM_STEP_NUM_TASKS']} is not the sum of {TASKS}={env[TASKS]}"
+        raise WorldError(fault, STRAY_EXPORT)
+    check_inside(env, "SLURM_NODEID", TASKS, _count_nodes(env))
     here = None
-    for count, times in _tasks_per_node(env, name):
-        if nodes <= index < nodes + times:
-            here = count
-        nodes += times
-        tasks += count * times
-    if tasks != number(env, "SLURM_STEP_NUM_TASKS"):
-        raise WorldError(
-            f"SLURM_STEP_NUM_TASKS={env['SLURM_STEP_NUM_TASKS']} is not the sum of {name}={env[name]}", STRAY_EXPORT
-        )
-    check_inside(env, "SLURM_NODEID", name, nodes)
+    for count, times in groups:
+        here = count if 0 <= index < times else here
+        index -= times
+    if here is None:
+        fault = f"SLURM_STEP_NODELIST={env['SLURM_STEP_NODELIST']} has more nodes than {TASKS}={env[TASKS]}"
+        raise WorldError(fault, SUBMIT)
     if env.get("SLURM_GTIDS") and here != env["SLURM_GTIDS"].count(",") + 1:
-        raise WorldError(
-            f"SLURM_GTIDS={env['SLURM_GTIDS']} are not the {here} tasks of this node in {name}={env[name]}", SUBMIT
-        )
+        fault = f"SLURM_GTIDS={env['SLURM_GTIDS']} are not the {here} tasks of this node in {TASKS}={env[TASKS]}"
+        raise WorldError(fault, SUBMIT)
     return here
 
 
-def _tasks_per_node(env, name):
+def _tasks_per_node(env):
     """The tasks per node as pairs (tasks, nodes): Slurm writes 2, 2, 2, 1 as `2(x3),1`, here [(2, 3), (1, 1)].
 
     It is never expanded to an entry for each node: every rank reads it, and a step may have thousands of nodes.
     """
     groups = []
-    for group in env.get(name, "").split(","):
+    for group in env.get(TASKS, "").split(","):
         count, repeated, times = group.partition("(x")
-        if not repeated:
-            times = "1)"
+        times = times if repeated else "1)"
         if not (is_number(count) and is_number(times[:-1]) and times.endswith(")")):
-            raise WorldError(f"{name}={env.get(name, '')} is not like 2(x3),1", STRAY_EXPORT)
+            raise WorldError(f"{TASKS}={env.get(TASKS, '')} is not like 2(x3),1", STRAY_EXPORT)
         groups.append((int(count), int(times[:-1])))
     return groups
 

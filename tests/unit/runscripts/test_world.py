@@ -47,7 +47,7 @@ def test_either_name_of_the_step_number_will_do(step, name, other):
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_torchrun_with_fewer_ranks_than_the_step_has_tasks_was_started_outside_of_it(torchrun, step, size):
-    torchrun.update(RANK="0", WORLD_SIZE=str(size), LOCAL_RANK="0")
+    torchrun.update(RANK="0", WORLD_SIZE=str(size), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
     with pytest.raises(WorldError, match=rf"WORLD_SIZE={size}, but SLURM_STEP_NUM_TASKS=4\. Unset .*TORCHELASTIC"):
         discover({**step, **torchrun}, "vm")
 
