@@ -57,12 +57,12 @@ def check_address(env, world, root):
     address = env.get("MASTER_ADDR")
     if not address or world.exported:
         return []
-    exported = f"MASTER_ADDR={address} is"
+    exported = f"MASTER_ADDR={address}"
     if set(address) & set("/[], \t") or address.count(":") == 1:
-        fault, remedy = "not one host's name or address", "export it without protocol, port and brackets"
+        fault, remedy = "is not one host's name or address", "export it without protocol, port and brackets"
         raise RendezvousError(f"{exported} {fault}", remedy, rank=world.rank)
     if world.spans_nodes and (address.lower() in LOOPBACKS or address.startswith("127.")):
-        fault, remedy = "on each node another host, and the ranks are on several nodes", "export the node of rank 0"
+        fault, remedy = "is on each node another host, and the ranks are on several nodes", "export the node of rank 0"
         raise RendezvousError(f"{exported} {fault}", f"unset MASTER_ADDR, or {remedy}", rank=world.rank)
     if world.rank != 0 or world.size == 1:
         return []
@@ -70,9 +70,9 @@ def check_address(env, world, root):
 
     if exists(f"{root}/sys/class/net/{address}"):
         remedy = "export the node of rank 0; gloo takes GLOO_SOCKET_IFNAME"
-        return [Problem(f"{exported} the name of a network interface", remedy)]
+        return [Problem(f"{exported} is the name of a network interface", remedy)]
     if address.partition(".")[0] != world.node.partition(".")[0] and is_node_of_job(env, address):
-        fault = f"{exported} another node of this job than {world.node}, where rank 0 runs"
+        fault = f"{exported} is another node of this job than {world.node}, where rank 0 runs"
         return [Problem(fault, "unset MASTER_ADDR")]
     return []
 
