@@ -23,12 +23,11 @@ SUBDIRECTORIES = {
 #: Age of a lock that no compilation holds any more.
 OLD_LOCK_SECONDS = 1800
 
-# PyTorch's flight recorder: names of a setting, the newest first. torch before 2.8 has the second alone (pull request
-# 152563); later versions warn on every rank that it is deprecated. The size is PyTorch's own recommendation ("Flight
-# Recorder for Debugging Stuck Jobs"). Without a file all jobs of a user write to the same.
-SIZE = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+#: Settings of PyTorch's flight recorder. torch before 2.8 has those of the second names (pull request 152563), of which
+#: later versions warn on every rank. The size is PyTorch's recommendation ("Flight Recorder for Debugging Stuck Jobs").
+#: Without a file all jobs of a user write to the same.
 FILE = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-ON_TIMEOUT = ("TORCH_NCCL_DUMP_ON_TIMEOUT",)
+RECORDER = {("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"): "2000", ("TORCH_NCCL_DUMP_ON_TIMEOUT",) * 2: "1"}
 
 
 def choose_caches(env, uid, key, default="/tmp"):  # noqa: S108  (what it warns of is what this module prevents)
@@ -54,8 +53,6 @@ def make_caches(directory, variables):
 
     That may be a directory with an unpredictable name, or none.
     """
-    if not variables:
-        return directory, variables, []
     warnings = []
     try:
         try:
@@ -66,10 +63,10 @@ def make_caches(directory, variables):
             from tempfile import mkdtemp
 
             top, _, key = directory.rpartition("/")
-            top = mkdtemp(prefix=f"{top}-")
-            warnings.append(Problem(f"{fault}: using {top} for caches"))
-            directory = f"{top}/{key}"
-            variables = {name: f"{directory}/{SUBDIRECTORIES[name]}" for name in variables}
+            used = mkdtemp(prefix=f"{top}-")
+            warnings.append(Problem(f"{fault}: using {used} for caches"))
+            variables = {name: path.replace(top, used, 1) for name, path in variables.items()}
+            directory = f"{used}/{key}"
             _make(directory, variables)
     except OSError as error:
         fault = f"cannot use {error.filename} for caches: {error.strerror}"
@@ -82,7 +79,7 @@ def _make(directory, variables):
 
     Once the first is private, no other user can replace what is below it, nor the directory itself (`unsuitable`).
     """
-    for path in (directory.rpartition("/")[0], directory, *variables.values()):
+    for path in (directory.rpartition("/")[0], directory, *variables.values()) if variables else ():
         try:
             os.mkdir(path, 0o700)
         except FileExistsError:
@@ -171,14 +168,14 @@ def plan_dumps(plan):
         return plan
     from pytorch_launch.launchers import launch_name
 
+    cache = env.get("XDG_CACHE_HOME") or (f"{env['HOME']}/.cache" if env.get("HOME") else "")
+    dumps = f"{cache}/pytorch-dumps" if cache.startswith("/") and not any(map(env.get, FILE)) else None
+    settings = dict(RECORDER)
+    if dumps:
+        settings[FILE] = f"{dumps}/{launch_name(env, plan.world, plan.launch, plan.place)}-rank_"
     numbers = env.get("EBVERSIONPYTORCH", "").split(".")[:2]  # of the module's torch
     is_old = len(numbers) == 2 and all(map(str.isdecimal, numbers)) and [*map(int, numbers)] < [2, 8]
-    cache = env.get("XDG_CACHE_HOME") or (f"{env['HOME']}/.cache" if env.get("HOME") else "")
-    settings, dumps = {SIZE: "2000", ON_TIMEOUT: "1"}, None
-    if cache.startswith("/") and not any(map(env.get, FILE)):
-        dumps = f"{cache}/pytorch-dumps"
-        settings[FILE] = f"{dumps}/{launch_name(env, plan.world, plan.launch, plan.place)}-rank_"
-    more = {names[-1 if is_old else 0]: value for names, value in settings.items() if not any(map(env.get, names))}
+    more = {names[is_old]: value for names, value in settings.items() if not any(map(env.get, names))}
     return plan.replace(changes={**plan.changes, **more}, dumps=dumps)
 
 
@@ -186,13 +183,12 @@ def make_dumps(plan):
     """The Plan, without the setting if the directory of dumps is not private; the first rank of each node makes it."""
     cache = plan.dumps.rpartition("/")[0]
     try:
-        is_used = exists(plan.dumps)
-        if not is_used and plan.world.reports_for_node:
+        if not exists(plan.dumps):
+            if not plan.world.reports_for_node and os.access(cache if exists(cache) else cache.rpartition("/")[0], 0o3):
+                return plan
             from os import makedirs
 
             makedirs(plan.dumps, mode=0o700, exist_ok=True)
-        elif not is_used and os.access(cache if exists(cache) else cache.rpartition("/")[0], 0o3):
-            return plan
         if not _not_private(plan.dumps):
             return plan
     except OSError:
