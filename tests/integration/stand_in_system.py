@@ -48,3 +48,10 @@ class System:
         ranks = [line.split(" on ") for line in output.splitlines() if " sum " in line]
         assert [result for result, _ in ranks] == [f"{version} sum 15"] * 4, output
         assert sorted(Counter(node for _, node in ranks).values()) == [2, 2], output
+
+    def check_environment(self, name, line, settings=""):
+        """Make an environment on top of an installed module, activate it, and start 4 ranks with the line."""
+        show = """-c "import os, sys; os.write(1, f'ran in {sys.prefix}\\n'.encode())" """
+        make = "rm -rf v; python -m venv --without-pip --system-site-packages v; source v/bin/activate"
+        output = self.run(f"{settings}\nmodule load {recipes.module(name)}\n{make}\n{line} {show}")
+        assert output.count(f"ran in {self.directory}/v\n") == 4, output

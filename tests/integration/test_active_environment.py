@@ -1,5 +1,6 @@
 """Which Python ranks run: each command with each kind of active environment, in the image and with the venv module."""
 
+import shutil
 import sys
 
 import pytest
@@ -11,10 +12,12 @@ SHOW = (
     "import importlib.util as u, os, sys; words = ['RAN', sys.prefix, u.find_spec('torch').origin]; "
     "os.write(1, (' '.join(words) + chr(10)).encode())"
 )
-#: How environments become active; `v` sees the module's torch, `plain` has none, `conda` stands for one with a torch.
+#: How environments become active. `v` and `u` see the module's torch, `plain` has none, `conda` stands for one with its
+#: own.
 ENVIRONMENTS = {
     "none": "",
     "venv": "source v/bin/activate",
+    "uv": "source u/bin/activate",
     "path": "export PATH=$PWD/v/bin:$PATH",  # as LUMI's and CSCS's lines do
     "plain": "source plain/bin/activate",
     "conda": "export PATH=$PWD/conda/bin:$PATH CONDA_PREFIX=$PWD/conda",
@@ -51,6 +54,8 @@ def test_every_command_runs_the_active_environment(testbed, module, work):
     export SHOW={SHOW!r}
     python -m venv --without-pip --system-site-packages v
     python -m venv --without-pip plain
+    cp {shutil.which("uv") or pytest.skip("no uv: ./run-tests installs it")} uv
+    {enter} ./uv --no-cache venv -q --system-site-packages u
     mkdir -p conda/conda-meta conda/bin conda/lib/python3.11/site-packages/torch
     printf '#!/bin/sh\\necho RAN conda conda $RANK $WORLD_SIZE\\n' >conda/bin/python
     chmod +x conda/bin/python"""
@@ -73,8 +78,8 @@ def test_every_command_runs_the_active_environment(testbed, module, work):
     for (active, command), text in cells.items():
         ran = [line.split("RAN ")[1].split() for line in text.splitlines() if "RAN " in line]
         expected = modules
-        if active in ("venv", "path") or command == "activated in the image":
-            expected = [str(work / "v"), modules[1]]
+        if active in ("venv", "path", "uv") or command == "activated in the image":
+            expected = [str(work / ("u" if active == "uv" else "v")), modules[1]]
         elif active == "conda":
             expected = ["conda", "conda"]
         ranks = 1 if command == "conda-python-simple" else 2

@@ -67,6 +67,7 @@ def test_squashfs_image_that_srun_starts_on_enroot(system, registry, name, optio
     changes += [("gpu = ", mounted(system, VERSION) + "gpu = "), ("'aarch64'", "'x86_64'")][: 1 + ("aarch64" in text)]
     line = f"{SRUN}{options} $RUNSCRIPTS/conda-python-distributed"
     system.check(name, f"{line} -u probe.py", version=VERSION, changes=changes)
+    system.check_environment(name, line)
     module = f"module load PyTorch/{name.partition('-')[2]}"
     # bin/ starts the image too, and the image's own paths are no other installation's
     assert system.run(f"{module}\nPYTHONPATH={OF_IMAGE} conda-python-distributed {SHOW}").strip() == OF_IMAGE
@@ -82,6 +83,7 @@ def test_image_of_podman_hpc_beside_enroot(system, registry, short_directory):
         (system.stand_ins.bin / name).symlink_to(Path(program).with_name(name))
     address, digest = registry
     image, version = f"{address}/nvidia/pytorch@{digest}", "2.10.0a0+a36e1d39eb.nv26.01.42222806"
+    settings = podman_settings(system, short_directory, f"podman pull --quiet --tls-verify=false {image}")
     system.check(
         PODMAN,
         f"{SRUN}conda-python-distributed -u probe.py",
@@ -90,8 +92,9 @@ def test_image_of_podman_hpc_beside_enroot(system, registry, short_directory):
             ("docker.io/nersc/pytorch:26.01.01", image),
             ("binds = ['/global', '/pscratch']\n", mounted(system, version)),
         ],
-        settings=podman_settings(system, short_directory, f"podman pull --quiet --tls-verify=false {image}"),
+        settings=settings,
     )
+    system.check_environment(PODMAN, f"{SRUN}conda-python-distributed", settings)
 
 
 def podman_settings(system, run, pull):

@@ -105,9 +105,7 @@ def test_image_of_a_registry_for_cuda_with_torchrun_under_mpirun(system, contain
         )
 
 
-SHIFTER_LINE = (
-    "srun -N2 --ntasks-per-node=2 shifter --image=$SHIFTER_IMAGE $RUNSCRIPTS/conda-python-distributed probe.py"
-)
+SHIFTER_LINE = "srun -N2 --ntasks-per-node=2 shifter --image=$SHIFTER_IMAGE $RUNSCRIPTS/conda-python-distributed"
 
 
 def shifter(system, image, version):
@@ -120,13 +118,14 @@ export SHIFTER_STAND_IN_SIF={system.stand_ins.sif} SINGULARITY_BIND={system.stan
 def test_shifter_image_of_the_seed(system, container):
     version = "2.1.0a0+b5021ba"
     settings = shifter(system, "nersc/pytorch:ngc-23.07-v0", version)
-    system.check("PyTorch-2.1.0-ngc-23.07-shifter", SHIFTER_LINE, version=version, settings=settings)
+    system.check("PyTorch-2.1.0-ngc-23.07-shifter", f"{SHIFTER_LINE} probe.py", version=version, settings=settings)
 
 
 def test_newest_shifter_image_of_nersc_and_its_job_script(system, container):
     version = "2.10.0a0+a36e1d39eb.nv26.01.42222806"
     settings = shifter(system, "nersc/pytorch:26.01.01", version)
-    system.check("PyTorch-2.10.0-ngc-26.01-shifter", SHIFTER_LINE, version=version, settings=settings)
+    system.check("PyTorch-2.10.0-ngc-26.01-shifter", f"{SHIFTER_LINE} probe.py", version=version, settings=settings)
+    system.check_environment("PyTorch-2.10.0-ngc-26.01-shifter", SHIFTER_LINE, settings)
     job = system.directory / "submit_batch_shifter.sh"
     job.write_text(without_hardware("perlmutter/submit_batch_shifter.sh"))
     modules = f"export MODULEPATH={system.installed}/INSTALLPATH/modules/all"  # without the MNIST module
