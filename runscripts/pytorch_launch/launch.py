@@ -84,9 +84,8 @@ def run_torchrun_alone(program, arguments, env):
 def run_distributed(program, arguments, env):
     """Become Python with `arguments`, as a rank of the world that `env` describes."""
     from pytorch_launch.caches import plan_dumps
-    from pytorch_launch.facts import read_facts
-    from pytorch_launch.plan import idle_allocation, make_plan
-    from pytorch_launch.script import gets_no_input, script_path
+    from pytorch_launch.plan import make_plan
+    from pytorch_launch.script import gets_no_input, missing, script_path
     from pytorch_launch.world import RendezvousError
 
     options = []
@@ -94,7 +93,7 @@ def run_distributed(program, arguments, env):
         options.append(arguments.pop(0))
     is_dry = "--dry-run" in options
     try:
-        plan = plan_dumps(make_plan(env, read_facts(), virtual="--virtual-local-rank" in options))
+        plan = plan_dumps(make_plan(env, virtual="--virtual-local-rank" in options))
         script = script_path(arguments)
         if script == "-" and not is_dry and gets_no_input(plan.world):
             raise RendezvousError(
@@ -103,9 +102,7 @@ def run_distributed(program, arguments, env):
                 rank=plan.world.rank - 1,  # rank 1 reports it
             )
         if script not in (None, "-") and not exists(script):
-            if plan.world.reports_for_node or not is_ended_by_others():
-                write_problem(program, _missing(script, env))
-            return LaunchError.status
+            raise RendezvousError(*missing(script, env), rank=plan.world.local_rank)
         if is_dry:
             report(program, plan)
             return write_output("".join(f"{name}={plan.changes[name] or ''}\n" for name in sorted(plan.changes)))
@@ -114,7 +111,7 @@ def run_distributed(program, arguments, env):
         if not is_dry and error.rank != 0 and is_ended_by_others():
             return LaunchError.status
         raise
-    report(program, plan, idle_allocation(plan.world))
+    report(program, plan)
     return become_python(arguments, change_environment(env, plan.changes))
 
 
@@ -122,14 +119,13 @@ def print_variables(program, arguments, env):
     """Print what `run_distributed` would set, as lines for `source` or `eval`, which an error fails too."""
     from pytorch_launch.caches import plan_dumps
     from pytorch_launch.environment import failure, statements
-    from pytorch_launch.facts import read_facts
-    from pytorch_launch.plan import idle_allocation, make_plan
+    from pytorch_launch.plan import make_plan
 
     try:
         if arguments:
             raise LaunchError(f"{arguments[0]}: unknown argument", "use it without arguments: `source <(ddp-env)`")
-        plan = apply(plan_dumps(make_plan(env, read_facts()).replace(bind=None)))
-        report(program, plan, idle_allocation(plan.world))
+        plan = apply(plan_dumps(make_plan(env).replace(bind=None)))
+        report(program, plan)
         return write_output(statements(plan.changes))
     except LaunchError as error:
         write_output(failure(error.status))
@@ -139,12 +135,11 @@ def print_variables(program, arguments, env):
 def run_torchrun(program, arguments, env):
     """Become torchrun on one node of the world that `env` describes, which has one task on each."""
     from pytorch_launch.elastic import make_agent_plan
-    from pytorch_launch.facts import read_facts
-    from pytorch_launch.plan import idle_allocation, make_plan
+    from pytorch_launch.plan import make_plan
 
-    plan, options = make_agent_plan(make_plan(env, read_facts()), arguments)
-    plan = apply(plan)
-    report(program, plan, idle_allocation(plan.world, nodes_only=True))
+    plan, options = make_agent_plan(make_plan(env), arguments)
+    plan = apply(plan, starts_all_of_node=True)
+    report(program, plan)
     return become_python(options + arguments, change_environment(env, plan.changes))
 
 
@@ -171,12 +166,14 @@ COMMANDS = {
 }
 
 
-def apply(plan):
+def apply(plan, *, starts_all_of_node=False):
     """Claim the port, make directories, bind this process; return the Plan with the results.
 
     Raises RendezvousError, before anything is made.
     """
     from pytorch_launch.caches import SUBDIRECTORIES, make_caches, make_dumps, old_locks
+    from pytorch_launch.plan import idle_allocation
+    from pytorch_launch.topology import cpu_list
 
     if plan.claim is not None:
         from pytorch_launch.claim import hold_port
@@ -187,31 +184,25 @@ def apply(plan):
     variables = {name: plan.changes[name] for name in SUBDIRECTORIES if plan.changes.get(name)}
     caches, used, problems = make_caches(plan.caches, variables)
     changes = {name: value for name, value in plan.changes.items() if name not in variables}
-    warnings = [*plan.warnings, *(problems if plan.world.reports_for_node else ()), *bind(plan.bind)]
-    if plan.world.rank == 0:
-        warnings += old_locks(plan.env)
-    return plan.replace(caches=caches, changes={**changes, **used}, warnings=warnings)
-
-
-def bind(cpus):
-    """Bind this process, and so Python, to `cpus`, unless they are None; return a list of Problems."""
-    from pytorch_launch.topology import cpu_list
-
+    warnings = [*plan.warnings, *(problems if plan.world.reports_for_node else ())]
     try:
-        if cpus is not None:
-            os.sched_setaffinity(0, cpus)
+        if plan.bind is not None:
+            os.sched_setaffinity(0, plan.bind)
     except OSError as error:
-        return [Problem(f"cannot bind to CPUs {cpu_list(cpus)}: {error.strerror}", "this rank keeps its mask")]
-    return []
+        fault = f"cannot bind to CPUs {cpu_list(plan.bind)}: {error.strerror}"
+        warnings.append(Problem(fault, "this rank keeps its mask"))
+    if plan.world.rank == 0:
+        warnings += old_locks(plan.env) + idle_allocation(plan.world, starts_all_of_node)
+    return plan.replace(caches=caches, changes={**changes, **used}, warnings=warnings)
 
 
 def change_environment(env, changes):
     return {name: value for name, value in {**env, **changes}.items() if value is not None}
 
 
-def report(program, plan, more=()):
-    """Print the warnings of `plan` and those in `more`, and the line of its decisions if the user asks for it."""
-    for warning in [*plan.warnings, *more]:
+def report(program, plan):
+    """Print the warnings of `plan`, and the line of its decisions if the user asks for it."""
+    for warning in plan.warnings:
         write_problem(program, warning)
     verbose = plan.env.get("PYTORCH_LAUNCH_VERBOSE", "0")
     if verbose in ("", "0"):
@@ -285,18 +276,3 @@ def is_ended_by_others():
     """
     _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGTERM])
     return _signal.sigtimedwait([_signal.SIGTERM], REPORT_GRACE_SECONDS) is not None
-
-
-def _missing(script, env):
-    from os.path import dirname, realpath
-
-    from pytorch_launch.container import bind_line, in_container
-
-    try:
-        here = os.getcwd()
-    except OSError:
-        return Problem(f"{script}: no such file in a working directory that is gone", "Check the path")
-    directory = dirname(realpath(script))
-    if not in_container(env) or exists(directory):
-        return Problem(f"{script}: no such file in {here}", "Check the path")
-    return Problem(f"{script}: its directory, {directory}, is not visible in this image", bind_line(env, directory))

@@ -7,7 +7,7 @@ from pytorch_launch.caches import choose_caches
 from pytorch_launch.cores import choose_cores
 from pytorch_launch.devices import choose_devices
 from pytorch_launch.environment import FABRIC_NAME, SOCKET_IFNAME, compute_variables, openmp_warnings, removed
-from pytorch_launch.facts import launcher_cpus
+from pytorch_launch.facts import launcher_cpus, read_facts
 from pytorch_launch.isolation import isolate, shadowing
 from pytorch_launch.launchers import discover, more_cores
 from pytorch_launch.rendezvous import check_address, choose_rendezvous, launch_id, make_claim
@@ -47,11 +47,12 @@ class Plan(Value):
     DEFAULTS = {"dumps": None}
 
 
-def make_plan(env, facts, *, virtual=False):
-    """The Plan of the process with environment `env` and Facts `facts`. Raises WorldError, RendezvousError.
+def make_plan(env, facts=None, *, virtual=False):
+    """The Plan of the process with environment `env` on this node, or with other Facts.
 
-    `virtual` gives it LOCAL_RANK=0 and only its own GPU.
+    `virtual` gives it LOCAL_RANK=0 and only its own GPU. Raises WorldError, RendezvousError.
     """
+    facts = facts or read_facts()
     virtual = virtual or bool(env.get(VIRTUAL))
     world = discover(env, facts.host)
     started_with, env = env, {name: value for name, value in env.items() if name not in world.strays}
@@ -104,10 +105,10 @@ def make_plan(env, facts, *, virtual=False):
     )
 
 
-def idle_allocation(world, *, nodes_only=False):
-    """A list of Problems: a process alone in its allocation; `nodes_only` if it starts all ranks of its node."""
+def idle_allocation(world, starts_all_of_node):
+    """A list of Problems: a process alone in its allocation."""
     tasks, nodes, launcher = world.allocation
-    if nodes == 1 and (tasks == 1 or nodes_only):
+    if nodes == 1 and (tasks == 1 or starts_all_of_node):
         return []
-    count = f"{tasks} tasks" if tasks > 1 and not nodes_only else f"{nodes} nodes"
+    count = f"{tasks} tasks" if tasks > 1 and not starts_all_of_node else f"{nodes} nodes"
     return [Problem(f"only one process in an allocation of {count}", f"to use all of it, start it with {launcher}")]

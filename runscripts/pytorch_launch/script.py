@@ -3,6 +3,8 @@
 
 import posix as os
 
+from pytorch_launch import exists
+
 # Options of python(1) without a script after them: code, a module, or a text that Python prints.
 NO_SCRIPT = ("c", "m", "h", "V", "?")
 # Options with a value, attached or as the next argument.
@@ -20,10 +22,11 @@ def script_path(arguments):
         if word == "--check-hash-based-pycs":
             next(words, None)
             continue
-        option, value = _option_with_value(word)
-        if word.startswith("--") or option in NO_SCRIPT:
+        # the first option in the word that takes the rest of it: `-uXdev` is X and dev, `-um` is m, `-uB` has none
+        start = next((at for at, letter in enumerate(word) if letter in NO_SCRIPT + TAKES_VALUE), None)
+        if word.startswith("--") or (start is not None and word[start] in NO_SCRIPT):
             return None
-        if option in TAKES_VALUE and not value:
+        if start == len(word) - 1:
             next(words, None)
     return "-"
 
@@ -47,12 +50,17 @@ def gets_no_input(world):
     return not select([0], [], [], 1)[0]
 
 
-def _option_with_value(word):
-    """The first option in `word` that takes the rest of it, and that rest.
+def missing(script, env):
+    """What is wrong, and what to do, where the file of a script is not there."""
+    try:
+        here = os.getcwd()
+    except OSError:
+        return f"{script}: no such file in a working directory that is gone", "Check the path"
+    from os.path import dirname, realpath
 
-    `-uXdev` is X and dev, `-um` is m and "", `-uB` has none.
-    """
-    for position, letter in enumerate(word):
-        if letter in NO_SCRIPT or letter in TAKES_VALUE:
-            return letter, word[position + 1 :]
-    return None, None
+    from pytorch_launch.container import bind_line, in_container
+
+    directory = dirname(realpath(script))
+    if not in_container(env) or exists(directory):
+        return f"{script}: no such file in {here}", "Check the path"
+    return f"{script}: its directory, {directory}, is not visible in this image", bind_line(env, directory)
