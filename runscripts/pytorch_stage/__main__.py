@@ -12,7 +12,7 @@ prints the path. If a copy fails, the variables stay as they are, and the status
                 pytorch-stage -- mpirun --map-by ppr:1:node
 
   PYTORCH_LAUNCH_STAGE_DIR  the directory on the nodes; by default SLURM_TMPDIR, TMPDIR, /tmp or /var/tmp, the first
-                            that is on a disk of each node and has enough room
+                            that is on a disk and has enough room
 """
 
 import contextlib
@@ -70,35 +70,35 @@ class DamagedError(StageError):
 
 
 def main(arguments):
-    place = [*arguments, "--"].index("--")
-    own, launcher = arguments[:place], arguments[place + 1 :]
-    if own == ["--help"]:
+    end = [*arguments, "--"].index("--")
+    is_plain = arguments[:1] == ["--print"]
+    paths, launcher = arguments[is_plain:end], arguments[end + 1 :]
+    if arguments == ["--help"]:
         print(__doc__, end="")
         return 0
-    is_plain = own[:1] == ["--print"]
-    if any(word.startswith("-") for word in own[is_plain:]):
-        print_message(f"unknown arguments '{' '.join(own)}'. See --help")
+    if any(path.startswith("-") for path in paths):
+        print_message(f"unknown arguments '{' '.join(arguments[:end])}'. See --help")
         return 2
     for number in SIGNALS:
         signal.signal(number, lambda number, _: sys.exit(128 + number))
-    files, staging = {}, None
+    files, undo = {}, contextlib.ExitStack()
     try:
-        files, variables = given(own[is_plain:]) if own[is_plain:] else loaded(os.environ)
-        staging = Staging(files, dict(os.environ), launcher)
-        staging.copy()
-        plain = "\n".join(copy_of(path, staging.order) for path in files)
-        print(plain if is_plain else staging.shell_code(variables), flush=True)
+        files, variables = given(paths) if paths else loaded(os.environ)
+        copies, removal, is_held = stage(files, launcher, undo)
+        print("\n".join(copies) if is_plain else shell_code(copies, variables, removal), flush=True)
     except BaseException as error:
-        if staging:
-            staging.remove()
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        signal.alarm(0)
+        undo.close()
         if not isinstance(error, (StageError, OSError)):
             raise
-        print_message(f"{error}" if isinstance(error, StageError) else f"{error}. Check the path")
+        print_message(f"{error}" if isinstance(error, StageError) else f"{error}. Check the path and its disk")
         if is_plain and not isinstance(error, DamagedError):
             print(*files, sep="\n")
         return 1
-    if is_plain and not staging.holder:
-        print_message(f"to remove the copies: {' '.join(map(shlex.quote, staging.removal[0]))}")
+    if is_plain and not is_held:
+        print_message(f"to remove the copies: {removal}")
     return 0
 
 
@@ -134,201 +134,195 @@ def given(paths):
     for path in paths:
         if not os.path.isfile(path):
             raise StageError(f"{path} is not a file. Check the path. Pack a directory with tar or mksquashfs first")
-    report(f"computing the SHA-256 of {', '.join(paths)}")
     return {path: sha256(path) for path in paths}, []
 
 
-class Staging:
-    """Copies of files, path to SHA-256, in a new directory on each node.
+def starter(env, launcher):
+    """Slurm, Flux or launcher; the command that starts a process on each node; its environment. Raises StageError."""
+    job, nodes = env.get("SLURM_JOB_ID"), env.get("SLURM_JOB_NUM_NODES")
+    if launcher:
+        return "launcher", launcher, dict(env)
+    if job and nodes and "SLURM_HET_SIZE" not in env:
+        own = {name: env[name] for name in env if name in FOR_SLURM or name.startswith("SBCAST_")}
+        return "Slurm", [*SRUN, f"--jobid={job}", f"--nodes={nodes}", f"--ntasks={nodes}"], own
+    if not job and env.get("FLUX_URI"):
+        return "Flux", ["flux", "exec", "--noinput", "--rank=all"], dict(env)
+    raise StageError(
+        "no Slurm job of one component, and no Flux job. Name the command that starts one process "
+        "on each node: pytorch-stage -- mpirun --map-by ppr:1:node"
+    )
 
-    `order`    for the nodes, see `on_node`
-    `how`      Slurm, Flux or launcher, with the command that starts a process on each node, and its environment `env`
-    `holder`   a step of Slurm that removes the directory when the job ends
-    `removal`  the commands that remove the directory
+
+def choose_base(order):
+    """The user's directory, else the first one that is suitable here. Raises StageError if none is."""
+    if order["is_chosen"]:
+        return os.path.abspath(os.environ[DIRECTORY])
+    names, problems = filter(None, (os.environ.get("SLURM_TMPDIR"), os.environ.get("TMPDIR"))), []
+    for base in map(os.path.abspath, (*names, "/tmp", "/var/tmp")):  # noqa: S108
+        problems.append(unfit(base, order))
+        if not problems[-1]:
+            return base
+    raise StageError(f"{'; '.join(problems)}. {OTHERWISE}")
+
+
+def stage(files, launcher, undo):
+    """Copy `files`, path to SHA-256, to a new directory on each node; `undo` ends and removes it all.
+
+    Return the paths of the copies, shell commands that remove them, and whether a step removes them with the job.
+    Raises StageError.
     """
+    how, start, env = starter(dict(os.environ), launcher)
+    is_slurm, began, size = how == "Slurm", time.monotonic(), sum(map(os.path.getsize, files))
+    order = {"files": files, "size": size, "is_chosen": bool(os.environ.get(DIRECTORY))}
+    order["directory"] = directory = os.path.join(choose_base(order), f"pytorch-stage-{secrets.token_hex(16)}")
+    program = [*start, sys.executable, "-I", "-S", os.path.abspath(__file__), "--node"]
+    copies, removal = [copy_of(path, order) for path in files], shell_line([*start, "rm", "-rf", "--", directory])
 
-    def __init__(self, files, env, launcher):
-        self.how, self.start, self.env, self.removal = "launcher", launcher, env, []
-        self.job, self.nodes = env.get("SLURM_JOB_ID"), env.get("SLURM_JOB_NUM_NODES")
-        self.process = self.holder = None
-        if not launcher and self.job and self.nodes and "SLURM_HET_SIZE" not in env:
-            where = [f"--jobid={self.job}", f"--nodes={self.nodes}", f"--ntasks={self.nodes}"]
-            self.how, self.start = "Slurm", [*SRUN, *where]
-            self.env = {name: env[name] for name in env if name in FOR_SLURM or name.startswith("SBCAST_")}
-        elif not launcher and not self.job and env.get("FLUX_URI"):
-            self.how, self.start = "Flux", ["flux", "exec", "--noinput", "--rank=all"]
-        elif not launcher:
-            raise StageError(
-                "no Slurm job of one component, and no Flux job. Name the command that starts one process "
-                "on each node: pytorch-stage -- mpirun --map-by ppr:1:node"
-            )
-        chosen, own = env.get(DIRECTORY), (env.get("SLURM_TMPDIR"), env.get("TMPDIR"), "/tmp", "/var/tmp")  # noqa: S108
-        bases = list(dict.fromkeys(map(os.path.abspath, [chosen] if chosen else filter(None, own))))
-        self.order = {
-            "name": f"pytorch-stage-{secrets.token_hex(16)}",
-            "bases": bases,
-            "chosen": bool(chosen),
-            "files": files,
-            "size": sum(map(os.path.getsize, files)),
-        }
-
-    def copy(self):
-        """Make the directory, copy the files, and check the copies. Raises StageError."""
-        began, files = time.monotonic(), self.order["files"]
-        text = f"{', '.join(map(os.path.basename, files))} ({self.order['size'] / 1e9:.2f} GB)"
-        report("starting a process on each node", START_SECONDS)
-        self.hold() if self.how == "Slurm" else self.choose(self.run(self.on_nodes("examine"), 1))
-        report(f"copying {text}")
-        for command in self.copy_commands():
-            self.run(command)
-        nodes = len(self.run(self.on_nodes(*["make", "copy"] * (self.how == "launcher"), "check"), 1))
-        text += f" copied to {nodes} node{'s' * (nodes > 1)} in {time.monotonic() - began:.1f} s"
-        print_message(f"{text}: {self.order['directory']}")
-
-    def hold(self):
-        """Start the step of Slurm that makes the directory and stays. Raises StageError."""
-        count = (int(self.nodes), int(self.nodes))
-        answers = self.run(self.on_nodes("hold"), *count, subprocess.PIPE)
-        self.holder = self.process
-        self.choose(answers)
-        # `srun rm` also removes it if the step was killed; only the step can in a job that is canceled
-        self.removal.append(["scancel", "--signal=TERM", f"{self.job}.{answers[0]['step']}"])
-        # all nodes make the directory at once: a user who sees its name on one cannot make it on the next one first
-        self.holder.stdin.write(self.order["directory"].encode() + b"\n")
-        self.answers(*count)
-
-    def choose(self, answers):
-        """Choose the first directory that is suitable on each node. Raises StageError."""
-        problems = [next(filter(None, row), None) for row in zip(*(answer["bases"] for answer in answers))]
-        if None not in problems:
-            raise StageError(f"{'; '.join(problems)}. {OTHERWISE}")
-        base = self.order["bases"][problems.index(None)]
-        self.order["directory"] = os.path.join(base, self.order["name"])
-        self.removal.append([*self.start, "rm", "-rf", "--", self.order["directory"]])
-
-    def on_nodes(self, *steps):
-        return [*self.start, sys.executable, "-I", "-S", os.path.abspath(__file__), "--node", *steps]
-
-    def copy_commands(self):
-        """The commands of Slurm or Flux that copy the files to the directory on each node."""
-        if self.how == "Slurm":
-            return [["sbcast", f"--jobid={self.job}", path, copy_of(path, self.order)] for path in self.order["files"]]
-        commands, flux, name = [self.on_nodes("make")], ["flux", "archive"], f"--name={self.order['name']}"
-        for path in self.order["files"]:  # flux-archive(1)
-            create = [*flux, "create", "--mmap", name, f"--directory={os.path.dirname(path)}", os.path.basename(path)]
-            extract = [*self.start, *flux, "extract", "--waitcreate", name, f"--directory={self.order['directory']}"]
-            commands += [create, extract, [*flux, "remove", name]]
-        return commands if self.how == "Flux" else []
-
-    def run(self, command, least=0, most=None, stdin=subprocess.DEVNULL):
-        """Start a command that Ctrl-C does not interrupt; return the answers of nodes. Raises StageError."""
-        self.errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the command)
-        env, output = {**self.env, ORDER: json.dumps(self.order)}, {"stdout": subprocess.PIPE, "stderr": self.errors}
-        try:
-            self.process = subprocess.Popen(command, 0, env=env, stdin=stdin, start_new_session=True, **output)
+    def run(*command):
+        errors = undo.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+        stdin = subprocess.PIPE if "hold" in command else subprocess.DEVNULL
+        pipes = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": errors}
+        own = {**env, ORDER: json.dumps(order)}
+        try:  # in a session, so that Ctrl-C does not interrupt it
+            process = subprocess.Popen(command, 0, env=own, start_new_session=True, **pipes)
         except OSError as error:
-            raise StageError(
-                f"cannot run {command[0]}: {error.strerror}. Add it to PATH, or name another launcher after `--`"
-            ) from error
-        return self.answers(least, most)
+            fault = f"cannot run {command[0]}: {error.strerror}"
+            raise StageError(f"{fault}. Add it to PATH, or name another launcher after `--`") from error
+        undo.callback(end, process)
+        return process, errors, order
 
-    def answers(self, least, most):
-        """The next `most` answers on the output of the command, or all until it ends; raises StageError if too few."""
-        found, name = [], self.order["name"].encode()
-        while len(found) != most:
-            line = self.process.stdout.readline()
-            if not line:
-                break
-            if name + b"{" in line:
-                found.append(json.loads(line.partition(name)[2].decode()))
-        for problem in [answer["problem"] for answer in found if answer["problem"]]:
-            for path, expected in self.order["files"].items():
-                if "SHA-256" in problem and sha256(path) != expected:
-                    raise DamagedError(f"{path} is damaged: its SHA-256 is not the recorded one. Install it again")
-            raise StageError(f"{problem}. {OTHERWISE}")
-        if len(found) != most and (self.process.wait() or len(found) < least):
-            self.errors.seek(0)
-            lines = [line for line in self.errors.read().decode(errors="replace").splitlines() if line]
-            lines = [line for line in lines if "xited with exit" not in line]  # from other tasks
-            text = lines[-1].rstrip(".") if lines else f"no answer from the processes that {self.start[0]} was to start"
-            # sbcast has one error for a full disk and others
-            raise StageError(f"{text}{', or the disk is full' * (self.process.args[0] == 'sbcast')}. {OTHERWISE}")
-        return found
+    def is_late(*_):
+        raise StageError(f"starting a process on each node: not done after {START_SECONDS} s. {OTHERWISE}")
 
-    def shell_code(self, variables):
-        """Lines to source that set the variables, and remove the copies when the shell exits."""
-        copy, function = copy_of(next(iter(self.order["files"])), self.order), f"pytorch_stage_{secrets.token_hex(4)}"
-        exports = statements(dict.fromkeys(variables, copy) or {"PYTORCH_STAGED": self.order["directory"]})
-        env = ["env", "-i", *map("=".join, self.env.items())] * (self.how == "Slurm")
-        removal = "; ".join(" ".join(map(shlex.quote, env + command)) for command in self.removal)
-        return f"""{exports}{function}() {{ {{ {removal}; }} </dev/null >/dev/null 2>&1 || :; }}
-{AT_EXIT}pytorch_stage_at_exit {function}"""
+    signal.signal(signal.SIGALRM, is_late)
+    signal.alarm(START_SECONDS)
+    maker, commands = run(*program, "hold" if is_slurm else "make"), []
+    if is_slurm:
+        job, count = os.environ["SLURM_JOB_ID"], int(os.environ["SLURM_JOB_NUM_NODES"])
+        commands = [["sbcast", f"--jobid={job}", *pair] for pair in zip(files, copies)]
+        answers = read_answers(*maker, count, count)
+        # `srun rm` also removes it if the step was killed; only the step can in a job that is canceled
+        end_step = ["scancel", "--signal=TERM", f"{job}.{answers[0]['step']}"]
+        clean = shell_line(["env", "-i", *map("=".join, env.items())])
+        removal = f"{clean} {shell_line(end_step)}; {clean} {removal}"
+    undo.callback(subprocess.call, ["sh", "-c", in_silence(removal)], env=env)
+    if is_slurm:
+        # all nodes make the directory at once: a user who sees its name on one cannot make it on the next one first
+        maker[0].stdin.write(b"go\n")
+    read_answers(*maker, *(count, count) if is_slurm else (1,))
+    signal.alarm(0)
+    for command in flux_commands(start, order) if how == "Flux" else commands:
+        read_answers(*run(*command))
+    nodes = len(read_answers(*run(*program, *["copy"] * (how == "launcher"), "check"), 1))
+    text = f"{', '.join(map(os.path.basename, files))} ({size / 1e9:.2f} GB) copied to {nodes} node{'s' * (nodes > 1)}"
+    print_message(f"{text} in {time.monotonic() - began:.1f} s: {directory}")
+    return copies, removal, is_slurm
 
-    def remove(self):
-        for number in SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
-        report("removing the copies")
-        if self.holder:
-            self.holder.stdin.close()  # nodes that have not made the directory do not make it
-        if self.process and (self.process is not self.holder or not self.removal):
-            self.process.terminate()
-            self.process.wait()
-        streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-        for command in self.removal:
-            with contextlib.suppress(OSError):
-                subprocess.run(command, env=self.env, check=False, **streams)
-        if self.holder:
-            self.holder.wait()
+
+def flux_commands(start, order):
+    """The commands that copy the files to the directory on each node of a job of Flux, as in flux-archive(1)."""
+    archive, name = ["flux", "archive"], f"--name={os.path.basename(order['directory'])}"
+    for path in order["files"]:
+        where = [f"--directory={os.path.dirname(path)}", os.path.basename(path)]
+        yield [*archive, "create", "--mmap", name, *where]
+        yield [*start, *archive, "extract", "--waitcreate", name, f"--directory={order['directory']}"]
+        yield [*archive, "remove", name]
+
+
+def read_answers(process, errors, order, least=0, most=None):
+    """The next `most` answers of nodes, or all until the process ends. StageError for a problem, or if too few come."""
+    found, name = [], os.path.basename(order["directory"]).encode()
+    while len(found) != most:
+        line = process.stdout.readline()
+        if not line:
+            break
+        if name + b"{" in line:
+            found.append(json.loads(line.partition(name)[2].decode()))
+    for problem in [answer["problem"] for answer in found if answer["problem"]]:
+        for path, expected in order["files"].items():
+            if "SHA-256" in problem and sha256(path) != expected:
+                raise DamagedError(f"{path} is damaged: its SHA-256 is not the recorded one. Install it again")
+        raise StageError(f"{problem}. {OTHERWISE}")
+    if len(found) != most and (process.wait() or len(found) < least):
+        errors.seek(0)
+        lines = [line for line in errors.read().decode(errors="replace").splitlines() if line]
+        lines = [line for line in lines if "xited with exit" not in line]  # from other tasks
+        text = lines[-1].rstrip(".") if lines else f"no answer from the processes that {process.args[0]} was to start"
+        # sbcast has one error for a full disk and others
+        raise StageError(f"{text}{', or the disk is full' * (process.args[0] == 'sbcast')}. {OTHERWISE}")
+    return found
+
+
+def end(process):
+    if process.stdin:
+        process.stdin.close()  # nodes that have not made the directory do not make it
+    process.terminate()  # srun passes it on
+    process.wait()
+
+
+def shell_code(copies, variables, removal):
+    """Lines to source that set the variables, and remove the copies when the shell exits."""
+    function = f"pytorch_stage_{secrets.token_hex(4)}"
+    exports = statements(dict.fromkeys(variables, copies[0]) or {"PYTORCH_STAGED": os.path.dirname(copies[0])})
+    return f"{exports}{function}() {{ {in_silence(removal)} || :; }}\n{AT_EXIT}pytorch_stage_at_exit {function}"
+
+
+def in_silence(line):
+    return f"{{ {line}; }} </dev/null >/dev/null 2>&1"
+
+
+def shell_line(command):
+    return " ".join(map(shlex.quote, command))
 
 
 def on_node(order, *steps):
-    """Do steps on a node. Print answers, lines of JSON after the directory's name: what failed, or nothing.
+    """Do steps on a node: `make`, `copy`, `check`, or `hold`: make when told to, and remove at a signal.
 
-    The steps are `examine`, or some of `make`, `copy` and `check`, or `hold`: examine, make, and remove at a signal.
+    Print answers, lines of JSON after the directory's name: what failed, or nothing.
     """
+    node, is_holder = os.environ.get("SLURMD_NODENAME") or os.uname().nodename, "hold" in steps
+    directory = order["directory"]
+    base, name = os.path.split(directory)
 
-    def answer(**values):
-        print(order["name"] + json.dumps({"step": os.environ.get("SLURM_STEP_ID"), **values}), flush=True)
+    def answer(problem=None):
+        values = {"step": os.environ.get("SLURM_STEP_ID"), "problem": problem and f"{node}: {problem}"}
+        print(name + json.dumps(values), flush=True)
+        return problem
 
-    node, problem, is_holder = os.environ.get("SLURMD_NODENAME") or os.uname().nodename, None, "hold" in steps
     if is_holder:
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    if is_holder or "examine" in steps:
-        reasons = [(base, unfit(base, order)) for base in order["bases"]]
-        answer(problem=None, bases=[reason and f"{node}: {base}: {reason}" for base, reason in reasons])
-        order["directory"] = is_holder and sys.stdin.readline()[:-1]
-        if not order["directory"]:
+        if answer(unfit(base, order)) or not sys.stdin.readline():
             return
+    path, problem = directory, unfit(base, order) if "make" in steps else None
     try:
-        if is_holder or "make" in steps:
-            os.mkdir(order["directory"], 0o700)
-        for path, expected in order["files"].items():
+        if is_holder or ("make" in steps and not problem):
+            os.mkdir(directory, 0o700)
+        for file, expected in order["files"].items():
+            path = copy_of(file, order)
             if "copy" in steps:
-                shutil.copyfile(path, copy_of(path, order))
-            if "check" in steps and sha256(copy_of(path, order)) != expected:
-                problem = f"the copy of {path} has another SHA-256"
+                shutil.copyfile(file, path)
+            if "check" in steps and sha256(path) != expected:
+                problem = f"the copy of {file} has another SHA-256"
     except FileExistsError:
-        owner = os.lstat(order["directory"]).st_uid
-        shared = f"{os.path.dirname(order['directory'])} is shared between nodes, or two processes run on this node"
-        problem = shared if owner == os.getuid() else f"user {owner} has made {order['directory']} first: try again"
+        owner, shared = os.lstat(directory).st_uid, f"{base} is shared between nodes, or two processes run on this node"
+        problem = shared if owner == os.getuid() else f"user {owner} has made {directory} first: try again"
     except OSError as error:
-        problem = f"{error}"
-    answer(problem=problem and f"{node}: {problem}")
-    if is_holder and not problem:
+        problem = f"{path}: {error.strerror}"
+    if not answer(problem) and is_holder:
         signal.sigwait(SIGNALS)  # by Slurm at the end of the job at the latest
-        shutil.rmtree(order["directory"], ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def unfit(base, order):
     """Why the private directory cannot be in `base`; None if it can."""
     reason = unsuitable(base, os.getuid())
-    if not reason and not order["chosen"]:
+    if not reason and not order["is_chosen"]:
         kind = subprocess.check_output(["stat", "--file-system", "--format=%T", base]).decode().strip()
         reason = None if kind in ON_DISK else f"it is on {kind}, and not on a disk of the node"
     if not reason:
         room, needed = shutil.disk_usage(base).free, order["size"] + (64 << 20)  # 64 MiB stay free
         reason = f"{room / 1e9:.2f} GB free, {needed / 1e9:.2f} GB needed" if room < needed else None
-    return reason
+    return reason and f"{base}: {reason}"
 
 
 def copy_of(path, order):
@@ -341,19 +335,6 @@ def sha256(path):
         for chunk in iter(lambda: file.read(4 << 20), b""):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def report(what, limit=float("inf")):
-    """From now on, print every 5 s what takes so long; raise StageError after `limit` seconds."""
-    began = time.monotonic()
-
-    def handle(*_):
-        print_message(f"{what}: {time.monotonic() - began:.0f} s")
-        if time.monotonic() - began > limit:
-            raise StageError(f"{what}: not done after {limit} s. {OTHERWISE}")
-
-    signal.signal(signal.SIGALRM, handle)
-    signal.setitimer(signal.ITIMER_REAL, 5, 5)
 
 
 def print_message(text):

@@ -1,5 +1,7 @@
 """pytorch-stage with a launcher that starts one process here; with Slurm it runs in test_staging.py."""
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -12,19 +14,22 @@ from pathlib import Path
 
 import pytest
 from pytorch_stage import __main__ as command
-from pytorch_stage.__main__ import DamagedError, StageError, Staging, given, loaded, on_node, unfit
+from pytorch_stage.__main__ import (
+    DamagedError,
+    StageError,
+    flux_commands,
+    given,
+    loaded,
+    on_node,
+    stage,
+    starter,
+    unfit,
+)
 
 #: Starts one process on each node of a job that has this node.
 LAUNCHER = ["env"]
 MEMORY = "/dev/shm"  # noqa: S108
 SHA = "0123456789abcdef" * 4
-
-
-@pytest.fixture(autouse=True)
-def timer():
-    """Stop the timer of the messages after tests that call functions of the command here."""
-    yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 @pytest.fixture
@@ -163,8 +168,9 @@ def test_an_image_with_another_bit_is_not_used_and_the_variables_stay(shell, ima
 def test_a_copy_that_differs_is_an_error_of_this_node_and_not_of_the_installation(shell, image, tmp_path):
     shutil.copytree(Path(command.__file__).parents[1], tmp_path / "runscripts")
     path = tmp_path / "runscripts" / "pytorch_stage" / "__main__.py"
-    path.write_text(path.read_text().replace("shutil.copyfile(path, copy_of(path, order))",
-                                             "open(copy_of(path, order), 'w').write('x')"))  # fmt: skip
+    copying = "shutil.copyfile(file, path)"
+    assert copying in path.read_text()
+    path.write_text(path.read_text().replace(copying, "open(path, 'w').write('x')"))
     output, message, _ = shell(f"source <({tmp_path}/runscripts/pytorch-stage -- env) || echo $?; echo $SIF")
     assert output == ["1", str(image)]
     assert re.search(
@@ -218,24 +224,25 @@ def test_what_is_not_a_file_and_two_files_of_one_name_are_errors(tmp_path):
 def order(base, **values):
     """An order for a node."""
     directory = f"{base}/pytorch-stage-1"
-    return {"directory": directory, "name": "pytorch-stage-1", "chosen": True, "size": 5, "files": {}, **values}
+    return {"directory": directory, "is_chosen": True, "size": 5, "files": {}, **values}
 
 
 def test_a_directory_in_memory_is_used_only_if_the_user_has_chosen_it():
     if subprocess.check_output(["stat", "-f", "-c", "%T", MEMORY], text=True) != "tmpfs\n":
         pytest.skip(f"{MEMORY} is not a tmpfs here")
-    assert unfit(MEMORY, order(MEMORY, chosen=False)) == "it is on tmpfs, and not on a disk of the node"
+    reason = unfit(MEMORY, order(MEMORY, is_chosen=False))
+    assert reason == f"{MEMORY}: it is on tmpfs, and not on a disk of the node"
     assert unfit(MEMORY, order(MEMORY)) is None
 
 
 def test_a_directory_without_room_is_not_used(disk):
     reason = unfit(str(disk), order(disk, size=9_000_000_000_000))
-    assert re.fullmatch(r"\d+\.\d\d GB free, 9000\.\d+ GB needed", reason)
+    assert re.fullmatch(rf"{disk}: \d+\.\d\d GB free, 9000\.\d+ GB needed", reason)
 
 
 def test_a_directory_that_every_user_can_change_is_not_used(disk):
     disk.chmod(0o777)
-    assert unfit(str(disk), order(disk)) == "every user can replace what is in it, as it has no sticky bit"
+    assert unfit(str(disk), order(disk)) == f"{disk}: every user can replace what is in it, as it has no sticky bit"
     disk.chmod(0o1777)
     assert unfit(str(disk), order(disk)) is None
     on_node(order(disk), "make")
@@ -243,19 +250,26 @@ def test_a_directory_that_every_user_can_change_is_not_used(disk):
     (disk / "pytorch-stage-1").rmdir()
 
 
-def test_the_next_directory_is_used_if_the_first_one_is_not_suitable(image, tmp_path):
-    files = {str(image): hashlib.sha256(image.read_bytes()).hexdigest()}
-    env = {**os.environ, "SLURM_TMPDIR": str(tmp_path / "missing"), "TMPDIR": "/proc"}
-    env.pop("PYTORCH_LAUNCH_STAGE_DIR", None)
-    staging = Staging(files, env, LAUNCHER)
-    staging.copy()
-    path = Path(command.copy_of(str(image), staging.order))
-    assert str(path).startswith(("/tmp/pytorch-stage-", "/var/tmp/pytorch-stage-"))  # noqa: S108
-    assert path.read_bytes() == image.read_bytes()
-    subprocess.run(staging.removal[0], check=True)
-    assert not path.parent.exists()
-    with pytest.raises(StageError, match=r"missing: No such file or directory\. Set PYTORCH_LAUNCH_STAGE_DIR"):
-        Staging(files, {**env, "PYTORCH_LAUNCH_STAGE_DIR": str(tmp_path / "missing")}, LAUNCHER).copy()
+def test_the_next_directory_is_used_if_the_first_one_is_not_suitable(shell, image, tmp_path):
+    missing = tmp_path / "missing"
+    output, message, _ = shell(
+        SOURCE + "; echo $SIF", PYTORCH_LAUNCH_STAGE_DIR="", SLURM_TMPDIR=str(missing), TMPDIR="/proc"
+    )
+    assert output[0].startswith(("/tmp/pytorch-stage-", "/var/tmp/pytorch-stage-")), message  # noqa: S108
+    assert not Path(output[0]).parent.exists()
+    _, message, _ = shell(SOURCE, PYTORCH_LAUNCH_STAGE_DIR=str(missing))
+    assert f"{os.uname().nodename}: {missing}: No such file or directory. Set PYTORCH_LAUNCH_STAGE_DIR" in message
+
+
+def test_a_disk_that_is_full_is_named_with_its_node_and_file(disk, image, capsys, monkeypatch):
+    def fill(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(shutil, "copyfile", fill)
+    on_node(order(disk, files={str(image): SHA}), "make", "copy", "check")
+    path = disk / "pytorch-stage-1"
+    assert f"{os.uname().nodename}: {path}/x.sif: No space left on device" in capsys.readouterr().out
+    path.rmdir()
 
 
 def test_two_processes_on_one_node_are_an_error(shell, tmp_path):
@@ -286,42 +300,39 @@ def test_the_name_is_not_in_the_arguments_that_other_users_can_read(monkeypatch)
         raise OSError
 
     monkeypatch.setattr(subprocess, "Popen", record)
-    staging = Staging({}, {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3"}, [])
-    with pytest.raises(StageError, match="cannot run srun"):
-        staging.copy()
-    name = staging.order["name"]
-    assert re.fullmatch("pytorch-stage-[0-9a-f]{32}", name)
+    for name, text in (("SLURM_JOB_ID", "7"), ("SLURM_JOB_NUM_NODES", "3"), ("PYTORCH_LAUNCH_STAGE_DIR", "/disk")):
+        monkeypatch.setenv(name, text)
+    with pytest.raises(StageError, match="cannot run srun"), contextlib.ExitStack() as undo:
+        stage({}, [], undo)
+    signal.alarm(0)
     [(words, env)] = started
-    assert name not in " ".join(words)
-    assert name in env["PYTORCH_STAGE_ORDER"]
+    assert "pytorch-stage-" not in " ".join(words)
+    assert re.fullmatch("/disk/pytorch-stage-[0-9a-f]{32}", json.loads(env["PYTORCH_STAGE_ORDER"])["directory"])
 
 
 def test_steps_run_beside_those_of_the_job_and_take_none_of_their_options(step):
     env = {**step, "SLURM_JOB_NUM_NODES": "3", "SLURM_CONF": "/s.conf", "SLURM_CPU_BIND": "quiet", "HOME": "/h"}
-    staging = Staging({}, env, [])
-    assert staging.start[:2] == ["srun", "--overlap"]
-    assert staging.start[-3:] == ["--jobid=7", "--nodes=3", "--ntasks=3"]
-    assert staging.env == {"SLURM_JOB_ID": "7", "SLURM_CONF": "/s.conf", "HOME": "/h"}
+    how, start, own = starter(env, [])
+    assert (how, start[:2]) == ("Slurm", ["srun", "--overlap"])
+    assert start[-3:] == ["--jobid=7", "--nodes=3", "--ntasks=3"]
+    assert own == {"SLURM_JOB_ID": "7", "SLURM_CONF": "/s.conf", "HOME": "/h"}
 
 
 @pytest.mark.parametrize("env", [{}, {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_HET_SIZE": "2"}])
 def test_without_a_job_that_is_known_the_message_has_the_command_to_type(env):
     with pytest.raises(StageError, match="process on each node: pytorch-stage -- mpirun --map-by ppr:1:node"):
-        Staging({}, env, [])
+        starter(env, [])
 
 
 def test_flux_archives_the_file_and_extracts_it_on_each_node(image):
-    staging = Staging({str(image): SHA}, {"FLUX_URI": "local:///run/flux"}, [])
-    staging.choose([{"bases": [None] * len(staging.order["bases"])}])
-    directory, name = staging.order["directory"], f"--name={staging.order['name']}"
-    make, create, extract, remove = staging.copy_commands()
-    assert make == staging.on_nodes("make")
-    where = f"--directory={image.parent}"
-    assert create == ["flux", "archive", "create", "--mmap", name, where, "x.sif"]
-    assert extract[:4] == ["flux", "exec", "--noinput", "--rank=all"]
-    assert extract[-3:] == ["--waitcreate", name, f"--directory={directory}"]
+    how, start, _ = starter({"FLUX_URI": "local:///run/flux"}, [])
+    assert (how, start) == ("Flux", ["flux", "exec", "--noinput", "--rank=all"])
+    create, extract, remove = flux_commands(start, order("/disk", files={str(image): SHA}))
+    name = "--name=pytorch-stage-1"
+    assert create == ["flux", "archive", "create", "--mmap", name, f"--directory={image.parent}", "x.sif"]
+    assert extract[: len(start)] == start
+    assert extract[-3:] == ["--waitcreate", name, "--directory=/disk/pytorch-stage-1"]
     assert remove == ["flux", "archive", "remove", name]
-    assert staging.removal == [[*extract[:4], "rm", "-rf", "--", directory]]
 
 
 @pytest.fixture
@@ -359,13 +370,6 @@ def test_a_signal_during_the_copy_removes_it(image, disk, runscripts, slow, numb
         process.send_signal(number)
         assert process.communicate(timeout=60)[0] == "! :\n"
         assert process.returncode == 128 + number
-
-
-def test_what_takes_longer_is_reported(shell, tmp_path, monkeypatch):
-    (tmp_path / "slow").write_text('#!/bin/bash\n[ "$1" = rm ] || sleep 6; exec "$@"\n')
-    (tmp_path / "slow").chmod(0o755)
-    _, message, _ = shell(f"source <(pytorch-stage -- {tmp_path}/slow)")
-    assert "pytorch-stage: copying x.sif (0.00 GB): 5 s\n" in message
 
 
 def test_processes_that_do_not_start_are_an_error_after_a_limit(shell, tmp_path):
