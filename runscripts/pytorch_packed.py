@@ -24,6 +24,8 @@ READ_ONLY = 1 | 2 | 4  # MS_RDONLY | MS_NOSUID | MS_NODEV
 MARKER = ".packed"
 #: Where Apptainer keeps its own copy of squashfuse, below the prefix of its command (INSTALL.md, "squashfuse_ll").
 APPTAINERS = ("libexec/apptainer/bin", "lib/x86_64-linux-gnu/apptainer/bin", "lib/aarch64-linux-gnu/apptainer/bin")
+#: For the lock and the mount; then the command runs unpacked. squashfuse may hang with the file system of the file.
+MOUNT_SECONDS = 60
 LOCAL_RANKS = ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PALS_LOCAL_RANKID")
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -35,7 +37,12 @@ def main(*arguments):
     try:
         if is_off:
             raise NotMountedError("PYTORCH_LAUNCH_PACKED=0")
-        how = enter(file, root)
+        _signal.signal(_signal.SIGALRM, is_late)
+        seconds = _signal.alarm(MOUNT_SECONDS)
+        try:
+            how = enter(file, root)
+        finally:
+            _signal.alarm(seconds)
         if is_loud and is_first():
             print_message(arguments[0], f"packed venv: {file} mounted by {how}")
     except (NotMountedError, OSError) as error:
@@ -47,6 +54,10 @@ def main(*arguments):
 
 class NotMountedError(Exception):
     """The packed file cannot be mounted; the message has the reason."""
+
+
+def is_late(*_):
+    raise NotMountedError(f"not done after {MOUNT_SECONDS} s")
 
 
 def is_first():
@@ -169,8 +180,9 @@ def mount(name, file, root):
             raise NotMountedError(answer or "the process that mounts it was killed")
         join(open_namespaces(os.open(f"/proc/{child}", os.O_DIRECTORY)))
     finally:
-        os.close(joined)
+        os.kill(child, _signal.SIGKILL)
         os.waitpid(child, 0)
+        os.close(joined)
     return f"{program} in a user namespace"
 
 

@@ -24,6 +24,7 @@ class SmallInstallation:
         for name in RUNSCRIPTS:
             (root / "bin" / name).symlink_to(f"../runscripts/{name}")
         (root / "bin" / "python").symlink_to("../libexec/enter")
+        subprocess.run(["chmod", "-R", "a+rX", root], check=True)  # other users run it, also of a private checkout
         with (root / "filler").open("wb") as file, Path("/dev/urandom").open("rb") as source:
             file.write(source.read(filler))
         self.pack()
