@@ -37,7 +37,11 @@ The exit status is 1 if a check fails. To check a compute node, run it in a job:
 
 
 def main(arguments):
-    is_open = _reserve_standard_descriptors()
+    is_open = sys.stdout is not None
+    for _ in range(3):  # a pipe would get the number of a standard stream that is closed
+        number = os.open(os.devnull, os.O_RDWR)
+        if number > 2:
+            os.close(number)
     options = parse(arguments)
     if not is_first_task_of_node(os.environ):
         return 0  # the first task reports for its node
@@ -48,7 +52,7 @@ def main(arguments):
         here = Context(os.environ, full=options.full)
         findings = run_all(checks, here, options.timeout * (30 if options.full else 1))
     except OSError as error:  # of fork or pipe
-        return _fail(f"cannot start the checks: {error.strerror}. Raise the limits of this shell (ulimit -a)")
+        return report(f"cannot start the checks: {error.strerror}. Raise the limits of this shell (ulimit -a)")
     show = as_json if options.json else as_table
     text = show(node_name(os.environ, platform.node()), findings, faults_only=options.faults)
     try:
@@ -59,24 +63,14 @@ def main(arguments):
     except BrokenPipeError:  # such as `pytorch-doctor | head`
         return 1
     except OSError as error:
-        return _fail(f"cannot write to standard output: {error.strerror}. Check where it is redirected to")
+        return report(f"cannot write to standard output: {error.strerror}. Check where it is redirected to")
     return int(any(finding.verdict == FAIL for finding in findings))
 
 
-def _fail(sentence):
+def report(sentence):
     if sys.stderr:
         sys.stderr.write(f"pytorch-doctor: {sentence}\n")
     return 1
-
-
-def _reserve_standard_descriptors():
-    """Open those of 0, 1 and 2 that are closed, as pipes would get them; return whether standard output was open."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
-    return sys.stdout is not None
 
 
 def parse(arguments):
@@ -111,37 +105,43 @@ def seconds(text):
 
 def run_all(checks, here, seconds):
     """The findings of all checks, name to function of `here`, in their order; `seconds` is the deadline of all."""
-    groups = {}
+    groups, running, found, deadline = {}, [], {}, time.monotonic() + seconds
     for name in checks:
         groups.setdefault("torch" if name in OF_TORCH else name, []).append(name)
-    running, found = [], {}
     # a signal between the start of a process and its entry in `running` would leave that process behind
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)
     try:
-        try:
-            for group in groups.values():
-                running.append(_start({name: checks[name] for name in group}, here, mask))
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        written, ended = _read([pipe for _, pipe in running], time.monotonic() + seconds)
+        for group in groups.values():
+            pipe, writing = os.pipe()
+            process = os.fork()
+            if process == 0:
+                answer({name: checks[name] for name in group}, here, mask, writing)
+            os.close(writing)
+            running.append((process, pipe, group))
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for _, pipe, group in running:
+            text, piece = b"", None
+            while piece != b"" and select.select([pipe], [], [], max(0, deadline - time.monotonic()))[0]:
+                piece = os.read(pipe, 65536)
+                text += piece
+            none = ("ended without an answer", BROKEN) if piece == b"" else (f"no answer within {seconds} s", SLOW)
+            found.update((name, fail(*none)._replace(check=name)) for name in group)
+            answers = [Finding(*json.loads(line)) for line in text.decode().split("\n")[:-1]]
+            found.update((one.check, one) for one in answers)
     finally:
-        for process, _ in running:
-            _end(process)
-    for group, (_, pipe) in zip(groups.values(), running):
-        none = ("ended without an answer", BROKEN) if pipe in ended else (f"no answer within {seconds} s", SLOW)
-        found.update((name, fail(*none)._replace(check=name)) for name in group)
-        answers = [Finding(*json.loads(line)) for line in written[pipe].decode().split("\n")[:-1]]
-        found.update((answer.check, answer) for answer in answers)
+        for process, pipe, _ in running:
+            os.close(pipe)
+            try:
+                os.killpg(process, signal.SIGKILL)
+            except ProcessLookupError:  # before setsid
+                os.kill(process, signal.SIGKILL)
+            os.waitpid(process, os.WNOHANG)  # it cannot be killed while it is in a hanging file system
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return [found[name] for name in checks]
 
 
-def _start(checks, here, mask):
-    """Start checks with this signal mask; return their process and the pipe that it writes its findings to."""
-    reading, writing = os.pipe()
-    process = os.fork()
-    if process:
-        os.close(writing)
-        return process, reading
+def answer(checks, here, mask, pipe):
+    """Run checks with this signal mask, write their findings to the pipe, and exit."""
     try:
         os.setsid()  # so that commands of the checks can be ended with it
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -152,34 +152,9 @@ def _start(checks, here, mask):
                 found = fail(f"{error.filename}: {error.strerror}", "check that it exists and that you may read it")
             except Exception as error:
                 found = fail(f"{type(error).__name__}: {error}", BROKEN)
-            os.write(writing, (json.dumps(found._replace(check=name)) + "\n").encode())
+            os.write(pipe, (json.dumps(found._replace(check=name)) + "\n").encode())
     finally:
         os._exit(0)  # the rest of the program is for the parent only
-
-
-def _read(pipes, deadline):
-    """The bytes from each pipe until all of them ended, or until the deadline; and the set of those that ended."""
-    written = dict.fromkeys(pipes, b"")
-    open_pipes = set(pipes)
-    while open_pipes and time.monotonic() < deadline:
-        ready, _, _ = select.select(list(open_pipes), [], [], max(0, deadline - time.monotonic()))
-        for pipe in ready:
-            piece = os.read(pipe, 65536)
-            written[pipe] += piece
-            if not piece:
-                open_pipes.remove(pipe)
-    for pipe in pipes:
-        os.close(pipe)
-    return written, set(pipes) - open_pipes
-
-
-def _end(process):
-    """Kill a group, without waiting for processes that cannot be killed, such as those in a hanging file system."""
-    try:
-        os.killpg(process, signal.SIGKILL)
-    except ProcessLookupError:  # before setsid
-        os.kill(process, signal.SIGKILL)
-    os.waitpid(process, os.WNOHANG)
 
 
 def as_table(node, findings, faults_only=False):
@@ -191,20 +166,19 @@ def as_table(node, findings, faults_only=False):
     for row in table:
         lines.append(f"{row.check:{width}}  {row.verdict:7}  {row.finding}")
         lines += [f"{'':{width}}           -> {row.remedy}"] if row.remedy else []
-    summary = f"{node}: " + ", ".join(f"{count} {verdict}" for verdict, count in _counts(findings))
+    verdicts = [finding.verdict for finding in findings]
+    counts = [
+        f"{verdicts.count(verdict)} {verdict}" for verdict in (OK, NOT_APPLICABLE, WARN, FAIL) if verdict in verdicts
+    ]
+    summary = f"{node}: {', '.join(counts)}"
     # of faults, many nodes write to one output
     text = [summary, *(f"{node}: {line}" for line in lines[1:])] if faults_only else [*lines, summary]
     return "\n".join(text) + "\n"
 
 
 def as_json(node, findings, faults_only=False):
-    worst = [verdict for verdict, _ in _counts(findings) if verdict != NOT_APPLICABLE]
+    verdicts = {finding.verdict for finding in findings}
+    worst = next((verdict for verdict in (FAIL, WARN) if verdict in verdicts), OK)
     found = [finding for finding in findings if not faults_only or finding.verdict in (WARN, FAIL)]
     rows = [{name: getattr(one, name) for name in ("check", "verdict", "finding", "remedy")} for one in found]
-    return json.dumps({"node": node, "verdict": worst[-1] if worst else OK, "checks": rows}) + "\n"
-
-
-def _counts(findings):
-    """The verdicts that there are, the worst last, with the number of findings."""
-    verdicts = [finding.verdict for finding in findings]
-    return [(verdict, verdicts.count(verdict)) for verdict in (OK, NOT_APPLICABLE, WARN, FAIL) if verdict in verdicts]
+    return json.dumps({"node": node, "verdict": worst, "checks": rows}) + "\n"
