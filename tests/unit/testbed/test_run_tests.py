@@ -21,7 +21,7 @@ def run_tests(tmp_path):
     shutil.copy(TREE / "run-tests", tmp_path)
     for program in (
         "testbed/host-python",
-        *(f"{commands}/{name}" for name in ("python", "ruff", "codespell", "shellcheck", "git")),
+        *(f"{commands}/{name}" for name in ("python", "ruff", "codespell", "shellcheck", "mypy", "git")),
     ):
         path = tmp_path / program
         path.write_text(f'#!/bin/sh\necho "${{0##*/}} $*" >>{tmp_path}/calls\n[ "$*" != "testbed status" ]\n')
