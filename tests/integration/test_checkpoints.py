@@ -36,15 +36,13 @@ def weights(directory):
 
 
 @pytest.mark.parametrize(("killed", "resumed"), [(2, 1), pytest.param(4, 2, marks=pytest.mark.thorough)])
-def test_killed_ranks_resume_as_half_as_many_and_reach_the_weights_of_one_process(
-    testbed, container, work, killed, resumed
-):
-    enter = "singularity exec $SIF conda-python-distributed -u"
+def test_killed_ranks_resume_as_half_as_many_and_reach_the_weights_of_one_process(testbed, venv, work, killed, resumed):
+    enter = "conda-python-distributed -u"
     job = f"{work.name}-killed"
     (work / "waiting.py").write_text(WAITING)
     waiting = TRAINING.replace("$PAYLOAD/mnist_ddp.py", "waiting.py")
     output = testbed.run(
-        f"""module load {container}
+        f"""module load {venv}
 {ENVIRONMENT}
 srun -N2 -n{killed} --job-name={job} {enter} {waiting} run >log & step=$!
 until grep -q '^epoch 2/5' log; do kill -0 $step; sleep 0.1; done
@@ -56,7 +54,7 @@ srun -N{resumed} -n{resumed} {enter} {TRAINING} run""",
     )
     assert f"world size {resumed}," in output and "resuming after " in output and "epoch 1/5" not in output
     testbed.run(
-        f"module load {container}\n{ENVIRONMENT}\nsingularity exec $SIF conda-python-simple {TRAINING} through",
+        f"module load {venv}\n{ENVIRONMENT}\nconda-python-simple {TRAINING} through",
         cwd=work,
     )
     for name, weight in weights(work / "through").items():

@@ -44,6 +44,7 @@ def test_all_is_well_on_the_login_node(testbed, module):
     assert re.fullmatch(r"\S+: \d+ ok, \d+ n\.a\.", output.splitlines()[-1])
 
 
+@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_all_is_well_in_a_step_where_one_task_reports_for_each_node(testbed, module):
     output = testbed.run(f"module load {module}\nsrun -N2 --ntasks-per-node=2 pytorch-doctor --faults")
     lines = output.splitlines()
@@ -77,6 +78,7 @@ def test_an_image_with_a_damaged_inside_does_not_start_and_the_runtime_reports_w
     assert_named(found, "image", r"damaged\.sif does not start: .+", "eb --rebuild")
 
 
+@pytest.mark.parametrize("module", [pytest.param("container", marks=pytest.mark.thorough), "venv"], indirect=True)
 def test_another_torch_on_pythonpath_is_named(doctor, module, work):
     other = work / "site-packages"
     (other / "torch").mkdir(parents=True)

@@ -73,7 +73,16 @@ main()
 """
 
 
-@pytest.mark.parametrize("signal", ["TERM", "USR1"])
+@pytest.mark.parametrize(
+    ("module", "signal"),
+    [
+        ("container", "TERM"),
+        ("venv", "USR1"),
+        pytest.param("container", "USR1", marks=pytest.mark.thorough),
+        pytest.param("venv", "TERM", marks=pytest.mark.thorough),
+    ],
+    indirect=["module"],
+)
 def test_python_receives_a_signal_once_and_the_step_has_pythons_exit_status(testbed, module, enter, work, signal):
     (work / "counting.py").write_text(COUNTING)
     result = testbed.run_unchecked(

@@ -104,6 +104,7 @@ srun -N2 -n2 {enter}conda-python-distributed $PAYLOAD/mnist_ddp.py --epochs 1 --
     assert "t10k-images-idx3-ubyte" in lines[0]
 
 
+@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_a_payload_that_does_not_exist_is_one_line_for_each_node(testbed, module, enter):
     result = testbed.run_unchecked(
         f"module load {module}\nsrun -N1 -n2 {enter}conda-python-distributed -u /no/such/train.py"
@@ -114,6 +115,7 @@ def test_a_payload_that_does_not_exist_is_one_line_for_each_node(testbed, module
     assert lines[0].startswith("conda-python-distributed: ")
 
 
+@pytest.mark.parametrize("module", [pytest.param("container", marks=pytest.mark.thorough), "venv"], indirect=True)
 def test_a_node_list_that_cannot_be_parsed_is_an_error_and_never_localhost(testbed, module, enter):
     result = testbed.run_unchecked(
         f"""module load {module}
@@ -124,6 +126,7 @@ srun -n1 bash -c 'SLURM_STEP_NODELIST="nid[0010" {enter}conda-python-distributed
     assert "MASTER_ADDR" not in result.stdout
 
 
+@pytest.mark.parametrize("module", [pytest.param("container", marks=pytest.mark.thorough), "venv"], indirect=True)
 def test_a_rank_that_dies_ends_the_step(testbed, module, enter):
     code = (
         "import os, signal, time; os.environ['RANK'] == '0' and os.kill(os.getpid(), signal.SIGKILL); time.sleep(3600)"

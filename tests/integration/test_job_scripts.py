@@ -99,10 +99,10 @@ def test_without_the_data_module_a_training_in_several_jobs_generates_digits(tes
 #: The job scripts that train under Slurm: those of a system without what only the system has.
 TRAINING = (
     "slurm/train_requeue.job",
-    "perlmutter/submit_batch_modules.sh",
     *(
         pytest.param(script, marks=pytest.mark.thorough)
         for script in (
+            "perlmutter/submit_batch_modules.sh",
             "lumi/mnist.slurm",
             "infiniband/ddp_pytorch.job",
             "frontier/pytorch_ddp_job.sl",

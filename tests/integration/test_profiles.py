@@ -42,7 +42,11 @@ module unload cluster/{profile}
     assert sorted(notes) == sorted(f"__CLUSTER_SET_{name}" for name in new)
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize(
+    "profile",
+    # all use the same procedure
+    ["lumi", *(pytest.param(name, marks=pytest.mark.thorough) for name in PROFILES if name != "lumi")],
+)
 def test_what_the_user_exported_before_loading_stays_then_and_after_unloading(modules, profile, tmp_path):
     before, loaded, after = (tmp_path / state for state in ("before", "loaded", "after"))
     own = " ".join(f"{name}='my own'" for name in settings(profile))

@@ -214,7 +214,8 @@ def test_the_notebook_runs_in_the_kernel_that_one_command_makes(testbed, module,
     assert last_epoch(output, epochs=3)[1] > 97
 
 
-def test_jupyter_can_interrupt_shut_down_and_kill_the_kernel(jupyter):
+@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
+def test_jupyter_can_interrupt_shut_down_and_kill_the_kernel(module, jupyter):
     assert json.loads(jupyter.run(CONTROL)) == [True, "KeyboardInterrupt", "ok", True, True]
 
 

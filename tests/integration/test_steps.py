@@ -103,6 +103,7 @@ def test_a_batch_script_without_srun_is_a_world_of_one(testbed, venv, probe):
     assert line.split()[1:4] == ["1", "0", "1"]
 
 
+@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_pythons_own_options_and_arguments_arrive_unchanged(testbed, module, enter):
     code = "import sys; print(sys.argv[1:], sys.stdout.write_through)"
     output = testbed.run(
@@ -114,6 +115,7 @@ srun -n1 {enter}conda-python-distributed -m json.tool --help"""
     assert "usage: python" in output
 
 
+@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_pythons_exit_status_is_the_steps(testbed, module, enter):
     result = testbed.run_unchecked(
         f"module load {module}\nsrun -n1 {enter}conda-python-distributed -c 'raise SystemExit(7)'"
@@ -121,6 +123,7 @@ def test_pythons_exit_status_is_the_steps(testbed, module, enter):
     assert result.returncode == 7
 
 
+@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_verbose_prints_one_line_per_rank(testbed, module, enter):
     result = testbed.run_unchecked(
         f"module load {module}\nexport PYTORCH_LAUNCH_VERBOSE=1\n{PAIR} -n2 {enter}conda-python-distributed -c pass"

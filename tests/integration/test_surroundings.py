@@ -34,6 +34,7 @@ for name in ('MIOPEN_USER_DB_PATH', 'MIOPEN_CUSTOM_CACHE_DIR', 'TRITON_CACHE_DIR
 """
 
 
+@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_another_process_on_the_master_port_ends_the_step_with_a_message(testbed, module, enter, work):
     (work / "stranger.py").write_text(STRANGER)
     result = testbed.run_unchecked(
@@ -63,6 +64,7 @@ mount --bind hosts /etc/hosts && exec conda-python-distributed meet.py'""",
     assert output.splitlines() == ["2 of 2 by ::1"] * 2
 
 
+@pytest.mark.parametrize("module", [pytest.param("container", marks=pytest.mark.thorough), "venv"], indirect=True)
 def test_several_ranks_do_not_wait_for_a_name_server_that_does_not_answer(testbed, module, enter):
     """`benchmarks/run --only dead-dns` measures the difference."""
     code = "import os; os.write(1, (os.environ.get('RES_OPTIONS', 'untouched') + chr(10)).encode())"

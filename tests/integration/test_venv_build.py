@@ -163,7 +163,14 @@ def test_a_job_builds_on_a_node_with_the_modules_of_the_shell_that_submits_it(si
     assert record["modules"]["required"] == ["mpi/4.1", "compiler/12"]
 
 
-@pytest.fixture(params=[("Lmod", "Lua"), ("Lmod", "Tcl"), ("Environment Modules", "Tcl")], ids=" with ".join)
+@pytest.fixture(
+    params=[
+        ("Lmod", "Lua"),
+        pytest.param(("Lmod", "Tcl"), marks=pytest.mark.thorough),
+        ("Environment Modules", "Tcl"),
+    ],
+    ids=" with ".join,
+)
 def venv_module(request, testbed, tmp_path, monkeypatch):
     """A function that runs a script under a module system with a venv module, built with modules of a hierarchy."""
     name, syntax = request.param

@@ -71,11 +71,21 @@ def test_a_changed_image_is_refused_until_the_recipe_has_its_checksum(site, tiny
 @pytest.mark.parametrize(
     ("harm", "lines", "message"),
     [
-        ("truncate", "image = 'tiny.sif'", "is truncated: "),
+        pytest.param("truncate", "image = 'tiny.sif'", "is truncated: ", marks=pytest.mark.thorough),
         ("flip", "image = 'tiny.sif'\nimage_checksum = '{checksum}'", "Download it again, or correct the recipe"),
-        ("flip", "sources = ['tiny.sif']\nchecksums = ['{checksum}']", "Checksum verification"),
-        ("truncate", "sources = ['tiny.sif']\nchecksums = ['{checksum}']", "Checksum verification"),
-        ("empty", "image = 'tiny.sif'", "is not an image in SIF format"),
+        pytest.param(
+            "flip",
+            "sources = ['tiny.sif']\nchecksums = ['{checksum}']",
+            "Checksum verification",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            "truncate",
+            "sources = ['tiny.sif']\nchecksums = ['{checksum}']",
+            "Checksum verification",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param("empty", "image = 'tiny.sif'", "is not an image in SIF format", marks=pytest.mark.thorough),
         ("superblock", "image = 'tiny.sif'", "does not start"),
         ("remove", "image = 'tiny.sif'", "Image not found: tiny.sif in central_images"),
     ],

@@ -27,7 +27,13 @@ def run(testbed, container, work):
     return run
 
 
-@pytest.mark.parametrize("python", ["python", "/usr/bin/python3", "/opt/pytorch/bin/python"])
+@pytest.mark.parametrize(
+    "python",
+    [
+        "/usr/bin/python3",
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("python", "/opt/pytorch/bin/python")),
+    ],
+)
 def test_an_environment_on_top_of_the_image_sees_torch_and_its_requirements_fit(run, work, python):
     output = run(f"""singularity exec $SIF {python} -m venv --system-site-packages v
 singularity exec $SIF v/bin/python -c 'import torch, sys; print(torch.__file__, sys.prefix)'
@@ -47,7 +53,10 @@ singularity exec --cleanenv --no-home $SIF /usr/bin/python3 -m pip config list""
     assert setuptools.count("dist-info") == 1
 
 
-@pytest.mark.parametrize("python", ["python", "/usr/bin/python3", "$PWD/v/bin/python"])
+@pytest.mark.parametrize(
+    "python",
+    ["$PWD/v/bin/python", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("python", "/usr/bin/python3"))],
+)
 def test_a_torch_in_the_home_directory_never_precedes_that_of_the_image(run, work, python):
     packages = work / "home/.local/lib/python3.11/site-packages"
     (packages / "torch").mkdir(parents=True)
@@ -63,7 +72,14 @@ singularity run $SIF python -c 'import torch; print(1)'; singularity run $SIF fa
     assert output == "<a b><>in\n1\nstatus 1\n"
 
 
-@pytest.mark.parametrize("shell", ["bash -lc", "bash -ic", "sh -lc", "start-shell -c", "start-shell -ic"])
+@pytest.mark.parametrize(
+    "shell",
+    [
+        "bash -lc",
+        "start-shell -ic",
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("bash -ic", "sh -lc", "start-shell -c")),
+    ],
+)
 def test_shells_of_the_image_find_the_modules_python_first(run, work, shell):
     (work / "home/.bashrc").write_text(f"PATH={work}/conda:$PATH\n")
     (work / "home/.profile").write_text(f". {work}/home/.bashrc\n")
@@ -82,7 +98,7 @@ env -u SINGULARITY_BINDPATH -u APPTAINER_BINDPATH -u SINGULARITY_BIND -u APPTAIN
     assert output.split() == ["6", "/payload:", "/runscripts:", "/user-software:"]
 
 
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("packed", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_packages_on_top_of_an_image_of_an_earlier_version_are_kept(testbed, container, work, packed):
     """The environment is made as earlier versions did, then `make_venv.py check` decides as in an installation."""
     directory = work / "software"

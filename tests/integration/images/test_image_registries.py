@@ -18,7 +18,7 @@ PASSWORD = "s3cret-of-the-registry"  # noqa: S105 (of a registry that lives as l
 BCRYPT = "$2b$05$abcdefghijklmnopqrstuuW1e3orFpi1hSyUIjjQsvB7886Cb.S5."
 
 
-@pytest.mark.parametrize("login", ["variables", "file"])
+@pytest.mark.parametrize("login", ["variables", pytest.param("file", marks=pytest.mark.thorough)])
 def test_a_registry_with_a_login_is_used_and_no_log_has_the_password(site, testbed, tmp_path, registry, login, work):
     home = work / "home"
     home.mkdir()

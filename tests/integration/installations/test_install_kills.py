@@ -12,9 +12,9 @@ pytestmark = pytest.mark.testbed
     ("hook", "old_works"),
     [
         pytest.param("post_fetch_hook(block): die()", True, id="after fetching", marks=pytest.mark.thorough),
-        pytest.param("pre_build_hook(block): die()", True, id="in the build step"),
+        pytest.param("pre_build_hook(block): die()", True, id="in the build step", marks=pytest.mark.thorough),
         pytest.param(INSTALLING, False, id="installing"),
-        pytest.param("pre_sanitycheck_hook(block): die()", False, id="in the sanity check"),
+        pytest.param("pre_sanitycheck_hook(block): die()", False, id="in the sanity check", marks=pytest.mark.thorough),
         pytest.param("module_write_hook(block, path, text): '/all/' in path and die()", False, id="in the module step"),
         pytest.param("pre_permissions_hook(block): die()", True, id="after the module"),
     ],
@@ -29,7 +29,9 @@ def test_a_rebuild_killed_at_any_point_leaves_no_broken_module_and_the_next_succ
     assert installed.leftovers() + installed.builds() == []
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGQUIT", "SIGABRT"])
+@pytest.mark.parametrize(
+    "name", ["SIGINT", "SIGTERM", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("SIGQUIT", "SIGABRT"))]
+)
 def test_a_signal_that_can_be_caught_frees_the_lock_and_restores_the_old_installation(installed, name):
     before = installed.installation.stat().st_ino
     hooks = installed.directory / "hooks.py"

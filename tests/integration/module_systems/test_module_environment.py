@@ -12,7 +12,13 @@ from testbed.recipes import CONTAINER, VENV
 pytestmark = pytest.mark.testbed
 
 
-@pytest.mark.parametrize("own", OWN.values(), ids=OWN)
+@pytest.mark.parametrize(
+    "own",
+    [
+        pytest.param(own, id=name, marks=[] if name in ("lists", "signs") else pytest.mark.thorough)
+        for name, own in OWN.items()
+    ],
+)
 def test_unloading_restores_every_byte_and_loading_twice_changes_nothing(site, own, tmp_path):
     states = ["before", "loaded", "twice", "after", "again"]
     before, loaded, twice, after, again = (tmp_path / state for state in states)
@@ -59,7 +65,9 @@ module purge
     assert snapshot(after) == snapshot(before)
 
 
-@pytest.mark.parametrize("own", [OWN["nothing"], OWN["signs"]], ids=["nothing", "signs"])
+@pytest.mark.parametrize(
+    "own", [OWN["nothing"], pytest.param(OWN["signs"], marks=pytest.mark.thorough)], ids=["nothing", "signs"]
+)
 def test_switching_is_unloading_and_loading(written, own, tmp_path):
     container, venv = written[CONTAINER], written[VENV]
     states = ["before", "container", "venv", "switched", "back", "after"]

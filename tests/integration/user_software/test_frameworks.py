@@ -17,9 +17,9 @@ PROGRAMS = {
     "Trainer of transformers": "trainer_train.py",
     "Scripts for torchrun": "torchrun_train.py",
 }
-#: What runs always, with two ranks: the two most used frameworks, with the module whose pip reaches every package index
-#: that the host reaches. An image may lack the certificate of a mirror.
-ALWAYS = (("venv", "accelerate"), ("venv", "Lightning"))
+#: What runs always, with two ranks, and first with --thorough: the two most used frameworks, with the module whose pip
+#: reaches every package index that the host reaches. An image may lack the certificate of a mirror.
+ALWAYS = (("venv", "accelerate"), pytest.param("venv", "Lightning", marks=pytest.mark.thorough))
 
 
 def ranks(output):

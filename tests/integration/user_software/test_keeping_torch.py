@@ -36,7 +36,7 @@ def index(work):
     return work
 
 
-@pytest.fixture(params=["container", "venv"])
+@pytest.fixture
 def keeping(request, testbed, index):
     """A function that runs a script in an own environment on top of a module, and one that does not see its torch."""
     module = request.getfixturevalue(request.param)
@@ -60,6 +60,7 @@ SHOW = """python -c "import torch; print(torch.__version__, torch.ones(2).sum().
 pip list 2>/dev/null | grep -E "^(accelerate|torch) \""""
 
 
+@pytest.mark.parametrize("keeping", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_own_environments_get_the_latest_release_that_fits_and_the_modules_torch(keeping):
     output = keeping(f"source v/bin/activate; pip install -q accelerate; echo $?; {SHOW}; pip install -q timm; echo $?")
     lines = output.splitlines()
@@ -69,6 +70,7 @@ def test_own_environments_get_the_latest_release_that_fits_and_the_modules_torch
     assert "Take 0.28.0+cpu from PyTorch's index" in output
 
 
+@pytest.mark.parametrize("keeping", [pytest.param("container", marks=pytest.mark.thorough), "venv"], indirect=True)
 def test_the_modules_own_pip_does_so_too(keeping):
     output = keeping(
         "pip install -q --user accelerate; pip list 2>/dev/null | grep accelerate; pip install --user torch==2.15.0"
@@ -77,6 +79,7 @@ def test_the_modules_own_pip_does_so_too(keeping):
     assert "The PyTorch module keeps its torch 2.13.0+cpu" in output
 
 
+@pytest.mark.parametrize("keeping", [pytest.param("container", marks=pytest.mark.thorough), "venv"], indirect=True)
 def test_an_environment_without_the_modules_packages_is_as_without_the_module(keeping):
     output = keeping(
         'source plain/bin/activate; pip install -q accelerate; pip list 2>/dev/null | grep -E "^(acc|tor)"'
@@ -84,6 +87,7 @@ def test_an_environment_without_the_modules_packages_is_as_without_the_module(ke
     assert [line.split() for line in output.splitlines()] == [["accelerate", "1.15.0"], ["torch", "2.15.0"]]
 
 
+@pytest.mark.parametrize("keeping", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_uv_does_as_pip_in_projects_and_scripts_too(keeping, index):
     if not shutil.which("uv"):
         pytest.skip("no uv: ./run-tests installs it")

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.testbed
 DEFAULTING = "Defaulting to user installation because normal site-packages is not writeable"
 
 
-@pytest.mark.parametrize("state", ["packed", "not-writable"])
+@pytest.mark.parametrize("state", ["packed", pytest.param("not-writable", marks=pytest.mark.thorough)])
 def test_without_write_permission_pip_installs_to_pythonuserbase_with_a_message(installation, wheels, state):
     installation.run(pip_install(wheels))
     if state == "packed":
@@ -52,7 +52,7 @@ def test_a_file_that_an_earlier_tree_packed_is_mounted_and_used(installation, wh
     assert output.endswith(THERE)
 
 
-@pytest.mark.parametrize("command", ["make-squashfs", "unmake-squashfs"])
+@pytest.mark.parametrize("command", ["make-squashfs", pytest.param("unmake-squashfs", marks=pytest.mark.thorough)])
 def test_a_running_job_continues_and_starts_more_steps(installation, wheels, command):
     installation.run(pip_install(wheels))
     if command == "unmake-squashfs":
