@@ -11,25 +11,19 @@ import os
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
 from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError
-from easybuild.tools.config import build_option
 from easybuild.tools.filetools import which
 from easybuild.tools.modules import get_software_root
 
-from pytorch_install import tree
-from pytorch_install.engine.transaction import keep_file
+from pytorch_install import images, tree
 from pytorch_install.host_network import write_host_network
-from pytorch_install.images.base import base_dependency, read_base
-from pytorch_install.images.kinds import BuiltImage, Cotainr, DefinitionFile, PackagesOnTop, RegistryImage, SiteImage
-from pytorch_install.images.provenance import directory_of, fetch_unless_kept, write_provenance
-from pytorch_install.modulefiles.help import container
-from pytorch_install.modulefiles.interface import image_interface
-from pytorch_install.parameters import containerimage
+from pytorch_install.interface import container, image_interface
+from pytorch_install.parameters import COMMANDS, containerimage
 from pytorch_install.runtime import image_python
+from pytorch_install.source_packages import SourcePackageSteps
 from pytorch_install.user_software import UserSoftware
-from pytorch_install.venvs.source_packages import SourcePackageSteps
 
 
-class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.ContainerImage):
+class EB_PyTorchContainer(SourcePackageSteps, images.InstalledImage, EB_PyTorchModule, containerimage.ContainerImage):
     """Support for installing PyTorch as a container image with a module around it."""
 
     ENGINE = 'apptainer'
@@ -41,8 +35,7 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.C
                        CUSTOM],
         'conda_activation': ['true', "Command that activates the image's conda environment, unless the image "
                                      "sets WITH_CONDA", CUSTOM],
-        'commands': [['python', 'python3', 'pip', 'pip3', 'torchrun'],
-                     "Commands of the image that bin/ offers on the host", CUSTOM],
+        **COMMANDS,
     }
 
     def __init__(self, *args, **kwargs):
@@ -57,24 +50,24 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.C
         self.users_environment = None
         self.mounted = self.user_software.directory
         self.installation.disposable.append(self.user_software.part)
-        self.installation.keeps_replaced = True
 
     @property
     def base_module(self):
         """Name of the build dependency whose image is the base, or None."""
-        return base_dependency(self.cfg, self.name)
+        return images.base_dependency(self.cfg, self.name)
 
     def kinds(self):
         """Kinds of images by the extension of their source, or what `image` names."""
-        return {'.sif': containerimage.SifSource, '.def': DefinitionFile, '.yml': Cotainr, 'registry': RegistryImage,
-                'site': SiteImage}
+        return {'.sif': containerimage.SifSource, '.def': images.DefinitionFile, '.yml': images.Cotainr,
+                'registry': images.RegistryImage, 'site': containerimage.SiteFile}
 
     def named_kinds(self):
         """Also the image of a build dependency, on which a definition file can be built too."""
         kinds = super().named_kinds()
         if self.base_module and '.def' not in kinds:
-            kinds[self.base_module] = PackagesOnTop
-        if self.cfg['source_packages'] and len(kinds) == 1 and not {DefinitionFile, PackagesOnTop} & {*kinds.values()}:
+            kinds[self.base_module] = images.PackagesOnTop
+        building = {images.DefinitionFile, images.PackagesOnTop}
+        if self.cfg['source_packages'] and len(kinds) == 1 and not building & {*kinds.values()}:
             raise EasyBuildError("%s has 'source_packages', which are built in the image of a definition file, or on "
                                  "top of an installed one. Name its module in 'builddependencies'", self.cfg.path)
         return kinds
@@ -83,15 +76,11 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.C
         super().checksum_step()
         self.image.wheels = self.wheels
 
-    def fetch_image(self):
-        """Fetch the image or what it is made of, unless the installed one is the same."""
-        fetch_unless_kept(self.image, None if build_option('force') else self.installation.before(self.image.name))
-
     def prepare_step(self, *args, **kwargs):
         """Find the base with its module, and unload that: its binds and settings are not those of this image."""
         super().prepare_step(*args, **kwargs)
         if self.base_module and not self.dry_run:
-            self.image.base = read_base(self.base_module, get_software_root(self.name), os.environ.get('SIF'))
+            self.image.base = images.read_base(self.base_module, get_software_root(self.name), os.environ.get('SIF'))
             self.modules_tool.unload([self.base_module])
 
     def configure_step(self):
@@ -109,16 +98,11 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.C
             self.image.parallel = self.cfg.parallel
             self.image.build()
 
-    def install_runtime(self):
-        if self.dry_run:
-            self.dry_run_msg("  copied image %s to %s", self.image.reference, self.image_path)
-            return
-        if self.image.is_kept:
-            keep_file(self.installation.before(self.image.name), self.image_path)
-        else:
-            self.image.install(self.image_path)
-        write_provenance(self.image, self.image_path)
-        write_host_network(directory_of(self.image_path), os.path.join(tree.PROFILES, self.cfg['cluster']))
+    def complete_runtime(self):
+        """Write the image's provenance, and the list of the host's libraries that it can load."""
+        python = image_python(self.image.runtime, self.image_path, self.cfg['conda_activation'], '--cleanenv')
+        images.write_provenance(self.image, self.image_path, python, ['--version'])
+        write_host_network(images.directory_of(self.image_path), os.path.join(tree.PROFILES, self.cfg['cluster']))
 
     def install_tree(self):
         """Also make the users' virtual environment, with the installed image."""
@@ -134,10 +118,8 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.C
                 'runtime': runtime and which(runtime)}
 
     def complete(self):
-        """Put the users' virtual environment in place, and write the checksum that later installations compare with."""
+        """Put the users' virtual environment in place."""
         self.user_software.finish(self.users_environment, self.short_mod_name)
-        if isinstance(self.image, SiteImage):
-            self.image.note_installed()
 
     def enter_image(self):
         return [self.image.runtime, 'exec', self.image_path]
@@ -151,7 +133,7 @@ class EB_PyTorchContainer(SourcePackageSteps, EB_PyTorchModule, containerimage.C
         """The Runtime for the module's help, with the commands of this host."""
         return container(containerimage.find_runtime() or containerimage.RUNTIMES[0],
                          'APPTAINER_BIND' if which('apptainer') else 'SINGULARITY_BIND',
-                         isinstance(self.image, BuiltImage))
+                         isinstance(self.image, images.BuiltImage))
 
     def launch_in_test(self):
         """Also bind EasyBuild's temporary directory, which may not be visible in a container."""

@@ -2,35 +2,28 @@
 """
 EasyBuild support for PyTorch in a squashfs image for the Container Engine of CSCS (`srun --environment`).
 
-The image is imported as for enroot, on which the Container Engine is based; an environment definition file beside it
-names its mounts and the site's hooks.
+The image is imported as for enroot, on which the Container Engine is based; an environment definition file (EDF) beside
+it names its mounts and the site's hooks. Its entries: https://docs.cscs.ch/software/container-engine/edf
 """
+import json
 import os
 
-from easybuild.easyblocks.pytorchenroot import EB_PyTorchEnroot
+from easybuild.easyblocks.pytorchenroot import EB_PyTorchEnroot, EnrootImage
 from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.config import install_path
 from easybuild.tools.filetools import mkdir, write_file
 
-from pytorch_install import tree
-from pytorch_install.images import edf
-from pytorch_install.images.kinds import EnrootImage
+from pytorch_install import interface, tree
 
 
 class EB_PyTorchContainerEngine(EB_PyTorchEnroot):
     """Support for installing a squashfs image, its environment definition file, and a module around them."""
 
-    ENGINE, PRODUCT = 'container-engine', 'The Container Engine'
-    NO_START = "Run `eb` on a system of CSCS, in a job or with SLURM_ACCOUNT set"
-
+    ENGINE = 'container-engine'
     PARAMETERS = {
         'binds': [[], "Paths of the host to mount, if they exist during the installation", CUSTOM],
         'edf': [{}, "More entries of the environment definition file, such as annotations", CUSTOM],
     }
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        edf.check_entries(self.cfg['edf'], os.path.basename(self.cfg.path))
 
     @property
     def edf_path(self):
@@ -40,17 +33,15 @@ class EB_PyTorchContainerEngine(EB_PyTorchEnroot):
         """Write the environment definition file first."""
         # a data set that is installed later must be visible too
         mkdir(install_path('data'), parents=True)
-        write_file(self.edf_path, edf.toml(self.edf_entries()))
-        super().require_start()
-
-    def edf_entries(self):
         paths = [install_path('software'), install_path('data'), *self.cfg['binds']]
         parts = ['%s:/%s' % (os.path.join(self.installdir, part), part) for part in tree.PARTS]
         mounts = [path if ':' in path else '%s:%s' % (path, path) for path in paths
                   if os.path.exists(path.partition(':')[0])]
         # runscripts need no entrypoint; NVIDIA's prints a banner for each rank
-        return {'image': edf.literal(self.image_path), 'workdir': '${PWD}', 'entrypoint': False,
-                'mounts': [*map(edf.literal, parts + mounts), '${HOME}:${HOME}', '${PWD}:${PWD}'], **self.cfg['edf']}
+        write_file(self.edf_path, toml({
+            'image': literal(self.image_path), 'workdir': '${PWD}', 'entrypoint': False,
+            'mounts': [*map(literal, parts + mounts), '${HOME}:${HOME}', '${PWD}:${PWD}'], **self.cfg['edf']}))
+        super().require_start()
 
     def enter_image(self):
         return ['srun', '--nodes=1', '--ntasks=1', '--environment=' + self.edf_path]
@@ -60,4 +51,27 @@ class EB_PyTorchContainerEngine(EB_PyTorchEnroot):
 
     def view_of_host(self):
         """The statement that names the environment definition file, which has the mounts."""
-        return self.installed_file('PYTORCH_EDF', self.edf_path)
+        return interface.installed(self.module_generator, 'PYTORCH_EDF', os.path.basename(self.edf_path))
+
+
+def literal(path):
+    """A path in which the Container Engine expands no variable."""
+    return path.replace('$', '$$')
+
+
+def toml(entries):
+    """Text of an EDF: its entries, then its tables."""
+    tables = {name: value for name, value in entries.items() if isinstance(value, dict)}
+    lines = ['%s = %s' % (name, written(value)) for name, value in entries.items() if name not in tables]
+    for table, values in tables.items():
+        lines += ['', '[%s]' % table]
+        # annotations have dotted keys, which nest; a variable's name has no dot
+        lines += ['%s = %s' % (name, written(value)) for name, value in values.items()]
+    return '\n'.join(lines) + '\n'
+
+
+def written(value):
+    """A value as TOML; its texts, lists and booleans are those of JSON (https://toml.io/en/v1.0.0)."""
+    if isinstance(value, list):
+        return '[\n%s]' % ''.join('    %s,\n' % written(item) for item in value)
+    return json.dumps(value, ensure_ascii=False)

@@ -2,28 +2,79 @@
 """
 EasyBuild support for PyTorch in a squashfs image, which enroot imports from a registry by its digest.
 
-Users start it with pyxis (`srun --container-image`). On a host without pyxis, bin/ starts it with enroot.
+Users start it with pyxis (`srun --container-image`). On a host without pyxis, bin/ starts it with enroot. For proxies
+and logins, configure enroot: its variables and files are not changed here.
 """
 import os
+import re
 
+from easybuild.easyblocks.generic.containerimage import DOCKER_HUB, registry_host
 from easybuild.easyblocks.pytorchimage import EB_PyTorchImage
 from easybuild.framework.easyconfig import CUSTOM
-from easybuild.tools.config import build_option
+from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.filetools import mkdir, which
 from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
 
-from pytorch_install import tree
-from pytorch_install.engine.transaction import keep_file
-from pytorch_install.images.kinds import EnrootImage, require_enroot
-from pytorch_install.images.provenance import fetch_unless_kept, write_provenance
-from pytorch_install.modulefiles.interface import mounts_interface
+from pytorch_install import interface, tree
+from pytorch_install.images import InstalledImage, RegistryImage, write_provenance
+
+# The first bytes of a squashfs file: https://docs.kernel.org/filesystems/squashfs.html
+MAGIC = b'hsqs'
 
 
-class EB_PyTorchEnroot(EB_PyTorchImage):
+class EnrootImage(RegistryImage):
+    """An image that `image` names with its digest, imported by enroot."""
+
+    EXTENSION, KIND = '.sqsh', 'enroot'
+    runtime = 'enroot'
+    FAILURES = (
+        (r'error code: 404|(?i:manifest.unknown)',
+         "Image not found in the registry: %(image)s. Look up its digest, and correct the recipe"),
+        ('error code: 40[13]',
+         "The registry denies this user access to %(image)s. Write a login to enroot's .credentials and run the same "
+         "`eb` again"),
+    )
+
+    def require_runtime(self):
+        if not which('enroot'):
+            raise EasyBuildError("enroot not found on PATH: it imports %s. Run `eb` on a host with enroot",
+                                 self.reference)
+
+    def command(self, part, cache):
+        """Let enroot download and convert the image."""
+        cache = os.environ.get('ENROOT_CACHE_PATH') or cache
+        mkdir(cache, parents=True)
+        return (['enroot', 'import', '--output', part, enroot_uri(self.repository, self.digest)],
+                {'ENROOT_CACHE_PATH': cache, 'ENROOT_SQUASH_OPTIONS': self.recipe['mksquashfs_args']})
+
+    def check_download(self, path):
+        """Stop if the download is not a squashfs file."""
+        with open(path, 'rb') as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                raise EasyBuildError("%s of %s is not a squashfs file. Check `enroot import` by hand", path, self.uri)
+
+    def reason(self, output):
+        """Why an attempt failed."""
+        lines = [line for line in output.strip().splitlines() if '[ERROR]' in line]
+        return re.sub(r'^.*\[ERROR\]\s*', '', lines[-1]) if lines else super().reason(output)
+
+
+def enroot_uri(repository, digest):
+    """
+    A reference as enroot takes it.
+
+    enroot 3 rejects '@sha256:...'; 3 and 4 take the digest as a tag. Without a host they ask Docker Hub, whose API is
+    not at docker.io (NVIDIA/enroot, src/docker.sh).
+    """
+    host = registry_host(repository)
+    repository = repository[len(host) + 1:] if repository.startswith(host + '/') else repository
+    return 'docker://%s%s:%s' % (host + '#' if host != DOCKER_HUB else '', repository, digest)
+
+
+class EB_PyTorchEnroot(InstalledImage, EB_PyTorchImage):
     """Support for installing a squashfs image with a module around it."""
 
-    ENGINE = PRODUCT = 'enroot'
-    NO_START = "Try `enroot start` with the image by hand"
-
+    ENGINE = 'enroot'
     PARAMETERS = {
         'binds': [[], "Paths of the host to mount, if they exist when the module is loaded", CUSTOM],
         'mksquashfs_args': ['-comp lz4 -no-fragments', "Packing of the image", CUSTOM],
@@ -33,32 +84,19 @@ class EB_PyTorchEnroot(EB_PyTorchImage):
         super().__init__(*args, **kwargs)
         name = '%s-%s%s' % (self.name, det_full_ec_version(self.cfg), EnrootImage.EXTENSION)
         self.image = EnrootImage(self.cfg, name, [], self.builddir)
-        self.installation.keeps_replaced = True
-
-    @property
-    def image_path(self):
-        return os.path.join(self.installdir, self.image.name)
 
     def checksum_step(self):
         """Import the image, unless the installed one is the same."""
         super().checksum_step()
         if not self.dry_run:
-            fetch_unless_kept(self.image, None if build_option('force') else
-                              self.installation.before(self.image.name))
+            self.fetch_image()
 
     def configure_step(self):
         """Check for enroot; the image starts when it is installed."""
-        require_enroot(self.cfg['image'])
+        self.image.require_runtime()
 
-    def install_runtime(self):
-        """Install the image and its provenance, and start it."""
-        if self.dry_run:
-            self.dry_run_msg("  copied image %s to %s", self.cfg['image'], self.image_path)
-            return
-        if self.image.is_kept:
-            keep_file(self.installation.before(self.image.name), self.image_path)
-        else:
-            self.image.install(self.image_path)
+    def complete_runtime(self):
+        """Start the image, and write its provenance."""
         self.require_start()
         write_provenance(self.image, self.image_path, self.runtime_python(), ['version'])
 
@@ -75,14 +113,9 @@ class EB_PyTorchEnroot(EB_PyTorchImage):
         return ''
 
     def make_module_extra(self, *args, **kwargs):
-        return (super().make_module_extra(*args, **kwargs) + self.installed_file('PYTORCH_IMAGE', self.image_path) +
-                self.view_of_host())
+        return (super().make_module_extra(*args, **kwargs) +
+                interface.installed(self.module_generator, 'PYTORCH_IMAGE', self.image.name) + self.view_of_host())
 
     def view_of_host(self):
         """The statement that tells the program what the image sees of the host."""
-        return mounts_interface(self.module_generator, self.cfg['binds'])
-
-    def installed_file(self, variable, path):
-        """The statement that sets a variable to the path of an installed file."""
-        file = {'value': os.path.basename(path), 'pushenv': True}
-        return self.module_generator.set_environment(variable, file, relpath=True)
+        return interface.mounts_interface(self.module_generator, self.cfg['binds'])

@@ -1,46 +1,97 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """
-EasyBuild support for PyTorch in images that other programs than Apptainer start: what their easyblocks have in common.
+EasyBuild support for PyTorch in images that other programs than Apptainer start: a table of them, and what their
+easyblocks have in common.
 
 The image sees the installation under the host's path. Its own variables, PATH among them, take precedence over those
 of the host: therefore runscripts are called by their paths.
 """
+from typing import Dict, NamedTuple
+
+from easybuild.easyblocks.generic.containerimage import last_line, run_command
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
-from easybuild.framework.easyconfig import CUSTOM, MANDATORY
+from easybuild.framework.easyconfig import MANDATORY
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import which
 
-from pytorch_install.modulefiles.help import RUNTIMES
-from pytorch_install.runtime import last_line, run_command
+from pytorch_install.interface import Runtime
+from pytorch_install.parameters import COMMANDS
+
+MOUNTS = {'$PYTORCH_IMAGE': 'the image',
+          '$PYTORCH_MOUNTS': 'directories that the image sees; append yours: '
+                             'export PYTORCH_MOUNTS=$PYTORCH_MOUNTS,/data:/data'}
+
+
+class Engine(NamedTuple):
+    """
+    A program that starts images.
+
+    product: its name in messages
+    name, launch, variables: those of its Runtime
+    no_start: advice if an image does not start, in which %s is the image
+    missing: advice if the host lacks the program, also with %s
+    """
+
+    product: str
+    name: str
+    launch: str
+    variables: Dict[str, str]
+    no_start: str
+    missing: str = ''
+
+
+# By their commands; the Container Engine is a part of Slurm.
+ENGINES = {
+    'shifter': Engine(
+        'Shifter', "image at the site's Shifter gateway", 'shifter --image=$SHIFTER_IMAGE $RUNSCRIPTS/',
+        {'$SHIFTER_IMAGE': 'the image'},
+        no_start="Try `shifterimg pull %s`", missing="%s stays with its gateway. Run `eb` on a host with Shifter"),
+    # bin/ has the runscripts under their names, which enter the image
+    'podman-hpc': Engine(
+        'podman-hpc', 'image of podman-hpc', '', MOUNTS,
+        no_start="Try `podman-hpc pull %s`", missing="it starts %s. Run `eb` on a host with podman-hpc"),
+    # pyxis starts the image in its own working directory
+    'enroot': Engine(
+        'enroot', 'squashfs image for enroot and pyxis',
+        '--container-image=$PYTORCH_IMAGE --container-mounts=$PYTORCH_MOUNTS,$PWD --container-workdir=$PWD '
+        '$RUNSCRIPTS/', MOUNTS,
+        no_start="Try `enroot start` with the image by hand"),
+    'container-engine': Engine(
+        'The Container Engine', 'squashfs image for the Container Engine of CSCS',
+        '--environment=$PYTORCH_EDF $RUNSCRIPTS/',
+        {'$PYTORCH_EDF': 'the environment definition file, which names the image and its mounts',
+         '$PYTORCH_IMAGE': 'the image'},
+        no_start="Run `eb` on a system of CSCS, in a job or with SLURM_ACCOUNT set"),
+}
 
 
 class EB_PyTorchImage(EB_PyTorchModule):
-    """Shared base of the easyblocks of such images; a subclass names the program."""
-
-    # The name of the program in messages, and advice if it is missing or an image does not start, in which %s is the
-    # image; ENGINE is its command.
-    PRODUCT = MISSING = NO_START = ''
+    """Shared base of the easyblocks of such images; ENGINE is a row of the table."""
 
     PARAMETERS = {
         'image': [None, "Name of the image, as the program that starts it needs it", MANDATORY],
-        'commands': [['python', 'python3', 'pip', 'pip3', 'torchrun'],
-                     "Commands of the image that bin/ offers on the host", CUSTOM],
+        **COMMANDS,
     }
 
     def runtime_help(self):
-        return RUNTIMES[self.ENGINE]
+        engine = ENGINES[self.ENGINE]
+        return Runtime(engine.name, {
+            'pip install --user <name>': 'into $PYTHONUSERBASE, its commands into $PYTHONUSERBASE/bin',
+            'pip uninstall <name>': 'removes it'}, engine.launch, engine.variables)
 
     def configure_step(self):
         """Check that the program exists, and starts the image."""
         if not which(self.ENGINE):
-            raise EasyBuildError("%s not found on PATH: %s", self.ENGINE, self.MISSING.replace('%s', self.cfg['image']))
+            raise EasyBuildError("%s not found on PATH: %s", self.ENGINE,
+                                 ENGINES[self.ENGINE].missing.replace('%s', self.cfg['image']))
         self.require_start()
 
     def require_start(self):
+        engine, image = ENGINES[self.ENGINE], self.cfg['image']
         result = run_command([*self.runtime_python(), '--version'], fail_on_error=False, hidden=True)
         if result.exit_code != 0:
-            raise EasyBuildError("%s cannot start python3 in %s: %s. %s", self.PRODUCT, self.cfg['image'],
-                                 last_line(result.output)[:200], self.NO_START.replace('%s', self.cfg['image']))
+            raise EasyBuildError("%s cannot start python3 in %s: %s. %s", engine.product, image,
+                                 last_line(result.output)[:200], engine.no_start.replace('%s', image))
 
     def install_runtime(self):
         """Install nothing: the image stays where the program has it."""

@@ -2,16 +2,19 @@
 """
 EasyBuild support for PyTorch modules: what containers and virtual environments have in common.
 
-It fetches locked Python wheels, installs runscripts, payload and cluster profile beside the runtime, and writes the
-part of the module that does not depend on the runtime.
+It fetches locked Python wheels, installs runscripts, payload and cluster profile beside the runtime as one transaction,
+and writes the part of the module that does not depend on the runtime.
 """
 import os
 import stat
 import sys
 
-from easybuild.framework.easyblock import EasyBlock
+from easybuild.framework.easyblock import EasyBlock, StopException
 from easybuild.framework.easyconfig import CUSTOM
-from easybuild.tools.filetools import adjust_permissions
+from easybuild.tools.build_log import EasyBuildError, print_msg
+from easybuild.tools.config import build_option
+from easybuild.tools.filetools import adjust_permissions, change_dir, remove_file
+from easybuild.tools.hooks import INSTALL_STEP, STEP_NAMES
 from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
 
 # EasyBuild includes easyblocks through symbolic links
@@ -20,23 +23,14 @@ sys.path.append(os.path.dirname(os.path.realpath(__file__)))
 from pytorch_install import tree  # noqa: E402 (the line before; it checks EasyBuild's version)
 
 # isort: split
-from easybuild.easyblocks.generic.containerimage import one_source  # noqa: E402
-from easybuild.easyblocks.generic.lockedvenv import Wheels, fetch_wheels  # noqa: E402
+from easybuild.easyblocks.generic.containerimage import ContainerImage, one_source  # noqa: E402
+from easybuild.easyblocks.generic.lockedvenv import LockedVenv  # noqa: E402
 
-from pytorch_install.directories import source_directories  # noqa: E402
-from pytorch_install.engine.mixin import EngineMixin  # noqa: E402
-from pytorch_install.engine.preconditions import (  # noqa: E402
-    check_machine,
-    check_profile,
-    check_running_jobs,
-    machines_of,
-    require_profile,
-)
-from pytorch_install.modulefiles.help import VENV, usage, whatis  # noqa: E402
-from pytorch_install.modulefiles.interface import installation_values, shared_interface  # noqa: E402
-from pytorch_install.modulefiles.statements import check_values, conflicts, template  # noqa: E402
+from pytorch_install import interface  # noqa: E402
 from pytorch_install.parameters import EXPECTED, check_parameters  # noqa: E402
+from pytorch_install.preconditions import check_machine, check_path, check_profile, machines_of  # noqa: E402
 from pytorch_install.runtime import hold_packages, offered_commands, run_program  # noqa: E402
+from pytorch_install.transaction import Installation  # noqa: E402
 
 # Initializes a process group of one rank from environment variables, as users' scripts do, in the same command as the
 # check of torch's version: importing torch is slow. Only the numbers of the version are compared: that of 2.3.1+rocm6.0
@@ -47,13 +41,18 @@ CHECK = ("import re, torch; found = re.match('[0-9.]+', torch.__version__)[0]; "
          "total = torch.ones(1); dist.all_reduce(total); dist.destroy_process_group(); "
          "assert total.item() == 1.0")
 
+# Steps that leave the installed software unchanged.
+STEPS_BEFORE_INSTALL = STEP_NAMES[:STEP_NAMES.index(INSTALL_STEP)]
 
-class EB_PyTorchModule(EngineMixin, EasyBlock):
+
+class EB_PyTorchModule(EasyBlock):
     """
     Shared base of the PyTorch easyblocks.
 
     A subclass provides the runtime: install_runtime puts it into the installation directory, runtime_python is the
     command (a list) of its Python before the module exists, and enter_image the one that runs others in the image.
+
+    Some methods replace what EasyBuild does not intend to be overridden; their docstrings state what it does instead.
     """
 
     # Easyconfig parameters, besides those of the classes that a class is derived from.
@@ -76,6 +75,10 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
     ENGINE = ''
     BRINGS_PYTHON = False
 
+    records = ContainerImage.records
+    extract_step = ContainerImage.extract_step
+    fetch_lock = LockedVenv.fetch_lock
+
     @classmethod
     def extra_options(cls, extra_vars=None):
         """Easyconfig parameters: those of the generic easyblock, and PARAMETERS of all classes."""
@@ -88,32 +91,32 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         """Check the recipe, remove search paths of compilers and linkers from the module, and write its help."""
         check_parameters(ec, self.extra_options(), EXPECTED)
         super().__init__(ec, *args, **kwargs)
+        for path in (self.installdir, self.mod_filepath):
+            check_path(path)
+        self.installation = Installation(self.installdir, self.mod_filepath)
         for variable in list(self.module_load_environment):
             self.module_load_environment.remove(variable)
         self.module_load_environment.PATH = ['bin']
         self.wheels = None
-        require_profile(tree.PROFILES, self.cfg['cluster'])
+        profiles = sorted(name for name in os.listdir(tree.PROFILES) if name[0] != '.')
+        if self.cfg['cluster'] not in profiles:
+            raise EasyBuildError("Cluster profile not found: %s in %s. Set the easyconfig parameter 'cluster' to one "
+                                 "of: %s", self.cfg['cluster'], tree.PROFILES, ', '.join(profiles))
         self.writes_usage = not self.cfg['usage']
         self.write_usage()
-        self.cfg['whatis'] = self.cfg['whatis'] or whatis(self.cfg, self.runtime_help())
-        check_values(self.cfg, [source['name'] for source in self.records], self.module_generator.SYNTAX)
+        self.cfg['whatis'] = self.cfg['whatis'] or interface.whatis(self.cfg, self.runtime_help())
+        interface.check_texts(self.cfg, self.module_generator.SYNTAX)
 
     def runtime_help(self):
-        return VENV
+        return interface.VENV
 
     def write_usage(self):
         """Write the help's section on usage, unless the recipe has one."""
         if self.writes_usage:
             module = '%s/%s' % (self.name, det_full_ec_version(self.cfg))
             commands = tree.user_commands(self.ENGINE, self.image_commands)
-            self.cfg['usage'] = usage(module, self.runtime_help(), commands, self.cfg['gpu'],
-                                      self.cfg['wheel_index'])
-
-    @property
-    def records(self):
-        """EasyBuild's records of the sources; before the fetch step, their names."""
-        return self.src or [{'name': entry['filename'] if isinstance(entry, dict) else entry}
-                            for entry in self.cfg['sources']]
+            self.cfg['usage'] = interface.usage(module, self.runtime_help(), commands, self.cfg['gpu'],
+                                                self.cfg['wheel_index'])
 
     @property
     def lock(self):
@@ -125,44 +128,94 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
         """Commands of the image that bin/ offers on the host."""
         return self.cfg['commands'] if self.ENGINE else []
 
-    def check_host(self):
-        """Check the recipe's machines, and those of a lock beside it."""
+    def post_init(self):
+        """
+        Check the recipe's machines, clean up after an `eb` that was killed, and check the cluster profile.
+
+        EasyBuild has no step between taking its lock and fetching sources; this method is the only place.
+        """
         check_machine(os.path.basename(self.cfg.path), self.cfg['machines'],
                       "Install it on such a host, or choose a recipe for this one")
         if self.lock:
             self.check_lock(self.lock.get('path') or os.path.join(os.path.dirname(self.cfg.path), self.lock['name']))
+        super().post_init()
+        if self.dry_run:
+            return
+        if not build_option('ignore_locks'):
+            self.installation.recover()
+        check_profile(tree.PROFILES, self.cfg['cluster'], self.modules_tool)
+        if (self.IN_PLACE and self.installation.has_module and self.cfg['stop'] not in STEPS_BEFORE_INSTALL
+                and not any(map(build_option, ['module_only', 'sanity_check_only', 'force']))):
+            raise EasyBuildError("%s is installed, and a rebuild removes files that running jobs import. If no job "
+                                 "uses it, run `eb --force %s`; to keep both, install it with another 'versionsuffix'",
+                                 self.full_mod_name, os.path.basename(self.cfg.path))
 
     def check_lock(self, path):
         """Check the machines of a requirements lock, which may be somewhere else on the source path."""
         if os.path.isfile(path):
             check_machine(path, machines_of(path), "Add the hashes of this machine's wheels, or choose another recipe")
 
-    def check_preconditions(self):
-        """Check the cluster profile, and that a rebuild does not harm running jobs."""
-        check_profile(tree.PROFILES, self.cfg['cluster'], self.modules_tool)
-        if self.IN_PLACE and self.installation.has_module:
-            check_running_jobs(self.full_mod_name, self.cfg.path, self.cfg['stop'])
+    def run_step(self, step, step_methods):
+        """
+        Run one step; after an error, Ctrl-C or --stop, installation and module are as they were before.
+
+        EasyBuild installs in place, as most build systems write the final path into files: it has removed the previous
+        installation by then, and keeps the incomplete one for debugging.
+        """
+        try:
+            super().run_step(step, step_methods)
+        except StopException:
+            if self.installation.has_module and self.roll_back():
+                print_msg("stopped after the %s step: %s is as it was before, what this step installed is removed",
+                          step, self.full_mod_name)
+            raise
+        except BaseException:
+            self.roll_back()
+            raise
+
+    def roll_back(self):
+        """Restore the previous installation; return whether it had been put aside."""
+        begun = self.installation.begun
+        if begun:
+            change_dir(self.orig_workdir)
+            self.installation.roll_back()
+        return begun
 
     def checksum_step(self):
         """Verify the sources, then fetch the wheels of their lock: all later steps work offline."""
         super().checksum_step()
-        path = self.lock and self.lock.get('path')
-        if path and not self.wheels:
-            self.check_lock(path)
-            directories = source_directories(self.name, 'wheels')
-            self.wheels = (Wheels(path, directories[0]) if self.dry_run else
-                           fetch_wheels(path, directories, self.cfg['python_version'], self.cfg['wheel_index']))
-
-    def extract_step(self):
-        """Leave the sources where they are: later steps read them there."""
-        for source in self.src:
-            source['finalpath'] = self.builddir
+        if self.lock and not self.wheels:
+            self.fetch_lock(self.lock['path'])
 
     def configure_step(self):
         """Subclasses check what they need before the long steps."""
 
     def build_step(self):
         """Subclasses build what they install."""
+
+    def remove_module_file(self):
+        """
+        Keep the module that --rebuild replaces until make_installdir.
+
+        EasyBuild removes it in its first step, as the installation directory goes next: during a build of minutes,
+        users would find no module. The module of another installation directory is left to EasyBuild.
+        """
+        present = os.path.exists(self.mod_filepath)
+        if present and self.module_generator.det_installdir(self.mod_filepath) != self.installdir:
+            super().remove_module_file()
+
+    def make_installdir(self, *args, **kwargs):
+        """
+        Put the installed directory aside, and make a new one.
+
+        EasyBuild removes it, so that a failure leaves nothing. It also tries for seconds to remove a link, with which
+        a site moves an installation to another file system.
+        """
+        if not self.dry_run:
+            self.installation.begin()
+            if self.installation.is_link:
+                return  # `begin` made an empty directory
+        super().make_installdir(*args, **kwargs)
 
     def install_step(self):
         """Install the scripts, which running jobs may start at any moment, then the runtime and everything else."""
@@ -184,7 +237,7 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
 
     def values_without_module(self):
         """Values of libexec/enter for commands that start without the module: texts and lists, by their names."""
-        return installation_values(self.name, det_full_ec_version(self.cfg), self.installdir, self.cfg)
+        return interface.installation_values(self.name, det_full_ec_version(self.cfg), self.installdir, self.cfg)
 
     def compile_bytecode(self):
         """Compile runscripts and payload for the runtime's Python: ranks cannot write there."""
@@ -206,10 +259,12 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
 
     def make_module_extra(self, *args, **kwargs):
         """Add the interface that all runtimes share; unloading restores the user's own values."""
-        txt = conflicts(self.module_generator, self.cfg['conflicts']) + template(self.module_generator, 'pushenv')
-        txt += super().make_module_extra(*args, **kwargs)
-        return txt + shared_interface(self.module_generator, self.name, det_full_ec_version(self.cfg), self.installdir,
-                                      self.activation(), self.cfg['cluster'])
+        generator = self.module_generator
+        return ''.join([
+            interface.conflicts(generator, self.cfg['conflicts']), interface.template(generator, 'pushenv'),
+            super().make_module_extra(*args, **kwargs),
+            interface.shared_interface(generator, self.name, det_full_ec_version(self.cfg), self.installdir,
+                                       self.activation(), self.cfg['cluster'])])
 
     def activation(self):
         """Commands that activate the environment, by variables; `true` if it is always active."""
@@ -231,3 +286,35 @@ class EB_PyTorchModule(EngineMixin, EasyBlock):
     def launch_in_test(self):
         """Prefix of a command of the sanity check to run it with the module's Python, as shell code."""
         return self.runtime_help().launch
+
+    def make_module_step(self, fake=False):
+        """
+        Write the module file, which appears atomically, and make the installation final.
+
+        EasyBuild has removed the previous module by then, and writes to the final path, where users can load half a
+        module. It takes the path from mod_filepath and not as a parameter, so mod_filepath is a hidden file until the
+        module is complete. The sanity check's module gets the user's umask, with which Lmod may hide it from root.
+        """
+        if fake or self.dry_run:
+            modules = super().make_module_step(fake=fake)
+            if not self.dry_run:
+                # the directory around them is private
+                adjust_permissions(modules, stat.S_IROTH)
+            return modules
+        module_file, self.mod_filepath = self.mod_filepath, self.installation.part
+        try:
+            modules = super().make_module_step()
+            self.installation.finish()
+            self.complete()
+            os.replace(self.mod_filepath, module_file)
+        finally:
+            remove_file(self.mod_filepath)
+            self.mod_filepath = module_file
+        self.installation.discard()
+        # EasyBuild did this before the file had its name
+        self.invalidate_module_caches(modules)
+        self.modules_tool.update()
+        return modules
+
+    def complete(self):
+        """Subclasses do what needs a final installation; the module appears after this."""

@@ -2,30 +2,24 @@
 """
 EasyBuild support for PyTorch in an image that podman-hpc starts, NERSC's successor of Shifter.
 
-The image is in each user's store, or in one that the site shares: `podman-hpc pull` converts it. bin/ starts it, with
-the options of libexec/enter.
+The image is in each user's store, or in one that the site shares: `podman-hpc pull` converts it.
 """
 from easybuild.easyblocks.pytorchimage import EB_PyTorchImage
 from easybuild.framework.easyconfig import CUSTOM
 
-from pytorch_install.modulefiles.interface import mounts_interface
-from pytorch_install.modulefiles.statements import pushenv
+from pytorch_install.interface import mounts_interface, pushenv
 
 
 class EB_PyTorchPodmanHPC(EB_PyTorchImage):
     """Support for installing a module around an image of podman-hpc."""
 
-    ENGINE = PRODUCT = 'podman-hpc'
-    MISSING = "it starts %s. Run `eb` on a host with podman-hpc"
-    NO_START = "Try `podman-hpc pull %s`"
-
+    ENGINE = 'podman-hpc'
     PARAMETERS = {
         'binds': [[], "Paths of the host to mount, if they exist when the module is loaded", CUSTOM],
         'podman_options': [[], "Options of `podman-hpc run` for every start, such as the site's --gpu", CUSTOM],
     }
 
     def enter_image(self):
-        """Command that runs another one in the image, as a list; it sees the installation directory."""
         # -i: programs come on standard input
         return ['podman-hpc', 'run', '--', '--rm', '-i', '--volume=%s:%s' % (self.installdir, self.installdir),
                 self.cfg['image']]

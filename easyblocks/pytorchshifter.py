@@ -2,22 +2,18 @@
 """
 EasyBuild support for PyTorch in an image that stays with the site's Shifter gateway.
 
-Shifter mounts the site's file systems in the image under their own paths, and passes the environment on, except for
-variables that the image sets: so there are no binds, and runscripts are called by their paths.
+Shifter mounts the site's file systems in the image under their own paths, so there are no binds.
 """
 from easybuild.easyblocks.pytorchimage import EB_PyTorchImage
 from easybuild.framework.easyconfig import CUSTOM
 
-from pytorch_install.modulefiles.statements import pushenv
+from pytorch_install.interface import pushenv
 
 
 class EB_PyTorchShifter(EB_PyTorchImage):
     """Support for installing a module around a Shifter image."""
 
-    ENGINE, PRODUCT = 'shifter', 'Shifter'
-    MISSING = "%s stays with its gateway. Run `eb` on a host with Shifter"
-    NO_START = "Try `shifterimg pull %s`"
-
+    ENGINE = 'shifter'
     PARAMETERS = {
         'shifter_modules': [[], "Shifter's own modules for this image, instead of the site's default", CUSTOM],
     }

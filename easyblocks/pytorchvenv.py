@@ -9,21 +9,14 @@ import os
 from easybuild.easyblocks.generic.lockedvenv import LockedVenv, make_base, make_environment
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
 from easybuild.framework.easyconfig import CUSTOM
-from easybuild.tools.filetools import write_file
+from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.filetools import which, write_file
 from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
 
-from pytorch_install.modulefiles.interface import RECORDED, recorded_variables
-from pytorch_install.modulefiles.statements import template
+from pytorch_install import build_environment, interface
+from pytorch_install.packing import PACKED, pack, venv_commands
 from pytorch_install.runtime import install_site_files
-from pytorch_install.venvs.build_environment import (
-    check_modules,
-    modules_of_build,
-    read_record,
-    record_build,
-    write_record,
-)
-from pytorch_install.venvs.packing import PACKED, pack, require_packer, venv_commands
-from pytorch_install.venvs.source_packages import SourcePackageSteps
+from pytorch_install.source_packages import SourcePackageSteps
 
 
 class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
@@ -46,9 +39,10 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
         LockedVenv.configure_step(self)
         for package in self.source_packages:
             package.environment(os.environ)
-        check_modules(self.modules_of_build(), self.initial_environ)
-        if self.cfg['packed']:
-            require_packer()
+        build_environment.check_modules(self.modules_of_build(), self.initial_environ)
+        if self.cfg['packed'] and not which('mksquashfs'):
+            raise EasyBuildError("mksquashfs not found on PATH, and the recipe has packed = True. Install or load "
+                                 "squashfs-tools, or remove the parameter")
 
     @property
     def ENGINE(self):  # noqa: N802 (a constant of the other classes)
@@ -80,40 +74,40 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
     def install_runtime(self):
         """Make the environment with wheels and source packages, and write the record of the build."""
         make_environment(self.host_python, self.environment, self.wheels)
-        python = os.path.join(self.environment, 'bin', 'python')
         for package in self.source_packages:
-            package.install(python, self.built_wheels)
+            package.install(*self.runtime_python(), self.built_wheels)
         make_base(self.host_python, self.environment)
         install_site_files(os.path.join(self.environment, 'lib', 'python' + self.cfg['python_version']))
-        record = record_build(self.host_python, self.modules_of_build())
+        record = build_environment.record_build(self.host_python, self.modules_of_build())
         record['source_packages'] = {package.requirement: package.environment(os.environ)
                                      for package in self.source_packages}
-        write_record(record, self.installdir)
+        build_environment.write_record(record, self.installdir)
 
     def install_tree(self):
         """Record the module's variables, for commands that run by their path without them."""
         super().install_tree()
         packed = {'PYTORCH_PACKED': os.path.join(self.installdir, PACKED)} if self.cfg['packed'] else {}
-        write_file(os.path.join(self.installdir, RECORDED), recorded_variables(
+        write_file(os.path.join(self.installdir, interface.RECORDED), interface.recorded_variables(
             self.installdir, self.name, det_full_ec_version(self.cfg), {**self.activation(), **packed}))
 
     def install_step(self):
         super().install_step()
-        if self.cfg['packed']:
-            if self.dry_run:
-                self.dry_run_msg("  packed the installation into %s", PACKED)
-            else:
-                pack(self.installdir, self.cfg['mksquashfs_args'], self.cfg.parallel)
+        if self.cfg['packed'] and self.dry_run:
+            self.dry_run_msg("  packed the installation into %s", PACKED)
+        elif self.cfg['packed']:
+            pack(self.installdir, self.cfg['mksquashfs_args'], self.cfg.parallel)
 
     def modules_of_build(self):
         """The modules of this build, including the recipe's dependencies."""
         names = {build_only: [dep['full_mod_name'] for dep in self.toolchain.dependencies
                               if dep['build_only'] == build_only] for build_only in (False, True)}
-        return modules_of_build(self.name, self.initial_environ, os.environ, names[False], names[True])
+        return build_environment.modules_of_build(self.name, self.initial_environ, os.environ, names[False],
+                                                  names[True])
 
     def record_of_build(self):
         """The Python and the modules of the build: with --module-only, those of the installation."""
-        return read_record(self.installdir) or record_build(self.host_python, self.modules_of_build())
+        return (build_environment.read_record(self.installdir)
+                or build_environment.record_build(self.host_python, self.modules_of_build()))
 
     def runtime_python(self):
         return [os.path.join(self.environment, 'bin', 'python')]
@@ -123,23 +117,22 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
         return {'WITH_CONDA': 'true', 'WITH_VENV': 'source ' + activate}
 
     def make_module_extra(self, *args, **kwargs):
-        txt = super().make_module_extra(*args, **kwargs)
+        txt, generator = super().make_module_extra(*args, **kwargs), self.module_generator
         # with --module-only, an earlier installation may lack it
         if self.cfg['packed'] and os.path.exists(os.path.join(self.installdir, PACKED)):
-            txt += self.module_generator.set_environment('PYTORCH_PACKED', {'value': PACKED, 'pushenv': True},
-                                                         relpath=True)
+            txt += interface.installed(generator, 'PYTORCH_PACKED', PACKED)
         # EasyBuild's easyblocks for bundles of Python packages require a module with these names
-        txt += self.module_generator.set_environment('EBROOTPYTHON', {'value': 'venv', 'pushenv': True}, relpath=True)
-        txt += self.module_generator.set_environment(
-            'EBVERSIONPYTHON', {'value': self.record_of_build()['python']['version'], 'pushenv': True})
-        return txt + template(self.module_generator, 'commands')
+        txt += interface.installed(generator, 'EBROOTPYTHON', 'venv')
+        version = self.record_of_build()['python']['version']
+        txt += interface.installed(generator, 'EBVERSIONPYTHON', version, relpath=False)
+        return txt + interface.template(generator, 'commands')
 
     def make_module_dep(self, unload_info=None):  # noqa: ARG002 (EasyBuild's signature)
         """Load exactly the modules of the build, and check that its Python still exists."""
         record = self.record_of_build()
-        return template(self.module_generator, 'venv', lists=record['modules'],
-                        module=self.full_mod_name, easyconfig=os.path.basename(self.cfg.path),
-                        python=record['python']['path'], version=record['python']['version'])
+        return interface.template(self.module_generator, 'venv', lists=record['modules'],
+                                  module=self.full_mod_name, easyconfig=os.path.basename(self.cfg.path),
+                                  python=record['python']['path'], version=record['python']['version'])
 
     def sanity_check_step(self, *args, **kwargs):
         paths = ['venv/bin/python', *([PACKED] if self.cfg['packed'] else [])]

@@ -72,7 +72,7 @@ def or_none(test):
 
 # For each parameter a test of its values, and what the message expects.
 EXPECTED = {
-    'binds': (texts('/.*'), "a list of absolute paths, such as ['/scratch']"),
+    'binds': (texts(r'/[^,"\\]*'), "a list of absolute paths without commas, '\"' and '\\', such as ['/scratch']"),
     'central_images': (texts('/.*'), "a list of absolute paths, such as ['/appl/images']"),
     'commands': (texts(r'[\w.+][\w.+-]*'), "a list of names of commands, such as ['python']"),
     'debian_packages': (texts(r'[a-z0-9][a-z0-9.+-]+'), "a list of names of Debian packages"),
@@ -127,17 +127,17 @@ class ContainerImage(EasyBlock):
         self.image = kind(self.cfg, '%s-%s.sif' % (self.name, det_full_ec_version(self.cfg)), self.records,
                           self.builddir)
 
+    def fetch_step(self, *args, **kwargs):
+        """Check the recipe first."""
+        self.require_image()
+        super().fetch_step(*args, **kwargs)
+
     def require_image(self):
         """Stop unless the recipe names one image."""
         kinds = self.named_kinds()
         if len(kinds) != 1:
             raise EasyBuildError("%s must name one image source, %s; found: %s", self.cfg.path,
                                  self.SOURCES_OF_IMAGES, ', '.join(kinds) or 'none')
-
-    def fetch_step(self, *args, **kwargs):
-        """Check the recipe first."""
-        self.require_image()
-        super().fetch_step(*args, **kwargs)
 
     @property
     def records(self):
@@ -151,13 +151,12 @@ class ContainerImage(EasyBlock):
 
     def named_kinds(self):
         """Kinds of the images that the recipe names, by what names them."""
-        kinds = self.kinds()
+        kinds, image = self.kinds(), self.cfg['image'] or ''
         found = {extension: kind for extension, kind in kinds.items()
                  if extension[0] == '.' and any(source['name'].endswith(extension) for source in self.records)}
-        image = self.cfg['image']
-        if image and image.startswith(DOCKER):
+        if image.startswith(DOCKER):
             found[image] = kinds['registry']
-        elif image and image.endswith('.sif') and os.path.basename(image) == image:
+        elif image.endswith('.sif') and os.path.basename(image) == image:
             found[image] = kinds['site']
         elif image:
             raise EasyBuildError("image = '%s' is neither a reference that begins with docker:// nor a file name that "
@@ -203,7 +202,7 @@ class ContainerImage(EasyBlock):
 
     def configure_step(self):
         """Check for a container runtime before the long steps."""
-        require_runtime(self.image.runtime)
+        self.image.require_runtime()
 
     def build_step(self):
         """Build the image, unless it is a file already."""
@@ -246,11 +245,6 @@ class ContainerImage(EasyBlock):
 def find_runtime():
     """Command of the container runtime on this host; None if it has none."""
     return next((runtime for runtime in RUNTIMES if which(runtime)), None)
-
-
-def require_runtime(runtime):
-    if not runtime:
-        raise EasyBuildError("%s not found on PATH. Install Apptainer or load its module", ' and '.join(RUNTIMES))
 
 
 def runtime_variables(**settings):
@@ -305,31 +299,23 @@ def copy_verified(source, target, checksum=None):
     return digest.hexdigest()
 
 
-def machine_of(path):
-    """The machine that a SIF image is for, as `uname -m` prints it; None for an unknown one, or another file."""
-    with open(path, 'rb') as file:
-        header = file.read(48)
-    return MACHINES.get(header[45:47]) if header[32:41] == b'SIF_MAGIC' else None
-
-
-def require_machine(path, name=None):
-    """Stop if a SIF image, `name` in messages, is for another machine: the container runtime cannot start it."""
-    found = machine_of(path)
-    if found not in (None, platform.machine()):
-        raise EasyBuildError("%s is an image for %s, and this host is %s. Get the image for %s, or install it on "
-                             "another host", name or path, found, platform.machine(), platform.machine())
-
-
-def check_structure(path):
+def require_image_format(path, name=None):
     """
-    Stop if a file is not a SIF image, or shorter than its header specifies.
+    Stop if a file is not a SIF image, is shorter than its header specifies, or is for another machine.
 
-    The header: https://github.com/apptainer/sif/blob/main/pkg/sif/sif.go, type header.
+    The header: https://github.com/apptainer/sif/blob/main/pkg/sif/sif.go, type header. The container runtime takes an
+    image for any machine, and cannot start it.
+
+    :param name: the image in messages, by default its path
     """
     with open(path, 'rb') as file:
         header = file.read(128)
     if header[32:41] != b'SIF_MAGIC' or len(header) < 128:
         raise EasyBuildError("%s is not an image in SIF format. Download it again", path)
+    found, here = MACHINES.get(header[45:47]), platform.machine()
+    if found not in (None, here):
+        raise EasyBuildError("%s is an image for %s, and this host is %s. Get the image for %s, or install it on "
+                             "another host", name or path, found, here, here)
     expected, size = sum(struct.unpack('<qq', header[112:128])), os.path.getsize(path)
     if size < expected:
         raise EasyBuildError("%s is truncated: %d of %d bytes. Download it again", path, size, expected)
@@ -394,6 +380,10 @@ class Image:
         """Command that builds, downloads and starts the image; a build dependency may bring it."""
         return find_runtime()
 
+    def require_runtime(self):
+        if not self.runtime:
+            raise EasyBuildError("%s not found on PATH. Install Apptainer or load its module", ' and '.join(RUNTIMES))
+
     @property
     def reference(self):
         """The image's source, as the recipe names it."""
@@ -434,10 +424,9 @@ class SifSource(Image):
         return 'sha256:%s' % self.source('.sif').get(CHECKSUM_TYPE_SHA256)
 
     def fetch(self):
-        """Check the file's structure and machine; EasyBuild has compared its checksum."""
+        """Check the file's structure; EasyBuild has compared its checksum."""
         self.file, self.checksum = self.source('.sif')['path'], self.source('.sif').get(CHECKSUM_TYPE_SHA256)
-        check_structure(self.file)
-        require_machine(self.file)
+        require_image_format(self.file)
 
 
 class SiteFile(Image):
@@ -453,11 +442,10 @@ class SiteFile(Image):
     def fetch(self):
         """Compare the file with the recipe's checksum."""
         self.file = self.site_file
-        require_machine(self.file)  # before reading all of it
+        require_image_format(self.file)  # before reading all of it
         self.checksum = checksum_of(self.file)
         if self.recipe['image_checksum']:
             require_checksum(self.file, self.checksum, self.recipe['image_checksum'])
-        check_structure(self.file)
 
     def build(self):
         """Start it: if its checksum is unknown, only the runtime detects damage."""
@@ -543,31 +531,31 @@ class Registry(Image):
 
     def fetch(self):
         """Download, unless an earlier download is complete and unchanged."""
-        require_runtime(self.runtime)
+        self.require_runtime()
         # before making a directory: a user without write permission can use it
         if not any(map(self.find, self.directories)):
-            directory = next((path for path in self.directories if os.access(existing(path), os.W_OK | os.X_OK)),
-                             self.directories[0])
+            directory = next(filter(is_writable, self.directories), self.directories[0])
             self.make_directory(directory)
-            with locked(os.path.join(directory, '.lock')) as alone:
+            with locked(os.path.join(directory, '.lock')):
                 # another process may have completed its download while this one waited
                 if not self.find(directory):
-                    self.download(directory, alone)
+                    self.download(directory)
 
+    # Subclasses change who can write to a directory for downloads, and to a note in it, and have a reason why a note
+    # cannot be trusted; EasyBuild trusts its source path.
     def make_directory(self, path):
-        """Make a directory for downloads."""
         mkdir(path, parents=True)
 
-    def reason_for_distrust(self, *paths):  # noqa: ARG002 (for subclasses)
-        """Why notes of earlier downloads cannot be trusted; None if they can, as EasyBuild trusts its source path."""
+    protect = reason_for_distrust = staticmethod(lambda *_: None)
 
     def find(self, directory):
         """Whether a directory has a download that is complete, packed with these options, and undamaged."""
         path = os.path.join(directory, self.file_name)
         try:
-            note = json.loads(read_file(path + '.json')) if os.path.isfile(path + '.json') else {}
+            with open(path + '.json') as file:
+                note = json.load(file)
             identity, checksum = note['identity'], note['sha256']
-        except (ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError):
             return False
         if not os.path.isfile(path) or identity != self.identity:
             return False
@@ -582,21 +570,20 @@ class Registry(Image):
             self.file, self.checksum = path, checksum
         return not problem
 
-    def download(self, directory, alone=True):
-        """Download to a directory; `alone`: whether this process has its lock."""
+    def download(self, directory):
+        """Download to a directory; the note is written first, so that the image appears when it is complete."""
         path = os.path.join(directory, self.file_name)
         this_host = '%s.%s.' % (path, socket.gethostname())
         part = '%s%d.part' % (this_host, os.getpid())
-        # of processes of this host that were killed; a lock may be for this host alone
-        for stale in glob.glob(glob.escape(this_host) + '*.part') if alone else []:
-            remove_file(stale)
+        # of processes of this host that were killed
+        for stale in glob.glob(glob.escape(this_host) + '*.part'):
+            if not os.path.exists('/proc/' + stale.split('.')[-2]):
+                remove_file(stale)
         # after a failure, it has complete layers for the next attempt; per user, because the runtime makes it private
-        cache = '%s.%d.cache' % (path, os.getuid()) if alone else '%s%d.cache' % (this_host, os.getpid())
+        cache = '%s.%d.cache' % (path, os.getuid())
         try:
             self.pull(part, cache)
             self.check_download(part)
-            if not alone and self.find(directory):
-                return
             self.checksum = checksum_of(part)
             write_file(path + '.json', json.dumps({
                 'reference': self.reference, 'identity': self.identity, 'sha256': self.checksum,
@@ -606,19 +593,14 @@ class Registry(Image):
             self.protect(path + '.json')
             os.replace(part, path)
             self.file = path
+            with contextlib.suppress(EasyBuildError, OSError):
+                remove_dir(cache)
         finally:
             remove_file(part)
-            if self.file == path or not alone:
-                with contextlib.suppress(EasyBuildError, OSError):
-                    remove_dir(cache)
-
-    def protect(self, path):
-        """Subclasses take permissions on a note from others."""
 
     def check_download(self, path):
         """Stop if a download is not complete, or for another machine: with its digest, the runtime takes any."""
-        check_structure(path)
-        require_machine(path, self.reference)
+        require_image_format(path, self.reference)
 
     def command(self, part, cache):
         """The command that downloads and converts the image, and its variables."""
@@ -653,23 +635,24 @@ class Registry(Image):
         return re.sub(r'^FATAL:\s*', '', next((line for line in reversed(lines) if 'FATAL' in line), lines[-1]))
 
 
-def existing(path):
-    """A directory, or the next one above it that exists."""
-    return path if os.path.exists(path) else existing(os.path.dirname(path))
+def is_writable(directory):
+    """Whether this user can write to a directory, or can create it."""
+    while not os.path.exists(directory):
+        directory = os.path.dirname(directory)
+    return os.path.isdir(directory) and os.access(directory, os.W_OK | os.X_OK)
 
 
 @contextlib.contextmanager
 def locked(path):
-    """Lock a directory for one download at a time; yields False if the file system has no locks."""
+    """Lock a directory for one download at a time, where the file system has locks."""
     # another user's file can be locked for reading
     foreign = os.path.exists(path) and not os.access(path, os.W_OK)
     with open(path, 'r' if foreign else 'a') as lock:
-        alone = True
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             print_msg("another EasyBuild is downloading images to %s, waiting..." % os.path.dirname(path))
             fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError:
-            alone = False
-        yield alone
+            pass
+        yield

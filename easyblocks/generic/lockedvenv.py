@@ -106,10 +106,14 @@ class LockedVenv(EasyBlock):
         lock = next((source['path'] for source in self.src if source['name'].endswith('.txt')), None)
         if not lock:
             raise EasyBuildError("%s names no requirements lock (*.txt) in 'sources'", self.cfg.path)
-        self.check_lock(lock)
-        directories = [os.path.join(path, letter_dir_for(self.name), self.name, 'wheels') for path in source_paths()]
-        self.wheels = (Wheels(lock, directories[0]) if self.dry_run else
-                       fetch_wheels(lock, directories, self.cfg['python_version'], self.cfg['wheel_index']))
+        self.fetch_lock(lock)
+
+    def fetch_lock(self, path):
+        """Fetch the wheels of a lock, unless they are on the source path."""
+        self.check_lock(path)
+        directories = [os.path.join(place, letter_dir_for(self.name), self.name, 'wheels') for place in source_paths()]
+        self.wheels = (Wheels(path, directories[0]) if self.dry_run else
+                       fetch_wheels(path, directories, self.cfg['python_version'], self.cfg['wheel_index']))
 
     def check_lock(self, path):
         """Subclasses check more of a lock before they fetch wheels."""

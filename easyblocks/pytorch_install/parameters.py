@@ -4,6 +4,13 @@ Types and allowed values of the easyconfig parameters that the PyTorch easyblock
 """
 from easybuild.easyblocks.generic import containerimage
 from easybuild.easyblocks.generic.containerimage import check_parameters, or_none, text, texts  # noqa: F401
+from easybuild.framework.easyconfig import CUSTOM
+
+COMMANDS = {'commands': [['python', 'python3', 'pip', 'pip3', 'torchrun'],
+                         "Commands of the image that bin/ offers on the host", CUSTOM]}
+
+# Bare keys of TOML, joined by dots.
+NAME = r'[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*'
 
 
 def is_source_packages(value):
@@ -14,13 +21,31 @@ def is_source_packages(value):
         for package in value)
 
 
+def is_plain(value, nests=False):
+    """Whether a value is a printable text, a boolean or a whole number; or, if it `nests`, a list or table of them."""
+    if nests and isinstance(value, dict):
+        return all(map(text(NAME), value)) and all(map(is_plain, value.values()))
+    if nests and isinstance(value, list):
+        return all(map(is_plain, value))
+    return isinstance(value, int) or (isinstance(value, str) and value.isprintable())
+
+
+def is_edf(value):
+    """Whether a value is entries of an environment definition file that the easyblock can write, and does not set."""
+    return isinstance(value, dict) and all(
+        text(NAME)(name) and name not in ('image', 'mounts') and is_plain(item, nests=True)
+        for name, item in value.items())
+
+
 EXPECTED = {
     **containerimage.EXPECTED,
     'base_image': (or_none(text()), "a text or None"),
     'cluster': (text(r'[\w.+-]+'), "the name of a cluster profile, such as 'local'"),
     'conda_activation': (text(), "a text with a command, such as 'true'"),
-    'conflicts': (texts(r'[^\s/]\S*'), "a list of names of modules, such as ['pytorch']"),
-    'edf': (lambda value: isinstance(value, dict), "a dictionary of entries of the environment definition file"),
+    # without what Lmod evaluates again when it translates Tcl (tcl2lua.tcl of 8.6: output-path-foo)
+    'conflicts': (texts(r"""(?!/)[^\s"'$\[\]{}();\\`&|<>#%,]+"""), "a list of names of modules, such as ['pytorch']"),
+    'edf': (is_edf, "a dictionary of entries of the environment definition file but for image and mounts: texts, True "
+                    "or False, numbers, lists or dictionaries of them, such as {'annotations': {'a.b': 'c'}}"),
     'machines': (texts(r'\w+'), "a list of names of machines, such as ['x86_64']"),
     'packed': (lambda value: isinstance(value, bool), "True or False"),
     'podman_options': (texts(), "a list of options of podman-hpc, such as ['--gpu']"),

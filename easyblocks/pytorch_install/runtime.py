@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """
-Running commands, and which commands an installed runtime (image or environment) has.
+Running programs/ with an installed runtime (image or environment), and which commands it has.
 
 A command is a list of words; no shell of the host interprets it.
 """
 import os
 import re
 
-from easybuild.easyblocks.generic.containerimage import last_line, run_command  # noqa: F401 (for all that run commands)
+from easybuild.easyblocks.generic.containerimage import run_command
 from easybuild.tools.build_log import print_warning
 from easybuild.tools.filetools import copy_file, read_file, write_file
 
@@ -16,9 +16,6 @@ PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'programs')
 
 # Directory of the installation with what keeps torch when users install packages.
 HELD = 'held'
-
-# Python and pip, with a version or without.
-PYTHON_OR_PIP = re.compile(r'(python|pip)[0-9.]*')
 
 
 def run_program(python, name, *arguments, isolation='-I', **options):
@@ -62,33 +59,23 @@ def image_python(runtime, image, conda_activation, *options):
     return [runtime, 'exec', *options, image, 'bash', '-c', script, 'python3']
 
 
-def absent_commands(enter, names):
-    """Those of the commands `names` that an image lacks."""
-    script = 'for name; do type "$name" >/dev/null 2>&1 || echo "absent: $name"; done'
-    result = run_command([*enter, 'sh', '-c', script, 'sh', *names], hidden=True)
-    return [name for name in names if 'absent: ' + name in result.output.splitlines()]
-
-
 def offered_commands(enter, python, names, brings_python):
     """
     Those of the commands `names` that an image has, and its python and pip with their version; warn of the others.
 
     :param brings_python: whether the users' environment has python and pip, whatever the image has
     """
-    versioned = versioned_commands(python, names)
-    absent = absent_commands(enter, [name for name in [*names, *versioned]
-                                     if not (brings_python and PYTHON_OR_PIP.fullmatch(name))])
-    offered = [name for name in names if name not in absent]
-    if len(offered) < len(names):
-        print_warning("skipping commands that the recipe names and the image does not have on its PATH: %s",
-                      ', '.join(name for name in names if name in absent))
-    # without `python`, python3.11 is not offered either
-    return offered + [name for name in versioned if name not in absent and name.rstrip('.0123456789') in offered]
-
-
-def versioned_commands(python, names):
-    """Names of python and pip with their version, such as python3.11, if they are among `names`."""
-    code = "import sys; print('version: %d.%d' % sys.version_info[:2])"
-    result = run_command([*python, '-c', code], hidden=True)
+    result = run_command([*python, '-c', "import sys; print('version: %d.%d' % sys.version_info[:2])"], hidden=True)
     found = re.search(r'^version: (.*)', result.output, re.MULTILINE)  # a dry run has no output
-    return [name + found.group(1) for name in ('python', 'pip') if name in names and found]
+    # without `python`, python3.11 is not offered either
+    versioned = {name + found[1]: name for name in ('python', 'pip') if name in names and found}
+    script = 'for name; do type "$name" >/dev/null 2>&1 || echo "absent: $name"; done'
+    result = run_command([*enter, 'sh', '-c', script, 'sh',
+                          *[name for name in [*names, *versioned]
+                            if not (brings_python and re.fullmatch(r'(python|pip)[0-9.]*', name))]], hidden=True)
+    absent = [name for name in names if 'absent: ' + name in result.output.splitlines()]
+    if absent:
+        print_warning("skipping commands that the recipe names and the image does not have on its PATH: %s",
+                      ', '.join(absent))
+    return [name for name in [*names, *versioned]
+            if 'absent: ' + name not in result.output.splitlines() and versioned.get(name, name) not in absent]

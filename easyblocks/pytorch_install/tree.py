@@ -19,13 +19,8 @@ RUNSCRIPTS = ('conda-python-simple', 'conda-python-distributed', 'torchrun-distr
               'list-packages', 'uv')
 RUNSCRIPTS_ON_HOST = ('pytorch-doctor', 'pytorch-run', 'pytorch-stacks', 'pytorch-stage')
 
-# Files of bin/ and libexec/ of every runtime: those that users type, and those that commands run.
-ON_HOST = ['install-kernel']
-INTERNAL = ['command.bash', 'start-kernel.bash', 'kernelspec.py']
-
-# More of them, by what starts the image.
-MORE_ON_HOST = {'apptainer': ['check-image', 'make-squashfs']}
-MORE_INTERNAL = {'enroot': ['enroot.rc']}
+# Files of bin/ that users type, by what starts the image; all runtimes have the first.
+ON_HOST = {'': ['install-kernel'], 'apptainer': ['install-kernel', 'check-image', 'make-squashfs']}
 ENROOT_RC = os.path.join(TREE, 'libexec', 'enroot.rc')
 
 
@@ -50,7 +45,7 @@ def bin_links(engine, of_image=()):
 
 def user_commands(engine, of_image=()):
     """Commands for users: names in bin/ without a version or a file name extension."""
-    return sorted(name for name in [*bin_links(engine, of_image), *ON_HOST, *MORE_ON_HOST.get(engine, [])]
+    return sorted(name for name in [*bin_links(engine, of_image), *ON_HOST.get(engine, ON_HOST[''])]
                   if '.' not in name)
 
 
@@ -73,8 +68,9 @@ def install_commands(engine, of_image, installdir, values=None):
 
     :param values: variables of libexec/enter, texts or lists, with which the commands start without the module
     """
-    internal = INTERNAL + ['enter'] + MORE_INTERNAL.get(engine, []) if engine else INTERNAL
-    for directory, names in (('bin', ON_HOST + MORE_ON_HOST.get(engine, [])), ('libexec', internal)):
+    internal = ['command.bash', 'start-kernel.bash', 'kernelspec.py', *(['enter'] if engine else []),
+                *(['enroot.rc'] if engine == 'enroot' else [])]
+    for directory, names in (('bin', ON_HOST.get(engine, ON_HOST[''])), ('libexec', internal)):
         mkdir(os.path.join(installdir, directory))
         for name in names:
             copy_file(os.path.join(TREE, directory, name), os.path.join(installdir, directory, name))

@@ -8,11 +8,12 @@ They are beside the installation directories, which EasyBuild empties: in .user-
 import glob
 import os
 
+from easybuild.easyblocks.generic.containerimage import last_line
 from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
 from easybuild.tools.filetools import find_backup_name_candidate, mkdir, read_file, remove_dir, symlink
 
 from pytorch_install.programs.hold_packages import LINE, OF_IMAGE
-from pytorch_install.runtime import last_line, run_program
+from pytorch_install.runtime import run_program
 
 PACKED = '.squashfs'
 
@@ -73,25 +74,22 @@ class UserSoftware:
             return ABSENT
         bind = self.packed + ':/user-software:ro,image-src=/' if packed else self.directory + ':/user-software'
         result = run_in_image(python, 'check', bind)
-        if result.exit_code == MOVED and packed:
-            return OUTDATED  # a packed environment is read-only
-        if result.exit_code == OTHER_LINES:
-            return FITS if packed else MOVED
-        if result.exit_code not in (FITS, OUTDATED, MOVED):
+        # a packed environment is read-only
+        states = {FITS: FITS, OUTDATED: OUTDATED, MOVED: OUTDATED if packed else MOVED,
+                  OTHER_LINES: FITS if packed else MOVED}
+        if result.exit_code not in states:
             print_warning("%s cannot be checked in the image (%s); it is kept",
                           self.packed if packed else self.environment, last_line(result.output))
-            return FITS
-        return result.exit_code
+        return states.get(result.exit_code, FITS)
 
     def finish(self, found, module):
         """Put the new environment in place if `prepare` found none that fits; after a kill, the next `eb` does."""
-        if found == OUTDATED:
-            for path in (self.packed, self.environment):
-                if os.path.exists(path):
-                    aside = find_backup_name_candidate(path)
-                    print_warning("%s was made with another Python than the image's: it is kept as %s, and replaced "
-                                  "by a new, empty one", path, aside)
-                    os.rename(path, aside)
+        for path in [self.packed, self.environment] if found == OUTDATED else []:
+            if os.path.exists(path):
+                aside = find_backup_name_candidate(path)
+                print_warning("%s was made with another Python than the image's: it is kept as %s, and replaced "
+                              "by a new, empty one", path, aside)
+                os.rename(path, aside)
         if found in (OUTDATED, ABSENT):
             others = with_packages(self.store)
             if os.path.isdir(self.directory):
@@ -99,37 +97,26 @@ class UserSoftware:
                 os.rename(os.path.join(self.part, ENVIRONMENT), self.environment)
             else:
                 os.rename(self.part, self.directory)
-            self.report_others(module, others)
+            if others:
+                print_msg("packages that users installed for %s are not in %s; to carry them over: module load %s; "
+                          "list-packages --user > packages.txt; module load %s; pip install -r packages.txt",
+                          ', '.join(others), self.version, os.path.join(os.path.dirname(module), others[0]), module)
         if found in (FITS, MOVED):
-            self.renew_pip()
-        if found == MOVED:
-            self.link_to_image()
-
-    def renew_pip(self):
-        """Write the pip commands that are missing, or are those of an earlier version of this module."""
-        for new in glob.glob(os.path.join(glob.escape(self.part), ENVIRONMENT, 'bin', 'pip*')):
-            path = os.path.join(self.directory, os.path.relpath(new, self.part))
-            if (os.access(os.path.dirname(path), os.W_OK)
-                    and (not os.path.exists(path) or EARLIER_PIP in read_file(path))):
-                os.replace(new, path)
-
-    def link_to_image(self):
-        """Link the users' environment to the new image's packages."""
-        for new in glob.glob(os.path.join(glob.escape(self.part), ENVIRONMENT, 'lib', 'python*', '*', 'zz_image.pth')):
-            path = os.path.join(self.directory, os.path.relpath(new, self.part))
+            for new, path in self.renewable('bin', 'pip*'):
+                if (os.access(os.path.dirname(path), os.W_OK)
+                        and (not os.path.exists(path) or EARLIER_PIP in read_file(path))):
+                    os.replace(new, path)
+        for new, path in self.renewable('lib', 'python*', '*', 'zz_image.pth') if found == MOVED else []:
             try:
                 os.replace(new, path)
             except OSError as error:
                 print_warning("%s does not link to the image's packages (%s). Ask its owner to run `eb --rebuild`",
                               path, error.strerror)
 
-    def report_others(self, module, others):
-        """Print how to carry over packages that users installed for other versions."""
-        if others:
-            other = os.path.join(os.path.dirname(module), others[0])
-            print_msg("packages that users installed for %s are not in %s; to carry them over: module load %s; "
-                      "list-packages --user > packages.txt; module load %s; pip install -r packages.txt",
-                      ', '.join(others), self.version, other, module)
+    def renewable(self, *pattern):
+        """Paths of files in the new environment, each with its path in the users' own."""
+        return [(new, os.path.join(self.directory, os.path.relpath(new, self.part)))
+                for new in glob.glob(os.path.join(glob.escape(self.part), ENVIRONMENT, *pattern))]
 
 
 def run_in_image(python, task, bind):

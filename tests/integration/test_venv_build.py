@@ -179,7 +179,7 @@ def venv_module(request, testbed, tmp_path, monkeypatch):
     except layout.TestbedError as error:
         pytest.skip(str(error))
     monkeypatch.syspath_prepend(str(TREE / "easyblocks"))
-    from pytorch_install.modulefiles import statements  # found by the line before
+    from pytorch_install import interface  # found by the line before
 
     site, inner = tmp_path / "site", tmp_path / "inner"
     for version in ("12", "13"):
@@ -202,7 +202,7 @@ def venv_module(request, testbed, tmp_path, monkeypatch):
             python.unlink(missing_ok=True)
         return system.run_unchecked(script, tmp_path / "modules", *directories)
 
-    text = statements.template(
+    text = interface.template(
         types.SimpleNamespace(SYNTAX=syntax),
         "venv",
         module="PyTorch/1.0",

@@ -20,7 +20,6 @@ def test_an_image_of_a_central_directory_is_installed_recorded_and_checked_by_a_
     checksum = sha256(central)
     assert sha256(installed) == checksum
     assert not list(site.sources.rglob("*.sif"))
-    assert (site.images / f"{central.name}.sha256").read_text() == f"{checksum}  {central.name}\n"
     record = site.record()
     assert record["sha256"] == checksum
     assert record["size"] == central.stat().st_size
@@ -58,13 +57,13 @@ def test_a_changed_image_is_refused_until_the_recipe_has_its_checksum(site, tiny
     image = site.central / "tiny.sif"
     image.write_bytes(tiny.read_bytes())
     lines = f"image = 'tiny.sif'\ncentral_images = ['{site.central}']"
-    site.images.mkdir(parents=True)
-    note = site.images / "tiny.sif.sha256"  # as after an installation, in the test above
-    note.write_text(f"{sha256(image)}  tiny.sif\n")
+    record = site.root / "provenance" / "image.json"  # as after an installation, in the test above
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps({"source": "tiny.sif", "sha256": sha256(image)}))
     site.install(lines, "--fetch")
     flip_a_bit(image, image.stat().st_size - 100_000)
     error = site.refuse(lines)
-    assert "has changed since the first installation" in error
+    assert "has changed since its installation" in error
     site.install(f"{lines}\nimage_checksum = '{sha256(image)}'", "--fetch")
 
 

@@ -11,9 +11,9 @@ from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import source_paths, update_build_option
 from image_recipe import RECIPE
 
-from pytorch_install.engine.preconditions import check_machine, machines_of
-from pytorch_install.images.base import Base, verify_base
+from pytorch_install.images import Base, verify_base
 from pytorch_install.parameters import containerimage
+from pytorch_install.preconditions import check_machine, machines_of
 
 # what the module's syntax is does not matter here
 pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
@@ -79,12 +79,11 @@ def test_a_lock_without_wheels_for_this_host_is_one_sentence_at_once(made, tmp_p
 
 
 def test_a_lock_on_the_source_path_is_checked_before_wheels_are_fetched(made, monkeypatch):
-    monkeypatch.setattr("easybuild.easyblocks.pytorchmodule.fetch_wheels", None)
+    monkeypatch.setattr("easybuild.easyblocks.generic.lockedvenv.fetch_wheels", None)
     path = Path(source_paths()[0]) / "p" / "PyTorch" / "a.txt"
     path.parent.mkdir(parents=True)
     path.write_text(f"# machines: {OTHER}\ntorch==2.13.0\n")
     app = made("sources = ['a.txt']", "EB_PyTorchVenv")
-    app.check_host()
     app.fetch_sources()
     with pytest.raises(EasyBuildError, match=f"a.txt is for {OTHER}"):
         app.checksum_step()
@@ -120,12 +119,6 @@ def test_an_image_whose_header_names_no_machine_is_taken(made, tmp_path):
     app = made(f"image = 'x.sif'\ncentral_images = ['{path.parent}']")
     app.checksum_step()
     assert app.image.file == str(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"#!/bin/sh\n" * 20])
-def test_another_file_has_no_machine(prefix, tmp_path, content):
-    (tmp_path / "x").write_bytes(content)
-    assert containerimage.machine_of(str(tmp_path / "x")) is None
 
 
 def test_an_image_of_a_registry_that_is_for_another_machine_is_refused_and_removed(made, monkeypatch, tmp_path):

@@ -32,7 +32,7 @@ def test_the_recipes_of_frontier_and_perlmutter_are_packed_and_the_others_are_no
 def test_an_installation_is_packed_as_it_is_with_a_marker_and_the_checksum_is_recorded(packed, tmp_path):
     if not shutil.which("mksquashfs"):
         pytest.skip("mksquashfs is not installed")
-    from pytorch_install.venvs.packing import pack
+    from pytorch_install.packing import pack
 
     root = Path(packed.installdir)
     (root / "bin").mkdir()
@@ -58,11 +58,10 @@ def test_an_installation_is_packed_as_it_is_with_a_marker_and_the_checksum_is_re
 
 
 def test_without_mksquashfs_the_installation_fails_before_the_long_steps(packed, monkeypatch):
-    from pytorch_install.venvs import packing
-
-    monkeypatch.setattr(packing, "which", lambda _: None)
+    monkeypatch.setattr("easybuild.easyblocks.pytorchvenv.which", lambda _: None)
+    monkeypatch.setattr("easybuild.easyblocks.generic.lockedvenv.which", lambda _: "/usr/bin/python3.11")
     with pytest.raises(EasyBuildError, match="mksquashfs not found on PATH, and the recipe has packed = True"):
-        packing.require_packer()
+        packed.configure_step()
 
 
 def test_the_module_names_the_packed_file_if_it_is_installed(packed):

@@ -11,7 +11,7 @@ from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import update_build_option
 from recipes import RECIPES, TREE
 
-from pytorch_install.engine.preconditions import check_path, check_profile
+from pytorch_install.preconditions import check_path, check_profile
 
 VENV = "PyTorch-2.13.0-cpu-venv.eb"
 

@@ -202,11 +202,11 @@ def test_easyblocks_hold_no_shell_script():
 @pytest.mark.parametrize(
     ("lines", "wrong"),
     [
-        ("binds = ['/x,/y']", "cannot hold ',' of 'binds'.*write two binds"),
-        ("conflicts = ['a[exec]']", r"cannot hold '\[' of 'conflicts'"),
-        ("usage = 'a \\\\ b [==['", "of 'usage'"),
+        ("binds = ['/x,/y']", "binds = .* is wrong: expected a list of absolute paths without commas"),
+        ("conflicts = ['a[exec]']", "conflicts = .* is wrong: expected"),
+        ("usage = 'a \\\\ b [==['", "a module in (Lua|Tcl) syntax cannot hold .* of 'usage'"),
     ],
 )
 def test_text_that_a_module_cannot_hold_is_refused_first(easyblock, edited, lines, wrong):
-    with pytest.raises(EasyBuildError, match=rf"^{CONTAINER}: a module in (Lua|Tcl) syntax .*{wrong}"):
+    with pytest.raises(EasyBuildError, match=rf"^{CONTAINER}: {wrong}"):
         easyblock(edited(CONTAINER, "cluster = 'local'", lines))

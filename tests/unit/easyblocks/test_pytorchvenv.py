@@ -101,7 +101,7 @@ def test_horovod_for_cpus_and_for_gpus_differ_in_nccl_alone(easyblock):
 )
 def test_the_error_for_a_build_has_the_line_with_the_fault(easyblock, output, line):
     easyblock(recipe(VENV))  # puts the easyblocks on the path
-    from pytorch_install.venvs.source_packages import last_error
+    from pytorch_install.source_packages import last_error
 
     assert last_error(output) == line
 
@@ -110,7 +110,7 @@ def test_the_error_for_a_build_has_the_line_with_the_fault(easyblock, output, li
 def modules(easyblock):
     """The function that finds the modules of a build, by lists of what was loaded."""
     easyblock(recipe(VENV))
-    from pytorch_install.venvs.build_environment import modules_of_build
+    from pytorch_install.build_environment import modules_of_build
 
     def find(before, during, dependencies=(), build_dependencies=(), of_login=""):
         environ = {"LOADEDMODULES": before, "LMOD_SYSTEM_DEFAULT_MODULES": of_login}
@@ -142,7 +142,7 @@ def test_default_modules_of_a_login_are_required_only_if_the_recipe_names_them(m
 
 
 def test_a_module_that_the_recipe_would_replace_is_refused_before_the_build(modules):
-    from pytorch_install.venvs.build_environment import check_modules
+    from pytorch_install.build_environment import check_modules
 
     found = modules("PrgEnv-gnu/8.6.0", "PrgEnv-gnu/8.5.0", ["PrgEnv-gnu/8.5.0"])
     with pytest.raises(EasyBuildError, match=r"PrgEnv-gnu/8\.6\.0 is loaded, .*module unload PrgEnv-gnu/8\.6\.0"):

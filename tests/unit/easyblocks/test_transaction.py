@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytorch_install.engine.transaction import Installation, keep_file
+from pytorch_install.transaction import Installation, keep_file
 
 
 class Killed(BaseException):
@@ -49,7 +49,7 @@ class Site:
         self.directory.mkdir(exist_ok=True)
         (self.directory / "half").write_text(content)
         (self.directory / "whole").write_text(content)
-        part = Path(installation.part(str(self.module)))
+        part = Path(installation.part)
         part.write_text(content)
         installation.finish()
         os.replace(part, self.module)  # noqa: PTH105 (counted)

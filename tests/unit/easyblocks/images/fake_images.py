@@ -29,17 +29,16 @@ def keep_commands(monkeypatch, module, output="", meanwhile=None):
     return commands
 
 
-def download(image, monkeypatch, *, alone=True, meanwhile=lambda: None):
+def download(image, monkeypatch):
     """Download an image from nowhere; returns the commands that did it."""
 
     def arrive(command):
         part = next(word for word in command if word.endswith(".part"))
         Path(part).write_bytes(sif(b"downloaded"))
-        meanwhile()
 
     Path(image.directories[0]).mkdir(parents=True, exist_ok=True)
     commands = keep_commands(monkeypatch, containerimage, meanwhile=arrive)
-    image.download(image.directories[0], alone)
+    image.download(image.directories[0])
     return commands
 
 

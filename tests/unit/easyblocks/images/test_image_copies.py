@@ -40,7 +40,7 @@ def test_a_truncated_image_and_another_file_are_refused(prefix, tmp_path, conten
     path = tmp_path / "x.sif"
     path.write_bytes(content)
     with pytest.raises(EasyBuildError, match=message):
-        containerimage.check_structure(str(path))
+        containerimage.require_image_format(str(path))
 
 
 def test_a_copy_is_complete_and_verified_or_does_not_exist(prefix, tmp_path, monkeypatch):
@@ -64,27 +64,21 @@ def test_a_copy_is_complete_and_verified_or_does_not_exist(prefix, tmp_path, mon
     assert sorted(tmp_path.glob("target*")) == [target]
 
 
-def test_the_checksum_of_a_sites_image_is_noted_after_the_installation_or_a_warning_reports_why_not(
-    container, tmp_path, capfd
-):
+def test_a_sites_image_that_has_changed_since_its_installation_is_refused(container, tmp_path):
     path = tmp_path / "central" / "x.sif"
     path.parent.mkdir()
     path.write_bytes(sif(b"data"))
-    app = container(f"image = 'x.sif'\ncentral_images = ['{path.parent}']")
+    lines = f"image = 'x.sif'\ncentral_images = ['{path.parent}']"
+    app = container(lines)
+    record = Path(app.installdir) / "provenance" / "image.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps({"source": "x.sif", "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}))
     app.checksum_step()
-    record = Path(app.image.record)
-    app.image.install(str(tmp_path / "installed.sif"))
-    assert not record.exists()
-    app.user_software.finish = lambda *_: None
-    app.complete()
-    assert record.read_text() == f"{app.image.checksum}  x.sif\n"
-    record.write_text("")  # of a disk that was full
-    app.checksum_step()
-    record.unlink()
-    record.parent.rmdir()
-    record.parent.write_text("no directory")
-    app.complete()
-    assert "cannot record the checksum" in capfd.readouterr().err
+    path.write_bytes(sif(b"other"))
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    with pytest.raises(EasyBuildError, match=f"x.sif has changed since its installation: it has SHA-256 {found}"):
+        container(lines).checksum_step()
+    container(f"{lines}\nimage_checksum = '{found}'").checksum_step()
 
 
 def test_module_only_completes_without_an_image_that_was_fetched(container, tmp_path):

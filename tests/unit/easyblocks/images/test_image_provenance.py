@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytorch_install import runtime
-from pytorch_install.images.provenance import python_packages
+from pytorch_install.images import python_packages
 
 # what the module's syntax is does not matter here
 pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)

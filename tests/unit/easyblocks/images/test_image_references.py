@@ -4,8 +4,6 @@ import pytest
 from easybuild.tools.build_log import EasyBuildError
 from fake_images import DIGEST
 
-from pytorch_install.images import kinds
-
 # what the module's syntax is does not matter here
 pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
 
@@ -86,6 +84,6 @@ def test_the_identity_changes_with_the_content_only(image_of):
 
 def test_cotainr_is_not_started_where_its_singularity_is_missing(image_of, monkeypatch):
     image = image_of("sources = ['env.yml']\nbase_image = 'x.sif'")
-    monkeypatch.setattr(kinds, "which", lambda name: name == "cotainr")
+    monkeypatch.setattr("pytorch_install.images.which", lambda name: name == "cotainr")
     with pytest.raises(EasyBuildError, match="singularity not found on PATH"):
         image.build()

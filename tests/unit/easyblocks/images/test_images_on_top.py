@@ -8,8 +8,9 @@ import pytest
 from easybuild.easyblocks.generic.lockedvenv import Wheels
 from easybuild.framework.easyblock import EasyBlock
 from easybuild.tools.build_log import EasyBuildError
+from fake_images import sif
 
-from pytorch_install.images import base, kinds, sandbox
+from pytorch_install import images, sandbox
 from pytorch_install.parameters import containerimage
 
 # what the module's syntax is does not matter here
@@ -26,11 +27,11 @@ def installation(tmp_path):
     directory = tmp_path / "installed"
     (directory / "provenance").mkdir(parents=True)
     image = directory / "base.sif"
-    image.write_bytes(b"image")
+    image.write_bytes(sif(b"image"))
     recipe = "PyTorch-2.13.0-cpu-singularity.eb"
     record = {
         "image": image.name,
-        "sha256": hashlib.sha256(b"image").hexdigest(),
+        "sha256": hashlib.sha256(image.read_bytes()).hexdigest(),
         "easyconfig": recipe,
         "python_version": "3.11.2",
     }
@@ -42,7 +43,7 @@ def installation(tmp_path):
 @pytest.fixture
 def installed(installation):
     """The Base of that installation."""
-    return base.read_base(MODULE, str(installation), str(installation / "base.sif"))
+    return images.read_base(MODULE, str(installation), str(installation / "base.sif"))
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def source_of(container, runtime, installed, tmp_path):
 def test_the_base_is_the_build_dependency_of_the_same_software(container):
     app = container(f"{ON_TOP}sources = ['lock.txt']")
     assert app.base_module == MODULE
-    assert isinstance(app.image, kinds.PackagesOnTop)
+    assert isinstance(app.image, images.PackagesOnTop)
     assert app.image.reference == f"lock.txt on {MODULE}"
     assert app.image.name == "PyTorch-2.13.0-test.sif"
 
@@ -145,9 +146,9 @@ def test_a_module_without_the_records_of_an_image_is_no_base(prefix, installatio
         del record[lost]
         path.write_text(json.dumps(record))
     with pytest.raises(EasyBuildError, match=f"{MODULE} cannot be the base of an image: .*Name a container module"):
-        base.read_base(MODULE, str(installation), str(installation / "base.sif"))
+        images.read_base(MODULE, str(installation), str(installation / "base.sif"))
     with pytest.raises(EasyBuildError, match="cannot be the base of an image"):  # a venv module sets no SIF
-        base.read_base(MODULE, str(installation), None)
+        images.read_base(MODULE, str(installation), None)
 
 
 def test_an_earlier_installation_has_its_python_in_the_list_of_packages(prefix, installation):
@@ -157,7 +158,7 @@ def test_an_earlier_installation_has_its_python_in_the_list_of_packages(prefix, 
     path.write_text(json.dumps(record))
     inside = {"python": "/opt/python3", "python_version": "3.12.1", "packages": {}}
     (installation / "provenance" / "packages.json").write_text(json.dumps(inside))
-    found = base.read_base(MODULE, str(installation), str(installation / "base.sif"))
+    found = images.read_base(MODULE, str(installation), str(installation / "base.sif"))
     assert (found.python, found.executable) == ("3.12.1", "/opt/python3")
 
 

@@ -7,10 +7,9 @@ import json
 import os
 import platform
 
+from easybuild.easyblocks.generic.containerimage import run_command
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.filetools import mkdir, read_file, write_file
-
-from pytorch_install.runtime import run_command
 
 # The file, relative to the installation directory.
 RECORD = os.path.join('provenance', 'build.json')
@@ -18,13 +17,12 @@ RECORD = os.path.join('provenance', 'build.json')
 # Prefixes of modules that only the installation needs.
 INSTALLERS_MODULES = ('pytorch-easybuild', 'easybuild', 'cluster/')
 
-# A virtual environment links to the base Python of the one that makes it.
-PYTHON_FACTS = "import platform, sys; print(sys._base_executable); print(platform.python_version())"
-
 
 def record_build(python, modules):
     """The record, as a dictionary; `python` makes the environment, and `modules` are those of `modules_of_build`."""
-    path, version = run_command([python, '-c', PYTHON_FACTS], hidden=True, in_dry_run=True).output.split()
+    # a virtual environment links to the base Python of the one that makes it
+    code = "import platform, sys; print(sys._base_executable); print(platform.python_version())"
+    path, version = run_command([python, '-c', code], hidden=True, in_dry_run=True).output.split()
     return {
         'date': datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds'),
         'host': platform.node(),
@@ -46,6 +44,9 @@ def modules_of_build(name, before, during, dependencies, build_dependencies):
     :param dependencies: names of the recipe's modules, with or without versions
     :param build_dependencies: those among them that only the build needs
     """
+    def is_among(module, names):
+        return module in names or os.path.dirname(module) in names
+
     # loaded at every login (lmod.readthedocs.io, "Providing A Standard Set Of Modules for all Users")
     of_login = before.get('LMOD_SYSTEM_DEFAULT_MODULES', '').split(':')
     modules = {'required': [], 'brought': []}
@@ -54,18 +55,10 @@ def modules_of_build(name, before, during, dependencies, build_dependencies):
             continue
         if is_among(module, dependencies):
             modules['required'].append(module)
-        elif is_among(module, build_dependencies) or is_among(module, of_login):
-            continue
-        elif module in before.get('LOADEDMODULES', '').split(':'):
-            modules['required'].append(module)
-        else:
-            modules['brought'].append(module)
+        elif not is_among(module, [*build_dependencies, *of_login]):
+            of_user = module in before.get('LOADEDMODULES', '').split(':')
+            modules['required' if of_user else 'brought'].append(module)
     return modules
-
-
-def is_among(module, names):
-    """Whether a module is among names with or without versions."""
-    return module in names or os.path.dirname(module) in names
 
 
 def check_modules(modules, before):
@@ -77,9 +70,9 @@ def check_modules(modules, before):
                                      "then `eb` again", other, module, other)
 
 
-def write_record(record, installdir):
-    """Write the result of `record_build` into the installation."""
-    path = os.path.join(installdir, RECORD)
+def write_record(record, installdir, path=RECORD):
+    """Write a record into the installation, as JSON."""
+    path = os.path.join(installdir, path)
     mkdir(os.path.dirname(path), parents=True)
     write_file(path, json.dumps(record, indent=2) + '\n')
 

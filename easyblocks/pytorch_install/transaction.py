@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """
-An installation as a transaction: complete, or as it was before, wherever `eb` ends.
-
-Until the new installation is complete, the previous one is in a hidden directory beside the installation directory.
-After an error it is restored at once, after a kill by the next `eb`. The directories on disk are the state:
+An installation as a transaction: complete, or as it was before, wherever `eb` ends. The paths on disk are the state:
 
     .<version>.unfinished/              the installation directory may be incomplete, and has no module
-    .<version>.unfinished/modules/      the previous module files
     .<version>.unfinished/previous/     the previous installation directory, empty if there was none; until it exists,
                                         the installation directory is unchanged
+    .<version>.withdrawn                the previous module file, beside the new one's path
     .<version>.discarded/               to be removed, if need be by the next `eb`
     .<version>.replaced/previous/       the previous installation, for containers that still run: they bind /runscripts
                                         and /payload from it; kept until the next rebuild
 """
 import contextlib
 import os
-import shutil
 
 from easybuild.base import fancylogger
 from easybuild.tools.build_log import EasyBuildError, print_msg
@@ -24,24 +20,26 @@ from easybuild.tools.filetools import copy_file, find_backup_name_candidate, mkd
 _log = fancylogger.getLogger('installation', fname=False)
 
 
+def hidden(path, what):
+    """Path beside a file or directory that module tools do not see."""
+    directory, name = os.path.split(path)
+    return os.path.join(directory, '.%s.%s' % (name, what))
+
+
 class Installation:
     """The installation directory of one module, and the files that may be this module."""
 
     def __init__(self, directory, module_file):
         # a site may move it to another file system: everything below happens there, and the link stays
         self.is_link = os.path.islink(directory)
-        directory = os.path.realpath(directory) if self.is_link else directory
-        beside = os.path.join(os.path.dirname(directory), '.' + os.path.basename(directory))
-        self.directory = directory
-        self.unfinished = beside + '.unfinished'
-        self.discarded = beside + '.discarded'
-        self.replaced = beside + '.replaced'
+        self.directory = os.path.realpath(directory) if self.is_link else directory
+        self.unfinished, self.discarded, self.replaced = (
+            hidden(self.directory, state) for state in ('unfinished', 'discarded', 'replaced'))
         self.previous = os.path.join(self.unfinished, 'previous')
-        self.withdrawn = os.path.join(self.unfinished, 'modules')
-        self.module_directory, name = os.path.split(module_file)
-        name = name[:-len('.lua')] if name.endswith('.lua') else name
+        name = module_file[:-len('.lua')] if module_file.endswith('.lua') else module_file
         # both syntaxes: EasyBuild may have been configured for the other one before
-        self.module_names = [name, name + '.lua']
+        self.modules = {path: hidden(path, 'withdrawn') for path in (name, name + '.lua')}
+        self.part = hidden(module_file, 'part')
         # removed before an installation, and when it ends or is rolled back
         self.disposable = [self.discarded]
         # whether the previous installation stays until the next one, for processes that have its directories open
@@ -52,12 +50,10 @@ class Installation:
         """Withdraw the module, then put the installation directory aside; from here on, both can be restored."""
         self.recover()
         self.begun = True
-        mkdir(self.withdrawn, parents=True)
-        present = [name for name in self.module_names if os.path.exists(self.module_file(name))]
-        for name in present:
-            shutil.copy2(self.module_file(name), self.withdrawn)
-        for name in present:
-            remove_file(self.module_file(name))
+        mkdir(self.unfinished, parents=True)
+        for module, withdrawn in self.modules.items():
+            if os.path.exists(module):
+                os.rename(module, withdrawn)
         mkdir(self.directory, parents=True)
         os.rename(self.directory, self.previous)
         if self.is_link:
@@ -66,8 +62,7 @@ class Installation:
     @property
     def has_module(self):
         """Whether the installation has a module, or had one before it was put aside."""
-        return any(os.path.exists(os.path.join(directory, name)) for name in self.module_names
-                   for directory in (self.module_directory, self.withdrawn))
+        return any(os.path.exists(path) for paths in self.modules.items() for path in paths)
 
     def before(self, name):
         """Present path of a file of the previous installation; it need not exist."""
@@ -91,12 +86,9 @@ class Installation:
                 os.rename(self.directory, os.path.join(self.unfinished, 'incomplete-%d' % os.getpid()))
             os.rename(self.previous, self.directory)
         if os.path.isdir(self.unfinished):
-            # a module that still exists was never withdrawn, and its copy may be incomplete
-            for name in os.listdir(self.withdrawn) if os.path.isdir(self.withdrawn) else []:
-                if not os.path.exists(self.module_file(name)):
-                    part = self.part(self.module_file(name))
-                    shutil.copy2(os.path.join(self.withdrawn, name), part)
-                    os.replace(part, self.module_file(name))
+            for module, withdrawn in self.modules.items():
+                if os.path.exists(withdrawn):
+                    os.replace(withdrawn, module)
             os.rename(self.unfinished, self.discarded)
             self.discard()
         with contextlib.suppress(OSError):
@@ -105,32 +97,22 @@ class Installation:
     def recover(self):
         """Clean up after an `eb` that was killed; the caller holds the lock."""
         self.discard()
-        for name in self.module_names:
-            part = self.part(self.module_file(name))
-            if os.path.exists(part):
-                remove_file(part)
+        for path in [hidden(module, 'part') for module in self.modules]:
+            remove_file(path)
         if os.path.isdir(self.unfinished):
             print_msg("an installation in %s was killed: cleaning up..." % self.directory)
             self.roll_back()
 
     def discard(self):
         """Remove what is no longer needed; if that fails, the next run tries again."""
+        for withdrawn in [] if os.path.isdir(self.unfinished) else self.modules.values():
+            remove_file(withdrawn)
         for directory in self.disposable:
             try:
                 # removes links, such as that to user-software, but not their targets
                 remove_dir(directory)
             except (EasyBuildError, OSError) as error:
                 _log.warning("Could not remove %s, the next installation will try again: %s", directory, error)
-
-    def module_file(self, name):
-        """Path of a module file."""
-        return os.path.join(self.module_directory, name)
-
-    @staticmethod
-    def part(module_file):
-        """Path beside a module file to write it to first, hidden from module tools."""
-        directory, name = os.path.split(module_file)
-        return os.path.join(directory, '.%s.part' % name)
 
 
 def keep_file(path, target):

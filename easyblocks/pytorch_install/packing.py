@@ -2,15 +2,13 @@
 """
 A packed venv: the installation as one squashfs file in it, which runscripts/pytorch_packed.py mounts in its place.
 """
-import json
 import os
 import shlex
 
-from easybuild.easyblocks.generic.containerimage import checksum_of
-from easybuild.tools.build_log import EasyBuildError
-from easybuild.tools.filetools import mkdir, remove_file, which, write_file
+from easybuild.easyblocks.generic.containerimage import checksum_of, run_command
+from easybuild.tools.filetools import remove_file
 
-from pytorch_install.runtime import run_command
+from pytorch_install.build_environment import write_record
 
 # The packed file, and the record of its SHA-256, relative to the installation directory; runscripts/pytorch_stage reads
 # the record.
@@ -19,13 +17,6 @@ RECORD = os.path.join('provenance', 'packed.json')
 
 # A file at the root of the packed one, by which the commands recognize the mount (runscripts/packed.bash).
 MARKER = '.packed'
-
-
-def require_packer():
-    """Stop if the host cannot pack."""
-    if not which('mksquashfs'):
-        raise EasyBuildError("mksquashfs not found on PATH, and the recipe has packed = True. Install or load "
-                             "squashfs-tools, or remove the parameter")
 
 
 def venv_commands(python_version):
@@ -46,5 +37,4 @@ def pack(installdir, mksquashfs_args, parallel):
     finally:
         if os.path.exists(part):
             remove_file(part)
-    mkdir(os.path.join(installdir, os.path.dirname(RECORD)), parents=True)
-    write_file(os.path.join(installdir, RECORD), json.dumps(record, indent=2) + '\n')
+    write_record(record, installdir, RECORD)

@@ -11,15 +11,15 @@ import string
 import sys
 import tempfile
 
-from easybuild.easyblocks.generic.lockedvenv import FOREIGN, OFFLINE
+from easybuild.easyblocks.generic.containerimage import run_command
+from easybuild.easyblocks.generic.lockedvenv import FOREIGN, OFFLINE, is_writable
 from easybuild.framework.easyconfig import CUSTOM
+from easybuild.framework.easyconfig.easyconfig import letter_dir_for
 from easybuild.tools.build_log import EasyBuildError, print_msg
 from easybuild.tools.config import source_paths
 from easybuild.tools.filetools import extract_file, mkdir, write_file
 
-from pytorch_install.directories import source_directories, writable_directory
 from pytorch_install.programs.hold_packages import canonical_name
-from pytorch_install.runtime import run_command
 
 # File name of an sdist (PEP 625, and the older form with dashes in the name).
 SDIST = re.compile(r'(?P<name>.+)-(?P<version>\d[^-]*)\.(tar\.gz|zip)')
@@ -124,13 +124,14 @@ class SourcePackageSteps:
 
     def fetch_step(self, *args, **kwargs):
         """Fetch missing sdists with pip, unless the recipe has source_urls."""
-        if not (self.dry_run or self.cfg['source_urls']):
-            for package in self.source_packages:
-                if not self.obtain_file(package.sdist, no_download=True, warning_only=True):
-                    index = [source['name'] for source in self.records].index(package.sdist)
-                    checksum = self.get_checksum_for(self.cfg['checksums'], filename=package.sdist, index=index)
-                    package.fetch(writable_directory(source_directories(self.name)) or source_paths()[0],
-                                  checksum[package.sdist] if isinstance(checksum, dict) else checksum)
+        names = [source['name'] for source in self.records]
+        directories = [os.path.join(path, letter_dir_for(self.name), self.name) for path in source_paths()]
+        for package in [] if self.dry_run or self.cfg['source_urls'] else self.source_packages:
+            if not self.obtain_file(package.sdist, no_download=True, warning_only=True):
+                checksum = self.get_checksum_for(self.cfg['checksums'], filename=package.sdist,
+                                                 index=names.index(package.sdist))
+                package.fetch(next(filter(is_writable, directories), directories[0]),
+                              checksum[package.sdist] if isinstance(checksum, dict) else checksum)
         super().fetch_step(*args, **kwargs)
 
     def extract_step(self):

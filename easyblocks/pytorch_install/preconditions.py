@@ -1,24 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """
-Checks before the first step, for what would make a late step fail or harm running jobs.
+Checks before the first step, for what would make a late step fail.
 """
 import os
 import platform
 import re
 
 from easybuild.tools.build_log import EasyBuildError
-from easybuild.tools.config import build_option
 from easybuild.tools.environment import restore_env_vars
-from easybuild.tools.hooks import INSTALL_STEP, STEP_NAMES
 
 # Characters that have a meaning in binds of Apptainer, search paths, shells or Tcl.
 UNSAFE = r'''[\s,:;'"\\$`&|<>(){}\[\]*?#]'''
-
-# Comment of a lock with the machines that it has wheels for: hashes do not show them.
-MACHINES = re.compile(r'^# machines:(.*)$', re.MULTILINE)
-
-# Steps that leave the installed software unchanged.
-STEPS_BEFORE_INSTALL = STEP_NAMES[:STEP_NAMES.index(INSTALL_STEP)]
 
 
 def check_path(path):
@@ -39,16 +31,8 @@ def check_machine(what, machines, remedy):
 def machines_of(path):
     """Machines (`uname -m`) that a lock has wheels for, from its line `# machines: x86_64 aarch64`; None without it."""
     with open(path, encoding='utf-8', errors='replace') as file:
-        found = MACHINES.search(file.read())
+        found = re.search(r'^# machines:(.*)$', file.read(), re.MULTILINE)
     return found[1].split() if found else None
-
-
-def require_profile(profiles, name):
-    """Stop if the directory `profiles` has no cluster profile of this name."""
-    if not os.path.isfile(os.path.join(profiles, name)):
-        raise EasyBuildError("Cluster profile not found: %s in %s. Set the easyconfig parameter 'cluster' to one "
-                             "of: %s", name, profiles,
-                             ', '.join(sorted(name for name in os.listdir(profiles) if name[0] != '.')))
 
 
 def check_profile(profiles, name, modules_tool):
@@ -67,12 +51,3 @@ def check_profile(profiles, name, modules_tool):
                              reason) from error
     finally:
         restore_env_vars(modulepath)
-
-
-def check_running_jobs(module, easyconfig, stop):
-    """Stop if a rebuild would remove files that jobs may import; `stop` is the last step of this `eb`, None for all."""
-    replaces = not (build_option('module_only') or build_option('sanity_check_only') or stop in STEPS_BEFORE_INSTALL)
-    if replaces and not build_option('force'):
-        raise EasyBuildError("%s is installed, and a rebuild removes files that running jobs import. If no job uses "
-                             "it, run `eb --force %s`; to keep both, install it with another 'versionsuffix'",
-                             module, os.path.basename(easyconfig))

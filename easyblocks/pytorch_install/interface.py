@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""
+The text of generated modules: statements that EasyBuild's generators lack, in Lua and Tcl, and help.
+"""
+import hashlib
+import os
+import re
+import shlex
+import textwrap
+from typing import Dict, NamedTuple
+
+from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.config import install_path
+from easybuild.tools.filetools import read_file
+
+from pytorch_install.runtime import HELD
+from pytorch_install.tree import PARTS
+
+# File in the installation with the module's variables, for commands that run by their path without it.
+RECORDED = 'module.bash'
+
+# Variables that name a file of the host with which pip and other programs connect to servers, for example certificates
+# of a private authority. The image may lack it, or have another file at its path.
+CONNECTION_FILES = ['PIP_CERT', 'PIP_CLIENT_CERT', 'PIP_CONFIG_FILE', 'SSL_CERT_FILE', 'REQUESTS_CA_BUNDLE',
+                    'CURL_CA_BUNDLE', 'GIT_SSL_CAINFO', 'AWS_CA_BUNDLE']
+
+# Variables that name a directory of the host for temporary files and caches, which programs in the image write to.
+CACHES = ['TMPDIR', 'XDG_CACHE_HOME', 'PIP_CACHE_DIR', 'UV_CACHE_DIR', 'HF_HOME', 'HF_HUB_CACHE', 'HF_DATASETS_CACHE',
+          'TORCH_HOME', 'TORCHINDUCTOR_CACHE_DIR', 'TRITON_CACHE_DIR', 'MIOPEN_USER_DB_PATH', 'CUDA_CACHE_PATH',
+          'MPLCONFIGDIR', 'WANDB_DIR', 'WANDB_CACHE_DIR', 'NLTK_DATA', 'RAY_TMPDIR']
+
+# Top-level directories that an image has itself.
+OF_IMAGES = 'bin boot dev etc lib lib32 lib64 libx32 opt proc root run sbin sys tmp usr var'
+
+# Characters with a meaning in quotation marks; Tcl also counts braces of the block around them.
+SPECIAL = {'Lua': r'[\\"]', 'Tcl': r'[\\"$\[\]{}]'}
+
+# Parameters that EasyBuild writes into the module's help, in brackets or braces, and the text that ends these.
+TEXTS = ['citing', 'description', 'docpaths', 'docurls', 'examples', 'homepage', 'site_contacts', 'upstream_contacts',
+         'usage', 'whatis']
+UNWRITABLE = {'Lua': ['[==[', ']==]'], 'Tcl': ['\\']}
+
+GPUS = {'cuda': 'NVIDIA (CUDA)', 'rocm': 'AMD (ROCm)', 'xpu': 'Intel (XPU)', None: 'none'}
+
+
+class Runtime(NamedTuple):
+    """
+    A kind of runtime, for the module's help.
+
+    name: its description
+    packages: commands that install packages, with the place they install to
+    launch: prefix of a command to run it with this module's Python
+    variables: variables of the image, with their meanings; empty without an image
+    """
+
+    name: str
+    packages: Dict[str, str]
+    launch: str = ''
+    variables: Dict[str, str] = {}
+
+
+VENV = Runtime('Python virtual environment', {'pip install --user <name>': 'into $PYTHONUSERBASE',
+                                              'pip uninstall <name>': 'removes it'})
+
+
+def container(runtime, binds, is_built):
+    """
+    The Runtime of an image for Apptainer or Singularity.
+
+    :param binds: variable that it reads binds from: Apptainer has its own, even if its command is singularity
+    :param is_built: whether the image was built by the recipe, and not by others
+    """
+    return Runtime(
+        name='image for Apptainer or Singularity',
+        packages={'pip install <name>': 'into $CONTAINERROOT/user-software, /user-software in the image',
+                  'pip install --user <name>': 'into $PYTHONUSERBASE, if you cannot write there',
+                  'pip uninstall <name>': 'removes it from either'},
+        launch=runtime + ' exec $SIF ',
+        variables={'$SIF': 'the image; `%s run` starts %s' % (
+            runtime, 'a command, or Python without one' if is_built else 'its own entrypoint, if it has one'),
+                   binds: 'directories that the image sees besides the module\'s: export %s=/data' % binds})
+
+
+def usage(module, runtime, commands, gpu=None, wheel_index=None):
+    """Text of the help's section on usage, with the three lines that a user copies to launch."""
+    run = 'srun -N2 --ntasks-per-node=2 %sconda-python-distributed -u ' % runtime.launch
+    variables = {
+        **runtime.variables,
+        '$RUNSCRIPTS': 'directory of the runscripts',
+        '$PAYLOAD': 'directory of the example training',
+        '$CONTAINERROOT': 'the installation directory',
+        '$PYTHONUSERBASE': 'your directory for this module, instead of ~/.local',
+        '$WITH_CONDA, $WITH_VENV': 'commands that activate the environment; the runscripts run them',
+    }
+    packages = dict(runtime.packages)
+    if wheel_index:
+        packages['pip install --extra-index-url %s torchvision' % wheel_index] = 'built for this torch'
+    return '\n'.join([
+        'module load ' + module,
+        run + 'train.py',
+        run + '$PAYLOAD/mnist_ddp.py',
+        '',
+        'GPU: ' + GPUS[gpu],
+        'Variables of a rank: conda-python-distributed --dry-run',
+        '',
+        'Variables:',
+        *rows(variables),
+        '',
+        'Your own packages:',
+        *rows(packages),
+        '',
+        'Commands on the host%s:' % (', without entering the image' if runtime.variables else ''),
+        *textwrap.wrap(', '.join(commands), 100, initial_indent='    ', subsequent_indent='    ',
+                       break_on_hyphens=False),
+    ])
+
+
+def rows(table):
+    """Lines of a table with two columns, from a dictionary."""
+    width = max(map(len, table))
+    return ['    %s    %s' % (name.ljust(width), meaning) for name, meaning in table.items()]
+
+
+def whatis(recipe, runtime):
+    """Lines for `module whatis`, `module keyword` and `module spider`, which searches them."""
+    return [
+        'Name: ' + recipe['name'],
+        'Version: ' + recipe['version'],
+        'Category: machine learning',
+        'Description: ' + ' '.join(recipe['description'].split()),
+        'Homepage: ' + recipe['homepage'],
+        'URL: ' + recipe['homepage'],
+        'Runtime: ' + runtime.name,
+        'GPU: ' + GPUS[recipe['gpu']],
+        'Cluster profile: ' + recipe['cluster'],
+        'Keywords: PyTorch, torch, machine learning, deep learning, distributed training, DDP',
+    ]
+
+
+def shared_interface(generator, name, version, installdir, activation, cluster):
+    """
+    Variables of the installation, directories for users' packages, and the cluster profile.
+
+    :param activation: commands that activate the environment, by the variables that hold them
+    """
+    directories = {'CONTAINERROOT': ''}
+    for part in PARTS:
+        directories.update({part.upper(): part, part.upper() + name.upper(): part})
+    txt = ''.join(installed(generator, variable, path) for variable, path in directories.items())
+    # the user's shell expands a $NAME in it
+    txt += pushenv(generator, activation)
+    # of an image of others, and of an earlier installation (with --module-only): in the others, Python changes pip
+    is_hooked = os.path.exists(os.path.join(installdir, HELD, 'hooked'))
+    held = {name: path for name, path in {'PIP_CONSTRAINT': 'constraints.txt', 'PIP_FIND_LINKS': HELD}.items()
+            if not is_hooked and os.path.exists(os.path.join(installdir, path))}
+    txt += template(generator, 'packages', {'variables': list(held), 'paths': list(held.values())},
+                    **user_base(name, version, installdir))
+    # the cluster profile compares CUDA or ROCm with what the site's driver supports; without `none`, it would read that
+    # of the module that this one replaces, which Environment Modules keep in env (module switch)
+    found = re.search(r'-(cuda|rocm)-(\d+\.\d+)', version)
+    runtime = '%s %s' % ({'cuda': 'CUDA', 'rocm': 'ROCm'}[found[1]], found[2]) if found else 'none'
+    txt += generator.set_environment('__PYTORCH_RUNTIME', runtime)
+    txt += template(generator, 'active')
+    # last, so that a profile of the site takes precedence
+    txt += generator.append_paths('MODULEPATH', ['modulefiles'])
+    return txt + generator.load_module('cluster/' + cluster, recursive_unload=True)
+
+
+def user_base(name, version, installdir):
+    """Where `pip install --user` writes: a directory below the user's home, and the part for this installation."""
+    return {'directory': os.path.join('.local', 'easybuild', name, version),
+            'identity': hashlib.sha256(installdir.encode()).hexdigest()[:8]}
+
+
+def recorded_variables(installdir, name, version, more):
+    """Shell code with the variables that a module of a Python environment sets, and `more`, for launch.bash."""
+    variables = {'EBROOT' + name.upper(): installdir, 'EBVERSION' + name.upper(): version, 'CONTAINERROOT': installdir,
+                 **{part.upper(): os.path.join(installdir, part) for part in PARTS}, **more}
+    lines = ["export %s=%s" % (variable, shlex.quote(value)) for variable, value in variables.items()]
+    # the same directory as packages.lua
+    lines += ['PYTHONUSERBASE=${HOME:-/}/%(directory)s' % user_base(name, version, installdir),
+              '[ -d "$PYTHONUSERBASE" ] && [ ! -d "$PYTHONUSERBASE-%(identity)s" ] || PYTHONUSERBASE+=-%(identity)s'
+              % user_base(name, version, installdir), 'export PYTHONUSERBASE']
+    return '\n'.join(lines) + '\n'
+
+
+def installation_values(name, version, installdir, recipe):
+    """What commands in bin/ need when they start without the module, by the variables of libexec/enter."""
+    return {'packages': '%(directory)s-%(identity)s' % user_base(name, version, installdir),
+            'binds': [install_path('software'), install_path('data'), *recipe.get('binds', [])],
+            'files': CONNECTION_FILES + CACHES, 'gpu': recipe['gpu'],
+            'image': recipe.get('image')}
+
+
+def image_interface(generator, recipe, image, binds, user_software):
+    """The image (a file name), what it sees of the host, and its search path."""
+    flags = ('SINGULARITY_NV', 'APPTAINER_NV') if recipe['gpu'] == 'cuda' else ()
+    lists = {'central_images': recipe['central_images'], 'binds': binds, 'connection_files': CONNECTION_FILES,
+             'caches': CACHES}
+    return ''.join(installed(generator, flag, '1', relpath=False) for flag in flags) + template(
+        generator, 'container', lists, image=image, easyconfig=os.path.basename(recipe.path), of_images=OF_IMAGES,
+        user_software=user_software, software=install_path('software'), data=install_path('data'))
+
+
+def mounts_interface(generator, binds):
+    """
+    What an image sees of the host, for programs that mount only the paths in their options.
+
+    :param binds: paths of the host that the image sees too, `path` or `path:target`
+    """
+    return template(generator, 'mounts', {'binds': binds}, software=install_path('software'), data=install_path('data'))
+
+
+def conflicts(generator, names):
+    """Statements that prevent loading the module together with others."""
+    statement = {'Lua': 'conflict(%s)\n', 'Tcl': 'conflict %s\n'}[generator.SYNTAX]
+    return ''.join(statement % quoted(generator, name) for name in names)
+
+
+def installed(generator, variable, value, relpath=True):
+    """The statement that sets a variable, by default to a path in the installation directory; unloading restores it."""
+    return generator.set_environment(variable, {'value': value, 'pushenv': True}, relpath=relpath)
+
+
+def pushenv(generator, variables):
+    """Statements that set variables to any texts; EasyBuild's own do not escape special characters."""
+    statement = {'Lua': 'pushenv("%s", %s)\n', 'Tcl': 'pushenv %s %s\n'}[generator.SYNTAX]
+    return ''.join(statement % (variable, quoted(generator, value)) for variable, value in variables.items())
+
+
+def template(generator, name, lists=None, **values):
+    """The template `name` in the generator's syntax, with texts and lists of texts filled in; '' if there is none."""
+    file = '%s.%s' % (name, generator.SYNTAX.lower())
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'modulefiles', file)
+    if not os.path.exists(path):
+        return ''
+    separator = {'Lua': ', ', 'Tcl': ' '}[generator.SYNTAX]
+    # a template has texts in quotation marks, some together with other words
+    values = {key: quoted(generator, value)[1:-1] for key, value in values.items()}
+    for key, texts in (lists or {}).items():
+        values[key] = separator.join(quoted(generator, text) for text in texts)
+    return read_file(path) % values
+
+
+def quoted(generator, text):
+    """A text without control characters as a quoted string."""
+    return '"%s"' % re.sub(SPECIAL[generator.SYNTAX], r'\\\g<0>', text)
+
+
+def check_texts(recipe, syntax):
+    """Stop if a recipe's texts cannot be in the help of a module ('Lua' or 'Tcl')."""
+    for name, value in [(name, recipe[name]) for name in TEXTS]:
+        for part in UNWRITABLE[syntax]:
+            if any(part in text for text in ([value] if isinstance(value, str) else value or [])):
+                raise EasyBuildError("%s: a module in %s syntax cannot hold %r of '%s': %r. Remove it.",
+                                     os.path.basename(recipe.path), syntax, part, name, value)
