@@ -181,3 +181,11 @@ srun bash -c 'conda-python-distributed -c "import os; print(os.environ[\\"TRITON
 
 def test_a_recipe_is_checked_with_the_testbeds_easybuild_as_on_the_page_on_recipes(testbed):
     testbed.run(f"eb --check-contrib {EASYCONFIGS}/{VENV}.eb")
+
+
+def test_slurms_pmix_starts_ranks_on_two_nodes(testbed):
+    """The nodes share /tmp: there, the second node of a step found the directory of the first."""
+    if "pmix" not in testbed.run("srun --mpi=list 2>&1"):
+        pytest.skip("this Slurm has no plugin for PMIx")
+    ranks = testbed.run("srun --mpi=pmix -N2 --ntasks-per-node=2 bash -c 'echo $PMIX_RANK'", timeout=60)
+    assert sorted(ranks.split()) == ["0", "1", "2", "3"]

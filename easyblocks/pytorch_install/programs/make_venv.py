@@ -22,10 +22,12 @@ OUTDATED, MOVED, OTHER_LINES = 3, 4, 5
 PATHS = os.path.join(PACKAGES, 'zz_image.pth')
 
 # Lines of code that Python runs at startup. Packages of `pip install --user` precede the image's packages, as they do
-# without a virtual environment; those in ~/.local, which may have another torch, are not seen.
-USER_SITE = """import os, site; module = os.environ.get('PYTHONUSERBASE'); \
+# without a virtual environment; those in ~/.local, which may have another torch, are not seen. PYTHONUSERBASE may name
+# this environment: then Python reads this line again.
+USER_SITE = """import os, site, sys; module = os.environ.get('PYTHONUSERBASE'); \
 path = module and site.check_enableusersite() and site.getusersitepackages(); \
-path and os.path.isdir(path) and site.addsitedir(path); module or setattr(site, 'ENABLE_USER_SITE', False)
+path and os.path.isdir(path) and path not in sys.path and site.addsitedir(path); \
+module or setattr(site, 'ENABLE_USER_SITE', False)
 """
 # The image's packages follow the environment's, even if the image has them on PYTHONPATH.
 IMAGE_SITE = """import site, sys; sys.path[:] = [path for path in sys.path if path != %(path)r]; \

@@ -55,6 +55,15 @@ def add_options(arguments, pip_version):
             return
 
 
+def explain_paths(arguments):
+    """Print what to do about paths that only the host may have; pip reports that they do not exist."""
+    created = ['-t', '--target', '--prefix', '--root', '-d', '--dest', '-w', '--wheel-dir', '--src', '--log']
+    for option, path in zip(arguments, arguments[1:]):
+        if path.startswith('/') and option not in created and not os.path.exists(path):
+            sys.stderr.write('pip: %s is not in the image. ' % path
+                             + 'Check the path, or bind its directory with APPTAINER_BIND\n')
+
+
 def change_removal(packages, versions):
     """Let pip treat the user's packages as part of the environment, and not remove the module's torch and pip."""
     from pip._internal.exceptions import InstallationError
@@ -191,6 +200,8 @@ def start(packages):
 
     sys.pytorch_pip = True  # an image and an environment on top of it may both have the line
     advice, versions = held_versions()
+    if 'SINGULARITY_CONTAINER' in os.environ:
+        explain_paths(sys.argv)
     add_options(sys.argv, tuple(map(int, re.findall(r'\d+', pip.__version__)[:2])))
     if 'uninstall' in sys.argv:
         keep_commands()

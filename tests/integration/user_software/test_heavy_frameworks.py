@@ -1,13 +1,16 @@
-"""DeepSpeed, torchtitan, Ray Train and submitit: the commands of docs/frameworks.md, with programs in frameworks/."""
+"""The commands of docs/frameworks.md for DeepSpeed, torchtitan, Ray Train, submitit, Hydra and Dask."""
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from framework_page import commands
+from framework_user import User
 
 pytestmark = pytest.mark.testbed
 
+TREE = Path(__file__).resolve().parents[3]
 #: A loss that falls, as the programs print it.
 LOSSES = r"(\d+\.\d+) -> (\d+\.\d+)"
 
@@ -101,3 +104,32 @@ def test_submitit_trains(user):
     ranks = [re.fullmatch(r"\((\d), (\d), ([\d.]+), ([\d.]+)\)", line).groups() for line in submit(user, "train")]
     assert [(rank, total) for rank, total, *_ in ranks] == [(str(rank), "6") for rank in range(4)]
     assert all(falls(*losses) for _, _, *losses in ranks)
+
+
+@pytest.fixture(params=["container", "venv"])
+def submitter(request, testbed, work):
+    """A user who submits with the module's Python, which for the container is in the image, with Slurm's commands."""
+    section = (TREE / "docs/user-software.md").read_text().partition("## Call Slurm's commands in the image")[2]
+    paths = [path for path in re.findall(r"'(/[^' ]+)'", section.partition("\n## ")[0]) if Path(path).exists()]
+    assert "/usr/bin/sbatch" in paths
+    load = f"export HOME={work}\nmodule load {request.getfixturevalue(request.param)}\n"
+    return User(testbed, f"{load}export APPTAINER_BIND={','.join(paths)}", work, venv=True)
+
+
+@pytest.mark.thorough
+def test_hydras_launcher_submits_the_ranks_of_each_seed(submitter):
+    submitter.install("Hydra's submitit launcher")
+    submitter.program("hydra_train.py")
+    (launch,) = commands("Hydra's submitit launcher", "Launch")
+    submitter.run(launch)
+    printed = "".join(path.read_text() for path in submitter.directory.glob("multirun/**/*_log.out"))
+    expected = [f"seed {seed}: rank {rank} of 4, sum 6" for seed in (1, 2) for rank in range(4)]
+    assert sorted(re.findall(r"^seed .*", printed, re.MULTILINE)) == expected
+
+
+@pytest.mark.thorough
+def test_dasks_workers_are_jobs_with_the_modules_torch(submitter):
+    submitter.install("Dask")
+    submitter.program("dask_work.py", "work.py")
+    (launch,) = commands("Dask", "Launch")
+    assert "results [0.0, 2.0, 4.0, 6.0]" in submitter.run(launch)

@@ -208,6 +208,17 @@ def test_other_failures_of_pip_are_as_they_are(environment, arguments):
     assert "module" not in result.stdout.replace("No module", "")
 
 
+@pytest.mark.parametrize("container", ["", "image.sif"])
+def test_in_an_image_a_path_that_is_not_there_comes_with_what_to_do(environment, tmp_path, container):
+    inside = {"SINGULARITY_CONTAINER": container} if container else {}
+    hint = "is not in the image. Check the path, or bind its directory with APPTAINER_BIND"
+    for arguments in (["-q", tmp_path / "package"], ["-r", tmp_path / "requirements.txt"]):
+        result = environment.pip("install", *arguments, **inside)
+        assert result.returncode == 1
+        assert (f"pip: {arguments[-1]} {hint}" in result.stdout) == bool(container), result.stdout
+    assert hint not in environment.pip("install", "--target", tmp_path / "new", "other", **inside).stdout
+
+
 def test_an_older_release_that_fits_is_installed_with_a_warning(environment):
     result = environment.pip("install", "later")
     assert f"WARNING: later 2.0 requires torch>=2.14: installing 1.0. {ADVICE}" in result.stdout
