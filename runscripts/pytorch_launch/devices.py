@@ -40,12 +40,11 @@ class Devices(Value):
     `warnings`        Problems
     `lists`           variables that decide which GPUs are visible, name to the entries, one for each GPU
     `slots`           number of ranks that can have a GPU, or an instance of one, for themselves; `count` but with MIG
-    `local_rank_is_index`  false if there is no device with the number LOCAL_RANK
     """
 
     DEFAULTS: dict = {
         **{"vendor": None, "count": 0, "index": None, "held": (), "candidate_gpus": None, "sharers": 1},
-        **{"share_index": 0, "changes": {}, "warnings": (), "lists": {}, "slots": None, "local_rank_is_index": True},
+        **{"share_index": 0, "changes": {}, "warnings": (), "lists": {}, "slots": None},
     }
     __slots__ = tuple(DEFAULTS)
 
@@ -64,9 +63,9 @@ def choose_devices(env, node, local_rank, local_size):
         return Devices()
     present, found, lists, changes, warnings = visible_gpus(env, node)
     count, vendor, instances = len(found), present[0].vendor, lists.get(CUDA, ()) if len(found) == 1 else ()
-    fields = {"index": 0 if count else None, "local_rank_is_index": not count or local_rank < count}
+    fields = {"index": 0 if count else None}
     if len(instances) > 1:  # of GPUs in NVIDIA's mode MIG, which a process sees one of
-        fields.update(local_rank_is_index=local_rank == 0, slots=len(instances))
+        fields["slots"] = len(instances)
         if local_size > 1:
             changes = {**changes, CUDA: instances[local_rank % len(instances)]}
             fields["sharers"] = len(range(local_rank % len(instances), local_size, len(instances)))

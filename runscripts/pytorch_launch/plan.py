@@ -85,7 +85,7 @@ def make_plan(env, facts=None, *, virtual=False):
         # torchrun-distributed has reported the others
         once = [] if world.exported else [*python.warnings, *removed(env), *openmp_warnings(env, placement.cpus)]
         warnings += [*isolation_warnings, *([] if python.prefix else shadowing(env)), *once]
-    if world.rank == 1 and not devices.local_rank_is_index and not virtual:
+    if world.rank == 1 and 0 < devices.count <= world.local_rank and not virtual:
         kind = "xpu" if devices.vendor == "intel" else "cuda"
         warnings.append(Problem(*(text.format(kind) for text in LOCAL_RANK_HINT)))
     return Plan(

@@ -130,11 +130,7 @@ def test_each_rank_gets_a_mig_instance_of_its_own(dgx):
     env = {"CUDA_VISIBLE_DEVICES": "MIG-a, MIG-b"}
     ranks = [choose_devices(env, dgx, rank, 3) for rank in range(3)]
     assert [devices.changes["CUDA_VISIBLE_DEVICES"] for devices in ranks] == ["MIG-a", "MIG-b", "MIG-a"]
-    assert [(devices.index, devices.sharers, devices.local_rank_is_index) for devices in ranks] == [
-        (0, 2, True),
-        (0, 1, False),
-        (0, 2, False),
-    ]
+    assert [(devices.index, devices.sharers) for devices in ranks] == [(0, 2), (0, 1), (0, 2)]
     assert str(ranks[0].warnings[0]) == (
         "3 ranks on this node share 2 instances of GPUs (MIG). Start at most 2 per node"
     )

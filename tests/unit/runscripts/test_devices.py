@@ -11,7 +11,6 @@ def test_ranks_that_see_all_gpus_take_one_after_the_other(lumi):
         assert (devices.vendor, devices.count, devices.index) == ("amd", 8, rank)
         assert own(lumi, devices) == rank
         assert numbers(lumi, devices.candidate_gpus) == list(range(8))
-        assert devices.local_rank_is_index
         assert devices.warnings == []
         assert devices.changes == {}
 
@@ -65,7 +64,6 @@ def test_a_laptop_has_no_gpu(tmp_path):
     devices = choose_devices({"CUDA_VISIBLE_DEVICES": "0"}, node_trees.laptop(tmp_path), 0, 2)
     assert (devices.vendor, devices.count, devices.index, devices.candidate_gpus) == (None, 0, None, None)
     assert devices.changes == devices.narrowed() == {}
-    assert devices.local_rank_is_index
 
 
 # What a task finds in its environment, seen with Slurm 22.05: only its own GPUs in SLURM_STEP_GPUS, all of
@@ -107,7 +105,6 @@ def test_a_wrapper_may_give_each_rank_its_gpu(lumi):
         devices = choose_devices({**env, "ROCR_VISIBLE_DEVICES": "5"}, lumi, 5, 8)
         assert (devices.count, devices.index, own(lumi, devices)) == (1, 0, 5)
         assert numbers(lumi, devices.candidate_gpus) == list(range(8))
-        assert not devices.local_rank_is_index
         assert devices.warnings == []
 
 
@@ -149,7 +146,6 @@ def test_more_ranks_than_gpus_take_turns_with_a_warning(perlmutter):
     assert [devices.index for devices in taken] == [0, 1, 2, 3, 0, 1]
     assert [devices.sharers for devices in taken] == [2, 2, 1, 1, 2, 2]
     assert [devices.share_index for devices in taken] == [0, 0, 0, 0, 1, 1]
-    assert [devices.local_rank_is_index for devices in taken] == [True] * 4 + [False] * 2
     for devices in taken:
         (warning,) = map(str, devices.warnings)
         assert "6 ranks on this node share 4 GPUs" in warning

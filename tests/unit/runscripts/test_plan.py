@@ -72,6 +72,14 @@ def test_an_error_at_the_rendezvous_reports_the_rank_that_found_it(env, laptop):
     assert raised.value.rank == 1
 
 
+def test_rank_1_reports_that_the_number_of_its_only_gpu_is_not_local_rank(env, perlmutter):
+    env.update(SLURM_PROCID="1", SLURM_LOCALID="1")
+    own = {"CUDA_VISIBLE_DEVICES": "1"}
+    for more, virtual, count in ((own, False, 1), (own, True, 0), ({}, False, 0)):
+        made = make_plan({**env, **more}, facts(perlmutter), virtual=virtual)
+        assert sum("its device is cuda:0 and not cuda:LOCAL_RANK" in str(each) for each in made.warnings) == count
+
+
 def test_the_facts_are_those_of_this_process():
     found = read_facts()
     assert (found.pid, found.uid, found.cpus) == (os.getpid(), os.geteuid(), os.sched_getaffinity(0))
