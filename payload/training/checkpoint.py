@@ -10,13 +10,15 @@ import io
 import math
 import os
 import re
+import secrets
+import shutil
 import tempfile
 import weakref
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,13 +27,12 @@ from torch.nn.parallel import DistributedDataParallel
 from training import NOT_FINITE, TrainingError
 from training.accelerator import module_of
 from training.distributed import World, broadcast, fail_together, gather
-from training.files import is_temporary, read_file, remedy_for, write_file
+from training.files import TEMPORARY, read_file, remedy_for, write_file
 from training.finite import are_finite, check_weights
 
 BEST, DAMAGED = "best.pt", ".damaged"  # the latter after the name of a checkpoint that was put aside
-CHECKPOINT = re.compile(r"epoch-(\d{4,})-step-(\d{6,})\.pt")
 OUTPUTS = (".pt", ".jsonl", ".png")  # of a run; temporary files with other endings are not touched
-PARTS = ("model", "optimizer", "schedule", "position", "random", "settings")
+PARTS = {"model", "optimizer", "schedule", "position", "random", "settings"}
 REMEDY = "choose another directory with --modelpath, or start from scratch with --restart"
 MOST_BYTES = 8, 2**26  # for each byte of the weights, and for the random states of all ranks
 OWN_OPTIONS = ("fused", "foreach")  # of an optimizer: they depend on the machine and on torch
@@ -48,9 +49,9 @@ class MismatchError(Exception):
 class Extent(NamedTuple):
     """The length of a training: its epochs, the steps and the samples of an epoch."""
 
-    epochs: int = 2**31
-    steps: int = 2**31
-    samples: int = 2**62
+    epochs: int
+    steps: int
+    samples: int
 
 
 @dataclass
@@ -106,13 +107,11 @@ class Run:
         if not checkpoints:
             return None
         check_weights(self.network.state_dict().values(), self.world)
-        state = {**self.state(), "random": gather(random_state(self.world.device), self.world)}
-        path = None
+        random, here, path = gather(random_state(self.world.device), self.world), self.position, None
         with fail_together(self.world):
             if self.world.rank == 0:
-                here = self.position
                 best = here.step == 0 and here.epoch == here.best_epoch
-                path = checkpoints.save(state, epoch=here.epoch, step=here.step, best=best)
+                path = checkpoints.save({**self.state(), "random": random}, epoch=here.epoch, step=here.step, best=best)
         return path
 
     def resume(self, checkpoints: Checkpoints | None) -> str | None:
@@ -133,7 +132,8 @@ class Run:
                 self.optimizer.load_state_dict(state["optimizer"])
                 self.schedule.load_state_dict(state["schedule"])
                 self.position = Position(**state["position"])
-                set_random_state(state["random"][self.world.rank :][:1], self.world.device, state["file"])
+                if state["random"]:
+                    set_random_state(state["random"][self.world.rank], self.world.device, state["file"])
         return state and state["file"]
 
     def state(self) -> dict:
@@ -154,19 +154,25 @@ class Run:
         Raises TrainingError if it is of another run, MismatchError if a part differs from the run's own in names,
         shapes or types, or if a position is out of bounds.
         """
-        own = self.state()
+        own, random = self.state(), state.get("random")
         check_identity(state, self.settings, self.data)
-        position = fit_position(state["position"], self.extent or Extent())
+        position = fit_position(state["position"], asdict(Position()))
         schedule = fit(state["schedule"], own["schedule"], "schedule", all_names=False)
-        steps = self.extent and position["epoch"] * self.extent.steps + position["step"]
-        if steps is not None and schedule.get("last_epoch", steps) != steps:
-            raise MismatchError(f"schedule[last_epoch] is not {steps}, the steps of its position")
-        random = state["random"]
+        if self.extent:
+            epochs, steps, samples = self.extent
+            last = steps - 1 if position["epoch"] != epochs else 0
+            most = {"epoch": epochs, "step": last, "samples": samples, "best_epoch": position["epoch"]}
+            for name in (name for name in most if position[name] > most[name]):
+                raise MismatchError(f"position[{name}] is {position[name]}, expected 0 to {most[name]}")
+            if position["samples"] < position["step"]:
+                raise MismatchError(f"position[samples] is {position['samples']} after {position['step']} steps")
+            steps = position["epoch"] * steps + position["step"]
+            if schedule.get("last_epoch", steps) != steps:
+                raise MismatchError(f"schedule[last_epoch] is not {steps}, the steps of its position")
         if not isinstance(random, list):
             raise MismatchError(f"random is {describe(random)}, expected a list")
         if len(random) != self.world.size:
             random = []  # the states cannot be assigned, and the ranks keep their seeds
-        mine = random_state(self.world.device)
         model = fit(without_prefixes(state["model"]), own["model"], "model")
         if not are_finite(model.values()):
             raise MismatchError(f"a weight {NOT_FINITE}")
@@ -175,21 +181,29 @@ class Run:
             "optimizer": fit_optimizer(state["optimizer"], self.optimizer),
             "schedule": schedule,
             "position": position,
-            "random": [fit(one, {name: mine[name] for name in mine if name in one}, "random") for one in random],
+            "random": [fit(one, random_state(self.world.device), "random", all_names=False) for one in random],
             "file": state["file"],
         }
 
 
 class Directory:
-    """A directory of checkpoints, of which the ``keep`` newest stay; only rank 0 calls its methods."""
+    """A directory of checkpoints with names of ``pattern``, the ``keep`` newest of which stay; for rank 0 alone."""
+
+    pattern = re.compile(r"epoch-(\d{4,})-step-(\d{6,})\.pt")
 
     def __init__(self, directory: Path, keep: int = 3):
         self.directory, self.keep = directory, keep
         self.is_locked = False
         self.damaged: list[Path] = []  # or unfit; put aside by the next save
 
-    def open(self) -> None:
-        """Make and lock the directory; in it and its parent, delete the temporary files of runs that were killed.
+    def paths(self) -> list[Path]:
+        """Return all checkpoints but the best, oldest first."""
+        matches = filter(None, (self.pattern.fullmatch(path.name) for path in self.directory.iterdir()))
+        found = sorted((tuple(map(int, match.groups())), match.string) for match in matches)
+        return [self.directory / name for _, name in found]
+
+    def prepare(self, *, restart: bool = False) -> None:
+        """Make and lock the directory; delete what killed runs left; ``restart`` also deletes the checkpoints.
 
         Raises TrainingError if nothing can be written, or if another run writes there.
         """
@@ -199,28 +213,30 @@ class Directory:
             weakref.finalize(self, os.close, lock_directory(self.directory))
             self.is_locked = True
         for path in [*self.directory.parent.iterdir(), *self.directory.iterdir()]:
-            if is_temporary(path, OUTPUTS):
-                path.unlink(missing_ok=True)
+            match = TEMPORARY.fullmatch(path.name)
+            name = match[1] if match else path.name.removesuffix(DAMAGED)
+            is_own = path.parent == self.directory and (name == BEST or self.pattern.fullmatch(name))
+            if (is_own and (match or restart)) or (match and name.endswith(OUTPUTS) and path.is_file()):
+                delete(path)
 
-    def outdated(self, path: Path) -> list[Path]:
-        """Return the checkpoints that are not kept when ``path`` is the newest."""
+    def put_damaged_aside(self) -> None:
+        """Rename the damaged checkpoints, one of which may have the name of the next; replace older ones."""
+        while self.damaged:
+            path = self.damaged.pop()
+            aside = path.with_name(path.name + DAMAGED)
+            if aside.is_dir():
+                delete(aside)
+            path.replace(aside)
+
+    def delete_outdated(self, newest: Path) -> None:
+        """Delete the checkpoints that are not kept."""
         paths = self.paths()
-        return paths[: max(0, paths.index(path) + 1 - self.keep)]
+        for path in paths[: max(0, paths.index(newest) + 1 - self.keep)]:
+            delete(path)
 
 
 class Checkpoints(Directory):
     """Checkpoints of one file each, and best.pt: ``epoch-0003-step-000120.pt`` is after 3 epochs and 120 steps."""
-
-    def paths(self, ending: str = "") -> list[Path]:
-        """Return all checkpoints but the best, oldest first."""
-        names = {path: CHECKPOINT.fullmatch(path.name.removesuffix(ending)) for path in self.directory.iterdir()}
-        return sorted(filter(names.get, names), key=lambda path: (int(names[path][1]), int(names[path][2])))
-
-    def prepare(self, *, restart: bool = False) -> None:
-        """Open the directory; ``restart`` also deletes the checkpoints."""
-        self.open()
-        for path in [*self.paths(DAMAGED), *self.paths(), self.directory / BEST] if restart else ():
-            path.unlink(missing_ok=True)
 
     def save(self, state: Mapping, *, epoch: int, step: int, best: bool = False) -> Path:
         """Write ``state`` and, once it is complete on the disk, delete the oldest checkpoints.
@@ -228,15 +244,12 @@ class Checkpoints(Directory):
         On a failure all files stay as they were, and TrainingError is raised.
         """
         content = serialise(state)
-        while self.damaged:  # one of them may have the name of the new checkpoint
-            path = self.damaged.pop()
-            path.replace(path.with_name(path.name + DAMAGED))
-        if best:  # first: a run that is killed between the two repeats the epoch, and writes it again
-            write(self.directory / BEST, content)
+        self.put_damaged_aside()
         path = self.directory / f"epoch-{epoch:04}-step-{step:06}.pt"
-        write(path, content)
-        for other in self.outdated(path):
-            other.unlink(missing_ok=True)
+        # the best first: a run that is killed between the two repeats the epoch, and writes it again
+        for file in (self.directory / BEST, path) if best else (path,):
+            write(file, content)
+        self.delete_outdated(path)
         return path
 
     def latest(self, most_bytes: int | None = None, fit: Callable[[dict], dict] = dict) -> dict | None:
@@ -249,10 +262,8 @@ class Checkpoints(Directory):
             try:
                 return fit(read(path, most_bytes))
             except (DamagedError, MismatchError) as error:
-                kind = "damaged" if isinstance(error, DamagedError) else "does not fit this run"
-                faults.append(f"{path}: {kind} ({error})")
-            print(f"{faults[-1]}; trying the checkpoint before", flush=True)
-            self.damaged.append(path)
+                faults.append(fault_of(path, error))
+                self.damaged.append(path)
         if faults:
             raise no_checkpoint_left(faults)
         return None
@@ -264,6 +275,13 @@ class Checkpoints(Directory):
             return read(path) if path.exists() else None
         except DamagedError as fault:
             raise TrainingError(f"{path}: damaged ({fault}). Use another checkpoint") from None
+
+
+def fault_of(path: Path, error: Exception) -> str:
+    """Report why a checkpoint is not used, and return it."""
+    kind = "damaged" if isinstance(error, DamagedError) else "does not fit this run"
+    print(f"{path}: {kind} ({error}); trying the checkpoint before", flush=True)
+    return f"{path}: {kind} ({error})"
 
 
 def no_checkpoint_left(faults: list[str]) -> TrainingError:
@@ -280,6 +298,16 @@ def open_checkpoints(options: argparse.Namespace, is_first: bool = True) -> Chec
     if is_first:
         checkpoints.prepare(restart=options.restart)
     return checkpoints
+
+
+def delete(path: Path) -> None:
+    """Delete a file, or a directory: at once, as readers see it; the next start deletes what is left of it."""
+    if path.is_symlink() or not path.is_dir():
+        return path.unlink(missing_ok=True)
+    if not TEMPORARY.fullmatch(path.name):
+        name = path.name.removesuffix(DAMAGED)
+        path = path.rename(path.with_name(f".{name}.{secrets.token_hex(4)}"))
+    return shutil.rmtree(path, ignore_errors=True)
 
 
 def make_directory(directory: Path) -> None:
@@ -410,13 +438,12 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
     return random
 
 
-def set_random_state(random: list[Mapping], device: torch.device, file: str) -> None:
-    """Set the random state of a rank, if there is one; TrainingError if torch rejects it."""
+def set_random_state(state: Mapping, device: torch.device, file: str) -> None:
+    """Set the random state of a rank; TrainingError if torch rejects it."""
     try:
-        for state in random:
-            torch.set_rng_state(state["cpu"])
-            if device.type in state and device.type != "cpu":
-                module_of(device).set_rng_state(state[device.type], device)
+        torch.set_rng_state(state["cpu"])
+        if device.type in state and device.type != "cpu":
+            module_of(device).set_rng_state(state[device.type], device)
     except RuntimeError as error:
         reason = f"invalid random state ({str(error).splitlines()[0]})"
         raise TrainingError(f"{file}: {reason}. Delete it to resume from the checkpoint before") from None
@@ -424,8 +451,7 @@ def set_random_state(random: list[Mapping], device: torch.device, file: str) -> 
 
 def check_identity(state: Mapping, settings: Mapping, data: str | None) -> None:
     """Raise TrainingError if ``state`` is of another program or another run, with the values that differ."""
-    file = state["file"]
-    missing = sorted(set(PARTS) - state.keys())
+    file, missing = state["file"], sorted(PARTS - state.keys())
     if missing:
         raise TrainingError(
             f"{file}: written by another program: it has no {', '.join(missing)}. Choose another "
@@ -445,21 +471,16 @@ def check_identity(state: Mapping, settings: Mapping, data: str | None) -> None:
         raise TrainingError(f"{file}: written with other data. Use the same data (--data or MNIST_ROOT), {REMEDY}")
 
 
-def fit_position(saved, extent: Extent) -> dict:
-    """Return a saved position if it is within ``extent``; names of later versions keep their first values."""
-    fresh = asdict(Position())
-    if not isinstance(saved, Mapping) or not set(saved) <= set(fresh):
+def fit_position(saved, own: Mapping) -> dict:
+    """Return a saved position in the form of ``own``, a fresh one; names of later versions keep their first values."""
+    if not isinstance(saved, Mapping) or not set(saved) <= set(own):
         raise MismatchError("position has other names")
-    position = fit(saved, fresh, "position", all_names=False)
-    last_step = extent.steps - 1 if position["epoch"] != extent.epochs else 0
-    most = {"epoch": extent.epochs, "step": last_step, "samples": extent.samples, "best_epoch": position["epoch"]}
+    position = fit(saved, own, "position", all_names=False)
     for name, value in position.items():
-        if name in most and not (type(value) is int and 0 <= value <= most[name]):
-            raise MismatchError(f"position[{name}] is {describe(value)}, expected 0 to {most[name]}")
-        if name not in most and not math.isfinite(value):
+        if isinstance(own[name], int) and not (type(value) is int and value >= 0):
+            raise MismatchError(f"position[{name}] is {describe(value)}, expected 0 or more")
+        if not math.isfinite(value):
             raise MismatchError(f"position[{name}] is {describe(value)}")
-    if extent != Extent() and position["samples"] < position["step"]:
-        raise MismatchError(f"position[samples] is {position['samples']} after {position['step']} steps")
     return position
 
 
@@ -467,28 +488,32 @@ def fit_optimizer(saved, optimizer: torch.optim.Optimizer) -> dict:
     """Return a saved state in the form of ``optimizer`` after a step: fused ones write beyond another shape."""
     groups = optimizer.state_dict()["param_groups"]
     parameters = dict(enumerate(parameter for group in optimizer.param_groups for parameter in group["params"]))
-    fresh = state_after_a_step(optimizer)
     state = saved.get("state") if isinstance(saved, Mapping) else None
     if not isinstance(state, Mapping) or not state.keys() <= parameters.keys():
         raise MismatchError("optimizer has a state of other parameters")
-    options = [{name: value for name, value in group.items() if name not in OWN_OPTIONS} for group in groups]
-    fitted = fit(saved.get("param_groups"), options, "optimizer[param_groups]", all_names=False)
+    fitted = fit(saved.get("param_groups"), without_own(groups), "optimizer[param_groups]", all_names=False)
     if any(group["params"] != mine["params"] for group, mine in zip(fitted, groups)):
         raise MismatchError("optimizer[param_groups] has other parameters")
-    fitted_state = {}
+    fresh, fitted_state = state_after_a_step(optimizer), {}
     for place, one in state.items():
-        where, own = f"optimizer[state][{place}]", fresh.get(place)
-        if own is None:  # LBFGS and SparseAdam take no step without data
-            for name, value in one.items():
-                shapes = (parameters[place].shape, (sum(each.numel() for each in parameters.values()),))
-                if isinstance(value, Tensor) and value.numel() != 1 and value.shape not in shapes:
-                    raise MismatchError(f"{where}[{name}] is {describe(value)}")
-        step = one.get("step") if isinstance(one, Mapping) else None
-        if own and isinstance(step, Tensor) and step.layout == torch.strided and step.numel() == 1:
-            one = {**one, "step": step.reshape(own["step"].shape)}  # [1] or [], by the version of torch
-        fitted_state[place] = fit(one, own, where) if own else one
-    mine = [{name: group[name] for name in OWN_OPTIONS if name in group} for group in groups]
-    return {"state": fitted_state, "param_groups": [{**group, **own} for group, own in zip(fitted, mine)]}
+        where = f"optimizer[state][{place}]"
+        fitted_state[place] = fit(one, fresh[place], where) if place in fresh else one
+        if place not in fresh:  # LBFGS and SparseAdam take no step without data
+            sizes = 1, parameters[place].numel(), sum(each.numel() for each in parameters.values())
+            values = one.values() if isinstance(one, Mapping) else [torch.empty(0)]
+            if any(isinstance(value, Tensor) and value.numel() not in sizes for value in values):
+                raise MismatchError(f"{where} has another shape")
+    return {"state": fitted_state, "param_groups": with_own(fitted, groups)}
+
+
+def without_own(groups: list[dict]) -> list[dict]:
+    """Return the groups of an optimizer without the options that depend on the machine."""
+    return [{name: value for name, value in group.items() if name not in OWN_OPTIONS} for group in groups]
+
+
+def with_own(groups: list[dict], own: list[dict]) -> list[dict]:
+    """Return the groups of a checkpoint with those options of the run's ``own`` groups."""
+    return [{**one, **{name: mine[name] for name in OWN_OPTIONS if name in mine}} for one, mine in zip(groups, own)]
 
 
 def state_after_a_step(optimizer: torch.optim.Optimizer) -> dict:
@@ -503,37 +528,33 @@ def state_after_a_step(optimizer: torch.optim.Optimizer) -> dict:
     return trial.state_dict()["state"]
 
 
-def fit(saved, own, where: str, *, all_names: bool = True):
+def fit(saved, own, where: str, *, all_names: bool = True) -> Any:
     """Return ``saved`` in the form of ``own``, the run's value; only numbers may differ. Raises MismatchError.
 
-    Tensors must have the same shape and type, and are copied to new memory with the strides of ``own``. Mappings must
-    have the same names; if not ``all_names``, missing ones keep the run's values.
+    Tensors must have the same shape, or one element, and the same type; they are copied to new memory with the strides
+    of ``own``. Mappings must have the same names; if not ``all_names``, missing ones keep the run's values.
     """
-    mismatch = MismatchError(f"{where} is {describe(saved)}, expected {describe(own)}")
-    if isinstance(own, Tensor):
-        if not isinstance(saved, Tensor) or (saved.shape, saved.dtype) != (own.shape, own.dtype):
-            raise mismatch
-        if saved.layout != torch.strided or saved.device.type != "cpu" or saved.is_quantized:
-            raise mismatch
-        return torch.empty_like(own, device="cpu", requires_grad=False).copy_(saved.detach())
-    if isinstance(own, Mapping):
-        if not isinstance(saved, Mapping):
-            raise mismatch
+    fits = type(saved) is type(own) and saved == own if not isinstance(own, (Tensor, Mapping, list, tuple)) else False
+    if isinstance(own, Tensor) and isinstance(saved, Tensor) and saved.layout == torch.strided:
+        if saved.numel() == own.numel() == 1:
+            saved = saved.reshape(own.shape)  # [1] or [], by the version of torch
+        if (saved.shape, saved.dtype, saved.device.type) == (own.shape, own.dtype, "cpu") and not saved.is_quantized:
+            return torch.empty_like(own, device="cpu", requires_grad=False).copy_(saved.detach())
+    elif isinstance(own, Mapping) and isinstance(saved, Mapping):
         odd = [*(name for name in own if name not in saved), *(name for name in saved if name not in own)]
         if odd and all_names:
             raise MismatchError(f"{where} has other names: {', '.join(map(describe, odd[:3]))}")
         return {
-            name: fit(saved[name], value, f"{where}[{name}]", all_names=all_names) if name in saved else value
+            name: fit(saved.get(name, value), value, f"{where}[{name}]", all_names=all_names)
             for name, value in own.items()
         }
-    if isinstance(own, (list, tuple)):
-        if not isinstance(saved, (list, tuple)) or len(saved) != len(own):
-            raise mismatch
+    elif isinstance(own, (list, tuple)) and isinstance(saved, (list, tuple)) and len(saved) == len(own):
         pairs = enumerate(zip(saved, own))
         return type(own)(fit(one, mine, f"{where}[{at}]", all_names=all_names) for at, (one, mine) in pairs)
-    are_numbers = is_number(saved) and is_number(own)
-    if not are_numbers and (is_number(own) or type(saved) is not type(own) or saved != own):
-        raise mismatch
+    elif is_number(own):
+        fits = is_number(saved)
+    if not fits:
+        raise MismatchError(f"{where} is {describe(saved)}, expected {describe(own)}")
     return saved
 
 

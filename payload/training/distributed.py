@@ -260,7 +260,7 @@ def fail_together(world: World) -> Iterator[None]:
     lowest = torch.tensor(world.rank if fault else world.size)
     dist.all_reduce(lowest, op=dist.ReduceOp.MIN, group=world.host_group)
     if lowest < world.size:
-        raise fault if lowest == world.rank else SystemExit(1)
+        raise fault if fault and lowest == world.rank else SystemExit(1)
 
 
 def sum_over_ranks(values: torch.Tensor) -> list[float]:

@@ -112,8 +112,8 @@ class Health:
 
     def compare(self, name: str, own: list[float]) -> dict:
         """Report the slowest rank by the means of all ranks' ``own`` seconds; return the fields, on rank 0."""
-        ranks = gather((fmean(own) if own else None, describe_place(self.world.device)), self.world)
-        timed = sorted((seconds, rank) for rank, (seconds, _) in enumerate(ranks or ()) if seconds is not None)
+        ranks = gather((fmean(own) if own else None, describe_place(self.world.device)), self.world) or []
+        timed = sorted((seconds, rank) for rank, (seconds, _) in enumerate(ranks) if seconds is not None)
         if not timed:
             if ranks:
                 self.report(f"{name}  slowest rank: unknown: too few steps to time one")
@@ -135,6 +135,7 @@ def describe_place(device: torch.device) -> str:
     if device.type == "cpu":
         return platform.node()
     properties = module_of(device).get_device_properties(device)
-    address = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
-    where = " at {:04x}:{:02x}:{:02x}.0".format(*address) if None not in address else ""
+    names = [name for name in ("pci_domain_id", "pci_bus_id", "pci_device_id") if hasattr(properties, name)]
+    address = [getattr(properties, name) for name in names]
+    where = " at {:04x}:{:02x}:{:02x}.0".format(*address) if len(address) == 3 else ""
     return f"{platform.node()}, GPU {device.index}{where}"

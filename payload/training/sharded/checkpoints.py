@@ -3,30 +3,42 @@
 
 from __future__ import annotations
 
-import math
+import re
+import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch import Tensor
 
 from training import NOT_FINITE, TrainingError
-from training.checkpoint import DamagedError, MismatchError, check_identity, describe, fit, no_checkpoint_left
+from training.checkpoint import (
+    DamagedError,
+    Directory,
+    MismatchError,
+    check_identity,
+    delete,
+    describe,
+    fault_of,
+    fit,
+    fit_position,
+    no_checkpoint_left,
+)
 from training.distributed import World, broadcast, fail_together, gather
-from training.files import remedy_for
+from training.files import remedy_for, sync_directory
 from training.finite import are_finite, check_weights
 from training.options import Interval
-from training.sharded.directory import ShardedDirectory, delete, name_of, step_of
-from training.sharded.state import Staging, apply, flat, state_of
-from training.sharded.storage import Manifest, ShardReader, ShardWriter, read_manifest
+from training.sharded.state import apply, flat, state_of
+from training.sharded.storage import ShardReader, ShardWriter, read_manifest
 
 HALF_HOUR = Interval(seconds=1800)
-OLDEST_TORCH = (2, 6)  # fully_shard is public since then
 QUESTION_STEPS = 16  # between the questions of the ranks whether a checkpoint is complete
 REPORTED_SECONDS = 1  # a longer wait for the checkpoint before is reported
 
@@ -70,6 +82,24 @@ class Timer:
         return 0 if left <= 0 else max(1, int(min(left / max(pace, 1e-9), 2**40)))
 
 
+class ShardedDirectory(Directory):
+    """Checkpoints that are directories: ``step-00000500`` was written after 500 steps."""
+
+    pattern = re.compile(r"step-(\d{8,})")
+
+    def path_after(self, step: int) -> Path:
+        return self.directory / f"step-{step:08}"
+
+    def complete(self, temporary: Path, path: Path) -> None:
+        """Give a checkpoint whose files are on the disk its name, and delete the oldest ones."""
+        if path.exists():
+            self.damaged.append(path)
+            self.put_damaged_aside()
+        temporary.rename(path)
+        sync_directory(self.directory)
+        self.delete_outdated(path)
+
+
 class ShardedCheckpoints:
     """The checkpoints of a run whose ranks each write a part. All ranks call its methods.
 
@@ -90,15 +120,16 @@ class ShardedCheckpoints:
         asynchronous: bool = True,
         timeout: float = 1800,
     ):
-        check_torch()
+        if not hasattr(torch, "accelerator"):
+            raise TrainingError(
+                f"sharded checkpoints need torch 2.6 or newer, found {torch.__version__}. Load a newer PyTorch module"
+            )
         self.directory = ShardedDirectory(directory, keep)
-        self.world = world
-        self.asynchronous = asynchronous
-        self.timeout = timedelta(seconds=timeout)
+        self.world, self.asynchronous, self.timeout = world, asynchronous, timedelta(seconds=timeout)
         self.timer = Timer(every, lambda choose: broadcast(choose() if world.rank == 0 else None, world))
-        self.staging = Staging()
+        self.copies: dict[str, Tensor] = {}
         self.group: dist.ProcessGroup | None = None
-        self.writing = None  # the future of an asynchronous save
+        self.writing: Any = None  # the future of an asynchronous save
         self.temporary: Path | None = None
         self.step = -1  # of the newest checkpoint, complete or being written
         self.calls = 0
@@ -143,7 +174,7 @@ class ShardedCheckpoints:
             self.wait()
         else:
             self.start(run, asynchronous=False)
-        return str(self.directory.directory / name_of(self.step))
+        return str(self.directory.path_after(self.step))
 
     def start(self, run, *, asynchronous: bool | None = None) -> None:
         """Write a checkpoint, after the one before is complete; if ``asynchronous``, only begin to."""
@@ -155,47 +186,44 @@ class ShardedCheckpoints:
         if waited > REPORTED_SECONDS and asynchronous is None and self.world.rank == 0:
             print(f"waited {waited:.0f} s for the checkpoint before. Increase --every", flush=True)
         check_weights(run.network.parameters(), self.world)
-        step = run.position.step
+        self.step = run.position.step
         tensors, values = state_of(run)
         if self.world.rank == 0:
-            while self.directory.damaged:  # one of them may have the name of the new checkpoint
-                self.directory.put_aside(self.directory.damaged.pop())
-        self.temporary = broadcast(self.directory.temporary(step), self.world)
-        self.step = step
-        writer = ShardWriter(
-            self.temporary,
-            values,
-            self.world.size,
-            self.staging.copy,
-            lambda path=self.temporary: self.directory.complete(path, step),
-        )
-        options = {"storage_writer": writer, "process_group": self.group}
+            self.directory.put_damaged_aside()
+        path = self.directory.path_after(self.step)
+        temporary = broadcast(path.with_name(f".{path.name}.{secrets.token_hex(4)}"), self.world)
+        self.temporary = temporary
+        complete = partial(self.directory.complete, temporary, path)
+        writer = ShardWriter(temporary, values, self.world.size, self.copies, complete)
         if self.asynchronous if asynchronous is None else asynchronous:
-            self.writing = dcp.async_save(tensors, **options)
+            self.writing = dcp.async_save(tensors, storage_writer=writer, process_group=self.group)
         else:
-            with self.faults():
-                dcp.save(tensors, **options)
-        self.timer.start(step)
+            self.finish(lambda: dcp.save(tensors, storage_writer=writer, process_group=self.group))
+        self.timer.start(self.step)
 
     def wait(self) -> None:
         """Return when the checkpoint that is being written is complete."""
         if self.writing:
             writing, self.writing = self.writing, None
-            with self.faults():
-                writing.result()
+            self.finish(writing.result)
 
-    @contextmanager
-    def faults(self) -> Iterator[None]:
-        """Delete a checkpoint that fails in the ``with`` block, and end all ranks with the line of one."""
+    def finish(self, write: Callable) -> None:
+        """Complete a checkpoint; if it fails, delete it and end all ranks with the line of the lowest that failed."""
         try:
-            yield
+            write()
         except BaseException as error:
-            path = self.directory.directory / name_of(self.step)
+            path = self.directory.path_after(self.step)
             self.step = -1
             self.clean()
-            if isinstance(error, dcp.CheckpointException):
-                raise_fault(error, path, self.world)
-            raise
+            if not isinstance(error, dcp.CheckpointException):
+                raise
+            lowest = min(error.failures)
+            fault = error.failures[lowest][0]
+            if self.world.rank != lowest:
+                raise SystemExit(1) from None
+            if isinstance(fault, OSError):
+                raise TrainingError(f"{path}: cannot be written ({fault.strerror}). {remedy_for(fault)}") from fault
+            raise fault from None
         self.temporary = None
 
     def clean(self) -> None:
@@ -215,117 +243,81 @@ class ShardedCheckpoints:
             if self.world.rank == 0:
                 paths = self.directory.paths()
         for path in reversed(broadcast(paths, self.world)):
-            fault = self.load(run, path)
-            if not fault:
-                self.timer.start(run.position.step)
-                self.step = run.position.step
-                return str(path)
-            faults.append(f"{path}: {fault}")
-            if self.world.rank == 0:
-                print(f"{faults[-1]}; trying the checkpoint before", flush=True)
-                self.directory.damaged.append(path)
+            try:
+                self.load(run, path)
+            except (DamagedError, MismatchError) as error:
+                if self.world.rank == 0:
+                    faults.append(fault_of(path, error))
+                    self.directory.damaged.append(path)
+                continue
+            self.step = run.position.step
+            self.timer.start(self.step)
+            return str(path)
         with fail_together(self.world):
             if faults:
                 raise no_checkpoint_left(faults)
         return None
 
-    def agree(self, decide: Callable[[], object]) -> tuple[object, str]:
-        """Return what ``decide`` returns on this rank, and why the checkpoint cannot be used: the same on all ranks."""
-        result, fault = None, ""
+    def agree(self, decide: Callable[[], Any]) -> Any:
+        """Return what ``decide`` returns on this rank; a DamagedError or MismatchError of one is raised on all."""
+        result = fault = None
         with fail_together(self.world):
             try:
                 result = decide()
-            except MismatchError as error:
-                fault = f"does not fit this run ({error})"
-            except DamagedError as error:
-                fault = f"damaged ({error})"
-        faults = broadcast(gather(fault, self.world), self.world)
-        return result, next(filter(None, faults), "")
+            except (DamagedError, MismatchError) as error:
+                fault = error
+        for each in filter(None, broadcast(gather(fault, self.world), self.world)):
+            raise each
+        return result
 
-    def load(self, run, path: Path) -> str:
-        """Continue a run from a checkpoint; return why it cannot, empty if it does."""
-        manifest, fault = self.agree(lambda: read_manifest(path) if self.world.rank == 0 else None)
-        manifest = broadcast(manifest, self.world)
+    def load(self, run, path: Path) -> None:
+        """Continue a run from a checkpoint; DamagedError or MismatchError, on all ranks, if that is not possible."""
+        manifest = broadcast(self.agree(lambda: read_manifest(path) if self.world.rank == 0 else None), self.world)
         tensors, values = state_of(run)
-        own = dict(flat(tensors))
-        if not fault:
-            fitted, fault = self.agree(lambda: fit_manifest(manifest, path, own, values))
-        if fault:
-            return fault
+        fitted = self.agree(lambda: fit_manifest(manifest, path, dict(flat(tensors)), values))
         with fail_together(self.world):
             if hasattr(run, "check_position"):
                 run.check_position(fitted["position"])
         # With another number of ranks the random states cannot be assigned, and ranks keep their seeds.
-        if manifest.size != self.world.size or any(name not in manifest.tensors for name in own):
+        if manifest["size"] != self.world.size or any(name not in manifest["tensors"] for name, _ in flat(tensors)):
             del tensors["random"]
 
         def read() -> None:
-            dtypes = {name: tensor.dtype for name, tensor in flat(tensors)}
+            own = dict(flat(tensors))
+            reader = ShardReader(path, manifest, {name: tensor.dtype for name, tensor in own.items()})
             try:
-                dcp.load(tensors, storage_reader=ShardReader(path, manifest, dtypes), process_group=self.group)
+                dcp.load(own, storage_reader=reader, process_group=self.group)
             except dcp.CheckpointException as error:
-                lowest = min(error.failures)
-                fault = error.failures[lowest][0]
-                if isinstance(fault, DamagedError) or self.world.rank == lowest:
-                    raise fault from None
-                return
+                raise error.failures[min(error.failures)][0] from None
             if not are_finite(tensors["model"].values()):
                 raise MismatchError(f"a weight {NOT_FINITE}")
 
-        _, fault = self.agree(read)
+        self.agree(read)
         with fail_together(self.world):
-            if not fault:
-                apply(run, tensors, fitted, str(path))
-        return fault
+            apply(run, tensors, fitted, str(path))
 
 
-def fit_manifest(manifest: Manifest, path: Path, own: Mapping[str, torch.Tensor], values: Mapping) -> dict:
+def fit_manifest(manifest: Mapping, path: Path, own: Mapping[str, Tensor], values: Mapping) -> dict:
     """Return the values of a checkpoint that a run can load; ``own`` and ``values`` are the run's own.
 
     Raises TrainingError if the checkpoint is of another run, MismatchError if a part differs from the run's own
     in names, shapes or types.
     """
-    saved, step = manifest.values, step_of(path)
+    saved, tensors = manifest["values"], manifest["tensors"]
     # "model" and "random" are tensors
     check_identity({"model": None, "random": None, **saved, "file": path}, values["settings"], values["data"])
-    fit(
-        *({name: None for name in names if not name.startswith("random.")} for names in (manifest.tensors, own)),
-        "state",
-    )
+    found, expected = ([name for name in names if not name.startswith("random.")] for names in (tensors, own))
+    fit(dict.fromkeys(found), dict.fromkeys(expected), "state")
     for name, tensor in own.items():
-        stored = manifest.tensors.get(name)
-        if stored and (f"torch.{stored.dtype}", stored.shape) != (str(tensor.dtype), tuple(tensor.shape)):
-            found = f"a tensor of torch.{describe(stored.dtype)} with the shape {list(stored.shape)}"
-            raise MismatchError(f"{name} is {found}, expected {describe(tensor)}")
-    position = fit(saved["position"], values["position"], "position", all_names=False)
-    for name, value in position.items():
-        whole = isinstance(values["position"][name], int)
-        if not math.isfinite(value) or (whole and type(value) is not int) or value < 0:
-            raise MismatchError(f"position[{name}] is {describe(value)}, expected 0 or more")
-    if position["step"] != step:
-        raise MismatchError(f"position[step] is {position['step']}, expected {step}")
+        dtype, shape, _ = tensors.get(name, ("", (), ()))
+        text = f"a tensor of torch.{describe(dtype)} with the shape {list(shape)}"
+        if name in tensors and text != describe(tensor):
+            raise MismatchError(f"{name} is {text}, expected {describe(tensor)}")
+    position = fit_position(saved["position"], values["position"])
+    if path.name != f"step-{position['step']:08}":
+        raise MismatchError(f"position[step] is {position['step']}, expected that of its name")
     return {
         "position": position,
         "schedule": fit(saved["schedule"], values["schedule"], "schedule", all_names=False),
         "optimizer": fit(saved["optimizer"], values["optimizer"], "optimizer"),
     }
-
-
-def raise_fault(error: dcp.CheckpointException, path: Path, world: World) -> None:
-    """Raise, on the lowest rank that failed, why the checkpoint was not written; the others exit with status 1."""
-    lowest = min(error.failures)
-    fault = error.failures[lowest][0]
-    if world.rank != lowest:
-        raise SystemExit(1)
-    if isinstance(fault, OSError):
-        raise TrainingError(f"{path}: cannot be written ({fault.strerror}). {remedy_for(fault)}") from fault
-    raise fault
-
-
-def check_torch() -> None:
-    """Raise TrainingError if this torch is too old."""
-    if tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) < OLDEST_TORCH:
-        raise TrainingError(
-            f"sharded checkpoints need torch {'.'.join(map(str, OLDEST_TORCH))} or newer, found {torch.__version__}. "
-            "Load a newer PyTorch module"
-        )

@@ -37,6 +37,7 @@ from torch.futures import Future
 from training import TrainingError
 from training.checkpoint import DamagedError, unpack, unreadable
 from training.files import read_file, sync_directory, write_file
+from training.sharded.state import copy_to_host, flat
 
 MANIFEST, FORMATS = "manifest.json", (1, 2)  # an older one also has a checksum of each file
 MOST_BYTES = 2**30  # of a manifest: a tensor has about 100 for each rank
@@ -54,37 +55,16 @@ class Chunk(NamedTuple):
     length: int
 
 
-class Stored(NamedTuple):
-    """A tensor in a checkpoint: its type, such as float32, its shape, and its parts."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    chunks: tuple[Chunk, ...]
-
-
-class Manifest(NamedTuple):
-    """The content of a checkpoint: its tensors, its other values, and the number of ranks that wrote it."""
-
-    tensors: dict[str, Stored]
-    values: dict
-    size: int
-
-
 def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def encode(manifest: Manifest) -> bytes:
-    """Return the bytes of the file, which has a checksum of its own."""
-    content = {"format": FORMATS[-1], "torch": str(torch.__version__), **manifest._asdict()}
-    text = json.dumps(content, separators=(",", ":"))
-    return f'{{"sha256":"{digest(text)}","content":{text}}}\n'.encode()
-
-
-def read_manifest(path: Path) -> Manifest:
+def read_manifest(path: Path) -> dict:
     """Return the manifest of the checkpoint ``path``; no code in it runs.
 
-    Raises DamagedError if it is missing or changed, TrainingError if it cannot be read.
+    It has the number of ranks that wrote it, "size"; the "values" of the state; and the "tensors": by their names, the
+    type, such as float32, the shape, and the parts. Raises DamagedError if the file is missing or changed,
+    TrainingError if it cannot be read.
     """
     try:
         content = read_file(path / MANIFEST, MOST_BYTES, follow_links=False).decode()
@@ -94,8 +74,9 @@ def read_manifest(path: Path) -> Manifest:
         found = json.loads(parts[2])
         if found["format"] not in FORMATS:
             raise TrainingError(f"{path}: written by a newer version. Use the version that wrote it")
+        numbers([found["size"]])
         tensors = {name: decode(*stored) for name, stored in found["tensors"].items()}
-        return Manifest(tensors, dict(found["values"]), *numbers([found["size"]]))
+        return {"size": found["size"], "values": dict(found["values"]), "tensors": tensors}
     except FileNotFoundError:
         raise DamagedError(f"it has no {MANIFEST}") from None
     except OSError as error:
@@ -104,18 +85,17 @@ def read_manifest(path: Path) -> Manifest:
         raise DamagedError(f"{MANIFEST} is invalid: {type(error).__name__}") from None
 
 
-def decode(dtype: str, shape: list, chunks: list) -> Stored:
+def decode(dtype: str, sizes: list, chunks: list) -> tuple[str, tuple[int, ...], list[Chunk]]:
     """Return a tensor of a manifest; ValueError if its parts are not the whole tensor, or are in other files."""
-    shape, parts = numbers(shape), []
-    for offsets, sizes, file, *place in chunks:
-        chunk = Chunk(numbers(offsets), numbers(sizes), file, *numbers(place))
+    shape = numbers(sizes)
+    parts = [Chunk(numbers(first), numbers(size), file, *numbers(place)) for first, size, file, *place in chunks]
+    for chunk in parts:
         is_within = all(start + length <= whole for start, length, whole in zip(chunk.offsets, chunk.sizes, shape))
-        if not (len(chunk.offsets) == len(chunk.sizes) == len(shape) and is_within and SHARD.fullmatch(file)):
+        if not (len(chunk.offsets) == len(chunk.sizes) == len(shape) and is_within and SHARD.fullmatch(chunk.file)):
             raise ValueError(chunk)
-        parts.append(chunk)
     if sum(math.prod(chunk.sizes) for chunk in parts) != math.prod(shape):
         raise ValueError(shape)
-    return Stored(str(dtype), shape, tuple(parts))
+    return str(dtype), shape, parts
 
 
 def numbers(values: list) -> tuple[int, ...]:
@@ -128,16 +108,19 @@ def numbers(values: list) -> tuple[int, ...]:
 class ShardWriter(FileSystemWriter):
     """Writes the shard of this rank to ``path``; on rank 0 then the manifest, and calls ``complete``.
 
-    ``values`` are the numbers and texts of the state, ``stage`` copies its tensors before an asynchronous save.
+    ``values`` are the numbers and texts of the state of ``size`` ranks, ``copies`` is the memory for its tensors.
     """
 
-    def __init__(self, path: Path, values: dict, size: int, stage: Callable, complete: Callable):
+    def __init__(self, path: Path, values: dict, size: int, copies: dict, complete: Callable):
         super().__init__(path)
-        self.values, self.size, self.copy_tensors, self.complete = values, size, stage, complete
+        self.values, self.size, self.copies, self.complete = values, size, copies, complete
 
     def stage(self, state_dict: dict) -> dict:
-        """Return a copy of the tensors that the training does not change."""
-        return self.copy_tensors(state_dict)
+        """Return a copy of the tensors that the training does not change, for an asynchronous save."""
+        copied = copy_to_host(state_dict, self.copies)
+        if any(tensor.device.type != "cpu" for _, tensor in flat(state_dict)):
+            torch.accelerator.synchronize()
+        return copied
 
     def prepare_local_plan(self, plan):
         """Make the directory, not its parents: if they are missing, they were removed during the run."""
@@ -185,10 +168,11 @@ class ShardWriter(FileSystemWriter):
             chunks = []
             for chunk in stored.chunks:
                 place = places[name, tuple(chunk.offsets)]
-                where = place.relative_path, place.offset, place.length
-                chunks.append(Chunk(tuple(chunk.offsets), tuple(chunk.sizes), *where))
-            tensors[name] = Stored(str(stored.properties.dtype)[len("torch.") :], tuple(stored.size), tuple(chunks))
-        write_file(path / MANIFEST, encode(Manifest(tensors, self.values, self.size)))
+                chunks.append([chunk.offsets, chunk.sizes, place.relative_path, place.offset, place.length])
+            tensors[name] = [str(stored.properties.dtype)[len("torch.") :], stored.size, chunks]
+        about = {"format": FORMATS[-1], "torch": str(torch.__version__), "values": self.values, "size": self.size}
+        text = json.dumps({**about, "tensors": tensors}, separators=(",", ":"))
+        write_file(path / MANIFEST, f'{{"sha256":"{digest(text)}","content":{text}}}\n'.encode())
         self.complete()
 
 
@@ -204,7 +188,7 @@ class ShardReader(FileSystemReader):
     ``dtypes`` are the types of the run's own tensors, with which the manifest was compared.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, dtypes: dict[str, torch.dtype]):
+    def __init__(self, path: Path, manifest: dict, dtypes: dict[str, torch.dtype]):
         super().__init__(path)
         self.manifest, self.dtypes = manifest, dtypes
 
@@ -212,10 +196,10 @@ class ShardReader(FileSystemReader):
         """Return the manifest as torch's description of a checkpoint."""
         described, places = {}, {}
         for name, dtype in self.dtypes.items():
-            stored = self.manifest.tensors[name]
-            chunks = [ChunkStorageMetadata(torch.Size(one.offsets), torch.Size(one.sizes)) for one in stored.chunks]
-            described[name] = TensorStorageMetadata(TensorProperties(dtype), torch.Size(stored.shape), chunks)
-            places.update({MetadataIndex(name, one.offsets, at): one for at, one in enumerate(stored.chunks)})
+            _, shape, parts = self.manifest["tensors"][name]
+            chunks = [ChunkStorageMetadata(torch.Size(one.offsets), torch.Size(one.sizes)) for one in parts]
+            described[name] = TensorStorageMetadata(TensorProperties(dtype), torch.Size(shape), chunks)
+            places.update({MetadataIndex(name, one.offsets, at): one for at, one in enumerate(parts)})
         return Metadata(described, storage_data=places, storage_meta=StorageMeta())
 
     def read_data(self, plan, planner) -> Future:
@@ -238,9 +222,8 @@ def read_chunk(path: Path, chunk: Chunk, dtype: torch.dtype) -> torch.Tensor:
 
     A FIFO or a device cannot block the call, and a link is not followed.
     """
-    file = path / chunk.file
     try:
-        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as shard:  # noqa: PTH123
+        with open(os.open(path / chunk.file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as shard:  # noqa: PTH123
             if not stat.S_ISREG(os.fstat(shard.fileno()).st_mode):
                 raise DamagedError(f"{chunk.file} is no regular file")
             if os.fstat(shard.fileno()).st_size < chunk.start + chunk.length:
@@ -250,7 +233,7 @@ def read_chunk(path: Path, chunk: Chunk, dtype: torch.dtype) -> torch.Tensor:
     except FileNotFoundError:
         raise DamagedError(f"{chunk.file} is missing") from None
     except OSError as error:
-        raise unreadable(file, error) from error
+        raise unreadable(path / chunk.file, error) from error
     try:
         tensor = unpack(content)
     except DamagedError as fault:

@@ -123,7 +123,7 @@ def test_optimizers_that_take_no_step_without_data_are_resumed(checkpoints, alon
     name = "d" if kind == "LBFGS" else "exp_avg"
     first(state)[name] = torch.zeros(5)
     torch.save(state, path)
-    with pytest.raises(TrainingError, match=rf"does not fit this run .optimizer.state..0..{name}. is a tensor"):
+    with pytest.raises(TrainingError, match="does not fit this run .optimizer.state..0. has another shape"):
         sparse_run(alone, kind)[0].resume(checkpoints)
 
 

@@ -65,7 +65,7 @@ def laughs():
         ("schedule is a list", lambda s: s.update(schedule=[1])),
         ("position.step. is 1000000000, expected 0 to 9", lambda s: s["position"].update(step=10**9)),
         ("position.epoch. is 1000000000, expected 0 to 3", lambda s: s["position"].update(epoch=10**9)),
-        ("position.epoch. is -1,", lambda s: s["position"].update(epoch=-1)),
+        ("position.epoch. is -1, expected 0 or more", lambda s: s["position"].update(epoch=-1)),
         ("position.epoch. is 1, expected 0", lambda s: s["position"].update(epoch="1")),
         ("position.samples. is 2 after 3 steps", lambda s: s["position"].update(samples=2)),
         ("position.seconds. is nan", lambda s: s["position"].update(seconds=float("nan"))),

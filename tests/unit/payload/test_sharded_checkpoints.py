@@ -136,9 +136,9 @@ def test_what_a_manifest_does_not_describe_is_damage(damaged, damage, message):
     path = damaged / "checkpoints" / "step-00000024"
     damage(path)
     with pytest.raises(DamagedError, match=message):
-        for stored in read_manifest(path).tensors.values():
-            for chunk in stored.chunks:
-                read_chunk(path, chunk, getattr(torch, stored.dtype))
+        for dtype, _, chunks in read_manifest(path)["tensors"].values():
+            for chunk in chunks:
+                read_chunk(path, chunk, getattr(torch, dtype))
 
 
 def elsewhere(tensors):
