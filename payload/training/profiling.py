@@ -14,6 +14,7 @@ from training.checkpoint import make_directory
 from training.distributed import World, fail_together, gather
 
 WAIT, WARMUP, ACTIVE = 4, 1, 5  # steps: libraries load in the first ones, the profiler itself in the next
+STEPS = WAIT + WARMUP + ACTIVE
 SHOWN = 10  # operations in the table
 DATA = "data"  # the name of the time in which a rank gets its batch
 #: Starts of names of operations between ranks. Kernels of NCCL and RCCL are called ncclDevKernel...
@@ -57,13 +58,10 @@ class Profile:
 
     def batches(self, batches: Iterable) -> Iterator:
         """Yield ``batches``, one for each step."""
-        if not self.directory:
-            yield from batches
-            return
         batches = iter(batches)
         if self.profiler and not self.taken:
             self.profiler.start()
-        while True:
+        while self.directory and self.taken < STEPS:
             with record_function(DATA):
                 batch = next(batches, None)
             if batch is None:
@@ -72,9 +70,10 @@ class Profile:
             self.taken += 1
             if self.profiler:
                 self.profiler.step()
-            if self.taken == WAIT + WARMUP + ACTIVE:
+            if self.taken == STEPS:
                 self.stop()
                 self.show()
+        yield from batches  # as without a profile
 
     def show(self) -> None:
         """Print where the time of the profiled ranks went."""
@@ -99,8 +98,8 @@ class Profile:
     def __exit__(self, fault: type | None, *_: object) -> None:
         if self.taken:
             self.stop()
-        if self.directory and fault is None and self.taken < WAIT + WARMUP + ACTIVE:
-            self.report(f"no profile: {self.taken} steps, {WAIT + WARMUP + ACTIVE} are needed")
+        if self.directory and fault is None and self.taken < STEPS:
+            self.report(f"no profile: {self.taken} steps, {STEPS} are needed")
 
 
 def shares_of(events: Iterable, on_device: bool) -> list[float]:

@@ -1,4 +1,4 @@
-"""Horovod, compiled by its recipe for Open MPI: the same training as with DistributedDataParallel."""
+"""Horovod, compiled by its recipes for Open MPI, in a venv and in an image: the same training as with DDP."""
 
 import re
 import tempfile
@@ -14,20 +14,23 @@ from testbed.stand_ins.systems import StandIns, sha256
 # compiling Horovod takes a fifth of a whole run
 pytestmark = [pytest.mark.testbed, pytest.mark.thorough]
 
-RECIPE = next(EASYCONFIGS.glob(f"PyTorch-{VERSION}-cpu-horovod-*-venv.eb")).stem
+VENV, CONTAINER = (
+    next(EASYCONFIGS.glob(f"PyTorch-{VERSION}-cpu-horovod-*-{kind}.eb")).stem for kind in ("venv", "singularity")
+)
 #: Ranks that share a core yield it while they wait.
 SETTINGS = "export OMPI_MCA_mpi_yield_when_idle=1\n"
 JOB = "salloc --quiet -N2 -w nid001001,nid001002 --ntasks-per-node=2"
+MPIRUN_IN_JOB = f"{JOB} {find_optional('openmpi-bin')} --map-by ppr:2:node --bind-to none"
 
 
-@pytest.fixture(scope="module")
-def horovod(testbed):
-    """The line that loads the Horovod module."""
+@pytest.fixture(scope="module", params=[VENV, CONTAINER], ids=["venv", "container"])
+def horovod(testbed, request):
+    """The line that loads a Horovod module: the lines below are the same for both."""
     wanted = ("libopenmpi-dev", "openmpi-bin", "g++", "make")
     missing = [package for package in wanted if find_optional(package) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)} (./run-tests does that where it may install packages)")
-    return f"module load {testbed.install(RECIPE)}"
+    return f"module load {testbed.install(request.param)}"
 
 
 @pytest.fixture(scope="module")
@@ -75,22 +78,35 @@ def test_mpirun_on_one_host_trains_mnist_to_the_accuracy_of_ddp(testbed, horovod
     assert abs(accuracy(output) - by_ddp) < 0.2
 
 
-def test_mpirun_in_a_job_on_two_nodes_trains_to_the_accuracy_of_one_process(testbed, horovod):
+# with Slurm's PMIx, whose ranks are those of MPI; the command of ml-dist; and with the launcher
+LINES = {
+    "srun": "srun --mpi=pmix -N2 --ntasks-per-node=2 python",
+    "mpirun of apptainer": f'{MPIRUN_IN_JOB} apptainer run "$SIF" python',
+    "mpirun of the launcher": f"{MPIRUN_IN_JOB} conda-python-distributed",
+}
+
+
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+def test_a_world_of_four_on_two_nodes_trains_to_the_accuracy_of_one_process(testbed, horovod, alone, line):
     """With generated digits: four MPI ranks on two cores would train MNIST for minutes."""
-    mpirun = f"{JOB} {find_optional('openmpi-bin')} --map-by ppr:2:node --bind-to none conda-python-distributed"
+    if "$SIF" in line and "singularity" not in horovod:
+        pytest.skip("a venv module has no image")
     load = f"{SETTINGS}{horovod}\nexport OMP_NUM_THREADS=1\n"
-    output = testbed.run(f"{load}{mpirun} $PAYLOAD/ladder/mnist_horovod.py --epochs 2")
+    output = testbed.run(f"{load}{line} $PAYLOAD/ladder/mnist_horovod.py --epochs 1")
     assert "world size 4, Horovod" in output
-    alone = testbed.run(f"{load}srun -n1 python $PAYLOAD/ladder/mnist_single.py --epochs 2")
-    assert abs(accuracy(output) - accuracy(alone)) <= 1
-    one = testbed.run(f"{load}python $PAYLOAD/ladder/mnist_horovod.py --epochs 2")
-    assert "world size 1, Horovod" in one
-    assert abs(accuracy(one) - accuracy(alone)) <= 1
+    assert abs(accuracy(output) - alone) <= 1
+
+
+def test_python_alone_is_a_world_of_one(testbed, horovod, alone):
+    output = testbed.run(f"{SETTINGS}{horovod}\npython $PAYLOAD/ladder/mnist_horovod.py --epochs 1")
+    assert "world size 1, Horovod" in output
+    assert abs(accuracy(output) - alone) <= 1
 
 
 CUDA = "PyTorch-2.15.0-cuda-13.2-horovod-0.28.1-venv"
 
 
+@pytest.mark.parametrize("horovod", [VENV], indirect=True)
 def test_the_cuda_recipe_installs_from_stand_ins_and_its_job_reaches_the_accuracy_of_one_process(
     testbed, horovod, venv, work
 ):
@@ -100,7 +116,7 @@ def test_the_cuda_recipe_installs_from_stand_ins_and_its_job_reaches_the_accurac
         sources = Path(directory) / "sources" / "p" / "PyTorch"
         sources.mkdir(parents=True)
         real = next(testbed.layout.easybuild.glob("sources/p/PyTorch/horovod-*.tar.gz"))
-        packages = next((testbed.layout.easybuild / "software" / module(RECIPE)).glob("venv/lib/python*/site-packages"))
+        packages = next((testbed.layout.easybuild / "software" / module(VENV)).glob("venv/lib/python*/site-packages"))
         sdist = stand_ins.horovod(real, packages)
         sdist.rename(sources / sdist.name)
         testbed.run(f"python3 -m pip download --quiet --no-deps --dest {stand_ins.wheels} setuptools==84.2.1")
