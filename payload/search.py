@@ -15,7 +15,6 @@ TRIAL/metrics.jsonl.
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import signal
 import sys
@@ -25,6 +24,7 @@ from typing import NamedTuple
 from training import TrainingError
 from training.files import remedy_for
 from training.options import OneLineParser, integer, path, text
+from training.search import Search
 from training.signals import SIGNALS, end_at_once, end_no_more, status_of
 
 SCRIPT = Path(__file__).with_name("mnist_ddp.py")
@@ -43,71 +43,47 @@ class Parameter(NamedTuple):
 
 
 def parse_parameter(text: str) -> Parameter:
-    """Read ``lr=log:0.001..0.1``, ``warmup=0..2`` or ``batch-size=64,128``.
+    """Read ``lr=log:0.001..0.1``, ``warmup=0..2`` or ``batch-size=64,128``, for argparse.
 
-    A range between two integers holds integers. Raises ValueError for anything else.
+    A range between two integers holds integers.
     """
+    fault = argparse.ArgumentTypeError(f"expected NAME=LOW..HIGH, log:LOW..HIGH or A,B,C, found {text!r}")
 
-    def number(word: str) -> float:
-        value = int(word) if word.lstrip("-").isdigit() else float(word)
+    def number(word: str) -> float | None:
+        try:
+            value = int(word) if word.lstrip("-").isdigit() else float(word)
+        except ValueError:
+            return None
         if not abs(value) < (2**63 if isinstance(value, int) else 1e300):  # the limits of Optuna's arithmetic
-            raise ValueError(text)
+            raise fault
         return value
 
     name, _, values = text.partition("=")
-    if not name or not values:
-        raise ValueError(text)
-    if ".." not in values:
+    if ".." in values:
+        log = values.startswith("log:")
+        low, high = map(number, values[len("log:") * log :].split("..", 1))
+        if name and low is not None and high is not None and (0 if log else low) <= low < high and (low or not log):
+            return Parameter(text, name, low, high, log)
+    elif name and values:
         words = values.split(",")
-        if len(set(words)) < len(words) or "" in words or any(is_endless(word) for word in words):
-            raise ValueError(text)
-        try:
-            return Parameter(text, name, choices=tuple(map(number, words)))
-        except ValueError:
-            return Parameter(text, name, choices=tuple(words))
-    log = values.startswith("log:")
-    low, _, high = values[len("log:") * log :].partition("..")
-    parameter = Parameter(text, name, number(low), number(high), log)
-    if not parameter.low < parameter.high or (log and parameter.low <= 0):
-        raise ValueError(text)
-    return parameter
-
-
-def is_endless(word: str) -> bool:
-    """Return whether a word is a number, but not a finite one."""
-    try:
-        return not math.isfinite(float(word))
-    except ValueError:
-        return False
+        numbers = list(map(number, words))
+        if len(set(words)) == len(words) and "" not in words:
+            return Parameter(text, name, choices=tuple(words if None in numbers else numbers))
+    raise fault
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = OneLineParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add(
-        "command",
-        nargs="*",
-        metavar="SCRIPT OPTION",
-        default=[],
-        help=f"after --: the training script with its options (default: {SCRIPT.name})",
-    )
+    script = f"after --: the training script with its options (default: {SCRIPT.name})"
+    add("command", nargs="*", metavar="SCRIPT OPTION", default=[], help=script)
     add("--study", type=path, metavar="DIR", required=True, help="directory of the study, shared by all processes")
     add("--trials", type=integer(1, 10**6), metavar="N", required=True, help="number of trials in the study")
     add("--one", action="store_true", help="train one trial, then exit")
-    add(
-        "--space",
-        type=parse_parameter,
-        metavar="NAME=VALUES",
-        action="append",
-        help="LOW..HIGH, log:LOW..HIGH or A,B,C (default: " + " and ".join(SPACE) + ")",
-    )
-    add(
-        "--metric",
-        type=text,
-        default="accuracy",
-        metavar="NAME",
-        help="value in metrics.jsonl, of the last epoch (default: %(default)s)",
-    )
+    space = f"LOW..HIGH, log:LOW..HIGH or A,B,C (default: {' and '.join(SPACE)})"
+    add("--space", type=parse_parameter, metavar="NAME=VALUES", action="append", help=space)
+    metric = "value in metrics.jsonl, of the last epoch (default: %(default)s)"
+    add("--metric", type=text, default="accuracy", metavar="NAME", help=metric)
     add("--minimize", action="store_true", help="minimize the metric (default: maximize)")
     add("--seed", type=integer(0), default=0, help="for Optuna's choices (default: %(default)s)")
     options = parser.parse_args(arguments)
@@ -134,10 +110,9 @@ def main(options: argparse.Namespace) -> None:
                 "Start it as steps of one task, or with conda-python-simple: then each task trains its own trials"
             )
         try:
-            from training.search import Search
+            search = Search(options)
         except ImportError as error:
             raise TrainingError(f"needs Optuna 4 or newer ({error}). Run: pip install optuna") from None
-        search = Search(options)
         for number in SIGNALS:
             signal.signal(number, search.stop)
         end_no_more()

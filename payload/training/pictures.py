@@ -16,7 +16,7 @@ BLUE, GREEN, ORANGE, GREY = "#0072B2", "#009E73", "#D55E00", "#666666"
 def write_picture(picture: Path, draw: Callable, *, width: float) -> bool:
     """Call ``draw`` on a figure of ``width`` inches and write it to ``picture``; return whether that succeeded.
 
-    A failure is reported in a line and raises nothing: it must not end a training.
+    ``draw`` may return another figure. A failure is reported in a line and raises nothing: it must not end a training.
     """
     style = {
         "axes.grid": True,
@@ -35,7 +35,7 @@ def write_picture(picture: Path, draw: Callable, *, width: float) -> bool:
 
         with rc_context(style):
             figure = Figure(figsize=(width, 3.6), dpi=120, layout="constrained")
-            draw(figure)
+            figure = draw(figure) or figure
             content = io.BytesIO()
             figure.savefig(content, format="png")
         write_file(picture, content.getvalue())

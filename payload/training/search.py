@@ -4,45 +4,126 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
+import fcntl
+import json
+import os
+import signal
+import subprocess
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-
-import optuna
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
-from optuna.trial import TrialState
+from typing import IO, Any
 
 from training import NOT_FINITE, TrainingError
-from training.metrics import METRICS_FILE
+from training.files import read_file
+from training.metrics import METRICS_FILE, finite_number, read_objects
+from training.pictures import write_picture
 from training.signals import STOPPED, status_of
-from training.trials import (
-    LOG,
-    check_journal,
-    damaged_journal,
-    draw_search,
-    ends_with,
-    is_running,
-    last_value,
-    lock_trial,
-    shorten,
-    show_parameters,
-    start_training,
-    table,
-)
 
 WAIT_SECONDS = 1  # between two looks at the study
 FAILED_IN_A_ROW = 3  # trainings, after which this process exits
 DIVERGED = "diverged"  # an attribute of a trial whose loss, or metric, is not a finite number
 DIRECTORY = "directory"  # the attribute of a trial with the name of its directory
+LOG = "log"  # a file in the directory of a trial
+PRCTL = ctypes.CDLL(None).prctl
+PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
+
+
+def damaged_journal(journal: Path, where: str) -> TrainingError:
+    return TrainingError(
+        f"{journal}: damaged ({where}). Nothing was changed: restore the file, or choose another directory with --study"
+    )
+
+
+def check_journal(journal: Path) -> None:
+    """Remove an incomplete last line, which a full disk leaves: Optuna would write the next entry behind it.
+
+    Raises TrainingError if another line is damaged: the numbers of all later trials depend on it. Hold Optuna's lock.
+    """
+    content = read_file(journal) if journal.exists() else b""
+    *lines, rest = content.split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        try:
+            json.loads(line)["op_code"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise damaged_journal(journal, f"line {number}") from None
+    if rest:
+        print(f"{journal}: removed an incomplete last line", flush=True)
+        os.truncate(journal, len(content) - len(rest))
+
+
+def lock_trial(directory: Path, flags: int = 0) -> IO:
+    """Return a file that stays locked until this process, and a training that inherits the file, have ended."""
+    file = (directory / "lock").open("a")  # for writing: flock(2), "NFS details"
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | flags)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def is_running(directory: Path) -> bool:
+    """Return whether a process holds the lock of a trial."""
+    try:
+        lock_trial(directory, fcntl.LOCK_NB).close()
+    except (BlockingIOError, FileNotFoundError) as error:
+        return isinstance(error, BlockingIOError)
+    return False
+
+
+def start_training(command: list[str], directory: Path, parameters: dict, lock: IO) -> subprocess.Popen:
+    """Start the training of a trial, which inherits ``lock``."""
+    chosen = [word for name, value in parameters.items() for word in (f"--{name}", str(value))]
+    command = [sys.executable, "-u", *command, "--modelpath", str(directory), *chosen]
+    stop = partial(stop_with_parent, os.getpid())
+    with (directory / LOG).open("ab") as log:
+        return subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, pass_fds=[lock.fileno()], preexec_fn=stop
+        )
+
+
+def stop_with_parent(parent: int) -> None:
+    """Stop this process when its parent is killed, which alone records its result."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    PRCTL(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # killed before the call
+        os._exit(STOPPED)
+
+
+def last_value(metrics_file: Path, metric: str) -> float:
+    """Return the metric of the last epoch; TrainingError if it is missing or not a finite number."""
+    epochs = read_objects(metrics_file)
+    if not epochs or metric not in epochs[-1]:
+        raise TrainingError(f"no {metric} in {METRICS_FILE}")
+    value = finite_number(epochs[-1][metric])
+    if value is None:
+        raise TrainingError(f"{metric} in {METRICS_FILE} {NOT_FINITE}: {repr(epochs[-1][metric])[:40]}")
+    return value
+
+
+def shorten(value: object) -> str:
+    return f"{value:#.4g}" if isinstance(value, float) else str(value)
+
+
+def show_parameters(parameters: dict) -> str:
+    return ", ".join(f"{name} {shorten(value)}" for name, value in parameters.items())
+
+
+def table(rows: list[list[str]]) -> str:
+    """Return rows of text as lines with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return "\n".join("  ".join(map(str.rjust, row, widths)) for row in rows)
 
 
 @contextmanager
-def held(lock: JournalFileOpenLock) -> Iterator[None]:
+def held(lock: Any) -> Iterator[None]:
     """Hold a lock of Optuna. It works on NFS, Lustre and GPFS: it creates a file (O_EXCL)."""
     lock.acquire()
     try:
@@ -52,16 +133,24 @@ def held(lock: JournalFileOpenLock) -> Iterator[None]:
 
 
 class Search:
-    """One process that works on an Optuna study in a directory, which other processes share.
+    """One process that works on an Optuna study in a directory, which other processes share. It needs Optuna.
 
     ``study.journal`` is Optuna's log, ``trial-0007/`` the output of the training that started as number 7.
     The process of a trial that is RUNNING in the study holds the lock ``trial-0007/lock``, else it was killed.
     """
 
+    study: Any
+    trial_lock: IO
+
     def __init__(self, options: argparse.Namespace):
+        import optuna
+        from optuna.storages.journal import JournalFileOpenLock
+        from optuna.trial import TrialState
+
+        self.optuna, self.open_lock, self.states = optuna, JournalFileOpenLock, TrialState
         self.options, self.directory = options, options.study
         self.stopped = 0  # the number of the signal
-        self.child = self.trial_lock = self.study = None
+        self.child: subprocess.Popen | None = None
         self.lock = JournalFileOpenLock(str(self.directory / "claim"))  # held while a process decides
 
     def stop(self, number: int, _frame) -> None:
@@ -85,27 +174,29 @@ class Search:
         if not self.stopped and not self.options.one:
             self.report()
 
-    def open_study(self) -> optuna.Study:
+    def open_study(self) -> Any:
         """Return the study, new or continued; TrainingError if it was opened with other options."""
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        journal = self.directory / "study.journal"
-        lock = JournalFileOpenLock(str(journal))
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+
+        self.optuna.logging.set_verbosity(self.optuna.logging.WARNING)
+        journal, options = self.directory / "study.journal", self.options
+        lock = self.open_lock(str(journal))
         with held(lock):
             check_journal(journal)
         try:
-            study = optuna.create_study(
+            study = self.optuna.create_study(
                 storage=JournalStorage(JournalFileBackend(str(journal), lock_obj=lock)),
                 study_name="search",
-                direction="minimize" if self.options.minimize else "maximize",
+                direction="minimize" if options.minimize else "maximize",
                 load_if_exists=True,
             )
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, AssertionError) as error:
             raise damaged_journal(journal, f"{type(error).__name__}: {error}") from None
-        script, *arguments = self.options.command
         question = {
-            "the script and options": " ".join([Path(script).name, *arguments]),
-            "the space": " ".join(parameter.text for parameter in self.options.space),
-            "the metric": ("least " if self.options.minimize else "most ") + self.options.metric,
+            "the script and options": " ".join([Path(options.command[0]).name, *options.command[1:]]),
+            "the space": " ".join(parameter.text for parameter in options.space),
+            "the metric": ("least " if options.minimize else "most ") + options.metric,
         }
         asked = study.user_attrs.get("question", question)
         for name, now in question.items():
@@ -117,51 +208,60 @@ class Search:
         study.set_user_attr("question", question)
         return study
 
-    def next_trial(self) -> optuna.Trial | None:
+    def next_trial(self) -> Any:
         """Return a trial to train, None if the study is complete; wait while others train the last trials.
 
         A process must wait, because one that trains a last trial may be killed.
         """
+        states = self.states
         while not self.stopped:
             with held(self.lock):
-                for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+                for trial in self.study.get_trials(deepcopy=False, states=(states.RUNNING,)):
                     name = trial.user_attrs.get(DIRECTORY)  # None: killed while its process held the study's lock
                     if not name or not is_running(self.directory / name):
                         print(f"{name or 'a trial'}: its process is gone; it will be resumed", flush=True)
-                        self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+                        self.study.tell(trial.number, state=states.FAIL, skip_if_finished=True)
                         if DIVERGED not in trial.user_attrs:
                             self.study.enqueue_trial(trial.params, user_attrs=trial.user_attrs)  # in the same directory
                 trials = self.study.get_trials(deepcopy=False)
-                states = Counter(trial.state for trial in trials)
-                done = states[TrialState.COMPLETE] + sum(DIVERGED in trial.user_attrs for trial in trials)
+                count = Counter(trial.state for trial in trials)
+                done = count[states.COMPLETE] + sum(DIVERGED in trial.user_attrs for trial in trials)
                 if done >= self.options.trials:
                     return None
-                begun = done + states[TrialState.RUNNING]
-                if states[TrialState.WAITING] or begun < self.options.trials:
+                if count[states.WAITING] or done + count[states.RUNNING] < self.options.trials:
                     return self.ask(len(trials))
             time.sleep(WAIT_SECONDS)
         return None
 
-    def ask(self, count: int) -> optuna.Trial:
+    def ask(self, count: int) -> Any:
         """Return a new trial after ``count`` others, or one that was given back, with its lock."""
         # Each trial has a separate seed: with the same seed, all processes would ask for the same values.
-        self.study.sampler = optuna.samplers.TPESampler(
+        self.study.sampler = self.optuna.samplers.TPESampler(
             seed=self.options.seed + count,
             n_startup_trials=min(10, max(4, self.options.trials // 3)),
             constant_liar=True,  # consider the trials that other processes are training
         )
         # Returns trials that were given back first.
-        trial = self.study.ask({parameter.name: distribution(parameter) for parameter in self.options.space})
+        trial = self.study.ask({parameter.name: self.distribution(parameter) for parameter in self.options.space})
         if DIRECTORY not in trial.user_attrs:
             trial.set_user_attr(DIRECTORY, f"trial-{trial.number:04}")
         self.trial_directory(trial).mkdir(exist_ok=True)
         self.trial_lock = lock_trial(self.trial_directory(trial))
         return trial
 
+    def distribution(self, parameter) -> Any:
+        """Return a parameter as Optuna expresses it."""
+        kinds = self.optuna.distributions
+        if parameter.choices:
+            return kinds.CategoricalDistribution(parameter.choices)
+        is_integer = isinstance(parameter.low, int) and isinstance(parameter.high, int)
+        kind = kinds.IntDistribution if is_integer else kinds.FloatDistribution
+        return kind(parameter.low, parameter.high, log=parameter.log)
+
     def trial_directory(self, trial) -> Path:
         return self.directory / trial.user_attrs[DIRECTORY]
 
-    def train(self, trial: optuna.Trial) -> bool:
+    def train(self, trial) -> bool:
         """Train ``trial`` and record its result in the study; return whether it has one, or diverged."""
         directory = self.trial_directory(trial)
         print(f"{directory.name}: {show_parameters(trial.params)}", flush=True)
@@ -172,27 +272,26 @@ class Search:
         if status == STOPPED or (self.stopped and status != 0):  # RUNNING without a process: the next start resumes it
             print(f"{directory.name}: stopped; it will be resumed", flush=True)
             sys.exit(status_of(self.stopped))
-        value, result = None, f"failed (status {status})"
-        diverged = status != 0 and ends_with(directory / LOG, NOT_FINITE)
-        if diverged:
-            result = "failed: it diverged"
+        value, result, diverged = None, f"failed (status {status})", False
         if status == 0:
             try:
                 value = last_value(directory / METRICS_FILE, self.options.metric)
                 result = f"{self.options.metric} {shorten(value)}"
             except (TrainingError, OSError) as error:
                 result, diverged = f"failed ({error})", NOT_FINITE in str(error)
-        state = TrialState.FAIL if value is None else TrialState.COMPLETE
+        elif NOT_FINITE in (directory / LOG).read_text(errors="replace")[-4096:]:
+            result, diverged = "failed: it diverged", True
         if diverged:
             trial.set_user_attr(DIVERGED, True)
         with held(self.lock), self.trial_lock:  # closed at the end: a trial without a process has a result
+            state = self.states.FAIL if value is None else self.states.COMPLETE
             self.study.tell(trial, value, state=state, skip_if_finished=True)
         print(f"{directory.name}: {result}", flush=True)
         return value is not None or diverged
 
     def report(self) -> None:
         """Print the trials, best first, and draw them."""
-        trials = self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        trials = self.study.get_trials(deepcopy=False, states=(self.states.COMPLETE,))
         if not trials:
             raise TrainingError(f"all {self.options.trials} trials diverged. Use another --space, and another --study")
         trials.sort(key=lambda trial: trial.value, reverse=not self.options.minimize)
@@ -203,14 +302,16 @@ class Search:
             rows.append(list(map(shorten, values)))
         print(table(rows), flush=True)
         picture = self.directory / "search.png"
-        if draw_search(trials, self.options, picture):
+        if write_picture(picture, self.draw, width=4 * len(names)):
             print(f"picture written to {picture}", flush=True)
 
+    def draw(self, _figure) -> Any:
+        """Return Optuna's picture of the metric over each hyper-parameter."""
+        from optuna.visualization.matplotlib import plot_slice
 
-def distribution(parameter) -> optuna.distributions.BaseDistribution:
-    """Return a parameter as Optuna expresses it."""
-    if parameter.choices:
-        return CategoricalDistribution(parameter.choices)
-    low, high = parameter.low, parameter.high
-    is_integer = isinstance(low, int) and isinstance(high, int)
-    return (IntDistribution if is_integer else FloatDistribution)(low, high, log=parameter.log)
+        warnings.simplefilter("ignore", self.optuna.exceptions.ExperimentalWarning)
+        names = [parameter.name for parameter in self.options.space]
+        axes = plot_slice(self.study, names, target_name=self.options.metric)
+        figure = (axes if len(names) == 1 else axes[0]).figure
+        figure.set_size_inches(4 * len(names), 3.6)
+        return figure

