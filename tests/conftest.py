@@ -62,7 +62,7 @@ SLOW = (
     "tests/unit/runscripts/test_claim.py",
     "tests/unit/runscripts/test_cores.py::test_shares_are_disjoint",
     "tests/unit/runscripts/test_environment.py::test_every_rank_of_4096_nodes",
-    "tests/unit/runscripts/test_nodelist.py::test_ten_thousand_random_lists",
+    "tests/unit/runscripts/test_nodelist.py::test_random_lists",
     "tests/unit/runscripts/test_nodelist.py::test_the_index_of_a_host_in_a_random_list",
     "tests/unit/runscripts/test_stage.py::test_a_shell_that_is_killed",
     "tests/unit/runscripts/test_stage.py::test_what_takes_longer",

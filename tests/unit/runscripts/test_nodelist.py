@@ -74,10 +74,10 @@ def random_name(choose):
     return "".join(parts)
 
 
-def test_ten_thousand_random_lists_mean_the_same_to_python_hostlist():
+def test_random_lists_mean_the_same_to_python_hostlist():
     choose = random.Random(SEED)  # noqa: S311  (a repeatable test, no secret)
     compared = {1: 0, 2: 0, 3: 0}
-    for _ in range(10000):
+    for _ in range(3000):
         names = [random_name(choose) for _ in range(choose.randint(1, 4))]
         text = ",".join(names)
         found, oracle = list(hosts(text)), expected(text)
@@ -88,13 +88,13 @@ def test_ten_thousand_random_lists_mean_the_same_to_python_hostlist():
         assert found == oracle, f"seed {SEED}: {text}"
         assert first_host(text) == expected(text)[0], f"seed {SEED}: {text}"
         compared[max(brackets, 1)] += 1
-    assert min(compared.values()) > 1000
+    assert min(compared.values()) > 300
 
 
 def test_the_index_of_a_host_in_a_random_list_is_that_of_the_expanded_list():
     choose = random.Random(SEED)  # noqa: S311  (a repeatable test, no secret)
     absent = 0
-    for _ in range(3000):
+    for _ in range(1000):
         text = ",".join(random_name(choose) for _ in range(choose.randint(1, 4)))
         every = list(hosts(text))
         host = choose.choice(every)
@@ -103,7 +103,7 @@ def test_the_index_of_a_host_in_a_random_list_is_that_of_the_expanded_list():
             found = node_index(text, name)
             assert found == (every.index(name) if name in every else None), f"seed {SEED}: {name} in {text}"
             absent += found is None
-    assert absent > 1000
+    assert absent > 300
 
 
 @pytest.mark.parametrize("text", ["n[1-20][1-20]", "n[11,1][1-20]"])
@@ -145,7 +145,7 @@ def test_more_hosts_than_a_cluster_has_are_refused_where_they_would_be_expanded(
 def test_whatever_is_accepted_means_the_same_to_python_hostlist():
     choose = random.Random(SEED)  # noqa: S311  (a repeatable test, no secret)
     accepted = refused = 0
-    for _ in range(20000):
+    for _ in range(8000):
         text = "".join(choose.choices("n012[]-, ", k=choose.randint(0, 9)))
         try:
             found = list(hosts(text))
@@ -154,7 +154,7 @@ def test_whatever_is_accepted_means_the_same_to_python_hostlist():
         else:
             accepted += 1
             assert found == expected(text), f"seed {SEED}: {text}"
-    assert accepted > 500
+    assert accepted > 200
     assert refused > 500
 
 

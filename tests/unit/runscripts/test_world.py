@@ -34,10 +34,6 @@ def test_a_task_of_a_step_is_a_rank(step):
     assert not world.exported
 
 
-def test_the_first_host_is_that_of_the_step_not_of_the_job(step):
-    assert discover(step, "vm").first_host == "nid001002"
-
-
 @pytest.mark.parametrize(("name", "other"), [("SLURM_STEP_ID", "SLURM_STEPID"), ("SLURM_STEPID", "SLURM_STEP_ID")])
 def test_either_name_of_the_step_number_will_do(step, name, other):
     del step[other]
@@ -55,11 +51,6 @@ def test_torchrun_with_fewer_ranks_than_the_step_has_tasks_was_started_outside_o
 def test_a_launch_inside_one_with_virtual_local_ranks_is_no_contradiction(step):
     step.update(RANK="3", LOCAL_RANK="0", PYTORCH_LAUNCH_VIRTUAL_LOCAL_RANK="1")
     assert discover(step, "vm").local_rank == 1
-
-
-def test_an_interactive_step_is_a_step(step):
-    step["SLURM_STEP_ID"] = "4294967290"
-    assert discover(step, "vm").step == 4294967290
 
 
 def test_the_host_name_stands_in_for_an_unnamed_node(step):
