@@ -49,16 +49,23 @@ SLOW = (
     "tests/unit/payload/test_gloo_threads.py",
     "tests/unit/payload/test_health.py::test_a_rank_that_reads_slowly",
     "tests/unit/payload/test_health.py::test_with_shards",
+    "tests/unit/payload/test_inputs.py::test_a_directory_that_is_deleted",
+    "tests/unit/payload/test_inputs.py::test_a_file_of_no_images",
+    "tests/unit/payload/test_inputs.py::test_a_wrong_command_line",
+    "tests/unit/payload/test_inputs.py::test_images_that_are_none",
+    "tests/unit/payload/test_inputs.py::test_the_longest",
     "tests/unit/payload/test_ladder.py",
     "tests/unit/payload/test_language_parts.py::test_the_sizes",
     "tests/unit/payload/test_launch_names.py",
     "tests/unit/payload/test_lm_fsdp.py",
     "tests/unit/payload/test_mnist",
+    "tests/unit/payload/test_profiling.py",
     "tests/unit/payload/test_resuming.py",
     "tests/unit/payload/test_sharded_checkpoints.py",
     "tests/unit/payload/test_stopping.py",
     "tests/unit/reframe/test_reframe_sites.py",
     "tests/unit/releases/test_new_release.py",
+    "tests/unit/runscripts/commands/test_wheel.py",
     "tests/unit/runscripts/test_claim.py",
     "tests/unit/runscripts/test_cores.py::test_shares_are_disjoint",
     "tests/unit/runscripts/test_environment.py::test_every_rank_of_4096_nodes",
@@ -73,7 +80,7 @@ SLOW = (
 
 
 def pytest_addoption(parser):
-    parser.addoption("--fast", action="store_true", help="leave out unit tests that take long, and Tcl modules")
+    parser.addoption("--fast", action="store_true", help="leave out unit tests that take long")
     parser.addoption("--thorough", action="store_true", help="also run the tests marked as thorough")
     parser.addoption("--slowest", type=int, default=0, metavar="N", help="end with a table of the N slowest tests")
 
@@ -101,7 +108,7 @@ def pytest_collection_modifyitems(config, items):
     place = places(list(dict.fromkeys(map(file, items))))
     items.sort(key=lambda item: place[file(item)])
     if config.getoption("--fast"):
-        slow = [item for item in items if item.nodeid.startswith(SLOW) or is_repeated_in_tcl(item)]
+        slow = [item for item in items if item.nodeid.startswith(SLOW)]
         config.hook.pytest_deselected(items=slow)
         left_out = set(slow)
         items[:] = [item for item in items if item not in left_out]
@@ -125,11 +132,6 @@ def places(files):
     shares = {name: 0.8 * n / len(waiting) for n, name in enumerate(waiting)}
     shares.update({name: n / len(computing) for n, name in enumerate(computing)})
     return {name: (first.get(name, len(FIRST)), shares.get(name, 0), name) for name in files}
-
-
-def is_repeated_in_tcl(item):
-    """Return whether a test of easyblocks writes modules in Tcl syntax; each of them runs in Lua syntax too."""
-    return hasattr(item, "callspec") and item.callspec.params.get("prefix") == "Tcl"
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -41,7 +41,8 @@ def lmod(monkeypatch):
     monkeypatch.setenv("LMOD_CMD", str(profile.parents[1] / "libexec" / "lmod"))
 
 
-@pytest.fixture(params=["Lua", "Tcl"])
+# tests/integration/module_systems always loads what is written in Tcl
+@pytest.fixture(params=["Lua", pytest.param("Tcl", marks=pytest.mark.thorough)])
 def prefix(request, tmp_path, monkeypatch, lmod):
     """An EasyBuild prefix configured for this tree's easyblocks, once for each module syntax."""
     # EasyBuild changes its own process: what this makes of it ends with the test. Without that, every test would log to

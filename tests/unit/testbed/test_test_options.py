@@ -25,13 +25,6 @@ def test_fast_leaves_out_slow_files_and_slow_tests_of_others():
     assert "deselected" in fast
 
 
-def test_fast_leaves_out_modules_in_tcl_syntax():
-    easyblock = "tests/unit/easyblocks/test_pytorchshifter.py"
-    everything, fast = pytest("--collect-only", easyblock), pytest("--collect-only", "--fast", easyblock)
-    assert "[Lua" in everything and "[Tcl" in everything
-    assert "[Lua" in fast and "[Tcl" not in fast
-
-
 def test_a_run_can_end_with_a_table_of_its_slowest_tests():
     lines = pytest("--slowest=1", QUICK).splitlines()
     header = lines.index("seconds  in fixtures  test")
