@@ -41,7 +41,7 @@ def compiled_modules(directory, package):
             name, is_package = file[:-len('.py')].replace(os.sep, '.'), file.endswith('__init__.py')
             status = os.stat(path)
             with open(path, 'rb') as source:
-                code = marshal.dumps(compile(source.read(), path, 'exec', dont_inherit=True))
+                code = marshal.dumps(compile(source.read(), path, 'exec', dont_inherit=True, optimize=2))
             name = name[:-len('.__init__')] if is_package else name
             yield name, (file, is_package, int(status.st_mtime), status.st_size, code)
 
