@@ -23,7 +23,9 @@ NEW_CPU = [
     "PyTorch-9.9.9-cpu.txt",
 ]
 NEW_CUDA = [
+    "PyTorch-9.9.9-cuda-14.1-horovod-0.28.1-singularity.eb",
     "PyTorch-9.9.9-cuda-14.1-horovod-0.28.1-venv.eb",
+    "PyTorch-9.9.9-cuda-14.1-horovod-0.28.1.def",
     "PyTorch-9.9.9-cuda-14.1-horovod-0.28.1.txt",
     "PyTorch-9.9.9-cuda-14.1-perlmutter-venv.eb",
     "PyTorch-9.9.9-cuda-14.1-venv.eb",
