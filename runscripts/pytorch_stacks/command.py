@@ -3,10 +3,12 @@
 
 import argparse
 import base64
+import contextlib
 import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import zlib
@@ -40,12 +42,19 @@ def main(arguments):
         if options.dumps is not None:
             text, status = report_dumps(options.dumps, options.world_size)
         elif options.here:
-            text, status = show_node(options)
+            job, step = options.of or (None, None)
+            answer = read_node(platform.node(), os.environ, os.geteuid(), options.timeout, job, step)
+            shown = None if options.raw else show(job and f"job {job}", [answer], [], is_part=True)
+            text, status = shown or (in_lines(answer), 0)
         elif options.job is None:
             raise StacksError("no job. Name one, as in `pytorch-stacks 1234` or `pytorch-stacks 1234.0`, see --help")
         else:
-            found = [show_job(*job, options) for job in find_jobs(*options.job, os.geteuid())]
-            text, status = "".join(text for text, _ in found), max(status for _, status in found)
+            text, status = "", 0
+            for name, components, step in find_jobs(*options.job, os.geteuid()):
+                asked = [ask_nodes(*component, step, options.timeout) for component in components]
+                answers, silent = (sum(found, []) for found in zip(*asked))
+                more, worse = show(f"job {name}", answers, silent, is_part="+" in name)
+                text, status = text + more, max(status, worse)
         sys.stdout.buffer.write(text.encode(errors="surrogateescape"))
         sys.stdout.flush()
     except StacksError as error:
@@ -54,25 +63,11 @@ def main(arguments):
     except BrokenPipeError:  # such as `pytorch-stacks 7 | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
+    except OSError as error:
+        sys.stderr.write(f"pytorch-stacks: cannot write to standard output: {error.strerror}. Check its disk\n")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 2
     return status
-
-
-def show_node(options):
-    job, step = options.of or (None, None)
-    answer = read_node(platform.node(), os.environ, os.geteuid(), options.timeout, job, step)
-    if options.raw:
-        return in_lines(answer), 0
-    return show(None if job is None else f"job {job}", [answer], [], is_part=True)
-
-
-def show_job(name, components, step, options):
-    """The text about the ranks of a job, and the exit status; `components` are as `find_jobs` returns them."""
-    answers, silent = [], []
-    for job, group, nodes in components:
-        found, failed = ask_nodes(job, group, step, nodes, options.timeout)
-        answers += found
-        silent += failed
-    return show(f"job {name}", answers, silent, is_part="+" in name)
 
 
 def show(job, answers, silent, *, is_part):
@@ -154,7 +149,7 @@ def find_jobs(job, step, uid):
     return [(name, components, step) for name, components in sorted(jobs.items())]
 
 
-def ask_nodes(job, group, step, nodes, seconds):
+def ask_nodes(job, group, nodes, step, seconds):
     """What `node.read_node` returned on each of `nodes`, and a list of (node, reason) for those without an answer."""
     try:
         names = list(hosts(nodes))
@@ -181,15 +176,12 @@ def in_lines(answer):
 def read_lines(text):
     """The answers in the output of `srun --label`; one that is not complete is left out."""
     parts, answers = {}, []
-    for line in text.splitlines():
-        task, mark, part = line.partition(f": {MARK}")
+    for task, mark, part in (line.partition(f": {MARK}") for line in text.splitlines()):
         if mark:
-            parts.setdefault(task.strip(), []).append(part)
+            parts[task.strip()] = parts.get(task.strip(), "") + part
     for part in parts.values():
-        try:
-            answers.append(json.loads(zlib.decompress(base64.b64decode("".join(part))).decode()))
-        except (ValueError, zlib.error):
-            continue
+        with contextlib.suppress(ValueError, zlib.error):
+            answers.append(json.loads(zlib.decompress(base64.b64decode(part)).decode()))
     return answers
 
 
@@ -205,19 +197,10 @@ def _call(command, seconds):
     # variables of a job or step around this command describe another one; those of squeue select rows
     of_slurm = [name for name in os.environ if name.startswith(("SLURM_", "SQUEUE_")) and name != "SLURM_CONF"]
     env = {name: value for name, value in os.environ.items() if name not in of_slurm}
+    limited = ["timeout", "--foreground", "--kill-after=10", str(seconds), *command]  # srun ends its step
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    try:
-        process = subprocess.Popen(command, env=env, **pipes)
-    except OSError as error:
-        raise StacksError(f"{command[0]}: {error.strerror}. Run pytorch-stacks where Slurm's commands are") from error
-    try:
-        output, errors = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.terminate()  # srun ends its step
-        try:
-            output, errors = process.communicate(timeout=10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            output, errors = process.communicate()
-        errors += f"\ntimed out after {seconds} s".encode()
-    return output.decode(errors="replace"), errors.decode(errors="replace"), process.returncode
+    if not shutil.which(command[0]):
+        raise StacksError(f"{command[0]} not found on PATH. Run pytorch-stacks where Slurm's commands are")
+    done = subprocess.run(limited, env=env, check=False, **pipes)
+    late = f"\ntimed out after {seconds} s" * (done.returncode in (124, 137))
+    return done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace") + late, done.returncode

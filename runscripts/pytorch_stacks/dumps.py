@@ -12,10 +12,8 @@ import re
 from collections import namedtuple
 from pathlib import Path
 
-from pytorch_launch.topology import cpu_list as number_list
-
 from pytorch_stacks import StacksError
-from pytorch_stacks.place import find_place, source_line
+from pytorch_stacks.report import find_place, number_list, source_line
 
 #: Of a rank's calls that did not finish, so many are kept; of ranks, so many have their last call in the text.
 KEPT, SHOWN_RANKS = 64, 8

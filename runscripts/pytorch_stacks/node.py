@@ -1,23 +1,42 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Finds the ranks of a job on this node by the variables with which they started, and reads their stacks.
+"""Finds the ranks of a job on this node by the variables with which they started, and reads their stacks with py-spy.
 
-`root` goes before every path: "" on a node, a directory in the tests.
+py-spy runs on the host. A process of the job's user may trace a container from outside, as its user owns the
+container's user namespace (user_namespaces(7)), but not from within another container. py-spy's program is linked
+statically, so one that only an image has runs on the host as well.
 """
 
+import json
 import os
 import re
+import subprocess
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from pytorch_stacks.spy import SpyError, read_stacks
+from pytorch_launch import read
 
 #: py-spy processes at a time; of the processes that a rank started, so many are read.
 WORKERS, CHILDREN = 8, 16
 #: Variables of ranks that mpirun started.
 OF_MPI = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK")
+INSTALL = "Install it with the module's pip (`pip install py-spy`, with a venv module `pip install --user py-spy`)"
+#: The kernel's setting, and for each value who may trace, and what to do.
+SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
+REFUSALS = {
+    "1": "the kernel allows tracing only to parents (kernel.yama.ptrace_scope=1). Start the rank with "
+    "conda-python-distributed, and without PYTORCH_LAUNCH_TRACEABLE=0",
+    "2": "the kernel allows only root to trace (kernel.yama.ptrace_scope=2). Use a container that starts without "
+    "setuid, or ask the site for another value",
+    "3": "the kernel allows no tracing (kernel.yama.ptrace_scope=3). Ask the site for another value",
+}
+OTHERWISE = "no permission to trace it. Run pytorch-stacks as the job's user, and on the host instead of in an image"
 
 Process = namedtuple("Process", "pid parent started env")
+
+
+class SpyError(Exception):
+    """The stacks of a process cannot be read; the message has the reason and the remedy."""
 
 
 def read_node(host, env, uid, seconds, job=None, step=None, root=""):
@@ -29,20 +48,20 @@ def read_node(host, env, uid, seconds, job=None, step=None, root=""):
     node = env.get("SLURMD_NODENAME") or host
 
     def describe(found):
-        process, children = found
+        (pid, _, _, variables), children = found
         threads, fault = [], None
         try:
-            threads = read_stacks(process.pid, process.env, seconds)
+            threads = read_stacks(pid, variables, seconds)
         except SpyError as error:
             fault = str(error)
         for child in children[:CHILDREN] if threads else ():
             try:
-                threads.append({**read_stacks(child, process.env, seconds)[0], "name": f"of process {child}"})
+                threads.append({**read_stacks(child, variables, seconds)[0], "name": f"of process {child}"})
             except (SpyError, IndexError):  # the permission to trace is not inherited
                 continue
-        launch, rank = _key(process.env)
-        values = {"rank": rank, "size": int(process.env["WORLD_SIZE"]), "launch": launch, "step": _step(process.env)}
-        return {**values, "node": node, "pid": process.pid, "threads": threads, "fault": fault}
+        launch, rank = _key(variables)
+        values = {"rank": rank, "size": int(variables["WORLD_SIZE"]), "launch": launch, "step": _step(variables)}
+        return {**values, "node": node, "pid": pid, "threads": threads, "fault": fault}
 
     with ThreadPoolExecutor(WORKERS) as pool:
         return {"node": node, "ranks": list(pool.map(describe, find_ranks(root, uid, node, job, step)))}
@@ -53,11 +72,8 @@ def find_ranks(root, uid, node, job=None, step=None):
 
     Pairs of a rank's Process, and the numbers of the Pythons that it has started.
     """
-    processes = {}
-    for place in Path(f"{root}/proc").iterdir():
-        process = _read(place, uid) if place.name.isdecimal() else None
-        if process is not None and _is_of(process.env, node, job, step):
-            processes[process.pid] = process
+    found = [_read(place, uid) for place in Path(f"{root}/proc").iterdir() if place.name.isdecimal()]
+    processes = {one.pid: one for one in found if one and _is_of(one.env, node, job, step)}
     ranks, children = {}, {}
     for process in sorted(processes.values(), key=lambda process: process.started):
         parent = processes.get(process.parent)
@@ -75,29 +91,27 @@ def _read(place, uid):
             return None
         entries = (place / "environ").read_bytes().decode(errors="surrogateescape").split("\0")
         env = dict(entry.split("=", 1) for entry in entries if "=" in entry)
-        if not (env.get("RANK", "").isdecimal() and env.get("WORLD_SIZE", "").isdecimal() and _is_python(place)):
+        if not (env.get("RANK", "").isdecimal() and env.get("WORLD_SIZE", "").isdecimal()):
             return None
-        # proc_pid_stat(5): the name in brackets may have blanks; then the state, the parent, ..., the start
-        fields = (place / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        program = os.readlink(str(place / "exe")).rpartition("/")[2]
+        is_python = re.match(r"(python|pypy)[\d.]*[a-z]*( \(deleted\))?$", program)
+        if not is_python and "/libpython" not in (place / "maps").read_text(errors="replace"):
+            return None
+        fields = _fields((place / "stat").read_text(errors="replace"))
     except OSError:  # it has ended, or may not be read
         return None
     return Process(int(place.name), int(fields[1]), int(fields[19]), env)
 
 
-def _is_python(place):
-    """Whether a process runs Python: by the name of its program, else by a library that it has mapped."""
-    if re.match(r"(python|pypy)[\d.]*[a-z]*( \(deleted\))?$", os.readlink(str(place / "exe")).rpartition("/")[2]):
-        return True
-    return "/libpython" in (place / "maps").read_text(errors="replace")
+def _fields(stat):
+    """The state, the parent, ..., the start: in proc_pid_stat(5), the name in brackets before may have blanks."""
+    return stat.rpartition(")")[2].split()
 
 
 def _is_of(env, node, job, step):
-    if job is not None and env.get("SLURM_JOB_ID") != job:
-        return False
     # several nodes of a testbed share one host; MPI's ranks may have the node of their mpirun
-    if env.get("SLURMD_NODENAME", node) != node and not any(env.get(name) for name in OF_MPI):
-        return False
-    return step is None or _step(env) == step
+    is_here = env.get("SLURMD_NODENAME", node) == node or any(env.get(name) for name in OF_MPI)
+    return is_here and job in (None, env.get("SLURM_JOB_ID")) and step in (None, _step(env))
 
 
 def _step(env):
@@ -108,3 +122,55 @@ def _key(env):
     """A name that all ranks of a launch share, and the rank."""
     name = env.get("TORCHELASTIC_RUN_ID") or env.get("PYTORCH_LAUNCH_ID")
     return name or "{}:{}".format(env.get("MASTER_ADDR", "?"), env.get("MASTER_PORT", "?")), int(env["RANK"])
+
+
+def read_stacks(pid, env, seconds):
+    """The threads of process `pid`, which started with variables `env`: the main thread first.
+
+    A thread is {"name", "frames"}, a frame [function, file, line]; the innermost frame is first. Raises SpyError.
+    """
+    # the directories of PATH as the rank sees them, then those of this process
+    places = [f"/proc/{pid}/root{place}" for place in env.get("PATH", "").split(":") if place.startswith("/")]
+    places += [place for place in os.environ.get("PATH", "").split(":") if place]
+    errors = []
+    for program in (f"{place}/py-spy" for place in places):
+        try:
+            if os.access(program, os.X_OK):
+                found = _dump(program, pid, seconds)
+                break
+        except OSError as error:
+            errors.append(f"{program}: {error.strerror}")
+    else:
+        if errors:
+            raise SpyError(f"py-spy cannot be started: {'; '.join(errors)}. Make it executable")
+        raise SpyError(f"py-spy not found on the PATH of the rank or of its node. {INSTALL}")
+    threads = []
+    for thread in sorted(found, key=lambda thread: thread.get("os_thread_id") != pid):
+        frames = [[frame["name"], frame["filename"], frame["line"]] for frame in thread["frames"]]
+        threads.append({"name": thread.get("thread_name") or f"thread {thread.get('os_thread_id')}", "frames": frames})
+    return threads
+
+
+def _dump(program, pid, seconds):
+    """What py-spy prints about a process. Raises SpyError, and OSError if py-spy cannot be started."""
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [program, "dump", "--json", "--pid", str(pid)]
+    try:
+        done = subprocess.run(command, timeout=seconds, check=False, **pipes)
+        if done.returncode == 0:
+            return json.loads(done.stdout.decode(errors="replace"))
+    except subprocess.TimeoutExpired:
+        reason, wait = "try again with a larger --timeout", read(f"/proc/{pid}/wchan")
+        if _fields(read(f"/proc/{pid}/stat") or "")[:1] == ["D"]:
+            place = f" ({wait})" if wait not in (None, "", "0") else ""
+            reason = f"it waits in the kernel for a device or a file system{place}. Ask the site to check the node"
+        raise SpyError(f"no stack within {seconds} s: {reason}") from None
+    except ValueError:
+        raise SpyError("py-spy printed no JSON. Use version 0.4 or newer") from None
+    errors = done.stderr.decode(errors="replace")
+    if read(f"/proc/{pid}/stat") is None:
+        raise SpyError("the process has ended")
+    if "ermission" in errors or "not permitted" in errors:
+        raise SpyError(REFUSALS.get(read(SCOPE), OTHERWISE))
+    lines = errors.strip().splitlines() or ["py-spy failed without a message"]
+    raise SpyError("py-spy: " + " ".join(line.strip() for line in lines[:2]))

@@ -4,8 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from pytorch_stacks.node import find_ranks, read_node
-from pytorch_stacks.spy import SpyError, read_stacks
+from pytorch_stacks.node import SpyError, find_ranks, read_node, read_stacks
 
 RANK = {"RANK": "3", "WORLD_SIZE": "4", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "PYTORCH_LAUNCH_ID": "7.0"}
 MINE = os.getuid()
@@ -87,7 +86,7 @@ def test_without_py_spy_a_sentence_has_what_to_install(monkeypatch, tmp_path):
 )
 def test_the_kernels_refusal_is_named_with_its_setting(py_spy, monkeypatch, tmp_path, scope, reason):
     (tmp_path / "scope").write_text(scope + "\n")
-    monkeypatch.setattr("pytorch_stacks.spy.SCOPE", str(tmp_path / "scope"))
+    monkeypatch.setattr("pytorch_stacks.node.SCOPE", str(tmp_path / "scope"))
     py_spy("echo 'Permission Denied: Try running again with elevated permissions' >&2; exit 1")
     with pytest.raises(SpyError, match=reason):
         read_stacks(os.getpid(), {}, 120)

@@ -1,8 +1,7 @@
 """Where ranks are, in words: the odd ones first."""
 
 import pytest
-from pytorch_stacks.place import find_place, in_words
-from pytorch_stacks.report import as_text, group_ranks
+from pytorch_stacks.report import as_text, find_place, group_ranks, in_words
 from stack_frames import DISTRIBUTED, IN_ALL_REDUCE, IN_NEXT_BATCH, SITE
 
 
