@@ -93,4 +93,13 @@ def main(arguments):
 
 if __name__ == "__main__":
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `list-packages | head`
-    sys.exit(main(sys.argv[1:]))
+    try:
+        status = main(sys.argv[1:])
+        sys.stdout.flush()
+    except OSError as error:
+        print(
+            f"list-packages: {error.filename or 'standard output'}: {error.strerror}. Check its disk", file=sys.stderr
+        )
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing is written at the end
+        status = 1
+    sys.exit(status)

@@ -4,6 +4,7 @@
 import json
 import re
 import subprocess
+import sys
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,8 +12,6 @@ from pathlib import Path
 from pytorch_doctor import FAIL
 from pytorch_launch import LaunchError, is_number
 from pytorch_launch.nodelist import hosts
-
-from pytorch_run.options import OptionError
 
 DOCTOR = str(Path(__file__).absolute().parents[1] / "pytorch-doctor")
 #: The doctor's checks of a node; the others are of the module and the job.
@@ -31,6 +30,13 @@ TASKS = re.compile(r"srun: error: ([^\s:]+): tasks? [\d,-]+: (.+)")
 Job = namedtuple("Job", "number where tasks nodes")
 Job.__doc__ = """A job or a component of one: its number for squeue, the options of srun that name it, and the tasks and
 nodes of its allocation as its variables tell, None if they do not."""
+
+
+class OptionError(LaunchError):
+    """A command line that cannot be run."""
+
+    def __init__(self, fault, remedy="see pytorch-run --help"):
+        super().__init__(fault, remedy)
 
 
 def find_job(env, group):
@@ -122,7 +128,7 @@ def killed_nodes(lines):
 def check_nodes(nodes, job, env):
     """The nodes that fail pytorch-doctor's checks or do not answer, each with the reason.
 
-    The second value has the checks that fail on all nodes. Raises LaunchError if no node answers: it is not the nodes.
+    Checks that fail on all nodes are reported alone. Raises LaunchError if no node answers: it is not the nodes.
     """
     answers, silent = _ask(nodes, job, env)
     unknown = [node for node in nodes if node not in answers and node not in silent]
@@ -138,8 +144,14 @@ def check_nodes(nodes, job, env):
     for node, found in answers.items():
         own = [f"pytorch-doctor: {check}: {found[check]}" for check in found if check not in common]
         failed.update({node: own[0]} if own else {})
-    first = next(iter(answers.values()))
-    return failed, {check: first[check] for check in sorted(common)}
+    for check in sorted(common):
+        print_message(f"all nodes: pytorch-doctor: {check}: {next(iter(answers.values()))[check]}")
+    return failed
+
+
+def print_message(text):
+    sys.stderr.write(f"pytorch-run: {text}\n")
+    sys.stderr.flush()
 
 
 def _ask(nodes, job, env):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Checks the nodes of the allocation, and runs steps until one is complete or too few nodes are left."""
 
+import argparse
 import os
 import re
 import signal
@@ -11,13 +12,35 @@ import time
 from pytorch_launch import LaunchError
 from pytorch_launch.nodelist import hosts
 
-from pytorch_run.nodes import check_nodes, find_job, job_state, killed_nodes, lost_nodes, node_states
-from pytorch_run.options import OptionError, parse
+from pytorch_run.nodes import (
+    OptionError,
+    check_nodes,
+    find_job,
+    job_state,
+    killed_nodes,
+    lost_nodes,
+    node_states,
+    print_message,
+)
 
-#: Passed on to srun, which passes them on to its tasks. A terminal sends SIGINT to srun itself.
-PASSED = ("SIGHUP", "SIGTERM", "SIGUSR1", "SIGUSR2")
+HELP = """\
+Runs COMMAND with srun on some nodes of this allocation. If a node fails, it runs it again on those that are left:
+
+    salloc --no-kill -N3
+    pytorch-run --spare 1 -N2 --ntasks-per-node=2 -- conda-python-distributed train.py
+
+The job needs --no-kill (salloc, sbatch): without it, Slurm ends the job when one of its nodes fails. The program
+must resume from its last checkpoint. Its own failure is not repeated. A node has failed if Slurm reports it, if srun
+reports that its tasks were killed and those of other nodes were terminated, if it does not answer, or if a check of
+pytorch-doctor fails there. The exit status is that of the last step.
+"""
+USAGE = "pytorch-run [--spare K] [--retries R] [--min-nodes M] [--no-preflight] [options of srun] -- COMMAND ..."
+#: --nnodes=M:N of torchrun-distributed.
+ELASTIC = re.compile(r"(?:^|.*[/ ])torchrun-distributed (?:.* )?--nnodes[= ](\d+):")
 #: After these the program was asked to end, and its end is no failure of a node.
-ENDING = ("SIGHUP", "SIGINT", "SIGTERM")
+ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+#: Passed on to srun, which passes them on to its tasks. A terminal sends SIGINT to srun itself.
+PASSED = (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 #: Variables that srun(1) reads as --ntasks; and those of a step around this program, by their first letters.
 SIZES = re.compile("SLURM_(NTASKS|NPROCS)$")
 OF_STEP = re.compile("SLURM_(STEP|CPU_BIND|MEM_BIND|(NTASKS|NPROCS|NNODES|DISTRIBUTION)$)")
@@ -28,8 +51,8 @@ SHOWN_NODES = 8
 
 
 def main(arguments):
-    for name in PASSED:
-        signal.signal(getattr(signal, name), lambda number, _: sys.exit(128 + number))
+    for number in PASSED:
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         return Run(parse(arguments), dict(os.environ)).run()
     except LaunchError as error:
@@ -37,6 +60,51 @@ def main(arguments):
         return error.status
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are of one line."""
+
+    def error(self, message):
+        raise OptionError(message)
+
+
+def parse(arguments):
+    """The options, with the other options of srun as `srun` and the command as `command`. Raises OptionError.
+
+    >>> parse(["--spare", "1", "-N2", "--cpus-per-task=2", "--", "hostname"]).srun
+    ['--cpus-per-task=2']
+    """
+    parser = Parser("pytorch-run", USAGE, HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+    add = parser.add_argument
+    add("--spare", type=int, default=0, metavar="K", help="keep K nodes in reserve (default: those that -N leaves)")
+    add("--retries", type=int, default=3, metavar="R", help="run again at most R times (default: %(default)s)")
+    text = "continue on M nodes at least (default: -N, or M of torchrun-distributed --nnodes=M:N)"
+    add("--min-nodes", type=int, metavar="M", help=text)
+    add("--no-preflight", action="store_true", help="do not check the nodes before the first run")
+    add("-N", "--nodes", type=int, metavar="N", help="nodes of a run (default: all but --spare)")
+    add("-n", "--ntasks", type=int, metavar="N", help="tasks of a run, on at most as many nodes")
+    add("-x", "--exclude", metavar="NODES", help="do not use these nodes")
+    add("-w", "--nodelist", help=argparse.SUPPRESS)
+    add("--het-group", default="0", metavar="K", help="component of a heterogeneous job (default: %(default)s)")
+    end = [*arguments, "--"].index("--")
+    options, options.srun = parser.parse_known_args(arguments[:end])
+    options.command = arguments[end + 1 :]
+    if end == len(arguments):
+        raise OptionError("no `--` before the command", "write: pytorch-run [options] -- conda-python-distributed ...")
+    for name, least in (("spare", 0), ("retries", 0), ("nodes", 1), ("ntasks", 1), ("min_nodes", 1)):
+        value = getattr(options, name)
+        if value is not None and value < least:
+            raise OptionError(f"--{name.replace('_', '-')}={value} is not a number from {least}")
+    if not options.command:
+        raise OptionError("no command after `--`")
+    if options.nodelist:
+        raise OptionError("-w names nodes, but pytorch-run chooses them", "omit -w, or leave nodes out with -x")
+    elastic = ELASTIC.match(" ".join(options.command))
+    if options.min_nodes is None and elastic:
+        options.min_nodes = int(elastic.group(1))
+    return options
 
 
 class Run:
@@ -105,29 +173,22 @@ class Run:
             f"{','.join(self.failed)} failed. Submit again with a larger -N, and with --exclude={','.join(self.failed)}"
         )
 
-    def check(self):
-        failed, common = check_nodes(self.nodes, self.job, self.env)
-        for check, finding in common.items():
-            print_message(f"all nodes: pytorch-doctor: {check}: {finding}")
-        self.leave_out(failed)
-
     def run(self):
         """Run steps; return the exit status of the last one."""
         if not self.options.no_preflight and self.nodes:
             start = time.monotonic()
-            self.check()
+            self.leave_out(check_nodes(self.nodes, self.job, self.env))
             print_message(f"{len(self.nodes)} nodes checked in {time.monotonic() - start:.0f} s")
         if self.shortage():
-            error = LaunchError(self.shortage())
-            error.status = 1
-            raise error
+            print_message(self.shortage())
+            return 1
         for attempt in range(self.options.retries + 1):
             nodes = self.nodes[: self.wanted]
-            more = f" and {len(nodes) - SHOWN_NODES} more" if len(nodes) > SHOWN_NODES else ""
-            shown = ",".join(nodes[:SHOWN_NODES]) + more
+            shown = ",".join(nodes[:SHOWN_NODES])
+            shown += f" and {len(nodes) - SHOWN_NODES} more" if len(nodes) > SHOWN_NODES else ""
             print_message(f"run {attempt + 1} on {shown}, {len(self.nodes) - len(nodes)} spare")
-            status, received, lines = self.step(nodes, LATER if attempt else LATER[:1] * self.is_in_step)
-            if received in ENDING:
+            status, is_ended, lines = self.step(nodes, LATER if attempt else LATER[:1] * self.is_in_step)
+            if is_ended:
                 return status
             state, in_job = job_state(self.job, self.env)
             lost = lost_nodes(nodes, in_job, node_states(nodes, self.env), self.drained)
@@ -140,7 +201,7 @@ class Run:
                 return status
             self.leave_out({**killed_nodes(lines), **lost})
             try:
-                self.check()
+                self.leave_out(check_nodes(self.nodes, self.job, self.env))
             except LaunchError as error:
                 print_message(error.fault)
             if not set(nodes).intersection(self.failed):
@@ -153,7 +214,7 @@ class Run:
         return status
 
     def step(self, nodes, later):
-        """Run a step; return its exit status, the name of a signal that this program received, and srun's messages."""
+        """Run a step; return its exit status, whether this program was told to end, and srun's messages."""
         where = [*self.job.where[1:], f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}"]
         command = ["srun", *later, *self.options.srun, *where, *self.tasks(len(nodes)), *self.options.command]
         left = OF_STEP if self.is_in_step else SIZES
@@ -161,13 +222,13 @@ class Run:
         received, missed, process = [], [], None
 
         def pass_on(number, _):
-            received.append(signal.Signals(number).name)
+            received.append(number)
             if process is None:
                 missed.append(number)
             elif number != signal.SIGINT:
                 process.send_signal(number)
 
-        before = {name: signal.signal(getattr(signal, name), pass_on) for name in (*PASSED, "SIGINT")}
+        before = {number: signal.signal(number, pass_on) for number in {*PASSED, *ENDING}}
         try:
             process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE)
             for number in missed:  # before srun was there
@@ -177,10 +238,9 @@ class Run:
         except OSError as error:
             raise LaunchError(f"cannot start srun: {error.strerror}") from error
         finally:
-            for name, handler in before.items():
-                signal.signal(getattr(signal, name), handler)
-        ends = [name for name in received if name in ENDING]
-        return 128 - status if status < 0 else status, (ends or received or [None])[0], lines
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return 128 - status if status < 0 else status, any(number in ENDING for number in received), lines
 
 
 def copy(source):
@@ -199,8 +259,3 @@ def copy(source):
         lines += [line.decode(errors="replace") for line in complete if line.startswith(b"srun: error: ")]
         if not data:
             return lines
-
-
-def print_message(text):
-    sys.stderr.write(f"pytorch-run: {text}\n")
-    sys.stderr.flush()

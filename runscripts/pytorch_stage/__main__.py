@@ -85,7 +85,11 @@ def main(arguments):
     try:
         files, variables = given(paths) if paths else loaded(os.environ)
         copies, removal, is_held = stage(files, launcher, undo)
-        print("\n".join(copies) if is_plain else shell_code(copies, variables, removal), flush=True)
+        try:
+            print("\n".join(copies) if is_plain else shell_code(copies, variables, removal), flush=True)
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing is written at the end
+            raise StageError(f"cannot write to standard output: {error.strerror}. Check its disk") from error
     except BaseException as error:
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
@@ -93,7 +97,7 @@ def main(arguments):
         undo.close()
         if not isinstance(error, (StageError, OSError)):
             raise
-        print_message(f"{error}" if isinstance(error, StageError) else f"{error}. Check the path and its disk")
+        print_message(f"{error}" if isinstance(error, StageError) else f"{error}. Check the path")
         if is_plain and not isinstance(error, DamagedError):
             print(*files, sep="\n")
         return 1

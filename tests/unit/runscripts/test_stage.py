@@ -184,6 +184,14 @@ def test_a_launcher_that_starts_nothing_is_an_error(shell):
     assert "no answer from the processes that true was to start. Set PYTORCH_LAUNCH_STAGE_DIR" in message
 
 
+@pytest.mark.parametrize("command", ["pytorch-stage --print -- env", "list-packages", "pytorch-doctor --only home"])
+def test_output_to_a_disk_that_is_full_is_an_error_with_a_name(shell, command):
+    output, message, status = shell(f"{command} >/dev/full", WITH_CONDA="true", WITH_VENV="true")
+    assert (output, status) == ([], 1)
+    last = message.splitlines()[-1]
+    assert re.match(rf"{command.split()[0]}: .*standard output: No space left on device\. Check", last), message
+
+
 def test_a_failure_ends_a_script_that_ends_with_errors(shell):
     output, message, status = shell("set -e; source <(pytorch-stage -- false); echo reached")
     assert (output, status) == ([], 1)

@@ -12,8 +12,8 @@ JOB = nodes.Job("7", ["--jobid=7"], None, None)
 
 
 @pytest.fixture
-def checked(monkeypatch):
-    """A function that returns what `check_nodes` finds; `failed` has the failed checks of nodes that answer."""
+def checked(monkeypatch, capsys):
+    """A function that returns what `check_nodes` finds and prints; `failed` has failed checks of nodes that answer."""
 
     def check(failed, names=NODES):
         def output_of(_env, _seconds, *command):
@@ -30,7 +30,7 @@ def checked(monkeypatch):
         monkeypatch.setattr(nodes, "output_of", output_of)
         found = check_nodes(names, JOB, {"SLURM_CPU_BIND": "mask_cpu:0x1"})
         assert all("--time=3" in command for command in asked)
-        return found
+        return found, capsys.readouterr().err
 
     return check
 
@@ -54,7 +54,7 @@ def test_a_node_that_is_no_longer_of_the_job_has_failed_unless_slurm_does_not_an
 
 def test_nodes_where_srun_cannot_start_a_task_have_failed(checked):
     """One that fails ends the step on all, and srun names the first alone: the others are asked alone."""
-    assert checked({"n1": {}, "n3": {}}) == ({"n2": "srun: No route"}, {})
+    assert checked({"n1": {}, "n3": {}}) == ({"n2": "srun: No route"}, "")
     assert checked({"n3": {}})[0] == {"n1": "srun: No route", "n2": "srun: No route"}
 
 
@@ -65,11 +65,12 @@ def test_a_step_that_starts_nowhere_names_no_node(checked):
 
 def test_a_check_that_fails_on_one_node_is_its_fault_and_one_that_fails_on_all_is_not(checked):
     failed = {"n1": {"gpu": "none"}, "n2": {"gpu": "none", "caches": "No space left on device"}}
-    assert checked(failed, ["n1", "n2"]) == ({"n2": "pytorch-doctor: caches: No space left on device"}, {"gpu": "none"})
+    own = {"n2": "pytorch-doctor: caches: No space left on device"}
+    assert checked(failed, ["n1", "n2"]) == (own, "pytorch-run: all nodes: pytorch-doctor: gpu: none\n")
 
 
 def test_a_program_that_fails_leaves_no_evidence(checked):
-    assert checked(dict.fromkeys(NODES, {})) == ({}, {})
+    assert checked(dict.fromkeys(NODES, {})) == ({}, "")
 
 
 KILLED, TERMINATED = "srun: error: n2: tasks 4-7: Killed", "srun: error: n1: tasks 0-3: Terminated"

@@ -2,7 +2,7 @@
 
 import pytest
 from pytorch_run import run
-from pytorch_run.options import OptionError, parse
+from pytorch_run.run import OptionError, parse
 
 JOB = {"SLURM_JOB_ID": "7"}
 
