@@ -63,8 +63,8 @@ def make_agent_plan(plan, arguments=()):
     ]
 
 
-def _check_options(arguments, env, world):
-    """Raise LaunchError if the user's options, or their variables, are for another number of nodes (torchrun(1))."""
+def meeting_options(arguments, env):
+    """torchrun's options that decide which agents meet, name to value, as the user gave them (torchrun(1))."""
     options = {name: env[f"PET_{name.upper()}"] for name in MEETING if env.get(f"PET_{name.upper()}", "0") != "0"}
     words = iter(arguments)
     for word in words:
@@ -74,7 +74,16 @@ def _check_options(arguments, env, world):
         name = name.replace("-", "_")
         # argparse takes unique beginnings of options
         name = next((option for option in MEETING if option.startswith(name) and len(name) > 1), name)
-        options[name] = value if has_value or name in FLAGS else next(words, "")
+        if name in MEETING:
+            options[name] = value if has_value or name in FLAGS else next(words, "")
+        elif not (has_value or name in FLAGS):
+            next(words, "")
+    return options
+
+
+def _check_options(arguments, env, world):
+    """Raise LaunchError if the user's options, or their variables, are for another number of nodes."""
+    options = meeting_options(arguments, env)
     low, _, high = options.get("nnodes", "").partition(":")
     is_range = is_number(low) and is_number(high or low)
     if "rdzv_endpoint" in options:

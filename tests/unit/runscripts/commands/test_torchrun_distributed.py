@@ -140,3 +140,29 @@ def test_torchrun_alone_starts_without_the_binding_of_openmp(run_unchecked, agen
     done = run_unchecked("torchrun", "--nproc-per-node=2", "train.py", env={**agent, "OMP_PROC_BIND": "true"})
     assert "OMP_PROC_BIND" not in json.loads(done.stdout)[1]
     assert done.stderr.startswith("torchrun: OMP_PROC_BIND=true would bind torchrun and all of its workers to one core")
+
+
+@pytest.mark.parametrize(
+    ("options", "changes", "is_warned"),
+    [
+        ([], {}, True),
+        (["--nproc-per-node", "2"], {}, True),
+        ([], {"SLURM_PROCID": "1", "SLURM_NODEID": "1", "SLURMD_NODENAME": "nid001003"}, False),
+        (["--standalone"], {}, False),
+        (["--nnodes=1:2", "--rdzv-endpoint=nid001002:1"], {}, False),
+        (
+            [],
+            {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_STEP_NODELIST": "nid001002"},
+            False,
+        ),
+    ],
+)
+def test_torchrun_alone_in_several_tasks_names_the_worlds_that_it_starts(
+    run_unchecked, agent, options, changes, is_warned
+):
+    first = {"SLURM_PROCID": "0", "SLURM_NODEID": "0", "SLURMD_NODENAME": "nid001002"}
+    done = run_unchecked("torchrun", *options, "train.py", env={**agent, **first, **changes})
+    assert json.loads(done.stdout)[0][-1] == "train.py"
+    warning = "torchrun: each of the 2 tasks of Slurm step 7.0 starts a world of its own. For one world use "
+    assert done.stderr.startswith(warning) == is_warned
+    assert is_warned or not done.stderr
