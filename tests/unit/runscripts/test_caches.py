@@ -10,22 +10,16 @@ from cache_directories import KEY, UID, assert_private, everything_in, place, us
 from pytorch_launch.caches import SUBDIRECTORIES, old_locks
 
 
-def test_each_cache_gets_a_private_directory(tmp_path):
-    directory, variables, warnings = place({"TMPDIR": str(tmp_path)}, UID, KEY, create=True)
-    assert warnings == []
-    assert directory == str(usual(tmp_path))
-    assert variables == {name: f"{directory}/{sub}" for name, sub in SUBDIRECTORIES.items()}
-    assert len(set(variables.values())) == len(variables) == 6
-    for path in (tmp_path / f"pytorch-{UID}", *(tmp_path / f"pytorch-{UID}").rglob("*")):
-        assert_private(path)
-
-
-def test_a_generous_umask_opens_nothing(tmp_path):
-    before = os.umask(0)
+@pytest.mark.parametrize("umask", [0o022, 0])
+def test_each_cache_gets_a_private_directory_whatever_the_umask(tmp_path, umask):
+    before = os.umask(umask)
     try:
-        place({"TMPDIR": str(tmp_path)}, UID, KEY, create=True)
+        directory, variables, warnings = place({"TMPDIR": str(tmp_path)}, UID, KEY, create=True)
     finally:
         os.umask(before)
+    assert (directory, warnings) == (str(usual(tmp_path)), [])
+    assert variables == {name: f"{directory}/{sub}" for name, sub in SUBDIRECTORIES.items()}
+    assert len(set(variables.values())) == len(variables) == 6
     for path in (tmp_path / f"pytorch-{UID}", *(tmp_path / f"pytorch-{UID}").rglob("*")):
         assert_private(path)
 
@@ -107,50 +101,33 @@ def test_where_the_user_placed_all_caches_nothing_is_created_or_said(tmp_path):
     assert everything_in(tmp_path) == []
 
 
-def unusable_directories(tmp_path):
-    open_to_all = tmp_path / "open"
-    open_to_all.mkdir()
-    open_to_all.chmod(0o777)
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("absent", "No such file or directory"),
+        ("file", "not a directory"),
+        ("open", "sticky bit"),
+        ("locked", "not writable"),
+        (None, "not an absolute path"),
+    ],
+)
+def test_an_unusable_tmpdir_is_said_and_replaced(tmp_path, monkeypatch, name, reason):
     (tmp_path / "file").write_text("")
-    return {
-        "/does/not/exist": "No such file or directory",
-        "scratch": "not an absolute path",
-        str(tmp_path / "file"): "not a directory",
-        str(open_to_all): "sticky bit",
-    }
-
-
-@pytest.mark.parametrize("which", range(4))
-def test_an_unusable_tmpdir_is_said_and_replaced(tmp_path, which):
-    tmpdir, reason = list(unusable_directories(tmp_path).items())[which]
-    default = tmp_path / "default"
-    default.mkdir()
-    directory, _, warnings = place({"TMPDIR": tmpdir}, UID, KEY, create=True, default=str(default))
-    assert directory == str(usual(default))
-    assert len(warnings) == 1
-    assert warnings[0].startswith(f"cannot use {tmpdir} for caches: ")
-    assert reason in warnings[0]
-
-
-def test_a_tmpdir_without_write_permission_is_said_and_replaced(tmp_path, monkeypatch):
+    for directory in ("open", "locked", "default"):
+        (tmp_path / directory).mkdir()
+    (tmp_path / "open").chmod(0o777)
     monkeypatch.setattr("posix.access", lambda path, _mode: str(path) != str(tmp_path / "locked"))
-    for name in ("locked", "default"):
-        (tmp_path / name).mkdir()
-    env = {"TMPDIR": str(tmp_path / "locked")}
-    directory, _, warnings = place(env, UID, KEY, create=True, default=str(tmp_path / "default"))
+    tmpdir = str(tmp_path / name) if name else "scratch"
+    directory, _, (warning,) = place({"TMPDIR": tmpdir}, UID, KEY, create=True, default=str(tmp_path / "default"))
     assert directory == str(usual(tmp_path / "default"))
-    assert "locked for caches: not writable" in warnings[0]
+    assert warning.startswith(f"cannot use {tmpdir} for caches: ") and reason in warning
 
 
-def test_the_sticky_bit_makes_a_directory_of_everybody_usable(tmp_path):
-    tmp_path.chmod(0o1777)
+@pytest.mark.parametrize("mode", [0o1777, 0o770], ids=["of everybody, with the sticky bit", "of a group"])
+def test_a_directory_of_several_users_is_usable(tmp_path, mode):
+    tmp_path.chmod(mode)
     directory, _, warnings = place({"TMPDIR": f"{tmp_path}/"}, UID, KEY, create=True)
     assert (directory, warnings) == (str(usual(tmp_path)), [])
-
-
-def test_a_directory_of_a_group_is_usable(tmp_path):
-    tmp_path.chmod(0o770)
-    assert place({"TMPDIR": str(tmp_path)}, UID, KEY, create=True)[2] == []
 
 
 def test_where_no_directory_will_do_caches_stay_where_they_are():

@@ -1,82 +1,67 @@
 """Caches avoid directories that other users can prepare, read or write."""
 
 import os
+from pathlib import Path
 
 import pytest
 from cache_directories import KEY, UID, assert_elsewhere_and_private, everything_in, place, usual
-
-
-def test_a_symbolic_link_in_the_way_is_not_followed(tmp_path):
-    trap = tmp_path / "trap"
-    trap.mkdir(mode=0o700)
-    base = tmp_path / "base"
-    base.mkdir()
-    (base / f"pytorch-{UID}").symlink_to(trap)
-    directory, variables, warnings = place({"TMPDIR": str(base)}, UID, KEY, create=True)
-    assert everything_in(trap) == []
-    assert_elsewhere_and_private(base, directory, variables)
-    assert len(warnings) == 1
-    assert f"{base}/pytorch-{UID} is not a directory" in warnings[0]
-
-
-def test_a_symbolic_link_deeper_down_is_not_followed_either(tmp_path):
-    trap = tmp_path / "trap"
-    trap.mkdir(mode=0o700)
-    base = tmp_path / "base"
-    usual(base).mkdir(parents=True, mode=0o700)
-    (base / f"pytorch-{UID}").chmod(0o700)
-    (usual(base) / "triton").symlink_to(trap)
-    directory, variables, warnings = place({"TMPDIR": str(base)}, UID, KEY, create=True)
-    assert everything_in(trap) == []
-    assert_elsewhere_and_private(base, directory, variables)
-    assert "triton is not a directory" in warnings[0]
-
-
-@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o720, 0o701, 0o750])
-def test_a_directory_that_others_can_reach_is_not_used(tmp_path, mode):
-    (tmp_path / f"pytorch-{UID}").mkdir()
-    (tmp_path / f"pytorch-{UID}").chmod(mode)
-    directory, variables, warnings = place({"TMPDIR": str(tmp_path)}, UID, KEY, create=True)
-    assert everything_in(tmp_path / f"pytorch-{UID}") == []
-    assert_elsewhere_and_private(tmp_path, directory, variables)
-    assert f"open to others, mode {mode:04o}" in warnings[0]
-
-
-def test_a_directory_of_another_user_is_not_used_and_its_owner_is_named(tmp_path):
-    if os.geteuid() != 0:
-        pytest.skip("only root can give a directory to another user")
-    squatted = tmp_path / f"pytorch-{UID}"
-    squatted.mkdir(mode=0o700)
-    os.chown(squatted, 4242, -1)
-    directory, variables, warnings = place({"TMPDIR": str(tmp_path)}, UID, KEY, create=True)
-    assert everything_in(squatted) == []
-    assert_elsewhere_and_private(tmp_path, directory, variables)
-    assert f"{squatted} belongs to user 4242" in warnings[0]
-    assert directory.rsplit("/", 1)[0] in warnings[0]
-
-
-def test_a_file_in_the_way_is_left_alone(tmp_path):
-    (tmp_path / f"pytorch-{UID}").write_text("precious")
-    directory, variables, _ = place({"TMPDIR": str(tmp_path)}, UID, KEY, create=True)
-    assert (tmp_path / f"pytorch-{UID}").read_text() == "precious"
-    assert_elsewhere_and_private(tmp_path, directory, variables)
-
-
-def test_two_ranks_that_meet_a_squatter_get_different_names(tmp_path):
-    (tmp_path / f"pytorch-{UID}").write_text("in the way")
-    env = {"TMPDIR": str(tmp_path)}
-    assert place(env, UID, KEY, create=True)[0] != place(env, UID, KEY, create=True)[0]
-
 
 needs_root = pytest.mark.skipif(UID != 0, reason="only root can make another user's directory")
 OTHER = 4242
 
 
 def given_to(directory, user, mode):
-    directory.mkdir()
+    directory.mkdir(parents=True)
     os.chown(directory, user, user)
     directory.chmod(mode)
     return directory
+
+
+def in_the_way(base, kind):
+    """What another user, or a mistake, put where the caches go, and why it is not used."""
+    (base / "trap").mkdir(mode=0o700)
+    top = base / f"pytorch-{UID}"
+    if kind == "link":
+        top.symlink_to(base / "trap")
+        return f"{top} is not a directory"
+    if kind == "link below":
+        usual(base).mkdir(parents=True)
+        top.chmod(0o700)
+        usual(base).chmod(0o700)
+        (usual(base) / "triton").symlink_to(base / "trap")
+        return "triton is not a directory"
+    if kind == "file":
+        top.write_text("precious")
+        return f"{top} is not a directory"
+    if kind == "other user":
+        given_to(top, OTHER, 0o700)
+        return f"{top} belongs to user {OTHER}"
+    top.mkdir()
+    top.chmod(kind)
+    return f"open to others, mode {kind:04o}"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("link", "link below", "file", 0o777, 0o1777, 0o720, 0o701, 0o750),
+        pytest.param("other user", marks=needs_root),
+    ],
+)
+def test_what_is_in_the_way_is_not_followed_or_changed_and_each_rank_gets_another_name(tmp_path, kind):
+    reason = in_the_way(tmp_path, kind)
+    before = everything_in(tmp_path)
+    used = set()
+    for _ in range(2):
+        directory, variables, warnings = place({"TMPDIR": str(tmp_path)}, UID, KEY, create=True)
+        assert_elsewhere_and_private(tmp_path, directory, variables)
+        (warning,) = warnings
+        assert reason in warning and directory.rsplit("/", 1)[0] in warning
+        used.add(directory)
+    assert len(used) == 2
+    assert set(everything_in(tmp_path / "trap")) == set()
+    left = [name for name in everything_in(tmp_path) if not any(name.startswith(Path(x).parent.name) for x in used)]
+    assert left == before or kind == "link below"  # the directories of the caches before the link are made
 
 
 @needs_root
