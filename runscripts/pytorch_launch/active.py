@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Decides which Python runs: that of the environment that the user has activated, else the module's.
+"""Decides which Python runs, that of the environment that the user has activated, else the module's; and what it sees.
 
 Every command asks here, on hosts and in images. Files decide: no second interpreter starts.
 """
@@ -7,12 +7,17 @@ Every command asks here, on hosts and in images. Files decide: no second interpr
 import sys
 
 from pytorch_launch import LaunchError, Problem, Value, exists, names, read
-from pytorch_launch.container import USER_VENV, bind_line, check_directory, device, image_devices
+from pytorch_launch.container import USER_VENV, bind_line, check_directory, device, image_devices, in_container
 
 #: 0 runs the module's Python whatever is active.
 ACTIVE = "PYTORCH_LAUNCH_ACTIVE"
 
 ON_TOP = "python -m venv --system-site-packages"
+
+KEEP = "PYTORCH_LAUNCH_KEEP_PATHS"
+
+#: Files that show that a directory has another torch, as modules and as shared libraries.
+TORCH = {"PYTHONPATH": ("torch", "torch.py"), "LD_LIBRARY_PATH": ("libtorch.so", "libtorch_cpu.so", "libc10.so")}
 
 #: As directories of packages are named.
 PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
@@ -158,3 +163,57 @@ def _torch_in(directory):
         # a line, or a text in a line of code
         places = [place for text in texts for place in text.replace("'", "\n").replace('"', "\n").splitlines()]
     return next((f"{place}/torch" for place in places if place[:1] == "/" and exists(f"{place}/torch")), None)
+
+
+def isolate(env):
+    """Changes that keep other installations out, name to value or None, and a list of Problems.
+
+    A container passes the host's PYTHONPATH on, a venv inherits all variables: a module that is loaded for another
+    purpose may decide which torch, or which numpy, is imported. Directories of the user's own code stay.
+    """
+    if env.get(KEEP, "0") not in ("", "0"):
+        return {}, []
+    # Apptainer's image is the root; Shifter binds the directories of its image into one
+    image = {device("/"), device(sys.prefix)} if in_container(env) else set()
+    changes, warnings = {}, []
+    for name in ("PYTHONHOME", *TORCH):
+        entries = env.get(name, "").split(":")
+        foreign = [each for each in entries if each and (name not in TORCH or _is_foreign(each, TORCH[name], image))]
+        if foreign:
+            changes[name] = ":".join(entry for entry in entries if entry not in foreign) or None
+            fault = f"{name}: ignoring {', '.join(foreign)}, which belongs to another Python or torch"
+            warnings.append(Problem(fault, f"to keep it, export {KEEP}=1"))
+    return changes, warnings
+
+
+def _is_foreign(entry, marks, image):
+    """Whether a directory belongs to another Python or torch; `image` are the image's device numbers."""
+    if "torch" in marks and entry.rstrip("/").rpartition("/")[2] in ("site-packages", "dist-packages"):
+        if _only_adds(entry):
+            return False
+    elif not any(exists(f"{entry}/{mark}") for mark in marks):
+        return False
+    return device(entry) not in {*image, None}  # a missing directory brings nothing
+
+
+def _only_adds(entry):
+    """Whether a directory has packages for this Python, and none that the environment has: a module on top of it."""
+    own = {*names(f"{sys.prefix}/lib/{PYTHON}/site-packages"), *names(f"/usr/local/lib/{PYTHON}/dist-packages")}
+    return f"/{PYTHON}/" in entry and "torch" in own and not own.intersection(names(entry)) - {"__pycache__"}
+
+
+def shadowing(env):
+    """A list of Problems: the user's own torch that Python imports instead of the module's."""
+    module = env.get("SIFPYTORCH") or env.get("EBROOTPYTORCH")
+    if not module or env.get(KEEP, "0") not in ("", "0"):
+        return []
+    bases = [USER_VENV]
+    # the Python of a venv module puts its own packages first (keep_torch.py)
+    if env.get("SIFPYTORCH") and env.get("PYTHONUSERBASE") and not env.get("PYTHONNOUSERSITE"):
+        bases.append(env["PYTHONUSERBASE"])
+    problems = []
+    for torch in (f"{base}/lib/{PYTHON}/site-packages/torch" for base in bases):
+        if exists(torch):
+            remedy = f"to use the module's torch, remove this one: `rm -r {torch} {torch}-*.dist-info`"
+            problems.append(Problem(f"{torch} hides the torch of {module}", remedy))
+    return problems

@@ -6,8 +6,7 @@ import posix as os
 import sys
 
 from pytorch_launch import NO_PYTHON, LaunchError, Problem, exists, read
-from pytorch_launch.active import choose_python
-from pytorch_launch.isolation import isolate, shadowing
+from pytorch_launch.active import choose_python, isolate, shadowing
 
 STDOUT, STDERR = 1, 2
 #: For the rank that reports for others to print its line.

@@ -2,13 +2,12 @@
 """Decides everything for one rank, once and without side effects."""
 
 from pytorch_launch import Problem, Value
-from pytorch_launch.active import choose_python
+from pytorch_launch.active import choose_python, isolate, shadowing
 from pytorch_launch.caches import choose_caches
 from pytorch_launch.cores import choose_cores
 from pytorch_launch.devices import choose_devices
 from pytorch_launch.environment import FABRIC_NAME, SOCKET_IFNAME, compute_variables, openmp_warnings, removed
 from pytorch_launch.facts import launcher_cpus, read_facts
-from pytorch_launch.isolation import isolate, shadowing
 from pytorch_launch.launchers import discover, more_cores
 from pytorch_launch.rendezvous import check_address, choose_rendezvous, launch_id, make_claim
 from pytorch_launch.topology import Node

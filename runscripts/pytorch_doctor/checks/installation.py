@@ -20,9 +20,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from pytorch_launch import LaunchError
-from pytorch_launch.active import choose_python
+from pytorch_launch.active import choose_python, isolate
 from pytorch_launch.container import USER_SOFTWARE
-from pytorch_launch.isolation import isolate
 
 from pytorch_doctor import fail, not_applicable, ok, warn
 from pytorch_doctor.context import find_obstacle, last_line

@@ -3,8 +3,8 @@
 import sys
 
 import pytest
-from pytorch_launch import container, isolation
-from pytorch_launch.isolation import isolate, shadowing
+from pytorch_launch import active, container
+from pytorch_launch.active import isolate, shadowing
 
 
 @pytest.fixture
@@ -94,18 +94,18 @@ def test_what_the_user_insists_on_is_kept(directory):
 def test_in_a_container_what_the_image_brings_is_its_own(directory, monkeypatch):
     """On the file system of its root, or of its Python's directory, unlike what is bound into it from the host."""
     brought = directory("site-packages", "torch.py")
-    devices = {"/": 1, isolation.sys.prefix: 2, brought: 3}
-    real = isolation.os.stat
+    devices = {"/": 1, active.sys.prefix: 2, brought: 3}
+    real = container.os.stat
 
     class Found:
         def __init__(self, path):
             self.st_dev = devices[path]
 
-    monkeypatch.setattr(isolation.os, "stat", lambda path: Found(path) if path in devices else real(path))
+    monkeypatch.setattr("posix.stat", lambda path: Found(path) if path in devices else real(path))
     for name in ("APPTAINER_CONTAINER", "SHIFTER_IMAGEREQUEST"):
         devices[brought] = 3
         assert isolate({"PYTHONPATH": brought, name: "image"})[0] == {"PYTHONPATH": None}
-        for own in ("/", isolation.sys.prefix):
+        for own in ("/", active.sys.prefix):
             devices[brought] = devices[own]
             assert isolate({"PYTHONPATH": brought, name: "image"}) == ({}, [])
             assert isolate({"PYTHONPATH": brought})[0] == {"PYTHONPATH": None}
@@ -128,7 +128,7 @@ def test_a_torch_that_the_user_installed_over_the_images_is_named(own_torch):
 
 def test_a_torch_in_user_software_is_named(own_torch, monkeypatch):
     base, message = own_torch
-    monkeypatch.setattr(isolation, "USER_VENV", base)
+    monkeypatch.setattr(active, "USER_VENV", base)
     assert [*map(str, shadowing({"EBROOTPYTORCH": "/module", "PYTHONUSERBASE": "/nowhere"}))] == [message]
 
 

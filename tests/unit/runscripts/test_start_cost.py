@@ -16,7 +16,7 @@ INTERPRETER = [sys.executable, "-I", "-S"]
 
 #: Modules of the package that a rank of a Slurm step without GPUs imports, and those for the claim of a port.
 MODULES = {
-    *("__init__", "active", "caches", "container", "cores", "devices", "environment", "facts", "isolation", "launch"),
+    *("__init__", "active", "caches", "container", "cores", "devices", "environment", "facts", "launch"),
     *("launchers/__init__", "launchers/slurm", "nodelist", "plan"),
     *("rendezvous", "script", "topology", "world"),
 }

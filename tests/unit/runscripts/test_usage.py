@@ -1,8 +1,8 @@
 """The help texts do not drift from what the commands do."""
 
+from pytorch_launch.active import KEEP
 from pytorch_launch.caches import SUBDIRECTORIES
 from pytorch_launch.facts import read_facts
-from pytorch_launch.isolation import KEEP
 from pytorch_launch.launch import COMMANDS
 from pytorch_launch.plan import make_plan
 from pytorch_launch.usage import USAGE
