@@ -65,25 +65,26 @@ class Holder:
         return (pid in ("0", "") or pid != self.pid) and not self.has_ended()
 
 
-def hold_port(claim):
-    """Make `claim`; raise RendezvousError if another launch has the port, or a process listens on it on rank 0's node.
+def hold_port(place, world, launch):
+    """Claim the port of `place` for `launch`; raise RendezvousError if another launch or a listening process has it.
 
     For every rank there, before it starts Python: of two launches with the same port, the ranks of one would
     join the other. Rank 0 would fail in Python as well if another process listens, but the other ranks would connect
     to that process and wait for it. A program without a claim can still bind the port between this and torch.
     """
-    holder, remedy = take_claim(claim.port, claim.launch, is_rank_0=claim.rank == 0), START_AGAIN
+    port, remedy = int(place["MASTER_PORT"]), START_AGAIN
+    holder = take_claim(port, launch, is_rank_0=world.rank == 0)
     if holder is not None:
         name = "another launch" if holder.launch == UNKNOWN else holder.launch
-        if holder.launch == claim.launch:  # a second program of rank 0's task, which would fail again
+        if holder.launch == launch:  # a second program of rank 0's task, which would fail again
             name, remedy = "another rank 0 of this launch", NOT_A_RANK
         name += holder.pid and f" (process {holder.pid})"
-    elif claim.rank != 0 or is_free(claim.port):
+    elif world.rank != 0 or is_free(port):
         return
     else:
         name = "another program, or by one that started this"
-    place = f"port {claim.port} on {claim.address}, the rendezvous of {claim.source}"
-    raise RendezvousError(f"{place}, is in use by {name}", remedy, rank=claim.rank)
+    fault = f"port {port} on {place['MASTER_ADDR']}, the rendezvous of {world.source}, is in use by {name}"
+    raise RendezvousError(fault, remedy, rank=world.rank)
 
 
 def take_claim(port, launch, *, is_rank_0):

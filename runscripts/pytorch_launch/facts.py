@@ -3,7 +3,7 @@
 
 import posix as os
 
-from pytorch_launch import Value, read
+from pytorch_launch import NO_PYTHON, Value, read
 
 
 class Facts(Value):
@@ -61,3 +61,21 @@ def launcher_cpus():
                 return None
         pid = (more.split() + ["", ""])[1]
     return None
+
+
+def output_of(program, arguments, env):
+    """The standard output of a program on the PATH of `env`, None if there is none or it fails."""
+    import os  # most launches start none
+
+    source, sink = os.pipe()
+    process = os.fork()
+    if process == 0:
+        try:
+            os.dup2(sink, 1)
+            os.execvpe(program, [program, *arguments], env)
+        finally:
+            os._exit(NO_PYTHON)
+    os.close(sink)
+    with os.fdopen(source, errors="surrogateescape") as output:
+        text = output.read()
+    return text if os.waitpid(process, 0)[1] == 0 else None

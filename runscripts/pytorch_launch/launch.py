@@ -189,10 +189,10 @@ def apply(plan, *, starts_all_of_node=False):
     from pytorch_launch.plan import idle_allocation
     from pytorch_launch.topology import cpu_list
 
-    if plan.claim is not None:
+    if plan.claim:
         from pytorch_launch.claim import hold_port
 
-        hold_port(plan.claim)
+        hold_port(plan.place, plan.world, plan.launch)
     if plan.dumps is not None:
         plan = make_dumps(plan)
     variables = {name: plan.changes[name] for name in SUBDIRECTORIES if plan.changes.get(name)}
@@ -224,8 +224,8 @@ def report(program, plan):
     from pytorch_launch.report import line, show_devices
 
     write_error(line(plan) + "\n")
-    if verbose != "1" and plan.world.reports_for_node:
-        show_devices(plan.devices.vendor)
+    if verbose != "1" and plan.world.reports_for_node and plan.devices.vendor:
+        write_error(show_devices(plan.devices.vendor, plan.env))
 
 
 def become_python(arguments, variables):

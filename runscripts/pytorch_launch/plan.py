@@ -9,7 +9,7 @@ from pytorch_launch.devices import choose_devices
 from pytorch_launch.environment import FABRIC_NAME, SOCKET_IFNAME, compute_variables, openmp_warnings, removed
 from pytorch_launch.facts import launcher_cpus, read_facts
 from pytorch_launch.launchers import discover, more_cores
-from pytorch_launch.rendezvous import check_address, choose_rendezvous, launch_id, make_claim
+from pytorch_launch.rendezvous import check_address, choose_rendezvous, claims_port, launch_id
 from pytorch_launch.topology import Node
 from pytorch_launch.world import VIRTUAL
 
@@ -33,7 +33,7 @@ class Plan(Value):
     `changes`    variables to set before Python starts, None for one to unset
     `warnings`   Problems, without those that another rank reports
     and what to do first:
-    `claim`      the Claim to the port where the ranks meet, None if there is none to make
+    `claim`      whether to claim the port where the ranks meet
     `caches`     the directory to make for caches, None if there is none
     `bind`       the CPUs to bind this process to, None to keep its mask
     `dumps`      the directory to make for dumps of PyTorch's flight recorder, None if there is none
@@ -98,7 +98,7 @@ def make_plan(env, facts=None, *, virtual=False):
         placement=placement,
         changes={name: value for name, value in decided.items() if started_with.get(name) != value},
         warnings=warnings,
-        claim=make_claim(place, world, launch),
+        claim=claims_port(place, world),
         caches=caches,
         bind=placement.bind,
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Chooses the address and port at which the ranks of a world meet, identically on every rank, without communication."""
 
-from pytorch_launch import Problem, Value, exists, is_number
+from pytorch_launch import Problem, exists, is_number
 from pytorch_launch.world import RendezvousError
 
 # Above the registered services, below the kernel's ephemeral range (32768-60999, ip(7),
@@ -18,18 +18,6 @@ LOOPBACKS = (
     *("localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"),
     *("::1", "::", "0.0.0.0", "0"),  # noqa: S104  (nothing listens on it)
 )
-
-
-class Claim(Value):
-    """The claim of a launch to the port where its ranks meet.
-
-    `address`, `port`  where they meet, the port as a number
-    `launch`           what `launch_id` returns
-    `source`           what started the launch, for messages
-    `rank`             the rank that makes the claim
-    """
-
-    __slots__ = ("address", "launch", "port", "rank", "source")
 
 
 def choose_rendezvous(env, world, facts):
@@ -77,15 +65,12 @@ def check_address(env, world, root):
     return []
 
 
-def make_claim(place, world, launch):
-    """The Claim of this rank to `place` for `launch`; None on other nodes than that of rank 0, and if `place` is None.
+def claims_port(place, world):
+    """Whether this rank claims the port of `place` before it starts Python, as the ranks on the node of rank 0 do.
 
     A world of one makes no claim: it has no other rank to lose, and a rank 0 may have started it.
     """
-    if place is None or world.size == 1 or (world.node_rank != 0 and world.rank != 0):
-        return None
-    address, port = place["MASTER_ADDR"], int(place["MASTER_PORT"])
-    return Claim(address=address, port=port, launch=launch, source=world.source, rank=world.rank)
+    return place is not None and world.size > 1 and (world.node_rank == 0 or world.rank == 0)
 
 
 def launch_id(world, facts):

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Writes the line of one rank's decisions and their sources, for PYTORCH_LAUNCH_VERBOSE."""
 
-import os
-
 from pytorch_launch import read
+from pytorch_launch.facts import output_of
 from pytorch_launch.topology import cpu_list
 
 # Variables that a user may export to override a decision.
@@ -54,18 +53,7 @@ def interface(env, root=""):
     return "lo"
 
 
-def show_devices(vendor):
-    """Run the vendor's own tool, its output on standard error; a node without the tool causes no error."""
-    if vendor is None:
-        return
+def show_devices(vendor, env):
+    """The output of the vendor's own tool."""
     tool, *arguments = DEVICE_TOOLS[vendor]
-    process = os.fork()
-    if process == 0:
-        try:
-            os.dup2(2, 1)
-            os.execvp(tool, [tool, *arguments])
-        except OSError as error:
-            os.write(2, f"{tool}: {error.strerror}\n".encode())
-        finally:
-            os._exit(1)
-    os.waitpid(process, 0)
+    return output_of(tool, arguments, env) or f"{tool} failed\n"

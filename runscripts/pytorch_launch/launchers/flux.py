@@ -11,9 +11,7 @@ ENVIRONMENT"), but no variable with the node of rank 0 or the number of tasks on
   has no other access to the list. Starting any process takes 13 ms on two busy cores; the reply takes longer
 """
 
-import os
-
-from pytorch_launch import NO_PYTHON
+from pytorch_launch.facts import output_of
 from pytorch_launch.launchers.mpi import read_layout
 from pytorch_launch.topology import parse_cpu_list
 from pytorch_launch.world import WorldError, check_inside, make_world, number, text_number
@@ -70,19 +68,3 @@ def _idset(text):
         return parse_cpu_list(text.strip().strip("[]"))
     except ValueError:
         return set()
-
-
-def output_of(program, arguments, env):
-    """The standard output of a program on the PATH of `env`, None if there is none or it fails."""
-    source, sink = os.pipe()
-    process = os.fork()
-    if process == 0:
-        try:
-            os.dup2(sink, 1)
-            os.execvpe(program, [program, *arguments], env)
-        finally:
-            os._exit(NO_PYTHON)
-    os.close(sink)
-    with os.fdopen(source, errors="surrogateescape") as output:
-        text = output.read()
-    return text if os.waitpid(process, 0)[1] == 0 else None

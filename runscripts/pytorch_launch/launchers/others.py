@@ -100,7 +100,7 @@ def _allocation(env):
     if env.get("SLURM_JOB_ID"):
         return job_allocation(env)
     if env.get("FLUX_URI"):
-        from pytorch_launch.launchers.flux import output_of
+        from pytorch_launch.facts import output_of
 
         nodes = (output_of("flux", ["getattr", "size"], env) or "").strip()
         return 1, int(nodes) if nodes.isdecimal() else 1, "flux run"

@@ -12,7 +12,6 @@ import pytest
 from pytorch_launch import claim, facts
 from pytorch_launch.claim import NUMBERS, Holder, hold_port, is_claimed, take_claim
 from pytorch_launch.launchers import discover
-from pytorch_launch.rendezvous import make_claim
 from pytorch_launch.world import RendezvousError
 
 HOLD = """
@@ -80,13 +79,13 @@ def test_the_remedy_for_a_second_program_of_rank_0_is_not_to_start_again(holds, 
     step.update(SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="0", SLURMD_NODENAME="nid001002")
     place, world = {"MASTER_ADDR": "nid001002", "MASTER_PORT": str(port)}, discover(step, "nid001002")
     with holds("7.0", 0) as process, pytest.raises(RendezvousError) as raised:
-        hold_port(make_claim(place, world, "7.0"))
+        hold_port(place, world, "7.0")
     assert str(raised.value).endswith(
         f"in use by another rank 0 of this launch (process {process.pid}). "
         "Use conda-python-simple for a program that is not a rank, or export another MASTER_PORT"
     )
     with holds("8.0", 0), pytest.raises(RendezvousError, match=r"8\.0 .*\. Start again, or export another MASTER_PORT"):
-        hold_port(make_claim(place, world, "7.0"))
+        hold_port(place, world, "7.0")
 
 
 def test_of_launches_that_cannot_be_told_apart_one_rank_0_gets_the_port(holds, port):

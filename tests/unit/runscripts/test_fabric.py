@@ -88,7 +88,7 @@ def test_all_ranks_meet_at_the_first_nodes_name_on_the_fast_network(step, names)
     plans = [plan(rank(step, number)) for number in range(4)]
     assert {made.changes["MASTER_ADDR"] for made in plans} == {"nid001002i"}
     assert [warnings(made) for made in plans] == [[]] * 4
-    assert plans[0].claim.address == "nid001002i"
+    assert plans[0].place["MASTER_ADDR"] == "nid001002i"
     assert "master nid001002i:" in line(plans[0])
 
 

@@ -2,6 +2,7 @@
 
 import _socket
 import socket
+from types import SimpleNamespace
 
 import pytest
 from pytorch_launch import addresses
@@ -13,7 +14,6 @@ from pytorch_launch.rendezvous import (
     LOWEST_PORT,
     SPAN,
     STEPS,
-    Claim,
     check_address,
     choose_rendezvous,
     free_port,
@@ -33,8 +33,7 @@ def started_by(number):
 
 def check_free(place, source):
     """What rank 0 does after it has made its claim."""
-    port = int(place["MASTER_PORT"])
-    hold_port(Claim(address=place["MASTER_ADDR"], port=port, launch=f"test.{port}", source=source, rank=0))
+    hold_port(place, SimpleNamespace(source=source, rank=0), f"test.{place['MASTER_PORT']}")
 
 
 def test_every_rank_computes_the_same_place(step):
