@@ -21,6 +21,10 @@ WORLDS = {
 }
 
 
+#: Combinations of the others.
+THOROUGH = ("copies of blocks that two ranks divide",)
+
+
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     """A text of 24 kB in which a byte depends on those before it."""
@@ -38,8 +42,13 @@ def run_model(zygote, payload):
 
 
 @pytest.fixture(scope="module")
-def worlds(run_model, text):
-    return {name: run_model(size, "--data", text, *OPTIONS, *options) for name, (size, *options) in WORLDS.items()}
+def worlds(run_model, text, request):
+    left_out = () if request.config.getoption("--thorough") else THOROUGH
+    return {
+        name: run_model(size, "--data", text, *OPTIONS, *options)
+        for name, (size, *options) in WORLDS.items()
+        if name not in left_out
+    }
 
 
 def losses(ranks):
@@ -48,7 +57,9 @@ def losses(ranks):
     return [float(loss) for pair in found for loss in pair]
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.thorough] * (name in THOROUGH)) for name in WORLDS]
+)
 def test_the_loss_curve_does_not_depend_on_how_the_ranks_divide_the_work(worlds, name):
     assert [rank.status for rank in worlds[name]] == [0] * WORLDS[name][0], worlds[name][0].stderr
     assert len(losses(worlds["alone"])) == 8
@@ -132,12 +143,13 @@ def test_replicas_that_do_not_divide_the_ranks_are_one_sentence(run_model, text)
     assert ranks[0].stderr == "rank 0: --replicas 3: 2 ranks are not a multiple. Use a divisor of the ranks\n"
 
 
-def test_a_checkpoint_of_divided_blocks_is_resumed_in_other_divisions(run_model, worlds, text, tmp_path):
+def test_a_checkpoint_of_divided_blocks_is_resumed_in_other_divisions(run_model, worlds, text, tmp_path, request):
     line = ("--data", text, *OPTIONS, "--every", 4, "--modelpath")
     ranks = run_model(4, *line, tmp_path / "run", "--tensor", 2)
     assert [rank.status for rank in ranks] == [0] * 4, ranks[0].stderr
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000008")
-    for size, tensor in ((1, 1), (4, 1), (2, 2)):
+    thorough = request.config.getoption("--thorough")
+    for size, tensor in ((1, 1), (2, 2), *[(4, 1)] * thorough):
         copy = shutil.copytree(tmp_path / "run", tmp_path / f"{size} {tensor}")
         ranks = run_model(size, *line, copy, "--tensor", tensor)
         assert "resuming after 4 steps" in ranks[0].stdout, ranks[0].stderr
