@@ -110,8 +110,18 @@ class Run:
         random, here, path = gather(random_state(self.world.device), self.world), self.position, None
         with fail_together(self.world):
             if self.world.rank == 0:
-                best = here.step == 0 and here.epoch == here.best_epoch
-                path = checkpoints.save({**self.state(), "random": random}, epoch=here.epoch, step=here.step, best=best)
+                state = {
+                    "model": self.network.state_dict(),
+                    "optimizer": self.optimizer.state_dict(),
+                    "schedule": self.schedule.state_dict(),
+                    "settings": dict(self.settings),
+                    "data": self.data,
+                    "position": asdict(here),
+                    "random": random,
+                    "torch": str(torch.__version__),
+                }
+                is_best = here.step == 0 and here.epoch == here.best_epoch
+                path = checkpoints.save(state, epoch=here.epoch, step=here.step, best=is_best)
         return path
 
     def resume(self, checkpoints: Checkpoints | None) -> str | None:
@@ -128,7 +138,7 @@ class Run:
         state = broadcast(state, self.world)  # only rank 0 reads: the ranks may see different files at the same moment
         with fail_together(self.world):
             if state:
-                load_model(self.network, state["model"])
+                self.network.load_state_dict(state["model"])
                 self.optimizer.load_state_dict(state["optimizer"])
                 self.schedule.load_state_dict(state["schedule"])
                 self.position = Position(**state["position"])
@@ -136,28 +146,15 @@ class Run:
                     set_random_state(state["random"][self.world.rank], self.world.device, state["file"])
         return state and state["file"]
 
-    def state(self) -> dict:
-        """Return the parts of a checkpoint that this rank has by itself."""
-        return {
-            "model": self.network.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "schedule": self.schedule.state_dict(),
-            "settings": dict(self.settings),
-            "data": self.data,
-            "position": asdict(self.position),
-            "torch": str(torch.__version__),
-        }
-
     def fit(self, state: Mapping) -> dict:
         """Return the parts of a ``state`` that this run can load, before any of it is used.
 
         Raises TrainingError if it is of another run, MismatchError if a part differs from the run's own in names,
         shapes or types, or if a position is out of bounds.
         """
-        own, random = self.state(), state.get("random")
         check_identity(state, self.settings, self.data)
         position = fit_position(state["position"], asdict(Position()))
-        schedule = fit(state["schedule"], own["schedule"], "schedule", all_names=False)
+        schedule = fit(state["schedule"], self.schedule.state_dict(), "schedule", all_names=False)
         if self.extent:
             epochs, steps, samples = self.extent
             last = steps - 1 if position["epoch"] != epochs else 0
@@ -169,11 +166,12 @@ class Run:
             steps = position["epoch"] * steps + position["step"]
             if schedule.get("last_epoch", steps) != steps:
                 raise MismatchError(f"schedule[last_epoch] is not {steps}, the steps of its position")
+        random = state["random"]
         if not isinstance(random, list):
             raise MismatchError(f"random is {describe(random)}, expected a list")
         if len(random) != self.world.size:
             random = []  # the states cannot be assigned, and the ranks keep their seeds
-        model = fit(without_prefixes(state["model"]), own["model"], "model")
+        model = fit(without_prefixes(state["model"]), self.network.state_dict(), "model")
         if not are_finite(model.values()):
             raise MismatchError(f"a weight {NOT_FINITE}")
         return {
@@ -267,14 +265,6 @@ class Checkpoints(Directory):
         if faults:
             raise no_checkpoint_left(faults)
         return None
-
-    def best(self) -> dict | None:
-        """Return the state with the best accuracy, on the CPU, None if there is none; raises TrainingError."""
-        path = self.directory / BEST
-        try:
-            return read(path) if path.exists() else None
-        except DamagedError as fault:
-            raise TrainingError(f"{path}: damaged ({fault}). Use another checkpoint") from None
 
 
 def fault_of(path: Path, error: Exception) -> str:
@@ -534,28 +524,28 @@ def fit(saved, own, where: str, *, all_names: bool = True) -> Any:
     Tensors must have the same shape, or one element, and the same type; they are copied to new memory with the strides
     of ``own``. Mappings must have the same names; if not ``all_names``, missing ones keep the run's values.
     """
-    fits = type(saved) is type(own) and saved == own if not isinstance(own, (Tensor, Mapping, list, tuple)) else False
     if isinstance(own, Tensor) and isinstance(saved, Tensor) and saved.layout == torch.strided:
         if saved.numel() == own.numel() == 1:
             saved = saved.reshape(own.shape)  # [1] or [], by the version of torch
-        if (saved.shape, saved.dtype, saved.device.type) == (own.shape, own.dtype, "cpu") and not saved.is_quantized:
+        if (saved.shape, saved.dtype, saved.device.type) == (own.shape, own.dtype, "cpu"):
             return torch.empty_like(own, device="cpu", requires_grad=False).copy_(saved.detach())
     elif isinstance(own, Mapping) and isinstance(saved, Mapping):
         odd = [*(name for name in own if name not in saved), *(name for name in saved if name not in own)]
         if odd and all_names:
             raise MismatchError(f"{where} has other names: {', '.join(map(describe, odd[:3]))}")
         return {
-            name: fit(saved.get(name, value), value, f"{where}[{name}]", all_names=all_names)
+            name: fit(saved[name], value, f"{where}[{name}]", all_names=all_names) if name in saved else value
             for name, value in own.items()
         }
     elif isinstance(own, (list, tuple)) and isinstance(saved, (list, tuple)) and len(saved) == len(own):
         pairs = enumerate(zip(saved, own))
         return type(own)(fit(one, mine, f"{where}[{at}]", all_names=all_names) for at, (one, mine) in pairs)
     elif is_number(own):
-        fits = is_number(saved)
-    if not fits:
-        raise MismatchError(f"{where} is {describe(saved)}, expected {describe(own)}")
-    return saved
+        if is_number(saved):
+            return saved
+    elif not isinstance(own, Tensor) and type(saved) is type(own) and saved == own:
+        return saved
+    raise MismatchError(f"{where} is {describe(saved)}, expected {describe(own)}")
 
 
 def is_number(value: object) -> bool:

@@ -42,6 +42,10 @@ def names(checkpoints):
     return sorted(os.listdir(checkpoints.directory))
 
 
+def best(checkpoints):
+    return torch.load(checkpoints.directory / "best.pt", weights_only=True)
+
+
 def test_the_newest_state_is_found_again_with_the_file_that_it_was_in(checkpoints):
     assert checkpoints.latest() is None
     checkpoints.save(STATE, epoch=1, step=0)
@@ -57,7 +61,7 @@ def test_the_last_three_and_the_best_are_kept(checkpoints):
         checkpoints.save({"epoch": epoch}, epoch=epoch, step=0, best=epoch == 2)
     assert names(checkpoints) == ["best.pt", *(f"epoch-000{epoch}-step-000000.pt" for epoch in (3, 4, 5))]
     assert checkpoints.latest()["epoch"] == 5
-    assert checkpoints.best()["epoch"] == 2
+    assert best(checkpoints)["epoch"] == 2
 
 
 def test_what_comes_later_is_told_by_the_numbers_and_not_by_the_letters(checkpoints):
@@ -97,7 +101,7 @@ def test_to_restart_is_to_delete_the_checkpoints(checkpoints):
     checkpoints.save(STATE, epoch=1, step=0, best=True)
     checkpoints.prepare(restart=True)
     assert names(checkpoints) == []
-    assert checkpoints.latest() is None and checkpoints.best() is None
+    assert checkpoints.latest() is None
 
 
 def test_where_all_are_damaged_the_run_does_not_begin_anew_by_itself(checkpoints):
@@ -107,9 +111,6 @@ def test_where_all_are_damaged_the_run_does_not_begin_anew_by_itself(checkpoints
         TrainingError, match="epoch-0002-step-000000.pt: damaged .*, and no other checkpoint is left. .*--restart$"
     ):
         checkpoints.latest()
-    (checkpoints.directory / "best.pt").write_text("damaged")
-    with pytest.raises(TrainingError, match=r"best.pt: damaged \(.*\)\. Use another checkpoint$"):
-        checkpoints.best()
 
 
 def test_a_damaged_checkpoint_is_put_aside_by_the_run_that_went_on_without_it(checkpoints):
@@ -161,7 +162,7 @@ def test_a_file_that_may_not_grow_any_more_leaves_the_checkpoints_as_they_were(c
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert names(checkpoints) == before
-    assert checkpoints.latest()["epoch"] == checkpoints.best()["epoch"] == 1
+    assert checkpoints.latest()["epoch"] == best(checkpoints)["epoch"] == 1
 
 
 def test_a_disk_that_gives_back_other_bytes_is_found_out_before_the_old_file_is_gone(checkpoints, monkeypatch):

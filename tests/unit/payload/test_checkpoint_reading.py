@@ -74,9 +74,6 @@ def test_a_malicious_checkpoint_is_refused_and_its_code_is_not_run(checkpoints, 
         write({"epoch": Malice(witness)}, path)
         assert checkpoints.latest()["file"].endswith("epoch-0001-step-000000.pt")
         assert "epoch-0002-step-000000.pt: damaged (" in capsys.readouterr().out
-    torch.save({"epoch": Malice(witness)}, checkpoints.directory / "best.pt")
-    with pytest.raises(TrainingError, match="best.pt: damaged .it holds more than .*, and nothing in it was executed"):
-        checkpoints.best()
     assert not witness.exists()
 
 

@@ -50,10 +50,10 @@ def test_the_best_is_that_of_the_best_epoch(checkpoints, alone):
     for accuracy, best in ((0, 1), (70, 2), (60, 2), (70, 2), (71, 5)):
         run.position.end_epoch(accuracy)
         run.save(checkpoints)
-        assert checkpoints.best()["position"]["epoch"] == best
+        assert torch.load(checkpoints.directory / "best.pt")["position"]["epoch"] == best
         take_steps(run, 1)
         run.save(checkpoints)  # in the middle of an epoch nothing was measured
-        assert checkpoints.best()["position"]["epoch"] == best
+        assert torch.load(checkpoints.directory / "best.pt")["position"]["epoch"] == best
 
 
 def test_a_random_state_that_is_none_is_one_sentence(checkpoints, alone):
