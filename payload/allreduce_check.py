@@ -203,12 +203,11 @@ def check(options: argparse.Namespace, ranks: Ranks) -> bool:
         seconds = {"alone": ranks.gather(time_alone(ranks))}
         if ranks.shape:
             seconds[f"exchanging {show_size(EXCHANGED)}"] = ranks.gather(time_with_neighbours(ranks))
-        network = allreduce.read_nccl_log(ranks.read_log()) if ranks.device.type == "cuda" else None
         lines = [
             allreduce.check_sums(ranks, wrong, len(sizes)),
             allreduce.check_bandwidth(ranks, options.threshold, bandwidths),
             allreduce.check_speed(ranks, seconds, options.slow),
-            allreduce.check_network(ranks, network, os.environ.get("PYTORCH_FAST_NETWORK")),
+            allreduce.check_network(ranks, ranks.read_log(), os.environ.get("PYTORCH_FAST_NETWORK", "")),
         ]
         for line in lines:
             report(line)

@@ -215,20 +215,6 @@ class Ranks:
             self.exit()
 
 
-class Network(NamedTuple):
-    """What NCCL's log of one rank reports: its network, libfabric's provider, the networks of its channels."""
-
-    name: str | None = None
-    provider: str | None = None
-    channels: tuple[str, ...] = ()
-    warning: str = ""
-
-    def __str__(self) -> str:
-        provider = f", provider {self.provider}" if self.provider else ""
-        channels = f", channels over {' and '.join(self.channels)}" if self.channels else ""
-        return f"{self.name or 'unknown'}{provider}{channels}"
-
-
 def log_nccl(environment: MutableMapping[str, str]) -> Callable[[], str]:
     """Make NCCL write its log to memory, so that no file remains; return a function that reads it.
 
@@ -239,33 +225,29 @@ def log_nccl(environment: MutableMapping[str, str]) -> Callable[[], str]:
     return lambda: os.pread(log, os.fstat(log).st_size, 0).decode(errors="replace")
 
 
-def read_nccl_log(text: str) -> Network:
-    """Read the lines that NCCL and RCCL write with NCCL_DEBUG=INFO and the subsystems INIT and NET.
+def read_nccl_log(text: str, expected: str) -> tuple[str, bool]:
+    """Return which network NCCL uses, and whether it is the ``expected`` one and no connection uses TCP.
 
-    Sources: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/logging.html, and for libfabric
-    https://github.com/aws/aws-ofi-nccl, whose versions differ in a capital letter. The last network is the one in use.
+    Reads the lines that NCCL and RCCL write with NCCL_DEBUG=INFO and the subsystems INIT and NET. Sources:
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/logging.html, and for libfabric
+    https://github.com/aws/aws-ofi-nccl, whose versions differ in a capital letter. The last network is the one in use,
+    and NCCL may fall back to sockets after it chose a provider. Names of NCCL's plugins for InfiniBand begin with the
+    name of its own: IB, IBext_v8.
     """
-    names = re.findall(r"NCCL INFO Using network (.+?)\s*$", text, re.MULTILINE)
-    providers = re.findall(r"NET/OFI Selected provider is ([\w;]+)", text, re.IGNORECASE)
+    name = re.findall(r"NCCL INFO Using network (.+?)\s*$", text, re.MULTILINE)[-1:]
+    provider = re.findall(r"NET/OFI Selected provider is ([\w;]+)", text, re.IGNORECASE)[-1:]
     channels = sorted(set(re.findall(r"Channel .* via NET/([^/\n]+)/", text)))
-    return Network(
-        names[-1] if names else None, providers[-1] if providers else None, tuple(channels), last_warning(text)
-    )
+    is_fast = any(each.lower().startswith(expected.lower()) for each in name + provider)
+    described = "".join(name) or "unknown"
+    described += "".join(f", provider {each}" for each in provider)
+    described += f", channels over {' and '.join(channels)}" if channels else ""
+    return described, is_fast and "Socket" not in name + channels
 
 
 def last_warning(log: str) -> str:
     """Return the last warning in NCCL's log as a part of a message, "" if there is none."""
     warnings = re.findall(r"NCCL WARN (.+?)\s*$", log, re.MULTILINE)
     return f" (NCCL warning: {warnings[-1]})" if warnings else ""
-
-
-def is_fast(network: Network, expected: str) -> bool:
-    """Return whether the network or its provider is the expected one, and no connection uses TCP.
-
-    Names of NCCL's plugins for InfiniBand begin with the name of its own: IB, IBext_v8.
-    """
-    sockets = "Socket" in (network.name, *network.channels)  # NCCL may fall back to it after it chose a provider
-    return not sockets and any((name or "").lower().startswith(expected.lower()) for name in network[:2])
 
 
 class Threshold(NamedTuple):
@@ -375,22 +357,22 @@ def check_speed(ranks: Ranks, kinds: Mapping[str, Sequence[float | None]], facto
     return f"speed: no rank is slow: {', '.join(ranges)}"
 
 
-def check_network(ranks: Ranks, network: Network | None, expected: str | None) -> str:
-    """Return the verdict on the network that NCCL uses. Every rank calls it."""
-    networks = ranks.gather(network)
-    if network is None:
-        if ranks.device.type != "cpu":
-            return f"network: {library_of(ranks.device)} does not report it; not checked"
+def check_network(ranks: Ranks, log: str, expected: str) -> str:
+    """Return the verdict on the network that NCCL uses, from this rank's ``log``. Every rank calls it."""
+    networks = ranks.gather((*read_nccl_log(log, expected), last_warning(log)))
+    if ranks.device.type == "cpu":
         return "network: TCP, the only network of gloo; not checked"
+    if ranks.device.type != "cuda":
+        return f"network: {library_of(ranks.device)} does not report it; not checked"
     if len(ranks.nodes) == 1:
         return "network: not needed on one node; not checked"
     if not expected:
-        return f"network: {networks[0]}; PYTORCH_FAST_NETWORK is not set; not checked"
-    slow = [rank for rank, network in enumerate(networks) if not is_fast(network, expected)]
+        return f"network: {networks[0][0]}; PYTORCH_FAST_NETWORK is not set; not checked"
+    slow = [rank for rank, (_, is_fast, _) in enumerate(networks) if not is_fast]
     if not slow:
-        return f"network: {networks[0]}: the fast one, as PYTORCH_FAST_NETWORK={expected} requires"
-    found = networks[slow[0]]
+        return f"network: {networks[0][0]}: the fast one, as PYTORCH_FAST_NETWORK={expected} requires"
+    found, _, warning = networks[slow[0]]
     return (
-        f"FAIL network: {ranks.name(slow)} uses {found}, not {expected} as PYTORCH_FAST_NETWORK requires"
-        f"{found.warning}. Check the plugin and the cards with pytorch-doctor, and the binds of the container"
+        f"FAIL network: {ranks.name(slow)} uses {found}, not {expected} as PYTORCH_FAST_NETWORK requires{warning}. "
+        "Check the plugin and the cards with pytorch-doctor, and the binds of the container"
     )

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 from fake_ranks import (
     INFINIBAND,
     LIBFABRIC_OVER_TCP,
@@ -15,13 +16,12 @@ from fake_ranks import (
     log,
 )
 from training.allreduce import (
-    Network,
     Threshold,
     applicable_thresholds,
     check_bandwidth,
     check_network,
     check_speed,
-    is_fast,
+    last_warning,
     log_nccl,
     read_nccl_log,
     read_thresholds,
@@ -31,30 +31,25 @@ from training.allreduce import (
 @pytest.mark.parametrize(
     ("lines", "network", "fast_for"),
     [
-        (SLINGSHOT, Network("AWS Libfabric", "cxi", ("AWS Libfabric",)), ["cxi"]),
-        (NEWER_PLUGIN, Network("OFI", "cxi"), ["cxi"]),
-        (LIBFABRIC_OVER_TCP, Network("AWS Libfabric", "tcp"), []),
-        (INFINIBAND, Network("IB", None, ("IB",)), ["IB"]),
-        (INFINIBAND.replace("network IB", "network IBext_v8"), Network("IBext_v8", None, ("IB",)), ["IB"]),
-        (SOCKETS, Network("Socket", None, ("Socket",)), []),
+        (SLINGSHOT, "AWS Libfabric, provider cxi, channels over AWS Libfabric", ["cxi"]),
+        (NEWER_PLUGIN, "OFI, provider cxi", ["cxi"]),
+        (LIBFABRIC_OVER_TCP, "AWS Libfabric, provider tcp", []),
+        (INFINIBAND, "IB, channels over IB", ["IB"]),
+        (INFINIBAND.replace("network IB", "network IBext_v8"), "IBext_v8, channels over IB", ["IB"]),
+        (SOCKETS, "Socket, channels over Socket", []),
         (
             SLINGSHOT + SOCKETS.strip().splitlines()[-1],
-            Network("AWS Libfabric", "cxi", ("AWS Libfabric", "Socket")),
+            "AWS Libfabric, provider cxi, channels over AWS Libfabric and Socket",
             [],
         ),
         # a provider is chosen, and then the plugin fails
-        (SLINGSHOT.splitlines()[2] + "\nUsing network Socket", Network("Socket", "cxi"), []),
+        (SLINGSHOT.splitlines()[2] + "\nUsing network Socket", "Socket, provider cxi", []),
+        ("", "unknown", []),
     ],
 )
 def test_nccls_lines_tell_which_network_is_used(lines, network, fast_for):
-    found = read_nccl_log(log(lines))
-    assert found == network
-    assert [name for name in ("cxi", "IB") if is_fast(found, name)] == fast_for
-
-
-def test_a_plugin_that_is_not_found_is_nccls_warning():
-    assert read_nccl_log(NOT_FOUND).warning == " (NCCL warning: Error: network AWS Libfabric not found.)"
-    assert read_nccl_log("") == Network()
+    assert read_nccl_log(log(lines), "cxi")[0] == network
+    assert [name for name in ("cxi", "IB") if read_nccl_log(log(lines), name)[1]] == fast_for
 
 
 def test_nccls_log_is_kept_in_memory():
@@ -99,23 +94,28 @@ def test_what_is_slow_on_every_node_is_how_the_nodes_are_built(seconds, line):
     assert check_speed(ranks, {"alone": seconds}, 2).startswith(line)
 
 
+def network_of(hosts, logs, expected="cxi", device="cuda"):
+    """The verdict of ranks with these logs."""
+    found = [(*read_nccl_log(text, expected), last_warning(text)) for text in logs]
+    ranks = FakeRanks(hosts, found)
+    ranks.device = torch.device(device)
+    return check_network(ranks, logs[0], expected)
+
+
 def test_one_rank_on_sockets_fails_and_is_named():
-    fast, slow = read_nccl_log(log(SLINGSHOT)), read_nccl_log(log(SOCKETS) + NOT_FOUND)
-    line = check_network(FakeRanks(TWO_NODES.hosts, [fast, fast, slow, fast]), fast, "cxi")
+    fast, slow = log(SLINGSHOT), log(SOCKETS) + NOT_FOUND
+    line = network_of(TWO_NODES.hosts, [fast, fast, slow, fast])
     assert line.startswith("FAIL network: rank 2 (n2) uses Socket, channels over Socket, not cxi as ")
     assert "NCCL warning: Error: network AWS Libfabric not found." in line
     assert "pytorch-doctor" in line
-    line = check_network(FakeRanks(TWO_NODES.hosts, [fast] * 4), fast, "cxi")
+    line = network_of(TWO_NODES.hosts, [fast] * 4)
     assert line.startswith("network: AWS Libfabric, provider cxi, channels over AWS Libfabric: the fast one")
-
-
-def test_a_log_without_a_word_of_the_network_fails_too():
-    nothing = read_nccl_log("")
-    assert check_network(TWO_NODES, nothing, "IB").startswith("FAIL network: ranks 0 (n1), 1 (n1), 2 (n2), 3 (n2)")
+    line = network_of(TWO_NODES.hosts, [""] * 4)
+    assert line.startswith("FAIL network: ranks 0 (n1), 1 (n1), 2 (n2), 3 (n2)"), "a log without a word of the network"
 
 
 def test_one_node_and_a_profile_without_a_fast_network_are_not_checked():
-    sockets = read_nccl_log(log(SOCKETS))
-    assert "one node" in check_network(FakeRanks(["n1", "n1"]), sockets, "IB")
-    assert "not checked" in check_network(TWO_NODES, sockets, None)
-    assert "gloo" in check_network(TWO_NODES, None, "IB")
+    assert "one node" in network_of(["n1", "n1"], [log(SOCKETS)] * 2)
+    assert "not checked" in network_of(TWO_NODES.hosts, [log(SOCKETS)] * 4, "")
+    assert "XCCL does not report it" in network_of(TWO_NODES.hosts, [""] * 4, device="xpu")
+    assert "gloo" in network_of(TWO_NODES.hosts, [""] * 4, device="cpu")
