@@ -21,7 +21,7 @@ MARKER = '.packed'
 
 def venv_commands(python_version):
     """Commands of the environment that bin/ offers, so that they run where the packed file is mounted."""
-    return [name + version for name in ('python', 'pip') for version in ('', '3', python_version)] + ['torchrun']
+    return [name + version for name in ('python', 'pip') for version in ('', '3', python_version)]
 
 
 def pack(installdir, mksquashfs_args, parallel):

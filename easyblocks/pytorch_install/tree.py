@@ -16,7 +16,7 @@ PARTS = ('runscripts', 'payload')
 
 # Runscripts that bin/ offers. Those of the second list run on the host alone.
 RUNSCRIPTS = ('conda-python-simple', 'conda-python-distributed', 'torchrun-distributed', 'ddp-env', 'get-master',
-              'list-packages', 'uv')
+              'list-packages', 'torchrun', 'uv')
 RUNSCRIPTS_ON_HOST = ('pytorch-doctor', 'pytorch-run', 'pytorch-stacks', 'pytorch-stage')
 
 # Files of bin/ that users type, by what starts the image; all runtimes have the first.
