@@ -7,19 +7,27 @@ from testbed import recipes
 from testbed.progress import run
 from testbed.stand_ins.systems import IN_IMAGE
 
-#: Compilers, headers, Perl, documents and translations of the CPU image: more than half of its system, and nothing that
-#: starts ranks.
+#: Compilers, headers, Perl, Git, SSH, documents, translations: two thirds of the system of the CPU image, and nothing
+#: that starts ranks.
 NOT_FOR_RANKS = (
     "./usr/include/*",
     "./usr/lib/gcc/*",
-    "./usr/lib/*/perl/*",
+    "./usr/lib/*/gconv/*",
+    "./usr/lib/*/perl*/*",
+    "./usr/lib/*/lib*san.so*",
+    *(f"./usr/lib/*/lib{name}*" for name in ("bfd", "gprofng", "isl", "opcodes", "perl")),
+    "./usr/lib/git-core/*",
     "./usr/share/perl/*",
     "./usr/share/doc/*",
     "./usr/share/man/*",
     "./usr/share/locale/*",
+    "./usr/bin/git*",
+    "./usr/bin/perl*",
+    "./usr/bin/scalar",
+    "./usr/bin/ssh*",
     "./usr/bin/x86_64-linux-gnu-*",
     "./usr/bin/aarch64-linux-gnu-*",
-    "./usr/lib/*/lib?san.so*",
+    "./usr/local/bin/py-spy",
     "*.a",
 )
 #: All packages but pip: without it, every installation would make it for the users' environment.
