@@ -15,6 +15,7 @@ def test_a_run_continues_with_weights_optimizer_schedule_position_and_random_sta
     take_steps(through, 4)
 
     resumed = small_run(alone)
+    assert resumed.resume(None) is None and resumed.position == Position()
     assert resumed.resume(checkpoints) == str(checkpoints.directory / "epoch-0000-step-000003.pt")
     take_steps(resumed, 4)
     assert resumed.position == through.position == Position(step=7)
@@ -37,12 +38,6 @@ def test_a_run_continues_with_the_optimizer_that_its_own_machine_can_do(checkpoi
     after.resume(checkpoints)
     assert after.optimizer.param_groups[0]["fused"] is fused
     take_steps(after, 1)
-
-
-def test_a_run_without_a_checkpoint_begins(checkpoints, alone):
-    run = small_run(alone)
-    assert run.resume(checkpoints) is None
-    assert run.position == Position()
 
 
 def test_the_best_is_that_of_the_best_epoch(checkpoints, alone):

@@ -18,18 +18,19 @@ def full_disk(_descriptor):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_saved_model_can_be_loaded_without_trusting_pickle(tmp_path):
-    save_model(STATE, tmp_path / "model.pt")
-    loaded = torch.load(tmp_path / "model.pt", weights_only=True)
-    assert loaded.keys() == STATE.keys()
-    assert torch.equal(loaded["weight"], STATE["weight"])
-
-
-def test_a_saved_model_replaces_the_old_one_and_leaves_nothing_else(tmp_path):
+def test_a_saved_model_replaces_the_old_one_and_needs_no_trust_in_pickle(tmp_path):
     (tmp_path / "model.pt").write_text("old")
-    save_model(STATE, tmp_path / "model.pt")
-    assert torch.load(tmp_path / "model.pt", weights_only=True)
+    umask = os.umask(0o022)
+    try:
+        with (tmp_path / "model.pt").open() as reader:
+            save_model(STATE, tmp_path / "model.pt")
+            assert reader.read() == "old", "a reader of the old one reads it to its end"
+    finally:
+        os.umask(umask)
+    loaded = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert loaded.keys() == STATE.keys() and torch.equal(loaded["weight"], STATE["weight"])
     assert os.listdir(tmp_path) == ["model.pt"]
+    assert (tmp_path / "model.pt").stat().st_mode & 0o777 == 0o644
 
 
 def test_a_full_disk_leaves_the_old_model_and_no_temporary_file(tmp_path, monkeypatch):
@@ -55,22 +56,6 @@ def test_the_model_is_on_the_disk_before_it_takes_the_place_of_the_old_one(tmp_p
     save_model(STATE, tmp_path / "model.pt")
     # the file, and then the directory with its new name
     assert [content == b"old" for content in seen_at_sync] == [True, False]
-
-
-def test_whoever_is_reading_the_old_model_reads_it_to_its_end(tmp_path):
-    (tmp_path / "model.pt").write_text("old")
-    with (tmp_path / "model.pt").open() as reader:
-        save_model(STATE, tmp_path / "model.pt")
-        assert reader.read() == "old"
-
-
-def test_others_may_read_the_model_as_far_as_the_umask_lets_them(tmp_path):
-    umask = os.umask(0o022)
-    try:
-        save_model(STATE, tmp_path / "model.pt")
-    finally:
-        os.umask(umask)
-    assert (tmp_path / "model.pt").stat().st_mode & 0o777 == 0o644
 
 
 def test_a_file_system_that_brings_no_directory_to_the_disk_is_no_hindrance(tmp_path, monkeypatch):
