@@ -105,8 +105,16 @@ wait $step""",
     assert received == [[f"SIG{signal}"]] * 2, result.stderr
 
 
-@pytest.mark.parametrize("strike", ["SIGKILL", "SIGSTOP"])
-@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
+@pytest.mark.parametrize(
+    ("module", "strike"),
+    [
+        ("container", "SIGKILL"),
+        ("venv", "SIGSTOP"),
+        pytest.param("container", "SIGSTOP", marks=pytest.mark.thorough),
+        pytest.param("venv", "SIGKILL", marks=pytest.mark.thorough),
+    ],
+    indirect=["module"],
+)
 def test_a_rank_that_dies_or_stops_answering_ends_the_step(testbed, module, enter, dataset, work, strike):
     """A hanging rank ends it after the payload's --timeout, a dead one at once; by default both take an hour."""
     (work / "struck.py").write_text(STRUCK)

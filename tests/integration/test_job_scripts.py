@@ -66,7 +66,7 @@ def test_frontiers_nn_job_prints_its_loss_every_thousand_steps_and_ends_near_99_
     assert 98 <= float(re.fullmatch(r"Accuracy: (\d+\.\d\d)%", last)[1]) < 100
 
 
-@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
+@pytest.mark.parametrize("module", [pytest.param("container", marks=pytest.mark.thorough), "venv"], indirect=True)
 def test_torchrun_under_mpirun_trains_in_container_and_venv_with_the_same_job(job, module):
     if find_optional("openmpi-bin") is None:
         pytest.skip("openmpi-bin is not installed (./run-tests does that where it may install packages)")

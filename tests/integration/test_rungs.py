@@ -160,7 +160,7 @@ def losses(output):
     return {int(step): float(loss) for step, loss in lines}
 
 
-@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
+@pytest.mark.parametrize("module", [pytest.param("container", marks=pytest.mark.thorough), "venv"], indirect=True)
 def test_one_process_and_two_nodes_train_the_same_network(testbed, module, enter):
     ends = []
     for script, size, launcher in RUNGS:

@@ -34,7 +34,7 @@ for name in ('MIOPEN_USER_DB_PATH', 'MIOPEN_CUSTOM_CACHE_DIR', 'TRITON_CACHE_DIR
 """
 
 
-@pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
+@pytest.mark.parametrize("module", [pytest.param("container", marks=pytest.mark.thorough), "venv"], indirect=True)
 def test_another_process_on_the_master_port_ends_the_step_with_a_message(testbed, module, enter, work):
     (work / "stranger.py").write_text(STRANGER)
     result = testbed.run_unchecked(
