@@ -22,6 +22,14 @@ FIRST = (
     "tests/integration/images",
     "tests/integration/test_engines_on_nodes.py",
     "tests/integration/test_worlds.py",
+    "tests/integration/test_job_scripts.py",
+    "tests/integration/test_spare_nodes.py",
+    "tests/integration/test_watching.py",
+    "tests/integration/test_packed.py",
+    "tests/integration/user_software",
+    "tests/integration/test_preemption.py",
+    "tests/integration/test_venv_build.py",
+    "tests/integration/test_rungs.py",
 )
 
 #: How files of unit tests, or single tests, begin that train, start many processes, install, wait or repeat what others
