@@ -209,7 +209,7 @@ def stage(files, launcher, undo):
         end_step = ["scancel", "--signal=TERM", f"{job}.{answers[0]['step']}"]
         clean = shell_line(["env", "-i", *map("=".join, env.items())])
         removal = f"{clean} {shell_line(end_step)}; {clean} {removal}"
-    undo.callback(subprocess.call, ["sh", "-c", in_silence(removal)], env=env)
+    undo.callback(subprocess.call, ["timeout", str(START_SECONDS), "sh", "-c", in_silence(removal)], env=env)
     if is_slurm:
         # all nodes make the directory at once: a user who sees its name on one cannot make it on the next one first
         maker[0].stdin.write(b"go\n")
