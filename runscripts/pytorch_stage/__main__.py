@@ -180,7 +180,7 @@ def stage(files, launcher, undo):
     order = {"files": files, "size": size, "is_chosen": bool(os.environ.get(DIRECTORY))}
     order["directory"] = directory = os.path.join(choose_base(order), f"pytorch-stage-{secrets.token_hex(16)}")
     program = [*start, sys.executable, "-I", "-S", os.path.abspath(__file__), "--node"]
-    copies, removal = [copy_of(path, order) for path in files], shell_line([*start, "rm", "-rf", "--", directory])
+    copies, removal = [copy_of(path, order) for path in files], [[*start, "rm", "-rf", "--", directory]]
 
     def run(*command):
         errors = undo.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
@@ -206,10 +206,8 @@ def stage(files, launcher, undo):
         commands = [["sbcast", f"--jobid={job}", *pair] for pair in zip(files, copies)]
         answers = read_answers(*maker, count, count)
         # `srun rm` also removes it if the step was killed; only the step can in a job that is canceled
-        end_step = ["scancel", "--signal=TERM", f"{job}.{answers[0]['step']}"]
-        clean = shell_line(["env", "-i", *map("=".join, env.items())])
-        removal = f"{clean} {shell_line(end_step)}; {clean} {removal}"
-    undo.callback(subprocess.call, ["timeout", str(START_SECONDS), "sh", "-c", in_silence(removal)], env=env)
+        removal.insert(0, ["scancel", "--signal=TERM", f"{job}.{answers[0]['step']}"])
+    undo.callback(remove, removal, env)
     if is_slurm:
         # all nodes make the directory at once: a user who sees its name on one cannot make it on the next one first
         maker[0].stdin.write(b"go\n")
@@ -220,7 +218,8 @@ def stage(files, launcher, undo):
     nodes = len(read_answers(*run(*program, *["copy"] * (how == "launcher"), "check"), 1))
     text = f"{', '.join(map(os.path.basename, files))} ({size / 1e9:.2f} GB) copied to {nodes} node{'s' * (nodes > 1)}"
     print_message(f"{text} in {time.monotonic() - began:.1f} s: {directory}")
-    return copies, removal, is_slurm
+    clean = ["env", "-i", *map("=".join, env.items())] if is_slurm else []
+    return copies, "; ".join(" ".join(map(shlex.quote, clean + command)) for command in removal), is_slurm
 
 
 def flux_commands(start, order):
@@ -257,6 +256,13 @@ def read_answers(process, errors, order, least=0, most=None):
     return found
 
 
+def remove(commands, env):
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    for command in commands:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # the launcher may hang
+            subprocess.run(command, env=env, check=False, timeout=START_SECONDS, **streams)
+
+
 def end(process):
     if process.stdin:
         process.stdin.close()  # nodes that have not made the directory do not make it
@@ -268,15 +274,8 @@ def shell_code(copies, variables, removal):
     """Lines to source that set the variables, and remove the copies when the shell exits."""
     function = f"pytorch_stage_{secrets.token_hex(4)}"
     exports = statements(dict.fromkeys(variables, copies[0]) or {"PYTORCH_STAGED": os.path.dirname(copies[0])})
-    return f"{exports}{function}() {{ {in_silence(removal)} || :; }}\n{AT_EXIT}pytorch_stage_at_exit {function}"
-
-
-def in_silence(line):
-    return f"{{ {line}; }} </dev/null >/dev/null 2>&1"
-
-
-def shell_line(command):
-    return " ".join(map(shlex.quote, command))
+    silent = f"{{ {removal}; }} </dev/null >/dev/null 2>&1 || :"
+    return f"{exports}{function}() {{ {silent}; }}\n{AT_EXIT}pytorch_stage_at_exit {function}"
 
 
 def on_node(order, *steps):

@@ -17,9 +17,6 @@ KINDS = {
     "rocm": Kind("amd", "AMD", "hip", "ROCm", "/dev/kfd", ("amdgpu",)),
     "xpu": Kind("intel", "Intel", "xpu", "XPU", "/dev/dri/renderD*", ("xe", "i915")),
 }
-#: The oldest driver for each CUDA, by its first number: NVIDIA, "CUDA Compatibility", minor version compatibility
-#: (https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html).
-OLDEST_DRIVERS = {11: 450, 12: 525, 13: 580}
 #: The versions of CUDA or ROCm that the site's driver supports, as a cluster profile has them: 6.1-7.0.
 SUPPORTED = re.compile(r"([0-9]+(?:\.[0-9]+)*)-([0-9]+(?:\.[0-9]+)*)")
 
@@ -63,60 +60,38 @@ def _unseen(here, kind):
 
 
 def check_driver(here):
-    """Whether the driver supports the CUDA or ROCm of torch: it computes, or the versions explain why not."""
+    """Whether torch computes with the driver, and the cluster profile lists torch's CUDA or ROCm as supported."""
     kind = KINDS.get(here.gpu) if here.module else None
     if kind is None:
         return not_applicable("the module is for CPUs" if here.module else "no module is loaded")
-    found = _check_driver_here(here, kind)
-    unsupported = _unsupported(here, kind)
-    if not unsupported:
-        return found
-    remedy = f"load a module for a supported {kind.runtime}: module avail PyTorch"
-    return (fail if found.verdict == FAIL else warn)(f"{found.finding}; {unsupported}", remedy)
-
-
-def _unsupported(here, kind):
-    """What is wrong if torch's CUDA or ROCm is outside the range in the cluster profile, else None.
-
-    Without a range, in PYTORCH_DRIVER_CUDA or PYTORCH_DRIVER_ROCM, torch is not imported.
-    """
-    variable = f"PYTORCH_DRIVER_{here.gpu.upper()}"
+    version, variable = _driver_version(here, kind), f"PYTORCH_DRIVER_{here.gpu.upper()}"
     supported = SUPPORTED.fullmatch(here.env.get(variable, ""))
-    facts, _ = here.torch if supported else (None, None)
-    version = facts and facts[kind.version]
-    if not version or is_within(version, *supported.groups()):
-        return None
-    used = f"{kind.runtime} {'.'.join(version.split('.')[:2])}"
+    facts, _ = here.torch if version or supported else (None, None)  # without both, torch is not imported
+    needed = facts and facts[kind.version]
+    if version is None:
+        found = not_applicable(f"no driver of {kind.label} here")
+    elif facts is None:
+        found = fail(f"{version}, but torch cannot be imported", "see the check `torch`")
+    elif facts["fault"]:
+        remedy = "try another node; if all nodes fail, load a module that is built for this driver"
+        found = fail(f"driver {version}: {kind.runtime} {needed} does not compute: {facts['fault']}", remedy)
+    else:
+        found = ok(
+            f"{version}, computes with {kind.runtime} {needed}" if facts["devices"] else f"{version}; no visible GPU"
+        )
+    if not supported or not needed or is_within(needed, *supported.groups()):
+        return found
     oldest, newest = supported.groups()
-    return f"torch is built for {used}, and the site's driver supports {oldest} to {newest} ({variable})"
+    used = f"{kind.runtime} {'.'.join(needed.split('.')[:2])}"
+    finding = f"torch is built for {used}, and the site's driver supports {oldest} to {newest} ({variable})"
+    remedy = f"load a module for a supported {kind.runtime}: module avail PyTorch"
+    return (fail if found.verdict == FAIL else warn)(f"{found.finding}; {finding}", remedy)
 
 
 def is_within(version, oldest, newest):
     """Whether a version is in a range; 13.2 is within 11-13, and 7.0.2 within 6.1-7.0."""
     version, oldest, newest = ([int(part) for part in re.findall("[0-9]+", text)] for text in (version, oldest, newest))
     return oldest <= version[: len(oldest)] and version[: len(newest)] <= newest
-
-
-def _check_driver_here(here, kind):
-    """The same for this node alone, without the range in the cluster profile."""
-    version = _driver_version(here, kind)
-    if version is None:
-        return not_applicable(f"no driver of {kind.label} here")
-    facts, _ = here.torch
-    if facts is None:
-        return fail(f"{version}, but torch cannot be imported", "see the check `torch`")
-    needed = facts[kind.version]
-    name = f"{kind.runtime} {needed}"
-    if facts["devices"] and not facts["fault"]:
-        return ok(f"{version}, computes with {name}")
-    oldest = OLDEST_DRIVERS.get(int(needed.split(".")[0])) if kind.vendor == "nvidia" else None
-    if oldest and int(version.split(".")[0]) < oldest:
-        remedy = "load a module for an older CUDA, or ask the site to update the driver"
-        return fail(f"driver {version} is too old for {name}, which needs {oldest} or newer", remedy)
-    if facts["fault"]:
-        remedy = "try another node; if all nodes fail, load a module that is built for this driver"
-        return fail(f"driver {version}: {name} does not compute: {facts['fault']}", remedy)
-    return ok(f"{version}; no visible GPU")
 
 
 def _driver_version(here, kind):

@@ -59,7 +59,7 @@ def test_no_gpu_on_a_workstation_is_a_failure_and_on_a_login_node_it_is_not(at, 
 
 # Drivers
 
-OLD = "driver 470.57.02 is too old for CUDA 12.6, which needs 525 or newer"
+OLD = {"cuda": "12.6", "fault": "The NVIDIA driver on your system is too old (found version 11040)"}
 UNSUPPORTED = (
     "6.10.5, computes with ROCm 6.0.32830-d62f6a171; torch is built for ROCm 6.0, and the site's driver supports "
     "6.1 to 7.0 (PYTORCH_DRIVER_ROCM)"
@@ -69,7 +69,7 @@ UNSUPPORTED = (
 @pytest.mark.parametrize(
     ("version", "facts", "env", "verdict", "finding", "remedy"),
     [
-        *((text.format("470.57.02"), {"cuda": "12.6"}, {}, FAIL, OLD, "older CUDA") for text in (PROPRIETARY, OPEN)),
+        *((text.format("470.57.02"), OLD, {}, FAIL, "driver 470.57.02: CUDA 12.6", "") for text in (PROPRIETARY, OPEN)),
         # with NVIDIA's compatibility libraries an older one serves
         (
             *(PROPRIETARY.format("570.10"), {"cuda": "13.0", "devices": ["H100"]}, {}),
