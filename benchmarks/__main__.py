@@ -44,8 +44,7 @@ def parse_arguments():
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="benchmarks/run",
-        description=f"{__doc__}\nWithout options: all rows but those of --thorough, in about "
-        f"{expected_minutes()} minutes on two idle cores.",
+        description=f"{__doc__}\nWithout options: all rows, in about {expected_minutes()} minutes on two idle cores.",
         epilog="\n".join(["rows:", *describe_rows()]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -55,7 +54,6 @@ def parse_arguments():
     what.add_argument("--scale", action="store_true", help="measure what one rank costs in worlds of 1 to 4096 nodes")
     what.add_argument("--redraw", action="store_true", help="write docs/benchmarks.md again, without measuring")
     parser.add_argument("--page", action="store_true", help="write docs/benchmarks.md: all rows and --scale, or --only")
-    parser.add_argument("--thorough", action="store_true", help="also measure the rows marked with * below")
     parser.add_argument("--pairs", type=positive, metavar="N", help="number of pairs of each row, instead of 1 to 21")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the table to FILE, too")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the ratios to FILE, as SVG")
@@ -68,15 +66,15 @@ def parse_arguments():
 
 
 def expected_minutes():
-    """The duration of all rows that are measured without --thorough, on two idle cores."""
-    return round(sum(each.expected_seconds() for each in EXPERIMENTS if not each.thorough) / 60)
+    """The duration of all rows on two idle cores."""
+    return round(sum(each.expected_seconds() for each in EXPERIMENTS) / 60)
 
 
 def describe_rows():
     """A line of help for each row."""
     for experiment in EXPERIMENTS:
         for each in experiment.comparisons:
-            yield f"  {each.name:18}{'* ' if experiment.thorough else ''}{each.title}"
+            yield f"  {each.name:18}{each.title}"
 
 
 def positive(text):
@@ -90,7 +88,7 @@ def measure_selected(layout, options):
     """The Results of what the command line selects. Raises TestbedError."""
     if options.scale:
         return measure.measure(layout, [], with_scale=True)
-    selected = [each for each in EXPERIMENTS if options.thorough or not each.thorough]
+    selected = EXPERIMENTS
     if options.only:
         selected = [each for each in EXPERIMENTS if set(each.names) & set(options.only)]
     everything = options.page and not options.only

@@ -41,7 +41,6 @@ class Experiment(NamedTuple):
     `container`    whether it needs a container runtime
     `packages`     optional packages of the testbed that it needs
     `root`         whether only root can measure it
-    `thorough`     whether it is measured with `--thorough` only
     """
 
     comparisons: tuple
@@ -54,7 +53,6 @@ class Experiment(NamedTuple):
     container: bool = False
     packages: tuple = ()
     root: bool = False
-    thorough: bool = False
 
     @property
     def names(self):

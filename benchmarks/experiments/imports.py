@@ -14,13 +14,6 @@ from testbed.layout import TestbedError
 from testbed.recipes import CONTAINER, VENV, module
 
 IMPORT_TORCH = ("python", "-c", "import torch")
-#: Other packings of the image, as options of mksquashfs.
-PACKINGS = {
-    "gzip": "-comp gzip",
-    "zstd": "-comp zstd -Xcompression-level 3",
-    "lz4": "-comp lz4",
-    "none": "-noI -noD -noF -noX",
-}
 #: Packs the installation in its argument as its recipe would, with the recipe's default options.
 PACK = """
 import os, sys
@@ -32,22 +25,13 @@ pack(sys.argv[1], "-comp lz4 -no-fragments", os.cpu_count())
 """
 
 
-def import_torch(session, packing=None):
-    """One process on each side; with `packing`, options of mksquashfs, the image is first packed again with them."""
+def import_torch(session):
+    """One process on each side."""
     image, host = (session.environment(f"module load {module(recipe)}") for recipe in (CONTAINER, VENV))
-    sif = pack_again(session, image, packing) if packing else image["SIF"]
     return (
-        lambda: session.time(["singularity", "exec", sif, *IMPORT_TORCH], image),
+        lambda: session.time(["singularity", "exec", image["SIF"], *IMPORT_TORCH], image),
         lambda: session.time(IMPORT_TORCH, host),
     )
-
-
-def pack_again(session, env, packing):
-    """A copy of the module's image, packed with other options of mksquashfs."""
-    sif = session.scratch / "packed.sif"
-    build = ["singularity", "--quiet", "build", "--force", sif, env["SIF"]]
-    session.run(build, {**env, "APPTAINER_MKSQUASHFS_ARGS": packing})
-    return sif
 
 
 def import_by_ranks(session, prefix=()):
@@ -115,24 +99,6 @@ EXPERIMENTS = (
         seconds=4,
         recipes=(CONTAINER, VENV),
         container=True,
-    ),
-    *(
-        compare(
-            Comparison(
-                name=f"import-{name}",
-                title=f"`import torch` in the image packed with {name}, against the host",
-                a=f"A of `import`, the image packed with `{packing}`",
-                b=HOST,
-            ),
-            partial(import_torch, packing=packing),
-            rounds=9,
-            seconds=4.5,
-            preparation=20,
-            recipes=(CONTAINER, VENV),
-            container=True,
-            thorough=True,
-        )
-        for name, packing in PACKINGS.items()
     ),
     compare(
         Comparison(

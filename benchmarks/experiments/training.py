@@ -31,16 +31,6 @@ def time_to_99(session):
     return our_trainings(session, env), each_seed(textbook)
 
 
-def whole_time_to_99(session):
-    """The same with a complete training by the textbook's loop on the other side."""
-    env = training_environment(session)
-
-    def textbook(seed):
-        return number_after("training time: ", run_textbook(session, env, "--seed", seed))
-
-    return our_trainings(session, env), each_seed(textbook)
-
-
 def our_trainings(session, env):
     """A function that returns the seconds of mnist_ddp.py to 99 %, each time with further seeds."""
     seeds = count()
@@ -133,7 +123,7 @@ EXPERIMENTS = (
             a=OURS,
             b=f"{TEXTBOOK_EPOCHS_TO_99} times the seconds of an epoch of `textbook_mnist.py`, timed by "
             f"{TEXTBOOK_BATCHES} of its 938 batches; the loop reaches 99 % after two or three epochs, so this is its "
-            "shortest time (`--thorough` measures all of it)",
+            "shortest time",
             target=0.2,
         ),
         time_to_99,
@@ -141,21 +131,6 @@ EXPERIMENTS = (
         seconds=32,
         warm_up=False,
         recipes=(DATASET, VENV),
-    ),
-    compare(
-        Comparison(
-            name="whole-time-to-99",
-            title="the same, with the textbook's loop measured until it reaches 99 %",
-            a="A of `time-to-99`",
-            b="seconds in the training loop of `textbook_mnist.py` until the end of the first epoch that reaches 99 %",
-            target=0.2,
-        ),
-        whole_time_to_99,
-        rounds=7,
-        seconds=260,
-        warm_up=False,
-        recipes=(DATASET, VENV),
-        thorough=True,
     ),
     compare(
         Comparison(

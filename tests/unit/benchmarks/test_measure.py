@@ -93,14 +93,10 @@ def select(monkeypatch, *arguments):
     return selected, results
 
 
-def test_a_run_measures_all_rows_but_the_thorough_ones(monkeypatch):
+def test_a_run_measures_all_rows(monkeypatch):
     selected, results = select(monkeypatch)
-    assert selected == [each for each in EXPERIMENTS if not each.thorough]
+    assert selected == list(EXPERIMENTS)
     assert results.notice == ""
-
-
-def test_a_thorough_run_measures_all_rows(monkeypatch):
-    assert select(monkeypatch, "--thorough")[0] == list(EXPERIMENTS)
 
 
 def test_one_row_can_be_measured_and_is_not_for_the_page(monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import page
 from benchmarks.__main__ import report
 from benchmarks.comparison import TREE
-from benchmarks.experiments import COMPARISONS, EXPERIMENTS
+from benchmarks.experiments import COMPARISONS
 from benchmarks.page import PAGE, PICTURE, update
 from benchmarks.picture import draw
 from benchmarks.ratio import Ratio
@@ -24,9 +24,8 @@ NAMES = [each.name for each in COMPARISONS]
 def test_every_comparison_has_exactly_one_row_or_reason_and_every_row_is_a_comparison():
     rows = re.findall(r"^\| `([\w-]+)` \|", TEXT, re.MULTILINE)
     reasons = re.findall(r"^- `([\w-]+)` (?:was not measured|failed): ", TEXT, re.MULTILINE)
-    optional = {name for each in EXPERIMENTS if each.thorough for name in each.names}
     assert len(set(rows + reasons)) == len(rows + reasons)
-    assert set(NAMES) - optional <= set(rows + reasons) <= set(NAMES)
+    assert set(rows + reasons) == set(NAMES)
 
 
 def test_the_tables_are_those_of_the_last_results():

@@ -34,22 +34,7 @@ def test_the_network_is_the_examples():
     assert textbook_mnist.build_model()(torch.zeros(2, 1, 28, 28)).exp().sum(dim=1).tolist() == pytest.approx([1, 1])
 
 
-def test_it_ends_where_the_target_is_reached(few, capsys):
-    seconds, epochs, reached = textbook_mnist.train(few, seed=0, target=0.2, every=5)
-    assert reached >= 0.2
-    assert epochs * 10 % 5 == 0  # 10 batches an epoch
-    lines = capsys.readouterr().out.splitlines()
-    assert f"{100 * reached:.2f} %" in lines[-1]
-    assert f"{seconds:.1f} s" in lines[-1]
-
-
 def test_a_part_of_an_epoch_gives_the_time_of_a_whole_one(few, monkeypatch):
     clock = iter([100.0, 106.0])
     monkeypatch.setattr(textbook_mnist.time, "perf_counter", lambda: next(clock))
     assert textbook_mnist.time_epoch(few, seed=0, batches=3) == 20.0  # 2 s a batch, 10 batches
-
-
-def test_a_target_out_of_reach_is_a_failure(few, monkeypatch):
-    monkeypatch.setattr(textbook_mnist, "EPOCHS", 1)
-    with pytest.raises(SystemExit, match="% after 1 epochs, not 101 %"):
-        textbook_mnist.train(few, seed=0, target=1.01, every=0)

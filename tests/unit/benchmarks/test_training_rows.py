@@ -30,11 +30,6 @@ def trained(accuracy, seconds):
     return f"epoch 2/2  test accuracy {accuracy} %\ntest accuracy: {accuracy} %\ntraining time: {seconds} s\n"
 
 
-def test_the_time_to_99_is_that_of_a_training_which_reaches_it():
-    ours, textbook = training.whole_time_to_99(Programs(trained(99.0, 4.5), trained(99.2, 90.1)))
-    assert (ours(), textbook()) == (4.5, 90.1)
-
-
 def test_of_the_textbooks_loop_a_part_is_timed_with_another_seed_in_each_pair():
     programs = Programs("seconds per epoch: 80.5\n", "seconds per epoch: 81.0\n")
     _, textbook = training.time_to_99(programs)
