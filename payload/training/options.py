@@ -96,31 +96,41 @@ def parse_interval(text: str) -> Interval:
 
 
 def training_parser(
-    description: str, gpu: str = "one GPU per rank, with NCCL or XCCL (default: CPU, with gloo)"
+    description: str,
+    gpu: str = "one GPU per rank, with NCCL or XCCL (default: CPU, with gloo)",
+    batch: tuple[int, int, str] = (256, MOST, "SAMPLES"),
+    lr: float = 0.01,
 ) -> OneLineParser:
-    """Return a parser of the options that all training scripts have; ``gpu`` is the help text of --gpu."""
+    """Return a parser of the options that all training scripts have.
+
+    ``gpu`` is the help text of --gpu, ``lr`` the default of --lr, ``batch`` default, limit and unit of --batch-size.
+    """
     parser = OneLineParser(description=description)
     add = parser.add_argument
+    size, most, unit = batch
     add("--gpu", action="store_true", help=gpu)
-    add("--epochs", type=integer(1), default=3, help="(default: %(default)s)")
-    add(
-        "--batch-size",
-        type=integer(1),
-        default=256,
-        metavar="SAMPLES",
-        help="per step, over all ranks (default: %(default)s)",
-    )
-    add("--lr", type=number(), default=0.01, help="peak learning rate (default: %(default)s)")
+    steps = "per step, over all ranks (default: %(default)s)"
+    add("--batch-size", type=integer(1, most), default=size, metavar=unit, help=steps)
+    add("--lr", type=number(), default=lr, help="peak learning rate (default: %(default)s)")
     add("--seed", type=integer(0, 2**32 - 1), default=0, help="for the weights and the order (default: %(default)s)")
-    add(
-        "--data",
-        type=path,
-        metavar="DIR",
-        default=os.environ.get("MNIST_ROOT") or None,
-        help="directory of the MNIST files (default: $MNIST_ROOT, else generated digits)",
-    )
-    add("--download", action="store_true", help="download missing files to DIR, once for all ranks")
     return parser
+
+
+def add_dataset(parser: argparse.ArgumentParser) -> None:
+    """Add the options about MNIST."""
+    root = os.environ.get("MNIST_ROOT") or None
+    files = "directory of the MNIST files (default: $MNIST_ROOT, else generated digits)"
+    parser.add_argument("--epochs", type=integer(1), default=3, help="(default: %(default)s)")
+    parser.add_argument("--data", type=path, metavar="DIR", default=root, help=files)
+    parser.add_argument("--download", action="store_true", help="download missing files to DIR, once for all ranks")
+
+
+def add_speed(parser: argparse.ArgumentParser, compiled: str) -> None:
+    """Add the options about speed, and the time to wait for other ranks."""
+    add = parser.add_argument
+    add("--bf16", action="store_true", help="compute in bfloat16; weights stay float32")
+    add("--compile", action="store_true", help=f"compile the {compiled}; requires a C++ compiler or Triton")
+    add("--timeout", type=number(), default=300, metavar="SECONDS", help="to wait for others (default: %(default)s)")
 
 
 def ranks(given: str) -> list[int]:
@@ -131,22 +141,12 @@ def ranks(given: str) -> list[int]:
 def add_checkpoints(parser: argparse.ArgumentParser) -> None:
     """Add the options about checkpoints and profiles."""
     add = parser.add_argument
-    add(
-        "--modelpath",
-        type=path,
-        metavar="DIR",
-        help="write checkpoints and results to DIR; the next start resumes from there",
-    )
+    modelpath = "write checkpoints and results to DIR; the next start resumes from there"
+    add("--modelpath", type=path, metavar="DIR", help=modelpath)
     add("--keep", type=integer(1), default=3, metavar="K", help="number of checkpoints to keep (default: %(default)s)")
     add("--restart", action="store_true", help="delete the checkpoints in DIR and start from scratch")
-    add(
-        "--profile",
-        type=path,
-        nargs="?",
-        const=Path("profile"),
-        metavar="DIR",
-        help="profile a few steps, and write traces to DIR (default: profile)",
-    )
+    profile = "profile a few steps, and write traces to DIR (default: profile)"
+    add("--profile", type=path, nargs="?", const=Path("profile"), metavar="DIR", help=profile)
     add("--profile-ranks", type=ranks, default=[0], metavar="RANKS", help="such as 0,8 (default: 0)")
 
 
@@ -157,37 +157,22 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     add("--tensorboard", action="store_true", help="also write to DIR/tensorboard")
     add("--wandb", type=text, metavar="PROJECT", help="also report to Weights & Biases")
     add("--mlflow", action="store_true", help="also report to MLFLOW_TRACKING_URI, else to DIR/mlflow.db")
-    add(
-        "--health",
-        type=integer(0),
-        nargs="?",
-        const=0,
-        metavar="STEPS",
-        help="report the slowest rank after each epoch, and after every STEPS steps",
-    )
+    health = "report the slowest rank after each epoch, and after every STEPS steps"
+    add("--health", type=integer(0), nargs="?", const=0, metavar="STEPS", help=health)
 
 
 def parse_arguments(arguments: list[str], description: str = "") -> argparse.Namespace:
     """Return the options of mnist_ddp.py; exit with a line and status 2 if one is invalid."""
     parser = training_parser(description)
+    add_dataset(parser)
     add = parser.add_argument
     add("--batch-per-rank", type=integer(1), metavar="SAMPLES", help="per step on each rank; overrides --batch-size")
     add("--scale-lr", action="store_true", help="multiply --lr by the number of ranks")
-    add(
-        "--warmup",
-        type=float,
-        metavar="EPOCHS",
-        help="during which the learning rate rises to its peak (default: a quarter of all)",
-    )
-    add("--timeout", type=number(), default=300, metavar="SECONDS", help="to wait for others (default: %(default)s)")
-    add(
-        "--validation",
-        type=float,
-        metavar="SHARE",
-        help="of the training images to hold out: epochs report their accuracy; the test runs at the end",
-    )
-    add("--compile", action="store_true", help="compile the network; requires a C++ compiler or Triton")
-    add("--bf16", action="store_true", help="compute in bfloat16 where autocast can")
+    warmup = "during which the learning rate rises to its peak (default: a quarter of all)"
+    add("--warmup", type=float, metavar="EPOCHS", help=warmup)
+    validation = "of the training images to hold out: epochs report their accuracy; the test runs at the end"
+    add("--validation", type=float, metavar="SHARE", help=validation)
+    add_speed(parser, "network")
     add_output(parser)
     options = parser.parse_args(arguments)
     check(options, parser)
@@ -197,6 +182,7 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
 def parse_rung(description: str, *, gpu: bool, resumes: bool = True) -> argparse.Namespace:
     """Return the options of a rung of the ladder; ``gpu`` is the default of --gpu."""
     parser = training_parser(description, gpu="one GPU per rank (default: if there is one)")
+    add_dataset(parser)
     parser.set_defaults(gpu=gpu)
     if resumes:
         add_checkpoints(parser)
