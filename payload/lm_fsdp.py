@@ -35,7 +35,7 @@ from training.distributed import World, fail_together, process_group, sum_over_r
 from training.failing import compiler_fault, fail_in_one_line, rank_name
 from training.health import Health
 from training.language.model import GPT, SHAPES, count_parameters, set_first_weights
-from training.language.parallel import make_mesh, replicate, shard, state_bytes, whole_weights
+from training.language.parallel import make_mesh, shard, state_bytes, whole_weights
 from training.language.run import LanguageMetrics, Run, format_line, measure
 from training.language.text import Text, count_windows, load_windows, open_text, own_share, unigram_loss, window_at
 from training.profiling import Profile
@@ -62,7 +62,7 @@ def place_of(world: World, tensor: int) -> tuple[int, int]:
     return world.rank // tensor, world.size // tensor
 
 
-def batches(options: argparse.Namespace, run: Run, text: Text) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(options: argparse.Namespace, run: Run, text: Text) -> Iterator[list[Tensor]]:
     """Yield this rank's share of the global batch of each step that is left; a rank's last labels may not count."""
     world, context = run.world, options.context
     count = count_windows(text.training, context)
@@ -77,11 +77,11 @@ def compute_gradients(options: argparse.Namespace, model: nn.Module, world: Worl
     micro_batch = options.micro_batch or len(inputs)
     loss_sum = torch.zeros((), device=inputs.device)
     pieces = list(zip(inputs.split(micro_batch), labels.split(micro_batch)))
-    for number, piece in enumerate(pieces, start=1):
+    for number, (words, truth) in enumerate(pieces, start=1):
         # DDP exchanges the gradients once. FSDP2 does so for each piece: no rank ever has room for all of them.
         alone = number < len(pieces) and isinstance(model, DistributedDataParallel)
         with model.no_sync() if alone else nullcontext():
-            loss = sum_of_losses(model, *piece, options.bf16)
+            loss = sum_of_losses(model, words, truth, options.bf16)
             # Both average the gradients of the ranks. With this scale the average is the gradient of the mean
             # loss over the global batch, even if the ranks' shares differ in size.
             (loss * world.size / options.tensor / (options.batch_size * options.context)).backward()
@@ -112,8 +112,8 @@ def validate(options: argparse.Namespace, model: nn.Module, text: Text, world: W
     loss = torch.zeros(1, dtype=torch.float64, device=world.device)
     size = options.micro_batch or len(windows)
     for start in range(0, len(windows), size):
-        piece = load_windows(text.validation, windows[start : start + size], options.context, world.device)
-        loss += sum_of_losses(model, *piece, options.bf16)
+        inputs, labels = load_windows(text.validation, windows[start : start + size], options.context, world.device)
+        loss += sum_of_losses(model, inputs, labels, options.bf16)
     if options.parallel == "fsdp":
         model.reshard()  # what is outside the blocks stays whole after a forward pass, for a backward pass
     return sum_over_ranks(loss)[0] / options.tensor / (count * options.context)
@@ -132,7 +132,8 @@ def set_up(options: argparse.Namespace, text: Text, world: World) -> tuple[Run, 
         shard(network, make_mesh(world, options.replicas, options.tensor), bf16=options.bf16)
     network.to_empty(device=world.device)
     set_first_weights(network, options.seed)
-    model = network if is_sharded else replicate(network, world)
+    devices = None if world.device.type == "cpu" else [world.device]
+    model = network if is_sharded else DistributedDataParallel(network, devices, gradient_as_bucket_view=True)
 
     matrices = [parameter for parameter in network.parameters() if parameter.dim() > 1]
     rest = [parameter for parameter in network.parameters() if parameter.dim() == 1]
@@ -233,7 +234,7 @@ def train_steps(
                 run.start_clock()  # a validation takes no time of the training
             if checkpoints:
                 checkpoints.save_if_due(run)
-            if position.step < options.steps and stop.agreed():
+            if checkpoints and position.step < options.steps and stop.agreed():
                 file = checkpoints.save(run)
                 report(
                     f"{stop.name}: stopped after {position.step} steps, saved in {file}. "

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from training.accelerator import find_accelerator, module_of
 from training.checkpoint import Checkpoints, Extent, Run, open_checkpoints, save_model
-from training.data import Dataset, GlobalBatchSampler, Splits, device_batches, fingerprint, load_dataset, split
+from training.data import Dataset, GlobalBatchSampler, Samples, Splits, device_batches, fingerprint, load_dataset, split
 from training.distributed import World, fail_together, process_group, sum_over_ranks
 from training.failing import compiler_fault, fail_in_one_line, rank_name
 from training.finite import check_loss
@@ -103,20 +103,12 @@ def train_epoch(
 
 
 @torch.no_grad()
-def evaluate(network: nn.Module, images: Tensor, labels: Tensor, world: World) -> tuple[int, int]:
-    """Return how many images are classified correctly, and how many there are; each counts once."""
-    tally = torch.zeros(2, dtype=torch.int64, device=labels.device)
-    images, labels = images[world.rank :: world.size], labels[world.rank :: world.size]
-    for batch, truth in zip(images.split(1000), labels.split(1000)):
-        tally[0] += (network(batch).argmax(dim=1) == truth).sum()
-        tally[1] += len(truth)
-    return tuple(sum_over_ranks(tally))
-
-
 def accuracy(run: Run, images: Tensor, labels: Tensor) -> float:
-    """Return the percentage of images that the network classifies correctly."""
-    correct, total = evaluate(run.network, images, labels, run.world)
-    return 100 * correct / total
+    """Return the percentage of images that the network classifies correctly; each image counts once."""
+    correct, world = torch.zeros(1, dtype=torch.int64, device=labels.device), run.world
+    for batch, truth in zip(*(part[world.rank :: world.size].split(1000) for part in (images, labels))):
+        correct += (run.network(batch).argmax(dim=1) == truth).sum()
+    return 100 * sum_over_ranks(correct)[0] / len(labels)
 
 
 def end_epoch(run: Run, reached: float) -> dict[str, float]:
@@ -168,13 +160,13 @@ def set_up(options: argparse.Namespace, samples: int, world: World) -> tuple[Run
     return Run(network, optimizer, schedule, settings, world, extent=extent), sampler
 
 
-def compile_and_warm_up(options: argparse.Namespace, run: Run, batch: tuple, *, resumed: bool) -> nn.Module:
+def compile_and_warm_up(options: argparse.Namespace, run: Run, batch: Samples, *, resumed: bool) -> nn.Module:
     """Return the network, compiled with --compile, after a step on ``batch`` where the first step takes long."""
     network = torch.compile(run.network) if options.compile else run.network
     if run.position.epoch < options.epochs and (run.world.device.type != "cpu" or options.compile or resumed):
         with fail_together(run.world):
             try:
-                warm_up(network, *batch, options.bf16)
+                warm_up(network, batch[0], batch[1], options.bf16)
             except Exception as error:
                 raise compiler_fault(error) or error from None
     return network

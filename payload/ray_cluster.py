@@ -29,16 +29,8 @@ START_SECONDS, END_SECONDS = 300, 20
 #: Seconds between two looks at the head.
 INTERVAL = 2
 #: The variables of this rank. Ray Train numbers its workers itself, and Ray sets OMP_NUM_THREADS for each worker.
-OWN = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "OMP_NUM_THREADS",
-)
+OWN: tuple[str, ...] = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+OWN += ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
 USAGE = "usage: ray_cluster.py [--OPTION=VALUE of ray start ...] SCRIPT [OPTION ...]"
 
 
@@ -110,7 +102,7 @@ def ray_node(launch: Launch, options: list[str], environment: dict[str, str]) ->
     """Run the Ray node of this rank during a ``with`` block."""
     directory = environment["RAY_TMPDIR"]
     log = Path(directory) / "start.log"
-    address = socket.getaddrinfo(launch.host, launch.port, type=socket.SOCK_STREAM)[0][4][0]
+    address = str(socket.getaddrinfo(launch.host, launch.port, type=socket.SOCK_STREAM)[0][4][0])
     command = start_command(launch, address, len(os.sched_getaffinity(0)), directory, options)
     with log.open("wb") as output:
         node = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from training import TrainingError
 from training.files import read_file, remedy_for, write_file
@@ -23,6 +23,9 @@ PICTURE = "curves.png"
 METRICS_FILE = "metrics.jsonl"
 MOST_BYTES = 2**26  # of metrics.jsonl: about 400,000 epochs
 Tracker = tuple[Callable[[Mapping, int], None], Callable[[int], None]]
+
+
+Own = TypeVar("Own", bound="Metrics")
 
 
 class Form(NamedTuple):
@@ -272,7 +275,7 @@ class Metrics:
             self.draw()
 
     @classmethod
-    def of(cls, options: argparse.Namespace, rank: int, first_epoch: int) -> Metrics:
+    def of(cls: type[Own], options: argparse.Namespace, rank: int, first_epoch: int) -> Own:
         """Return the metrics of a training script on its first rank; those of other ranks write nothing."""
         return cls(None if rank else options.modelpath, options=vars(options), first_epoch=first_epoch)
 
@@ -345,7 +348,7 @@ class Metrics:
     def cannot_be_written(self, error: OSError) -> TrainingError:
         return TrainingError(f"{self.path}: cannot be written ({error.strerror}). {remedy_for(error)}")
 
-    def __enter__(self) -> Metrics:
+    def __enter__(self: Own) -> Own:
         return self
 
     def __exit__(self, fault: type[BaseException] | None, *_: object) -> None:

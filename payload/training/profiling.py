@@ -32,7 +32,8 @@ class Profile:
 
     def __init__(self, options: argparse.Namespace, world: World, report: Callable = print):
         self.directory, self.world, self.report = options.profile, world, report
-        self.taken, self.result = 0, None
+        self.taken = 0
+        self.result: tuple[list[float], list[str]] | None = None
         self.profiler = None
         if not self.directory:
             return
@@ -77,14 +78,12 @@ class Profile:
 
     def show(self) -> None:
         """Print where the time of the profiled ranks went."""
-        results = gather(self.result, self.world)
-        for rank, result in enumerate(results or ()):
-            if result:
-                shares, table = result
-                kinds = ", ".join(f"{kind} {share:.1f} %" for kind, share in zip(KINDS, shares))
-                self.report(f"profile of rank {rank}, {ACTIVE} steps: {kinds}")
-                if rank == next(rank for rank, result in enumerate(results) if result):
-                    self.report("\n".join(table))
+        results = [(rank, *found) for rank, found in enumerate(gather(self.result, self.world) or ()) if found]
+        for rank, shares, table in results:
+            kinds = ", ".join(f"{kind} {share:.1f} %" for kind, share in zip(KINDS, shares))
+            self.report(f"profile of rank {rank}, {ACTIVE} steps: {kinds}")
+            if rank == results[0][0]:
+                self.report("\n".join(table))
         self.report(f"traces written to {self.directory}")
 
     def stop(self) -> None:
@@ -107,7 +106,8 @@ def shares_of(events: Iterable, on_device: bool) -> list[float]:
 
     A moment counts for the first kind that takes place in it: communication is what no computation hides.
     """
-    windows, kinds = [], ([], [], [])
+    windows: list[tuple[float, float]] = []
+    kinds: tuple[list[tuple[float, float]], ...] = ([], [], [])
     for event in events:
         span = event.time_range.start, event.time_range.end
         is_kernel = event.device_type != torch.autograd.DeviceType.CPU
@@ -120,8 +120,8 @@ def shares_of(events: Iterable, on_device: bool) -> list[float]:
         elif is_kernel or (not on_device and event.name.startswith(("aten::", "Optimizer.", "autograd::"))):
             kinds[0].append(span)
     start, end = min(first for first, _ in windows), max(last for _, last in windows)
-    covered, shares = [], []
-    total = 0.0
+    covered: list[tuple[float, float]] = []
+    shares, total = [], 0.0
     for spans in kinds:
         covered = union([*covered, *((max(first, start), min(last, end)) for first, last in spans)])
         now = sum(last - first for first, last in covered)

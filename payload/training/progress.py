@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TextIO
 
 BAR_SECONDS = 0.1  # between two updates of the bar
@@ -33,11 +33,10 @@ class Progress:
     name: str
     steps: int
     first_step: int = 0
-    stream: TextIO | None = None
+    stream: TextIO = field(default_factory=lambda: sys.stdout)
     enabled: bool = True
 
     def __post_init__(self):
-        self.stream = sys.stdout if self.stream is None else self.stream
         self.is_bar = self.stream.isatty() and os.environ.get("TERM") != "dumb"
         self.interval = BAR_SECONDS if self.is_bar else LINE_SECONDS
         self.start = time.perf_counter()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Divides a model among the ranks: FSDP2, of copies and with tensor parallelism; or a copy on each with DDP."""
+"""Divides a model among the ranks: FSDP2, of copies and with tensor parallelism."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch.nn.parallel import DistributedDataParallel
 
 from training import TrainingError
 from training.distributed import World
@@ -77,12 +76,6 @@ def shard(network: GPT, mesh: DeviceMesh, *, bf16: bool) -> None:
     for block in network.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(network, mesh=mesh, mp_policy=policy)
-
-
-def replicate(network: GPT, world: World) -> DistributedDataParallel:
-    """Return the network in DistributedDataParallel, whose buckets are the gradients themselves."""
-    devices = None if world.device.type == "cpu" else [world.device]
-    return DistributedDataParallel(network, device_ids=devices, gradient_as_bucket_view=True)
 
 
 def state_bytes(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:

@@ -94,22 +94,9 @@ class Run:
             )
 
 
-STEPS = Form(
-    "step",
-    (
-        "loss",
-        "validation_loss",
-        "unigram_loss",
-        "tokens",
-        "tokens_per_second",
-        "utilisation",
-        "peak_memory_bytes",
-        "learning_rate",
-        "gradient_norm",
-        "seconds",
-        "world_size",
-    ),
-)
+LOSSES = ("loss", "validation_loss", "unigram_loss")
+SPEEDS = ("tokens", "tokens_per_second", "utilisation", "seconds", "world_size")
+STEPS = Form("step", (*LOSSES, *SPEEDS, "peak_memory_bytes", "learning_rate", "gradient_norm"))
 
 
 class LanguageMetrics(Metrics):
@@ -118,33 +105,24 @@ class LanguageMetrics(Metrics):
     form = STEPS
 
     def draw_picture(self, picture: Path) -> bool:
-        return draw_steps(self.path, picture)
+        """Draw losses and tokens/s over the steps; return whether that succeeded."""
+        lines = read_epochs(self.path, STEPS)
 
+        def draw(figure) -> None:
+            steps, speeds, reached = (column(lines, name) for name in ("step", "tokens_per_second", "validation_loss"))
+            figure.suptitle(picture.absolute().parent.name, x=0.01, ha="left", weight="bold")
+            loss, speed = figure.subplots(1, 2)
+            loss.plot(steps, column(lines, "loss"), "o-", color=BLUE, label="training")
+            loss.plot(steps, reached, "o-", color=GREEN, label="validation")
+            loss.axhline(lines[-1]["unigram_loss"] or math.nan, color=GREY, linestyle="--", label="unigram model")
+            loss.set(title=f"Validation loss: {reached[-1]:.4f}", xlabel="step", ylabel="nats per byte")
+            loss.legend()
+            speed.plot(steps, speeds, "o-", color=ORANGE)
+            speed.set(title=f"Speed: {speeds[-1]:,.0f} tokens/s", xlabel="step", ylabel="tokens/s")
+            speed.set_ylim(0, 1.1 * max(speeds))
+            mark_ranks(speed, lines, "step")
 
-def draw_steps(metrics_file: Path, picture: Path) -> bool:
-    """Draw losses and tokens/s of a metrics.jsonl over its steps as a PNG, if it has any.
-
-    Returns False if drawing failed, which is reported in a line.
-    """
-    lines = read_epochs(metrics_file, STEPS)
-    if not lines:
-        return True
-
-    def draw(figure) -> None:
-        steps, speeds, reached = (column(lines, name) for name in ("step", "tokens_per_second", "validation_loss"))
-        figure.suptitle(picture.absolute().parent.name, x=0.01, ha="left", weight="bold")
-        loss, speed = figure.subplots(1, 2)
-        loss.plot(steps, column(lines, "loss"), "o-", color=BLUE, label="training")
-        loss.plot(steps, reached, "o-", color=GREEN, label="validation")
-        loss.axhline(lines[-1]["unigram_loss"] or math.nan, color=GREY, linestyle="--", label="unigram model")
-        loss.set(title=f"Validation loss: {reached[-1]:.4f}", xlabel="step", ylabel="nats per byte")
-        loss.legend()
-        speed.plot(steps, speeds, "o-", color=ORANGE)
-        speed.set(title=f"Speed: {speeds[-1]:,.0f} tokens/s", xlabel="step", ylabel="tokens/s")
-        speed.set_ylim(0, 1.1 * max(speeds))
-        mark_ranks(speed, lines, "step")
-
-    return write_picture(picture, draw, width=9)
+        return not lines or write_picture(picture, draw, width=9)
 
 
 def measure(run: Run, validation_loss: float, norm: torch.Tensor, peak_teraflops: float | None = None) -> dict:

@@ -199,12 +199,12 @@ def read_windows(tokens: Tensor, windows: list[int | None], context: int) -> Ite
         yield part[:-1], part[1:] if window is not None else torch.full_like(part[1:], -100)
 
 
-def load_windows(text: Tensor, windows: list[int | None], context: int, device: torch.device) -> tuple:
+def load_windows(text: Tensor, windows: list[int | None], context: int, device: torch.device) -> list[Tensor]:
     """Return inputs and labels of ``windows``, int64 [n, context], on the device."""
     both = [torch.stack(column) for column in zip(*read_windows(text, windows, context))]
     if device.type == "cpu":
-        return tuple(tensor.to(device) for tensor in both)
-    return tuple(tensor.pin_memory(device).to(device, non_blocking=True) for tensor in both)
+        return both
+    return [tensor.pin_memory(device).to(device, non_blocking=True) for tensor in both]
 
 
 def unigram_loss(text: Text) -> float:
