@@ -170,9 +170,10 @@ def _nodes(env):
         raise OtherStepError(f"SLURMD_NODENAME={node} is not in SLURM_STEP_NODELIST={nodes}", SUBMIT)
     if env.get("SLURM_HET_SIZE"):
         in_step = set(read_list(env, "SLURM_STEP_NODELIST", hosts))
-        names = [f"SLURM_JOB_NODELIST_HET_GROUP_{group}" for group in range(number(env, "SLURM_HET_SIZE"))]
+        size = min(number(env, "SLURM_HET_SIZE"), 128)  # MAX_HET_JOB_COMPS (slurm.h)
+        names = [f"SLURM_JOB_NODELIST_HET_GROUP_{group}" for group in range(size)]
         order = [host for name in names if env.get(name) for host in read_list(env, name, hosts) if host in in_step]
-        if order and not (len(order) == len(in_step) and order.index(node) == node_rank):
+        if order and not (sorted(order) == sorted(in_step) and order.index(node) == node_rank):
             raise WorldError(
                 f"SLURM_NODEID={node_rank} of {node} does not follow from the components of the step, "
                 f"{','.join(order)}",
@@ -183,7 +184,7 @@ def _nodes(env):
     if index == node_rank:
         return first, index
     if _count_nodes(env) == 2:
-        return node if node_rank == 0 else next(host for host in hosts(nodes) if host != node), index
+        return node if node_rank == 0 else next((host for host in hosts(nodes) if host != node), None), index
     return None, index
 
 

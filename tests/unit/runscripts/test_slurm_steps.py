@@ -76,6 +76,8 @@ def test_two_components_of_a_plain_job_leave_one_node_for_rank_0():
     two = {"SLURM_STEP_NODELIST": "nid[001001,001003]", "SLURM_STEP_TASKS_PER_NODE": "2,1", "SLURM_STEP_NUM_TASKS": "3"}
     worlds = [discover({**IN_ONE_JOB, **two, "SLURM_NTASKS": "3", **rank}, "vm") for rank in RANKS[:3]]
     assert [(world.first_host, world.local_size) for world in worlds] == [("nid001003", size) for size in (1, 2, 2)]
+    one = {**IN_ONE_JOB, **two, "SLURM_NTASKS": "3", "SLURM_STEP_NODELIST": "nid001001"}
+    assert discover(one, "vm").first_host is None
 
 
 @pytest.mark.parametrize("rank", RANKS)
@@ -99,6 +101,7 @@ def test_several_components_that_are_not_named_leave_the_node_of_rank_0_unknown(
         {"SLURM_NODEID": "2"},
         {"SLURM_JOB_NODELIST_HET_GROUP_0": "nid[001001,001003]"},  # a node of two components
         {"SLURM_JOB_NODELIST_HET_GROUP_1": "nid001001"},
+        {"SLURM_JOB_NODELIST_HET_GROUP_0": "nid001002", "SLURM_NODEID": "0"},  # and one of none
     ],
 )
 def test_components_that_do_not_give_the_number_of_a_node_are_an_error(changes):
