@@ -115,7 +115,10 @@ def _real(path):
 
 
 def _config(prefix):
-    """What a virtual environment records; its "version" and "python", the name of its interpreter, are always there."""
+    """What a virtual environment records, None for another one.
+
+    "version" and "python", the name of its interpreter with the version, are always there.
+    """
     text = read(f"{prefix}/pyvenv.cfg")
     if text is None:
         return None
@@ -124,21 +127,30 @@ def _config(prefix):
     return {"home": "", **config, "version": ".".join(version), "python": f"python{'.'.join(version[:2])}"}
 
 
+def _interpreter(config):
+    """The interpreter that a virtual environment was made from; None if it is gone.
+
+    uv records /usr/local/bin, in which an image may have a link to /usr/bin/python3.11 of another name.
+    """
+    python = f"{config['home']}/{config['python']}"
+    links = (f"{config['home']}/{name}" for name in ("python3", "python"))
+    if exists(python):
+        return python
+    return next((link for link in links if exists(link) and _real(link).endswith("/" + config["python"])), None)
+
+
 def _interpreter_fault(prefix, config, image, where):
     """Why the Python of a virtual environment does not belong to where this process runs, None if it does."""
-    python, running = f"{config['home']}/{config['python']}", ".".join(map(str, sys.version_info[:3]))
-    if not exists(python) or not exists(f"{prefix}/bin/python"):
-        return f"{python}, does not exist {where}"
+    python, running = _interpreter(config), ".".join(map(str, sys.version_info[:3]))
+    if python is None or not exists(f"{prefix}/bin/python"):
+        return f"{config['home']}/{config['python']}, does not exist {where}"
     if not image:
         return None
     if device(_real(python).rpartition("/")[0]) not in image:
         return f"{python}, is not the image's"
-    is_running = _real(python) == _real(getattr(sys, "_base_executable", sys.executable))
-    return (
-        f"{python}, is {running} {where}, not {config['version']}"
-        if is_running and config["version"] != running
-        else None
-    )
+    if config["version"] == running or _real(python) != _real(getattr(sys, "_base_executable", sys.executable)):
+        return None
+    return f"{python}, is {running} {where}, not {config['version']}"
 
 
 def _torch_of(prefix, config):
@@ -146,12 +158,13 @@ def _torch_of(prefix, config):
     if config is None:
         places = [f"{prefix}/lib/{name}/site-packages" for name in sorted(names(f"{prefix}/lib")) if "python3" in name]
     else:
-        places = [f"{prefix}/lib/{config['python']}/site-packages"]
+        python, places = config["python"], [f"{prefix}/lib/{config['python']}/site-packages"]
         if config.get("include-system-site-packages") == "true":
-            base = config["home"].rpartition("/")[0]
-            places.append(f"{base}/lib/{config['python']}/site-packages")
-            # Debian's, of pip and of apt
-            places += [f"{base}/local/lib/{config['python']}/dist-packages", f"{base}/lib/python3/dist-packages"]
+            for directory in (config["home"], _real(_interpreter(config)).rpartition("/")[0]):
+                base = directory.rpartition("/")[0]
+                # the last two are Debian's, of pip and of apt
+                places += [f"{base}/lib/{python}/site-packages", f"{base}/local/lib/{python}/dist-packages"]
+                places.append(f"{base}/lib/python3/dist-packages")
     return next(filter(None, map(_torch_in, places)), None)
 
 

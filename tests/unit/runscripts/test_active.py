@@ -214,6 +214,22 @@ def test_an_environment_of_the_hosts_python_is_an_error_in_the_image(image, make
         choose_python(with_path(image, prefix))
 
 
+def test_a_link_to_the_images_python_will_do_under_another_name_but_not_to_another_python(image, make, tmp_path):
+    """uv records /usr/local/bin, in which an image may have python3 alone, as a link."""
+    home = tmp_path / "image" / "local" / "bin"
+    home.mkdir(parents=True)
+    prefix = make("v", home=home)
+    (tmp_path / "image/opt/bin/python3.1").touch()
+    for name, is_right in ((PYTHON, True), ("python3.1", False)):
+        (home / "python3").symlink_to(tmp_path / "image/opt/bin" / name)
+        if is_right:
+            assert seen(choose_python(with_path(image, prefix))) == (prefix, [])
+        else:
+            with pytest.raises(LaunchError, match=f"local/bin/{PYTHON}, does not exist in this image"):
+                choose_python(with_path(image, prefix))
+        (home / "python3").unlink()
+
+
 def test_the_same_path_with_another_python_is_an_error(image, make, tmp_path, monkeypatch):
     python = tmp_path / "image" / "opt" / "bin" / PYTHON
     monkeypatch.setattr(active.sys, "_base_executable", str(python))
