@@ -69,10 +69,13 @@ def testbed():
 
 
 @pytest.fixture(scope="module")
-def system(testbed, venv):
-    """The system on which the recipes of a file are installed; deleted afterwards."""
+def system(testbed, venv, request):
+    """The system on which the recipes of a file are installed; deleted afterwards.
+
+    Their lines start two ranks on each node with --thorough, else one: each imports torch for seconds.
+    """
     with tempfile.TemporaryDirectory(prefix="system-", dir=testbed.layout.root) as directory:
-        yield System(testbed, Path(directory))
+        yield System(testbed, Path(directory), tasks_per_node=1 + request.config.getoption("--thorough"))
 
 
 @pytest.fixture

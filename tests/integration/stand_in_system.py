@@ -20,8 +20,9 @@ time.sleep(0.1)  # docs/troubleshooting.md: with gloo, a process that ends at on
 class System:
     """A system of stand-ins, with its own software directory."""
 
-    def __init__(self, testbed, directory):
+    def __init__(self, testbed, directory, *, tasks_per_node):
         self.testbed = testbed
+        self.tasks_per_node = tasks_per_node
         self.directory = directory
         self.stand_ins = StandIns(testbed.layout, directory / "stand-ins")
         self.installed = directory / "installed"
@@ -41,13 +42,15 @@ class System:
         return self.testbed.run("\n".join([*lines, script]), cwd=self.directory, timeout=1800)
 
     def check(self, name, line, *, version, changes=(), settings=""):
-        """Install a recipe with `changes`, load its module, and start 4 ranks on 2 nodes with its line."""
+        """Install a recipe with `changes`, load its module, and start ranks on 2 nodes with its line."""
         path = self.stand_ins.recipe(name, *changes)
         self.run(f"{settings}\neb {path}")
+        tasks, count = self.tasks_per_node, 2 * self.tasks_per_node
+        line = line.replace("--ntasks-per-node=2", f"--ntasks-per-node={tasks}").replace("-n4", f"-n{count}")
         output = self.run(f"{settings}\nmodule load {recipes.module(name)}\n{line}")
         ranks = [line.split(" on ") for line in output.splitlines() if " sum " in line]
-        assert [result for result, _ in ranks] == [f"{version} sum 15"] * 4, output
-        assert sorted(Counter(node for _, node in ranks).values()) == [2, 2], output
+        assert [result for result, _ in ranks] == [f"{version} sum {2**count - 1}"] * count, output
+        assert sorted(Counter(node for _, node in ranks).values()) == [tasks, tasks], output
 
     def check_environment(self, name, line, settings=""):
         """Make an environment on top of an installed module, activate it, and start 4 ranks with the line."""

@@ -123,8 +123,8 @@ def locked(directory):
 
 
 @pytest.mark.parametrize("script", TRAINING)
-def test_a_script_that_is_submitted_twice_in_a_directory_resumes(testbed, venv, work, few_images, script):
-    """Other options, and a directory that another job uses, end the job with a sentence; --restart begins anew."""
+def test_a_script_that_is_submitted_twice_in_a_directory_resumes(testbed, venv, work, few_images, script, request):
+    """With --thorough also: other options, and a directory in use, end the job with a sentence; --restart."""
     text = (
         without_hardware(script).replace('singularity exec "$SIFPYTORCH" ', "").replace("shifter --image", ": --image")
     )
@@ -149,6 +149,8 @@ def test_a_script_that_is_submitted_twice_in_a_directory_resumes(testbed, venv, 
     second = submit("--epochs 2")
     assert f"resuming after 1 epochs and 0 steps, from {work}/outputs/again/checkpoints/epoch-0001" in second
     assert "epoch 2/2" in second and "epoch 1/2" not in second
+    if not request.config.getoption("--thorough"):
+        return  # the rest is the trainings' own: tests/unit/payload
     refused = submit("--epochs 3", check=False)
     assert "written with epochs 2 (now 3). Use the same options, choose another" in refused
     assert "or start from scratch with --restart" in refused

@@ -151,14 +151,11 @@ def test_the_job_trains_and_its_output_is_at_the_path_on_the_page(course, files)
     assert list((files / "model").iterdir())
 
 
-def test_without_the_installed_image_the_central_one_is_used_after_loading_again(course, files):
+def test_without_the_installed_image_the_central_one_is_used_after_loading_again(course):
     """The last test of the file, as it deletes the image."""
     output = course.run(f"{LOAD}rm -f $SIF\nmodule load {MODULE}\necho $SIF; echo $SIFPYTORCH; echo $CONTAINERROOT")
     sif, sifpytorch, root = output.splitlines()
     assert sif == sifpytorch == f"{course.central}/{IMAGE}"
     assert Path(root).parts[-2:] == tuple(MODULE.split("/"))
-    one_rank = JOB.replace("NODES*2", "NODES").replace("--modelpath", "--epochs 1 --modelpath")
-    (course.installdir / "mnist.slurm").write_text(one_rank)
-    course.run(submission("mnist.slurm", "--nodes=1 --ntasks-per-node=1"))
-    (output,) = course.installdir.glob("output_mnist.slurm_*.txt")
-    assert "world size 1," in output.read_text() and "test accuracy" in output.read_text()
+    ran = course.run(f"{LOAD}srun -N1 -n1 singularity exec $SIF conda-python-distributed -c 'print(7)'")
+    assert ran == "7\n"

@@ -177,7 +177,7 @@ export OMP_NUM_THREADS=1
     assert [accuracy for _, accuracy in ends] == pytest.approx([ends[0][1]] * len(RUNGS), abs=1)
 
 
-@pytest.mark.parametrize("module", [pytest.param("container", marks=pytest.mark.thorough), "venv"], indirect=True)
+@pytest.mark.thorough  # tests/unit/payload/test_lm_fsdp.py has worlds of one node
 def test_the_language_model_has_the_same_losses_on_two_nodes_as_alone(testbed, module, enter, work):
     load = f"module load {module}\nexport OMP_NUM_THREADS=1\n"
     alone = testbed.run(f"{load}{enter}conda-python-simple {LANGUAGE_MODEL}", cwd=work)

@@ -41,7 +41,7 @@ def test_another_process_on_the_master_port_ends_the_step_with_a_message(testbed
         f"""module load {module}
 python3 stranger.py > port & stranger=$!
 until [ -s port ]; do sleep 0.1; done
-MASTER_PORT=$(< port) srun -N2 -n4 {enter}conda-python-distributed -c \
+MASTER_PORT=$(< port) srun -N2 -n2 {enter}conda-python-distributed -c \
     "import torch.distributed as dist; dist.init_process_group('gloo')"
 status=$?
 kill $stranger

@@ -65,7 +65,7 @@ def test_help_needs_no_module_and_does_nothing(installation, command):
     assert installation.left() == {"1.0"}
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.thorough), "after"])
 @pytest.mark.parametrize(
     ("command", "program"),
     [("make-squashfs", name) for name in ("rm", "mkdir", "mksquashfs", "singularity", "sync", "mv")]

@@ -201,7 +201,7 @@ def test_what_does_not_fit_the_modules_torch_fails_with_what_to_do_and_changes_n
     assert environment.imports_modules_torch()
 
 
-@pytest.mark.parametrize("arguments", [["install", "no-such-package"], ["install", "./none"], ["frobnicate"]])
+@pytest.mark.parametrize("arguments", [["install", "no-such-package"], thorough("install", "./none")])
 def test_other_failures_of_pip_are_as_they_are(environment, arguments):
     result = environment.pip(*arguments)
     assert result.returncode != 0
@@ -225,7 +225,7 @@ def test_an_older_release_that_fits_is_installed_with_a_warning(environment):
     assert environment.versions() == {"later": "1.0"}
 
 
-@pytest.mark.parametrize("source", ["variable", "configuration"])
+@pytest.mark.parametrize("source", ["variable", pytest.param("configuration", marks=pytest.mark.thorough)])
 def test_constraints_of_users_and_of_the_module_both_act(environment, tmp_path, source):
     (tmp_path / "own.txt").write_text("other==1.0\n")
     (tmp_path / "pip.conf").write_text(f"[global]\nconstraint = {tmp_path}/own.txt\n")
