@@ -22,14 +22,14 @@ SAME_SIZES = ("all_reduce", "broadcast", "reduce", "_all_gather_base", "_reduce_
 #: Names of the group of all ranks, in new and old versions of torch.
 OF_ALL = ("default_pg", "0", "")
 
-Call = namedtuple("Call", "group number name sizes frames created finished")
-Call.__doc__ = """One collective of one rank: its group's name, its number in the group, its name, sizes and types, the
-frames that called it, innermost first, the time of the call in ns, and whether it finished."""
+Call = namedtuple("Call", "group number name what frames created finished")
+Call.__doc__ = """One collective of one rank: its group's label, its number in the group, its name, the name with sizes
+and types, the frames that called it, innermost first, the time of the call in ns, and whether it finished."""
 
 Dump = namedtuple("Dump", "groups transfers size")
-Dump.__doc__ = """One rank's dump: `groups` from a group's label and name to (members or None, last number, Calls by
-number), where the Calls are those that did not finish and the last one; `transfers`, the sends and receives that did
-not finish; and the world's size, None if it is not recorded."""
+Dump.__doc__ = """One rank's dump: `groups` from a group's label and name to (members or None, Calls by number), those
+that did not finish and the last one; `transfers`, the sends and receives that did not finish; and the world's size,
+None if it is not recorded."""
 
 
 class DumpError(Exception):
@@ -117,44 +117,43 @@ def read_dump(path):
 
 
 def _dump(dump):
-    members, size = {}, None
+    members, size, groups, transfers = {}, None, {}, []
     for name, group in (dump.get("pg_config") or {}).items():
         text = str(group.get("ranks", "")).strip("[] ")  # NCCL's `[0, 1]`, gloo's `[]`
         if text:
             members[name] = [int(rank) for rank in text.replace(",", " ").split()]
             size = len(members[name]) if str(group.get("desc", name)) in OF_ALL else size
-    status = dump.get("pg_status") or {}
-    groups, transfers = {}, []
     for entry in dump["entries"]:
         group = entry.get("process_group", entry.get("pg_id", ""))  # name and description; older versions: the name
         name, description = map(str, group) if isinstance(group, (list, tuple)) else (str(group), "")
         label = name if description in ("", "undefined") else description
         if name in members and label not in OF_ALL:  # the rows of a mesh have one description
             label = f"{label} ({_ranks(members[name])})"
-        call = _call(label, entry, status.get(str(entry.get("pg_id")), {}))
-        if entry.get("is_p2p"):
+        status = (dump.get("pg_status") or {}).get(str(entry.get("pg_id")), {})
+        call, is_transfer = _call(label, entry, int(status.get("last_completed_collective", -1)))
+        _, calls = (None, {}) if is_transfer else groups.setdefault((label, name), (members.get(name), {}))
+        last = max(calls, default=0)
+        if is_transfer:
             transfers += [] if call.finished else [call]
-            continue
-        found, last, calls = groups.get((label, name), (members.get(name), 0, {}))
-        if last in calls and calls[last].finished:
-            del calls[last]
-        if call.number >= last or (not call.finished and len(calls) < KEPT):
+        elif call.number >= last or (not call.finished and len(calls) < KEPT):
+            if last in calls and calls[last].finished:
+                del calls[last]
             calls[call.number] = call
-        groups[label, name] = found, max(last, call.number), calls
     return Dump(groups, transfers, size)
 
 
-def _call(label, entry, status):
+def _call(label, entry, completed):
+    """The Call of an entry, and whether it is a send or receive; `completed` is the last number that finished."""
     is_transfer = bool(entry.get("is_p2p"))
     number = int(entry.get("p2p_seq_id" if is_transfer else "collective_seq_id", entry.get("seq_id", 0)))
     library, _, name = str(entry.get("profiling_name", "")).rpartition(":")
     # NCCL's entries have the state, and are also retired when they time out; of gloo's, only this changes
     finished = entry.get("state") == "completed" or (library == "gloo" and bool(entry.get("retired")))
-    finished = finished or (not is_transfer and number <= int(status.get("last_completed_collective", -1)))
+    finished = finished or (not is_transfer and number <= completed)
     types = [str(kind) for kind in entry.get("input_dtypes") or []]
-    sizes = f"{','.join(types)} {entry.get('input_sizes')}".strip() if name in SAME_SIZES else ""
+    what = " of ".join([name, f"{','.join(types)} {entry.get('input_sizes')}".strip()][: 1 + (name in SAME_SIZES)])
     frames = [[frame.get("name"), frame.get("filename"), frame.get("line")] for frame in entry.get("frames") or []]
-    return Call(label, number, name, sizes, frames, int(entry.get("time_created_ns", 0)), finished)
+    return Call(label, number, name, what, frames, int(entry.get("time_created_ns", 0)), finished), is_transfer
 
 
 def _faults(ranks, size):
@@ -162,16 +161,19 @@ def _faults(ranks, size):
     found = []
     for key in {key for dump in ranks.values() for key in dump.groups}:
         groups, label = {rank: dump.groups[key] for rank, dump in ranks.items() if key in dump.groups}, key[0]
-        members = next((members for members, _, _ in groups.values() if members), None)
+        members = next((members for members, _ in groups.values() if members), None)
         if members is None:
             members = range(size) if label in OF_ALL else sorted(groups)
-        unfinished = [call for _, _, calls in groups.values() for call in calls.values() if not call.finished]
-        reached = {rank: groups[rank][1] if rank in groups else 0 for rank in members if rank in ranks}
+        calls = {rank: groups[rank][1] if rank in groups else {} for rank in members if rank in ranks}
+        unfinished = [call for own in calls.values() for call in own.values() if not call.finished]
+        reached = {rank: max(own, default=0) for rank, own in calls.items()}
+        least, most = min(reached.values(), default=0), max(reached.values(), default=0)
         if unfinished:
-            number = min(call.number for call in unfinished)
-            found.append((min(call.created for call in unfinished), _stuck(label, number, groups, members, ranks)))
-        elif len(set(reached.values())) > 1:  # such as a broadcast, which its source does not wait for
-            least, most = min(reached.values()), max(reached.values())
+            lines = _stuck(label, min(call.number for call in unfinished), calls, ranks)
+            unknown = [rank for rank in members if rank not in ranks]
+            lines += [f"    {_ranks(unknown)}: no dump"] if unknown else []
+            found.append((min(call.created for call in unfinished), lines))
+        elif least < most:  # such as a broadcast, which its source does not wait for
             behind = [rank for rank, last in reached.items() if last < most]
             text = f"group {label}: {_ranks(behind)} did not start collective {most}: at {least} in its dump"
             found.append((float("inf"), [text]))
@@ -182,42 +184,32 @@ def _faults(ranks, size):
     return [line for _, lines in sorted(found, key=lambda item: item[0]) for line in lines]
 
 
-def _stuck(label, number, groups, members, ranks):
+def _stuck(label, number, calls, ranks):
     """Lines about collective `number` of a group: the ranks that wait for it, and those that did not start it."""
-    waiting, absent = {}, []
-    for rank in members:
-        _, reached, calls = groups.get(rank, (None, 0, {}))
-        call = calls.get(number)
-        if call and not call.finished:
-            waiting.setdefault((call.name, call.sizes), {})[rank] = call
-        elif rank in ranks and reached < number:
-            absent.append(rank)
-    fewest_first = sorted(waiting.items(), key=lambda item: len(item[1]))
-    if len(fewest_first) == 1:
-        (what, calls), *_ = fewest_first
-        called = f"did not finish{_called(calls[min(calls)])}"
-        lines = [f"group {label}: collective {number}, {_named(what)}, {called}", f"    waiting: {_ranks(calls)}"]
+    waiting, absent = {}, [rank for rank, own in calls.items() if max(own, default=0) < number]
+    for rank, own in calls.items():
+        if number in own and not own[number].finished:
+            waiting.setdefault(own[number].what, []).append(rank)
+    places = {what: _called(calls[waiting[what][0]][number]) for what in waiting}
+    if len(waiting) == 1:
+        ((what, found),) = waiting.items()
+        lines = [f"group {label}: collective {number}, {what}, did not finish{places[what]}"]
+        lines.append(f"    waiting: {_ranks(found)}")
     else:
         lines = [f"group {label}: the ranks do not agree on collective {number}"]
-        lines += [f"    {_ranks(calls)}: {_named(what)}{_called(calls[min(calls)])}" for what, calls in fewest_first]
+        fewest_first = sorted(waiting.items(), key=lambda item: len(item[1]))
+        lines += [f"    {_ranks(found)}: {what}{places[what]}" for what, found in fewest_first]
     lines += [f"    rank {rank} did not start it: {_last(ranks[rank])}" for rank in absent[:SHOWN_RANKS]]
-    if len(absent) > SHOWN_RANKS:
-        lines.append(f"    {_ranks(absent[SHOWN_RANKS:])} did not start it")
-    unknown = [rank for rank in members if rank not in ranks]
-    return lines + ([f"    {_ranks(unknown)}: no dump"] if unknown else [])
+    return lines + [f"    {_ranks(absent[SHOWN_RANKS:])} did not start it"] * (len(absent) > SHOWN_RANKS)
 
 
 def _last(dump):
-    calls = [call for _, _, calls in dump.groups.values() for call in calls.values()]
+    calls = [call for _, calls in dump.groups.values() for call in calls.values()]
     if not calls:
         return "no collective of it is recorded"
     call = max(calls, key=lambda call: call.created)
     state = "finished" if call.finished else "did not finish"
     return f"its last, {call.name} ({call.number} of group {call.group}), {state}{_called(call)}"
-
-
-def _named(what):
-    return " of ".join(filter(None, what))
 
 
 def _called(call):

@@ -116,7 +116,7 @@ SOURCE = f"source <(pytorch-stage -- {' '.join(LAUNCHER)})"
 def test_the_copy_is_in_a_private_directory_until_the_shell_exits(shell, image, disk):
     output, message, status = shell(
         f'{SOURCE}; echo "$SIF"; cmp "$SIF" {image} && stat -c %a "${{SIF%/*}}"; echo $SIFPYTORCH'
-    )  # noqa: E501
+    )
     assert re.fullmatch(rf"{disk}/pytorch-stage-[0-9a-f]{{32}}/x.sif", output[0]), message
     assert output[1:] == ["700", output[0]]
     assert re.search(r"x\.sif \(0\.00 GB\) copied to 1 node in [\d.]+ s: ", message)
@@ -175,13 +175,7 @@ def test_a_copy_that_differs_is_an_error_of_this_node_and_not_of_the_installatio
     assert output == ["1", str(image)]
     assert re.search(
         rf"{os.uname().nodename}: the copy of {image} has another SHA-256\. Set PYTORCH_LAUNCH_STAGE_DIR", message
-    )  # noqa: E501
-
-
-def test_a_launcher_that_starts_nothing_is_an_error(shell):
-    output, message, _ = shell("source <(pytorch-stage -- true) || echo $?")
-    assert output == ["1"]
-    assert "no answer from the processes that true was to start. Set PYTORCH_LAUNCH_STAGE_DIR" in message
+    )
 
 
 @pytest.mark.parametrize("command", ["pytorch-stage --print -- env", "list-packages", "pytorch-doctor --only home"])
@@ -241,11 +235,6 @@ def test_a_directory_in_memory_is_used_only_if_the_user_has_chosen_it():
     reason = unfit(MEMORY, order(MEMORY, is_chosen=False))
     assert reason == f"{MEMORY}: it is on tmpfs, and not on a disk of the node"
     assert unfit(MEMORY, order(MEMORY)) is None
-
-
-def test_a_directory_without_room_is_not_used(disk):
-    reason = unfit(str(disk), order(disk, size=9_000_000_000_000))
-    assert re.fullmatch(rf"{disk}: \d+\.\d\d GB free, 9000\.\d+ GB needed", reason)
 
 
 def test_a_directory_that_every_user_can_change_is_not_used(disk):
@@ -355,7 +344,7 @@ def slow(tmp_path):
 def test_a_shell_that_is_killed_during_the_copy_leaves_nothing(shell, slow, disk):
     _, _, status = shell(
         f"{{ until compgen -G '{disk}/*/x.sif' >/dev/null; do :; done; kill -KILL $$; }} & {SOURCE[:-4]} {slow})"
-    )  # noqa: E501
+    )
     assert status == -signal.SIGKILL
     deadline = time.monotonic() + 60
     while list(disk.iterdir()) and time.monotonic() < deadline:
