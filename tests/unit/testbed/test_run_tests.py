@@ -63,7 +63,8 @@ def test_fast_needs_no_cluster(run_tests, options, end):
 def test_other_runs_start_the_cluster_and_stop_it(run_tests, options, end):
     calls, _ = run_tests(*options)
     assert {f"host-python testbed {verb}" for verb in ("tools", "up", "optional")} <= set(calls)
-    assert calls[-2].endswith(f"--slowest=20 {end}")
+    assert any(call.endswith(f"--slowest=20 {end}") for call in calls)
+    assert any("coverage report" in call for call in calls) is (end == "--thorough tests")
     assert calls[-1] == "host-python testbed stop"
 
 
