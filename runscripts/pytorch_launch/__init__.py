@@ -28,14 +28,16 @@ class Problem:
 
 
 class LaunchError(Problem, Exception):
-    """A Problem that prevents the launch.
+    """A Problem that prevents the launch; `status` is the exit status of the command.
 
-    `status` is the exit status of the command. Of several ranks that find the same Problem, that with `rank` 0
-    reports it.
+    Of several ranks that find the same Problem, that with `rank` 0 reports it.
     """
 
     status = USER_ERROR
-    rank = 0
+
+    def __init__(self, fault, remedy="", *, rank=0):
+        super().__init__(fault, remedy)
+        self.rank = rank
 
 
 #: Slurm's numbers have 64 bits, and int() fails for thousands of digits.

@@ -100,7 +100,6 @@ def run_distributed(program, arguments, env):
     from pytorch_launch.caches import plan_dumps
     from pytorch_launch.plan import make_plan
     from pytorch_launch.script import gets_no_input, missing, script_path
-    from pytorch_launch.world import RendezvousError
 
     options = []
     while arguments and arguments[0] in ("--dry-run", "--virtual-local-rank"):
@@ -110,13 +109,13 @@ def run_distributed(program, arguments, env):
         plan = plan_dumps(make_plan(env, virtual="--virtual-local-rank" in options))
         script = script_path(arguments)
         if script == "-" and not is_dry and gets_no_input(plan.world):
-            raise RendezvousError(
+            raise LaunchError(
                 f"standard input of rank {plan.world.rank} is empty: the launcher passes it to rank 0 only",
                 "start a script from its file, or a module with -m",
                 rank=plan.world.rank - 1,  # rank 1 reports it
             )
         if script not in (None, "-") and not exists(script):
-            raise RendezvousError(*missing(script, env), rank=plan.world.local_rank)
+            raise LaunchError(*missing(script, env), rank=plan.world.local_rank)
         if is_dry:
             report(program, plan)
             return write_output("".join(f"{name}={plan.changes[name] or ''}\n" for name in sorted(plan.changes)))

@@ -27,11 +27,7 @@ class WorldError(LaunchError):
 
 
 class RendezvousError(LaunchError):
-    """An address or port where the ranks cannot meet; `rank` is the rank in the world that found it."""
-
-    def __init__(self, fault, remedy, *, rank):
-        super().__init__(fault, remedy)
-        self.rank = rank
+    """An address or port where the ranks cannot meet."""
 
 
 class World(Value):
