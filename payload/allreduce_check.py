@@ -158,11 +158,10 @@ def check_groups(ranks: Ranks, length: int) -> str:
     rows = [list(range(first, first + length)) for first in range(0, ranks.size, length)]
     wrong: dict[str, None] = {}
     for kind, groups in (("row", rows), ("column", [list(column) for column in zip(*rows)])):
-        ranks.begin(f"making the {kind}s")
-        made = [dist.new_group(members, timedelta(seconds=ranks.timeout)) for members in groups]
-        place = next(place for place, members in enumerate(groups) if ranks.rank in members)
-        members, group = groups[place], made[place]
+        place, members = next((place, members) for place, members in enumerate(groups) if ranks.rank in members)
         name = f"{kind} {place} ({ranks.name(members)})"
+        ranks.begin(f"new_group of {name}")  # only its members call it, so that all groups of a kind are made at once
+        group = dist.new_group(members, timedelta(seconds=ranks.timeout), use_local_synchronization=True)
         parts = [sum_of([rank], EXCHANGED, ranks.device) for rank in members]
         own, whole = parts[members.index(ranks.rank)], sum_of(members, EXCHANGED, ranks.device)
         added, gathered, divided = own.clone(), list(map(torch.zeros_like, parts)), torch.zeros_like(own)

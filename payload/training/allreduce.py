@@ -131,29 +131,37 @@ class Ranks:
             ended.set()
 
     def end(self, fault: str) -> None:
-        """End this process with a line that names this rank, or its group if no other rank has named it."""
-        with suppress(RuntimeError):  # the store has ended
-            if self.task and self.store.add("reported", 1) > 1:
-                os._exit(1)
+        """End this process with a line that names this rank, or once for all ranks its group."""
+        self.leave_report_to_first()
         who = f"groups: {self.task}" if self.task else self.name([self.rank])
         self.exit(
             f"FAIL {who}: {fault} within {PATIENCE * self.timeout:g} s{last_warning(self.read_log())}. "
             "Try without the nodes of ranks that do not report this"
         )
 
-    def exit(self, line: str = "") -> None:
+    def leave_report_to_first(self) -> None:
+        """End this process if another rank has reported the group that failed."""
+        with suppress(RuntimeError):  # the store has ended
+            if self.task and self.store.add("reported", 1) > 1:
+                self.stay()
+                os._exit(1)
+
+    def exit(self, line: str) -> None:
         """End this process at once: an orderly exit would wait for the device, or for a rank that hangs."""
-        if line:
-            print(line, file=sys.stderr, flush=True)
-        if self.task and self.rank == 0:
-            time.sleep(STAY_SECONDS)
+        print(line, file=sys.stderr, flush=True)
+        self.stay()
         os._exit(1)
+
+    def stay(self) -> None:
+        """Keep the store, if this process has it, for ranks that ask later."""
+        if self.rank == 0:
+            time.sleep(STAY_SECONDS)
 
     def missing(self, seconds: float) -> list[str] | None:
         """Return the names of the ranks that do not answer within ``seconds``; None if the store does not answer.
 
         If the process of the store ends meanwhile, these are the ranks that had not answered by then. The task becomes
-        that of the first rank in a group that has one; None if another rank reports it.
+        that of the first rank that is in one.
         """
         absent: list[str] | None = None
 
@@ -168,8 +176,7 @@ class Ranks:
                         break
                     time.sleep(POLL_SECONDS)
                 self.task = next(filter(None, map(self.task_of, range(self.size))), "")
-                if self.task and self.store.add("reported", 1) > 1:
-                    self.exit()
+                self.leave_report_to_first()
 
         # The process that hangs may be that of the store: rank 0 or torchrun.
         thread = threading.Thread(target=call, daemon=True)
@@ -207,12 +214,8 @@ class Ranks:
             self.exit(f"FAIL groups: {self.task}: {end}: {silent} ({reason}). {look if missing else 'Try other nodes'}")
         if missing != []:
             fault = "one of them, or its node, is at fault" if missing and len(missing) > 1 else "it hangs or has ended"
-            line = f"FAIL rank {names}: no answer, and a collective {end}: {fault} ({reason}). {look}"
-            print(line, file=sys.stderr, flush=True)
-        if self.rank == 0:
-            time.sleep(STAY_SECONDS)
-        if missing != []:
-            self.exit()
+            self.exit(f"FAIL rank {names}: no answer, and a collective {end}: {fault} ({reason}). {look}")
+        self.stay()
 
 
 def log_nccl(environment: MutableMapping[str, str]) -> Callable[[], str]:

@@ -43,8 +43,9 @@ class FakeRanks:
     watch_calls = Ranks.watch_calls
     end = Ranks.end
     exit = Ranks.exit
-    calling_since = None
-    task = ""
+    stay = Ranks.stay
+    leave_report_to_first = Ranks.leave_report_to_first
+    calling_since, task = None, ""
 
     def gather(self, value):
         return self.answers or [value] * self.size
