@@ -246,3 +246,10 @@ def test_a_step_has_the_environment_of_the_script_also_with_export_none(job, com
         (tmp_path / name).write_text('#!/bin/sh\necho "export: $SLURM_EXPORT_ENV"\n')
     found = [line for line in command_lines(job, **LOADED) if line.startswith("export: ")]
     assert set(found) == ({"export: "} if job.parent.name not in ("flux", "pbs") else set())
+
+
+@pytest.mark.parametrize("directory", sorted({path.parent for path in ALL_JOBS}), ids=lambda path: path.name)
+def test_the_jobs_of_a_site_have_names_and_so_checkpoints_of_their_own(directory):
+    pattern = r"^#(?:SBATCH -J |PBS -N |(?:SBATCH|flux:) --job-name=)(.*)$"
+    names = [re.search(pattern, path.read_text(), re.MULTILINE)[1] for path in directory.glob("[!m]*")]
+    assert len(set(names)) == len(names)
