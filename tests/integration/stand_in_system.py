@@ -56,5 +56,6 @@ class System:
         """Make an environment on top of an installed module, activate it, and start 4 ranks with the line."""
         show = """-c "import os, sys; os.write(1, f'ran in {sys.prefix}\\n'.encode())" """
         make = "rm -rf v; python -m venv --without-pip --system-site-packages v; source v/bin/activate"
-        output = self.run(f"{settings}\nmodule load {recipes.module(name)}\n{make}\n{line} {show}")
+        load = f"unset PYTORCH_LAUNCH_ACTIVE; {settings}\nmodule load {recipes.module(name)}"
+        output = self.run(f"{load}\n{make}\n{line} {show}")
         assert output.count(f"ran in {self.directory}/v\n") == 4, output
