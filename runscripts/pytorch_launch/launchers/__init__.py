@@ -7,7 +7,7 @@ and returns a World, or None if it did not start this process.
 
 from pytorch_launch import LaunchError, Value, is_number
 from pytorch_launch.environment import LAUNCH_ID
-from pytorch_launch.nodelist import node_index
+from pytorch_launch.nodelist import NAME_CHARACTERS, node_index
 from pytorch_launch.world import NODE_LISTS, OF_TORCH, SUBMIT, WorldError, is_inherited
 
 # A variable that only this launcher sets, then its module and function. The first match takes precedence:
@@ -82,11 +82,7 @@ OPTIONS = {
         "flux run --tasks-per-node=1 -o cpu-affinity=off",
         "before flux run",
     ),
-    "PALS_RANKID": (
-        "start mpiexec with --cpu-bind none",
-        "mpiexec --ppn 1 --cpu-bind none",
-        "with mpiexec --env",
-    ),
+    "PALS_RANKID": ("start mpiexec with --cpu-bind none", "mpiexec --ppn 1 --cpu-bind none", "with mpiexec --env"),
     "SLURM_STEP_ID": (
         "give each rank its own cores with srun -c <cores>, or all of the job's with --cpu-bind=none",
         # in a job with more tasks, srun ignores --ntasks-per-node
@@ -116,9 +112,6 @@ def _options(env, index):
     return next((options[index] for sign, options in OPTIONS.items() if env.get(sign)), None)
 
 
-LETTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-"
-
-
 def launch_name(env, world, launch, place):
     """The name for `world`, of letters that every file system has.
 
@@ -136,7 +129,7 @@ def launch_name(env, world, launch, place):
         name = f"{'local' if world.job is None else world.job}.{host}.{name.rpartition('.')[2]}"
     if env.get("SLURM_RESTART_COUNT", "0") != "0":
         name = f"{name}-restart{env['SLURM_RESTART_COUNT']}"
-    return "".join(letter if letter in LETTERS else "_" for letter in name).lstrip(".")[:200] or "launch"
+    return "".join(letter if letter in NAME_CHARACTERS else "_" for letter in name).lstrip(".")[:200] or "launch"
 
 
 class StepGpus(Value):
