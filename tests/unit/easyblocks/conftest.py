@@ -1,16 +1,19 @@
 """Sets EasyBuild up for this tree in a throw-away prefix, for the tests of easyblocks and recipes."""
 
+import functools
 import logging
 import os
 import shutil
 import sys
 import tempfile
+from importlib.machinery import SourceFileLoader
 
 import easybuild.easyblocks.generic
 import pytest
 from easybuild.base import fancylogger
 from easybuild.base.exceptions import LoggedException
 from easybuild.framework.easyconfig.easyconfig import EasyConfig, get_easyblock_class
+from easybuild.tools import options
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.options import set_up_configuration
 from recipes import RECIPES, TREE
@@ -20,6 +23,27 @@ from testbed.packages import find_lmod
 # where the easyblocks find their own package, and this package the generic easyblocks
 sys.path.append(str(TREE / "easyblocks"))
 easybuild.easyblocks.generic.__path__.insert(0, str(TREE / "easyblocks" / "generic"))
+
+
+@functools.cache
+def compiled(source):
+    """Return the code of a module."""
+    return compile(source, "easyblocks", "exec", dont_inherit=True)
+
+
+@functools.cache
+def external_modules(read=options.parse_external_modules_metadata):
+    """Return what EasyBuild knows of modules of systems."""
+    return read([])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_made_twice():
+    """Each test includes the easyblocks in a directory of its own, and configures EasyBuild: half of its time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SourceFileLoader, "source_to_code", lambda _, data, *__, **___: compiled(bytes(data)))
+        patch.setattr(options, "parse_external_modules_metadata", lambda _: external_modules())
+        yield
 
 
 @pytest.fixture(autouse=True)
