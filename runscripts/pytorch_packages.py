@@ -4,8 +4,6 @@
 Lists the Python packages that ranks import: name, version and origin, which is `image` or `module`,
 `environment` (your active one), `user-software` or `PYTHONUSERBASE`, or another place on the `host`.
 
-Warns on standard error if a torch of yours hides the module's: ranks would import it.
-
 --user  list only what was installed on top of the module, as input for `pip install -r` in another one
 """
 
@@ -39,7 +37,7 @@ def origin(path):
 
 
 def packages():
-    """Rows of name, version, origin and directory of every package, by its canonical name; the first is imported."""
+    """The name, version and origin of every package that is imported, by its canonical name."""
     found = {}
     for path in sys.path[1:]:  # without the directory of this script
         for package in metadata.distributions(path=[path]):
@@ -49,25 +47,8 @@ def packages():
                 continue
             if "without its files" in package.metadata.get("Summary", ""):  # uv's, for the module's torch
                 continue
-            row = (name, package.version, origin(path), path)
-            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), []).append(row)
+            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), (name, package.version, origin(path)))
     return found
-
-
-def second_torch(found):
-    """A warning if the torch that is imported is not the module's, else None; `found` has the rows of torch."""
-    constraints = Path(os.environ.get("CONTAINERROOT", "/nonexistent"), "constraints.txt")
-    own = re.search(r"^torch==(.+)$", constraints.read_text() if constraints.is_file() else "", re.MULTILINE)
-    (_, version, place, path), (_, last, _, _) = found[0], found[-1]
-    module = own[1] if own else last
-    if version == module and (len(found) == 1 or place in ("module", "image")):
-        return None
-    remedy = "Install the module again: eb --force"
-    if place == "environment":
-        remedy = "To use the module's, deactivate the environment"
-    elif len(found) > 1:  # pip could remove the module's
-        remedy = f"Remove it: rm -r {path}/torch {path}/torch-*.dist-info"
-    return f"torch {version} from {place} hides the module's {module}. {remedy}"
 
 
 def main(arguments):
@@ -81,13 +62,10 @@ def main(arguments):
         return 0 if arguments == ["--help"] else 2
     else:
         found = packages()
-        table = [("Package", "Version", "From"), *(found[name][0][:3] for name in sorted(found))]
+        table = [("Package", "Version", "From"), *(found[name] for name in sorted(found))]
         widths = [max(map(len, column)) for column in zip(*table)]
         for name, version, place in table:
             print(f"{name.ljust(widths[0])}  {version.ljust(widths[1])}  {place}")
-        problem = second_torch(found["torch"]) if "torch" in found else None
-        if problem:
-            print(f"list-packages: {problem}", file=sys.stderr)
     return 0
 
 

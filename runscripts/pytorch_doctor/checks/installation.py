@@ -173,7 +173,9 @@ def check_torch(here):
     expected = recorded.group(1).strip() if recorded else here.recipe.get("version")
     if origin != "the module":
         finding = f"{place}: your own, in {origin}, hides the module's {expected or 'torch'}"
-        remedy = "deactivate it" if origin == facts["prefix"] else "pip uninstall torch"
+        # pip could remove the module's
+        remedy = f"rm -r {facts['directory']} {facts['directory']}-*.dist-info"
+        remedy = "deactivate it" if origin == facts["prefix"] else remedy
         return warn(finding, f"{remedy}, unless you mean to use it")
     release, build = (part != other for part, other in zip(_parts(version), _parts(expected or version)))
     if release or (build and "+" in version and "+" in expected):

@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 SCRIPT = Path(__file__).resolve().parents[3] / "runscripts" / "pytorch_packages.py"
 
 
@@ -49,40 +47,6 @@ def test_only_the_one_that_is_imported_is_listed_where_there_are_two(tmp_path):
     found = table(list_packages(PYTHONPATH=str(tmp_path)))
     assert found["PyTest"] == ("0.1", "host")
     assert "pytest" not in found
-
-
-@pytest.mark.parametrize("where", ["in front", "in its place"])
-def test_a_torch_that_is_not_the_modules_is_named(tmp_path, where):
-    own = importlib.metadata.version("torch")
-    info = tmp_path / "torch-99.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 99.0\n")
-    (tmp_path / "constraints.txt").write_text(f"numpy==1.0\ntorch=={own if where == 'in front' else '98.0'}\n")
-    variables = {"PYTHONPATH": str(tmp_path)} if where == "in front" else {"CONTAINERROOT": str(tmp_path)}
-    result = list_packages(**variables)
-    there, module = ("99.0 from host", own) if where == "in front" else (f"{own} from module", "98.0")
-    remedy = "Install the module again: eb --force"
-    if where == "in front":
-        remedy = f"Remove it: rm -r {tmp_path}/torch {tmp_path}/torch-*.dist-info"
-    assert result.returncode == 0
-    assert result.stderr == (f"list-packages: torch {there} hides the module's {module}. {remedy}\n")
-
-
-def test_a_torch_that_the_modules_precedes_is_not_named(tmp_path):
-    info = tmp_path / "torch-99.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 99.0\n")
-    code = f"import sys; sys.path.append({str(tmp_path)!r}); sys.argv = ['list-packages']; "
-    code += f"import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
-    (tmp_path / "constraints.txt").write_text(f"torch=={importlib.metadata.version('torch')}\n")
-    environ = {**os.environ, "CONTAINERROOT": str(tmp_path)}
-    result = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stderr) == (0, "")
-
-
-def test_the_modules_own_torch_is_no_second_one(tmp_path):
-    (tmp_path / "constraints.txt").write_text(f"torch=={importlib.metadata.version('torch')}\n")
-    assert list_packages(CONTAINERROOT=str(tmp_path)).stderr == list_packages().stderr == ""
 
 
 def test_dots_dashes_and_underscores_in_a_name_are_the_same(tmp_path):
