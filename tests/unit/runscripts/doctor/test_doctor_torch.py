@@ -53,7 +53,7 @@ def test_another_torch_is_told_from_the_modules(python, facts, verdict, message)
             WARN,
             "torch 2.14.0+cu130 from /home/u/.local/easybuild/PyTorch/lib/torch: "
             "your own, in PYTHONUSERBASE, hides the module's 2.13.0+cpu",
-            "rm -r /home/u/.local/easybuild/PyTorch/lib/torch /home/u/.local/easybuild/PyTorch/lib/torch-*.dist-info, unless",
+            "rm -r /home/u/.local/easybuild/PyTorch/lib/torch /home/u/.local/easybuild/PyTorch/lib/torch-*.dist-info, ",
         ),
         # uninstalled from a venv that its user may write to
         ("2.13.0+cpu", {"version": "2.13.0+cu130"}, WARN, "the module is for 2.13.0+cpu", "eb --rebuild PyTorch-2."),
