@@ -91,7 +91,7 @@ def test_cscs_environment_works_unpacked_packed_and_elsewhere(lines, request, wo
     (work / "use.sh").write_text("source $1/bin/activate && python test_packages.py\n")
     mounts = {
         "container": "srun -n1 singularity exec -B py_venv.squashfs:$PWD/{0}:image-src=/ $SIF bash use.sh {0}",
-        "venv": "srun -n1 bash -c 'squashfuse py_venv.squashfs {0}; bash use.sh {0}; fusermount -u {0}'",
+        "venv": "srun -n1 bash -c 'squashfuse py_venv.squashfs {0}; bash use.sh {0}; umount {0} || fusermount3 -u {0}'",
     }
     mount = mounts[kind]
     enter = "singularity exec $SIF " if kind == "container" else ""
