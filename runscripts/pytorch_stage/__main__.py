@@ -267,7 +267,8 @@ def end(process):
     if process.stdin:
         process.stdin.close()  # nodes that have not made the directory do not make it
     process.terminate()  # srun passes it on
-    process.wait()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(START_SECONDS)
 
 
 def shell_code(copies, variables, removal):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Checks the directories that a training writes to: caches on the node, torch's extensions, the home directory."""
+"""Checks the directories that a training writes to: caches on the node, the home directory."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytorch_launch import caches
 
-from pytorch_doctor import fail, not_applicable, ok, warn
+from pytorch_doctor import fail, ok, warn
 from pytorch_doctor.context import UNKNOWN_USER
 
 SCARCE = 1000000000  # bytes: torch.compile of a large model can fill that
@@ -42,16 +42,6 @@ def check_caches(here):
     if space < SCARCE:
         return warn(f"only {space // 1000000} MB free in {top.parent}", ANOTHER)
     return ok(f"{top}, {space // 1000000000} GB free")
-
-
-def check_extensions(here):
-    """Whether a job that was killed while it compiled an extension has left torch's lock."""
-    if not here.env.get("TORCH_EXTENSIONS_DIR"):
-        return not_applicable("TORCH_EXTENSIONS_DIR is not set")
-    locks = caches.old_locks(here.env)
-    if locks:
-        return warn("; ".join(lock.fault for lock in locks), "; ".join(lock.remedy for lock in locks))
-    return ok("no old lock in TORCH_EXTENSIONS_DIR")
 
 
 def check_home(here):

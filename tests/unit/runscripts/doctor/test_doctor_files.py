@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN
+from pytorch_doctor import FAIL, OK, WARN
 from pytorch_doctor.checks import files
 from pytorch_doctor.context import Context
 
@@ -49,16 +49,3 @@ def test_a_user_whom_the_node_does_not_know_is_the_nodes_fault(tmp_path, monkeyp
     assert (found.verdict, found.finding) == (WARN, "this node does not know user 54321")
     assert "getent passwd" in found.remedy
     assert files.check_home(Context({"HOME": str(tmp_path), "APPTAINER_CONTAINER": "x.sif"})).verdict == OK
-
-
-def test_an_old_lock_of_torchs_extensions_is_named_with_its_rm_line_and_stays(tmp_path):
-    here = Context({"TORCH_EXTENSIONS_DIR": str(tmp_path)})
-    lock = tmp_path / "fused_adam" / "lock"
-    lock.parent.mkdir()
-    lock.touch()
-    assert files.check_extensions(here).verdict == OK
-    os.utime(lock, (1000, 1000))
-    found = files.check_extensions(here)
-    assert found.verdict == WARN and f"{lock}: an old lock" in found.finding
-    assert found.remedy.endswith(f"rm {lock}") and lock.exists()
-    assert files.check_extensions(Context({})).verdict == NOT_APPLICABLE
