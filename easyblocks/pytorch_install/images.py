@@ -25,7 +25,7 @@ from easybuild.easyblocks.generic.containerimage import (
 from easybuild.easyblocks.generic.lockedvenv import PIN, read_lock
 from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
 from easybuild.tools.config import build_option, source_paths
-from easybuild.tools.filetools import mkdir, read_file, which, write_file
+from easybuild.tools.filetools import mkdir, read_file, remove_file, which, write_file
 from easybuild.tools.utilities import shell_quote
 
 from pytorch_install.programs.hold_packages import canonical_name
@@ -163,7 +163,7 @@ class BuiltImage(Image):
         sandbox = self.sandbox()
         sandbox.unpack(self.file)
         self.build_packages(sandbox)
-        os.remove(self.file)
+        remove_file(self.file)
         sandbox.pack(self.file, self.recipe['mksquashfs_args'])
 
 
