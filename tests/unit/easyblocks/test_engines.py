@@ -1,4 +1,4 @@
-"""The modules around images of enroot, the Container Engine and podman-hpc, and the downloads of enroot."""
+"""The modules around images of enroot, the Container Engine, podman-hpc and Shifter, and the downloads of enroot."""
 
 import os
 import re
@@ -13,9 +13,14 @@ from recipes import TREE
 
 from pytorch_install.parameters import containerimage
 
-ENROOT, ENGINE, PODMAN = (
+ENROOT, ENGINE, PODMAN, SHIFTER = (
     TREE / "easyconfigs" / "p" / "PyTorch" / f"PyTorch-{name}.eb"
-    for name in ("2.12.0-ngc-26.05-enroot", "2.12.0-ngc-26.05-ce", "2.10.0-ngc-26.01-podman-hpc")
+    for name in (
+        "2.12.0-ngc-26.05-enroot",
+        "2.12.0-ngc-26.05-ce",
+        "2.10.0-ngc-26.01-podman-hpc",
+        "2.1.0-ngc-23.07-shifter",
+    )
 )
 DIGEST = "sha256:ca73b4795f0d3ae27e9cd81b1b1f1b7fc6c0a129f7d51a359d2326e95af48a3d"
 
@@ -43,7 +48,9 @@ def module_text(app):
     return app.module_generator.get_description() + app.make_module_extra()
 
 
-@pytest.mark.parametrize("name", ["EB_PyTorchEnroot", "EB_PyTorchContainerEngine", "EB_PyTorchPodmanHPC"])
+@pytest.mark.parametrize(
+    "name", ["EB_PyTorchEnroot", "EB_PyTorchContainerEngine", "EB_PyTorchPodmanHPC", "EB_PyTorchShifter"]
+)
 def test_every_parameter_has_a_help_text_and_the_image_must_be_given(prefix, name):
     options = get_easyblock_class(name).extra_options()
     assert options["image"][2] == MANDATORY
@@ -60,8 +67,9 @@ def test_every_parameter_has_a_help_text_and_the_image_must_be_given(prefix, nam
         ),
         (ENGINE, "--environment=$PYTORCH_EDF $RUNSCRIPTS/"),
         (PODMAN, ""),
+        (SHIFTER, "shifter --image=$SHIFTER_IMAGE $RUNSCRIPTS/"),
     ],
-    ids=["enroot", "engine", "podman-hpc"],
+    ids=["enroot", "engine", "podman-hpc", "shifter"],
 )
 def test_help_shows_the_launch_line_of_the_kind(easyblock, recipe, line):
     text = module_text(easyblock(recipe))
@@ -84,8 +92,16 @@ def test_help_shows_the_launch_line_of_the_kind(easyblock, recipe, line):
                 "PYTORCH_PODMAN_OPTIONS": "--gpu --nccl-cu13",
             },
         ),
+        (
+            SHIFTER,
+            {
+                "SHIFTER_IMAGE": "nersc/pytorch:ngc-23.07-v0",
+                "SHIFTER_IMAGETYPE": "docker",
+                "SHIFTER_MODULE": "gpu,nccl-plugin",
+            },
+        ),
     ],
-    ids=["enroot", "engine", "podman-hpc"],
+    ids=["enroot", "engine", "podman-hpc", "shifter"],
 )
 def test_the_module_names_the_image_and_sets_no_variable_that_pyxis_reads_for_every_srun(easyblock, recipe, variables):
     text = module_text(easyblock(recipe))
@@ -229,8 +245,12 @@ def test_an_image_without_digest_is_refused(easyblock, edited):
     [
         (ENROOT, "enroot not found on PATH: it imports docker://nvcr.io/.*. Run `eb` on a host with enroot"),
         (PODMAN, "podman-hpc not found on PATH: it starts docker.io/nersc/pytorch:26.01.01. Run `eb` on a host with"),
+        (
+            SHIFTER,
+            "shifter not found on PATH: nersc/pytorch:.* stays with its gateway. Run `eb` on a host with Shifter",
+        ),
     ],
-    ids=["enroot", "podman-hpc"],
+    ids=["enroot", "podman-hpc", "shifter"],
 )
 def test_without_the_program_the_error_reports_where_to_install(easyblock, monkeypatch, tmp_path, recipe, message):
     app = easyblock(recipe)
@@ -245,8 +265,9 @@ def test_without_the_program_the_error_reports_where_to_install(easyblock, monke
         (ENROOT, "enroot", "enroot cannot start python3 in docker://nvcr.io/.*: no such image. Try `enroot start`"),
         (PODMAN, "podman-hpc", "podman-hpc cannot start python3 in .*: no such image. Try `podman-hpc pull"),
         (ENGINE, "srun", "The Container Engine cannot start python3 in .*: no such image. Run `eb` on a system"),
+        (SHIFTER, "shifter", "Shifter cannot start python3 in .*: no such image. Try `shifterimg pull nersc/pytorch:"),
     ],
-    ids=["enroot", "podman-hpc", "engine"],
+    ids=["enroot", "podman-hpc", "engine", "shifter"],
 )
 def test_an_image_that_does_not_start_is_named_with_advice(easyblock, site, recipe, program, message):
     command(site / program, "echo starting; echo no such image >&2; exit 1\n")

@@ -1,17 +1,10 @@
-"""The module around a Shifter image, and the command that enters it; with a stand-in for `shifter`."""
+"""The command that enters a Shifter image, with a stand-in for `shifter`."""
 
-import os
-import re
 import shutil
 import subprocess
 
 import pytest
-from easybuild.framework.easyconfig.default import CUSTOM, MANDATORY
-from easybuild.framework.easyconfig.easyconfig import get_easyblock_class
-from easybuild.tools.build_log import EasyBuildError
 from recipes import TREE
-
-RECIPE = TREE / "easyconfigs" / "p" / "PyTorch" / "PyTorch-2.1.0-ngc-23.07-shifter.eb"
 
 
 def command(path, lines):
@@ -20,50 +13,6 @@ def command(path, lines):
     path.write_text("#!/bin/bash\n" + lines)
     path.chmod(0o755)
     return path
-
-
-def module_text(app):
-    """The module's description and interface."""
-    app.src = []
-    app.make_installdir()
-    app.module_generator.start_module_creation()
-    return app.module_generator.get_description() + app.make_module_extra()
-
-
-def test_every_parameter_has_a_help_text_and_the_image_must_be_given(prefix):
-    options = get_easyblock_class("EB_PyTorchShifter").extra_options()
-    assert options["image"][2] == MANDATORY
-    assert all(len(text) > 10 and category in (CUSTOM, MANDATORY) for _, text, category in options.values())
-
-
-def test_the_module_names_the_image_in_the_variables_that_shifter_reads(easyblock):
-    text = module_text(easyblock(RECIPE))
-    for variable, value in [
-        ("SHIFTER_IMAGE", "nersc/pytorch:ngc-23.07-v0"),
-        ("SHIFTER_IMAGETYPE", "docker"),
-        ("SHIFTER_MODULE", "gpu,nccl-plugin"),
-    ]:
-        assert re.search(rf'pushenv\W+{variable}\W+{value}"?\)?$', text, re.MULTILINE), variable
-    assert "SINGULARITY" not in text
-
-
-def test_help_shows_the_launch_line(easyblock):
-    line = "srun -N2 --ntasks-per-node=2 shifter --image=$SHIFTER_IMAGE $RUNSCRIPTS/conda-python-distributed -u "
-    assert f"{line}train.py\n" in module_text(easyblock(RECIPE))
-
-
-def test_without_shifter_the_error_reports_where_to_install(easyblock, monkeypatch):
-    monkeypatch.setattr("easybuild.easyblocks.pytorchimage.which", lambda _: None)
-    with pytest.raises(EasyBuildError, match="shifter not found on PATH.*on a host with Shifter"):
-        easyblock(RECIPE).configure_step()
-
-
-def test_an_image_that_the_gateway_lacks_is_named_with_the_command_that_pulls_it(easyblock, tmp_path, monkeypatch):
-    command(tmp_path / "bin" / "shifter", "echo FAILED to lookup docker image >&2; exit 1\n")
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    message = "FAILED to lookup docker image. Try `shifterimg pull nersc/pytorch:ngc-23.07-v0`"
-    with pytest.raises(EasyBuildError, match=re.escape(message)):
-        easyblock(RECIPE).configure_step()
 
 
 @pytest.fixture
