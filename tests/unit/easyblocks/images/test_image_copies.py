@@ -81,19 +81,6 @@ def test_a_sites_image_that_has_changed_since_its_installation_is_refused(contai
     container(f"{lines}\nimage_checksum = '{found}'").checksum_step()
 
 
-def test_module_only_completes_without_an_image_that_was_fetched(container, tmp_path):
-    for lines in (
-        "image = 'x.sif'",
-        "sources = ['x.sif']",
-        "sources = ['a.def']",
-        f"image = 'docker://a/b@{DIGEST}'",
-        "sources = ['env.yml']\nbase_image = 'x.sif'",
-    ):
-        app = container(lines)
-        app.complete()
-        assert not list(tmp_path.rglob("*.sha256"))
-
-
 def test_an_image_is_kept_unless_eb_is_forced_or_its_record_is_unusable(container, monkeypatch):
     monkeypatch.setattr(containerimage.Registry, "fetch", lambda _: None)
 
