@@ -1,4 +1,4 @@
-"""Each system's recipe installs with stand-ins, and the line of its page starts a world of 4 ranks.
+"""Each system's recipe installs with stand-ins, and the line of its page starts ranks on two nodes.
 
 docs/systems.md has the table of what is real here and what is replaced. Of two recipes of the same kind one is
 left to --thorough.
