@@ -163,8 +163,7 @@ def shared_interface(generator, name, version, installdir, activation, cluster):
     txt += template(generator, 'active')
     # last, so that a profile of the site takes precedence
     txt += generator.append_paths('MODULEPATH', ['modulefiles'])
-    return txt + (template(generator, 'profile', cluster=cluster)
-                  or generator.load_module('cluster/' + cluster, recursive_unload=True))
+    return txt + generator.load_module('cluster/' + cluster, recursive_unload=True)
 
 
 def user_base(name, version, installdir):
