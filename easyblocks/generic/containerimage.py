@@ -178,7 +178,7 @@ class ContainerImage(EasyBlock):
     def checksum_step(self):
         """Verify the sources, then fetch the image: all later steps work offline."""
         super().checksum_step()
-        self.image.sources = self.records
+        self.image.sources, self.image.patches = self.records, self.patches
         wanted = self.image.wanted
         if self.dry_run:
             return
@@ -370,6 +370,7 @@ class Image:
     INGREDIENTS = ('debian_release', 'debian_packages', 'mksquashfs_args')
     digest = wanted = site_file = checksum = None
     is_kept = False
+    patches = ()
 
     def __init__(self, recipe, name, sources, builddir):
         self.recipe, self.name, self.sources, self.builddir = recipe, name, sources, builddir
@@ -393,7 +394,8 @@ class Image:
     def identity(self):
         """Text that determines the content."""
         values = {name: self.recipe[name] for name in self.INGREDIENTS}
-        return ' '.join(['%s=%s' % (source['name'], source.get(CHECKSUM_TYPE_SHA256)) for source in self.sources] +
+        return ' '.join(['%s=%s' % (source['name'], source.get(CHECKSUM_TYPE_SHA256))
+                         for source in [*self.sources, *self.patches]] +
                         ['%s=%s' % (name, list(value) if isinstance(value, tuple) else value)
                          for name, value in values.items() if value])
 

@@ -60,6 +60,7 @@ def source_of(container, runtime, installed, tmp_path):
         image = app.image
         image.builddir, image.file = str(tmp_path / "build"), str(tmp_path / "build/x.sif")
         image.sources = [{"name": "lock.txt", "path": str(path), "sha256": "11"}]
+        image.patches = values.get("patches", [])
         image.base, image.wheels = values.get("base", installed), Wheels(str(path), str(tmp_path / "wheels"))
         return image
 
@@ -133,6 +134,7 @@ def test_the_identity_changes_with_the_lock_and_with_the_base(source_of, install
     other = installed._replace(record={**installed.record, "sha256": "0" * 64})
     assert identity() == identity()
     assert identity() != identity(base=other)
+    assert identity() != identity(patches=[{"name": "mend.patch", "sha256": HASH}])
     assert identity() != identity(source_packages=(("b", {"A": "1"}),))
     assert "lock.txt=11" in identity() and installed.checksum in identity()
 
