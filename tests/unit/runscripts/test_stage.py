@@ -372,12 +372,12 @@ def test_a_signal_during_the_copy_removes_it(image, disk, runscripts, slow, numb
 def test_processes_that_do_not_start_are_an_error_after_a_limit(shell, tmp_path):
     shutil.copytree(Path(command.__file__).parents[1], tmp_path / "runscripts")
     path = tmp_path / "runscripts" / "pytorch_stage" / "__main__.py"
-    path.write_text(path.read_text().replace("START_SECONDS = 120", "START_SECONDS = 4"))
+    path.write_text(path.read_text().replace("START_SECONDS = 120", "START_SECONDS = 1"))
     (tmp_path / "stuck").write_text("#!/bin/bash\nexec sleep 200\n")
     (tmp_path / "stuck").chmod(0o755)
     output, message, _ = shell(f"source <({tmp_path}/runscripts/pytorch-stage -- {tmp_path}/stuck) || echo $?")
     assert output == ["1"]
-    assert "starting a process on each node: not done after 4 s. Set PYTORCH_LAUNCH_STAGE_DIR" in message
+    assert "starting a process on each node: not done after 1 s. Set PYTORCH_LAUNCH_STAGE_DIR" in message
 
 
 def test_the_command_without_a_module_fails_and_so_does_the_line_that_sources_it(runscripts):
