@@ -48,6 +48,8 @@ SRUN = (
 )
 #: For processes to start on all nodes. One that has died without an answer does not end the others.
 START_SECONDS = 120
+#: Another user who sees the directory's name on one node may make it on the next: each try has a new name.
+TRIES, FIRST = 5, " first: try again"
 #: Runs a function when the shell exits, after the command that the user has set for this. `trap -p` in a subshell
 #: prints the command of its parent until the subshell sets a trap, here one without effect.
 AT_EXIT = """\
@@ -63,6 +65,10 @@ pytorch_stage_at_exit() {
 
 class StageError(Exception):
     """Why nothing was staged, and what to do, without the last full stop."""
+
+
+class TakenError(StageError):
+    """Another user has made the directory."""
 
 
 class DamagedError(StageError):
@@ -84,7 +90,14 @@ def main(arguments):
     files, undo = {}, contextlib.ExitStack()
     try:
         files, variables = given(paths) if paths else loaded(os.environ)
-        copies, removal, is_held = stage(files, launcher, undo)
+        for left in reversed(range(TRIES)):
+            try:
+                copies, removal, is_held = stage(files, launcher, undo)
+                break
+            except TakenError:
+                if not left:
+                    raise
+                undo.close()
         try:
             print("\n".join(copies) if is_plain else shell_code(copies, variables, removal), flush=True)
         except OSError as error:
@@ -245,7 +258,7 @@ def read_answers(process, errors, order, least=0, most=None):
         for path, expected in order["files"].items():
             if "SHA-256" in problem and sha256(path) != expected:
                 raise DamagedError(f"{path} is damaged: its SHA-256 is not the recorded one. Install it again")
-        raise StageError(f"{problem}. {OTHERWISE}")
+        raise (TakenError if problem.endswith(FIRST) else StageError)(f"{problem}. {OTHERWISE}")
     if len(found) != most and (process.wait() or len(found) < least):
         errors.seek(0)
         lines = [line for line in errors.read().decode(errors="replace").splitlines() if line]
@@ -309,7 +322,7 @@ def on_node(order, *steps):
                 problem = f"the copy of {file} has another SHA-256"
     except FileExistsError:
         owner, shared = os.lstat(directory).st_uid, f"{base} is shared between nodes, or two processes run on this node"
-        problem = shared if owner == os.getuid() else f"user {owner} has made {directory} first: try again"
+        problem = shared if owner == os.getuid() else f"user {owner} has made {directory}{FIRST}"
     except OSError as error:
         problem = f"{path}: {error.strerror}"
     if not answer(problem) and is_holder:

@@ -289,6 +289,22 @@ def test_a_name_that_another_user_has_made_first_is_an_error_that_names_the_user
     foreign.rmdir()
 
 
+def test_a_name_that_another_user_has_made_first_is_tried_again_with_another(image, disk, shell, tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a directory to another user")
+    shutil.copytree(Path(command.__file__).parents[1], tmp_path / "runscripts")
+    path = tmp_path / "runscripts" / "pytorch_stage" / "__main__.py"
+    names = "names = iter('abcde'); secrets.token_hex = lambda _: next(names)"
+    path.write_text(path.read_text().replace("\nDIRECTORY = ", f"\n{names}\nDIRECTORY = ", 1))
+    line = f"source <({tmp_path}/runscripts/pytorch-stage -- env) && echo $SIF || echo $?"
+    for name in "ab":
+        (disk / f"pytorch-stage-{name}").mkdir()
+        os.chown(disk / f"pytorch-stage-{name}", 65534, 65534)
+    output, message, _ = shell(line)  # root also removes theirs
+    assert output == [f"{disk}/pytorch-stage-c/x.sif"]
+    assert "has made" not in message
+
+
 def test_the_name_is_not_in_the_arguments_that_other_users_can_read(monkeypatch):
     started = []
 
