@@ -181,7 +181,10 @@ def mount(name, file, root):
         join(open_namespaces(os.open(f"/proc/{child}", os.O_DIRECTORY)))
     finally:
         os.kill(child, _signal.SIGKILL)
-        os.waitpid(child, 0)
+        for _ in range(100):  # a file system that hangs may hold it for ever
+            if os.waitpid(child, os.WNOHANG)[0]:
+                break
+            _signal.sigtimedwait([], 0.01)
         os.close(joined)
     return f"{program} in a user namespace"
 

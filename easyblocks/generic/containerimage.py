@@ -538,10 +538,10 @@ class Registry(Image):
         if not any(map(self.find, self.directories)):
             directory = next(filter(is_writable, self.directories), self.directories[0])
             self.make_directory(directory)
-            with locked(os.path.join(directory, '.lock')):
+            with locked(os.path.join(directory, '.lock')) as is_alone:
                 # another process may have completed its download while this one waited
                 if not self.find(directory):
-                    self.download(directory)
+                    self.download(directory, is_alone)
 
     # Subclasses change who can write to a directory for downloads, and to a note in it, and have a reason why a note
     # cannot be trusted; EasyBuild trusts its source path.
@@ -572,7 +572,7 @@ class Registry(Image):
             self.file, self.checksum = path, checksum
         return not problem
 
-    def download(self, directory):
+    def download(self, directory, is_alone=True):
         """Download to a directory; the note is written first, so that the image appears when it is complete."""
         path = os.path.join(directory, self.file_name)
         this_host = '%s.%s.' % (path, socket.gethostname())
@@ -582,19 +582,20 @@ class Registry(Image):
             if not os.path.exists('/proc/' + stale.split('.')[-2]):
                 remove_file(stale)
         # after a failure, it has complete layers for the next attempt; per user, because the runtime makes it private
-        cache = '%s.%d.cache' % (path, os.getuid())
+        cache = '%s.%d.cache' % (path if is_alone else part, os.getuid())
         try:
             self.pull(part, cache)
             self.check_download(part)
-            self.checksum = checksum_of(part)
-            write_file(path + '.json', json.dumps({
-                'reference': self.reference, 'identity': self.identity, 'sha256': self.checksum,
-                'size': os.path.getsize(part),
-                'date': datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds'),
-            }, indent=2) + '\n')
-            self.protect(path + '.json')
-            os.replace(part, path)
-            self.file = path
+            if is_alone or not self.find(directory):  # without locks, another process may have been faster
+                self.checksum = checksum_of(part)
+                write_file(path + '.json', json.dumps({
+                    'reference': self.reference, 'identity': self.identity, 'sha256': self.checksum,
+                    'size': os.path.getsize(part),
+                    'date': datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds'),
+                }, indent=2) + '\n')
+                self.protect(path + '.json')
+                os.replace(part, path)
+                self.file = path
             with contextlib.suppress(EasyBuildError, OSError):
                 remove_dir(cache)
         finally:
@@ -646,7 +647,7 @@ def is_writable(directory):
 
 @contextlib.contextmanager
 def locked(path):
-    """Lock a directory for one download at a time, where the file system has locks."""
+    """Lock a directory for one download at a time; the value is whether the file system has locks."""
     # another user's file can be locked for reading
     foreign = os.path.exists(path) and not os.access(path, os.W_OK)
     with open(path, 'r' if foreign else 'a') as lock:
@@ -656,5 +657,6 @@ def locked(path):
             print_msg("another EasyBuild is downloading images to %s, waiting..." % os.path.dirname(path))
             fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError:
-            pass
-        yield
+            yield False
+            return
+        yield True

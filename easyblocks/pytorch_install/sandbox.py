@@ -13,6 +13,7 @@ import shlex
 
 from easybuild.easyblocks.generic.containerimage import last_line, run_command, runtime_variables
 from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.config import build_option
 from easybuild.tools.filetools import copy_file, mkdir, read_file, remove_file, write_file
 
 from pytorch_install.programs.hold_packages import HOOK, LINE, OF_IMAGE
@@ -146,4 +147,5 @@ def put(file, path, mode):
     """Copy a file into the image."""
     remove_file(path)
     copy_file(file, path)
-    os.chmod(path, mode)
+    if not build_option('extended_dry_run'):
+        os.chmod(path, mode)

@@ -132,7 +132,9 @@ class Ranks:
 
     def end(self, fault: str) -> None:
         """End this process with a line that names this rank, or once for all ranks its group."""
-        self.leave_report_to_first()
+        thread = threading.Thread(target=self.leave_report_to_first, daemon=True)
+        thread.start()
+        thread.join(ANSWER_SECONDS)  # the host of the store may hang
         who = f"groups: {self.task}" if self.task else self.name([self.rank])
         self.exit(
             f"FAIL {who}: {fault} within {PATIENCE * self.timeout:g} s{last_warning(self.read_log())}. "
@@ -155,7 +157,7 @@ class Ranks:
     def stay(self) -> None:
         """Keep the store, if this process has it, for ranks that ask later."""
         if self.rank == 0:
-            time.sleep(STAY_SECONDS)
+            time.sleep(ANSWER_SECONDS + STAY_SECONDS if self.task else STAY_SECONDS)  # other groups ask that late
 
     def missing(self, seconds: float) -> list[str] | None:
         """Return the names of the ranks that do not answer within ``seconds``; None if the store does not answer.

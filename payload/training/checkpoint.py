@@ -171,6 +171,7 @@ class Run:
             raise MismatchError(f"random is {describe(random)}, expected a list")
         if len(random) != self.world.size:
             random = []  # the states cannot be assigned, and the ranks keep their seeds
+        own_random = random_state(self.world.device)
         model = fit(without_prefixes(state["model"]), self.network.state_dict(), "model")
         if not are_finite(model.values()):
             raise MismatchError(f"a weight {NOT_FINITE}")
@@ -179,7 +180,10 @@ class Run:
             "optimizer": fit_optimizer(state["optimizer"], self.optimizer),
             "schedule": schedule,
             "position": position,
-            "random": [fit(one, random_state(self.world.device), "random", all_names=False) for one in random],
+            "random": [
+                {name: value for name, value in fit(one, own_random, "random", all_names=False).items() if name in one}
+                for one in random
+            ],
             "file": state["file"],
         }
 
@@ -431,7 +435,8 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
 def set_random_state(state: Mapping, device: torch.device, file: str) -> None:
     """Set the random state of a rank; TrainingError if torch rejects it."""
     try:
-        torch.set_rng_state(state["cpu"])
+        if "cpu" in state:
+            torch.set_rng_state(state["cpu"])
         if device.type in state and device.type != "cpu":
             module_of(device).set_rng_state(state[device.type], device)
     except RuntimeError as error:
@@ -489,9 +494,10 @@ def fit_optimizer(saved, optimizer: torch.optim.Optimizer) -> dict:
         where = f"optimizer[state][{place}]"
         fitted_state[place] = fit(one, fresh[place], where) if place in fresh else one
         if place not in fresh:  # LBFGS and SparseAdam take no step without data
-            sizes = 1, parameters[place].numel(), sum(each.numel() for each in parameters.values())
+            total = sum(each.numel() for each in parameters.values())
+            shapes = (), (1,), tuple(parameters[place].shape), (total,)
             values = one.values() if isinstance(one, Mapping) else [torch.empty(0)]
-            if any(isinstance(value, Tensor) and value.numel() not in sizes for value in values):
+            if any(isinstance(value, Tensor) and tuple(value.shape) not in shapes for value in values):
                 raise MismatchError(f"{where} has another shape")
     return {"state": fitted_state, "param_groups": with_own(fitted, groups)}
 

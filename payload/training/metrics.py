@@ -205,6 +205,12 @@ def open_mlflow(directory: Path, options: Mapping[str, object], _first_epoch: in
     path = directory / "mlflow.id"
     identity = identity_in(path, is_new)
     fault = mlflow.exceptions.MlflowException
+    for name, value in (("REQUEST_MAX_RETRIES", "1"), ("REQUEST_TIMEOUT", "10")):  # by default minutes, for all ranks
+        os.environ.setdefault(f"MLFLOW_HTTP_{name}", value)
+
+    def reason(error: Exception) -> str:
+        return re.sub(r"//[^/@\s]*@", "//", str(error).splitlines()[0]).rstrip(".")  # without a password
+
     mlflow.set_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{directory.resolve()}/mlflow.db")
     try:
         run = mlflow.start_run(run_id=identity or None, run_name=None if identity else directory.resolve().name)
@@ -212,20 +218,22 @@ def open_mlflow(directory: Path, options: Mapping[str, object], _first_epoch: in
             mlflow.log_params({name: str(value) for name, value in options.items()})
             write_file(path, run.info.run_id.encode())
     except fault as error:
-        reason = str(error).splitlines()[0].rstrip(".")
         raise TrainingError(
-            f"--mlflow: {reason}. Check MLFLOW_TRACKING_URI, or unset it to use {path.parent}"
+            f"--mlflow: {reason(error)}. Check MLFLOW_TRACKING_URI, or unset it to use {path.parent}"
         ) from None
     except ImportError as error:  # of mlflow-skinny
         raise absent("--mlflow", "mlflow", error) from None
 
-    def log(values: Mapping, number: int) -> None:
+    def attempt(what: object, call: Callable, *arguments: object, **options: object) -> None:
         try:
-            mlflow.log_metrics(numbers_of(values), step=number)
+            call(*arguments, **options)
         except fault as error:  # a server that fails ends no training
-            print(f"--mlflow: {str(error).splitlines()[0]}: {number} is not recorded there", flush=True)
+            print(f"--mlflow: {reason(error)}: {what} is not recorded there", flush=True)
 
-    return log, lambda status: mlflow.end_run("FAILED" if status else "FINISHED")
+    return (
+        lambda values, number: attempt(number, mlflow.log_metrics, numbers_of(values), step=number),
+        lambda status: attempt("the end", mlflow.end_run, "FAILED" if status else "FINISHED"),
+    )
 
 
 def numbers_of(values: Mapping[str, object]) -> dict:

@@ -63,8 +63,8 @@ def launcher_cpus():
     return None
 
 
-def output_of(program, arguments, env):
-    """The standard output of a program on the PATH of `env`, None if there is none or it fails."""
+def output_of(program, arguments, env, *, also_failed=False):
+    """The standard output of a program on the PATH of `env`; None if it fails, unless `also_failed`."""
     import os  # most launches start none
 
     source, sink = os.pipe()
@@ -78,4 +78,4 @@ def output_of(program, arguments, env):
     os.close(sink)
     with os.fdopen(source, errors="surrogateescape") as output:
         text = output.read()
-    return text if os.waitpid(process, 0)[1] == 0 else None
+    return text if os.waitpid(process, 0)[1] == 0 or also_failed else None

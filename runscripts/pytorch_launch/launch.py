@@ -86,11 +86,13 @@ def warn_of_separate_worlds(program, arguments, env):
     from pytorch_launch.elastic import meeting_options
     from pytorch_launch.launchers import discover
 
+    if meeting_options(arguments, env):
+        return
     try:
         world = discover(env, os.uname().nodename)
     except LaunchError:
         return  # of a launch that torchrun does not use
-    if world.rank == 0 and world.size > 1 and not world.exported and not meeting_options(arguments, env):
+    if world.rank == 0 and world.size > 1 and not world.exported:
         fault = f"each of the {world.size} tasks of {world.source} starts a world of its own"
         write_problem(program, Problem(fault, "for one world use torchrun-distributed, else add --standalone"))
 
@@ -194,7 +196,8 @@ def apply(plan, *, starts_all_of_node=False):
         hold_port(plan.place, plan.world, plan.launch)
     if plan.dumps is not None:
         plan = make_dumps(plan)
-    variables = {name: plan.changes[name] for name in SUBDIRECTORIES if plan.changes.get(name)}
+    chosen = SUBDIRECTORIES if plan.caches else ()
+    variables = {name: plan.changes[name] for name in chosen if plan.changes.get(name)}
     caches, used, problems = make_caches(plan.caches, variables)
     changes = {name: value for name, value in plan.changes.items() if name not in variables}
     warnings = [*plan.warnings, *(problems if plan.world.reports_for_node else ())]

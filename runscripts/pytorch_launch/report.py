@@ -56,4 +56,4 @@ def interface(env, root=""):
 def show_devices(vendor, env):
     """The output of the vendor's own tool."""
     tool, *arguments = DEVICE_TOOLS[vendor]
-    return output_of(tool, arguments, env) or f"{tool} failed\n"
+    return output_of(tool, arguments, env, also_failed=True) or f"{tool} failed, or is not on PATH\n"

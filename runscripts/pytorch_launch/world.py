@@ -132,11 +132,10 @@ def text_number(text):
     return value if text else None
 
 
-def make_world(env, names, *, reason=None, **fields):
+def make_world(env, names, **fields):
     """The World of a launcher whose variables `names` have the values of OF_TORCH; `fields` are its other fields.
 
-    Raises WorldError if the numbers, or exported variables of torch, contradict each other. `reason` is why a value is
-    impossible for which the launcher has no variable.
+    Raises WorldError if the numbers, or exported variables of torch, contradict each other.
     """
     names = dict(zip(OF_TORCH, names))
     for name, field in zip(OF_TORCH, NUMBERS):
@@ -147,12 +146,12 @@ def make_world(env, names, *, reason=None, **fields):
     check_inside(env, names["LOCAL_RANK"], names.get("LOCAL_WORLD_SIZE", names["WORLD_SIZE"]), world.local_size)
     if world.local_size > world.size:
         raise WorldError(
-            f"{names['LOCAL_WORLD_SIZE']}={world.local_size} ranks on this node are more than "
+            f"{names.get('LOCAL_WORLD_SIZE', 'LOCAL_WORLD_SIZE')}={world.local_size} ranks on this node are more than "
             f"{names['WORLD_SIZE']}={world.size} in the world",
             "look for variables of another launch",
         )
     if not world.exported:
-        check_exported(env, world, names, reason or f"{world.source} started this process")
+        check_exported(env, world, names, f"{world.source} started this process")
     return world
 
 

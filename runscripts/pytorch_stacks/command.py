@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import zlib
 from pathlib import Path
 
@@ -55,11 +56,12 @@ def main(arguments):
                 answers, silent = (sum(found, []) for found in zip(*asked))
                 more, worse = show(f"job {name}", answers, silent, is_part="+" in name)
                 text, status = text + more, max(status, worse)
-        sys.stdout.buffer.write(text.encode(errors="surrogateescape"))
-        sys.stdout.flush()
-    except StacksError as error:
+    except (StacksError, OSError) as error:
         sys.stderr.write(f"pytorch-stacks: {error}\n")
         return 2
+    try:
+        sys.stdout.buffer.write(text.encode(errors="surrogateescape"))
+        sys.stdout.flush()
     except BrokenPipeError:  # such as `pytorch-stacks 7 | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
@@ -201,6 +203,9 @@ def _call(command, seconds):
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     if not shutil.which(command[0]):
         raise StacksError(f"{command[0]} not found on PATH. Run pytorch-stacks where Slurm's commands are")
+    began = time.monotonic()
     done = subprocess.run(limited, env=env, check=False, **pipes)
-    late = f"\ntimed out after {seconds} s" * (done.returncode in (124, 137))
+    # 137 is also that of srun whose task was killed
+    is_late = done.returncode == 124 or (done.returncode == 137 and time.monotonic() - began >= seconds)
+    late = f"\ntimed out after {seconds} s" * is_late
     return done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace") + late, done.returncode

@@ -83,11 +83,10 @@ def find_dumps(place):
 
     `place` is a directory, or a path to the start of names in it: a directory may have the dumps of several launches.
     """
-    directory, start = Path(place), ""
-    if not directory.is_dir():
-        directory, start = directory.parent, directory.name
-    launches = {}
+    directory, start, launches = Path(place), "", {}
     try:
+        if not directory.is_dir():
+            directory, start = directory.parent, directory.name
         for path in directory.iterdir():
             found = re.match(r"(.*?)(\d{1,9})(\.json)?$", path.name)
             if found and path.name.startswith(start) and path.is_file():

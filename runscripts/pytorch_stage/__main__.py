@@ -95,18 +95,21 @@ def main(arguments):
                 copies, removal, is_held = stage(files, launcher, undo)
                 break
             except TakenError:
+                signal.alarm(0)
                 if not left:
                     raise
+                signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
                 undo.close()
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         try:
             print("\n".join(copies) if is_plain else shell_code(copies, variables, removal), flush=True)
         except OSError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing is written at the end
             raise StageError(f"cannot write to standard output: {error.strerror}. Check its disk") from error
     except BaseException as error:
+        signal.alarm(0)
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
-        signal.alarm(0)
         undo.close()
         if not isinstance(error, (StageError, OSError)):
             raise

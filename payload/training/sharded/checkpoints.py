@@ -286,7 +286,7 @@ class ShardedCheckpoints:
             own = dict(flat(tensors))
             reader = ShardReader(path, manifest, {name: tensor.dtype for name, tensor in own.items()})
             try:
-                dcp.load(own, storage_reader=reader, process_group=self.group)
+                dcp.load(tensors, storage_reader=reader, process_group=self.group)  # names of parts, equal on all ranks
             except dcp.CheckpointException as error:
                 raise error.failures[min(error.failures)][0] from None
             if not are_finite(tensors["model"].values()):

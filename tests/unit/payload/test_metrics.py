@@ -289,3 +289,24 @@ def test_a_kill_between_the_copy_and_the_new_file_loses_nothing(tmp_path, monkey
     with pytest.raises(SystemExit):
         Metrics(tmp_path, options={}, first_epoch=1)
     assert path.read_bytes() == before
+
+
+class ServerError(Exception):
+    """In place of MLflow's."""
+
+
+def test_a_server_of_mlflow_that_fails_ends_no_training_and_its_password_is_not_printed(tmp_path, monkeypatch, capsys):
+    def fail(*_, **__):
+        raise ServerError("API request to https://me:secret@host/api failed.")
+
+    calls = {"log_metrics": fail, "end_run": fail, "set_tracking_uri": str, "log_params": dict}
+    run = SimpleNamespace(info=SimpleNamespace(run_id="7"))
+    errors = SimpleNamespace(MlflowException=ServerError)
+    server = SimpleNamespace(**calls, start_run=lambda **_: run, exceptions=errors)
+    monkeypatch.setitem(sys.modules, "mlflow", server)
+    monkeypatch.setattr(metrics, "draw_curves", lambda *_: True)
+    with Metrics(tmp_path, options={"mlflow": True}) as log:
+        log.epoch(1, **VALUES)
+    printed = capsys.readouterr().out
+    assert "--mlflow: API request to https://host/api failed: 1 is not recorded there" in printed
+    assert "the end is not recorded there" in printed and "secret" not in printed

@@ -198,6 +198,8 @@ def test_the_newest_launch_of_a_directory_is_taken_or_the_named_one(tmp_path):
     assert find_dumps(f"{tmp_path}/7.0")[0] == f"{tmp_path}/7.0-rank_"
     with pytest.raises(StacksError, match="no dumps in .*/9.0"):
         find_dumps(f"{tmp_path}/9.0")
+    with pytest.raises(StacksError, match="File name too long. Name the directory of the dumps"):
+        find_dumps(f"{tmp_path}/{'x' * 300}")
 
 
 class Planted:
