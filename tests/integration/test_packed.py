@@ -227,7 +227,7 @@ def test_a_mount_that_hangs_is_given_up_after_a_limit(shell, installation, witho
         )
     finally:
         program.write_text(text)
-    assert done.stdout == "False\n" * 2
+    assert done.stdout.split() in (["False"] * 2, ["FalseFalse"])  # of two processes
     assert done.stderr.count("python: packed venv not mounted: not done after 1 s. Using the unpacked files in") == 2
 
 
