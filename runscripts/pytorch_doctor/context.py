@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What the doctor checks: loaded module, host or image, login node or job; and the facts about torch."""
 
-import ast
 import json
 import re
 import shutil
@@ -10,14 +9,13 @@ from collections import namedtuple
 from pathlib import Path
 
 from pytorch_launch import names, read
-from pytorch_launch.container import ENGINE_IMAGE, bind_variable, in_container
+from pytorch_launch.container import ENGINE_IMAGE, in_container
 from pytorch_launch.world import in_job
 
 from pytorch_doctor.probe import PROBE
 
-#: The kind of module by the easyblock of its recipe: "container", "venv", "shifter" or another "engine".
-KINDS = {f"EB_PyTorch{name}": name.lower() for name in ("Container", "Venv", "Shifter")}
-KINDS.update({f"EB_PyTorch{name}": "engine" for name in ("Enroot", "ContainerEngine", "PodmanHPC")})
+#: The variable that names the image, by the kind of module; a module of another kind is a "venv".
+IMAGES = {"container": "SIFPYTORCH", "engine": ENGINE_IMAGE, "shifter": "SHIFTER_IMAGE"}
 UNKNOWN_USER = "report the node to the site: its name service must know you (`getent passwd $(id -u)`)"
 FUSE = "Containers need /dev/fuse; ask an administrator for `modprobe fuse; chmod 0666 /dev/fuse`."
 NAMESPACES = "Containers need user namespaces, which this machine denies to ordinary users; ask an administrator."
@@ -30,39 +28,25 @@ Outcome = namedtuple("Outcome", "status output error")
 class Context:
     """The environment `env`, and the files below `root`, which is "" except in tests.
 
-    `module`   the directory of the loaded PyTorch module, None without one
-    `full`     whether to read the image and compare its SHA-256
+    `module` is the directory of the loaded PyTorch module, None without one.
     """
 
-    def __init__(self, env, root="", full=False):
+    def __init__(self, env, root=""):
         self.env = dict(env)
         self.root = root
-        self.full = full
         self.module = Path(self.env["EBROOTPYTORCH"]) if self.env.get("EBROOTPYTORCH") else None
         self.in_image = in_container(self.env)
-        self.binds = bind_variable(self.env) or "SINGULARITY_BIND"
-        self._recipe = self._torch = None
+        self._torch = None
 
     # Properties, so that checks read the installation: its file system may hang, and checks have a deadline.
     @property
-    def easyconfig(self):
-        return self._read_recipe()[0]
-
-    @property
     def recipe(self):
-        """The parameters of the recipe, name to value."""
-        return self._read_recipe()[1]
+        """The file name of the recipe, or None, and its parameters whose values are texts."""
+        return read_recipe(self.module) if self.module else (None, {})
 
     @property
     def kind(self):
-        variables = {"SIFPYTORCH": "container", ENGINE_IMAGE: "engine", "SHIFTER_IMAGE": "shifter"}
-        by_variables = next((kind for name, kind in variables.items() if self.env.get(name)), "venv")
-        return KINDS.get(self.recipe.get("easyblock"), by_variables)
-
-    def _read_recipe(self):
-        if self._recipe is None:
-            self._recipe = recipe(self.module) if self.module else (None, {})
-        return self._recipe
+        return next((kind for kind, name in IMAGES.items() if self.env.get(name)), "venv")
 
     def record(self, name):
         try:
@@ -82,8 +66,9 @@ class Context:
     @property
     def gpu(self):
         """The kind of GPU that the module, else torch, is for: "cuda", "rocm", "xpu" or None."""
-        if self.recipe:
-            return self.recipe.get("gpu")
+        easyconfig, parameters = self.recipe
+        if easyconfig:
+            return parameters.get("gpu")
         facts, _ = self.torch
         kinds = {"hip": "rocm", "cuda": "cuda", "xpu": "xpu"}
         return facts and next((kind for fact, kind in kinds.items() if facts[fact]), None)
@@ -123,21 +108,13 @@ class Context:
         return sorted(names(self.root + path))
 
 
-def recipe(directory):
-    """The file name of the recipe that EasyBuild keeps in an installation, and its literals; None, {} without one."""
+def read_recipe(directory):
+    """The file name of the recipe that EasyBuild keeps in an installation, and its texts; None, {} without one."""
     try:
         (copy,) = (path for path in (directory / "easybuild").glob("*.eb") if path.is_file())
-        statements = ast.parse(copy.read_text()).body
-    except (OSError, SyntaxError, ValueError):
+        return copy.name, dict(re.findall(r"^(\w+) = [\"'](.*)[\"']", copy.read_text(), re.MULTILINE))
+    except (OSError, ValueError):
         return None, {}
-    values = {}
-    for statement in statements:
-        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            try:
-                values[statement.targets[0].id] = ast.literal_eval(statement.value)
-            except ValueError:  # such as `toolchain = SYSTEM`
-                continue
-    return copy.name, values
 
 
 def last_line(text):

@@ -2,7 +2,6 @@
 """Runs the checks in processes with a deadline, as a file system or a command may hang, and prints the findings."""
 
 import argparse
-import errno
 import json
 import os
 import platform
@@ -11,12 +10,14 @@ import signal
 import sys
 import time
 
+from pytorch_command import print_message, write_output
 from pytorch_launch.world import is_first_task_of_node, node_name
 
 from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN, Finding, fail
 from pytorch_doctor.checks import files, gpu, installation, network, slurm
 from pytorch_doctor.context import Context
 
+PROGRAM = "pytorch-doctor"
 #: The checks, by name.
 CHECKS = {
     name[len("check_") :]: function
@@ -25,7 +26,7 @@ CHECKS = {
     if name.startswith("check_")
 }
 #: One process runs these, as they share the facts about torch; each of the others is a process.
-OF_TORCH = ("torch", "gpu", "driver", "network", "versions")
+OF_TORCH = ("torch", "gpu", "driver", "network")
 SLOW = "something hangs, such as a file system: try again with a larger --timeout, then ask the site"
 BROKEN = "this is a bug of pytorch-doctor: please report this line"
 INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
@@ -37,11 +38,6 @@ The exit status is 1 if a check fails. To check a compute node, run it in a job:
 
 
 def main(arguments):
-    is_open = sys.stdout is not None
-    for _ in range(3):  # a pipe would get the number of a standard stream that is closed
-        number = os.open(os.devnull, os.O_RDWR)
-        if number > 2:
-            os.close(number)
     options = parse(arguments)
     if not is_first_task_of_node(os.environ):
         return 0  # the first task reports for its node
@@ -49,43 +45,28 @@ def main(arguments):
         signal.signal(number, lambda number, _: sys.exit(128 + number))  # which also ends the checks
     checks = {name: CHECKS[name] for name in CHECKS if name in options.only}
     try:
-        here = Context(os.environ, full=options.full)
-        findings = run_all(checks, here, options.timeout * (30 if options.full else 1))
+        findings = run_all(checks, Context(os.environ), options.timeout)
     except OSError as error:  # of fork or pipe
-        return report(f"cannot start the checks: {error.strerror}. Raise the limits of this shell (ulimit -a)")
+        print_message(PROGRAM, f"cannot start the checks: {error.strerror}. Raise the limits of this shell (ulimit -a)")
+        return 1
     show = as_json if options.json else as_table
     text = show(node_name(os.environ, platform.node()), findings, faults_only=options.faults)
-    try:
-        if not is_open:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-        with open(1, "wb", closefd=False) as output:
-            output.write(text.encode(errors="surrogateescape"))
-    except BrokenPipeError:  # such as `pytorch-doctor | head`
-        return 1
-    except OSError as error:
-        return report(f"cannot write to standard output: {error.strerror}. Check where it is redirected to")
-    return int(any(finding.verdict == FAIL for finding in findings))
-
-
-def report(sentence):
-    if sys.stderr:
-        sys.stderr.write(f"pytorch-doctor: {sentence}\n")
-    return 1
+    is_written = write_output(PROGRAM, text)
+    return int(not is_written or any(finding.verdict == FAIL for finding in findings))
 
 
 def parse(arguments):
     parser = argparse.ArgumentParser(
-        prog="pytorch-doctor",
+        prog=PROGRAM,
         description="Checks the loaded PyTorch module, this node and this job, and reports faults and their remedies.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add, listed = parser.add_argument, ", ".join(CHECKS)
-    add("--full", action="store_true", help="read the image and compare its SHA-256")
     add("--faults", action="store_true", help="print only warnings and failures, and the counts")
     add("--json", action="store_true", help="print one line of JSON")
     add("--only", type=names, default=CHECKS, metavar="CHECK,...", help=f"of: {listed} (default: all)")
-    text = "seconds for all checks, which run in parallel; 30 times as many with --full (default: %(default)s)"
+    text = "seconds for all checks, which run in parallel (default: %(default)s)"
     add("--timeout", type=seconds, default=180, metavar="S", help=text)
     return parser.parse_args(arguments)
 

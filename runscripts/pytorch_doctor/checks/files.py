@@ -27,9 +27,6 @@ def check_caches(here):
     if directory is None:
         return fail(faults, ANOTHER) if faults else ok("all of them are where you placed them")
     top = Path(directory).parent
-    why = why_not_writable(top.parent)
-    if why:
-        return fail(f"{top.parent}: {why}", ANOTHER)
     if top.is_symlink() or top.exists():
         found = top.lstat()
         if found.st_uid != uid or found.st_mode & 0o077 or top.is_symlink() or not top.is_dir():
@@ -38,10 +35,7 @@ def check_caches(here):
             return warn(f"{top} is not private ({mode}): each job makes another one, and compiles again", remedy)
     if faults:
         return warn(faults, ANOTHER)
-    space = free_space(top.parent)
-    if space < SCARCE:
-        return warn(f"only {space // 1000000} MB free in {top.parent}", ANOTHER)
-    return ok(f"{top}, {space // 1000000000} GB free")
+    return full(top.parent, ANOTHER, unwritable=fail) or ok(f"{top}")
 
 
 def check_home(here):
@@ -53,34 +47,27 @@ def check_home(here):
     # pip makes missing directories
     packages = next(directory for directory in (packages, *packages.parents) if directory.is_dir())
     for directory in dict.fromkeys((home, packages)):
-        why = why_not_writable(directory)
-        if why in (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT)):
-            return fail(f"{directory}: {why}", MAKE_ROOM)
-        if why:  # training works with a read-only home directory
-            return warn(f"{directory}: {why}", "write to another file system")
-    space = free_space(home)
-    if space < SCARCE:
-        return warn(f"only {space // 1000000} MB free in {home}", MAKE_ROOM)
+        found = full(directory, MAKE_ROOM, unwritable=warn)  # training works with a read-only home directory
+        if found:
+            return found
     try:
         pwd.getpwuid(os.geteuid())
     except KeyError:
         if not here.in_image:
             return warn(f"this node does not know user {os.geteuid()}", UNKNOWN_USER)
-    return ok(f"{home} is writable, {space // 1000000000} GB free on its file system")
+    return ok(f"{home} is writable")
 
 
-def why_not_writable(directory):
-    """Why 1 MiB cannot be written to a new file in `directory`, None if it can; the file is deleted."""
+def full(directory, remedy, *, unwritable):
+    """The Finding if 1 MiB cannot be written to a new file in `directory`, or little space is left; else None."""
     try:
         with tempfile.TemporaryFile(dir=directory) as file:
             file.write(PIECE)
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        return error.strerror
-    return None
-
-
-def free_space(directory):
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return (fail if is_full else unwritable)(f"{directory}: {error.strerror}", remedy)
     found = os.statvfs(directory)
-    return found.f_bavail * found.f_frsize
+    space = found.f_bavail * found.f_frsize
+    return warn(f"only {space // 1000000} MB free in {directory}", remedy) if space < SCARCE else None

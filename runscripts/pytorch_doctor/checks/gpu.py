@@ -17,6 +17,7 @@ KINDS = {
     "rocm": Kind("amd", "AMD", "hip", "ROCm", "/dev/kfd", ("amdgpu",)),
     "xpu": Kind("intel", "Intel", "xpu", "XPU", "/dev/dri/renderD*", ("xe", "i915")),
 }
+NO_GPU = "no module for GPUs is loaded"
 #: The versions of CUDA or ROCm that the site's driver supports, as a cluster profile has them: 6.1-7.0.
 SUPPORTED = re.compile(r"([0-9]+(?:\.[0-9]+)*)-([0-9]+(?:\.[0-9]+)*)")
 
@@ -25,7 +26,7 @@ def check_gpu(here):
     """Whether there are GPUs of the module's kind, and torch sees them."""
     kind = KINDS.get(here.gpu) if here.module else None
     if kind is None:
-        return not_applicable("the module is for CPUs" if here.module else "no module is loaded")
+        return not_applicable(NO_GPU)
     node = Node(here.root)
     present = node.gpus
     if not present and not here.trains_here:
@@ -63,7 +64,7 @@ def check_driver(here):
     """Whether torch computes with the driver, and the cluster profile lists torch's CUDA or ROCm as supported."""
     kind = KINDS.get(here.gpu) if here.module else None
     if kind is None:
-        return not_applicable("the module is for CPUs" if here.module else "no module is loaded")
+        return not_applicable(NO_GPU)
     version, variable = _driver_version(here, kind), f"PYTORCH_DRIVER_{here.gpu.upper()}"
     supported = SUPPORTED.fullmatch(here.env.get(variable, ""))
     facts, _ = here.torch if version or supported else (None, None)  # without both, torch is not imported
@@ -76,16 +77,16 @@ def check_driver(here):
         remedy = "try another node; if all nodes fail, load a module that is built for this driver"
         found = fail(f"driver {version}: {kind.runtime} {needed} does not compute: {facts['fault']}", remedy)
     else:
-        found = ok(
-            f"{version}, computes with {kind.runtime} {needed}" if facts["devices"] else f"{version}; no visible GPU"
-        )
+        computes = f"computes with {kind.runtime} {needed}" if facts["devices"] else "no visible GPU"
+        found = ok(f"{version}, {computes}")
     if not supported or not needed or is_within(needed, *supported.groups()):
         return found
-    oldest, newest = supported.groups()
-    used = f"{kind.runtime} {'.'.join(needed.split('.')[:2])}"
-    finding = f"torch is built for {used}, and the site's driver supports {oldest} to {newest} ({variable})"
+    finding = (
+        f"{found.finding}; torch is built for {kind.runtime} {'.'.join(needed.split('.')[:2])}, and the site's driver "
+        f"supports {' to '.join(supported.groups())} ({variable})"
+    )
     remedy = f"load a module for a supported {kind.runtime}: module avail PyTorch"
-    return (fail if found.verdict == FAIL else warn)(f"{found.finding}; {finding}", remedy)
+    return (fail if found.verdict == FAIL else warn)(finding, remedy)
 
 
 def is_within(version, oldest, newest):

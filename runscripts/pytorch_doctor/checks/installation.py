@@ -1,38 +1,24 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Checks the loaded module, its image, the torch that its Python imports, and versions with known faults.
+"""Checks the loaded module, its image, and the torch that its Python imports."""
 
-`known_faults.json` has the faults; one applies if all of its conditions are true:
-
-`versions`    component to version; 1.18 is any 1.18.x, "" is any version
-`network`     the profile's fast network
-`image`       a pattern for the file name of the image, or of the image that it was installed from
-`variables`   variable to values
-
-`symptom`, `source` and `remedy` are for the message.
-"""
-
-import hashlib
-import json
 import os
 import platform
 import re
-from fnmatch import fnmatch
 from pathlib import Path
 
 from pytorch_launch import LaunchError
 from pytorch_launch.active import choose_python, isolate
-from pytorch_launch.container import USER_SOFTWARE
+from pytorch_launch.container import USER_SOFTWARE, bind_line
 
 from pytorch_doctor import fail, not_applicable, ok, warn
-from pytorch_doctor.context import find_obstacle, last_line
+from pytorch_doctor.context import IMAGES, find_obstacle, last_line
 
 #: Variables with directories of the installation, and these directories.
 PLACES = {"CONTAINERROOT": "", "RUNSCRIPTS": "runscripts", "PAYLOAD": "payload"}
-#: The mark of a SIF file, and machines by their codes in it (github.com/apptainer/sif, pkg/sif/sif.go and arch.go).
-MAGIC, MAGIC_OFFSET, MACHINE_OFFSET = b"SIF_MAGIC", 32, 45
+#: Machines by their codes in a SIF file, and where these are (github.com/apptainer/sif, pkg/sif/sif.go and arch.go).
+MACHINE_OFFSET = 45
 MACHINES = {b"02": "x86_64", b"04": "aarch64", b"06": "ppc64le"}
 OTHER_TREE = "load the module of this node's software tree, or use nodes of that kind"
-KNOWN = Path(__file__).parents[1] / "known_faults.json"
 
 
 def check_module(here):
@@ -40,8 +26,8 @@ def check_module(here):
     if here.module is None:
         return fail("no PyTorch module is loaded", "module load PyTorch/<version>: `module avail PyTorch` lists them")
     if not here.module.is_dir():
-        where = f"visible in the image: see {here.binds}" if here.in_image else "there: load the module again"
-        return fail(f"no such directory: EBROOTPYTORCH={here.module}", "check that it is " + where)
+        remedy = bind_line(here.env, str(here.module)) if here.in_image else "load the module again"
+        return fail(f"no such directory: EBROOTPYTORCH={here.module}", remedy)
     places = {name: here.module / place for name, place in PLACES.items()}
     missing = [f"{name}={here.env.get(name, '')}" for name in places if not Path(here.env.get(name) or "/-").is_dir()]
     if missing:
@@ -73,69 +59,44 @@ def check_module(here):
 
 
 def check_image(here):
-    """Whether the image exists, has the size that it was installed with, and starts; with --full its SHA-256 too."""
+    """Whether the image exists, has the size that it was installed with, and starts."""
     if here.module is None or here.kind == "venv":
         return not_applicable("a module with a virtual environment" if here.module else "no module is loaded")
-    again = f"`eb --rebuild {here.easyconfig or '<recipe>'}`"
+    if here.in_image:
+        return not_applicable("pytorch-doctor runs in it")
+    again = f"`eb --rebuild {here.recipe[0] or '<recipe>'}`"
+    image = here.env[IMAGES[here.kind]]
+    remedy = (
+        f"if the file is missing, install it again with {again}" if image[:1] == "/" else f"`podman-hpc pull {image}`"
+    )
+    if here.kind == "shifter":
+        remedy = f"check with `shifterimg images` that the gateway has it, else `shifterimg pull {image}`"
     if here.kind == "container":
         again = f"load the module again, which finds the site's copy if there is one; else install it with {again}"
-        return _check_sif(here, again)
-    if here.kind == "shifter":
-        image = here.env.get("SHIFTER_IMAGE", "")
-        command = ["shifter", f"--image={image}", "true"]
-        remedy = f"check with `shifterimg images` that the gateway has it, else `shifterimg pull {image}`"
-    else:
-        image = here.env.get("PYTORCH_IMAGE", "")
-        command = [str(here.module / "bin" / "start-shell"), "-c", "true"]
-        is_file = image.startswith("/")
-        remedy = f"if the file is missing, install it again with {again}" if is_file else f"`podman-hpc pull {image}`"
-    return (None if here.in_image else _start(here, command, image, remedy)) or ok(f"{image}, starts")
+        found = _check_file(here, Path(image), again)
+        remedy = f"if that does not help: {again}"
+        if found:
+            return found
+    outcome = here.run([str(here.module / "bin" / "start-shell"), "-c", "true"])
+    if outcome.status:
+        fault = f"{image} does not start: {last_line(outcome.error)}"
+        return fail(fault, find_obstacle(outcome.error) or remedy)
+    return ok(f"{image} starts")
 
 
-def _start(here, command, image, remedy):
-    outcome = here.run(command)
-    if not outcome.status:
-        return None
-    return fail(f"{image} does not start: {last_line(outcome.error)}", find_obstacle(outcome.error) or remedy)
-
-
-def _check_sif(here, again):
-    image = Path(here.env.get("SIFPYTORCH") or "/nonexistent")
-    if here.in_image and not image.exists():
-        return not_applicable("pytorch-doctor runs in it; its file is not visible here")
+def _check_file(here, image, again):
+    """What is wrong with the file of an image, None if nothing is; `check-image` reads the whole file."""
     if not image.is_file():
         return fail(f"image not found: SIFPYTORCH={image}", again)
     with image.open("rb") as file:
-        start = file.read(MACHINE_OFFSET + 2)
-    if start[MAGIC_OFFSET : MAGIC_OFFSET + len(MAGIC)] != MAGIC:
-        return fail(f"{image} is not an image in SIF format", again)
-    machine = MACHINES.get(start[MACHINE_OFFSET:])
+        machine = MACHINES.get(file.read(MACHINE_OFFSET + 2)[MACHINE_OFFSET:])
     if machine not in (None, platform.machine()):
         return fail(f"{image} is an image for {machine}, and this node is {platform.machine()}", OTHER_TREE)
-    record, found = here.record("image.json"), image.stat().st_size
-    if record.get("size") is None:
+    expected, size = here.record("image.json").get("size"), image.stat().st_size
+    if expected is None:
         remedy = "install it again with this version of its recipe, so that damage can be detected"
         return warn(f"no record of the image in {here.module}/provenance", remedy)
-    if found != record["size"]:
-        return fail(f"{image} has {found} bytes, expected {record['size']}", again)
-    if here.full and _sha256(image) != record.get("sha256"):
-        return fail(f"{image} is damaged: its SHA-256 differs from that of its installation", again)
-    compared = "SHA-256 as installed" if here.full else f"{found // 1000000} MB as installed"
-    starts = ok(f"{image.name}, {compared}, starts")
-    runtime = here.which("singularity") or here.which("apptainer")
-    if here.in_image:
-        return starts
-    if runtime is None:
-        return fail("singularity and apptainer not found on PATH", "load the site's module of Apptainer")
-    return _start(here, [runtime, "exec", str(image), "true"], image, f"if that does not help: {again}") or starts
-
-
-def _sha256(path):
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        for piece in iter(lambda: file.read(1 << 24), b""):
-            digest.update(piece)
-    return digest.hexdigest()
+    return fail(f"{image} has {size} bytes, expected {expected}", again) if size != expected else None
 
 
 def check_torch(here):
@@ -144,7 +105,7 @@ def check_torch(here):
         return not_applicable("no module is loaded")
     facts, outcome = here.torch
     option = "--force" if here.kind == "venv" else "--rebuild"  # which keeps the running jobs of a venv
-    again = f"install the module again: `eb {option} {here.easyconfig or '<recipe>'}`"
+    again = f"install the module again: `eb {option} {here.recipe[0] or '<recipe>'}`"
     origin, others = facts and _origin(here, facts), isolate(here.env)
     # seen from outside: a directory of the host may be missing in the image
     is_outside = here.kind == "container" and not here.in_image and origin not in (None, "another place")
@@ -170,7 +131,7 @@ def check_torch(here):
         return fail(f"eight ones add up to {facts['total']}", "exclude this node, and report it to the site")
     constraints = here.module / "constraints.txt"
     recorded = re.search(r"^torch==(.+)$", constraints.read_text() if constraints.is_file() else "", re.MULTILINE)
-    expected = recorded.group(1).strip() if recorded else here.recipe.get("version")
+    expected = recorded.group(1).strip() if recorded else here.recipe[1].get("version")
     if origin != "the module":
         finding = f"{place}: your own, in {origin}, hides the module's {expected or 'torch'}"
         # pip could remove the module's
@@ -209,29 +170,3 @@ def _origin(here, facts):
     if directory.startswith(root) if here.kind == "venv" else facts["in_image"]:
         return "the module"
     return facts["prefix"] or "another place"
-
-
-def check_versions(here):
-    """Whether this combination of versions has a known fault."""
-    if here.module is None or here.gpu is None:
-        return not_applicable("the module is for CPUs" if here.module else "no module is loaded")
-    facts, _ = here.torch
-    found = facts["versions"] if facts else {}
-    paths = (here.env.get("SIFPYTORCH"), here.record("image.json").get("source"))
-    images = [Path(path).name for path in paths if path]
-    faults = [fault for fault in json.loads(KNOWN.read_text()) if _matches(fault, found, images, here.env)]
-    listed = ", ".join(f"{name} {version}" for name, version in found.items()) or "versions unknown"
-    if not faults:
-        return ok(listed + ": no known fault")
-    symptoms = "; ".join("{symptom} ({source})".format(**fault) for fault in faults)
-    return warn(f"{listed}: {symptoms}", "; ".join(fault["remedy"] for fault in faults))
-
-
-def _matches(fault, found, images, env):
-    versions = fault.get("versions", {}).items()
-    return (
-        all(name in found and (not wanted or f"{found[name]}.".startswith(wanted + ".")) for name, wanted in versions)
-        and fault.get("network", "").lower() in ("", env.get("PYTORCH_FAST_NETWORK", "").lower())
-        and any(fnmatch(image, fault.get("image", "*")) for image in images or [""])
-        and all(env.get(name, "") in values for name, values in fault.get("variables", {}).items())
-    )

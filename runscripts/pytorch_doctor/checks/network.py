@@ -3,16 +3,20 @@
 
 import platform
 
-from pytorch_launch import LaunchError
-from pytorch_launch.environment import FABRIC_NAME, ONE_NODE, SOCKET_IFNAME
-from pytorch_launch.fabric import choose_interface, fabric_name, find_interface, is_local, list_faults, look_up
-from pytorch_launch.nodelist import first_host
-from pytorch_launch.world import node_list, node_name
+from pytorch_launch.environment import FABRIC_NAME, SOCKET_IFNAME
+from pytorch_launch.fabric import TAKERS, choose_address, choose_interface
+from pytorch_launch.world import RendezvousError, node_name
 
 from pytorch_doctor import fail, not_applicable, ok, warn
 
 #: The cards in /sys by the values of PYTORCH_FAST_NETWORK.
 CARDS = {"cxi": "/sys/class/cxi", "ib": "/sys/class/infiniband"}
+#: Variables and values with which NCCL does not use a network; a job on one node needs none.
+AVOIDED = (
+    *(("NCCL_NET", "socket", CARDS), ("PYTORCH_MULTI_NODE_NCCL_NET", "socket", CARDS)),
+    *(("NCCL_NET_PLUGIN", "none", ["cxi"]), ("NCCL_IB_DISABLE", "1", ["ib"])),
+)
+NONE_SET = "none is set; torch uses the first one that is up"
 ELSEWHERE = "if the profile is for this cluster, the node is broken: compare it with another one"
 
 
@@ -22,12 +26,11 @@ def check_interfaces(here):
     by_runscripts, problem = choose_interface(here.env, "this node", here.root)
     if problem and here.trains_here:
         return warn(problem.fault, problem.remedy)
-    named = {name: here.env[name] for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if here.env.get(name)}
+    named = {name: here.env[name] for name in TAKERS if here.env.get(name)}
     named.update(by_runscripts)
-    if not named and problem:
-        return not_applicable(f"{SOCKET_IFNAME}={here.env[SOCKET_IFNAME]} is for compute nodes")
     if not named:
-        return not_applicable("none is set; torch uses the first one that is up")
+        text = f"{SOCKET_IFNAME}={here.env[SOCKET_IFNAME]} is for compute nodes" if problem else NONE_SET
+        return not_applicable(text)
     for variable, value in named.items():
         chosen = chosen_by_nccl(value, present) if variable.startswith("NCCL") else chosen_by_gloo(value, present)
         if not chosen:
@@ -39,12 +42,7 @@ def check_interfaces(here):
         # a list of interfaces to exclude does not require all others
         if down and (len(down) == len(chosen) or not value.startswith("^")):
             return warn(f"{variable}={value}: {' '.join(down)} is down", ELSEWHERE)
-    reason = ""
-    if by_runscripts:
-        name, faults = find_interface(here.env, here.root)
-        passed = f"; {list_faults(faults)}" if faults else ""
-        reason = f" ({name} is the first of {SOCKET_IFNAME} that is up{passed})"
-    return ok(", ".join("=".join(item) for item in named.items()) + reason)
+    return ok(", ".join("=".join(item) for item in named.items()))
 
 
 def chosen_by_nccl(value, present):
@@ -77,14 +75,9 @@ def check_network(here):
     directory = CARDS.get(expected.lower())
     if directory is None:
         return not_applicable(f"unknown PYTORCH_FAST_NETWORK={expected}")
-    on_one_node = here.env.get("SLURM_JOB_NUM_NODES") == "1" and here.env.get(ONE_NODE + "NCCL_NET")
-    exported = here.env.get("NCCL_NET")
-    if on_one_node and exported and exported.lower() != on_one_node.lower():
-        finding = f"NCCL_NET={exported} is exported, but in a job on one node the profile sets {on_one_node}"
-        return warn(finding, f"export NCCL_NET={on_one_node}, and keep the other value for several nodes")
-    avoided = None if on_one_node and exported else _avoided(here.env, expected)
-    if avoided:
-        return fail(f"{avoided} prevents NCCL from using {expected}", "unset " + avoided.split("=")[0])
+    for name, value, networks in () if here.env.get("SLURM_JOB_NUM_NODES") == "1" else AVOIDED:
+        if here.env.get(name, "").lower() == value and expected.lower() in networks:
+            return fail(f"{name}={here.env[name]} prevents NCCL from using {expected}", f"unset {name}")
     cards = here.names(directory)
     if not cards and not here.trains_here:
         return not_applicable(f"no {directory}, which login nodes may lack")
@@ -111,39 +104,14 @@ def _is_active(here, card):
     return any((here.read(f"{card}/ports/{port}/state") or "").endswith("ACTIVE") for port in ports)
 
 
-def _avoided(env, expected):
-    """A variable that turns the fast network off, as NAME=value; None without one."""
-    network = expected.lower()
-    off = {
-        "NCCL_NET": env.get("NCCL_NET", "").lower() == "socket",
-        "PYTORCH_MULTI_NODE_NCCL_NET": env.get("PYTORCH_MULTI_NODE_NCCL_NET", "").lower() == "socket",
-        "NCCL_NET_PLUGIN": network == "cxi" and env.get("NCCL_NET_PLUGIN", "").lower() == "none",
-        "NCCL_IB_DISABLE": network == "ib" and env.get("NCCL_IB_DISABLE", "0") not in ("", "0"),
-    }
-    return next((f"{name}={env[name]}" for name, is_off in off.items() if is_off), None)
-
-
 def check_fabric(here):
-    """Whether this node and the first one of the job have the names that the profile describes."""
+    """Whether this node has the name on the fast network that the profile describes."""
     pattern = here.env.get(FABRIC_NAME)
-    if not pattern:
-        return not_applicable("the profile sets no names on the fast network")
-    if not here.trains_here:
-        return not_applicable(f"{FABRIC_NAME}={pattern} is for compute nodes")
+    if not pattern or not here.trains_here:
+        return not_applicable(f"{FABRIC_NAME} is for compute nodes" if pattern else "the profile sets no names")
     node = node_name(here.env, platform.node())
-    name = fabric_name(pattern, node)
-    found = look_up(here.env, name)
-    remedy = f"correct {FABRIC_NAME}, or export it empty to use the plain names"
-    if not found:
-        return warn(f"{name} ({FABRIC_NAME}={pattern}) does not resolve: the ranks use {node}", remedy)
-    if not is_local(found):
-        finding = f"{name} ({FABRIC_NAME}={pattern}) is {', '.join(found)}, which is not an address of this node"
-        return fail(finding, remedy)
     try:
-        first = first_host(node_list(here.env))
-    except LaunchError:  # outside a job; the check `slurm` reports a list that cannot be read
-        first = None
-    if first is not None and not look_up(here.env, fabric_name(pattern, first)):
-        finding = f"{name} resolves, but {fabric_name(pattern, first)}, of the first node, does not"
-        return warn(finding, "compare this node's /etc/hosts and name servers with those of another node")
-    return ok(f"{node} is {name}, {', '.join(found)} ({FABRIC_NAME}={pattern})")
+        name, problem = choose_address(here.env, node, node, is_here=True)
+    except RendezvousError as error:
+        return fail(error.fault, error.remedy)
+    return warn(problem.fault, problem.remedy) if problem else ok(f"{node} is {name} ({FABRIC_NAME}={pattern})")

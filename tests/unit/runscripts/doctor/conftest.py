@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from pytorch_doctor.context import Context, Outcome
 
-RECIPE = """easyblock = 'EB_PyTorchVenv'
-name = 'PyTorch'
+RECIPE = """name = 'PyTorch'
 version = '2.13.0'
 toolchain = SYSTEM
 gpu = {gpu!r}
@@ -21,12 +20,11 @@ FACTS = {"cuda": None, "hip": None, "xpu": None, "devices": [], "fault": None, "
 def installation(tmp_path):
     """A function that makes the directory of a module, and returns the variables that it sets."""
 
-    def make(easyblock="EB_PyTorchVenv", gpu=None):
+    def make(gpu=None):
         root = tmp_path / "PyTorch"
         for part in ("runscripts", "payload", "bin", "easybuild", "provenance"):
             (root / part).mkdir(parents=True)
-        text = RECIPE.format(gpu=gpu).replace("EB_PyTorchVenv", easyblock)
-        (root / "easybuild" / "PyTorch-2.13.0.eb").write_text(text)
+        (root / "easybuild" / "PyTorch-2.13.0.eb").write_text(RECIPE.format(gpu=gpu))
         return {
             "EBROOTPYTORCH": str(root),
             "CONTAINERROOT": str(root),
@@ -44,22 +42,9 @@ def python(installation):
     """A function that makes a module whose Python answers with the given facts about torch, or fails."""
 
     def make(facts=None, error="", **changes):
-        env = installation("EB_PyTorchContainer")
-        known = {
-            "python": "/usr/bin/python3",
-            "version": "2.13.0+cpu",
-            "directory": "/opt/torch",
-            "cuda": None,
-            "hip": None,
-            "xpu": None,
-            "in_image": True,
-            "prefix": None,
-            "total": 8.0,
-            "devices": [],
-            "fault": None,
-            "plugin": None,
-            "foreign": [],
-        }
+        env = {**installation(), "SIFPYTORCH": "/x.sif"}
+        known = {"python": "/usr/bin/python3", "version": "2.13.0+cpu", "directory": "/opt/torch"}
+        known.update(FACTS, in_image=True, prefix=None, total=8.0, foreign=[])
         answer = json.dumps({**known, **facts}) if facts is not None else ""
         program = Path(env["EBROOTPYTORCH"], "bin", "conda-python-simple")
         program.write_text(
@@ -98,7 +83,7 @@ def at(tmp_path):
     def make(node, gpu, facts=None, **env):
         easybuild = tmp_path / "module" / "easybuild"
         easybuild.mkdir(parents=True, exist_ok=True)
-        (easybuild / "PyTorch.eb").write_text(f"easyblock = 'EB_PyTorchVenv'\ngpu = {gpu!r}\n")
+        (easybuild / "PyTorch.eb").write_text(f"gpu = {gpu!r}\n")
         here = Context({"EBROOTPYTORCH": str(easybuild.parent), **env}, root=str(node))
         here._torch = ({**FACTS, **facts} if facts is not None else None), Outcome(0, "", "")
         return here

@@ -70,15 +70,12 @@ def test_it_works_through_the_link_in_the_modules_bin(installation, doctor, runs
 @pytest.mark.parametrize(
     ("redirected", "message"),
     [
-        (">&-", "cannot write to standard output: Bad file descriptor"),
         (">/dev/full", "cannot write to standard output: No space left on device"),
-        ("<&- >&- 2>&-", ""),
-        ("<&-", ""),
         ("| true", ""),
     ],
 )
-def test_standard_streams_that_are_closed_or_full_are_no_traceback(runscripts, redirected, message):
-    command = f'"$0" --only slurm {redirected}; [ ${{PIPESTATUS[0]}} = {int(redirected != "<&-")} ]'
+def test_output_that_nobody_reads_or_a_full_disk_is_no_traceback(runscripts, redirected, message):
+    command = f'"$0" --only slurm {redirected}; [ ${{PIPESTATUS[0]}} = 1 ]'
     done = subprocess.run(
         ["bash", "-c", command, runscripts / "pytorch-doctor"],
         env={"PATH": "/usr/bin:/bin"},

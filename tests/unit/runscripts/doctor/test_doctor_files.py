@@ -39,8 +39,12 @@ def test_a_home_directory_with_room_is_fine_and_one_that_is_gone_a_warning(tmp_p
 
 @pytest.mark.parametrize(("number", "verdict"), [(28, FAIL), (122, FAIL), (30, WARN)])
 def test_a_full_home_directory_fails_and_a_read_only_one_does_not(tmp_path, monkeypatch, number, verdict):
-    monkeypatch.setattr(files, "why_not_writable", lambda _: os.strerror(number))
-    assert files.check_home(Context({"HOME": str(tmp_path)})).verdict == verdict
+    def fill(_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fill)
+    found = files.check_home(Context({"HOME": str(tmp_path)}))
+    assert (found.verdict, found.finding) == (verdict, f"{tmp_path}: {os.strerror(number)}")
 
 
 def test_a_user_whom_the_node_does_not_know_is_the_nodes_fault(tmp_path, monkeypatch):

@@ -1,42 +1,35 @@
 """The doctor's checks of the module and of the image."""
 
-import hashlib
 import json
+import platform
 from pathlib import Path
 
 import pytest
 from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN
 from pytorch_doctor.checks import installation as checks
-from pytorch_doctor.context import Context, recipe
+from pytorch_doctor.context import Context, read_recipe
+
+OTHER = "aarch64" if platform.machine() == "x86_64" else "x86_64"
+SYSTEM = "Linux-5.14.21-150500.55-cray_shasta_c_64k-{}-with-glibc2.31"
 
 # The module
 
 
-def test_the_values_of_a_recipe_are_read_without_running_it(installation, tmp_path):
+def test_the_texts_of_a_recipe_are_read_without_running_it(installation, tmp_path):
     env = installation(gpu="rocm")
-    name, values = recipe(Path(env["EBROOTPYTORCH"]))
-    assert name == "PyTorch-2.13.0.eb"
-    assert (values["version"], values["gpu"]) == ("2.13.0", "rocm")
-    assert "toolchain" not in values
-    assert recipe(tmp_path / "absent") == (None, {})
-
-
-@pytest.mark.parametrize(
-    ("containers", "name"),
-    [
-        (("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"), "APPTAINER_BIND"),
-        (("SINGULARITY_CONTAINER",), "SINGULARITY_BIND"),
-    ],
-)
-def test_a_directory_that_the_image_does_not_see_is_bound_by_the_variable_of_its_runtime(containers, name):
-    env = {**dict.fromkeys(containers, "x.sif"), "EBROOTPYTORCH": "/none"}
-    assert f"visible in the image: see {name}" in checks.check_module(Context(env)).remedy
+    recipe = {"name": "PyTorch", "version": "2.13.0", "gpu": "rocm"}
+    assert read_recipe(Path(env["EBROOTPYTORCH"])) == ("PyTorch-2.13.0.eb", recipe)
+    assert read_recipe(tmp_path / "absent") == (None, {})
 
 
 @pytest.mark.parametrize(
     ("changes", "verdict", "finding", "remedy"),
     [
         ({"EBROOTPYTORCH": "/absent"}, FAIL, "no such directory: EBROOTPYTORCH=/absent", "load the module again"),
+        (
+            {"EBROOTPYTORCH": "/absent", "APPTAINER_CONTAINER": "x", "SINGULARITY_CONTAINER": "x"},
+            *(FAIL, "no such directory", "bind it: `export APPTAINER_BIND=$APPTAINER_BIND,/absent`"),
+        ),
         ({"PAYLOAD": "/absent"}, FAIL, "no such directory: PAYLOAD=/absent", "unset them, and load"),
         ({"PAYLOAD": "/"}, WARN, "not the module's own: PAYLOAD=/", "unset them and load"),
         ({"LOADEDMODULES": "PyTorch/2.13.0-cpu"}, WARN, "no cluster profile is loaded with it", "module load cluster/"),
@@ -45,6 +38,21 @@ def test_a_directory_that_the_image_does_not_see_is_bound_by_the_variable_of_its
 def test_what_is_missing_of_a_module_is_named(installation, changes, verdict, finding, remedy):
     found = checks.check_module(Context({**installation(), **changes}))
     assert found.verdict == verdict and finding in found.finding and remedy in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("record", "verdict"),
+    [
+        *(({"system": SYSTEM.format(OTHER)}, FAIL), ({"system": SYSTEM.format(platform.machine())}, OK)),
+        *(({"system": SYSTEM.format("riscv64")}, OK), ({"system": None}, OK), ([], OK), ("", OK)),
+    ],
+)
+def test_an_installation_for_another_machine_is_a_failure(installation, record, verdict):
+    env = installation()
+    Path(env["EBROOTPYTORCH"], "provenance", "build.json").write_text(json.dumps(record) if record != "" else "")
+    found = checks.check_module(Context(env))
+    assert found.verdict == verdict
+    assert (f" was built on {OTHER}, and this node is {platform.machine()}" in found.finding) == (verdict == FAIL)
 
 
 def test_a_python_before_the_modules_is_a_warning(installation, tmp_path):
@@ -73,40 +81,48 @@ def test_an_active_environment_with_a_torch_is_no_fault(installation, tmp_path):
 
 
 @pytest.fixture
-def sif(installation, tmp_path):
-    """A module with an image, and a singularity that runs anything; the environment and the image's path."""
-    env = installation("EB_PyTorchContainer")
-    path = Path(env["EBROOTPYTORCH"], "PyTorch.sif")
-    path.write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + bytes(range(256)))
-    note = {"size": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-    Path(env["EBROOTPYTORCH"], "provenance", "image.json").write_text(json.dumps(note))
-    runtime = tmp_path / "singularity"
-    runtime.write_text("#!/bin/sh\n[ ! -e ${0%/*}/broken ] || { echo 'FATAL: no such format' >&2; exit 255; }\n")
-    runtime.chmod(0o755)
-    return {**env, "SIFPYTORCH": str(path), "PATH": f"{tmp_path}:/bin"}, path
+def image(installation):
+    """A function that checks a module with an image, after code in place of its start; `change` alters the file."""
 
+    def check(start="", change=lambda content: content, code=b"00", record=True, **env):
+        module = installation()
+        root = Path(module["EBROOTPYTORCH"])
+        named = {} if {"PYTORCH_IMAGE", "SHIFTER_IMAGE"} & set(env) else {"SIFPYTORCH": str(root / "PyTorch.sif")}
+        content = b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + b"01\0" + code + bytes(200)
+        if change(content):
+            (root / "PyTorch.sif").write_bytes(change(content))
+        if record:
+            (root / "provenance" / "image.json").write_text(json.dumps({"size": len(content)}))
+        (root / "bin" / "start-shell").write_text(f'#!/bin/sh\n[ "$*" = "-c true" ] || exit 9\n{start}\n')
+        (root / "bin" / "start-shell").chmod(0o755)
+        return checks.check_image(Context({**module, **named, **env}))
 
-def test_an_image_as_it_was_installed_is_fine(sif):
-    env, _ = sif
-    assert checks.check_image(Context(env)).verdict == OK
-    assert "SHA-256 as installed" in checks.check_image(Context(env, full=True)).finding
+    return check
 
 
 @pytest.mark.parametrize(
-    ("damage", "full", "finding"),
+    ("damage", "verdict", "finding", "remedy"),
     [
-        (lambda content: content[:-1], False, " bytes, expected "),
-        (lambda _: b"nothing" * 50, False, "is not an image in SIF format"),
-        (lambda content: content[:-1] + b"x", True, "is damaged: its SHA-256 differs"),
-        (None, False, "image not found: SIFPYTORCH="),
+        ({}, OK, "PyTorch.sif starts", ""),
+        ({"change": lambda content: content[:-1]}, FAIL, " bytes, expected ", "eb --rebuild PyTorch-2.13.0.eb"),
+        ({"change": lambda _: b""}, FAIL, "image not found: SIFPYTORCH=", "eb --rebuild PyTorch-2.13.0.eb"),
+        ({"record": False}, WARN, "no record of the image", "install it again"),
+        (
+            {"code": b"04" if OTHER == "aarch64" else b"02"},
+            *(
+                FAIL,
+                f"PyTorch.sif is an image for {OTHER}, and this node is {platform.machine()}",
+                "this node's software",
+            ),
+        ),
+        ({"code": b"02" if OTHER == "aarch64" else b"04"}, OK, "starts", ""),
+        ({"code": b"\xff\xff"}, OK, "starts", ""),
+        ({"APPTAINER_CONTAINER": "x"}, NOT_APPLICABLE, "pytorch-doctor runs in it", ""),
     ],
 )
-def test_an_image_that_is_gone_cut_changed_or_no_image_is_a_failure(sif, damage, full, finding):
-    env, path = sif
-    path.write_bytes(damage(path.read_bytes())) if damage else path.unlink()
-    found = checks.check_image(Context(env, full=full))
-    assert found.verdict == FAIL and finding in found.finding and "eb --rebuild PyTorch-2.13.0.eb" in found.remedy
-    assert not full or checks.check_image(Context(env)).verdict == OK
+def test_an_image_is_as_it_was_installed_or_named(image, damage, verdict, finding, remedy):
+    found = image(**damage)
+    assert found.verdict == verdict and finding in found.finding and remedy in found.remedy
 
 
 @pytest.mark.parametrize(
@@ -129,56 +145,24 @@ def test_an_image_that_is_gone_cut_changed_or_no_image_is_a_failure(sif, damage,
             "does not start: ERROR  : Failed to create user namespace: not allowed",
             "user namespaces, which this machine denies",
         ),
+        ("FATAL: no such format", "does not start: FATAL: no such format", "`eb --rebuild PyTorch-2.13.0.eb`"),
     ],
 )
-def test_a_node_that_denies_containers_is_named_and_no_installation(sif, python, tmp_path, output, message, remedy):
-    (tmp_path / "singularity").write_text(f"#!/bin/sh\nprintf '%b\\n' \"{output}\" >&2; exit 255\n")
-    found = checks.check_image(Context(sif[0]))
-    assert found.verdict == FAIL
-    assert message in found.finding
-    assert remedy in found.remedy
-    assert "eb" not in found.remedy.split()
-
-
-def test_an_image_that_does_not_start_is_a_failure_with_the_runtimes_words(sif, tmp_path):
-    env, _ = sif
-    (tmp_path / "broken").touch()
-    found = checks.check_image(Context(env))
-    assert found.verdict == FAIL
-    assert "FATAL: no such format" in found.finding
-    absent = str(tmp_path / "absent")
-    assert checks.check_image(Context({**env, "PATH": absent})).remedy == "load the site's module of Apptainer"
-
-
-def test_in_the_image_a_file_that_is_not_bound_is_nothing_to_check(sif):
-    env, path = sif
-    path.unlink()
-    assert checks.check_image(Context({**env, "APPTAINER_CONTAINER": "x"})).verdict == NOT_APPLICABLE
-
-
-def test_an_image_at_shifters_gateway_is_started_there(installation, tmp_path):
-    env = {**installation("EB_PyTorchShifter"), "SHIFTER_IMAGE": "site/image:1", "PATH": str(tmp_path)}
-    assert checks.check_image(Context(env)).verdict == FAIL
-    (tmp_path / "shifter").write_text('#!/bin/sh\n[ "$*" = "--image=site/image:1 true" ]\n')
-    (tmp_path / "shifter").chmod(0o755)
-    assert checks.check_image(Context(env)).verdict == OK
+def test_a_node_that_denies_containers_is_named_and_no_installation(image, output, message, remedy):
+    found = image(f"printf '%b\n' \"{output}\" >&2; exit 255")
+    assert found.verdict == FAIL and message in found.finding and remedy in found.remedy
+    assert ("eb --rebuild" in found.remedy) == ("eb --rebuild" in remedy)
 
 
 @pytest.mark.parametrize(
-    ("easyblock", "name", "remedy"),
+    ("variable", "name", "remedy"),
     [
-        ("EB_PyTorchPodmanHPC", "site/image:1", "`podman-hpc pull site/image:1`"),
-        ("EB_PyTorchEnroot", "/image.sqsh", "`eb --rebuild PyTorch-2.13.0.eb`"),
-        ("EB_PyTorchContainerEngine", "/image.sqsh", "`eb --rebuild PyTorch-2.13.0.eb`"),
+        ("SHIFTER_IMAGE", "site/image:1", "`shifterimg pull site/image:1`"),
+        ("PYTORCH_IMAGE", "site/image:1", "`podman-hpc pull site/image:1`"),
+        ("PYTORCH_IMAGE", "/image.sqsh", "`eb --rebuild PyTorch-2.13.0.eb`"),
     ],
 )
-def test_an_image_of_another_program_is_started_by_the_modules_command(installation, easyblock, name, remedy):
-    env = {**installation(easyblock), "PYTORCH_IMAGE": name}
-    start = Path(env["EBROOTPYTORCH"]) / "bin" / "start-shell"
-    start.write_text('#!/bin/sh\n[ "$*" = "-c true" ] && echo no such image >&2; exit 1\n')
-    start.chmod(0o755)
-    found = checks.check_image(Context(env))
+def test_an_image_of_another_program_is_started_by_the_modules_command(image, variable, name, remedy):
+    found = image("echo no such image >&2; exit 1", **{variable: name})
     assert (found.verdict, found.finding) == (FAIL, f"{name} does not start: no such image")
     assert remedy in found.remedy
-    start.write_text("#!/bin/sh\n")
-    assert checks.check_image(Context(env)).verdict == OK

@@ -44,7 +44,7 @@ def hsn(with_files):
 @pytest.mark.parametrize(
     ("env", "verdict", "finding", "remedy"),
     [
-        ({NCCL: "hsn0", GLOO: "eth0"}, OK, f"{NCCL}=hsn0, {GLOO}=eth0", ""),
+        ({NCCL: "hsn0", GLOO: "eth0"}, OK, f"{GLOO}=eth0, {NCCL}=hsn0", ""),
         ({}, NOT_APPLICABLE, "none is set; torch uses the first one that is up", ""),
         *(({name: "ib0", **IN_A_JOB}, FAIL, f"{name}=ib0 {HERE}", f"export {name}=") for name in (NCCL, GLOO)),
         ({NCCL: "hsn"}, WARN, "NCCL_SOCKET_IFNAME=hsn: hsn1 is down", ""),
