@@ -27,8 +27,13 @@ from easybuild.easyblocks.generic.containerimage import ContainerImage, one_sour
 from easybuild.easyblocks.generic.lockedvenv import LockedVenv  # noqa: E402
 
 from pytorch_install import interface  # noqa: E402
-from pytorch_install.parameters import EXPECTED, check_parameters  # noqa: E402
-from pytorch_install.preconditions import check_machine, check_path, check_profile, machines_of  # noqa: E402
+from pytorch_install.parameters import (  # noqa: E402
+    EXPECTED,
+    check_machine,
+    check_parameters,
+    check_path,
+    machines_of,
+)
 from pytorch_install.runtime import hold_packages, offered_commands, run_program  # noqa: E402
 from pytorch_install.transaction import Installation  # noqa: E402
 
@@ -105,7 +110,6 @@ class EB_PyTorchModule(EasyBlock):
         self.writes_usage = not self.cfg['usage']
         self.write_usage()
         self.cfg['whatis'] = self.cfg['whatis'] or interface.whatis(self.cfg, self.runtime_help())
-        interface.check_texts(self.cfg, self.module_generator.SYNTAX)
 
     def runtime_help(self):
         return interface.VENV
@@ -130,7 +134,7 @@ class EB_PyTorchModule(EasyBlock):
 
     def post_init(self):
         """
-        Check the recipe's machines, clean up after an `eb` that was killed, and check the cluster profile.
+        Check the recipe's machines, and clean up after an `eb` that was killed.
 
         EasyBuild has no step between taking its lock and fetching sources; this method is the only place.
         """
@@ -143,7 +147,6 @@ class EB_PyTorchModule(EasyBlock):
             return
         if not build_option('ignore_locks'):
             self.installation.recover()
-        check_profile(tree.PROFILES, self.cfg['cluster'], self.modules_tool)
         if (self.IN_PLACE and self.installation.has_module and self.cfg['stop'] not in STEPS_BEFORE_INSTALL
                 and not any(map(build_option, ['module_only', 'sanity_check_only', 'force']))):
             raise EasyBuildError("%s is installed, and a rebuild removes files that running jobs import. If no job "

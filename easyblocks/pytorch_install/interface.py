@@ -9,7 +9,6 @@ import shlex
 import textwrap
 from typing import Dict, NamedTuple
 
-from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import install_path
 from easybuild.tools.filetools import read_file
 
@@ -34,11 +33,6 @@ OF_IMAGES = 'bin boot dev etc lib lib32 lib64 libx32 opt proc root run sbin sys 
 
 # Characters with a meaning in quotation marks; Tcl also counts braces of the block around them.
 SPECIAL = {'Lua': r'[\\"]', 'Tcl': r'[\\"$\[\]{}]'}
-
-# Parameters that EasyBuild writes into the module's help, in brackets or braces, and the text that ends these.
-TEXTS = ['citing', 'description', 'docpaths', 'docurls', 'examples', 'homepage', 'site_contacts', 'upstream_contacts',
-         'usage', 'whatis']
-UNWRITABLE = {'Lua': ['[==[', ']==]'], 'Tcl': ['\\']}
 
 GPUS = {'cuda': 'NVIDIA (CUDA)', 'rocm': 'AMD (ROCm)', 'xpu': 'Intel (XPU)', None: 'none'}
 
@@ -245,12 +239,3 @@ def template(generator, name, lists=None, **values):
 def quoted(generator, text):
     """A text without control characters as a quoted string."""
     return '"%s"' % re.sub(SPECIAL[generator.SYNTAX], r'\\\g<0>', text)
-
-
-def check_texts(recipe, syntax):
-    """Stop if a recipe's texts cannot be in the help of a module ('Lua' or 'Tcl')."""
-    for name, value in [(name, recipe[name]) for name in TEXTS]:
-        for part in UNWRITABLE[syntax]:
-            if any(part in text for text in ([value] if isinstance(value, str) else value or [])):
-                raise EasyBuildError("%s: a module in %s syntax cannot hold %r of '%s': %r. Remove it.",
-                                     os.path.basename(recipe.path), syntax, part, name, value)

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """
-Types and allowed values of the easyconfig parameters that the PyTorch easyblocks add.
+Types and allowed values of the easyconfig parameters that the PyTorch easyblocks add; checks of paths and machines.
 """
+import platform
+import re
+
 from easybuild.easyblocks.generic import containerimage
 from easybuild.easyblocks.generic.containerimage import check_parameters, or_none, text, texts  # noqa: F401
 from easybuild.framework.easyconfig import CUSTOM
+from easybuild.tools.build_log import EasyBuildError
 
 COMMANDS = {'commands': [['python', 'python3', 'pip', 'pip3', 'torchrun'],
                          "Commands of the image that bin/ offers on the host", CUSTOM]}
@@ -54,3 +58,28 @@ EXPECTED = {
     'source_packages': (is_source_packages, "a list of tuples, such as [('mpi4py', {'MPICC': 'mpicc'})]"),
     'wheel_index': (or_none(text(r'\S+')), "a text with the address of a package index, or None"),
 }
+
+# Characters that have a meaning in binds of Apptainer, search paths, shells or Tcl.
+UNSAFE = r'''[\s,:;'"\\$`&|<>(){}\[\]*?#]'''
+
+
+def check_path(path):
+    """Stop if a path has a character that breaks binds, search paths or scripts."""
+    found = re.search(UNSAFE, path)
+    if found:
+        raise EasyBuildError("The path %s has '%s' in it, which binds of containers and scripts cannot take. Choose "
+                             "another --prefix or --installpath", path, found[0])
+
+
+def check_machine(what, machines, remedy):
+    """Stop if something is for other machines (`uname -m`) than this host; none are given for any, or unknown ones."""
+    if machines and platform.machine() not in machines:
+        raise EasyBuildError("%s is for %s, and this host is %s. %s", what, ' and '.join(machines),
+                             platform.machine(), remedy)
+
+
+def machines_of(path):
+    """Machines (`uname -m`) that a lock has wheels for, from its line `# machines: x86_64 aarch64`; None without it."""
+    with open(path, encoding='utf-8', errors='replace') as file:
+        found = re.search(r'^# machines:(.*)$', file.read(), re.MULTILINE)
+    return found[1].split() if found else None

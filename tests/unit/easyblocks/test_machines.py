@@ -12,8 +12,7 @@ from easybuild.tools.config import source_paths, update_build_option
 from image_recipe import RECIPE
 
 from pytorch_install.images import Base, verify_base
-from pytorch_install.parameters import containerimage
-from pytorch_install.preconditions import check_machine, machines_of
+from pytorch_install.parameters import check_machine, containerimage, machines_of
 
 # what the module's syntax is does not matter here
 pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
@@ -29,7 +28,6 @@ DIGEST = "sha256:" + "5d" * 32
 def made(easyblock, tmp_path, monkeypatch):
     """A function that makes the easyblock of a recipe with some lines; EasyBuild's part of post_init is left out."""
     monkeypatch.setattr(EasyBlock, "post_init", lambda _: None)
-    monkeypatch.setattr("easybuild.easyblocks.pytorchmodule.check_profile", lambda *_: None)
     monkeypatch.setattr(containerimage, "find_runtime", lambda: "apptainer")
 
     def make(lines, kind="EB_PyTorchContainer"):

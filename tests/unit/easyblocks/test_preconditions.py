@@ -1,6 +1,5 @@
 """Checks before the first step of an installation."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,15 +8,9 @@ import pytest
 from easybuild.framework.easyblock import EasyBlock
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import update_build_option
-from recipes import RECIPES, TREE
+from recipes import TREE, VENV, recipe
 
-from pytorch_install.preconditions import check_path, check_profile
-
-VENV = "PyTorch-2.13.0-cpu-venv.eb"
-
-
-def recipe(name):
-    return next(path for path in RECIPES if path.name == name)
+from pytorch_install.parameters import check_path
 
 
 @pytest.mark.parametrize("character", " ,:'\"$`\\\t")
@@ -35,36 +28,10 @@ def test_eb_refuses_such_a_path_before_fetching(easyblock, edited):
         easyblock(edited(VENV, "versionsuffix = '", "versionsuffix = '-my,own"))
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("policy NCCL_CROSS_NIC 1 # faster", "a comment on a line of its own"),
-        ("policy NCCL_NET AWS Libfabric", "Put a value with blanks in double quotes"),
-        ("polcy NCCL_CROSS_NIC 1", "invalid command name"),
-        ("policy NCCL_CROSS_NIC 1", None),
-    ],
-)
-def test_a_profile_that_cannot_be_loaded_is_refused_with_its_path_and_the_line(easyblock, tmp_path, line, message):
-    profiles = tmp_path / "modulefiles" / "cluster"
-    shutil.copytree(TREE / "modulefiles" / "cluster", profiles)
-    with (profiles / "local").open("a") as profile:
-        profile.write(line + "\n")
-    app = easyblock(recipe(VENV))
-    if message:
-        with pytest.raises(EasyBuildError) as caught:
-            check_profile(str(profiles), "local", app.modules_tool)
-        for part in (f"The cluster profile {profiles}/local cannot be loaded: ", message, line.split()[0]):
-            assert part in str(caught.value)
-        assert "\n" not in str(caught.value)
-    else:
-        check_profile(str(profiles), "local", app.modules_tool)
-
-
 @pytest.fixture
 def installed(easyblock, monkeypatch):
     """The venv's easyblock, whose module exists; EasyBuild's part of post_init is left out."""
     monkeypatch.setattr(EasyBlock, "post_init", lambda _: None)
-    monkeypatch.setattr("easybuild.easyblocks.pytorchmodule.check_profile", lambda *_: None)
     app = easyblock(recipe(VENV))
     Path(app.mod_filepath).parent.mkdir(parents=True)
     Path(app.mod_filepath).touch()

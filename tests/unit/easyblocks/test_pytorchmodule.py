@@ -204,7 +204,6 @@ def test_easyblocks_hold_no_shell_script():
     [
         ("binds = ['/x,/y']", "binds = .* is wrong: expected a list of absolute paths without commas"),
         ("conflicts = ['a[exec]']", "conflicts = .* is wrong: expected"),
-        ("usage = 'a \\\\ b [==['", "a module in (Lua|Tcl) syntax cannot hold .* of 'usage'"),
     ],
 )
 def test_text_that_a_module_cannot_hold_is_refused_first(easyblock, edited, lines, wrong):

@@ -5,7 +5,7 @@ from easybuild.easyblocks.generic import lockedvenv
 from easybuild.easyblocks.generic.lockedvenv import fetch_wheels, read_lock, requirements
 from easybuild.tools.build_log import EasyBuildError
 
-from pytorch_install.preconditions import machines_of
+from pytorch_install.parameters import machines_of
 
 HASH = "--hash=sha256:" + "5d" * 32
 INEXACT = "not one exact version with SHA-256 hashes"
