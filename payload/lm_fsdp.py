@@ -14,7 +14,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from functools import partial
 
 from training.language.options import parse_arguments
@@ -28,16 +28,17 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from training.accelerator import find_accelerator, module_of
 from training.checkpoint import save_model
 from training.distributed import World, fail_together, process_group, sum_over_ranks
 from training.failing import compiler_fault, fail_in_one_line, rank_name
 from training.health import Health
 from training.language.model import GPT, SHAPES, count_parameters, set_first_weights
-from training.language.parallel import make_mesh, shard, state_bytes, whole_weights
-from training.language.run import LanguageMetrics, Run, format_line, measure
+from training.language.parallel import make_mesh, shard, state_bytes
+from training.language.run import STEPS, Run, format_line
 from training.language.text import Text, count_windows, load_windows, open_text, own_share, unigram_loss, window_at
+from training.metrics import Metrics
 from training.profiling import Profile
 from training.progress import Progress
 from training.schedule import learning_rate_factor
@@ -48,13 +49,9 @@ STOP_INTERVAL = 4  # steps after which the ranks exchange signals
 VALIDATION_WINDOWS = 32  # at most, spread over the text that is held out
 
 
-def sum_of_losses(model: nn.Module, inputs: Tensor, labels: Tensor, bf16: bool) -> Tensor:
+def sum_of_losses(network: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
     """Return the sum of the losses of all bytes; labels of -100 do not count."""
-    # FSDP2 computes in bfloat16 by its own policy, which also halves what the ranks send.
-    by_autocast = bf16 and isinstance(model, DistributedDataParallel)
-    with torch.autocast(inputs.device.type, torch.bfloat16, enabled=by_autocast):
-        scores = model(inputs)
-    return F.cross_entropy(scores.float().flatten(0, 1), labels.flatten(), reduction="sum")
+    return F.cross_entropy(network(inputs).float().flatten(0, 1), labels.flatten(), reduction="sum")
 
 
 def place_of(world: World, tensor: int) -> tuple[int, int]:
@@ -72,27 +69,23 @@ def batches(options: argparse.Namespace, run: Run, text: Text) -> Iterator[list[
         yield load_windows(text.training, windows, context, world.device)
 
 
-def compute_gradients(options: argparse.Namespace, model: nn.Module, world: World, inputs: Tensor, labels: Tensor):
+def compute_gradients(options: argparse.Namespace, run: Run, inputs: Tensor, labels: Tensor) -> Tensor:
     """Add the gradients of this rank's share, in micro-batches; return the sum of its losses."""
-    micro_batch = options.micro_batch or len(inputs)
+    size = options.micro_batch or len(inputs)
     loss_sum = torch.zeros((), device=inputs.device)
-    pieces = list(zip(inputs.split(micro_batch), labels.split(micro_batch)))
-    for number, (words, truth) in enumerate(pieces, start=1):
-        # DDP exchanges the gradients once. FSDP2 does so for each piece: no rank ever has room for all of them.
-        alone = number < len(pieces) and isinstance(model, DistributedDataParallel)
-        with model.no_sync() if alone else nullcontext():
-            loss = sum_of_losses(model, words, truth, options.bf16)
-            # Both average the gradients of the ranks. With this scale the average is the gradient of the mean
-            # loss over the global batch, even if the ranks' shares differ in size.
-            (loss * world.size / options.tensor / (options.batch_size * options.context)).backward()
+    for words, truth in zip(inputs.split(size), labels.split(size)):
+        loss = sum_of_losses(run.network, words, truth)
+        # FSDP2 averages the gradients of the ranks, for each piece: no rank ever has room for all of them. With this
+        # scale the average is the gradient of the mean loss over the global batch, even if the shares differ in size.
+        (loss * run.world.size / options.tensor / (options.batch_size * options.context)).backward()
         loss_sum += loss.detach()
     return loss_sum
 
 
-def take_step(options: argparse.Namespace, model: nn.Module, run: Run, inputs: Tensor, labels: Tensor) -> Tensor:
+def take_step(options: argparse.Namespace, run: Run, inputs: Tensor, labels: Tensor) -> Tensor:
     """Take one step on the global batch, of which this rank has a share; return the norm of its gradient."""
     run.optimizer.zero_grad()
-    loss = compute_gradients(options, model, run.world, inputs, labels)
+    loss = compute_gradients(options, run, inputs, labels)
     # The norm is that of the whole gradient: the parts are DTensors, whose norm is added up over the ranks.
     norm = nn.utils.clip_grad_norm_(run.network.parameters(), options.clip)
     run.optimizer.step()
@@ -102,9 +95,9 @@ def take_step(options: argparse.Namespace, model: nn.Module, run: Run, inputs: T
 
 
 @torch.no_grad()
-def validate(options: argparse.Namespace, model: nn.Module, text: Text, world: World) -> float:
+def validate(options: argparse.Namespace, run: Run, text: Text) -> float:
     """Return the mean loss on windows of the text that is held out, in nats per byte."""
-    total = count_windows(text.validation, options.context)
+    total, world = count_windows(text.validation, options.context), run.world
     count = min(total, VALIDATION_WINDOWS)
     windows = [
         None if at is None else at * total // count for at in own_share(0, count, *place_of(world, options.tensor))
@@ -113,27 +106,22 @@ def validate(options: argparse.Namespace, model: nn.Module, text: Text, world: W
     size = options.micro_batch or len(windows)
     for start in range(0, len(windows), size):
         inputs, labels = load_windows(text.validation, windows[start : start + size], options.context, world.device)
-        loss += sum_of_losses(model, inputs, labels, options.bf16)
-    if options.parallel == "fsdp":
-        model.reshard()  # what is outside the blocks stays whole after a forward pass, for a backward pass
+        loss += sum_of_losses(run.network, inputs, labels)
+    run.network.reshard()  # what is outside the blocks stays whole after a forward pass, for a backward pass
     return sum_over_ranks(loss)[0] / options.tensor / (count * options.context)
 
 
-def set_up(options: argparse.Namespace, text: Text, world: World) -> tuple[Run, nn.Module]:
-    """Return the run at its first step, and the model that the ranks compute with."""
+def set_up(options: argparse.Namespace, text: Text, world: World) -> Run:
+    """Return the run at its first step."""
     torch.manual_seed(options.seed)
-    is_sharded = options.parallel == "fsdp"
     with torch.device("meta"):  # without memory: a rank gets its parts only
         network = GPT(SHAPES[options.size], options.context, recompute=options.recompute)
     if options.compile:
         for block in network.blocks:  # all have the same code, which is compiled once
             block.forward = torch.compile(block.forward)
-    if is_sharded:
-        shard(network, make_mesh(world, options.replicas, options.tensor), bf16=options.bf16)
+    shard(network, make_mesh(world, options.replicas, options.tensor), bf16=options.bf16)
     network.to_empty(device=world.device)
     set_first_weights(network, options.seed)
-    devices = None if world.device.type == "cpu" else [world.device]
-    model = network if is_sharded else DistributedDataParallel(network, devices, gradient_as_bucket_view=True)
 
     matrices = [parameter for parameter in network.parameters() if parameter.dim() > 1]
     rest = [parameter for parameter in network.parameters() if parameter.dim() == 1]
@@ -157,17 +145,17 @@ def set_up(options: argparse.Namespace, text: Text, world: World) -> tuple[Run, 
         "seed": options.seed,
         "bf16": options.bf16,
     }
-    return Run(network, optimizer, schedule, settings, text.fingerprint, world, options.steps, options.tensor), model
+    return Run(network, optimizer, schedule, settings, text.fingerprint, world, options.steps, options.tensor)
 
 
-def warm_up(options: argparse.Namespace, model: nn.Module, run: Run, text: Text) -> None:
+def warm_up(options: argparse.Namespace, run: Run, text: Text) -> None:
     """Load libraries and compile before the clock starts, with a step that changes no weight."""
     world = run.world
     if run.position.step == options.steps or (world.device.type == "cpu" and not options.compile):
         return
     with fail_together(world):
         try:
-            compute_gradients(options, model, world, *next(batches(options, run, text)))
+            compute_gradients(options, run, *next(batches(options, run, text)))
         except Exception as error:
             raise compiler_fault(error) or error from None
     run.optimizer.zero_grad()
@@ -178,11 +166,11 @@ def warm_up(options: argparse.Namespace, model: nn.Module, run: Run, text: Text)
 def report_start(options: argparse.Namespace, run: Run, text: Text, unigram: float, report: Callable) -> None:
     """Report the ranks, the device, the model and the text."""
     world, shape = run.world, run.network.shape
-    division = f"{options.parallel}, {options.replicas} x {world.size // options.replicas // options.tensor}"
+    division = f"fsdp, {options.replicas} x {world.size // options.replicas // options.tensor}"
     division += f" x {options.tensor} (tensor)" if options.tensor > 1 else ""
     report(
         f"world size {world.size}, backend {dist.get_backend()}, device {world.device}, torch {torch.__version__}, "
-        f"{division if options.parallel == 'fsdp' else options.parallel}"
+        f"{division}"
     )
     report(
         f"model {options.size}: {count_parameters(run.network)} parameters, {shape.layers} blocks of width "
@@ -197,10 +185,9 @@ def report_start(options: argparse.Namespace, run: Run, text: Text, unigram: flo
 def train_steps(
     options: argparse.Namespace,
     run: Run,
-    model: nn.Module,
     text: Text,
     unigram: float,
-    metrics: LanguageMetrics,
+    metrics: Metrics,
     checkpoints: ShardedCheckpoints | None,
     stop: StopSignals,
     report: Callable,
@@ -211,19 +198,19 @@ def train_steps(
     health = None
     if options.health is not None:
         health = Health(run.world, report, every=options.health)
-        health.watch(*([model] if options.parallel == "ddp" else run.network.blocks))
+        health.watch(*run.network.blocks)
         steps = health.batches("training", steps, first_step=position.step)
     run.start_clock()
     with Profile(options, run.world, report) as profile, Progress(
         "training", options.steps, first_step=position.step, enabled=is_first
     ) as progress:
         for inputs, labels in profile.batches(steps):
-            norm = take_step(options, model, run, inputs, labels)
+            norm = take_step(options, run, inputs, labels)
             progress.update(position.step, lambda: stop.watch(run.mean_loss()))
             if position.step % options.interval == 0 or position.step == options.steps:
                 run.settle()
-                reached = validate(options, model, text, run.world)
-                values = {**measure(run, reached, norm, options.peak_tflops), "unigram_loss": unigram}
+                reached = validate(options, run, text)
+                values = {**run.measure(reached, norm, options.peak_tflops), "unigram_loss": unigram}
                 name = f"step {position.step}/{options.steps}"
                 progress.done()
                 report(f"{name}  {format_line(values)}")
@@ -257,7 +244,7 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
         text = open_text(options.data, options.modelpath, options.context, world)
         unigram = unigram_loss(text)
         with fail_together(world):
-            run, model = set_up(options, text, world)
+            run = set_up(options, text, world)
         report_start(options, run, text, unigram, report)
         file = checkpoints.resume(run) if checkpoints else None
         was_complete = run.position.step == options.steps
@@ -265,10 +252,10 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
             report(f"resuming after {run.position.step} steps, from {file}")
         if was_complete:
             report("Training is already complete")
-        warm_up(options, model, run, text)
+        warm_up(options, run, text)
         with fail_together(world):
-            metrics = stack.enter_context(LanguageMetrics.of(options, world.rank, first_epoch=run.position.step))
-        train_steps(options, run, model, text, unigram, metrics, checkpoints, stop, report)
+            metrics = stack.enter_context(Metrics.of(options, world.rank, run.position.step, STEPS))
+        train_steps(options, run, text, unigram, metrics, checkpoints, stop, report)
         if checkpoints:
             checkpoints.save(run)
         report_end(options, run, unigram, report, was_complete=was_complete)
@@ -277,7 +264,8 @@ def train(options: argparse.Namespace, world: World, stop: StopSignals) -> None:
 def report_end(options: argparse.Namespace, run: Run, unigram: float, report: Callable, *, was_complete: bool) -> None:
     """Report what the training reached and what it kept in memory, and write the whole weights to --modelpath."""
     position = run.position
-    weights = whole_weights(run.network, run.world) if options.modelpath else None
+    whole = StateDictOptions(full_state_dict=True, cpu_offload=True)  # on rank 0; the others get nothing
+    weights = get_model_state_dict(run.network, options=whole) if options.modelpath else None
     with fail_together(run.world):
         if weights:
             save_model(weights, options.modelpath / "lm_fsdp.pt")

@@ -32,13 +32,13 @@ def set_up(world):
     options = parse_arguments(list(OPTIONS))
     tokens = torch.randint(256, (10_000,), dtype=torch.uint8)
     text = Text("random bytes", tokens, tokens, "")
-    run, model = lm_fsdp.set_up(options, text, world)
+    run = lm_fsdp.set_up(options, text, world)
     run.start_clock()
     batch = next(lm_fsdp.batches(options, run, text))
 
     def step():
         start = time.perf_counter()
-        lm_fsdp.take_step(options, model, run, *batch)
+        lm_fsdp.take_step(options, run, *batch)
         return time.perf_counter() - start
 
     return run, step

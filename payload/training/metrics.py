@@ -11,13 +11,12 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Mapping
-from itertools import count
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from training import TrainingError
 from training.files import read_file, remedy_for, write_file
-from training.pictures import BLUE, GREEN, GREY, ORANGE, write_picture
+from training.pictures import COLOURS, GREY, write_picture
 
 PICTURE = "curves.png"
 METRICS_FILE = "metrics.jsonl"
@@ -25,17 +24,31 @@ MOST_BYTES = 2**26  # of metrics.jsonl: about 400,000 epochs
 Tracker = tuple[Callable[[Mapping, int], None], Callable[[int], None]]
 
 
-Own = TypeVar("Own", bound="Metrics")
+class Panel(NamedTuple):
+    """Curves of ``fields``; ``title`` has the last value of the first field, and the largest one as ``best``."""
+
+    title: str
+    unit: str
+    fields: tuple[str, ...]
 
 
 class Form(NamedTuple):
-    """The fields of a line: the number that orders the lines, which is an int from 1, and its values."""
+    """The lines of a program: the number that orders them, an int from 1, its values, and their curves."""
 
     key: str
     values: tuple[str, ...]
+    panels: tuple[Panel, ...]
 
 
-EPOCHS = Form("epoch", ("loss", "accuracy", "images_per_second", "learning_rate", "seconds", "world_size"))
+EPOCHS = Form(
+    "epoch",
+    ("loss", "accuracy", "images_per_second", "learning_rate", "seconds", "world_size"),
+    (
+        Panel("Training loss: {last:.4f}", "mean over the training images", ("loss",)),
+        Panel("Accuracy: {last:.2f} %, at best {best:.2f} %", "%", ("accuracy",)),
+        Panel("Speed: {last:,.0f} images/s", "images/s", ("images_per_second",)),
+    ),
+)
 
 
 def read_object(line: bytes) -> dict | None:
@@ -47,23 +60,16 @@ def read_object(line: bytes) -> dict | None:
     return value if isinstance(value, dict) else None
 
 
+def finite_number(value: object) -> float | None:
+    """Return a number as a float, None if it is no number or not finite."""
+    return float(value) if type(value) in (int, float) and -1e308 < value < 1e308 else None  # type: ignore[operator, arg-type]
+
+
 def is_record(line: dict | None, form: Form = EPOCHS) -> bool:
     """Return whether an object is one that ``Metrics`` writes: its key, and numbers or null."""
     if line is None or type(line.get(form.key)) is not int or line[form.key] < 1:
         return False
     return all(name in line and (line[name] is None or finite_number(line[name]) is not None) for name in form.values)
-
-
-def is_cut_short(rest: bytes, form: Form = EPOCHS) -> bool:
-    """Return whether the text after a file's last newline is the beginning of a line of ``Metrics``."""
-    whole = json.dumps(dict.fromkeys((form.key, *form.values), 0)).encode()
-    given = re.sub(rb"(?<=: )[-+.\denul]+", b"0", rest)  # numbers or null
-    return whole.startswith(given) or given.startswith(whole[:-1] + b",")  # further fields
-
-
-def finite_number(value: object) -> float | None:
-    """Return a number as a float, None if it is no number or not finite."""
-    return float(value) if type(value) in (int, float) and -1e308 < value < 1e308 else None  # type: ignore[operator, arg-type]
 
 
 def read_objects(path: Path) -> list[dict]:
@@ -83,61 +89,40 @@ def read_epochs(path: Path, form: Form = EPOCHS) -> list[dict]:
     return [value for value in read_objects(path) if is_record(value, form)]
 
 
-def draw_curves(metrics_file: Path, picture: Path, selection: str = "test") -> bool:
-    """Draw loss, accuracy and images/s of a metrics.jsonl over its epochs as a PNG, if it has any.
+def draw_curves(metrics_file: Path, picture: Path, form: Form = EPOCHS) -> bool:
+    """Draw the panels of a metrics.jsonl as a PNG, if it has any lines.
 
-    ``selection`` names the images of the accuracies: "test" or "validation". Returns False if drawing
-    failed, which is reported in a line.
+    Returns False if drawing failed, which is reported in a line.
     """
-    epochs = read_epochs(metrics_file)
-    if not epochs:
+    lines = read_epochs(metrics_file, form)
+    if not lines:
         return True
+    numbers = [line[form.key] for line in lines]
 
     def draw(figure) -> None:
-        numbers, losses, accuracies, speeds = (
-            column(epochs, name) for name in ("epoch", "loss", "accuracy", "images_per_second")
-        )
-        best = max(range(len(epochs)), key=lambda at: (accuracies[at], -at))
-
         figure.suptitle(picture.absolute().parent.name, x=0.01, ha="left", weight="bold")
-        loss, accuracy, speed = figure.subplots(1, 3)
-        for panel in (loss, accuracy, speed):
-            panel.set(xlabel="epoch", xlim=(numbers[0] - 0.5, numbers[-1] + 0.5))
-            panel.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-        loss.plot(numbers, losses, "o-", color=BLUE)
-        loss.set(title=f"Training loss: {losses[-1]:.4f}", ylabel="mean over the training images")
-        accuracy.plot(numbers, accuracies, "o-", color=GREEN)
-        accuracy.plot(numbers[best], accuracies[best], "*", color=GREEN, markersize=14)
-        accuracy.set(
-            title=f"{selection.capitalize()} accuracy: {accuracies[-1]:.2f} %, at best {accuracies[best]:.2f} %",
-            ylabel=f"% of the {selection} images",
-        )
-        speed.plot(numbers, speeds, "o-", color=ORANGE)
-        speed.set(title=f"Speed: {speeds[-1]:,.0f} images/s", ylabel="images/s")
-        speed.set_ylim(0, 1.1 * max(speeds))
-        speed.yaxis.set_major_formatter("{x:,.0f}")
-        mark_ranks(speed, epochs)
+        for axes, colour, (title, unit, fields) in zip(figure.subplots(1, len(form.panels)), COLOURS, form.panels):
+            colours = [colour] if len(fields) == 1 else COLOURS
+            for name, colour in zip(fields, colours):
+                values = [math.nan if line[name] is None else line[name] for line in lines]
+                axes.plot(numbers, values, "o-", color=colour, label=name.replace("_", " "))
+                if name == fields[0]:
+                    best = max(values)
+                    axes.set(title=title.format(last=values[-1], best=best), xlabel=form.key, ylabel=unit)
+                    if "best" in title:
+                        axes.plot(numbers[values.index(best)], best, "*", color=colour, markersize=14)
+            if len(fields) > 1:
+                axes.legend()
+        axes.set_ylim(bottom=0)  # the speed
+        axes.yaxis.set_major_formatter("{x:,.0f}")
+        for line, before in zip(lines, [{}, *lines]):
+            if line["world_size"] != before.get("world_size"):
+                start = line[form.key] - 0.5
+                axes.text(start, 0.03, f" {line['world_size']} ranks", transform=axes.get_xaxis_transform())
+                if before:
+                    axes.axvline(start, color=GREY, linestyle=":")
 
-    return write_picture(picture, draw, width=12)
-
-
-def column(lines: list[dict], name: str) -> list[float]:
-    """Return a value of each line, for a curve."""
-    return [math.nan if line[name] is None else line[name] for line in lines]
-
-
-def mark_ranks(panel, epochs: list[dict], key: str = "epoch") -> None:
-    """Write the number of ranks where the curve starts, and a line where a start has another number."""
-    before = None
-    for line in epochs:
-        size = line["world_size"]
-        if size != before:
-            ranks = f" {size} rank" + "s" * (size > 1)
-            start = line[key] - 0.5
-            panel.text(start, 0.03, ranks, transform=panel.get_xaxis_transform())
-            if before:
-                panel.axvline(start, color=GREY, linestyle=":")
-        before = size
+    return write_picture(picture, draw, width=4 * len(form.panels))
 
 
 def imported(option: str, module: str, package: str):
@@ -236,6 +221,9 @@ def open_mlflow(directory: Path, options: Mapping[str, object], _first_epoch: in
     )
 
 
+TRACKERS = {"tensorboard": open_tensorboard, "wandb": open_wandb, "mlflow": open_mlflow}
+
+
 def numbers_of(values: Mapping[str, object]) -> dict:
     return {name: value for name, value in values.items() if isinstance(value, (int, float))}
 
@@ -246,46 +234,38 @@ class Metrics:
     >>> with Metrics(directory, options=vars(options), first_epoch=2) as metrics:
     ...     metrics.epoch(3, loss=0.09, accuracy=98.1, ...)
 
-    ``metrics.jsonl`` holds one JSON object per epoch. ``first_epoch`` is the number of completed epochs: lines of
-    later epochs are removed, so that a resumed training repeats none, and the curves are drawn at once. Damaged lines
-    are removed; the previous file is kept as ``metrics.jsonl.damaged``, ``.damaged.1`` and so on. A file without any
-    line of this class belongs to another program and is refused. A ``with`` block draws the curves again, unless an
-    exception ends it. ``options`` are logged to the programs that they name: ``tensorboard``, ``wandb`` (a project) and
-    ``mlflow``. Raises TrainingError if a file cannot be written or a package is missing. A subclass may have lines of
-    another ``form``, and draw them.
+    ``metrics.jsonl`` holds one JSON object per epoch, or per what else the ``form`` names. ``first_epoch`` is the
+    number of completed epochs: lines of later epochs are removed, so that a resumed training repeats none, and the
+    curves are drawn at once. Damaged lines are removed, and the previous file is kept as ``metrics.jsonl.damaged``. A
+    file without any line of this class belongs to another program and is refused. A ``with`` block draws the curves
+    again, unless an exception ends it. ``options`` are logged to the programs that they name: ``tensorboard``,
+    ``wandb`` (a project) and ``mlflow``. Raises TrainingError if a file cannot be written or a package is missing.
     """
 
-    form = EPOCHS
-
-    def __init__(self, directory: Path | None, *, options: Mapping[str, object], first_epoch: int = 0):
-        self.directory = directory
+    def __init__(
+        self, directory: Path | None, *, options: Mapping[str, object], first_epoch: int = 0, form: Form = EPOCHS
+    ):
+        self.directory, self.form = directory, form
         self.trackers: list[Tracker] = []
         self.is_drawable = True
-        self.selection = "validation" if options.get("validation") else "test"
         if directory is None:
             return
         self.path = directory / METRICS_FILE
         try:
-            lines, damaged = self.read_lines()
-            is_new = bool(lines) and first_epoch == 0
-            done = [line for line in lines if json.loads(line)[self.form.key] <= first_epoch]
-            if damaged:
-                aside = self.keep_aside()
-                print(f"{self.path}: {damaged} damaged lines are removed; the previous file is {aside}", flush=True)
-            write_file(self.path, b"".join(done))
-            self.lines = done  # in case the file is deleted
+            own = self.read_lines()
+            self.lines = [line for line in own if json.loads(line)[form.key] <= first_epoch]  # also if it is deleted
+            write_file(self.path, b"".join(self.lines))
         except OSError as error:
             raise self.cannot_be_written(error) from error
-        for name, open_tracker in (("tensorboard", open_tensorboard), ("wandb", open_wandb), ("mlflow", open_mlflow)):
-            if options.get(name):
-                self.trackers.append(open_tracker(directory, options, first_epoch, is_new))
-        if done:
+        for name in filter(options.get, TRACKERS):
+            self.trackers.append(TRACKERS[name](directory, options, first_epoch, bool(own) and first_epoch == 0))
+        if self.lines:
             self.draw()
 
     @classmethod
-    def of(cls: type[Own], options: argparse.Namespace, rank: int, first_epoch: int) -> Own:
+    def of(cls, options: argparse.Namespace, rank: int, first_epoch: int, form: Form = EPOCHS) -> Metrics:
         """Return the metrics of a training script on its first rank; those of other ranks write nothing."""
-        return cls(None if rank else options.modelpath, options=vars(options), first_epoch=first_epoch)
+        return cls(None if rank else options.modelpath, options=vars(options), first_epoch=first_epoch, form=form)
 
     def epoch(self, number: int, **values: float | str | None) -> None:
         """Record an epoch, or what else a line of ``form`` is about, counted from 1.
@@ -309,27 +289,29 @@ class Metrics:
         for log, _close in self.trackers:
             log(values, number)
 
-    def read_lines(self) -> tuple[list[bytes], int]:
-        """Return the lines of epochs, and the number of other lines; TrainingError if there are only others."""
+    def read_lines(self) -> list[bytes]:
+        """Return the lines of epochs; if there are others, keep the file aside; TrainingError if there are only others.
+
+        A last line without an end was cut short by a kill; if it is the only one, it may be of another program.
+        """
         if not self.path.is_symlink() and not self.path.exists():
-            return [], 0
-        *lines, rest = read_file(self.path, MOST_BYTES, follow_links=False).split(b"\n")
+            return []
+        content = read_file(self.path, MOST_BYTES, follow_links=False)
+        *lines, rest = content.split(b"\n")
         own = [line + b"\n" for line in lines if is_record(read_object(line), self.form)]
-        if not is_cut_short(rest, self.form):
-            lines.append(rest)
-        if lines and not own:
+        start = f'{{"{self.form.key}": '.encode()
+        is_cut_short = rest.startswith(start[: len(rest)])
+        if not own and (lines or not is_cut_short):
             raise TrainingError(
                 f"{self.path}: holds no line of a training: it belongs to another program. Move it, or choose "
                 "another directory with --modelpath"
             )
-        return own, len(lines) - len(own)
-
-    def keep_aside(self) -> Path:
-        """Copy the file to an unused name and return that; the file itself stays until it is replaced."""
-        names = (f"{METRICS_FILE}.damaged{f'.{number}' if number else ''}" for number in count())
-        aside = next(path for path in map(self.path.with_name, names) if not (path.is_symlink() or path.exists()))
-        write_file(aside, read_file(self.path, MOST_BYTES, follow_links=False))
-        return aside
+        damaged = len(lines) - len(own) + (not is_cut_short or (rest != b"" and not own))
+        if damaged:
+            aside = self.path.with_name(f"{METRICS_FILE}.damaged")
+            write_file(aside, content)
+            print(f"{self.path}: {damaged} damaged lines are removed; the previous file is {aside}", flush=True)
+        return own
 
     def append(self, line: bytes) -> None:
         """Append a line to the file; links are not followed. A file that was deleted is written again."""
@@ -347,16 +329,12 @@ class Metrics:
 
     def draw(self) -> None:
         if self.is_drawable:  # the reason is reported once
-            self.is_drawable = self.draw_picture(self.path.with_name(PICTURE))
-
-    def draw_picture(self, picture: Path) -> bool:
-        """Draw the lines; return whether that succeeded."""
-        return draw_curves(self.path, picture, self.selection)
+            self.is_drawable = draw_curves(self.path, self.path.with_name(PICTURE), self.form)
 
     def cannot_be_written(self, error: OSError) -> TrainingError:
         return TrainingError(f"{self.path}: cannot be written ({error.strerror}). {remedy_for(error)}")
 
-    def __enter__(self: Own) -> Own:
+    def __enter__(self) -> Metrics:
         return self
 
     def __exit__(self, fault: type[BaseException] | None, *_: object) -> None:

@@ -10,7 +10,19 @@ from pathlib import Path
 from training.files import write_file
 
 # Okabe and Ito's colours, distinct also for colour-blind readers: https://jfly.uni-koeln.de/color
-BLUE, GREEN, ORANGE, GREY = "#0072B2", "#009E73", "#D55E00", "#666666"
+COLOURS = "#0072B2", "#009E73", "#D55E00"
+GREY = "#666666"
+STYLE = {
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.formatter.useoffset": False,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "font.size": 9,
+    "lines.markersize": 4,
+}
 
 
 def write_picture(picture: Path, draw: Callable, *, width: float) -> bool:
@@ -18,34 +30,18 @@ def write_picture(picture: Path, draw: Callable, *, width: float) -> bool:
 
     ``draw`` may return another figure. A failure is reported in a line and raises nothing: it must not end a training.
     """
-    style = {
-        "axes.grid": True,
-        "grid.alpha": 0.3,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.formatter.useoffset": False,
-        "axes.titlesize": 11,
-        "axes.titlelocation": "left",
-        "font.size": 9,
-        "lines.markersize": 4,
-    }
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
 
-        with rc_context(style):
+        with rc_context(STYLE):
             figure = Figure(figsize=(width, 3.6), dpi=120, layout="constrained")
             figure = draw(figure) or figure
             content = io.BytesIO()
             figure.savefig(content, format="png")
         write_file(picture, content.getvalue())
-    except ImportError as error:
-        print(f"no {picture} ({error}): pip install matplotlib", flush=True)
-        return False
-    except OSError as error:
-        print(f"no {picture}: cannot be written ({error.strerror})", flush=True)
-        return False
     except Exception as error:  # matplotlib, its settings and its fonts can raise anything
-        print(f"no {picture}: {error}", flush=True)
+        remedy = ": pip install matplotlib" if isinstance(error, ImportError) else ""
+        print(f"no {picture} ({error}){remedy}", flush=True)
         return False
     return True

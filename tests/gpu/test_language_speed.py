@@ -24,20 +24,21 @@ LINE = (
     "40",
     "--interval",
     "10",
+    "--peak-tflops",
+    "989",  # of an H100 or H200: https://www.nvidia.com/en-us/data-center/h100/, half of the value with sparsity
 )
 
 
-@pytest.mark.parametrize("parallel", ["fsdp", "ddp"])
-def test_a_model_of_124_million_parameters_trains_and_its_utilisation_is_printed(parallel, record_property, capsys):
+def test_a_model_of_124_million_parameters_trains_and_its_utilisation_is_printed(record_property, capsys):
     torch = pytest.importorskip("torch", reason=f"no torch in {sys.executable}")
     if not torch.cuda.is_available():
         pytest.skip(f"the torch of {sys.executable} sees no GPU")
-    command = [sys.executable, str(TREE / "payload" / "lm_fsdp.py"), *LINE, "--parallel", parallel]
+    command = [sys.executable, str(TREE / "payload" / "lm_fsdp.py"), *LINE]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     speed, used = re.search(r"^step 40/40 .* tokens/s (\S+)  utilisation (\S+)", done.stdout, re.M).groups()
     record_property("tokens_per_second", speed)
     record_property("utilisation", used)
     with capsys.disabled():
-        print(f"\n{torch.cuda.get_device_name()}, {parallel}: {speed} tokens/s, {used} % of its peak")
-    assert used == "-" or float(used) > 20
+        print(f"\n{torch.cuda.get_device_name()}: {speed} tokens/s, {used} % of an H100's peak")
+    assert float(used) > 20

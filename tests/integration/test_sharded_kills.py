@@ -86,7 +86,7 @@ def check_last_start(training, newest, losses):
     assert f"resuming after {newest} steps" in start.output()
     losses.update((int(step), values) for step, values in LINE.findall(start.output()))
     names = {path.name for path in training.run.iterdir()} - {"curves.png"}  # needs matplotlib
-    assert names == {"checkpoints", "metrics.jsonl", "text.bin"}
+    assert names == {"checkpoints", "metrics.jsonl"}
     kept = sorted(training.checkpoints.iterdir())
     assert len(kept) == 3 and all(re.fullmatch(r"step-\d{8}", path.name) for path in kept)
     assert all(sorted(each.name for each in path.iterdir()) == SHARDS for path in kept)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A GPT on bytes, and its arithmetic: operations of a token, the peak of a device, the memory of a rank."""
+"""A GPT on bytes, and its arithmetic: operations of a token, the memory of a rank."""
 
 from __future__ import annotations
 
@@ -16,27 +16,6 @@ from training.accelerator import module_of
 
 VOCABULARY = 256  # a token is a byte
 HEAD_WIDTH, FEWEST_HEADS = 64, 4  # small models have narrower heads, which ranks can divide among them
-#: Part of a device's name -> its peak in TFLOP/s, bfloat16, without sparsity. The first match counts.
-PEAKS = {
-    "A100": 312,  # https://www.nvidia.com/en-us/data-center/a100/
-    # https://nvdam.widen.net/s/rrgqqnpbz8/grace-datasheet-gh200-grace-hopper-superchip-3773000, half of 1,979 with
-    # sparsity; its "990" is rounded up
-    "GH200": 989,
-    "H100 PCIe": 756,  # https://www.nvidia.com/en-us/data-center/h100/, half of the values with sparsity
-    "H100 NVL": 835,
-    "H100": 989,
-    "H200 NVL": 835,  # https://www.nvidia.com/en-us/data-center/h200/, half of the values with sparsity
-    "H200": 989,
-    "MI250X": 191.5,  # of a GCD: https://www.amd.com/en/products/accelerators/instinct/mi200/mi250x.html, half of 383
-    # https://www.amd.com/content/dam/amd/en/documents/instinct-tech-docs/data-sheets/amd-instinct-mi300a-data-sheet.pdf,
-    # and amd-instinct-mi300x-data-sheet.pdf: 228 and 304 compute units, 2,048 operations a cycle each, 2.1 GHz
-    "MI300A": 980.6,
-    "MI300X": 1307.4,
-}
-# Operations of a vector engine of Intel's Data Center GPU Max in bfloat16: 512 each cycle at 1.3 GHz. A device is a
-# stack or a card, and the number of its engines (448 or 512 a stack) tells which:
-# https://www.intel.com/content/www/us/en/docs/oneapi/optimization-guide-gpu/2025-0/intel-xe-gpu-architecture.html
-ENGINE_TERAFLOPS = 512 * 1.3e9 / 1e12
 
 
 class Shape(NamedTuple):
@@ -159,21 +138,6 @@ def set_first_weights(network: GPT, seed: int) -> None:
             )
         with torch.no_grad():
             parameter.copy_(whole)
-
-
-def peak_teraflops(name: str, engines: int = 0) -> float | None:
-    """Return the peak of the device ``name`` in TFLOP/s in bfloat16, None if it is unknown."""
-    if "Data Center GPU Max" in name:
-        return engines * ENGINE_TERAFLOPS or None
-    return next((peak for part, peak in PEAKS.items() if part in name), None)
-
-
-def peak_of(device: torch.device) -> float | None:
-    """Return the peak of this rank's device in TFLOP/s in bfloat16; None for CPUs and unknown GPUs."""
-    if device.type == "cpu":
-        return None
-    properties = module_of(device).get_device_properties(device)
-    return peak_teraflops(properties.name, getattr(properties, "max_compute_units", 0))
 
 
 def count_parameters(network: GPT) -> int:

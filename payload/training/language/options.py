@@ -36,8 +36,6 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     add(
         "--clip", type=number(), default=1.0, metavar="NORM", help="largest norm of the gradient (default: %(default)s)"
     )
-    division = "divide the model among the ranks, or copy it to each (default: %(default)s)"
-    add("--parallel", choices=("fsdp", "ddp"), default="fsdp", help=division)
     replicas = "copies of the model, each divided among consecutive ranks (default: %(default)s)"
     add("--replicas", type=integer(1), default=1, metavar="N", help=replicas)
     tensor = "consecutive ranks that divide heads and layers of each block (default: %(default)s)"
@@ -45,7 +43,7 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     add("--recompute", action="store_true", help="activation checkpointing: less memory, more time")
     interval = "between two lines with the validation loss (default: a tenth of all)"
     add("--interval", type=integer(1), metavar="STEPS", help=interval)
-    add("--peak-tflops", type=number(), metavar="N", help="of a device in bfloat16 (default: from a table)")
+    add("--peak-tflops", type=number(), metavar="N", help="of a device in bfloat16, for the utilisation")
     add_speed(parser, "blocks")
     add_output(parser)
     every = "write a checkpoint every 500 steps, or every 90s, 30m or 2h (default: 30m)"
@@ -54,8 +52,6 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     check_common(options, parser)
     if options.warmup is not None and options.warmup >= options.steps:
         parser.error(f"--warmup must be below --steps, found {options.warmup}")
-    if max(options.replicas, options.tensor) > 1 and options.parallel == "ddp":
-        parser.error("--replicas and --tensor need --parallel fsdp: with ddp every rank has a copy")
     if options.tensor > 1 and (options.compile or options.health is not None):
         parser.error("--tensor: not with --compile or --health, as ranks wait for each other within a block")
     options.warmup = options.steps // 10 if options.warmup is None else options.warmup

@@ -64,8 +64,7 @@ def shard(network: GPT, mesh: DeviceMesh, *, bf16: bool) -> None:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     except ImportError:  # public since torch 2.6: https://docs.pytorch.org/docs/2.6/distributed.fsdp.fully_shard.html
         raise TrainingError(
-            f"torch {torch.__version__} has no torch.distributed.fsdp.fully_shard. Use torch 2.6 or newer, or "
-            "--parallel ddp"
+            f"torch {torch.__version__} has no torch.distributed.fsdp.fully_shard. Use torch 2.6 or newer"
         ) from None
     if "tensor" in mesh.mesh_dim_names:
         divide_blocks(network, mesh["tensor"])
@@ -87,13 +86,3 @@ def state_bytes(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[st
         "gradients": sum(local(each.grad).nbytes for each in parameters if each.grad is not None),
         "optimizer": sum(local(value).nbytes for value in states if isinstance(value, torch.Tensor)),
     }
-
-
-def whole_weights(network: nn.Module, world: World) -> dict[str, torch.Tensor] | None:
-    """Return the whole weights, in host memory, on rank 0, None on the others; all ranks must call it."""
-    weights = {}
-    for name, tensor in network.state_dict().items():
-        whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-        if world.rank == 0:
-            weights[name] = whole.cpu()
-    return weights or None

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A language model in training, how far it is, and its metrics: a line every so many steps, and their curves."""
+"""A language model in training, how far it is, and the values of a line of its metrics."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -15,9 +13,20 @@ import torch.distributed as dist
 from training import TrainingError
 from training.distributed import World, sum_over_ranks
 from training.finite import check_loss
-from training.language.model import GPT, flops_per_token, peak_memory, peak_of
-from training.metrics import Form, Metrics, column, mark_ranks, read_epochs
-from training.pictures import BLUE, GREEN, GREY, ORANGE, write_picture
+from training.language.model import GPT, flops_per_token, peak_memory
+from training.metrics import Form, Panel
+
+STEPS = Form(
+    "step",
+    (
+        *("loss", "validation_loss", "unigram_loss", "tokens", "tokens_per_second", "utilisation"),
+        *("peak_memory_bytes", "learning_rate", "gradient_norm", "seconds", "world_size"),
+    ),
+    (
+        Panel("Validation loss: {last:.4f}", "nats per byte", ("validation_loss", "loss", "unigram_loss")),
+        Panel("Speed: {last:,.0f} tokens/s", "tokens/s", ("tokens_per_second",)),
+    ),
+)
 
 
 @dataclass
@@ -93,64 +102,33 @@ class Run:
                 f"{self.steps} steps. Choose another directory with --modelpath, or use --restart"
             )
 
+    def measure(self, validation_loss: float, norm: torch.Tensor, peak_teraflops: float | None) -> dict:
+        """Return the values of the steps since the last line, and begin the next; all ranks must call it.
 
-LOSSES = ("loss", "validation_loss", "unigram_loss")
-SPEEDS = ("tokens", "tokens_per_second", "utilisation", "seconds", "world_size")
-STEPS = Form("step", (*LOSSES, *SPEEDS, "peak_memory_bytes", "learning_rate", "gradient_norm"))
-
-
-class LanguageMetrics(Metrics):
-    """Metrics whose lines have the fields of ``STEPS``; a utilisation, in per cent, that is unknown is null."""
-
-    form = STEPS
-
-    def draw_picture(self, picture: Path) -> bool:
-        """Draw losses and tokens/s over the steps; return whether that succeeded."""
-        lines = read_epochs(self.path, STEPS)
-
-        def draw(figure) -> None:
-            steps, speeds, reached = (column(lines, name) for name in ("step", "tokens_per_second", "validation_loss"))
-            figure.suptitle(picture.absolute().parent.name, x=0.01, ha="left", weight="bold")
-            loss, speed = figure.subplots(1, 2)
-            loss.plot(steps, column(lines, "loss"), "o-", color=BLUE, label="training")
-            loss.plot(steps, reached, "o-", color=GREEN, label="validation")
-            loss.axhline(lines[-1]["unigram_loss"] or math.nan, color=GREY, linestyle="--", label="unigram model")
-            loss.set(title=f"Validation loss: {reached[-1]:.4f}", xlabel="step", ylabel="nats per byte")
-            loss.legend()
-            speed.plot(steps, speeds, "o-", color=ORANGE)
-            speed.set(title=f"Speed: {speeds[-1]:,.0f} tokens/s", xlabel="step", ylabel="tokens/s")
-            speed.set_ylim(0, 1.1 * max(speeds))
-            mark_ranks(speed, lines, "step")
-
-        return not lines or write_picture(picture, draw, width=9)
-
-
-def measure(run: Run, validation_loss: float, norm: torch.Tensor, peak_teraflops: float | None = None) -> dict:
-    """Return the values of the steps since the last line, and begin the next; all ranks must call it.
-
-    ``norm`` is that of the last gradient. ``peak_teraflops`` is of a device; by default that of the table.
-    """
-    position, world = run.position, run.world
-    speed = position.part_tokens / position.part_seconds
-    peak = peak_teraflops or peak_of(world.device)
-    memory = torch.tensor(peak_memory(world.device))
-    dist.all_reduce(memory, op=dist.ReduceOp.MAX, group=world.host_group)
-    values = {
-        "loss": position.loss_sum / position.part_tokens,
-        "validation_loss": validation_loss,
-        "tokens": position.tokens,
-        "tokens_per_second": speed,
-        "utilisation": peak and 100 * speed * flops_per_token(run.network) / (world.size * peak * 1e12),
-        "peak_memory_bytes": int(memory),
-        "learning_rate": run.optimizer.param_groups[0]["lr"],
-        "gradient_norm": float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm),
-        "seconds": position.part_seconds,
-        "world_size": world.size,
-    }
-    position.validation_loss = validation_loss
-    position.loss_sum = position.part_seconds = 0.0
-    position.part_tokens = 0
-    return values
+        ``norm`` is that of the last gradient. The utilisation, in per cent of ``peak_teraflops`` of a device, is None
+        without it.
+        """
+        position, world = self.position, self.world
+        speed = position.part_tokens / position.part_seconds
+        flops = 100 * speed * flops_per_token(self.network) / world.size / 1e12
+        memory = torch.tensor(peak_memory(world.device))
+        dist.all_reduce(memory, op=dist.ReduceOp.MAX, group=world.host_group)
+        values = {
+            "loss": position.loss_sum / position.part_tokens,
+            "validation_loss": validation_loss,
+            "tokens": position.tokens,
+            "tokens_per_second": speed,
+            "utilisation": peak_teraflops and flops / peak_teraflops,
+            "peak_memory_bytes": int(memory),
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
+            "gradient_norm": float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm),
+            "seconds": position.part_seconds,
+            "world_size": world.size,
+        }
+        position.validation_loss = validation_loss
+        position.loss_sum = position.part_seconds = 0.0
+        position.part_tokens = 0
+        return values
 
 
 def format_line(values: dict) -> str:

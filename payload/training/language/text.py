@@ -6,23 +6,19 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import secrets
-import shutil
 import sysconfig
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from training import TrainingError
-from training.distributed import World, broadcast, fail_together, gather
-from training.files import kind_of, sync_directory
+from training.distributed import World, broadcast, fail_together
+from training.files import kind_of
 from training.metrics import METRICS_FILE
 
-TEXT_FILE = "text.bin"
 HELD_OUT = 20  # one part of so many is for validation
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "__pycache__"}  # of the standard library
 COUNTED_BYTES = 2**26  # of the training's part, for the unigram model
@@ -42,18 +38,22 @@ class Text(NamedTuple):
 def open_text(data: Path | None, modelpath: Path | None, context: int, world: World) -> Text:
     """Return the text of --data, by default the source of Python's standard library; all ranks must call it.
 
-    A file is mapped where it is. The files of a directory are first joined in one file, by rank 0 in
-    ``modelpath``, or else by one rank of each node in a private temporary directory, whose entries are
-    deleted as soon as the node's ranks have mapped the file. Raises TrainingError if there is no text,
-    or less than a window of ``context`` bytes in a part, if a rank cannot see the file, or if the ranks see
-    different texts.
+    A file is mapped where it is. Rank 0 reads the files of a directory, with a zero byte after each, and sends them to
+    the others. Raises TrainingError if there is no text, or less than a window of ``context`` bytes in a part, if a
+    rank cannot see the file, or if the ranks see different texts.
     """
     name = str(data or f"source of Python {platform.python_version()}'s standard library")
-    if data and data.is_file():
-        with fail_together(world):
+    tokens = torch.empty(0, dtype=torch.uint8)
+    with fail_together(world):
+        is_file = data is not None and data.is_file()
+        if is_file:
             tokens = map_file(data)
-    else:
-        tokens = join_once(data, modelpath, world)
+        elif world.rank == 0:
+            tokens = join_files(source_files(data, modelpath)[1])
+    size, is_sent = broadcast((len(tokens), not is_file), world)
+    if is_sent and world.size > 1:
+        tokens = tokens if world.rank == 0 else torch.empty(size, dtype=torch.uint8)
+        dist.broadcast(tokens, src=0, group=world.host_group)
     mark = fingerprint(tokens)
     expected = broadcast(mark, world)
     with fail_together(world):
@@ -66,26 +66,6 @@ def open_text(data: Path | None, modelpath: Path | None, context: int, world: Wo
             least = HELD_OUT * (context + 1)
             raise TrainingError(f"{name}: {len(tokens)} bytes, at least {least} are needed for --context {context}")
     return Text(name, tokens[:start], tokens[start:], mark)
-
-
-def join_once(data: Path | None, modelpath: Path | None, world: World) -> Tensor:
-    """Join the files of a directory once, or once for each node, and return their bytes on every rank."""
-    host = platform.node()
-    hosts = broadcast(gather(host, world), world)
-    is_builder = world.rank == (0 if modelpath else hosts.index(host))
-    directory = None
-    try:
-        with fail_together(world):
-            if is_builder:
-                directory = modelpath or Path(tempfile.mkdtemp(prefix="text-"))  # mode 0700, a name that is drawn
-                join_files(directory / TEXT_FILE, *source_files(data, modelpath))
-        places = broadcast(gather(directory, world), world)
-        place = places[0 if modelpath else hosts.index(host)]
-        with fail_together(world):
-            return map_file(place / TEXT_FILE)
-    finally:
-        if directory and not modelpath:
-            shutil.rmtree(directory, ignore_errors=True)  # what is mapped stays until the ranks end
 
 
 def source_files(data: Path | None, modelpath: Path | None = None) -> tuple[Path, list[Path]]:
@@ -123,12 +103,16 @@ def is_text(path: Path, data: Path | None) -> bool:
     """Return whether a file, or a directory, belongs to the text."""
     if data is None and (path.name in LEFT_OUT or (path.suffix != ".py" and not path.is_dir())):
         return False
-    is_run = (path / "checkpoints").is_dir() and any((path / name).is_file() for name in (TEXT_FILE, METRICS_FILE))
+    is_run = (path / "checkpoints").is_dir() and any((path / name).is_file() for name in ("text.bin", METRICS_FILE))
     return not path.name.startswith(".") and not is_run  # another training that wrote below the text
 
 
 def raise_unreadable(error: OSError) -> None:
-    raise TrainingError(f"{error.filename}: cannot be read ({error.strerror}). Check its permissions, or remove it")
+    raise unreadable(error)
+
+
+def unreadable(error: OSError) -> TrainingError:
+    return TrainingError(f"{error.filename}: cannot be read ({error.strerror}). Check its permissions, or remove it")
 
 
 def what_it_is(path: Path) -> str:
@@ -140,26 +124,13 @@ def what_it_is(path: Path) -> str:
     return f"{kind}, not a regular file"
 
 
-def join_files(target: Path, root: Path, files: list[Path]) -> None:
-    """Write ``files``, with a zero byte after each, to ``target``, completely or not at all."""
-    for stale in target.parent.glob(f".{target.name}.*"):  # of a run that was killed
-        stale.unlink(missing_ok=True)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+def join_files(files: list[Path]) -> Tensor:
+    """Return the bytes of ``files``, with a zero byte after each."""
     try:
-        with temporary.open("xb") as joined:
-            for path in files:
-                joined.write(path.read_bytes() + b"\0")
-            joined.flush()
-            os.fsync(joined.fileno())
-        temporary.replace(target)
-        sync_directory(target.parent)
+        joined = bytearray().join(path.read_bytes() + b"\0" for path in files)
     except OSError as error:
-        raise TrainingError(
-            f"{error.filename or target}: the text of {root} cannot be joined ({error.strerror}). Check that its "
-            f"files can be read and that {target.parent} has space, or name one file with --data"
-        ) from None
-    finally:
-        temporary.unlink(missing_ok=True)
+        raise unreadable(error) from None
+    return torch.frombuffer(joined, dtype=torch.uint8)
 
 
 def map_file(path: Path) -> Tensor:
@@ -188,22 +159,17 @@ def count_windows(tokens: Tensor, context: int) -> int:
     return max(0, len(tokens) - 1) // context
 
 
-def read_windows(tokens: Tensor, windows: list[int | None], context: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the bytes of each window and the byte after each of them, int64 [context]; -100 where it is None.
-
-    -100 is the label that the loss leaves out: https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
-    """
-    for window in windows:
-        start = (window or 0) * context
-        part = tokens[start : start + context + 1].long()
-        yield part[:-1], part[1:] if window is not None else torch.full_like(part[1:], -100)
-
-
 def load_windows(text: Tensor, windows: list[int | None], context: int, device: torch.device) -> list[Tensor]:
-    """Return inputs and labels of ``windows``, int64 [n, context], on the device."""
-    both = [torch.stack(column) for column in zip(*read_windows(text, windows, context))]
+    """Return the bytes of ``windows``, and the byte after each of them, int64 [n, context], on the device.
+
+    Where a window is None, the labels are -100, which the loss leaves out:
+    https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
+    """
+    parts = [text[window * context : (window + 1) * context + 1].long() for window in (each or 0 for each in windows)]
+    both = torch.stack([part[:-1] for part in parts]), torch.stack([part[1:] for part in parts])
+    both[1][[window is None for window in windows]] = -100
     if device.type == "cpu":
-        return both
+        return list(both)
     return [tensor.pin_memory(device).to(device, non_blocking=True) for tensor in both]
 
 

@@ -1,19 +1,18 @@
 """The parts of the language model: the order of its windows, its text, its arithmetic."""
 
 import math
-import os
 
 import pytest
 import torch
 from training import TrainingError
-from training.language.model import GPT, SHAPES, Attention, Shape, count_parameters, flops_per_token, peak_teraflops
+from training.language.model import GPT, SHAPES, Attention, Shape, count_parameters, flops_per_token
 from training.language.options import SIZES
 from training.language.text import (
     Text,
+    load_windows,
     open_text,
     own_share,
     permute,
-    read_windows,
     source_files,
     unigram_loss,
     window_at,
@@ -65,23 +64,6 @@ def test_attention_is_the_softmax_of_the_textbook_over_each_byte_and_those_befor
     torch.testing.assert_close(attention(x), expected)
 
 
-def test_the_peak_is_that_of_the_device():
-    names = {
-        "NVIDIA A100-SXM4-40GB": 312,
-        "NVIDIA H100 80GB HBM3": 989,
-        "NVIDIA H100 PCIe": 756,
-        "NVIDIA GH200 120GB": 989,
-        "NVIDIA H200": 989,
-        "NVIDIA H200 NVL": 835,
-        "AMD Instinct MI250X": 191.5,
-        "AMD Instinct MI300A": 980.6,
-        "AMD Instinct MI300X": 1307.4,
-        "Some GPU": None,
-    }
-    assert {name: peak_teraflops(name) for name in names} == names
-    assert peak_teraflops("Intel(R) Data Center GPU Max 1550", 512) == pytest.approx(340.8, abs=0.1)
-
-
 def test_the_unigram_loss_is_the_entropy_of_the_bytes():
     tokens = torch.tensor([65, 66] * 5000, dtype=torch.uint8)
     assert unigram_loss(Text("", tokens, tokens[:100], "")) == pytest.approx(
@@ -90,28 +72,29 @@ def test_the_unigram_loss_is_the_entropy_of_the_bytes():
 
 
 def test_a_window_that_does_not_count_has_labels_that_the_loss_leaves_out():
-    tokens = torch.arange(9, dtype=torch.uint8)
-    (inputs, labels), (_, nothing) = read_windows(tokens, [1, None], 4)
-    assert (inputs.tolist(), labels.tolist()) == ([4, 5, 6, 7], [5, 6, 7, 8])
-    assert nothing.tolist() == [-100] * 4
+    inputs, labels = load_windows(torch.arange(9, dtype=torch.uint8), [1, None], 4, torch.device("cpu"))
+    assert (inputs[0].tolist(), labels.tolist()) == ([4, 5, 6, 7], [[5, 6, 7, 8], [-100] * 4])
 
 
-def test_a_directory_is_joined_in_order_and_leaves_no_file(tmp_path, alone, monkeypatch):
-    source, temporary = tmp_path / "source", tmp_path / "temporary"
-    (source / "b").mkdir(parents=True)
-    temporary.mkdir()
-    (source / "b" / "c").write_text("second" * 100)
-    (source / "a").write_text("first" * 100)
-    (source / ".hidden").write_text("not this")
-    monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    text = open_text(source, None, 8, alone)
-    joined = bytes(torch.cat([text.training, text.validation]).tolist())
-    assert joined == b"first" * 100 + b"\0" + b"second" * 100 + b"\0"
-    assert list(temporary.iterdir()) == []
-    kept = tmp_path / "run"
-    kept.mkdir()
-    assert open_text(source, kept, 8, alone).fingerprint == text.fingerprint
-    assert os.listdir(kept) == ["text.bin"]
+def test_a_directory_is_joined_in_order_on_all_ranks(tmp_path, run_code):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "c").write_text("second" * 100)
+    (tmp_path / "a").write_text("first" * 100)
+    (tmp_path / ".hidden").write_text("not this")
+    ranks = run_code(
+        2,
+        f"""
+import os, torch
+from pathlib import Path
+from training.distributed import process_group
+from training.language.text import open_text
+with process_group(os.environ, use_gpu=False, timeout=60) as world:
+    text = open_text(Path({str(tmp_path)!r}), None, 8, world)
+    print(bytes(torch.cat([text.training, text.validation]).tolist()))
+""",
+    )
+    expected = f"{b'first' * 100 + b'|' + b'second' * 100 + b'|'}\n".replace("|", r"\x00")
+    assert [rank.stdout for rank in ranks] == [expected] * 2, ranks
 
 
 def test_the_standard_library_is_a_text_and_an_image_without_its_source_is_one_sentence(monkeypatch, tmp_path):

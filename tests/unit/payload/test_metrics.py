@@ -6,7 +6,6 @@ import os
 import struct
 import subprocess
 import sys
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -72,7 +71,7 @@ def test_a_training_begun_anew_begins_a_new_record(tmp_path, undrawn):
     assert numbers(tmp_path) == [1]
 
 
-@pytest.mark.parametrize("part", [b'{"epoch": 3, "loss": 0.1', b'{"epoch": 3}'])
+@pytest.mark.parametrize("part", [b'{"epoch": 3, "loss": 0.1', b'{"epoch": 3}', b"{"])
 def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path, undrawn, part):
     write_record(tmp_path, [1, 2])
     path = tmp_path / "metrics.jsonl"
@@ -80,25 +79,36 @@ def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path, undrawn, part):
     assert numbers(tmp_path) == [1, 2]
     write_record(tmp_path, [3], first_epoch=3)
     assert numbers(tmp_path) == [1, 2, 3]
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
 @pytest.mark.parametrize(
     "damage",
     [b"{damaged\n", b'{"epoch": null}\n', b'{"epoch": 1e400}\n', b"\xff\0\n", b"[" * 100000 + b"\n", b"1\n", b"\n"],
 )
-def test_a_damaged_line_costs_that_line_alone(tmp_path, undrawn, damage, capsys):
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_damaged_line_costs_that_line_alone(tmp_path, undrawn, damage, capsys, killed, monkeypatch):
     write_record(tmp_path, [1, 2])
     path = tmp_path / "metrics.jsonl"
     before = damage + path.read_bytes()
     path.write_bytes(before)
     assert numbers(tmp_path) == [1, 2]
+    if killed:  # between the copy and the new file
+        write = metrics.write_file
+        monkeypatch.setattr(metrics, "write_file", lambda file, _: sys.exit() if file == path else write(file, _))
+        with pytest.raises(SystemExit):
+            Metrics(tmp_path, options={}, first_epoch=1)
+        assert path.read_bytes() == before
+        monkeypatch.setattr(metrics, "write_file", write)
     write_record(tmp_path, [3], first_epoch=2)
     assert numbers(tmp_path) == [1, 2, 3]
     assert (tmp_path / "metrics.jsonl.damaged").read_bytes() == before
     assert f"{path}: 1 damaged lines are removed; the previous file is {path}.damaged\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("content", ["my own file\n", '{"epoch": 1, "val_loss": 0.5}\n', "\n"])
+@pytest.mark.parametrize(
+    "content", ["my own file\n", '{"epoch": 1, "val_loss": 0.5}\n', "\n", "my own file", '[{"epoch": 1']
+)
 @pytest.mark.parametrize("first_epoch", [0, 2])
 def test_a_file_of_another_program_is_left_as_it_is(tmp_path, content, first_epoch):
     path = tmp_path / "metrics.jsonl"
@@ -106,6 +116,14 @@ def test_a_file_of_another_program_is_left_as_it_is(tmp_path, content, first_epo
     with pytest.raises(TrainingError, match=f"^{path}: holds no line of a training: it belongs to another"):
         Metrics(tmp_path, options={}, first_epoch=first_epoch)
     assert path.read_text() == content
+
+
+@pytest.mark.parametrize("content", ['{"epoch": 1, "val_loss": 0.5}', '{"ep', ""])
+def test_one_line_without_an_end_may_be_anybodys_and_is_kept(tmp_path, undrawn, content):
+    (tmp_path / "metrics.jsonl").write_text(content)
+    write_record(tmp_path, [1])
+    assert numbers(tmp_path) == [1]
+    assert [path.read_text() for path in tmp_path.glob("*.damaged")] == [content] * bool(content)
 
 
 @pytest.mark.parametrize("target", ["mine", "absent"])
@@ -180,32 +198,19 @@ def test_without_matplotlib_a_line_reports_it_and_the_training_continues(tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
-def test_a_picture_that_cannot_be_written_is_no_fault_of_the_training(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), ValueError("no such font")])
+def test_no_fault_of_drawing_ends_a_training_or_leaves_a_part_of_a_picture(tmp_path, fault, capsys):
     write_record(tmp_path, [1])
     before = (tmp_path / "curves.png").read_bytes()
 
     def write_a_part(file, **_options):
         file.write(b"a part")
-        raise OSError(28, "No space left on device")
+        raise fault
 
-    def fill_the_disk(figure):
-        figure.savefig = write_a_part
-
-    assert not write_picture(tmp_path / "curves.png", fill_the_disk, width=12)
-    assert "cannot be written (No space left on device)" in capsys.readouterr().out
+    assert not write_picture(tmp_path / "curves.png", lambda figure: setattr(figure, "savefig", write_a_part), width=12)
+    assert capsys.readouterr().out == f"no {tmp_path}/curves.png ({fault})\n"
     assert (tmp_path / "curves.png").read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.png", "metrics.jsonl"]
-
-
-def test_no_fault_of_drawing_ends_a_training(tmp_path, monkeypatch, capsys):
-    for module in ("matplotlib", "matplotlib.figure"):  # also where it is not installed
-        monkeypatch.setitem(sys.modules, module, SimpleNamespace(rc_context=nullcontext, Figure=lambda **_: None))
-
-    def draw(_figure):
-        raise ValueError("no such font")
-
-    assert not write_picture(tmp_path / "curves.png", draw, width=12)
-    assert capsys.readouterr().out == f"no {tmp_path}/curves.png: no such font\n"
 
 
 def test_a_record_that_cannot_be_written_ends_the_training_with_one_sentence(tmp_path, payload):
@@ -240,55 +245,6 @@ def test_a_missing_package_is_one_sentence_that_explains_how_to_get_it(tmp_path,
     assert str(fault.value).startswith(f"--{package} needs a package that is not installed")
     assert str(fault.value).endswith(f"Run: pip install {package}")
     assert "\n" not in str(fault.value)
-
-
-@pytest.mark.parametrize("content", ["my own file", '{"epoch": 1, "val_loss": 0.5}', '[{"epoch": 1'])
-def test_a_file_of_one_line_without_a_newline_is_another_programs_too(tmp_path, content):
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(content)
-    with pytest.raises(TrainingError, match="holds no line of a training"):
-        Metrics(tmp_path, options={})
-    assert path.read_text() == content
-
-
-def test_a_first_line_cut_short_anywhere_is_dropped(tmp_path, undrawn):
-    path = tmp_path / "metrics.jsonl"
-    line = json.dumps({"epoch": 10, **VALUES, "loss": None, "learning_rate": 1e-05})
-    for end in range(len(line) + 1):
-        path.write_text(line[:end])
-        write_record(tmp_path, [1])
-        assert numbers(tmp_path) == [1], line[:end]
-    assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
-
-
-def test_each_damaged_file_is_kept_by_a_name_of_its_own(tmp_path, undrawn):
-    write_record(tmp_path, [1])
-    path = tmp_path / "metrics.jsonl"
-    kept = []
-    for note, name in (("a note", "metrics.jsonl.damaged"), ("another\n", "metrics.jsonl.damaged.1")):
-        path.write_text(path.read_text() + note)
-        kept.append((tmp_path / name, path.read_bytes()))
-        write_record(tmp_path, [], first_epoch=1)
-        assert numbers(tmp_path) == [1]
-    assert [aside.read_bytes() for aside, _ in kept] == [before for _, before in kept]
-
-
-def test_a_kill_between_the_copy_and_the_new_file_loses_nothing(tmp_path, monkeypatch):
-    write_record(tmp_path, [1])
-    path = tmp_path / "metrics.jsonl"
-    path.write_text("a note\n" + path.read_text())
-    before = path.read_bytes()
-    write = metrics.write_file
-
-    def die(file, content):
-        if file == path:
-            raise SystemExit
-        write(file, content)
-
-    monkeypatch.setattr(metrics, "write_file", die)
-    with pytest.raises(SystemExit):
-        Metrics(tmp_path, options={}, first_epoch=1)
-    assert path.read_bytes() == before
 
 
 class ServerError(Exception):
