@@ -4,15 +4,16 @@
 import json
 import re
 import subprocess
-import sys
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from pytorch_command import call, print_message
 from pytorch_doctor import FAIL
 from pytorch_launch import LaunchError, is_number
 from pytorch_launch.nodelist import hosts
 
+PROGRAM = "pytorch-run"
 DOCTOR = str(Path(__file__).absolute().parents[1] / "pytorch-doctor")
 #: The doctor's checks of a node; the others are of the module and the job.
 CHECKS = "gpu,driver,network,interfaces,fabric,caches"
@@ -32,61 +33,41 @@ Job.__doc__ = """A job or a component of one: its number for squeue, the options
 nodes of its allocation as its variables tell, None if they do not."""
 
 
-class OptionError(LaunchError):
-    """A command line that cannot be run."""
-
-    def __init__(self, fault, remedy="see pytorch-run --help"):
-        super().__init__(fault, remedy)
-
-
 def find_job(env, group):
-    """The Job of this allocation; `group` is its component. Raises OptionError."""
+    """The Job of this allocation; `group` is its component. Raises LaunchError."""
     number, where, end = env.get("SLURM_JOB_ID"), [], ""
     if not number:
         remedy = "run it in `salloc --no-kill -N3`, or in a batch script with #SBATCH --no-kill"
-        raise OptionError("not in an allocation of Slurm: SLURM_JOB_ID is not set", remedy)
+        raise LaunchError("not in an allocation of Slurm: SLURM_JOB_ID is not set", remedy)
     if env.get("SLURM_HET_SIZE"):
         end, where = f"_HET_GROUP_{group}", [f"--het-group={group}"]
         if not env.get("SLURM_JOB_ID" + end):
             fault = f"--het-group={group} is not a component of job {number}"
-            raise OptionError(fault, "name one: pytorch-run starts a step in one component")
-    sizes = [env.get(name + end) for name in ("SLURM_NTASKS", "SLURM_JOB_NUM_NODES")]
-    numbers = [int(text) if text and is_number(text) else None for text in sizes]
+            raise LaunchError(fault, "name one: pytorch-run starts a step in one component")
+    sizes = [env.get(name + end) or "" for name in ("SLURM_NTASKS", "SLURM_JOB_NUM_NODES")]
+    numbers = [int(text) if is_number(text) else None for text in sizes]
     return Job(env["SLURM_JOB_ID" + end], [f"--jobid={number}", *where], *numbers)
 
 
-def outside(env):
-    """The environment without what describes a job or a step, or selects rows, which Slurm's commands would obey."""
-    of_slurm = ("SLURM_", "SRUN_", "SQUEUE_", "SINFO_")
-    return {name: env[name] for name in env if name == "SLURM_CONF" or not name.startswith(of_slurm)}
-
-
-def output_of(env, seconds, *command):
-    limited = ["timeout", "--kill-after=10", str(seconds), *command]
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    found = subprocess.run(limited, env=outside(env), check=False, **streams)
-    return found.stdout.decode(errors="replace")
-
-
-def query(env, *command):
+def query(*command):
     """The rows that a command of Slurm prints, split at `|`; none if it fails."""
-    lines = output_of(env, QUERY_SECONDS, *command).splitlines()
+    lines = call(command, QUERY_SECONDS)[1].splitlines()
     return [[word.strip() for word in line.split("|", 2)] for line in lines if line.count("|") >= 2]
 
 
-def job_state(job, env):
+def job_state(job):
     """The state of the job, as RUNNING, and the nodes that it still has; None, None if Slurm does not answer.
 
     squeue prints all elements of an array for the one that has the array's number.
     """
-    rows = query(env, "squeue", "--noheader", f"--jobs={job.number}", "--format=%A|%T|%N")
+    rows = query("squeue", "--noheader", f"--jobs={job.number}", "--format=%A|%T|%N")
     found = [(state, list(hosts(nodes)) if nodes else []) for number, state, nodes in rows if number == job.number]
     return (found or [(None, None)])[0]
 
 
-def node_states(nodes, env):
+def node_states(nodes):
     """The state of each node that Slurm reports, with the reason that the administrator gave."""
-    rows = query(env, "sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}", "--format=%N|%T|%E")
+    rows = query("sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}", "--format=%N|%T|%E")
     return {node: (state, f" ({why})" if why.lower() not in ("", "none") else "") for node, state, why in rows}
 
 
@@ -125,18 +106,17 @@ def killed_nodes(lines):
     return {node: "srun: its tasks were killed" for node in ends[0][0] if by_node[node] == {"Killed"}}
 
 
-def check_nodes(nodes, job, env):
+def check_nodes(nodes, job):
     """The nodes that fail pytorch-doctor's checks or do not answer, each with the reason.
 
     Checks that fail on all nodes are reported alone. Raises LaunchError if no node answers: it is not the nodes.
     """
-    answers, silent = _ask(nodes, job, env)
+    answers, silent = _ask(nodes, job)
     unknown = [node for node in nodes if node not in answers and node not in silent]
-    if unknown and len(nodes) > 1:  # a node that does not answer ends the step on the others
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            for more_answers, more_silent in pool.map(lambda node: _ask([node], job, env), unknown):
-                answers.update(more_answers)
-                silent.update(more_silent)
+    with ThreadPoolExecutor(AT_ONCE) as pool:  # a node that does not answer ends the step on the others
+        for more, reasons in pool.map(lambda node: _ask([node], job), unknown if len(nodes) > 1 else ()):
+            answers.update(more)
+            silent.update(reasons)
     failed = {node: silent.get(node, f"no answer within {STEP_SECONDS} s") for node in nodes if node not in answers}
     if not answers:
         raise LaunchError(f"no node answers pytorch-doctor: {nodes[0]}: {failed[nodes[0]]}", "omit it: --no-preflight")
@@ -145,21 +125,16 @@ def check_nodes(nodes, job, env):
         own = [f"pytorch-doctor: {check}: {found[check]}" for check in found if check not in common]
         failed.update({node: own[0]} if own else {})
     for check in sorted(common):
-        print_message(f"all nodes: pytorch-doctor: {check}: {next(iter(answers.values()))[check]}")
+        print_message(PROGRAM, f"all nodes: pytorch-doctor: {check}: {next(iter(answers.values()))[check]}")
     return failed
 
 
-def print_message(text):
-    sys.stderr.write(f"pytorch-run: {text}\n")
-    sys.stderr.flush()
-
-
-def _ask(nodes, job, env):
+def _ask(nodes, job):
     """The failed checks of each node that answers, and srun's reasons why it started nothing on others."""
     where = [*job.where, f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}", f"--ntasks={len(nodes)}"]
     step = ["--overlap", "--ntasks-per-node=1", "--cpu-bind=none", "--kill-on-bad-exit=0", "--time=3", "--mpi=none"]
     doctor = [DOCTOR, "--json", f"--timeout={CHECK_SECONDS}", f"--only={CHECKS}"]
-    text = output_of(env, STEP_SECONDS, "srun", *where, *step, *doctor)
+    text = call(["srun", *where, *step, *doctor], STEP_SECONDS, stderr=subprocess.STDOUT)[1]
     answers = {}
     for line in text.splitlines():
         try:
@@ -170,7 +145,7 @@ def _ask(nodes, job, env):
             failed = [row for row in found["checks"] if row["verdict"] == FAIL]
             answers[found["node"]] = {row["check"]: row["finding"] for row in failed}
     reasons = dict(LAUNCH_FAILURE.findall(text))
-    errors = [line for line in text.splitlines() if line.startswith("srun: error: ")]
+    errors = [line[len("srun: error: ") :] for line in text.splitlines() if line.startswith("srun: error: ")]
     if not reasons and errors and len(nodes) == 1:
-        reasons[nodes[0]] = errors[-1][len("srun: error: ") :]
+        reasons[nodes[0]] = errors[-1]
     return answers, {node: f"srun: {reasons[node]}" for node in nodes if node in reasons and node not in answers}

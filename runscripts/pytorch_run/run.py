@@ -2,6 +2,7 @@
 """Checks the nodes of the allocation, and runs steps until one is complete or too few nodes are left."""
 
 import argparse
+import contextlib
 import os
 import re
 import signal
@@ -9,19 +10,11 @@ import subprocess
 import sys
 import time
 
+from pytorch_command import print_message
 from pytorch_launch import LaunchError
 from pytorch_launch.nodelist import hosts
 
-from pytorch_run.nodes import (
-    OptionError,
-    check_nodes,
-    find_job,
-    job_state,
-    killed_nodes,
-    lost_nodes,
-    node_states,
-    print_message,
-)
+from pytorch_run.nodes import PROGRAM, check_nodes, find_job, job_state, killed_nodes, lost_nodes, node_states
 
 HELP = """\
 Runs COMMAND with srun on some nodes of this allocation. If a node fails, it runs it again on those that are left:
@@ -35,8 +28,6 @@ reports that its tasks were killed and those of other nodes were terminated, if 
 pytorch-doctor fails there. The exit status is that of the last step.
 """
 USAGE = "pytorch-run [--spare K] [--retries R] [--min-nodes M] [--no-preflight] [options of srun] -- COMMAND ..."
-#: --nnodes=M:N of torchrun-distributed.
-ELASTIC = re.compile(r"(?:^|.*[/ ])torchrun-distributed (?:.* )?--nnodes[= ](\d+):")
 #: After these the program was asked to end, and its end is no failure of a node.
 ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 #: Passed on to srun, which passes them on to its tasks. A terminal sends SIGINT to srun itself.
@@ -56,7 +47,7 @@ def main(arguments):
     try:
         return Run(parse(arguments), dict(os.environ)).run()
     except LaunchError as error:
-        print_message(str(error))
+        print_message(PROGRAM, str(error))
         return error.status
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -66,22 +57,20 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are of one line."""
 
     def error(self, message):
-        raise OptionError(message)
+        raise LaunchError(message, "see pytorch-run --help")
 
 
 def parse(arguments):
-    """The options, with the other options of srun as `srun` and the command as `command`. Raises OptionError.
+    """The options, with the other options of srun as `srun` and the command as `command`. Raises LaunchError.
 
     >>> parse(["--spare", "1", "-N2", "--cpus-per-task=2", "--", "hostname"]).srun
     ['--cpus-per-task=2']
     """
-    parser = Parser("pytorch-run", USAGE, HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
-
+    parser = Parser(PROGRAM, USAGE, HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--spare", type=int, default=0, metavar="K", help="keep K nodes in reserve (default: those that -N leaves)")
     add("--retries", type=int, default=3, metavar="R", help="run again at most R times (default: %(default)s)")
-    text = "continue on M nodes at least (default: -N, or M of torchrun-distributed --nnodes=M:N)"
-    add("--min-nodes", type=int, metavar="M", help=text)
+    add("--min-nodes", type=int, metavar="M", help="continue on M nodes at least (default: -N)")
     add("--no-preflight", action="store_true", help="do not check the nodes before the first run")
     add("-N", "--nodes", type=int, metavar="N", help="nodes of a run (default: all but --spare)")
     add("-n", "--ntasks", type=int, metavar="N", help="tasks of a run, on at most as many nodes")
@@ -91,19 +80,14 @@ def parse(arguments):
     end = [*arguments, "--"].index("--")
     options, options.srun = parser.parse_known_args(arguments[:end])
     options.command = arguments[end + 1 :]
-    if end == len(arguments):
-        raise OptionError("no `--` before the command", "write: pytorch-run [options] -- conda-python-distributed ...")
     for name, least in (("spare", 0), ("retries", 0), ("nodes", 1), ("ntasks", 1), ("min_nodes", 1)):
         value = getattr(options, name)
         if value is not None and value < least:
-            raise OptionError(f"--{name.replace('_', '-')}={value} is not a number from {least}")
+            parser.error(f"--{name.replace('_', '-')}={value} is not a number from {least}")
     if not options.command:
-        raise OptionError("no command after `--`")
+        raise LaunchError("no command after `--`", "write: pytorch-run [options] -- conda-python-distributed ...")
     if options.nodelist:
-        raise OptionError("-w names nodes, but pytorch-run chooses them", "omit -w, or leave nodes out with -x")
-    elastic = ELASTIC.match(" ".join(options.command))
-    if options.min_nodes is None and elastic:
-        options.min_nodes = int(elastic.group(1))
+        raise LaunchError("-w names nodes, but pytorch-run chooses them", "omit -w, or leave nodes out with -x")
     return options
 
 
@@ -121,10 +105,10 @@ class Run:
         step = env.get("SLURM_STEP_ID", "")
         self.is_in_step = step.isdecimal() and len(step) < 10
         self.job = find_job(env, options.het_group)
-        state, nodes = job_state(self.job, env)
+        state, nodes = job_state(self.job)
         if state is None:
             fault = f"job {self.job.number} has ended, or Slurm does not answer: SLURM_JOB_ID={env['SLURM_JOB_ID']}"
-            raise OptionError(fault, "run it in a running job: squeue --me")
+            raise LaunchError(fault, "run it in a running job: squeue --me")
         excluded = set(hosts(options.exclude)) if options.exclude else set()
         self.nodes = [node for node in nodes if node not in excluded]
         available, spare = len(self.nodes), options.spare
@@ -134,11 +118,11 @@ class Run:
             needed = f"-N{self.wanted} and --spare {spare}" if options.nodes else f"--spare {spare}"
             total = max(self.wanted, 1) + spare
             fault = f"{needed} need {total} nodes, and the allocation has {available}"
-            raise OptionError(fault, f"request more: salloc --no-kill -N{total}")
+            raise LaunchError(fault, f"request more: salloc --no-kill -N{total}")
         self.least = min(options.min_nodes or self.wanted, self.wanted)
         for count in (self.wanted, self.least):
             self.tasks(count)  # an error before the first step
-        states = node_states(self.nodes, env)
+        states = node_states(self.nodes)
         # those that the site takes out of service are the last to be used
         self.drained = [node for node in self.nodes if states.get(node, ("",))[0].startswith("drain")]
         self.nodes.sort(key=self.drained.__contains__)
@@ -155,7 +139,7 @@ class Run:
         if self.is_in_step:
             fault = f"SLURM_NTASKS={total} is of step {self.env['SLURM_STEP_ID']}, and not of the job"
         if self.is_in_step or (total % nodes and count != nodes):
-            raise OptionError(fault, "name the tasks: --ntasks-per-node=...")
+            raise LaunchError(fault, "name the tasks: --ntasks-per-node=...")
         return [f"--ntasks={total * count // nodes}"]
 
     def leave_out(self, failed):
@@ -163,7 +147,7 @@ class Run:
             if node in self.nodes:
                 self.nodes.remove(node)
                 self.failed.append(node)
-                print_message(f"{node} failed: {reason}")
+                print_message(PROGRAM, f"{node} failed: {reason}")
 
     def shortage(self):
         if len(self.nodes) >= self.least:
@@ -177,41 +161,40 @@ class Run:
         """Run steps; return the exit status of the last one."""
         if not self.options.no_preflight and self.nodes:
             start = time.monotonic()
-            self.leave_out(check_nodes(self.nodes, self.job, self.env))
-            print_message(f"{len(self.nodes)} nodes checked in {time.monotonic() - start:.0f} s")
+            self.leave_out(check_nodes(self.nodes, self.job))
+            print_message(PROGRAM, f"{len(self.nodes)} nodes checked in {time.monotonic() - start:.0f} s")
         if self.shortage():
-            print_message(self.shortage())
+            print_message(PROGRAM, self.shortage())
             return 1
-        for attempt in range(self.options.retries + 1):
+        attempt = 0
+        while True:
             nodes = self.nodes[: self.wanted]
             shown = ",".join(nodes[:SHOWN_NODES])
             shown += f" and {len(nodes) - SHOWN_NODES} more" if len(nodes) > SHOWN_NODES else ""
-            print_message(f"run {attempt + 1} on {shown}, {len(self.nodes) - len(nodes)} spare")
+            print_message(PROGRAM, f"run {attempt + 1} on {shown}, {len(self.nodes) - len(nodes)} spare")
             status, is_ended, lines = self.step(nodes, LATER if attempt else LATER[:1] * self.is_in_step)
             if is_ended:
                 return status
-            state, in_job = job_state(self.job, self.env)
-            lost = lost_nodes(nodes, in_job, node_states(nodes, self.env), self.drained)
+            state, in_job = job_state(self.job)
+            lost = lost_nodes(nodes, in_job, node_states(nodes), self.drained)
             if status == 0 and not lost:
                 return 0
             status = status or 1  # srun returns 0 if all ranks that did not end with 0 were on nodes that failed
-            ended = f"run {attempt + 1} exited with status {status}"
-            if state not in (None, "RUNNING"):
-                print_message(f"{ended}; the job is {state}")
+            if state in (None, "RUNNING"):
+                self.leave_out({**killed_nodes(lines), **lost})
+                try:
+                    self.leave_out(check_nodes(self.nodes, self.job))
+                except LaunchError as error:
+                    print_message(PROGRAM, error.fault)
+                why = None if set(nodes) & set(self.failed) else ", and no node failed: not repeated"
+                why = why or (self.shortage() and f". {self.shortage()}")
+            else:
+                why = f"; the job is {state}"
+            if why or attempt == self.options.retries:
+                why = why or f", the last of --retries {attempt}"
+                print_message(PROGRAM, f"run {attempt + 1} exited with status {status}{why}")
                 return status
-            self.leave_out({**killed_nodes(lines), **lost})
-            try:
-                self.leave_out(check_nodes(self.nodes, self.job, self.env))
-            except LaunchError as error:
-                print_message(error.fault)
-            if not set(nodes).intersection(self.failed):
-                print_message(f"{ended}, and no node failed: not repeated")
-                return status
-            if self.shortage():
-                print_message(f"{ended}. {self.shortage()}")
-                return status
-        print_message(f"{ended}, the last of --retries {self.options.retries}")
-        return status
+            attempt += 1
 
     def step(self, nodes, later):
         """Run a step; return its exit status, whether this program was told to end, and srun's messages."""
@@ -246,16 +229,11 @@ class Run:
 def copy(source):
     """Copy `source` to standard error until its end; return the lines of srun's errors."""
     lines, rest = [], b""
-    while True:
-        data = os.read(source, 65536)
-        try:
-            left = data
-            while left:
-                left = left[os.write(2, left) :]
-        except OSError:  # the step goes on
-            pass
+    for data in iter(lambda: os.read(source, 65536), b""):
+        with contextlib.suppress(OSError):  # the step goes on
+            sys.stderr.buffer.write(data)
+            sys.stderr.buffer.flush()
         *complete, rest = (rest + data).split(b"\n")
         rest = rest[-4096:]
         lines += [line.decode(errors="replace") for line in complete if line.startswith(b"srun: error: ")]
-        if not data:
-            return lines
+    return lines

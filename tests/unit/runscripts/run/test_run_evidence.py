@@ -16,7 +16,7 @@ def checked(monkeypatch, capsys):
     """A function that returns what `check_nodes` finds and prints; `failed` has failed checks of nodes that answer."""
 
     def check(failed, names=NODES):
-        def output_of(_env, _seconds, *command):
+        def call(command, _seconds, **_):
             asked.append(command)
             (asked_nodes,) = (word.split("=", 1)[1].split(",") for word in command if word.startswith("--nodelist="))
             silent = [node for node in asked_nodes if node not in failed]
@@ -24,11 +24,11 @@ def checked(monkeypatch, capsys):
             for node in asked_nodes if not silent else ():
                 rows = [{"check": name, "verdict": "FAIL", "finding": text} for name, text in failed[node].items()]
                 lines.append(json.dumps({"node": node, "checks": [{"check": "home", "verdict": "ok"}, *rows]}))
-            return "\n".join(lines)
+            return 0, "\n".join(lines), ""
 
         asked = []
-        monkeypatch.setattr(nodes, "output_of", output_of)
-        found = check_nodes(names, JOB, {"SLURM_CPU_BIND": "mask_cpu:0x1"})
+        monkeypatch.setattr(nodes, "call", call)
+        found = check_nodes(names, JOB)
         assert all("--time=3" in command for command in asked)
         return found, capsys.readouterr().err
 
