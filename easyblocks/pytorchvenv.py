@@ -130,8 +130,8 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
     def make_module_dep(self, unload_info=None):  # noqa: ARG002 (EasyBuild's signature)
         """Load exactly the modules of the build, and check that its Python still exists."""
         record = self.record_of_build()
-        return interface.template(self.module_generator, 'venv', lists=record['modules'],
-                                  module=self.full_mod_name, easyconfig=os.path.basename(self.cfg.path),
+        return interface.template(self.module_generator, 'venv', lists=record['modules'], module=self.full_mod_name,
+                                  easyconfig=os.path.basename(self.cfg.path), minor=self.cfg['python_version'],
                                   python=record['python']['path'], version=record['python']['version'])
 
     def sanity_check_step(self, *args, **kwargs):

@@ -1,7 +1,6 @@
 
 -- Loading fails unless the Python and the modules of the build (provenance/build.json) are available.
 local required, brought = { %(required)s }, { %(brought)s }
-local python, version = "%(python)s", "%(version)s"
 
 local function refuse(built_with, problem)
     LmodError("%(module)s was built with " .. built_with .. ", " .. problem)
@@ -32,20 +31,8 @@ for _, modules in ipairs({ required, brought }) do
         depends_on(wanted)
     end
 end
-if mode() == "load" then
-    local built_with = "Python " .. version .. " at " .. python
-    local remedy = ". Load this module on a host that has that Python, or build again with "
-                   .. "`eb --force %(easyconfig)s`"
-    if not isFile(python) then
-        refuse(built_with, "which is no longer available" .. remedy)
-    end
-    local minor, found = version:match("^%%d+%%.%%d+"), nil
-    local versioned = "python" .. minor
-    if python:sub(-#versioned) ~= versioned then -- the name python3.11 has the version
-        -- empty if Python needs the libraries of a module that is being loaded
-        found = capture("'" .. python:gsub("'", "'\\''") .. "' --version 2>/dev/null"):match("Python (%%d+%%.%%d+%%S*)")
-    end
-    if found and found:match("^%%d+%%.%%d+") ~= minor then
-        refuse(built_with, "which is now Python " .. found .. remedy)
-    end
+-- The standard library is the host's, or a copy that stays.
+if mode() == "load" and not isFile(pathJoin(root, "venv/lib/python%(minor)s/os.py")) then
+    refuse("Python %(version)s at %(python)s", "which is no longer available. Load this module on a host that has that "
+           .. "Python, or build again with `eb --force %(easyconfig)s`")
 end

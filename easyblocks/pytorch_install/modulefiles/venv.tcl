@@ -2,9 +2,6 @@
 # Loading fails unless the Python and the modules of the build (provenance/build.json) are available.
 set required [list %(required)s]
 set brought [list %(brought)s]
-set python "%(python)s"
-set version "%(version)s"
-set remedy "build again with `eb --force %(easyconfig)s`"
 
 proc refuse {built_with problem} {
     # the third argument prevents a stack trace of Environment Modules
@@ -35,7 +32,8 @@ set certain 1
 foreach wanted [concat $required $brought] {
     if {[module-info mode load] && ![is-loaded $wanted]} {
         if {$certain && ![is-avail $wanted]} {
-            refuse $wanted "which is no longer available. Find it with `module avail $wanted`, or $remedy"
+            refuse $wanted "which is no longer available. Find it with `module avail $wanted`, or build again with\
+                `eb --force %(easyconfig)s`"
         }
         set certain [expr {!$lmod}]
     }
@@ -45,17 +43,8 @@ foreach wanted [concat $required $brought] {
         module load $wanted
     }
 }
-if {[module-info mode load]} {
-    set built_with "Python $version at $python"
-    set remedy "Load this module on a host that has that Python, or $remedy"
-    if {![file isfile $python]} {
-        refuse $built_with "which is no longer available. $remedy"
-    }
-    regexp {^\d+\.\d+} $version minor
-    # the name python3.11 has the version; otherwise Python prints it, unless it needs the libraries of a module that is
-    # being loaded
-    if {![string match *python$minor $python] && ![catch {exec $python --version} found]
-        && [regexp {^Python (\d+\.\d+)\S*} $found found found_minor] && $found_minor ne $minor} {
-        refuse $built_with "which is now $found. $remedy"
-    }
+# The standard library is the host's, or a copy that stays.
+if {[module-info mode load] && ![file isfile [file join $root venv lib python%(minor)s os.py]]} {
+    refuse "Python %(version)s at %(python)s" "which is no longer available. Load this module on a host that has that\
+        Python, or build again with `eb --force %(easyconfig)s`"
 }
