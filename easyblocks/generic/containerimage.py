@@ -6,15 +6,12 @@ The image is a source that ends in .sif, is built from a definition file (.def) 
 by its digest (`image = 'docker://...@sha256:...'`), or is a file that the site provides (`image = 'name.sif'`).
 """
 import contextlib
-import datetime
 import fcntl
 import glob
-import hashlib
 import json
 import os
 import platform
 import re
-import shutil
 import socket
 import struct
 import time
@@ -28,6 +25,7 @@ from easybuild.tools.filetools import (
     CHECKSUM_TYPE_SHA256,
     adjust_permissions,
     compute_checksum,
+    copy_file,
     mkdir,
     read_file,
     remove_dir,
@@ -278,27 +276,6 @@ def require_checksum(path, found, expected):
                              path, found, expected)
 
 
-def copy_verified(source, target, checksum=None):
-    """Copy a file so that `target` appears only when it is complete, on disk and verified; return its SHA-256."""
-    part, digest = target + '.part', hashlib.sha256()
-    try:
-        with open(source, 'rb') as original, open(part, 'wb') as copy:
-            for chunk in iter(lambda: original.read(2**24), b''):
-                digest.update(chunk)
-                copy.write(chunk)
-            copy.flush()
-            os.fsync(copy.fileno())
-        if checksum:
-            require_checksum(source, digest.hexdigest(), checksum)
-        shutil.copymode(source, part)
-        os.replace(part, target)
-    except OSError as error:
-        raise EasyBuildError("Copying %s to %s failed: %s", source, target, error.strerror or error) from error
-    finally:
-        remove_file(part)
-    return digest.hexdigest()
-
-
 def require_image_format(path, name=None):
     """
     Stop if a file is not a SIF image, is shorter than its header specifies, or is for another machine.
@@ -409,8 +386,12 @@ class Image:
         """Make `file`, if the image is made here."""
 
     def install(self, path):
-        """Copy the image to a path, completely or not at all."""
-        self.checksum = copy_verified(self.file, path, self.checksum)
+        """Copy the image to a path, and verify the copy."""
+        copy_file(self.file, path)
+        found = checksum_of(path)
+        if self.checksum:
+            require_checksum(path, found, self.checksum)
+        self.checksum = found
 
 
 class SifSource(Image):
@@ -538,10 +519,10 @@ class Registry(Image):
         if not any(map(self.find, self.directories)):
             directory = next(filter(is_writable, self.directories), self.directories[0])
             self.make_directory(directory)
-            with locked(os.path.join(directory, '.lock')) as is_alone:
+            with locked(os.path.join(directory, '.lock')):
                 # another process may have completed its download while this one waited
                 if not self.find(directory):
-                    self.download(directory, is_alone)
+                    self.download(directory)
 
     # Subclasses change who can write to a directory for downloads, and to a note in it, and have a reason why a note
     # cannot be trusted; EasyBuild trusts its source path.
@@ -572,34 +553,27 @@ class Registry(Image):
             self.file, self.checksum = path, checksum
         return not problem
 
-    def download(self, directory, is_alone=True):
+    def download(self, directory):
         """Download to a directory; the note is written first, so that the image appears when it is complete."""
         path = os.path.join(directory, self.file_name)
-        this_host = '%s.%s.' % (path, socket.gethostname())
-        part = '%s%d.part' % (this_host, os.getpid())
-        # of processes of this host that were killed
-        for stale in glob.glob(glob.escape(this_host) + '*.part'):
-            if not os.path.exists('/proc/' + stale.split('.')[-2]):
-                remove_file(stale)
+        for stale in glob.glob(glob.escape(path) + '.*.part'):  # of processes that were killed: the lock is ours
+            remove_file(stale)
+        part = '%s.%s-%d.part' % (path, socket.gethostname(), os.getpid())
         # after a failure, it has complete layers for the next attempt; per user, because the runtime makes it private
-        cache = '%s.%d.cache' % (path if is_alone else part, os.getuid())
+        cache = '%s.%d.cache' % (path, os.getuid())
         try:
             self.pull(part, cache)
             self.check_download(part)
-            if is_alone or not self.find(directory):  # without locks, another process may have been faster
-                self.checksum = checksum_of(part)
-                write_file(path + '.json', json.dumps({
-                    'reference': self.reference, 'identity': self.identity, 'sha256': self.checksum,
-                    'size': os.path.getsize(part),
-                    'date': datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds'),
-                }, indent=2) + '\n')
-                self.protect(path + '.json')
-                os.replace(part, path)
-                self.file = path
-            with contextlib.suppress(EasyBuildError, OSError):
-                remove_dir(cache)
+            self.checksum = checksum_of(part)
+            note = {'reference': self.reference, 'identity': self.identity, 'sha256': self.checksum}
+            write_file(path + '.json', json.dumps(note, indent=2) + '\n')
+            self.protect(path + '.json')
+            os.replace(part, path)
+            self.file = path
         finally:
             remove_file(part)
+        with contextlib.suppress(EasyBuildError, OSError):
+            remove_dir(cache)
 
     def check_download(self, path):
         """Stop if a download is not complete, or for another machine: with its digest, the runtime takes any."""
@@ -647,16 +621,14 @@ def is_writable(directory):
 
 @contextlib.contextmanager
 def locked(path):
-    """Lock a directory for one download at a time; the value is whether the file system has locks."""
+    """Lock a directory for one download at a time, if its file system has locks."""
     # another user's file can be locked for reading
     foreign = os.path.exists(path) and not os.access(path, os.W_OK)
     with open(path, 'r' if foreign else 'a') as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print_msg("another EasyBuild is downloading images to %s, waiting..." % os.path.dirname(path))
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError:
-            yield False
-            return
-        yield True
+        with contextlib.suppress(OSError):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print_msg("another EasyBuild is downloading images to %s, waiting..." % os.path.dirname(path))
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -268,26 +268,10 @@ def download(lock, pins, directory, python_version, attempts, *options):
     for pin in pins:
         result = not has_wheels([pin], directory, python_version) and pip([pin], *where, '--retries', '1')
         if result and result.exit_code != 0:
-            raise EasyBuildError("%s: line %d: %s. Correct the lock, or put the wheel into %s.", lock, pin.line, reason(
-                pin, python_version, result.output, ', '.join(origin for origin, _ in attempts)), directory)
-
-
-def reason(pin, python_version, output, origins):
-    """Why pip could not download a pin, from its output."""
-    got = re.findall(r'Got\s+([0-9a-f]{64})', output)
-    if got:
-        return "the wheel of %s has the SHA-256 %s, not that of the lock" % (pin, got[0])
-    if 'No matching distribution' in output:
-        found = re.findall(r'\(from versions: ([^)]*)\)', output)
-        unreachable = re.findall(r"connection broken by '(.*)'", output)
-        there = ", which has %s" % ', '.join(found[0].split(', ')[-5:]) if found and found[0] != 'none' else ''
-        # without the name of pip's object
-        failure = "; not reached: %s" % re.sub(r".*<[^>]*>: |'\)$", '', unreachable[0]) if unreachable else ''
-        return "no wheel of %s for Python %s on %s found (%s%s%s)" % (
-            pin, python_version, platform.machine(), origins, there, failure)
-    lines = [line for line in output.splitlines() if 'ERROR' in line] or output.splitlines() or ["no output"]
-    return "pip of %s (20.3 or newer is needed) could not fetch %s: %s" % (
-        sys.executable, pin, re.sub(r'^ERROR:\s*', '', lines[-1].strip()))
+            errors = re.findall(r"^ERROR: .*|Got +[0-9a-f]{64}|connection broken by '.*", result.output, re.MULTILINE)
+            raise EasyBuildError("%s: line %d: no wheel of %s for Python %s on %s: %s. Correct the lock, or put the "
+                                 "wheel into %s.", lock, pin.line, pin, python_version, platform.machine(),
+                                 '; '.join(dict.fromkeys(errors)) or result.output[-200:], directory)
 
 
 def sha256(path):

@@ -91,7 +91,7 @@ def test_a_wheel_with_another_hash_than_the_locks_is_refused(index, tmp_path):
     wheel(index, "first")
     lock = tmp_path / "lock.txt"
     lock.write_text(f"first==1.0+rocm6.0 --hash=sha256:{'0' * 64}\n")
-    with pytest.raises(EasyBuildError, match=r"lock.txt: line 1: the wheel of first==1\.0\S+ has the SHA-256 \w{64}"):
+    with pytest.raises(EasyBuildError, match=r"line 1: no wheel of first==1\.0.*DO NOT MATCH THE HASHES.*Got +\w{64}"):
         fetch_wheels(str(lock), [str(tmp_path / "wheels")], "3.10", INDEX)
 
 
@@ -112,14 +112,14 @@ def test_the_error_for_a_missing_package_has_its_line_and_the_available_versions
         fetch_wheels(str(lock), [str(tmp_path / "wheels")], "3.10", INDEX)
     message = str(caught.value)
     assert message.startswith(f"{lock}: line 3: no wheel of second==2.99.0 for Python 3.10 on ")
-    assert f"{INDEX}, which has 1.0+rocm6.0). Correct the lock, or put the wheel into {tmp_path}/wheels." in message
+    assert "(from versions: 1.0+rocm6.0)" in message
+    assert message.endswith(f"Correct the lock, or put the wheel into {tmp_path}/wheels.")
     assert [path.name for path in (tmp_path / "wheels").iterdir()] == ["first-1.0+rocm6.0-cp310-cp310-linux_x86_64.whl"]
 
     lock.write_text("# two\nfirst==1.0+rocm6.0\nsecond==2.99.0\n")
     with pytest.raises(EasyBuildError) as caught:
         fetch_wheels(str(lock), [str(tmp_path / "wheels")], "3.10", INDEX)
     assert str(caught.value).startswith(f"{lock}: line 3: no wheel of second==2.99.0 ")
-    assert f"put the wheel into {tmp_path}/wheels." in str(caught.value)
 
 
 def test_constraints_of_a_loaded_module_do_not_apply_to_the_fetch(index, tmp_path, monkeypatch):
