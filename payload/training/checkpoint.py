@@ -30,7 +30,7 @@ from training.distributed import World, broadcast, fail_together, gather
 from training.files import TEMPORARY, read_file, remedy_for, write_file
 from training.finite import are_finite, check_weights
 
-BEST, DAMAGED = "best.pt", ".damaged"  # the latter after the name of a checkpoint that was put aside
+BEST = "best.pt"
 OUTPUTS = (".pt", ".jsonl", ".png")  # of a run; temporary files with other endings are not touched
 PARTS = {"model", "optimizer", "schedule", "position", "random", "settings"}
 REMEDY = "choose another directory with --modelpath, or start from scratch with --restart"
@@ -161,11 +161,9 @@ class Run:
             most = {"epoch": epochs, "step": last, "samples": samples, "best_epoch": position["epoch"]}
             for name in (name for name in most if position[name] > most[name]):
                 raise MismatchError(f"position[{name}] is {position[name]}, expected 0 to {most[name]}")
-            if position["samples"] < position["step"]:
-                raise MismatchError(f"position[samples] is {position['samples']} after {position['step']} steps")
-            steps = position["epoch"] * steps + position["step"]
-            if schedule.get("last_epoch", steps) != steps:
-                raise MismatchError(f"schedule[last_epoch] is not {steps}, the steps of its position")
+            taken = position["epoch"] * steps + position["step"]
+            if position["samples"] < position["step"] or schedule.get("last_epoch", taken) != taken:
+                raise MismatchError(f"its samples, or its schedule, are not those of {taken} steps")
         random = state["random"]
         if not isinstance(random, list):
             raise MismatchError(f"random is {describe(random)}, expected a list")
@@ -196,7 +194,6 @@ class Directory:
     def __init__(self, directory: Path, keep: int = 3):
         self.directory, self.keep = directory, keep
         self.is_locked = False
-        self.damaged: list[Path] = []  # or unfit; put aside by the next save
 
     def paths(self) -> list[Path]:
         """Return all checkpoints but the best, oldest first."""
@@ -216,19 +213,10 @@ class Directory:
             self.is_locked = True
         for path in [*self.directory.parent.iterdir(), *self.directory.iterdir()]:
             match = TEMPORARY.fullmatch(path.name)
-            name = match[1] if match else path.name.removesuffix(DAMAGED)
+            name = match[1] if match else path.name
             is_own = path.parent == self.directory and (name == BEST or self.pattern.fullmatch(name))
             if (is_own and (match or restart)) or (match and name.endswith(OUTPUTS) and path.is_file()):
                 delete(path)
-
-    def put_damaged_aside(self) -> None:
-        """Rename the damaged checkpoints, one of which may have the name of the next; replace older ones."""
-        while self.damaged:
-            path = self.damaged.pop()
-            aside = path.with_name(path.name + DAMAGED)
-            if aside.is_dir():
-                delete(aside)
-            path.replace(aside)
 
     def delete_outdated(self, newest: Path) -> None:
         """Delete the checkpoints that are not kept."""
@@ -246,7 +234,6 @@ class Checkpoints(Directory):
         On a failure all files stay as they were, and TrainingError is raised.
         """
         content = serialise(state)
-        self.put_damaged_aside()
         path = self.directory / f"epoch-{epoch:04}-step-{step:06}.pt"
         # the best first: a run that is killed between the two repeats the epoch, and writes it again
         for file in (self.directory / BEST, path) if best else (path,):
@@ -255,33 +242,30 @@ class Checkpoints(Directory):
         return path
 
     def latest(self, most_bytes: int | None = None, fit: Callable[[dict], dict] = dict) -> dict | None:
-        """Return what ``fit`` makes of the newest state that is undamaged and fits; None if there is no checkpoint.
-
-        Reports the others. Raises TrainingError if all checkpoints are damaged or do not fit, or one cannot be read.
-        """
-        faults = []
-        for path in reversed(self.paths()):
-            try:
-                return fit(read(path, most_bytes))
-            except (DamagedError, MismatchError) as error:
-                faults.append(fault_of(path, error))
-                self.damaged.append(path)
-        if faults:
-            raise no_checkpoint_left(faults)
-        return None
+        """Return what ``fit`` makes of the newest state that is undamaged and fits, as ``load_newest`` does."""
+        return load_newest(self.paths(), lambda path: fit(read(path, most_bytes)))
 
 
-def fault_of(path: Path, error: Exception) -> str:
-    """Report why a checkpoint is not used, and return it."""
-    kind = "damaged" if isinstance(error, DamagedError) else "does not fit this run"
-    print(f"{path}: {kind} ({error}); trying the checkpoint before", flush=True)
-    return f"{path}: {kind} ({error})"
+def load_newest(paths: list[Path], load: Callable[[Path], Any], *, is_first: bool = True) -> Any:
+    """Return what ``load`` makes of the newest of ``paths`` that is undamaged and fits; None without any path.
 
-
-def no_checkpoint_left(faults: list[str]) -> TrainingError:
-    """Return the fault of a run that can use none of its checkpoints: of one that does not fit, else of the newest."""
-    first = next((fault for fault in faults if ": does not fit" in fault), faults[0])
-    return TrainingError(f"{first}, and no other checkpoint is left. Restore one, {REMEDY}")
+    The first rank reports the others. Raises TrainingError if all checkpoints are damaged or do not fit.
+    """
+    faults = []
+    for path in reversed(paths):
+        try:
+            return load(path)
+        except (DamagedError, MismatchError) as error:
+            kind = "damaged" if isinstance(error, DamagedError) else "does not fit this run"
+            faults.append(f"{path}: {kind} ({error})")
+            if is_first:
+                print(f"{faults[-1]}; trying the checkpoint before", flush=True)
+    if faults and not is_first:
+        raise SystemExit(1)
+    if faults:
+        fault = next((fault for fault in faults if ": does not fit" in fault), faults[0])
+        raise TrainingError(f"{fault}, and no other checkpoint is left. Restore one, {REMEDY}")
+    return None
 
 
 def open_checkpoints(options: argparse.Namespace, is_first: bool = True) -> Checkpoints | None:
@@ -299,8 +283,7 @@ def delete(path: Path) -> None:
     if path.is_symlink() or not path.is_dir():
         return path.unlink(missing_ok=True)
     if not TEMPORARY.fullmatch(path.name):
-        name = path.name.removesuffix(DAMAGED)
-        path = path.rename(path.with_name(f".{name}.{secrets.token_hex(4)}"))
+        path = path.rename(path.with_name(f".{path.name}.{secrets.token_hex(4)}"))
     return shutil.rmtree(path, ignore_errors=True)
 
 
@@ -482,23 +465,16 @@ def fit_position(saved, own: Mapping) -> dict:
 def fit_optimizer(saved, optimizer: torch.optim.Optimizer) -> dict:
     """Return a saved state in the form of ``optimizer`` after a step: fused ones write beyond another shape."""
     groups = optimizer.state_dict()["param_groups"]
-    parameters = dict(enumerate(parameter for group in optimizer.param_groups for parameter in group["params"]))
     state = saved.get("state") if isinstance(saved, Mapping) else None
-    if not isinstance(state, Mapping) or not state.keys() <= parameters.keys():
+    if not isinstance(state, Mapping) or not state.keys() <= {place for group in groups for place in group["params"]}:
         raise MismatchError("optimizer has a state of other parameters")
     fitted = fit(saved.get("param_groups"), without_own(groups), "optimizer[param_groups]", all_names=False)
     if any(group["params"] != mine["params"] for group, mine in zip(fitted, groups)):
         raise MismatchError("optimizer[param_groups] has other parameters")
-    fresh, fitted_state = state_after_a_step(optimizer), {}
-    for place, one in state.items():
-        where = f"optimizer[state][{place}]"
-        fitted_state[place] = fit(one, fresh[place], where) if place in fresh else one
-        if place not in fresh:  # LBFGS and SparseAdam take no step without data
-            total = sum(each.numel() for each in parameters.values())
-            shapes = (), (1,), tuple(parameters[place].shape), (total,)
-            values = one.values() if isinstance(one, Mapping) else [torch.empty(0)]
-            if any(isinstance(value, Tensor) and tuple(value.shape) not in shapes for value in values):
-                raise MismatchError(f"{where} has another shape")
+    fresh = state_after_a_step(optimizer)  # LBFGS and SparseAdam take no step without data: nothing to compare
+    fitted_state = {
+        place: fit(one, fresh.get(place, one), f"optimizer[state][{place}]") for place, one in state.items()
+    }
     return {"state": fitted_state, "param_groups": with_own(fitted, groups)}
 
 

@@ -46,7 +46,7 @@ def open_text(data: Path | None, modelpath: Path | None, context: int, world: Wo
     tokens = torch.empty(0, dtype=torch.uint8)
     with fail_together(world):
         is_file = data is not None and data.is_file()
-        if is_file:
+        if data and is_file:
             tokens = map_file(data)
         elif world.rank == 0:
             tokens = join_files(source_files(data, modelpath)[1])

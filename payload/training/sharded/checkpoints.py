@@ -7,7 +7,6 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -26,10 +25,9 @@ from training.checkpoint import (
     check_identity,
     delete,
     describe,
-    fault_of,
     fit,
     fit_position,
-    no_checkpoint_left,
+    load_newest,
 )
 from training.distributed import World, broadcast, fail_together, gather
 from training.files import remedy_for, sync_directory
@@ -39,47 +37,7 @@ from training.sharded.state import apply, flat, state_of
 from training.sharded.storage import ShardReader, ShardWriter, read_manifest
 
 HALF_HOUR = Interval(seconds=1800)
-QUESTION_STEPS = 16  # between the questions of the ranks whether a checkpoint is complete
-REPORTED_SECONDS = 1  # a longer wait for the checkpoint before is reported
-
-
-@dataclass
-class Timer:
-    """Decides after which steps a checkpoint is due: the same on all ranks, which all ask after every step.
-
-    The clocks of the ranks differ, so rank 0 decides about time. It estimates from its pace how many steps
-    are left, and the ranks agree to ask it again after half of them: in an interval of n steps it is asked
-    about log2(n) times. ``ask`` returns rank 0's value of a function on all ranks.
-    """
-
-    every: Interval
-    ask: Callable[[Callable[[], int]], int]
-    clock: Callable[[], float] = time.monotonic
-
-    def __post_init__(self):
-        self.start(0)
-
-    def start(self, step: int) -> None:
-        """Begin a new interval after ``step`` steps."""
-        self.began, self.first = self.clock(), step
-        self.next_question = step + 1
-
-    def is_due(self, step: int) -> bool:
-        """Return whether a checkpoint is due after ``step`` steps."""
-        if self.every.steps:
-            return step % self.every.steps == 0
-        if step < self.next_question:
-            return False
-        steps = self.ask(lambda: self.steps_left(step))
-        self.next_question = step + max(1, steps // 2)
-        return steps == 0
-
-    def steps_left(self, step: int) -> int:
-        """Return how many steps are left, by this rank's clock and pace; 0 if the interval is over."""
-        passed = self.clock() - self.began
-        left = self.every.seconds - passed
-        pace = passed / max(1, step - self.first)
-        return 0 if left <= 0 else max(1, int(min(left / max(pace, 1e-9), 2**40)))
+QUESTION_STEPS = 8  # between the questions whether a checkpoint is complete on all ranks, or due by the clock of rank 0
 
 
 class ShardedDirectory(Directory):
@@ -92,9 +50,8 @@ class ShardedDirectory(Directory):
 
     def complete(self, temporary: Path, path: Path) -> None:
         """Give a checkpoint whose files are on the disk its name, and delete the oldest ones."""
-        if path.exists():
-            self.damaged.append(path)
-            self.put_damaged_aside()
+        if path.exists():  # a damaged one
+            delete(path)
         temporary.rename(path)
         sync_directory(self.directory)
         self.delete_outdated(path)
@@ -126,13 +83,12 @@ class ShardedCheckpoints:
             )
         self.directory = ShardedDirectory(directory, keep)
         self.world, self.asynchronous, self.timeout = world, asynchronous, timedelta(seconds=timeout)
-        self.timer = Timer(every, lambda choose: broadcast(choose() if world.rank == 0 else None, world))
+        self.every, self.began = every, time.monotonic()
         self.copies: dict[str, Tensor] = {}
         self.group: dist.ProcessGroup | None = None
         self.writing: Any = None  # the future of an asynchronous save
         self.temporary: Path | None = None
         self.step = -1  # of the newest checkpoint, complete or being written
-        self.calls = 0
 
     def __enter__(self) -> ShardedCheckpoints:
         # The writer has a process group of its own: its messages must not meet those of the training.
@@ -159,13 +115,16 @@ class ShardedCheckpoints:
 
     def save_if_due(self, run) -> None:
         """Start a checkpoint if one is due; call it after every step."""
-        self.calls += 1
-        if self.writing and self.calls % QUESTION_STEPS == 0:
-            is_complete = torch.tensor(int(self.writing.done()))
-            dist.all_reduce(is_complete, op=dist.ReduceOp.MIN, group=self.world.host_group)
-            if is_complete:
+        step, every = run.position.step, self.every
+        is_due = every.steps > 0 and step % every.steps == 0
+        if step % QUESTION_STEPS == 0 and (self.writing or every.seconds):
+            is_late = self.world.rank == 0 and 0 < every.seconds <= time.monotonic() - self.began
+            answers = torch.tensor([int(self.writing is not None and not self.writing.done()), int(is_late)])
+            dist.all_reduce(answers, op=dist.ReduceOp.MAX, group=self.world.host_group)
+            if not answers[0]:
                 self.wait()
-        if self.timer.is_due(run.position.step):
+            is_due = is_due or bool(answers[1])
+        if is_due:
             self.start(run)
 
     def save(self, run) -> str:
@@ -178,18 +137,12 @@ class ShardedCheckpoints:
 
     def start(self, run, *, asynchronous: bool | None = None) -> None:
         """Write a checkpoint, after the one before is complete; if ``asynchronous``, only begin to."""
-        began = time.monotonic()
         self.wait()
-        waited = time.monotonic() - began
         if hasattr(run, "settle"):
             run.settle()  # brings its position up to date
-        if waited > REPORTED_SECONDS and asynchronous is None and self.world.rank == 0:
-            print(f"waited {waited:.0f} s for the checkpoint before. Increase --every", flush=True)
         check_weights(run.network.parameters(), self.world)
         self.step = run.position.step
         tensors, values = state_of(run)
-        if self.world.rank == 0:
-            self.directory.put_damaged_aside()
         path = self.directory.path_after(self.step)
         temporary = broadcast(path.with_name(f".{path.name}.{secrets.token_hex(4)}"), self.world)
         self.temporary = temporary
@@ -199,7 +152,7 @@ class ShardedCheckpoints:
             self.writing = dcp.async_save(tensors, storage_writer=writer, process_group=self.group)
         else:
             self.finish(lambda: dcp.save(tensors, storage_writer=writer, process_group=self.group))
-        self.timer.start(self.step)
+        self.began = time.monotonic()
 
     def wait(self) -> None:
         """Return when the checkpoint that is being written is complete."""
@@ -238,25 +191,15 @@ class ShardedCheckpoints:
         The number of ranks, and how the network is divided, may differ from that of the checkpoint. If it is
         of another run, one rank raises TrainingError and the others exit.
         """
-        paths, faults = None, []
+        paths = None
         with fail_together(self.world):
             if self.world.rank == 0:
                 paths = self.directory.paths()
-        for path in reversed(broadcast(paths, self.world)):
-            try:
-                self.load(run, path)
-            except (DamagedError, MismatchError) as error:
-                if self.world.rank == 0:
-                    faults.append(fault_of(path, error))
-                    self.directory.damaged.append(path)
-                continue
-            self.step = run.position.step
-            self.timer.start(self.step)
-            return str(path)
-        with fail_together(self.world):
-            if faults:
-                raise no_checkpoint_left(faults)
-        return None
+        paths = broadcast(paths, self.world)
+        path = load_newest(paths, lambda path: self.load(run, path), is_first=self.world.rank == 0)
+        if path:
+            self.step, self.began = run.position.step, time.monotonic()
+        return path
 
     def agree(self, decide: Callable[[], Any]) -> Any:
         """Return what ``decide`` returns on this rank; a DamagedError or MismatchError of one is raised on all."""
@@ -270,7 +213,7 @@ class ShardedCheckpoints:
             raise each
         return result
 
-    def load(self, run, path: Path) -> None:
+    def load(self, run, path: Path) -> str:
         """Continue a run from a checkpoint; DamagedError or MismatchError, on all ranks, if that is not possible."""
         manifest = broadcast(self.agree(lambda: read_manifest(path) if self.world.rank == 0 else None), self.world)
         tensors, values = state_of(run)
@@ -295,6 +238,7 @@ class ShardedCheckpoints:
         self.agree(read)
         with fail_together(self.world):
             apply(run, tensors, fitted, str(path))
+        return str(path)
 
 
 def fit_manifest(manifest: Mapping, path: Path, own: Mapping[str, Tensor], values: Mapping) -> dict:

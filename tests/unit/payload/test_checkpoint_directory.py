@@ -99,20 +99,14 @@ def test_where_all_are_damaged_the_run_does_not_begin_anew_by_itself(checkpoints
         checkpoints.latest()
 
 
-def test_a_damaged_checkpoint_is_put_aside_by_the_run_that_went_on_without_it(checkpoints):
-    checkpoints.keep = 1
+def test_a_damaged_checkpoint_is_replaced_by_the_run_that_went_on_without_it(checkpoints):
     checkpoints.save(STATE, epoch=4, step=0)
-    checkpoints.keep = 9
     for epoch in (5, 6):
         checkpoints.save(STATE, epoch=epoch, step=0).write_text(f"damaged {epoch}")
     assert checkpoints.latest()["file"].endswith("epoch-0004-step-000000.pt")
-    checkpoints.save(STATE, epoch=5, step=0)  # under the name of a damaged one
-    intact = ["epoch-0004-step-000000.pt", "epoch-0005-step-000000.pt"]
-    assert names(checkpoints) == [*intact, "epoch-0005-step-000000.pt.damaged", "epoch-0006-step-000000.pt.damaged"]
-    assert checkpoints.latest()["file"].endswith(intact[1])
-    assert (checkpoints.directory / "epoch-0005-step-000000.pt.damaged").read_text() == "damaged 5"
-    checkpoints.prepare(restart=True)
-    assert names(checkpoints) == []
+    for epoch in (5, 6):
+        path = checkpoints.save(STATE, epoch=epoch, step=0)
+        assert checkpoints.latest()["file"] == str(path)
 
 
 def test_two_runs_in_one_directory_are_one_too_many(checkpoints):

@@ -101,7 +101,7 @@ def test_a_network_that_is_divided_in_another_way_continues(through, resharded, 
     assert "step-00000024\n" in ranks[0].stdout and len(losses(ranks)) == 3
 
 
-def test_a_damaged_checkpoint_is_left_for_the_one_before_and_put_aside(damaged, start):
+def test_a_damaged_checkpoint_is_left_for_the_one_before_and_then_replaced(damaged, start):
     shard = damaged / "checkpoints" / "step-00000024" / "__2_0.distcp"
     content = bytearray(shard.read_bytes())
     _, _, chunks = json.loads((shard.parent / "manifest.json").read_text())["content"]["tensors"]["model.2.weight"]
@@ -113,7 +113,9 @@ def test_a_damaged_checkpoint_is_left_for_the_one_before_and_put_aside(damaged, 
     assert statuses(ranks) == ([0, 0], "")
     line = f"{shard.parent}: damaged (__2_0.distcp: wrong checksum of archive/data/0); trying the checkpoint before\n"
     assert line in ranks[0].stdout
-    assert names(damaged) == ["step-00000020", "step-00000022", "step-00000024.damaged"]
+    assert names(damaged) == ["step-00000020", "step-00000022", "step-00000024"]
+    ranks = start(2, damaged, 24).wait()
+    assert "step-00000022\n" in ranks[0].stdout and names(damaged) == ["step-00000022", "step-00000024"]
 
 
 @pytest.mark.parametrize(
