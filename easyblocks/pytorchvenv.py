@@ -5,18 +5,25 @@ EasyBuild support for PyTorch in a virtual environment, installed offline from l
 Packages that have to be built on the site are built from sdists among the recipe's sources.
 """
 import os
+import shlex
 
+from easybuild.easyblocks.generic.containerimage import checksum_of, run_command
 from easybuild.easyblocks.generic.lockedvenv import LockedVenv, make_base, make_environment
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
 from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError
-from easybuild.tools.filetools import which, write_file
+from easybuild.tools.filetools import remove_file, which, write_file
 from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
 
 from pytorch_install import build_environment, interface
-from pytorch_install.packing import PACKED, pack, venv_commands
 from pytorch_install.runtime import install_site_files
 from pytorch_install.source_packages import SourcePackageSteps
+
+# The packed file, the record of its SHA-256, which runscripts/pytorch_stage reads, and a file at the root of the packed
+# one, by which the commands recognize the mount (runscripts/packed.bash).
+PACKED = 'venv.squashfs'
+RECORD = os.path.join('provenance', 'packed.json')
+MARKER = '.packed'
 
 
 class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
@@ -51,7 +58,8 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
 
     @property
     def image_commands(self):
-        return venv_commands(self.cfg['python_version']) if self.cfg['packed'] else []
+        versions = ('', '3', self.cfg['python_version']) if self.cfg['packed'] else ()
+        return [name + version for name in ('python', 'pip') for version in versions]
 
     def check_commands(self):
         """Python, pip and torch bring all of them."""
@@ -137,3 +145,19 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
     def sanity_check_step(self, *args, **kwargs):
         paths = ['venv/bin/python', *([PACKED] if self.cfg['packed'] else [])]
         super().sanity_check_step(*args, custom_paths=paths, **kwargs)
+
+
+def pack(installdir, mksquashfs_args, parallel):
+    """Pack an installation into a file in it with a number of cores, and record the file's SHA-256."""
+    path = os.path.join(installdir, PACKED)
+    part = path + '.part'
+    try:
+        run_command(['mksquashfs', installdir, part, '-noappend', '-no-progress', '-no-xattrs', '-all-root',
+                     '-processors', str(parallel or 1), *shlex.split(mksquashfs_args),
+                     '-p', MARKER + ' f 444 0 0 true', '-e', PACKED, os.path.basename(part)], hidden=True)
+        record = {'file': PACKED, 'sha256': checksum_of(part), 'size': os.path.getsize(part)}
+        os.replace(part, path)
+    finally:
+        if os.path.exists(part):
+            remove_file(part)
+    build_environment.write_record(record, installdir, RECORD)

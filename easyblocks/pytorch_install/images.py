@@ -412,11 +412,10 @@ def write_provenance(image, path, python, version):
 
 
 def python_packages(python):
-    """What an image's `pip inspect` prints, or `pip list` before pip 22.2; empty, with a warning, without pip."""
-    for words in (['inspect'], ['list', '--format=json']):
-        result = run_command([*python, '-I', '-m', 'pip', '--isolated', *words], fail_on_error=False, hidden=True,
-                             split_stderr=True)
-        if result.exit_code == 0:
-            return json.loads(result.output)
+    """What an image's `pip inspect` prints; empty, with a warning, without a pip that has it (22.2)."""
+    result = run_command([*python, '-I', '-m', 'pip', '--isolated', 'inspect'], fail_on_error=False, hidden=True,
+                         split_stderr=True)
+    if result.exit_code == 0:
+        return json.loads(result.output)
     print_warning("no list of packages: pip failed in the image: %s", last_line(result.stderr))
     return {}

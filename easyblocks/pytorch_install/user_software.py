@@ -26,8 +26,8 @@ ENVIRONMENT = os.path.join('venv', 'pytorch')
 EARLIER_PIP = 'def explain_constraints'
 
 # Exit statuses of make_venv.py: the environment fits the image, is for another Python, or links to packages at another
-# path, or sees the packages by lines of an earlier version.
-FITS, OUTDATED, MOVED, OTHER_LINES = 0, 3, 4, 5
+# path.
+FITS, OUTDATED, MOVED = 0, 3, 4
 ABSENT = 'absent'
 
 
@@ -75,8 +75,7 @@ class UserSoftware:
         bind = self.packed + ':/user-software:ro,image-src=/' if packed else self.directory + ':/user-software'
         result = run_in_image(python, 'check', bind)
         # a packed environment is read-only
-        states = {FITS: FITS, OUTDATED: OUTDATED, MOVED: OUTDATED if packed else MOVED,
-                  OTHER_LINES: FITS if packed else MOVED}
+        states = {FITS: FITS, OUTDATED: OUTDATED, MOVED: OUTDATED if packed else MOVED}
         if result.exit_code not in states:
             print_warning("%s cannot be checked in the image (%s); it is kept",
                           self.packed if packed else self.environment, last_line(result.output))

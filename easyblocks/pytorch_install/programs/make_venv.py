@@ -16,7 +16,7 @@ PACKAGES = os.path.join(ENVIRONMENT, 'lib', 'python' + VERSION, 'site-packages')
 PYTHON = os.path.join(ENVIRONMENT, 'bin', 'python')
 
 # Exit statuses of `check`, different from those of failures of Python and container runtimes.
-OUTDATED, MOVED, OTHER_LINES = 3, 4, 5
+OUTDATED, MOVED = 3, 4
 
 # Sorts last, so that editable packages precede it.
 PATHS = os.path.join(PACKAGES, 'zz_image.pth')
@@ -59,8 +59,8 @@ def check():
     """
     Check whether the existing environment fits this image, without changing it.
 
-    Exit with OUTDATED unless it runs this Python, with MOVED unless it sees this Python's packages, and with
-    OTHER_LINES if it sees them by the lines of an earlier version.
+    Exit with OUTDATED unless it runs this Python, and with MOVED unless it sees this Python's packages, by these lines
+    where they can be written.
     """
     if not os.path.isdir(PACKAGES) or not runs('import sys; assert sys.prefix == %r' % ENVIRONMENT):
         sys.exit(OUTDATED)
@@ -68,8 +68,9 @@ def check():
     if os.path.exists(PATHS):
         with open(PATHS) as file:
             present = file.read()
-    if present != paths():
-        sys.exit(OTHER_LINES if runs('import sys; assert {*%r} <= {*sys.path}' % directories()) else MOVED)
+    if present != paths() and (os.access(PACKAGES, os.W_OK)
+                               or not runs('import sys; assert {*%r} <= {*sys.path}' % directories())):
+        sys.exit(MOVED)
 
 
 def paths():

@@ -32,7 +32,7 @@ def test_the_recipes_of_frontier_and_perlmutter_are_packed_and_the_others_are_no
 def test_an_installation_is_packed_as_it_is_with_a_marker_and_the_checksum_is_recorded(packed, tmp_path):
     if not shutil.which("mksquashfs"):
         pytest.skip("mksquashfs is not installed")
-    from pytorch_install.packing import pack
+    from easybuild.easyblocks.pytorchvenv import pack
 
     root = Path(packed.installdir)
     (root / "bin").mkdir()

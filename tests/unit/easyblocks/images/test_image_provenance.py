@@ -25,25 +25,17 @@ def test_the_activation_of_the_conda_environment_can_have_quotation_marks(prefix
     assert output == "it's here of the image\n"
 
 
-def pip_of(tmp_path, lines):
-    """A Python whose pip is a shell script with these lines, which has its arguments behind `python -I -m pip`."""
-    python = tmp_path / "python3"
-    python.write_text(f"#!/bin/bash\nshift 3\n{lines}\n")
-    python.chmod(0o755)
-    return [str(python)]
-
-
 def test_the_list_of_packages_is_that_of_pip_inspect(prefix):
     packages = python_packages([sys.executable])
     assert packages["version"] == "1"
     assert "pytest" in [package["metadata"]["name"] for package in packages["installed"]]
 
 
-def test_a_pip_without_inspect_lists_names_and_versions_and_an_image_without_pip_is_a_warning(prefix, tmp_path, capfd):
-    python = pip_of(tmp_path, """[[ $* = *" list --format=json" ]] && echo '[{"name": "a", "version": "1"}]'""")
-    assert python_packages(python) == [{"name": "a", "version": "1"}]
-    assert capfd.readouterr().err == ""
-    assert python_packages(pip_of(tmp_path, "echo 'No module named pip' >&2; exit 1")) == {}
+def test_an_image_without_pip_is_a_warning(prefix, tmp_path, capfd):
+    python = tmp_path / "python3"
+    python.write_text("#!/bin/sh\necho 'No module named pip' >&2; exit 1\n")
+    python.chmod(0o755)
+    assert python_packages([str(python)]) == {}
     assert "no list of packages: pip failed in the image: No module named pip" in capfd.readouterr().err
 
 
