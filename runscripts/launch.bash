@@ -2,7 +2,7 @@
 # Activates the environment that the image or the module names, and becomes the launcher; sourced.
 # shellcheck shell=bash
 
-# Image of Apptainer or Singularity, and of Shifter; empty elsewhere. `pytorch_launch/container.py` has the same names.
+# Image of Apptainer or Singularity, and of Shifter; empty elsewhere. `pytorch_launch/active.py` has the same names.
 sif_container=${APPTAINER_CONTAINER:-${SINGULARITY_CONTAINER:-}}
 # shellcheck disable=SC2034 # for libexec/enter
 shifter_container=${SHIFTER_IMAGEREQUEST:-}
@@ -12,7 +12,7 @@ USER_ERROR=2 NO_PYTHON=127
 
 die() { # <exit status> <what is wrong and where. What to do>
     printf '%s: %s\n' "${0##*/}" "$2" >&2
-    # for `source <(ddp-env)`, whose status is that of this line; `pytorch_launch/environment.py` has the same
+    # for `source <(ddp-env)`, whose status is that of this line; `pytorch_launch/report.py` has the same
     [ "${0##*/}" != ddp-env ] || echo "return $1 2>/dev/null || (exit $1)"
     exit "$1"
 }

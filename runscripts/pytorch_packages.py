@@ -18,7 +18,7 @@ from pathlib import Path
 HERE = str(Path(__file__).resolve().parent)
 if HERE not in sys.path:  # with PYTHONSAFEPATH
     sys.path.insert(0, HERE)
-from pytorch_launch.container import USER_SOFTWARE, in_container  # noqa: E402  (from this directory)
+from pytorch_launch.active import USER_SOFTWARE, in_container  # noqa: E402  (from this directory)
 
 
 def origin(path):

@@ -9,7 +9,7 @@ from collections import namedtuple
 from pathlib import Path
 
 from pytorch_launch import names, read
-from pytorch_launch.container import ENGINE_IMAGE, in_container
+from pytorch_launch.active import ENGINE_IMAGE, in_container
 from pytorch_launch.world import in_job
 
 from pytorch_doctor.probe import PROBE

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Decides what one rank needs before Python starts, and becomes Python.
 
-environment and node facts (`facts`) -> world (`launchers`) -> `devices`, `cores`, `rendezvous`, `caches` -> `plan`;
+environment and node (`topology`) -> world (`launchers`) -> `devices`, `cores`, `rendezvous`, `caches` -> `plan`;
 `launch` applies the plan.
 
 Every rank of a job pays for these modules at start-up, so they import as little as they can. Of the 28 million
@@ -98,3 +98,21 @@ def names(directory):
         return os.listdir(directory)
     except OSError:
         return []
+
+
+def process(pid):
+    """The name of a process, its state, as `R`, and the number of its parent; "" for what cannot be read.
+
+    (proc_pid_stat(5); the kernel shortens the name.)
+    """
+    name, _, fields = (read(f"/proc/{pid}/stat") or "").partition("(")[2].rpartition(")")
+    return (name, *(fields.split() + ["", ""])[:2])
+
+
+def ancestors():
+    """The numbers and names of the processes above this one, its parent first."""
+    pid = process("self")[2]
+    while pid not in ("", "0"):
+        name, _, parent = process(pid)
+        yield pid, name
+        pid = parent

@@ -8,7 +8,7 @@ first by any user: a directory that is not private is not used. Nothing is delet
 import posix as os
 
 from pytorch_launch import Problem, exists, names, read
-from pytorch_launch.container import bind_line, in_container
+from pytorch_launch.active import bind_line, in_container
 
 # Named in: MIOpen, "Using the find APIs and caches"; the READMEs of Triton and ROCm/aiter;
 # PyTorch, "Compile Time Caching"; CUDA Programming Guide, "CUDA Environment Variables".

@@ -65,7 +65,7 @@ def _job_cpus(node, world):
     if world.node_cpus is not None:
         return world.node_cpus
     # mpirun and its daemons have the job's mask, such as that of PBS or LSF, whatever they bind ranks to
-    launcher = node.launcher_cpus() if world.local_size > 1 else None
+    launcher = node.launcher_cpus if world.local_size > 1 else None
     return len(launcher or node.online) or allowed
 
 

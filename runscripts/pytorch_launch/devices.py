@@ -6,7 +6,7 @@ What Slurm or the user has limited stays limited. The variables that do so:
 ROCR_VISIBLE_DEVICES                        AMD: the GPUs that the runtime finds at all
 HIP_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES   AMD: numbers among those; HIP reads the second if the first is not set
 CUDA_VISIBLE_DEVICES                        NVIDIA: numbers of GPUs, or their UUIDs
-ZE_AFFINITY_MASK                            Intel, see `xpu`
+ZE_AFFINITY_MASK                            Intel: numbers of GPUs or tiles
 
 (ROCm, "GPU isolation techniques"; CUDA Programming Guide, "CUDA Environment Variables".)
 """
@@ -18,9 +18,12 @@ ROCR = "ROCR_VISIBLE_DEVICES"
 HIP = "HIP_VISIBLE_DEVICES"
 CUDA = "CUDA_VISIBLE_DEVICES"
 CUDA_ORDER = "CUDA_DEVICE_ORDER"
+MASK = "ZE_AFFINITY_MASK"
+HIERARCHY = "ZE_FLAT_DEVICE_HIERARCHY"
+INTEL_ORDER = "ZE_ENABLE_PCI_ID_DEVICE_ORDER"
 
 #: The variables that hide GPUs of a vendor.
-LIMITS = {"amd": (ROCR, HIP, CUDA), "nvidia": (CUDA,), "intel": ("ZE_AFFINITY_MASK",)}
+LIMITS = {"amd": (ROCR, HIP, CUDA), "nvidia": (CUDA,), "intel": (MASK,)}
 
 # Values that leave no GPU visible; the last is that of older Slurm, for a job without GPUs.
 NO_GPU = ("", "-1", "NoDevFiles")
@@ -137,9 +140,7 @@ def visible_gpus(env, node):
         return (present, *_see_nvidia(env, present))
     if present[0].vendor == "amd":
         return (present, *_see_amd(env, present))
-    from pytorch_launch.xpu import see_intel
-
-    return see_intel(env, present)
+    return _see_intel(env, present)
 
 
 def _see_amd(env, present):
@@ -230,6 +231,39 @@ def _numbers_on_node(listed, step, total):
     if None in (in_cgroup, without):
         return in_cgroup or without
     return without if in_cgroup == without else None
+
+
+def _see_intel(env, tiles):
+    """The same, of the `tiles` that are here; a device as its first tile.
+
+    Level Zero counts devices by ZE_FLAT_DEVICE_HIERARCHY. In FLAT and COMBINED, of which FLAT is the default, each tile
+    of a GPU is a device, and ZE_AFFINITY_MASK=0,11 names tiles; in COMPOSITE each GPU is one, and
+    ZE_AFFINITY_MASK=0.1,5 names tile 1 of the first GPU and both of the last. The mask is a set: the order of devices
+    stays. A mask of the other form leaves no device; an empty one is ignored.
+    (Intel, "Flattening GPU Tile Hierarchy"; oneAPI GPU Optimization Guide, "Exposing the Device Hierarchy"; ALCF,
+    "Running Jobs on Aurora", "Binding MPI ranks to GPUs".)
+    """
+    mask, is_composite = env.get(MASK), env.get(HIERARCHY, "").upper() == "COMPOSITE"
+    changes = {} if env.get(INTEL_ORDER) else {INTEL_ORDER: "1"}
+    is_in_pci_order = changes or env[INTEL_ORDER] == "1"
+    asked = {entry.strip() for entry in mask.split(",")} if mask else None
+    present, found, entries, warnings = [], [], [], []
+    for first in tiles:
+        if is_composite and first.partition:
+            continue
+        parts = {str(len(present))}  # the names of the device in a mask
+        if is_composite:
+            parts.update(f"{len(present)}.{tile.partition}" for tile in tiles if tile.pci == first.pci)
+        named = {str(len(present))} if asked is None else asked & parts
+        present.append(first)
+        if named:
+            found.append(first if is_in_pci_order else None)
+            entries.append(",".join(sorted(named)))
+    if not found:
+        form = "<GPU> or <GPU>.<tile>" if is_composite else "<tile>"
+        fault = f"{MASK}={mask} matches none of the {len(tiles)} tiles here, so no GPU is visible"
+        warnings.append(Problem(fault, f"correct or unset it; its entries are {form} ({HIERARCHY})"))
+    return present, found, {MASK: entries}, changes, warnings
 
 
 def _listed(value, present):

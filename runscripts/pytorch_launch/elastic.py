@@ -5,8 +5,9 @@ import sys
 
 from pytorch_launch import LaunchError, is_number
 from pytorch_launch.caches import SUBDIRECTORIES
-from pytorch_launch.environment import AGENT_OPENMP, AGENT_THREADS, FABRIC_NAME, LAUNCH_ID, openmp_binding
-from pytorch_launch.launchers import one_task_per_node
+from pytorch_launch.launchers import ONE_PER_NODE, launcher_option
+from pytorch_launch.plan import AGENT_OPENMP, AGENT_THREADS, openmp_binding
+from pytorch_launch.world import FABRIC_NAME, LAUNCH_ID
 
 # torchrun starts each worker with it, so that a worker is bound and isolated like any rank. Two directories above
 # `__main__`, as this module has no file if it is imported as compiled.
@@ -31,7 +32,7 @@ def make_agent_plan(plan, arguments=()):
     if world.local_size != 1:
         raise LaunchError(
             f"{world.source} has {world.local_size} tasks on {world.node}, but torchrun starts the ranks of a node",
-            f"start one task per node: {one_task_per_node(env)} torchrun-distributed",
+            f"start one task per node: {launcher_option(env, ONE_PER_NODE)} torchrun-distributed",
         )
     if world.size > 1:
         _check_options(arguments, env, world)

@@ -4,9 +4,16 @@
 A rank imports this module only if its world spans nodes and FABRIC_NAME or SOCKET_IFNAME is set.
 """
 
-from pytorch_launch import Problem, addresses, is_number, read
-from pytorch_launch.environment import DISTRIBUTED, FABRIC_NAME, SOCKET_IFNAME
-from pytorch_launch.world import RendezvousError
+import _socket  # in place of `socket`, see `pytorch_launch`
+import posix as os
+
+from pytorch_launch import Problem, is_number, read
+from pytorch_launch.plan import DISTRIBUTED
+from pytorch_launch.rendezvous import is_local
+from pytorch_launch.world import FABRIC_NAME, SOCKET_IFNAME, RendezvousError
+
+SIOCGIFADDR = 0x8915  # netdevice(7)
+GLOBAL_SCOPE = "00"  # in /proc/net/if_inet6 (proc_net(5)); gloo cannot connect to an address of a link
 
 #: What takes an interface, and the prefix by which it takes the name as exact: gloo fails for one that is absent
 #: (torch.distributed, "Choosing the network interface to use"), NCCL takes every interface that begins with the name.
@@ -42,7 +49,7 @@ def choose_address(env, host, node, *, is_here):
     named = f"{name}, the name of {host} by {FABRIC_NAME}={env[FABRIC_NAME]}"
     if not found:
         return host, Problem(f"{named}, does not resolve on {node}: using {host}", USE_PLAIN)
-    if is_here and not is_local(found):
+    if is_here and not any(map(is_local, found)):
         fault = f"{named}, is {', '.join(found)}, which is not an address of that node"
         raise RendezvousError(fault, USE_PLAIN, rank=0)
     return name, None
@@ -64,12 +71,14 @@ def fabric_name(pattern, host):
 
 def look_up(env, name):
     """The addresses of `name`, none if it does not resolve; the resolver has the options of the ranks."""
-    return addresses.look_up(name, None if env.get("RES_OPTIONS") else env.get(DISTRIBUTED + "RES_OPTIONS"))
-
-
-def is_local(found):
-    """Whether one of the addresses that `look_up` found is an address of this node."""
-    return any(addresses.is_local(address) for address in found)
+    if not env.get("RES_OPTIONS") and env.get(DISTRIBUTED + "RES_OPTIONS"):
+        os.putenv("RES_OPTIONS", env[DISTRIBUTED + "RES_OPTIONS"])  # a server that does not answer delays it by 10 s
+    try:
+        # as bytes: for a text, Python imports the tables of international names
+        found = _socket.getaddrinfo(name.encode(), None, 0, _socket.SOCK_STREAM)
+    except (OSError, ValueError):
+        return []
+    return list(dict.fromkeys(address[4][0] for address in found))
 
 
 def choose_interface(env, node, root):
@@ -97,7 +106,7 @@ def find_interface(env, root):
             faults[name] = "is absent"
         elif state != "up" and not (flags and int(flags, 16) & 1):  # IFF_UP, netdevice(7)
             faults[name] = "is down"
-        elif not addresses.has_address(name):
+        elif not has_address(name):
             faults[name] = "has no address"
         else:
             return name, faults
@@ -107,3 +116,20 @@ def find_interface(env, root):
 def list_faults(faults):
     """What `find_interface` found, as text: `hsn0 is down, hsn1 is absent`."""
     return ", ".join(f"{name} {fault}" for name, fault in faults.items())
+
+
+def has_address(interface):
+    """Whether an interface of this host has an address of IPv4, or one of IPv6 that other nodes can reach."""
+    from fcntl import ioctl
+
+    try:
+        probe = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
+        try:
+            ioctl(probe.fileno(), SIOCGIFADDR, interface.encode()[:15].ljust(40, b"\0"))
+        finally:
+            probe.close()
+    except OSError:
+        # address, index, length of the prefix, scope, flags, interface
+        lines = [line.split() for line in (read("/proc/net/if_inet6") or "").splitlines()]
+        return any(line[3:4] == [GLOBAL_SCOPE] and line[5:] == [interface] for line in lines)
+    return True

@@ -6,7 +6,7 @@ import posix as os
 import sys
 
 from pytorch_launch import NO_PYTHON, LaunchError, Problem, exists, read
-from pytorch_launch.active import choose_python, isolate, shadowing
+from pytorch_launch.active import bind_line, choose_python, in_container, isolate, shadowing
 
 STDOUT, STDERR = 1, 2
 #: For the rank that reports for others to print its line.
@@ -43,7 +43,7 @@ def main(arguments):
 
 def show_help(program, env):
     from pytorch_launch.launchers import discover
-    from pytorch_launch.usage import USAGE
+    from pytorch_launch.report import USAGE
 
     try:
         is_first = discover(env, "").rank == 0
@@ -70,7 +70,7 @@ def list_packages(program, arguments, env):
 
 def run_torchrun_alone(program, arguments, env):
     """Become the torchrun of the active environment, which a `torchrun` of the image's would not see."""
-    from pytorch_launch.environment import openmp_binding
+    from pytorch_launch.plan import openmp_binding
 
     binding = openmp_binding(env)
     for name, value in binding.items():
@@ -101,7 +101,6 @@ def run_distributed(program, arguments, env):
     """Become Python with `arguments`, as a rank of the world that `env` describes."""
     from pytorch_launch.caches import plan_dumps
     from pytorch_launch.plan import make_plan
-    from pytorch_launch.script import gets_no_input, missing, script_path
 
     options = []
     while arguments and arguments[0] in ("--dry-run", "--virtual-local-rank"):
@@ -130,11 +129,70 @@ def run_distributed(program, arguments, env):
     return become_python(arguments, change_environment(env, plan.changes))
 
 
+# Options of python(1) without a script after them: code, a module, or a text that Python prints.
+NO_SCRIPT = ("c", "m", "h", "V", "?")
+# Options with a value, attached or as the next argument.
+TAKES_VALUE = ("W", "X")
+
+
+def script_path(arguments):
+    """The path of the script in the arguments of Python, `-` for standard input, None for code or a module."""
+    words = iter(arguments)
+    for word in words:
+        if word == "-" or not word.startswith("-"):
+            return word
+        if word == "--":
+            return next(words, "-")
+        if word == "--check-hash-based-pycs":
+            next(words, None)
+            continue
+        # the first option in the word that takes the rest of it: `-uXdev` is X and dev, `-um` is m, `-uB` has none
+        start = next((at for at, letter in enumerate(word) if letter in NO_SCRIPT + TAKES_VALUE), None)
+        if word.startswith("--") or (start is not None and word[start] in NO_SCRIPT):
+            return None
+        if start == len(word) - 1:
+            next(words, None)
+    return "-"
+
+
+def gets_no_input(world):
+    """Whether the launcher keeps this rank's standard input empty: Open MPI, PALS and MPICH pass theirs to rank 0.
+
+    MPICH opens a pipe on the others, in which Intel MPI's `-s all` writes.
+    """
+    if world.rank == 0:
+        return False
+    try:
+        if os.fstat(0).st_rdev == os.makedev(1, 3):  # /dev/null (Linux, Documentation/admin-guide/devices.txt)
+            return True
+    except OSError:
+        return True
+    if world.source != "MPICH":
+        return False
+    from select import select
+
+    return not select([0], [], [], 1)[0]
+
+
+def missing(script, env):
+    """What is wrong, and what to do, where the file of a script is not there."""
+    try:
+        here = os.getcwd()
+    except OSError:
+        return f"{script}: no such file in a working directory that is gone", "Check the path"
+    from os.path import dirname, realpath
+
+    directory = dirname(realpath(script))
+    if not in_container(env) or exists(directory):
+        return f"{script}: no such file in {here}", "Check the path"
+    return f"{script}: its directory, {directory}, is not visible in this image", bind_line(env, directory)
+
+
 def print_variables(program, arguments, env):
     """Print what `run_distributed` would set, as lines for `source` or `eval`, which an error fails too."""
     from pytorch_launch.caches import plan_dumps
-    from pytorch_launch.environment import failure, statements
     from pytorch_launch.plan import make_plan
+    from pytorch_launch.report import failure, statements
 
     try:
         if arguments:
@@ -220,14 +278,10 @@ def report(program, plan):
     """Print the warnings of `plan`, and the line of its decisions if the user asks for it."""
     for warning in plan.warnings:
         write_problem(program, warning)
-    verbose = plan.env.get("PYTORCH_LAUNCH_VERBOSE", "0")
-    if verbose in ("", "0"):
-        return
-    from pytorch_launch.report import line, show_devices
+    if plan.env.get("PYTORCH_LAUNCH_VERBOSE", "0") not in ("", "0"):
+        from pytorch_launch.report import line
 
-    write_error(line(plan) + "\n")
-    if verbose != "1" and plan.world.reports_for_node and plan.devices.vendor:
-        write_error(show_devices(plan.devices.vendor, plan.env))
+        write_error(line(plan) + "\n")
 
 
 def become_python(arguments, variables):
@@ -236,8 +290,6 @@ def become_python(arguments, variables):
     for signal in (_signal.SIGPIPE, _signal.SIGXFSZ):
         _signal.signal(signal, _signal.SIG_DFL)
     if read(PTRACE_SCOPE) == ONLY_PARENTS and variables.get("PYTORCH_LAUNCH_TRACEABLE") != "0":
-        from pytorch_launch.tracing import allow_tracing
-
         allow_tracing()
     for python in ("python", "python3"):
         denied = None
@@ -255,6 +307,26 @@ def become_python(arguments, variables):
         if denied:
             raise PythonError(f"{python} cannot be started: {denied.strerror}") from denied
     raise PythonError("python and python3 not found on PATH", ACTIVATE)
+
+
+def allow_tracing():
+    """Permit it beyond the permission's holder, a parent; a Python without `_ctypes` cannot, and the launch continues.
+
+    The permission stays when this process becomes Python, and is not inherited (Linux, security/yama/yama_lsm.c). Other
+    users have none (ptrace(2)). In a user namespace the user who made it has all permissions.
+    """
+    from pytorch_launch.caches import in_namespace
+
+    if in_namespace():
+        return
+    try:
+        # in place of `ctypes`, which imports the structures of C as well
+        from _ctypes import call_function, dlopen, dlsym
+
+        # PR_SET_PTRACER and PR_SET_PTRACER_ANY, prctl(2); 2 is RTLD_NOW
+        call_function(dlsym(dlopen(None, 2), "prctl"), (0x59616D61, -1, 0, 0, 0))
+    except (ImportError, OSError, AttributeError, TypeError):
+        return
 
 
 def write_output(text):

@@ -6,12 +6,26 @@ from pytorch_launch.active import choose_python, isolate, shadowing
 from pytorch_launch.caches import choose_caches
 from pytorch_launch.cores import choose_cores
 from pytorch_launch.devices import choose_devices
-from pytorch_launch.environment import FABRIC_NAME, SOCKET_IFNAME, compute_variables, openmp_warnings, removed
-from pytorch_launch.facts import launcher_cpus, read_facts
-from pytorch_launch.launchers import discover, more_cores
+from pytorch_launch.launchers import MORE_CORES, discover, launcher_option
 from pytorch_launch.rendezvous import check_address, choose_rendezvous, claims_port, launch_id
 from pytorch_launch.topology import Node
-from pytorch_launch.world import VIRTUAL
+from pytorch_launch.world import FABRIC_NAME, LAUNCH_ID, SOCKET_IFNAME, VIRTUAL
+
+# Prefixes of the variables that a module sets for some worlds only, as the world is not known when it is
+# loaded: PYTORCH_MULTI_NODE_NCCL_NET becomes NCCL_NET if the ranks are on more than one node, PYTORCH_ONE_NODE_NCCL_NET
+# if all of them are on one.
+MULTI_NODE = "PYTORCH_MULTI_NODE_"
+ONE_NODE = "PYTORCH_ONE_NODE_"
+DISTRIBUTED = "PYTORCH_DISTRIBUTED_"
+
+# The OMP_NUM_THREADS that `torchrun-distributed` exported, so that its workers can tell it from the user's.
+AGENT_THREADS = "PYTORCH_LAUNCH_AGENT_THREADS"
+
+# Variables by which OpenMP binds threads to cores. libgomp does so as soon as torch is imported: the main thread, and
+# all processes that it starts, get one core (pytorch/pytorch#91989, #99625). The agent of torchrun starts without them,
+# and its workers restore them from variables of these names with a prefix.
+OPENMP_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+AGENT_OPENMP = "PYTORCH_LAUNCH_AGENT_"
 
 LOCAL_RANK_HINT = (
     "each rank sees only its own GPU, so its device is {0}:0 and not {0}:LOCAL_RANK",
@@ -23,7 +37,6 @@ class Plan(Value):
     """The decisions for one rank.
 
     `env`        the environment that they were made from
-    `root`       as in `facts.Facts`
     `world`      the World
     `python`     the active environment whose Python runs, None for the module's
     `place`      what `choose_rendezvous` returned, None if the launcher has exported it
@@ -41,33 +54,32 @@ class Plan(Value):
 
     __slots__ = (
         *("bind", "caches", "changes", "claim", "devices", "dumps", "env", "launch", "place", "placement"),
-        *("python", "root", "warnings", "world"),
+        *("python", "warnings", "world"),
     )
     DEFAULTS = {"dumps": None}
 
 
-def make_plan(env, facts=None, *, virtual=False):
-    """The Plan of the process with environment `env` on this node, or with other Facts.
+def make_plan(env, node=None, *, virtual=False):
+    """The Plan of the process with environment `env` on this node, or on another Node.
 
     `virtual` gives it LOCAL_RANK=0 and only its own GPU. Raises WorldError, RendezvousError.
     """
-    facts = facts or read_facts()
+    node = node or Node()
     virtual = virtual or bool(env.get(VIRTUAL))
-    world = discover(env, facts.host)
+    world = discover(env, node.host)
     started_with, env = env, {name: value for name, value in env.items() if name not in world.strays}
-    node = Node(facts.root, facts.cpus, **({} if facts.root else {"launcher_cpus": launcher_cpus}))
     devices = choose_devices(env, node, world.local_rank, world.local_size)
-    placement = choose_cores(node, world, devices, more_cores(env))
-    place = None if world.exported else choose_rendezvous(env, world, facts)
-    address_warnings = check_address(env, world, facts.root)
+    placement = choose_cores(node, world, devices, launcher_option(env, MORE_CORES))
+    place = None if world.exported else choose_rendezvous(env, world, node)
+    address_warnings = check_address(env, world, node.root)
     interfaces, fabric_warnings = {}, []
     if world.spans_nodes and (env.get(FABRIC_NAME) or env.get(SOCKET_IFNAME)):
         from pytorch_launch.fabric import choose_fabric  # most launches do not need it
 
-        place, interfaces, fabric_warnings = choose_fabric(env, world, facts.root, place)
-    launch = None if world.exported else launch_id(world, facts)
+        place, interfaces, fabric_warnings = choose_fabric(env, world, node.root, place)
+    launch = None if world.exported else launch_id(world, node)
     key = f"{'local' if world.job is None else world.job}-{world.node}"
-    caches, cache_variables, cache_warnings = choose_caches(env, facts.uid, key)
+    caches, cache_variables, cache_warnings = choose_caches(env, node.uid, key)
     isolated, isolation_warnings = isolate(env)
     python = choose_python(env)
 
@@ -82,14 +94,13 @@ def make_plan(env, facts=None, *, virtual=False):
         warnings += [*cache_warnings, *placement.warnings, *devices.warnings, *fabric_warnings]
     if world.rank == 0:
         # torchrun-distributed has reported the others
-        once = [] if world.exported else [*python.warnings, *removed(env), *openmp_warnings(env, placement.cpus)]
+        once = [] if world.exported else [*python.warnings, *openmp_warnings(env, placement.cpus)]
         warnings += [*isolation_warnings, *([] if python.prefix else shadowing(env)), *once]
     if world.rank == 1 and 0 < devices.count <= world.local_rank and not virtual:
         kind = "xpu" if devices.vendor == "intel" else "cuda"
         warnings.append(Problem(*(text.format(kind) for text in LOCAL_RANK_HINT)))
     return Plan(
         env=env,
-        root=facts.root,
         world=world,
         python=python.prefix,
         place=place,
@@ -111,3 +122,58 @@ def idle_allocation(world, starts_all_of_node):
         return []
     count = f"{tasks} tasks" if tasks > 1 and not starts_all_of_node else f"{nodes} nodes"
     return [Problem(f"only one process in an allocation of {count}", f"to use all of it, start it with {launcher}")]
+
+
+def compute_variables(env, world, *, threads, devices, place, launch):
+    """The variables of a rank of `world`, name to value; None for one to unset.
+
+    Exported values in `env` take precedence. `threads` is the number of physical cores that the rank has, `devices`
+    its Devices, `place` what `choose_rendezvous` returned and `launch` what `launch_id` did.
+    """
+    decided = {**devices.changes, **conditional(env, world)}
+    if not world.exported:
+        decided.update(world.variables())
+        decided.update(place)
+        if world.size > 1:
+            decided[LAUNCH_ID] = launch
+    if env.get("OMP_NUM_THREADS", "") in ("", env.get(AGENT_THREADS)):
+        decided["OMP_NUM_THREADS"] = str(threads)
+    if AGENT_THREADS in env:
+        decided[AGENT_THREADS] = None
+    for name in OPENMP_BINDING:
+        if AGENT_OPENMP + name in env:
+            decided.update({name: env.get(name) or env[AGENT_OPENMP + name], AGENT_OPENMP + name: None})
+    return decided
+
+
+def openmp_binding(env):
+    """The variables by which OpenMP binds threads to cores, name to value; none if it binds nothing."""
+    if env.get("OMP_PROC_BIND", "").lower() == "false":
+        return {}
+    return {name: env[name] for name in OPENMP_BINDING if env.get(name, "").lower() not in ("", "none", "disabled")}
+
+
+def openmp_warnings(env, cpus):
+    """A list of Problems: a rank with several `cpus`, of which OpenMP leaves one to the processes that it starts."""
+    binding = openmp_binding(env)
+    if len(cpus) == 1 or not binding:
+        return []
+    values = " ".join(f"{name}={value}" for name, value in binding.items())
+    fault = f"{values} binds each rank, and the processes that it starts, such as workers of a DataLoader, to one core"
+    return [Problem(fault, f"Unset {' and '.join(binding)}")]
+
+
+def is_name(text):
+    """Whether a shell can have a variable of this name; env(1) also sets others."""
+    return text.isidentifier() and len(text.encode()) == len(text)  # str.isascii came with Python 3.7
+
+
+def conditional(env, world):
+    """The module's variables for worlds like this one, without those that the user has exported."""
+    prefixes = [DISTRIBUTED] if world.size > 1 else []
+    if world.spans_nodes:
+        prefixes.insert(0, MULTI_NODE)
+    elif world.allocation[1] == 1:  # otherwise it may launch ranks on all nodes, which inherit its environment
+        prefixes.insert(0, ONE_NODE)
+    found = [(name[len(each) :], env[name]) for each in prefixes for name in env if name.startswith(each)]
+    return {name: value for name, value in found if is_name(name) and name not in env}

@@ -20,14 +20,14 @@ LOOPBACKS = (
 )
 
 
-def choose_rendezvous(env, world, facts):
+def choose_rendezvous(env, world, node):
     """`MASTER_ADDR` and `MASTER_PORT` of a world, the same on each of its ranks.
 
     Exported values take precedence, then a port that Slurm reserved for the step. Raises RendezvousError.
     """
     place = {
         "MASTER_ADDR": env.get("MASTER_ADDR") or _address(env, world),
-        "MASTER_PORT": env.get("MASTER_PORT") or str(_port(env, world, facts)),
+        "MASTER_PORT": env.get("MASTER_PORT") or str(_port(env, world, node)),
     }
     port = place["MASTER_PORT"]
     if not (is_number(port) and 1 <= int(port) <= 65535):
@@ -73,7 +73,7 @@ def claims_port(place, world):
     return place is not None and world.size > 1 and (world.node_rank == 0 or world.rank == 0)
 
 
-def launch_id(world, facts):
+def launch_id(world, node):
     """A name for this launch, the same on each of its ranks, without communication; None if they share no number.
 
     Launches of one cluster's Slurm, of one MPI launcher, or on one node have different names. It is short, without
@@ -85,9 +85,9 @@ def launch_id(world, facts):
     if world.launch is not None:
         return f"mpi{world.launch}"
     if world.size == 1:
-        return f"local.{facts.pid}"
+        return f"local.{node.pid}"
     # the process that started the world on this node
-    return None if world.spans_nodes or facts.launcher is None else f"local.{facts.launcher}"
+    return None if world.spans_nodes or node.launcher is None else f"local.{node.launcher}"
 
 
 def step_port(job, step):
@@ -109,8 +109,7 @@ def free_port(start):
 
     For a world of one process only: other ranks could not compute it.
     """
-    from pytorch_launch.addresses import is_free
-    from pytorch_launch.claim import is_claimed
+    from pytorch_launch.claim import is_claimed, is_free
 
     for offset in range(SPAN):
         port = LOWEST_PORT + (start + offset) % SPAN
@@ -131,12 +130,29 @@ def _address(env, world):
         raise RendezvousError(fault, remedy, rank=world.rank)
     if world.first_host != THIS_HOST:
         return world.first_host
-    from pytorch_launch.addresses import loopback
+    # the loopback interface may have no address of IPv4
+    return next(filter(is_local, (THIS_HOST, "::1")), THIS_HOST)
 
-    return loopback()
+
+def is_local(address):
+    """Whether an address is one of this host, so that a server here could listen on it."""
+    import _socket  # most ranks need none
+
+    family = _socket.AF_INET6 if ":" in address else _socket.AF_INET
+    try:
+        probe = _socket.socket(family, _socket.SOCK_DGRAM)
+    except OSError:  # a kernel without this family
+        return False
+    try:
+        probe.bind((address, 0))
+    except OSError:
+        return False
+    finally:
+        probe.close()
+    return True
 
 
-def _port(env, world, facts):
+def _port(env, world, node):
     if world.reserved_port is not None:
         return world.reserved_port
     if world.step is not None:
@@ -144,17 +160,17 @@ def _port(env, world, facts):
     if world.launch is not None:
         return LOWEST_PORT + world.launch % SPAN
     if world.size == 1:
-        return free_port(facts.pid)
+        return free_port(node.pid)
     fault = f"{world.source} passes no number to its ranks to compute a port from"
     if world.spans_nodes:
         raise RendezvousError(fault, _on_all_ranks(env, "a MASTER_PORT"), rank=world.rank)
-    if facts.launcher is None:
+    if node.launcher is None:
         remedy = "export MASTER_PORT before the launch, or omit --pid and --containall"
         raise RendezvousError(f"{fault}, and this container hides the launcher", remedy, rank=world.rank)
-    return LOWEST_PORT + facts.launcher % SPAN
+    return LOWEST_PORT + node.launcher % SPAN
 
 
 def _on_all_ranks(env, variable):
-    from pytorch_launch.launchers import to_all_ranks
+    from pytorch_launch.launchers import TO_ALL_RANKS, launcher_option
 
-    return f"export {variable} {to_all_ranks(env)}"
+    return f"export {variable} {launcher_option(env, TO_ALL_RANKS)}"

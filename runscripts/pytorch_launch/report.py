@@ -1,15 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Writes the line of one rank's decisions and their sources, for PYTORCH_LAUNCH_VERBOSE."""
+"""What the commands print: the line of a rank's decisions (PYTORCH_LAUNCH_VERBOSE), shell code, and help."""
 
-from pytorch_launch import read
-from pytorch_launch.facts import output_of
 from pytorch_launch.topology import cpu_list
 
 # Variables that a user may export to override a decision.
 OVERRIDES = ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
-
-# The vendor's own tool, by the kind of GPU.
-DEVICE_TOOLS = {"amd": ["rocm-smi"], "nvidia": ["nvidia-smi"], "intel": ["xpu-smi", "discovery"]}
 
 
 def line(plan):
@@ -25,7 +20,6 @@ def line(plan):
         f"{cpus}, NUMA node {cpu_list(plan.placement.numa) or 'unknown'}, "
         f"OMP_NUM_THREADS {after.get('OMP_NUM_THREADS', 'not set')}; "
         f"Python of {plan.python or 'the module'}; "
-        f"interface {interface(after, plan.root)}; "
         f"caches in {plan.caches or 'their default places'}; "
         f"exported before: {', '.join(overridden) or 'nothing'}"
     )
@@ -38,22 +32,82 @@ def device(devices):
     return f"device {devices.index} of {devices.count} {devices.vendor} ({where})"
 
 
-def interface(env, root=""):
-    """The network interfaces that torch is set to use, else that of the default route, else the loopback."""
-    for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
-        if env.get(name):
-            return env[name]
-    routes = read(f"{root}/proc/net/route")
-    if routes is None:
-        return "unknown"
-    for route in routes.splitlines():  # route(8): Iface Destination Gateway ...
-        fields = route.split()
-        if fields[1:2] == ["00000000"]:
-            return fields[0]
-    return "lo"
+def statements(changes):
+    """Lines of a POSIX shell for `source` that set the variables of `changes`, and unset those that are None."""
+    lines = []
+    for name, value in sorted(changes.items()):
+        quoted = (value or "").replace("'", "'\\''")
+        lines.append(f"unset {name}\n" if value is None else f"export {name}='{quoted}'\n")
+    return "".join(lines)
 
 
-def show_devices(vendor, env):
-    """The output of the vendor's own tool."""
-    tool, *arguments = DEVICE_TOOLS[vendor]
-    return output_of(tool, arguments, env, also_failed=True) or f"{tool} failed, or is not on PATH\n"
+def failure(status):
+    """A line that ends `source` with `status`, without ending the shell; `launch.bash` has the same."""
+    return f"return {status} 2>/dev/null || (exit {status})\n"
+
+
+#: What `--help` prints.
+USAGE = {
+    "conda-python-simple": """\
+usage: conda-python-simple [--help] [arguments of python]
+
+Runs `python` of the active environment, else of the module, as one process. Directories of another Python or
+torch are removed from PYTHONPATH and LD_LIBRARY_PATH.
+
+  WITH_CONDA, WITH_VENV        commands that activate an environment first, if set
+  PYTORCH_LAUNCH_ACTIVE=0      run the module's Python, whatever environment is active
+  PYTORCH_LAUNCH_KEEP_PATHS=1  keep PYTHONPATH, PYTHONHOME and LD_LIBRARY_PATH
+""",
+    "conda-python-distributed": """\
+usage: conda-python-distributed [--dry-run] [--virtual-local-rank] [arguments of python]
+
+Runs `python` as one rank of a world, for example
+
+    srun -N2 --ntasks-per-node=2 conda-python-distributed -u train.py --lr 0.1
+    mpirun -np 4 conda-python-distributed -u train.py --lr 0.1
+
+It sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT,
+OMP_NUM_THREADS and private cache directories for torch, and binds the rank to the cores nearest its GPU.
+The world is that of torchrun, Open MPI, MPICH, the Slurm step, Flux, or PALS, else this process alone.
+Variables that you export take precedence. A CPU mask from you or Slurm is kept.
+
+  --dry-run             print the variables that would be set, and exit
+  --virtual-local-rank  give each rank LOCAL_RANK=0 and only its own GPU, as torchrun's option of that name:
+                        for scripts that use LOCAL_RANK as the device where each rank sees one GPU
+  --help                print this text
+(these options come first; all other arguments are those of python)
+
+  WITH_CONDA, WITH_VENV        commands that activate an environment first, if set
+  PYTORCH_LAUNCH_VERBOSE=1     print one line per rank, of decisions and their sources, on standard error
+  PYTORCH_LAUNCH_ACTIVE=0      run the module's Python, whatever environment is active
+  PYTORCH_LAUNCH_KEEP_PATHS=1  keep PYTHONPATH, PYTHONHOME and LD_LIBRARY_PATH
+""",
+    "torchrun-distributed": """\
+usage: torchrun-distributed [options of torchrun] SCRIPT [arguments of the script]
+
+Runs torchrun on one node of a world, once per node, for example
+
+    srun -N2 -n2 torchrun-distributed --max-restarts=3 train.py --lr 0.1
+    mpirun --map-by ppr:1:node --bind-to none torchrun-distributed --nproc-per-node=2 train.py --lr 0.1
+
+It sets the number of nodes, a c10d rendezvous on the first node, and one worker for each GPU that this
+task sees, one without GPUs. Options of torchrun take precedence. Each worker is started by
+conda-python-distributed.
+""",
+    "ddp-env": """\
+usage: source <(ddp-env)
+
+Prints the variables that conda-python-distributed would set for this rank, as shell code, for example
+
+    srun -N2 --ntasks-per-node=2 bash -c 'source <(ddp-env) && exec python -u train.py'
+
+It does not bind the rank to cores.
+""",
+    "get-master": """\
+usage: get-master [NODELIST]
+
+Prints the first host of a Slurm node list, by default of the current step or job:
+
+    MASTER_ADDR=$(get-master)
+""",
+}

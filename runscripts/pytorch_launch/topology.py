@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Reads the hardware of this node from /sys and /proc, each file once, when it is needed.
+"""Reads from /sys and /proc what a plan depends on beside the environment, each file once, when it is needed.
 
 Unreadable files count as missing: a container hides them, a device cgroup forbids them, or the kernel is older.
 """
 
-from pytorch_launch import exists, names, read
+import posix as os
+
+from pytorch_launch import ancestors, exists, is_number, names, process, read
 
 NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
 AMD_NODES = "/sys/class/kfd/kfd/topology/nodes"
@@ -42,10 +44,13 @@ class Gpu:
 
 
 class Node:
-    """The hardware of this node below `root`: "" on a node, a directory in the tests.
+    """This process and the hardware of its node below `root`: "" on a node, a directory in the tests.
 
+    `host`           name of this host
+    `pid`, `uid`     numbers of this process and of its effective user
+    `launcher`       number of the process that started the ranks of this node, None in a container that hides it
+    `launcher_cpus`  the CPUs of mpirun or its daemon here, None if there is none
     `allowed`        the affinity mask of this rank, a set of CPUs
-    `launcher_cpus`  a function that returns that of the process which started the ranks here, None if not known
     `gpus`           those that this process may use, in the order in which the vendor's runtime counts them
     `all_gpus`       the same with those of other jobs, which a device cgroup hides, in PCI order
     `numa`           the CPUs of each NUMA node that has any: {0: {0, 1}, 1: {2, 3}}
@@ -53,15 +58,16 @@ class Node:
     `has_threads`    whether a core may be more than one CPU; true if the kernel (before 4.19) does not report it
     """
 
-    def __init__(self, root, allowed=frozenset(), launcher_cpus=lambda: None):
-        self.root, self.allowed, self.launcher_cpus = root, allowed, launcher_cpus
+    def __init__(self, root="", **known):
+        self.root = root
         self._core_of = {}  # CPU to the lowest CPU of its core
+        self.__dict__.update(known)
 
     def __getattr__(self, name):
         if name not in READERS:
             raise AttributeError(name)
-        setattr(self, name, READERS[name](self))
-        return object.__getattribute__(self, name)
+        self.__dict__[name] = READERS[name](self)
+        return self.__dict__[name]
 
     def cores(self, cpus):
         """The cores of `cpus` in order of number, each a list of those of `cpus` that are its threads."""
@@ -126,14 +132,6 @@ def cpu_list(cpus):
     return ",".join(f"{low}-{high}" if low < high else f"{low}" for low, high in runs)
 
 
-def _online(node):
-    return parse_cpu_list(read(f"{node.root}{CPUS}/online") or "")
-
-
-def _has_threads(node):
-    return read(f"{node.root}{CPUS}/smt/active") != "0"
-
-
 def _numa(node):
     # Of GH200 4 NUMA nodes have CPUs, and 32 are memory of the GPUs: `has_cpu` lists the 4.
     place = node.root + NUMA_NODES
@@ -143,10 +141,6 @@ def _numa(node):
 
 def _numa_numbers(root):
     return [int(name[4:]) for name in names(root + NUMA_NODES) if name.startswith("node") and name[4:].isdecimal()]
-
-
-def _gpus(node):
-    return _nvidia_gpus(node.root) or _amd_gpus(node.root) or _intel_gpus(node.root)
 
 
 def _all_gpus(node):
@@ -196,12 +190,71 @@ def _amd_gpus(root):
 
 
 def _intel_gpus(root):
-    if not any(exists(root + driver) for driver in INTEL_DRIVERS):
-        return []
-    from pytorch_launch.xpu import intel_tiles
+    """Each tile in PCI order, which Level Zero has with ZE_ENABLE_PCI_ID_DEVICE_ORDER=1.
 
-    return [Gpu(root, "intel", *tile) for tile in intel_tiles(root, root + PCI_DEVICES, INTEL_DRIVERS)]
+    It compares the PCI domain first (compute-runtime, execution_environment_drm.cpp, comparePciIdBusNumber). A graphics
+    unit of a CPU, which is on bus 0, is left out, as is what is no display controller without VGA (0x0380 in pci.ids),
+    which lspci reports for the Data Center GPUs Max and Flex. A container may hide the devices that Level Zero opens.
+    """
+    found = {name for driver in INTEL_DRIVERS for name in names(root + driver) if name.count(":") == 2}
+    return [
+        Gpu(root, "intel", pci, tile)
+        for pci in sorted(found if found and exists(f"{root}/dev/dri") else ())
+        if pci.split(":")[1] != "00" and (read(f"{root}{PCI_DEVICES}/{pci}/class") or "").startswith("0x0380")
+        for tile in range(_tiles(f"{root}{PCI_DEVICES}/{pci}"))
+    ]
 
 
-#: Of a Node, the attributes that are read from files.
-READERS = {"gpus": _gpus, "all_gpus": _all_gpus, "numa": _numa, "online": _online, "has_threads": _has_threads}
+def _tiles(device):
+    """The number of tiles of a GPU, at least 1.
+
+    The driver xe has a directory for each (xe_tile_sysfs.c), i915 one for each below that of the card, named for the
+    graphics part of a tile (sysfs-driver-intel-i915, gt<i>).
+    """
+    card = next((name for name in sorted(names(f"{device}/drm")) if _has_number(name, "card")), None)
+    found = [name for name in names(device) if _has_number(name, "tile")]
+    return len(found) or max(1, sum(_has_number(name, "gt") for name in names(f"{device}/drm/{card}/gt")))
+
+
+def _has_number(name, prefix):
+    return name.startswith(prefix) and is_number(name[len(prefix) :])
+
+
+def _launcher(_):
+    # The parent of this session's leader. MPICH gives every rank a session of its own (setsid(2)), in which a container
+    # may have put processes before this one; so neither the parent nor the leader will do.
+    launcher = process(os.getsid(0))[2]  # getsid is 0 for a leader in another process namespace
+    return int(launcher) if launcher else None
+
+
+#: How far up the program that started a rank is searched; a container adds one or two.
+NEAR_ANCESTORS = 8
+
+#: Programs of Open MPI, MPICH, Intel MPI and PALS that start ranks, as the kernel shortens their names.
+STARTERS = ("mpirun", "mpiexec", "orted", "prterun", "prted", "prte", "hydra_pmi_proxy", "mpiexec.hydra", "palsd")
+
+
+def _launcher_cpus(node):
+    for _, (pid, name) in zip(range(NEAR_ANCESTORS), () if node.root else ancestors()):
+        if name in STARTERS:
+            try:
+                return os.sched_getaffinity(int(pid))
+            except OSError:
+                return None
+    return None
+
+
+#: The attributes of a Node that are read when they are needed.
+READERS = {
+    "host": lambda _: os.uname().nodename,
+    "pid": lambda _: os.getpid(),
+    "uid": lambda _: os.geteuid(),
+    "launcher": _launcher,
+    "launcher_cpus": _launcher_cpus,
+    "allowed": lambda _: os.sched_getaffinity(0),
+    "gpus": lambda node: _nvidia_gpus(node.root) or _amd_gpus(node.root) or _intel_gpus(node.root),
+    "all_gpus": _all_gpus,
+    "numa": _numa,
+    "online": lambda node: parse_cpu_list(read(f"{node.root}{CPUS}/online") or ""),
+    "has_threads": lambda node: read(f"{node.root}{CPUS}/smt/active") != "0",
+}

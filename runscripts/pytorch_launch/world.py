@@ -6,6 +6,14 @@ from pytorch_launch import MOST_DIGITS, LaunchError, Value, is_number, read
 # --virtual-local-rank sets it, for launches inside that one, where LOCAL_RANK=0 contradicts nothing.
 VIRTUAL = "PYTORCH_LAUNCH_VIRTUAL_LOCAL_RANK"
 
+# The name of this launch, by which a program can detect ranks of another launch at the rendezvous.
+LAUNCH_ID = "PYTORCH_LAUNCH_ID"
+
+# How a node is called on the fast network, with `*` for its name up to the first dot; and the interfaces there by exact
+# names, separated by blanks, in order of preference.
+FABRIC_NAME = "PYTORCH_FABRIC_NAME"
+SOCKET_IFNAME = "PYTORCH_SOCKET_IFNAME"
+
 # In an allocation but outside a step, `get-master` needs the list of the job.
 NODE_LISTS = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST_HET_GROUP_0")
 

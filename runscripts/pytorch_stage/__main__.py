@@ -31,7 +31,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # `python -I` leaves it out
 
 from pytorch_launch.caches import unsuitable  # noqa: E402  (from the directory above)
-from pytorch_launch.environment import statements  # noqa: E402
+from pytorch_launch.report import statements  # noqa: E402
 
 DIRECTORY = "PYTORCH_LAUNCH_STAGE_DIR"
 OTHERWISE = f"Set {DIRECTORY} to a directory on a disk of each node, or use the shared file"

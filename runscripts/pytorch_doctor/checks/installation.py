@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 
 from pytorch_launch import LaunchError
-from pytorch_launch.active import choose_python, isolate
-from pytorch_launch.container import USER_SOFTWARE, bind_line
+from pytorch_launch.active import USER_SOFTWARE, bind_line, choose_python, isolate
 
 from pytorch_doctor import fail, not_applicable, ok, warn
 from pytorch_doctor.context import IMAGES, find_obstacle, last_line

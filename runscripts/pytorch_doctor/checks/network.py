@@ -3,9 +3,8 @@
 
 import platform
 
-from pytorch_launch.environment import FABRIC_NAME, SOCKET_IFNAME
 from pytorch_launch.fabric import TAKERS, choose_address, choose_interface
-from pytorch_launch.world import RendezvousError, node_name
+from pytorch_launch.world import FABRIC_NAME, SOCKET_IFNAME, RendezvousError, node_name
 
 from pytorch_doctor import fail, not_applicable, ok, warn
 

@@ -4,7 +4,6 @@
 import sys
 
 from pytorch_launch import LaunchError
-from pytorch_launch.facts import read_facts
 from pytorch_launch.nodelist import NodeListError, hosts
 from pytorch_launch.plan import make_plan
 from pytorch_launch.topology import cpu_list
@@ -26,8 +25,7 @@ def check_slurm(here):
     try:
         lists = [here.env[name] for name in NODE_LISTS if here.env.get(name)]
         nodes = list(hosts(lists[0])) if lists else []
-        facts = read_facts()
-        plan = make_plan(here.env, facts)
+        plan = make_plan(here.env)
     except NodeListError as error:
         return fail(error.fault, f"start the step again; unset {' '.join(NODE_LISTS)}, if you set it")
     except LaunchError as error:
@@ -42,5 +40,6 @@ def check_slurm(here):
         shared = plan.placement.warnings[0]
         return warn(shared.fault, shared.remedy)
     world = plan.world
-    cpus = f"CPUs {cpu_list(plan.placement.cpus)} of {cpu_list(facts.cpus)} for rank {world.rank} of {world.size}"
+    cpus = f"CPUs {cpu_list(plan.placement.cpus)} of {cpu_list(plan.placement.node.allowed)}"
+    cpus += f" for rank {world.rank} of {world.size}"
     return ok(f"{world.source}, {len(nodes)} node{'s' * (len(nodes) != 1)}, {cpus}")

@@ -5,10 +5,22 @@ Only this folder knows the variables of launchers: a function for each, which ta
 and returns a World, or None if it did not start this process.
 """
 
-from pytorch_launch import LaunchError, Value, is_number
-from pytorch_launch.environment import LAUNCH_ID
-from pytorch_launch.nodelist import NAME_CHARACTERS, node_index
-from pytorch_launch.world import NODE_LISTS, OF_TORCH, SUBMIT, WorldError, is_inherited
+from pytorch_launch import LaunchError, Problem, Value, is_number, read
+from pytorch_launch.active import check_cleaned
+from pytorch_launch.nodelist import NAME_CHARACTERS, first_and_index
+from pytorch_launch.world import (
+    LAUNCH_ID,
+    NODE_LISTS,
+    NUMBERS,
+    OF_TORCH,
+    SUBMIT,
+    World,
+    WorldError,
+    check_exported,
+    is_inherited,
+    node_name,
+    optional_number,
+)
 
 # A variable that only this launcher sets, then its module and function. The first match takes precedence:
 # torchrun starts more ranks than the task that it runs in; the daemons that mpirun starts on other nodes
@@ -16,7 +28,7 @@ from pytorch_launch.world import NODE_LISTS, OF_TORCH, SUBMIT, WorldError, is_in
 # the environment of its shell; srun offers PMI beside its own variables, and Flux offers PMI, and PALS for Cray's PMI.
 SLURM = "SLURM_PROCID"
 LAUNCHERS = (
-    ("TORCHELASTIC_RUN_ID", "others", "torchrun"),
+    ("TORCHELASTIC_RUN_ID", "mpi", "torchrun"),
     ("OMPI_COMM_WORLD_RANK", "mpi", "open_mpi"),
     ("MPI_LOCALRANKID", "mpi", "hydra"),
     ("FLUX_TASK_RANK", "flux", "task"),
@@ -43,8 +55,6 @@ def discover(env, hostname):
         if inherited:
             raise WorldError(f"{inherited}={env[inherited]} is of another launch than {world.source}", SUBMIT)
         return world
-    from pytorch_launch.launchers.others import single
-
     return single(env, hostname, inherited)
 
 
@@ -56,16 +66,92 @@ def _is_of_another_step(env, name):
     return env.get("SLURM_JOB_ID", job) not in ("", job) or env.get("SLURM_STEP_ID", step) not in ("", step)
 
 
+# Beginnings and ends of variables with which launchers describe a rank: those of this package that come in part, and
+# MVAPICH's mpirun_rsh, IBM's jsrun, ALPS's aprun, PMIx's prun, horovodrun.
+MARKS = (
+    *("OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "MPI_LOCAL", "PMI_", "PMIX_RANK", "PALS_", "FLUX_TASK_", "MV2_COMM_WORLD_"),
+    *("JSM_NAMESPACE_", "ALPS_APP_PE", "HOROVOD_", "MPI_RANKID", "MPI_NRANKS", "MPIRUN_", "SMPI_"),
+)
+OF_RANK = ("RANK", "RANKS", "RANKID", "RANK_ID", "SIZE", "_PE", "LOCAL_ID", "PMI_ID")
+
+OF_TORCHRUN = ("GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE")
+
+
+def single(env, hostname, inherited=None):
+    """A world of one. A batch script is such a process, with the SLURM_PROCID=0 of its job.
+
+    `inherited` is a variable of a launch around this job, None if there is none.
+    """
+    from pytorch_launch.launchers import slurm  # most launches need one launcher only
+
+    check_cleaned(env)
+    if env.get("SLURM_PROCID", "0") != "0":
+        raise WorldError(
+            f"SLURM_PROCID={env['SLURM_PROCID']} is a rank, but one of {', '.join(slurm.STEP_MARKS)} and "
+            "SLURM_STEP_ID is missing",
+            "pass Slurm's variables on (a container without --cleanenv)",
+        )
+    marks = sorted(name for name in env if _is_of_rank(name, env))
+    if {env[name] for name in marks if name.endswith("SIZE") and "LOCAL" not in name} == {"1"}:
+        marks = []  # the only rank
+    inherited = inherited or next((name for name in marks if is_inherited(env, name)), None)
+    strays, left = (), slurm.step_of_others(env)
+    if inherited:
+        left = f"{inherited}={env[inherited]}"
+        of_torchrun = (name for name in env if name.startswith("TORCHELASTIC_"))
+        strays = {*marks, *of_torchrun, *OF_TORCH, *OF_TORCHRUN, "MASTER_ADDR", "MASTER_PORT", LAUNCH_ID}
+        env = {name: value for name, value in env.items() if name not in strays}
+    elif marks:
+        raise WorldError(
+            f"{', '.join(f'{name}={env[name]}' for name in marks)}: ranks of a launcher that is not known",
+            "start them with srun, mpirun, flux run or torchrun, or one process with conda-python-simple",
+        )
+    world = World(
+        **dict(zip(NUMBERS, (0, 1, 0, 1, 0))),
+        node=node_name(env, hostname),
+        first_host="127.0.0.1",
+        source="single process",
+        job=optional_number(env, "SLURM_JOB_ID"),
+        allocation=slurm.job_allocation(env) if env.get("SLURM_JOB_ID") else _allocation(env),
+        strays=tuple(sorted(strays)),
+        problem=Problem(f"{left} is of a launch around this job: starting one process", SUBMIT) if left else None,
+    )
+    check_exported(env, world, {}, "no srun, mpirun or torchrun started this process")
+    return world
+
+
+def _is_of_rank(name, env):
+    """Whether the variable `name` is one with which a launcher describes a rank; `pbsdsh` numbers its tasks."""
+    if name == "PBS_NODENUM":
+        return env[name] not in ("", "0")
+    if name == "PBS_TASKNUM":
+        return env[name] not in ("", "1")
+    return name.startswith(MARKS) and name.endswith(OF_RANK) and env[name].isdecimal()
+
+
+def _allocation(env):
+    """Tasks and nodes of the job, 1 and 1 where they are not known, and what starts processes on all of them."""
+    if env.get("FLUX_URI"):
+        from pytorch_launch.launchers.flux import flux
+
+        nodes = (flux(env, "getattr", "size") or "").strip()
+        return 1, int(nodes) if nodes.isdecimal() else 1, "flux run"
+    if env.get("PBS_NODEFILE"):
+        return 1, len(set((read(env["PBS_NODEFILE"]) or "").split())) or 1, "mpiexec"
+    # LSF: `host1 4 host2 4`, with a host for the script itself where jsrun starts the tasks
+    return 1, len(env.get("LSB_MCPU_HOSTS", "").split()) // 2 or 1, "mpirun"
+
+
 def is_node_of_job(env, host):
     short = host.partition(".")[0]
     try:
-        return any(node_index(env[name], short) is not None for name in NODE_LISTS if env.get(name))
+        return any(first_and_index(env[name], short)[1] is not None for name in NODE_LISTS if env.get(name))
     except LaunchError:  # a list that cannot be parsed, and that this launch does not use
         return False
 
 
-#: For a variable of a launcher: the options that leave ranks unbound, the command that starts one task per node, and
-#: the option that passes a variable on to all ranks.
+#: For a variable of a launcher: what gives ranks more cores, the command that starts one task per node, and how to pass
+#: a variable on to all ranks. The workers of torchrun have the cores of their agent, whose variables they inherit.
 OPTIONS = {
     "OMPI_COMM_WORLD_RANK": (
         "start mpirun with --bind-to none",
@@ -90,26 +176,14 @@ OPTIONS = {
         "before srun",
     ),
 }
+OTHER_OPTIONS = ("give this process more cores, with taskset or in its container", "mpirun -ppn 1", "on all ranks")
+MORE_CORES, ONE_PER_NODE, TO_ALL_RANKS = range(3)
 
 
-def more_cores(env):
-    """How to give ranks more cores, with the options of the launcher that bound them.
-
-    The workers of torchrun have the cores of their agent, whose variables they inherit.
-    """
-    return _options(env, 0) or "give this process more cores, with taskset or in its container"
-
-
-def one_task_per_node(env):
-    return (_options(env, 1) or "mpirun -ppn 1").format_map({"SLURM_STEP_NUM_NODES": "<nodes>", **env})
-
-
-def to_all_ranks(env):
-    return _options(env, 2) or "on all ranks"
-
-
-def _options(env, index):
-    return next((options[index] for sign, options in OPTIONS.items() if env.get(sign)), None)
+def launcher_option(env, which):
+    """An entry of OPTIONS for the launcher of this process."""
+    options = next((options for sign, options in OPTIONS.items() if env.get(sign)), OTHER_OPTIONS)
+    return options[which].format_map({"SLURM_STEP_NUM_NODES": "<nodes>", **env})
 
 
 def launch_name(env, world, launch, place):

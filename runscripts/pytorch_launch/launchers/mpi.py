@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The worlds of the MPI launchers: mpirun, mpiexec, aprun.
+"""The worlds of torchrun and of the MPI launchers: mpirun, mpiexec, aprun.
 
-None of them but PALS reports the node of rank 0. It is the first host of the allocation, unless the user laid the
+Of the latter, only PALS reports the node of rank 0. It is the first host of the allocation, unless the user laid the
 ranks out in another way, which rank 0 detects (`rendezvous`).
 """
 
@@ -9,7 +9,32 @@ import sys
 
 from pytorch_launch import read
 from pytorch_launch.nodelist import first_and_index
-from pytorch_launch.world import WorldError, check_step, make_world, number, optional_number, read_list, text_number
+from pytorch_launch.world import (
+    OF_TORCH,
+    WorldError,
+    check_step,
+    make_world,
+    node_name,
+    number,
+    optional_number,
+    read_list,
+    text_number,
+)
+
+
+def torchrun(env, hostname):
+    """The world of a worker (torch.distributed.run, "Environment Variables"), as torchrun exported it."""
+    world = make_world(
+        env,
+        OF_TORCH,
+        node=node_name(env, hostname),
+        first_host=env.get("MASTER_ADDR"),
+        source=f"torchrun run {env['TORCHELASTIC_RUN_ID']}",
+        job=optional_number(env, "SLURM_JOB_ID"),
+        exported=True,
+    )
+    check_step(env, world, "TORCHELASTIC_RUN_ID")
+    return world
 
 
 def open_mpi(env, hostname):

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The worlds of srun, and where they start."""
 
-from pytorch_launch import is_number, read
-from pytorch_launch.facts import state_and_parent
+from pytorch_launch import ancestors, is_number, process, read
 from pytorch_launch.nodelist import first_and_index, first_host, hosts
 from pytorch_launch.world import (
     STRAY_EXPORT,
@@ -134,19 +133,17 @@ def _position(env):
 
 def _is_batch_script(env):
     """Whether slurmstepd started this task as a batch script; false where a container hides it."""
-    parent = state_and_parent(env["SLURM_TASK_PID"])[1] if env.get("SLURM_TASK_PID") else ""
+    parent = process(env["SLURM_TASK_PID"])[2] if env.get("SLURM_TASK_PID") else ""
     title = read(f"/proc/{parent}/cmdline") if parent else None
     return bool(title and title.startswith(f"slurmstepd: [{env.get('SLURM_JOB_ID')}.batch"))
 
 
 def _is_in_interactive_shell():
     """Whether a shell without a script or a command is among the ancestors of this process in its task."""
-    pid = state_and_parent("self")[1]
-    while pid not in ("", "0", "1"):
+    for pid, _ in ancestors():
         name, *options = (read(f"/proc/{pid}/cmdline") or "").rstrip("\0").split("\0")
-        if name.rpartition("/")[2].endswith("sh") and all(option[:1] == "-" and option != "-c" for option in options):
+        if name.endswith("sh") and pid != "1" and all(option[:1] == "-" and option != "-c" for option in options):
             return True
-        pid = state_and_parent(pid)[1]
     return False
 
 

@@ -25,7 +25,7 @@ ENVIRONMENT = {
     "easyblocks/pytorch_install/modulefiles/container.lua": "Lua",
     "easyblocks/pytorch_install/modulefiles/container.tcl": "Tcl",
     "libexec/enter": "bash, for commands that start without the module",
-    "runscripts/pytorch_launch/container.py": "runs in the image, without the easyblocks",
+    "runscripts/pytorch_launch/active.py": "runs in the image, without the easyblocks",
 }
 
 

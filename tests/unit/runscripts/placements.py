@@ -11,7 +11,7 @@ def choose_cores(root, allowed, rank, size, job_cpus, cpus_per_task, devices, *,
     """The Placement of a rank that no torchrun started; `launcher` is the mask of mpirun."""
     fields = {"local_rank": rank, "local_size": size, "node_cpus": job_cpus, "cpus_per_task": cpus_per_task}
     world = SimpleNamespace(**fields, masks=masks, exported=False, unbound=False)
-    return cores.choose_cores(node or Node(root, set(allowed), lambda: launcher), world, devices)
+    return cores.choose_cores(node or Node(root, allowed=set(allowed), launcher_cpus=launcher), world, devices)
 
 
 def placed(root, allowed, size, *, env=None, job_cpus=None, cpus_per_task=None, gpus=True):

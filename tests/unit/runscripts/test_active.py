@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from pytorch_launch import LaunchError, active, container
+from pytorch_launch import LaunchError, active
 from pytorch_launch.active import choose_python
 
 VERSION = ".".join(map(str, sys.version_info[:3]))
@@ -130,7 +130,7 @@ def test_without_a_torch_the_modules_python_runs_with_one_warning(module, make, 
 def test_the_modules_own_environments_do_not_count(module):
     root = module["CONTAINERROOT"]
     assert seen(choose_python({**module, "VIRTUAL_ENV": f"{root}/venv"})) == (None, [])
-    assert seen(choose_python({**module, "VIRTUAL_ENV": container.USER_VENV})) == (None, [])
+    assert seen(choose_python({**module, "VIRTUAL_ENV": active.USER_VENV})) == (None, [])
 
 
 def test_the_conda_that_the_modules_venv_stands_on_does_not_count(module, conda, tmp_path):
@@ -273,9 +273,9 @@ def test_a_container_that_fell_back_to_the_home_directory_is_an_error(tmp_path, 
 
 
 def test_a_cleaned_environment_is_an_error_that_names_the_option(tmp_path, monkeypatch):
-    monkeypatch.setattr(container, "RUNSCRIPTS", str(tmp_path))
-    container.check_cleaned({})  # an empty directory of an image
+    monkeypatch.setattr(active, "RUNSCRIPTS", str(tmp_path))
+    active.check_cleaned({})  # an empty directory of an image
     (tmp_path / "launch.bash").touch()
-    container.check_cleaned({"RUNSCRIPTS": "/module/runscripts"})
+    active.check_cleaned({"RUNSCRIPTS": "/module/runscripts"})
     with pytest.raises(LaunchError, match="--cleanenv, -e, --containall or APPTAINER_CLEANENV removed them"):
-        container.check_cleaned({})
+        active.check_cleaned({})

@@ -9,8 +9,8 @@ import time
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from pytorch_launch import claim, facts
-from pytorch_launch.claim import NUMBERS, Holder, hold_port, is_claimed, take_claim
+from pytorch_launch import claim
+from pytorch_launch.claim import NUMBERS, hold_port, is_claimed, take_claim
 from pytorch_launch.launchers import discover
 from pytorch_launch.world import RendezvousError
 
@@ -48,7 +48,7 @@ def holds(runscripts, port):
     """A process that has claimed the port, as a rank of a launch."""
 
     @contextmanager
-    def hold(launch, rank, more=""):
+    def hold(launch, more="", rank=0):
         arguments = [sys.executable, "-c", HOLD % more, str(runscripts), str(port), launch, str(rank)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         with subprocess.Popen(arguments, **pipes) as process:
@@ -58,46 +58,27 @@ def holds(runscripts, port):
     return hold
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("other", [0, 1])
-def test_a_launch_does_not_get_the_port_of_another_one(holds, port, rank, other):
-    with holds("90000.0", rank) as process:
-        holder = take_claim(port, "90001.0", is_rank_0=other == 0)
-        assert (holder.launch, holder.pid) == ("90000.0", str(process.pid))
-        assert is_claimed(port)
-    assert not is_claimed(port)
-
-
-def test_the_ranks_of_a_launch_share_its_claim_and_a_second_rank_0_gets_none(holds, port):
-    with holds("7.0", 1), holds("7.0", 0) as rank_0, holds("7.0", 2):
-        assert take_claim(port, "7.0", is_rank_0=False) is None
-        assert take_claim(port, "7.0", is_rank_0=True).pid == str(rank_0.pid)
-
-
-def test_the_remedy_for_a_second_program_of_rank_0_is_not_to_start_again(holds, port, step):
-    """`conda-python-distributed monitor.py & conda-python-distributed train.py` in one task."""
+def test_a_launch_does_not_get_the_port_of_another_one_and_its_ranks_share_it(holds, port, step):
     step.update(SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="0", SLURMD_NODENAME="nid001002")
     place, world = {"MASTER_ADDR": "nid001002", "MASTER_PORT": str(port)}, discover(step, "nid001002")
-    with holds("7.0", 0) as process, pytest.raises(RendezvousError) as raised:
-        hold_port(place, world, "7.0")
-    assert str(raised.value).endswith(
-        f"in use by another rank 0 of this launch (process {process.pid}). "
-        "Use conda-python-simple for a program that is not a rank, or export another MASTER_PORT"
-    )
-    with holds("8.0", 0), pytest.raises(RendezvousError, match=r"8\.0 .*\. Start again, or export another MASTER_PORT"):
-        hold_port(place, world, "7.0")
-
-
-def test_of_launches_that_cannot_be_told_apart_one_rank_0_gets_the_port(holds, port):
-    with holds("unknown", 0):
-        assert take_claim(port, None, is_rank_0=True) is not None
-
-
-def test_the_claim_is_the_launchs_until_its_last_rank_has_ended(holds, port):
-    with holds("7.0", 1) as first, holds("7.0", 0):
+    with holds("90000.0", rank=1) as first, holds("90000.0") as rank_0, holds("90000.0", rank=2):
+        assert take_claim(port, "90001.0", is_rank_0=True) in [("90000.0", str(each.pid)) for each in (first, rank_0)]
+        assert is_claimed(port)
+        fault = r"is in use by 90000\.0 \(process \d+\)\. Start again, or export another MASTER_PORT"
+        for launch in ("90001.0", None):
+            with pytest.raises(RendezvousError, match=fault):
+                hold_port(place, world, launch)
         first.kill()
         first.wait()
-        assert take_claim(port, "8.0", is_rank_0=False).launch == "7.0"
+        assert take_claim(port, "90001.0", is_rank_0=False) == ("90000.0", str(rank_0.pid))
+
+
+def test_of_launches_that_cannot_be_told_apart_rank_0_alone_claims(holds, port, step):
+    place, world = {"MASTER_ADDR": "nid001002", "MASTER_PORT": str(port)}, discover(step, "nid001003")
+    with holds("-4711"):
+        assert hold_port(place, world, None) is None  # rank 3
+        with pytest.raises(RendezvousError, match=r"in use by another launch \(process \d+\)"):
+            hold_port(place, world.replace(rank=0), None)
 
 
 CHILD = """
@@ -114,18 +95,18 @@ def children(pid):
 
 
 def test_what_a_launch_leaves_behind_does_not_block_the_next(holds, port, runscripts):
-    with holds("7.0", 0, CHILD) as process:
+    with holds("7.0", CHILD) as process:
         (child,) = children(process.pid)
     try:
         assert not is_claimed(port)
-        with holds("8.0", 0):
-            assert take_claim(port, "9.0", is_rank_0=True).launch == "8.0"
+        with holds("8.0"):
+            assert take_claim(port, "9.0", is_rank_0=True)[0] == "8.0"
     finally:
         os.kill(child, signal.SIGKILL)
 
 
 def test_a_zombie_does_not_hold_what_it_left_behind(holds, port):
-    with holds("7.0", 0, CHILD) as process:
+    with holds("7.0", CHILD) as process:
         (child,) = children(process.pid)
         try:
             assert is_claimed(port)
@@ -139,25 +120,11 @@ def test_a_zombie_does_not_hold_what_it_left_behind(holds, port):
 def test_a_process_whose_files_are_hidden_is_found_by_its_number(monkeypatch):
     """As another user's with hidepid=2."""
     with subprocess.Popen(["sleep", "600"]) as process:
-        holder = Holder("7.0", str(os.stat("/proc/self/ns/pid").st_ino), str(process.pid))  # noqa: PTH116
-        monkeypatch.setattr(facts, "read", lambda _path: None)
-        assert not holder.has_ended()
+        held = str(os.stat("/proc/self/ns/pid").st_ino), str(process.pid)  # noqa: PTH116
+        monkeypatch.setattr(claim, "process", lambda _pid: ("", "", ""))
+        assert not claim._has_ended(*held)
         process.kill()
-    assert holder.has_ended()
-
-
-SUPERVISOR = """
-import subprocess, sys
-sys.exit(subprocess.run([sys.executable, "-c", "import sys; sys.path.insert(0, sys.argv[1])\\n"
-    "from pytorch_launch.claim import take_claim\\n"
-    "sys.exit(take_claim(int(sys.argv[2]), '7.0', is_rank_0=True) is not None)", *sys.argv[1:]]).returncode)
-"""
-
-
-def test_a_rank_may_run_the_launcher_again_as_a_supervisor_does(runscripts, port):
-    code = f"import sys; sys.path.insert(0, sys.argv[1])\nfrom pytorch_launch.claim import take_claim\n{{}}{SUPERVISOR}"
-    code = code.format("assert take_claim(int(sys.argv[2]), '7.0', is_rank_0=True) is None")
-    assert subprocess.run([sys.executable, "-c", code, str(runscripts), str(port)], check=False).returncode == 0
+    assert claim._has_ended(*held)
 
 
 def squat(name):
@@ -167,22 +134,22 @@ def squat(name):
 
 
 def test_another_user_who_takes_the_names_causes_an_error_after_one_try_of_each(port, monkeypatch):
-    names, tries = [squat(f"{port}/node/{number}") for number in range(NUMBERS)], []
+    names, tries = [squat(f"{port}/{number}") for number in range(NUMBERS)], []
     bind = claim._bind
     monkeypatch.setattr(claim, "_bind", lambda *arguments: tries.append(arguments[1]) or bind(*arguments))
-    assert take_claim(port, "7.0", is_rank_0=False).launch == "another program"
-    assert tries == [f"node/{number}" for number in range(NUMBERS)]
+    assert take_claim(port, "7.0", is_rank_0=False) == ("another program", "")
+    assert tries == [*range(NUMBERS)]
     for name in names:
         name.close()
 
 
 def test_a_name_with_two_labels_belongs_to_no_launch(port):
     """Or a process in between could make two launches take it for one of theirs."""
-    taken = [squat(f"{port}/node/{number}") for number in range(NUMBERS)]
+    taken = [squat(f"{port}/{number}") for number in range(NUMBERS)]
     for name in list(taken):
         inode = os.fstat(name.fileno()).st_ino
         taken += [squat(f"{port}/of/{inode}/{launch}/0/1") for launch in ("7.0", "8.0")]
-    assert take_claim(port, "7.0", is_rank_0=False).launch == "another program"
+    assert take_claim(port, "7.0", is_rank_0=False) == ("another program", "")
     for name in taken:
         name.close()
 

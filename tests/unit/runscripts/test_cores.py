@@ -236,6 +236,6 @@ def test_few_files_and_directories_are_read(request, monkeypatch, name, allowed,
     monkeypatch.setattr(topology, "read", lambda path: paths.append(path) or read(path))
     monkeypatch.setattr(topology, "names", lambda path: paths.append(path) or names(path))
     job_cpus = 56 if name == "lumi" and len(allowed) == 7 else len(allowed)
-    node = topology.Node(root, set(allowed))
+    node = topology.Node(root, allowed=set(allowed))
     choose_cores(root, (), size - 1, size, job_cpus, None, choose_devices({}, node, size - 1, size), node=node)
     assert len(paths) <= most

@@ -1,10 +1,10 @@
 """The variables that a rank starts Python with."""
 
 import pytest
-from pytorch_launch.environment import AGENT_THREADS, compute_variables, conditional, is_name, openmp_warnings
-from pytorch_launch.facts import Facts
 from pytorch_launch.launchers import discover
+from pytorch_launch.plan import AGENT_THREADS, compute_variables, conditional, is_name, openmp_warnings
 from pytorch_launch.rendezvous import LOWEST_PORT, SPAN, choose_rendezvous, launch_id, step_port
+from pytorch_launch.topology import Node
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "none",
@@ -22,7 +22,7 @@ class NoDevices:
 
 def decide(env, **facts):
     number = facts.pop("origin", 1)
-    kernel = Facts(host="vm", pid=number, launcher=number, cpus={0}, uid=1000)
+    kernel = Node(host="vm", pid=number, launcher=number)
     world = discover(env, kernel.host)
     place = None if world.exported else choose_rendezvous(env, world, kernel)
     launch = launch_id(world, kernel)

@@ -4,12 +4,12 @@ import pytest
 from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN
 from pytorch_doctor.checks import network
 from pytorch_doctor.context import Context
-from pytorch_launch import addresses
+from pytorch_launch import fabric
 from pytorch_launch.elastic import make_agent_plan
 from pytorch_launch.fabric import fabric_name
-from pytorch_launch.facts import Facts
 from pytorch_launch.plan import make_plan
 from pytorch_launch.report import line
+from pytorch_launch.topology import Node
 from pytorch_launch.world import RendezvousError
 
 USE_PLAIN = "Correct PYTORCH_FABRIC_NAME, or export it empty to use the plain names"
@@ -19,7 +19,8 @@ USE_PLAIN = "Correct PYTORCH_FABRIC_NAME, or export it empty to use the plain na
 def names(monkeypatch):
     """What the resolver of this node knows: name -> address. Addresses that begin with 127. are its own."""
     known = {"nid001002": "127.0.0.1", "nid001002i": "127.0.0.2", "nid001003": "10.0.0.3", "nid001003i": "10.1.0.3"}
-    monkeypatch.setattr(addresses, "look_up", lambda name, _: [known[name]] if name in known else [])
+    for module in (fabric, network):
+        monkeypatch.setattr(module, "look_up", lambda _, name: [known[name]] if name in known else [])
     return known
 
 
@@ -27,7 +28,7 @@ def names(monkeypatch):
 def with_address(monkeypatch):
     """The interfaces of this node that have an address."""
     interfaces = {"hsn0", "hsn1", "lo"}
-    monkeypatch.setattr(addresses, "has_address", interfaces.__contains__)
+    monkeypatch.setattr(fabric, "has_address", interfaces.__contains__)
     return interfaces
 
 
@@ -47,8 +48,8 @@ def node(tmp_path, with_address):
 
 
 def plan(env, root="/nowhere"):
-    facts = Facts(host=env.get("SLURMD_NODENAME", "vm"), pid=9, launcher=8, cpus={0}, uid=1000, root=root)
-    return make_plan({"PYTORCH_FABRIC_NAME": "*i", **env}, facts)
+    node = Node(root, host=env.get("SLURMD_NODENAME", "vm"), launcher=8, allowed={0})
+    return make_plan({"PYTORCH_FABRIC_NAME": "*i", **env}, node)
 
 
 def rank(step, number):
@@ -109,13 +110,13 @@ def test_a_name_of_another_nodes_address_stops_rank_0_before_the_others_wait_for
 
 
 def test_the_users_address_takes_precedence_and_no_name_is_looked_up(step, monkeypatch):
-    monkeypatch.setattr(addresses, "look_up", None)
+    monkeypatch.setattr(fabric, "look_up", None)
     assert "MASTER_ADDR" not in plan({**rank(step, 0), "MASTER_ADDR": "head"}).changes
     assert plan({**rank(step, 0), "PYTORCH_FABRIC_NAME": ""}).changes["MASTER_ADDR"] == "nid001002"
 
 
 def test_a_world_on_one_node_uses_its_plain_name(step, monkeypatch):
-    monkeypatch.setattr(addresses, "look_up", None)
+    monkeypatch.setattr(fabric, "look_up", None)
     step.update(SLURM_STEP_TASKS_PER_NODE="4", SLURM_STEP_NODELIST="nid001002", SLURM_NODEID="0")
     step.update(SLURMD_NODENAME="nid001002")
     made = plan({**step, "PYTORCH_SOCKET_IFNAME": "hsn0"})
@@ -186,23 +187,21 @@ def test_a_node_without_a_usable_interface_sets_none_and_names_what_each_lacks(s
 
 
 def test_names_of_this_machine_have_addresses_and_others_have_none():
-    (address, *_) = addresses.look_up("localhost")
-    assert addresses.is_local(address)
-    assert not addresses.is_local("192.0.2.1")  # of documents, RFC 5737
-    assert addresses.look_up("no.such.name.invalid") == []
-    assert addresses.look_up("n" * 300) == []
-    assert addresses.has_address("lo")
-    assert not addresses.has_address("hsn0")
+    (address, *_) = fabric.look_up({}, "localhost")
+    assert fabric.is_local(address)
+    assert not fabric.is_local("192.0.2.1")  # of documents, RFC 5737
+    assert [fabric.look_up({}, name) for name in ("no.such.name.invalid", "n" * 300)] == [[], []]
+    assert [fabric.has_address(name) for name in ("lo", "hsn0")] == [True, False]
 
 
-def test_the_look_up_has_the_time_limits_of_the_ranks(step, monkeypatch):
+def test_the_look_up_has_the_time_limits_of_the_ranks(monkeypatch):
     """Without them, a name server that does not answer delays the launch by 10 s (resolv.conf(5))."""
-    asked = []
-    monkeypatch.setattr(addresses, "look_up", lambda name, options: asked.append((name, options)) or ["127.0.0.1"])
-    env = {**rank(step, 0), "PYTORCH_DISTRIBUTED_RES_OPTIONS": "timeout:1 attempts:1"}
-    plan(env)
-    plan({**env, "RES_OPTIONS": "rotate"})
-    assert asked == [("nid001002i", "timeout:1 attempts:1"), ("nid001002i", None)]
+    given = []
+    monkeypatch.setattr(fabric.os, "putenv", lambda *variable: given.append(variable))
+    env = {"PYTORCH_DISTRIBUTED_RES_OPTIONS": "timeout:1 attempts:1"}
+    fabric.look_up(env, "localhost")
+    fabric.look_up({**env, "RES_OPTIONS": "rotate"}, "localhost")
+    assert given == [("RES_OPTIONS", "timeout:1 attempts:1")]
 
 
 def found(check, step, root="/nowhere", **env):

@@ -1,12 +1,10 @@
 """PyTorch's flight recorder: where the launcher lets it write, and under which names."""
 
-import os
-
 import node_trees
 import pytest
 from pytorch_launch.caches import make_dumps, plan_dumps
-from pytorch_launch.facts import Facts
 from pytorch_launch.plan import make_plan
+from pytorch_launch.topology import Node
 
 #: The smallest nodes with GPUs of each vendor, and one without.
 NODES = {"nvidia": ["0000:01:00.0"], "amd": ["0000:c1:00.0"], None: []}
@@ -37,8 +35,8 @@ def plan(step, nodes, tmp_path):
     def make(vendor="nvidia", **env):
         (tmp_path / "home").mkdir(exist_ok=True)
         env = {**step, "HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path), **env}
-        facts = Facts(host="vm", pid=1, launcher=1, cpus={0, 1}, uid=os.geteuid(), root=nodes[vendor])
-        return plan_dumps(make_plan(env, facts))
+        node = Node(nodes[vendor], host="vm", launcher=1)
+        return plan_dumps(make_plan(env, node))
 
     return make
 
@@ -70,7 +68,6 @@ def test_ranks_with_gpus_write_dumps_to_a_private_directory_by_job_and_step(plan
 @pytest.mark.parametrize(
     ("variables", "name"),
     [
-        ({"PYTORCH_LAUNCH_LOG_DIR": "/logs"}, "7.0"),  # of earlier releases, which wrote them there
         ({"SLURM_RESTART_COUNT": "2"}, "7.0-restart2"),
         ({"TORCHELASTIC_RUN_ID": "../7.0 x", **EXPORTED}, "_7.0_x"),
         ({"TORCHELASTIC_RUN_ID": "none", **EXPORTED}, "7.nid001002.none"),
@@ -82,10 +79,10 @@ def test_dumps_have_the_name_of_their_launch(plan, tmp_path, variables, name):
 
 
 def test_dumps_of_ranks_outside_a_job_have_the_names_of_node_and_launcher(nodes):
-    facts = Facts(host="vm", pid=12, launcher=11, cpus={0, 1}, uid=os.geteuid(), root=nodes["nvidia"])
+    node = Node(nodes["nvidia"], host="vm", pid=12, launcher=11)
     env = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
     env.update(OMPI_COMM_WORLD_LOCAL_SIZE="2", HOME="/home/u", MASTER_ADDR="vm", MASTER_PORT="12000")
-    made = plan_dumps(make_plan(env, facts))
+    made = plan_dumps(make_plan(env, node))
     assert made.changes["TORCH_FR_DUMP_TEMP_FILE"] == "/home/u/.cache/pytorch-dumps/local.vm.11-rank_"
 
 

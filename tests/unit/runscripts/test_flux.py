@@ -2,7 +2,7 @@
 
 import pytest
 from apinfo_files import apinfo_file
-from pytorch_launch.launchers import discover, more_cores, one_task_per_node
+from pytorch_launch.launchers import MORE_CORES, ONE_PER_NODE, discover, launcher_option
 from pytorch_launch.launchers.mpi import read_layout
 from pytorch_launch.rendezvous import choose_rendezvous, launch_id
 from pytorch_launch.world import WorldError
@@ -162,8 +162,8 @@ def test_a_task_of_flux_in_a_slurm_step_is_a_rank_of_flux():
 
 def test_hints_are_in_the_words_of_flux():
     env = {**FLUX, **CRAY_PALS}
-    assert "flux run with -o cpu-affinity=off" in more_cores(env)
-    assert one_task_per_node(env) == "flux run --tasks-per-node=1 -o cpu-affinity=off"
+    assert "flux run with -o cpu-affinity=off" in launcher_option(env, MORE_CORES)
+    assert launcher_option(env, ONE_PER_NODE) == "flux run --tasks-per-node=1 -o cpu-affinity=off"
 
 
 @pytest.mark.parametrize(("text", "nodes"), [("2\\n", 2), ("1\\n", 1), ("", 1)])

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from pytorch_launch import active, container
+from pytorch_launch import active
 from pytorch_launch.active import isolate, shadowing
 
 
@@ -95,7 +95,7 @@ def test_in_a_container_what_the_image_brings_is_its_own(directory, monkeypatch)
     """On the file system of its root, or of its Python's directory, unlike what is bound into it from the host."""
     brought = directory("site-packages", "torch.py")
     devices = {"/": 1, active.sys.prefix: 2, brought: 3}
-    real = container.os.stat
+    real = active.os.stat
 
     class Found:
         def __init__(self, path):
@@ -148,8 +148,8 @@ def test_a_torch_that_is_not_imported_or_is_wanted_is_not_named(own_torch, env):
 
 def test_an_image_without_variables_of_its_own_is_recognized_by_its_runscripts(monkeypatch):
     found = {"/runscripts"}
-    monkeypatch.setattr(container, "exists", lambda path: path in found)
-    assert container.in_container({"PYTORCH_IMAGE": "image.sqsh"})
-    assert not container.in_container({})  # an image of another kind, or a directory of the host
+    monkeypatch.setattr(active, "exists", lambda path: path in found)
+    assert active.in_container({"PYTORCH_IMAGE": "image.sqsh"})
+    assert not active.in_container({})  # an image of another kind, or a directory of the host
     found.clear()
-    assert not container.in_container({"PYTORCH_IMAGE": "image.sqsh"})
+    assert not active.in_container({"PYTORCH_IMAGE": "image.sqsh"})

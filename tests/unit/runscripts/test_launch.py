@@ -132,7 +132,7 @@ def test_an_edit_of_an_installed_module_takes_effect(launch, step, packed, name)
 
 
 def test_an_edit_of_the_same_size_takes_effect_by_its_time(launch, step, packed):
-    module = packed / "pytorch_launch" / "script.py"
+    module = packed / "pytorch_launch" / "nodelist.py"
     module.write_text("raise SystemExit(9)".ljust(module.stat().st_size))
     os.utime(module, (0, 0))
     assert launch("conda-python-distributed", "--dry-run", env=step, runscripts=packed).returncode == 9

@@ -2,7 +2,7 @@
 
 import pytest
 from apinfo_files import apinfo_file
-from pytorch_launch.launchers import discover, more_cores, one_task_per_node
+from pytorch_launch.launchers import MORE_CORES, ONE_PER_NODE, discover, launcher_option
 from pytorch_launch.world import WorldError
 
 #: Rank 3 of four on two nodes, as seen with Open MPI 4.1.4 (Debian 12, in job 7 of a testbed). The remote
@@ -109,12 +109,12 @@ def test_pals_names_the_node_of_rank_0_where_the_nodes_do_not_have_the_jobs_list
 def test_hints_are_in_the_words_of_the_launcher(sign, unbound, per_node):
     """mpirun's ranks in a job have the step of their daemon, torchrun's workers the variables of their agent."""
     env = {sign: "0", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "2", "TORCHELASTIC_RUN_ID": "7.0"}
-    assert unbound in more_cores(env)
-    assert one_task_per_node(env) == per_node
+    assert unbound in launcher_option(env, MORE_CORES)
+    assert launcher_option(env, ONE_PER_NODE) == per_node
 
 
 def test_without_a_launcher_no_hint_is_about_one():
-    assert "srun" not in more_cores({}) + one_task_per_node({})
+    assert "srun" not in "".join(launcher_option({}, which) for which in (MORE_CORES, ONE_PER_NODE))
 
 
 def test_srun_with_pmi_is_still_srun(step):

@@ -1,14 +1,11 @@
 """Where the ranks meet: the same place for all of a world, a place of its own for each world."""
 
-import _socket
 import socket
 from types import SimpleNamespace
 
 import pytest
-from pytorch_launch import addresses
-from pytorch_launch.addresses import loopback
+from pytorch_launch import claim, rendezvous
 from pytorch_launch.claim import hold_port
-from pytorch_launch.facts import Facts
 from pytorch_launch.launchers import discover
 from pytorch_launch.rendezvous import (
     LOWEST_PORT,
@@ -20,6 +17,7 @@ from pytorch_launch.rendezvous import (
     launch_id,
     step_port,
 )
+from pytorch_launch.topology import Node
 from pytorch_launch.world import RendezvousError
 
 EPHEMERAL = range(32768, 61000)
@@ -27,8 +25,8 @@ SPECIAL_STEPS = range(4294967290, 4294967296)
 
 
 def started_by(number):
-    """The Facts of a process with this number, whose launcher has it too; None is for numbers that are not needed."""
-    return Facts(host="vm", pid=number, launcher=number, cpus={0}, uid=1000)
+    """A process with this number, whose launcher has it too; None is for numbers that are not needed."""
+    return Node(host="vm", pid=number, launcher=number)
 
 
 def check_free(place, source):
@@ -143,26 +141,11 @@ def test_connections_that_have_ended_are_no_stranger():
 @pytest.mark.parametrize(
     ("usable", "address"), [(("127.0.0.1", "::1"), "127.0.0.1"), (("::1",), "::1"), ((), "127.0.0.1")]
 )
-def test_the_loopback_is_one_that_this_host_has(monkeypatch, usable, address):
-    class Socket:
-        def __init__(self, *_):
-            pass
-
-        def bind(self, place):
-            if place[0] not in usable:
-                raise OSError(99, "Cannot assign requested address")
-
-        def close(self):
-            pass
-
-    monkeypatch.setattr(_socket, "socket", Socket)
-    assert loopback() == address
-
-
-def test_over_ipv6_alone_gloo_takes_the_loopback_too(monkeypatch):
-    monkeypatch.setattr(addresses, "loopback", lambda: "::1")
+def test_the_loopback_is_one_that_this_host_has_and_over_ipv6_gloo_takes_it_too(monkeypatch, usable, address):
+    monkeypatch.setattr(rendezvous, "is_local", usable.__contains__)
     place = choose_rendezvous({"MASTER_PORT": "4000"}, discover({}, "vm"), started_by(1))
-    assert place == {"MASTER_ADDR": "::1", "MASTER_PORT": "4000", "GLOO_SOCKET_IFNAME": "lo"}
+    gloo = {"GLOO_SOCKET_IFNAME": "lo"} if address == "::1" else {}
+    assert place == {"MASTER_ADDR": address, "MASTER_PORT": "4000", **gloo}
 
 
 def test_a_launch_has_a_name_that_its_ranks_share(step, mpirun):
@@ -175,12 +158,12 @@ def test_a_launch_has_a_name_that_its_ranks_share(step, mpirun):
 
 
 def test_the_search_for_a_free_port_starts_anew_at_the_end_of_the_range(monkeypatch):
-    monkeypatch.setattr(addresses, "is_free", lambda port: port == LOWEST_PORT)
+    monkeypatch.setattr(claim, "is_free", lambda port: port == LOWEST_PORT)
     assert free_port(SPAN - 1) == LOWEST_PORT
 
 
 def test_a_node_without_a_free_port_is_an_error(monkeypatch):
-    monkeypatch.setattr(addresses, "is_free", lambda _port: False)
+    monkeypatch.setattr(claim, "is_free", lambda _port: False)
     with pytest.raises(RendezvousError, match="no free port from 10000 to 29390"):
         free_port(1)
 

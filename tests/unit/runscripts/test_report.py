@@ -1,9 +1,8 @@
 """The line about one rank."""
 
-import pytest
 from pytorch_launch.launchers import discover
 from pytorch_launch.plan import Plan
-from pytorch_launch.report import device, interface, line
+from pytorch_launch.report import device, line
 
 
 class Devices:
@@ -25,7 +24,7 @@ class Placement:
     numa = [1]
 
 
-def plan(env, root="", **fields):
+def plan(env, **fields):
     """A Plan with what the report needs of it."""
     fields = {
         "caches": "/tmp/pytorch-1000/7-nid001003",  # noqa: S108
@@ -34,21 +33,11 @@ def plan(env, root="", **fields):
     }
     missing = dict.fromkeys(Plan.__slots__)
     decisions = {"world": discover(env, "vm"), "devices": NoDevices, "placement": Placement, "bind": Placement.bind}
-    return Plan(**{**missing, **decisions, "env": env, "root": root, **fields})
+    return Plan(**{**missing, **decisions, "env": env, **fields})
 
 
-@pytest.fixture
-def proc(tmp_path):
-    """A root whose default route is over hsn0."""
-    (tmp_path / "proc" / "net").mkdir(parents=True)
-    (tmp_path / "proc" / "net" / "route").write_text(
-        "Iface\tDestination\tGateway\tFlags\nhsn1\t0000FE0A\t00000000\t0001\nhsn0\t00000000\t0100FE0A\t0003\n"
-    )
-    return str(tmp_path)
-
-
-def test_the_line_reports_what_was_decided_and_why(step, proc):
-    message = line(plan(step, root=proc))
+def test_the_line_reports_what_was_decided_and_why(step):
+    message = line(plan(step))
     for fact in (
         "nid001003: ",
         "rank 3 of 4",
@@ -60,7 +49,6 @@ def test_the_line_reports_what_was_decided_and_why(step, proc):
         "CPUs 8-9 (bound)",
         "NUMA node 1",
         "OMP_NUM_THREADS 2",
-        "interface hsn0",
         "/tmp/pytorch-1000/7-nid001003",  # noqa: S108
         "exported before: nothing",
     ):
@@ -81,10 +69,3 @@ def test_a_device_is_named_with_its_pci_address_where_that_is_known():
         gpu = None
 
     assert device(Unknown) == "device 1 of 2 nvidia (PCI address unknown)"
-
-
-def test_the_interface_is_the_one_that_torch_is_told(proc, tmp_path):
-    assert interface({"NCCL_SOCKET_IFNAME": "hsn0,hsn1", "GLOO_SOCKET_IFNAME": "eth0"}, proc) == "hsn0,hsn1"
-    assert interface({"GLOO_SOCKET_IFNAME": "eth0"}, proc) == "eth0"
-    assert interface({}, proc) == "hsn0"
-    assert interface({}, str(tmp_path / "nowhere")) == "unknown"

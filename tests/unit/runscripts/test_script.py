@@ -1,7 +1,7 @@
 """Where the script is among Python's arguments."""
 
 import pytest
-from pytorch_launch.script import script_path
+from pytorch_launch.launch import script_path
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 from pytorch_launch import NO_PYTHON, USER_ERROR
-from pytorch_launch.container import CONTAINERS
-from pytorch_launch.environment import failure, statements
+from pytorch_launch.active import CONTAINERS
+from pytorch_launch.report import failure, statements
 
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])

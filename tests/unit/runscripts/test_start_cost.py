@@ -16,11 +16,10 @@ INTERPRETER = [sys.executable, "-I", "-S"]
 
 #: Modules of the package that a rank of a Slurm step without GPUs imports, and those for the claim of a port.
 MODULES = {
-    *("__init__", "active", "caches", "container", "cores", "devices", "environment", "facts", "launch"),
-    *("launchers/__init__", "launchers/slurm", "nodelist", "plan"),
-    *("rendezvous", "script", "topology", "world"),
+    *("__init__", "active", "caches", "cores", "devices", "launch", "launchers/__init__", "launchers/slurm"),
+    *("nodelist", "plan", "rendezvous", "topology", "world"),
 }
-FOR_CLAIM = {"addresses", "claim"}
+FOR_CLAIM = {"claim"}
 #: Modules of Python that a bare Python does not import. Each of socket, argparse, subprocess, dataclasses, typing, re,
 #: json, pathlib and enum costs more than all of the package.
 OF_PYTHON = set()

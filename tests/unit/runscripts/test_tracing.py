@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from pytorch_launch import caches, launch, tracing
+from pytorch_launch import caches, launch
 
 #: What `prctl` gets: PR_SET_PTRACER and PR_SET_PTRACER_ANY, prctl(2).
 PERMISSION = (0x59616D61, -1, 0, 0, 0)
@@ -50,13 +50,13 @@ def test_a_user_can_refuse_it(permissions):
 def test_a_python_without_ctypes_launches_all_the_same(monkeypatch):
     monkeypatch.setattr(caches, "read", lambda _: "0 0 4294967295")
     monkeypatch.setitem(sys.modules, "_ctypes", None)
-    assert tracing.allow_tracing() is None
+    assert launch.allow_tracing() is None
 
 
 def test_the_call_reaches_the_kernel(runscripts, tmp_path):
     """strace names the call, also where the kernel has no Yama and refuses it."""
-    code = f"import sys; sys.path.insert(0, {str(runscripts)!r}); from pytorch_launch import tracing"
-    code += "; tracing.allow_tracing()"
+    code = f"import sys; sys.path.insert(0, {str(runscripts)!r}); from pytorch_launch import launch"
+    code += "; launch.allow_tracing()"
     try:
         command = ["strace", "-e", "trace=prctl", "-o", tmp_path / "calls", sys.executable, "-I", "-S", "-c", code]
         subprocess.run(command, check=True, timeout=300, capture_output=True)

@@ -2,10 +2,10 @@
 
 from pytorch_launch.active import KEEP
 from pytorch_launch.caches import SUBDIRECTORIES
-from pytorch_launch.facts import read_facts
 from pytorch_launch.launch import COMMANDS
 from pytorch_launch.plan import make_plan
-from pytorch_launch.usage import USAGE
+from pytorch_launch.report import USAGE
+from pytorch_launch.topology import Node
 
 
 def test_every_command_has_a_help_text():
@@ -14,7 +14,7 @@ def test_every_command_has_a_help_text():
 
 def test_the_help_names_every_variable_of_torch_that_is_set():
     text = USAGE["conda-python-distributed"]
-    plan = make_plan({}, read_facts(root="/nowhere"))
+    plan = make_plan({}, Node("/nowhere"))
     for name in plan.changes.keys() - SUBDIRECTORIES.keys():
         assert name in text
 

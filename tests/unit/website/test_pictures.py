@@ -13,9 +13,8 @@ TREE = Path(__file__).resolve().parents[3]
 sys.path[1:1] = [str(TREE / "runscripts"), str(TREE / "tests" / "unit" / "runscripts")]
 import node_trees  # noqa: E402
 from pytorch_launch.caches import SUBDIRECTORIES  # noqa: E402
-from pytorch_launch.facts import Facts  # noqa: E402
 from pytorch_launch.plan import make_plan  # noqa: E402
-from pytorch_launch.topology import cpu_list  # noqa: E402
+from pytorch_launch.topology import Node, cpu_list  # noqa: E402
 
 PAGES = [TREE / "README.md", *sorted((TREE / "docs").rglob("*.md"))]
 PICTURES = sorted((TREE / "docs" / "pictures").iterdir())
@@ -71,7 +70,7 @@ def plan_of(root, allowed, local_rank, per_node, node=0):
         "SLURMD_NODENAME": hosts[node],
         "TMPDIR": "/tmp",  # noqa: S108  (nothing is written)
     }
-    return make_plan(env, Facts(host=hosts[node], pid=4711, launcher=4710, cpus=set(allowed), uid=1000, root=root))
+    return make_plan(env, Node(root, host=hosts[node], launcher=4710, allowed=set(allowed), uid=1000))
 
 
 @pytest.mark.parametrize(

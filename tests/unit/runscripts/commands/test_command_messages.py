@@ -133,43 +133,10 @@ def test_get_master_fails_with_one_line(run_unchecked, arguments, message):
     assert done.stderr.count("\n") == 1
 
 
-# Variables of earlier releases
-
-
 @pytest.fixture
 def first(step):
     """The variables of the first task of the step."""
     return {**step, "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURMD_NODENAME": "nid001002"}
-
-
-@pytest.mark.parametrize(
-    ("variable", "page"),
-    [("PYTORCH_LAUNCH_LOG_DIR", "docs/logs.md"), ("PYTORCH_LAUNCH_STAGE", "docs/staging.md")],
-)
-@pytest.mark.parametrize("command", ["conda-python-distributed", "ddp-env"])
-def test_rank_0_names_the_page_for_a_variable_without_effect(
-    run_unchecked, runscripts, first, step, command, variable, page
-):
-    arguments = ("-c", "") if command == "conda-python-distributed" else ()
-    done = run_unchecked(command, *arguments, env={**first, variable: "1"})
-    assert (done.returncode, done.stderr) == (0, f"{command}: {variable} has no effect any longer. See {page}\n")
-    assert (runscripts.parent / page).exists()
-    assert run_unchecked(command, *arguments, env={**step, variable: "1"}).stderr == ""
-    for off in ("", "0"):
-        assert run_unchecked(command, *arguments, env={**first, variable: off}).stderr == ""
-
-
-def test_an_agent_of_torchrun_names_it_and_its_workers_do_not(run_unchecked, agent, worker):
-    variable = {"PYTORCH_LAUNCH_LOG_DIR": "/logs"}
-    rank_0 = {"SLURM_PROCID": "0", "SLURM_NODEID": "0", "SLURMD_NODENAME": "nid001002"}
-    done = run_unchecked("torchrun-distributed", "train.py", env={**agent, **rank_0, **variable})
-    assert "PYTORCH_LAUNCH_LOG_DIR has no effect any longer" in done.stderr
-    assert run_unchecked("conda-python-distributed", "-c", "", env={**worker, **variable}).stderr == ""
-
-
-def test_the_output_of_a_rank_stays_where_it_is(run_unchecked, step, home):
-    done = run_unchecked("conda-python-distributed", "-c", "print(1)", env={**step, "PYTORCH_LAUNCH_LOG_DIR": "logs"})
-    assert (done.stdout, list(home.iterdir())) == ("1\n", [])
 
 
 # An allocation that is not used
