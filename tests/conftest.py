@@ -42,7 +42,6 @@ SLOW = (
     "tests/unit/easyblocks/test_host_libraries.py",
     "tests/unit/easyblocks/test_pytorchvenv.py::test_an_sdist_that_pip_cannot_fetch",
     "tests/unit/easyblocks/test_recipes.py::test_the_recipes_pass_easybuilds_own_check[--dry-run]",
-    "tests/unit/easyblocks/test_users_environment.py::test_an_environment_for_another_python",
     "tests/unit/easyblocks/test_users_pip.py",
     "tests/unit/easyblocks/test_wheel_hashes.py",
     "tests/unit/easyblocks/test_wheels.py::test_wheels_with_other_hashes_are_replaced",

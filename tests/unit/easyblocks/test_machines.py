@@ -11,8 +11,7 @@ from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import source_paths, update_build_option
 from image_recipe import RECIPE
 
-from pytorch_install.images import Base, verify_base
-from pytorch_install.parameters import check_machine, containerimage, machines_of
+from pytorch_install.parameters import containerimage
 
 # what the module's syntax is does not matter here
 pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
@@ -87,64 +86,11 @@ def test_a_lock_on_the_source_path_is_checked_before_wheels_are_fetched(made, mo
         app.checksum_step()
 
 
-def test_the_machines_of_a_lock_are_one_comment(prefix, tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text("# wheels\n# machines: x86_64  aarch64\ntorch==2.13.0\n")
-    assert machines_of(str(path)) == ["x86_64", "aarch64"]
-    path.write_text("# for machines: all\n")
-    assert machines_of(str(path)) is None
-    check_machine("a.txt", None, "")
-
-
-def test_an_image_for_another_machine_is_no_base(prefix, tmp_path):
-    path = sif(tmp_path / "base.sif", OTHER)
-    record = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-    with pytest.raises(EasyBuildError, match=rf"base\.sif is an image for {OTHER}, and this host is {HERE}\."):
-        verify_base(Base("PyTorch/2.13.0-cpu-singularity", str(path), record, "3.11.2", {}))
-
-
-@pytest.mark.parametrize("lines", ["image = 'x.sif'\nimage_checksum = '" + "0" * 64 + "'", "sources = ['x.sif']"])
-def test_an_image_for_another_machine_is_found_by_its_header(made, tmp_path, lines):
-    path = sif(tmp_path / "central" / "x.sif", OTHER)
-    app = made(f"{lines}\ncentral_images = ['{path.parent}']")
-    app.fetch_sources()
-    with pytest.raises(EasyBuildError, match=rf"x\.sif is an image for {OTHER}, and this host is {HERE}\. Get the "):
-        app.checksum_step()
-
-
 def test_an_image_whose_header_names_no_machine_is_taken(made, tmp_path):
     path = sif(tmp_path / "central" / "x.sif", "unknown")
     app = made(f"image = 'x.sif'\ncentral_images = ['{path.parent}']")
     app.checksum_step()
     assert app.image.file == str(path)
-
-
-def test_an_image_of_a_registry_that_is_for_another_machine_is_refused_and_removed(made, monkeypatch, tmp_path):
-    def arrive(command, *_, **__):
-        sif(Path(next(word for word in command if word.endswith(".part"))), OTHER)
-        return type("Result", (), {"exit_code": 0, "output": ""})
-
-    monkeypatch.setattr(containerimage, "run_command", arrive)
-    image = made(f"image = 'docker://a/b@{DIGEST}'").image
-    with pytest.raises(EasyBuildError, match=rf"{DIGEST} is an image for {OTHER}, and this host is {HERE}\."):
-        image.fetch()
-    assert not list(tmp_path.rglob("*.sif")) + list(tmp_path.rglob("*.part"))
-
-
-def test_an_index_without_an_image_for_this_host_is_an_error_at_the_first_attempt(made, monkeypatch):
-    attempts = []
-    # of Apptainer 1.4
-    output = f"FATAL: While performing build: conveyor failed to get: no child with platform linux/{HERE} in index a/b"
-
-    def fail(command, *_, **__):
-        attempts.append(command)
-        return type("Result", (), {"exit_code": 255, "output": output})
-
-    monkeypatch.setattr(containerimage, "run_command", fail)
-    image = made(f"image = 'docker://a/b@{DIGEST}'").image
-    with pytest.raises(EasyBuildError, match=f"{DIGEST} has no image for {HERE}, the machine of this host"):
-        image.fetch()
-    assert len(attempts) == 1
 
 
 def test_two_machines_that_share_a_source_path_have_a_download_each(made, monkeypatch):

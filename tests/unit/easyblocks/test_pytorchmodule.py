@@ -8,7 +8,7 @@ import pytest
 from easybuild.framework.easyconfig.default import CUSTOM
 from easybuild.framework.easyconfig.easyconfig import get_easyblock_class
 from easybuild.tools.build_log import EasyBuildError
-from recipes import CONTAINER, RECIPES, TREE, VENV, recipe
+from recipes import CONTAINER, TREE, VENV, recipe
 
 
 def module_text(app):
@@ -28,53 +28,12 @@ def test_every_custom_parameter_has_a_default_a_help_text_and_its_category(prefi
         assert category == CUSTOM
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
-def test_a_recipe_makes_an_instance_of_its_easyblock(easyblock, path):
-    app = easyblock(path)
-    assert app.name + "-" + app.version in path.name
-
-
-@pytest.mark.parametrize("name", [CONTAINER, VENV])
-def test_the_module_has_no_none_in_it_and_the_variables_of_the_interface(easyblock, name):
-    text = module_text(easyblock(recipe(name)))
-    assert "None" not in text
-    for variable in (
-        "EBROOTPYTORCH",
-        "CONTAINERROOT",
-        "RUNSCRIPTS",
-        "RUNSCRIPTSPYTORCH",
-        "PAYLOAD",
-        "PAYLOADPYTORCH",
-        "WITH_CONDA",
-        "WITH_VENV",
-        "PYTHONUSERBASE",
-    ):
-        assert re.search(rf"(set|push)env\W+{variable}\W", text), variable
-
-
-def test_only_the_container_module_mentions_images(easyblock):
-    assert "SINGULARITY_BIND" in module_text(easyblock(recipe(CONTAINER)))
-    assert "SINGULARITY" not in module_text(easyblock(recipe(VENV)))
-
-
 def test_a_cuda_image_lets_a_plain_exec_see_the_gpus(easyblock, edited):
     plain = module_text(easyblock(recipe(CONTAINER)))
     cuda = module_text(easyblock(edited(CONTAINER, "cluster = 'local'", "cluster = 'local'\ngpu = 'cuda'")))
     assert "_NV" not in plain
     assert "SINGULARITY_NV" in cuda
     assert "APPTAINER_NV" in cuda
-
-
-@pytest.mark.parametrize(("name", "enters"), [(CONTAINER, "singularity exec $SIF "), (VENV, "")])
-def test_help_shows_the_three_lines_a_user_copies(easyblock, name, enters):
-    text = module_text(easyblock(recipe(name)))
-    module = name[: -len(".eb")].replace("-", "/", 1)
-    lines = [
-        f"module load {module}",
-        f"srun -N2 --ntasks-per-node=2 {enters}conda-python-distributed -u train.py",
-        f"srun -N2 --ntasks-per-node=2 {enters}conda-python-distributed -u $PAYLOAD/mnist_ddp.py",
-    ]
-    assert "\n".join(lines) in text
 
 
 @pytest.mark.parametrize(
@@ -122,13 +81,6 @@ def test_help_and_whatis_describe_the_module_and_a_recipes_own_texts_take_preced
     assert "our words" in own
     assert "Name: ours" in own
     assert "Keywords" not in own
-
-
-def test_a_recipes_images_binds_and_activation_are_in_the_module(easyblock, edited):
-    lines = "central_images = ['/c/a', '/c/b']\nbinds = ['/scratch', '/x:/y:ro']\nconda_activation = 'source /c/act e'"
-    text = module_text(easyblock(edited(CONTAINER, "cluster = 'local'", lines)))
-    for pattern in (r"\"/c/a\",? \"/c/b\"", r"\"/scratch\",? \"/x:/y:ro\"", r"WITH_CONDA\W+source /c/act e"):
-        assert re.search(pattern, text), pattern
 
 
 @pytest.mark.parametrize(

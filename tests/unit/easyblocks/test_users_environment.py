@@ -86,18 +86,6 @@ def test_an_environment_that_cannot_be_checked_is_kept_with_a_warning(software, 
     assert os.listdir(software / ".user-software/1.0/venv") == ["pytorch"]
 
 
-def test_an_environment_for_another_python_is_set_aside_and_a_new_one_made(software, install, capsys):
-    install()
-    (software / ".user-software/1.0/venv/pytorch/mine").touch()
-    install(script=check(3))
-    (kept,) = (software / ".user-software/1.0/venv").glob("pytorch_*")
-    assert (kept / "mine").exists()
-    assert not (software / ".user-software/1.0/venv/pytorch/mine").exists()
-    message = capsys.readouterr().err
-    assert "made with another Python than the image's" in message
-    assert str(kept) in message
-
-
 @pytest.mark.parametrize("status", [3, 4])
 def test_the_users_files_do_not_change_if_the_installation_fails_later(software, install, capsys, status):
     install()
@@ -162,14 +150,6 @@ def test_a_pip_command_that_is_missing_or_of_an_earlier_version_is_written_again
         pip.write_text(before)
     install(script=f"{MAKE}; [ $TASK != make ] || echo new > $SOURCE/venv/pytorch/bin/pip")
     assert pip.read_text() == after
-
-
-def test_a_packed_environment_is_set_aside_for_an_image_with_packages_at_another_path(software, install):
-    (software / ".user-software").mkdir(parents=True)
-    (software / ".user-software/1.0.squashfs").touch()
-    install(script=check(4))
-    assert len(list((software / ".user-software").glob("1.0.squashfs_*"))) == 1
-    assert (software / "1.0/user-software/venv/pytorch/made").exists()
 
 
 def test_a_packed_environment_is_checked_as_the_module_mounts_it_and_kept(software, install):

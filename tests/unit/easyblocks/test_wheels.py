@@ -1,7 +1,6 @@
 """Checks, without pip, whether a directory has all wheels of a lock."""
 
 import hashlib
-import platform
 import zipfile
 from pathlib import Path
 
@@ -62,23 +61,6 @@ def test_a_read_only_directory_is_used_if_it_has_the_wheels_and_skipped_if_not(w
         fetch_wheels(str(lock), ["/proc/self/wheels"], "3.11")
 
 
-def test_a_missing_wheel_and_one_with_another_hash_are_noticed(wheels):
-    (first,) = wheels("numpy-2.0-cp311-cp311-manylinux_2_28_x86_64.whl")
-    assert there(wheels, f"numpy==2.0 --hash=sha256:{first}\n")
-    assert not there(wheels, f"numpy==2.0 --hash=sha256:{first}\nsympy==1.0 --hash=sha256:{first}\n")
-    assert not there(wheels, f"numpy==2.1 --hash=sha256:{first}\n")
-    assert not there(wheels, f"numpy==2.0 --hash=sha256:{'0' * 64}\n")
-
-
-def test_of_several_allowed_wheels_one_must_fit_this_python(wheels):
-    names = [f"numpy-2.0-cp3{minor}-cp3{minor}-manylinux_2_28_x86_64.whl" for minor in (11, 12)]
-    first, second = wheels(*names)
-    lock = f"numpy==2.0 --hash=sha256:{first} --hash=sha256:{second}\n"
-    (wheels.directory / names[0]).unlink()
-    assert there(wheels, lock, "3.12")
-    assert not there(wheels, lock, "3.11")
-
-
 @ONE_SYNTAX
 def test_wheels_with_other_hashes_are_replaced(prefix, tmp_path, monkeypatch):
     """As a publisher leaves them who builds wheels again under their names; pip ends at the first that it meets."""
@@ -104,29 +86,29 @@ def test_wheels_with_other_hashes_are_replaced(prefix, tmp_path, monkeypatch):
         assert (tmp_path / "fetched" / wheel.name).read_bytes() == wheel.read_bytes()
 
 
-MACHINES = ("x86_64", "aarch64")
+HERE, OTHER = "x86_64", "aarch64"
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-def test_a_lock_for_two_machines_needs_the_wheel_of_this_one(wheels, machine, monkeypatch):
-    names = [f"psutil-7.0-cp36-abi3-manylinux2014_{other}.whl" for other in MACHINES]
-    first, second = wheels(*names)
-    lock = f"psutil==7.0 --hash=sha256:{first} --hash=sha256:{second}\n"
-    monkeypatch.setattr("platform.machine", lambda: machine)
-    assert there(wheels, lock)
-    (wheels.directory / names[MACHINES.index(machine)]).unlink()
-    assert not there(wheels, lock)
-
-
-def test_a_wheel_for_another_machine_is_not_there_whatever_the_lock(wheels, monkeypatch):
-    (only,) = wheels("torch-2.13.0+rocm7.1-cp311-cp311-linux_x86_64.whl")
-    lock = f"torch==2.13.0+rocm7.1 --hash=sha256:{only}\n"
-    for machine, fits in zip(MACHINES, (True, False)):
-        monkeypatch.setattr("platform.machine", lambda machine=machine: machine)
-        assert there(wheels, lock) is fits
-
-
-@pytest.mark.parametrize(("tags", "fits"), [("cp310-abi3", True), ("cp312-abi3", False), ("cp310-cp310", False)])
-def test_a_wheel_of_the_stable_abi_fits_later_pythons(wheels, tags, fits):
-    (first,) = wheels(f"pillow-13.0-{tags}-manylinux_2_28_{platform.machine()}.whl")
-    assert there(wheels, f"pillow==13.0 --hash=sha256:{first} --hash=sha256:{'0' * 64}\n") is fits
+@pytest.mark.parametrize(
+    ("pinned", "tags", "locked", "is_there"),
+    [
+        ("2.0", f"cp311-cp311-manylinux_2_28_{HERE}", "its hash", True),
+        ("2.1", f"cp311-cp311-manylinux_2_28_{HERE}", "its hash", False),
+        ("2.0", f"cp311-cp311-manylinux_2_28_{HERE}", "another", False),
+        ("2.0", f"cp311-cp311-linux_{OTHER}", "its hash", False),
+        # of several hashes, one must be of a wheel for this Python and machine
+        ("2.0", f"cp311-cp311-manylinux_2_28_{HERE}", "both", True),
+        ("2.0", f"cp312-cp312-manylinux_2_28_{HERE}", "both", False),
+        ("2.0", f"cp36-abi3-manylinux2014_{OTHER}", "both", False),
+        ("2.0", f"cp310-abi3-manylinux_2_28_{HERE}", "both", True),
+        ("2.0", f"cp312-abi3-manylinux_2_28_{HERE}", "both", False),
+        ("2.0", f"cp310-cp310-manylinux_2_28_{HERE}", "both", False),
+    ],
+)
+def test_a_wheel_is_there_if_version_hash_machine_and_python_fit(wheels, monkeypatch, pinned, tags, locked, is_there):
+    monkeypatch.setattr("platform.machine", lambda: HERE)
+    (its,) = wheels(f"numpy-2.0-{tags}.whl")
+    hashes = {"its hash": [its], "another": ["0" * 64], "both": [its, "0" * 64]}[locked]
+    lock = f"numpy=={pinned} " + " ".join(f"--hash=sha256:{digest}" for digest in hashes)
+    assert there(wheels, lock) is is_there
+    assert not there(wheels, f"{lock}\nsympy==1.0 --hash=sha256:{its}\n")

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-from conftest import MODULE_SYSTEM, POLICY
+from module_system import MODULE_SYSTEM, POLICY
 
 TMPFS = "tmpfs {} tmpfs rw 0 0\n"
 

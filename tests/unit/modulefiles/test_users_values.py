@@ -4,7 +4,7 @@ import shutil
 import subprocess
 
 import pytest
-from conftest import MODULE_SYSTEM, POLICY
+from module_system import MODULE_SYSTEM, POLICY
 
 GETENV = {
     "Lmod 8.6": "",

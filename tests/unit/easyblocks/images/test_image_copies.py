@@ -15,18 +15,6 @@ from pytorch_install.parameters import containerimage
 pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
 
 
-def test_an_image_of_the_site_keeps_its_name_and_is_found_without_a_copy(container, tmp_path):
-    path = tmp_path / "central" / "x.sif"
-    path.parent.mkdir()
-    path.write_bytes(sif(b"data"))
-    app = container(f"image = 'x.sif'\ncentral_images = ['{tmp_path}/nowhere', '{path.parent}']")
-    app.checksum_step()
-    image = app.image
-    assert app.image.name == "x.sif"
-    assert image.file == str(path)
-    assert image.identity == "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -52,23 +40,6 @@ def test_a_copy_that_is_not_the_verified_file_is_refused(image_of, tmp_path):
     image.checksum = None
     image.install(str(target))
     assert (image.checksum, target.read_bytes()) == (checksum, b"image")
-
-
-def test_a_sites_image_that_has_changed_since_its_installation_is_refused(container, tmp_path):
-    path = tmp_path / "central" / "x.sif"
-    path.parent.mkdir()
-    path.write_bytes(sif(b"data"))
-    lines = f"image = 'x.sif'\ncentral_images = ['{path.parent}']"
-    app = container(lines)
-    record = Path(app.installdir) / "provenance" / "image.json"
-    record.parent.mkdir(parents=True)
-    record.write_text(json.dumps({"source": "x.sif", "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}))
-    app.checksum_step()
-    path.write_bytes(sif(b"other"))
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    with pytest.raises(EasyBuildError, match=f"x.sif has changed since its installation: it has SHA-256 {found}"):
-        container(lines).checksum_step()
-    container(f"{lines}\nimage_checksum = '{found}'").checksum_step()
 
 
 def test_an_image_is_kept_unless_eb_is_forced_or_its_record_is_unusable(container, monkeypatch):

@@ -67,14 +67,6 @@ def source_of(container, runtime, installed, tmp_path):
     return make
 
 
-def test_the_base_is_the_build_dependency_of_the_same_software(container):
-    app = container(f"{ON_TOP}sources = ['lock.txt']")
-    assert app.base_module == MODULE
-    assert isinstance(app.image, images.PackagesOnTop)
-    assert app.image.reference == f"lock.txt on {MODULE}"
-    assert app.image.name == "PyTorch-2.13.0-test.sif"
-
-
 def test_the_base_is_loaded_to_find_its_image_and_unloaded_before_the_build(container, installation, monkeypatch):
     app = container(f"{ON_TOP}sources = ['lock.txt']")
     unloaded = []
@@ -87,14 +79,6 @@ def test_the_base_is_loaded_to_find_its_image_and_unloaded_before_the_build(cont
     monkeypatch.setattr(app.modules_tool, "unload", unloaded.extend)
     app.prepare_step()
     assert (app.image.base.image, unloaded) == (str(installation / "base.sif"), [MODULE])
-
-
-def test_a_dry_run_needs_no_base(container, capfd):
-    app = container(f"{ON_TOP}sources = ['lock.txt']")
-    app.dry_run = True
-    app.silent = False
-    app.build_step()
-    assert f"packages of lock.txt on {MODULE}" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -164,17 +148,6 @@ def test_an_earlier_installation_has_its_python_in_the_list_of_packages(prefix, 
     assert (found.python, found.executable) == ("3.12.1", "/opt/python3")
 
 
-def test_an_image_that_has_changed_since_its_installation_is_no_base(source_of, installation):
-    source = source_of()
-    (installation / "base.sif").write_bytes(b"changed")
-    with pytest.raises(
-        EasyBuildError,
-        match=rf"base\.sif, the image of {MODULE}, has changed since its installation: "
-        r"it has SHA-256 .*expected .*eb --rebuild PyTorch-2\.13\.0-cpu-sing",
-    ):
-        source.build()
-
-
 @pytest.mark.parametrize(
     ("pin", "version", "message"),
     [
@@ -213,28 +186,6 @@ def commands(monkeypatch):
 
     monkeypatch.setattr(sandbox, "run_command", run)
     return SimpleNamespace(ran=ran, checks=checks)
-
-
-def test_the_image_is_unpacked_changed_by_its_own_pip_and_packed(source_of, commands, tmp_path):
-    commands.checks += ["", ""]
-    source = source_of("conda_activation = 'conda activate x'\nmksquashfs_args = '-comp gzip'")
-    source.build()
-    directory = str(tmp_path / "build" / "image")
-    unpack, _, _, install, _, _hook, pack, remove = [words for words, _ in commands.ran]
-    assert unpack == ["apptainer", "build", "--sandbox", directory, source.base.image]
-    assert install[:4] == ["apptainer", "exec", "--cleanenv", "--no-home"] and "conda activate x" in " ".join(install)
-    assert {"--writable", "--require-hashes", "--no-deps"} <= set(install)
-    assert pack == ["apptainer", "build", source.file, directory]
-    assert remove[-1] == directory
-    assert all(
-        variables[name] is None
-        for words, variables in commands.ran
-        if words[0] == "apptainer"
-        for name in ("APPTAINER_BIND", "SINGULARITY_BIND")
-    )
-    variables = commands.ran[3][1]
-    assert variables["APPTAINERENV_PIP_NO_INDEX"] == variables["SINGULARITYENV_PIP_NO_INDEX"] == "1"
-    assert commands.ran[-2][1]["APPTAINER_MKSQUASHFS_ARGS"] == "-comp gzip"
 
 
 def test_an_activation_that_finds_another_python_than_the_bases_is_an_error_at_once(source_of, installed, monkeypatch):
