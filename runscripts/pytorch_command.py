@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 #: Variables that describe a job or a step, or select rows: Slurm's commands would obey them.
-OF_SLURM = ("SLURM_", "SRUN_", "SQUEUE_", "SINFO_")
+OF_SLURM = ("SLURM_", "SLURMD_", "SRUN_", "SQUEUE_", "SINFO_")
 
 
 def write_output(program, text):

@@ -30,24 +30,26 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # `python -I` leaves it out
 
-from pytorch_launch.caches import unsuitable  # noqa: E402  (from the directory above)
+from pytorch_command import outside_of_jobs, print_message, write_output  # noqa: E402  (from the directory above)
+from pytorch_launch.caches import unsuitable  # noqa: E402
 from pytorch_launch.report import statements  # noqa: E402
 
-DIRECTORY = "PYTORCH_LAUNCH_STAGE_DIR"
+PROGRAM, DIRECTORY = "pytorch-stage", "PYTORCH_LAUNCH_STAGE_DIR"
 OTHERWISE = f"Set {DIRECTORY} to a directory on a disk of each node, or use the shared file"
 #: The order for the nodes, in JSON. Other users can read arguments, and create the directory first.
 ORDER = "PYTORCH_STAGE_ORDER"
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 #: File systems on a disk of the node, as stat(1) names them. An overlay can be in memory.
 ON_DISK = ("btrfs", "ext2/ext3", "f2fs", "xfs", "zfs")
-#: Variables for Slurm's commands. Others describe a step or a script, and srun takes them as options.
-FOR_SLURM = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "SLURM_CONF", "SLURM_JOB_ID", "SLURM_CLUSTER_NAME")
 SRUN = (
     *("srun", "--overlap", "--ntasks-per-node=1", "--cpu-bind=none", "--mpi=none", "--gres=none", "--quiet"),
     *("--kill-on-bad-exit=0", "--wait=0", "--job-name=pytorch-stage"),
 )
-#: For processes to start on all nodes. One that has died without an answer does not end the others.
+SELF = (sys.executable, "-I", "-S", os.path.abspath(__file__))
+#: For processes to start on all nodes.
 START_SECONDS = 120
+#: Between two looks for the directory, with which the step that stays ends.
+LOOK_SECONDS = 2
 #: Another user who sees the directory's name on one node may make it on the next: each try has a new name.
 TRIES, FIRST = 5, " first: try again"
 #: Runs a function when the shell exits, after the command that the user has set for this. `trap -p` in a subshell
@@ -83,43 +85,39 @@ def main(arguments):
         print(__doc__, end="")
         return 0
     if any(path.startswith("-") for path in paths):
-        print_message(f"unknown arguments '{' '.join(arguments[:end])}'. See --help")
+        print_message(PROGRAM, f"unknown arguments '{' '.join(arguments[:end])}'. See --help")
         return 2
     for number in SIGNALS:
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
-    files, undo = {}, contextlib.ExitStack()
+        signal.signal(number, interrupt)
+    files = {}
     try:
         files, variables = given(paths) if paths else loaded(os.environ)
         for left in reversed(range(TRIES)):
             try:
-                copies, removal, is_held = stage(files, launcher, undo)
+                with contextlib.ExitStack() as undo:
+                    copies, removal, is_held = stage(files, launcher, undo)
+                    text = "\n".join(copies) if is_plain else shell_code(copies, variables, removal)
+                    if not write_output(PROGRAM, text + "\n"):
+                        return 1
+                    undo.pop_all()
                 break
             except TakenError:
-                signal.alarm(0)
                 if not left:
                     raise
-                signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-                undo.close()
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        try:
-            print("\n".join(copies) if is_plain else shell_code(copies, variables, removal), flush=True)
-        except OSError as error:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing is written at the end
-            raise StageError(f"cannot write to standard output: {error.strerror}. Check its disk") from error
-    except BaseException as error:
-        signal.alarm(0)
-        for number in SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
-        undo.close()
-        if not isinstance(error, (StageError, OSError)):
-            raise
-        print_message(f"{error}" if isinstance(error, StageError) else f"{error}. Check the path")
+    except (StageError, OSError) as error:
+        print_message(PROGRAM, f"{error}" if isinstance(error, StageError) else f"{error}. Check the path")
         if is_plain and not isinstance(error, DamagedError):
             print(*files, sep="\n")
         return 1
     if is_plain and not is_held:
-        print_message(f"to remove the copies: {removal}")
+        print_message(PROGRAM, f"to remove the copies: {removal}")
     return 0
+
+
+def interrupt(number, _):
+    for other in SIGNALS:
+        signal.signal(other, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def loaded(env):
@@ -138,12 +136,11 @@ def loaded(env):
     try:
         with open(record) as file:
             values = json.load(file)
-        sha256, size, found = values["sha256"], int(values["size"]), os.path.getsize(path)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        if os.path.getsize(path) != values["size"]:
+            raise DamagedError(f"{path} has not the size that its installation recorded. Install the module again")
+        return {path: values["sha256"]}, variables
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise StageError(f"cannot read {record} or {path} ({error}). Install the module again") from error
-    if found != size:
-        raise DamagedError(f"{path} has {found} bytes, and its installation recorded {size}. Install the module again")
-    return {path: sha256}, variables
 
 
 def given(paths):
@@ -163,8 +160,8 @@ def starter(env, launcher):
     if launcher:
         return "launcher", launcher, dict(env)
     if job and nodes and "SLURM_HET_SIZE" not in env:
-        own = {name: env[name] for name in env if name in FOR_SLURM or name.startswith("SBCAST_")}
-        return "Slurm", [*SRUN, f"--jobid={job}", f"--nodes={nodes}", f"--ntasks={nodes}"], own
+        where = [f"--jobid={job}", f"--nodes={nodes}", f"--ntasks={nodes}", f"--immediate={START_SECONDS}"]
+        return "Slurm", [*SRUN, *where], {**outside_of_jobs(env), "SLURM_JOB_ID": job}
     if not job and env.get("FLUX_URI"):
         return "Flux", ["flux", "exec", "--noinput", "--rank=all"], dict(env)
     raise StageError(
@@ -188,54 +185,46 @@ def choose_base(order):
 def stage(files, launcher, undo):
     """Copy `files`, path to SHA-256, to a new directory on each node; `undo` ends and removes it all.
 
-    Return the paths of the copies, shell commands that remove them, and whether a step removes them with the job.
+    Return the paths of the copies, a command that removes them, and whether a step removes them with the job.
     Raises StageError.
     """
     how, start, env = starter(dict(os.environ), launcher)
     is_slurm, began, size = how == "Slurm", time.monotonic(), sum(map(os.path.getsize, files))
     order = {"files": files, "size": size, "is_chosen": bool(os.environ.get(DIRECTORY))}
     order["directory"] = directory = os.path.join(choose_base(order), f"pytorch-stage-{secrets.token_hex(16)}")
-    program = [*start, sys.executable, "-I", "-S", os.path.abspath(__file__), "--node"]
-    copies, removal = [copy_of(path, order) for path in files], [[*start, "rm", "-rf", "--", directory]]
+    env[ORDER], copies = json.dumps(order), [copy_of(path, order) for path in files]
 
-    def run(*command):
+    def run(*command, seconds=0):
         errors = undo.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
         stdin = subprocess.PIPE if "hold" in command else subprocess.DEVNULL
-        pipes = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": errors}
-        own = {**env, ORDER: json.dumps(order)}
-        try:  # in a session, so that Ctrl-C does not interrupt it
-            process = subprocess.Popen(command, 0, env=own, start_new_session=True, **pipes)
-        except OSError as error:
-            fault = f"cannot run {command[0]}: {error.strerror}"
-            raise StageError(f"{fault}. Add it to PATH, or name another launcher after `--`") from error
+        if not shutil.which(command[0]):
+            raise StageError(f"{command[0]} not found on PATH. Add it, or name another launcher after `--`")
+        # in a session, so that Ctrl-C does not interrupt it; `timeout 0` sets no limit
+        pipes = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": errors, "start_new_session": True}
+        process = subprocess.Popen(["timeout", str(seconds), *command], 0, env=env, **pipes)
         undo.callback(end, process)
         return process, errors, order
 
-    def is_late(*_):
-        raise StageError(f"starting a process on each node: not done after {START_SECONDS} s. {OTHERWISE}")
-
-    signal.signal(signal.SIGALRM, is_late)
-    signal.alarm(START_SECONDS)
-    maker, commands = run(*program, "hold" if is_slurm else "make"), []
+    program = [*start, *SELF, "--node"]
     if is_slurm:
-        job, count = os.environ["SLURM_JOB_ID"], int(os.environ["SLURM_JOB_NUM_NODES"])
-        commands = [["sbcast", f"--jobid={job}", *pair] for pair in zip(files, copies)]
-        answers = read_answers(*maker, count, count)
-        # `srun rm` also removes it if the step was killed; only the step can in a job that is canceled
-        removal.insert(0, ["scancel", "--signal=TERM", f"{job}.{answers[0]['step']}"])
-    undo.callback(remove, removal, env)
-    if is_slurm:
+        count = int(os.environ["SLURM_JOB_NUM_NODES"])
+        holder = run(*program, "hold")
+        read_answers(*holder, count)
+        undo.callback(remove, directory, launcher)
         # all nodes make the directory at once: a user who sees its name on one cannot make it on the next one first
-        maker[0].stdin.write(b"go\n")
-    read_answers(*maker, *(count, count) if is_slurm else (1,))
-    signal.alarm(0)
-    for command in flux_commands(start, order) if how == "Flux" else commands:
+        holder[0].stdin.write(b"go\n")
+        read_answers(*holder, count)
+        commands = [["sbcast", f"--jobid={os.environ['SLURM_JOB_ID']}", *pair] for pair in zip(files, copies)]
+    else:
+        undo.callback(remove, directory, launcher)
+        read_answers(*run(*program, "make", seconds=START_SECONDS))
+        commands = flux_commands(start, order) if how == "Flux" else []
+    for command in commands:
         read_answers(*run(*command))
-    nodes = len(read_answers(*run(*program, *["copy"] * (how == "launcher"), "check"), 1))
+    nodes = len(read_answers(*run(*program, *["copy"] * (how == "launcher"), "check")))
     text = f"{', '.join(map(os.path.basename, files))} ({size / 1e9:.2f} GB) copied to {nodes} node{'s' * (nodes > 1)}"
-    print_message(f"{text} in {time.monotonic() - began:.1f} s: {directory}")
-    clean = ["env", "-i", *map("=".join, env.items())] if is_slurm else []
-    return copies, "; ".join(" ".join(map(shlex.quote, clean + command)) for command in removal), is_slurm
+    print_message(PROGRAM, f"{text} in {time.monotonic() - began:.1f} s: {directory}")
+    return copies, " ".join(map(shlex.quote, [*SELF, "--remove", directory, *launcher])), is_slurm
 
 
 def flux_commands(start, order):
@@ -248,35 +237,27 @@ def flux_commands(start, order):
         yield [*archive, "remove", name]
 
 
-def read_answers(process, errors, order, least=0, most=None):
-    """The next `most` answers of nodes, or all until the process ends. StageError for a problem, or if too few come."""
-    found, name = [], os.path.basename(order["directory"]).encode()
-    while len(found) != most:
-        line = process.stdout.readline()
-        if not line:
+def read_answers(process, errors, order, count=None):
+    """The next `count` answers of nodes, or all until the process ends. StageError for a problem, or if it failed."""
+    found, name = [], os.path.basename(order["directory"]).encode() + b"="
+    for line in iter(process.stdout.readline, b""):
+        found += [json.loads(line.partition(name)[2].decode())] if name in line else []
+        if len(found) == count:
             break
-        if name + b"{" in line:
-            found.append(json.loads(line.partition(name)[2].decode()))
-    for problem in [answer["problem"] for answer in found if answer["problem"]]:
+    for problem in filter(None, found):
         for path, expected in order["files"].items():
             if "SHA-256" in problem and sha256(path) != expected:
                 raise DamagedError(f"{path} is damaged: its SHA-256 is not the recorded one. Install it again")
         raise (TakenError if problem.endswith(FIRST) else StageError)(f"{problem}. {OTHERWISE}")
-    if len(found) != most and (process.wait() or len(found) < least):
+    program, is_node = process.args[2], "--node" in process.args
+    if len(found) != count and (process.wait() or (is_node and not found)):
         errors.seek(0)
-        lines = [line for line in errors.read().decode(errors="replace").splitlines() if line]
-        lines = [line for line in lines if "xited with exit" not in line]  # from other tasks
-        text = lines[-1].rstrip(".") if lines else f"no answer from the processes that {process.args[0]} was to start"
+        # without those from other tasks
+        lines = [line for line in errors.read().decode(errors="replace").splitlines() if "xited with exit" not in line]
+        text = [f"no answer from the processes that {program} was to start", *filter(None, lines)][-1].rstrip(".")
         # sbcast has one error for a full disk and others
-        raise StageError(f"{text}{', or the disk is full' * (process.args[0] == 'sbcast')}. {OTHERWISE}")
+        raise StageError(f"{text}{', or the disk is full' * (program == 'sbcast')}. {OTHERWISE}")
     return found
-
-
-def remove(commands, env):
-    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-    for command in commands:
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # the launcher may hang
-            subprocess.run(command, env=env, check=False, timeout=START_SECONDS, **streams)
 
 
 def end(process):
@@ -287,26 +268,32 @@ def end(process):
         process.wait(START_SECONDS)
 
 
+def remove(directory, launcher):
+    """Remove the directory on each node; the step that stays in a job of Slurm then ends."""
+    _, start, env = starter(dict(os.environ), launcher)
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    command = ["timeout", str(START_SECONDS), *start, "rm", "-rf", "--", directory]
+    subprocess.run(command, env=env, check=False, **streams)
+
+
 def shell_code(copies, variables, removal):
     """Lines to source that set the variables, and remove the copies when the shell exits."""
     function = f"pytorch_stage_{secrets.token_hex(4)}"
     exports = statements(dict.fromkeys(variables, copies[0]) or {"PYTORCH_STAGED": os.path.dirname(copies[0])})
-    silent = f"{{ {removal}; }} </dev/null >/dev/null 2>&1 || :"
-    return f"{exports}{function}() {{ {silent}; }}\n{AT_EXIT}pytorch_stage_at_exit {function}"
+    return f"{exports}{function}() {{ {removal} || :; }}\n{AT_EXIT}pytorch_stage_at_exit {function}"
 
 
 def on_node(order, *steps):
-    """Do steps on a node: `make`, `copy`, `check`, or `hold`: make when told to, and remove at a signal.
+    """Do steps on a node: `make`, `copy`, `check`, or `hold`: make when told to, and remove with the job.
 
-    Print answers, lines of JSON after the directory's name: what failed, or nothing.
+    Print answers: the directory's name and, in JSON, what failed, or null.
     """
     node, is_holder = os.environ.get("SLURMD_NODENAME") or os.uname().nodename, "hold" in steps
     directory = order["directory"]
     base, name = os.path.split(directory)
 
     def answer(problem=None):
-        values = {"step": os.environ.get("SLURM_STEP_ID"), "problem": problem and f"{node}: {problem}"}
-        print(name + json.dumps(values), flush=True)
+        print(f"{name}={json.dumps(problem and f'{node}: {problem}')}", flush=True)
         return problem
 
     if is_holder:
@@ -329,7 +316,8 @@ def on_node(order, *steps):
     except OSError as error:
         problem = f"{path}: {error.strerror}"
     if not answer(problem) and is_holder:
-        signal.sigwait(SIGNALS)  # by Slurm at the end of the job at the latest
+        while os.path.isdir(directory) and not signal.sigtimedwait(SIGNALS, LOOK_SECONDS):
+            pass  # Slurm signals at the end of the job
         shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -357,13 +345,13 @@ def sha256(path):
     return digest.hexdigest()
 
 
-def print_message(text):
-    print(f"pytorch-stage: {text}", file=sys.stderr, flush=True)
-
-
 if __name__ == "__main__":
-    if sys.argv[1:2] != ["--node"]:
+    mode, *words = sys.argv[1:] or [""]
+    if mode == "--remove":
+        remove(words[0], words[1:])
+    elif mode != "--node":
         sys.exit(main(sys.argv[1:]))
-    if ORDER not in os.environ:
+    elif ORDER not in os.environ:
         sys.exit(f"{ORDER} is not set on {os.uname().nodename}. Pass it on: mpirun -x {ORDER}")
-    on_node(json.loads(os.environ[ORDER]), *sys.argv[2:])
+    else:
+        on_node(json.loads(os.environ[ORDER]), *words)

@@ -136,7 +136,7 @@ def test_a_file_without_room_is_used_where_it_is(job, installation):
 def test_an_sbcast_that_fails_or_is_missing_is_an_error(job, work, installation, sbcast):
     (work / "first").mkdir()
     if sbcast is None:
-        for command in ("srun", "scancel", "ls", "bash", "python3", "env"):
+        for command in ("srun", "timeout", "ls", "bash", "python3", "env"):
             (work / "first" / command).symlink_to(shutil.which(command))
         path = work / "first"
     else:
@@ -146,7 +146,7 @@ def test_an_sbcast_that_fails_or_is_missing_is_an_error(job, work, installation,
     output, errors = job(f"PATH={path} source <(PATH={path} {installation.root}/bin/pytorch-stage) {FAILED}")
     assert output.splitlines() == ["status 1", str(installation.file)]
     assert (
-        "cannot run sbcast: No such file or directory. Add it to PATH"
+        "sbcast not found on PATH. Add it, or name another launcher after `--`"
         if sbcast is None
         else "sbcast: error: broken, or the disk is full. Set PYTORCH_LAUNCH_STAGE_DIR"
     ) in errors

@@ -56,7 +56,7 @@ def test_the_sites_copy_of_an_image_is_staged_if_the_installed_one_is_gone(root)
 
 def test_a_file_of_another_size_is_not_staged(root):
     (root / "venv.squashfs").write_bytes(b"hsq")
-    with pytest.raises(DamagedError, match=r"has 3 bytes, and its installation recorded 5"):
+    with pytest.raises(DamagedError, match="has not the size that its installation recorded"):
         loaded({"CONTAINERROOT": str(root), "PYTORCH_PACKED": str(root / "venv.squashfs")})
 
 
@@ -295,7 +295,7 @@ def test_a_name_that_another_user_has_made_first_is_tried_again_with_another(ima
     shutil.copytree(Path(command.__file__).parents[1], tmp_path / "runscripts")
     path = tmp_path / "runscripts" / "pytorch_stage" / "__main__.py"
     names = "names = iter('abcde'); secrets.token_hex = lambda _: next(names)"
-    path.write_text(path.read_text().replace("\nDIRECTORY = ", f"\n{names}\nDIRECTORY = ", 1))
+    path.write_text(path.read_text().replace("\nPROGRAM, ", f"\n{names}\nPROGRAM, ", 1))
     line = f"source <({tmp_path}/runscripts/pytorch-stage -- env) && echo $SIF || echo $?"
     for name in "ab":
         (disk / f"pytorch-stage-{name}").mkdir()
@@ -313,11 +313,11 @@ def test_the_name_is_not_in_the_arguments_that_other_users_can_read(monkeypatch)
         raise OSError
 
     monkeypatch.setattr(subprocess, "Popen", record)
+    monkeypatch.setattr(shutil, "which", lambda command: command)
     for name, text in (("SLURM_JOB_ID", "7"), ("SLURM_JOB_NUM_NODES", "3"), ("PYTORCH_LAUNCH_STAGE_DIR", "/disk")):
         monkeypatch.setenv(name, text)
-    with pytest.raises(StageError, match="cannot run srun"), contextlib.ExitStack() as undo:
+    with pytest.raises(OSError), contextlib.ExitStack() as undo:
         stage({}, [], undo)
-    signal.alarm(0)
     [(words, env)] = started
     assert "pytorch-stage-" not in " ".join(words)
     assert re.fullmatch("/disk/pytorch-stage-[0-9a-f]{32}", json.loads(env["PYTORCH_STAGE_ORDER"])["directory"])
@@ -327,7 +327,7 @@ def test_steps_run_beside_those_of_the_job_and_take_none_of_their_options(step):
     env = {**step, "SLURM_JOB_NUM_NODES": "3", "SLURM_CONF": "/s.conf", "SLURM_CPU_BIND": "quiet", "HOME": "/h"}
     how, start, own = starter(env, [])
     assert (how, start[:2]) == ("Slurm", ["srun", "--overlap"])
-    assert start[-3:] == ["--jobid=7", "--nodes=3", "--ntasks=3"]
+    assert start[-4:] == ["--jobid=7", "--nodes=3", "--ntasks=3", "--immediate=120"]
     assert own == {"SLURM_JOB_ID": "7", "SLURM_CONF": "/s.conf", "HOME": "/h"}
 
 
@@ -381,7 +381,7 @@ def test_a_signal_during_the_copy_removes_it(image, disk, runscripts, slow, numb
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(number)
-        assert process.communicate(timeout=60)[0] == "! :\n"
+        assert process.communicate(timeout=300)[0] == "! :\n"
         assert process.returncode == 128 + number
 
 
@@ -393,7 +393,7 @@ def test_processes_that_do_not_start_are_an_error_after_a_limit(shell, tmp_path)
     (tmp_path / "stuck").chmod(0o755)
     output, message, _ = shell(f"source <({tmp_path}/runscripts/pytorch-stage -- {tmp_path}/stuck) || echo $?")
     assert output == ["1"]
-    assert "starting a process on each node: not done after 1 s. Set PYTORCH_LAUNCH_STAGE_DIR" in message
+    assert "no answer from the processes that" in message and "was to start. Set PYTORCH_LAUNCH_STAGE_DIR" in message
 
 
 def test_the_command_without_a_module_fails_and_so_does_the_line_that_sources_it(runscripts):
