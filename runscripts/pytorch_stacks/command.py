@@ -9,12 +9,11 @@ import os
 import platform
 import re
 import shutil
-import subprocess
-import sys
 import time
 import zlib
 from pathlib import Path
 
+from pytorch_command import call, print_message, write_output
 from pytorch_launch.nodelist import NodeListError, hosts
 
 from pytorch_stacks import StacksError
@@ -22,6 +21,7 @@ from pytorch_stacks.dumps import report_dumps
 from pytorch_stacks.node import read_node
 from pytorch_stacks.report import as_text, group_ranks
 
+NAME = "pytorch-stacks"
 #: The command, which compute nodes start by this path.
 PROGRAM = Path(__file__).resolve().parents[1] / "pytorch-stacks"
 #: For srun to start and end the step, beyond the time for a node.
@@ -57,19 +57,9 @@ def main(arguments):
                 more, worse = show(f"job {name}", answers, silent, is_part="+" in name)
                 text, status = text + more, max(status, worse)
     except (StacksError, OSError) as error:
-        sys.stderr.write(f"pytorch-stacks: {error}\n")
+        print_message(NAME, error)
         return 2
-    try:
-        sys.stdout.buffer.write(text.encode(errors="surrogateescape"))
-        sys.stdout.flush()
-    except BrokenPipeError:  # such as `pytorch-stacks 7 | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 1
-    except OSError as error:
-        sys.stderr.write(f"pytorch-stacks: cannot write to standard output: {error.strerror}. Check its disk\n")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 2
-    return status
+    return status if write_output(NAME, text) else 2
 
 
 def show(job, answers, silent, *, is_part):
@@ -89,7 +79,7 @@ def show(job, answers, silent, *, is_part):
 
 def parse(arguments):
     parser = argparse.ArgumentParser(
-        prog="pytorch-stacks",
+        prog=NAME,
         description="Shows where each rank of a running job is, or which ranks did not come to a collective.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -161,7 +151,7 @@ def ask_nodes(job, group, nodes, step, seconds):
     where += [] if group is None else [f"--het-group={group}"]
     here = ["--here", "--of", job if step is None else f"{job}.{step}", "--timeout", str(seconds), "--raw"]
     command = ["srun", *where, *OPTIONS.split(), "--job-name=pytorch-stacks", "--input=none", "--label"]
-    output, errors, _ = _call([*command, str(PROGRAM), *here], 2 * seconds + STEP_SECONDS)
+    _, output, errors = _call([*command, str(PROGRAM), *here], 2 * seconds + STEP_SECONDS)
     answers = read_lines(output)
     answered = {answer["node"] for answer in answers}
     # what srun or a node reported, without the statuses of tasks, of which there is one for each node
@@ -188,24 +178,17 @@ def read_lines(text):
 
 
 def _squeue(fields, *selection):
-    output, errors, status = _call(["squeue", "--noheader", "--format=" + fields, *selection], 60)
+    status, output, errors = _call(["squeue", "--noheader", "--format=" + fields, *selection], 60)
     if status != 0 and "Invalid job id" not in errors:
         raise StacksError(f"squeue failed: {errors.strip()}. Check Slurm (sinfo)")
     return [row.strip().split("|") for row in output.splitlines() if row.strip()]
 
 
 def _call(command, seconds):
-    """Standard output and error and the exit status of a command; what it wrote until it timed out."""
-    # variables of a job or step around this command describe another one; those of squeue select rows
-    of_slurm = [name for name in os.environ if name.startswith(("SLURM_", "SQUEUE_")) and name != "SLURM_CONF"]
-    env = {name: value for name, value in os.environ.items() if name not in of_slurm}
-    limited = ["timeout", "--foreground", "--kill-after=10", str(seconds), *command]  # srun ends its step
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     if not shutil.which(command[0]):
         raise StacksError(f"{command[0]} not found on PATH. Run pytorch-stacks where Slurm's commands are")
     began = time.monotonic()
-    done = subprocess.run(limited, env=env, check=False, **pipes)
+    status, output, errors = call(command, seconds)
     # 137 is also that of srun whose task was killed
-    is_late = done.returncode == 124 or (done.returncode == 137 and time.monotonic() - began >= seconds)
-    late = f"\ntimed out after {seconds} s" * is_late
-    return done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace") + late, done.returncode
+    is_late = status == 124 or (status == 137 and time.monotonic() - began >= seconds)
+    return status, output, errors + f"\ntimed out after {seconds} s" * is_late

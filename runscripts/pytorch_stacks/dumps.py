@@ -3,10 +3,9 @@
 
 PyTorch counts the collectives of each process group; a collective finishes when all ranks of its group have started the
 one with this number (torch/distributed/flight_recorder has the fields). A dump is a pickle of numbers, texts, None,
-lists, tuples and dicts (torch/csrc/distributed/c10d, FlightRecorderDetail.hpp, `dump`), or the same as JSON.
+lists, tuples and dicts (torch/csrc/distributed/c10d, FlightRecorderDetail.hpp, `dump`).
 """
 
-import json
 import pickle  # noqa: S403  (the subclass below loads no functions)
 import re
 from collections import namedtuple
@@ -88,7 +87,7 @@ def find_dumps(place):
         if not directory.is_dir():
             directory, start = directory.parent, directory.name
         for path in directory.iterdir():
-            found = re.match(r"(.*?)(\d{1,9})(\.json)?$", path.name)
+            found = re.match(r"(.*?)(\d{1,9})$", path.name)
             if found and path.name.startswith(start) and path.is_file():
                 launches.setdefault(found.group(1), {}).setdefault(int(found.group(2)), path)
     except OSError as error:
@@ -103,9 +102,7 @@ def read_dump(path):
     """The Dump in a file. Raises DumpError."""
     try:
         with Path(path).open("rb") as file:
-            is_pickle = file.read(1) == b"\x80"
-            file.seek(0)
-            dump = Values(file).load() if is_pickle else json.loads(file.read().decode())
+            dump = Values(file).load()
         if not isinstance(dump, dict) or not isinstance(dump.get("entries"), list):
             raise DumpError("not a dump of PyTorch's flight recorder")
         return _dump(dump)

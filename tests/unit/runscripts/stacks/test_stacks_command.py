@@ -70,12 +70,11 @@ def test_a_node_without_an_answer_and_its_ranks_are_named(stacks, lines):
 
 
 def test_srun_that_hangs_is_ended():
-    output, errors, _ = command._call(["sh", "-c", "printf x; exec sleep 600"], 1)
-    assert (output, errors.strip()) == ("x", "timed out after 1 s")
+    assert command._call(["sh", "-c", "printf x; exec sleep 600"], 1)[1:] == ("x", "\ntimed out after 1 s")
 
 
 def test_srun_whose_task_was_killed_has_not_timed_out():
-    assert command._call(["sh", "-c", "echo 'task 1: Killed' >&2; exit 137"], 60)[1:] == ("task 1: Killed\n", 137)
+    assert command._call(["sh", "-c", "echo 'task 1: Killed' >&2; exit 137"], 60)[::2] == (137, "task 1: Killed\n")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ They are written here in the form of NCCL's (torch/csrc/distributed/c10d/FlightR
 the states that its events have. `tests/unit/payload/test_dumps_of_torch.py` reads dumps that torch wrote.
 """
 
-import json
 import os
 import pickle
 
@@ -180,12 +179,6 @@ def test_older_dumps_are_read(report):
     lines = report(dumps, 2)[0].splitlines()
     assert lines[1:3] == ["group 0: collective 3, all_reduce of [[4]], did not finish", "    waiting: rank 0"]
     assert lines[3].startswith("    rank 1 did not start it: its last, all_reduce (2 of group 0), finished")
-
-
-def test_a_dump_as_json_is_read(tmp_path):
-    for rank, state in enumerate(("started", "completed")):
-        (tmp_path / f"rank_{rank}.json").write_text(json.dumps(dump(call(7 - rank, state=state), ranks="[0, 1]")))
-    assert "rank 1 did not start it" in report_dumps(str(tmp_path))[0]
 
 
 def test_the_newest_launch_of_a_directory_is_taken_or_the_named_one(tmp_path):
