@@ -119,7 +119,7 @@ class EB_PyTorchContainer(SourcePackageSteps, images.InstalledImage, EB_PyTorchM
 
     def complete(self):
         """Put the users' virtual environment in place."""
-        self.user_software.finish(self.users_environment, self.short_mod_name)
+        self.user_software.finish(self.users_environment)
 
     def runtime_python(self):
         """The image's Python, that of its conda environment if it has one; it sees the installation directory."""
@@ -147,10 +147,8 @@ class EB_PyTorchContainer(SourcePackageSteps, images.InstalledImage, EB_PyTorchM
         return ''
 
     def make_module_extra(self, *args, **kwargs):
-        # a moved installation must be visible under its real path
-        moved = [os.path.realpath(self.installdir)] if os.path.islink(self.installdir) else []
         return super().make_module_extra(*args, **kwargs) + image_interface(
-            self.module_generator, self.cfg, self.image.name, [*self.cfg['binds'], *moved], self.mounted)
+            self.module_generator, self.cfg, self.image.name, self.mounted)
 
     def activation(self):
         """The image's conda environment; the module finds user-software when it is loaded."""

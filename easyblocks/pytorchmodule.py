@@ -208,16 +208,9 @@ class EB_PyTorchModule(EasyBlock):
             super().remove_module_file()
 
     def make_installdir(self, *args, **kwargs):
-        """
-        Put the installed directory aside, and make a new one.
-
-        EasyBuild removes it, so that a failure leaves nothing. It also tries for seconds to remove a link, with which
-        a site moves an installation to another file system.
-        """
+        """Put the installed directory aside, where EasyBuild removes it, and make a new one."""
         if not self.dry_run:
             self.installation.begin()
-            if self.installation.is_link:
-                return  # `begin` made an empty directory
         super().make_installdir(*args, **kwargs)
 
     def install_step(self):

@@ -7,7 +7,7 @@ import datetime
 import json
 import os
 import stat
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from easybuild.easyblocks.generic.containerimage import (
     ContainerImage,
@@ -263,10 +263,10 @@ class PackagesOnTop(BuiltImage):
         """Unpack the base, install, and pack."""
         verify_base(self.base)
         sandbox = self.sandbox()
-        found = self.base.executable and sandbox.find_executable(self.base.image)
-        if found != self.base.executable:
+        found, expected = sandbox.find_executable(self.base.image), self.base.record['python']
+        if found != expected:
             raise EasyBuildError("The packages would be installed for %s, and the Python of %s is %s. Copy "
-                                 "'conda_activation' from %s", found, self.base_module, self.base.executable,
+                                 "'conda_activation' from %s", found, self.base_module, expected,
                                  self.base.record['easyconfig'])
         sandbox.unpack(self.base.image)
         broken = sandbox.broken_requirements()
@@ -287,17 +287,13 @@ class Base(NamedTuple):
     module: its name
     image: path of its image
     record: content of its image.json
-    python: version of its Python
     kept: versions that packages on top must not replace, by canonical names
-    executable: path of its Python in the image, None if the installation did not record it
     """
 
     module: str
     image: str
     record: dict
-    python: str
     kept: dict
-    executable: Optional[str] = None
 
     @property
     def checksum(self):
@@ -321,16 +317,13 @@ def read_base(module, directory, image):
     """The Base that a module's installation in `directory` has recorded; `image` is the path that the module has."""
     path = os.path.join(directory, 'provenance', RECORD)
     record = read_json(path)
-    # earlier installations have the version in packages.json
-    python = record if 'python_version' in record else read_json(os.path.join(directory, 'provenance', 'packages.json'))
-    if not (image and record and python):
+    if not (image and 'python_version' in record):
         raise EasyBuildError("%s cannot be the base of an image: it has no image with a record (%s). Name a container "
                              "module of EB_PyTorchContainer", module, path)
     constraints = os.path.join(directory, 'constraints.txt')
     lines = read_file(constraints).splitlines() if os.path.exists(constraints) else []
     pins = [PIN.fullmatch(line.strip()) for line in lines]
-    return Base(module, image, record, python['python_version'],
-                {canonical_name(pin['name']): pin['version'] for pin in pins if pin}, python.get('python'))
+    return Base(module, image, record, {canonical_name(pin['name']): pin['version'] for pin in pins if pin})
 
 
 def verify_base(base):
@@ -345,9 +338,10 @@ def verify_base(base):
 
 def check_lock(base, lock, python_version):
     """Stop if the packages of a lock do not fit the base; their wheels are for `python_version` (<major>.<minor>)."""
-    if base.python.split('.')[:2] != python_version.split('.'):
+    python = base.record['python_version']
+    if python.split('.')[:2] != python_version.split('.'):
         raise EasyBuildError("%s has Python %s, and the lock is for Python %s. Lock the requirements for the base's "
-                             "Python, and set 'python_version'", base.module, base.python, python_version)
+                             "Python, and set 'python_version'", base.module, python, python_version)
     for pin in read_lock(lock):
         kept = base.kept.get(canonical_name(pin.name), pin.version)
         if kept != pin.version:

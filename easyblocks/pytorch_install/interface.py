@@ -186,10 +186,10 @@ def installation_values(name, version, installdir, recipe):
             'image': recipe.get('image')}
 
 
-def image_interface(generator, recipe, image, binds, user_software):
+def image_interface(generator, recipe, image, user_software):
     """The image (a file name), what it sees of the host, and its search path."""
     flags = ('SINGULARITY_NV', 'APPTAINER_NV') if recipe['gpu'] == 'cuda' else ()
-    lists = {'central_images': recipe['central_images'], 'binds': binds, 'connection_files': CONNECTION_FILES,
+    lists = {'central_images': recipe['central_images'], 'binds': recipe['binds'], 'connection_files': CONNECTION_FILES,
              'caches': CACHES}
     return ''.join(installed(generator, flag, '1', relpath=False) for flag in flags) + template(
         generator, 'container', lists, image=image, easyconfig=os.path.basename(recipe.path), of_images=OF_IMAGES,

@@ -30,9 +30,7 @@ class Installation:
     """The installation directory of one module, and the files that may be this module."""
 
     def __init__(self, directory, module_file):
-        # a site may move it to another file system: everything below happens there, and the link stays
-        self.is_link = os.path.islink(directory)
-        self.directory = os.path.realpath(directory) if self.is_link else directory
+        self.directory = directory
         self.unfinished, self.discarded, self.replaced = (
             hidden(self.directory, state) for state in ('unfinished', 'discarded', 'replaced'))
         self.previous = os.path.join(self.unfinished, 'previous')
@@ -56,8 +54,6 @@ class Installation:
                 os.rename(module, withdrawn)
         mkdir(self.directory, parents=True)
         os.rename(self.directory, self.previous)
-        if self.is_link:
-            mkdir(self.directory)  # EasyBuild cannot make it through the link
 
     @property
     def has_module(self):

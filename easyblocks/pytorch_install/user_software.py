@@ -9,7 +9,7 @@ import glob
 import os
 
 from easybuild.easyblocks.generic.containerimage import last_line
-from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
+from easybuild.tools.build_log import EasyBuildError, print_warning
 from easybuild.tools.filetools import find_backup_name_candidate, mkdir, read_file, remove_dir, symlink
 
 from pytorch_install.programs.hold_packages import LINE, OF_IMAGE
@@ -81,7 +81,7 @@ class UserSoftware:
                           self.packed if packed else self.environment, last_line(result.output))
         return states.get(result.exit_code, FITS)
 
-    def finish(self, found, module):
+    def finish(self, found):
         """Put the new environment in place if `prepare` found none that fits; after a kill, the next `eb` does."""
         for path in [self.packed, self.environment] if found == OUTDATED else []:
             if os.path.exists(path):
@@ -90,16 +90,11 @@ class UserSoftware:
                               "by a new, empty one", path, aside)
                 os.rename(path, aside)
         if found in (OUTDATED, ABSENT):
-            others = with_packages(self.store)
             if os.path.isdir(self.directory):
                 mkdir(os.path.dirname(self.environment), parents=True)
                 os.rename(os.path.join(self.part, ENVIRONMENT), self.environment)
             else:
                 os.rename(self.part, self.directory)
-            if others:
-                print_msg("packages that users installed for %s are not in %s; to carry them over: module load %s; "
-                          "list-packages --user > packages.txt; module load %s; pip install -r packages.txt",
-                          ', '.join(others), self.version, os.path.join(os.path.dirname(module), others[0]), module)
         if found in (FITS, MOVED):
             for new, path in self.renewable('bin', 'pip*'):
                 if (os.access(os.path.dirname(path), os.W_OK)
@@ -126,11 +121,3 @@ def run_in_image(python, task, bind):
                        hidden=True)
 
 
-def with_packages(store):
-    """Versions for which users installed packages, the latest first."""
-    inside = glob.escape(store)
-    packages = os.path.join(inside, '*', ENVIRONMENT, 'lib', 'python*', 'site-packages', '*.dist-info')
-    found = {path: path[len(store) + 1:].split(os.sep)[0] for path in glob.glob(packages)}
-    found.update({path: os.path.basename(path)[:-len(PACKED)]
-                  for path in glob.glob(os.path.join(inside, '*' + PACKED))})
-    return list(dict.fromkeys(found[path] for path in sorted(found, key=os.path.getmtime, reverse=True)))

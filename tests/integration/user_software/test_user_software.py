@@ -105,15 +105,6 @@ python -c 'import networkx, torch; print(networkx.__file__)'"""
     assert output.startswith("/user-software/")
 
 
-def test_a_new_version_prints_commands_that_copy_the_packages(installation, wheels):
-    installation.run(pip_install(wheels))
-    output = installation.install("-new")
-    commands = re.search(r"to carry them over: (.*)", output)[1]
-    output = installation.run(f"module unload PyTorch; cd {wheels}\n{commands} >pip.log\n{IMPORT}; echo $CONTAINERROOT")
-    assert output.startswith(THERE)
-    assert output.endswith("/2.13.0-new\n")
-
-
 def test_list_packages_marks_the_users_packages_in_a_venv_module_too(testbed, venv, wheels):
     output = testbed.run(
         f"""module load {venv}; export PYTHONUSERBASE={wheels}/base

@@ -72,7 +72,7 @@ def test_the_sanity_checks_module_can_be_read_by_others_so_that_lmod_shows_it_to
     assert all(path.stat().st_mode & 0o004 for path in files)
 
 
-def test_a_copy_of_the_payload_can_be_edited_where_the_installation_is_read_only(easyblock, monkeypatch):
+def test_the_payload_can_be_edited_after_cp_and_the_tree_has_no_bytecode_of_the_checkout(easyblock, monkeypatch):
     app = easyblock(recipe(VENV))
     monkeypatch.setattr(app, "compile_bytecode", lambda: None)
     app.make_installdir()
@@ -82,6 +82,7 @@ def test_a_copy_of_the_payload_can_be_edited_where_the_installation_is_read_only
     app.permissions_step()
     modes = {path: path.stat().st_mode & 0o222 for path in Path(app.installdir).rglob("*") if not path.is_symlink()}
     payload = Path(app.installdir, "payload")
+    assert not list(Path(app.installdir).rglob("*.pyc"))
     assert {mode for path, mode in modes.items() if payload in (path, *path.parents)} == {0o200}
     assert {mode for path, mode in modes.items() if payload not in (path, *path.parents)} == {0}
     Path(app.installdir).chmod(0o755)  # for the removal

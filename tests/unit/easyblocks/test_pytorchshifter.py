@@ -52,7 +52,8 @@ def test_commands_enter_the_image_and_runscripts_by_their_path_on_the_host(enter
         "get-master": f"<{enter.root}/bin/../libexec/../runscripts/get-master><-c><a b>",
     }
     for name, called in calls.items():
-        assert enter(name, "-c", "a b", SHIFTER_IMAGE="x:1").stdout == f"<shifter><--image=x:1>{called}"
+        for variables in ({"SHIFTER_IMAGE": "x:1"}, {}):  # with the module, and without it
+            assert enter(name, "-c", "a b", **variables).stdout == f"<shifter><--image=x:1>{called}"
 
 
 def test_the_help_of_start_shell_is_its_own_and_needs_no_image(tmp_path):
@@ -64,7 +65,3 @@ def test_the_help_of_start_shell_is_its_own_and_needs_no_image(tmp_path):
 def test_inside_the_image_a_command_is_the_images_own(enter):
     assert enter("python", "a b", SHIFTER_IMAGE="x:1", SHIFTER_IMAGEREQUEST="x:1").stdout == "<inside><a b>"
     assert enter("get-master", "a", SHIFTER_IMAGEREQUEST="x:1").stdout == "runscript a\n"
-
-
-def test_without_the_module_a_command_finds_its_image_and_its_directories(enter):
-    assert enter("python", "a").stdout == "<shifter><--image=x:1><python><a>"

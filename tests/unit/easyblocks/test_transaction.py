@@ -205,27 +205,6 @@ def test_directories_that_running_containers_have_open_stay_until_the_next_rebui
     assert (site.directory.parent / ".1.0.replaced" / "previous" / "whole").read_text() == "second"
 
 
-@pytest.mark.parametrize("ends", ["well", "badly"])
-def test_a_moved_installation_stays_at_its_new_place(prefix, tmp_path, ends):
-    site = Site(tmp_path / "site")
-    site.install("old")
-    moved = tmp_path / "other-file-system" / "1.0"
-    moved.parent.mkdir()
-    shutil.move(site.directory, moved)
-    site.directory.symlink_to(moved)
-    if ends == "well":
-        site.install("new")
-    else:
-        installation = site.installation()
-        installation.begin()
-        (moved / "half").touch()
-        installation.roll_back()
-    assert site.directory.is_symlink()
-    assert (moved / "whole").read_text() == ("new" if ends == "well" else "old")
-    assert site.leftovers() == []
-    assert [path.name for path in moved.parent.iterdir()] == ["1.0"]
-
-
 def test_a_file_system_without_hard_links_gets_a_copy(prefix, tmp_path, monkeypatch):
     def link(*_):
         raise OSError(1, "Operation not permitted")

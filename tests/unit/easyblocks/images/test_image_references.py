@@ -49,11 +49,6 @@ def test_the_help_names_what_run_starts(container):
     assert "run` starts its own entrypoint, if it has one" in other.cfg["usage"]
 
 
-def test_two_images_are_refused(image_of):
-    with pytest.raises(EasyBuildError, match=r"must name one image source, .*found: \.def, x\.sif"):
-        image_of("sources = ['a.def']\nimage = 'x.sif'")
-
-
 def test_an_environment_file_needs_a_base_image_with_a_digest(image_of):
     with pytest.raises(EasyBuildError, match="needs 'base_image'"):
         image_of("sources = ['env.yml']")

@@ -33,6 +33,7 @@ def installation(tmp_path):
         "image": image.name,
         "sha256": hashlib.sha256(image.read_bytes()).hexdigest(),
         "easyconfig": recipe,
+        "python": "/opt/conda/bin/python3",
         "python_version": "3.11.2",
     }
     (directory / "provenance" / "image.json").write_text(json.dumps(record))
@@ -137,17 +138,6 @@ def test_a_module_without_the_records_of_an_image_is_no_base(prefix, installatio
         images.read_base(MODULE, str(installation), None)
 
 
-def test_an_earlier_installation_has_its_python_in_the_list_of_packages(prefix, installation):
-    path = installation / "provenance" / "image.json"
-    record = json.loads(path.read_text())
-    del record["python_version"]
-    path.write_text(json.dumps(record))
-    inside = {"python": "/opt/python3", "python_version": "3.12.1", "packages": {}}
-    (installation / "provenance" / "packages.json").write_text(json.dumps(inside))
-    found = images.read_base(MODULE, str(installation), str(installation / "base.sif"))
-    assert (found.python, found.executable) == ("3.12.1", "/opt/python3")
-
-
 @pytest.mark.parametrize(
     ("pin", "version", "message"),
     [
@@ -174,43 +164,37 @@ def test_a_base_without_a_lock_is_refused(source_of):
 
 
 @pytest.fixture
-def commands(monkeypatch):
-    """The commands that a sandbox runs, each with its variables; `pip check` returns the outputs of `checks`."""
-    ran = []
-    checks = []
+def python_is(monkeypatch):
+    """A function that sets the image's Python, and what each `pip check` prints; returns the commands that ran."""
 
-    def run(words, variables=None, **_):
-        ran.append((words, variables or {}))
-        output = checks.pop(0) if "check" in words else ""
-        return SimpleNamespace(exit_code=bool(output), output=output, stderr="")
+    def answer(path, *checks):
+        ran, outputs = [], list(checks)
 
-    monkeypatch.setattr(sandbox, "run_command", run)
-    return SimpleNamespace(ran=ran, checks=checks)
+        def run(words, *_, **__):
+            ran.append(words)
+            output = outputs.pop(0) if "check" in words else f"activated\n{path}\n"
+            return SimpleNamespace(exit_code=bool("check" in words and output), output=output, stderr="")
+
+        monkeypatch.setattr(sandbox, "run_command", run)
+        return ran
+
+    return answer
 
 
-def test_an_activation_that_finds_another_python_than_the_bases_is_an_error_at_once(source_of, installed, monkeypatch):
-    source = source_of(base=installed._replace(executable="/opt/conda/bin/python3"))
-    ran = []
-
-    def run(words, *_, **__):
-        ran.append(words)
-        return SimpleNamespace(exit_code=0, output="activated\n/usr/bin/python3\n")
-
-    monkeypatch.setattr(sandbox, "run_command", run)
-    with pytest.raises(
-        EasyBuildError,
-        match=rf"for /usr/bin/python3, and the Python of {MODULE} is /opt/conda/.*Copy "
-        r"'conda_activation' from PyTorch-2\.13\.0-cpu-singularity\.eb",
-    ):
+def test_an_activation_that_finds_another_python_than_the_bases_is_an_error_at_once(source_of, python_is):
+    source, ran = source_of(), python_is("/usr/bin/python3")
+    message = (
+        rf"for /usr/bin/python3, and the Python of {MODULE} is /opt/conda/.*Copy 'conda_activation' from PyTorch-2"
+    )
+    with pytest.raises(EasyBuildError, match=message):
         source.build()
     assert [source.base.image in words for words in ran] == [True]
 
 
-def test_packages_that_break_a_requirement_are_refused_unless_the_base_breaks_it_too(source_of, commands):
-    broken = "a 1 requires b, which is not installed.\n"
-    commands.checks += [broken, broken]
-    source = source_of()
+def test_packages_that_break_a_requirement_are_refused_unless_the_base_breaks_it_too(source_of, python_is):
+    broken, source = "a 1 requires b, which is not installed.\n", source_of()
+    python_is("/opt/conda/bin/python3", broken, broken)
     source.build()
-    commands.checks += [broken, broken + "einops 0.8.2 requires c, which is not installed.\n"]
+    python_is("/opt/conda/bin/python3", broken, broken + "einops 0.8.2 requires c, which is not installed.\n")
     with pytest.raises(EasyBuildError, match=r"do not fit together: einops 0\.8\.2 requires c, .*Correct the lock"):
         source.build()
