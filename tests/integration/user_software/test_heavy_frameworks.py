@@ -128,7 +128,6 @@ def test_hydras_launcher_submits_the_ranks_of_each_seed(submitter):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("submitter", ["container"], indirect=True)
 def test_dasks_workers_are_jobs_with_the_modules_torch(submitter):
     submitter.install("Dask")
     submitter.program("dask_work.py", "work.py")

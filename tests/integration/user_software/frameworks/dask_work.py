@@ -13,7 +13,7 @@ def work(number):
 
 
 if __name__ == "__main__":
-    cluster = SLURMCluster(cores=1, memory="1GB", python=os.environ["CONTAINERROOT"] + "/bin/python")
+    cluster = SLURMCluster(cores=1, memory="1GB", python=os.environ["CONTAINERROOT"] + "/bin/conda-python-simple")
     cluster.scale(jobs=2)
     with Client(cluster) as client:
         client.wait_for_workers(2, timeout=300)
