@@ -5,8 +5,6 @@ it. No existing file is changed. Not all indexes have a release at once: run the
 """
 
 import argparse
-import ast
-import functools
 import hashlib
 import os
 import re
@@ -16,16 +14,13 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from testbed.environments.python import FOREIGN, pip_indexes  # noqa: E402
 from testbed.layout import Layout, TestbedError  # noqa: E402
 from testbed.lifecycle import provide_release_tools  # noqa: E402
 from testbed.progress import exit_status, step  # noqa: E402
 
 #: The newest C library that wheels may need, as in easyblocks/generic/lockedvenv.py.
 PLATFORM = "manylinux_2_28"
-#: uv's variables that belong to a loaded PyTorch module or to other projects.
-FOREIGN = ("UV_CONSTRAINT", "UV_BUILD_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_REQUIREMENTS")
-#: uv's options for pip's settings: uv does not read pip's configuration.
-OPTIONS = {"index-url": "--default-index", "extra-index-url": "--index", "find-links": "--find-links"}
 
 
 class NoWheelError(Exception):
@@ -165,22 +160,6 @@ def resolve(requirements, constraints, machine, recipe, tools):
                 return dict(zip((f"{package['name']}=={package['version']}" for package in packages), hashes))
     reasons = re.findall(r"^(?:error|\s*cause): (.*)$", result.stderr, re.MULTILINE) or [result.stderr.strip()]
     raise NoWheelError(f"{machine}: {reasons[-1]}")
-
-
-@functools.lru_cache
-def pip_indexes(tools):
-    """The package indexes and directories of pip's configuration, as options of uv."""
-    listing = subprocess.run([tools / "pip", "config", "list"], capture_output=True, text=True, check=False)
-    if listing.returncode:
-        raise TestbedError(f"`pip config list` fails: {listing.stderr.strip()}")
-    settings = {}
-    for line in sorted(listing.stdout.splitlines(), key=lambda line: line.startswith(":env:")):  # last wins
-        name, _, value = line.partition("=")
-        settings[name.rpartition(".")[2]] = ast.literal_eval(value).split()
-    options = ["--no-index"] if settings.get("no-index", ["0"])[0] in ("1", "true", "on", "yes") else []
-    return options + [
-        part for name, option in OPTIONS.items() for word in settings.get(name, []) for part in (option, word)
-    ]
 
 
 def replacer(old, new, old_cuda, new_cuda):

@@ -1,5 +1,7 @@
 """Creates the testbed's virtual environments: of EasyBuild, and of the test tools."""
 
+import ast
+import functools
 import os
 import shutil
 import subprocess
@@ -16,11 +18,15 @@ RELEASE_TOOLS = "releases/requirements.txt"
 WEBSITE_TOOLS = "website/requirements.txt"
 #: A regular expression for parts of packages that hardly anything here imports; Python compiles those when it does.
 NOT_IMPORTED = (
-    "site-packages/(backrefs|fontTools|fsspec|functorch|lxml|networkx|pip|playwright|polars|pygments/lexers|pymdownx"
+    "site-packages/(backrefs|coverage|fontTools|fsspec|functorch|lxml|mypyc?|networkx|pip|playwright|polars|pygments/lexers|pymdownx"
     "|setuptools|test|tornado|watchdog|easybuild/easyblocks|numpy/(distutils|f2py)"
     "|sympy/(categories|codegen|combinatorics|crypto|diffgeom|holonomic|liealgebras|parsing|physics|stats|vector)"
     "|torch/(_inductor|_vendor|ao/ns|ao/pruning|distributed/pipelining|testing|utils/hipify)|torchgen|.*/tests?)/"
 )
+#: uv's options for pip's settings: uv does not read pip's configuration.
+OPTIONS = {"index-url": "--default-index", "extra-index-url": "--index", "find-links": "--find-links"}
+#: uv's variables that belong to a loaded PyTorch module or to other projects.
+FOREIGN = ("UV_CONSTRAINT", "UV_BUILD_CONSTRAINT", "UV_OVERRIDE", "UV_EXCLUDE", "UV_REQUIREMENTS")
 #: The index of torch's own wheels for CPUs, as in the recipes.
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
@@ -36,8 +42,10 @@ def provide_easybuild(layout):
 
 
 def provide_test_tools(layout):
-    """Create the environment of ``run-tests``, with torch for the unit tests."""
-    provide(layout, layout.test_venv, [TEST_TOOLS, WEBSITE_TOOLS, LOCK], title="installing the test tools")
+    """Create the environment of ``run-tests``, with torch for the unit tests; uv installs the rest."""
+    provide(
+        layout, layout.test_venv, [RELEASE_TOOLS, TEST_TOOLS, WEBSITE_TOOLS, LOCK], title="installing the test tools"
+    )
 
 
 def provide_release_tools(layout):
@@ -67,12 +75,45 @@ def provide(layout, venv, requirements, *, title):
 
 
 def install(venv, file):
-    """Install a requirements file as pip is configured; if that fails, use torch's index as well."""
-    command = [venv / "bin" / "pip", "install", "-q", "--no-compile", "-r", file]
+    """Install a requirements file as pip is configured: with uv if the environment has it, a third of pip's CPU time.
+
+    If that fails, pip installs it, also from torch's index.
+    """
+    pip = [venv / "bin" / "pip", "install", "-q", "--no-compile", "-r", file]
+    command, cache = pip, venv / "uv-cache"
+    if (venv / "bin" / "uv").exists():
+        command = [venv / "bin" / "uv", "pip", "install", "-q", "--no-config", "--python", venv / "bin" / "python"]
+        command += [
+            "--cache-dir",
+            cache,
+            "--index-strategy",
+            "unsafe-best-match",
+            *pip_indexes(venv / "bin"),
+            "-r",
+            file,
+        ]
     try:
-        run(command)
+        run(command, env={name: value for name, value in os.environ.items() if name not in FOREIGN})
     except TestbedError:
-        run([*command, "--extra-index-url", TORCH_INDEX], advice="Check that the package index is reachable.")
+        run([*pip, "--extra-index-url", TORCH_INDEX], advice="Check that the package index is reachable.")
+    finally:
+        shutil.rmtree(cache, ignore_errors=True)
+
+
+@functools.lru_cache
+def pip_indexes(tools):
+    """The package indexes and directories of pip's configuration, as options of uv."""
+    listing = subprocess.run([tools / "pip", "config", "list"], capture_output=True, text=True, check=False)
+    if listing.returncode:
+        raise TestbedError(f"`pip config list` fails: {listing.stderr.strip()}")
+    settings = {}
+    for line in sorted(listing.stdout.splitlines(), key=lambda line: line.startswith(":env:")):  # last wins
+        name, _, value = line.partition("=")
+        settings[name.rpartition(".")[2]] = ast.literal_eval(value).split()
+    options = ["--no-index"] if settings.get("no-index", ["0"])[0] in ("1", "true", "on", "yes") else []
+    return options + [
+        part for name, option in OPTIONS.items() for word in settings.get(name, []) for part in (option, word)
+    ]
 
 
 def compile_packages(venv):
