@@ -55,16 +55,6 @@ def test_what_this_shell_still_mounts_is_not_cleaned_before_the_module_is_loaded
     assert installation.left() == {other.name}
 
 
-@pytest.mark.parametrize("command", ["make-squashfs", "unmake-squashfs", "check-image"])
-def test_help_needs_no_module_and_does_nothing(installation, command):
-    installation.program("sed", '#!/bin/bash\nexec /usr/bin/sed "$@"\n')
-    result = installation.run(command, "--help", EBROOTPYTORCH="", SIFPYTORCH="")
-    assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.startswith("Usage: ") and command in result.stdout.splitlines()[0]
-    assert "set -" not in result.stdout and "shellcheck" not in result.stdout
-    assert installation.left() == {"1.0"}
-
-
 @pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.thorough), "after"])
 @pytest.mark.parametrize(
     ("command", "program"),
@@ -115,10 +105,15 @@ def test_a_kill_while_the_file_is_deleted_that_was_unpacked_keeps_the_directory_
     assert installation.in_use() == files
 
 
-def test_a_program_that_fails_changes_nothing(installation):
+def test_a_program_that_fails_changes_nothing(installation, tmp_path):
     files = installation.in_use()
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env.sqsh").write_text("before")
     installation.program("mksquashfs", "#!/bin/bash\n[[ $1 = -* ]] || { echo 'no space' >&2; exit 1; }\n")
-    assert "mksquashfs failed, nothing has changed (no space)" in one_sentence(installation.run("make-squashfs"))
+    for arguments in ((), (str(tmp_path / "env"),)):
+        message = one_sentence(installation.run("make-squashfs", *arguments))
+        assert "mksquashfs failed, nothing has changed (no space)" in message
+    assert (tmp_path / "env.sqsh").read_text() == "before"
     assert installation.left() == {"1.0"}
     assert installation.in_use() == files
 
@@ -133,48 +128,43 @@ def test_a_packed_file_that_lacks_something_is_refused(installation):
 def test_without_mksquashfs_on_the_host_that_of_the_image_is_taken(installation):
     (installation.programs / "mksquashfs").rename(installation.programs / "hidden")
     assert "Install or load squashfs-tools" in one_sentence(installation.run("make-squashfs"))
-    installation.program(
-        "singularity",
-        (installation.programs / "singularity")
-        .read_text()
-        .replace(
-            "    sys.exit",
-            f'    command = ["{installation.programs}/hidden" if word == "mksquashfs" else word '
-            "for word in command]\n    sys.exit",
-        ),
-    )
+    text = (installation.programs / "singularity").read_text()
+    own = f'["{installation.programs}/hidden" if word == "mksquashfs" else word for word in command]'
+    installation.program("singularity", text.replace("    sys.exit", f"    command = {own}\n    sys.exit"))
     pack(installation)
 
 
 @pytest.mark.parametrize(
-    ("prepare", "command", "message"),
+    ("command", "variables", "message"),
     [
-        ("", "make-squashfs --fast", "unknown arguments '--fast'"),
-        ("", "make-squashfs /nowhere", "no such directory: /nowhere"),
-        ("", "make-squashfs /a /b", "unknown arguments '/a /b'"),
-        ("", "unmake-squashfs --clean", "unknown arguments '--clean'"),
-        ("", "unmake-squashfs", "not packed"),
-        ("", "make-squashfs --clean", "nothing to clean"),
-        ("make-squashfs", "make-squashfs", "already packed"),
+        ("make-squashfs --fast", {}, "unknown arguments '--fast'"),
+        ("make-squashfs /nowhere", {}, "no such directory: /nowhere"),
+        ("make-squashfs /a /b", {}, "unknown arguments '/a /b'"),
+        ("unmake-squashfs --clean", {}, "unknown arguments '--clean'"),
+        ("unmake-squashfs", {}, "not packed"),
+        ("make-squashfs --clean", {}, "nothing to clean"),
+        *(
+            (command, {name: value}, message)
+            for command in ("make-squashfs", "unmake-squashfs")
+            for name, value, message in (
+                ("APPTAINER_CONTAINER", "/image.sif", "Leave the container"),
+                ("SINGULARITY_CONTAINER", "/image.sif", "Leave the container"),
+                ("EBROOTPYTORCH", "/elsewhere", "Load its module"),
+                ("SIFPYTORCH", "/elsewhere.sif", "Load its module"),
+            )
+        ),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_sentence(installation, prepare, command, message):
-    if prepare:
-        installation.run(prepare)
-    assert message in one_sentence(installation.run(*command.split()))
+def test_what_cannot_be_done_is_said_in_one_sentence(installation, command, variables, message):
+    assert message in one_sentence(installation.run(*command.split(), **variables))
 
 
-def test_without_a_directory_there_is_nothing_to_pack(installation):
+def test_what_is_packed_already_or_has_no_directory_is_not_packed(installation):
+    pack(installation)
+    assert "already packed" in one_sentence(installation.run("make-squashfs"))
+    installation.packed.unlink()
     installation.directory.rename(installation.store / "elsewhere")
     assert "Create it with `eb --rebuild`" in one_sentence(installation.run("make-squashfs"))
-
-
-@pytest.mark.parametrize("command", ["make-squashfs", "unmake-squashfs"])
-def test_it_refuses_inside_a_container_and_without_its_own_module(installation, command):
-    assert "Leave the container" in one_sentence(installation.run(command, APPTAINER_CONTAINER="/image.sif"))
-    assert "Leave the container" in one_sentence(installation.run(command, SINGULARITY_CONTAINER="/image.sif"))
-    assert "Load its module" in one_sentence(installation.run(command, EBROOTPYTORCH="/elsewhere"))
-    assert "Load its module" in one_sentence(installation.run(command, SIFPYTORCH="/elsewhere.sif"))
 
 
 def test_any_environment_is_packed_beside_it_and_the_line_to_use_is_printed(installation, tmp_path):
@@ -188,16 +178,6 @@ def test_any_environment_is_packed_beside_it_and_the_line_to_use_is_printed(inst
     with tarfile.open(f"{environment}.sqsh") as packed:
         assert packed.extractfile("./bin/tool").read() == b"a tool"
     assert {path.name for path in tmp_path.iterdir() if "my env" in path.name} == {"my env", "my env.sqsh"}
-
-
-def test_an_environment_that_cannot_be_packed_leaves_the_file_of_before(installation, tmp_path):
-    (tmp_path / "env").mkdir()
-    (tmp_path / "env.sqsh").write_text("before")
-    installation.program("mksquashfs", "#!/bin/bash\n[[ $1 = -* ]] || { echo 'no space' >&2; exit 1; }\n")
-    assert "mksquashfs failed, nothing has changed (no space)" in one_sentence(
-        installation.run("make-squashfs", str(tmp_path / "env"))
-    )
-    assert (tmp_path / "env.sqsh").read_text() == "before"
 
 
 def test_the_link_in_the_installation_is_made_again(installation):
