@@ -2,58 +2,70 @@
 
 import json
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
-
-from benchmarks.ratio import Ratio
-from benchmarks.scale import Cost
-from benchmarks.store import Served
 
 #: The results on the page, so that it can be written again without measuring.
 RESULTS = Path(__file__).resolve().parent / "results.json"
 
 
-class Results(NamedTuple):
-    """What one run measured.
+class Ratio(NamedTuple):
+    """Summary of a number of pairs (A, B).
 
-    `ratios`    {name of a comparison: Ratio}
-    `left_out`  {name of a comparison: why it cannot be measured here}
-    `failures`  {name of a comparison: why its measurement failed}
-    `costs`     the Costs of ranks of large worlds
-    `run`       a sentence on the machine and the duration
-    `notice`    why these results are not for the page, or an empty string
-    `later`     {name of a comparison: a sentence on the later run that measured it}
+    If the machine slows down for a minute, it slows both sides of a pair, and the median ignores a pair in which only
+    one side was disturbed. So the ratio is reproducible where the seconds are not.
+
+    `a`, `b`       medians of the two sides, in their unit
+    `low`, `high`  smallest and largest ratio of a single pair
+    `pairs`        number of pairs
+    `run`          a sentence on the machine, the tree and the duration of the run
+    """
+
+    a: float
+    b: float
+    low: float
+    high: float
+    pairs: int
+    run: str = ""
+
+    @property
+    def value(self):
+        """The ratio of the medians."""
+        return self.a / self.b
+
+    @classmethod
+    def of(cls, pairs):
+        """The Ratio of a list of pairs, at least one."""
+        single = [a / b for a, b in pairs]
+        return cls(*map(median, zip(*pairs)), min(single), max(single), len(pairs))
+
+
+class Results(NamedTuple):
+    """What one run measured, or several.
+
+    `ratios`    {name of a row: Ratio}
+    `left_out`  {name of a row: why it cannot be measured here}
+    `failures`  {name of a row: why its measurement failed}
     """
 
     ratios: dict
     left_out: dict
     failures: dict
-    costs: list
-    run: str
-    notice: str = ""
-    later: dict = {}
-
-    def keep(self, names, notice):
-        """The results of some rows, or all without `names`, with the reason why they are not for the page."""
-        rows = [
-            {name: value for name, value in rows.items() if not names or name in names}
-            for rows in (self.ratios, self.left_out, self.failures)
-        ]
-        return Results(*rows, self.costs, self.run, notice)
 
     def replace(self, newer):
         """These results, with the rows of a later run in place of those of the same names."""
         names = {*newer.ratios, *newer.left_out, *newer.failures}
-        later = {name: run for name, run in self.later.items() if name not in names}
-        kept = ({name: row for name, row in rows.items() if name not in names} for rows in self[:3])
-        ratios, left_out, failures = ({**old, **new} for old, new in zip(kept, newer[:3]))
-        later.update(dict.fromkeys(names, newer.run))
-        return self._replace(ratios=ratios, left_out=left_out, failures=failures, later=later)
+        kept = ({name: row for name, row in rows.items() if name not in names} for rows in self)
+        return Results(*({**old, **new} for old, new in zip(kept, newer)))
+
+    def keep(self, names):
+        """The results of some rows."""
+        return Results(*({name: rows[name] for name in rows if name in names} for rows in self))
 
     def save(self, file):
         """Write the results to a JSON file."""
         fields = self._asdict()
         fields["ratios"] = {name: ratio._asdict() for name, ratio in self.ratios.items()}
-        fields["costs"] = [{**cost._asdict(), "served": cost.served and cost.served._asdict()} for cost in self.costs]
         file.write_text(json.dumps(fields, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     @classmethod
@@ -61,8 +73,4 @@ class Results(NamedTuple):
         """The results in a JSON file."""
         fields = json.loads(file.read_text(encoding="utf-8"))
         fields["ratios"] = {name: Ratio(**ratio) for name, ratio in fields["ratios"].items()}
-        fields["costs"] = [
-            Cost(**{**cost, "served": Served(**cost["served"]) if cost.get("served") else None})
-            for cost in fields["costs"]
-        ]
         return cls(**fields)

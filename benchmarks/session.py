@@ -4,14 +4,23 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 from testbed import shell
 from testbed.layout import TestbedError
+from testbed.recipes import module
 
+TREE = Path(__file__).resolve().parents[1]
+#: Programs that run as one of the sides, or in front of one.
+PROGRAMS = Path(__file__).resolve().parent / "programs"
 #: Variables of the caller that a login sets; all others come from the testbed.
 LOGIN = ("HOME", "USER", "LOGNAME", "PATH", "SHELL", "TERM")
 #: Ten times the longest command; a job may wait for nodes forever.
 TIMEOUT_SECONDS = 900
+
+
+class NotMeasurable(Exception):
+    """Why rows cannot be measured on this machine."""
 
 
 class Session:
@@ -32,6 +41,10 @@ class Session:
         entries = self.run(["bash", "-c", script], login).split("\0")
         return dict(entry.split("=", 1) for entry in entries if entry)
 
+    def load(self, *recipes):
+        """The variables of a login shell with the modules of some recipes."""
+        return self.environment(f"module load {' '.join(map(module, recipes))}")
+
     def time(self, command, env):
         """Seconds that `command`, a list, takes from start to end. Raises TestbedError if it fails."""
         start = time.monotonic()
@@ -45,17 +58,9 @@ class Session:
         """
         words = [str(word) for word in command]
         shown = " ".join(words[:4])
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         try:
-            process = subprocess.Popen(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                cwd=self.scratch,
-                env=env,
-                start_new_session=True,
-            )
+            process = subprocess.Popen(words, **pipes, cwd=self.scratch, env=env, start_new_session=True)
         except OSError as error:
             raise TestbedError(f"`{words[0]}` could not be started: {error.strerror}.") from error
         try:

@@ -35,9 +35,10 @@ FIRST = (
 #: How files of unit tests, or single tests, begin that train, start many processes, install, wait or repeat what others
 #: test with ten thousand random values: minutes together. --fast leaves them out.
 SLOW = (
-    "tests/unit/benchmarks/test_instructions.py",
-    "tests/unit/benchmarks/test_store.py::test_a_real_store",
-    "tests/unit/benchmarks/test_textbook_mnist.py",
+    "tests/unit/benchmarks/test_counts.py::test_a_program_counts",
+    "tests/unit/benchmarks/test_counts.py::test_the_count",
+    "tests/unit/benchmarks/test_sides.py::test_a_part",
+    "tests/unit/benchmarks/test_sides.py::test_the_textbooks",
     "tests/unit/bin/test_squashfs_commands.py",
     "tests/unit/easyblocks/test_host_libraries.py",
     "tests/unit/easyblocks/test_pytorchvenv.py::test_an_sdist_that_pip_cannot_fetch",

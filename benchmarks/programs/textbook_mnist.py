@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Times a part of an epoch on MNIST, trained as in a textbook; side B of the row `time-to-99`.
+"""Times a part of an epoch on MNIST, trained as in a textbook: textbook_mnist.py DATA SEED BATCHES.
 
-The network and all settings are those of PyTorch's own example (https://github.com/pytorch/examples, mnist): two
-convolutions of 32 and 64 channels, dropout, Adadelta at 1.0 with a decay of 0.7 an epoch, batches of 64; images are
-converted to tensors and normalised one by one, as torchvision's transforms do.
+Side B of the row `time-to-99`. The network and all settings are those of PyTorch's own example
+(https://github.com/pytorch/examples, mnist): two convolutions of 32 and 64 channels, dropout, Adadelta at 1.0 with a
+decay of 0.7 an epoch, batches of 64; images are converted to tensors and normalised one by one, as torchvision's
+transforms do.
 """
 
-import argparse
 import sys
 import time
 from itertools import islice
@@ -32,11 +32,9 @@ class Images(Dataset):
         self.labels = labels.tolist()
 
     def __len__(self):
-        """Return the number of images."""
         return len(self.images)
 
     def __getitem__(self, index):
-        """Return image and label number `index`."""
         pixels = self.images[index].unsqueeze(0).float().div(255)
         return pixels.sub(PIXEL_MEAN).div(PIXEL_DEVIATION), self.labels[index]
 
@@ -59,45 +57,22 @@ def build_model():
     )
 
 
-def set_up(data, seed):
-    """Return the network, its optimizer, and the loader of the training images."""
+def time_epoch(data, *, seed, batches):
+    """Return the seconds of an epoch, from `batches` of its batches after a few that are not timed."""
     torch.manual_seed(seed)
     loader = DataLoader(Images(data.train_images, data.train_labels), batch_size=64, shuffle=True)
     model = build_model()
-    return model, torch.optim.Adadelta(model.parameters(), lr=1.0), loader
-
-
-def take_step(model, optimizer, images, labels):
-    """Train on one batch."""
-    optimizer.zero_grad()
-    F.nll_loss(model(images), labels).backward()
-    optimizer.step()
-
-
-def time_epoch(data, *, seed, batches):
-    """Return the seconds of an epoch, from `batches` of its batches after a few that are not timed."""
-    model, optimizer, loader = set_up(data, seed)
-    steps = iter(loader)
-    for images, labels in islice(steps, UNTIMED):
-        take_step(model, optimizer, images, labels)
-    start = time.perf_counter()
-    timed = 0
-    for images, labels in islice(steps, batches):
-        take_step(model, optimizer, images, labels)
-        timed += 1
-    return (time.perf_counter() - start) / timed * len(loader)
-
-
-def main():
-    """Print the seconds of an epoch."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", type=Path, help="directory of the four MNIST files")
-    parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
-    parser.add_argument("--batches", type=int, default=188, metavar="N", help="to be timed (default: %(default)s)")
-    options = parser.parse_args()
-    data = load_dataset(options.data)
-    print(f"seconds per epoch: {time_epoch(data, seed=options.seed, batches=options.batches):.1f}")
+    optimizer = torch.optim.Adadelta(model.parameters(), lr=1.0)
+    for step, (images, labels) in enumerate(islice(loader, UNTIMED + batches)):
+        if step == UNTIMED:
+            start = time.perf_counter()
+        optimizer.zero_grad()
+        F.nll_loss(model(images), labels).backward()
+        optimizer.step()
+    return (time.perf_counter() - start) / (step + 1 - UNTIMED) * len(loader)
 
 
 if __name__ == "__main__":
-    main()
+    directory, number, timed = sys.argv[1:]
+    seconds = time_epoch(load_dataset(Path(directory)), seed=int(number), batches=int(timed))
+    print(f"seconds per epoch: {seconds:.1f}")

@@ -1,122 +1,107 @@
-"""A run of experiments."""
+"""A run of experiments: the order of the sides, what counts, what fails, and what a command line selects."""
 
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
 
 from benchmarks import __main__ as command
 from benchmarks import measure
-from benchmarks.comparison import Comparison, Experiment, compare
-from benchmarks.experiments import EXPERIMENTS
-from benchmarks.results import Results
+from benchmarks.results import Ratio, Results
+from benchmarks.rows import EXPERIMENTS, Experiment
+from benchmarks.session import NotMeasurable
 from testbed.layout import TestbedError as Error  # pytest would take it for a class of tests
-
-TEA = Comparison(name="tea", title="tea", a="a cup", b="a glass")
-MILK = TEA._replace(name="milk")
 
 
 def steep(_session):
-    """Sides that take 3 s and 2 s."""
-    return lambda: 3.0, lambda: 2.0
+    """Rounds of the pairs (1, 2), (3, 4), ..."""
+    for number in count(1, 2):
+        yield [(float(number), float(number + 1))]
 
 
 def spill(_session):
-    """Sides that fail."""
-
-    def fail():
-        raise Error("`cup` failed with status 1.\n    it broke")
-
-    return fail, fail
+    """A round that fails."""
+    raise Error("`cup` failed with status 1.\n    it broke")
+    yield
 
 
-@pytest.fixture
-def layout(tmp_path):
-    """A place for scratch directories."""
-    return SimpleNamespace(root=tmp_path)
+def thirst(_session):
+    """What cannot be measured here."""
+    raise NotMeasurable("the package cup is missing")
+    yield
 
 
-def test_a_failure_leaves_its_rows_out_and_does_not_end_the_others(layout, capsys):
-    experiments = [
-        compare(MILK, spill, rounds=2, seconds=1, recipes=()),
-        compare(TEA, steep, rounds=2, seconds=1, recipes=()),
-    ]
-    ratios, failures = measure.measure_ratios(layout, experiments, None)
-    assert failures == {"milk": "`cup` failed with status 1."}
-    assert {name: (ratio.value, ratio.pairs) for name, ratio in ratios.items()} == {"tea": (1.5, 2)}
+def run(tmp_path, *experiments, rounds=2):
+    """The Results of some experiments."""
+    results = Results({}, {}, {})
+    for experiment in experiments:
+        measure.measure_experiment(SimpleNamespace(root=tmp_path), experiment, rounds, results)
+    assert list(tmp_path.iterdir()) == []
+    return results
+
+
+def test_rows_that_fail_or_cannot_be_measured_do_not_end_the_others(tmp_path, capsys):
+    experiments = Experiment(spill, ("save",)), Experiment(thirst, ("install",)), Experiment(steep, ("import",))
+    results = run(tmp_path, *experiments)
+    assert results.failures == {"save": "`cup` failed with status 1."}
+    assert results.left_out == {"install": "the package cup is missing"}
+    assert results.ratios["import"].pairs == 2
     assert "it broke" in capsys.readouterr().err
-    assert list(layout.root.iterdir()) == []
 
 
-def test_each_pair_is_reported(layout, capsys):
-    measure.measure_ratios(layout, [compare(TEA, steep, rounds=7, seconds=1, recipes=())], 1)
-    assert capsys.readouterr().err.splitlines() == [
-        "tea, warm-up: 3.00 s against 2.00 s, ratio 1.50",
-        "tea, pair 1 of 1: 3.00 s against 2.00 s, ratio 1.50",
-    ]
+@pytest.mark.parametrize(("warm_up", "pairs"), [(True, ["3.00 s against 4.00 s"]), (False, ["1.00 s against 2.00 s"])])
+def test_the_first_round_only_warms_up(tmp_path, capsys, warm_up, pairs):
+    ratio = run(tmp_path, Experiment(steep, ("import",), warm_up=warm_up), rounds=1).ratios["import"]
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if "pair" in line] == [f"import, pair 1 of 1: {pairs[0]}, ratio {ratio.value:.2f}"]
+    assert ratio.pairs == 1
+    assert sum("warm-up" in line for line in lines) == warm_up
 
 
-def test_the_expected_time_counts_rounds_preparation_and_the_warm_up():
-    experiment = Experiment((TEA,), steep, rounds=7, seconds=10, preparation=5, recipes=())
-    assert experiment.expected_seconds() == 85
-    assert experiment.expected_seconds(rounds=1) == 25
-    assert experiment._replace(warm_up=False).expected_seconds() == 75
+def test_a_round_can_have_pairs_of_several_rows(tmp_path):
+    experiment = Experiment(lambda _: (pair for pair in [[(1.0, 2.0), (3.0, 2.0)]] * 2), ("cpu", "save"), warm_up=False)
+    ratios = run(tmp_path, experiment).ratios
+    assert {name: (ratio.value, ratio.pairs) for name, ratio in ratios.items()} == {"cpu": (0.5, 2), "save": (1.5, 2)}
 
 
-@pytest.mark.parametrize(
-    ("conditions", "reason"),
-    [
-        ({"packages": ("valgrind",)}, "the package valgrind is missing"),
-        ({"root": True}, "only root can measure it"),
-        ({"container": True}, "no runtime"),
-        ({}, None),
-    ],
-)
-def test_rows_that_need_what_is_missing_are_left_out(monkeypatch, conditions, reason):
-    monkeypatch.setattr(measure, "find_optional", lambda _: None)
-    monkeypatch.setattr(measure.os, "geteuid", lambda: 1000)
-    experiment = Experiment((TEA,), steep, rounds=7, seconds=10, recipes=(), **conditions)
-    assert measure.reason_against(experiment, "no runtime") == reason
+def test_the_ratio_is_of_the_medians_and_forgets_a_disturbed_pair():
+    assert Ratio.of([(1.0, 1.0), (30.0, 2.0), (3.0, 2.0)]) == Ratio(a=3.0, b=2.0, low=1.0, high=15.0, pairs=3)
 
 
 def select(monkeypatch, *arguments):
     """The experiments, and the results, of a command line."""
     selected = []
 
-    def record(_layout, experiments, **_options):
+    def record(_layout, experiments, _rounds):
         selected.extend(experiments)
-        names = [name for each in experiments for name in each.names]
-        return Results(dict.fromkeys(names), {}, {}, [], "Later.")
+        return Results({name: "new" for each in experiments for name in each.names}, {}, {})
 
     monkeypatch.setattr(command.sys, "argv", ["benchmarks/run", *arguments])
-    monkeypatch.setattr(command.measure, "measure", record)
-    results = command.measure_selected(None, command.parse_arguments())
-    return selected, results
+    monkeypatch.setattr(command, "measure", record)
+    return selected, command.measure_selected(None, command.parse_arguments())
 
 
-def test_a_run_measures_all_rows(monkeypatch):
-    selected, results = select(monkeypatch)
-    assert selected == list(EXPERIMENTS)
-    assert results.notice == ""
-
-
-def test_one_row_can_be_measured_and_is_not_for_the_page(monkeypatch):
+def test_a_run_measures_all_rows_or_one(monkeypatch):
+    assert select(monkeypatch)[0] == list(EXPERIMENTS)
     selected, results = select(monkeypatch, "--only", "rebuild", "--pairs", "1")
     assert [each.names for each in selected] == [("install-image", "rebuild", "rebuild-bytes")]
-    assert list(results.ratios) == ["rebuild"]
-    assert results.notice == "Not for docs/benchmarks.md: measured with --pairs 1 --only rebuild"
+    assert results.ratios == {"rebuild": "new"}
 
 
-def test_one_row_of_the_page_is_measured_again_and_the_others_stay(monkeypatch, tmp_path):
-    page = Results({"import": "old", "rebuild": "old"}, {"cpu": "no"}, {"metadata": "status 1"}, ["cost"], "Run.")
+def test_one_row_of_the_page_is_measured_again_and_the_others_stay(monkeypatch):
+    page = Results({"import": "old", "rebuild": "old"}, {"cpu": "no"}, {"metadata": "status 1"})
     monkeypatch.setattr(command.Results, "load", lambda _file: page)
     results = select(monkeypatch, "--page", "--only", "rebuild", "--only", "metadata")[1]
-    assert results.ratios == {"import": "old", "rebuild": None, "metadata": None}
-    assert (results.left_out, results.failures, results.costs, results.notice) == ({"cpu": "no"}, {}, ["cost"], "")
-    assert results.run == "Run."
-    assert results.later == {"rebuild": "Later.", "metadata": "Later."}
+    assert results == Results({"import": "old", "rebuild": "new", "metadata": "new"}, {"cpu": "no"}, {})
 
 
-@pytest.mark.parametrize("option", ["--page", "--scale", "--redraw"])
+@pytest.mark.parametrize("option", ["--page", "--redraw"])
 def test_the_page_is_not_written_from_few_pairs(monkeypatch, option):
     with pytest.raises(SystemExit):
         select(monkeypatch, option, "--pairs", "1")
+
+
+def test_results_are_the_same_after_saving_and_loading(tmp_path):
+    results = Results({"import": Ratio(1.0, 2.0, 0.5, 0.5, 1, "Run.")}, {"cpu": "no srun"}, {})
+    results.save(tmp_path / "results.json")
+    assert Results.load(tmp_path / "results.json") == results

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from benchmarks.file_calls import CALL
+from benchmarks.counts import CALL
 
 INTERPRETER = [sys.executable, "-I", "-S"]
 

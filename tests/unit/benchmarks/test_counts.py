@@ -1,0 +1,82 @@
+"""Counting instructions and calls, and ranks of worlds that never ran."""
+
+import os
+import subprocess
+
+import hostlist
+import pytest
+
+from benchmarks import counts
+from benchmarks.session import TREE, NotMeasurable, Session
+from testbed.layout import TestbedError as Error  # pytest would take it for a class of tests
+from testbed.packages import find_optional
+
+TRACE = """\
+12 openat(AT_FDCWD, "/shared/lib/torch.py", O_RDONLY) = 3
+12 newfstatat(3, "/shared", {st_mode=S_IFDIR}) = 0
+13 readlink("/shared2/x", 0x7ffd, 4096) = -1 ENOENT (No such file or directory)
+13 stat("/shared/scratch/here", 0x7ffd) = -1 ENOENT (No such file or directory)
+12 +++ exited with 0 +++
+"""
+
+
+@pytest.fixture
+def count(tmp_path):
+    """A function that counts the instructions of a command."""
+    if not find_optional("valgrind"):
+        pytest.skip("no valgrind here")
+    env = {"PATH": os.environ["PATH"]}
+    return lambda *command: counts.count_instructions(Session(None, tmp_path), env, command)
+
+
+def test_a_program_counts_also_if_it_becomes_another_one_or_starts_others(count):
+    true, both = count("/bin/true"), count("/bin/sh", "-c", "exec /bin/true")
+    assert both == pytest.approx(true + count("/bin/sh", "-c", ":"), rel=0.05)
+    assert count("/bin/sh", "-c", "/bin/true; /bin/true; :") > 2 * true
+
+
+def test_the_count_is_nearly_the_same_every_time_and_a_command_that_fails_is_an_error(count):
+    first, second = (count("/bin/sh", "-c", "for i in 1 2 3; do echo $i; done") for _ in range(2))
+    assert first == pytest.approx(second, rel=0.01)
+    with pytest.raises(Error, match="status 7"):
+        count("/bin/sh", "-c", "exit 7")
+
+
+def test_calls_below_a_directory_count_and_those_in_the_scratch_directory_do_not():
+    assert counts.count_calls(TRACE, ["/shared"], "/shared/scratch") == 2
+
+
+def test_without_its_program_a_row_is_not_measured(monkeypatch, tmp_path):
+    monkeypatch.setattr(counts, "find_optional", lambda _: None)
+    with pytest.raises(NotMeasurable, match="the package valgrind is missing"):
+        counts.count_instructions(Session(None, tmp_path), {}, ["/bin/true"])
+    with pytest.raises(NotMeasurable, match="the package strace is missing"):
+        counts.count_file_calls(Session(None, tmp_path), {}, [], ["true"], below=["/"], ranks=1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 100, 4096])
+def test_a_scattered_world_has_as_many_nodes_as_its_list_stands_for(size):
+    node_list, nodes = counts.scattered(size)
+    assert len(nodes) == size
+    assert hostlist.expand_hostlist(node_list) == nodes
+    assert node_list.count(",") >= size // 5
+
+
+@pytest.mark.parametrize("world", [("nid000001", ["nid000001"]), counts.scattered(4096)])
+@pytest.mark.parametrize("place", [0, 0.5, 1])
+def test_the_launch_script_takes_the_variables_for_those_of_a_step(world, place):
+    size = 8 * len(world[1])
+    rank = int(place * (size - 1))
+    step = counts.step_variables(*world, tasks_per_node=8, rank=rank)
+    output = subprocess.run(
+        [TREE / "runscripts" / "conda-python-distributed", "--dry-run"],
+        env={"PATH": os.environ["PATH"], **step},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+    printed = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
+    expected = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank % 8, "LOCAL_WORLD_SIZE": 8}
+    assert {name: int(printed[name]) for name in expected} == expected
+    assert printed["MASTER_ADDR"] == "nid000001"
+    assert world[1][rank // 8] == step["SLURMD_NODENAME"]
