@@ -169,8 +169,7 @@ class Run:
         attempt = 0
         while True:
             nodes = self.nodes[: self.wanted]
-            shown = ",".join(nodes[:SHOWN_NODES])
-            shown += f" and {len(nodes) - SHOWN_NODES} more" if len(nodes) > SHOWN_NODES else ""
+            shown = ",".join(nodes) if len(nodes) <= SHOWN_NODES else f"{len(nodes)} nodes"
             print_message(PROGRAM, f"run {attempt + 1} on {shown}, {len(self.nodes) - len(nodes)} spare")
             status, is_ended, lines = self.step(nodes, LATER if attempt else LATER[:1] * self.is_in_step)
             if is_ended:

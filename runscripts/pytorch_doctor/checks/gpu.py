@@ -7,7 +7,7 @@ from collections import namedtuple
 from pytorch_launch.devices import LIMITS, visible_gpus
 from pytorch_launch.topology import Node
 
-from pytorch_doctor import FAIL, fail, not_applicable, ok, warn
+from pytorch_doctor import fail, not_applicable, ok, warn
 
 Kind = namedtuple("Kind", "vendor label version runtime files modules")
 Kind.__doc__ = """A kind of GPU: the vendor and its name, the fact about torch with the version of its runtime, the
@@ -18,8 +18,6 @@ KINDS = {
     "xpu": Kind("intel", "Intel", "xpu", "XPU", "/dev/dri/renderD*", ("xe", "i915")),
 }
 NO_GPU = "no module for GPUs is loaded"
-#: The versions of CUDA or ROCm that the site's driver supports, as a cluster profile has them: 6.1-7.0.
-SUPPORTED = re.compile(r"([0-9]+(?:\.[0-9]+)*)-([0-9]+(?:\.[0-9]+)*)")
 
 
 def check_gpu(here):
@@ -61,38 +59,22 @@ def _unseen(here, kind):
 
 
 def check_driver(here):
-    """Whether torch computes with the driver, and the cluster profile lists torch's CUDA or ROCm as supported."""
+    """Whether torch computes with the driver."""
     kind = KINDS.get(here.gpu) if here.module else None
     if kind is None:
         return not_applicable(NO_GPU)
-    version, variable = _driver_version(here, kind), f"PYTORCH_DRIVER_{here.gpu.upper()}"
-    supported = SUPPORTED.fullmatch(here.env.get(variable, ""))
-    facts, _ = here.torch if version or supported else (None, None)  # without both, torch is not imported
-    needed = facts and facts[kind.version]
+    version = _driver_version(here, kind)
     if version is None:
-        found = not_applicable(f"no driver of {kind.label} here")
-    elif facts is None:
-        found = fail(f"{version}, but torch cannot be imported", "see the check `torch`")
-    elif facts["fault"]:
+        return not_applicable(f"no driver of {kind.label} here")
+    facts, _ = here.torch
+    if facts is None:
+        return fail(f"{version}, but torch cannot be imported", "see the check `torch`")
+    if facts["fault"]:
         remedy = "try another node; if all nodes fail, load a module that is built for this driver"
-        found = fail(f"driver {version}: {kind.runtime} {needed} does not compute: {facts['fault']}", remedy)
-    else:
-        computes = f"computes with {kind.runtime} {needed}" if facts["devices"] else "no visible GPU"
-        found = ok(f"{version}, {computes}")
-    if not supported or not needed or is_within(needed, *supported.groups()):
-        return found
-    finding = (
-        f"{found.finding}; torch is built for {kind.runtime} {'.'.join(needed.split('.')[:2])}, and the site's driver "
-        f"supports {' to '.join(supported.groups())} ({variable})"
-    )
-    remedy = f"load a module for a supported {kind.runtime}: module avail PyTorch"
-    return (fail if found.verdict == FAIL else warn)(finding, remedy)
-
-
-def is_within(version, oldest, newest):
-    """Whether a version is in a range; 13.2 is within 11-13, and 7.0.2 within 6.1-7.0."""
-    version, oldest, newest = ([int(part) for part in re.findall("[0-9]+", text)] for text in (version, oldest, newest))
-    return oldest <= version[: len(oldest)] and version[: len(newest)] <= newest
+        fault = f"driver {version}: {kind.runtime} {facts[kind.version]} does not compute: {facts['fault']}"
+        return fail(fault, remedy)
+    computes = f"computes with {kind.runtime} {facts[kind.version]}" if facts["devices"] else "no visible GPU"
+    return ok(f"{version}, {computes}")
 
 
 def _driver_version(here, kind):

@@ -51,12 +51,10 @@ def test_the_testbed_knows_the_records_of_profiles_and_of_the_bootstrap_module()
     assert f'"{of_bootstrap}_"' in shell
 
 
-def test_the_profiles_read_the_cuda_or_rocm_that_the_module_notes_and_the_doctor_reads_their_range():
+def test_the_profiles_read_the_cuda_or_rocm_that_the_module_notes():
     procedures = texts("modulefiles")["modulefiles/cluster/.policy.tcl"]
     (noted,) = re.findall(r"\$env\((__PYTORCH_\w+)\)", procedures)
-    (driver,) = re.findall(r'"(PYTORCH_DRIVER_)\[', procedures)
     assert any(f"'{noted}'" in text for text in texts("easyblocks").values())
-    assert f'f"{driver}{{' in texts("runscripts")["runscripts/pytorch_doctor/checks/gpu.py"]
 
 
 def test_every_variable_of_our_own_that_a_profile_sets_is_read_by_a_program():

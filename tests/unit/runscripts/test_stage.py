@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from pytorch_stage import __main__ as command
 from pytorch_stage.__main__ import (
-    DamagedError,
     StageError,
     flux_commands,
     given,
@@ -54,18 +53,24 @@ def test_the_sites_copy_of_an_image_is_staged_if_the_installed_one_is_gone(root)
     assert (files, variables) == ({str(root / "site" / "x.sif"): SHA}, ["SIF", "SIFPYTORCH"])
 
 
-def test_a_file_of_another_size_is_not_staged(root):
-    (root / "venv.squashfs").write_bytes(b"hsq")
-    with pytest.raises(DamagedError, match="has not the size that its installation recorded"):
-        loaded({"CONTAINERROOT": str(root), "PYTORCH_PACKED": str(root / "venv.squashfs")})
-
-
-def test_without_a_record_or_a_module_there_is_nothing_to_stage(root):
-    (root / "provenance" / "packed.json").unlink()
-    with pytest.raises(StageError, match="cannot read .*packed.json"):
-        loaded({"CONTAINERROOT": str(root), "PYTORCH_PACKED": str(root / "venv.squashfs")})
-    with pytest.raises(StageError, match="no image or packed venv to stage"):
-        loaded({"CONTAINERROOT": str(root)})
+@pytest.mark.parametrize(
+    ("file", "record", "env", "error"),
+    [
+        (
+            b"hsq",
+            {"sha256": SHA, "size": 5},
+            {"PYTORCH_PACKED": "x"},
+            "has not the size that its installation recorded",
+        ),
+        (b"hsqs!", {}, {"PYTORCH_PACKED": "x"}, "cannot read .*packed.json"),
+        (b"hsqs!", {}, {}, "no image or packed venv to stage"),
+    ],
+)
+def test_a_file_of_another_size_or_without_a_record_is_not_staged(root, file, record, env, error):
+    (root / "venv.squashfs").write_bytes(file)
+    (root / "provenance" / "packed.json").write_text(json.dumps(record))
+    with pytest.raises(StageError, match=error):
+        loaded({"CONTAINERROOT": str(root), **env})
 
 
 @pytest.fixture
@@ -86,6 +91,26 @@ def image(tmp_path):
     path.write_bytes(os.urandom(3_000_000))
     record = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "size": 3_000_000}
     (root / "provenance" / "image.json").write_text(json.dumps(record))
+    return path
+
+
+@pytest.fixture
+def changed(tmp_path):
+    """A function that copies the command with another text in place of one, and returns its path."""
+
+    def change(old, new):
+        shutil.copytree(Path(command.__file__).parents[1], tmp_path / "runscripts")
+        path = tmp_path / "runscripts" / "pytorch_stage" / "__main__.py"
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new, 1))
+        return tmp_path / "runscripts" / "pytorch-stage"
+
+    return change
+
+
+def write_program(path, text):
+    path.write_text(f"#!/bin/bash\n{text}\n")
+    path.chmod(0o755)
     return path
 
 
@@ -165,17 +190,11 @@ def test_an_image_with_another_bit_is_not_used_and_the_variables_stay(shell, ima
     assert shell(f"pytorch-stage --print -- {LAUNCHER[0]}")[::2] == ([], 1)
 
 
-def test_a_copy_that_differs_is_an_error_of_this_node_and_not_of_the_installation(shell, image, tmp_path):
-    shutil.copytree(Path(command.__file__).parents[1], tmp_path / "runscripts")
-    path = tmp_path / "runscripts" / "pytorch_stage" / "__main__.py"
-    copying = "shutil.copyfile(file, path)"
-    assert copying in path.read_text()
-    path.write_text(path.read_text().replace(copying, "open(path, 'w').write('x')"))
-    output, message, _ = shell(f"source <({tmp_path}/runscripts/pytorch-stage -- env) || echo $?; echo $SIF")
+def test_a_copy_that_differs_is_an_error_of_this_node_and_not_of_the_installation(shell, image, changed):
+    program = changed("shutil.copyfile(file, path)", "open(path, 'w').write('x')")
+    output, message, _ = shell(f"source <({program} -- env) || echo $?; echo $SIF")
     assert output == ["1", str(image)]
-    assert re.search(
-        rf"{os.uname().nodename}: the copy of {image} has another SHA-256\. Set PYTORCH_LAUNCH_STAGE_DIR", message
-    )
+    assert f"{os.uname().nodename}: the copy of {image} has another SHA-256. Set PYTORCH_LAUNCH_STAGE_DIR" in message
 
 
 @pytest.mark.parametrize("command", ["pytorch-stage --print -- env", "list-packages", "pytorch-doctor --only home"])
@@ -186,13 +205,10 @@ def test_output_to_a_disk_that_is_full_is_an_error_with_a_name(shell, command):
     assert re.match(rf"{command.split()[0]}: .*standard output: No space left on device\. Check", last), message
 
 
-def test_a_failure_ends_a_script_that_ends_with_errors(shell):
+def test_a_failure_ends_a_script_that_ends_with_errors_and_the_shared_file_is_printed(shell, image):
     output, message, status = shell("set -e; source <(pytorch-stage -- false); echo reached")
     assert (output, status) == ([], 1)
     assert "no answer from the processes that false was to start. Set PYTORCH_LAUNCH_STAGE_DIR" in message
-
-
-def test_the_printed_path_is_that_of_the_shared_file_after_a_failure(shell, image):
     assert shell("pytorch-stage --print -- false")[::2] == ([str(image)], 1)
 
 
@@ -270,9 +286,8 @@ def test_a_disk_that_is_full_is_named_with_its_node_and_file(disk, image, capsys
 
 
 def test_two_processes_on_one_node_are_an_error(shell, tmp_path):
-    (tmp_path / "twice").write_text('#!/bin/bash\n"$@"; "$@"\n')
-    (tmp_path / "twice").chmod(0o755)
-    output, message, _ = shell(f"source <(pytorch-stage -- {tmp_path}/twice) || echo $?")
+    twice = write_program(tmp_path / "twice", '"$@"; "$@"')
+    output, message, _ = shell(f"source <(pytorch-stage -- {twice}) || echo $?")
     assert output == ["1"]
     assert "is shared between nodes, or two processes run on this node" in message
 
@@ -289,18 +304,15 @@ def test_a_name_that_another_user_has_made_first_is_an_error_that_names_the_user
     foreign.rmdir()
 
 
-def test_a_name_that_another_user_has_made_first_is_tried_again_with_another(image, disk, shell, tmp_path):
+def test_a_name_that_another_user_has_made_first_is_tried_again_with_another(disk, shell, changed):
     if os.geteuid() != 0:
         pytest.skip("only root can give a directory to another user")
-    shutil.copytree(Path(command.__file__).parents[1], tmp_path / "runscripts")
-    path = tmp_path / "runscripts" / "pytorch_stage" / "__main__.py"
     names = "names = iter('abcde'); secrets.token_hex = lambda _: next(names)"
-    path.write_text(path.read_text().replace("\nPROGRAM, ", f"\n{names}\nPROGRAM, ", 1))
-    line = f"source <({tmp_path}/runscripts/pytorch-stage -- env) && echo $SIF || echo $?"
+    program = changed("\nPROGRAM, ", f"\n{names}\nPROGRAM, ")
     for name in "ab":
         (disk / f"pytorch-stage-{name}").mkdir()
         os.chown(disk / f"pytorch-stage-{name}", 65534, 65534)
-    output, message, _ = shell(line)  # root also removes theirs
+    output, message, _ = shell(f"source <({program} -- env) && echo $SIF || echo $?")  # root also removes theirs
     assert output == [f"{disk}/pytorch-stage-c/x.sif"]
     assert "has made" not in message
 
@@ -351,10 +363,7 @@ def test_flux_archives_the_file_and_extracts_it_on_each_node(image):
 @pytest.fixture
 def slow(tmp_path):
     """A launcher whose processes take long after the copy."""
-    path = tmp_path / "slow"
-    path.write_text('#!/bin/bash\n"$@"; [ "$1" = rm ] || sleep 2\n')
-    path.chmod(0o755)
-    return path
+    return write_program(tmp_path / "slow", '"$@"; [ "$1" = rm ] || sleep 2')
 
 
 def test_a_shell_that_is_killed_during_the_copy_leaves_nothing(shell, slow, disk):
@@ -369,12 +378,8 @@ def test_a_shell_that_is_killed_during_the_copy_leaves_nothing(shell, slow, disk
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_during_the_copy_removes_it(image, disk, runscripts, slow, number):
-    env = {
-        **os.environ,
-        "CONTAINERROOT": str(image.parent),
-        "SIFPYTORCH": str(image),
-        "PYTORCH_LAUNCH_STAGE_DIR": str(disk),
-    }
+    module = {"CONTAINERROOT": str(image.parent), "SIFPYTORCH": str(image)}
+    env = {**os.environ, **module, "PYTORCH_LAUNCH_STAGE_DIR": str(disk)}
     command = [runscripts / "pytorch-stage", "--", slow]
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
         while not list(disk.glob("*/x.sif")):
@@ -385,15 +390,12 @@ def test_a_signal_during_the_copy_removes_it(image, disk, runscripts, slow, numb
         assert process.returncode == 128 + number
 
 
-def test_processes_that_do_not_start_are_an_error_after_a_limit(shell, tmp_path):
-    shutil.copytree(Path(command.__file__).parents[1], tmp_path / "runscripts")
-    path = tmp_path / "runscripts" / "pytorch_stage" / "__main__.py"
-    path.write_text(path.read_text().replace("START_SECONDS = 120", "START_SECONDS = 1"))
-    (tmp_path / "stuck").write_text("#!/bin/bash\nexec sleep 200\n")
-    (tmp_path / "stuck").chmod(0o755)
-    output, message, _ = shell(f"source <({tmp_path}/runscripts/pytorch-stage -- {tmp_path}/stuck) || echo $?")
+def test_processes_that_do_not_start_are_an_error_after_a_limit(shell, tmp_path, changed):
+    stuck = write_program(tmp_path / "stuck", "exec sleep 200")
+    program = changed("START_SECONDS = 120", "START_SECONDS = 1")
+    output, message, _ = shell(f"source <({program} -- {stuck}) || echo $?")
     assert output == ["1"]
-    assert "no answer from the processes that" in message and "was to start. Set PYTORCH_LAUNCH_STAGE_DIR" in message
+    assert f"no answer from the processes that {stuck} was to start. Set PYTORCH_LAUNCH_STAGE_DIR" in message
 
 
 def test_the_command_without_a_module_fails_and_so_does_the_line_that_sources_it(runscripts):
