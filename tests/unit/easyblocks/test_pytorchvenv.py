@@ -41,17 +41,12 @@ def test_a_source_package_has_exactly_one_sdist(easyblock, edited, sdists, found
         easyblock(with_packages(edited, [("mpi4py", {})], *sdists))
 
 
-def test_a_build_gets_the_hosts_own_value_of_a_variable(easyblock):
-    package = easyblock(recipe(CUDA_HOROVOD)).source_packages[0]
-    values = package.environment({"NCCL_PATH": "/opt/nccl"})
-    assert values["HOROVOD_NCCL_HOME"] == "/opt/nccl"
-    assert values["HOROVOD_GPU_OPERATIONS"] == "NCCL"
-
-
-def test_a_missing_variable_is_named_before_the_long_steps(easyblock, monkeypatch):
+def test_a_build_gets_the_hosts_variables_and_a_missing_one_is_named_before_the_long_steps(easyblock, monkeypatch):
     monkeypatch.delenv("NCCL_PATH", raising=False)
     monkeypatch.setattr("easybuild.easyblocks.generic.lockedvenv.which", lambda _: "/usr/bin/python3")
     app = easyblock(recipe(CUDA_HOROVOD))
+    values = app.source_packages[0].environment({"NCCL_PATH": "/opt/nccl"})
+    assert (values["HOROVOD_NCCL_HOME"], values["HOROVOD_GPU_OPERATIONS"]) == ("/opt/nccl", "NCCL")
     app.src = [{"name": "lock.txt", "path": "/lock.txt"}]
     with pytest.raises(EasyBuildError, match=r"\$NCCL_PATH is not set, but horovod is built with HOROVOD_NCCL_HOME"):
         app.configure_step()
@@ -67,15 +62,6 @@ def test_an_sdist_that_pip_cannot_fetch_is_named_with_the_place_to_put_it(easybl
         rf"distribution .*put the file into {tmp_path}/here",
     ):
         package.fetch(str(tmp_path / "here"))
-
-
-def test_horovod_for_cpus_and_for_gpus_differ_in_nccl_alone(easyblock):
-    cpu, gpu = (easyblock(recipe(name)).source_packages[0] for name in (HOROVOD, CUDA_HOROVOD))
-    assert cpu.sdist == gpu.sdist
-    assert {name for name in gpu.variables if name not in cpu.variables} == {
-        "HOROVOD_GPU_OPERATIONS",
-        "HOROVOD_NCCL_HOME",
-    }
 
 
 @pytest.mark.parametrize(
@@ -119,26 +105,32 @@ def modules(easyblock):
     return find
 
 
-def test_modules_that_the_user_loaded_are_required_except_those_for_installing(modules):
-    loaded = "gcc/12:pytorch-easybuild:EasyBuild/5.4.1:cluster/local:PyTorch/2.0-x:openmpi/4.1"
-    assert modules(loaded, loaded) == {"required": ["gcc/12", "openmpi/4.1"], "brought": []}
+OWN = "gcc/12:pytorch-easybuild:EasyBuild/5.4.1:cluster/local:PyTorch/2.0-x:openmpi/4.1"
+LOGIN = "craype-x86-trento:perftools-base/23.12:PrgEnv-gnu/8.5.0"
+OF_LOGIN = "craype-x86-trento:perftools-base:PrgEnv-gnu"
+CRAY = "gcc-native/13:cray-mpich/9.0.1:PrgEnv-gnu/8.7.0:rocm/7.1.1:cmake/3.31"
 
 
-def test_modules_of_the_recipe_are_required_and_those_that_they_load_are_brought(modules):
-    found = modules(
-        "PrgEnv-cray/8.5.0:cray-mpich/8.1.28",
-        "gcc-native/13:cray-mpich/9.0.1:PrgEnv-gnu/8.7.0:rocm/7.1.1:cmake/3.31",
-        ["PrgEnv-gnu", "rocm/7.1.1"],
-        ["cmake/3.31"],
-    )
-    assert found == {"required": ["PrgEnv-gnu/8.7.0", "rocm/7.1.1"], "brought": ["gcc-native/13", "cray-mpich/9.0.1"]}
-
-
-def test_default_modules_of_a_login_are_required_only_if_the_recipe_names_them(modules):
-    loaded = "craype-x86-trento:perftools-base/23.12:PrgEnv-gnu/8.5.0"
-    of_login = "craype-x86-trento:perftools-base:PrgEnv-gnu"
-    assert modules(loaded, loaded, of_login=of_login)["required"] == []
-    assert modules(loaded, loaded, ["PrgEnv-gnu/8.5.0"], of_login=of_login)["required"] == ["PrgEnv-gnu/8.5.0"]
+@pytest.mark.parametrize(
+    ("before", "during", "dependencies", "of_login", "required", "brought"),
+    [
+        (OWN, OWN, [], "", ["gcc/12", "openmpi/4.1"], []),
+        (LOGIN, LOGIN, [], OF_LOGIN, [], []),
+        (LOGIN, LOGIN, ["PrgEnv-gnu/8.5.0"], OF_LOGIN, ["PrgEnv-gnu/8.5.0"], []),
+        (
+            "PrgEnv-cray/8.5.0:cray-mpich/8.1.28",
+            CRAY,
+            ["PrgEnv-gnu", "rocm/7.1.1"],
+            "",
+            ["PrgEnv-gnu/8.7.0", "rocm/7.1.1"],
+            ["gcc-native/13", "cray-mpich/9.0.1"],
+        ),
+    ],
+    ids=["the user's", "of every login", "of every login and the recipe", "the recipe's and what they load"],
+)
+def test_the_modules_of_a_build(modules, before, during, dependencies, of_login, required, brought):
+    found = modules(before, during, dependencies, ["cmake/3.31"], of_login=of_login)
+    assert found == {"required": required, "brought": brought}
 
 
 def test_a_module_that_the_recipe_would_replace_is_refused_before_the_build(modules):

@@ -5,11 +5,11 @@ import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pip as pip_package
 import pytest
+from wheel_files import write_wheel
 
 TREE = Path(__file__).resolve().parents[3]
 PROGRAMS = TREE / "easyblocks/pytorch_install/programs"
@@ -50,20 +50,6 @@ def thorough(*values):
     return pytest.param(values, marks=pytest.mark.thorough)
 
 
-def write_wheel(directory, name, version, requirements=()):
-    """Write a package with a command as a wheel file."""
-    path, info = directory / f"{name}-{version}-py3-none-any.whl", f"{name}-{version}.dist-info"
-    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
-    lines += [f"Requires-Dist: {requirement}" for requirement in requirements]
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{name}.py", "def main():\n    print('here')\n")
-        archive.writestr(f"{info}/METADATA", "\n".join(lines) + "\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/entry_points.txt", f"[console_scripts]\n{name}-command = {name}:main\n")
-        archive.writestr(f"{info}/RECORD", "")
-    return path
-
-
 def make_environment(directory, line="", options=()):
     """Make a virtual environment whose Python runs a line at its start; return its site-packages."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", *options, directory], check=True)
@@ -95,7 +81,7 @@ def installation(tmp_path_factory):
     (root.parent / "index").mkdir()
     for name, versions in RELEASES.items():
         for version, requirements in versions.items():
-            write_wheel(root.parent / "index", name, version, requirements)
+            write_wheel(root.parent / "index" / f"{name}-{version}-py3-none-any.whl", *requirements)
     return root
 
 
@@ -296,7 +282,8 @@ def test_the_users_own_packages_are_upgraded_and_removed_and_others_stay(install
     make_environment(tmp_path / "v", line, ["--system-site-packages"])
     environment = Environment(tmp_path / "v", installation)
     for version in ("1.0", "2.0"):
-        wheel = write_wheel(tmp_path, "extra", version)
+        wheel = tmp_path / f"extra-{version}-py3-none-any.whl"
+        write_wheel(wheel)
         assert environment.pip("install", "--user", wheel).returncode == 0
     records = [path.name for path in (tmp_path / "base").rglob("*.dist-info")]
     assert records == ["extra-2.0.dist-info"]

@@ -1,7 +1,5 @@
 """Wheels with the hash of a lock, and without one, as none is published."""
 
-import hashlib
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -9,6 +7,7 @@ from easybuild.easyblocks.generic import lockedvenv
 from easybuild.easyblocks.generic.lockedvenv import fetch_wheels
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import update_build_option
+from wheel_files import write_wheel
 
 #: Wheels know nothing of modules.
 pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
@@ -27,16 +26,8 @@ def index(tmp_path, prefix, monkeypatch):
     return directory
 
 
-def wheel(directory, name, content=""):
-    """Make a wheel, as a zip archive (PEP 427); return its SHA-256."""
-    path = directory / f"{name}-1.0+rocm6.0-cp310-cp310-linux_x86_64.whl"
-    info = f"{name}-1.0+rocm6.0.dist-info"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{name}.py", content)
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0+rocm6.0\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp310-cp310-linux_x86_64\n")
-        archive.writestr(f"{info}/RECORD", "")
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def wheel(directory, name):
+    return write_wheel(directory / f"{name}-1.0+rocm6.0-cp310-cp310-linux_x86_64.whl")
 
 
 @pytest.fixture

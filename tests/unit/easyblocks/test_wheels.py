@@ -1,13 +1,13 @@
 """Checks, without pip, whether a directory has all wheels of a lock."""
 
 import hashlib
-import zipfile
 from pathlib import Path
 
 import pytest
 from easybuild.easyblocks.generic import lockedvenv
 from easybuild.easyblocks.generic.lockedvenv import fetch_wheels, has_wheels, read_lock
 from easybuild.tools.build_log import EasyBuildError
+from wheel_files import write_wheel
 
 #: Wheels know nothing of modules.
 ONE_SYNTAX = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
@@ -68,15 +68,7 @@ def test_wheels_with_other_hashes_are_replaced(prefix, tmp_path, monkeypatch):
     for place in ("fetched", "index"):
         (tmp_path / place).mkdir()
         for name in ("one", "two", "three"):
-            wheel = tmp_path / place / f"{name}-1.0-py3-none-any.whl"
-            with zipfile.ZipFile(wheel, "w") as archive:
-                archive.writestr(f"{name}.py", f"# {place}\n")
-                info = f"{name}-1.0.dist-info"
-                archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-                archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-                archive.writestr(f"{info}/RECORD", "")
-            if place == "index":
-                hashes[name] = hashlib.sha256(wheel.read_bytes()).hexdigest()
+            hashes[name] = write_wheel(tmp_path / place / f"{name}-1.0-py3-none-any.whl", content=f"# {place}")
     lock = tmp_path / "lock.txt"
     lock.write_text("".join(f"{name}==1.0 --hash=sha256:{digest}\n" for name, digest in hashes.items()))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
