@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 import tomllib
-from easybuild.framework.easyconfig.default import CUSTOM, MANDATORY
-from easybuild.framework.easyconfig.easyconfig import get_easyblock_class
 from easybuild.tools.build_log import EasyBuildError
 from recipes import TREE
 
@@ -46,15 +44,6 @@ def module_text(app):
     app.make_installdir()
     app.module_generator.start_module_creation()
     return app.module_generator.get_description() + app.make_module_extra()
-
-
-@pytest.mark.parametrize(
-    "name", ["EB_PyTorchEnroot", "EB_PyTorchContainerEngine", "EB_PyTorchPodmanHPC", "EB_PyTorchShifter"]
-)
-def test_every_parameter_has_a_help_text_and_the_image_must_be_given(prefix, name):
-    options = get_easyblock_class(name).extra_options()
-    assert options["image"][2] == MANDATORY
-    assert all(len(text) > 10 and category in (CUSTOM, MANDATORY) for _, text, category in options.values())
 
 
 PYXIS = "--container-image=$PYTORCH_IMAGE --container-mounts=$PYTORCH_MOUNTS,$PWD --container-workdir=$PWD $RUNSCRIPTS/"

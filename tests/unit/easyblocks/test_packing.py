@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 from easybuild.tools.build_log import EasyBuildError
-from recipes import VENV, recipe
-
-PACKED_RECIPES = ["PyTorch-2.10.0-rocm-7.1-venv.eb", "PyTorch-2.15.0-cuda-13.2-perlmutter-venv.eb"]
+from recipes import VENV
 
 
 @pytest.fixture
@@ -22,11 +20,6 @@ def packed(easyblock, edited):
     app = easyblock(edited(VENV, "cluster = 'local'", "cluster = 'local'\npacked = True"))
     app.make_installdir()
     return app
-
-
-def test_the_recipes_of_frontier_and_perlmutter_are_packed_and_the_others_are_not(easyblock):
-    assert all(easyblock(recipe(name)).cfg["packed"] for name in PACKED_RECIPES)
-    assert not easyblock(recipe(VENV)).cfg["packed"]
 
 
 def test_an_installation_is_packed_as_it_is_with_a_marker_and_the_checksum_is_recorded(packed, tmp_path):

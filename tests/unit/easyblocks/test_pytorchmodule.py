@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from easybuild.framework.easyconfig.default import CUSTOM
+from easybuild.framework.easyconfig.default import CUSTOM, MANDATORY
 from easybuild.framework.easyconfig.easyconfig import get_easyblock_class
 from easybuild.tools.build_log import EasyBuildError
 from recipes import CONTAINER, TREE, VENV, recipe
@@ -19,21 +19,19 @@ def module_text(app):
     return app.module_generator.get_description() + app.make_module_extra()
 
 
-@pytest.mark.parametrize("name", ["EB_PyTorchModule", "EB_PyTorchContainer", "EB_PyTorchVenv"])
-def test_every_custom_parameter_has_a_default_a_help_text_and_its_category(prefix, name):
-    options = get_easyblock_class(name).extra_options()
-    for parameter, (_, text, category) in options.items():
-        assert re.fullmatch(r"[a-z_]+", parameter)
-        assert len(text) > 10
-        assert category == CUSTOM
-
-
 def test_a_cuda_image_lets_a_plain_exec_see_the_gpus(easyblock, edited):
     plain = module_text(easyblock(recipe(CONTAINER)))
     cuda = module_text(easyblock(edited(CONTAINER, "cluster = 'local'", "cluster = 'local'\ngpu = 'cuda'")))
     assert "_NV" not in plain
     assert "SINGULARITY_NV" in cuda
     assert "APPTAINER_NV" in cuda
+
+
+@pytest.mark.parametrize("name", ["Module", "Container", "Venv", "Enroot", "ContainerEngine", "PodmanHPC", "Shifter"])
+def test_every_parameter_has_a_help_text_and_a_default_but_the_image_of_another_engine(prefix, name):
+    for parameter, (_, text, category) in get_easyblock_class("EB_PyTorch" + name).extra_options().items():
+        assert re.fullmatch(r"[a-z_]+", parameter) and len(text) > 10
+        assert category == (MANDATORY if parameter == "image" and name != "Container" else CUSTOM)
 
 
 @pytest.mark.parametrize(
