@@ -33,11 +33,9 @@ class LaunchError(Problem, Exception):
     Of several ranks that find the same Problem, that with `rank` 0 reports it.
     """
 
-    status = USER_ERROR
-
-    def __init__(self, fault, remedy="", *, rank=0):
+    def __init__(self, fault, remedy="", *, rank=0, status=USER_ERROR):
         super().__init__(fault, remedy)
-        self.rank = rank
+        self.rank, self.status = rank, status
 
 
 #: Slurm's numbers have 64 bits, and int() fails for thousands of digits.

@@ -265,16 +265,12 @@ def device(path):
         return None
 
 
-def bind_variable(env):
-    """The variable with the directories that this container sees, None where its runtime has no such variable."""
-    runtimes = ("APPTAINER", "SINGULARITY")  # Apptainer sets the variables of Singularity too
-    return next((f"{runtime}_BIND" for runtime in runtimes if env.get(f"{runtime}_CONTAINER")), None)
-
-
 def bind_line(env, directory):
     """What makes a directory of the host visible in this container, as the end of a sentence."""
-    name = bind_variable(env)
-    return f"bind it: `export {name}=${name},{directory}`" if name else f"mount {directory} in the image"
+    for name in ("APPTAINER", "SINGULARITY"):  # Apptainer sets the variables of Singularity too
+        if env.get(f"{name}_CONTAINER"):
+            return f"bind it: `export {name}_BIND=${name}_BIND,{directory}`"
+    return f"mount {directory} in the image"
 
 
 def check_cleaned(env):

@@ -9,6 +9,7 @@ import posix as os
 
 from pytorch_launch import Problem, exists, names, read
 from pytorch_launch.active import bind_line, in_container
+from pytorch_launch.launchers import launch_name
 
 # Named in: MIOpen, "Using the find APIs and caches"; the READMEs of Triton and ROCm/aiter;
 # PyTorch, "Compile Time Caching"; CUDA Programming Guide, "CUDA Environment Variables".
@@ -95,9 +96,8 @@ def _not_private(path):
     owner = f"belongs to user {found.st_uid}"
     if found.st_mode & 0o170000 != 0o040000:  # inode(7)
         return f"{path} is not a directory and {owner}"
-    if found.st_uid != os.geteuid():
-        return f"{path} {owner}"
-    return f"{path} {owner} and is open to others, mode {found.st_mode & 0o7777:04o}" if found.st_mode & 0o077 else None
+    is_open = found.st_mode & 0o077 and f" and is open to others, mode {found.st_mode & 0o7777:04o}"
+    return f"{path} {owner}{is_open or ''}" if found.st_uid != os.geteuid() or is_open else None
 
 
 def unsuitable(path, uid):
@@ -166,8 +166,6 @@ def plan_dumps(plan):
     env = plan.env
     if plan.world.size == 1 or plan.devices.vendor not in ("nvidia", "amd"):
         return plan
-    from pytorch_launch.launchers import launch_name
-
     cache = env.get("XDG_CACHE_HOME") or (f"{env['HOME']}/.cache" if env.get("HOME") else "")
     dumps = f"{cache}/pytorch-dumps" if cache.startswith("/") and not any(map(env.get, FILE)) else None
     settings = dict(RECORDER)

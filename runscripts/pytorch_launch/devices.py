@@ -12,7 +12,6 @@ ZE_AFFINITY_MASK                            Intel: numbers of GPUs or tiles
 """
 
 from pytorch_launch import Problem, Value, is_number
-from pytorch_launch.launchers import step_gpus
 
 ROCR = "ROCR_VISIBLE_DEVICES"
 HIP = "HIP_VISIBLE_DEVICES"
@@ -84,6 +83,32 @@ def choose_devices(env, node, local_rank, local_size):
         if count:
             fields["candidate_gpus"] = found if local_size == 1 else _candidates(env, node, present, found, local_size)
     return Devices(vendor=vendor, count=count, lists=lists, changes=changes, warnings=warnings, **fields)
+
+
+class StepGpus(Value):
+    """What Slurm reports about the GPUs of this task on this node.
+
+    `numbers`       on the node, whatever a device cgroup hides; None if not reported. A task to which
+                    --gpus-per-task or --gpu-bind gives fewer than the step has sees its own here.
+    `count`         number of GPUs of all tasks of the step here, None if not reported
+    `is_torchruns`  true if Slurm gave them to torchrun, whose workers share them
+
+    (srun(1), "OUTPUT ENVIRONMENT VARIABLES"; gres_common.c; seen with 22.05.) srun passes none of its options on.
+    """
+
+    __slots__ = ("count", "is_torchruns", "numbers")
+
+
+def step_gpus(env):
+    listed, count = env.get("SLURM_STEP_GPUS"), env.get("SLURM_GPUS_ON_NODE", "")
+    if listed is None and env.get("SLURM_STEP_ID", "") in ("", "-5"):  # a batch script has -5 with Slurm 26.05
+        listed = env.get("SLURM_JOB_GPUS")  # of the batch script's node, though all steps inherit it
+    entries = (listed or "").split(",")
+    return StepGpus(
+        numbers=[int(entry) for entry in entries] if all(map(is_number, entries)) else None,
+        count=int(count) if is_number(count) else None,
+        is_torchruns=bool(env.get("TORCHELASTIC_RUN_ID")),
+    )
 
 
 def _has_own_gpus(env, vendor, count, local_size):

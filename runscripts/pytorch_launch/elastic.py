@@ -39,9 +39,9 @@ def make_agent_plan(plan, arguments=()):
     # of this node, for workers on others, as torchrun makes any node the first
     own_address, problem = world.node if world.spans_nodes else address, None
     if world.spans_nodes and env.get(FABRIC_NAME):
-        from pytorch_launch.fabric import choose_own_address
+        from pytorch_launch.fabric import choose_address
 
-        own_address, problem = choose_own_address(env, world.node)
+        own_address, problem = choose_address(env, world.node, world.node, is_here=True)
         if address == world.first_host:
             problem = None  # the first node has no such name either, its Problem is among the plan's
     agent = plan.replace(

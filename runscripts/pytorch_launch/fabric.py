@@ -55,14 +55,6 @@ def choose_address(env, host, node, *, is_here):
     return name, None
 
 
-def choose_own_address(env, node):
-    """The name of this node on the fast network, or its plain name and a Problem."""
-    try:
-        return choose_address(env, node, node, is_here=True)
-    except RendezvousError as error:
-        return node, Problem(f"{error.fault}: using {node}", error.remedy)
-
-
 def fabric_name(pattern, host):
     """The name of `host` on the fast network, `jwb0001i` of `jwb0001.juwels` by `*i`; an address has no other name."""
     short = host.partition(".")[0]
@@ -83,39 +75,24 @@ def look_up(env, name):
 
 def choose_interface(env, node, root):
     """The variables that name the first interface of the profile's list that is usable on this node, and a Problem."""
-    takers = [name for name in TAKERS if name not in env]
-    if not env.get(SOCKET_IFNAME) or not takers:
-        return {}, None
-    chosen, faults = find_interface(env, root)
-    if chosen is not None:
-        return {taker: TAKERS[taker] + chosen for taker in takers}, None
-    fault = f"no interface of {SOCKET_IFNAME} is usable on {node} ({list_faults(faults)})"
-    fault += f": {' and '.join(takers)} not set"
-    return {}, Problem(fault, f"correct {SOCKET_IFNAME}, or exclude the node if others have the interface")
-
-
-def find_interface(env, root):
-    """The first interface of the profile's list that gloo can use on this node, or None; and the faults before it."""
-    faults = {}
-    for name in env[SOCKET_IFNAME].split():
+    takers, faults = [name for name in TAKERS if name not in env], []
+    for name in env.get(SOCKET_IFNAME, "").split() if takers else ():
         interface = f"{root}/sys/class/net/{name}"
         state = read(f"{interface}/operstate")
         # drivers without a notion of a link report `unknown` (Linux, Documentation/networking/operstates.rst)
         flags = read(f"{interface}/flags") if state == "unknown" else None
         if state is None:
-            faults[name] = "is absent"
+            faults.append(f"{name} is absent")
         elif state != "up" and not (flags and int(flags, 16) & 1):  # IFF_UP, netdevice(7)
-            faults[name] = "is down"
+            faults.append(f"{name} is down")
         elif not has_address(name):
-            faults[name] = "has no address"
+            faults.append(f"{name} has no address")
         else:
-            return name, faults
-    return None, faults
-
-
-def list_faults(faults):
-    """What `find_interface` found, as text: `hsn0 is down, hsn1 is absent`."""
-    return ", ".join(f"{name} {fault}" for name, fault in faults.items())
+            return {taker: TAKERS[taker] + name for taker in takers}, None
+    if not faults:
+        return {}, None
+    fault = f"no interface of {SOCKET_IFNAME} is usable on {node} ({', '.join(faults)}): {' and '.join(takers)} not set"
+    return {}, Problem(fault, f"correct {SOCKET_IFNAME}, or exclude the node if others have the interface")
 
 
 def has_address(interface):

@@ -7,6 +7,11 @@ import sys
 
 from pytorch_launch import NO_PYTHON, LaunchError, Problem, exists, read
 from pytorch_launch.active import bind_line, choose_python, in_container, isolate, shadowing
+from pytorch_launch.caches import SUBDIRECTORIES, in_namespace, make_caches, make_dumps, old_locks, plan_dumps
+from pytorch_launch.launchers import discover
+from pytorch_launch.nodelist import first_host
+from pytorch_launch.plan import idle_allocation, make_plan, openmp_binding
+from pytorch_launch.topology import cpu_list
 
 STDOUT, STDERR = 1, 2
 #: For the rank that reports for others to print its line.
@@ -19,12 +24,6 @@ PTRACE_SCOPE, ONLY_PARENTS = "/proc/sys/kernel/yama/ptrace_scope", "1"
 TORCHRUN, LIST_PACKAGES = "torchrun", "list-packages"
 
 ACTIVATE = "activate an environment that has one with WITH_CONDA or WITH_VENV"
-
-
-class PythonError(LaunchError):
-    """No Python can be started."""
-
-    status = NO_PYTHON
 
 
 def main(arguments):
@@ -42,7 +41,6 @@ def main(arguments):
 
 
 def show_help(program, env):
-    from pytorch_launch.launchers import discover
     from pytorch_launch.report import USAGE
 
     try:
@@ -55,8 +53,6 @@ def show_help(program, env):
 def run_simple(program, arguments, env):
     python = choose_python(env)
     changes, warnings = isolate(env)
-    from pytorch_launch.caches import old_locks
-
     for warning in [*warnings, *python.warnings, *([] if python.prefix else shadowing(env)), *old_locks(env)]:
         write_problem(program, warning)
     if env.get("PYTORCH_LAUNCH_VERBOSE", "0") not in ("", "0"):
@@ -70,8 +66,6 @@ def list_packages(program, arguments, env):
 
 def run_torchrun_alone(program, arguments, env):
     """Become the torchrun of the active environment, which a `torchrun` of the image's would not see."""
-    from pytorch_launch.plan import openmp_binding
-
     binding = openmp_binding(env)
     for name, value in binding.items():
         fault = f"{name}={value} would bind torchrun and all of its workers to one core, so it is unset"
@@ -84,7 +78,6 @@ def run_torchrun_alone(program, arguments, env):
 def warn_of_separate_worlds(program, arguments, env):
     """Say that torchrun without a place to meet starts a world in each task, which is not what most users expect."""
     from pytorch_launch.elastic import meeting_options
-    from pytorch_launch.launchers import discover
 
     if meeting_options(arguments, env):
         return
@@ -99,9 +92,6 @@ def warn_of_separate_worlds(program, arguments, env):
 
 def run_distributed(program, arguments, env):
     """Become Python with `arguments`, as a rank of the world that `env` describes."""
-    from pytorch_launch.caches import plan_dumps
-    from pytorch_launch.plan import make_plan
-
     options = []
     while arguments and arguments[0] in ("--dry-run", "--virtual-local-rank"):
         options.append(arguments.pop(0))
@@ -120,12 +110,11 @@ def run_distributed(program, arguments, env):
         if is_dry:
             report(program, plan)
             return write_output("".join(f"{name}={plan.changes[name] or ''}\n" for name in sorted(plan.changes)))
-        plan = apply(plan)
+        plan = apply(program, plan)
     except LaunchError as error:
         if not is_dry and error.rank != 0 and is_ended_by_others():
-            return LaunchError.status
+            return error.status
         raise
-    report(program, plan)
     return become_python(arguments, change_environment(env, plan.changes))
 
 
@@ -190,16 +179,12 @@ def missing(script, env):
 
 def print_variables(program, arguments, env):
     """Print what `run_distributed` would set, as lines for `source` or `eval`, which an error fails too."""
-    from pytorch_launch.caches import plan_dumps
-    from pytorch_launch.plan import make_plan
     from pytorch_launch.report import failure, statements
 
     try:
         if arguments:
             raise LaunchError(f"{arguments[0]}: unknown argument", "use it without arguments: `source <(ddp-env)`")
-        plan = apply(plan_dumps(make_plan(env).replace(bind=None)))
-        report(program, plan)
-        return write_output(statements(plan.changes))
+        return write_output(statements(apply(program, plan_dumps(make_plan(env).replace(bind=None))).changes))
     except LaunchError as error:
         write_output(failure(error.status))
         raise
@@ -208,18 +193,15 @@ def print_variables(program, arguments, env):
 def run_torchrun(program, arguments, env):
     """Become torchrun on one node of the world that `env` describes, which has one task on each."""
     from pytorch_launch.elastic import make_agent_plan
-    from pytorch_launch.plan import make_plan
 
     plan, options = make_agent_plan(make_plan(env), arguments)
-    plan = apply(plan, starts_all_of_node=True)
-    report(program, plan)
+    plan = apply(program, plan, starts_all_of_node=True)
     return become_python(options + arguments, change_environment(env, plan.changes))
 
 
 def print_master(_, arguments, env):
     """Print the first host of the given node list, by default that of the step, else of the job."""
     from pytorch_launch.launchers.slurm import master
-    from pytorch_launch.nodelist import first_host
 
     if len(arguments) > 1:
         raise LaunchError(f"{len(arguments)} arguments for one node list", "put it in quotes")
@@ -239,14 +221,11 @@ COMMANDS = {
 }
 
 
-def apply(plan, *, starts_all_of_node=False):
-    """Claim the port, make directories, bind this process; return the Plan with the results.
+def apply(program, plan, *, starts_all_of_node=False):
+    """Claim the port, make directories, bind this process, and report; return the Plan with the results.
 
     Raises RendezvousError, before anything is made.
     """
-    from pytorch_launch.caches import SUBDIRECTORIES, make_caches, make_dumps, old_locks
-    from pytorch_launch.plan import idle_allocation
-    from pytorch_launch.topology import cpu_list
 
     if plan.claim:
         from pytorch_launch.claim import hold_port
@@ -267,7 +246,9 @@ def apply(plan, *, starts_all_of_node=False):
         warnings.append(Problem(fault, "this rank keeps its mask"))
     if plan.world.rank == 0:
         warnings += old_locks(plan.env) + idle_allocation(plan.world, starts_all_of_node)
-    return plan.replace(caches=caches, changes={**changes, **used}, warnings=warnings)
+    plan = plan.replace(caches=caches, changes={**changes, **used}, warnings=warnings)
+    report(program, plan)
+    return plan
 
 
 def change_environment(env, changes):
@@ -281,7 +262,7 @@ def report(program, plan):
     if plan.env.get("PYTORCH_LAUNCH_VERBOSE", "0") not in ("", "0"):
         from pytorch_launch.report import line
 
-        write_error(line(plan) + "\n")
+        write_output(line(plan) + "\n", STDERR)
 
 
 def become_python(arguments, variables):
@@ -305,8 +286,8 @@ def become_python(arguments, variables):
                 if isfile(path):  # not in a directory without permission, such as root's in some images
                     denied = denied or error
         if denied:
-            raise PythonError(f"{python} cannot be started: {denied.strerror}") from denied
-    raise PythonError("python and python3 not found on PATH", ACTIVATE)
+            raise LaunchError(f"{python} cannot be started: {denied.strerror}", status=NO_PYTHON) from denied
+    raise LaunchError("python and python3 not found on PATH", ACTIVATE, status=NO_PYTHON)
 
 
 def allow_tracing():
@@ -315,8 +296,6 @@ def allow_tracing():
     The permission stays when this process becomes Python, and is not inherited (Linux, security/yama/yama_lsm.c). Other
     users have none (ptrace(2)). In a user namespace the user who made it has all permissions.
     """
-    from pytorch_launch.caches import in_namespace
-
     if in_namespace():
         return
     try:
@@ -329,32 +308,23 @@ def allow_tracing():
         return
 
 
-def write_output(text):
-    """Write `text` to standard output and return success, the exit status."""
-    try:
-        _write(STDOUT, text)
-    except OSError as error:
-        raise LaunchError(f"cannot write to standard output: {error.strerror}") from error
-    return 0
-
-
 def write_problem(program, message):
-    write_error(f"{program}: {message}\n")
+    write_output(f"{program}: {message}\n", STDERR)
 
 
-def write_error(text):
-    """Write `text` to standard error; if that is closed or full, the launch continues."""
-    try:
-        _write(STDERR, text)
-    except OSError:
-        return
+def write_output(text, stream=STDOUT):
+    """Write `text` at once, so that lines of several ranks stay intact; return success, the exit status.
 
-
-def _write(stream, text):
-    """Write at once, so that lines of several ranks stay intact. Raises OSError, also for the rest after a limit."""
+    If standard error is closed or full, the launch continues.
+    """
     rest = text.encode(sys.getfilesystemencoding(), "surrogateescape")
-    while rest:
-        rest = rest[os.write(stream, rest) :]
+    try:
+        while rest:
+            rest = rest[os.write(stream, rest) :]
+    except OSError as error:
+        if stream == STDOUT:
+            raise LaunchError(f"cannot write to standard output: {error.strerror}") from error
+    return 0
 
 
 def is_ended_by_others():

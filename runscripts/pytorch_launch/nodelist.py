@@ -5,8 +5,8 @@
     'nid0051'
     >>> list(hosts("rack[1-2]n[09-10]"))
     ['rack1n09', 'rack1n10', 'rack2n09', 'rack2n10']
-    >>> node_index("nid[0051-0053,0060],login1", "nid0060")
-    3
+    >>> first_and_index("nid[0051-0053,0060],login1", "nid0060")
+    ('nid0051', 3)
 
 A list is names separated by commas; a name mixes text with brackets; a bracket holds numbers and ranges of numbers,
 zero-padded to the width of a range's first number (slurm.conf(5), "NODE CONFIGURATION"). Order and repetitions stay as
@@ -38,11 +38,6 @@ def first_host(text):
     return first_and_index(text, "")[0]
 
 
-def node_index(text, host):
-    """The position of `host` in a node list, as `first_and_index` has it."""
-    return first_and_index(text, host)[1]
-
-
 def hosts(text):
     """All hosts of a node list, in the order of the list, as an iterator.
 
@@ -50,7 +45,7 @@ def hosts(text):
     """
     names, total = _names(text), 0
     for start, _, brackets in names:
-        total += _product(map(_size, brackets))
+        total += _count(brackets)
         if total > MOST_HOSTS:
             raise NodeListError(text, start, f"more than {MOST_HOSTS} hosts")
     return (host for _, texts, brackets in names for host in _expanded(texts, brackets))
@@ -65,16 +60,15 @@ def first_and_index(text, host):
     _, texts, brackets = names[0]
     first = _host(texts, [f"{low:0{width}}" for (low, _, width), *_ in brackets])
     for _, texts, brackets in names:
-        sizes = [_size(bracket) for bracket in brackets]
         positions = []
         for offsets in _offsets(host, texts, brackets):
             position = 0
             for turn in _turns(brackets):
-                position = position * sizes[turn] + offsets[turn]
+                position = position * _count([brackets[turn]]) + offsets[turn]
             positions.append(position)
         if positions:
             return first, before + min(positions)
-        before += _product(sizes)
+        before += _count(brackets)
     return first, None
 
 
@@ -83,15 +77,12 @@ def _turns(brackets):
     return [*range(len(brackets) - 2, -1, -1), *range(len(brackets))[-1:]]
 
 
-def _size(bracket):
-    return sum([count for _, count, _ in bracket])
-
-
-def _product(sizes):
-    product = 1
-    for size in sizes:
-        product *= size
-    return product
+def _count(brackets):
+    """The number of hosts that the brackets of a name stand for."""
+    total = 1
+    for bracket in brackets:
+        total *= sum([count for _, count, _ in bracket])
+    return total
 
 
 def _host(texts, numbers):

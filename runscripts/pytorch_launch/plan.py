@@ -7,7 +7,7 @@ from pytorch_launch.caches import choose_caches
 from pytorch_launch.cores import choose_cores
 from pytorch_launch.devices import choose_devices
 from pytorch_launch.launchers import MORE_CORES, discover, launcher_option
-from pytorch_launch.rendezvous import check_address, choose_rendezvous, claims_port, launch_id
+from pytorch_launch.rendezvous import choose_rendezvous
 from pytorch_launch.topology import Node
 from pytorch_launch.world import FABRIC_NAME, LAUNCH_ID, SOCKET_IFNAME, VIRTUAL
 
@@ -39,14 +39,14 @@ class Plan(Value):
     `env`        the environment that they were made from
     `world`      the World
     `python`     the active environment whose Python runs, None for the module's
-    `place`      what `choose_rendezvous` returned, None if the launcher has exported it
-    `launch`     what `launch_id` returned, None if the launcher has exported the world
+    `place`      where the ranks meet, as `choose_rendezvous` has it, None if the launcher has exported it
+    `launch`     the name of the launch, None if its ranks share none, or the launcher has exported the world
     `devices`    the Devices
     `placement`  the Placement on CPUs
     `changes`    variables to set before Python starts, None for one to unset
     `warnings`   Problems, without those that another rank reports
     and what to do first:
-    `claim`      whether to claim the port where the ranks meet
+    `claim`      whether to claim the port where the ranks meet, as ranks on the node of rank 0 do
     `caches`     the directory to make for caches, None if there is none
     `bind`       the CPUs to bind this process to, None to keep its mask
     `dumps`      the directory to make for dumps of PyTorch's flight recorder, None if there is none
@@ -70,14 +70,12 @@ def make_plan(env, node=None, *, virtual=False):
     started_with, env = env, {name: value for name, value in env.items() if name not in world.strays}
     devices = choose_devices(env, node, world.local_rank, world.local_size)
     placement = choose_cores(node, world, devices, launcher_option(env, MORE_CORES))
-    place = None if world.exported else choose_rendezvous(env, world, node)
-    address_warnings = check_address(env, world, node.root)
+    place, launch, address_warnings = (None, None, []) if world.exported else choose_rendezvous(env, world, node)
     interfaces, fabric_warnings = {}, []
     if world.spans_nodes and (env.get(FABRIC_NAME) or env.get(SOCKET_IFNAME)):
         from pytorch_launch.fabric import choose_fabric  # most launches do not need it
 
         place, interfaces, fabric_warnings = choose_fabric(env, world, node.root, place)
-    launch = None if world.exported else launch_id(world, node)
     key = f"{'local' if world.job is None else world.job}-{world.node}"
     caches, cache_variables, cache_warnings = choose_caches(env, node.uid, key)
     isolated, isolation_warnings = isolate(env)
@@ -109,7 +107,8 @@ def make_plan(env, node=None, *, virtual=False):
         placement=placement,
         changes={name: value for name, value in decided.items() if started_with.get(name) != value},
         warnings=warnings,
-        claim=claims_port(place, world),
+        # a world of one has no other rank to lose, and a rank 0 may have started it
+        claim=place is not None and world.size > 1 and (world.node_rank == 0 or world.rank == 0),
         caches=caches,
         bind=placement.bind,
     )
@@ -128,7 +127,7 @@ def compute_variables(env, world, *, threads, devices, place, launch):
     """The variables of a rank of `world`, name to value; None for one to unset.
 
     Exported values in `env` take precedence. `threads` is the number of physical cores that the rank has, `devices`
-    its Devices, `place` what `choose_rendezvous` returned and `launch` what `launch_id` did.
+    its Devices, `place` and `launch` what `choose_rendezvous` returned.
     """
     decided = {**devices.changes, **conditional(env, world)}
     if not world.exported:

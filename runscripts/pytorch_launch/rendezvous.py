@@ -2,6 +2,7 @@
 """Chooses the address and port at which the ranks of a world meet, identically on every rank, without communication."""
 
 from pytorch_launch import Problem, exists, is_number
+from pytorch_launch.launchers import TO_ALL_RANKS, is_node_of_job, launcher_option
 from pytorch_launch.world import RendezvousError
 
 # Above the registered services, below the kernel's ephemeral range (32768-60999, ip(7),
@@ -21,20 +22,21 @@ LOOPBACKS = (
 
 
 def choose_rendezvous(env, world, node):
-    """`MASTER_ADDR` and `MASTER_PORT` of a world, the same on each of its ranks.
+    """`MASTER_ADDR` and `MASTER_PORT` of a world, the same on each of its ranks; the name of the launch; and Problems.
 
     Exported values take precedence, then a port that Slurm reserved for the step. Raises RendezvousError.
     """
+    launch, number = identify(world, node)
     place = {
         "MASTER_ADDR": env.get("MASTER_ADDR") or _address(env, world),
-        "MASTER_PORT": env.get("MASTER_PORT") or str(_port(env, world, node)),
+        "MASTER_PORT": env.get("MASTER_PORT") or str(world.reserved_port or _port(env, world, number)),
     }
     port = place["MASTER_PORT"]
     if not (is_number(port) and 1 <= int(port) <= 65535):
         raise RendezvousError(f"MASTER_PORT={port} is not a port", "export a port from 1 to 65535", rank=world.rank)
     if place["MASTER_ADDR"] == "::1" and not env.get("GLOO_SOCKET_IFNAME"):
         place["GLOO_SOCKET_IFNAME"] = "lo"  # gloo would use the address of this host's name, which may be IPv4
-    return place
+    return place, launch, check_address(env, world, node.root)
 
 
 def check_address(env, world, root):
@@ -43,7 +45,7 @@ def check_address(env, world, root):
     Other names and addresses are taken, as sites have aliases. Raises RendezvousError for what cannot work.
     """
     address = env.get("MASTER_ADDR")
-    if not address or world.exported:
+    if not address:
         return []
     exported = f"MASTER_ADDR={address}"
     if set(address) & set("/[], \t") or address.count(":") == 1:
@@ -54,8 +56,6 @@ def check_address(env, world, root):
         raise RendezvousError(f"{exported} {fault}", f"unset MASTER_ADDR, or {remedy}", rank=world.rank)
     if world.rank != 0 or world.size == 1:
         return []
-    from pytorch_launch.launchers import is_node_of_job
-
     if exists(f"{root}/sys/class/net/{address}"):
         remedy = "export the node of rank 0; gloo takes GLOO_SOCKET_IFNAME"
         return [Problem(f"{exported} is the name of a network interface", remedy)]
@@ -65,33 +65,24 @@ def check_address(env, world, root):
     return []
 
 
-def claims_port(place, world):
-    """Whether this rank claims the port of `place` before it starts Python, as the ranks on the node of rank 0 do.
+def identify(world, node):
+    """A name for this launch and a number for its port, the same on each of its ranks, without communication.
 
-    A world of one makes no claim: it has no other rank to lose, and a rank 0 may have started it.
-    """
-    return place is not None and world.size > 1 and (world.node_rank == 0 or world.rank == 0)
-
-
-def launch_id(world, node):
-    """A name for this launch, the same on each of its ranks, without communication; None if they share no number.
-
-    Launches of one cluster's Slurm, of one MPI launcher, or on one node have different names. It is short, without
-    spaces and slashes. An MPI launcher may pass the number of the job to its ranks on the first node only (daemons
-    that ssh started), so the number is not part of its name.
+    Both are None if the ranks share no number. Launches of one cluster's Slurm, of one MPI launcher, or on one node
+    have different names. It is short, without spaces and slashes. An MPI launcher may pass the number of the job to its
+    ranks on the first node only (daemons that ssh started), so the number is not part of its name.
     """
     if world.step is not None:
-        return f"{world.job}.{world.step}"
+        return f"{world.job}.{world.step}", step_number(world.job, world.step)
     if world.launch is not None:
-        return f"mpi{world.launch}"
-    if world.size == 1:
-        return f"local.{node.pid}"
+        return f"mpi{world.launch}", world.launch
     # the process that started the world on this node
-    return None if world.spans_nodes or node.launcher is None else f"local.{node.launcher}"
+    number = node.pid if world.size == 1 else None if world.spans_nodes else node.launcher
+    return None if number is None else f"local.{number}", number
 
 
-def step_port(job, step):
-    """The port of step `step` of job `job`: LOWEST_PORT + (job * STEPS + step) mod SPAN.
+def step_number(job, step):
+    """The number of step `step` of job `job`, whose remainder by SPAN is that of its port.
 
     Two steps less than STEPS apart, of two jobs at most 316 apart, never share a port: their sums
     differ, and by at most 316 * 61 + 60 = 19336 < SPAN, so the remainders differ too. Array tasks
@@ -101,7 +92,7 @@ def step_port(job, step):
     Steps further apart may share one: of 16 consecutive jobs on one node, each at a step below 200 drawn
     at random, two do in 8 % of draws. `claim` detects that on the node.
     """
-    return LOWEST_PORT + (job * STEPS + step) % SPAN
+    return job * STEPS + step
 
 
 def free_port(start):
@@ -152,25 +143,17 @@ def is_local(address):
     return True
 
 
-def _port(env, world, node):
-    if world.reserved_port is not None:
-        return world.reserved_port
-    if world.step is not None:
-        return step_port(world.job, world.step)
-    if world.launch is not None:
-        return LOWEST_PORT + world.launch % SPAN
-    if world.size == 1:
-        return free_port(node.pid)
+def _port(env, world, number):
+    if number is not None and world.size == 1 and world.step is None and world.launch is None:
+        return free_port(number)
+    if number is not None:
+        return LOWEST_PORT + number % SPAN
     fault = f"{world.source} passes no number to its ranks to compute a port from"
     if world.spans_nodes:
         raise RendezvousError(fault, _on_all_ranks(env, "a MASTER_PORT"), rank=world.rank)
-    if node.launcher is None:
-        remedy = "export MASTER_PORT before the launch, or omit --pid and --containall"
-        raise RendezvousError(f"{fault}, and this container hides the launcher", remedy, rank=world.rank)
-    return LOWEST_PORT + node.launcher % SPAN
+    remedy = "export MASTER_PORT before the launch, or omit --pid and --containall"
+    raise RendezvousError(f"{fault}, and this container hides the launcher", remedy, rank=world.rank)
 
 
 def _on_all_ranks(env, variable):
-    from pytorch_launch.launchers import TO_ALL_RANKS, launcher_option
-
     return f"export {variable} {launcher_option(env, TO_ALL_RANKS)}"

@@ -79,14 +79,6 @@ class World(Value):
         return {name: str(getattr(self, field)) for name, field in zip(OF_TORCH, NUMBERS)}
 
 
-def node_list(env):
-    """The node list of the step, else of the job. Raises WorldError if there is none."""
-    for name in NODE_LISTS:
-        if env.get(name):
-            return env[name]
-    raise WorldError(f"none of {', '.join(NODE_LISTS)} is set", "run inside a job, or pass a list")
-
-
 def read_list(env, name, function, *arguments):
     """What `function` of `nodelist` returns for the variable `name`. Raises WorldError."""
     try:

@@ -5,7 +5,7 @@ Only this folder knows the variables of launchers: a function for each, which ta
 and returns a World, or None if it did not start this process.
 """
 
-from pytorch_launch import LaunchError, Problem, Value, is_number, read
+from pytorch_launch import LaunchError, Problem, read
 from pytorch_launch.active import check_cleaned
 from pytorch_launch.nodelist import NAME_CHARACTERS, first_and_index
 from pytorch_launch.world import (
@@ -189,7 +189,7 @@ def launcher_option(env, which):
 def launch_name(env, world, launch, place):
     """The name for `world`, of letters that every file system has.
 
-    `launch` is what `launch_id` returned, `place` what `choose_rendezvous` did; both are None for workers of torchrun,
+    `place` and `launch` are what `choose_rendezvous` returned; both are None for workers of torchrun,
     which share its run id. A job that Slurm requeues keeps its number, and counts its restarts in SLURM_RESTART_COUNT
     (sbatch(1), "OUTPUT ENVIRONMENT VARIABLES").
     """
@@ -204,31 +204,3 @@ def launch_name(env, world, launch, place):
     if env.get("SLURM_RESTART_COUNT", "0") != "0":
         name = f"{name}-restart{env['SLURM_RESTART_COUNT']}"
     return "".join(letter if letter in NAME_CHARACTERS else "_" for letter in name).lstrip(".")[:200] or "launch"
-
-
-class StepGpus(Value):
-    """What Slurm reports about the GPUs of this task on this node.
-
-    `numbers`       on the node, whatever a device cgroup hides; None if not reported. A task to which
-                    --gpus-per-task or --gpu-bind gives fewer than the step has sees its own here.
-    `count`         number of GPUs of all tasks of the step here, None if not reported
-    `is_torchruns`  true if Slurm gave them to torchrun, whose workers share them
-
-    (srun(1), "OUTPUT ENVIRONMENT VARIABLES"; gres_common.c; seen with 22.05.) srun passes none of its options on.
-    """
-
-    __slots__ = ("count", "is_torchruns", "numbers")
-
-
-def step_gpus(env):
-    numbers = env.get("SLURM_STEP_GPUS")
-    if numbers is None and env.get("SLURM_STEP_ID", "") in ("", "-5"):  # a batch script has -5 with Slurm 26.05
-        # of the batch script's node, though all steps inherit it
-        numbers = env.get("SLURM_JOB_GPUS")
-    entries = (numbers or "").split(",")
-    count = env.get("SLURM_GPUS_ON_NODE", "")
-    return StepGpus(
-        numbers=[int(entry) for entry in entries] if all(map(is_number, entries)) else None,
-        count=int(count) if is_number(count) else None,
-        is_torchruns=bool(env.get("TORCHELASTIC_RUN_ID")),
-    )

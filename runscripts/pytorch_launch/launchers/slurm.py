@@ -2,14 +2,14 @@
 """The worlds of srun, and where they start."""
 
 from pytorch_launch import ancestors, is_number, process, read
-from pytorch_launch.nodelist import first_and_index, first_host, hosts
+from pytorch_launch.nodelist import MOST_HOSTS, first_and_index, first_host, hosts
 from pytorch_launch.world import (
+    NODE_LISTS,
     STRAY_EXPORT,
     SUBMIT,
     WorldError,
     check_inside,
     make_world,
-    node_list,
     node_name,
     number,
     optional_number,
@@ -72,7 +72,7 @@ def step(env, hostname):
         raise WorldError(
             f"this shell is one of {world.size} tasks of {world.source}, and srun --pty connects only this one to the "
             "terminal",
-            f"start the ranks from it with srun --overlap -N{_count_nodes(env)} -n{world.size}",
+            f"start the ranks from it with srun --overlap -N{len(_tasks_per_node(env))} -n{world.size}",
         )
     return world
 
@@ -82,7 +82,11 @@ def master(env):
     env = _with_number(env)
     position = _position(env)
     if position is None:
-        return first_host(node_list({**env, "SLURM_STEP_NODELIST": ""} if _has_marks(env) else env))
+        # of a step that is not this process's, the list does not count
+        lists = [env[name] for name in NODE_LISTS[_has_marks(env) :] if env.get(name)]
+        if not lists:
+            raise WorldError(f"none of {', '.join(NODE_LISTS)} is set", "run inside a job, or pass a list")
+        return first_host(lists[0])
     if position[0] is None:
         raise WorldError("Slurm does not report the node of rank 0 of this step", HETEROGENEOUS)
     return position[0]
@@ -180,13 +184,9 @@ def _nodes(env):
             return order[0], index
     if index == node_rank:
         return first, index
-    if _count_nodes(env) == 2:
+    if len(_tasks_per_node(env)) == 2:
         return node if node_rank == 0 else next((host for host in hosts(nodes) if host != node), None), index
     return None, index
-
-
-def _count_nodes(env):
-    return sum(times for _, times in _tasks_per_node(env))
 
 
 def _reserved_port(env):
@@ -202,37 +202,32 @@ def _reserved_port(env):
 
 def _local_size(env, index):
     """The tasks on this node: entry `index` of the list SLURM_STEP_TASKS_PER_NODE."""
-    groups = _tasks_per_node(env)
-    if sum(count * times for count, times in groups) != number(env, "SLURM_STEP_NUM_TASKS"):
+    counts = _tasks_per_node(env)
+    if sum(counts) != number(env, "SLURM_STEP_NUM_TASKS"):
         fault = f"SLURM_STEP_NUM_TASKS={env['SLURM_STEP_NUM_TASKS']} is not the sum of {TASKS}={env[TASKS]}"
         raise WorldError(fault, STRAY_EXPORT)
-    check_inside(env, "SLURM_NODEID", TASKS, _count_nodes(env))
-    here = None
-    for count, times in groups:
-        here = count if 0 <= index < times else here
-        index -= times
-    if here is None:
+    check_inside(env, "SLURM_NODEID", TASKS, len(counts))
+    if index >= len(counts):
         fault = f"SLURM_STEP_NODELIST={env['SLURM_STEP_NODELIST']} has more nodes than {TASKS}={env[TASKS]}"
         raise WorldError(fault, SUBMIT)
-    if env.get("SLURM_GTIDS") and here != env["SLURM_GTIDS"].count(",") + 1:
-        fault = f"SLURM_GTIDS={env['SLURM_GTIDS']} are not the {here} tasks of this node in {TASKS}={env[TASKS]}"
+    if env.get("SLURM_GTIDS") and counts[index] != env["SLURM_GTIDS"].count(",") + 1:
+        fault = (
+            f"SLURM_GTIDS={env['SLURM_GTIDS']} are not the {counts[index]} tasks of this node in {TASKS}={env[TASKS]}"
+        )
         raise WorldError(fault, SUBMIT)
-    return here
+    return counts[index]
 
 
 def _tasks_per_node(env):
-    """The tasks per node as pairs (tasks, nodes): Slurm writes 2, 2, 2, 1 as `2(x3),1`, here [(2, 3), (1, 1)].
-
-    It is never expanded to an entry for each node: every rank reads it, and a step may have thousands of nodes.
-    """
-    groups = []
+    """The tasks of each node: Slurm writes 2, 2, 2, 1 as `2(x3),1`."""
+    counts = []
     for group in env.get(TASKS, "").split(","):
         count, repeated, times = group.partition("(x")
         times = times if repeated else "1)"
-        if not (is_number(count) and is_number(times[:-1]) and times.endswith(")")):
+        if not (is_number(count) and is_number(times[:-1]) and times.endswith(")") and int(times[:-1]) <= MOST_HOSTS):
             raise WorldError(f"{TASKS}={env.get(TASKS, '')} is not like 2(x3),1", STRAY_EXPORT)
-        groups.append((int(count), int(times[:-1])))
-    return groups
+        counts += [int(count)] * int(times[:-1])
+    return counts
 
 
 def _masks(env, size):

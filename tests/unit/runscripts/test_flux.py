@@ -4,7 +4,8 @@ import pytest
 from apinfo_files import apinfo_file
 from pytorch_launch.launchers import MORE_CORES, ONE_PER_NODE, discover, launcher_option
 from pytorch_launch.launchers.mpi import read_layout
-from pytorch_launch.rendezvous import choose_rendezvous, launch_id
+from pytorch_launch.rendezvous import choose_rendezvous
+from pytorch_launch.topology import Node
 from pytorch_launch.world import WorldError
 
 #: Rank 3 of four on two nodes, by flux-environment(7). PMI is Flux's own.
@@ -64,7 +65,7 @@ def test_ranks_that_take_turns_over_the_nodes_are_counted_so(written):
     world = discover(env, "b")
     assert (world.first_host, world.node_rank, world.local_size) == ("b", 0, 3)
     first = discover({**env, "FLUX_TASK_RANK": "0", "FLUX_TASK_LOCAL_ID": "0"}, "b")
-    assert choose_rendezvous({}, first, None)["MASTER_ADDR"] == "b"
+    assert choose_rendezvous({}, first, Node())[0]["MASTER_ADDR"] == "b"
 
 
 def test_rank_0_may_be_on_any_node_that_flux_names(flux):
@@ -142,7 +143,7 @@ def test_all_tasks_of_a_job_meet_at_one_port_and_another_job_at_another(written)
     for job, rank, local in [("ƒ1", "0", "0"), ("ƒ1", "3", "1"), ("ƒ2", "3", "1")]:
         env = {**FLUX, "FLUX_JOB_ID": job, "FLUX_TASK_RANK": rank, "FLUX_TASK_LOCAL_ID": local, "PALS_APINFO": path}
         world = discover(env, "b")
-        places.append((choose_rendezvous({}, world, None), launch_id(world, None)))
+        places.append(choose_rendezvous({}, world, Node())[:2])
     assert places[0] == places[1] != places[2]
 
 

@@ -4,7 +4,7 @@ import random
 
 import hostlist
 import pytest
-from pytorch_launch.nodelist import MOST_HOSTS, NodeListError, first_host, hosts, node_index
+from pytorch_launch.nodelist import MOST_HOSTS, NodeListError, first_and_index, first_host, hosts
 
 SEED = 20250827
 
@@ -55,7 +55,7 @@ def test_a_list_stands_for_its_hosts_in_the_order_that_is_written(text, names):
 def test_three_brackets_or_more_count_as_slurm_counts_them(text, names):
     assert list(hosts(text)) == names.split()  # the output of `scontrol show hostnames`
     assert list(hosts(text)) != expected(text)
-    assert [node_index(text, name) for name in names.split()] == list(range(len(names.split())))
+    assert [first_and_index(text, name)[1] for name in names.split()] == list(range(len(names.split())))
 
 
 def random_name(choose):
@@ -100,7 +100,7 @@ def test_the_index_of_a_host_in_a_random_list_is_that_of_the_expanded_list():
         host = choose.choice(every)
         # beside the hosts also names that are almost in the list
         for name in (host, host[:-1], host + "0", host.replace("0", "", 1), host.replace("1", "01", 1)):
-            found = node_index(text, name)
+            found = first_and_index(text, name)[1]
             assert found == (every.index(name) if name in every else None), f"seed {SEED}: {name} in {text}"
             absent += found is None
     assert absent > 300
@@ -109,19 +109,19 @@ def test_the_index_of_a_host_in_a_random_list_is_that_of_the_expanded_list():
 @pytest.mark.parametrize("text", ["n[1-20][1-20]", "n[11,1][1-20]"])
 def test_a_host_that_can_be_read_in_two_ways_has_the_first_index(text):
     assert list(hosts(text)).count("n111") == 2
-    assert node_index(text, "n111") == list(hosts(text)).index("n111")
+    assert first_and_index(text, "n111")[1] == list(hosts(text)).index("n111")
 
 
 @pytest.mark.parametrize("host", ["", "n", "nn", "n1", "n00", "n001x", "n²", "n٠٠١", "n" + 5000 * "1", "001"])
 def test_a_host_that_is_not_in_the_list_has_no_index(host):
-    assert node_index("n[001-100],m1", host) is None
+    assert first_and_index("n[001-100],m1", host)[1] is None
 
 
 def test_a_range_of_a_billion_nodes_is_expanded_no_further_than_needed():
     text = "n[000000001-999999999],a[0-999999][0-999999],z"
     assert first_host(text) == "n000000001"
-    assert node_index(text, "n500000000") == 499999999
-    assert node_index(text, "z") == 999999999 + 1000000**2
+    assert first_and_index(text, "n500000000")[1] == 499999999
+    assert first_and_index(text, "z")[1] == 999999999 + 1000000**2
 
 
 def test_hosts_are_made_one_by_one():
@@ -158,7 +158,7 @@ def test_whatever_is_accepted_means_the_same_to_python_hostlist():
     assert refused > 500
 
 
-@pytest.mark.parametrize("function", [first_host, hosts, lambda text: node_index(text, "n1")])
+@pytest.mark.parametrize("function", [first_host, hosts, lambda text: first_and_index(text, "n1")[1]])
 @pytest.mark.parametrize(
     ("text", "position", "fault"),
     [

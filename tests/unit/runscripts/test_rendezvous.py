@@ -12,10 +12,9 @@ from pytorch_launch.rendezvous import (
     SPAN,
     STEPS,
     check_address,
-    choose_rendezvous,
     free_port,
-    launch_id,
-    step_port,
+    identify,
+    step_number,
 )
 from pytorch_launch.topology import Node
 from pytorch_launch.world import RendezvousError
@@ -29,6 +28,14 @@ def started_by(number):
     return Node(host="vm", pid=number, launcher=number)
 
 
+def choose_rendezvous(env, world, node):
+    return rendezvous.choose_rendezvous(env, world, node)[0]
+
+
+def step_port(job, step):
+    return LOWEST_PORT + step_number(job, step) % SPAN
+
+
 def check_free(place, source):
     """What rank 0 does after it has made its claim."""
     hold_port(place, SimpleNamespace(source=source, rank=0), f"test.{place['MASTER_PORT']}")
@@ -40,13 +47,13 @@ def test_every_rank_computes_the_same_place(step):
         step.update(SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank % 2), SLURM_NODEID=str(rank // 2))
         step["SLURMD_NODENAME"] = f"nid00100{2 + rank // 2}"
         places.append(choose_rendezvous({}, discover(step, "vm"), started_by(None)))
-    assert places == [{"MASTER_ADDR": "nid001002", "MASTER_PORT": str(step_port(7, 0))}] * 4
+    assert places == [{"MASTER_ADDR": "nid001002", "MASTER_PORT": "10427"}] * 4
 
 
 def test_steps_of_neighbouring_jobs_never_share_a_port():
     """Exhaustive: what collides depends on job and step differences and on the remainder only.
 
-    `step_port` is a remainder of job * STEPS + step, so pairs (first job, second job) and
+    The port is a remainder of job * STEPS + step, so pairs (first job, second job) and
     (first job + 1, second job + 1) collide alike; every difference is tried from two jobs.
     """
     for first_job in (1, 12345678):
@@ -58,7 +65,7 @@ def test_steps_of_neighbouring_jobs_never_share_a_port():
 
 
 def test_steps_further_apart_share_a_port_now_and_then():
-    """Of 16 tasks of an array, each at one of its first 200 steps, 0.085 pairs do in a draw, as in `step_port`."""
+    """Of 16 tasks of an array, each at one of its first 200 steps, 0.085 pairs do in a draw, as in `step_number`."""
     pairs = 0
     for apart in range(1, 16):
         share = sum(step_port(0, first) == step_port(apart, second) for first in range(200) for second in range(200))
@@ -149,12 +156,12 @@ def test_the_loopback_is_one_that_this_host_has_and_over_ipv6_gloo_takes_it_too(
 
 
 def test_a_launch_has_a_name_that_its_ranks_share(step, mpirun):
-    assert launch_id(discover(step, "vm"), started_by(None)) == "7.0"
-    assert launch_id(discover(mpirun, "nid001002"), started_by(None)).startswith("mpi")
+    assert identify(discover(step, "vm"), started_by(None))[0] == "7.0"
+    assert identify(discover(mpirun, "nid001002"), started_by(None))[0].startswith("mpi")
     del mpirun["PMIX_NAMESPACE"]
-    assert launch_id(discover(mpirun, "nid001002"), started_by(None)) is None
+    assert identify(discover(mpirun, "nid001002"), started_by(None))[0] is None
     mpirun.update(OMPI_COMM_WORLD_LOCAL_SIZE="4", OMPI_COMM_WORLD_LOCAL_RANK="3")
-    assert launch_id(discover(mpirun, "laptop"), started_by(4711)) == "local.4711"
+    assert identify(discover(mpirun, "laptop"), started_by(4711))[0] == "local.4711"
 
 
 def test_the_search_for_a_free_port_starts_anew_at_the_end_of_the_range(monkeypatch):
@@ -208,7 +215,7 @@ def test_a_launch_of_mpirun_has_one_name_where_its_first_node_alone_knows_the_jo
     rank_3 = {name: value for name, value in mpirun.items() if "SLURM" not in name}
     worlds = discover(rank_1, "nid001001"), discover(rank_3, "nid001002")
     assert [world.job for world in worlds] == [7, None]
-    assert len({launch_id(world, started_by(None)) for world in worlds}) == 1
+    assert len({identify(world, started_by(None))[0] for world in worlds}) == 1
 
 
 def test_ranks_of_one_node_meet_by_the_number_of_their_launcher(mpirun):

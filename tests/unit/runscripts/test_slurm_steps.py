@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from pytorch_launch.launchers import discover
 from pytorch_launch.launchers.slurm import master
-from pytorch_launch.rendezvous import choose_rendezvous, launch_id
+from pytorch_launch.rendezvous import choose_rendezvous, identify
+from pytorch_launch.topology import Node
 from pytorch_launch.world import RendezvousError, WorldError
 
 #: Rank 2 of `salloc -w nid001003 -n1 : -w nid[001001-001002] -N2 -n3 srun --het-group=0,1`, Slurm 22.05: the lists of
@@ -90,9 +91,9 @@ def test_several_components_that_are_not_named_leave_the_node_of_rank_0_unknown(
     with pytest.raises(
         RendezvousError, match=r"step 7\.0 does not report the node of rank 0. Export MASTER_ADDR=.*before"
     ):
-        choose_rendezvous(env, discover(env, "vm"), None)
+        choose_rendezvous(env, discover(env, "vm"), Node())
     exported = {**env, "MASTER_ADDR": "nid001003"}
-    assert choose_rendezvous(exported, discover(exported, "vm"), None)["MASTER_ADDR"] == "nid001003"
+    assert choose_rendezvous(exported, discover(exported, "vm"), Node())[0]["MASTER_ADDR"] == "nid001003"
 
 
 @pytest.mark.parametrize(
@@ -286,5 +287,5 @@ def test_elements_of_an_array_are_different_launches(step):
     """Each has a job number of its own, that of the last element is also the array's (sbatch(1), "JOB ARRAY")."""
     array = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0"}
     worlds = [discover({**step, **array, "SLURM_JOB_ID": job}, "vm") for job in ("7", "8")]
-    assert {launch_id(world, None) for world in worlds} == {"7.0", "8.0"}
-    assert len({choose_rendezvous({}, world, None)["MASTER_PORT"] for world in worlds}) == 2
+    assert {identify(world, Node())[0] for world in worlds} == {"7.0", "8.0"}
+    assert len({choose_rendezvous({}, world, Node())[0]["MASTER_PORT"] for world in worlds}) == 2

@@ -25,7 +25,7 @@ def permissions(monkeypatch):
             for name, fake in fakes.items():
                 patch.setattr(f"_ctypes.{name}", fake)
             patch.setattr(launch._signal, "signal", lambda *_: None)
-            with pytest.raises(launch.PythonError):
+            with pytest.raises(launch.LaunchError, match="not found on PATH"):
                 launch.become_python([], {"PATH": "/bin", **variables})
         return given[:-1]  # `execve` returns here, so python3 is tried too
 

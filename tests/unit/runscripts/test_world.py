@@ -2,7 +2,7 @@
 
 import pytest
 from pytorch_launch.launchers import discover
-from pytorch_launch.world import WorldError, node_list
+from pytorch_launch.world import WorldError
 
 
 @pytest.fixture
@@ -226,17 +226,6 @@ def test_a_node_list_that_cannot_be_read_is_an_error_with_its_place(step):
     step["SLURM_STEP_NODELIST"] = "nid[001002-"
     with pytest.raises(WorldError, match=r"SLURM_STEP_NODELIST: .*unclosed bracket at character 4"):
         discover(step, "vm")
-
-
-def test_the_node_list_of_the_step_comes_before_that_of_the_job(step, batch_script):
-    assert node_list(step) == "nid[001002-001003]"
-    assert node_list(batch_script) == "nid[001001-001003]"
-    assert node_list({"SLURM_NODELIST": "a,b"}) == "a,b"
-
-
-def test_outside_a_job_there_is_no_node_list():
-    with pytest.raises(WorldError, match="Run inside a job"):
-        node_list({"SLURM_STEP_NODELIST": ""})
 
 
 @pytest.mark.parametrize(
