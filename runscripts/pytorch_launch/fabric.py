@@ -8,9 +8,8 @@ import _socket  # in place of `socket`, see `pytorch_launch`
 import posix as os
 
 from pytorch_launch import Problem, is_number, read
-from pytorch_launch.plan import DISTRIBUTED
 from pytorch_launch.rendezvous import is_local
-from pytorch_launch.world import FABRIC_NAME, SOCKET_IFNAME, RendezvousError
+from pytorch_launch.world import DISTRIBUTED, FABRIC_NAME, SOCKET_IFNAME, RendezvousError
 
 SIOCGIFADDR = 0x8915  # netdevice(7)
 GLOBAL_SCOPE = "00"  # in /proc/net/if_inet6 (proc_net(5)); gloo cannot connect to an address of a link

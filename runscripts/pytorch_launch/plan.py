@@ -9,14 +9,7 @@ from pytorch_launch.devices import choose_devices
 from pytorch_launch.launchers import MORE_CORES, discover, launcher_option
 from pytorch_launch.rendezvous import choose_rendezvous
 from pytorch_launch.topology import Node
-from pytorch_launch.world import FABRIC_NAME, LAUNCH_ID, SOCKET_IFNAME, VIRTUAL
-
-# Prefixes of the variables that a module sets for some worlds only, as the world is not known when it is
-# loaded: PYTORCH_MULTI_NODE_NCCL_NET becomes NCCL_NET if the ranks are on more than one node, PYTORCH_ONE_NODE_NCCL_NET
-# if all of them are on one.
-MULTI_NODE = "PYTORCH_MULTI_NODE_"
-ONE_NODE = "PYTORCH_ONE_NODE_"
-DISTRIBUTED = "PYTORCH_DISTRIBUTED_"
+from pytorch_launch.world import DISTRIBUTED, FABRIC_NAME, LAUNCH_ID, MULTI_NODE, ONE_NODE, SOCKET_IFNAME, VIRTUAL
 
 # The OMP_NUM_THREADS that `torchrun-distributed` exported, so that its workers can tell it from the user's.
 AGENT_THREADS = "PYTORCH_LAUNCH_AGENT_THREADS"

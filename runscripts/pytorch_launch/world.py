@@ -9,6 +9,13 @@ VIRTUAL = "PYTORCH_LAUNCH_VIRTUAL_LOCAL_RANK"
 # The name of this launch, by which a program can detect ranks of another launch at the rendezvous.
 LAUNCH_ID = "PYTORCH_LAUNCH_ID"
 
+# Prefixes of the variables that a module sets for some worlds only, as the world is not known when it is
+# loaded: PYTORCH_MULTI_NODE_NCCL_NET becomes NCCL_NET if the ranks are on more than one node, PYTORCH_ONE_NODE_NCCL_NET
+# if all of them are on one.
+MULTI_NODE = "PYTORCH_MULTI_NODE_"
+ONE_NODE = "PYTORCH_ONE_NODE_"
+DISTRIBUTED = "PYTORCH_DISTRIBUTED_"
+
 # How a node is called on the fast network, with `*` for its name up to the first dot; and the interfaces there by exact
 # names, separated by blanks, in order of preference.
 FABRIC_NAME = "PYTORCH_FABRIC_NAME"
