@@ -23,13 +23,10 @@ from easybuild.tools.config import source_paths
 from easybuild.tools.filetools import compute_checksum, mkdir, verify_checksum, which, write_file
 from easybuild.tools.run import run_shell_cmd
 
-# A line of a lock; without a hash, the wheel is trusted only from the recipe's 'wheel_index'.
+# A line of a lock; without a hash, the wheel is trusted only from the recipe's 'wheel_index'. Of other lines that pip
+# accepts, options and URLs download from elsewhere, or run code of the package.
 PIN = re.compile(r'(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9][A-Za-z0-9.!+_-]*)'
                  r'(?P<hashes>( --hash=sha256:[0-9a-f]{64})*)')
-
-# Other lines that pip accepts, by their form: options download from elsewhere, or run code of the package.
-REFUSED = [(r'-|.* --(?!hash=)', "an option"), (r'.*(://|@)|[./]', "a URL or a path"), (r'.*\[', "an extra"),
-           (r'.*;', "a marker"), (r'', "not one exact version with SHA-256 hashes")]
 
 # Platform tags of wheels, from the oldest to the newest glibc (PEP 600); `linux` is that of some builds for ROCm.
 MANYLINUX = ['linux', 'manylinux1', 'manylinux2010', 'manylinux2014', *('manylinux_2_%d' % n for n in range(5, 29))]
@@ -178,10 +175,9 @@ def read_lock(path):
         requirement, beginning = ' '.join(beginning.split()), ''
         found = PIN.fullmatch(requirement)
         if requirement and not found:
-            what = next(what for form, what in REFUSED if re.match(form, requirement))
-            raise EasyBuildError("%s: line %d: `%s` is %s. A lock has only lines `name==version "
-                                 "--hash=sha256:<hash>`; `pip hash <wheel>` prints the hash.",
-                                 path, number, requirement, what)
+            raise EasyBuildError("%s: line %d: `%s` is not one exact version with SHA-256 hashes. A lock has only "
+                                 "lines `name==version --hash=sha256:<hash>`; `pip hash <wheel>` prints the hash.",
+                                 path, number, requirement)
         if requirement:
             pin = Pin(number, found['name'], found['version'], re.findall('[0-9a-f]{64}', found['hashes']))
             first = pins.setdefault(distribution(pin.name, '')[0], pin)

