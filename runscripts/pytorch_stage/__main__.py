@@ -270,10 +270,11 @@ def end(process):
 
 def remove(directory, launcher):
     """Remove the directory on each node; the step that stays in a job of Slurm then ends."""
-    _, start, env = starter(dict(os.environ), launcher)
     streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-    command = ["timeout", str(START_SECONDS), *start, "rm", "-rf", "--", directory]
-    subprocess.run(command, env=env, check=False, **streams)
+    with contextlib.suppress(StageError, OSError):
+        _, start, env = starter(dict(os.environ), launcher)
+        command = ["timeout", str(START_SECONDS), *start, "rm", "-rf", "--", directory]
+        subprocess.run(command, env=env, check=False, **streams)
 
 
 def shell_code(copies, variables, removal):

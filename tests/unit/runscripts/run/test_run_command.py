@@ -13,7 +13,7 @@ case "$*" in
 *pytorch-doctor*)
     for node in $(cat alive); do echo "{\\"node\\": \\"$node\\", \\"verdict\\": \\"ok\\", \\"checks\\": []}"; done
     [ ! -e refused ] || cat refused >&2 ;;
-*) source "./step-$(grep -vc pytorch-doctor calls)" ;;
+*) source "./step-$(grep -c -v -e pytorch-doctor -e '^$' calls)" ;;
 esac
 """
 ENV = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "3", "SLURM_JOB_NUM_NODES": "3"}
@@ -55,7 +55,8 @@ class Cluster:
     @property
     def steps(self):
         """The arguments of the steps of the user's command."""
-        return [line for line in (self.directory / "calls").read_text().splitlines() if "pytorch-doctor" not in line]
+        lines = (self.directory / "calls").read_text().split("\n")
+        return [line for line in lines if line and "pytorch-doctor" not in line]
 
 
 @pytest.fixture
@@ -74,13 +75,6 @@ def test_a_step_runs_again_without_the_node_that_does_not_answer(cluster):
     assert "n2 failed: no answer" in said and "run 2 on n1,n3, 0 spare" in said
 
 
-def test_a_failure_without_a_failed_node_is_not_repeated_and_keeps_its_status(cluster):
-    cluster.write(step_1="exit 3")
-    status, said = cluster.run(f"--spare 1 -- {LAUNCHER}")
-    assert (status, len(cluster.steps)) == (3, 1)
-    assert "run 1 exited with status 3, and no node failed: not repeated" in said
-
-
 @pytest.mark.parametrize(
     ("after", "reason"),
     [
@@ -97,13 +91,6 @@ def test_status_0_of_a_step_whose_node_failed_is_no_success(cluster, command, af
     assert f"n2 failed: {reason}" in said
 
 
-def test_status_0_of_a_step_whose_node_failed_without_a_spare_is_an_error(cluster):
-    cluster.write(step_1="echo '7|RUNNING|n[1,3]' >jobs; exit 0")
-    status, said = cluster.run(f"-- {LAUNCHER}")
-    assert (status, len(cluster.steps)) == (1, 1)
-    assert "exited with status 1. No spare node is left" in said
-
-
 def test_the_steps_have_the_tasks_of_the_line_and_leave_no_files(cluster):
     cluster.write(step_1="exit 0")
     before = set(cluster.directory.iterdir())
@@ -112,26 +99,37 @@ def test_the_steps_have_the_tasks_of_the_line_and_leave_no_files(cluster):
     assert {path.name for path in set(cluster.directory.iterdir()) - before} == {"calls"}
 
 
-def test_without_a_spare_node_it_ends_with_a_sentence_and_the_status_of_the_step(cluster):
-    cluster.write(step_1="echo 'n3|down*|Not responding' >nodes; exit 137")
-    status, said = cluster.run(f"-- {LAUNCHER}")
-    assert (status, len(cluster.steps)) == (137, 1)
-    assert "n3 failed: Slurm reports down* (Not responding)" in said
-    assert "exited with status 137. No spare node is left: 2 of the 3 nodes that it needs, as n3 failed" in said
+#: What a step does, the options, and then: exit status, number of steps, message.
+ENDS = [
+    ({"step_1": "exit 3"}, "--spare 1", 3, 1, "run 1 exited with status 3, and no node failed: not repeated"),
+    (
+        *({"step_1": "echo '7|RUNNING|n[1,3]' >jobs; exit 0"}, ""),
+        *(1, 1, "exited with status 1. No spare node is left"),
+    ),
+    (
+        *({"step_1": "echo 'n3|down*|Not responding' >nodes; exit 137"}, ""),
+        *(137, 1, "exited with status 137. No spare node is left: 2 of the 3 nodes that it needs, as n3 failed"),
+    ),
+    (
+        *({"step_1": "echo n2 n3 >alive; exit 1", "step_2": "echo n3 >alive; exit 1"}, "-N1 --retries 1"),
+        *(1, 2, "run 2 exited with status 1, the last of --retries 1"),
+    ),
+    ({"step_1": "echo '7|COMPLETING|n1' >jobs; exit 143"}, "--spare 1", 143, 1, "the job is COMPLETING"),
+    ({"jobs": "9|RUNNING|n[1-3]"}, "", 2, 0, "job 7 has ended, or Slurm does not answer: SLURM_JOB_ID=7. "),
+    ({"jobs": ""}, "", 2, 0, "job 7 has ended, or Slurm does not answer: SLURM_JOB_ID=7. "),
+]
 
 
-def test_it_runs_at_most_as_often_as_retries_allow(cluster):
-    cluster.write(step_1="echo n2 n3 >alive; exit 1", step_2="echo n3 >alive; exit 1")
-    status, said = cluster.run("-N1 --retries 1 -- train")
-    assert (status, len(cluster.steps)) == (1, 2)
-    assert "run 2 exited with status 1, the last of --retries 1" in said
+@pytest.mark.parametrize(("files", "options", "status", "steps", "message"), ENDS)
+def test_it_ends_with_the_status_of_the_last_step_and_a_reason(cluster, files, options, status, steps, message):
+    cluster.write(calls="", **files)
+    found, said = cluster.run(f"{options} -- {LAUNCHER}")
+    assert (found, len(cluster.steps)) == (status, steps) and message in said
 
 
-def test_a_job_that_ends_is_not_repeated(cluster):
-    cluster.write(step_1="echo '7|COMPLETING|n1' >jobs; exit 143")
-    status, said = cluster.run("--spare 1 -- train")
-    assert (status, len(cluster.steps)) == (143, 1)
-    assert "the job is COMPLETING" in said
+def test_outside_an_allocation_there_is_one_line(cluster):
+    status, said = cluster.run("-- train", {})
+    assert (status, said.count("\n")) == (2, 1) and "salloc --no-kill -N3" in said
 
 
 def test_a_signal_goes_to_srun_and_ends_the_repetition(cluster):
@@ -144,12 +142,6 @@ def test_a_signal_goes_to_srun_and_ends_the_repetition(cluster):
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=300)
     assert (process.returncode, len(cluster.steps)) == (143, 1), said
-
-
-def test_outside_an_allocation_there_is_one_line(cluster):
-    status, said = cluster.run("-- train", {})
-    assert status == 2
-    assert said.count("\n") == 1 and "not in an allocation of Slurm" in said and "salloc --no-kill -N3" in said
 
 
 def test_the_preflight_leaves_out_a_node_before_the_first_step(cluster):
@@ -170,14 +162,6 @@ def test_a_preflight_without_any_answer_has_another_cause_than_the_nodes(cluster
     assert process.returncode == 2 and not cluster.steps
     assert "no node answers pytorch-doctor: n1: srun: Unable to create step for job 7: CPU count" in said
     assert "failed" not in said
-
-
-@pytest.mark.parametrize("row", ["9|RUNNING|n[1-3]", ""])
-def test_a_job_that_has_ended_is_named(cluster, row):
-    cluster.write(jobs=row)
-    status, said = cluster.run("-- train")
-    assert (status, said.count("\n")) == (2, 1)
-    assert "job 7 has ended, or Slurm does not answer: SLURM_JOB_ID=7. " in said
 
 
 def test_the_element_of_an_array_that_has_its_number_is_found_among_the_others(cluster):
