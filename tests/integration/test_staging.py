@@ -201,22 +201,6 @@ def test_a_node_without_the_directory_is_named(job, installation, disk, testbed)
     assert re.search(message, errors)
 
 
-def test_a_file_with_another_byte_is_not_used(job, installation):
-    with installation.file.open("r+b") as file:
-        file.seek(30_000_000)
-        byte = file.read(1)
-        file.seek(30_000_000)
-        file.write(bytes([byte[0] ^ 1]))
-    try:
-        output, errors = job(f"source <(pytorch-stage) {FAILED}")
-    finally:
-        with installation.file.open("r+b") as file:
-            file.seek(30_000_000)
-            file.write(byte)
-    assert output.splitlines() == ["status 1", str(installation.file)]
-    assert "is damaged: its SHA-256 is not the recorded one" in errors
-
-
 def test_a_launch_names_ten_files_of_the_installation_before_it_runs_from_the_packed_one(job, installation):
     if find_optional("strace") is None:
         pytest.skip("strace is not installed (./run-tests does that where it may install packages)")
