@@ -98,6 +98,8 @@ def test_a_value_of_a_wrong_type_is_an_error_with_file_parameter_value_and_what_
         ("EB_PyTorchContainer", "gpu = 'nvidia'"),
         ("EB_PyTorchContainer", "binds = '/scratch'"),
         ("EB_PyTorchContainer", "cluster = 5"),
+        ("EB_PyTorchContainer", "binds = ['/x,/y']"),  # which a module cannot hold
+        ("EB_PyTorchContainer", "conflicts = ['a[exec]']"),
         ("EB_PyTorchVenv", "source_packages = ['mpi4py']"),
         ("EB_PyTorchVenv", "conflicts = 'pytorch'"),
         ("EB_PyTorchVenv", "packed = 'no'"),

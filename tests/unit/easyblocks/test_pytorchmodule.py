@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from easybuild.framework.easyconfig.default import CUSTOM, MANDATORY
 from easybuild.framework.easyconfig.easyconfig import get_easyblock_class
-from easybuild.tools.build_log import EasyBuildError
 from recipes import CONTAINER, TREE, VENV, recipe
 
 
@@ -147,15 +146,3 @@ def test_easyblocks_hold_no_shell_script():
         # the generic easyblock is one file, with the wrapper of an image's commands in it
         allowed = ["#!/"] if path.name == "containerimage.py" else []
         assert re.findall(r"#!/|<<\s*'?EOF", path.read_text()) == allowed, path.name
-
-
-@pytest.mark.parametrize(
-    ("lines", "wrong"),
-    [
-        ("binds = ['/x,/y']", "binds = .* is wrong: expected a list of absolute paths without commas"),
-        ("conflicts = ['a[exec]']", "conflicts = .* is wrong: expected"),
-    ],
-)
-def test_text_that_a_module_cannot_hold_is_refused_first(easyblock, edited, lines, wrong):
-    with pytest.raises(EasyBuildError, match=rf"^{CONTAINER}: {wrong}"):
-        easyblock(edited(CONTAINER, "cluster = 'local'", lines))

@@ -40,51 +40,41 @@ def constraints(tmp_path):
     return run
 
 
-def test_only_exact_requirements_of_torch_are_constrained(constraints):
-    found = constraints(
-        {
-            "torch==2.15.0": [
-                "sympy>=1.13.3",
-                "numpy",
-                "nvidia_nccl-cu13==2.28.9; platform_system == 'Linux'",
-                "cuda-toolkit[cudart,nvtx]==13.2.0; sys_platform == 'linux'",
-                "triton (==3.7.0)",
-            ],
-            "cuda_toolkit==13.2.0": ["nvidia-nvtx==13.2.*; extra == 'nvtx'", "nvidia-cuda-runtime==13.2.20"],
-            "nvidia-nccl-cu13==2.28.9": [],
-            "nvidia-cuda-runtime==13.2.20": [],
-            "triton==3.7.0": [],
-            "sympy==1.14.0": [],
-            "numpy==2.4.6": [],
-            "pip==26.1": [],
-        }
-    )
-    assert found == [
-        "cuda-toolkit==13.2.0",
-        "nvidia-cuda-runtime==13.2.20",
-        "nvidia-nccl-cu13==2.28.9",
-        "torch==2.15.0",
-        "triton==3.7.0",
-    ]
+CUDA = {
+    "torch==2.15.0": [
+        "sympy>=1.13.3",
+        "numpy",
+        "nvidia_nccl-cu13==2.28.9; platform_system == 'Linux'",
+        "cuda-toolkit[cudart,nvtx]==13.2.0; sys_platform == 'linux'",
+        "triton (==3.7.0)",
+    ],
+    "cuda_toolkit==13.2.0": ["nvidia-nvtx==13.2.*; extra == 'nvtx'", "nvidia-cuda-runtime==13.2.20"],
+    **dict.fromkeys(["nvidia-nccl-cu13==2.28.9", "nvidia-cuda-runtime==13.2.20", "triton==3.7.0"], ()),
+    **dict.fromkeys(["sympy==1.14.0", "numpy==2.4.6", "pip==26.1"], ()),
+}
+ROCM = {
+    "torch==2.10.0+rocm7.1": [],
+    "torchvision==0.25.0a0": ["torch==2.10.0"],
+    "flash_attn==2.8.3+rocm": ["torch", "einops"],
+    "einops==0.8.1": [],
+    "torchmetrics==1.9.0": ["torch>=2.0.0", "torch==2.8.0; extra == 'typing'"],
+    "odd==1.0-of_ours+x": [],  # which pip would stop at
+}
 
 
-def test_packages_built_for_this_torch_are_constrained(constraints):
-    found = constraints(
-        {
-            "torch==2.10.0+rocm7.1": [],
-            "torchvision==0.25.0a0": ["torch==2.10.0"],
-            "flash_attn==2.8.3+rocm": ["torch", "einops"],
-            "einops==0.8.1": [],
-            "torchmetrics==1.9.0": ["torch>=2.0.0", "torch==2.8.0; extra == 'typing'"],
-            "odd==1.0-of_ours+x": [],  # which pip would stop at
-        }
-    )
-    assert found == [
-        "flash-attn==2.8.3+rocm",
-        "torch==2.10.0+rocm7.1",
-        "torchaudio==2.10.0+rocm7.1",
-        "torchvision==0.25.0a0",
-    ]
+@pytest.mark.parametrize(
+    ("packages", "expected"),
+    [
+        (
+            CUDA,
+            "cuda-toolkit==13.2.0 nvidia-cuda-runtime==13.2.20 nvidia-nccl-cu13==2.28.9 torch==2.15.0 triton==3.7.0",
+        ),
+        (ROCM, "flash-attn==2.8.3+rocm torch==2.10.0+rocm7.1 torchaudio==2.10.0+rocm7.1 torchvision==0.25.0a0"),
+    ],
+    ids=["what torch requires exactly", "what is built for this torch"],
+)
+def test_what_belongs_to_the_build_of_torch_is_constrained(constraints, packages, expected):
+    assert constraints(packages) == expected.split()
 
 
 @pytest.mark.parametrize(
