@@ -108,10 +108,8 @@ def check_torch(here):
     origin, others = facts and _origin(here, facts), isolate(here.env)
     # seen from outside: a directory of the host may be missing in the image
     is_outside = here.kind == "container" and not here.in_image and origin not in (None, "another place")
-    misled = (
-        "" if is_outside or not others[0] else f"unset {' '.join(sorted(others[0]))}; conda-python-distributed removes "
-    )
-    misled += "these directories from them by itself" * bool(misled)
+    misled = f"unset {' '.join(sorted(others[0]))}; conda-python-distributed removes these directories by itself"
+    misled = "" if is_outside or not others[0] else misled
     said = last_line(outcome.error)
     if facts is None and said.startswith("conda-python-simple: "):  # such as an environment of another system
         fault, _, remedy = said.partition(": ")[2].partition(". ")
@@ -143,10 +141,7 @@ def check_torch(here):
     if misled:
         faults = "; ".join(problem.fault for problem in others[1])
         return warn(f"the module's, but variables lead to another installation: {faults}", misled)
-    devices = "Intel GPUs" if facts["xpu"] else "CPUs"
-    devices = f"CUDA {facts['cuda']}" if facts["cuda"] else devices
-    devices = f"ROCm {'.'.join(facts['hip'].split('.')[:2])}" if facts["hip"] else devices
-    return ok(f"{version}, for {devices}")
+    return ok(place)
 
 
 def _parts(version):

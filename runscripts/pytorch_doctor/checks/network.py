@@ -31,7 +31,7 @@ def check_interfaces(here):
         text = f"{SOCKET_IFNAME}={here.env[SOCKET_IFNAME]} is for compute nodes" if problem else NONE_SET
         return not_applicable(text)
     for variable, value in named.items():
-        chosen = chosen_by_nccl(value, present) if variable.startswith("NCCL") else chosen_by_gloo(value, present)
+        chosen = find_chosen(variable, value, present)
         if not chosen:
             finding = f"{variable}={value} matches no interface: here are {' '.join(present)}"
             if not here.trains_here:
@@ -44,24 +44,19 @@ def check_interfaces(here):
     return ok(", ".join("=".join(item) for item in named.items()))
 
 
-def chosen_by_nccl(value, present):
-    """The interfaces that NCCL uses: prefixes of names, `=` for exact names, `^` for all others.
+def find_chosen(variable, value, present):
+    """The interfaces among `present` that a variable chooses; gloo fails unless it has all of a list of names.
 
-    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html, NCCL_SOCKET_IFNAME.
+    NCCL takes prefixes of names, `=` for exact names, `^` for all others
+    (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html, NCCL_SOCKET_IFNAME;
+    https://docs.pytorch.org/docs/stable/distributed.html, "Choosing the network interface to use").
     """
+    if variable.startswith("GLOO"):
+        return [name for name in value.split(",") if set(value.split(",")) <= set(present)]
     exclude = value.startswith("^")
     exact = value[exclude:].startswith("=")
     names = tuple(value[exclude + exact :].split(","))
     return [name for name in present if (name in names if exact else name.startswith(names)) != exclude]
-
-
-def chosen_by_gloo(value, present):
-    """The interfaces that gloo uses: all of a list of names, or it fails.
-
-    https://docs.pytorch.org/docs/stable/distributed.html, "Choosing the network interface to use".
-    """
-    names = value.split(",")
-    return names if all(name in present for name in names) else []
 
 
 def check_network(here):

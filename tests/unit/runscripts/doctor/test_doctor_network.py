@@ -3,7 +3,7 @@
 import pytest
 from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN
 from pytorch_doctor.checks import network
-from pytorch_doctor.checks.network import chosen_by_gloo, chosen_by_nccl
+from pytorch_doctor.checks.network import find_chosen
 
 IN_A_JOB = {"SLURM_JOB_ID": "7"}
 NCCL, GLOO = "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"
@@ -11,19 +11,15 @@ HERE = "matches no interface: here are eth0 hsn0 hsn1 lo"
 
 
 @pytest.mark.parametrize(
-    ("value", "chosen"),
+    ("variable", "value", "chosen"),
     [
-        *(("hsn", ["hsn0", "hsn1"]), ("eth,hsn0", ["eth0", "hsn0"]), ("=hsn", []), ("=hsn1,lo", ["hsn1", "lo"])),
-        *(("^hsn", ["eth0", "lo"]), ("^=hsn0,lo", ["eth0", "hsn1"]), ("ib", [])),
+        *((NCCL, "hsn", ["hsn0", "hsn1"]), (NCCL, "eth,hsn0", ["eth0", "hsn0"]), (NCCL, "=hsn", [])),
+        *((NCCL, "=hsn1,lo", ["hsn1", "lo"]), (NCCL, "^hsn", ["eth0", "lo"]), (NCCL, "^=hsn0,lo", ["eth0", "hsn1"])),
+        *((NCCL, "ib", []), (GLOO, "eth0,lo", ["eth0", "lo"]), (GLOO, "eth", []), (GLOO, "eth0,ib0", [])),
     ],
 )
-def test_interfaces_are_chosen_as_nccl_chooses_them(value, chosen):
-    assert chosen_by_nccl(value, ["eth0", "hsn0", "hsn1", "lo"]) == chosen
-
-
-def test_gloo_wants_all_of_the_names_and_whole():
-    assert chosen_by_gloo("eth0,lo", ["eth0", "lo"]) == ["eth0", "lo"]
-    assert chosen_by_gloo("eth", ["eth0", "lo"]) == []
+def test_interfaces_are_chosen_as_nccl_and_gloo_choose_them(variable, value, chosen):
+    assert find_chosen(variable, value, ["eth0", "hsn0", "hsn1", "lo"]) == chosen
 
 
 @pytest.fixture

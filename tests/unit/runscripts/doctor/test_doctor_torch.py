@@ -16,11 +16,6 @@ from pytorch_doctor.probe import PROBE
 # torch
 
 
-def test_the_modules_torch_is_fine(python):
-    found = checks.check_torch(python({}))
-    assert (found.verdict, found.finding) == (OK, "2.13.0+cpu, for CPUs")
-
-
 @pytest.mark.parametrize(
     ("facts", "verdict", "message"),
     [
@@ -34,8 +29,7 @@ def test_the_modules_torch_is_fine(python):
         ({"version": "2.12.0"}, FAIL, "the module is for 2.13.0"),
         ({"foreign": ["/opt/other/libc10.so"]}, FAIL, "/opt/other/libc10.so of another torch"),
         ({"total": 7.0}, FAIL, "eight ones"),
-        ({"cuda": "13.0"}, OK, "for CUDA 13.0"),
-        ({"hip": "6.4.43482"}, OK, "for ROCm 6.4"),
+        ({}, OK, "torch 2.13.0+cpu from /opt/torch"),
     ],
 )
 def test_another_torch_is_told_from_the_modules(python, facts, verdict, message):
