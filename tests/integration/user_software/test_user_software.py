@@ -51,7 +51,7 @@ def test_packages_survive_a_rebuild_and_the_end_of_the_installed_image(installat
     installation.run(pip_install(wheels))
     packages = installation.directory / "venv/pytorch/lib/python3.11/site-packages"
     (packages / "zz_image.pth").write_text("")  # as if the image had its packages in another directory
-    assert "carry" not in installation.install(options="--rebuild")
+    installation.install(options="--rebuild")
     assert installation.run(f"{IMPORT}; python -c 'import numpy'") == THERE
     output = installation.run(f"rm -f $SIF; module load PyTorch/2.13.0-mine; echo $SIF; {IMPORT}; make-squashfs")
     assert output.startswith(f"{installation.image}\n{THERE}")

@@ -24,17 +24,15 @@ def software(prefix, tmp_path):
 
 @pytest.fixture
 def install(software):
-    """A function that makes the user-software of a version, as an installation does that succeeds, or fails later."""
+    """A function that makes the user-software of a version, as an installation does."""
     from pytorch_install.user_software import UserSoftware
 
-    def install(version="1.0", script=MAKE, succeeds=True):
+    def install(version="1.0", script=MAKE):
         installdir = software / version
         shutil.rmtree(installdir, ignore_errors=True)  # as EasyBuild does
         installdir.mkdir(parents=True)
         user_software = UserSoftware(str(installdir))
-        found = user_software.prepare(image_python(script))
-        if succeeds:
-            user_software.finish(found)
+        user_software.finish(user_software.prepare(image_python(script)))
         shutil.rmtree(user_software.part, ignore_errors=True)  # as the installation does
 
     return install
@@ -43,23 +41,6 @@ def install(software):
 def check(status, unless="-"):
     """A script that makes what it is asked to, and whose check ends with a status unless what is mounted is right."""
     return f'{MAKE}; [ "$TASK $BIND" = "check {unless}" ] || [ "$TASK" = make ] || exit {status}'
-
-
-def contents(directory):
-    """Every file in a directory with what is in it."""
-    return {str(path): path.is_file() and path.read_bytes() for path in directory.rglob("*")}
-
-
-def site_packages(directory):
-    """Make the directory of an environment's packages."""
-    path = directory / "venv/pytorch/lib/python3.11/site-packages"
-    path.mkdir(parents=True)
-    return path
-
-
-def package(directory):
-    """Put the record of a package into an environment."""
-    (site_packages(directory) / "extra-1.0.dist-info").mkdir()
 
 
 def test_an_environment_is_made_at_its_place_in_the_image_and_linked(software, install):
@@ -76,17 +57,6 @@ def test_an_environment_that_cannot_be_checked_is_kept_with_a_warning(software, 
     install(script=f'{MAKE}; [ "$TASK" = make ] || {{ echo cannot start; exit 255; }}')
     assert "cannot be checked in the image (cannot start)" in capsys.readouterr().err
     assert os.listdir(software / ".user-software/1.0/venv") == ["pytorch"]
-
-
-@pytest.mark.parametrize("status", [3, 4])
-def test_the_users_files_do_not_change_if_the_installation_fails_later(software, install, capsys, status):
-    install()
-    site_packages(software / ".user-software/1.0")
-    (software / ".user-software/1.0.squashfs").touch()
-    before = contents(software / ".user-software")
-    install(script=check(status), succeeds=False)
-    assert contents(software / ".user-software") == before
-    assert "kept as" not in capsys.readouterr().err
 
 
 def test_the_packed_file_and_the_directory_beside_it_are_both_set_aside(software, install, capsys):
@@ -119,17 +89,6 @@ def test_the_next_installation_completes_a_replacement_that_was_killed(software,
     assert len(list(store.glob("1.0/venv/pytorch_*/mine"))) == 1
     assert os.listdir(store / "1.0/venv/pytorch") != []
     assert not (store / "1.0/venv/pytorch/mine").exists()
-
-
-def test_an_environment_is_linked_to_an_image_with_packages_at_another_path(software, install):
-    install()
-    (software / ".user-software/1.0/venv/pytorch/mine").touch()
-    there = site_packages(software / ".user-software/1.0")
-    (there / "zz_image.pth").write_text("old")
-    new = "$SOURCE/venv/pytorch/lib/python3.11/site-packages"
-    install(script=f'{MAKE}; [ "$TASK" != check ] || exit 4; mkdir -p {new}; echo new >{new}/zz_image.pth')
-    assert (there / "zz_image.pth").read_text() == "new\n"
-    assert (software / "1.0/user-software/venv/pytorch/mine").exists()
 
 
 @pytest.mark.parametrize(
