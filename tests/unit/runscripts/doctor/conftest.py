@@ -61,17 +61,12 @@ def python(installation):
 
 @pytest.fixture
 def doctor(runscripts, tmp_path):
-    """Run the command with nothing in its environment but what is given."""
+    """Run the command, or a script in which it is `$0`, with nothing in its environment but what is given."""
 
-    def run(*arguments, **env):
-        return subprocess.run(
-            [runscripts / "pytorch-doctor", *arguments],
-            env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TMPDIR": str(tmp_path), **env},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+    def run(*arguments, script='"$0" "$@"', **env):
+        env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TMPDIR": str(tmp_path), **env}
+        command = ["bash", "-c", script, runscripts / "pytorch-doctor", *arguments]
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
 
     return run
 

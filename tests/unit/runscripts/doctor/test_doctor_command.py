@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -62,56 +61,31 @@ def test_it_works_through_the_link_in_the_modules_bin(installation, doctor, runs
     shutil.rmtree(root / "runscripts")
     shutil.copytree(runscripts, root / "runscripts")
     (root / "bin" / "pytorch-doctor").symlink_to("../runscripts/pytorch-doctor")
-    done = subprocess.run(["pytorch-doctor", "--only", "module"], env=env, capture_output=True, text=True, check=False)
+    done = doctor(script="pytorch-doctor --only module", **env)
     assert done.returncode == 0, done.stderr
     assert "PyTorch/2.13.0-cpu (venv), profile lumi" in done.stdout
 
 
 @pytest.mark.parametrize(
-    ("redirected", "message"),
+    ("script", "status", "message"),
     [
-        (">/dev/full", "cannot write to standard output: No space left on device"),
-        ("| true", ""),
+        ('"$0" --only slurm >/dev/full', 1, "cannot write to standard output: No space left on device. Check its disk"),
+        ('"$0" --only slurm | true; exit ${PIPESTATUS[0]}', 1, ""),
+        (
+            *('ulimit -n 6; "$0" --only home,slurm,caches', 1),
+            "cannot start the checks: Too many open files. Raise the limits of this shell (ulimit -a)",
+        ),
     ],
 )
-def test_output_that_nobody_reads_or_a_full_disk_is_no_traceback(runscripts, redirected, message):
-    command = f'"$0" --only slurm {redirected}; [ ${{PIPESTATUS[0]}} = 1 ]'
-    done = subprocess.run(
-        ["bash", "-c", command, runscripts / "pytorch-doctor"],
-        env={"PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("\n") == bool(message)
-    assert message in done.stderr
+def test_output_that_is_not_read_a_full_disk_and_limits_are_no_traceback(doctor, script, status, message):
+    done = doctor(script=script)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr == (f"pytorch-doctor: {message}\n" if message else "")
 
 
-def test_limits_that_leave_no_process_to_a_check_are_named(runscripts):
-    done = subprocess.run(
-        ["bash", "-c", 'ulimit -n 6; "$0" --only home,slurm,caches', runscripts / "pytorch-doctor"],
-        env={"PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    sentence = "cannot start the checks: Too many open files. Raise the limits of this shell (ulimit -a)"
-    assert done.stderr == f"pytorch-doctor: {sentence}\n"
-
-
-def test_a_value_that_is_no_text_is_printed_as_it_is(runscripts):
-    done = subprocess.run(
-        [runscripts / "pytorch-doctor", "--only", "module"],
-        env={b"PATH": b"/usr/bin:/bin", b"EBROOTPYTORCH": b"/x\xff", b"PYTHONIOENCODING": b"utf-8"},
-        capture_output=True,
-        timeout=300,
-        check=False,
-    )
-    assert b"EBROOTPYTORCH=/x\xff\n" in done.stdout, done.stderr
+def test_a_value_that_is_no_text_is_printed_as_it_is(doctor):
+    done = doctor(script="""EBROOTPYTORCH=$'/x\\xff' "$0" --only module | od -An -c""")
+    assert "E B R O O T P Y T O R C H = / x 377" in " ".join(done.stdout.split()), done.stderr
 
 
 # What is printed
