@@ -54,8 +54,8 @@ class EB_PyTorchModule(EasyBlock):
     """
     Shared base of the PyTorch easyblocks.
 
-    A subclass provides the runtime: install_runtime puts it into the installation directory, and runtime_python is the
-    command (a list) of its Python before the module exists.
+    A subclass provides the runtime: install_runtime puts it into the installation directory, runtime_python is the
+    command (a list) of its Python before the module exists, and enter_image the one that runs others in the image.
 
     Some methods replace what EasyBuild does not intend to be overridden; their docstrings state what it does instead.
     """
@@ -241,7 +241,8 @@ class EB_PyTorchModule(EasyBlock):
 
     def check_commands(self):
         """Keep only those of the recipe's commands that the image has."""
-        self.cfg['commands'] = offered_commands(self.runtime_python(), self.cfg['commands'], self.BRINGS_PYTHON)
+        self.cfg['commands'] = offered_commands(self.enter_image(), self.runtime_python(), self.cfg['commands'],
+                                                self.BRINGS_PYTHON)
         self.write_usage()
 
     def hold_packages(self):

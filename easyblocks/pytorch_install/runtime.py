@@ -14,10 +14,6 @@ from easybuild.tools.filetools import copy_file, read_file, write_file
 # Programs for the runtime's Python.
 PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'programs')
 
-# Prints Python's version, and those of its arguments that are commands, and its own and pip's with the version.
-OFFERED = """import shutil, sys; version = '%d.%d' % sys.version_info[:2]
-print('offered:', version, *filter(shutil.which, [*sys.argv[1:], 'python' + version, 'pip' + version]))"""
-
 # Directory of the installation with what keeps torch when users install packages.
 HELD = 'held'
 
@@ -63,21 +59,25 @@ def image_python(runtime, image, conda_activation, *options):
     return [runtime, 'exec', *options, image, 'bash', '-c', script, 'python3']
 
 
-def offered_commands(python, names, brings_python):
+def offered_commands(enter, python, names, brings_python):
     """
     Those of the commands `names` that an image has, and its python and pip with their version; warn of the others.
 
+    Commands in bin/ run without the image's conda environment (libexec/enter), as those of `enter` here.
+
     :param brings_python: whether the users' environment has python and pip, whatever the image has
     """
-    result = run_command([*python, '-c', OFFERED, *names], hidden=True)
-    found = re.search(r'^offered: (\S+) ?(.*)', result.output, re.MULTILINE)
-    if not found:  # a dry run has no output
-        return names
-    wanted = [*names, *(name + found[1] for name in ('python', 'pip') if name in names)]
-    present = [name for name in wanted
-               if name in found[2].split() or (brings_python and re.fullmatch(r'(python|pip)[0-9.]*', name))]
-    absent = [name for name in names if name not in present]
+    result = run_command([*python, '-c', "import sys; print('version: %d.%d' % sys.version_info[:2])"], hidden=True)
+    found = re.search(r'^version: (.*)', result.output, re.MULTILINE)  # a dry run has no output
+    # without `python`, python3.11 is not offered either
+    versioned = {name + found[1]: name for name in ('python', 'pip') if name in names and found}
+    script = 'for name; do type "$name" >/dev/null 2>&1 || echo "absent: $name"; done'
+    result = run_command([*enter, 'sh', '-c', script, 'sh',
+                          *[name for name in [*names, *versioned]
+                            if not (brings_python and re.fullmatch(r'(python|pip)[0-9.]*', name))]], hidden=True)
+    absent = [name for name in names if 'absent: ' + name in result.output.splitlines()]
     if absent:
         print_warning("skipping commands that the recipe names and the image does not have on its PATH: %s",
                       ', '.join(absent))
-    return present
+    return [name for name in [*names, *versioned]
+            if 'absent: ' + name not in result.output.splitlines() and versioned.get(name, name) not in absent]

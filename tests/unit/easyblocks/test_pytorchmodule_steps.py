@@ -89,13 +89,15 @@ def test_the_payload_can_be_edited_after_cp_and_the_tree_has_no_bytecode_of_the_
 
 
 def test_commands_that_the_image_lacks_are_named_and_not_offered(easyblock, edited, monkeypatch, capsys, tmp_path):
-    commands = "toolchain = SYSTEM\ncommands = ['pip', 'python', 'sh', 'no-such']"
+    commands = "toolchain = SYSTEM\ncommands = ['pip', 'python', 'sh', 'no-such', 'of-conda']"
     app = easyblock(edited(CONTAINER, "toolchain = SYSTEM", commands))
     runtime = tmp_path / "runtime"
     runtime.write_text('#!/bin/sh\nshift 2\necho "of a profile"\nexec "$@"\n')
     runtime.chmod(0o755)
     monkeypatch.setattr("pytorch_install.parameters.containerimage.find_runtime", lambda: str(runtime))
-    monkeypatch.setattr(app, "runtime_python", lambda: [sys.executable])
+    (tmp_path / "conda").mkdir()
+    (tmp_path / "conda" / "of-conda").touch(mode=0o755)  # bin/ does not activate the image's environment
+    monkeypatch.setattr(app, "runtime_python", lambda: ["env", f"PATH={tmp_path}/conda:/bin", sys.executable])
     monkeypatch.setattr(app.user_software, "prepare", lambda _: None)
     assert "no-such" in app.cfg["usage"]
     app.make_installdir()
@@ -104,12 +106,13 @@ def test_commands_that_the_image_lacks_are_named_and_not_offered(easyblock, edit
     links = {path.name: str(path.readlink()) for path in (Path(app.installdir) / "bin").iterdir() if path.is_symlink()}
     version = ".".join(map(str, sys.version_info[:2]))
     offered = ["pip", "python", f"pip{version}", f"python{version}", "sh", "start-shell"]
-    assert {name: links.get(name) for name in [*offered, "pip3", "no-such"]} == {
+    assert {name: links.get(name) for name in [*offered, "pip3", "no-such", "of-conda"]} == {
         **dict.fromkeys(offered, "../libexec/enter"),
         "pip3": None,
         "no-such": None,
+        "of-conda": None,
     }
-    assert "the image does not have on its PATH: no-such\n" in capsys.readouterr().err
+    assert "the image does not have on its PATH: no-such, of-conda\n" in capsys.readouterr().err
     assert "no-such" not in app.cfg["usage"] and "start-shell" in app.cfg["usage"]
     assert version not in app.cfg["usage"].split("Commands on the host")[1]  # no more names than fit
 
