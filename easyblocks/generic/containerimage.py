@@ -556,9 +556,12 @@ class Registry(Image):
     def download(self, directory):
         """Download to a directory; the note is written first, so that the image appears when it is complete."""
         path = os.path.join(directory, self.file_name)
-        for stale in glob.glob(glob.escape(path) + '.*.part'):  # of processes that were killed: the lock is ours
-            remove_file(stale)
-        part = '%s.%s-%d.part' % (path, socket.gethostname(), os.getpid())
+        this_host = '%s.%s.' % (path, socket.gethostname())
+        part = '%s%d.part' % (this_host, os.getpid())
+        # of processes of this host that were killed: the locks of some file systems are those of one host
+        for stale in glob.glob(glob.escape(this_host) + '*.part'):
+            if not os.path.exists('/proc/' + stale.split('.')[-2]):
+                remove_file(stale)
         # after a failure, it has complete layers for the next attempt; per user, because the runtime makes it private
         cache = '%s.%d.cache' % (path, os.getuid())
         try:

@@ -3,6 +3,8 @@
 import errno
 import hashlib
 import os
+import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -58,13 +60,18 @@ def test_a_download_of_another_source_path_is_used_unless_others_could_have_repl
     assert "downloading again: every user can write to" in capfd.readouterr().err
 
 
-def test_parts_of_processes_that_were_killed_are_removed(image_of, monkeypatch):
-    image = image_of(f"image = 'docker://a/b@{DIGEST}'")
-    path = downloaded(image)
+def test_parts_of_processes_that_were_killed_are_removed_and_no_others(image_of, monkeypatch):
+    image, ended = image_of(f"image = 'docker://a/b@{DIGEST}'"), subprocess.Popen(["/bin/true"])
+    ended.wait()
+    path, here = downloaded(image), socket.gethostname()
     path.parent.mkdir(parents=True)
-    Path(f"{path}.node-1.part").touch()
+    for end in (f"{here}.{ended.pid}", f"elsewhere.{ended.pid}", f"{here}.{os.getppid()}"):
+        Path(f"{path}.{end}.part").touch()
     download(image, monkeypatch)
-    assert not list(path.parent.glob("*.part"))
+    assert {file.name[len(path.name) + 1 :] for file in path.parent.glob("*.part")} == {
+        f"elsewhere.{ended.pid}.part",
+        f"{here}.{os.getppid()}.part",
+    }
 
 
 def test_a_file_system_without_locks_is_no_error(prefix, monkeypatch, tmp_path):
