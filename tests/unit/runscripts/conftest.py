@@ -7,6 +7,7 @@ from pathlib import Path
 
 import node_trees
 import pytest
+from variables import variables
 
 RUNSCRIPTS = Path(__file__).parents[3] / "runscripts"
 sys.path.insert(0, str(RUNSCRIPTS))
@@ -36,41 +37,22 @@ def step():
 
     The job holds one more node, in front: a step is not its job.
     """
-    return {
-        "SLURM_JOB_ID": "7",
-        "SLURM_JOB_NODELIST": "nid[001001-001003]",
-        "SLURM_NODELIST": "nid[001001-001003]",
-        "SLURM_NTASKS": "4",
-        "SLURM_STEP_ID": "0",
-        "SLURM_STEPID": "0",
-        "SLURM_STEP_NODELIST": "nid[001002-001003]",
-        "SLURM_STEP_NUM_NODES": "2",
-        "SLURM_STEP_NUM_TASKS": "4",
-        "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
-        "SLURM_PROCID": "3",
-        "SLURM_LOCALID": "1",
-        "SLURM_NODEID": "1",
-        "SLURM_CPUS_ON_NODE": "8",
-        "SLURMD_NODENAME": "nid001003",
-    }
+    return variables(
+        "SLURM_JOB_ID=7 SLURM_JOB_NODELIST=nid[001001-001003] SLURM_NODELIST=nid[001001-001003] SLURM_NTASKS=4 "
+        "SLURM_STEP_ID=0 SLURM_STEPID=0 SLURM_STEP_NODELIST=nid[001002-001003] SLURM_STEP_NUM_NODES=2 "
+        "SLURM_STEP_NUM_TASKS=4 SLURM_STEP_TASKS_PER_NODE=2(x2) SLURM_PROCID=3 SLURM_LOCALID=1 SLURM_NODEID=1 "
+        "SLURM_CPUS_ON_NODE=8 SLURMD_NODENAME=nid001003"
+    )
 
 
 @pytest.fixture
 def batch_script():
     """The variables of a batch script of that job before any srun, Slurm 22.05."""
-    return {
-        "SLURM_JOB_ID": "7",
-        "SLURM_JOB_NODELIST": "nid[001001-001003]",
-        "SLURM_NODELIST": "nid[001001-001003]",
-        "SLURM_NTASKS": "4",
-        "SLURM_NPROCS": "4",
-        "SLURM_TASKS_PER_NODE": "2,1(x2)",
-        "SLURM_PROCID": "0",
-        "SLURM_LOCALID": "0",
-        "SLURM_NODEID": "0",
-        "SLURM_CPUS_ON_NODE": "8",
-        "SLURMD_NODENAME": "nid001001",
-    }
+    return variables(
+        "SLURM_JOB_ID=7 SLURM_JOB_NODELIST=nid[001001-001003] SLURM_NODELIST=nid[001001-001003] SLURM_NTASKS=4 "
+        "SLURM_NPROCS=4 SLURM_TASKS_PER_NODE=2,1(x2) SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 "
+        "SLURM_CPUS_ON_NODE=8 SLURMD_NODENAME=nid001001"
+    )
 
 
 @pytest.fixture(scope="session")

@@ -63,36 +63,24 @@ def seen(choice):
     return choice.prefix, [*map(str, choice.warnings)]
 
 
-def test_an_environment_that_sees_the_modules_torch_runs(module, make):
-    prefix = make("v")
-    choice = choose_python(with_path(module, prefix, VIRTUAL_ENV=prefix))
-    assert seen(choice) == (prefix, [])
-    assert choice.changes == {}
-
-
-def test_one_that_was_active_before_the_module_was_loaded_runs_too(module, make):
-    prefix = make("v")
-    choice = choose_python({**module, "PATH": f"{module['PATH']}:{prefix}/bin:/more", "VIRTUAL_ENV": prefix})
-    assert choice.prefix == prefix
-    assert choice.changes == {"PATH": f"{prefix}/bin:{module['PATH']}:/more"}
-
-
-def test_search_path_alone_activates_one(module, make):
-    """As the lines of LUMI and CSCS do, which export no VIRTUAL_ENV."""
-    prefix = make("v")
-    assert choose_python(with_path(module, prefix)).changes == {"VIRTUAL_ENV": prefix}
-
-
-def test_the_search_path_precedes_the_variables(module, make):
-    first, second = make("first"), make("second")
-    assert choose_python(with_path(module, first, VIRTUAL_ENV=second)).prefix == first
-
-
-def test_a_variable_names_one_where_the_search_path_has_none(module, make):
-    prefix = make("v")
-    choice = choose_python({**module, "VIRTUAL_ENV": f"{prefix}/"})
-    assert choice.prefix == prefix
-    assert choice.changes["PATH"] == f"{prefix}/bin:{module['PATH']}"
+@pytest.mark.parametrize(
+    ("path", "variable", "changes"),
+    [
+        ("{v}/bin:{module}", "{v}", {}),
+        # active before the module was loaded
+        ("{module}:{v}/bin:/more", "{v}", {"PATH": "{v}/bin:{module}:/more"}),
+        # the lines of LUMI and CSCS export no VIRTUAL_ENV
+        ("{v}/bin:{module}", None, {"VIRTUAL_ENV": "{v}"}),
+        ("{v}/bin:{module}", "{second}", {"VIRTUAL_ENV": "{v}"}),
+        ("{module}", "{v}/", {"PATH": "{v}/bin:{module}", "VIRTUAL_ENV": "{v}"}),
+    ],
+)
+def test_an_active_environment_that_sees_the_modules_torch_runs(module, make, path, variable, changes):
+    texts = {"v": make("v"), "second": make("second"), "module": module["PATH"]}
+    exported = {"VIRTUAL_ENV": variable.format(**texts)} if variable else {}
+    choice = choose_python({**module, **exported, "PATH": path.format(**texts)})
+    assert seen(choice) == (texts["v"], [])
+    assert choice.changes == {name: value.format(**texts) for name, value in changes.items()}
 
 
 @pytest.mark.parametrize("key", ["version", "version_info"])
@@ -127,29 +115,24 @@ def test_without_a_torch_the_modules_python_runs_with_one_warning(module, make, 
         assert {**module, **choice.changes}["PATH"].split(":")[:2] == module["PATH"].split(":")[:2]
 
 
-def test_the_modules_own_environments_do_not_count(module):
-    root = module["CONTAINERROOT"]
-    assert seen(choose_python({**module, "VIRTUAL_ENV": f"{root}/venv"})) == (None, [])
-    assert seen(choose_python({**module, "VIRTUAL_ENV": active.USER_VENV})) == (None, [])
-
-
-def test_the_conda_that_the_modules_venv_stands_on_does_not_count(module, conda, tmp_path):
-    base = conda("Anaconda")
+def test_environments_of_the_module_and_without_a_module_do_not_count(module, make, conda, tmp_path):
+    root, base, own = module["CONTAINERROOT"], conda("Anaconda"), make("v", system=False)
+    # the conda that the module's venv stands on
     (tmp_path / "PyTorch" / "venv" / "include").mkdir()
     (tmp_path / "PyTorch" / "venv" / "include" / PYTHON).symlink_to(f"{base}/include/{PYTHON}")
-    assert seen(choose_python({**module, "PATH": f"{module['PATH']}:{base}/bin"})) == (None, [])
-
-
-def test_without_a_module_the_search_path_decides(make):
-    prefix = make("v", system=False)
-    assert seen(choose_python({"PATH": f"{prefix}/bin:/bin", "VIRTUAL_ENV": prefix})) == (None, [])
+    for env in (
+        {**module, "VIRTUAL_ENV": f"{root}/venv"},
+        {**module, "VIRTUAL_ENV": active.USER_VENV},
+        {**module, "PATH": f"{module['PATH']}:{base}/bin"},
+        {"PATH": f"{own}/bin:/bin", "VIRTUAL_ENV": own},
+    ):
+        assert seen(choose_python(env)) == (None, [])
 
 
 def test_a_python_that_is_gone_is_an_error(module, make):
     prefix = make("v", home="/opt/python/bin", version="3.9.1")
-    with pytest.raises(
-        LaunchError, match="v is active, but its Python, /opt/python/bin/python3.9, does not exist on this"
-    ):
+    fault = "v is active, but its Python, /opt/python/bin/python3.9, does not exist on this"
+    with pytest.raises(LaunchError, match=fault):
         choose_python(with_path(module, prefix))
 
 
@@ -208,9 +191,8 @@ def test_without_a_torch_the_images_python_comes_first(image, make, tmp_path):
 def test_an_environment_of_the_hosts_python_is_an_error_in_the_image(image, make, tmp_path):
     make_python(tmp_path / "pyenv")
     prefix = make("v", home=f"{tmp_path}/pyenv/bin", torch=True)
-    with pytest.raises(
-        LaunchError, match="is not the image's. Deactivate it, or make it again in this image: `python -m"
-    ):
+    fault = "is not the image's. Deactivate it, or make it again in this image: `python -m"
+    with pytest.raises(LaunchError, match=fault):
         choose_python(with_path(image, prefix))
 
 
@@ -238,20 +220,25 @@ def test_the_same_path_with_another_python_is_an_error(image, make, tmp_path, mo
         choose_python(with_path(image, prefix))
 
 
-def test_an_environment_that_the_image_does_not_see_is_an_error_with_the_line_that_works(image):
+@pytest.mark.parametrize(
+    ("variables", "is_error"),
+    [
+        ({"VIRTUAL_ENV": "/scratch/v"}, True),
+        ({"CONDA_PREFIX": "/scratch/v", "CONDA_DEFAULT_ENV": "own"}, True),
+        ({"CONDA_PREFIX": "/scratch/v", "CONDA_DEFAULT_ENV": "base"}, False),  # each shell activates it
+    ],
+)
+def test_an_environment_that_the_image_does_not_see_is_an_error_with_the_line_that_works(image, variables, is_error):
+    fault = f"{next(iter(variables))}=/scratch/v is active, but not visible in this image"
+    if not is_error:
+        assert [each.fault for each in choose_python({**image, **variables}).warnings] == [
+            f"{fault}: using the module's Python"
+        ]
+        return
     with pytest.raises(LaunchError) as raised:
-        choose_python({**image, "VIRTUAL_ENV": "/scratch/v"})
-    assert str(raised.value) == (
-        "VIRTUAL_ENV=/scratch/v is active, but not visible in this image. "
-        "Deactivate it, or bind it: `export APPTAINER_BIND=$APPTAINER_BIND,/scratch/v`"
-    )
-
-
-def test_condas_base_is_a_warning_there_as_each_shell_activates_it(image):
-    choice = choose_python({**image, "CONDA_PREFIX": "/scratch/conda", "CONDA_DEFAULT_ENV": "base"})
-    assert (choice.prefix, len(choice.warnings)) == (None, 1)
-    with pytest.raises(LaunchError):
-        choose_python({**image, "CONDA_PREFIX": "/scratch/conda/envs/own", "CONDA_DEFAULT_ENV": "own"})
+        choose_python({**image, **variables})
+    remedy = "Deactivate it, or bind it: `export APPTAINER_BIND=$APPTAINER_BIND,/scratch/v`"
+    assert str(raised.value) == f"{fault}. {remedy}"
 
 
 # Where a container starts

@@ -5,15 +5,9 @@ from pytorch_launch.launchers import discover
 from pytorch_launch.plan import AGENT_THREADS, compute_variables, conditional, is_name, openmp_warnings
 from pytorch_launch.rendezvous import LOWEST_PORT, SPAN, choose_rendezvous
 from pytorch_launch.topology import Node
+from variables import variables
 
-TORCHRUN = {
-    "TORCHELASTIC_RUN_ID": "none",
-    "RANK": "0",
-    "WORLD_SIZE": "1",
-    "LOCAL_RANK": "0",
-    "LOCAL_WORLD_SIZE": "1",
-    "GROUP_RANK": "0",
-}
+TORCHRUN = variables("TORCHELASTIC_RUN_ID=none RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 GROUP_RANK=0")
 
 
 class NoDevices:
@@ -28,27 +22,12 @@ def decide(env, **facts):
     return compute_variables(env, world, **{"threads": 4, "devices": NoDevices, **facts}, place=place, launch=launch)
 
 
-def test_a_rank_gets_all_that_torch_asks_for(step):
-    assert decide(step) == {
-        "RANK": "3",
-        "WORLD_SIZE": "4",
-        "LOCAL_RANK": "1",
-        "LOCAL_WORLD_SIZE": "2",
-        "GROUP_RANK": "1",
-        "MASTER_ADDR": "nid001002",
-        "MASTER_PORT": "10427",
-        "PYTORCH_LAUNCH_ID": "7.0",
-        "OMP_NUM_THREADS": "4",
-    }
-
-
 def test_every_rank_of_4096_nodes_of_8_gpus_gets_its_own_place_in_one_world(step):
     step.update(
-        SLURM_STEP_NODELIST="nid[000001-004096]",
-        SLURM_STEP_NUM_NODES="4096",
-        SLURM_STEP_NUM_TASKS="32768",
-        SLURM_NTASKS="32768",
-        SLURM_STEP_TASKS_PER_NODE="8(x4096)",
+        variables(
+            "SLURM_STEP_NODELIST=nid[000001-004096] SLURM_STEP_NUM_NODES=4096 SLURM_STEP_NUM_TASKS=32768 "
+            "SLURM_NTASKS=32768 SLURM_STEP_TASKS_PER_NODE=8(x4096)"
+        ),
     )
     for rank in range(32768):
         node, local_rank = divmod(rank, 8)
@@ -105,12 +84,10 @@ def module(step):
 def test_what_a_module_wants_on_several_nodes_is_set_there_alone(module):
     assert conditional(module, discover(module, "vm")) == {"NCCL_NET": "AWS Libfabric", "RES_OPTIONS": "timeout:1"}
     module.update(
-        SLURM_STEP_NODELIST="nid001003",
-        SLURM_STEP_NUM_TASKS="2",
-        SLURM_NTASKS="2",
-        SLURM_STEP_TASKS_PER_NODE="2",
-        SLURM_NODEID="0",
-        SLURM_PROCID="1",
+        variables(
+            "SLURM_STEP_NODELIST=nid001003 SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS=2 SLURM_STEP_TASKS_PER_NODE=2 "
+            "SLURM_NODEID=0 SLURM_PROCID=1"
+        ),
     )
     assert conditional(module, discover(module, "vm")) == {"RES_OPTIONS": "timeout:1"}
     module.update(
@@ -121,12 +98,7 @@ def test_what_a_module_wants_on_several_nodes_is_set_there_alone(module):
 
 def test_what_a_module_wants_on_one_node_is_set_there_alone(step, batch_script):
     wanted = {"PYTORCH_MULTI_NODE_NCCL_NET": "OFI", "PYTORCH_ONE_NODE_NCCL_NET": "Socket"}
-    on_one_node = {
-        "SLURM_STEP_NODELIST": "nid001003",
-        "SLURM_STEP_TASKS_PER_NODE": "4",
-        "SLURM_NODEID": "0",
-        "SLURM_LOCALID": "3",
-    }
+    on_one_node = variables("SLURM_STEP_NODELIST=nid001003 SLURM_STEP_TASKS_PER_NODE=4 SLURM_NODEID=0 SLURM_LOCALID=3")
     for env, value in (
         ({**wanted, **step}, "OFI"),
         ({**wanted, **step, **on_one_node}, "Socket"),

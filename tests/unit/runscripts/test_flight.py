@@ -5,6 +5,7 @@ import pytest
 from pytorch_launch.caches import make_dumps, plan_dumps
 from pytorch_launch.plan import make_plan
 from pytorch_launch.topology import Node
+from variables import variables
 
 #: The smallest nodes with GPUs of each vendor, and one without.
 NODES = {"nvidia": ["0000:01:00.0"], "amd": ["0000:c1:00.0"], None: []}
@@ -116,12 +117,7 @@ def test_exported_settings_take_precedence_under_either_name(plan, exported, lef
 
 
 def test_without_gpus_and_for_one_process_nothing_is_set(plan, tmp_path):
-    one = {
-        "SLURM_STEP_NUM_TASKS": "1",
-        "SLURM_NTASKS": "1",
-        "SLURM_STEP_TASKS_PER_NODE": "1",
-        "SLURM_STEP_NUM_NODES": "1",
-    }
+    one = variables("SLURM_STEP_NUM_TASKS=1 SLURM_NTASKS=1 SLURM_STEP_TASKS_PER_NODE=1 SLURM_STEP_NUM_NODES=1")
     alone = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_STEP_NODELIST": "nid001003"}
     for made in (plan(None), plan(**one, **alone)):
         assert (settings(made), made.dumps) == ({}, None)

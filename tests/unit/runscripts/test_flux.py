@@ -7,19 +7,13 @@ from pytorch_launch.launchers.mpi import read_layout
 from pytorch_launch.rendezvous import choose_rendezvous
 from pytorch_launch.topology import Node
 from pytorch_launch.world import WorldError
+from variables import variables
 
 #: Rank 3 of four on two nodes, by flux-environment(7). PMI is Flux's own.
-FLUX = {
-    "FLUX_JOB_ID": "ƒ4yBboYGo",
-    "FLUX_JOB_SIZE": "4",
-    "FLUX_JOB_NNODES": "2",
-    "FLUX_TASK_RANK": "3",
-    "FLUX_TASK_LOCAL_ID": "1",
-    "FLUX_URI": "local:///run/flux/local",
-    "PMI_FD": "20",
-    "PMI_RANK": "3",
-    "PMI_SIZE": "4",
-}
+FLUX = variables(
+    "FLUX_JOB_ID=ƒ4yBboYGo FLUX_JOB_SIZE=4 FLUX_JOB_NNODES=2 FLUX_TASK_RANK=3 FLUX_TASK_LOCAL_ID=1 "
+    "FLUX_URI=local:///run/flux/local PMI_FD=20 PMI_RANK=3 PMI_SIZE=4"
+)
 #: What the plugin cray-pals adds (flux-shell-cray-pals(1)): neither the local rank nor the local size.
 CRAY_PALS = {"PALS_RANKID": "3", "PALS_NODEID": "1", "PALS_APID": "8762756694016", "PMI_CONTROL_PORT": "11998,11999"}
 RANK_3_OF_4 = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}

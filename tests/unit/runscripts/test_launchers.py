@@ -4,58 +4,27 @@ import pytest
 from apinfo_files import apinfo_file
 from pytorch_launch.launchers import MORE_CORES, ONE_PER_NODE, discover, launcher_option
 from pytorch_launch.world import WorldError
+from variables import variables
 
 #: Rank 3 of four on two nodes, as seen with Open MPI 4.1.4 (Debian 12, in job 7 of a testbed). The remote
 #: daemon is a step of its own, and its ranks inherit that step.
-OPEN_MPI = {
-    "OMPI_COMM_WORLD_RANK": "3",
-    "OMPI_COMM_WORLD_SIZE": "4",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-    "OMPI_COMM_WORLD_NODE_RANK": "1",
-    "PMIX_NAMESPACE": "1997275137",
-    "SLURM_JOB_ID": "7",
-    "SLURM_JOB_NODELIST": "nid[001001-001002]",
-    "SLURMD_NODENAME": "nid001002",
-    "SLURM_STEP_ID": "0",
-    "SLURM_STEP_NODELIST": "nid001002",
-    "SLURM_STEP_NUM_TASKS": "1",
-    "SLURM_STEP_TASKS_PER_NODE": "1",
-    "SLURM_PROCID": "0",
-    "SLURM_LOCALID": "0",
-    "SLURM_NODEID": "0",
-    "SLURM_CPUS_ON_NODE": "8",
-}
+OPEN_MPI = variables(
+    "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 "
+    "OMPI_COMM_WORLD_NODE_RANK=1 PMIX_NAMESPACE=1997275137 SLURM_JOB_ID=7 SLURM_JOB_NODELIST=nid[001001-001002] "
+    "SLURMD_NODENAME=nid001002 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=nid001002 SLURM_STEP_NUM_TASKS=1 "
+    "SLURM_STEP_TASKS_PER_NODE=1 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_CPUS_ON_NODE=8"
+)
 #: The same with MPICH 4.0.2's mpiexec.hydra; the node's name is that of the first node.
-HYDRA = {
-    "PMI_RANK": "3",
-    "PMI_SIZE": "4",
-    "MPI_LOCALRANKID": "1",
-    "MPI_LOCALNRANKS": "2",
-    "SLURM_JOB_ID": "7",
-    "SLURM_JOB_NODELIST": "nid[001001-001002]",
-    "SLURMD_NODENAME": "nid001001",
-    "SLURM_STEP_ID": "1",
-    "SLURM_STEP_NODELIST": "nid[001001-001002]",
-    "SLURM_STEP_NUM_TASKS": "2",
-    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
-    "SLURM_PROCID": "1",
-    "SLURM_LOCALID": "0",
-    "SLURM_NODEID": "1",
-}
+HYDRA = variables(
+    "PMI_RANK=3 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 SLURM_JOB_ID=7 SLURM_JOB_NODELIST=nid[001001-001002] "
+    "SLURMD_NODENAME=nid001001 SLURM_STEP_ID=1 SLURM_STEP_NODELIST=nid[001001-001002] SLURM_STEP_NUM_TASKS=2 "
+    "SLURM_STEP_TASKS_PER_NODE=1(x2) SLURM_PROCID=1 SLURM_LOCALID=0 SLURM_NODEID=1"
+)
 #: PALS with Cray's PMI, in a job of PBS; by its documentation.
-PALS = {
-    "PALS_RANKID": "3",
-    "PALS_LOCAL_RANKID": "1",
-    "PALS_LOCAL_SIZE": "2",
-    "PALS_NODEID": "1",
-    "PALS_APID": "6cd8dc5d-3d5a-4b5e-9d6c-0d1d1b2f1f7a",
-    "PMI_RANK": "3",
-    "PMI_SIZE": "4",
-    "PMI_LOCAL_RANK": "1",
-    "PMI_LOCAL_SIZE": "2",
-    "PBS_JOBID": "7.pbs",
-}
+PALS = variables(
+    "PALS_RANKID=3 PALS_LOCAL_RANKID=1 PALS_LOCAL_SIZE=2 PALS_NODEID=1 PALS_APID=6cd8dc5d-3d5a-4b5e-9d6c-0d1d1b2f1f7a "
+    "PMI_RANK=3 PMI_SIZE=4 PMI_LOCAL_RANK=1 PMI_LOCAL_SIZE=2 PBS_JOBID=7.pbs"
+)
 PMI = {name: value for name, value in PALS.items() if not name.startswith("PALS")}
 
 RANK_3_OF_4 = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
@@ -249,17 +218,10 @@ def test_the_only_rank_of_a_launcher_that_is_not_known_is_a_world_of_one(size):
 
 
 def test_settings_of_mpi_are_no_ranks():
-    settings = {
-        "PMI_NO_PREINITIALIZE": "1",
-        "PMI_MMAP_SYNC_WAIT_TIME": "3600",
-        "PMIX_MCA_gds": "hash",
-        "OMPI_MCA_btl": "self",
-        "MV2_USE_CUDA": "1",
-        "HOROVOD_FUSION_THRESHOLD": "0",
-        "PBS_NODENUM": "0",
-        "PBS_TASKNUM": "1",
-        "PALS_STARTUP_SIZE": "none",
-    }
+    settings = variables(
+        "PMI_NO_PREINITIALIZE=1 PMI_MMAP_SYNC_WAIT_TIME=3600 PMIX_MCA_gds=hash OMPI_MCA_btl=self MV2_USE_CUDA=1 "
+        "HOROVOD_FUSION_THRESHOLD=0 PBS_NODENUM=0 PBS_TASKNUM=1 PALS_STARTUP_SIZE=none"
+    )
     assert discover(settings, "laptop").size == 1
 
 

@@ -18,6 +18,7 @@ from pytorch_launch.rendezvous import (
 )
 from pytorch_launch.topology import Node
 from pytorch_launch.world import RendezvousError
+from variables import variables
 
 EPHEMERAL = range(32768, 61000)
 SPECIAL_STEPS = range(4294967290, 4294967296)
@@ -187,15 +188,10 @@ def test_rank_0_elsewhere_than_on_the_first_host_is_an_error(step):
 @pytest.fixture
 def mpirun():
     """Rank 3 of `mpirun -np 4 --map-by ppr:2:node` in job 7, Open MPI 4.1."""
-    return {
-        "OMPI_COMM_WORLD_RANK": "3",
-        "OMPI_COMM_WORLD_SIZE": "4",
-        "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-        "PMIX_NAMESPACE": "1997275137",
-        "SLURM_JOB_ID": "7",
-        "SLURM_JOB_NODELIST": "nid[001001-001002]",
-    }
+    return variables(
+        "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 "
+        "PMIX_NAMESPACE=1997275137 SLURM_JOB_ID=7 SLURM_JOB_NODELIST=nid[001001-001002]"
+    )
 
 
 def test_two_launches_of_mpirun_in_one_job_do_not_meet(mpirun):

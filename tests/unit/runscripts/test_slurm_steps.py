@@ -12,43 +12,21 @@ from pytorch_launch.launchers.slurm import master
 from pytorch_launch.rendezvous import choose_rendezvous, identify
 from pytorch_launch.topology import Node
 from pytorch_launch.world import RendezvousError, WorldError
+from variables import variables
 
 #: Rank 2 of `salloc -w nid001003 -n1 : -w nid[001001-001002] -N2 -n3 srun --het-group=0,1`, Slurm 22.05: the lists of
 #: the step are sorted, ranks and SLURM_NODEID follow the components.
-HETEROGENEOUS = {
-    "SLURM_JOB_ID": "7",
-    "SLURM_STEP_ID": "0",
-    "SLURM_NTASKS": "4",
-    "SLURM_HET_SIZE": "2",
-    "SLURM_JOB_NODELIST_HET_GROUP_0": "nid001003",
-    "SLURM_JOB_NODELIST_HET_GROUP_1": "nid[001001-001002]",
-    "SLURM_STEP_NODELIST": "nid[001001-001003]",
-    "SLURM_STEP_NUM_NODES": "3",
-    "SLURM_STEP_NUM_TASKS": "4",
-    "SLURM_STEP_TASKS_PER_NODE": "2,1(x2)",
-    "SLURM_PROCID": "2",
-    "SLURM_LOCALID": "1",
-    "SLURM_NODEID": "1",
-    "SLURM_GTIDS": "1,2",
-    "SLURMD_NODENAME": "nid001001",
-}
+HETEROGENEOUS = variables(
+    "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_NTASKS=4 SLURM_HET_SIZE=2 SLURM_JOB_NODELIST_HET_GROUP_0=nid001003 "
+    "SLURM_JOB_NODELIST_HET_GROUP_1=nid[001001-001002] SLURM_STEP_NODELIST=nid[001001-001003] SLURM_STEP_NUM_NODES=3 "
+    "SLURM_STEP_NUM_TASKS=4 SLURM_STEP_TASKS_PER_NODE=2,1(x2) SLURM_PROCID=2 SLURM_LOCALID=1 SLURM_NODEID=1 "
+    "SLURM_GTIDS=1,2 SLURMD_NODENAME=nid001001"
+)
 RANKS = [
-    {
-        "SLURM_PROCID": "0",
-        "SLURM_LOCALID": "0",
-        "SLURM_NODEID": "0",
-        "SLURM_GTIDS": "0",
-        "SLURMD_NODENAME": "nid001003",
-    },
+    variables("SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_GTIDS=0 SLURMD_NODENAME=nid001003"),
     {"SLURM_PROCID": "1", "SLURM_LOCALID": "0"},
     {},
-    {
-        "SLURM_PROCID": "3",
-        "SLURM_LOCALID": "0",
-        "SLURM_NODEID": "2",
-        "SLURM_GTIDS": "3",
-        "SLURMD_NODENAME": "nid001002",
-    },
+    variables("SLURM_PROCID=3 SLURM_LOCALID=0 SLURM_NODEID=2 SLURM_GTIDS=3 SLURMD_NODENAME=nid001002"),
 ]
 IN_ONE_JOB = {name: value for name, value in HETEROGENEOUS.items() if "HET" not in name}
 
@@ -128,13 +106,7 @@ def test_in_an_allocation_of_components_the_first_node_is_that_of_the_first_comp
 def submitted(step, batch_script):
     """A batch script of one task that a task of `step` submitted, Slurm 22.05."""
     step.update(SLURM_PROCID="1", SLURM_GTIDS="0,1")
-    own = {
-        "SLURM_JOB_ID": "8",
-        "SLURM_NTASKS": "1",
-        "SLURM_NPROCS": "1",
-        "SLURM_TASKS_PER_NODE": "1",
-        "SLURM_GTIDS": "0",
-    }
+    own = variables("SLURM_JOB_ID=8 SLURM_NTASKS=1 SLURM_NPROCS=1 SLURM_TASKS_PER_NODE=1 SLURM_GTIDS=0")
     return {**step, **batch_script, **own, "SLURM_JOB_NODELIST": "nid001001", "SLURM_JOB_NUM_NODES": "1"}
 
 
@@ -205,14 +177,9 @@ def test_a_batch_script_is_known_by_the_title_of_the_process_that_started_it(tas
     assert (world.size, world.allocation[0]) == (1, 4)
 
 
-SIGNS = {
-    "TORCHELASTIC_RUN_ID": "none",
-    "OMPI_COMM_WORLD_RANK": "1",
-    "MPI_LOCALRANKID": "1",
-    "FLUX_TASK_RANK": "1",
-    "PALS_RANKID": "1",
-    "PMI_LOCAL_RANK": "1",
-}
+SIGNS = variables(
+    "TORCHELASTIC_RUN_ID=none OMPI_COMM_WORLD_RANK=1 MPI_LOCALRANKID=1 FLUX_TASK_RANK=1 PALS_RANKID=1 PMI_LOCAL_RANK=1"
+)
 
 
 @pytest.mark.parametrize("sign", SIGNS)

@@ -51,14 +51,6 @@ def test_the_masks_of_srun_on_gh200_stay(gh200):
         assert (placement.bind, cpu_list(placement.cpus), placement.threads) == (None, mask, 72)
 
 
-def test_gpus_of_gh200_have_a_pci_domain_each(gh200):
-    node = topology.Node(gh200)
-    found = node.gpus
-    assert {gpu.pci: gpu.numa_node for gpu in found} == node_trees.GH200
-    assert [gpu.pci for gpu in found] == ["0009:01:00.0", "0019:01:00.0", "0029:01:00.0", "0039:01:00.0"]
-    assert node.all_gpus == found
-
-
 def test_the_memory_of_the_gpus_is_no_place_to_run_and_costs_no_file(gh200, monkeypatch):
     paths = []
     read = topology.read
@@ -117,9 +109,3 @@ def in_a_cgroup(root, rank, count):
     for path in others:
         path.with_name("hidden").rename(path)
     return placement
-
-
-def test_each_partition_counts_as_a_gpu(mi300a):
-    node = topology.Node(mi300a(6))
-    assert len({(gpu.pci, gpu.partition) for gpu in node.gpus}) == 24
-    assert node.all_gpus == node.gpus

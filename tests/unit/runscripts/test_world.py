@@ -3,32 +3,21 @@
 import pytest
 from pytorch_launch.launchers import discover
 from pytorch_launch.world import WorldError
+from variables import variables
 
 
 @pytest.fixture
 def torchrun():
     """What torchrun exports to its second worker on the second node."""
-    return {
-        "TORCHELASTIC_RUN_ID": "none",
-        "RANK": "5",
-        "WORLD_SIZE": "8",
-        "LOCAL_RANK": "1",
-        "LOCAL_WORLD_SIZE": "4",
-        "GROUP_RANK": "1",
-        "MASTER_ADDR": "node7",
-        "MASTER_PORT": "40001",
-    }
+    return variables(
+        "TORCHELASTIC_RUN_ID=none RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 MASTER_ADDR=node7 "
+        "MASTER_PORT=40001"
+    )
 
 
 def test_a_task_of_a_step_is_a_rank(step):
     world = discover(step, "vm")
-    assert world.variables() == {
-        "RANK": "3",
-        "WORLD_SIZE": "4",
-        "LOCAL_RANK": "1",
-        "LOCAL_WORLD_SIZE": "2",
-        "GROUP_RANK": "1",
-    }
+    assert world.variables() == variables("RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=1")
     assert (world.job, world.step, world.source) == (7, 0, "Slurm step 7.0")
     assert world.node == "nid001003"
     assert not world.exported
@@ -121,13 +110,7 @@ def test_a_rank_that_lost_its_step_does_not_train_alone(step, lost):
 
 def test_a_process_without_any_launcher_is_a_world_of_one():
     world = discover({}, "laptop")
-    assert world.variables() == {
-        "RANK": "0",
-        "WORLD_SIZE": "1",
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
-        "GROUP_RANK": "0",
-    }
+    assert world.variables() == variables("RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 GROUP_RANK=0")
     assert (world.node, world.job, world.step) == ("laptop", None, None)
 
 

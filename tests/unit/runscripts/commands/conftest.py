@@ -5,6 +5,7 @@ import sys
 
 import pytest
 from command_environment import COMMANDS, PATH
+from variables import variables
 
 
 @pytest.fixture
@@ -56,16 +57,10 @@ def either(request):
 @pytest.fixture
 def worker():
     """What torchrun exports to its first worker of four."""
-    return {
-        "TORCHELASTIC_RUN_ID": "none",
-        "RANK": "0",
-        "WORLD_SIZE": "4",
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "2",
-        "GROUP_RANK": "0",
-        "MASTER_ADDR": "node7",
-        "MASTER_PORT": "40001",
-    }
+    return variables(
+        "TORCHELASTIC_RUN_ID=none RANK=0 WORLD_SIZE=4 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 GROUP_RANK=0 MASTER_ADDR=node7 "
+        "MASTER_PORT=40001"
+    )
 
 
 # torchrun-distributed

@@ -9,13 +9,6 @@ from command_environment import COMMANDS
 # Messages
 
 
-def test_one_line_reports_what_was_decided_if_asked(run_unchecked, step):
-    done = run_unchecked("conda-python-distributed", "-c", "", env={**step, "PYTORCH_LAUNCH_VERBOSE": "1"})
-    assert done.returncode == 0
-    assert done.stderr.startswith("nid001003: rank 3 of 4, local rank 1 of 2, node rank 1, ")
-    assert done.stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize("value", ["0", ""])
 def test_nothing_is_said_if_not_asked(run, step, value):
     env = {**step, "PYTORCH_LAUNCH_VERBOSE": value}
@@ -64,14 +57,6 @@ def test_where_no_rank_ends_the_others_each_reports_it(runscripts, run_unchecked
     done = run_unchecked(sys.executable, "-c", main, env={**step, "PYTHONPATH": str(runscripts)})
     assert done.returncode == 2
     assert done.stderr.startswith("conda-python-distributed: trian.py: no such file in ")
-
-
-def test_a_node_list_that_cannot_be_read_is_one_line_and_no_localhost(run_unchecked, step):
-    env = {**step, "SLURM_STEP_NODELIST": "nid[001002-"}
-    done = run_unchecked("conda-python-distributed", "--dry-run", env=env)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("conda-python-distributed: SLURM_STEP_NODELIST: node list 'nid[001002-' has ")
-    assert done.stderr.count("\n") == 1
 
 
 def test_a_warning_about_caches_comes_from_the_first_rank_of_a_node_only(run_unchecked, step):

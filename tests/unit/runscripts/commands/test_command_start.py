@@ -126,11 +126,6 @@ def test_a_shell_activates_both_itself_without_showing_them_its_arguments(run, r
     assert run("/bin/bash", "-c", script, "job", str(runscripts), env=env).endswith("\nfailed 1\n")
 
 
-def test_python3_will_do_where_there_is_no_python(run, either, home):
-    (home / "python3").symlink_to(sys.executable)
-    assert run(either, "-c", "print(1)", env={"PATH": str(home)}) == "1\n"
-
-
 def test_no_python_at_all_is_status_127_and_one_line(run_unchecked, either, home):
     done = run_unchecked(either, "-c", "print(1)", env={"PATH": str(home)})
     assert (done.returncode, done.stdout) == (127, "")
@@ -181,30 +176,6 @@ def test_the_activation_of_the_module_does_not_hide_it(run_unchecked, either, mo
     }
     done = run_unchecked(either, "-c", "import os, sys; print(sys.prefix, os.environ['VIRTUAL_ENV'])", env=env)
     assert done.stdout == f"{on_top} {on_top}\n"
-
-
-def test_torchrun_is_that_of_the_active_environment(run_unchecked, module, on_top):
-    env = {**module, "PATH": f"{on_top}/bin:{module['PATH']}"}
-    for arguments in (["--standalone", "train.py"], ["--help"]):
-        assert run_unchecked("torchrun", *arguments, env=env).stdout == f"{on_top} {arguments}\n"
-
-
-def test_torchrun_distributed_and_its_workers_run_it_too(run_unchecked, module, on_top, step):
-    alone = {
-        "SLURM_STEP_NUM_TASKS": "2",
-        "SLURM_NTASKS": "2",
-        "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
-        "SLURM_PROCID": "1",
-        "SLURM_LOCALID": "0",
-    }
-    env = {**step, **alone, **module, "PATH": f"{on_top}/bin:{module['PATH']}"}
-    done = run_unchecked("torchrun-distributed", "train.py", env=env)
-    assert done.stdout.startswith(f"{on_top} ['--nnodes=2'")
-
-
-def test_a_shell_gets_its_search_path(run_unchecked, run, module, on_top):
-    code = run_unchecked("ddp-env", env={**module, "VIRTUAL_ENV": str(on_top)}).stdout
-    assert run("/bin/bash", "-c", f"{code}\ncommand -v python").strip() == f"{on_top}/bin/python"
 
 
 def test_its_packages_are_listed(run_unchecked, module, on_top):
