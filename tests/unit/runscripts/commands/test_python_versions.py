@@ -20,16 +20,9 @@ TREE = Path(__file__).resolve().parents[4]
 OF_MODULE = TREE / "runscripts" / "pytorch_packages.py"  # list-packages
 PROGRAMS = sorted({*(TREE / "runscripts").rglob("*.py")} - {OF_MODULE})
 #: Modules of the standard library that these may import; Python 3.6 has them all.
-STANDARD = set(
-    [
-        "_ctypes",
-        "_frozen_importlib_external",
-        "_signal",
-        "_socket",
-        "argparse",
-        "ast",
-        "base64",
-        "collections",
+STANDARD = {
+    *("_ctypes", "_frozen_importlib_external", "_signal", "_socket", "argparse", "ast", "base64", "collections"),
+    *(
         "concurrent",
         "contextlib",
         "ctypes",
@@ -41,17 +34,9 @@ STANDARD = set(
         "gzip",
         "hashlib",
         "hmac",
-        "importlib",
-        "itertools",
-        "json",
-        "marshal",
-        "os",
-        "pathlib",
-        "pickle",
-        "platform",
-        "posix",
-        "pwd",
-        "random",
+    ),
+    *("importlib", "itertools", "json", "marshal", "os", "pathlib", "pickle", "platform", "posix", "pwd", "random"),
+    *(
         "re",
         "resource",
         "secrets",
@@ -64,12 +49,9 @@ STANDARD = set(
         "struct",
         "subprocess",
         "sys",
-        "tempfile",
-        "threading",
-        "time",
-        "zlib",
-    ]
-)
+    ),
+    *("tempfile", "threading", "time", "zlib"),
+}
 #: What a later Python removes is an error.
 STRICT = {"PYTHONWARNINGS": "error", "PYTHONDONTWRITEBYTECODE": "1"}
 
