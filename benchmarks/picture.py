@@ -24,7 +24,7 @@ STYLE.update(dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "
 #: The panel of small ratios and the panel of ratios near 1: where it ends, and the numbers below it.
 SMALL = 0.6
 TICKS = (0.001, 0.01, 0.1, 0.5), (0.7, 1, 1.4, 2, 3)
-ROW_INCHES, FRAME_INCHES, WIDTH_INCHES = 0.27, 1.5, 9
+ROW_INCHES, FRAME_INCHES, WIDTH_INCHES = 0.25, 1.7, 6
 #: How a ratio is drawn, where the target is met and where it is missed; and a target, a tick across its row.
 RATIO = {"marker": "o", "markersize": 6, "color": MET, "linestyle": "none"}
 DIAMOND = {"marker": "D", "markersize": 7, "markerfacecolor": BACKGROUND, "markeredgewidth": 2}
@@ -51,7 +51,7 @@ def draw(results):
         marks = {"ratio": RATIO, "ratio, target missed": MISS, "target": TARGET}
         marks["range of single pairs"] = {"color": MET, "linewidth": 1.5}
         handles = [Line2D([], [], **mark, label=label) for label, mark in marks.items()]
-        figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)
+        figure.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False)
         figure.savefig(svg, format="svg", facecolor=BACKGROUND, metadata={"Date": None, "Creator": None})
     return add_dark_colours(svg.getvalue())
 

@@ -27,12 +27,12 @@ def update(page, results):
 def results_markdown(results):
     """The table of Results, with what a reader needs to understand it."""
     measured = [(row, results.ratios[row.name]) for row in ROWS.values() if row.name in results.ratios]
-    lines = [HEADER, *(_row(row, ratio) for row, ratio in measured), "", LEGEND]
+    lines = [HEADER, *(_row(row, ratio) for row, ratio in measured), "", LEGEND, ""]
     runs = [ratio.run for _, ratio in measured]
     for run in sorted(set(runs), key=lambda run: (-runs.count(run), run)):
         names = ", ".join(f"`{row.name}`" for row, ratio in measured if ratio.run == run)
-        lines.append(run if runs.count(run) == len(runs) else f"{names}: {run}")
-    lines += ["", *(_sides(row, ratio) for row, ratio in measured)]
+        lines.append(f"- {run}" if runs.count(run) == len(runs) else f"- {names}: {run}")
+    lines += [_sides(row, ratio) for row, ratio in measured]
     lines += [f"- `{name}` was not measured: {reason}." for name, reason in results.left_out.items()]
     lines += [f"- `{name}` failed: {reason}" for name, reason in results.failures.items()]
     return "\n".join(lines) + "\n"

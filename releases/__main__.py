@@ -125,33 +125,12 @@ def resolve(requirements, constraints, machine, recipe, tools):
         wanted, limits = Path(directory, "requirements.in"), Path(directory, "constraints.txt")
         wanted.write_text("\n".join(requirements))
         limits.write_text("\n".join(constraints))
-        # pylock.toml has only wheels that fit; requirements.txt has the hashes of all Pythons and machines
-        command = [
-            tools / "uv",
-            "pip",
-            "compile",
-            wanted,
-            "--constraints",
-            limits,
-            "--format",
-            "pylock.toml",
-            "--generate-hashes",
-            "--only-binary",
-            ":all:",
-            "--python-version",
-            python[1] if python else "3.11",
-            "--python-platform",
-            f"{machine}-{PLATFORM}",
-            "--no-python-downloads",
-            "--no-config",
-            "--no-header",
-            "--color",
-            "never",
-            "--no-progress",
-            "--index-strategy",
-            "unsafe-best-match",
-            *pip_indexes(tools),
-        ]
+        command = [tools / "uv", "pip", "compile", wanted, "--constraints", limits, "--only-binary", ":all:"]
+        # this format has only the wheels that fit; requirements.txt has the hashes of all Pythons and machines
+        command += ["--format", "pylock.toml", "--generate-hashes", "--index-strategy", "unsafe-best-match"]
+        command += ["--no-header", "--no-config", "--no-progress", "--no-python-downloads", "--color", "never"]
+        command += ["--python-version", python[1] if python else "3.11", "--python-platform", f"{machine}-{PLATFORM}"]
+        command += pip_indexes(tools)
         for more in [[], ["--index", index[1]]] if index else [[]]:
             result = subprocess.run([*command, *more], env=environment, capture_output=True, text=True, check=False)
             if result.returncode == 0:

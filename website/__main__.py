@@ -30,7 +30,7 @@ PAGES = (
     "tests/reframe",
 )
 #: Files of website/ that only this site has.
-ASSETS = ("site.css", "search.js")
+ASSETS = ("site.css", "site.js")
 TREE = Path(__file__).resolve().parents[1]
 
 

@@ -69,9 +69,9 @@ def test_rows_keep_their_order_and_have_as_many_cells_as_the_header(markdown):
 
 
 def test_a_run_is_named_and_several_runs_with_their_rows(markdown):
-    assert "\nMeasured on a laptop.\n" in markdown()[0]
+    assert "\n- Measured on a laptop.\n" in markdown()[0]
     text = markdown({"tea": RATIO, "milk": RATIO, "juice": RATIO._replace(run="Measured at two.")})[0]
-    assert "\n`tea`, `milk`: Measured on a laptop.\n`juice`: Measured at two.\n" in text
+    assert "\n- `tea`, `milk`: Measured on a laptop.\n- `juice`: Measured at two.\n" in text
 
 
 def test_what_was_not_measured_or_failed_is_listed_with_the_reason(markdown):
