@@ -202,17 +202,13 @@ def isolate(env):
 def _is_foreign(entry, marks, image):
     """Whether a directory belongs to another Python or torch; `image` are the image's device numbers."""
     if "torch" in marks and entry.rstrip("/").rpartition("/")[2] in ("site-packages", "dist-packages"):
-        if _only_adds(entry):
+        own = {*names(f"{sys.prefix}/lib/{PYTHON}/site-packages"), *names(f"/usr/local/lib/{PYTHON}/dist-packages")}
+        # packages for this Python, and none that its environment has: a module on top of it
+        if f"/{PYTHON}/" in entry and "torch" in own and not own.intersection(names(entry)) - {"__pycache__"}:
             return False
     elif not any(exists(f"{entry}/{mark}") for mark in marks):
         return False
     return device(entry) not in {*image, None}  # a missing directory brings nothing
-
-
-def _only_adds(entry):
-    """Whether a directory has packages for this Python, and none that the environment has: a module on top of it."""
-    own = {*names(f"{sys.prefix}/lib/{PYTHON}/site-packages"), *names(f"/usr/local/lib/{PYTHON}/dist-packages")}
-    return f"/{PYTHON}/" in entry and "torch" in own and not own.intersection(names(entry)) - {"__pycache__"}
 
 
 def shadowing(env):

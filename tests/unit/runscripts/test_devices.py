@@ -108,13 +108,6 @@ def test_a_wrapper_may_give_each_rank_its_gpu(lumi):
         assert devices.warnings == []
 
 
-def test_gpus_without_a_list_are_visible_all(lumi, dgx):
-    env = {"SLURM_STEP_ID": "0", "SLURM_GPUS_ON_NODE": "8"}  # --gpu-bind=none
-    for root in (lumi, dgx):
-        devices = choose_devices(env, root, 6, 8)
-        assert (devices.count, devices.index, own(root, devices)) == (8, 6, 6)
-
-
 def test_the_batch_nodes_gpus_say_nothing_in_a_step(dgx):
     env = {"SLURM_JOB_GPUS": "2,3", "SLURM_GPUS_ON_NODE": "2", "CUDA_VISIBLE_DEVICES": "0,1"}
     assert own(dgx, choose_devices(env, dgx, 0, 2)) == 2

@@ -8,22 +8,6 @@ import pytest
 from pytorch_launch import topology
 
 
-@pytest.mark.parametrize("name", ["lumi_g", "frontier", "perlmutter", "dgx_a100"])
-def test_gpus_are_counted_as_the_runtime_counts_them(tmp_path, name):
-    root = getattr(node_trees, name)(tmp_path)
-    found = topology.Node(root).gpus
-    assert {gpu.pci: gpu.numa_node for gpu in found} == getattr(node_trees, name.upper())
-    assert [gpu.pci for gpu in found] == list(getattr(node_trees, name.upper()))
-
-
-def test_a_gpu_that_a_cgroup_hides_does_not_count(tmp_path):
-    root = node_trees.lumi_g(tmp_path)
-    for number in (0, 1, 4, 5, 6, 7):
-        node_trees.hide_amd_gpu(tmp_path, 4, number)
-    assert [gpu.pci for gpu in topology.Node(root).gpus] == ["0000:c9:00.0", "0000:cc:00.0"]
-    assert [gpu.pci for gpu in topology.Node(root).all_gpus] == list(node_trees.LUMI_G)
-
-
 def test_a_gpu_in_partitions_has_one_address(tmp_path):
     root = node_trees.node(tmp_path, cores=4, vendor="amd", gpus={"0001:03:1f.2": 0})
     properties = node_trees.amd_properties(tmp_path, 1)
@@ -36,22 +20,6 @@ def test_a_graphics_card_counts_before_the_graphics_of_the_processor(tmp_path):
     root = node_trees.node(tmp_path, cores=4, vendor="nvidia", gpus={"0000:01:00.0": 0})
     node_trees.write_amd_nodes(tmp_path, 1, {"0000:00:08.0": 0})
     assert [gpu.vendor for gpu in topology.Node(root).gpus] == ["nvidia"]
-
-
-def test_a_laptop_has_no_gpus(tmp_path):
-    assert topology.Node(node_trees.laptop(tmp_path)).gpus == []
-
-
-def test_where_a_virtual_gpu_is_attached_is_not_known(tmp_path):
-    assert [gpu.numa_node for gpu in topology.Node(node_trees.virtual_machine(tmp_path)).gpus] == [None, None]
-
-
-@pytest.mark.parametrize(
-    ("name", "uuid"),
-    [("perlmutter", "GPU-20000000-d72c-4106-c12f-20bd9faed9f6"), ("lumi_g", "GPU-deadbeef00000002")],
-)
-def test_a_gpu_has_a_uuid(tmp_path, name, uuid):
-    assert topology.Node(getattr(node_trees, name)(tmp_path)).gpus[2].uuid == uuid
 
 
 def test_numa_nodes_may_have_memory_only(tmp_path):

@@ -235,11 +235,6 @@ def test_a_command_finds_its_files_however_it_is_called(run, runscripts, tmp_pat
     assert done == "7\n"
 
 
-def test_get_master_finds_its_files_through_a_link(run, runscripts, tmp_path):
-    tree = installed(runscripts, tmp_path / "tree")
-    assert run(str(tree / "bin" / "get-master"), "n[1-2]") == "n1\n"
-
-
 def test_modules_of_the_user_do_not_reach_the_launcher(run, run_unchecked, home, step):
     """With -I the final Python is clean, so that only the launcher could stumble."""
     poison = home / "poison"
