@@ -13,24 +13,11 @@ TREE = Path(__file__).resolve().parents[3]
 RECIPES = Path("easyconfigs/p/PyTorch")
 MACHINES = ("x86_64", "aarch64")
 COMPILED = [f"cp311-cp311-manylinux_2_28_{machine}" for machine in MACHINES]
-NEW_CPU = [
-    "PyTorch-9.9.9-cpu-horovod-0.28.1-singularity.eb",
-    "PyTorch-9.9.9-cpu-horovod-0.28.1-venv.eb",
-    "PyTorch-9.9.9-cpu-horovod-0.28.1.txt",
-    "PyTorch-9.9.9-cpu-singularity.eb",
-    "PyTorch-9.9.9-cpu-venv.eb",
-    "PyTorch-9.9.9-cpu.def",
-    "PyTorch-9.9.9-cpu.txt",
-]
-NEW_CUDA = [
-    "PyTorch-9.9.9-cuda-14.1-horovod-0.28.1-singularity.eb",
-    "PyTorch-9.9.9-cuda-14.1-horovod-0.28.1-venv.eb",
-    "PyTorch-9.9.9-cuda-14.1-horovod-0.28.1.def",
-    "PyTorch-9.9.9-cuda-14.1-horovod-0.28.1.txt",
-    "PyTorch-9.9.9-cuda-14.1-perlmutter-venv.eb",
-    "PyTorch-9.9.9-cuda-14.1-venv.eb",
-    "PyTorch-9.9.9-cuda-14.1.txt",
-]
+HOROVOD = ["-horovod-0.28.1-singularity.eb", "-horovod-0.28.1-venv.eb"]
+NEW_CPU = ["-horovod-0.28.1.txt", "-singularity.eb", "-venv.eb", ".def", ".txt"]
+NEW_CPU = [f"PyTorch-9.9.9-cpu{name}" for name in [*HOROVOD, *NEW_CPU]]
+NEW_CUDA = ["-horovod-0.28.1.def", "-horovod-0.28.1.txt", "-perlmutter-venv.eb", "-venv.eb", ".txt"]
+NEW_CUDA = [f"PyTorch-9.9.9-cuda-14.1{name}" for name in [*HOROVOD, *NEW_CUDA]]
 
 
 @pytest.fixture
