@@ -179,7 +179,10 @@ def venv_module(request, testbed, tmp_path, monkeypatch):
     except layout.TestbedError as error:
         pytest.skip(str(error))
     monkeypatch.syspath_prepend(str(TREE / "easyblocks"))
-    from pytorch_install import interface  # found by the line before
+    from easybuild.easyblocks import generic
+
+    monkeypatch.setattr(generic, "__path__", [str(TREE / "easyblocks" / "generic"), *generic.__path__])
+    from pytorch_install import interface  # found by the lines before
 
     site, inner = tmp_path / "site", tmp_path / "inner"
     for version in ("12", "13"):
