@@ -53,7 +53,7 @@ class Node:
     `allowed`        the affinity mask of this rank, a set of CPUs
     `gpus`           those that this process may use, in the order in which the vendor's runtime counts them
     `all_gpus`       the same with those of other jobs, which a device cgroup hides, in PCI order
-    `numa`           the CPUs of each NUMA node that has any: {0: {0, 1}, 1: {2, 3}}
+    `numa`           the CPUs of each NUMA node, in ascending order; none on those that are memory of GPUs (GH200)
     `online`         the CPUs of the node
     `has_threads`    whether a core may be more than one CPU; true if the kernel (before 4.19) does not report it
     """
@@ -100,16 +100,14 @@ class Node:
         return {number: own & cpus for number, own in self.numa.items() if own & cpus} or {0: set(cpus)}
 
     def distances(self, number):
-        """The distance from a NUMA node to each with CPUs, 10 to itself (ACPI, System Locality Information Table).
+        """The distance from a NUMA node to each, 10 to itself (ACPI, System Locality Information Table).
 
         Without a table all distances are equal.
         """
-        # one for each node of this machine, in ascending order
         distances = (read(f"{self.root}{NUMA_NODES}/node{number}/distance") or "").split()
-        columns = sorted(self.numa if len(distances) == len(self.numa) else _numa_numbers(self.root))
-        if len(distances) != len(columns):
+        if len(distances) != len(self.numa):
             return dict.fromkeys(self.numa, 0)
-        return dict(zip(columns, map(int, distances)))
+        return dict(zip(self.numa, map(int, distances)))
 
 
 def parse_cpu_list(text):
@@ -133,14 +131,9 @@ def cpu_list(cpus):
 
 
 def _numa(node):
-    # Of GH200 4 NUMA nodes have CPUs, and 32 are memory of the GPUs: `has_cpu` lists the 4.
     place = node.root + NUMA_NODES
-    numbers = parse_cpu_list(read(f"{place}/has_cpu") or "") or _numa_numbers(node.root)
+    numbers = [int(name[4:]) for name in names(place) if name.startswith("node") and name[4:].isdecimal()]
     return {number: parse_cpu_list(read(f"{place}/node{number}/cpulist") or "") for number in sorted(numbers)}
-
-
-def _numa_numbers(root):
-    return [int(name[4:]) for name in names(root + NUMA_NODES) if name.startswith("node") and name[4:].isdecimal()]
 
 
 def _all_gpus(node):
@@ -153,7 +146,7 @@ def _all_gpus(node):
         # With MI300A 1, 3 (mode TPX) or 6 (CPX) of each GPU, taken to be as many of all. The driver's topology has a
         # directory for each partition, also in another cgroup, and for each NUMA node with CPUs.
         directories = list(filter(str.isdecimal, names(root + AMD_NODES)))
-        partitions = max(1, (len(directories) - len(node.numa)) // len(addresses))
+        partitions = max(1, (len(directories) - sum(map(bool, node.numa.values()))) // len(addresses))
     seen = {(gpu.pci, gpu.partition): gpu for gpu in node.gpus}
     locations = [(pci, number) for pci in addresses for number in range(partitions)]
     return [seen.get(location) or Gpu(root, vendor, *location) for location in locations]

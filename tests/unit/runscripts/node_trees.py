@@ -132,7 +132,6 @@ def node(directory, *, cores, threads=2, numa_nodes=1, sockets=1, memory_nodes=0
             for other in range(numa_nodes)
         ]
         write(place / "distance", " ".join(map(str, distances + [80] * memory_nodes)))
-    write(directory / "sys/devices/system/node/has_cpu", f"0-{numa_nodes - 1}" if numa_nodes > 1 else "0")
     for number in range(numa_nodes, numa_nodes + memory_nodes):
         write(directory / f"sys/devices/system/node/node{number}/cpulist", "")
 

@@ -51,14 +51,6 @@ def test_the_masks_of_srun_on_gh200_stay(gh200):
         assert (placement.bind, cpu_list(placement.cpus), placement.threads) == (None, mask, 72)
 
 
-def test_the_memory_of_the_gpus_is_no_place_to_run_and_costs_no_file(gh200, monkeypatch):
-    paths = []
-    read = topology.read
-    monkeypatch.setattr(topology, "read", lambda path: paths.append(path) or read(path))
-    assert {node: len(cpus) for node, cpus in topology.Node(gh200).numa.items()} == {0: 72, 1: 72, 2: 72, 3: 72}
-    assert len(paths) == 5
-
-
 def test_distances_of_nodes_with_cpus_are_found_among_those_of_all(gh200):
     distances = topology.Node(gh200).distances(1)
     assert [distances[number] for number in range(4)] == [32, 10, 32, 32]
