@@ -10,6 +10,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from meeting import TRAINING as STAND_IN
 
 from testbed.packages import find_optional
 from testbed.recipes import VENV
@@ -19,42 +20,58 @@ pytestmark = pytest.mark.testbed
 
 
 @pytest.fixture
-def job(testbed, work, few_images):
-    """A function that submits a job script with a module loaded and few images as data; returns the job's output."""
+def job(testbed, work):
+    """A function that submits a job script with a module loaded, and returns the job's output.
+
+    In place of mnist_ddp.py, its ranks meet and print their options: what trains is below, in test_lumi_course.py and,
+    with --thorough, every script.
+    """
+    (work / "payload").mkdir()
+    (work / "payload" / "mnist_ddp.py").write_text(STAND_IN)
 
     def submit(script, module, options=""):
-        script = script if script.startswith("/") else f"$PAYLOAD/jobs/{script}"
-        load = f"module load {module}\nexport MNIST_ROOT={few_images}\nmkdir -p logs"
-        testbed.run(f"{load}\n{submission(script, options)}", cwd=work)
+        script = script if script.startswith("/") else f"{JOBS}/{script}"
+        own = f"export PAYLOAD={work}/payload PAYLOADPYTORCH={work}/payload MNIST_ROOT=images"
+        testbed.run(f"module load {module}\n{own}\nmkdir -p logs\n{submission(script, options)}", cwd=work)
         return written(work)
 
     return submit
 
 
-def test_lumis_job_trains_on_two_nodes_and_names_its_output_after_itself_and_its_number(job, container):
-    """With one rank on each; test_lumi_course.py has two."""
-    ((name, text),) = job("lumi/mnist.slurm", container, f"{HERE} --ntasks-per-node=1").items()
-    assert re.fullmatch(r"output_mnist\.slurm_\d+\.txt", name)
-    assert "world size 2," in text
-    assert "test accuracy" in text
+#: Script, module, its output file, the job's name, and the ranks of its two nodes.
+STARTED = [
+    ("lumi/mnist.slurm", "container", r"output_mnist\.slurm_\d+\.txt", "mnist.slurm", 4),
+    ("infiniband/ddp_pytorch.job", "venv", r"ddp_pytorch-\d+\.out", "ddp_pytorch", 2),
+    ("perlmutter/submit_batch_modules.sh", "venv", r"module_job_log_\d+\.out", "dl-test", 4),
+    ("slurm/train_requeue.job", "venv", r"train-\d+\.out", "train", 4),
+]
 
 
-def output_of_frontiers(job, script, testbed, venv, work, options=""):
+@pytest.mark.parametrize(("script", "module", "file", "name", "size"), STARTED, indirect=["module"])
+def test_a_job_starts_its_ranks_with_a_directory_of_its_name(job, work, script, module, file, name, size):
+    if script.startswith("infiniband") and find_optional("openmpi-bin") is None:
+        pytest.skip("openmpi-bin is not installed (./run-tests does that where it may install packages)")
+    ((found, text),) = job(script, module, HERE if size == 4 else "").items()
+    assert re.fullmatch(file, found)
+    assert f"world size {size}, on 2 nodes, options: --modelpath {work}/outputs/{name}\nMNIST in images\n" in text
+
+
+def output_of_frontiers(job, script, testbed, venv, work):
     """The output of Frontier's job, submitted without the submitter's environment."""
     text = without_hardware(f"frontier/{script}")
     text = text.replace("PyTorch/2.10.0-rocm-7.1-venv", venv)
     # the modules of a site are on its users' MODULEPATH
     copy = work / script
-    copy.write_text(text.replace("\nset -e\n", f"\nset -e\nmodule use {testbed.layout.modules}\n"))
-    written = job(f"{copy} {options}", venv, "--export=NONE --ntasks-per-node=1")
+    own = f"module use {testbed.layout.modules}\nexport MNIST_ROOT=images"
+    copy.write_text(text.replace("\nset -e\n", f"\nset -e\n{own}\n").replace('"$PAYLOAD/m', f'"{work}/payload/m'))
+    written = job(str(copy), venv, "--export=NONE --ntasks-per-node=2")
     (output,) = (text for name, text in written.items() if re.fullmatch(r"pytorch_tutorial-\d+\.o", name))
     return output
 
 
-def test_frontiers_ddp_job_trains_on_two_nodes_without_the_submitters_environment(job, testbed, venv, work):
-    output = output_of_frontiers(job, "pytorch_ddp_job.sl", testbed, venv, work, f"--data {work}")
-    assert "world size 2," in output
-    assert "test accuracy" in output
+def test_frontiers_ddp_job_starts_its_ranks_without_the_submitters_environment(job, testbed, venv, work):
+    output = output_of_frontiers(job, "pytorch_ddp_job.sl", testbed, venv, work)
+    assert f"world size 4, on 2 nodes, options: --modelpath {work}/outputs/pytorch_ddp\n" in output
 
 
 def test_frontiers_nn_job_prints_its_loss_every_thousand_steps_and_ends_near_99_percent(job, testbed, venv, work):
@@ -66,34 +83,10 @@ def test_frontiers_nn_job_prints_its_loss_every_thousand_steps_and_ends_near_99_
     assert 98 <= float(re.fullmatch(r"Accuracy: (\d+\.\d\d)%", last)[1]) < 100
 
 
-@pytest.mark.parametrize("module", [pytest.param("container", marks=pytest.mark.thorough), "venv"], indirect=True)
-def test_torchrun_under_mpirun_trains_in_container_and_venv_with_the_same_job(job, module):
-    if find_optional("openmpi-bin") is None:
-        pytest.skip("openmpi-bin is not installed (./run-tests does that where it may install packages)")
-    ((name, text),) = job("infiniband/ddp_pytorch.job", module).items()
-    assert re.fullmatch(r"ddp_pytorch-\d+\.out", name)
-    assert "test accuracy" in text
-
-
-def test_nerscs_module_job_trains_on_two_nodes(job, venv):
-    ((name, text),) = job("perlmutter/submit_batch_modules.sh", venv, f"{HERE} --ntasks-per-node=1").items()
-    assert re.fullmatch(r"module_job_log_\d+\.out", name)
-    assert "world size 2," in text
-
-
 def test_a_recipe_is_installed_by_a_job(job, venv):
     ((name, text),) = job(f"infiniband/venv_build.job {VENV}.eb", venv).items()
     assert re.fullmatch(r"venv_build-\d+\.out", name)
     assert f"{venv} is already installed" in text
-
-
-def test_without_the_data_module_a_training_in_several_jobs_generates_digits(testbed, venv, work):
-    empty = f"module load {venv}\nexport MODULEPATH={work}"
-    job = submission("$PAYLOAD/jobs/slurm/train_requeue.job --epochs 1", "--ntasks-per-node=1")
-    testbed.run(f"{empty}\n{job}", cwd=work)
-    ((name, text),) = written(work).items()
-    assert re.fullmatch(r"train-\d+\.out", name)
-    assert re.search(r"world size 2,.* 6000 training and 1000 test images", text)
 
 
 #: The job scripts that train under Slurm: those of a system without what only the system has.
@@ -134,7 +127,8 @@ def test_a_script_that_is_submitted_twice_in_a_directory_resumes(testbed, venv, 
     (work / "train.job").write_text(text.replace("nodes=4", "nodes=2"))
     (work / "logs").mkdir()
     load = f"module load {venv}\nexport MNIST_ROOT={few_images} SIFPYTORCH=x SHIFTER_IMAGE=x PYTORCH_EDF=x"
-    options = f"--job-name=again {HERE.replace('tasks-per-node=2', 'tasks-per-node=1')}"
+    thorough = request.config.getoption("--thorough")
+    options = f"--job-name=again {HERE} --ntasks-per-node=1 --nodes={1 + thorough}"
 
     def submit(*more, check=True):
         before = set(written(work))
@@ -144,12 +138,12 @@ def test_a_script_that_is_submitted_twice_in_a_directory_resumes(testbed, venv, 
         return "".join(text for name, text in written(work).items() if name not in before)
 
     first = submit("--epochs 2")
-    assert "world size 2," in first and "epoch 2/2" in first and "resuming" not in first
+    assert f"world size {1 + thorough}," in first and "epoch 2/2" in first and "resuming" not in first
     (work / "outputs/again/checkpoints/epoch-0002-step-000000.pt").unlink()
     second = submit("--epochs 2")
     assert f"resuming after 1 epochs and 0 steps, from {work}/outputs/again/checkpoints/epoch-0001" in second
     assert "epoch 2/2" in second and "epoch 1/2" not in second
-    if not request.config.getoption("--thorough"):
+    if not thorough:
         return  # the rest is the trainings' own: tests/unit/payload
     refused = submit("--epochs 3", check=False)
     assert "written with epochs 2 (now 3). Use the same options, choose another" in refused

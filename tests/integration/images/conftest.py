@@ -1,7 +1,6 @@
 """A site without images, and sources of images: the CPU image, a tiny image, a registry."""
 
 import os
-from pathlib import Path
 
 import pytest
 from image_site import Site, make_layer
@@ -16,12 +15,6 @@ def site(testbed, work):
     if testbed.obstacle:
         pytest.skip(f"no containers here: {testbed.obstacle}")
     return Site(testbed, work)
-
-
-@pytest.fixture(scope="module")
-def pytorch_sif(testbed, container):
-    """The image of the installed CPU container module."""
-    return Path(testbed.run(f"module load {container}; printf %s $SIF"))
 
 
 @pytest.fixture(scope="module")
