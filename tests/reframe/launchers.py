@@ -39,7 +39,6 @@ class Launcher(PyTorchJob):
     @run_before("run")
     def set_command(self):
         site, extras = self.current_partition.extras, self.current_environ.extras
-        site, extras = self.current_partition.extras, self.current_environ.extras
         image = extras.get("srun_options", [])
         of_ranks, of_node = self.job.launcher.options, list(image)
         if self.num_cpus_per_task:
