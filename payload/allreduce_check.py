@@ -160,7 +160,7 @@ def check_groups(ranks: Ranks, length: int) -> str:
     for kind, groups in (("row", rows), ("column", [list(column) for column in zip(*rows)])):
         place, members = next((place, members) for place, members in enumerate(groups) if ranks.rank in members)
         name = f"{kind} {place} ({ranks.name(members)})"
-        ranks.begin(f"new_group of {name}")  # only its members call it, so that all groups of a kind are made at once
+        ranks.task = f"new_group of {name}"  # only its members call it, so that all groups of a kind are made at once
         group = dist.new_group(members, timedelta(seconds=ranks.timeout), use_local_synchronization=True)
         parts = [sum_of([rank], EXCHANGED, ranks.device) for rank in members]
         own, whole = parts[members.index(ranks.rank)], sum_of(members, EXCHANGED, ranks.device)
@@ -170,11 +170,11 @@ def check_groups(ranks: Ranks, length: int) -> str:
             (dist.all_gather, (gathered, own), gathered, parts),
             (dist.reduce_scatter, (divided, [own] * len(members)), [divided], [whole]),
         ):
-            ranks.begin(f"{operation.__name__} in {name}")
+            ranks.task = f"{operation.__name__} in {name}"
             operation(*arguments, group=group)
             ranks.wait_for_device()
             task, right = ranks.task, all(map(torch.equal, found, expected))
-            ranks.begin("")
+            ranks.task = ""
             wrong.update(dict.fromkeys(filter(None, ranks.gather("" if right else task))))
     if wrong:
         return (

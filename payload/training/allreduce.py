@@ -28,7 +28,7 @@ PATIENCE = 0.9  # of the time limit, after which torch ends this process without
 MOST_NAMES = 8  # ranks in one line
 WATCH_SECONDS = 0.5  # between two checks of a call that may not return
 ANSWER_SECONDS = 10  # for a rank to answer after a collective failed; all waiting ranks fail at about the same time
-STAY_SECONDS = 2  # rank 0, whose process may host the store, stays so long for ranks that asked later
+STAY_SECONDS = 2  # rank 0, whose process may host the store, stays so much longer, for ranks that ask later
 CLOSE_SECONDS = 5  # limit for closing connections
 POLL_SECONDS = 0.1  # between two polls for answers
 
@@ -45,27 +45,21 @@ class Ranks:
     ``gather`` uses TCP between CPUs: with NCCL, the results do not depend on the network under test. A collective that
     fails does so on all waiting ranks at about the same time: when the time limit of its group expires, or when the
     ranks that failed before have closed their connections. They answer in the store; a rank that hangs or has ended
-    does not. ``add`` counts there, as it never blocks; torch before 2.3 has no ``check``.
+    does not. ``add`` counts there, as it never blocks. ``task`` names the operation in a group that this rank is in.
     """
 
     def __init__(self, world: World, timeout: float, read_log: Callable[[], str] = str):
         self.rank, self.size, self.device, self.host_group = world
         self.timeout, self.read_log = timeout, read_log
         self.calling_since: float | None = None
+        self.task = ""
         self.store = dist.PrefixStore("answers", dist.distributed_c10d._get_default_store())
-        self.store.set(f"host {self.rank}", platform.node())
-        self.begin("")
-        self.store.add(f"began {self.rank}", 1)
+        self.hosts = ["host unknown"] * self.size
 
     def meet(self) -> None:
         """Learn the hosts of all ranks."""
         self.hosts = self.gather(platform.node())
         self.nodes = list(dict.fromkeys(self.hosts))
-
-    def begin(self, task: str) -> None:
-        """Record which operation, in which group, this rank begins; empty for one of all ranks."""
-        self.task = task
-        self.store.set(f"task {self.rank}", task)
 
     def gather(self, value):
         """Return the values of all ranks, in their order, on every rank; it waits for all of them."""
@@ -97,21 +91,15 @@ class Ranks:
         return f"rank{'s' * (len(ranks) > 1)} {first_of([f'{rank} ({self.hosts[rank]})' for rank in ranks])}"
 
     def wait_for_device(self) -> None:
-        """Wait until the device has finished its work; end this process if a collective never ends."""
-        if self.device.type == "cpu":
-            return
-        done = module_of(self.device).Event()
-        done.record()
-        self.calling_since = time.monotonic()
-        deadline = self.calling_since + PATIENCE * self.timeout
-        while not done.query():
-            if time.monotonic() > deadline:
-                self.end(f"a collective of {library_of(self.device)} did not end")
-        self.calling_since = time.monotonic()
+        """Wait until the device has finished its work; ``watch_calls`` ends this process if it never does."""
+        if self.device.type != "cpu":
+            self.calling_since = time.monotonic()
+            module_of(self.device).synchronize()
+            self.calling_since = time.monotonic()
 
     @contextmanager
     def watch_calls(self) -> Iterator[None]:
-        """End this process if a call of NCCL or XCCL does not return.
+        """End this process if a call of NCCL or XCCL does not return, or if its work on the device does not end.
 
         The first collective of a group connects its ranks within the call, to which no time limit of torch applies.
         """
@@ -119,9 +107,13 @@ class Ranks:
 
         def watch() -> None:
             while not ended.wait(WATCH_SECONDS):
-                since = self.calling_since
-                if since is not None and time.monotonic() - since > PATIENCE * self.timeout:
-                    self.end(f"a call of {library_of(self.device)} did not return")
+                since, limit = self.calling_since, PATIENCE * self.timeout
+                if since is not None and time.monotonic() - since > limit:
+                    who = f"groups: {self.task}" if self.task else self.name([self.rank])
+                    self.exit(
+                        f"FAIL {who}: a collective of {library_of(self.device)} did not end within {limit:g} s"
+                        f"{last_warning(self.read_log())}. Try without the nodes of ranks that do not report this"
+                    )
 
         if self.device.type != "cpu":
             threading.Thread(target=watch, daemon=True).start()
@@ -129,24 +121,6 @@ class Ranks:
             yield
         finally:
             ended.set()
-
-    def end(self, fault: str) -> None:
-        """End this process with a line that names this rank, or once for all ranks its group."""
-        thread = threading.Thread(target=self.leave_report_to_first, daemon=True)
-        thread.start()
-        thread.join(ANSWER_SECONDS)  # the host of the store may hang
-        who = f"groups: {self.task}" if self.task else self.name([self.rank])
-        self.exit(
-            f"FAIL {who}: {fault} within {PATIENCE * self.timeout:g} s{last_warning(self.read_log())}. "
-            "Try without the nodes of ranks that do not report this"
-        )
-
-    def leave_report_to_first(self) -> None:
-        """End this process if another rank has reported the group that failed."""
-        with suppress(RuntimeError):  # the store has ended
-            if self.task and self.store.add("reported", 1) > 1:
-                self.stay()
-                os._exit(1)
 
     def exit(self, line: str) -> None:
         """End this process at once: an orderly exit would wait for the device, or for a rank that hangs."""
@@ -157,15 +131,14 @@ class Ranks:
     def stay(self) -> None:
         """Keep the store, if this process has it, for ranks that ask later."""
         if self.rank == 0:
-            time.sleep(ANSWER_SECONDS + STAY_SECONDS if self.task else STAY_SECONDS)  # other groups ask that late
+            time.sleep(ANSWER_SECONDS + STAY_SECONDS)
 
-    def missing(self, seconds: float) -> list[str] | None:
-        """Return the names of the ranks that do not answer within ``seconds``; None if the store does not answer.
+    def missing(self, seconds: float) -> list[int] | None:
+        """Return the ranks that do not answer within ``seconds``; None if the store does not answer.
 
-        If the process of the store ends meanwhile, these are the ranks that had not answered by then. The task becomes
-        that of the first rank that is in one.
+        If the process of the store ends meanwhile, these are the ranks that had not answered by then.
         """
-        absent: list[str] | None = None
+        absent: list[int] | None = None
 
         def call() -> None:
             nonlocal absent
@@ -173,12 +146,10 @@ class Ranks:
             with suppress(RuntimeError):
                 self.store.add(f"here {self.rank}", 1)
                 while True:
-                    absent = [self.host_of(rank) for rank in range(self.size) if not self.is_here(rank)]
+                    absent = [rank for rank in range(self.size) if not self.is_here(rank)]
                     if not absent or time.monotonic() >= deadline:
                         break
                     time.sleep(POLL_SECONDS)
-                self.task = next(filter(None, map(self.task_of, range(self.size))), "")
-                self.leave_report_to_first()
 
         # The process that hangs may be that of the store: rank 0 or torchrun.
         thread = threading.Thread(target=call, daemon=True)
@@ -188,13 +159,6 @@ class Ranks:
 
     def is_here(self, rank: int) -> bool:
         return self.store.add(f"here {rank}", 0) > 0
-
-    def host_of(self, rank: int) -> str:
-        has_begun = self.store.add(f"began {rank}", 0)
-        return f"{rank} ({self.store.get(f'host {rank}').decode() if has_begun else 'never began'})"
-
-    def task_of(self, rank: int) -> str:
-        return self.store.get(f"task {rank}").decode() if self.store.add(f"began {rank}", 0) else ""
 
     def end_with_names(self, error: Exception) -> None:
         """End this process with a line that names the ranks that do not answer; return if all of them answer.
@@ -209,15 +173,15 @@ class Ranks:
         missing = self.missing(ANSWER_SECONDS)
         reason = str(error).splitlines()[0]
         end = f"did not end within {self.timeout:g} s" if re.search("timed? ?out", reason, re.IGNORECASE) else "failed"
-        look = "Look at its processes and its log, and try without its node"
-        names = first_of(missing) if missing else "0, or the process that holds its store,"
-        if self.task:
-            silent = "all ranks answer" if missing == [] else f"no answer from rank {names}"
-            self.exit(f"FAIL groups: {self.task}: {end}: {silent} ({reason}). {look if missing else 'Try other nodes'}")
-        if missing != []:
-            fault = "one of them, or its node, is at fault" if missing and len(missing) > 1 else "it hangs or has ended"
-            self.exit(f"FAIL rank {names}: no answer, and a collective {end}: {fault} ({reason}). {look}")
-        self.stay()
+        names = self.name(missing) if missing else "rank 0, or the process that holds its store,"
+        what = f"groups: {self.task}: {end}: no answer from {names}" if self.task else f"{names}: no answer"
+        if missing == []:
+            if self.task:
+                self.exit(f"FAIL groups: {self.task}: {end}: all ranks answer ({reason}). Try other nodes")
+            return self.stay()
+        fault = "one of them, or its node, is at fault" if missing and len(missing) > 1 else "it hangs or has ended"
+        what += "" if self.task else f", and a collective {end}: {fault}"
+        return self.exit(f"FAIL {what} ({reason}). Look at its processes and its log, and try without its node")
 
 
 def log_nccl(environment: MutableMapping[str, str]) -> Callable[[], str]:

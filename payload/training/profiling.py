@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
@@ -33,7 +34,7 @@ class Profile:
     def __init__(self, options: argparse.Namespace, world: World, report: Callable = print):
         self.directory, self.world, self.report = options.profile, world, report
         self.taken = 0
-        self.result: tuple[list[float], list[str]] | None = None
+        self.result: tuple[list[float], str] | None = None
         self.profiler = None
         if not self.directory:
             return
@@ -53,9 +54,10 @@ class Profile:
     def note(self, profiler: profile) -> None:
         """Write the trace, and keep the shares of time and the dearest operations."""
         profiler.export_chrome_trace(str(self.directory / f"trace-rank-{self.world.rank}.json"))
-        events = profiler.events()
         on_device = self.world.device.type != "cpu"
-        self.result = shares_of(events, on_device), dearest(profiler.key_averages(), on_device)
+        order = f"self_{self.world.device.type}_time_total"  # by themselves
+        table = profiler.key_averages().table(order, row_limit=SHOWN, max_name_column_width=40)
+        self.result = shares_of(profiler.events(), on_device), table
 
     def batches(self, batches: Iterable) -> Iterator:
         """Yield ``batches``, one for each step."""
@@ -83,7 +85,7 @@ class Profile:
             kinds = ", ".join(f"{kind} {share:.1f} %" for kind, share in zip(KINDS, shares))
             self.report(f"profile of rank {rank}, {ACTIVE} steps: {kinds}")
             if rank == results[0][0]:
-                self.report("\n".join(table))
+                self.report(table)
         self.report(f"traces written to {self.directory}")
 
     def stop(self) -> None:
@@ -120,40 +122,18 @@ def shares_of(events: Iterable, on_device: bool) -> list[float]:
         elif is_kernel or (not on_device and event.name.startswith(("aten::", "Optimizer.", "autograd::"))):
             kinds[0].append(span)
     start, end = min(first for first, _ in windows), max(last for _, last in windows)
-    covered: list[tuple[float, float]] = []
-    shares, total = [], 0.0
-    for spans in kinds:
-        covered = union([*covered, *((max(first, start), min(last, end)) for first, last in spans)])
-        now = sum(last - first for first, last in covered)
-        shares.append(100 * (now - total) / (end - start))
-        total = now
-    return [*shares, 100 * (1 - total / (end - start))]
+    spans: list[tuple[float, float]] = []
+    ends = [0.0]
+    for kind in kinds:
+        spans += [(max(first, start), min(last, end)) for first, last in kind]
+        ends.append(100 * covered(spans) / (end - start))
+    return [*(after - before for before, after in zip(ends, ends[1:])), 100 - ends[-1]]
 
 
-def union(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return spans of time that do not overlap, in their order."""
-    merged: list[tuple[float, float]] = []
-    for first, last in sorted(span for span in spans if span[0] < span[1]):
-        if merged and first <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(merged[-1][1], last)
-        else:
-            merged.append((first, last))
-    return merged
-
-
-def dearest(averages: Iterable, on_device: bool) -> list[str]:
-    """Return lines of a table of the operations that take most time by themselves."""
-
-    def seconds(event) -> float:
-        name = "self_cpu_time_total" if not on_device else "self_device_time_total"
-        return getattr(event, name, 0.0) / 1e6  # torch before 2.4 has other names on GPUs
-
-    found = [event for event in averages if event.key != DATA and not event.key.startswith("ProfilerStep")]
-    found.sort(key=seconds, reverse=True)
-    whole = sum(map(seconds, found)) or 1
-    lines = [f"{'ms':>10}{'share':>9}{'calls':>8}  operation"]
-    for event in found[:SHOWN]:
-        lines.append(
-            f"{1e3 * seconds(event):>10.2f}{100 * seconds(event) / whole:>7.1f} %{event.count:>8}  {event.key}"
-        )
-    return lines
+def covered(spans: Sequence[tuple[float, float]]) -> float:
+    """Return the length of time that ``spans`` cover; what overlaps counts once."""
+    total, reached = 0.0, -math.inf
+    for first, last in sorted(spans):
+        total += max(0.0, last - max(first, reached))
+        reached = max(reached, last)
+    return total

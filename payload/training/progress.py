@@ -9,11 +9,12 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TextIO
 
 BAR_SECONDS = 0.1  # between two updates of the bar
 LINE_SECONDS = 10  # between two lines in a log
-BAR_WIDTH = 24  # characters at most
+BAR_WIDTH = 16  # characters
 CLEAR_LINE = "\r\x1b[K"
 
 
@@ -62,14 +63,11 @@ class Progress:
     def bar_line(self, step: int, loss: float, seconds: float) -> str:
         """Return the bar after ``step`` steps, ``seconds`` after the first."""
         rate = (step - self.first_step) / seconds
-        left = duration((self.steps - step) / rate) if rate else "?"
-        start = f"{self.name}  "
-        end = f"{100 * step // self.steps:3} %  loss {loss:.4f}  {rate:.3g} steps/s  {left} left"
-        columns = shutil.get_terminal_size().columns - 1  # a line that wraps cannot be cleared
-        width = min(BAR_WIDTH, columns - len(f"{start}[] {end}"))
-        full = width * step // self.steps
-        bar = f"[{'#' * full}{'-' * (width - full)}] " if width > 0 else ""
-        return f"{start}{bar}{end}"[:columns]
+        left = timedelta(seconds=round((self.steps - step) / rate)) if rate else "?"
+        full = BAR_WIDTH * step // self.steps
+        bar = f"[{'#' * full}{'-' * (BAR_WIDTH - full)}]"
+        line = f"{self.name}  {bar} {100 * step // self.steps:3} %  loss {loss:.4f}  {rate:.3g} steps/s  {left} left"
+        return line[: shutil.get_terminal_size().columns - 1]  # a line that wraps cannot be cleared
 
     def done(self) -> None:
         """Clear the bar."""
@@ -82,10 +80,3 @@ class Progress:
 
     def __exit__(self, *fault: object) -> None:
         self.done()
-
-
-def duration(seconds: float) -> str:
-    """Return ``seconds`` as minutes and seconds, 0:07, or with hours, 1:02:03."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -4,11 +4,8 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import fcntl
-import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -16,7 +13,6 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,31 +27,15 @@ FAILED_IN_A_ROW = 3  # trainings, after which this process exits
 DIVERGED = "diverged"  # an attribute of a trial whose loss, or metric, is not a finite number
 DIRECTORY = "directory"  # the attribute of a trial with the name of its directory
 LOG = "log"  # a file in the directory of a trial
-PRCTL = ctypes.CDLL(None).prctl
-PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
-def damaged_journal(journal: Path, where: str) -> TrainingError:
-    return TrainingError(
-        f"{journal}: damaged ({where}). Nothing was changed: restore the file, or choose another directory with --study"
-    )
-
-
-def check_journal(journal: Path) -> None:
-    """Remove an incomplete last line, which a full disk leaves: Optuna would write the next entry behind it.
-
-    Raises TrainingError if another line is damaged: the numbers of all later trials depend on it. Hold Optuna's lock.
-    """
+def remove_incomplete_line(journal: Path) -> None:
+    """Remove what a full disk left of a last line: Optuna would write the next entry behind it. Hold Optuna's lock."""
     content = read_file(journal) if journal.exists() else b""
-    *lines, rest = content.split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        try:
-            json.loads(line)["op_code"]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            raise damaged_journal(journal, f"line {number}") from None
+    rest = len(content) - content.rfind(b"\n") - 1
     if rest:
         print(f"{journal}: removed an incomplete last line", flush=True)
-        os.truncate(journal, len(content) - len(rest))
+        os.truncate(journal, len(content) - rest)
 
 
 def lock_trial(directory: Path, flags: int = 0) -> IO:
@@ -82,19 +62,8 @@ def start_training(command: list[str], directory: Path, parameters: dict, lock: 
     """Start the training of a trial, which inherits ``lock``."""
     chosen = [word for name, value in parameters.items() for word in (f"--{name}", str(value))]
     command = [sys.executable, "-u", *command, "--modelpath", str(directory), *chosen]
-    stop = partial(stop_with_parent, os.getpid())
     with (directory / LOG).open("ab") as log:
-        return subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, pass_fds=[lock.fileno()], preexec_fn=stop
-        )
-
-
-def stop_with_parent(parent: int) -> None:
-    """Stop this process when its parent is killed, which alone records its result."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    PRCTL(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # killed before the call
-        os._exit(STOPPED)
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, pass_fds=[lock.fileno()])
 
 
 def last_value(metrics_file: Path, metric: str) -> float:
@@ -183,7 +152,7 @@ class Search:
         journal, options = self.directory / "study.journal", self.options
         lock = self.open_lock(str(journal))
         with held(lock):
-            check_journal(journal)
+            remove_incomplete_line(journal)
         try:
             study = self.optuna.create_study(
                 storage=JournalStorage(JournalFileBackend(str(journal), lock_obj=lock)),
@@ -192,7 +161,10 @@ class Search:
                 load_if_exists=True,
             )
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, AssertionError) as error:
-            raise damaged_journal(journal, f"{type(error).__name__}: {error}") from None
+            raise TrainingError(
+                f"{journal}: damaged ({type(error).__name__}: {error}). Nothing was changed: restore the file, or "
+                "choose another directory with --study"
+            ) from None
         question = {
             "the script and options": " ".join([Path(options.command[0]).name, *options.command[1:]]),
             "the space": " ".join(parameter.text for parameter in options.space),

@@ -188,7 +188,8 @@ def test_all_ranks_end_if_the_call_that_connects_their_gpus_never_returns(run_co
     for number, rank in enumerate(ranks):
         assert rank.status == 1, ranks
         assert re.match(
-            rf"FAIL rank {number} \(\S+\): a call of NCCL did not return within 0\.9 s\. ", rank.stderr.splitlines()[-1]
+            rf"FAIL rank {number} \(\S+\): a collective of NCCL did not end within 0\.9 s\. ",
+            rank.stderr.splitlines()[-1],
         ), ranks
 
 
@@ -202,10 +203,8 @@ GROUPS = """
 import torch.distributed as dist
 def all_gather(*arguments, real=dist.all_gather, **options):
     if os.environ["RANK"] == "2":
-        with suppress(RuntimeError):  # the store ends with rank 0
-            while True:
-                waiting.store.add("reported", 0)
-                time.sleep(0.02)
+        with suppress(RuntimeError):  # the store has ended
+            waiting.wait_for("knows")
         os._exit(0)
     if os.environ["RANK"] == "3":
         raise RuntimeError("Timed out waiting for recv operation")  # what gloo raises at the end of --timeout
@@ -215,9 +214,6 @@ class Waiting(check.Ranks):
         global waiting
         waiting = self
         super().__init__(*arguments)
-    def stay(self):
-        while self.rank == 0 and self.store.add("reported", 0) < 3:
-            time.sleep(0.02)
 check.Ranks, dist.all_gather = Waiting, all_gather
 """
 
@@ -233,14 +229,16 @@ def test_four_ranks_test_their_rows_and_columns(run_code):
     )
 
 
-def test_a_group_that_hangs_is_named_once_with_its_operation_and_the_rank(run_code):
+def test_a_group_that_hangs_is_named_with_its_operation_and_the_rank(run_code):
     ranks = run_code(
         4, code("--max-size", "4", "--slow", "1000", "--timeout", "60", "--groups", change=ANSWERS + GROUPS)
     )
     assert [ranks[number].status for number in (0, 1, 3)] == [1] * 3, ranks
-    (line,) = [line for number in (0, 1, 3) for line in ranks[number].stderr.splitlines() if "FAIL" in line]
-    group = r"all_gather in row 1 \(ranks 2 \(\S+\), 3 \(\S+\)\)"
-    assert re.match(rf"FAIL groups: {group}: .*: no answer from rank 2 \(\S+\) \(.*\)\. Look at its ", line), line
+    group = r"groups: all_gather in row 1 \(ranks 2 \(\S+\), 3 \(\S+\)\)"
+    last = ranks[3].stderr.splitlines()[-1]
+    assert re.match(rf"FAIL {group}: .*: no answer from rank 2 \(\S+\) \(.*\)\. Look at its ", last), ranks
+    for number in (0, 1):
+        assert re.match(r"FAIL rank 2 \(\S+\): no answer, and a collective ", ranks[number].stderr.splitlines()[-1])
 
 
 def test_a_group_with_a_wrong_result_is_named(run_code):

@@ -54,7 +54,7 @@ def test_a_file_that_expands_to_more_than_images_need_is_refused(small_mnist, mo
     path.unlink()
     path = path.with_name(f"{TRAIN_IMAGES}.gz")
     path.write_bytes(gzip.compress(bytes(10**6)))
-    with pytest.raises(TrainingError, match=f"^{path}: expands to more than 3000 bytes. Copy or download"):
+    with pytest.raises(TrainingError, match=f"^{path}: expected at most 3000 bytes, found more. Copy or download"):
         load_dataset(small_mnist)
     path.write_bytes(bytes(4000))
     with pytest.raises(TrainingError, match=f"^{path}: 4000 bytes, expected at most 3000"):
@@ -123,12 +123,12 @@ def label_ten(path):
     ("name", "damage", "expected_and_found"),
     [
         (TRAIN_IMAGES, cut_short, ("expected 101936 bytes", "found 101836")),
-        (TRAIN_IMAGES, cut_short_compressed, (f"{TRAIN_IMAGES}.gz", "expected a complete gzip stream", "truncated")),
+        (TRAIN_IMAGES, cut_short_compressed, (f"{TRAIN_IMAGES}.gz", "cannot be read (Compressed file ended before")),
         (TRAIN_IMAGES, lengthen, ("expected 101936 bytes", "found 101937")),
-        (TRAIN_IMAGES, empty, ("expected the magic number 0x00000803", "found 0x:")),
+        (TRAIN_IMAGES, empty, ("expected the magic number 0x00000803", "found 0x.")),
         (TRAIN_IMAGES, no_gzip, (f"{TRAIN_IMAGES}.gz", "cannot be read (Not a gzipped file")),
         (TRAIN_IMAGES, replace_with_labels, ("expected the magic number 0x00000803", "found 0x00000801")),
-        (TRAIN_IMAGES, halve_image_width, ("expected images of 28 x 28 pixels", "found the shape [130, 56, 14]")),
+        (TRAIN_IMAGES, halve_image_width, ("expected images of 28 x 28 pixels", "found [56, 14]")),
         (TRAIN_LABELS, take_labels_of_the_test_set, ("expected 130 labels", "found 31")),
         (TRAIN_LABELS, label_ten, ("expected labels from 0 to 9", "found 10")),
     ],
