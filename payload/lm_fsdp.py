@@ -11,14 +11,13 @@ The result is the same, to rounding, for any number of ranks and any number of i
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 
 from training.language.options import parse_arguments
-from training.signals import INTERRUPTED, end_at_once
+from training.signals import end_at_once
 
 if __name__ == "__main__":
     OPTIONS = parse_arguments(sys.argv[1:], __doc__.splitlines()[0])
@@ -31,8 +30,8 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from training.accelerator import find_accelerator, module_of
 from training.checkpoint import save_model
-from training.distributed import World, fail_together, process_group, sum_over_ranks
-from training.failing import compiler_fault, fail_in_one_line, rank_name
+from training.distributed import World, fail_together, sum_over_ranks
+from training.failing import compiler_fault, run_training
 from training.health import Health
 from training.language.model import GPT, SHAPES, count_parameters, set_first_weights
 from training.language.parallel import make_mesh, shard, state_bytes
@@ -195,11 +194,9 @@ def train_steps(
     """Take the steps that are left, with a line every --interval steps; exit if the ranks agree to stop."""
     position, is_first = run.position, run.world.rank == 0
     steps = batches(options, run, text)
-    health = None
-    if options.health is not None:
-        health = Health(run.world, report, every=options.health)
-        health.watch(*run.network.blocks)
-        steps = health.batches("training", steps, first_step=position.step)
+    health = Health(run.world, report, every=options.health)
+    health.watch(*run.network.blocks)
+    steps = health.batches("training", steps, first_step=position.step)
     run.start_clock()
     with Profile(options, run.world, report) as profile, Progress(
         "training", options.steps, first_step=position.step, enabled=is_first
@@ -214,8 +211,7 @@ def train_steps(
                 name = f"step {position.step}/{options.steps}"
                 progress.done()
                 report(f"{name}  {format_line(values)}")
-                if health:
-                    values.update(health.end_epoch(name))
+                values.update(health.end_epoch(name))
                 with fail_together(run.world):
                     metrics.epoch(position.step, **values)
                 run.start_clock()  # a validation takes no time of the training
@@ -282,15 +278,7 @@ def report_end(options: argparse.Namespace, run: Run, unigram: float, report: Ca
 
 def main(options: argparse.Namespace) -> None:
     """Train; exit with status 1 and one last line that names the rank and its fault if that fails."""
-    with fail_in_one_line():
-        try:
-            with process_group(os.environ, use_gpu=options.gpu, timeout=options.timeout) as world, StopSignals(
-                world, interval=STOP_INTERVAL, enabled=bool(options.modelpath)
-            ) as stop:
-                train(options, world, stop)
-        except KeyboardInterrupt:
-            print(f"{rank_name()}: interrupted, nothing was saved", file=sys.stderr, flush=True)
-            sys.exit(INTERRUPTED)
+    run_training(train, options, interval=STOP_INTERVAL)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ The result is the same, to rounding, for any number of ranks and any number of i
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -19,7 +18,7 @@ from functools import partial
 from itertools import islice
 
 from training.options import parse_arguments
-from training.signals import INTERRUPTED, end_at_once
+from training.signals import end_at_once
 
 if __name__ == "__main__":
     OPTIONS = parse_arguments(sys.argv[1:], __doc__.splitlines()[0])
@@ -32,8 +31,8 @@ from torch.nn.parallel import DistributedDataParallel
 from training.accelerator import find_accelerator, module_of
 from training.checkpoint import Checkpoints, Extent, Run, open_checkpoints, save_model
 from training.data import Dataset, GlobalBatchSampler, Samples, Splits, device_batches, fingerprint, load_dataset, split
-from training.distributed import World, fail_together, process_group, sum_over_ranks
-from training.failing import compiler_fault, fail_in_one_line, rank_name
+from training.distributed import World, fail_together, sum_over_ranks
+from training.failing import compiler_fault, run_training
 from training.finite import check_loss
 from training.health import Health
 from training.metrics import Metrics
@@ -242,18 +241,14 @@ def train_epochs(
     """Train the epochs that are left, with a checkpoint after each; exit if the ranks agree to stop."""
     position, world = run.position, run.world
     is_first = world.rank == 0
-    health = None
-    if options.health is not None:
-        health = Health(world, report, every=options.health)
-        health.watch(model)
+    health = Health(world, report, every=options.health)
+    health.watch(model)
     kind = "validation" if options.validation else "test"
     while position.epoch < options.epochs:
         name = f"epoch {position.epoch + 1}/{options.epochs}"
         sampler.epoch = position.epoch
         batches = device_batches(*images.training, islice(sampler, position.step, None))
-        if health:
-            batches = health.batches(name, batches, first_step=position.step)
-        batches = profile.batches(batches)
+        batches = profile.batches(health.batches(name, batches, first_step=position.step))
         with Progress(name, len(sampler), first_step=position.step, enabled=is_first) as progress:
             train_epoch(model, run, batches, progress, stop, bf16=options.bf16)
         loss_sum = position.loss_sum
@@ -263,8 +258,7 @@ def train_epochs(
                 f"{name}  loss {values['loss']:.4f}  {kind} accuracy {values['accuracy']:.2f} %  "
                 f"images/s {values['images_per_second']:.0f}"
             )
-            if health:
-                values.update(health.end_epoch(name))
+            values.update(health.end_epoch(name))
             with fail_together(world):
                 metrics.epoch(position.epoch, **values)
         check_loss(loss_sum, name, world)
@@ -279,15 +273,7 @@ def train_epochs(
 
 def main(options: argparse.Namespace) -> None:
     """Train; exit with status 1 and one last line that names the rank and its fault if that fails."""
-    with fail_in_one_line():
-        try:
-            with process_group(os.environ, use_gpu=options.gpu, timeout=options.timeout) as world, StopSignals(
-                world, enabled=bool(options.modelpath)
-            ) as stop:
-                train(options, world, stop)
-        except KeyboardInterrupt:
-            print(f"{rank_name()}: interrupted, nothing was saved", file=sys.stderr, flush=True)
-            sys.exit(INTERRUPTED)
+    run_training(train, options)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,8 @@ class Health:
 
     The backward pass is left out: it overlaps with the exchange of gradients, where a rank waits for the slower ones,
     so that all ranks take the same time. An evaluation, without gradients, is not timed. All ranks call the methods, at
-    the same steps. ``report`` prints a line on rank 0. With ``every``, a report also follows after so many steps.
+    the same steps. ``report`` prints a line on rank 0. With ``every``, a report also follows after so many steps; if it
+    is None, nothing is timed.
 
     >>> health = Health(world, report)
     >>> health.watch(model)
@@ -51,7 +52,7 @@ class Health:
     >>> values = health.end_epoch("epoch 1/3")
     """
 
-    def __init__(self, world: World, report: Callable[[str], None], *, every: int = 0):
+    def __init__(self, world: World, report: Callable[[str], None], *, every: int | None = 0):
         self.world, self.report, self.every = world, report, every
         on_cpu = world.device.type == "cpu"
         self.new_event = HostEvent if on_cpu else partial(module_of(world.device).Event, enable_timing=True)
@@ -67,12 +68,15 @@ class Health:
         Such are a DistributedDataParallel, and the blocks that are passed to ``fully_shard``: its hooks wait for the
         weights before, and reshard them after, these.
         """
-        for module in modules:
+        for module in modules if self.every is not None else ():
             module.register_forward_pre_hook(lambda *_: self.record())
             module.register_forward_hook(lambda *_: self.record(), prepend=True)
 
     def batches(self, name: str, batches: Iterable, *, first_step: int = 0) -> Iterator:
         """Yield ``batches``, one for each step, and time how long each takes; ``name`` begins the lines of reports."""
+        if self.every is None:
+            yield from batches
+            return
         self.begin_step()
         for step, batch in enumerate(batches, start=first_step + 1):
             self.record()
@@ -105,6 +109,8 @@ class Health:
 
     def end_epoch(self, name: str) -> dict:
         """Report the epoch; return the fields for the metrics, on rank 0."""
+        if self.every is None:
+            return {}
         self.read()
         values = self.compare(name, self.seconds)
         self.seconds, self.reported = [], 0

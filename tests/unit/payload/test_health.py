@@ -86,7 +86,7 @@ def test_without_the_option_nothing_is_reported_and_no_forward_pass_is_timed(mon
     import mnist_ddp
     from training.stopping import StopSignals
 
-    monkeypatch.setattr(mnist_ddp, "Health", None)
+    monkeypatch.setattr(health, "gather", None)
     monkeypatch.setattr(nn.Module, "register_forward_hook", None)
     options = mnist_ddp.parse_arguments(["--data", str(small_mnist), "--epochs", "1", "--batch-size", "65"])
     mnist_ddp.train(options, alone, StopSignals(alone, enabled=False))

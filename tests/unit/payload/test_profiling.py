@@ -23,7 +23,7 @@ def profile_of(ranks, directory, expected):
         events = json.loads((directory / f"trace-rank-{rank}.json").read_text())["traceEvents"]
         steps = {event["name"] for event in events if event.get("name", "").startswith("ProfilerStep#")}
         assert len(steps) == 5
-    assert len(re.findall(r"^ +\S+.* \d+\.\d\d% .* +\d+ +$", ranks[0].stdout, re.MULTILINE)) == 10
+    assert len(re.findall(r"^ *\S+.* \d+\.\d\d% .* +\d+ +$", ranks[0].stdout, re.MULTILINE)) == 10
     return found
 
 
