@@ -105,6 +105,8 @@ def start_ranks():
 @pytest.fixture(scope="session")
 def zygote(tmp_path_factory):
     """A Python that has imported torch and forks: one for all processes of pytest."""
+    import forked_ranks
+
     directory = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         directory = directory.parent
@@ -112,6 +114,7 @@ def zygote(tmp_path_factory):
     directory.mkdir(exist_ok=True)
     settings = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
     zygote = Zygote(directory, {**os.environ, **settings})
+    forked_ranks.start = zygote.start
     yield zygote
     zygote.close()
 

@@ -1,114 +1,65 @@
-"""Ranks of mnist_ddp.py as forks of one process that has imported torch: many short runs in little time."""
+"""Ranks of mnist_ddp.py that can be signalled at a step, killed at any moment, and read while they run.
+
+Modules that use it have the fixture `zygote`, which forks them.
+"""
 
 import contextlib
-import multiprocessing
 import os
 import signal
-import sys
-import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
-from ports import port_of, reserve_port
+from conftest import PAYLOAD, launch
 
-CONTEXT = multiprocessing.get_context("forkserver")
-# torch._dynamo: the first optimizer imports it. matplotlib: it draws the curves. What is missing is left out.
-CONTEXT.set_forkserver_preload(
-    [
-        "torch._dynamo",
-        "torch.distributed.nn.functional",
-        "torch.nn.parallel",
-        "matplotlib.figure",
-        "matplotlib.backends.backend_agg",
-    ]
-)
+#: What forks a process; the fixture `zygote` sets it.
+start = None
 
+MAIN = """
+import mnist_ddp, os
+from training.progress import Progress
 
-class Rank(NamedTuple):
-    """What is left of a rank that has ended."""
+def update(progress, step, mean_loss, update=Progress.update):
+    if (int(os.environ["RANK"]), progress.name, step) == {strike!r}:
+        os.kill(os.getpid(), {number})
+    update(progress, step, mean_loss)
 
-    status: int
-    stdout: str
-    stderr: str
-
-
-def run_main(arguments, environment, output, strike):
-    """Be a rank: what a process that Python starts anew does, without the import of torch.
-
-    `strike` names an epoch, a step at which the rank receives a signal, and the signal.
-    """
-    for stream, name in ((1, "stdout"), (2, "stderr")):
-        with (output / name).open("w") as file:
-            os.dup2(file.fileno(), stream)
-    sys.stdout.reconfigure(line_buffering=True)
-    os.environ.update(environment)
-
-    import mnist_ddp
-    from training.progress import Progress
-
-    def update(progress, step, mean_loss, update=Progress.update):
-        if strike and (progress.name, step) == strike[:2]:
-            os.kill(os.getpid(), strike[2])
-        update(progress, step, mean_loss)
-
-    Progress.update = update
-    torch.set_num_threads(1)
-    mnist_ddp.main(mnist_ddp.parse_arguments(list(map(str, arguments))))
+Progress.update = update
+mnist_ddp.main(mnist_ddp.parse_arguments({arguments!r}))
+"""
 
 
 class Forks:
-    """The ranks of one world, running; `strike`: the rank that receives `number`, and when."""
+    """The ranks of one world, running; `strike`: the rank that receives `number`, the epoch's name and the step."""
 
-    def __init__(self, size, *arguments, strike=(None,), number=signal.SIGUSR1):
-        self.directory = tempfile.TemporaryDirectory()
-        self.reserved = reserve_port()
-        world = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port_of(self.reserved))}
-        self.outputs = [Path(self.directory.name) / str(rank) for rank in range(size)]
-        self.processes = []
-        for rank, output in enumerate(self.outputs):
-            output.mkdir()
-            environment = {**world, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            own_strike = (*strike[1:], number) if rank == strike[0] else None
-            process = CONTEXT.Process(target=run_main, args=(arguments, environment, output, own_strike), daemon=True)
-            process.start()
-            self.processes.append(process)
+    def __init__(self, size, *arguments, strike=None, number=signal.SIGUSR1):
+        code = MAIN.format(strike=strike, number=int(number), arguments=list(map(str, arguments)))
+        self.ranks = launch(size, ("-c", code), environments=[{"PYTHONPATH": str(PAYLOAD)}] * size, start=start)
+        self.pids = [process.pid for process in self.ranks.processes]
 
-    def output(self, rank=0):
-        """What a rank has written on its standard output so far."""
-        file = self.outputs[rank] / "stdout"
-        return file.read_text() if file.exists() else ""
+    def is_alive(self):
+        """Whether rank 0 runs."""
+        return Path(f"/proc/{self.pids[0]}").exists()
 
     def wait_until_said(self, text):
         """Return when rank 0 has written `text`, or has ended."""
-        while text not in self.output() and self.processes[0].is_alive():
+        output = Path(f"/proc/self/fd/{self.ranks.processes[0].outputs[0].fileno()}")
+        while text not in output.read_text() and self.is_alive():
             time.sleep(0.005)
 
     def kill(self):
         """End all ranks at once, as a power cut does."""
-        for process in self.processes:
+        for process in self.ranks.processes:
             process.kill()
 
     def signal(self, rank, number=signal.SIGTERM):
         """Send a rank a signal, if it has not ended meanwhile."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.processes[rank].pid, number)
+            os.kill(self.pids[rank], number)
 
     def wait(self):
         """What is left of the ranks."""
-        for process in self.processes:
-            process.join(600)
-        self.kill()  # what hangs
-        for process in self.processes:
-            process.join()
-        self.reserved.close()
-        ranks = [
-            Rank(process.exitcode, (output / "stdout").read_text(), (output / "stderr").read_text())
-            for process, output in zip(self.processes, self.outputs)
-        ]
-        self.directory.cleanup()
-        return ranks
+        return self.ranks.wait()
 
 
 def train(size, *arguments):

@@ -94,15 +94,6 @@ def test_a_fault_is_one_sentence_that_names_the_rank(monkeypatch):
     assert ended.value.code.startswith("rank 3: WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT not set")
 
 
-@pytest.mark.parametrize("options", [("--max-size", "x"), ("--threshold", "1"), ("--slow", "1"), ("--max-size", "2")])
-def test_an_option_that_makes_no_sense_is_refused(capsys, options):
-    with pytest.raises(SystemExit) as ended:
-        check.parse_options(options)
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert options[0] in line
-
-
 def test_the_profiles_threshold_is_taken_unless_one_is_given(monkeypatch):
     monkeypatch.setenv("PYTORCH_ALLREDUCE_BUSBW", "80.75@128MiB@2x8")
     assert check.parse_options([]).threshold == [Threshold(80.75, 2**27, (2, 8))]

@@ -13,6 +13,8 @@ import torch
 from conftest import launch
 from forked_ranks import equal, weights
 
+pytestmark = pytest.mark.usefixtures("zygote")
+
 BITS = 6  # that are flipped in each place
 
 

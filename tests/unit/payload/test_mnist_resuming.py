@@ -19,6 +19,8 @@ from forked_ranks import equal, weights
 from ports import port_of, reserve_port
 from training.checkpoint import Checkpoints, read
 
+pytestmark = pytest.mark.usefixtures("zygote")
+
 #: 65 steps an epoch, so that ranks which agree at every 16th stop in the middle of one.
 SHORT = ("--epochs", 6, "--batch-size", 2, "--lr", 0.002)
 
@@ -182,7 +184,7 @@ def test_kills_at_any_moment_lose_nothing(small_mnist, tmp_path, count):
             ranks.signal(0, signal.SIGTERM)
         elif during == "saving":
             changed = modified(tmp_path / "killed" / "checkpoints")
-            while modified(tmp_path / "killed" / "checkpoints") == changed and ranks.processes[0].is_alive():
+            while modified(tmp_path / "killed" / "checkpoints") == changed and ranks.is_alive():
                 pass  # a file is written in less time than a pause would take
         if moments.random() < 0.5:
             time.sleep(moments.uniform(0, 0.01))
