@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import errno
 import fcntl
 import io
 import math
@@ -143,7 +144,7 @@ class Run:
                 self.schedule.load_state_dict(state["schedule"])
                 self.position = Position(**state["position"])
                 if state["random"]:
-                    set_random_state(state["random"][self.world.rank], self.world.device, state["file"])
+                    set_random_state(state["random"][self.world.rank], self.world.device)
         return state and state["file"]
 
     def fit(self, state: Mapping) -> dict:
@@ -164,12 +165,10 @@ class Run:
             taken = position["epoch"] * steps + position["step"]
             if position["samples"] < position["step"] or schedule.get("last_epoch", taken) != taken:
                 raise MismatchError(f"its samples, or its schedule, are not those of {taken} steps")
-        random = state["random"]
-        if not isinstance(random, list):
-            raise MismatchError(f"random is {describe(random)}, expected a list")
-        if len(random) != self.world.size:
-            random = []  # the states cannot be assigned, and the ranks keep their seeds
-        own_random = random_state(self.world.device)
+        if not isinstance(state["random"], list):
+            raise MismatchError(f"random is {describe(state['random'])}, expected a list")
+        for one in state["random"]:
+            check_random_state(one)
         model = fit(without_prefixes(state["model"]), self.network.state_dict(), "model")
         if not are_finite(model.values()):
             raise MismatchError(f"a weight {NOT_FINITE}")
@@ -178,10 +177,8 @@ class Run:
             "optimizer": fit_optimizer(state["optimizer"], self.optimizer),
             "schedule": schedule,
             "position": position,
-            "random": [
-                {name: value for name, value in fit(one, own_random, "random", all_names=False).items() if name in one}
-                for one in random
-            ],
+            # of other ranks they cannot be assigned: the ranks keep their seeds
+            "random": state["random"] if len(state["random"]) == self.world.size else [],
             "file": state["file"],
         }
 
@@ -340,10 +337,6 @@ def read(path: Path, most_bytes: int | None = None) -> dict:
         state = unpack(read_file(path, most_bytes))
     except OSError as error:
         raise unreadable(path, error) from error
-    except MemoryError as error:
-        raise TrainingError(
-            f"{path}: not enough memory to read it. Nothing was changed: request more memory"
-        ) from error
     if not isinstance(state, dict):
         raise DamagedError("not a checkpoint")
     return {**state, "file": str(path)}
@@ -357,7 +350,7 @@ def unreadable(path: Path, error: OSError) -> TrainingError:
 
 
 def unpack(content: bytes) -> object:
-    """Return the tensor or the dictionary that torch.save wrote, on the CPU; raises DamagedError, MemoryError."""
+    """Return the tensor or the dictionary that torch.save wrote, on the CPU; raises DamagedError, OSError."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             if any(part.compress_type for part in archive.infolist()):
@@ -368,11 +361,10 @@ def unpack(content: bytes) -> object:
         if b"constants.pkl" in content:
             raise ValueError("it is a program, and nothing in it was executed")
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except MemoryError:
-        raise
     except Exception as error:  # for damaged and hostile files zipfile and torch raise a dozen types
-        if "can't allocate memory" in str(error):  # RuntimeError: c10/core/impl/alloc_cpu.cpp
-            raise MemoryError(str(error)) from error
+        # RuntimeError: c10/core/impl/alloc_cpu.cpp
+        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from error
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if "Weights only load failed" in reason:
             reason = "it holds more than tensors, numbers, texts, lists and dicts, and nothing in it was executed"
@@ -415,16 +407,19 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
     return random
 
 
-def set_random_state(state: Mapping, device: torch.device, file: str) -> None:
-    """Set the random state of a rank; TrainingError if torch rejects it."""
+def check_random_state(state: Any) -> None:
+    """Raise MismatchError if torch rejects the random state of a rank."""
     try:
-        if "cpu" in state:
-            torch.set_rng_state(state["cpu"])
-        if device.type in state and device.type != "cpu":
-            module_of(device).set_rng_state(state[device.type], device)
-    except RuntimeError as error:
-        reason = f"invalid random state ({str(error).splitlines()[0]})"
-        raise TrainingError(f"{file}: {reason}. Delete it to resume from the checkpoint before") from None
+        torch.Generator().set_state(state["cpu"])
+    except (RuntimeError, TypeError, KeyError, IndexError) as error:
+        raise MismatchError(f"invalid random state: {str(error).splitlines()[0]}") from None
+
+
+def set_random_state(state: Mapping, device: torch.device) -> None:
+    """Set the random state of a rank."""
+    torch.set_rng_state(state["cpu"])
+    if device.type in state and device.type != "cpu":
+        module_of(device).set_rng_state(state[device.type], device)
 
 
 def check_identity(state: Mapping, settings: Mapping, data: str | None) -> None:
@@ -443,9 +438,7 @@ def check_identity(state: Mapping, settings: Mapping, data: str | None) -> None:
     ]
     if changed:
         raise TrainingError(f"{file}: written with {', '.join(changed[:9])}. Use the same options, {REMEDY}")
-    if data and state.get("data") is None:  # of a version before the fingerprint
-        print(f"{file}: holds no fingerprint of the data. Make sure that the data is the same", flush=True)
-    elif data and not is_equal(state["data"], data):
+    if data and not is_equal(state.get("data"), data):
         raise TrainingError(f"{file}: written with other data. Use the same data (--data or MNIST_ROOT), {REMEDY}")
 
 

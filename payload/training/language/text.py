@@ -85,11 +85,8 @@ def source_files(data: Path | None, modelpath: Path | None = None) -> tuple[Path
         here = Path(folder)
         folders[:] = [name for name in folders if is_text(here / name, data) and (here / name).resolve() != own]
         found += [here / name for name in names if is_text(here / name, data)]
-        for path in filter(Path.is_symlink, (here / name for name in folders)):
-            if data:
-                raise TrainingError(
-                    f"{path}: a link to a directory, which is not followed. Remove it, or copy its files"
-                )
+        if data:
+            found += [here / name for name in folders if (here / name).is_symlink()]  # os.walk does not follow them
     for path in found:
         if data and not path.is_file():
             raise TrainingError(f"{path}: {what_it_is(path)}. Remove it from the text, or name one file with --data")
@@ -118,7 +115,7 @@ def unreadable(error: OSError) -> TrainingError:
 def what_it_is(path: Path) -> str:
     """Return why ``path`` is no text, for a message."""
     try:
-        kind = kind_of(path.resolve())
+        kind = "a link to " * path.is_symlink() + kind_of(path.resolve())
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     return f"{kind}, not a regular file"

@@ -23,6 +23,7 @@ from training.checkpoint import (
     Directory,
     MismatchError,
     check_identity,
+    check_random_state,
     delete,
     describe,
     fit,
@@ -234,10 +235,12 @@ class ShardedCheckpoints:
                 raise error.failures[min(error.failures)][0] from None
             if not are_finite(tensors["model"].values()):
                 raise MismatchError(f"a weight {NOT_FINITE}")
+            for state in tensors.get("random", {}).values():
+                check_random_state(state)
 
         self.agree(read)
         with fail_together(self.world):
-            apply(run, tensors, fitted, str(path))
+            apply(run, tensors, fitted)
         return str(path)
 
 

@@ -57,11 +57,8 @@ def flat(tensors: Mapping, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
             yield f"{prefix}{name}", value
 
 
-def apply(run, tensors: Mapping, values: Mapping, file: str) -> None:
-    """Continue a run with tensors that were loaded, and values that fit it.
-
-    Raises TrainingError if torch rejects a random state.
-    """
+def apply(run, tensors: Mapping, values: Mapping) -> None:
+    """Continue a run with tensors that were loaded, and values that fit it."""
     others = values["optimizer"]["state"]
     state = {name: {**each, **others.get(name, {})} for name, each in tensors["optimizer"].items()}
     groups = with_own(values["optimizer"]["param_groups"], run.optimizer.param_groups)
@@ -74,7 +71,7 @@ def apply(run, tensors: Mapping, values: Mapping, file: str) -> None:
     run.schedule.load_state_dict(values["schedule"])
     run.position = replace(run.position, **values["position"])
     if "random" in tensors:
-        set_random_state(tensors["random"][str(run.world.rank)], run.world.device, file)
+        set_random_state(tensors["random"][str(run.world.rank)], run.world.device)
 
 
 @torch.no_grad()

@@ -225,17 +225,15 @@ def read_chunk(path: Path, chunk: Chunk, dtype: torch.dtype) -> torch.Tensor:
     try:
         with open(os.open(path / chunk.file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as shard:  # noqa: PTH123
             if not stat.S_ISREG(os.fstat(shard.fileno()).st_mode):
-                raise DamagedError(f"{chunk.file} is no regular file")
+                raise DamagedError("no regular file")
             if os.fstat(shard.fileno()).st_size < chunk.start + chunk.length:
-                raise DamagedError(f"{chunk.file} is too short")
+                raise DamagedError("too short")
             shard.seek(chunk.start)
-            content = shard.read(chunk.length)
+            tensor = unpack(shard.read(chunk.length))
     except FileNotFoundError:
         raise DamagedError(f"{chunk.file} is missing") from None
     except OSError as error:
         raise unreadable(path / chunk.file, error) from error
-    try:
-        tensor = unpack(content)
     except DamagedError as fault:
         raise DamagedError(f"{chunk.file}: {fault}") from None
     if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != chunk.sizes or tensor.dtype != dtype:

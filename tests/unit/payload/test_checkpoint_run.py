@@ -57,7 +57,9 @@ def test_a_random_state_that_is_none_is_one_sentence(checkpoints, alone):
     state = torch.load(path, weights_only=True)
     state["random"][0]["cpu"].fill_(255)
     torch.save(state, path)
-    with pytest.raises(TrainingError, match=f"^{path}: invalid random state .Invalid mt19937 state"):
+    with pytest.raises(
+        TrainingError, match=f"^{path}: does not fit this run .invalid random state: Invalid mt19937 state"
+    ):
         small_run(alone).resume(checkpoints)
 
 

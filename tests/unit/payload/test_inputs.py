@@ -110,9 +110,9 @@ def test_the_directories_of_trainings_below_a_text_are_no_part_of_it(corpus, alo
     ("make", "words"),
     [
         (os.mkfifo, "a FIFO, not a regular file. Remove it"),
-        (lambda path: path.symlink_to("/dev/null"), "a device, not a regular file. Remove it"),
+        (lambda path: path.symlink_to("/dev/null"), "a link to a device, not a regular file. Remove it"),
         (lambda path: path.symlink_to("absent"), "cannot be read .No such file or directory.. Remove it"),
-        (lambda path: path.symlink_to("part"), "a link to a directory, which is not followed. Remove it, or copy"),
+        (lambda path: path.symlink_to("part"), "a link to a directory, not a regular file. Remove it"),
     ],
 )
 def test_what_cannot_be_a_part_of_a_text_is_named(corpus, make, words):

@@ -71,7 +71,7 @@ def laughs():
         ("position.seconds. is nan", lambda s: s["position"].update(seconds=float("nan"))),
         ("position has other names", lambda s: s["position"].update(more=1)),
         ("random is None", lambda s: s.update(random=None)),
-        ("random.cpu. is a tensor", lambda s: s["random"][0].update(cpu=torch.zeros(3, dtype=torch.uint8))),
+        ("invalid random state: ", lambda s: s["random"][0].update(cpu=torch.zeros(3, dtype=torch.uint8))),
         ("model.0.weight. is a tensor", lambda s: s["model"].update({"0.weight": torch.zeros(3)})),
         ("model is a list", lambda s: s.update(model=[1])),
         ("model has other names", lambda s: s.update(model={1: torch.zeros(1)})),
@@ -105,17 +105,11 @@ def bounded_run(world):
     return run
 
 
-def test_other_data_of_the_same_size_is_refused_and_a_checkpoint_without_a_fingerprint_is_taken(
-    checkpoints, alone, capsys
-):
+def test_other_data_of_the_same_size_is_refused(checkpoints, alone):
     run = small_run(alone)
-    run.save(checkpoints)  # as earlier versions did
     run.data = "one"
-    run.resume(checkpoints)
-    assert "holds no fingerprint of the data. Make sure" in capsys.readouterr().out
     run.save(checkpoints)
     run.resume(checkpoints)
-    assert capsys.readouterr().out == ""
     run.data = "another"
     with pytest.raises(TrainingError, match="step-000000.pt: written with other data. Use the same data .--data"):
         run.resume(checkpoints)

@@ -122,13 +122,13 @@ def test_a_damaged_checkpoint_is_left_for_the_one_before_and_then_replaced(damag
     ("damage", "message"),
     [
         (lambda path: (path / "__1_0.distcp").unlink(), "__1_0.distcp is missing"),
-        (lambda path: os.truncate(path / "__0_0.distcp", 100), "__0_0.distcp is too short"),
+        (lambda path: os.truncate(path / "__0_0.distcp", 100), "__0_0.distcp: too short"),
         (lambda path: (path / "manifest.json").unlink(), "it has no manifest.json"),
         (lambda path: os.truncate(path / "manifest.json", 100), "wrong checksum of manifest.json"),
         (lambda path: rewrite(path, lambda content: elsewhere(content["tensors"])), "is invalid"),
         (lambda path: rewrite(path, lambda content: content["tensors"]["model.0.weight"][2].pop(0)), "is invalid"),
         (lambda path: rewrite(path, lambda content: content.update(size=2**80)), "is invalid"),
-        (lambda path: make_fifo(path / "__3_0.distcp"), "__3_0.distcp is no regular file"),
+        (lambda path: make_fifo(path / "__3_0.distcp"), "__3_0.distcp: no regular file"),
     ],
     ids=["missing", "short", "no manifest", "half a manifest", "another place", "a hole", "huge", "FIFO"],
 )
