@@ -8,7 +8,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from statistics import fmean
 
 import torch
@@ -22,19 +21,6 @@ from training.progress import CLEAR_LINE
 # second one, for which it waits for rank 0.
 UNTIMED = 2
 TIMED_ONE_IN = 8  # on a GPU: recording a pair of events takes some microseconds
-
-
-class HostEvent:
-    """An event of ``torch.cuda``, on a CPU: by the wall clock, as a CPU that other processes use is slow."""
-
-    def record(self) -> None:
-        self.time = time.perf_counter()
-
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, end: HostEvent) -> float:
-        return 1000 * (end.time - self.time)
 
 
 class Health:
@@ -54,9 +40,8 @@ class Health:
 
     def __init__(self, world: World, report: Callable[[str], None], *, every: int | None = 0):
         self.world, self.report, self.every = world, report, every
-        on_cpu = world.device.type == "cpu"
-        self.new_event = HostEvent if on_cpu else partial(module_of(world.device).Event, enable_timing=True)
-        self.timed_one_in = 1 if on_cpu else TIMED_ONE_IN
+        self.on_cpu = world.device.type == "cpu"
+        self.timed_one_in = 1 if self.on_cpu else TIMED_ONE_IN
         self.begun = self.reported = 0  # steps
         self.events: list | None = None  # of this step, if it is timed: starts and ends in turn
         self.pending: deque[list] = deque()  # of the steps that the device has not passed yet
@@ -97,15 +82,22 @@ class Health:
 
     def record(self) -> None:
         """Record the start, or the end, of what this rank does alone."""
-        if self.events is not None and torch.is_grad_enabled():
-            self.events.append(self.new_event())
+        if self.events is None or not torch.is_grad_enabled():
+            return
+        if self.on_cpu:  # by the wall clock, as a CPU that other processes use is slow
+            self.events.append(time.perf_counter())
+        else:
+            self.events.append(module_of(self.world.device).Event(enable_timing=True))
             self.events[-1].record()
 
     def read(self) -> None:
         """Read the times of the steps that the device has passed; never wait for it."""
-        while self.pending and self.pending[0][-1].query():
+        while self.pending and (self.on_cpu or self.pending[0][-1].query()):
             events = self.pending.popleft()
-            self.seconds.append(sum(start.elapsed_time(end) for start, end in zip(events[::2], events[1::2])) / 1000)
+            pairs = zip(events[::2], events[1::2])
+            self.seconds.append(
+                sum(end - start if self.on_cpu else start.elapsed_time(end) / 1000 for start, end in pairs)
+            )
 
     def end_epoch(self, name: str) -> dict:
         """Report the epoch; return the fields for the metrics, on rank 0."""

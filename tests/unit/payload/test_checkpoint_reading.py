@@ -4,7 +4,6 @@ import errno
 import io
 import os
 import pickle
-import random
 import re
 import zipfile
 from pathlib import Path
@@ -26,29 +25,6 @@ def test_a_checkpoint_that_lacks_its_end_is_left_for_the_one_before(checkpoints,
         assert checkpoints.latest()["epoch"] == 1
         line = capsys.readouterr().out
         assert re.fullmatch(rf"{path}: damaged \(.+\); trying the checkpoint before\n", line)
-
-
-def test_no_flipped_bit_goes_unnoticed_or_else_it_changes_nothing(checkpoints, capsys):
-    """Of about 3,000 bytes; some, such as a file's date in the archive, are never read."""
-    checkpoints.save({"epoch": 1}, epoch=1, step=0)
-    state = {"epoch": 2, "weight": torch.arange(200.0), "names": ["a", "b"]}
-    path = checkpoints.save(state, epoch=2, step=0)
-    content = path.read_bytes()
-    noticed = 0
-    for position in random.Random(5).sample(range(len(content)), 400):  # noqa: S311
-        damaged = bytearray(content)
-        damaged[position] ^= 1 << position % 8
-        path.write_bytes(damaged)
-        found = checkpoints.latest()
-        if found["epoch"] == 1:
-            noticed += 1
-            assert "epoch-0002-step-000000.pt: damaged (" in capsys.readouterr().out
-        else:
-            assert torch.equal(found["weight"], state["weight"]) and found["names"] == state["names"]
-    position = content.index(torch.arange(200.0).numpy().tobytes()) + 100
-    path.write_bytes(content[:position] + b"?" + content[position + 1 :])
-    assert checkpoints.latest()["epoch"] == 1, "torch.load alone does not see a wrong number"
-    assert noticed > 100
 
 
 class Malice:

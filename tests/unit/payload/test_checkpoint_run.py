@@ -71,7 +71,7 @@ def test_a_file_that_is_larger_than_a_checkpoint_of_the_run_is_not_read(checkpoi
         small_run(alone).resume(checkpoints)
 
 
-def test_the_step_of_adam_may_have_another_shape_and_nothing_else(checkpoints, alone):
+def test_the_step_of_adam_may_have_another_shape(checkpoints, alone):
     before, after = small_run(alone), small_run(alone)
     take_steps(before, 1)
     path = before.save(checkpoints)
@@ -82,10 +82,6 @@ def test_the_step_of_adam_may_have_another_shape_and_nothing_else(checkpoints, a
     step = after.optimizer.state[after.network[0].weight]["step"]
     assert step.shape == () and step == 1
     take_steps(after, 1)
-    first(state)["exp_avg"] = first(state)["exp_avg"].reshape(-1)
-    torch.save(state, path)
-    with pytest.raises(TrainingError, match="exp_avg"):
-        small_run(alone).resume(checkpoints)
 
 
 def sparse_run(world, kind):
