@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from training import NOT_FINITE, TrainingError
 from training.accelerator import module_of
@@ -374,21 +373,6 @@ def unpack(content: bytes) -> object:
 def save_model(state: Mapping[str, Tensor], path: Path) -> None:
     """Write the weights ``state`` to ``path`` as CPU tensors, completely or not at all."""
     write(path, serialise({name: tensor.cpu() for name, tensor in state.items()}))
-
-
-def load_model(network: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Load the weights ``state`` into ``network``; either may have the prefix of a wrapper.
-
-    Raises TrainingError if the weights are of another network.
-    """
-    network = network.module if isinstance(network, DistributedDataParallel) else network
-    try:
-        network.load_state_dict(without_prefixes(state))
-    except RuntimeError as error:
-        first = str(error).splitlines()[1].strip()
-        raise TrainingError(
-            f"the weights are of another network ({first}). Use the program and the options that wrote them"
-        ) from None
 
 
 def without_prefixes(state):

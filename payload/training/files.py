@@ -82,12 +82,6 @@ def write_file(path: Path, content: bytes | memoryview) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def is_temporary(path: Path, suffixes: tuple[str, ...]) -> bool:
-    """Return whether ``path`` is a temporary file of ``write_file`` for a file with one of the ``suffixes``."""
-    match = TEMPORARY.fullmatch(path.name)
-    return match is not None and match[1].endswith(suffixes)
-
-
 def sync_directory(directory: Path) -> None:
     """Write the entries of ``directory`` to the disk, so that a new file survives a power failure."""
     descriptor = os.open(directory, os.O_RDONLY)

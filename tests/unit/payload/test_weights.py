@@ -6,10 +6,8 @@ import stat
 
 import pytest
 import torch
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from training import TrainingError
-from training.checkpoint import load_model, save_model
+from training.checkpoint import save_model
 
 STATE = {"weight": torch.arange(6.0).view(2, 3)}
 
@@ -51,21 +49,3 @@ def test_a_file_system_that_brings_no_directory_to_the_disk_is_no_hindrance(tmp_
     number = errno.EIO
     with pytest.raises(TrainingError, match="cannot be written"):
         save_model(STATE, tmp_path / "model.pt")
-
-
-@pytest.mark.parametrize("wrapped", [False, True])
-@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."])
-def test_weights_are_loaded_with_and_without_the_wrappers_prefix(alone, prefix, wrapped):
-    source, target = nn.Linear(3, 2), nn.Linear(3, 2)
-    load_model(
-        DistributedDataParallel(target) if wrapped else target,
-        {prefix + name: weight for name, weight in source.state_dict().items()},
-    )
-    assert torch.equal(target.weight, source.weight) and torch.equal(target.bias, source.bias)
-
-
-def test_weights_of_another_network_are_refused_in_one_sentence():
-    with pytest.raises(TrainingError, match=r"^the weights are of another network \(Missing key.*bias.*\). Use .*$"):
-        load_model(nn.Linear(3, 2), {"weight": torch.ones(2, 3)})
-    with pytest.raises(TrainingError, match=r"^the weights are of another network \(size mismatch for weight.*"):
-        load_model(nn.Linear(3, 2), nn.Linear(4, 2).state_dict())
