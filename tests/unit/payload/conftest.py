@@ -103,17 +103,12 @@ def start_ranks():
 
 
 @pytest.fixture(scope="session")
-def zygote(tmp_path_factory):
-    """A Python that has imported torch and forks: one for all processes of pytest."""
+def zygote():
+    """A Python that has imported torch and forks."""
     import forked_ranks
 
-    directory = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        directory = directory.parent
-    directory = directory / "zygote"
-    directory.mkdir(exist_ok=True)
     settings = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
-    zygote = Zygote(directory, {**os.environ, **settings})
+    zygote = Zygote({**os.environ, **settings})
     forked_ranks.start = zygote.start
     yield zygote
     zygote.close()
