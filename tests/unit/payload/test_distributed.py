@@ -48,13 +48,6 @@ def two_gpus(monkeypatch):
     return current
 
 
-@pytest.mark.parametrize(("local_rank", "index"), [(0, 0), (1, 1), (2, 0), (5, 1)])
-def test_a_rank_takes_the_gpu_of_its_local_rank_among_those_in_view(two_gpus, local_rank, index):
-    device = select_device(True, local_rank)
-    assert device == torch.device("cuda", index)
-    assert two_gpus == [device]
-
-
 @pytest.fixture
 def tiles(monkeypatch):
     """Twelve of Intel's in view, and no CUDA; the list of those that were made current."""
@@ -70,10 +63,14 @@ def tiles(monkeypatch):
     return current
 
 
-def test_a_rank_takes_the_tile_of_its_local_rank_where_the_gpus_are_intels(tiles):
-    device = select_device(True, 13)
-    assert device == torch.device("xpu", 1)
-    assert tiles == [device]
+@pytest.mark.parametrize(
+    ("gpus", "local_rank", "device"),
+    [("two_gpus", 0, "cuda:0"), ("two_gpus", 1, "cuda:1"), ("two_gpus", 5, "cuda:1"), ("tiles", 13, "xpu:1")],
+)
+def test_a_rank_takes_the_gpu_of_its_local_rank_among_those_in_view(request, gpus, local_rank, device):
+    current = request.getfixturevalue(gpus)
+    assert select_device(True, local_rank) == torch.device(device)
+    assert current == [torch.device(device)]
 
 
 def test_a_torch_without_xccl_is_one_sentence(monkeypatch, tiles):
@@ -107,16 +104,13 @@ def test_no_gpu_in_view_is_one_sentence(monkeypatch):
 
 
 def test_a_world_of_one_has_a_process_group_for_the_length_of_the_block():
-    with process_group({}, use_gpu=False, timeout=10) as world:
-        assert world == (0, 1, torch.device("cpu"), None)
-        assert dist.get_world_size() == 1 and dist.get_backend() == "gloo"
-    assert not dist.is_initialized()
-
-
-def test_the_process_group_is_destroyed_when_the_block_fails():
-    with pytest.raises(KeyError), process_group({}, use_gpu=False, timeout=10):
-        raise KeyError
-    assert not dist.is_initialized()
+    for fault in (None, KeyError):
+        with suppress(KeyError), process_group({}, use_gpu=False, timeout=10) as world:
+            assert world == (0, 1, torch.device("cpu"), None)
+            assert dist.get_world_size() == 1 and dist.get_backend() == "gloo"
+            if fault:
+                raise fault
+        assert not dist.is_initialized()
 
 
 @pytest.mark.parametrize(

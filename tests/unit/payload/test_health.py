@@ -1,6 +1,5 @@
 """--health: the slowest rank is named, from times that no rank spends waiting, at no cost for the device."""
 
-import json
 import re
 
 import pytest
@@ -9,7 +8,7 @@ from torch import nn
 from training import health
 from training.distributed import World
 from training.health import Health
-from training.metrics import Metrics, read_epochs
+from training.metrics import read_epochs
 
 SLOW_RANK = """
 import mnist_ddp, os
@@ -195,27 +194,3 @@ def test_of_ranks_the_slowest_is_compared_with_the_median_and_one_without_a_time
         "slowest_rank": 2,
         "slowest_place": "c",
     }
-
-
-def test_further_fields_of_the_metrics_are_kept_and_a_line_cut_short_within_them_is_dropped(tmp_path, monkeypatch):
-    monkeypatch.setattr("training.metrics.draw_curves", lambda *_: True)
-    path = tmp_path / "metrics.jsonl"
-    values = {
-        "loss": 1.0,
-        "accuracy": 9.0,
-        "images_per_second": 1.0,
-        "learning_rate": 1.0,
-        "seconds": 1.0,
-        "world_size": 2,
-        "slowest_place": "n1, GPU 0",
-        "slowest_rank": 1,
-    }
-    with Metrics(tmp_path, options={}) as log:
-        log.epoch(1, **values)
-    whole = path.read_text()
-    assert json.loads(whole) == {"epoch": 1, **values}
-    for end in (whole.index("slowest_place") - 2, whole.index("GPU"), len(whole) - 1):
-        path.write_text(whole + whole[:end])
-        with Metrics(tmp_path, options={}, first_epoch=1):
-            assert path.read_text() == whole
-    assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]

@@ -43,13 +43,6 @@ def test_a_log_gets_a_plain_line_every_ten_seconds(clock):
     assert log.getvalue() == ("epoch 1/3  40 %  loss 0.2500 (rank 0)\nepoch 1/3  80 %  loss 0.2500 (rank 0)\n")
 
 
-def test_a_short_epoch_leaves_no_line_in_a_log(clock):
-    log = io.StringIO()
-    with Progress("epoch 1/3", 100, stream=log) as bar:
-        advance(bar, clock, steps=100, seconds_each=0.0625)
-    assert log.getvalue() == ""
-
-
 def test_a_terminal_shows_bar_loss_rate_and_time_left_in_one_line(clock):
     terminal = Terminal()
     bar = Progress("epoch 2/3", 400, stream=terminal)
