@@ -103,12 +103,14 @@ def draw_curves(metrics_file: Path, picture: Path, form: Form = EPOCHS) -> bool:
         figure.suptitle(picture.absolute().parent.name, x=0.01, ha="left", weight="bold")
         for axes, colour, (title, unit, fields) in zip(figure.subplots(1, len(form.panels)), COLOURS, form.panels):
             colours = [colour] if len(fields) == 1 else COLOURS
+            axes.set(xlabel=form.key, xlim=(numbers[0] - 0.5, numbers[-1] + 0.5))
+            axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
             for name, colour in zip(fields, colours):
                 values = [math.nan if line[name] is None else line[name] for line in lines]
                 axes.plot(numbers, values, "o-", color=colour, label=name.replace("_", " "))
                 if name == fields[0]:
                     best = max(values)
-                    axes.set(title=title.format(last=values[-1], best=best), xlabel=form.key, ylabel=unit)
+                    axes.set(title=title.format(last=values[-1], best=best), ylabel=unit)
                     if "best" in title:
                         axes.plot(numbers[values.index(best)], best, "*", color=colour, markersize=14)
             if len(fields) > 1:
@@ -117,8 +119,8 @@ def draw_curves(metrics_file: Path, picture: Path, form: Form = EPOCHS) -> bool:
         axes.yaxis.set_major_formatter("{x:,.0f}")
         for line, before in zip(lines, [{}, *lines]):
             if line["world_size"] != before.get("world_size"):
-                start = line[form.key] - 0.5
-                axes.text(start, 0.03, f" {line['world_size']} ranks", transform=axes.get_xaxis_transform())
+                start, ranks = line[form.key] - 0.5, f" {line['world_size']} rank{'s' * (line['world_size'] > 1)}"
+                axes.text(start, 0.03, ranks, transform=axes.get_xaxis_transform())
                 if before:
                     axes.axvline(start, color=GREY, linestyle=":")
 
