@@ -243,42 +243,24 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--gpu", action="store_true", help="use NCCL or XCCL between GPUs (default: gloo between CPUs)")
-    add(
-        "--quick",
-        action="store_true",
-        help="a check of seconds before a training: defaults of --max-size 64M with --gpu, else 1M, of --timeout 15, "
-        "and of --slow 10 between CPUs",
+    quick = (
+        "before a training, in seconds: --timeout 15, --max-size 64M with --gpu, else 1M, and --slow 10 between CPUs"
     )
-    add(
-        "--groups",
-        type=integer(1),
-        nargs="?",
-        const=2,
-        metavar="N",
-        help="also test collectives in groups: rows of N consecutive ranks (default: 2), and the columns across them",
-    )
+    add("--quick", action="store_true", help=quick)
+    groups = "also test collectives in groups: rows of N consecutive ranks (default: 2), and the columns across them"
+    add("--groups", type=integer(1), nargs="?", const=2, metavar="N", help=groups)
     add("--max-size", type=read_size, metavar="SIZE", help="largest message (default: 256M with --gpu, else 16M)")
-    add(
-        "--threshold",
-        type=allreduce.read_thresholds,
-        metavar="GB/S@SIZE",
-        default=os.environ.get("PYTORCH_ALLREDUCE_BUSBW", ""),
-        help="minimum bus bandwidth, such as 20@64M (default: $PYTORCH_ALLREDUCE_BUSBW)",
-    )
-    add(
-        "--slow",
-        type=number(1),
-        metavar="FACTOR",
-        help="ranks that take FACTOR times the median are slow (default: 1.5 with --gpu, else 3, because CPUs may be "
-        "shared)",
-    )
+    least = "minimum bus bandwidth, such as 20@64M (default: $PYTORCH_ALLREDUCE_BUSBW)"
+    given = os.environ.get("PYTORCH_ALLREDUCE_BUSBW", "")
+    add("--threshold", type=allreduce.read_thresholds, metavar="GB/S@SIZE", default=given, help=least)
+    slow = "ranks that take FACTOR times the median are slow (default: 1.5 with --gpu, else 3: CPUs may be shared)"
+    add("--slow", type=number(1), metavar="FACTOR", help=slow)
     add("--timeout", type=number(), metavar="S", help="seconds to wait for other ranks (default: 120)")
     options = parser.parse_args(arguments)
     largest = ("64M", "1M") if options.quick else ("256M", "16M")
     options.max_size = options.max_size or read_size(largest[0] if options.gpu else largest[1])
     options.slow = options.slow or (1.5 if options.gpu else 10 if options.quick else 3)  # CPUs may be shared
-    if options.timeout is None:
-        options.timeout = 15 if options.quick else 120
+    options.timeout = options.timeout or (15 if options.quick else 120)
     if options.max_size < SMALLEST:
         parser.error(f"--max-size must be at least {SMALLEST}")
     return options

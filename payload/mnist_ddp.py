@@ -32,7 +32,7 @@ from training.accelerator import find_accelerator, module_of
 from training.checkpoint import Checkpoints, Extent, Run, open_checkpoints, save_model
 from training.data import Dataset, GlobalBatchSampler, Samples, Splits, device_batches, fingerprint, load_dataset, split
 from training.distributed import World, fail_together, sum_over_ranks
-from training.failing import compiler_fault, run_training
+from training.failing import compiler_faults, run_training
 from training.finite import check_loss
 from training.health import Health
 from training.metrics import Metrics
@@ -161,11 +161,8 @@ def compile_and_warm_up(options: argparse.Namespace, run: Run, batch: Samples, *
     """Return the network, compiled with --compile, after a step on ``batch`` where the first step takes long."""
     network = torch.compile(run.network) if options.compile else run.network
     if run.position.epoch < options.epochs and (run.world.device.type != "cpu" or options.compile or resumed):
-        with fail_together(run.world):
-            try:
-                warm_up(network, batch[0], batch[1], options.bf16)
-            except Exception as error:
-                raise compiler_fault(error) or error from None
+        with fail_together(run.world), compiler_faults():
+            warm_up(network, batch[0], batch[1], options.bf16)
     return network
 
 

@@ -48,12 +48,16 @@ def fail_in_one_line(note: Callable[[], str] = str) -> Iterator[None]:
     sys.exit(f"{rank_name()}: {fault}")
 
 
-def compiler_fault(error: Exception) -> TrainingError | None:
-    """Return a fault of torch.compile in one line; None for other faults."""
-    if not type(error).__module__.startswith(("torch._inductor", "torch._dynamo")):
-        return None
-    first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return TrainingError(
-        f"--compile: the network cannot be compiled ({first.rstrip(' .:')}). Put a C++ compiler on PATH or set CXX "
-        "(on GPUs: Triton and a C compiler), or omit --compile"
-    )
+@contextmanager
+def compiler_faults() -> Iterator[None]:
+    """Raise TrainingError, with one line, for a fault of torch.compile in the ``with`` block."""
+    try:
+        yield
+    except Exception as error:
+        if not type(error).__module__.startswith(("torch._inductor", "torch._dynamo")):
+            raise
+        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise TrainingError(
+            f"--compile: the network cannot be compiled ({first.rstrip(' .:')}). Put a C++ compiler on PATH or set CXX "
+            "(on GPUs: Triton and a C compiler), or omit --compile"
+        ) from None
