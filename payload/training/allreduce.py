@@ -174,13 +174,14 @@ class Ranks:
         reason = str(error).splitlines()[0]
         end = f"did not end within {self.timeout:g} s" if re.search("timed? ?out", reason, re.IGNORECASE) else "failed"
         names = self.name(missing) if missing else "rank 0, or the process that holds its store,"
-        what = f"groups: {self.task}: {end}: no answer from {names}" if self.task else f"{names}: no answer"
         if missing == []:
             if self.task:
                 self.exit(f"FAIL groups: {self.task}: {end}: all ranks answer ({reason}). Try other nodes")
             return self.stay()
         fault = "one of them, or its node, is at fault" if missing and len(missing) > 1 else "it hangs or has ended"
-        what += "" if self.task else f", and a collective {end}: {fault}"
+        what = f"{names}: no answer, and a collective {end}: {fault}"
+        if self.task:
+            what = f"groups: {self.task}: {end}: no answer from {names}"
         return self.exit(f"FAIL {what} ({reason}). Look at its processes and its log, and try without its node")
 
 

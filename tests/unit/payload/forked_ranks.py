@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import torch
-from conftest import PAYLOAD, launch
+from launching import PAYLOAD, launch
 
 #: What forks a process; the fixture `zygote` sets it.
 start = None

@@ -10,8 +10,8 @@ import shutil
 import forked_ranks
 import pytest
 import torch
-from conftest import launch
 from forked_ranks import equal, weights
+from launching import launch
 
 pytestmark = pytest.mark.usefixtures("zygote")
 

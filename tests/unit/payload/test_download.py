@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import start_python
+from launching import start_python
 from training import TrainingError
 from training.data import download, load_dataset
 from training.data.download import NAMES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from conftest import PAYLOAD
+from launching import PAYLOAD
 from training import TrainingError, options
 from training.language.text import open_text, source_files
 from training.metrics import Metrics

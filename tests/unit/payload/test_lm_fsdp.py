@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from conftest import launch
+from launching import launch
 from training.language.run import STEPS
 from training.metrics import read_epochs
 

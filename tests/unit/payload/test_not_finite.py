@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from conftest import PAYLOAD
+from launching import PAYLOAD
 from small_runs import small_run, take_steps
 from training import NOT_FINITE
 from training.finite import are_finite

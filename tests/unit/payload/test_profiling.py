@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from conftest import launch
+from launching import launch
 from training.profiling import covered
 
 SHARES = re.compile(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import launch
+from launching import launch
 from training.sharded.storage import digest
 
 SCRIPT = Path(__file__).with_name("sharded_training.py")
