@@ -136,7 +136,7 @@ def test_a_file_without_room_is_used_where_it_is(job, installation):
 def test_an_sbcast_that_fails_or_is_missing_is_an_error(job, work, installation, sbcast):
     (work / "first").mkdir()
     if sbcast is None:
-        for command in ("srun", "timeout", "ls", "bash", "python3", "env"):
+        for command in ("srun", "timeout", "ls", "rm", "bash", "python3", "env"):
             (work / "first" / command).symlink_to(shutil.which(command))
         path = work / "first"
     else:
