@@ -2,19 +2,10 @@
 
 from collections import Counter
 
+from meeting import PROBE, TORCH_PROBE, ranks
+
 from testbed import recipes
 from testbed.stand_ins.systems import StandIns
-
-#: Computes the sum 1 + 2 + 4 + ... over the ranks.
-PROBE = """
-import os, socket, time, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-total = torch.tensor([2.0 ** dist.get_rank()])
-dist.all_reduce(total)
-os.write(1, f"{torch.__version__} sum {int(total)} on {socket.gethostname()}\\n".encode())
-dist.destroy_process_group()
-time.sleep(0.1)  # docs/troubleshooting.md: with gloo, a process that ends at once may abort
-"""
 
 
 class System:
@@ -27,7 +18,8 @@ class System:
         self.stand_ins = StandIns(testbed.layout, directory / "stand-ins")
         self.installed = directory / "installed"
         self.index = f"export PIP_NO_INDEX=1 PIP_FIND_LINKS={self.stand_ins.wheels}"
-        (directory / "probe.py").write_text(PROBE)
+        # installing has imported torch; the ranks import it with --thorough
+        (directory / "probe.py").write_text(PROBE if tasks_per_node == 1 else TORCH_PROBE)
 
     def run(self, script):
         """Run a script in a user's shell of the system."""
@@ -48,9 +40,9 @@ class System:
         tasks, count = self.tasks_per_node, 2 * self.tasks_per_node
         line = line.replace("--ntasks-per-node=2", f"--ntasks-per-node={tasks}").replace("-n4", f"-n{count}")
         output = self.run(f"{settings}\nmodule load {recipes.module(name)}\n{line}")
-        ranks = [line.split(" on ") for line in output.splitlines() if " sum " in line]
-        assert [result for result, _ in ranks] == [f"{version} sum {2**count - 1}"] * count, output
-        assert sorted(Counter(node for _, node in ranks).values()) == [tasks, tasks], output
+        found = [(words[0], *words[-2:]) for words in ranks(output)]
+        assert [(number, torch) for number, _, torch in found] == [(str(count), version)] * count, output
+        assert sorted(Counter(node for _, node, _ in found).values()) == [tasks, tasks], output
 
     def check_environment(self, name, line, settings=""):
         """Make an environment on top of an installed module, activate it, and start 4 ranks with the line."""

@@ -10,7 +10,8 @@ import torch
 
 pytestmark = pytest.mark.testbed
 
-TRAINING = "$PAYLOAD/mnist_ddp.py --epochs 5 --lr 0.002 --modelpath"
+#: 20 steps an epoch.
+TRAINING = "$PAYLOAD/mnist_ddp.py --data noise --batch-size 20 --epochs 5 --lr 0.001 --modelpath"
 #: Threads that wait for each other would take the cores of other tests.
 ENVIRONMENT = "unset MNIST_ROOT; export OMP_NUM_THREADS=1"
 
@@ -36,7 +37,9 @@ def weights(directory):
 
 
 @pytest.mark.parametrize(("killed", "resumed"), [(2, 1), pytest.param(4, 2, marks=pytest.mark.thorough)])
-def test_killed_ranks_resume_as_half_as_many_and_reach_the_weights_of_one_process(testbed, venv, work, killed, resumed):
+def test_killed_ranks_resume_as_half_as_many_and_reach_the_weights_of_one_process(
+    testbed, venv, work, noise, killed, resumed
+):
     enter = "conda-python-distributed -u"
     job = f"{work.name}-killed"
     (work / "waiting.py").write_text(WAITING)
@@ -69,7 +72,7 @@ srun -N{resumed} -n{resumed} {enter} {TRAINING} run""",
     ]
 
 
-def test_a_full_disk_ends_the_training_with_one_line_and_with_more_space_it_resumes(testbed, venv, work):
+def test_a_full_disk_ends_the_training_with_one_line_and_with_more_space_it_resumes(testbed, venv, work, noise):
     if testbed.run_unchecked("unshare --mount mount -t tmpfs none /mnt").returncode != 0:
         pytest.skip("only root may mount the small file system, and not everywhere")
     (work / "run").mkdir()

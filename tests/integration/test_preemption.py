@@ -4,7 +4,6 @@ Also with lm_fsdp.py, which writes a checkpoint at most steps.
 """
 
 import contextlib
-import random
 import re
 import time
 from pathlib import Path
@@ -22,22 +21,6 @@ SECONDS = 900
 OPTIONS = "--epochs 24 --batch-size 20 --lr 0.001"
 #: The ranks agree to stop at every fourth step.
 LANGUAGE = "--size 100K --context 32 --batch-size 4 --steps 400 --interval 20"
-
-
-@pytest.fixture
-def noise(work):
-    """A data set of 400 training and 10 test images of noise: training takes little time."""
-    directory = work / "noise"
-    directory.mkdir()
-    draw = random.Random(28)  # noqa: S311
-    for name, count in (("train", 400), ("t10k", 10)):
-        size = count.to_bytes(4, "big")
-        side = (28).to_bytes(4, "big")
-        images = b"\0\0\x08\x03" + size + side + side + draw.randbytes(784 * count)
-        (directory / f"{name}-images-idx3-ubyte").write_bytes(images)
-        labels = bytes(draw.randrange(10) for _ in range(count))
-        (directory / f"{name}-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01" + size + labels)
-    return directory
 
 
 def command_lines():

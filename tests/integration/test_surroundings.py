@@ -1,6 +1,7 @@
 """Nodes with ports in use, directories of other users, another torch, and a name server that does not answer."""
 
 import os
+import re
 
 import pytest
 
@@ -115,6 +116,7 @@ def test_a_directory_or_link_of_another_user_is_never_used_as_cache(testbed, mod
     stranger = 12345
     (work / "caches.py").write_text(CACHES)
     names = ["", "/JOB", *(f"/JOB/{name}" for name in ("miopen-db", "miopen-kernels", "triton", "inductor", "cuda"))]
+    script = "set -e\n"
     for number, name in enumerate([*names, "/JOB/aiter"]):
         tmp, trap = work / f"tmp{number}", work / f"trap{number}"
         tmp.mkdir(mode=0o1777)
@@ -122,23 +124,25 @@ def test_a_directory_or_link_of_another_user_is_never_used_as_cache(testbed, mod
         trap.mkdir()
         trap.chmod(0o777)
         os.chown(trap, stranger, stranger)
-        output = testbed.run(
-            f"""module load {module}
+        script += f"""
 export TMPDIR={tmp}
-salloc --quiet -N1 -n2 -w nid001001 bash -ec '
 target={tmp}/pytorch-$(id -u){name}
 target=${{target/JOB/$SLURM_JOB_ID-nid001001}}
 (umask 077; mkdir -p $(dirname $target))
 if [ {what} = directory ]; then mkdir -m 777 $target; else ln -s {trap} $target; fi
 chown -h {stranger}:{stranger} $target
 srun -n2 {enter}conda-python-distributed caches.py
-echo $target'""",
-            cwd=work,
-        )
-        *lines, target = output.splitlines()
+echo end $target
+"""
+    (work / "script").write_text(script)
+    output = testbed.run(f"module load {module}\nsalloc --quiet -N1 -n2 -w nid001001 bash script", cwd=work)
+    *parts, rest = re.split(r"^end (.*)\n", output, flags=re.MULTILINE)
+    assert len(parts) == 16 and not rest
+    for text, target in zip(parts[::2], parts[1::2]):
+        lines = text.splitlines()
         assert len(lines) == 12
         for line in lines:
             path, real, owner, mode = line.split()
             assert not (path + "/").startswith(target + "/")
             assert (real, owner, mode) == ("True", "0", "700")
-        assert list(trap.iterdir()) == []
+    assert not [path for trap in work.glob("trap*") for path in trap.iterdir()]

@@ -47,24 +47,21 @@ def requests(monkeypatch):
     return asked
 
 
-def test_debians_own_name_of_a_launcher_is_found_first(commands):
-    commands("mpirun", OPENMPI_5)
-    assert commands("mpirun.openmpi", DEBIANS_OPENMPI_4) == find_optional("openmpi-bin")
-    commands("mpiexec", MPICH_4)
-    assert commands("mpiexec.hydra", MPICH_4) == find_optional("mpich")
-
-
-def test_a_launcher_under_another_name_is_found_by_its_version_text(commands):
-    assert find_optional("openmpi-bin") is None
-    assert commands("mpirun", OPENMPI_5) == find_optional("openmpi-bin")
-    assert commands("mpiexec", MPICH_4) == find_optional("mpich")
-
-
-def test_the_launcher_of_one_mpi_is_not_confused_with_the_others(commands):
-    commands("mpirun", MPICH_4)
-    commands("mpiexec", OPENMPI_5)
-    assert find_optional("openmpi-bin") is None
-    assert find_optional("mpich") is None
+@pytest.mark.parametrize(
+    ("there", "openmpi", "mpich"),
+    [
+        # Debian's own name first, then any name by the text of its version
+        ({"mpirun": OPENMPI_5, "mpirun.openmpi": DEBIANS_OPENMPI_4}, "mpirun.openmpi", None),
+        ({"mpiexec": MPICH_4, "mpiexec.hydra": MPICH_4}, None, "mpiexec.hydra"),
+        ({"mpirun": OPENMPI_5, "mpiexec": MPICH_4}, "mpirun", "mpiexec"),
+        ({"mpirun": MPICH_4, "mpiexec": OPENMPI_5}, None, None),
+    ],
+)
+def test_a_launcher_is_found_by_its_name_and_the_text_of_its_version(commands, tmp_path, there, openmpi, mpich):
+    for name, text in there.items():
+        commands(name, text)
+    found = [find_optional(package) for package in ("openmpi-bin", "mpich")]
+    assert found == [name and str(tmp_path / "bin" / name) for name in (openmpi, mpich)]
 
 
 def test_missing_packages_are_installed_if_that_is_permitted(commands, requests, monkeypatch, tmp_path):
@@ -101,15 +98,6 @@ def test_without_privilege_the_reason_names_the_packages_and_nothing_fails(comma
     monkeypatch.setattr(packages, "privilege", lambda: None)
     assert f"apt-get install {' '.join(WANTED)}" in install_optional(Layout(tmp_path))
     assert requests == []
-
-
-def test_an_unreachable_archive_is_reported(commands, monkeypatch, tmp_path):
-    def fail(*_):
-        raise packages.TestbedError("Check that the package archive is reachable.")
-
-    monkeypatch.setattr(packages, "privilege", lambda: [])
-    monkeypatch.setattr(packages, "apt_install", fail)
-    assert install_optional(Layout(tmp_path)) == "Check that the package archive is reachable."
 
 
 def test_apt_gets_the_packages_without_what_they_recommend(commands, monkeypatch, tmp_path):
@@ -161,17 +149,15 @@ def install(tmp_path):
     packages.apt_install(layout, [], ["strace"])
 
 
-def test_the_lists_of_packages_are_updated_once(apt, tmp_path):
-    install(tmp_path)
-    install(tmp_path)
-    assert apt == ["update", "install", "install"]
-
-
 @pytest.mark.parametrize("failing", ["update", "install"])
-def test_the_lists_of_packages_are_updated_again_after_a_failure(apt, tmp_path, failing):
+def test_a_failure_is_reported_and_the_lists_of_packages_are_updated_again(apt, tmp_path, monkeypatch, failing):
     apt.failing = failing
-    with pytest.raises(packages.TestbedError):
-        install(tmp_path)
+    monkeypatch.setattr(packages, "install", lambda *_: install(tmp_path))
+    advice = {
+        "update": "Check that the package archive is reachable.",
+        "install": "Install them manually and try again.",
+    }
+    assert packages.try_install(None, ["strace"]) == advice[failing]
     del apt[:]
     apt.failing = None
     install(tmp_path)
