@@ -137,7 +137,7 @@ def links(result):
     ("words", "page", "shown"),
     [
         ("MASTER_ADDR", "launch.html", "MASTER_ADDR"),
-        ("--ntasks-per-node", "launch.html", "--ntasks-per-node"),
+        ("--max-restarts", "launch.html", "--max-restarts"),
         ("get-master", "launch.html", "get-master"),
         ("hyper parameters", "watching.html", "hyper-parameters"),
         ("the working directory is gone", "troubleshooting.html", "gone"),
