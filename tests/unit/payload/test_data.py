@@ -28,13 +28,6 @@ def test_idx_files_give_back_the_images_and_labels_written_into_them(small_mnist
     assert data.source == str(small_mnist)
 
 
-def test_compressed_files_are_read_like_plain_ones(small_mnist):
-    plain = load_dataset(small_mnist)
-    for path in list(small_mnist.iterdir()):
-        compress(path)
-    assert all(torch.equal(a, b) for a, b in zip(plain[:4], load_dataset(small_mnist)[:4]))
-
-
 def test_the_fingerprint_is_that_of_the_images_and_labels_and_not_of_the_files(small_mnist):
     before = fingerprint(load_dataset(small_mnist))
     for name in NAMES:
@@ -176,18 +169,6 @@ def test_the_digits_set_is_the_same_bytes_everywhere():
     assert digits.test_images.shape == (1000, 28, 28)
     content = b"".join(bytes(tensor.flatten().tolist()) for tensor in digits[:4])
     assert hashlib.sha256(content).hexdigest() == "e2ef8c329fa01a15d82aba0c588f35d3033576c2089117e643ee416d6b636efd"
-
-
-def test_the_digits_set_has_about_as_many_of_each_digit():
-    digits = digits_set()
-    assert digits.train_labels.bincount(minlength=10).min() > 500
-    assert digits.test_labels.bincount(minlength=10).min() > 70
-
-
-def test_the_digits_of_the_test_set_are_not_among_those_of_the_training():
-    digits = digits_set()
-    training = {bytes(image.flatten().tolist()) for image in digits.train_images}
-    assert not training & {bytes(image.flatten().tolist()) for image in digits.test_images}
 
 
 def test_normalised_mnist_has_mean_0_and_width_1(mnist):

@@ -6,7 +6,7 @@ import signal
 import pytest
 import torch
 from training.distributed import World, process_group
-from training.stopping import SIGNALS, STOPPED, StopSignals
+from training.stopping import SIGNALS, StopSignals
 
 ALONE = World(0, 1, torch.device("cpu"))
 
@@ -26,10 +26,6 @@ def group():
         yield world
 
 
-def test_the_status_is_the_one_of_sysexits_for_a_failure_that_is_temporary():
-    assert STOPPED == 75
-
-
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_is_noted_and_then_agreed_on_by_its_name(group, number):
     with StopSignals(group) as stop:
@@ -38,12 +34,6 @@ def test_a_signal_is_noted_and_then_agreed_on_by_its_name(group, number):
         assert stop.agreed(now=True)
         assert stop.name == number.name
         assert stop.status == (130 if number == signal.SIGINT else 75)
-
-
-def test_the_ranks_ask_each_other_at_every_sixteenth_step_alone(group):
-    with StopSignals(group) as stop:
-        os.kill(os.getpid(), signal.SIGUSR1)
-        assert [stop.agreed() for _ in range(16)] == 15 * [False] + [True]
 
 
 def test_after_the_decision_signals_are_ignored_to_the_end_of_the_process(group):
