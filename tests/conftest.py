@@ -21,6 +21,7 @@ FIRST = (
     "tests/unit/easyblocks",
     "tests/integration/images",
     "tests/integration/test_engines_on_nodes.py",
+    "tests/integration/test_demo.py",
     "tests/integration/test_worlds.py",
     "tests/integration/test_job_scripts.py",
     "tests/integration/test_spare_nodes.py",

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 
 from testbed.layout import TestbedError
 from testbed.progress import run, step
@@ -18,8 +19,8 @@ RELEASE_TOOLS = "releases/requirements.txt"
 WEBSITE_TOOLS = "website/requirements.txt"
 #: A regular expression for parts of packages that hardly anything here imports; Python compiles those when it does.
 NOT_IMPORTED = (
-    "site-packages/(backrefs|coverage|fontTools|fsspec|functorch|lxml|mypyc?|networkx|pip|playwright|polars|pygments/lexers|pymdownx"
-    "|setuptools|test|tornado|watchdog|easybuild/easyblocks|numpy/(distutils|f2py)"
+    "site-packages/(backrefs|coverage|fontTools|fsspec|functorch|lxml|mypyc?|networkx|pip|playwright|polars"
+    "|pygments/lexers|pymdownx|setuptools|test|tornado|watchdog|easybuild/easyblocks|numpy/(distutils|f2py)"
     "|sympy/(categories|codegen|combinatorics|crypto|diffgeom|holonomic|liealgebras|parsing|physics|stats|vector)"
     "|torch/(_inductor|_vendor|ao/ns|ao/pruning|distributed/pipelining|testing|utils/hipify)|torchgen|.*/tests?)/"
 )
@@ -69,35 +70,33 @@ def provide(layout, venv, requirements, *, title):
         shutil.rmtree(venv, ignore_errors=True)
         run([sys.executable, "-m", "venv", venv])
         for file in files:  # one call each: with hashes, pip needs them for every package of a call
-            install(venv, file)
+            install(venv, "-r", file)
         compile_packages(venv)
         stamp.write_text(wanted)
 
 
-def install(venv, file):
-    """Install a requirements file as pip is configured: with uv if the environment has it, a third of pip's CPU time.
+def install(venv, *what):
+    """Install packages, or a requirements file after "-r", as pip is configured, with a third of pip's CPU time.
 
-    If that fails, pip installs it, also from torch's index.
+    uv installs, if the environment has it. If that fails, pip installs, also from torch's index.
     """
-    pip = [venv / "bin" / "pip", "install", "-q", "--no-compile", "-r", file]
-    command, cache = pip, venv / "uv-cache"
-    if (venv / "bin" / "uv").exists():
-        command = [venv / "bin" / "uv", "pip", "install", "-q", "--no-config", "--python", venv / "bin" / "python"]
-        command += [
-            "--cache-dir",
-            cache,
-            "--index-strategy",
-            "unsafe-best-match",
-            *pip_indexes(venv / "bin"),
-            "-r",
-            file,
-        ]
-    try:
-        run(command, env={name: value for name, value in os.environ.items() if name not in FOREIGN})
-    except TestbedError:
-        run([*pip, "--extra-index-url", TORCH_INDEX], advice="Check that the package index is reachable.")
-    finally:
-        shutil.rmtree(cache, ignore_errors=True)
+    pip, uv = [venv / "bin" / "pip", "install", "-q", "--no-compile", *what], venv / "bin" / "uv"
+    with tempfile.TemporaryDirectory(dir=venv) as cache:
+        command = pip
+        if uv.exists():
+            own = [
+                "--no-config",
+                "--cache-dir",
+                cache,
+                "--index-strategy",
+                "unsafe-best-match",
+                *pip_indexes(uv.parent),
+            ]
+            command = [uv, "pip", "install", "-q", "--python", uv.with_name("python"), *own, *what]
+        try:
+            run(command, env={name: value for name, value in os.environ.items() if name not in FOREIGN})
+        except TestbedError:
+            run([*pip, "--extra-index-url", TORCH_INDEX], advice="Check that the package index is reachable.")
 
 
 @functools.lru_cache

@@ -61,7 +61,7 @@ def test_every_command_runs_the_active_environment(testbed, module, work, reques
     chmod +x conda/bin/python"""
     commands = {**COMMANDS, **(IN_IMAGE if enter else {})}
     # each agent imports torch; that of "conda" is a stand-in, which starts no workers
-    torchrun = ENVIRONMENTS.keys() - {"conda"} if request.config.getoption("--thorough") else {"venv", "plain"}
+    torchrun = ENVIRONMENTS.keys() - {"conda"} if request.config.getoption("--thorough") else {"venv"}
     lines = [
         f"echo '## {active} ## {command}'; ({setting or ':'}; {line.replace('%s', enter)}) 2>&1 || true"
         for active, setting in ENVIRONMENTS.items()

@@ -83,8 +83,8 @@ eb {RECIPE}.eb"""
 
 
 @pytest.fixture
-def files(course, dataset):
-    """Step 1 of the page: script and data, which the page downloads."""
+def files(course, few_images):
+    """Step 1 of the page: script and data, which the page downloads; few images."""
     mnist = course.installdir / "mnist"
     shutil.rmtree(mnist, ignore_errors=True)
     raw = mnist / "data" / "MNIST" / "raw"
@@ -93,8 +93,7 @@ def files(course, dataset):
     payload = course.testbed.layout.repository / "payload"
     shutil.copy(payload / "mnist_ddp.py", mnist / "mnist_DDP.py")
     shutil.copytree(payload / "training", mnist / "training")
-    source = course.testbed.run(f"module load {dataset}; echo $MNIST_ROOT").strip()
-    for file in Path(source).glob("*-ubyte"):
+    for file in few_images.glob("*-ubyte"):
         shutil.copy(file, raw)
     course.run('cd mnist; for i in $(seq 0 31); do ln -s data "data$i"; done')
     return mnist

@@ -2,9 +2,9 @@
 
 import re
 import shutil
-import zipfile
 
 import pytest
+from distributions import write_wheel
 
 pytestmark = pytest.mark.testbed
 
@@ -26,19 +26,13 @@ PACKAGES = ["accelerate", "transformers[torch]", "lightning", "timm", "torchmetr
 def index(work):
     """A directory of wheels with metadata alone, and shell code for an own environment beside it."""
     for name, version, requirements in RELEASES:
-        info = f"{name}-{version}.dist-info"
-        lines = [f"Requires-Dist: {requirement}" for requirement in requirements]
-        with zipfile.ZipFile(work / f"{name}-{version}-py3-none-any.whl", "w") as archive:
-            metadata = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *lines, ""]
-            archive.writestr(f"{info}/METADATA", "\n".join(metadata))
-            archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-            archive.writestr(f"{info}/RECORD", "")
+        write_wheel(work, name, version, requirements=requirements)
     return work
 
 
 @pytest.fixture
 def keeping(request, testbed, index):
-    """A function that runs a script in an own environment on top of a module, and one that does not see its torch."""
+    """A function that runs a script with a module, in the image if it has one, with the local index alone."""
     module = request.getfixturevalue(request.param)
     enter = "singularity exec $SIF " if request.param == "container" else ""
     code = f"""export HOME={index} PIP_CONFIG_FILE=/dev/null PIP_NO_INDEX=1 PIP_FIND_LINKS={index}
@@ -46,7 +40,6 @@ export UV_NO_CONFIG=1 UV_NO_INDEX=1
 export UV_FIND_LINKS={index} UV_CACHE_DIR={index}/cache PIP_DISABLE_PIP_VERSION_CHECK=1
 module load {module}; cd {index}
 mkdir -p $PYTHONUSERBASE/bin; cp {shutil.which("uv") or "/bin/true"} $PYTHONUSERBASE/bin/uv
-{enter}python -m venv --system-site-packages v; {enter}python -m venv plain
 """
 
     def run(script):
@@ -56,13 +49,14 @@ mkdir -p $PYTHONUSERBASE/bin; cp {shutil.which("uv") or "/bin/true"} $PYTHONUSER
     return run
 
 
-SHOW = """python -c "import torch; print(torch.__version__, torch.ones(2).sum().item())"
-pip list 2>/dev/null | grep -E "^(accelerate|torch) \""""
+ON_TOP = "python -m venv --system-site-packages v; source v/bin/activate"
+IMPORT = 'python -c "import torch; print(torch.__version__, torch.ones(2).sum().item())"'
+LIST = 'pip list 2>/dev/null | grep -E "^(accelerate|torch) "'
 
 
 @pytest.mark.parametrize("keeping", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)
 def test_own_environments_get_the_latest_release_that_fits_and_the_modules_torch(keeping):
-    output = keeping(f"source v/bin/activate; pip install -q accelerate; echo $?; {SHOW}; pip install -q timm; echo $?")
+    output = keeping(f"{ON_TOP}; pip install -q accelerate; echo $?; {IMPORT}; {LIST}; pip install -q timm; echo $?")
     lines = output.splitlines()
     assert lines[:2] == ["0", "2.13.0+cpu 2.0"], output
     assert [line.split() for line in lines[2:4]] == [["accelerate", "1.15.0"], ["torch", "2.13.0+cpu"]]
@@ -81,9 +75,7 @@ def test_the_modules_own_pip_does_so_too(keeping):
 
 @pytest.mark.parametrize("keeping", [pytest.param("container", marks=pytest.mark.thorough), "venv"], indirect=True)
 def test_an_environment_without_the_modules_packages_is_as_without_the_module(keeping):
-    output = keeping(
-        'source plain/bin/activate; pip install -q accelerate; pip list 2>/dev/null | grep -E "^(acc|tor)"'
-    )
+    output = keeping(f"python -m venv plain; source plain/bin/activate; pip install -q accelerate; {LIST}")
     assert [line.split() for line in output.splitlines()] == [["accelerate", "1.15.0"], ["torch", "2.15.0"]]
 
 
@@ -98,7 +90,8 @@ def test_uv_does_as_pip_in_projects_and_scripts_too(keeping, index):
     lines = ["# /// script", *(f"# {line}" for line in script), "# ///", "import torch; print(torch.__version__)"]
     (index / "script.py").write_text("\n".join(lines) + "\n")
     output = keeping(
-        f"""source v/bin/activate; uv pip install -q accelerate; echo $?; {SHOW}
+        f"""{ON_TOP.replace("venv", "venv --without-pip")}; uv pip install -q accelerate; echo $?; {IMPORT}
+uv {LIST}
 uv pip install -q torch==2.15.0; echo $?; deactivate
 sed -i s,HELD,$CONTAINERROOT/held, pyproject.toml script.py; uv venv -q --system-site-packages; uv sync -q; echo $?
 uv run -q python -c "import torch; print(torch.__version__)"; uv run -q script.py"""
