@@ -65,17 +65,23 @@ def explain_paths(arguments):
 
 
 def change_removal(packages, versions):
-    """Let pip treat the user's packages as part of the environment, and not remove the module's torch and pip."""
+    """Let pip upgrade and remove the user's packages where they are, and not remove the module's torch and pip."""
+    from pip._internal.commands import install
     from pip._internal.exceptions import InstallationError
     from pip._internal.metadata import base
     from pip._internal.req.req_uninstall import UninstallPathSet
 
     is_local, is_permitted, from_dist = base.is_local, UninstallPathSet._permitted, UninstallPathSet.from_dist
-    user_base = os.path.realpath(site.getuserbase()) + os.sep
+    decide, user_base = install.decide_user_install, os.path.realpath(site.getuserbase()) + os.sep
+    of_users = ['uninstall' in sys.argv]  # an environment on top hides those that it has too
+
+    def decide_and_note(*arguments, **options):
+        of_users.append(decide(*arguments, **options))
+        return of_users[-1]
 
     def is_users(path):
         directory, name = os.path.split(path)
-        return os.path.join(os.path.realpath(directory), name).startswith(user_base)
+        return of_users[-1] and os.path.join(os.path.realpath(directory), name).startswith(user_base)
 
     def is_of_module(dist):
         return os.path.realpath(dist.location or '') == packages
@@ -85,6 +91,7 @@ def change_removal(packages, versions):
             raise InstallationError('%s belongs to the PyTorch module and is not removed' % dist.canonical_name)
         return from_dist(dist)
 
+    install.decide_user_install = decide_and_note
     base.is_local = lambda path: is_local(path) or is_users(path)
     UninstallPathSet._permitted = lambda paths, path: is_permitted(paths, path) or is_users(path)
     UninstallPathSet.from_dist = from_dist_of_users

@@ -287,6 +287,10 @@ def test_the_users_own_packages_are_upgraded_and_removed_and_others_stay(install
         assert environment.pip("install", "--user", wheel).returncode == 0
     records = [path.name for path in (tmp_path / "base").rglob("*.dist-info")]
     assert records == ["extra-2.0.dist-info"]
+    # an environment gets another release beside the user's, which other environments and jobs import
+    assert environment.pip("install", tmp_path / "extra-1.0-py3-none-any.whl").returncode == 0
+    assert (environment.versions()["extra"], (tmp_path / "base/bin/extra-command").exists()) == ("1.0", True)
+    assert environment.pip("uninstall", "--yes", "extra").returncode == 0
     assert environment.run(tmp_path / "base/bin/extra-command").stdout == "here\n"
     assert "Successfully uninstalled extra-2.0" in environment.pip("uninstall", "--yes", "extra").stdout
     assert [path for path in (tmp_path / "base").rglob("*") if path.is_file()] == []
