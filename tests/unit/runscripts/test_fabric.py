@@ -149,6 +149,12 @@ def test_torchrun_gets_the_plain_name_of_a_node_without_another_and_one_sentence
     assert [text.partition(", ")[0] for text in warnings(made)] == ["nid001002-ib"]
 
 
+def test_an_agent_of_torchrun_whose_name_is_another_nodes_address_stops(step, names):
+    names["nid001003i"] = "10.9.9.9"
+    with pytest.raises(RendezvousError, match="nid001003i, .* which is not an address of that node"):
+        agent(step, 1)
+
+
 def test_the_first_interface_that_is_up_becomes_that_of_gloo_and_nccl(step, names, node):
     root = node(hsn0="down", hsn1="up", hsn2="up")
     made = plan({**rank(step, 0), "PYTORCH_SOCKET_IFNAME": "hsn0 hsn1 hsn2"}, root)

@@ -123,6 +123,7 @@ def test_a_batch_script_of_one_task_that_inherited_a_step_is_one_process_and_one
         ({"SLURM_NTASKS": "2"}, "SLURM_NTASKS=2 is not SLURM_STEP_NUM_TASKS=4"),
         ({"SLURMD_NODENAME": "nid001001"}, r"SLURMD_NODENAME=nid001001 is not in SLURM_STEP_NODELIST=nid\[001002-"),
         ({"SLURM_GTIDS": "0"}, "SLURM_PROCID=3 is not in SLURM_GTIDS=0"),
+        ({"SLURM_STEP_NODELIST": "nid[001000-001003]"}, r"nid\[001000-001003\] has more nodes than SLURM_STEP_TASKS"),
         ({"SLURM_GTIDS": "3"}, "SLURM_GTIDS=3 are not the 2 tasks of this node in SLURM_STEP_TASKS_PER_NODE="),
     ],
 )
