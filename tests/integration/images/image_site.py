@@ -1,6 +1,5 @@
 """An EasyBuild prefix with one recipe for the tests of images, and functions that create and damage files."""
 
-import hashlib
 import json
 import os
 import tarfile
@@ -71,10 +70,6 @@ def make_layer(path, size):
     with tarfile.open(path, "w") as archive:
         archive.add(content, arcname=path.name)
     return path
-
-
-def sha256(path):
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def flip_a_bit(path, position):

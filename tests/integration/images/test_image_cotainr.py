@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from image_site import sha256
+from distributions import sha256
 
 pytestmark = pytest.mark.testbed
 

@@ -4,7 +4,8 @@ import json
 import os
 
 import pytest
-from image_site import flip_a_bit, sha256
+from distributions import sha256
+from image_site import flip_a_bit
 
 from testbed.recipes import VERSION
 

@@ -1,12 +1,9 @@
 """Images on top of an installed one: its packages, its ranks, its provenance, and a base that has changed."""
 
-import io
 import json
-import tarfile
-import zipfile
 
 import pytest
-from image_site import sha256
+from distributions import sha256, write_sdist, write_wheel
 
 pytestmark = pytest.mark.testbed
 
@@ -43,23 +40,10 @@ def lines_on(site, module):
     """The lines of a recipe on top of a module; its sources, and the wheel that its lock names, are made here."""
     wheels = site.sources / "p" / "PyTorch" / "wheels"
     wheels.mkdir(parents=True)
-    wheel = wheels / "hello-1.0-py3-none-any.whl"
-    information = {
-        "METADATA": "Metadata-Version: 2.1\nName: hello\nVersion: 1.0\n",
-        "RECORD": "",
-        "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("hello.py", "WORD = 'hello'\n")
-        for name, text in information.items():
-            archive.writestr(f"hello-1.0.dist-info/{name}", text)
-    lock, sdist = site.directory / "lock.txt", site.directory / "greeting-1.0.tar.gz"
+    wheel = write_wheel(wheels, "hello", "1.0", {"hello.py": "WORD = 'hello'\n"})
+    lock = site.directory / "lock.txt"
     lock.write_text(f"hello==1.0 --hash=sha256:{sha256(wheel)}\n")
-    with tarfile.open(sdist, "w:gz") as archive:
-        for name, text in (("setup.py", SETUP), ("greeting.c", EXTENSION)):
-            member = tarfile.TarInfo(f"greeting-1.0/{name}")
-            member.size = len(text)
-            archive.addfile(member, io.BytesIO(text.encode()))
+    sdist = write_sdist(site.directory, "greeting", {"setup.py": SETUP, "greeting.c": EXTENSION})
     version, _, suffix = module.partition("/")[2].partition("-")
     return LINES.format(version=version, suffix=f"-{suffix}", sdist=sha256(sdist), lock=sha256(lock))
 

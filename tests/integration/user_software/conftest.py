@@ -2,10 +2,10 @@
 
 import shutil
 import tempfile
-import zipfile
 from pathlib import Path
 
 import pytest
+from distributions import write_wheel
 from framework_user import User
 from user_installation import Installation
 
@@ -34,13 +34,8 @@ def installation(installed):
 def wheels(work):
     """Wheels of a package with a command, and of a newer version of a package in the image."""
     for name, version in [("extra_package", "1.0"), ("networkx", "99.0")]:
-        info = f"{name}-{version}.dist-info"
-        with zipfile.ZipFile(work / f"{name}-{version}-py3-none-any.whl", "w") as archive:
-            archive.writestr(f"{name}.py", f"def main():\n    print('{name} {version}', __file__)\n")
-            archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-            archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-            archive.writestr(f"{info}/entry_points.txt", f"[console_scripts]\n{name}-command = {name}:main\n")
-            archive.writestr(f"{info}/RECORD", "")
+        files = {f"{name}.py": f"def main():\n    print('{name} {version}', __file__)\n"}
+        write_wheel(work, name, version, files, commands=f"{name}-command = {name}:main")
     return work
 
 

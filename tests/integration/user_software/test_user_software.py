@@ -48,7 +48,7 @@ singularity exec $SIF extra_package-command"""
 
 
 def test_packages_survive_a_rebuild_and_the_end_of_the_installed_image(installation, wheels):
-    installation.run(pip_install(wheels))
+    installation.add(wheels)
     packages = installation.directory / "venv/pytorch/lib/python3.11/site-packages"
     (packages / "zz_image.pth").write_text("")  # as if the image had its packages in another directory
     installation.install(options="--rebuild")
@@ -61,7 +61,7 @@ def test_packages_survive_a_rebuild_and_the_end_of_the_installed_image(installat
 
 
 def test_an_environment_of_another_python_is_renamed(installation, wheels):
-    installation.run(pip_install(wheels))
+    installation.add(wheels)
     environment = installation.directory / "venv" / "pytorch"
     (environment / "lib/python3.11").rename(environment / "lib/python3.10")
     output = installation.install(options="--rebuild")
@@ -75,7 +75,7 @@ def test_an_environment_of_another_python_is_renamed(installation, wheels):
 
 
 def test_a_failed_rebuild_leaves_the_environment_unchanged(installation, wheels):
-    installation.run(pip_install(wheels))
+    installation.add(wheels)
     environment = installation.directory / "venv" / "pytorch"
     (environment / "lib/python3.11").rename(environment / "lib/python3.10")  # of another Python
     recipe = installation.prefix / "fails.eb"

@@ -42,7 +42,7 @@ def test_without_write_permission_pip_installs_to_pythonuserbase_with_a_message(
 
 def test_a_file_that_an_earlier_tree_packed_is_mounted_and_used(installation, wheels):
     """With the options that its make-squashfs passed to mksquashfs."""
-    installation.run(pip_install(wheels))
+    installation.add(wheels)
     options = ["-no-progress", "-comp", "zstd", "-Xcompression-level", "3", "-no-xattrs", "-processors", "2"]
     pack = ["mksquashfs", installation.directory, installation.packed, *options, "-e", ".unpacked"]
     subprocess.run(pack, stdout=subprocess.DEVNULL, check=True)
@@ -54,7 +54,7 @@ def test_a_file_that_an_earlier_tree_packed_is_mounted_and_used(installation, wh
 
 @pytest.mark.parametrize("command", ["make-squashfs", pytest.param("unmake-squashfs", marks=pytest.mark.thorough)])
 def test_a_running_job_continues_and_starts_more_steps(installation, wheels, command):
-    installation.run(pip_install(wheels))
+    installation.add(wheels)
     if command == "unmake-squashfs":
         installation.run("make-squashfs")
         installation.run("make-squashfs --clean")
