@@ -14,8 +14,6 @@ pytestmark = pytest.mark.testbed
 JOB = "salloc --quiet -N2 -w nid001001,nid001002 --ntasks-per-node=2 "
 #: Of few images: importing torch takes longer.
 TRAINING = "$PAYLOAD/mnist_ddp.py --seed 1 --batch-size 20 --data ."
-#: mpirun requires these variables of root, who runs the tests in a container.
-AS_ROOT = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
 
 
 def launcher(package):
@@ -56,7 +54,7 @@ def meet(testbed, venv, work):
     (work / "probe.py").write_text(PROBE)
 
     def run(script, which="world"):
-        return ranks(testbed.run(f"module load {venv}\n{AS_ROOT}{script}", cwd=work), which)
+        return ranks(testbed.run(f"module load {venv}\n{script}", cwd=work), which)
 
     return run
 
@@ -64,19 +62,17 @@ def meet(testbed, venv, work):
 #: Name -> line, which starts 4 ranks, or those of FEWER.
 LINES = {
     "srun": "srun -N2 --ntasks-per-node=2 {enter}conda-python-distributed {training}",
-    "Open MPI": AS_ROOT + JOB + "{open_mpi} -np 2 --map-by ppr:1:node {enter}conda-python-distributed {training}",
+    "Open MPI": JOB + "{open_mpi} -np 2 --map-by ppr:1:node {enter}conda-python-distributed {training}",
     "MPICH": JOB + "{mpich} -n 4 -ppn 2 {enter}conda-python-distributed {training}",
     "torchrun under srun": "srun -N2 -n2 {enter}torchrun-distributed --nproc-per-node=2 {training}",
-    "torchrun under Open MPI": AS_ROOT
-    + JOB
+    "torchrun under Open MPI": JOB
     + "{open_mpi} -np 2 --map-by ppr:1:node {enter}torchrun-distributed --nproc-per-node=2 {training}",
     "torchrun alone": "{enter}torchrun --nproc-per-node=2 {training}",
     "ddp-env": "srun -N2 --ntasks-per-node=1 {enter}bash -c 'source <(ddp-env) && exec python {training}'",
 }
 FEWER = {LINES[name]: 2 for name in ("Open MPI", "torchrun alone", "ddp-env")}
 
-#: Launchers that reach image or venv in the same way as another one, or that job scripts, test_training.py and
-#: test_ends.py use.
+#: Launchers that reach image or venv in the same way as another one, or that demo, job scripts and test_ends.py use.
 ALIKE = {
     "container": ("srun", "MPICH", "torchrun under srun", "torchrun under Open MPI", "torchrun alone", "ddp-env"),
     "venv": ("srun", "Open MPI", "MPICH", "torchrun under srun", "torchrun under Open MPI"),

@@ -90,8 +90,7 @@ def test_a_job_that_a_rank_submits_is_not_a_part_of_its_world(testbed, show, wor
     (work / "one_submits").write_text(f'#!/bin/bash\n[ "${{OMPI_COMM_WORLD_RANK:-$SLURM_PROCID}}" = 0 ] || {submit}\n')
     (work / "one_submits").chmod(0o755)
     (work / "one_submits.py").write_text(f"import os\nos.environ['RANK'] == '0' or os.system({submit!r})\n")
-    settings = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
-    testbed.run(settings + launcher.format(work=work, runscripts=RUNSCRIPTS, mpirun=mpirun))
+    testbed.run(launcher.format(work=work, runscripts=RUNSCRIPTS, mpirun=mpirun))
     out, err = ((work / name).read_text().splitlines() for name in ("out", "err"))
     assert out[0].startswith("0/1 0/1 0 ")
     assert named in err[0]
@@ -116,7 +115,7 @@ def test_a_shell_that_alone_is_left_of_its_step_starts_no_rank(testbed, show, wo
     )
     terminal, other_end = pty.openpty()
     line = ["srun", "-N1", "-n4", "--overcommit", "-w", A, "--pty", "bash", "--norc"]
-    environment = {**testbed.environment(), "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    environment = testbed.environment()
     with subprocess.Popen(
         line, stdin=other_end, stdout=other_end, stderr=other_end, env=environment, start_new_session=True
     ) as process:
@@ -136,9 +135,6 @@ def test_a_shell_that_alone_is_left_of_its_step_starts_no_rank(testbed, show, wo
     ), lines
 
 
-AS_ROOT = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1\n"
-
-
 @pytest.mark.parametrize(
     ("package", "line"),
     [
@@ -154,7 +150,7 @@ def test_the_hint_for_several_agents_on_a_node_starts_one_on_each(testbed, work,
     (work / "python").write_text('#!/bin/sh\necho "agent $4"\n')
     (work / "python").chmod(0o755)
     job = "salloc --quiet -N2 --ntasks-per-node=2 "
-    settings = f"{AS_ROOT}export PATH={work}:{RUNSCRIPTS}:$PATH\n"
+    settings = f"export PATH={work}:{RUNSCRIPTS}:$PATH\n"
     done = testbed.run_unchecked(
         settings + job + line.format(launcher=launcher, command="torchrun-distributed train.py")
     )
@@ -168,9 +164,9 @@ def test_the_hint_for_a_rank_0_on_another_node_makes_the_ranks_meet(testbed, sho
     mpirun = find_optional("openmpi-bin")
     if mpirun is None:
         pytest.skip("openmpi-bin is not installed (./run-tests does that where it may install packages)")
-    line = "{AS_ROOT}salloc --quiet -w {A},{B} -N2 -n2 {mpirun} {more} -np 1 --host {B} {show} : "
+    line = "salloc --quiet -w {A},{B} -N2 -n2 {mpirun} {more} -np 1 --host {B} {show} : "
     line += "{more} -np 1 --host {A} {show}"
-    values = {"AS_ROOT": AS_ROOT, "A": A, "B": B, "mpirun": mpirun, "show": show}
+    values = {"A": A, "B": B, "mpirun": mpirun, "show": show}
     done = testbed.run_unchecked(line.format(more="", **values))
     assert done.returncode != 0
     hint = re.search(rf"Export (MASTER_ADDR={B}) with mpirun (-x)", done.stderr)
