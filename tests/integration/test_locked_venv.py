@@ -1,10 +1,9 @@
 """Software that is no PyTorch, in an environment from a lock: installed by EasyBuild, loaded, run on host and nodes."""
 
-import hashlib
-import zipfile
 from pathlib import Path
 
 import pytest
+from distributions import sha256, write_wheel
 
 pytestmark = pytest.mark.testbed
 
@@ -24,17 +23,12 @@ moduleclass = 'tools'
 @pytest.fixture
 def recipe(work):
     """A recipe with a lock of one wheel, which pip finds in `work`."""
-    wheel, info = work / "greeter-1.0-py3-none-any.whl", "greeter-1.0.dist-info"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("greeter.py", "import sys\n\n\ndef main():\n    print('greeter', sys.prefix)\n")
-        archive.writestr(f"{info}/entry_points.txt", "[console_scripts]\ngreet = greeter:main\n")
-        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: greeter\nVersion: 1.0\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", "")
-    lock = f"greeter==1.0 --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"
+    files = {"greeter.py": "import sys\n\n\ndef main():\n    print('greeter', sys.prefix)\n"}
+    wheel = write_wheel(work, "greeter", "1.0", files, commands="greet = greeter:main")
+    lock = f"greeter==1.0 --hash=sha256:{sha256(wheel)}\n"
     (work / "greeter.txt").write_text(lock)
     path = work / "Greeter-1.0.eb"
-    path.write_text(RECIPE.format(checksum=hashlib.sha256(lock.encode()).hexdigest()))
+    path.write_text(RECIPE.format(checksum=sha256(work / "greeter.txt")))
     return path
 
 

@@ -1,12 +1,12 @@
 """The module's interface under Lmod: loading sets it, unloading restores the environment."""
 
 import re
-import zipfile
 
 import pytest
+from distributions import write_wheel
 
 from testbed.module_systems import SNAPSHOT, snapshot
-from testbed.recipes import CONTAINER, VENV
+from testbed.recipes import VENV
 from testbed.recipes import module as module_of
 
 pytestmark = pytest.mark.testbed
@@ -15,12 +15,10 @@ pytestmark = pytest.mark.testbed
 @pytest.mark.parametrize(
     "own",
     [
-        "export APPTAINER_BINDPATH=/opt:/mnt/opt SINGULARITY_BINDPATH=/srv:/mnt/srv",
         "export APPTAINER_BINDPATH=/a,/b SINGULARITY_BINDPATH=/a",
         'export SINGULARITY_BINDPATH="$EASYBUILD_PREFIX/software,/p" APPTAINER_BINDPATH=/p',
-        "export APPTAINER_BIND=/runscripts,/payload,/user-software,/mine SINGULARITY_BIND=/payload",
     ],
-    ids=["binds-twice", "overlapping", "as-ours", "submitted-in-image"],
+    ids=["overlapping", "as-ours"],
 )
 def test_unloading_removes_the_modules_binds_alone(testbed, container, own, tmp_path):
     """The whole environment, for all modules: module_systems/test_module_environment.py."""
@@ -87,16 +85,9 @@ singularity exec $SIF sh -c 'command -v conda-python-distributed; cat /runscript
 
 
 def wheel(directory):
-    """Write a tiny package as a wheel (PEP 427: a zip archive) to `directory`; return its path."""
-    path = directory / "extra_package-1.0-py3-none-any.whl"
-    info = "extra_package-1.0.dist-info"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("extra_package.py", "print('extra', __file__)\n\n\ndef main():\n    print('command')\n")
-        archive.writestr(f"{info}/entry_points.txt", "[console_scripts]\nextra-command = extra_package:main\n")
-        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: extra-package\nVersion: 1.0\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", "")
-    return path
+    """Write a package with a command as a wheel; return its path."""
+    files = {"extra_package.py": "print('extra', __file__)\n\n\ndef main():\n    print('command')\n"}
+    return write_wheel(directory, "extra-package", "1.0", files, commands="extra-command = extra_package:main")
 
 
 def test_pip_install_user_goes_to_a_directory_of_this_user_and_module_and_works(testbed, module, enter, tmp_path):
@@ -201,32 +192,6 @@ export WITH_CONDA='source /conda/activate'
 $RUNSCRIPTS/conda-python-simple -c 'print("started")'"""
     )
     assert output == "started\n"
-
-
-def test_without_its_image_loading_fails_with_a_message_and_its_remedy(testbed, container, tmp_path):
-    """With a copy of the module whose installation has no image."""
-    load = copied(testbed, container, tmp_path)
-    result = testbed.run_unchecked(f"{load}echo status $? SIF=${{SIF:-}}")
-    message = " ".join(result.stderr.split())  # Lmod breaks lines
-    assert f"image not found: {tmp_path}/{CONTAINER}.sif. " in message
-    assert f"Install it again with `eb --rebuild {CONTAINER}.eb`" in message
-    assert result.stdout == "status 1 SIF=\n"
-
-    (tmp_path / f"{CONTAINER}.sif").touch()
-    assert testbed.run(f"{load}echo $SIF").startswith(str(tmp_path))
-
-
-def test_module_spider_and_avail_know_both_modules(testbed, container, venv):
-    result = testbed.run_unchecked("module -t avail PyTorch; module -t spider PyTorch")
-    for name in (container, venv):
-        assert result.stderr.count(name) >= 2
-
-
-def test_loading_the_other_pytorch_replaces_the_first(testbed, container, venv):
-    output = testbed.run(f"module load {container}\nmodule load {venv}\nmodule -t list 2>&1\necho SIF=${{SIF:-}}")
-    assert venv in output
-    assert container not in output.replace("reloaded", "")
-    assert output.endswith("SIF=\n")
 
 
 def test_the_container_commands_in_bin_keep_exit_status_and_arguments(testbed, container):
