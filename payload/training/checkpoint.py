@@ -422,7 +422,9 @@ def check_identity(state: Mapping, settings: Mapping, data: str | None) -> None:
     ]
     if changed:
         raise TrainingError(f"{file}: written with {', '.join(changed[:9])}. Use the same options, {REMEDY}")
-    if data and not is_equal(state.get("data"), data):
+    if data and state.get("data") is None:  # of a version before the fingerprint, or of a script without one
+        print(f"{file}: holds no fingerprint of the data. Make sure that the data is the same", flush=True)
+    elif data and not is_equal(state["data"], data):
         raise TrainingError(f"{file}: written with other data. Use the same data (--data or MNIST_ROOT), {REMEDY}")
 
 
