@@ -1,12 +1,11 @@
 """Recipes that depend on ours: packages on top of the venv, and a tool that runs commands of the container."""
 
 import hashlib
-import io
-import tarfile
 import tempfile
 from pathlib import Path
 
 import pytest
+from distributions import sha256, write_sdist
 
 from testbed.recipes import VERSION
 
@@ -48,16 +47,6 @@ class Site:
         self.testbed = testbed
         self.directory = directory
 
-    def sdist(self, name, files):
-        """Write a source distribution; return its SHA-256."""
-        path = self.directory / f"{name}-1.0.tar.gz"
-        with tarfile.open(path, "w:gz") as archive:
-            for file, text in files.items():
-                entry = tarfile.TarInfo(f"{name}-1.0/{file}")
-                entry.size = len(text)
-                archive.addfile(entry, io.BytesIO(text.encode()))
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-
     def install(self, easyblock, name, lines, suffix="-cpu-venv", directory=PACKAGES):
         """Install a recipe with further lines; return what loads its module."""
         recipe = self.directory / f"{name}-1.0-PyTorch-{VERSION}.eb"
@@ -81,7 +70,7 @@ def on_two_nodes(testbed, load, name):
 
 
 def test_a_bundle_of_packages_on_the_venv_module_runs_on_two_nodes(testbed, venv, site):
-    checksum = site.sdist("pure", PURE)
+    checksum = sha256(write_sdist(site.directory, "pure", PURE))
     load = site.install("PythonBundle", "pure", f"exts_list = [('pure', '1.0', {{'checksums': ['{checksum}']}})]\n")
     assert on_two_nodes(testbed, load, "pure") == [f"{rank} 2.0" for rank in range(4)]
 
@@ -89,7 +78,7 @@ def test_a_bundle_of_packages_on_the_venv_module_runs_on_two_nodes(testbed, venv
 @pytest.mark.thorough  # the second compiles against torch's headers for minutes
 @pytest.mark.parametrize(("name", "files"), [("pure", PURE), ("compiled", COMPILED)])
 def test_a_package_on_the_venv_module_runs_on_two_nodes(testbed, venv, site, name, files):
-    lines = f"sources = [SOURCE_TAR_GZ]\nchecksums = ['{site.sdist(name, files)}']\n"
+    lines = f"sources = [SOURCE_TAR_GZ]\nchecksums = ['{sha256(write_sdist(site.directory, name, files))}']\n"
     load = site.install("PythonPackage", name, lines)
     assert on_two_nodes(testbed, load, name) == [f"{rank} 2.0" for rank in range(4)]
 

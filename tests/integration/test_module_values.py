@@ -8,7 +8,11 @@ from testbed.module_systems import modulecmd
 
 pytestmark = pytest.mark.testbed
 
-SYSTEMS = [("Lmod", "Lua"), ("Lmod", "Tcl"), ("Environment Modules", "Tcl")]
+SYSTEMS = [
+    ("Lmod", "Lua"),
+    pytest.param("Lmod", "Tcl", marks=pytest.mark.thorough),
+    ("Environment Modules", "Tcl"),
+]
 
 #: Characters that are special in a shell, Lua, Tcl or a format string; without a slash, as they are in a file name.
 SPECIAL = """[exec touch E] $(touch E) `touch E` "); os.execute("touch E") -- $HOME $env(HOME) { } ' % %d \\ ;#"""

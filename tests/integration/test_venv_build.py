@@ -1,14 +1,12 @@
 """Packages that a recipe compiles: from the sdist to the module, patched, offline, with modules of the site."""
 
-import hashlib
-import io
 import json
 import re
-import tarfile
 import types
 from pathlib import Path
 
 import pytest
+from distributions import sha256, write_sdist
 
 from testbed import layout, module_systems
 from testbed.recipes import LOCK
@@ -65,14 +63,6 @@ def write_modulefile(directory, name, *statements):
     path.write_text("\n".join(["#%Module", *statements, ""]))
 
 
-def write_sdist(path):
-    with tarfile.open(path, "w:gz") as archive:
-        for name, text in SDIST.items():
-            member = tarfile.TarInfo(f"greeting-1.0/{name}")
-            member.size = len(text.encode())
-            archive.addfile(member, io.BytesIO(text.encode()))
-
-
 class Site:
     """A separate EasyBuild prefix, and the modules of its host."""
 
@@ -84,14 +74,14 @@ class Site:
             write_modulefile(self.modulefiles, f"compiler/{version}", "conflict compiler", f"setenv COMPILER {version}")
         write_modulefile(self.modulefiles, "mpi/4.1", "setenv MPI 4.1")
         self.recipe = directory / "PyTorch-1.0-greeting.eb"
-        write_sdist(directory / "greeting-1.0.tar.gz")
+        write_sdist(directory, "greeting", SDIST)
         (directory / "greeting.patch").write_text(PATCH)
         lock = LOCK.read_text()
         (directory / "greeting.txt").write_text(re.search(r"^setuptools==.*\n", lock, re.MULTILINE)[0])
 
     def write_recipe(self, *patches):
         names = ["greeting-1.0.tar.gz", "greeting.txt", *patches]
-        checksums = [{name: hashlib.sha256((self.directory / name).read_bytes()).hexdigest()} for name in names]
+        checksums = [{name: sha256(self.directory / name)} for name in names]
         self.recipe.write_text(RECIPE.format(patches=list(patches), checksums=checksums))
 
     def shell(self, script):

@@ -1,11 +1,10 @@
 """A separate EasyBuild prefix for one recipe, and functions that end its installation in the middle."""
 
-import base64
-import hashlib
 import shutil
 import signal
 import time
-import zipfile
+
+from distributions import sha256, write_wheel
 
 #: For what all easyblocks share: the easyblock whose runtime is not installed, which installs in seconds.
 TINY = "1.0-tiny"
@@ -93,23 +92,6 @@ setsid --wait eb {own} {" ".join(options)} {self.directory}/PyTorch-{self.versio
         return list(self.directory.glob("build/*"))
 
 
-def wheel(path):
-    """Write a wheel with an importable torch; return its SHA-256."""
-    files = {
-        "torch/__init__.py": "__version__ = '1.0'\n",
-        "torch-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: torch\nVersion: 1.0\n",
-        "torch-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = ["torch-1.0.dist-info/RECORD,,\n"]
-    for name, text in files.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
-        record.append(f"{name},sha256={digest},{len(text)}\n")
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, text in {**files, "torch-1.0.dist-info/RECORD": "".join(record)}.items():
-            archive.writestr(name, text)
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def kill_at(prefix, hook, how):
     """Run ``eb --rebuild`` with a hook that kills it."""
     hooks = prefix.directory / "hooks.py"
@@ -139,8 +121,9 @@ def with_wheel(testbed, directory):
     wheels = directory / "sources" / "p" / "PyTorch" / "wheels"
     wheels.mkdir(parents=True)
     lock = directory / "tiny.txt"
-    lock.write_text(f"torch==1.0 --hash=sha256:{wheel(wheels / 'torch-1.0-py3-none-any.whl')}\n")
-    prefix.write_recipe(WHEELS.format(checksum=hashlib.sha256(lock.read_bytes()).hexdigest()))
+    wheel = write_wheel(wheels, "torch", "1.0", {"torch/__init__.py": "__version__ = '1.0'\n"})
+    lock.write_text(f"torch==1.0 --hash=sha256:{sha256(wheel)}\n")
+    prefix.write_recipe(WHEELS.format(checksum=sha256(lock)))
     return prefix
 
 
