@@ -20,6 +20,9 @@ AGENT_THREADS = "PYTORCH_LAUNCH_AGENT_THREADS"
 OPENMP_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 AGENT_OPENMP = "PYTORCH_LAUNCH_AGENT_"
 
+# Variables of earlier releases, each with the page that has its replacement.
+REMOVED = {"PYTORCH_LAUNCH_LOG_DIR": "docs/logs.md", "PYTORCH_LAUNCH_STAGE": "docs/staging.md"}
+
 LOCAL_RANK_HINT = (
     "each rank sees only its own GPU, so its device is {0}:0 and not {0}:LOCAL_RANK",
     "use LOCAL_RANK % torch.{0}.device_count(), or conda-python-distributed --virtual-local-rank",
@@ -85,7 +88,9 @@ def make_plan(env, node=None, *, virtual=False):
         warnings += [*cache_warnings, *placement.warnings, *devices.warnings, *fabric_warnings]
     if world.rank == 0:
         # torchrun-distributed has reported the others
-        once = [] if world.exported else [*python.warnings, *openmp_warnings(env, placement.cpus)]
+        once = (
+            [] if world.exported else [*python.warnings, *removed_variables(env), *openmp_warnings(env, placement.cpus)]
+        )
         warnings += [*isolation_warnings, *([] if python.prefix else shadowing(env)), *once]
     if world.rank == 1 and 0 < devices.count <= world.local_rank and not virtual:
         kind = "xpu" if devices.vendor == "intel" else "cuda"
@@ -143,6 +148,12 @@ def openmp_binding(env):
     if env.get("OMP_PROC_BIND", "").lower() == "false":
         return {}
     return {name: env[name] for name in OPENMP_BINDING if env.get(name, "").lower() not in ("", "none", "disabled")}
+
+
+def removed_variables(env):
+    """A list of Problems: variables of earlier releases that are set."""
+    names = [name for name in REMOVED if env.get(name, "0") not in ("", "0")]
+    return [Problem(f"{name} has no effect any longer", f"see {REMOVED[name]}") for name in names]
 
 
 def openmp_warnings(env, cpus):

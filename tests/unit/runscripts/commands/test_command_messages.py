@@ -124,6 +124,22 @@ def first(step):
     return {**step, "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURMD_NODENAME": "nid001002"}
 
 
+@pytest.mark.parametrize(
+    ("variable", "page"),
+    [("PYTORCH_LAUNCH_LOG_DIR", "docs/logs.md"), ("PYTORCH_LAUNCH_STAGE", "docs/staging.md")],
+)
+@pytest.mark.parametrize("command", [["conda-python-distributed", "-c", ""], ["ddp-env"]])
+def test_rank_0_names_the_page_for_a_variable_without_effect(
+    run_unchecked, runscripts, first, step, command, variable, page
+):
+    done = run_unchecked(*command, env={**first, variable: "1"})
+    assert (done.returncode, done.stderr) == (0, f"{command[0]}: {variable} has no effect any longer. See {page}\n")
+    assert (runscripts.parent / page).exists()
+    assert run_unchecked(*command, env={**step, variable: "1"}).stderr == ""
+    for off in ("", "0"):
+        assert run_unchecked(*command, env={**first, variable: off}).stderr == ""
+
+
 # An allocation that is not used
 
 
