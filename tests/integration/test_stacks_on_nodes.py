@@ -72,6 +72,7 @@ def test_each_hanging_rank_is_named_with_its_node_and_line(testbed, module, ente
     try:
         found, deadline = "", time.monotonic() + 600
         while not wanted <= set(found.splitlines()) and time.monotonic() < deadline:
+            time.sleep(2)  # the ranks import torch meanwhile
             found = testbed.run_unchecked(f"module load {module}\n{by_user}pytorch-stacks {job}.0", cwd=work).stdout
         assert wanted <= set(found.splitlines()), f"{found}\n{(work / 'home' / 'log').read_text()}"
         assert found.splitlines()[0].endswith(", step 0: 4 ranks on 2 nodes")

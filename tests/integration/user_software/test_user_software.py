@@ -92,15 +92,16 @@ def test_a_failed_rebuild_leaves_the_environment_unchanged(installation, wheels)
     assert "it is kept as" not in result.stdout
     assert os.listdir(environment.parent) == ["pytorch"]
     assert (environment / "lib/python3.10/site-packages/extra_package.py").exists()
-    assert sorted(path.name for path in installation.store.iterdir()) == ["2.13.0-mine", "2.13.0-mine.commands"]
+    assert sorted(path.name for path in installation.store.iterdir()) == ["2.13.0-mine"]
 
 
 def test_the_users_package_takes_precedence_in_an_image_that_sets_pythonpath(installation, wheels):
-    image = installation.run("python -c 'import torch; print(torch.__path__[0])'").strip().rpartition("/")[0]
-    installation.run(pip_install(wheels, "networkx"))
+    find = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+    image = installation.run(f'python -c "{find}"').strip().rpartition("/")[0]
+    installation.add(wheels, "networkx")
     output = installation.run(
         f"""export SINGULARITYENV_PYTHONPATH={image} APPTAINERENV_PYTHONPATH={image}
-python -c 'import networkx, torch; print(networkx.__file__)'"""
+python -c 'import networkx; print(networkx.__file__)'"""
     )
     assert output.startswith("/user-software/")
 

@@ -31,9 +31,9 @@ class Installation:
         self.directory = self.store / "2.13.0-mine"
         self.packed = self.store / "2.13.0-mine.squashfs"
 
-    def add(self, wheels):
-        """Put the package's files where pip installs them, in a hundredth of pip's time."""
-        (wheel,) = wheels.glob("extra_package-*.whl")
+    def add(self, wheels, name="extra_package"):
+        """Put a package's files where pip installs them, in a hundredth of pip's time; its commands are left out."""
+        (wheel,) = wheels.glob(f"{name}-*.whl")
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(self.directory / "venv/pytorch/lib/python3.11/site-packages")
 
