@@ -112,7 +112,7 @@ def test_a_warm_up_of_one_epoch_in_four_is_what_is_done_without_the_option():
     ("arguments", "batch_size", "lr", "first_lr"),
     [
         (["--batch-size", "40", "--lr", "0.02"], 40, 0.02, 0.02 / (75 + 1)),
-        (["--batch-per-rank", "10", "--lr", "0.02"], 40, 0.02, 0.02 / (75 + 1)),
+        (["--batch-per-rank", "10", "--lr", "0.02", "--scale-lr"], 40, 0.08, 0.08 / (75 + 1)),
         (["--batch-size", "40", "--lr", "0.02", "--warmup", "0.5"], 40, 0.02, 0.02 / (50 + 1)),
         (["--batch-size", "40", "--lr", "0.02", "--warmup", "0"], 40, 0.02, 0.02),
     ],
