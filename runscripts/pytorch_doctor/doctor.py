@@ -26,7 +26,7 @@ CHECKS = {
     if name.startswith("check_")
 }
 #: One process runs these, as they share the facts about torch; each of the others is a process.
-OF_TORCH = ("torch", "gpu", "driver", "network")
+OF_TORCH = ("torch", "gpu", "driver", "network", "versions")
 SLOW = "something hangs, such as a file system: try again with a larger --timeout, then ask the site"
 BROKEN = "this is a bug of pytorch-doctor: please report this line"
 INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)

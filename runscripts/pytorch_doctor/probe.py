@@ -6,7 +6,7 @@ they share no code.
 """
 
 PROBE = r"""
-import ctypes, json, os, sys
+import ctypes, json, os, re, sys
 import torch
 
 directory = os.path.dirname(os.path.realpath(torch.__file__))
@@ -29,6 +29,7 @@ facts = {
     "devices": [],
     "fault": None,
     "plugin": None,
+    "versions": {},
 }
 with open("/proc/self/maps") as maps:
     mapped = {line.split(None, 5)[5].strip() for line in maps if line.count(" ") > 5 and ".so" in line}
@@ -59,6 +60,23 @@ if kind:
             continue
         facts["plugin"] = name
         break
+    try:
+        facts["versions"][kinds[0].upper()] = ".".join(map(str, torch.cuda.nccl.version()))
+    except Exception:
+        pass
+    # its code logs "Initializing " and its name and version (aws-ofi-nccl, src/nccl_ofi_net.c)
+    with open("/proc/self/maps") as maps:
+        loaded = {line.split(None, 5)[5].strip() for line in maps if "ccl-net" in line}
+    for path in loaded:
+        with open(path, "rb") as library:
+            found = re.search(rb"(aws-ofi-[nr]ccl) v?([0-9]+\.[0-9]+\.[0-9]+)", library.read())
+        if found:
+            facts["versions"][found.group(1).decode()] = found.group(2).decode()
+    try:
+        number = ctypes.CDLL("libfabric.so.1").fi_version()  # fi_version(3)
+        facts["versions"]["libfabric"] = "%d.%d" % (number >> 16 & 0xffff, number & 0xffff)
+    except (AttributeError, OSError):
+        pass
 print()
 print(json.dumps(facts))
 """

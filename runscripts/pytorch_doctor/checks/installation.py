@@ -1,9 +1,21 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Checks the loaded module, its image, and the torch that its Python imports."""
+"""Checks the loaded module, its image, the torch that its Python imports, and versions with known faults.
 
+`known_faults.json` has the faults; one applies if all of its conditions are true:
+
+`versions`    component to version; 1.18 is any 1.18.x, "" is any version
+`network`     the profile's fast network
+`image`       a pattern for the file name of the image, or of the image that it was installed from
+`variables`   variable to values
+
+`symptom`, `source` and `remedy` are for the message.
+"""
+
+import json
 import os
 import platform
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 
 from pytorch_launch import LaunchError
@@ -17,6 +29,7 @@ PLACES = {"CONTAINERROOT": "", "RUNSCRIPTS": "runscripts", "PAYLOAD": "payload"}
 #: Machines by their codes in a SIF file, and where these are (github.com/apptainer/sif, pkg/sif/sif.go and arch.go).
 MACHINE_OFFSET = 45
 MACHINES = {b"02": "x86_64", b"04": "aarch64", b"06": "ppc64le"}
+KNOWN = Path(__file__).parents[1] / "known_faults.json"
 OTHER_TREE = "load the module of this node's software tree, or use nodes of that kind"
 
 
@@ -164,3 +177,29 @@ def _origin(here, facts):
     if directory.startswith(root) if here.kind == "venv" else facts["in_image"]:
         return "the module"
     return facts["prefix"] or "another place"
+
+
+def check_versions(here):
+    """Whether this combination of versions has a known fault."""
+    if here.module is None or here.gpu is None:
+        return not_applicable("no module for GPUs is loaded")
+    facts, _ = here.torch
+    found = facts["versions"] if facts else {}
+    paths = (here.env.get("SIFPYTORCH"), here.record("image.json").get("source"))
+    images = [Path(path).name for path in paths if path]
+    faults = [fault for fault in json.loads(KNOWN.read_text()) if _matches(fault, found, images, here.env)]
+    listed = ", ".join(f"{name} {version}" for name, version in found.items()) or "versions unknown"
+    if not faults:
+        return ok(listed + ": no known fault")
+    symptoms = "; ".join("{symptom} ({source})".format(**fault) for fault in faults)
+    return warn(f"{listed}: {symptoms}", "; ".join(fault["remedy"] for fault in faults))
+
+
+def _matches(fault, found, images, env):
+    versions = fault.get("versions", {}).items()
+    return (
+        all(name in found and (not wanted or f"{found[name]}.".startswith(wanted + ".")) for name, wanted in versions)
+        and fault.get("network", "").lower() in ("", env.get("PYTORCH_FAST_NETWORK", "").lower())
+        and any(fnmatch(image, fault.get("image", "*")) for image in images or [""])
+        and all(env.get(name, "") in values for name, values in fault.get("variables", {}).items())
+    )
