@@ -8,22 +8,35 @@ from install_prefix import HOOKS, INSTALLING, kill_at, remove_lock, wait_for, wi
 pytestmark = pytest.mark.testbed
 
 
+#: EasyBuild's steps for one software; the installation that runs until the first of a row is used until the next row.
+STEPS = {
+    "the old": "fetch ready extract patch prepare configure build test install",
+    "none": "extensions postproc sanitycheck cleanup module",
+    "the new": "permissions package",
+}
+#: Killed here in each run, in the other steps with --thorough.
+IN_EACH_RUN = ["permissions"]
+
+
 @pytest.mark.parametrize(
-    ("hook", "old_works"),
+    ("hook", "works"),
     [
-        pytest.param("post_fetch_hook(block): die()", True, id="after fetching", marks=pytest.mark.thorough),
-        pytest.param("pre_build_hook(block): die()", True, id="in the build step", marks=pytest.mark.thorough),
-        pytest.param(INSTALLING, False, id="installing"),
-        pytest.param("pre_sanitycheck_hook(block): die()", False, id="in the sanity check", marks=pytest.mark.thorough),
-        pytest.param("module_write_hook(block, path, text): '/all/' in path and die()", False, id="in the module step"),
-        pytest.param("pre_permissions_hook(block): die()", True, id="after the module"),
+        (INSTALLING, "none"),
+        ("module_write_hook(block, path, text): '/all/' in path and die()", "none"),
+        *(
+            pytest.param(
+                f"pre_{step}_hook(block): die()", works, marks=[] if step in IN_EACH_RUN else pytest.mark.thorough
+            )
+            for works, steps in STEPS.items()
+            for step in steps.split()
+        ),
     ],
 )
-def test_a_rebuild_killed_at_any_point_leaves_no_broken_module_and_the_next_succeeds(installed, hook, old_works):
+def test_a_rebuild_killed_in_any_step_leaves_no_broken_module_and_the_next_succeeds(installed, hook, works):
     kill_at(installed, hook, "killpg(0, signal.SIGKILL)")
-    assert installed.works() is old_works
+    assert installed.works() is (works != "none")
     remove_lock(installed)
-    result = installed.eb("--rebuild" if old_works else "")
+    result = installed.eb("--rebuild" if works != "none" else "")
     assert result.returncode == 0, result.stderr
     assert installed.works()
     assert installed.leftovers() + installed.builds() == []
