@@ -61,11 +61,6 @@ def test_the_device_that_is_reported_is_the_one_that_torch_uses_with_nccl():
     assert f":{found['bus']:02x}:" in message
 
 
-def test_the_vendors_tool_is_shown_when_asked():
-    _, message = launch("-c", "", PYTORCH_LAUNCH_VERBOSE="2")
-    assert "NVIDIA-SMI" in message or "ROCm System Management" in message
-
-
 def test_one_visible_gpu_is_device_0_of_every_rank():
     output, _ = launch("-c", PROBE, CUDA_VISIBLE_DEVICES="0")
     assert json.loads(output)["count"] == 1

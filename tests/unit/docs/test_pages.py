@@ -34,6 +34,13 @@ def test_the_readme_links_every_page():
     assert set(PAGES) - linked - {TREE / "README.md"} == set()
 
 
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if "\n## Job script" in page.read_text()], ids=lambda page: page.stem
+)
+def test_a_page_with_a_job_script_has_the_line_that_resumes(page):
+    assert re.search(r"Submit it again to resume from `outputs/.*\n *`--restart` begins anew", page.read_text())
+
+
 def texts_of_the_tree():
     """Yield all texts that the programs may print; adjacent literals are joined like in Python."""
     parts = ["bin", "libexec", "easyblocks", "modulefiles", "payload", "runscripts"]
