@@ -46,7 +46,7 @@ import os, sys
 from easybuild.tools.options import set_up_configuration
 blocks = os.environ["PYTHONPATH"] + "/*.py"
 set_up_configuration(["--allow-use-as-root-and-accept-consequences", "--include-easyblocks=" + blocks], silent=True)
-from pytorch_install.packing import pack
+from easybuild.easyblocks.pytorchvenv import pack
 pack(sys.argv[1], "-comp lz4 -no-fragments", os.cpu_count())
 """
 

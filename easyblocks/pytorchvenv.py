@@ -139,7 +139,8 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
         """Load exactly the modules of the build, and check that its Python still exists."""
         record = self.record_of_build()
         return interface.template(self.module_generator, 'venv', lists=record['modules'], module=self.full_mod_name,
-                                  easyconfig=os.path.basename(self.cfg.path), minor=self.cfg['python_version'],
+                                  easyconfig=os.path.basename(self.cfg.path),
+                                  minor='.'.join(record['python']['version'].split('.')[:2]),
                                   python=record['python']['path'], version=record['python']['version'])
 
     def sanity_check_step(self, *args, **kwargs):

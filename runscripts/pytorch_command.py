@@ -1,29 +1,33 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What the commands on the host share: output to a disk that may be full, and Slurm's commands with a time limit."""
 
+import contextlib
 import os
 import subprocess
-import sys
 
 #: Variables that describe a job or a step, or select rows: Slurm's commands would obey them.
 OF_SLURM = ("SLURM_", "SLURMD_", "SRUN_", "SQUEUE_", "SINFO_")
 
 
 def write_output(program, text):
-    """Write `text` to standard output, and return whether that worked; if the disk is full, print an error."""
+    """Write `text` to standard output; return 0, 1 if its reader has ended, 2 after an error message."""
     try:
         with open(1, "wb", closefd=False) as output:
             output.write(text.encode(errors="surrogateescape"))
     except BrokenPipeError:  # such as `pytorch-doctor | head`
-        return False
+        return 1
     except OSError as error:
         print_message(program, f"cannot write to standard output: {error.strerror}. Check its disk")
-        return False
-    return True
+        return 2
+    return 0
 
 
 def print_message(program, text):
-    print(f"{program}: {text}", file=sys.stderr, flush=True)
+    """Write a line to standard error, unbuffered: a terminal that is gone does not change the exit status."""
+    left = f"{program}: {text}\n".encode(errors="backslashreplace")
+    with contextlib.suppress(OSError):
+        while left:
+            left = left[os.write(2, left) :]
 
 
 def outside_of_jobs(env):

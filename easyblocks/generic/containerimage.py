@@ -519,10 +519,10 @@ class Registry(Image):
         if not any(map(self.find, self.directories)):
             directory = next(filter(is_writable, self.directories), self.directories[0])
             self.make_directory(directory)
-            with locked(os.path.join(directory, '.lock')):
+            with locked(os.path.join(directory, '.lock')) as is_alone:
                 # another process may have completed its download while this one waited
                 if not self.find(directory):
-                    self.download(directory)
+                    self.download(directory, is_alone)
 
     # Subclasses change who can write to a directory for downloads, and to a note in it, and have a reason why a note
     # cannot be trusted; EasyBuild trusts its source path.
@@ -553,7 +553,7 @@ class Registry(Image):
             self.file, self.checksum = path, checksum
         return not problem
 
-    def download(self, directory):
+    def download(self, directory, is_alone=True):
         """Download to a directory; the note is written first, so that the image appears when it is complete."""
         path = os.path.join(directory, self.file_name)
         this_host = '%s.%s.' % (path, socket.gethostname())
@@ -563,10 +563,14 @@ class Registry(Image):
             if not os.path.exists('/proc/' + stale.split('.')[-2]):
                 remove_file(stale)
         # after a failure, it has complete layers for the next attempt; per user, because the runtime makes it private
-        cache = '%s.%d.cache' % (path, os.getuid())
+        cache = '%s.%d.cache' % (path if is_alone else part, os.getuid())
         try:
             self.pull(part, cache)
             self.check_download(part)
+            with contextlib.suppress(EasyBuildError, OSError):
+                remove_dir(cache)
+            if not is_alone and self.find(directory):  # without locks, another process may have been faster
+                return
             self.checksum = checksum_of(part)
             note = {'reference': self.reference, 'identity': self.identity, 'sha256': self.checksum}
             write_file(path + '.json', json.dumps(note, indent=2) + '\n')
@@ -575,8 +579,6 @@ class Registry(Image):
             self.file = path
         finally:
             remove_file(part)
-        with contextlib.suppress(EasyBuildError, OSError):
-            remove_dir(cache)
 
     def check_download(self, path):
         """Stop if a download is not complete, or for another machine: with its digest, the runtime takes any."""
@@ -624,14 +626,16 @@ def is_writable(directory):
 
 @contextlib.contextmanager
 def locked(path):
-    """Lock a directory for one download at a time, if its file system has locks."""
+    """Lock a directory for one download at a time; the value is whether its file system has locks."""
     # another user's file can be locked for reading
     foreign = os.path.exists(path) and not os.access(path, os.W_OK)
     with open(path, 'r' if foreign else 'a') as lock:
-        with contextlib.suppress(OSError):
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                print_msg("another EasyBuild is downloading images to %s, waiting..." % os.path.dirname(path))
-                fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        has_locks = True
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print_msg("another EasyBuild is downloading images to %s, waiting..." % os.path.dirname(path))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError:
+            has_locks = False
+        yield has_locks

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from training.pictures import write_picture
 from training.signals import STOPPED, status_of
 
 WAIT_SECONDS = 1  # between two looks at the study
+KILLED_SECONDS = 5  # until this process is killed too, if it is the step that is killed and not the training alone
 FAILED_IN_A_ROW = 3  # trainings, after which this process exits
 DIVERGED = "diverged"  # an attribute of a trial whose loss, or metric, is not a finite number
 DIRECTORY = "directory"  # the attribute of a trial with the name of its directory
@@ -241,6 +243,8 @@ class Search:
         if self.stopped:  # the signal came before there was a child
             self.child.terminate()
         status = self.child.wait()
+        if status == -signal.SIGKILL:  # a step that is killed, whose trial runs again; or the training's memory
+            time.sleep(KILLED_SECONDS)
         if status == STOPPED or (self.stopped and status != 0):  # RUNNING without a process: the next start resumes it
             print(f"{directory.name}: stopped; it will be resumed", flush=True)
             sys.exit(status_of(self.stopped))

@@ -16,6 +16,8 @@ from pytorch_doctor.probe import PROBE
 
 #: The variable that names the image, by the kind of module; a module of another kind is a "venv".
 IMAGES = {"container": "SIFPYTORCH", "engine": ENGINE_IMAGE, "shifter": "SHIFTER_IMAGE"}
+#: Without a recipe in the installation, the variables tell the kind.
+KINDS = {"EB_PyTorchContainer": "container", "EB_PyTorchVenv": "venv", "EB_PyTorchShifter": "shifter"}
 UNKNOWN_USER = "report the node to the site: its name service must know you (`getent passwd $(id -u)`)"
 FUSE = "Containers need /dev/fuse; ask an administrator for `modprobe fuse; chmod 0666 /dev/fuse`."
 NAMESPACES = "Containers need user namespaces, which this machine denies to ordinary users; ask an administrator."
@@ -46,7 +48,8 @@ class Context:
 
     @property
     def kind(self):
-        return next((kind for kind, name in IMAGES.items() if self.env.get(name)), "venv")
+        by_variables = next((kind for kind, name in IMAGES.items() if self.env.get(name)), "venv")
+        return KINDS.get(self.recipe[1].get("easyblock"), by_variables)
 
     def record(self, name):
         try:
@@ -112,7 +115,8 @@ def read_recipe(directory):
     """The file name of the recipe that EasyBuild keeps in an installation, and its texts; None, {} without one."""
     try:
         (copy,) = (path for path in (directory / "easybuild").glob("*.eb") if path.is_file())
-        return copy.name, dict(re.findall(r"^(\w+) = [\"'](.*)[\"']", copy.read_text(), re.MULTILINE))
+        found = re.findall(r"^(\w+)[ \t]*=[ \t]*([\"'])(.*?)\2", copy.read_text(), re.MULTILINE)
+        return copy.name, {name: value for name, _, value in found}
     except (OSError, ValueError):
         return None, {}
 

@@ -51,8 +51,8 @@ def main(arguments):
         return 1
     show = as_json if options.json else as_table
     text = show(node_name(os.environ, platform.node()), findings, faults_only=options.faults)
-    is_written = write_output(PROGRAM, text)
-    return int(not is_written or any(finding.verdict == FAIL for finding in findings))
+    is_failed = write_output(PROGRAM, text) or any(finding.verdict == FAIL for finding in findings)
+    return int(bool(is_failed))
 
 
 def parse(arguments):

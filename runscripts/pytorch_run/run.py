@@ -229,9 +229,10 @@ def copy(source):
     """Copy `source` to standard error until its end; return the lines of srun's errors."""
     lines, rest = [], b""
     for data in iter(lambda: os.read(source, 65536), b""):
-        with contextlib.suppress(OSError):  # the step goes on
-            sys.stderr.buffer.write(data)
-            sys.stderr.buffer.flush()
+        left = data
+        with contextlib.suppress(OSError):  # the step goes on; nothing stays in a buffer, which would fail at exit
+            while left:
+                left = left[os.write(2, left) :]
         *complete, rest = (rest + data).split(b"\n")
         rest = rest[-4096:]
         lines += [line.decode(errors="replace") for line in complete if line.startswith(b"srun: error: ")]

@@ -59,7 +59,7 @@ def main(arguments):
     except (StacksError, OSError) as error:
         print_message(NAME, error)
         return 2
-    return status if write_output(NAME, text) else 2
+    return write_output(NAME, text) or status
 
 
 def show(job, answers, silent, *, is_part):

@@ -97,7 +97,7 @@ def main(arguments):
                 with contextlib.ExitStack() as undo:
                     copies, removal, is_held = stage(files, launcher, undo)
                     text = "\n".join(copies) if is_plain else shell_code(copies, variables, removal)
-                    if not write_output(PROGRAM, text + "\n"):
+                    if write_output(PROGRAM, text + "\n"):
                         return 1
                     undo.pop_all()
                 break
@@ -209,11 +209,17 @@ def stage(files, launcher, undo):
     if is_slurm:
         count = int(os.environ["SLURM_JOB_NUM_NODES"])
         holder = run(*program, "hold")
+        # a node that hangs never answers; the alarm ends before the removal, which also takes time
+        signal.signal(signal.SIGALRM, is_late)
+        signal.alarm(START_SECONDS)
+        undo.callback(signal.alarm, 0)
         read_answers(*holder, count)
         undo.callback(remove, directory, launcher)
+        undo.callback(signal.alarm, 0)
         # all nodes make the directory at once: a user who sees its name on one cannot make it on the next one first
         holder[0].stdin.write(b"go\n")
         read_answers(*holder, count)
+        signal.alarm(0)
         commands = [["sbcast", f"--jobid={os.environ['SLURM_JOB_ID']}", *pair] for pair in zip(files, copies)]
     else:
         undo.callback(remove, directory, launcher)
@@ -225,6 +231,10 @@ def stage(files, launcher, undo):
     text = f"{', '.join(map(os.path.basename, files))} ({size / 1e9:.2f} GB) copied to {nodes} node{'s' * (nodes > 1)}"
     print_message(PROGRAM, f"{text} in {time.monotonic() - began:.1f} s: {directory}")
     return copies, " ".join(map(shlex.quote, [*SELF, "--remove", directory, *launcher])), is_slurm
+
+
+def is_late(*_):
+    raise StageError(f"no process on some node after {START_SECONDS} s. {OTHERWISE}")
 
 
 def flux_commands(start, order):

@@ -31,8 +31,9 @@ for _, modules in ipairs({ required, brought }) do
         depends_on(wanted)
     end
 end
--- The standard library is the host's, or a copy that stays.
-if mode() == "load" and not isFile(pathJoin(root, "venv/lib/python%(minor)s/os.py")) then
+-- The standard library is the host's, or a copy that stays. `eb --module-only` loads a module without files.
+local venv = pathJoin(root, "venv")
+if mode() == "load" and isDir(venv) and not isFile(pathJoin(venv, "lib/python%(minor)s/os.py")) then
     refuse("Python %(version)s at %(python)s", "which is no longer available. Load this module on a host that has that "
            .. "Python, or build again with `eb --force %(easyconfig)s`")
 end

@@ -43,8 +43,9 @@ foreach wanted [concat $required $brought] {
         module load $wanted
     }
 }
-# The standard library is the host's, or a copy that stays.
-if {[module-info mode load] && ![file isfile [file join $root venv lib python%(minor)s os.py]]} {
+# The standard library is the host's, or a copy that stays. `eb --module-only` loads a module without files.
+set venv [file join $root venv]
+if {[module-info mode load] && [file isdirectory $venv] && ![file isfile $venv/lib/python%(minor)s/os.py]} {
     refuse "Python %(version)s at %(python)s" "which is no longer available. Load this module on a host that has that\
         Python, or build again with `eb --force %(easyconfig)s`"
 }

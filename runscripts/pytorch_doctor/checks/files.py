@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytorch_launch import caches
 
-from pytorch_doctor import fail, ok, warn
+from pytorch_doctor import FAIL, fail, ok, warn
 from pytorch_doctor.context import UNKNOWN_USER
 
 SCARCE = 1000000000  # bytes: torch.compile of a large model can fill that
@@ -27,6 +27,9 @@ def check_caches(here):
     if directory is None:
         return fail(faults, ANOTHER) if faults else ok("all of them are where you placed them")
     top = Path(directory).parent
+    space = full(top.parent, ANOTHER, unwritable=fail)
+    if space and space.verdict == FAIL:
+        return space
     if top.is_symlink() or top.exists():
         found = top.lstat()
         if found.st_uid != uid or found.st_mode & 0o077 or top.is_symlink() or not top.is_dir():
@@ -35,7 +38,7 @@ def check_caches(here):
             return warn(f"{top} is not private ({mode}): each job makes another one, and compiles again", remedy)
     if faults:
         return warn(faults, ANOTHER)
-    return full(top.parent, ANOTHER, unwritable=fail) or ok(f"{top}")
+    return space or ok(f"{top}")
 
 
 def check_home(here):

@@ -77,7 +77,7 @@ def check_image(here):
     if here.in_image:
         return not_applicable("pytorch-doctor runs in it")
     again = f"`eb --rebuild {here.recipe[0] or '<recipe>'}`"
-    image = here.env[IMAGES[here.kind]]
+    image = here.env.get(IMAGES[here.kind], "")
     remedy = (
         f"if the file is missing, install it again with {again}" if image[:1] == "/" else f"`podman-hpc pull {image}`"
     )
@@ -99,7 +99,7 @@ def check_image(here):
 def _check_file(here, image, again):
     """What is wrong with the file of an image, None if nothing is; `check-image` reads the whole file."""
     if not image.is_file():
-        return fail(f"image not found: SIFPYTORCH={image}", again)
+        return fail(f"image not found: SIFPYTORCH={here.env.get('SIFPYTORCH', '')}", again)
     with image.open("rb") as file:
         machine = MACHINES.get(file.read(MACHINE_OFFSET + 2)[MACHINE_OFFSET:])
     if machine not in (None, platform.machine()):

@@ -29,6 +29,7 @@ from pytorch_stage.__main__ import (
 LAUNCHER = ["env"]
 MEMORY = "/dev/shm"  # noqa: S108
 SHA = "0123456789abcdef" * 4
+JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}
 
 
 @pytest.fixture
@@ -390,12 +391,17 @@ def test_a_signal_during_the_copy_removes_it(image, disk, runscripts, slow, numb
         assert process.returncode == 128 + number
 
 
-def test_processes_that_do_not_start_are_an_error_after_a_limit(shell, tmp_path, changed):
-    stuck = write_program(tmp_path / "stuck", "exec sleep 200")
+@pytest.mark.parametrize(
+    ("job", "message"), [({}, "no answer from the processes that"), (JOB, "no process on some node")]
+)
+def test_processes_that_do_not_start_are_an_error_after_a_limit(shell, tmp_path, changed, job, message):
+    (tmp_path / "bin").mkdir()
+    stuck = write_program(tmp_path / "bin" / "srun", "exec sleep 200")
     program = changed("START_SECONDS = 120", "START_SECONDS = 1")
-    output, message, _ = shell(f"source <({program} -- {stuck}) || echo $?")
+    line = f"source <({program}) || echo $?" if job else f"source <({program} -- {stuck}) || echo $?"
+    output, found, _ = shell(f"PATH={stuck.parent}:$PATH; {line}", **job)
     assert output == ["1"]
-    assert f"no answer from the processes that {stuck} was to start. Set PYTORCH_LAUNCH_STAGE_DIR" in message
+    assert message in found and "Set PYTORCH_LAUNCH_STAGE_DIR" in found
 
 
 def test_the_command_without_a_module_fails_and_so_does_the_line_that_sources_it(runscripts):

@@ -74,13 +74,25 @@ def test_parts_of_processes_that_were_killed_are_removed_and_no_others(image_of,
     }
 
 
-def test_a_file_system_without_locks_is_no_error(prefix, monkeypatch, tmp_path):
+def test_without_locks_the_download_that_ends_first_is_used_by_both(image_of, monkeypatch):
     def no_locks(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
+    first, second = (image_of(f"image = 'docker://a/b@{DIGEST}'") for _ in range(2))
+    contents = [b"first", b"second"]  # the same image has other bytes each time that it is converted
+
+    def arrive(command):
+        content = contents.pop(0)
+        if contents:
+            second.fetch()
+        Path(next(word for word in command if word.endswith(".part"))).write_bytes(sif(content))
+
     monkeypatch.setattr(containerimage.fcntl, "flock", no_locks)
-    with containerimage.locked(str(tmp_path / "lock")):
-        pass
+    keep_commands(monkeypatch, containerimage, meanwhile=arrive)
+    first.fetch()
+    assert first.checksum == second.checksum == hashlib.sha256(sif(b"second")).hexdigest()
+    assert downloaded(first).read_bytes() == sif(b"second")
+    assert [path.name for path in downloaded(first).parent.glob("*.cache")] == []
 
 
 def test_a_cache_that_cannot_be_removed_does_not_fail_the_installation(image_of, monkeypatch):

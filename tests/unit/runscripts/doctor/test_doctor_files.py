@@ -41,6 +41,16 @@ def test_a_full_home_directory_fails_and_a_read_only_one_does_not(tmp_path, monk
     assert (found.verdict, found.finding) == (verdict, f"{tmp_path}: {os.strerror(number)}")
 
 
+def test_a_full_disk_of_the_node_fails_whatever_else_is_wrong(tmp_path, monkeypatch):
+    def fill(_):
+        raise OSError(28, os.strerror(28))
+
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(os, "fsync", fill)
+    found = files.check_caches(Context({"TMPDIR": str(tmp_path / "absent")}, root=str(tmp_path)))
+    assert (found.verdict, found.finding) == (FAIL, f"{tmp_path / 'tmp'}: {os.strerror(28)}")
+
+
 def test_a_user_whom_the_node_does_not_know_is_the_nodes_fault(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 54321)
     found = files.check_home(Context({"HOME": str(tmp_path)}))

@@ -20,6 +20,27 @@ def test_the_texts_of_a_recipe_are_read_without_running_it(installation, tmp_pat
     recipe = {"name": "PyTorch", "version": "2.13.0", "gpu": "rocm"}
     assert read_recipe(Path(env["EBROOTPYTORCH"])) == ("PyTorch-2.13.0.eb", recipe)
     assert read_recipe(tmp_path / "absent") == (None, {})
+    recipe = Path(env["EBROOTPYTORCH"], "easybuild", "PyTorch-2.13.0.eb")
+    recipe.write_text("gpu='cuda'\nversion = \"2\"  # not '1'\nsources = ['x']\n")
+    assert read_recipe(recipe.parents[1]) == (recipe.name, {"gpu": "cuda", "version": "2"})
+
+
+@pytest.mark.parametrize(
+    ("block", "changes", "kind"),
+    [
+        ("EB_PyTorchContainer", {}, "container"),  # SIFPYTORCH was unset
+        ("EB_PyTorchVenv", {"SHIFTER_IMAGE": "nersc/x:1"}, "venv"),  # the user's
+        ("EB_PyTorchEnroot", {"PYTORCH_IMAGE": "x"}, "engine"),
+        ("EB_PyTorchShifter", {"SHIFTER_IMAGE": "x"}, "shifter"),
+    ],
+)
+def test_the_recipe_tells_the_kind_of_module(installation, block, changes, kind):
+    env = installation()
+    Path(env["EBROOTPYTORCH"], "easybuild", "PyTorch-2.13.0.eb").write_text(f"easyblock = '{block}'\n")
+    here = Context({**env, **changes})
+    assert here.kind == kind
+    if kind == "container":
+        assert "image not found: SIFPYTORCH=" in checks.check_image(here).finding
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,16 @@ def test_it_ends_with_the_status_of_the_last_step_and_a_reason(cluster, files, o
     assert (found, len(cluster.steps)) == (status, steps) and message in said
 
 
+def test_a_terminal_that_is_gone_does_not_change_the_status(cluster):
+    cluster.write(step_1="echo Loss >&2; exit 0")
+    source, target = os.pipe()
+    os.close(source)
+    command = [cluster.command, "--no-preflight", "-l", "--", *LAUNCHER.split()]
+    env = {**ENV, "PATH": f"{cluster.directory}:{os.environ['PATH']}"}
+    assert subprocess.run(command, cwd=cluster.directory, env=env, stderr=target, check=False).returncode == 0
+    os.close(target)
+
+
 def test_outside_an_allocation_there_is_one_line(cluster):
     status, said = cluster.run("-- train", {})
     assert (status, said.count("\n")) == (2, 1) and "salloc --no-kill -N3" in said

@@ -12,7 +12,7 @@ JOB = nodes.Job("7", ["--jobid=7"], None, None)
 
 
 @pytest.fixture
-def checked(monkeypatch, capsys):
+def checked(monkeypatch, capfd):
     """A function that returns what `check_nodes` finds and prints; `failed` has failed checks of nodes that answer."""
 
     def check(failed, names=NODES):
@@ -30,7 +30,7 @@ def checked(monkeypatch, capsys):
         monkeypatch.setattr(nodes, "call", call)
         found = check_nodes(names, JOB)
         assert all("--time=3" in command for command in asked)
-        return found, capsys.readouterr().err
+        return found, capfd.readouterr().err
 
     return check
 

@@ -93,14 +93,14 @@ def test_tasks_that_differ_between_nodes_are_not_divided(plan):
         plan("--spare 1", 5)
 
 
-def test_a_node_that_failed_is_replaced_and_without_a_spare_there_is_a_sentence(plan, capsys):
+def test_a_node_that_failed_is_replaced_and_without_a_spare_there_is_a_sentence(plan, capfd):
     found = plan("--spare 1")
     found.leave_out({"n1": "Slurm reports down"})
     assert chosen(found) == ["n2", "n3"] and found.shortage() is None
     found.leave_out({"n3": "no answer"})
     assert found.shortage().startswith("No spare node is left: 1 of the 2 nodes that it needs, as n1,n3 failed. ")
     assert "--exclude=n1,n3" in found.shortage()
-    assert "pytorch-run: n1 failed: Slurm reports down\npytorch-run: n3 failed: no answer\n" in capsys.readouterr().err
+    assert "pytorch-run: n1 failed: Slurm reports down\npytorch-run: n3 failed: no answer\n" in capfd.readouterr().err
 
 
 def test_a_world_that_may_shrink_continues_on_fewer_nodes(plan):
