@@ -19,7 +19,7 @@ next launch binds the next number.
 import _socket  # in place of `socket`, see `pytorch_launch`
 import posix as os
 
-from pytorch_launch import process, read
+from pytorch_launch import ancestors, process, read
 from pytorch_launch.world import RendezvousError
 
 NAME = "pytorch-launch"
@@ -63,6 +63,9 @@ def take_claim(port, launch, *, is_rank_0):
         if holders is None:  # /proc is hidden
             return None
         others = [holder for holder in holders.values() if holder[0] != launch]
+        if others:  # a rank that runs the command again, as a supervisor does, is no other launch
+            above = {pid for pid, _ in ancestors()}
+            others = [holder for holder in others if holder[1] not in above]
         if is_bound or others or (holders and not is_rank_0):
             return others[0] if others else None
     return "another program", ""  # names without a label are not of this package
@@ -123,7 +126,7 @@ def _bind(place, number, launch):
 
 
 def _holders(place):
-    """The launch and the process of each claim on `place`, by its number; None if /proc is hidden.
+    """The launch of each claim on `place` and its process, if it has a number here; None if /proc is hidden.
 
     A claim ends with its process, also if a child of that one has the descriptor.
     """
@@ -140,7 +143,8 @@ def _holders(place):
             labels.setdefault(words[1], []).append(words[2:])
     # any process can bind a name, so two labels for one socket do not count
     claims = ((number, *labels[inode][0]) for inode, number in names.items() if len(labels.get(inode, ())) == 1)
-    return {number: (launch, pid) for number, launch, namespace, pid in claims if not _has_ended(namespace, pid)}
+    running, here = (claim for claim in claims if not _has_ended(*claim[2:])), _process_namespace()
+    return {number: (launch, pid if space == here else "") for number, launch, space, pid in running}
 
 
 def _has_ended(namespace, pid):

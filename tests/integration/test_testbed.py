@@ -127,11 +127,11 @@ def test_an_ordinary_user_gets_a_cluster_too(tmp_path_factory):
     python = ["/usr/bin/python3", "-c", "import ensurepip, venv"]
     if subprocess.run([*user, *python], stderr=subprocess.DEVNULL, check=False).returncode != 0:
         pytest.skip("an ordinary user has no Python with venv here: /usr/bin/python3 lacks it")
-    root = Path(tempfile.mkdtemp(prefix="testbed-user-"))
+    # EasyBuild, in other tests of this process, changes the default directory to one of root's
+    root, tree = (Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp")) for prefix in ("testbed-user-", "checkout-"))  # noqa: S108
     os.chown(root, 65534, 65534)
     environment = {**os.environ, "PYTORCH_TESTBED": str(root), "HOME": str(root)}
     # a checkout that an ordinary user can read
-    tree = Path(tempfile.mkdtemp(prefix="checkout-"))
     tree.chmod(0o755)
     for part in ("testbed", "runscripts", "easyconfigs"):
         shutil.copytree(Path(__file__).resolve().parents[2] / part, tree / part, symlinks=True)

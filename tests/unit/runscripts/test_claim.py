@@ -133,6 +133,21 @@ def squat(name):
     return taken
 
 
+SUPERVISOR = """
+import os, subprocess, sys
+sys.path.insert(0, sys.argv[1])
+from pytorch_launch.claim import take_claim
+assert take_claim(int(sys.argv[2]), f"-{os.getpid()}", is_rank_0=True) is None
+if len(sys.argv) == 3:  # the same again
+    subprocess.run([sys.executable, "-c", os.environ["SUPERVISOR"], *sys.argv[1:], "inner"], check=True)
+"""
+
+
+def test_a_rank_may_run_the_launcher_again_as_a_supervisor_does(runscripts, port):
+    env = {**os.environ, "SUPERVISOR": SUPERVISOR}
+    subprocess.run([sys.executable, "-c", SUPERVISOR, str(runscripts), str(port)], env=env, check=True)
+
+
 def test_another_user_who_takes_the_names_causes_an_error_after_one_try_of_each(port, monkeypatch):
     names, tries = [squat(f"{port}/{number}") for number in range(NUMBERS)], []
     bind = claim._bind

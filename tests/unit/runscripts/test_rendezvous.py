@@ -253,7 +253,7 @@ def test_an_exported_address_that_is_no_host_is_an_error(step, address):
 def test_the_loopback_is_no_place_for_ranks_on_several_nodes(step, address):
     exported = {"MASTER_ADDR": address}
     with pytest.raises(RendezvousError, match="the ranks are on several nodes. Unset MASTER_ADDR") as raised:
-        check_address({**step, **exported}, discover(step, "vm"), "")
+        choose_rendezvous({**step, **exported}, discover(step, "vm"), started_by(None))
     assert raised.value.rank == 3
     assert check_address(exported, discover({}, "vm"), "") == []
     one = {**step, "SLURM_STEP_NODELIST": "nid001003", "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "4"}
