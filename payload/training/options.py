@@ -80,6 +80,9 @@ class Interval(NamedTuple):
     steps: int = 0
     seconds: float = 0
 
+    def __str__(self) -> str:
+        return f"{self.steps}" if self.steps else f"{self.seconds:g}s"
+
 
 def parse_interval(text: str) -> Interval:
     """Return the interval of ``500``, ``90s``, ``30m`` or ``1.5h``; argparse.ArgumentTypeError for other texts."""

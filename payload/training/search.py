@@ -162,10 +162,10 @@ class Search:
                 direction="minimize" if options.minimize else "maximize",
                 load_if_exists=True,
             )
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError, AssertionError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, AssertionError, RecursionError) as error:
             raise TrainingError(
-                f"{journal}: damaged ({type(error).__name__}: {error}). Nothing was changed: restore the file, or "
-                "choose another directory with --study"
+                f"{journal}: damaged ({type(error).__name__}: {error}). Restore the file, or choose another directory "
+                "with --study"
             ) from None
         question = {
             "the script and options": " ".join([Path(options.command[0]).name, *options.command[1:]]),

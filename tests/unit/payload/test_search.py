@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from unittest.mock import MagicMock
 
 import pytest
 import search
@@ -153,6 +154,16 @@ def test_a_journal_that_a_full_disk_cut_short_loses_no_more_than_that_line_and_r
     files.remove_incomplete_line(path)
     assert path.read_text() == '{"op_code": 0}\n{"op_code": 4}\n'
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("error", [KeyError("op_code"), RecursionError("maximum recursion depth exceeded")])
+def test_a_journal_that_optuna_cannot_read_is_one_sentence(tmp_path, monkeypatch, error):
+    for name in ("", ".storages", ".storages.journal", ".trial"):
+        monkeypatch.setitem(sys.modules, f"optuna{name}", MagicMock())
+    sys.modules["optuna"].create_study.side_effect = error
+    message = rf"^{tmp_path}/study.journal: damaged \({type(error).__name__}: .*\). Restore the file, or choose"
+    with pytest.raises(TrainingError, match=message):
+        search.Search(arguments("--study", str(tmp_path))).run()
 
 
 def test_a_rank_of_several_is_told_to_start_another_way(monkeypatch):
