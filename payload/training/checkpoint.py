@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import errno
 import fcntl
 import io
 import math
@@ -167,7 +166,7 @@ class Run:
         if not isinstance(state["random"], list):
             raise MismatchError(f"random is {describe(state['random'])}, expected a list")
         for one in state["random"]:
-            check_random_state(one)
+            check_random_state(one, self.world.device)
         model = fit(without_prefixes(state["model"]), self.network.state_dict(), "model")
         if not are_finite(model.values()):
             raise MismatchError(f"a weight {NOT_FINITE}")
@@ -190,6 +189,7 @@ class Directory:
     def __init__(self, directory: Path, keep: int = 3):
         self.directory, self.keep = directory, keep
         self.is_locked = False
+        self.unfit: set[Path] = set()  # damaged, or does not fit; not written again since
 
     def paths(self) -> list[Path]:
         """Return all checkpoints but the best, oldest first."""
@@ -215,10 +215,14 @@ class Directory:
                 delete(path)
 
     def delete_outdated(self, newest: Path) -> None:
-        """Delete the checkpoints that are not kept."""
+        """Delete, up to ``newest``, the oldest checkpoints, and those that ``load_newest`` passed over."""
+        self.unfit.discard(newest)
         paths = self.paths()
-        for path in paths[: max(0, paths.index(newest) + 1 - self.keep)]:
-            delete(path)
+        paths = paths[: paths.index(newest) + 1]
+        kept = [path for path in paths if path not in self.unfit][-self.keep :]
+        for path in paths:
+            if path not in kept:
+                delete(path)
 
 
 class Checkpoints(Directory):
@@ -239,13 +243,14 @@ class Checkpoints(Directory):
 
     def latest(self, most_bytes: int | None = None, fit: Callable[[dict], dict] = dict) -> dict | None:
         """Return what ``fit`` makes of the newest state that is undamaged and fits, as ``load_newest`` does."""
-        return load_newest(self.paths(), lambda path: fit(read(path, most_bytes)))
+        return load_newest(self.paths(), lambda path: fit(read(path, most_bytes)), self.unfit)
 
 
-def load_newest(paths: list[Path], load: Callable[[Path], Any], *, is_first: bool = True) -> Any:
+def load_newest(paths: list[Path], load: Callable[[Path], Any], unfit: set[Path], *, is_first: bool = True) -> Any:
     """Return what ``load`` makes of the newest of ``paths`` that is undamaged and fits; None without any path.
 
-    The first rank reports the others. Raises TrainingError if all checkpoints are damaged or do not fit.
+    The others are added to ``unfit``, and the first rank reports them. Raises TrainingError if all checkpoints are
+    damaged or do not fit.
     """
     faults = []
     for path in reversed(paths):
@@ -254,6 +259,7 @@ def load_newest(paths: list[Path], load: Callable[[Path], Any], *, is_first: boo
         except (DamagedError, MismatchError) as error:
             kind = "damaged" if isinstance(error, DamagedError) else "does not fit this run"
             faults.append(f"{path}: {kind} ({error})")
+            unfit.add(path)
             if is_first:
                 print(f"{faults[-1]}; trying the checkpoint before", flush=True)
     if faults and not is_first:
@@ -334,22 +340,24 @@ def read(path: Path, most_bytes: int | None = None) -> dict:
     """
     try:
         state = unpack(read_file(path, most_bytes))
-    except OSError as error:
+    except (OSError, MemoryError) as error:
         raise unreadable(path, error) from error
     if not isinstance(state, dict):
         raise DamagedError("not a checkpoint")
     return {**state, "file": str(path)}
 
 
-def unreadable(path: Path, error: OSError) -> TrainingError:
+def unreadable(path: Path, error: OSError | MemoryError) -> TrainingError:
     """Return why a file cannot be read; it may be undamaged: a disk or a server is out of reach."""
+    if isinstance(error, MemoryError):
+        return TrainingError(f"{path}: not enough memory to read it. Nothing was changed: request more memory")
     return TrainingError(
         f"{path}: cannot be read ({error.strerror}). Nothing was changed: start again when it can be read"
     )
 
 
 def unpack(content: bytes) -> object:
-    """Return the tensor or the dictionary that torch.save wrote, on the CPU; raises DamagedError, OSError."""
+    """Return the tensor or the dictionary that torch.save wrote, on the CPU; raises DamagedError, MemoryError."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             if any(part.compress_type for part in archive.infolist()):
@@ -363,7 +371,7 @@ def unpack(content: bytes) -> object:
     except Exception as error:  # for damaged and hostile files zipfile and torch raise a dozen types
         # RuntimeError: c10/core/impl/alloc_cpu.cpp
         if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
-            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from error
+            raise MemoryError from error
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if "Weights only load failed" in reason:
             reason = "it holds more than tensors, numbers, texts, lists and dicts, and nothing in it was executed"
@@ -391,12 +399,16 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
     return random
 
 
-def check_random_state(state: Any) -> None:
-    """Raise MismatchError if torch rejects the random state of a rank."""
+def check_random_state(state: Any, device: torch.device) -> None:
+    """Raise MismatchError if a rank that computes on ``device`` cannot set a random state; its own is unchanged."""
+    own = random_state(device)
+    fit(state, own, "random", all_names=False)
     try:
-        torch.Generator().set_state(state["cpu"])
-    except (RuntimeError, TypeError, KeyError, IndexError) as error:
+        set_random_state(state, device)
+    except (RuntimeError, KeyError) as error:
         raise MismatchError(f"invalid random state: {str(error).splitlines()[0]}") from None
+    finally:
+        set_random_state(own, device)
 
 
 def set_random_state(state: Mapping, device: torch.device) -> None:

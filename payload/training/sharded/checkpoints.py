@@ -197,7 +197,8 @@ class ShardedCheckpoints:
             if self.world.rank == 0:
                 paths = self.directory.paths()
         paths = broadcast(paths, self.world)
-        path = load_newest(paths, lambda path: self.load(run, path), is_first=self.world.rank == 0)
+        is_first = self.world.rank == 0
+        path = load_newest(paths, lambda path: self.load(run, path), self.directory.unfit, is_first=is_first)
         if path:
             self.step, self.began = run.position.step, time.monotonic()
         return path
@@ -236,7 +237,7 @@ class ShardedCheckpoints:
             if not are_finite(tensors["model"].values()):
                 raise MismatchError(f"a weight {NOT_FINITE}")
             for state in tensors.get("random", {}).values():
-                check_random_state(state)
+                check_random_state(state, self.world.device)
 
         self.agree(read)
         with fail_together(self.world):

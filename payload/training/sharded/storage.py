@@ -79,7 +79,7 @@ def read_manifest(path: Path) -> dict:
         return {"size": found["size"], "values": dict(found["values"]), "tensors": tensors}
     except FileNotFoundError:
         raise DamagedError(f"it has no {MANIFEST}") from None
-    except OSError as error:
+    except (OSError, MemoryError) as error:
         raise unreadable(path / MANIFEST, error) from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DamagedError(f"{MANIFEST} is invalid: {type(error).__name__}") from None
@@ -232,7 +232,7 @@ def read_chunk(path: Path, chunk: Chunk, dtype: torch.dtype) -> torch.Tensor:
             tensor = unpack(shard.read(chunk.length))
     except FileNotFoundError:
         raise DamagedError(f"{chunk.file} is missing") from None
-    except OSError as error:
+    except (OSError, MemoryError) as error:
         raise unreadable(path / chunk.file, error) from error
     except DamagedError as fault:
         raise DamagedError(f"{chunk.file}: {fault}") from None

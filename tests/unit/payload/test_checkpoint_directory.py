@@ -109,6 +109,15 @@ def test_a_damaged_checkpoint_is_replaced_by_the_run_that_went_on_without_it(che
         assert checkpoints.latest()["file"] == str(path)
 
 
+def test_a_damaged_checkpoint_is_not_kept_in_place_of_a_good_one(checkpoints):
+    checkpoints.keep = 2
+    checkpoints.save({"epoch": 1}, epoch=1, step=0)
+    checkpoints.save(STATE, epoch=1, step=100).write_text("damaged")
+    assert checkpoints.latest()["epoch"] == 1
+    checkpoints.save(STATE, epoch=2, step=0)
+    assert names(checkpoints) == ["epoch-0001-step-000000.pt", "epoch-0002-step-000000.pt"]
+
+
 def test_two_runs_in_one_directory_are_one_too_many(checkpoints):
     checkpoints.prepare()  # the same run, once more
     half = checkpoints.directory / ".best.pt.0a1b2c3d"

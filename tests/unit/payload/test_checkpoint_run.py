@@ -1,11 +1,14 @@
 """training/checkpoint.py: a run continues from its checkpoint as if it had not stopped."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 import torch
 from small_runs import first, small_run, take_steps
 from torch import nn
 from training import TrainingError
-from training.checkpoint import Position, Run
+from training.checkpoint import MismatchError, Position, Run, check_random_state
 
 
 def test_a_run_continues_with_weights_optimizer_schedule_position_and_random_state(checkpoints, alone):
@@ -61,6 +64,20 @@ def test_a_random_state_that_is_none_is_one_sentence(checkpoints, alone):
         TrainingError, match=f"^{path}: does not fit this run .invalid random state: Invalid mt19937 state"
     ):
         small_run(alone).resume(checkpoints)
+
+
+def test_a_random_state_of_a_gpu_is_checked_where_the_run_uses_one(monkeypatch):
+    gpu = torch.Generator()  # in place of a GPU's
+    functions = {"get_rng_state": lambda _: gpu.get_state(), "set_rng_state": lambda state, _: gpu.set_state(state)}
+    monkeypatch.setattr("training.checkpoint.module_of", lambda _: SimpleNamespace(**functions))
+    good, before = torch.get_rng_state(), gpu.get_state()
+    other = torch.manual_seed(7).get_state()
+    for value in (other, "x", torch.zeros(3), torch.full_like(good, 255)):
+        check_random_state({"cpu": other, "cuda": value}, torch.device("cpu"))
+        with nullcontext() if value is other else pytest.raises(MismatchError, match="random"):
+            check_random_state({"cpu": other, "cuda": value}, torch.device("cuda"))
+    check_random_state({"cpu": good}, torch.device("cuda"))  # of a run on CPUs
+    assert torch.equal(torch.get_rng_state(), other) and torch.equal(gpu.get_state(), before)
 
 
 def test_a_file_that_is_larger_than_a_checkpoint_of_the_run_is_not_read(checkpoints, alone):

@@ -116,6 +116,9 @@ def test_a_damaged_checkpoint_is_left_for_the_one_before_and_then_replaced(damag
     assert names(damaged) == ["step-00000020", "step-00000022", "step-00000024"]
     ranks = start(2, damaged, 24).wait()
     assert "step-00000022\n" in ranks[0].stdout and names(damaged) == ["step-00000022", "step-00000024"]
+    (shard.parent / "manifest.json").unlink()
+    assert statuses(start(1, damaged, 25).wait()) == ([0], "")
+    assert names(damaged) == ["step-00000022", "step-00000025"], "the damaged one is not kept for a good one"
 
 
 @pytest.mark.parametrize(
