@@ -71,7 +71,7 @@ def laughs():
         ("position.seconds. is nan", lambda s: s["position"].update(seconds=float("nan"))),
         ("position has other names", lambda s: s["position"].update(more=1)),
         ("random is None", lambda s: s.update(random=None)),
-        ("invalid random state: ", lambda s: s["random"][0].update(cpu=torch.zeros(3, dtype=torch.uint8))),
+        ("random.cpu. is a tensor", lambda s: s["random"][0].update(cpu=torch.zeros(3, dtype=torch.uint8))),
         ("model.0.weight. is a tensor", lambda s: s["model"].update({"0.weight": torch.zeros(3)})),
         ("model is a list", lambda s: s.update(model=[1])),
         ("model has other names", lambda s: s.update(model={1: torch.zeros(1)})),
