@@ -40,20 +40,34 @@ IN_ONE_JOB = f"salloc --quiet -w {A},{B},{C} -N3 -n4 srun -w {C} -N1 -n1"
 @pytest.mark.parametrize(
     ("line", "worlds"),
     [
-        (f"{TWO} -n1 srun --het-group=0,1 {{show}}", [f"0/2 0/1 0 {C} {C} {C}", f"1/2 0/1 1 {A} {C} {C}"]),
+        (f"{TWO} -n1 srun --het-group=0,1 {{show}}", [[f"0/2 0/1 0 {C} {C} {C}", f"1/2 0/1 1 {A} {C} {C}"]]),
         (
             f"salloc --quiet -w {C} -N1 -n1 : -w {A},{B} -N2 -n3 srun --het-group=0,1 {{show}}",
-            [f"0/4 0/1 0 {C} {C} {C}", f"1/4 0/2 1 {A} {C} {C}", f"2/4 1/2 1 {A} {C} {C}", f"3/4 0/1 2 {B} {C} {C}"],
+            # Slurm places two tasks on the node with more free cores
+            [
+                [
+                    f"0/4 0/1 0 {C} {C} {C}",
+                    f"1/4 0/2 1 {A} {C} {C}",
+                    f"2/4 1/2 1 {A} {C} {C}",
+                    f"3/4 0/1 2 {B} {C} {C}",
+                ],
+                [
+                    f"0/4 0/1 0 {C} {C} {C}",
+                    f"1/4 0/1 1 {A} {C} {C}",
+                    f"2/4 0/2 2 {B} {C} {C}",
+                    f"3/4 1/2 2 {B} {C} {C}",
+                ],
+            ],
         ),
-        (f"{TWO} -n2 srun --het-group=1 {{show}}", [f"0/2 0/2 0 {A} {A} {A}", f"1/2 1/2 0 {A} {A} {A}"]),
+        (f"{TWO} -n2 srun --het-group=1 {{show}}", [[f"0/2 0/2 0 {A} {A} {A}", f"1/2 1/2 0 {A} {A} {A}"]]),
         (
             f"{IN_ONE_JOB} {{show}} : -w {A} -N1 -n2 {{show}}",
-            [f"0/3 0/1 0 {C} {C} {C}", f"1/3 0/2 1 {A} {C} {C}", f"2/3 1/2 1 {A} {C} {C}"],
+            [[f"0/3 0/1 0 {C} {C} {C}", f"1/3 0/2 1 {A} {C} {C}", f"2/3 1/2 1 {A} {C} {C}"]],
         ),
     ],
 )
 def test_ranks_of_a_heterogeneous_step_meet_at_rank_0(testbed, show, line, worlds):
-    assert sorted(testbed.run(line.format(show=show)).splitlines()) == worlds
+    assert sorted(testbed.run(line.format(show=show)).splitlines()) in worlds
 
 
 def test_where_slurm_does_not_report_the_node_of_rank_0_every_rank_ends_with_the_remedy(testbed, show):

@@ -109,6 +109,7 @@ def prepare_installation(testbed, recipe, root):
         shutil.copytree(installed / "share", new / "share")
     if (installed / "venv").exists():
         shutil.copytree(installed / "venv/bin", new / "venv/bin", symlinks=True)
+        (new / "venv/lib").symlink_to(installed / "venv/lib")
     (new / "constraints.txt").write_text(f"torch=={VERSION}+cpu\n")
     for image in installed.glob("*.sif"):
         (new / image.name).symlink_to(image)
