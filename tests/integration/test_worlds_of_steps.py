@@ -34,7 +34,7 @@ def show(work):
 
 A, B, C = "nid001001", "nid001002", "nid001003"
 TWO = f"salloc --quiet -w {C} -N1 -n1 : -w {A} -N1 "
-IN_ONE_JOB = f"salloc --quiet -w {A},{B},{C} -N3 -n4 srun -w {C} -N1 -n1"
+IN_ONE_JOB = f"salloc --quiet -w {A},{B},{C} -N3 --ntasks-per-node=2 srun -w {C} -N1 -n1"
 
 
 @pytest.mark.parametrize(
