@@ -28,6 +28,7 @@ from easybuild.tools.filetools import (
     copy_file,
     mkdir,
     read_file,
+    remove,
     remove_dir,
     remove_file,
     which,
@@ -559,9 +560,9 @@ class Registry(Image):
         this_host = '%s.%s.' % (path, socket.gethostname())
         part = '%s%d.part' % (this_host, os.getpid())
         # of processes of this host that were killed: the locks of some file systems are those of one host
-        for stale in glob.glob(glob.escape(this_host) + '*.part'):
-            if not os.path.exists('/proc/' + stale.split('.')[-2]):
-                remove_file(stale)
+        for stale in glob.glob(glob.escape(this_host) + '*.part*'):
+            if not os.path.exists('/proc/' + stale[len(this_host):].split('.')[0]):
+                remove(stale)
         # after a failure, it has complete layers for the next attempt; per user, because the runtime makes it private
         cache = '%s.%d.cache' % (path if is_alone else part, os.getuid())
         try:
@@ -579,6 +580,9 @@ class Registry(Image):
             self.file = path
         finally:
             remove_file(part)
+            if not is_alone:
+                with contextlib.suppress(EasyBuildError, OSError):
+                    remove_dir(cache)
 
     def check_download(self, path):
         """Stop if a download is not complete, or for another machine: with its digest, the runtime takes any."""
@@ -632,10 +636,11 @@ def locked(path):
     with open(path, 'r' if foreign else 'a') as lock:
         has_locks = True
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print_msg("another EasyBuild is downloading images to %s, waiting..." % os.path.dirname(path))
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print_msg("another EasyBuild is downloading images to %s, waiting..." % os.path.dirname(path))
+                fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError:
             has_locks = False
         yield has_locks

@@ -33,7 +33,8 @@ OPTIONS = "--overlap --ntasks-per-node=1 --cpu-bind=none --mem=0 --gres=none --m
 EPILOG = """\
 JOBID is a job (1234), an array or one of its elements (1234_5), or a component of a heterogeneous job (1234+1).
 Ranks at the same place are one group; the smallest groups come first. The exit status is 0 if the stacks of all ranks
-were read, or all collectives finished, 1 if some are missing, and 2 if nothing could be read.
+were read, or all collectives finished, 1 if some are missing or the output has no reader, and 2 if nothing could be
+read.
 """
 
 

@@ -211,7 +211,7 @@ def stage(files, launcher, undo):
         holder = run(*program, "hold")
         # a node that hangs never answers; the alarm ends before the removal, which also takes time
         signal.signal(signal.SIGALRM, is_late)
-        signal.alarm(START_SECONDS)
+        signal.alarm(START_SECONDS + 10)  # srun, which has --immediate, reports first why no step can start
         undo.callback(signal.alarm, 0)
         read_answers(*holder, count)
         undo.callback(remove, directory, launcher)
@@ -234,7 +234,7 @@ def stage(files, launcher, undo):
 
 
 def is_late(*_):
-    raise StageError(f"no process on some node after {START_SECONDS} s. {OTHERWISE}")
+    raise StageError(f"no process on some node after {START_SECONDS + 10} s. {OTHERWISE}")
 
 
 def flux_commands(start, order):
