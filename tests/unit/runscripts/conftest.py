@@ -7,7 +7,7 @@ from pathlib import Path
 
 import node_trees
 import pytest
-from variables import variables
+from variables import BATCH_SCRIPT, RANK_0, STEP
 
 RUNSCRIPTS = Path(__file__).parents[3] / "runscripts"
 sys.path.insert(0, str(RUNSCRIPTS))
@@ -33,58 +33,32 @@ def packed(runscripts, tmp_path_factory):
 
 @pytest.fixture
 def step():
-    """The variables of task 3 of `srun -N2 --ntasks-per-node=2`, step 0 of job 7, Slurm 22.05.
+    """The variables of task 3 of a step."""
+    return dict(STEP)
 
-    The job holds one more node, in front: a step is not its job.
-    """
-    return variables(
-        "SLURM_JOB_ID=7 SLURM_JOB_NODELIST=nid[001001-001003] SLURM_NODELIST=nid[001001-001003] SLURM_NTASKS=4 "
-        "SLURM_STEP_ID=0 SLURM_STEPID=0 SLURM_STEP_NODELIST=nid[001002-001003] SLURM_STEP_NUM_NODES=2 "
-        "SLURM_STEP_NUM_TASKS=4 SLURM_STEP_TASKS_PER_NODE=2(x2) SLURM_PROCID=3 SLURM_LOCALID=1 SLURM_NODEID=1 "
-        "SLURM_CPUS_ON_NODE=8 SLURMD_NODENAME=nid001003"
-    )
+
+@pytest.fixture
+def first():
+    """The variables of the first task of that step."""
+    return {**STEP, **RANK_0}
 
 
 @pytest.fixture
 def batch_script():
-    """The variables of a batch script of that job before any srun, Slurm 22.05."""
-    return variables(
-        "SLURM_JOB_ID=7 SLURM_JOB_NODELIST=nid[001001-001003] SLURM_NODELIST=nid[001001-001003] SLURM_NTASKS=4 "
-        "SLURM_NPROCS=4 SLURM_TASKS_PER_NODE=2,1(x2) SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 "
-        "SLURM_CPUS_ON_NODE=8 SLURMD_NODENAME=nid001001"
-    )
+    """The variables of a batch script of that job."""
+    return dict(BATCH_SCRIPT)
 
 
-@pytest.fixture(scope="session")
-def lumi(tmp_path_factory):
-    return node_trees.lumi_g(tmp_path_factory.mktemp("lumi"))
+def node_fixture(make):
+    """A fixture: the root of a node that `make` writes."""
+    return pytest.fixture(scope="session")(lambda tmp_path_factory: make(tmp_path_factory.mktemp(make.__name__)))
 
 
-@pytest.fixture(scope="session")
-def frontier(tmp_path_factory):
-    return node_trees.frontier(tmp_path_factory.mktemp("frontier"))
-
-
-@pytest.fixture(scope="session")
-def perlmutter(tmp_path_factory):
-    return node_trees.perlmutter(tmp_path_factory.mktemp("perlmutter"))
-
-
-@pytest.fixture(scope="session")
-def aurora(tmp_path_factory):
-    return node_trees.aurora(tmp_path_factory.mktemp("aurora"))
-
-
-@pytest.fixture(scope="session")
-def dgx(tmp_path_factory):
-    return node_trees.dgx_a100(tmp_path_factory.mktemp("dgx"))
-
-
-@pytest.fixture(scope="session")
-def virtual_machine(tmp_path_factory):
-    return node_trees.virtual_machine(tmp_path_factory.mktemp("virtual_machine"))
-
-
-@pytest.fixture(scope="session")
-def laptop(tmp_path_factory):
-    return node_trees.laptop(tmp_path_factory.mktemp("laptop"))
+lumi = node_fixture(node_trees.lumi_g)
+frontier = node_fixture(node_trees.frontier)
+perlmutter = node_fixture(node_trees.perlmutter)
+aurora = node_fixture(node_trees.aurora)
+dgx = node_fixture(node_trees.dgx_a100)
+gh200 = node_fixture(node_trees.gh200)
+virtual_machine = node_fixture(node_trees.virtual_machine)
+laptop = node_fixture(node_trees.laptop)

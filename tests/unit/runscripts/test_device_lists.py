@@ -4,19 +4,27 @@ import pytest
 from slurm_gpus import choose_devices, numbers, own, slurm
 
 
-@pytest.mark.parametrize("visible", ["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"])
-def test_a_users_list_decides_which_and_in_which_order(lumi, visible):
-    devices = choose_devices({visible: "7,2,5"}, lumi, 1, 3)
-    assert (devices.count, devices.index, own(lumi, devices)) == (3, 1, 2)
-    assert numbers(lumi, devices.candidate_gpus) == [7, 2, 5]
-    assert devices.changes == {}
-
-
-def test_a_list_for_hip_counts_what_rocr_leaves(lumi):
-    devices = choose_devices({"ROCR_VISIBLE_DEVICES": "4,5,6,7", "HIP_VISIBLE_DEVICES": "3,1"}, lumi, 0, 2)
-    assert (devices.count, own(lumi, devices)) == (2, 7)
-    assert devices.changes == {}
-    assert devices.warnings == []
+@pytest.mark.parametrize(
+    ("env", "gpus"),
+    [
+        *(
+            ({name: "7,2,5"}, [7, 2, 5])
+            for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+        ),
+        ({"ROCR_VISIBLE_DEVICES": "4,5,6,7", "HIP_VISIBLE_DEVICES": "3,1"}, [7, 5]),  # HIP's counts what ROCR's leaves
+        *(
+            ({name: "GPU-DEADBEEF00000005,GPU-deadbeef00000001"}, [5, 1])
+            for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+        ),
+        ({"HIP_VISIBLE_DEVICES": "GPU-deadbeef"}, []),  # any of eight
+        ({"ROCR_VISIBLE_DEVICES": "2,1,1,3"}, [2, 1]),  # a GPU that is named twice ends an AMD list
+    ],
+)
+def test_a_users_list_decides_which_and_in_which_order(lumi, env, gpus):
+    devices = choose_devices(env, lumi, 1, len(gpus) or 1)
+    assert (devices.count, devices.changes) == (len(gpus), {})
+    assert not gpus or (devices.index, own(lumi, devices), devices.warnings) == (1, gpus[1], [])
+    assert numbers(lumi, devices.candidate_gpus) == (gpus or None)
 
 
 @pytest.mark.parametrize(
@@ -43,13 +51,6 @@ def test_cuda_follows_hip(lumi):
     assert (devices.count, own(lumi, devices)) == (2, 1)
     assert devices.changes == {"CUDA_VISIBLE_DEVICES": "1,2"}
     assert "differ" in str(devices.warnings[0])
-
-
-@pytest.mark.parametrize("visible", ["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"])
-def test_an_amd_gpu_may_be_named_by_its_uuid(lumi, visible):
-    devices = choose_devices({visible: "GPU-DEADBEEF00000005,GPU-deadbeef00000001"}, lumi, 0, 2)
-    assert numbers(lumi, devices.candidate_gpus) == [5, 1]
-    assert choose_devices({visible: "GPU-deadbeef"}, lumi, 0, 1).count == 0  # any of eight
 
 
 @pytest.mark.parametrize("visible", ["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"])
@@ -112,11 +113,12 @@ def test_without_a_list_the_gpus_of_the_step_are_visible(dgx, env, count, gpu):
     assert (devices.count, own(dgx, devices)) == (count, gpu)
 
 
-def test_an_nvidia_gpu_may_be_named_by_the_beginning_of_its_uuid(dgx):
+def test_an_nvidia_gpu_may_be_named_by_the_beginning_of_its_uuid_but_once(dgx):
     listed = "GPU-50000000-d72c-4106-c12f-20bd9faed9f6,GPU-3,GPU-"
     devices = choose_devices({"CUDA_VISIBLE_DEVICES": listed}, dgx, 1, 2)
     assert (devices.count, devices.index, own(dgx, devices)) == (2, 1, 3)
     assert numbers(dgx, devices.candidate_gpus) == [5, 3]
+    assert choose_devices({"CUDA_VISIBLE_DEVICES": "2,1,1,3"}, dgx, 0, 1).count == 0
 
 
 @pytest.mark.parametrize("listed", ["MIG-3b2a9e0f-1c5d-5e6f-8a7b-0c1d2e3f4a5b", "MIG-GPU-3/1/0,MIG-GPU-3/2/0"])
@@ -136,22 +138,18 @@ def test_each_rank_gets_a_mig_instance_of_its_own(dgx):
     )
     assert not choose_devices(env, dgx, 1, 2).warnings
     assert "CUDA_VISIBLE_DEVICES" not in choose_devices(env, dgx, 0, 1).changes
-
-
-def test_torchrun_starts_a_worker_for_each_mig_instance(dgx):
-    assert choose_devices({"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}, dgx, 0, 1).slots == 2
+    # torchrun starts a worker for each
+    assert choose_devices(env, dgx, 0, 1).slots == 2
     assert choose_devices({"CUDA_VISIBLE_DEVICES": "MIG-a"}, dgx, 0, 1).slots is None
-
-
-def test_a_gpu_named_twice_ends_an_amd_list_and_voids_an_nvidia_list(lumi, dgx):
-    assert choose_devices({"ROCR_VISIBLE_DEVICES": "2,1,1,3"}, lumi, 0, 1).count == 2
-    assert choose_devices({"CUDA_VISIBLE_DEVICES": "2,1,1,3"}, dgx, 0, 1).count == 0
 
 
 def test_cuda_counts_in_pci_order_unless_the_user_chooses_another_order(dgx):
     assert choose_devices({}, dgx, 0, 1).changes == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     devices = choose_devices({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, dgx, 2, 8)
     assert (devices.changes, devices.count, devices.index, devices.gpu) == ({}, 8, 2, None)
+
+
+BOTH = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
 @pytest.mark.parametrize(
@@ -161,11 +159,7 @@ def test_cuda_counts_in_pci_order_unless_the_user_chooses_another_order(dgx):
         ("lumi", {"ROCR_VISIBLE_DEVICES": "4,5,6,7"}, {"ROCR_VISIBLE_DEVICES": "5"}),
         ("lumi", {"ROCR_VISIBLE_DEVICES": "4,5", "HIP_VISIBLE_DEVICES": "1,0"}, {"HIP_VISIBLE_DEVICES": "0"}),
         ("lumi", {"ROCR_VISIBLE_DEVICES": "4,5", "CUDA_VISIBLE_DEVICES": "4,5"}, {"CUDA_VISIBLE_DEVICES": "1"}),
-        (
-            "lumi",
-            {"HIP_VISIBLE_DEVICES": "6,7", "CUDA_VISIBLE_DEVICES": "0"},
-            {"HIP_VISIBLE_DEVICES": "7", "CUDA_VISIBLE_DEVICES": "7"},
-        ),
+        ("lumi", {"HIP_VISIBLE_DEVICES": "6,7", "CUDA_VISIBLE_DEVICES": "0"}, dict.fromkeys(BOTH, "7")),
         ("lumi", {"ROCR_VISIBLE_DEVICES": "3"}, {}),
         ("dgx", {}, {"CUDA_VISIBLE_DEVICES": "1"}),
         ("dgx", {"CUDA_VISIBLE_DEVICES": "GPU-5,GPU-3"}, {"CUDA_VISIBLE_DEVICES": "GPU-3"}),

@@ -1,5 +1,7 @@
 """The GPU of a rank: its turn, or what Slurm gave to it."""
 
+from itertools import product
+
 import node_trees
 import pytest
 from slurm_gpus import choose_devices, numbers, own, slurm
@@ -8,14 +10,9 @@ from slurm_gpus import choose_devices, numbers, own, slurm
 def test_ranks_that_see_all_gpus_take_one_after_the_other(lumi):
     for rank in range(8):
         devices = choose_devices({}, lumi, rank, 8)
-        assert (devices.vendor, devices.count, devices.index) == ("amd", 8, rank)
-        assert own(lumi, devices) == rank
+        assert (devices.vendor, devices.count, devices.index, own(lumi, devices)) == ("amd", 8, rank, rank)
         assert numbers(lumi, devices.candidate_gpus) == list(range(8))
-        assert devices.warnings == []
-        assert devices.changes == {}
-
-
-def test_only_gpus_that_ranks_use_are_in_play(lumi):
+        assert (devices.warnings, devices.changes) == ([], {})
     assert numbers(lumi, choose_devices({}, lumi, 1, 2).candidate_gpus) == [0, 1]
 
 
@@ -28,21 +25,14 @@ def test_slurms_generic_gres_gives_each_rank_its_gpu(lumi):
         assert devices.changes == ({} if rank == 0 else {"CUDA_VISIBLE_DEVICES": "0"})
 
 
-def test_a_gpu_that_a_cgroup_hides_is_not_counted(tmp_path):
+def test_gpus_that_a_cgroup_hides_are_not_counted_and_those_of_other_ranks_are_known(tmp_path):
     root = node_trees.lumi_g(tmp_path)
     for number in (0, 1, 4, 5, 6, 7):
         node_trees.hide_amd_gpu(tmp_path, 4, number)
-    devices = choose_devices(slurm("2,3", 2, ROCR_VISIBLE_DEVICES="0,1"), root, 1, 2)
-    assert (devices.count, devices.index, devices.gpu.pci) == (2, 1, "0000:cc:00.0")
-    assert [gpu.pci for gpu in devices.candidate_gpus] == ["0000:c9:00.0", "0000:cc:00.0"]
-
-
-def test_ranks_that_a_cgroup_or_a_wrapper_leaves_one_gpu_know_those_of_the_others(tmp_path):
-    root = node_trees.lumi_g(tmp_path)
-    for number in (0, 1, 4, 5, 6, 7):
-        node_trees.hide_amd_gpu(tmp_path, 4, number)
-    devices = choose_devices(slurm("2,3", 2, ROCR_VISIBLE_DEVICES="1"), root, 1, 2)
-    assert [gpu.pci for gpu in devices.candidate_gpus] == ["0000:c9:00.0", "0000:cc:00.0"]
+    for listed, index in (("0,1", 1), ("1", 0)):  # or one that a wrapper leaves
+        devices = choose_devices(slurm("2,3", 2, ROCR_VISIBLE_DEVICES=listed), root, 1, 2)
+        assert (devices.index, devices.gpu.pci) == (index, "0000:cc:00.0")
+        assert [gpu.pci for gpu in devices.candidate_gpus] == ["0000:c9:00.0", "0000:cc:00.0"]
     node_trees.hide_amd_gpu(tmp_path, 4, 2)
     devices = choose_devices(slurm("3", 8, ROCR_VISIBLE_DEVICES="0"), root, 3, 8)
     assert devices.gpu.pci == "0000:cc:00.0"
@@ -52,18 +42,14 @@ def test_ranks_that_a_cgroup_or_a_wrapper_leaves_one_gpu_know_those_of_the_other
     assert (devices.index, devices.gpu.pci, devices.warnings) == (0, "0000:cc:00.0", [])
 
 
-def test_a_job_without_gpus_has_none(tmp_path):
+def test_a_job_without_gpus_and_a_laptop_have_none(tmp_path, laptop):
     root = node_trees.lumi_g(tmp_path)
     for number in range(8):
         node_trees.hide_amd_gpu(tmp_path, 4, number)
-    devices = choose_devices({}, root, 0, 4)
-    assert (devices.vendor, devices.count, devices.index, devices.gpu, devices.changes) == (None, 0, None, None, {})
-
-
-def test_a_laptop_has_no_gpu(tmp_path):
-    devices = choose_devices({"CUDA_VISIBLE_DEVICES": "0"}, node_trees.laptop(tmp_path), 0, 2)
-    assert (devices.vendor, devices.count, devices.index, devices.candidate_gpus) == (None, 0, None, None)
-    assert devices.changes == devices.narrowed() == {}
+    for env, node in (({}, root), ({"CUDA_VISIBLE_DEVICES": "0"}, laptop)):
+        devices = choose_devices(env, node, 0, 4)
+        assert (devices.vendor, devices.count, devices.index, devices.gpu) == (None, 0, None, None)
+        assert devices.changes == devices.narrowed() == {}
 
 
 # What a task finds in its environment, seen with Slurm 22.05: only its own GPUs in SLURM_STEP_GPUS, all of
@@ -92,14 +78,10 @@ def test_a_rank_takes_the_first_of_its_own_gpus_or_its_turn_of_all(request, node
     assert devices.candidate_gpus is None or set(devices.held) <= set(devices.candidate_gpus)
 
 
-def test_a_rank_that_is_told_of_the_whole_step_knows_the_gpus_of_the_others(dgx):
-    devices = choose_devices(slurm("4,5,6,7", 4, CUDA_VISIBLE_DEVICES="6"), dgx, 2, 4)
-    assert own(dgx, devices) == 6
-    assert numbers(dgx, devices.candidate_gpus) == [4, 5, 6, 7]
-
-
-def test_a_wrapper_may_give_each_rank_its_gpu(lumi):
+def test_a_wrapper_may_give_each_rank_its_gpu(lumi, dgx):
     """LUMI's select_gpu sets ROCR_VISIBLE_DEVICES=$SLURM_LOCALID, others do so under mpirun."""
+    devices = choose_devices(slurm("4,5,6,7", 4, CUDA_VISIBLE_DEVICES="6"), dgx, 2, 4)
+    assert (own(dgx, devices), numbers(dgx, devices.candidate_gpus)) == (6, [4, 5, 6, 7])
     everything = slurm("0,1,2,3,4,5,6,7", 8)
     for env in (everything, {}):
         devices = choose_devices({**env, "ROCR_VISIBLE_DEVICES": "5"}, lumi, 5, 8)
@@ -121,12 +103,10 @@ def test_ranks_share_a_list_that_slurm_did_not_make_for_each(lumi):
         assert [choose_devices(env, lumi, rank, 2).index for rank in (0, 1)] == [0, 1]
 
 
-def test_workers_of_torchrun_share_what_slurm_gave_to_it(lumi):
+def test_workers_of_torchrun_share_what_slurm_gave_to_it_or_have_a_gpu_each(lumi, dgx):
     env = slurm("2,3", 4, ROCR_VISIBLE_DEVICES="2,3", TORCHELASTIC_RUN_ID="none")
     assert [choose_devices(env, lumi, rank, 2).index for rank in (0, 1)] == [0, 1]
-
-
-def test_workers_of_torchrun_with_virtual_local_ranks_have_a_gpu_each(dgx):
+    # with virtual local ranks
     devices = choose_devices({"TORCHELASTIC_RUN_ID": "none", "CUDA_VISIBLE_DEVICES": "5"}, dgx, 0, 8)
     assert (devices.index, own(dgx, devices), len(devices.candidate_gpus)) == (0, 5, 8)
     assert devices.warnings == []
@@ -141,8 +121,7 @@ def test_more_ranks_than_gpus_take_turns_with_a_warning(perlmutter):
     assert [devices.share_index for devices in taken] == [0, 0, 0, 0, 1, 1]
     for devices in taken:
         (warning,) = map(str, devices.warnings)
-        assert "6 ranks on this node share 4 GPUs" in warning
-        assert "at most 4" in warning
+        assert "6 ranks on this node share 4 GPUs" in warning and "at most 4" in warning
 
 
 def test_one_gpu_for_all_ranks_is_worth_a_warning(tmp_path):
@@ -159,14 +138,12 @@ def test_ranks_that_see_a_part_of_the_steps_gpus_are_told_so(lumi):
 
 
 def test_an_index_is_always_valid(lumi, dgx):
-    for root in (lumi, dgx):
-        for listed in (None, "", "0", "3", "0,1,2", "7,6,5,4,3,2,1,0", "0,9", "GPU-3"):
-            for on_node in (None, 1, 4, 8):
-                for size in (1, 3, 8, 20):
-                    env = {} if on_node is None else {"SLURM_GPUS_ON_NODE": str(on_node)}
-                    if listed is not None:
-                        env.update(ROCR_VISIBLE_DEVICES=listed, CUDA_VISIBLE_DEVICES=listed)
-                    for rank in range(size):
-                        devices = choose_devices(env, root, rank, size)
-                        assert devices.index is None if devices.count == 0 else 0 <= devices.index < devices.count
-                        assert not devices.warnings or all("\n" not in str(warning) for warning in devices.warnings)
+    lists = (None, "", "0", "3", "0,1,2", "7,6,5,4,3,2,1,0", "0,9", "GPU-3")
+    for root, listed, on_node, size in product((lumi, dgx), lists, (None, 1, 4, 8), (1, 3, 8, 20)):
+        env = {} if on_node is None else {"SLURM_GPUS_ON_NODE": str(on_node)}
+        if listed is not None:
+            env.update(ROCR_VISIBLE_DEVICES=listed, CUDA_VISIBLE_DEVICES=listed)
+        for rank in range(size):
+            devices = choose_devices(env, root, rank, size)
+            assert devices.index is None if devices.count == 0 else 0 <= devices.index < devices.count
+            assert all("\n" not in str(warning) for warning in devices.warnings or ())

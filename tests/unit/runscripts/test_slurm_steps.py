@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pytorch_launch.launchers import discover
 from pytorch_launch.launchers.slurm import master
-from pytorch_launch.rendezvous import choose_rendezvous, identify
+from pytorch_launch.rendezvous import choose_rendezvous
 from pytorch_launch.topology import Node
 from pytorch_launch.world import RendezvousError, WorldError
 from variables import variables
@@ -35,12 +35,10 @@ def test_the_ranks_of_a_heterogeneous_step_meet_at_rank_0_and_know_their_node():
     worlds = [discover({**HETEROGENEOUS, **rank}, "vm") for rank in RANKS]
     assert [world.first_host for world in worlds] == ["nid001003"] * 4
     assert [master({**HETEROGENEOUS, **rank}) for rank in RANKS] == ["nid001003"] * 4
-    assert [(world.local_rank, world.local_size, world.node_rank) for world in worlds] == [
-        (0, 1, 0),
-        (0, 2, 1),
-        (1, 2, 1),
-        (0, 1, 2),
-    ]
+    places = [(world.local_rank, world.local_size, world.node_rank) for world in worlds]
+    assert places == [(0, 1, 0), (0, 2, 1), (1, 2, 1), (0, 1, 2)]
+    # each component reserves ports for itself
+    assert discover({**HETEROGENEOUS, "SLURM_STEP_RESV_PORTS": "12000-12003"}, "vm").reserved_port is None
 
 
 def test_a_step_on_some_components_has_the_first_of_these():
@@ -88,10 +86,6 @@ def test_components_that_do_not_give_the_number_of_a_node_are_an_error(changes):
         discover({**HETEROGENEOUS, **changes}, "vm")
 
 
-def test_ports_that_each_component_reserved_for_itself_are_not_used():
-    assert discover({**HETEROGENEOUS, "SLURM_STEP_RESV_PORTS": "12000-12003"}, "vm").reserved_port is None
-
-
 def test_in_an_allocation_of_components_the_first_node_is_that_of_the_first_component():
     names = ("SLURM_JOB_ID", "SLURM_HET_SIZE", "SLURM_JOB_NODELIST_HET_GROUP_0", "SLURM_JOB_NODELIST_HET_GROUP_1")
     env = {name: HETEROGENEOUS[name] for name in names}
@@ -115,30 +109,11 @@ def test_a_batch_script_of_one_task_that_inherited_a_step_is_one_process_and_one
     assert (world.rank, world.size, world.job, world.step, world.allocation) == (0, 1, 8, None, (1, 1, "srun"))
     assert str(world.problem).startswith("SLURM_STEP_NUM_TASKS=4 is of a launch around this job: starting one process")
     assert master(submitted) == "nid001001"
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"SLURM_NTASKS": "2"}, "SLURM_NTASKS=2 is not SLURM_STEP_NUM_TASKS=4"),
-        ({"SLURMD_NODENAME": "nid001001"}, r"SLURMD_NODENAME=nid001001 is not in SLURM_STEP_NODELIST=nid\[001002-"),
-        ({"SLURM_GTIDS": "0"}, "SLURM_PROCID=3 is not in SLURM_GTIDS=0"),
-        ({"SLURM_STEP_NODELIST": "nid[001000-001003]"}, r"nid\[001000-001003\] has more nodes than SLURM_STEP_TASKS"),
-        ({"SLURM_GTIDS": "3"}, "SLURM_GTIDS=3 are not the 2 tasks of this node in SLURM_STEP_TASKS_PER_NODE="),
-    ],
-)
-def test_variables_of_two_steps_are_an_error_that_names_them(step, changes, named):
-    with pytest.raises(WorldError, match=named + r".*\. Submit the job from a shell without"):
-        discover({**step, **changes}, "vm")
-
-
-def test_a_batch_script_is_known_by_the_number_of_its_step(submitted):
-    """Which it has with Slurm 26.05."""
-    world = discover({**submitted, "SLURM_STEP_ID": "-5", "SLURM_NTASKS": "4", "SLURM_TASKS_PER_NODE": "2(x2)"}, "vm")
+    # with Slurm 26.05 the script's step has a number
+    more = {"SLURM_NTASKS": "4", "SLURM_TASKS_PER_NODE": "2(x2)"}
+    world = discover({**submitted, **more, "SLURM_STEP_ID": "-5"}, "vm")
     assert (world.size, world.step, world.allocation) == (1, None, (4, 1, "srun"))
-
-
-def test_a_batch_script_of_several_tasks_is_not_guessed_where_its_process_is_hidden(submitted):
+    # several tasks, and its process is hidden
     with pytest.raises(WorldError, match="SLURM_NTASKS=2 is not SLURM_STEP_NUM_TASKS=4"):
         discover({**submitted, "SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "1(x2)"}, "vm")
 
@@ -169,13 +144,14 @@ def task():
         process.communicate(timeout=300)
 
 
-@pytest.mark.parametrize("tasks", ["1", "2"])
-def test_a_batch_script_is_known_by_the_title_of_the_process_that_started_it(task, submitted, tasks):
+def test_a_batch_script_is_known_by_the_title_of_the_process_that_started_it(task, submitted):
     """Where all numbers are those of the other step."""
     submitted.update(SLURM_NTASKS="4", SLURMD_NODENAME="nid001002", SLURM_GTIDS="0,1", SLURM_TASKS_PER_NODE="2(x2)")
     assert discover(task(submitted, "slurmstepd: [8.0]"), "vm").size == 4
     world = discover(task(submitted, "slurmstepd: [8.batch]"), "vm")
     assert (world.size, world.allocation[0]) == (1, 4)
+    submitted["SLURM_STEP_NUM_TASKS"] = "1"  # from a step of one task: nothing to report
+    assert discover(task(submitted, "slurmstepd: [8.batch]"), "vm").problem is None
 
 
 SIGNS = variables(
@@ -198,18 +174,13 @@ def test_variables_of_a_launch_around_the_job_are_an_error_in_its_steps(task, st
 def test_variables_of_a_launch_around_the_job_do_not_hold_for_its_batch_script(task, batch_script, sign):
     inherited = {
         sign: SIGNS.get(sign, "1"),
-        "RANK": "1",
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "far",
-        "MASTER_PORT": "1",
-        "ROLE_RANK": "1",
+        **variables("RANK=1 WORLD_SIZE=2 MASTER_ADDR=far MASTER_PORT=1 ROLE_RANK=1"),
     }
     world = discover(task({**batch_script, **inherited}), "vm")
     assert world.size == 1
     assert set(inherited) <= set(world.strays)
-    assert str(world.problem).startswith(
-        f"{sign}={inherited[sign]} is of a launch around this job: starting one process"
-    )
+    fault = f"{sign}={inherited[sign]} is of a launch around this job: starting one process"
+    assert str(world.problem).startswith(fault)
 
 
 @pytest.mark.parametrize("name", ["TORCHELASTIC_RUN_ID", "PYTORCH_LAUNCH_ID"])
@@ -232,7 +203,7 @@ def test_the_ranks_of_a_launcher_inside_a_task_may_be_fewer_than_the_tasks(task,
         discover({**env, "SLURM_TASK_PID": "1"}, "nid001003")
 
 
-# Shells and arrays
+# Shells
 
 
 @pytest.mark.parametrize("number", ["4294967290", "-6"])  # up to Slurm 25.11, and after it
@@ -243,17 +214,3 @@ def test_a_process_in_the_shell_of_salloc_is_alone_in_its_allocation(step, numbe
     one = {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_JOB_NUM_NODES": "2"}
     world = discover({**step, **shell, **task, **one}, "vm")  # SLURM_NTASKS is that of the job, as seen with 22.05
     assert (world.size, world.step, world.allocation) == (1, 4294967290, (4, 2, "srun"))
-
-
-def test_a_job_submitted_from_a_step_of_one_task_has_nothing_to_report(task, batch_script, step):
-    script = {**step, "SLURM_STEP_NUM_TASKS": "1", **batch_script, "SLURM_JOB_ID": "8"}
-    world = discover(task(script, "slurmstepd: [8.batch]"), "vm")
-    assert (world.size, world.problem) == (1, None)
-
-
-def test_elements_of_an_array_are_different_launches(step):
-    """Each has a job number of its own, that of the last element is also the array's (sbatch(1), "JOB ARRAY")."""
-    array = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0"}
-    worlds = [discover({**step, **array, "SLURM_JOB_ID": job}, "vm") for job in ("7", "8")]
-    assert {identify(world, Node())[0] for world in worlds} == {"7.0", "8.0"}
-    assert len({choose_rendezvous({}, world, Node())[0]["MASTER_PORT"] for world in worlds}) == 2

@@ -29,9 +29,10 @@ def test_numa_nodes_may_have_memory_only(tmp_path):
     assert topology.Node(root).numa == {0: {0, 1}, 1: {2, 3}, 10: set()}
 
 
-def test_a_node_of_the_other_socket_is_farther(tmp_path):
-    distances = topology.Node(node_trees.dgx_a100(tmp_path)).distances(5)
-    assert distances == {0: 32, 1: 32, 2: 32, 3: 32, 4: 12, 5: 10, 6: 12, 7: 12}
+def test_a_node_of_the_other_socket_is_farther(dgx, gh200):
+    assert topology.Node(dgx).distances(5) == {0: 32, 1: 32, 2: 32, 3: 32, 4: 12, 5: 10, 6: 12, 7: 12}
+    distances = topology.Node(gh200).distances(1)  # with nodes of memory alone behind those with CPUs
+    assert [distances[number] for number in range(4)] == [32, 10, 32, 32]
 
 
 def test_nodes_without_a_table_are_equally_far(tmp_path):
@@ -69,13 +70,9 @@ def test_this_machine_runs_on_cpus_that_are_online():
 def test_what_cannot_be_read_is_not_there(tmp_path):
     root = str(tmp_path)
     node = topology.Node(root)
-    assert topology.read(root) is None  # a directory
-    assert topology.read(f"{root}/missing") is None
-    assert topology.names(f"{root}/missing") == []
-    assert node.gpus == node.all_gpus == []
-    assert node.numa == {}
-    assert node.online == set()
-    assert node.has_threads
+    assert topology.read(root) is topology.read(f"{root}/missing") is None  # a directory, and nothing
+    assert topology.names(f"{root}/missing") == node.gpus == node.all_gpus == []
+    assert (node.numa, node.online, node.has_threads) == ({}, set(), True)
 
 
 def test_gpus_whose_device_files_a_container_leaves_out_do_not_count(tmp_path):

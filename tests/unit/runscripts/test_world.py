@@ -1,227 +1,318 @@
-"""Which world a process belongs to, by the variables its launcher set."""
+"""Which world a process belongs to, by the variables that its launcher set: a row of a table is a process."""
 
 import pytest
-from pytorch_launch.launchers import discover
+from apinfo_files import apinfo_file
+from pytorch_launch.launchers import MORE_CORES, ONE_PER_NODE, discover, launcher_option
 from pytorch_launch.world import WorldError
-from variables import variables
+from variables import BATCH_SCRIPT, STEP, variables
+
+ENVIRONMENTS = {
+    "step": STEP,
+    "batch": BATCH_SCRIPT,
+    # what torchrun exports to its second worker on the second node
+    "torchrun": variables(
+        "TORCHELASTIC_RUN_ID=none RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 MASTER_ADDR=node7 "
+        "MASTER_PORT=40001"
+    ),
+    # rank 3 of four on two nodes, as seen with Open MPI 4.1.4 (Debian 12, in job 7 of a testbed): the remote daemon is
+    # a step of its own, and its ranks inherit that step
+    "mpi": variables(
+        "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 "
+        "OMPI_COMM_WORLD_NODE_RANK=1 PMIX_NAMESPACE=1997275137 SLURM_JOB_ID=7 SLURM_JOB_NODELIST=nid[001001-001002] "
+        "SLURMD_NODENAME=nid001002 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=nid001002 SLURM_STEP_NUM_TASKS=1 "
+        "SLURM_STEP_TASKS_PER_NODE=1 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_CPUS_ON_NODE=8"
+    ),
+    # the same with MPICH 4.0.2's mpiexec.hydra; the node's name is that of the first node
+    "hydra": variables(
+        "PMI_RANK=3 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 SLURM_JOB_ID=7 "
+        "SLURM_JOB_NODELIST=nid[001001-001002] SLURMD_NODENAME=nid001001 SLURM_STEP_ID=1 "
+        "SLURM_STEP_NODELIST=nid[001001-001002] SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=1(x2) SLURM_PROCID=1 "
+        "SLURM_LOCALID=0 SLURM_NODEID=1"
+    ),
+    # PALS in a job of PBS, and Cray's PMI; by their documentation
+    "pals": variables("PALS_RANKID=3 PALS_LOCAL_RANKID=1 PALS_LOCAL_SIZE=2 PALS_NODEID=1 PALS_APID=6cd8 PBS_JOBID=7.p"),
+    "pmi": variables("PMI_RANK=3 PMI_SIZE=4 PMI_LOCAL_RANK=1 PMI_LOCAL_SIZE=2 PBS_JOBID=7.p"),
+}
+#: Files that variables name: PBS's lists of hosts, one line for each slot, and the description of a launch by PALS.
+FILES = {
+    "nodes": "nid001001\nnid001001\nnid001002\nnid001002\n",
+    "long": "other.site.org\nnid001002.site.org\n",
+    "two": "a\na\nb\n",
+    "one": "a\n",
+}
 
 
 @pytest.fixture
-def torchrun():
-    """What torchrun exports to its second worker on the second node."""
-    return variables(
-        "TORCHELASTIC_RUN_ID=none RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 MASTER_ADDR=node7 "
-        "MASTER_PORT=40001"
-    )
+def find(tmp_path):
+    """A function that returns the World of a process on a host."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "apinfo").write_bytes(apinfo_file(5, [0, 0, 1, 1], ["x4407c6s2b0n0", "x4407c6s7b0n0"]))
+
+    def run(names, changes="", host="nid001002"):
+        """The environments `names`, and `changes`: NAME=value sets a variable, -NAME removes it."""
+        env = {name: value for each in names.split() for name, value in ENVIRONMENTS[each].items()}
+        for word in changes.replace("FILES", str(tmp_path)).split():
+            name, is_set, value = word.partition("=")
+            env.update({name: value} if is_set else {})
+            if not is_set:
+                del env[name.lstrip("-")]
+        return discover(env, host)
+
+    return run
 
 
-def test_a_task_of_a_step_is_a_rank(step):
-    world = discover(step, "vm")
-    assert world.variables() == variables("RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=1")
-    assert (world.job, world.step, world.source) == (7, 0, "Slurm step 7.0")
-    assert world.node == "nid001003"
-    assert not world.exported
+def shape(world):
+    return f"{world.rank}/{world.size} {world.local_rank}/{world.local_size} {world.node_rank}"
 
 
-@pytest.mark.parametrize(("name", "other"), [("SLURM_STEP_ID", "SLURM_STEPID"), ("SLURM_STEPID", "SLURM_STEP_ID")])
-def test_either_name_of_the_step_number_will_do(step, name, other):
-    del step[other]
-    step[name] = "12"
-    assert discover(step, "vm").step == 12
+NODES = "SLURM_STEP_NODELIST=nid[001-004]"
+PORTS, MASKS = "SLURM_STEP_RESV_PORTS={}".format, "SLURM_CPU_BIND_TYPE={} SLURM_CPU_BIND_LIST={}".format
+ALL_HERE = "OMPI_COMM_WORLD_LOCAL_SIZE=4 MPI_LOCALNRANKS=4"
+OF_PALS = "PALS_RANKID={0} PALS_LOCAL_RANKID={1} PALS_NODEID={2} PALS_APINFO=FILES/apinfo PBS_NODEFILE=FILES/absent"
+
+WORLDS = [
+    # Slurm
+    (
+        "step",
+        "",
+        "3/4 1/2 1",
+        {"job": 7, "step": 0, "source": "Slurm step 7.0", "node": "nid001003", "exported": False},
+    ),
+    ("step", "-SLURM_STEPID SLURM_STEP_ID=12", "3/4 1/2 1", {"step": 12}),
+    ("step", "-SLURM_STEP_ID SLURM_STEPID=12", "3/4 1/2 1", {"step": 12}),
+    ("step", "-SLURMD_NODENAME", "3/4 1/2 1", {"node": "nid001002"}),  # the host's name
+    ("step", "RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 GROUP_RANK=", "3/4 1/2 1", {}),  # exports that agree
+    ("step", "RANK=3 LOCAL_RANK=0 PYTORCH_LAUNCH_VIRTUAL_LOCAL_RANK=1", "3/4 1/2 1", {}),  # a launch inside a rank
+    ("step", "PMI_RANK=3 PMI_SIZE=4 PMI_LOCAL_RANK=1", "3/4 1/2 1", {"source": "Slurm step 7.0"}),
+    *(
+        (
+            "step",
+            f"{NODES} SLURM_STEP_TASKS_PER_NODE={tasks} SLURM_STEP_NUM_TASKS={size} SLURM_NTASKS={size} "
+            f"SLURM_NODEID={node} SLURM_LOCALID=0 SLURMD_NODENAME=nid00{node + 1}",
+            f"3/{size} 0/{local} {node}",
+            {},
+        )
+        for tasks, node, size, local in (("2(x3),1", 0, 7, 2), ("2(x3),1", 2, 7, 2), ("2(x3),1", 3, 7, 1))
+    ),
+    ("step", "SLURM_CPUS_PER_TASK=4", "3/4 1/2 1", {"node_cpus": 8, "cpus_per_task": 4}),
+    ("step", "-SLURM_CPUS_ON_NODE", "3/4 1/2 1", {"node_cpus": None, "cpus_per_task": None}),
+    *(
+        ("step", PORTS(ports), "3/4 1/2 1", {"reserved_port": first})
+        for ports, first in (("12000-12003", 12000), ("12000,12005", 12000), ("1", 1), ("65535", 65535), ("", None))
+    ),
+    *(
+        ("step", MASKS(kind, entries), "3/4 1/2 1", {"masks": masks})
+        for kind, entries, masks in (
+            ("map_cpu:", "0,0", [{0}, {0}]),
+            ("map_cpu:", "3", [{3}, {3}]),
+            ("mask_cpu:", "3,0x1", [{0, 1}, {0}]),
+            ("mask_cpu:", "0xF0", [{4, 5, 6, 7}] * 2),
+            ("none", "", None),
+            ("map_cpu:", "x", None),
+        )
+    ),
+    # single processes; a step's number alone makes no step
+    ("batch", "", "0/1 0/1 0", {"first_host": "127.0.0.1", "job": 7, "step": None, "node": "nid001001"}),
+    ("batch", "SLURM_STEP_ID=4294967291 SLURM_STEP_NODELIST=nid001002", "0/1 0/1 0", {"source": "single process"}),
+    ("batch", "SLURM_STEP_ID=4294967291 SLURM_STEP_NUM_TASKS=4", "0/1 0/1 0", {"source": "single process"}),
+    ("", "", "0/1 0/1 0", {"node": "nid001002", "job": None, "step": None}),
+    ("", "PMI_RANK=0 PMI_SIZE=1", "0/1 0/1 0", {}),
+    ("", "JSM_NAMESPACE_RANK=0 JSM_NAMESPACE_SIZE=1", "0/1 0/1 0", {}),
+    ("", "MV2_COMM_WORLD_RANK=0 MV2_COMM_WORLD_SIZE=1", "0/1 0/1 0", {}),
+    (
+        *(
+            "",
+            "PMI_NO_PREINITIALIZE=1 PMI_MMAP_SYNC_WAIT_TIME=3600 PMIX_MCA_gds=hash OMPI_MCA_btl=self MV2_USE_CUDA=1 ",
+        ),
+        *("0/1 0/1 0", {}),  # settings
+    ),
+    ("", "HOROVOD_FUSION_THRESHOLD=0 PBS_NODENUM=0 PBS_TASKNUM=1 PALS_STARTUP_SIZE=none", "0/1 0/1 0", {}),
+    # nodes of allocations
+    ("", "PBS_JOBID=7.pbs PBS_NODEFILE=FILES/two", "0/1 0/1 0", {"allocation": (1, 2, "mpiexec")}),
+    ("", "PBS_JOBID=7.pbs PBS_NODEFILE=FILES/one", "0/1 0/1 0", {"allocation": (1, 1, "mpiexec")}),
+    # torchrun comes before the step that it runs in
+    ("step torchrun", "", "5/8 1/4 1", {"exported": True, "first_host": "node7", "job": 7, "node": "nid001003"}),
+    ("torchrun", "", "5/8 1/4 1", {"node": "nid001002", "source": "torchrun run none"}),
+    # mpirun and mpiexec
+    ("mpi", "", "3/4 1/2 1", {"first_host": "nid001001", "node": "nid001002", "job": 7, "source": "Open MPI"}),
+    ("hydra", "", "3/4 1/2 1", {"first_host": "nid001001", "node": "nid001002", "job": 7, "source": "MPICH"}),
+    ("pals pmi", "PBS_NODEFILE=FILES/nodes", "3/4 1/2 1", {"first_host": "nid001001", "source": "PALS"}),
+    ("pmi", "PBS_NODEFILE=FILES/nodes", "3/4 1/2 1", {"first_host": "nid001001", "source": "PMI"}),
+    ("pals", "PBS_NODEFILE=FILES/nodes WORLD_SIZE=4", "3/4 1/2 1", {}),
+    ("pals pmi", "PBS_NODEFILE=FILES/absent", "3/4 1/2 1", {"first_host": None}),
+    # PALS names the node of rank 0 where the nodes do not have the job's list, as with `mpiexec --hosts`
+    ("pals", OF_PALS.format(0, 0, 0), "0/4 0/2 0", {"first_host": "x4407c6s2b0n0"}),
+    ("pals", OF_PALS.format(1, 1, 0), "1/4 1/2 0", {"first_host": "x4407c6s2b0n0"}),
+    ("pals", OF_PALS.format(2, 0, 1), "2/4 0/2 1", {"first_host": "x4407c6s2b0n0"}),
+    ("mpi", "SLURM_JOB_NODELIST=n[1-2]", "3/4 1/2 1", {}),  # another name than the allocation's: counted in blocks
+    ("mpi", ALL_HERE, "3/4 1/4 0", {"first_host": "127.0.0.1"}),
+    ("hydra", ALL_HERE, "3/4 1/4 0", {"first_host": "127.0.0.1"}),
+    # short and long names of a host are the same host
+    ("mpi", "SLURM_JOB_NODELIST= PBS_NODEFILE=FILES/long OMPI_COMM_WORLD_RANK=0", "0/4 1/2 1", {}),
+    # `salloc -N3 mpirun -np 2`: the daemons are a step of three tasks, and a node may have no rank
+    (
+        *("mpi", "SLURM_STEP_NUM_TASKS=3 SLURM_STEP_NUM_NODES=3 SLURM_STEP_TASKS_PER_NODE=1(x3)"),
+        *("3/4 1/2 1", {}),
+    ),
+]
 
 
-@pytest.mark.parametrize("size", [1, 3])
-def test_torchrun_with_fewer_ranks_than_the_step_has_tasks_was_started_outside_of_it(torchrun, step, size):
-    torchrun.update(RANK="0", WORLD_SIZE=str(size), LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
-    with pytest.raises(WorldError, match=rf"WORLD_SIZE={size}, but SLURM_STEP_NUM_TASKS=4\. Unset .*TORCHELASTIC"):
-        discover({**step, **torchrun}, "vm")
+@pytest.mark.parametrize(("names", "changes", "numbers", "fields"), WORLDS)
+def test_a_process_is_a_rank_of_its_launchers_world(find, names, changes, numbers, fields):
+    world = find(names, changes)
+    assert shape(world) == numbers
+    assert {name: getattr(world, name) for name in fields} == fields
+    assert [world.variables()[name] for name in ("RANK", "LOCAL_WORLD_SIZE")] == numbers.replace("/", " ").split()[::3]
 
 
-def test_a_launch_inside_one_with_virtual_local_ranks_is_no_contradiction(step):
-    step.update(RANK="3", LOCAL_RANK="0", PYTORCH_LAUNCH_VIRTUAL_LOCAL_RANK="1")
-    assert discover(step, "vm").local_rank == 1
+def test_the_nodes_of_a_job_of_lsf_are_counted():
+    for hosts, count in (("a 4 b 4 c 4", 3), ("a 4", 1)):
+        assert discover({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": hosts}, "a").allocation == (1, count, "mpirun")
 
 
-def test_the_host_name_stands_in_for_an_unnamed_node(step):
-    del step["SLURMD_NODENAME"]
-    assert discover(step, "vm").node == "vm"
+SIZES = "SLURM_STEP_NUM_TASKS=5 SLURM_NTASKS=5"
+FAULTS = [
+    # both variables are named, with their values
+    ("step", "SLURM_PROCID=4", "SLURM_PROCID=4 is outside 0 to 3...SLURM_STEP_NUM_TASKS=4"),
+    ("step", "SLURM_LOCALID=2", "SLURM_LOCALID=2...SLURM_STEP_TASKS_PER_NODE=2(x2)"),
+    ("step", "SLURM_NODEID=2", "SLURM_NODEID=2...SLURM_STEP_TASKS_PER_NODE=2(x2)"),
+    ("step", SIZES, "SLURM_STEP_NUM_TASKS=5...TASKS_PER_NODE=2(x2)"),
+    ("step", "RANK=0", "RANK=0...SLURM_PROCID=3"),
+    ("step", "WORLD_SIZE=8", "WORLD_SIZE=8...SLURM_STEP_NUM_TASKS=4"),
+    ("step", "LOCAL_RANK=0", "LOCAL_RANK=0...SLURM_LOCALID=1"),
+    ("step", "LOCAL_WORLD_SIZE=4", "LOCAL_WORLD_SIZE=4...SLURM_STEP_TASKS_PER_NODE=2(x2)"),
+    ("step", "GROUP_RANK=0", "GROUP_RANK=0...SLURM_NODEID=1"),
+    ("mpi", "OMPI_COMM_WORLD_RANK=4", "OMPI_COMM_WORLD_RANK=4...OMPI_COMM_WORLD_SIZE=4"),
+    ("mpi", "OMPI_COMM_WORLD_LOCAL_RANK=2", "LOCAL_RANK=2...LOCAL_SIZE=2"),
+    ("mpi", "OMPI_COMM_WORLD_LOCAL_SIZE=5", "LOCAL_SIZE=5...WORLD_SIZE=4"),
+    ("mpi", "WORLD_SIZE=8", "WORLD_SIZE=8...OMPI_COMM_WORLD_SIZE=4"),
+    ("mpi", "GROUP_RANK=0", "GROUP_RANK=0...Open MPI"),
+    ("hydra", "PMI_RANK=9", "PMI_RANK=9...PMI_SIZE=4"),
+    ("hydra", "RANK=1", "RANK=1...PMI_RANK=3"),
+    ("pals pmi", "PALS_LOCAL_RANKID=2", "PALS_LOCAL_RANKID=2...PALS_LOCAL_SIZE=2"),
+    ("torchrun", "RANK=8", "RANK=8 is outside ...WORLD_SIZE=8"),
+    ("torchrun", "LOCAL_RANK=4", "LOCAL_RANK=4 is outside ...LOCAL_WORLD_SIZE=4"),
+    # variables of two steps
+    ("step", "SLURM_NTASKS=2", "SLURM_NTASKS=2 is not SLURM_STEP_NUM_TASKS=4...Submit the job from a shell without"),
+    ("step", "SLURMD_NODENAME=nid001001", "SLURMD_NODENAME=nid001001 is not in SLURM_STEP_NODELIST=nid[001002-"),
+    ("step", "SLURM_GTIDS=0", "SLURM_PROCID=3 is not in SLURM_GTIDS=0...Submit the job from a shell without"),
+    ("step", "SLURM_STEP_NODELIST=nid[001000-001003]", "nid[001000-001003] has more nodes than SLURM_STEP_TASKS"),
+    ("step", "SLURM_GTIDS=3", "SLURM_GTIDS=3 are not the 2 tasks of this node in SLURM_STEP_TASKS_PER_NODE="),
+    # launchers with fewer ranks than the step has tasks were started outside of it
+    *(
+        (
+            "step torchrun",
+            f"RANK=0 WORLD_SIZE={size} LOCAL_RANK=0 LOCAL_WORLD_SIZE=1",
+            f"WORLD_SIZE={size}, but {fault}",
+        )
+        for size, fault in ((1, "SLURM_STEP_NUM_TASKS=4. Unset ...TORCHELASTIC"), (3, "SLURM_STEP_NUM_TASKS=4. Unset "))
+    ),
+    (
+        *("step mpi", "SLURM_STEP_NUM_TASKS=8 SLURM_STEP_NUM_NODES=2"),
+        "WORLD_SIZE=4, but SLURM_STEP_NUM_TASKS=8. Unset ...OMPI_COMM_WORLD_RANK",
+    ),
+    # what is lost or missing: a rank does not train alone
+    ("step", "-SLURM_STEP_NUM_TASKS", "SLURM_PROCID=3 ... missing"),
+    ("step", "-SLURM_STEP_NODELIST", "SLURM_PROCID=3 ... missing"),
+    ("step", "-SLURM_STEP_ID -SLURM_STEPID", "SLURM_PROCID=3 ... missing"),
+    ("step", "-SLURM_LOCALID", "SLURM_LOCALID is not set"),
+    ("step", "-SLURM_NODEID", "SLURM_NODEID is not set"),
+    ("step", "-SLURM_JOB_ID", "SLURM_JOB_ID is not set"),
+    ("torchrun", "-RANK", "RANK is not set, but other variables of its launcher are"),
+    ("pals", "PBS_NODEFILE=FILES/nodes", "PALS_RANKID is set, but PMI_SIZE...WORLD_SIZE"),
+    ("batch", "WORLD_SIZE=8", "WORLD_SIZE=8 ... no srun, mpirun or torchrun"),  # it would wait
+    # outside of Slurm's notation
+    *(("step", PORTS(ports), "SLURM_STEP_RESV_PORTS=") for ports in ("(null)", "0-3", "65536", "-12000", ",")),
+    *(
+        ("step", f"SLURM_STEP_TASKS_PER_NODE={tasks}", "SLURM_STEP_TASKS_PER_NODE=")
+        for tasks in ("", "2(x)", "2(2)", "2(x2", "(x2)", "2,,2", "2(x²)", "2(x2)1", "9" * 5000, f"2(x{'9' * 5000})")
+    ),
+    ("step", "SLURM_STEP_NODELIST=nid[001002-", "SLURM_STEP_NODELIST: ...unclosed bracket at character 4"),
+    ("mpi", "SLURM_JOB_NODELIST=nid[001001-", "SLURM_JOB_NODELIST: ...unclosed bracket"),
+]
 
 
-@pytest.mark.parametrize(
-    ("tasks", "node", "size", "local_size"),
-    [("2(x3),1", 0, 7, 2), ("2(x3),1", 2, 7, 2), ("2(x3),1", 3, 7, 1), ("1,3,2(x2)", 1, 8, 3)],
-)
-def test_the_ranks_of_a_node_are_counted_where_nodes_differ(step, tasks, node, size, local_size):
-    step.update(
-        SLURM_STEP_TASKS_PER_NODE=tasks,
-        SLURM_STEP_NUM_TASKS=str(size),
-        SLURM_NTASKS=str(size),
-        SLURM_NODEID=str(node),
-        SLURM_LOCALID="0",
-        SLURM_STEP_NODELIST="nid[001-004]",
-        SLURMD_NODENAME=f"nid00{node + 1}",
-    )
-    assert discover(step, "vm").local_size == local_size
-
-
-def test_what_slurm_reports_of_cpus_is_kept(step):
-    world = discover({**step, "SLURM_CPUS_PER_TASK": "4"}, "vm")
-    assert (world.node_cpus, world.cpus_per_task) == (8, 4)
-    del step["SLURM_CPUS_ON_NODE"]
-    world = discover(step, "vm")
-    assert (world.node_cpus, world.cpus_per_task) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("ports", "first"),
-    [("12000-12003", 12000), ("12000,12005", 12000), ("1", 1), ("65535", 65535), ("", None)],
-)
-def test_the_first_reserved_port_is_taken(step, ports, first):
-    assert discover({**step, "SLURM_STEP_RESV_PORTS": ports}, "vm").reserved_port == first
-
-
-@pytest.mark.parametrize("ports", ["(null)", "0-3", "65536", "-12000", ","])
-def test_a_reservation_that_starts_with_no_port_is_an_error(step, ports):
-    with pytest.raises(WorldError, match="SLURM_STEP_RESV_PORTS="):
-        discover({**step, "SLURM_STEP_RESV_PORTS": ports}, "vm")
-
-
-def test_a_batch_script_is_a_single_process(batch_script):
-    world = discover(batch_script, "vm")
-    assert (world.rank, world.size, world.first_host) == (0, 1, "127.0.0.1")
-    assert (world.job, world.step, world.source) == (7, None, "single process")
-    assert world.node == "nid001001"
-
-
-@pytest.mark.parametrize("mark", ["SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS"])
-def test_a_step_number_alone_makes_no_step(batch_script, step, mark):
-    batch_script["SLURM_STEP_ID"] = "4294967291"
-    batch_script[mark] = step[mark]
-    assert discover(batch_script, "vm").size == 1
-
-
-@pytest.mark.parametrize("lost", ["SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", ("SLURM_STEP_ID", "SLURM_STEPID")])
-def test_a_rank_that_lost_its_step_does_not_train_alone(step, lost):
-    for name in [lost] if isinstance(lost, str) else lost:
-        del step[name]
-    with pytest.raises(WorldError, match="SLURM_PROCID=3 .* missing"):
-        discover(step, "vm")
-
-
-def test_a_process_without_any_launcher_is_a_world_of_one():
-    world = discover({}, "laptop")
-    assert world.variables() == variables("RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 GROUP_RANK=0")
-    assert (world.node, world.job, world.step) == ("laptop", None, None)
-
-
-def test_torchrun_comes_before_the_step_it_runs_in(torchrun, step):
-    world = discover({**step, **torchrun}, "vm")
-    assert world.exported
-    assert world.variables() == {
-        name: torchrun[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
-    }
-    assert (world.first_host, world.job, world.source) == ("node7", 7, "torchrun run none")
-    assert world.node == "nid001003"
-    assert discover(torchrun, "node8").node == "node8"
-
-
-@pytest.mark.parametrize(("name", "bound"), [("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")])
-def test_a_worker_of_torchrun_outside_its_world_is_an_error(torchrun, name, bound):
-    torchrun[name] = torchrun[bound]
-    with pytest.raises(WorldError, match=f"{name}={torchrun[bound]} is outside .*{bound}={torchrun[bound]}"):
-        discover(torchrun, "vm")
-
-
-def test_a_worker_of_torchrun_without_a_rank_is_an_error(torchrun):
-    del torchrun["RANK"]
-    with pytest.raises(WorldError, match="RANK is not set, but other variables of its launcher are"):
-        discover(torchrun, "vm")
-
-
-@pytest.mark.parametrize(
-    ("changes", "first", "second"),
-    [
-        ({"SLURM_PROCID": "4"}, "SLURM_PROCID=4 is outside 0 to 3", "SLURM_STEP_NUM_TASKS=4"),
-        ({"SLURM_LOCALID": "2"}, "SLURM_LOCALID=2", "SLURM_STEP_TASKS_PER_NODE=2(x2)"),
-        ({"SLURM_NODEID": "2"}, "SLURM_NODEID=2", "SLURM_STEP_TASKS_PER_NODE=2(x2)"),
-        ({"SLURM_STEP_NUM_TASKS": "5", "SLURM_NTASKS": "5"}, "SLURM_STEP_NUM_TASKS=5", "TASKS_PER_NODE=2(x2)"),
-        ({"RANK": "0"}, "RANK=0", "SLURM_PROCID=3"),
-        ({"WORLD_SIZE": "8"}, "WORLD_SIZE=8", "SLURM_STEP_NUM_TASKS=4"),
-        ({"LOCAL_RANK": "0"}, "LOCAL_RANK=0", "SLURM_LOCALID=1"),
-        ({"LOCAL_WORLD_SIZE": "4"}, "LOCAL_WORLD_SIZE=4", "SLURM_STEP_TASKS_PER_NODE=2(x2)"),
-        ({"GROUP_RANK": "0"}, "GROUP_RANK=0", "SLURM_NODEID=1"),
-    ],
-)
-def test_variables_that_contradict_each_other_are_both_named(step, changes, first, second):
+@pytest.mark.parametrize(("names", "changes", "fault"), FAULTS)
+def test_a_world_is_never_guessed(find, names, changes, fault):
     with pytest.raises(WorldError) as raised:
-        discover({**step, **changes}, "vm")
-    assert first in str(raised.value)
-    assert second in str(raised.value)
-
-
-def test_exports_that_agree_with_the_step_are_welcome(step):
-    exported = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "GROUP_RANK": ""}
-    assert discover({**step, **exported}, "vm").rank == 3
-
-
-def test_a_leftover_world_size_does_not_make_a_single_process_wait(batch_script):
-    with pytest.raises(WorldError, match="WORLD_SIZE=8 .* no srun, mpirun or torchrun"):
-        discover({**batch_script, "WORLD_SIZE": "8"}, "vm")
+        find(names, changes)
+    assert [part for part in fault.split("...") if part not in str(raised.value)] == [], str(raised.value)
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        "SLURM_PROCID",
-        "SLURM_STEP_NUM_TASKS",
-        "SLURM_LOCALID",
-        "SLURM_NODEID",
-        "SLURM_JOB_ID",
-        "SLURM_STEP_ID",
-        "SLURM_CPUS_ON_NODE",
-        "SLURM_CPUS_PER_TASK",
+        *("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_JOB_ID", "SLURM_STEP_ID"),
+        *("SLURM_CPUS_ON_NODE", "SLURM_CPUS_PER_TASK"),
     ],
 )
 @pytest.mark.parametrize("value", ["two", "-1", "1.5", "²", " 1", "1" * 5000])
 def test_a_value_that_is_no_number_is_named(step, name, value):
+    shown = value if len(value) < 18 else f"{value[:18]}..."
     with pytest.raises(WorldError) as raised:
         discover({**step, name: value}, "vm")
-    shown = value if len(value) < 18 else f"{value[:18]}..."
     assert f"{name}={shown} is not a number of at most 18 digits" in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["SLURM_LOCALID", "SLURM_NODEID", "SLURM_JOB_ID"])
-def test_a_step_with_a_variable_missing_is_an_error(step, name):
-    del step[name]
-    with pytest.raises(WorldError, match=f"{name} is not set"):
-        discover(step, "vm")
-
-
 @pytest.mark.parametrize(
-    "tasks", ["", "2(x)", "2(2)", "2(x2", "(x2)", "2,,2", "2(x²)", "2(x2)1", "9" * 5000, f"2(x{'9' * 5000})"]
-)
-def test_tasks_per_node_outside_slurms_notation_are_an_error(step, tasks):
-    with pytest.raises(WorldError, match="SLURM_STEP_TASKS_PER_NODE="):
-        discover({**step, "SLURM_STEP_TASKS_PER_NODE": tasks}, "vm")
-
-
-def test_a_node_list_that_cannot_be_read_is_an_error_with_its_place(step):
-    step["SLURM_STEP_NODELIST"] = "nid[001002-"
-    with pytest.raises(WorldError, match=r"SLURM_STEP_NODELIST: .*unclosed bracket at character 4"):
-        discover(step, "vm")
-
-
-@pytest.mark.parametrize(
-    ("kind", "entries", "masks"),
+    "unknown",
     [
-        ("map_cpu:", "0,0", [{0}, {0}]),
-        ("map_cpu:", "3", [{3}, {3}]),
-        ("mask_cpu:", "3,0x1", [{0, 1}, {0}]),
-        ("mask_cpu:", "0xF0", [{4, 5, 6, 7}] * 2),
-        ("none", "", None),
-        ("map_cpu:", "x", None),
+        "PMI_RANK=1 PMI_SIZE=2",
+        "PMI_RANK=0 PMI_SIZE=2 PMI_FD=5",
+        "MV2_COMM_WORLD_RANK=1 MV2_COMM_WORLD_SIZE=2 MV2_COMM_WORLD_LOCAL_RANK=1",
+        "JSM_NAMESPACE_RANK=1 JSM_NAMESPACE_SIZE=2 JSM_NAMESPACE_LOCAL_RANK=1",
+        "PMIX_RANK=1 PMIX_NAMESPACE=prterun-n1-7@1",
+        "ALPS_APP_PE=1",
+        "PALS_LOCAL_RANKID=1 PALS_NODEID=0",
+        "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1",
+        "MPI_LOCALNRANKS=2",
+        "FLUX_TASK_LOCAL_ID=1",
+        "HOROVOD_RANK=1 HOROVOD_SIZE=2",
+        "MPI_RANKID=1 MPI_NRANKS=2",
+        "PBS_NODENUM=1 PBS_JOBID=7.pbs",
+        "PBS_NODENUM=0 PBS_TASKNUM=2 PBS_JOBID=7.pbs",
     ],
 )
-def test_the_masks_of_the_tasks_of_a_node_are_slurms(step, kind, entries, masks):
-    env = {**step, "SLURM_CPU_BIND_TYPE": kind, "SLURM_CPU_BIND_LIST": entries}
-    assert discover(env, "vm").masks == masks
+def test_ranks_of_a_launcher_that_is_not_known_are_an_error_and_never_worlds_of_one(find, unknown):
+    for names in ("", "batch"):
+        with pytest.raises(WorldError, match="ranks of a launcher that is not known. Start them with srun") as raised:
+            find(names, unknown)
+        numbers = [word for word in unknown.split() if word.partition("=")[0].endswith(("RANK", "RANKS", "RANKID"))]
+        assert all(number in str(raised.value) for number in numbers)
+
+
+@pytest.mark.parametrize(
+    ("names", "same", "others"),
+    [
+        ("mpi", "OMPI_COMM_WORLD_RANK=2", "PMIX_NAMESPACE=1997275138"),
+        ("hydra", "SLURM_PROCID=0 SLURM_NODEID=0 PMI_RANK=0 MPI_LOCALRANKID=0", "SLURM_STEP_ID=2"),
+        ("pals pmi", "PBS_JOBID= PALS_RANKID=0 PALS_LOCAL_RANKID=0 PALS_NODEID=0", "PALS_APID=6cd9"),
+    ],
+)
+def test_all_ranks_of_a_launch_share_its_number_and_another_launch_has_another(find, names, same, others):
+    number = find(names).launch
+    assert find(names, same, "nid001001").launch == number != find(names, others).launch
+    assert number is not None
+
+
+def test_without_a_job_mpich_gives_its_ranks_no_number():
+    env = {name: value for name, value in ENVIRONMENTS["hydra"].items() if "SLURM" not in name}
+    assert discover(env, "a").launch is None
+
+
+@pytest.mark.parametrize(
+    ("sign", "unbound", "per_node"),
+    [
+        ("OMPI_COMM_WORLD_RANK", "mpirun with --bind-to none", "mpirun --map-by ppr:1:node --bind-to none"),
+        ("MPI_LOCALRANKID", "mpirun with -bind-to none", "mpirun -ppn 1 -bind-to none"),
+        ("PALS_RANKID", "mpiexec with --cpu-bind none", "mpiexec --ppn 1 --cpu-bind none"),
+        ("SLURM_STEP_ID", "srun -c <cores>, or all of the job's with --cpu-bind=none", "srun -N2 -n2"),
+    ],
+)
+def test_hints_are_in_the_words_of_the_launcher(sign, unbound, per_node):
+    """mpirun's ranks in a job have the step of their daemon, torchrun's workers the variables of their agent."""
+    env = {sign: "0", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "2", "TORCHELASTIC_RUN_ID": "7.0"}
+    assert unbound in launcher_option(env, MORE_CORES)
+    assert launcher_option(env, ONE_PER_NODE) == per_node
+    assert "srun" not in "".join(launcher_option({}, which) for which in (MORE_CORES, ONE_PER_NODE))

@@ -1,13 +1,8 @@
 """Intel's GPUs: what Level Zero finds, what a mask leaves visible, and the cores of each rank on Aurora."""
 
-import shutil
-
 import node_trees
 import pytest
 from placements import choose_cores
-from pytorch_doctor import FAIL, OK, WARN
-from pytorch_doctor.checks import gpu as gpu_checks
-from pytorch_doctor.context import Context, Outcome
 from pytorch_launch.devices import choose_devices
 from pytorch_launch.topology import Node, parse_cpu_list
 
@@ -21,28 +16,22 @@ def chosen(env, root, rank=0, size=1):
     return choose_devices(env, Node(root), rank, size)
 
 
-def test_the_tiles_of_each_gpu_are_found_in_pci_order(aurora):
+def test_the_tiles_of_each_gpu_are_found_in_pci_order(aurora, tmp_path):
     found = Node(aurora).gpus
     assert [(gpu.vendor, gpu.pci) for gpu in found] == [("intel", pci) for pci in node_trees.AURORA for _ in (0, 1)]
     assert [gpu.numa_node for gpu in found] == [0] * 6 + [1] * 6
     assert len(Node(aurora).all_gpus) == 12
-
-
-def test_the_newer_driver_has_its_tiles_in_another_place(tmp_path):
+    # the newer driver has them in another place
     node_trees.write_intel_gpu(tmp_path, "0000:3a:00.0", 0, "xe", ["tile0", "tile1"])
     node_trees.write_intel_gpu(tmp_path, "0000:29:00.0", 0, "xe", ["tile0"])
     assert [gpu.pci for gpu in Node(str(tmp_path)).gpus] == ["0000:29:00.0", "0000:3a:00.0", "0000:3a:00.0"]
+    (tmp_path / "dev/dri").rmdir()  # a container without the devices
+    assert Node(str(tmp_path)).gpus == []
 
 
 @pytest.mark.parametrize(("pci", "pci_class"), [("0000:00:02.0", "0x038000"), ("0000:03:00.0", "0x030000")])
 def test_the_graphics_of_a_laptop_are_no_gpu_of_a_rank(tmp_path, pci, pci_class):
     node_trees.write_intel_gpu(tmp_path, pci, -1, "i915", ["drm/card0/gt/gt0"], pci_class)
-    assert Node(str(tmp_path)).gpus == []
-
-
-def test_a_container_without_the_devices_has_no_gpu(tmp_path):
-    node_trees.write_intel_gpu(tmp_path, "0000:29:00.0", 0, "xe", ["tile0"])
-    (tmp_path / "dev/dri").rmdir()
     assert Node(str(tmp_path)).gpus == []
 
 
@@ -52,6 +41,9 @@ def test_ranks_take_one_tile_after_the_other_in_pci_order(aurora):
         assert (devices.vendor, devices.count, devices.index, devices.warnings) == ("intel", 12, rank, [])
         assert devices.gpu.pci == list(node_trees.AURORA)[rank // 2]
         assert devices.changes == {"ZE_ENABLE_PCI_ID_DEVICE_ORDER": "1"}
+    # several may share one, as ALCF documents for the four engines of a tile
+    devices = chosen({}, aurora, 47, 48)
+    assert (devices.index, devices.sharers, devices.warnings) == (11, 4, [])
 
 
 @pytest.mark.parametrize(
@@ -96,12 +88,6 @@ def test_a_rank_can_be_left_with_its_device_alone(aurora, env, entry):
     assert (alone.count, alone.index, alone.gpu.pci) == (1, 0, devices.gpu.pci)
 
 
-def test_several_ranks_may_share_a_tile(aurora):
-    """As ALCF documents for the four engines of a tile."""
-    devices = chosen({}, aurora, 47, 48)
-    assert (devices.index, devices.sharers, devices.warnings) == (11, 4, [])
-
-
 @pytest.mark.parametrize(
     ("env", "size", "published"),
     [({}, 12, node_trees.AURORA_TILES), (COMPOSITE, 6, node_trees.AURORA_GPUS)],
@@ -133,50 +119,3 @@ def test_ranks_that_a_wrapper_gives_a_tile_each_have_cores_of_their_own(aurora):
         devices = chosen({"ZE_AFFINITY_MASK": str(rank)}, aurora, rank, 12)
         binds.append(choose_cores(aurora, JOB, rank, 12, len(JOB), None, devices).bind)
     assert sum(map(len, binds)) == len(set.union(*binds)) == len(JOB)
-
-
-@pytest.fixture
-def doctor(tmp_path):
-    """A function that makes the doctor's context on a node, with a module for Intel's GPUs and facts of torch."""
-
-    def make(node, devices, fault=None, **env):
-        easybuild = tmp_path / "module" / "easybuild"
-        easybuild.mkdir(parents=True)
-        (easybuild / "PyTorch.eb").write_text("easyblock = 'EB_PyTorchVenv'\ngpu = 'xpu'\n")
-        here = Context({"EBROOTPYTORCH": str(easybuild.parent), **env}, root=str(node))
-        facts = {"cuda": None, "hip": None, "xpu": "20260100", "devices": ["Max 1550"] * devices, "fault": fault}
-        here._torch = facts, Outcome(0, "", "")
-        return here
-
-    return make
-
-
-@pytest.mark.parametrize(
-    ("env", "devices", "verdict", "finding"),
-    [
-        ({}, 12, OK, "12 of 12: Max 1550"),
-        (COMPOSITE, 6, OK, "6 of 6: Max 1550"),
-        ({"ZE_AFFINITY_MASK": "3"}, 1, OK, "1 of 12: Max 1550"),
-        ({}, 6, WARN, "6 of 12: Max 1550, and no variable ZE_AFFINITY_MASK hides the others"),
-        ({"ZE_AFFINITY_MASK": "0.1"}, 0, FAIL, "torch sees none of the 12 GPUs here"),
-    ],
-)
-def test_the_doctor_counts_devices_as_torch_does(doctor, aurora, env, devices, verdict, finding):
-    found = gpu_checks.check_gpu(doctor(aurora, devices, **env))
-    assert (found.verdict, found.finding) == (verdict, finding)
-    assert found.verdict != FAIL or found.remedy == "correct or unset ZE_AFFINITY_MASK=0.1"
-
-
-def test_the_doctor_names_the_other_vendor(doctor, lumi):
-    assert "for Intel GPUs, but those here are from AMD" in gpu_checks.check_gpu(doctor(lumi, 0)).finding
-
-
-def test_the_doctor_reports_whether_the_driver_computes(doctor, aurora, tmp_path):
-    shutil.copytree(aurora, tmp_path / "node")
-    node_trees.write(tmp_path / "node/sys/module/i915/version", "1.24.7")
-    here = doctor(tmp_path / "node", 12)
-    assert gpu_checks.check_driver(here).finding == "1.24.7, computes with XPU 20260100"
-    here.torch[0].update(fault="xpu:3: out of resources")
-    found = gpu_checks.check_driver(here)
-    assert found.verdict == FAIL
-    assert found.finding == "driver 1.24.7: XPU 20260100 does not compute: xpu:3: out of resources"

@@ -9,6 +9,14 @@ PROPRIETARY = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Fri Feb 10 05
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (x)  Thu Sep 25 2025\n"
 JOBS = [{"SLURM_JOB_ID": "7"}, *({"APPTAINER_CONTAINER": "x.sif", name: "7"} for name in ("FLUX_URI", "PBS_JOBID"))]
 NONE_HERE = "the module is for NVIDIA GPUs, but there are none here"
+UNSET = "correct or unset ZE_AFFINITY_MASK=0.1"
+
+
+def tiles(count):
+    """The facts of a torch that sees so many of Intel's devices."""
+    return {"xpu": "20260100", "devices": ["Max 1550"] * count}
+
+
 CUDA, SEVEN = {"cuda": "13.0"}, {"cuda": "13.0", "devices": ["A100"] * 7}
 
 
@@ -39,6 +47,19 @@ def test_a_module_for_cpus_has_no_gpus_to_check(at, dgx):
             (WARN, "7 of 8: A100, and no variable *_VISIBLE_DEVICES hides the others", "see the check `driver`"),
         ),
         ("dgx", "cuda", SEVEN, {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6"}, (OK, "7 of 8: A100", "")),
+        # Intel's: tiles, or GPUs
+        ("aurora", "xpu", tiles(12), {}, (OK, "12 of 12: Max 1550", "")),
+        ("aurora", "xpu", tiles(6), {"ZE_FLAT_DEVICE_HIERARCHY": "COMPOSITE"}, (OK, "6 of 6: Max 1550", "")),
+        ("aurora", "xpu", tiles(1), {"ZE_AFFINITY_MASK": "3"}, (OK, "1 of 12: Max 1550", "")),
+        (
+            "aurora",
+            "xpu",
+            tiles(6),
+            {},
+            (WARN, "6 of 12: Max 1550, and no variable ZE_AFFINITY_MASK hides the others", ""),
+        ),
+        ("aurora", "xpu", tiles(0), {"ZE_AFFINITY_MASK": "0.1"}, (FAIL, "torch sees none of the 12 GPUs here", UNSET)),
+        ("lumi", "xpu", tiles(0), {}, (FAIL, "the module is for Intel GPUs, but those here are from AMD", "")),
     ],
 )
 def test_gpus_that_are_not_there_or_not_seen_are_named_with_what_to_do(at, request, node, kind, facts, env, expected):
@@ -75,14 +96,17 @@ OLD = {"cuda": "12.6", "fault": "The NVIDIA driver on your system is too old (fo
         ),
         ("6.12.12\n", {"hip": "6.4", "devices": ["MI250X"]}, OK, "6.12.12, computes with ROCm 6.4", ""),
         ("6.12.12\n", {"hip": "6.4", "fault": "HIP error: x"}, FAIL, "does not compute: HIP error: x", ""),
+        ("1.24.7", tiles(12), OK, "1.24.7, computes with XPU 20260100", ""),
     ],
 )
 def test_a_driver_is_judged_by_whether_torch_computes(
-    at, with_files, dgx, lumi, version, facts, verdict, finding, remedy
+    at, with_files, dgx, lumi, aurora, version, facts, verdict, finding, remedy
 ):
     node, kind, file = dgx, "cuda", "/proc/driver/nvidia/version"
     if "hip" in facts:
         node, kind, file = lumi, "rocm", "/sys/module/amdgpu/version"
+    if "xpu" in facts:
+        node, kind, file = aurora, "xpu", "/sys/module/i915/version"
     found = gpu.check_driver(at(with_files({file: version}, node), kind, facts))
     assert found.verdict == verdict and finding in found.finding and remedy in found.remedy
 
