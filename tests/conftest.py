@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -163,8 +164,14 @@ def pytest_terminal_summary(terminalreporter, config):
 
 @pytest.fixture(scope="module", autouse=True)
 def environment_as_it_was():
-    """What torch exports in the tests' own process, such as the place of its compiler's cache, ends with the module."""
-    before = dict(os.environ)
+    """What torch exports in the tests' own process, and the signals that a training ignores, end with the module.
+
+    The processes of later tests would inherit both.
+    """
+    before, handlers = dict(os.environ), {number: signal.getsignal(number) for number in signal.valid_signals()}
     yield
     os.environ.clear()
     os.environ.update(before)
+    for number, handler in handlers.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
