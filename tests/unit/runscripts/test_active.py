@@ -83,13 +83,9 @@ def test_an_active_environment_that_sees_the_modules_torch_runs(module, make, pa
     assert choice.changes == {name: value.format(**texts) for name, value in changes.items()}
 
 
-@pytest.mark.parametrize("key", ["version", "version_info"])
-def test_what_uv_and_virtualenv_record_is_read_too(module, make, key):
-    prefix = make("v", key=key, version=f"{VERSION}.final.0" if key == "version_info" else VERSION)
+def test_what_uv_and_virtualenv_record_and_a_path_file_that_names_the_modules_packages_will_do(module, make):
+    prefix = make("virtualenv", key="version_info", version=f"{VERSION}.final.0")
     assert choose_python(with_path(module, prefix)).prefix == prefix
-
-
-def test_a_path_file_that_names_the_modules_packages_will_do(module, make):
     packages = f"{module['CONTAINERROOT']}/venv/lib/{PYTHON}/site-packages"
     for name, line in (("plain", packages), ("code", f"import site; site.addsitedir('{packages}')")):
         prefix = make(name, system=False)
@@ -129,20 +125,17 @@ def test_environments_of_the_module_and_without_a_module_do_not_count(module, ma
         assert seen(choose_python(env)) == (None, [])
 
 
-def test_a_python_that_is_gone_is_an_error(module, make):
-    prefix = make("v", home="/opt/python/bin", version="3.9.1")
-    fault = "v is active, but its Python, /opt/python/bin/python3.9, does not exist on this"
-    with pytest.raises(LaunchError, match=fault):
-        choose_python(with_path(module, prefix))
-
-
 def test_a_user_can_insist_on_the_modules_python(module, make):
     prefix = make("v", torch=True)
     assert seen(choose_python(with_path(module, prefix, PYTORCH_LAUNCH_ACTIVE="0"))) == (None, [])
     assert choose_python(with_path(module, prefix, PYTORCH_LAUNCH_ACTIVE="1")).prefix == prefix
 
 
-def test_an_environment_that_was_deleted_is_named(module):
+def test_an_environment_or_a_python_that_was_deleted_is_named(module, make):
+    prefix = make("v", home="/opt/python/bin", version="3.9.1")
+    fault = "v is active, but its Python, /opt/python/bin/python3.9, does not exist on this"
+    with pytest.raises(LaunchError, match=fault):
+        choose_python(with_path(module, prefix))
     (warning,) = choose_python({**module, "VIRTUAL_ENV": "/not/there"}).warnings
     assert str(warning) == (
         "VIRTUAL_ENV=/not/there is active, but not visible on this host: using the module's Python. Unset VIRTUAL_ENV"
@@ -175,25 +168,13 @@ def test_the_search_path_of_the_host_names_an_environment_in_the_image(image, ma
     assert choose_python(with_path({**image, "USER_PATH": f"{prefix}/bin"}, inner)).prefix == inner
 
 
-def test_environments_of_the_image_do_not_count(image, tmp_path):
+def test_environments_of_the_image_do_not_count_and_its_python_comes_before_one_without_a_torch(image, make, tmp_path):
     (tmp_path / "image" / "opt" / "conda-meta").mkdir()
-    env = {**image, "CONDA_PREFIX": f"{tmp_path}/image/opt"}
-    assert seen(choose_python(env)) == (None, [])
-
-
-def test_without_a_torch_the_images_python_comes_first(image, make, tmp_path):
+    assert seen(choose_python({**image, "CONDA_PREFIX": f"{tmp_path}/image/opt"})) == (None, [])
     prefix = make("v", home=f"{tmp_path}/image/opt/bin", system=False)
     choice = choose_python(with_path(image, prefix))
     assert (choice.prefix, len(choice.warnings)) == (None, 1)
     assert choice.changes["PATH"] == f"{image['PATH']}:{prefix}/bin"
-
-
-def test_an_environment_of_the_hosts_python_is_an_error_in_the_image(image, make, tmp_path):
-    make_python(tmp_path / "pyenv")
-    prefix = make("v", home=f"{tmp_path}/pyenv/bin", torch=True)
-    fault = "is not the image's. Deactivate it, or make it again in this image: `python -m"
-    with pytest.raises(LaunchError, match=fault):
-        choose_python(with_path(image, prefix))
 
 
 def test_a_link_to_the_images_python_will_do_under_another_name_but_not_to_another_python(image, make, tmp_path):
@@ -212,7 +193,13 @@ def test_a_link_to_the_images_python_will_do_under_another_name_but_not_to_anoth
         (home / "python3").unlink()
 
 
-def test_the_same_path_with_another_python_is_an_error(image, make, tmp_path, monkeypatch):
+def test_an_environment_of_the_hosts_python_is_an_error_in_the_image_at_the_same_path_too(
+    image, make, tmp_path, monkeypatch
+):
+    make_python(tmp_path / "pyenv")
+    prefix = make("host", home=f"{tmp_path}/pyenv/bin", torch=True)
+    with pytest.raises(LaunchError, match="is not the image's. Deactivate it, or make it again in this image: `python"):
+        choose_python(with_path(image, prefix))
     python = tmp_path / "image" / "opt" / "bin" / PYTHON
     monkeypatch.setattr(active.sys, "_base_executable", str(python))
     prefix = make("v", home=python.parent, version=f"{VERSION}9")
@@ -220,25 +207,17 @@ def test_the_same_path_with_another_python_is_an_error(image, make, tmp_path, mo
         choose_python(with_path(image, prefix))
 
 
-@pytest.mark.parametrize(
-    ("variables", "is_error"),
-    [
-        ({"VIRTUAL_ENV": "/scratch/v"}, True),
-        ({"CONDA_PREFIX": "/scratch/v", "CONDA_DEFAULT_ENV": "own"}, True),
-        ({"CONDA_PREFIX": "/scratch/v", "CONDA_DEFAULT_ENV": "base"}, False),  # each shell activates it
-    ],
-)
-def test_an_environment_that_the_image_does_not_see_is_an_error_with_the_line_that_works(image, variables, is_error):
-    fault = f"{next(iter(variables))}=/scratch/v is active, but not visible in this image"
-    if not is_error:
-        assert [each.fault for each in choose_python({**image, **variables}).warnings] == [
-            f"{fault}: using the module's Python"
-        ]
-        return
-    with pytest.raises(LaunchError) as raised:
-        choose_python({**image, **variables})
+def test_an_environment_that_the_image_does_not_see_is_an_error_with_the_line_that_works(image):
+    fault = "=/scratch/v is active, but not visible in this image"
     remedy = "Deactivate it, or bind it: `export APPTAINER_BIND=$APPTAINER_BIND,/scratch/v`"
-    assert str(raised.value) == f"{fault}. {remedy}"
+    conda = {"CONDA_PREFIX": "/scratch/v", "CONDA_DEFAULT_ENV": "own"}
+    for variables in ({"VIRTUAL_ENV": "/scratch/v"}, conda):
+        with pytest.raises(LaunchError) as raised:
+            choose_python({**image, **variables})
+        assert str(raised.value) == f"{next(iter(variables))}{fault}. {remedy}"
+    # which each shell activates
+    (warning,) = choose_python({**image, **conda, "CONDA_DEFAULT_ENV": "base"}).warnings
+    assert warning.fault == f"CONDA_PREFIX{fault}: using the module's Python"
 
 
 # Where a container starts

@@ -24,14 +24,11 @@ def test_each_cache_gets_a_private_directory_whatever_the_umask(tmp_path, umask)
         assert_private(path)
 
 
-def test_without_create_nothing_is_written(tmp_path):
+def test_a_plan_writes_nothing_and_the_second_rank_of_a_node_finds_the_directories_of_the_first(tmp_path):
     planned = place({"TMPDIR": str(tmp_path)}, UID, KEY, create=False)
     assert everything_in(tmp_path) == []
-    assert planned == place({"TMPDIR": str(tmp_path)}, UID, KEY, create=True)
-
-
-def test_the_second_rank_of_a_node_finds_the_same_directories(tmp_path):
     first = place({"TMPDIR": str(tmp_path)}, UID, KEY, create=True)
+    assert planned == first
     (usual(tmp_path) / "triton" / "kernel").write_text("compiled")
     assert place({"TMPDIR": str(tmp_path)}, UID, KEY, create=True) == first
     assert (usual(tmp_path) / "triton" / "kernel").read_text() == "compiled"
@@ -51,15 +48,9 @@ def test_many_ranks_at_once_do_not_get_in_each_others_way(tmp_path, runscripts):
         "directory, _, warnings = make_caches(*choose_caches({'TMPDIR': sys.argv[2]}, os.geteuid(), '7-n')[:2])\n"
         "print((directory, warnings))"
     )
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", program, runscripts, tmp_path],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(16)
-    ]
+    command = [sys.executable, "-I", "-S", "-c", program, runscripts, tmp_path]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    ranks = [subprocess.Popen(command, text=True, **pipes) for _ in range(16)]
     for rank in ranks:
         rank.stdin.write("go\n")
         rank.stdin.flush()
@@ -68,9 +59,7 @@ def test_many_ranks_at_once_do_not_get_in_each_others_way(tmp_path, runscripts):
 
 
 def test_a_directory_that_another_jobs_epilog_removes_is_made_again(tmp_path, monkeypatch):
-    removed = []
-
-    real = os.mkdir
+    removed, real = [], os.mkdir
 
     def mkdir(path, mode):
         real(path, mode)
@@ -130,23 +119,15 @@ def test_a_directory_of_several_users_is_usable(tmp_path, mode):
     assert (directory, warnings) == (str(usual(tmp_path)), [])
 
 
-def test_where_no_directory_will_do_caches_stay_where_they_are():
-    directory, variables, warnings = place(
-        {"TMPDIR": "/does/not/exist"}, UID, KEY, create=True, default="/nor/does/this"
-    )
-    assert (directory, variables) == (None, {})
-    assert [warning.split(":")[0] for warning in warnings] == [
-        "cannot use /does/not/exist for caches",
-        "cannot use /nor/does/this for caches",
+def test_where_no_directory_will_do_or_the_file_system_refuses_caches_stay_where_they_are(tmp_path):
+    absent, other = str(tmp_path / "absent"), str(tmp_path / "other")
+    found = place({"TMPDIR": absent}, UID, KEY, create=True, default=other)
+    assert found[:2] == (None, {})
+    assert [warning.split(":")[0] for warning in found[2]] == [
+        f"cannot use {each} for caches" for each in (absent, other)
     ]
-
-
-def test_a_file_system_that_refuses_is_no_reason_not_to_train(tmp_path):
-    too_long = "7-" + "n" * 300
-    directory, variables, warnings = place({"TMPDIR": str(tmp_path)}, UID, too_long, create=True)
-    assert (directory, variables) == (None, {})
-    assert len(warnings) == 1
-    assert "File name too long" in warnings[0]
+    directory, variables, (warning,) = place({"TMPDIR": str(tmp_path)}, UID, "7-" + "n" * 300, create=True)
+    assert (directory, variables) == (None, {}) and "File name too long" in warning
 
 
 def test_an_old_lock_of_an_extension_is_named_with_the_line_that_removes_it_and_stays(tmp_path):

@@ -13,6 +13,7 @@ from pytorch_launch import claim
 from pytorch_launch.claim import NUMBERS, hold_port, is_claimed, take_claim
 from pytorch_launch.launchers import discover
 from pytorch_launch.world import RendezvousError
+from variables import variables
 
 HOLD = """
 import posix, sys
@@ -58,18 +59,17 @@ def holds(runscripts, port):
     return hold
 
 
-def test_a_launch_does_not_get_the_port_of_another_one_and_its_ranks_share_it(holds, port, step):
-    step.update(SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="0", SLURMD_NODENAME="nid001002")
-    place, world = {"MASTER_ADDR": "nid001002", "MASTER_PORT": str(port)}, discover(step, "nid001002")
-    with holds("90000.0", rank=1) as first, holds("90000.0") as rank_0, holds("90000.0", rank=2):
-        assert take_claim(port, "90001.0", is_rank_0=True) in [("90000.0", str(each.pid)) for each in (first, rank_0)]
+def test_a_launch_does_not_get_the_port_of_another_one_and_its_ranks_share_it(holds, port, first):
+    place, world = {"MASTER_ADDR": "nid001002", "MASTER_PORT": str(port)}, discover(first, "nid001002")
+    with holds("90000.0", rank=1) as rank_1, holds("90000.0") as rank_0, holds("90000.0", rank=2):
+        assert take_claim(port, "90001.0", is_rank_0=True) in [("90000.0", str(each.pid)) for each in (rank_1, rank_0)]
         assert is_claimed(port)
         fault = r"is in use by 90000\.0 \(process \d+\)\. Start again, or export another MASTER_PORT"
         for launch in ("90001.0", None):
             with pytest.raises(RendezvousError, match=fault):
                 hold_port(place, world, launch)
-        first.kill()
-        first.wait()
+        rank_1.kill()
+        rank_1.wait()
         assert take_claim(port, "90001.0", is_rank_0=False) == ("90000.0", str(rank_0.pid))
 
 
@@ -94,27 +94,19 @@ def children(pid):
         return [int(child) for child in file.read().split()]
 
 
-def test_what_a_launch_leaves_behind_does_not_block_the_next(holds, port, runscripts):
+def test_what_a_launch_leaves_behind_does_not_block_the_next(holds, port):
     with holds("7.0", CHILD) as process:
         (child,) = children(process.pid)
+        assert is_claimed(port)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is not reaped
+        assert not is_claimed(port)
     try:
         assert not is_claimed(port)
         with holds("8.0"):
             assert take_claim(port, "9.0", is_rank_0=True)[0] == "8.0"
     finally:
         os.kill(child, signal.SIGKILL)
-
-
-def test_a_zombie_does_not_hold_what_it_left_behind(holds, port):
-    with holds("7.0", CHILD) as process:
-        (child,) = children(process.pid)
-        try:
-            assert is_claimed(port)
-            process.kill()
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is not reaped
-            assert not is_claimed(port)
-        finally:
-            os.kill(child, signal.SIGKILL)
 
 
 def test_a_process_whose_files_are_hidden_is_found_by_its_number(monkeypatch):
@@ -204,24 +196,13 @@ def test_ranks_of_two_launches_that_start_together_never_meet(runscripts, tmp_pa
     (tmp_path / "race.py").write_text(RACE)
 
     def start(port, job, rank):
-        step = {
-            "SLURM_JOB_ID": str(job),
-            "SLURM_STEP_ID": "0",
-            "SLURM_STEP_NODELIST": "localhost",
-            "SLURM_STEP_NUM_TASKS": "2",
-            "SLURM_STEP_TASKS_PER_NODE": "2",
-            "SLURM_NODEID": "0",
-            "SLURM_PROCID": str(rank),
-            "SLURM_LOCALID": str(rank),
-        }
-        return subprocess.Popen(
-            [str(runscripts / "conda-python-distributed"), "race.py"],
-            env={"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path), "MASTER_PORT": str(port), **step},
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        env = variables(
+            f"SLURM_JOB_ID={job} SLURM_STEP_ID=0 SLURM_STEP_NODELIST=localhost SLURM_STEP_NUM_TASKS=2 SLURM_NODEID=0 "
+            f"SLURM_STEP_TASKS_PER_NODE=2 SLURM_PROCID={rank} SLURM_LOCALID={rank} MASTER_PORT={port} TMPDIR={tmp_path}"
         )
+        command = [str(runscripts / "conda-python-distributed"), "race.py"]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen(command, env={"PATH": os.environ["PATH"], **env}, cwd=tmp_path, text=True, **pipes)
 
     # the other rank of the launch without the port ends seconds later: meanwhile, the next round begins
     rounds = []

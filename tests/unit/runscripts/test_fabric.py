@@ -11,6 +11,7 @@ from pytorch_launch.plan import make_plan
 from pytorch_launch.report import line
 from pytorch_launch.topology import Node
 from pytorch_launch.world import RendezvousError
+from variables import variables
 
 USE_PLAIN = "Correct PYTORCH_FABRIC_NAME, or export it empty to use the plain names"
 
@@ -54,13 +55,8 @@ def plan(env, root="/nowhere"):
 def rank(step, number):
     """The variables of one rank of the step of 2 nodes with 2 tasks each."""
     node = number // 2
-    return {
-        **step,
-        "SLURM_PROCID": str(number),
-        "SLURM_LOCALID": str(number % 2),
-        "SLURM_NODEID": str(node),
-        "SLURMD_NODENAME": f"nid00100{node + 2}",
-    }
+    own = f"SLURM_PROCID={number} SLURM_LOCALID={number % 2} SLURM_NODEID={node} SLURMD_NODENAME=nid00100{node + 2}"
+    return {**step, **variables(own)}
 
 
 def warnings(plan):
@@ -126,9 +122,8 @@ def test_a_world_on_one_node_uses_its_plain_name(step, monkeypatch):
 def agent(step, node, **changes):
     """The plan and the options of torchrun's agent on a node of two."""
     step = {**rank(step, 2 * node), "SLURM_PROCID": str(node), "SLURM_LOCALID": "0", **changes}
-    return make_agent_plan(
-        plan({**step, "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"})
-    )
+    two = variables("SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS=2 SLURM_STEP_TASKS_PER_NODE=1(x2)")
+    return make_agent_plan(plan({**step, **two}))
 
 
 def test_torchrun_gets_the_names_of_both_nodes_on_the_fast_network(step, names):
@@ -141,32 +136,23 @@ def test_torchrun_gets_the_names_of_both_nodes_on_the_fast_network(step, names):
 
 def test_torchrun_gets_the_plain_name_of_a_node_without_another_and_one_sentence(step, names):
     del names["nid001003i"]
-    made, options = agent(step, 1)
-    assert "--local-addr=nid001003" in options
-    assert [text.partition(", ")[0] for text in warnings(made)] == ["nid001003i"]
-    made, options = agent(step, 1, PYTORCH_FABRIC_NAME="*-ib")
-    assert "--local-addr=nid001003" in options
-    assert [text.partition(", ")[0] for text in warnings(made)] == ["nid001002-ib"]
-
-
-def test_an_agent_of_torchrun_whose_name_is_another_nodes_address_stops(step, names):
+    for pattern, unknown in (("*i", "nid001003i"), ("*-ib", "nid001002-ib")):
+        made, options = agent(step, 1, PYTORCH_FABRIC_NAME=pattern)
+        assert "--local-addr=nid001003" in options
+        assert [text.partition(", ")[0] for text in warnings(made)] == [unknown]
+    # with the address of another node it stops
     names["nid001003i"] = "10.9.9.9"
     with pytest.raises(RendezvousError, match="nid001003i, .* which is not an address of that node"):
         agent(step, 1)
 
 
 def test_the_first_interface_that_is_up_becomes_that_of_gloo_and_nccl(step, names, node):
-    root = node(hsn0="down", hsn1="up", hsn2="up")
-    made = plan({**rank(step, 0), "PYTORCH_SOCKET_IFNAME": "hsn0 hsn1 hsn2"}, root)
-    assert made.changes["GLOO_SOCKET_IFNAME"] == "hsn1"
-    assert made.changes["NCCL_SOCKET_IFNAME"] == "=hsn1"
-    assert warnings(made) == []
-
-
-def test_the_loopback_whose_state_is_unknown_is_up_by_its_flags(step, names, node):
-    root = node(lo="unknown", ib0="unknown")
-    made = plan({**rank(step, 0), "PYTORCH_SOCKET_IFNAME": "ib0 lo"}, root)
-    assert made.changes["GLOO_SOCKET_IFNAME"] == "lo"
+    root = node(hsn0="down", hsn1="up", hsn2="up", lo="unknown", ib0="unknown")
+    for interfaces, chosen in (("hsn0 hsn1 hsn2", "hsn1"), ("ib0 lo", "lo")):  # the loopback's flags tell that it is up
+        made = plan({**rank(step, 0), "PYTORCH_SOCKET_IFNAME": interfaces}, root)
+        assert made.changes["GLOO_SOCKET_IFNAME"] == chosen
+        assert made.changes["NCCL_SOCKET_IFNAME"] == f"={chosen}"
+        assert warnings(made) == []
 
 
 @pytest.mark.parametrize("value", ["eth0", ""])
@@ -218,10 +204,10 @@ def test_the_doctor_reports_the_name_of_the_node_a_wrong_suffix_and_the_name_of_
     assert found(network.check_fabric, step)[:2] == (OK, "nid001002 is nid001002i (PYTORCH_FABRIC_NAME=*i)")
     assert found(network.check_fabric, step, PYTORCH_FABRIC_NAME="").verdict == NOT_APPLICABLE
     finding = found(network.check_fabric, step, PYTORCH_FABRIC_NAME="*-ib")
-    assert (finding.verdict, "does not resolve on nid001002: using nid001002" in finding.finding) == (WARN, True)
+    assert finding.verdict == WARN and "does not resolve on nid001002: using nid001002" in finding.finding
     names["nid001002i"] = "10.9.9.9"
     finding = found(network.check_fabric, step)
-    assert (finding.verdict, "10.9.9.9, which is not an address of that node" in finding.finding) == (FAIL, True)
+    assert finding.verdict == FAIL and "10.9.9.9, which is not an address of that node" in finding.finding
 
 
 def test_the_doctor_reports_the_interface_that_the_ranks_choose_and_why_there_is_none(step, node):

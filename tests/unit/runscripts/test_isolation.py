@@ -33,12 +33,6 @@ def test_a_directory_with_another_torch_is_left_out_and_said(directory, tmp_path
     assert "PYTORCH_LAUNCH_KEEP_PATHS=1" in str(warnings[0])
 
 
-@pytest.mark.parametrize("name", ["lib/python3.9/site-packages", "lib/python3/dist-packages"])
-def test_packages_of_another_python_are_left_out_even_without_torch(directory, name):
-    changes, _ = isolate({"PYTHONPATH": directory(name, "numpy.py") + "/"})
-    assert changes == {"PYTHONPATH": None}
-
-
 @pytest.mark.parametrize(
     ("entry", "names", "kept"),
     [
@@ -46,29 +40,23 @@ def test_packages_of_another_python_are_left_out_even_without_torch(directory, n
         ("lib/python{}.{}/site-packages", ["einops", "numpy"], False),  # another numpy than the environment's
         ("lib/python{}.{}/site-packages", ["torch"], False),
         ("lib/python3.1/site-packages", ["einops"], False),  # of another Python
+        ("lib/python3/dist-packages", ["einops"], False),
     ],
 )
 def test_packages_that_a_module_adds_to_this_python_are_kept(directory, monkeypatch, tmp_path, entry, names, kept):
     version = sys.version_info[:2]
-    directory(
-        "own/lib/python{}.{}/site-packages".format(*version), "torch", "numpy", "numpy-2.4.dist-info", "__pycache__"
-    )
-    monkeypatch.setattr(sys, "prefix", str(tmp_path / "own"))
+    own = "own/lib/python{}.{}/site-packages".format(*version)
+    directory(own, "torch", "numpy", "numpy-2.4.dist-info", "__pycache__")
     added = directory(f"module/{entry.format(*version)}", *names)
-    changes, warnings = isolate({"PYTHONPATH": f"{added}/"})
-    assert (changes == {}) == (warnings == []) == kept
-
-
-def test_without_an_environment_to_compare_with_packages_are_left_out(directory, monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    added = directory("module/lib/python{}.{}/site-packages".format(*sys.version_info[:2]), "einops")
-    assert isolate({"PYTHONPATH": added})[0] == {"PYTHONPATH": None}
+    for prefix, kept_here in (("own", kept), ("absent", False)):  # without an environment to compare with
+        monkeypatch.setattr(sys, "prefix", str(tmp_path / prefix))
+        changes, warnings = isolate({"PYTHONPATH": f"{added}/"})
+        assert (changes == {}) == (warnings == []) == kept_here
 
 
 def test_the_users_own_code_is_passed_in(directory):
     own = directory("src", "model.py")
-    assert isolate({"PYTHONPATH": f"{own}:/not/there:", "LD_LIBRARY_PATH": own}) == ({}, [])
-    assert isolate({}) == ({}, [])
+    assert isolate({"PYTHONPATH": f"{own}:/not/there:", "LD_LIBRARY_PATH": own}) == isolate({}) == ({}, [])
 
 
 @pytest.mark.parametrize("library", ["libtorch.so", "libtorch_cpu.so", "libc10.so"])
@@ -79,13 +67,9 @@ def test_libraries_of_another_torch_are_left_out_and_others_stay(directory, libr
     assert len(warnings) == 1
 
 
-def test_pythonhome_is_left_out():
-    changes, warnings = isolate({"PYTHONHOME": "/usr"})
+def test_pythonhome_is_left_out_and_what_the_user_insists_on_is_kept(directory):
+    changes, (_,) = isolate({"PYTHONHOME": "/usr"})
     assert changes == {"PYTHONHOME": None}
-    assert len(warnings) == 1
-
-
-def test_what_the_user_insists_on_is_kept(directory):
     env = {"PYTHONPATH": directory("other", "torch.py"), "PYTHONHOME": "/usr", "PYTORCH_LAUNCH_KEEP_PATHS": "1"}
     assert isolate(env) == ({}, [])
     assert isolate({**env, "PYTORCH_LAUNCH_KEEP_PATHS": "0"})[0] == {"PYTHONPATH": None, "PYTHONHOME": None}
@@ -121,13 +105,9 @@ def own_torch(tmp_path):
     return str(tmp_path), message
 
 
-def test_a_torch_that_the_user_installed_over_the_images_is_named(own_torch):
+def test_a_torch_that_the_user_installed_over_the_images_or_in_user_software_is_named(own_torch, monkeypatch):
     base, message = own_torch
     assert [*map(str, shadowing({"SIFPYTORCH": "/module", "PYTHONUSERBASE": base}))] == [message]
-
-
-def test_a_torch_in_user_software_is_named(own_torch, monkeypatch):
-    base, message = own_torch
     monkeypatch.setattr(active, "USER_VENV", base)
     assert [*map(str, shadowing({"EBROOTPYTORCH": "/module", "PYTHONUSERBASE": "/nowhere"}))] == [message]
 

@@ -46,54 +46,40 @@ def directory_of(tmp_path):
     return make
 
 
-def test_python_is_searched_on_path_and_python3_is_the_second_choice(launch, directory_of):
-    both = directory_of("both", python="echo python $*", python3="echo python3 $*")
-    only = directory_of("only", python3="echo python3 $*")
-    done = launch("conda-python-distributed", "-c", "x", env={"PATH": f"/missing:{only}:{both}"})
-    assert done.stdout == "python -c x\n"
-    done = launch("conda-python-distributed", "-c", "x", env={"PATH": f"/missing:{only}"})
-    assert done.stdout == "python3 -c x\n"
-
-
-def test_without_any_python_on_path_the_status_is_127_with_one_line(launch, directory_of):
-    done = launch("conda-python-distributed", "-c", "x", env={"PATH": directory_of("empty")})
-    assert done.returncode == 127
-    assert done.stdout == ""
-    assert done.stderr == (
-        "conda-python-distributed: python and python3 not found on PATH. "
-        "Activate an environment that has one with WITH_CONDA or WITH_VENV\n"
-    )
-
-
-def test_a_python_that_cannot_be_started_is_not_passed_over(launch, directory_of):
-    directory = directory_of("bin", python="", python3="echo wrong")
-    (Path(directory) / "python").chmod(0o644)
-    done = launch("conda-python-distributed", "-c", "x", env={"PATH": directory})
-    assert done.returncode == 127
-    assert done.stderr == "conda-python-distributed: python cannot be started: Permission denied\n"
-
-
-def test_a_directory_that_is_closed_to_the_user_is_passed_over(launch, directory_of, tmp_path):
-    """As root's own are on the PATH of some images; here a directory in the place of the program, for root as well."""
+@pytest.mark.parametrize(
+    ("path", "status", "output", "message"),
+    [
+        ("/missing:only:both", 0, "python -c x\n", ""),  # python3 is the second choice
+        ("/missing:only", 0, "python3 -c x\n", ""),
+        # one that is closed to the user, as root's own are on the PATH of some images; here a directory in the place of
+        # the program, for root as well
+        ("closed:only", 0, "python3 -c x\n", ""),
+        ("locked", 127, "", "python cannot be started: Permission denied\n"),
+        (
+            *("/missing", 127, ""),
+            "python and python3 not found on PATH. Activate an environment that has one with WITH_CONDA or WITH_VENV\n",
+        ),
+    ],
+)
+def test_python_is_searched_on_path(launch, directory_of, tmp_path, path, status, output, message):
+    directory_of("both", python="echo python $*", python3="echo python3 $*")
+    directory_of("only", python3="echo python3 $*")
+    (Path(directory_of("locked", python="", python3="echo wrong")) / "python").chmod(0o644)
     (tmp_path / "closed" / "python").mkdir(parents=True)
-    only = directory_of("only", python3="echo python3 $*")
-    done = launch("conda-python-distributed", "-c", "x", env={"PATH": f"{tmp_path}/closed:{only}"})
-    assert done.stdout == "python3 -c x\n"
+    path = ":".join(str(tmp_path / part) for part in path.split(":"))
+    done = launch("conda-python-distributed", "-c", "x", env={"PATH": path})
+    assert (done.returncode, done.stdout) == (status, output)
+    assert done.stderr == (f"conda-python-distributed: {message}" if message else "")
 
 
-def test_what_cannot_be_said_does_not_keep_python_from_starting(launch, directory_of):
-    directory = directory_of("bin", python="echo started")
-    env = {"PATH": directory, "TMPDIR": "relative", "PYTORCH_LAUNCH_VERBOSE": "1"}
+def test_a_full_disk_below_the_output_is_an_error_and_below_the_messages_it_is_none(launch, directory_of):
+    env = {"PATH": directory_of("bin", python="echo started"), "TMPDIR": "relative", "PYTORCH_LAUNCH_VERBOSE": "1"}
     with open("/dev/full", "w") as full:  # noqa: PTH123
-        done = launch("conda-python-distributed", "-c", "x", env=env, stderr=full)
-    assert (done.returncode, done.stdout) == (0, "started\n")
-
-
-def test_an_answer_that_cannot_be_written_is_an_error_in_one_line(launch):
-    with open("/dev/full", "w") as full:  # noqa: PTH123
-        done = launch("get-master", "n[1-2]", env={}, stdout=full)
-    assert done.returncode == 2
-    assert done.stderr == "get-master: cannot write to standard output: No space left on device\n"
+        started = launch("conda-python-distributed", "-c", "x", env=env, stderr=full)
+        failed = launch("get-master", "n[1-2]", env={}, stdout=full)
+    assert (started.returncode, started.stdout) == (0, "started\n")
+    message = "get-master: cannot write to standard output: No space left on device\n"
+    assert (failed.returncode, failed.stderr) == (2, message)
 
 
 def test_a_shell_script_in_place_of_python_ignores_no_more_signals_than_this(launch, directory_of):
@@ -125,31 +111,20 @@ def test_an_installation_has_one_file_to_import(launch, step, packed):
     assert done.stdout == launch("conda-python-distributed", "--dry-run", env=step).stdout
 
 
-@pytest.mark.parametrize("name", ["pytorch_launch/__init__.py", "pytorch_launch/launchers/slurm.py"])
+@pytest.mark.parametrize("name", ["__init__", "launchers/slurm", "nodelist"])
 def test_an_edit_of_an_installed_module_takes_effect(launch, step, packed, name):
-    with (packed / name).open("a") as module:
-        module.write("raise SystemExit(9)\n")
-    assert launch("conda-python-distributed", "--dry-run", env=step, runscripts=packed).returncode == 9
-
-
-def test_an_edit_of_the_same_size_takes_effect_by_its_time(launch, step, packed):
-    module = packed / "pytorch_launch" / "nodelist.py"
-    module.write_text("raise SystemExit(9)".ljust(module.stat().st_size))
+    """By its size, or its time."""
+    module = packed / "pytorch_launch" / f"{name}.py"
+    module.write_text("raise SystemExit(9)".ljust(module.stat().st_size + (name != "nodelist")))
     os.utime(module, (0, 0))
     assert launch("conda-python-distributed", "--dry-run", env=step, runscripts=packed).returncode == 9
 
 
-@pytest.mark.parametrize("of", ["runscripts", "packed"])
-def test_torchruns_workers_are_started_by_the_command_beside_the_package(launch, step, directory_of, of, request):
-    runscripts = request.getfixturevalue(of)
-    step.update(
-        variables(
-            "SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS=2 SLURM_STEP_TASKS_PER_NODE=1(x2) SLURM_PROCID=1 SLURM_LOCALID=0"
-        ),
-    )
-    env = {**step, "PATH": directory_of("bin", python="echo $PYTHON_EXEC")}
-    done = launch("torchrun-distributed", "train.py", env=env, runscripts=runscripts)
-    assert done.stdout == f"{runscripts}/conda-python-distributed\n"
+def test_torchruns_workers_are_started_by_the_command_beside_the_package(launch, step, directory_of, packed):
+    alone = "SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS=2 SLURM_STEP_TASKS_PER_NODE=1(x2) SLURM_PROCID=1 SLURM_LOCALID=0"
+    env = {**step, **variables(alone), "PATH": directory_of("bin", python="echo $PYTHON_EXEC")}
+    done = launch("torchrun-distributed", "train.py", env=env, runscripts=packed)
+    assert done.stdout == f"{packed}/conda-python-distributed\n"
 
 
 @pytest.mark.parametrize("damage", [lambda code: b"\0\0\0\0" + code[4:], lambda code: code[:999], lambda _: b"", None])

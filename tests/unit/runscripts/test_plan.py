@@ -18,11 +18,10 @@ def at(root, **changes):
 
 
 @pytest.fixture
-def env(step, tmp_path):
+def env(first, tmp_path):
     """Rank 0 of the step, with room for caches."""
     (tmp_path / "scratch").mkdir()
-    step.update(SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="0", SLURMD_NODENAME="nid001002")
-    return {**step, "TMPDIR": str(tmp_path / "scratch")}
+    return {**first, "TMPDIR": str(tmp_path / "scratch")}
 
 
 def test_a_plan_changes_nothing_on_its_node(env, laptop, tmp_path):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from variables import RANK_0
 
 from benchmarks.counts import CALL
 
@@ -38,23 +39,12 @@ def start(step, tmp_path):
     (tmp_path / "bin" / "python3").symlink_to(sys.executable)
 
     def run(rank, *command):
-        first = (
-            {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURMD_NODENAME": "nid001002"}
-            if rank == 0
-            else {}
-        )
         path = {"PATH": f"{python.parent}:/usr/bin:/bin", "TMPDIR": str(tmp_path)}
         # a port for each test: a claim lasts until the processes of its rank have ended
         own = {"MASTER_PORT": str(11000 + os.getpid() % 9000)}
-        done = subprocess.run(
-            [*command, "-c", "pass"],
-            env={**step, **first, **path, **own},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        env = {**step, **(RANK_0 if rank == 0 else {}), **path, **own}
+        options = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 300, "check": False}
+        done = subprocess.run([*command, "-c", "pass"], env=env, **options)
         assert done.returncode == 0, done.stderr
         return done.stderr
 

@@ -73,12 +73,5 @@ def agent(step, home):
         f"#!{sys.executable}\nimport json, os, sys\nprint(json.dumps([sys.argv[1:], dict(os.environ)]))\n"
     )
     (home / "python").chmod(0o755)
-    step.update(
-        PATH=f"{home}:{PATH}",
-        SLURM_STEP_NUM_TASKS="2",
-        SLURM_NTASKS="2",
-        SLURM_STEP_TASKS_PER_NODE="1(x2)",
-        SLURM_PROCID="1",
-        SLURM_LOCALID="0",
-    )
-    return step
+    alone = "SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS=2 SLURM_STEP_TASKS_PER_NODE=1(x2) SLURM_PROCID=1 SLURM_LOCALID=0"
+    return {**step, **variables(alone), "PATH": f"{home}:{PATH}"}

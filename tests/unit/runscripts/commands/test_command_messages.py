@@ -5,14 +5,9 @@ import sys
 
 import pytest
 from command_environment import COMMANDS
+from variables import RANK_0
 
 # Messages
-
-
-@pytest.mark.parametrize("value", ["0", ""])
-def test_nothing_is_said_if_not_asked(run, step, value):
-    env = {**step, "PYTORCH_LAUNCH_VERBOSE": value}
-    assert run("conda-python-distributed", "-c", "", env=env) == ""
 
 
 def test_a_missing_script_is_one_line_of_the_first_rank_of_each_node(run_unchecked, step, home):
@@ -40,7 +35,7 @@ def test_a_script_that_a_container_does_not_see_is_told_the_bind_that_its_runtim
     assert done.stderr == f"conda-python-distributed: train.py: no such file in {home}. Check the path\n"
 
 
-def test_the_other_ranks_of_a_node_leave_the_first_the_time_to_say_so_and_end_with_it(run_unchecked, runscripts, step):
+def test_the_other_ranks_of_a_node_leave_the_report_to_the_first_if_it_ends_them(run_unchecked, runscripts, step):
     # srun's SIGTERM, which comes when the first rank has ended, is here already
     code = """import os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -49,9 +44,7 @@ os.execv(sys.argv[1], sys.argv[1:])"""
     command = str(runscripts / "conda-python-distributed")
     done = run_unchecked(sys.executable, "-c", code, command, "trian.py", env=step)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
-
-
-def test_where_no_rank_ends_the_others_each_reports_it(runscripts, run_unchecked, step, home):
+    # where it does not, each reports
     code = "from pytorch_launch import launch; launch.REPORT_GRACE_SECONDS = 0.1; raise SystemExit(launch.main({}))"
     main = code.format(["conda-python-distributed", "trian.py"])
     done = run_unchecked(sys.executable, "-c", main, env={**step, "PYTHONPATH": str(runscripts)})
@@ -70,23 +63,7 @@ def test_a_warning_about_caches_comes_from_the_first_rank_of_a_node_only(run_unc
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_is_printed(run, command):
-    usage, text = run(command, "--help").split("\n", 1)
-    assert usage.startswith("usage: ")
-    assert command in usage
-    assert text
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize(
-    ("changes", "lines"),
-    [
-        ({"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURMD_NODENAME": "nid001002"}, True),
-        ({}, False),
-        ({"SLURM_PROCID": "none"}, True),
-    ],
-    ids=["first", "other", "no-number"],
-)
+@pytest.mark.parametrize(("changes", "lines"), [(RANK_0, True), ({}, False), ({"SLURM_PROCID": "none"}, True)])
 def test_only_the_first_rank_of_a_step_prints_the_help(run, step, command, changes, lines):
     assert bool(run(command, "--help", env={**step, **changes})) == lines
 
@@ -116,12 +93,6 @@ def test_get_master_fails_with_one_line(run_unchecked, arguments, message):
     assert done.stderr.startswith("get-master: ")
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-@pytest.fixture
-def first(step):
-    """The variables of the first task of the step."""
-    return {**step, "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURMD_NODENAME": "nid001002"}
 
 
 @pytest.mark.parametrize(
@@ -158,11 +129,10 @@ def test_a_process_alone_in_an_allocation_of_several_tasks_is_warned_of(run_unch
     assert (done.returncode, done.stderr) == (0, f"conda-python-distributed: {message}\n")
 
 
-@pytest.mark.parametrize("command", ["conda-python-simple", "conda-python-distributed"])
-def test_a_process_that_uses_its_allocation_is_not_warned_of(run, batch_script, command):
-    if command != "conda-python-simple":
-        batch_script.update(SLURM_NTASKS="1", SLURM_JOB_NUM_NODES="1")
-    assert run(command, "-c", "", env=batch_script) == ""
+def test_a_process_that_uses_its_allocation_is_not_warned_of(run, batch_script):
+    assert run("conda-python-simple", "-c", "", env=batch_script) == ""
+    batch_script.update(SLURM_NTASKS="1", SLURM_JOB_NUM_NODES="1", PYTORCH_LAUNCH_VERBOSE="0")
+    assert run("conda-python-distributed", "-c", "", env=batch_script) == ""
 
 
 def test_an_agent_of_torchrun_starts_the_ranks_of_its_node_by_itself(run, run_unchecked, agent, batch_script):
@@ -186,11 +156,8 @@ def test_a_file_at_its_limit_is_an_error_and_not_half_of_the_variables(run_unche
 
 
 @pytest.mark.parametrize("arguments", [["-"], ["-u", "-"], []])
-def test_a_rank_whose_launcher_keeps_its_standard_input_empty_does_not_run_an_empty_script(
-    run_unchecked, step, arguments
-):
-    """As those of mpirun but rank 0."""
-    step.update(SLURM_PROCID="1", SLURM_LOCALID="1", SLURM_NODEID="0", SLURMD_NODENAME="nid001002")
+def test_a_rank_does_not_run_an_empty_script_that_mpirun_passes_to_rank_0_alone(run_unchecked, step, arguments):
+    step.update(RANK_0, SLURM_PROCID="1", SLURM_LOCALID="1")
     done = run_unchecked("conda-python-distributed", *arguments, env=step, stdin=subprocess.DEVNULL)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.endswith(

@@ -24,16 +24,19 @@ def test_code_reaches_python_letter_by_letter(run, either, code):
     assert run(either, "-c", code) == expected.stdout
 
 
-def test_arguments_reach_the_script_unchanged(run, either, home):
-    (home / "train.py").write_text(SHOW_ARGUMENTS)
-    arguments = ["train.py", "--lr", "0.1", "", "a b", "*", "--dry-run", "--help", "-"]
-    assert json.loads(run(either, "-u", *arguments)) == arguments
-
-
-def test_a_module_is_run(run, either, home):
+@pytest.mark.parametrize(
+    ("options", "arguments"),
+    [
+        (["-u"], ["train.py", "--lr", "0.1", "", "a b", "*", "--dry-run", "--help", "-"]),
+        (["-W", "ignore", "-X", "dev", "--check-hash-based-pycs", "never"], ["train.py"]),
+        (["-m", "package"], ["--lr", "0.1"]),
+    ],
+)
+def test_arguments_reach_the_script_or_the_module_unchanged(run, either, home, options, arguments):
     (home / "package").mkdir()
-    (home / "package" / "__main__.py").write_text(SHOW_ARGUMENTS)
-    assert json.loads(run(either, "-m", "package", "--lr", "0.1"))[1:] == ["--lr", "0.1"]
+    for script in ("train.py", "package/__main__.py"):
+        (home / script).write_text(SHOW_ARGUMENTS)
+    assert json.loads(run(either, *options, *arguments))[-len(arguments) :] == arguments
 
 
 @pytest.mark.parametrize("arguments", [["-"], []])
@@ -41,17 +44,7 @@ def test_standard_input_is_the_program_where_no_script_is_named(run, either, arg
     assert run(either, *arguments, input="print(6 * 7)") == "42\n"
 
 
-def test_options_that_take_a_value_do_not_hide_the_script(run, home):
-    (home / "train.py").write_text(SHOW_ARGUMENTS)
-    options = ["-W", "ignore", "-X", "dev", "--check-hash-based-pycs", "never"]
-    assert json.loads(run("conda-python-distributed", *options, "train.py")) == ["train.py"]
-
-
 # Processes
-
-
-def test_the_exit_status_is_pythons(run_unchecked, either):
-    assert run_unchecked(either, "-c", "raise SystemExit(42)").returncode == 42
 
 
 def test_python_is_the_process_that_was_started_and_gets_its_signals(runscripts, either, home):
@@ -61,12 +54,8 @@ def test_python_is_the_process_that_was_started_and_gets_its_signals(runscripts,
         "print(os.getpid(), flush=True)\n"
         "time.sleep(600)"
     )
-    with subprocess.Popen(
-        [runscripts / either, "-c", program],
-        env={"PATH": PATH, "TMPDIR": str(home)},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    command, env = [runscripts / either, "-c", program], {"PATH": PATH, "TMPDIR": str(home)}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
         assert int(process.stdout.readline()) == process.pid
         process.send_signal(signal.SIGUSR1)
         assert process.wait(timeout=300) == 17
@@ -93,17 +82,15 @@ def test_the_activated_python_is_the_one_that_runs(run, either, home):
 
 @pytest.mark.parametrize("value", ["", " ", "true"])
 def test_nothing_to_activate_is_fine(run, either, value):
-    env = {"WITH_CONDA": value, "WITH_VENV": value}
-    assert run(either, "-c", "print(1)", env=env) == "1\n"
+    assert run(either, "-c", "print(1)", env={"WITH_CONDA": value, "WITH_VENV": value}) == "1\n"
 
 
 @pytest.mark.parametrize("variable", ["WITH_CONDA", "WITH_VENV"])
 def test_a_failed_activation_is_an_error(run_unchecked, either, variable):
     done = run_unchecked(either, "-c", "print(1)", env={variable: "source /does/not/exist"})
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[-1] == (
-        f"{either}: 'source /does/not/exist' failed. Correct or unset WITH_CONDA or WITH_VENV"
-    )
+    message = f"{either}: 'source /does/not/exist' failed. Correct or unset WITH_CONDA or WITH_VENV"
+    assert done.stderr.splitlines()[-1] == message
 
 
 def test_a_users_activation_alone_has_what_bash_env_defines(run, either, home):
@@ -168,12 +155,8 @@ def test_the_python_of_the_active_environment_runs(run_unchecked, command, activ
 
 def test_the_activation_of_the_module_does_not_hide_it(run_unchecked, either, module, on_top, home):
     (home / "activate").write_text(f"export PATH={home}/module/venv/bin:$PATH VIRTUAL_ENV=")
-    env = {
-        **module,
-        "PATH": f"{on_top}/bin:{module['PATH']}",
-        "VIRTUAL_ENV": str(on_top),
-        "WITH_VENV": f"source {home}/activate",
-    }
+    active = {"PATH": f"{on_top}/bin:{module['PATH']}", "VIRTUAL_ENV": str(on_top)}
+    env = {**module, **active, "WITH_VENV": f"source {home}/activate"}
     done = run_unchecked(either, "-c", "import os, sys; print(sys.prefix, os.environ['VIRTUAL_ENV'])", env=env)
     assert done.stdout == f"{on_top} {on_top}\n"
 
@@ -186,14 +169,13 @@ def test_its_packages_are_listed(run_unchecked, module, on_top):
     assert done.stdout.split()[3:] == ["mine", "1.0", "environment"]
 
 
-def test_the_first_rank_alone_warns_and_each_names_its_python_if_asked(run_unchecked, module, home, step):
+def test_the_first_rank_alone_warns_and_each_names_its_python_if_asked(run_unchecked, module, home, step, first):
     (home / "base" / "conda-meta").mkdir(parents=True)
-    env = {**step, **module, "PATH": f"{module['PATH']}:{home}/base/bin"}
-    others = run_unchecked("conda-python-distributed", "--dry-run", env={**env, "PYTORCH_LAUNCH_VERBOSE": "1"})
+    env = {**module, "PATH": f"{module['PATH']}:{home}/base/bin"}
+    others = run_unchecked("conda-python-distributed", "--dry-run", env={**step, **env, "PYTORCH_LAUNCH_VERBOSE": "1"})
     assert "base" not in others.stderr and "; Python of the module; " in others.stderr
-    env.update(SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="0", SLURMD_NODENAME="nid001002")
-    first = run_unchecked("conda-python-distributed", "--dry-run", env=env)
-    assert first.stderr.count(f"{home}/base is active and has no torch: using the module's Python. ") == 1
+    rank_0 = run_unchecked("conda-python-distributed", "--dry-run", env={**first, **env})
+    assert rank_0.stderr.count(f"{home}/base is active and has no torch: using the module's Python. ") == 1
     alone = run_unchecked("conda-python-simple", "-c", "", env={**module, "PYTORCH_LAUNCH_VERBOSE": "1"})
     assert alone.stderr == "conda-python-simple: Python of the module\n"
 

@@ -27,15 +27,11 @@ def test_a_dry_run_prints_exactly_what_python_would_see(run, step):
     assert with_launcher == {**without, **printed}
 
 
-def test_a_dry_run_starts_nothing_and_creates_nothing(run, step, home):
-    run("conda-python-distributed", "--dry-run", "-c", "print('started')", env=step)
+def test_a_virtual_local_rank_is_0_on_every_rank_and_a_dry_run_creates_nothing(run, step, home):
+    command = ["conda-python-distributed", "--virtual-local-rank", "--dry-run", "-c", "print('started')"]
+    printed = run(*command, env=step)
+    assert "LOCAL_RANK=0\n" in printed and "LOCAL_WORLD_SIZE=2\n" in printed and "started" not in printed
     assert list((home.parent / "tmp").iterdir()) == []
-
-
-def test_a_virtual_local_rank_is_0_on_every_rank(run, step):
-    printed = run("conda-python-distributed", "--virtual-local-rank", "--dry-run", env=step)
-    assert "LOCAL_RANK=0\n" in printed
-    assert "LOCAL_WORLD_SIZE=2\n" in printed
 
 
 def test_a_program_that_a_rank_0_started_may_launch_another_with_its_port(run):

@@ -6,47 +6,30 @@ from pathlib import Path
 
 import pytest
 from command_environment import CACHE_VARIABLES, PATH, SHOW_ENVIRONMENT
+from variables import RANK_0, variables
 
 
 def test_torchrun_gets_the_nodes_the_rendezvous_and_our_worker(run, agent, runscripts):
     arguments, env = json.loads(run("torchrun-distributed", "--max-restarts=3", "train.py", "--lr", "1", env=agent))
-    assert arguments == [
-        "-m",
-        "torch.distributed.run",
-        "--nnodes=2",
-        "--nproc-per-node=1",
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint=nid001002:{10000 + 7 * 61}",
-        "--rdzv-id=7.0",
-        "--rdzv-conf=is_host=false",
-        "--local-addr=nid001003",
-        "--max-restarts=3",
-        "train.py",
-        "--lr",
-        "1",
-    ]
+    endpoint = f"nid001002:{10000 + 7 * 61}"
+    assert " ".join(arguments) == (
+        f"-m torch.distributed.run --nnodes=2 --nproc-per-node=1 --rdzv-backend=c10d --rdzv-endpoint={endpoint} "
+        "--rdzv-id=7.0 --rdzv-conf=is_host=false --local-addr=nid001003 --max-restarts=3 train.py --lr 1"
+    )
     assert Path(env["PYTHON_EXEC"]).samefile(runscripts / "conda-python-distributed")
     assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} & set(env)
     assert not CACHE_VARIABLES & set(env)  # each worker makes its own
-
-
-def test_the_agent_on_the_first_node_hosts_the_rendezvous(run, agent):
-    agent.update(SLURM_PROCID="0", SLURM_NODEID="0", SLURMD_NODENAME="nid001002")
-    arguments, _ = json.loads(run("torchrun-distributed", "train.py", env=agent))
-    assert "--rdzv-conf=is_host=true" in arguments
+    arguments, _ = json.loads(run("torchrun-distributed", "train.py", env={**agent, **RANK_0}))
+    assert "--rdzv-conf=is_host=true" in arguments  # on the first node
 
 
 def test_agents_of_mpirun_share_a_run_id_where_the_first_node_alone_knows_the_job(run, home):
     (home / "python").write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
     (home / "python").chmod(0o755)
-    mpirun = {
-        "PATH": f"{home}:{PATH}",
-        "MASTER_ADDR": "nid001002",
-        "OMPI_COMM_WORLD_SIZE": "2",
-        "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-        "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
-        "PMIX_NAMESPACE": "1997275137",
-    }
+    mpirun = variables(
+        f"PATH={home}:{PATH} MASTER_ADDR=nid001002 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0 "
+        "OMPI_COMM_WORLD_LOCAL_SIZE=1 PMIX_NAMESPACE=1997275137"
+    )
     run_ids = set()
     for rank, job in enumerate(({"SLURM_JOB_ID": "7"}, {})):
         arguments = run("torchrun-distributed", "train.py", env={**mpirun, **job, "OMPI_COMM_WORLD_RANK": str(rank)})
@@ -69,17 +52,15 @@ def test_the_users_rendezvous_and_threads_win_in_torchrun_too(run, agent):
     assert not {"MASTER_ADDR", "MASTER_PORT", "PYTORCH_LAUNCH_AGENT_THREADS"} & set(env)
 
 
-def test_several_agents_on_a_node_are_refused(run_unchecked, step):
-    done = run_unchecked("torchrun-distributed", "train.py", env=step)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "Slurm step 7.0 has 2 tasks on nid001003" in done.stderr
-    assert "Start one task per node: srun -N2 -n2 torchrun-distributed" in done.stderr
-
-
-def test_an_agent_inside_torchrun_is_refused(run_unchecked, worker):
-    done = run_unchecked("torchrun-distributed", "train.py", env=worker)
-    assert done.returncode == 2
-    assert "worker of torchrun run none already" in done.stderr
+def test_several_agents_on_a_node_and_one_inside_torchrun_are_refused(run_unchecked, step, worker):
+    remedy = "torchrun starts the ranks of a node. Start one task per node: srun -N2 -n2 torchrun-distributed"
+    for env, message in (
+        (step, f"has 2 tasks on nid001003, but {remedy}"),
+        (worker, "worker of torchrun run none already"),
+    ):
+        done = run_unchecked("torchrun-distributed", "train.py", env=env)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert message in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -98,6 +79,8 @@ def test_options_of_torchrun_for_other_nodes_than_the_tasks_are_refused(run_unch
     assert (done.returncode, done.stdout) == (2, "")
     assert "but Slurm step 7.0 has 2 tasks, an agent each. Omit the option" in done.stderr
     assert options[-1].partition("=")[2] in done.stderr
+    done = run_unchecked("torchrun-distributed", "train.py", env={**agent, "PET_NNODES": "1"})  # torchrun's variable
+    assert "--nnodes=1, but Slurm step 7.0 has 2 tasks" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -115,16 +98,10 @@ def test_options_that_fit_the_tasks_and_those_of_the_script_are_passed_on(run, a
     assert arguments[-len(options) :] == options
 
 
-def test_an_option_in_the_environment_of_torchrun_is_seen_too(run_unchecked, agent):
-    done = run_unchecked("torchrun-distributed", "train.py", env={**agent, "PET_NNODES": "1"})
-    assert "--nnodes=1, but Slurm step 7.0 has 2 tasks" in done.stderr
-
-
 def test_the_agent_starts_without_the_binding_of_openmp_and_its_workers_with_it(run_unchecked, agent, worker):
     """libgomp binds the agent as soon as it imports torch, and the workers inherit its one core."""
     binding = {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores"}
-    agent.update(SLURM_PROCID="0", SLURM_NODEID="0", SLURMD_NODENAME="nid001002")
-    done = run_unchecked("torchrun-distributed", "train.py", env={**agent, **binding})
+    done = run_unchecked("torchrun-distributed", "train.py", env={**agent, **RANK_0, **binding})
     env = json.loads(done.stdout)[1]
     assert not binding.keys() & env.keys()
     if len(os.sched_getaffinity(0)) > 1:
@@ -134,9 +111,7 @@ def test_the_agent_starts_without_the_binding_of_openmp_and_its_workers_with_it(
     assert binding.items() <= seen.items()
     assert not [name for name in seen if name.startswith("PYTORCH_LAUNCH_AGENT_")]
     assert done.stderr == ""
-
-
-def test_torchrun_alone_starts_without_the_binding_of_openmp(run_unchecked, agent):
+    # torchrun alone
     done = run_unchecked("torchrun", "--nproc-per-node=2", "train.py", env={**agent, "OMP_PROC_BIND": "true"})
     assert "OMP_PROC_BIND" not in json.loads(done.stdout)[1]
     assert done.stderr.startswith("torchrun: OMP_PROC_BIND=true would bind torchrun and all of its workers to one core")
@@ -147,21 +122,14 @@ def test_torchrun_alone_starts_without_the_binding_of_openmp(run_unchecked, agen
     [
         ([], {}, True),
         (["--nproc-per-node", "2"], {}, True),
-        ([], {"SLURM_PROCID": "1", "SLURM_NODEID": "1", "SLURMD_NODENAME": "nid001003"}, False),
+        ([], variables("SLURM_PROCID=1 SLURM_NODEID=1 SLURMD_NODENAME=nid001003"), False),
         (["--standalone"], {}, False),
         (["--nnodes=1:2", "--rdzv-endpoint=nid001002:1"], {}, False),
-        (
-            [],
-            {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_STEP_NODELIST": "nid001002"},
-            False,
-        ),
+        ([], variables("SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1 SLURM_STEP_NODELIST=nid001002"), False),
     ],
 )
-def test_torchrun_alone_in_several_tasks_names_the_worlds_that_it_starts(
-    run_unchecked, agent, options, changes, is_warned
-):
-    first = {"SLURM_PROCID": "0", "SLURM_NODEID": "0", "SLURMD_NODENAME": "nid001002"}
-    done = run_unchecked("torchrun", *options, "train.py", env={**agent, **first, **changes})
+def test_torchrun_alone_in_several_tasks_names_its_worlds(run_unchecked, agent, options, changes, is_warned):
+    done = run_unchecked("torchrun", *options, "train.py", env={**agent, **RANK_0, **changes})
     assert json.loads(done.stdout)[0][-1] == "train.py"
     warning = "torchrun: each of the 2 tasks of Slurm step 7.0 starts a world of its own. For one world use "
     assert done.stderr.startswith(warning) == is_warned
