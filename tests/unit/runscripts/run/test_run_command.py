@@ -6,6 +6,7 @@ import subprocess
 import time
 
 import pytest
+from variables import variables
 
 SRUN = """#!/bin/bash
 echo "$* tasks=${SLURM_NTASKS-none} bind=${SLURM_CPU_BIND-none}" >>calls
@@ -35,20 +36,14 @@ class Cluster:
         for name, text in texts.items():
             (self.directory / name.replace("_", "-")).write_text(text + "\n")
 
-    def start(self, line, env=ENV):
-        path = {"PATH": f"{self.directory}:{os.environ['PATH']}"}
-        return subprocess.Popen(
-            [self.command, *line.split()],
-            cwd=self.directory,
-            env={**path, **env},
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+    def start(self, line, env=ENV, **pipes):
+        env = {"PATH": f"{self.directory}:{os.environ['PATH']}", **env}
+        pipes = pipes or {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen([self.command, *line.split()], cwd=self.directory, env=env, text=True, **pipes)
 
-    def run(self, line, env=ENV):
+    def run(self, line, env=ENV, preflight="--no-preflight"):
         """Return the exit status, and what it printed."""
-        process = self.start(f"--no-preflight {line}", env)
+        process = self.start(f"{preflight} {line}", env)
         _, errors = process.communicate(timeout=300)
         return process.returncode, errors
 
@@ -99,24 +94,18 @@ def test_the_steps_have_the_tasks_of_the_line_and_leave_no_files(cluster):
     assert {path.name for path in set(cluster.directory.iterdir()) - before} == {"calls"}
 
 
+ENDED = "job 7 has ended, or Slurm does not answer: SLURM_JOB_ID=7. "
+LEFT = "exited with status 137. No spare node is left: 2 of the 3 nodes that it needs, as n3 failed"
+TWO_FAIL = {"step_1": "echo n2 n3 >alive; exit 1", "step_2": "echo n3 >alive; exit 1"}
 #: What a step does, the options, and then: exit status, number of steps, message.
 ENDS = [
     ({"step_1": "exit 3"}, "--spare 1", 3, 1, "run 1 exited with status 3, and no node failed: not repeated"),
-    (
-        *({"step_1": "echo '7|RUNNING|n[1,3]' >jobs; exit 0"}, ""),
-        *(1, 1, "exited with status 1. No spare node is left"),
-    ),
-    (
-        *({"step_1": "echo 'n3|down*|Not responding' >nodes; exit 137"}, ""),
-        *(137, 1, "exited with status 137. No spare node is left: 2 of the 3 nodes that it needs, as n3 failed"),
-    ),
-    (
-        *({"step_1": "echo n2 n3 >alive; exit 1", "step_2": "echo n3 >alive; exit 1"}, "-N1 --retries 1"),
-        *(1, 2, "run 2 exited with status 1, the last of --retries 1"),
-    ),
+    ({"step_1": "echo '7|RUNNING|n[1,3]' >jobs; exit 0"}, "", 1, 1, "exited with status 1. No spare node is left"),
+    ({"step_1": "echo 'n3|down*|Not responding' >nodes; exit 137"}, "", 137, 1, LEFT),
+    (TWO_FAIL, "-N1 --retries 1", 1, 2, "run 2 exited with status 1, the last of --retries 1"),
     ({"step_1": "echo '7|COMPLETING|n1' >jobs; exit 143"}, "--spare 1", 143, 1, "the job is COMPLETING"),
-    ({"jobs": "9|RUNNING|n[1-3]"}, "", 2, 0, "job 7 has ended, or Slurm does not answer: SLURM_JOB_ID=7. "),
-    ({"jobs": ""}, "", 2, 0, "job 7 has ended, or Slurm does not answer: SLURM_JOB_ID=7. "),
+    ({"jobs": "9|RUNNING|n[1-3]"}, "", 2, 0, ENDED),
+    ({"jobs": ""}, "", 2, 0, ENDED),
 ]
 
 
@@ -131,15 +120,8 @@ def test_a_terminal_that_is_gone_does_not_change_the_status(cluster):
     cluster.write(step_1="echo Loss >&2; exit 0")
     source, target = os.pipe()
     os.close(source)
-    command = [cluster.command, "--no-preflight", "-l", "--", *LAUNCHER.split()]
-    env = {**ENV, "PATH": f"{cluster.directory}:{os.environ['PATH']}"}
-    assert subprocess.run(command, cwd=cluster.directory, env=env, stderr=target, check=False).returncode == 0
+    assert cluster.start(f"--no-preflight -l -- {LAUNCHER}", stderr=target).wait(300) == 0
     os.close(target)
-
-
-def test_outside_an_allocation_there_is_one_line(cluster):
-    status, said = cluster.run("-- train", {})
-    assert (status, said.count("\n")) == (2, 1) and "salloc --no-kill -N3" in said
 
 
 def test_a_signal_goes_to_srun_and_ends_the_repetition(cluster):
@@ -156,37 +138,30 @@ def test_a_signal_goes_to_srun_and_ends_the_repetition(cluster):
 
 def test_the_preflight_leaves_out_a_node_before_the_first_step(cluster):
     cluster.write(alive="n2 n3", step_1="exit 0")
-    process = cluster.start("--spare 1 -- train")
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == 0, said
+    status, said = cluster.run("--spare 1 -- train", preflight="")
+    assert status == 0, said
     assert "n1 failed: no answer" in said and "2 nodes checked in " in said
     assert "--nodelist=n2,n3" in cluster.steps[0]
 
 
 def test_a_preflight_without_any_answer_has_another_cause_than_the_nodes(cluster):
-    cluster.write(
-        alive="", refused="srun: error: Unable to create step for job 7: CPU count per node can not be satisfied"
-    )
-    process = cluster.start("--spare 1 -- train")
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == 2 and not cluster.steps
+    cluster.write(alive="", refused="srun: error: Unable to create step for job 7: CPU count per node")
+    status, said = cluster.run("--spare 1 -- train", preflight="")
+    assert status == 2 and not cluster.steps
     assert "no node answers pytorch-doctor: n1: srun: Unable to create step for job 7: CPU count" in said
     assert "failed" not in said
 
 
 def test_the_element_of_an_array_that_has_its_number_is_found_among_the_others(cluster):
-    cluster.write(jobs="7|PENDING|\n8|RUNNING|n4\n7|RUNNING|n[1-3]", step_1="exit 0")
-    cluster.write(jobs="8|RUNNING|n4\n7|RUNNING|n[1-3]")
+    cluster.write(jobs="8|RUNNING|n4\n7|RUNNING|n[1-3]", step_1="exit 0")
     assert cluster.run("-- train")[0] == 0
     assert "--nodelist=n1,n2,n3" in cluster.steps[0]
 
 
-HETEROGENEOUS = {"SLURM_JOB_ID": "7", "SLURM_HET_SIZE": "2", "SLURM_NTASKS": "4"}
-HETEROGENEOUS.update(
-    {"SLURM_JOB_ID_HET_GROUP_0": "7", "SLURM_NTASKS_HET_GROUP_0": "1", "SLURM_JOB_NUM_NODES_HET_GROUP_0": "1"}
-)
-HETEROGENEOUS.update(
-    {"SLURM_JOB_ID_HET_GROUP_1": "8", "SLURM_NTASKS_HET_GROUP_1": "6", "SLURM_JOB_NUM_NODES_HET_GROUP_1": "3"}
+HETEROGENEOUS = variables(
+    "SLURM_JOB_ID=7 SLURM_HET_SIZE=2 SLURM_NTASKS=4 SLURM_JOB_ID_HET_GROUP_0=7 SLURM_NTASKS_HET_GROUP_0=1 "
+    "SLURM_JOB_NUM_NODES_HET_GROUP_0=1 SLURM_JOB_ID_HET_GROUP_1=8 SLURM_NTASKS_HET_GROUP_1=6 "
+    "SLURM_JOB_NUM_NODES_HET_GROUP_1=3"
 )
 
 

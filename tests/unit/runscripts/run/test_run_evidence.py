@@ -41,13 +41,10 @@ def test_a_node_that_slurm_reports_as_down_or_silent_has_failed(state):
     assert found == {"n2": f"Slurm reports {state} (Not responding)"}
 
 
-def test_a_node_that_the_site_drains_during_a_step_has_failed_but_not_one_that_was_drained_before():
+def test_a_node_that_is_drained_during_a_step_or_no_longer_of_the_job_has_failed():
+    """But not one that was drained before, nor if Slurm does not answer."""
     states = {"n1": ("draining", " (GPU 3)"), "n2": ("draining", " (update)"), "n3": ("mixed", "")}
-    found = lost_nodes(NODES, NODES, states, drained=["n2"])
-    assert found == {"n1": "Slurm reports draining (GPU 3)"}
-
-
-def test_a_node_that_is_no_longer_of_the_job_has_failed_unless_slurm_does_not_answer():
+    assert lost_nodes(NODES, NODES, states, drained=["n2"]) == {"n1": "Slurm reports draining (GPU 3)"}
     assert lost_nodes(NODES, ["n1", "n3"], {}) == {"n2": "Slurm removed it from the job"}
     assert lost_nodes(NODES, None, {}) == {}
 
@@ -56,9 +53,7 @@ def test_nodes_where_srun_cannot_start_a_task_have_failed(checked):
     """One that fails ends the step on all, and srun names the first alone: the others are asked alone."""
     assert checked({"n1": {}, "n3": {}}) == ({"n2": "srun: No route"}, "")
     assert checked({"n3": {}})[0] == {"n1": "srun: No route", "n2": "srun: No route"}
-
-
-def test_a_step_that_starts_nowhere_names_no_node(checked):
+    # a step that starts nowhere names no node
     with pytest.raises(LaunchError, match="no node answers pytorch-doctor: n1: srun: No route"):
         checked({})
 
@@ -67,9 +62,6 @@ def test_a_check_that_fails_on_one_node_is_its_fault_and_one_that_fails_on_all_i
     failed = {"n1": {"gpu": "none"}, "n2": {"gpu": "none", "caches": "No space left on device"}}
     own = {"n2": "pytorch-doctor: caches: No space left on device"}
     assert checked(failed, ["n1", "n2"]) == (own, "pytorch-run: all nodes: pytorch-doctor: gpu: none\n")
-
-
-def test_a_program_that_fails_leaves_no_evidence(checked):
     assert checked(dict.fromkeys(NODES, {})) == ({}, "")
 
 

@@ -16,10 +16,7 @@ def plan(monkeypatch):
 
     def make(line, tasks=3, **env):
         sizes = {"SLURM_NTASKS": str(tasks), "SLURM_JOB_NUM_NODES": "3"} if tasks else {}
-        return run.Run(
-            parse([*line.split(), *["--", "conda-python-distributed"] * ("--" not in line.split())]),
-            {**JOB, **sizes, **env},
-        )
+        return run.Run(parse([*line.split(), "--", "conda-python-distributed"]), {**JOB, **sizes, **env})
 
     return make
 
@@ -56,15 +53,12 @@ def test_a_line_that_cannot_be_run_is_an_error(line, fault):
         parse(line.split())
 
 
-def test_the_spare_nodes_are_the_last_ones(plan):
-    assert chosen(plan("--spare 1")) == ["n1", "n2"]
-    assert chosen(plan("-N1")) == ["n1"]
-
-
-@pytest.mark.parametrize("line", ["-n2", "-n2 -N3"])
-def test_fewer_tasks_than_nodes_need_as_many_nodes(plan, line):
-    found = plan(line)
-    assert chosen(found) == ["n1", "n2"] and found.tasks(2) == ["--ntasks=2"]
+@pytest.mark.parametrize(
+    ("line", "nodes"),
+    [("--spare 1", "n1 n2"), ("-N1", "n1"), ("-n2", "n1 n2"), ("-n2 -N3", "n1 n2"), ("-x n2", "n1 n3")],
+)
+def test_the_spare_nodes_are_the_last_ones_and_fewer_tasks_need_as_many_nodes(plan, line, nodes):
+    assert chosen(plan(line)) == nodes.split()
 
 
 def test_an_allocation_without_room_for_spare_nodes_is_an_error(plan):
@@ -79,6 +73,7 @@ def test_an_allocation_without_room_for_spare_nodes_is_an_error(plan):
     [
         ("--ntasks-per-node=2", 12, []),
         ("-n8 -N2", 3, ["--ntasks=8"]),
+        ("-n2", 3, ["--ntasks=2"]),
         ("", 12, ["--ntasks=8"]),
         ("", None, []),  # srun starts one on each node, whatever SLURM_TASKS_PER_NODE is
     ],

@@ -49,17 +49,8 @@ def rank():
     """A function that makes a rank as `read_node` describes it."""
 
     def make(number, frames=IN_ALL_REDUCE, *, node="nid0001", fault=None, threads=(), **fields):
-        named = [{"name": "MainThread", "frames": frames}, *threads]
-        return {
-            "rank": number,
-            "size": 4,
-            "launch": "7.0",
-            "step": "0",
-            "node": node,
-            "pid": 100 + number,
-            "threads": [] if fault else named,
-            "fault": fault,
-            **fields,
-        }
+        named = [] if fault else [{"name": "MainThread", "frames": frames}, *threads]
+        found = {"rank": number, "size": 4, "launch": "7.0", "step": "0", "node": node, "pid": 100 + number}
+        return {**found, "threads": named, "fault": fault, **fields}
 
     return make

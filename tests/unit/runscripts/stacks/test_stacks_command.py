@@ -25,14 +25,9 @@ def stacks(runscripts, tmp_path):
         put("squeue", f"case $* in *--steps*) echo '{steps}' ;; *) echo '{rows}' ;; esac\n")
         if srun is not None:
             put("srun", f'printf "%s\\n" "$@" > {tmp_path}/srun\n{srun}\n')
-        return subprocess.run(
-            [runscripts / "pytorch-stacks", *arguments],
-            env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "HOME": str(tmp_path), **env},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "HOME": str(tmp_path), **env}
+        command, options = [runscripts / "pytorch-stacks", *arguments], {"capture_output": True, "text": True}
+        return subprocess.run(command, env=env, timeout=300, check=False, **options)
 
     return run
 
@@ -69,12 +64,17 @@ def test_a_node_without_an_answer_and_its_ranks_are_named(stacks, lines):
     assert done.stdout.endswith("\nnid0002: no answer: srun: error: Node nid0002 is down\n")
 
 
-def test_srun_that_hangs_is_ended():
+def test_a_host_without_slurm_is_named_srun_that_hangs_is_ended_and_one_whose_task_was_killed_has_not_timed_out():
+    with pytest.raises(StacksError, match="no-srun not found on PATH. Run pytorch-stacks where Slurm's"):
+        command._call(["no-srun"], 1)
     assert command._call(["sh", "-c", "printf x; exec sleep 600"], 1)[1:] == ("x", "\ntimed out after 1 s")
-
-
-def test_srun_whose_task_was_killed_has_not_timed_out():
     assert command._call(["sh", "-c", "echo 'task 1: Killed' >&2; exit 137"], 60)[::2] == (137, "task 1: Killed\n")
+
+
+NO_RANK = (
+    "no rank found: no Python with RANK and WORLD_SIZE among the processes of job 99. "
+    "Start ranks with conda-python-distributed or torchrun"
+)
 
 
 @pytest.mark.parametrize(
@@ -86,22 +86,12 @@ def test_srun_whose_task_was_killed_has_not_timed_out():
         ("7.5", {"steps": "7.0|n1"}, "step 7.5 does not run. Steps of this job: 7.0"),
         ("7.5", {"steps": ""}, "step 7.5 does not run. Steps of this job: none"),
         ("", {}, "no job. Name one, as in `pytorch-stacks 1234` or `pytorch-stacks 1234.0`, see --help"),
-        (
-            "--here --of 99",
-            {},
-            "no rank found: no Python with RANK and WORLD_SIZE among the processes of job 99. "
-            "Start ranks with conda-python-distributed or torchrun",
-        ),
+        ("--here --of 99", {}, NO_RANK),
     ],
 )
 def test_an_error_is_one_line_that_has_what_to_do(stacks, arguments, squeue, message):
     done = stacks(*arguments.split(), **squeue)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"pytorch-stacks: {message}\n")
-
-
-def test_a_host_without_slurm_is_named():
-    with pytest.raises(StacksError, match="no-srun not found on PATH. Run pytorch-stacks where Slurm's"):
-        command._call(["no-srun"], 1)
 
 
 @pytest.mark.parametrize("name", ["x", "7.batch", "-7", "7.0.0", "7 8"])

@@ -15,26 +15,12 @@ from stack_frames import DISTRIBUTED
 
 def call(number, name="all_reduce", state="completed", *, group=("0", "default_pg"), line=120, sizes=((4,),), **fields):
     frames = [(name, DISTRIBUTED, 3252), ("train", "/home/u/train.py", line)]
-    return {
-        "record_id": number,
-        "pg_id": 0,
-        "process_group": group,
-        "collective_seq_id": number,
-        "p2p_seq_id": 0,
-        "op_id": number,
-        "profiling_name": f"nccl:{name}",
-        "time_created_ns": number * 1000,
-        "state": state,
-        "input_sizes": [list(size) for size in sizes],
-        "input_dtypes": ["Float"],
-        "output_sizes": [[4]],
-        "output_dtypes": ["Float"],
-        "retired": True,
-        "timeout_ms": 600000,
-        "is_p2p": False,
-        "frames": [dict(zip(("name", "filename", "line"), frame)) for frame in frames],
-        **fields,
-    }
+    numbers = {"record_id": number, "pg_id": 0, "collective_seq_id": number, "p2p_seq_id": 0, "op_id": number}
+    data = {"input_sizes": [list(size) for size in sizes], "input_dtypes": ["Float"], "output_sizes": [[4]]}
+    what = {"process_group": group, "profiling_name": f"nccl:{name}", "state": state, "time_created_ns": number * 1000}
+    others = {"output_dtypes": ["Float"], "retired": True, "timeout_ms": 600000, "is_p2p": False}
+    named = [dict(zip(("name", "filename", "line"), frame)) for frame in frames]
+    return {**numbers, **what, **data, **others, "frames": named, **fields}
 
 
 def dump(*entries, ranks="[0, 1, 2, 3]", group=("0", "default_pg"), completed=-1):
@@ -107,34 +93,31 @@ def test_a_rank_without_a_dump_is_named(report):
 
 def test_collectives_that_all_finished_are_no_finding(report):
     done = dump(call(6), call(7, state="scheduled"), completed=7)  # the state is updated after the number
-    assert report(dict.fromkeys(range(4), done))[1] == 0
-    assert report(dict.fromkeys(range(4), done))[0].endswith("\nevery collective finished on every rank\n")
+    text, status = report(dict.fromkeys(range(4), done))
+    assert status == 0 and text.endswith("\nevery collective finished on every rank\n")
 
 
 DONE = dump(call(6), call(7))
 
 
+def all_but(last, number=4, other=DONE):
+    """Dumps of ranks that are alike but for the last one."""
+    return {**dict.fromkeys(range(number - 1), other), number - 1: last}
+
+
+UNSIZED, NO_DUMP = dump(call(7), ranks="[]"), "no dump: rank 3. It ended before, or wrote elsewhere"
+RECEIVING = dump(call(6), call(7), call(9, "recv 3<-2", "started", is_p2p=True))
+
+
 @pytest.mark.parametrize(
     ("dumps", "world_size", "line"),
     [
-        ({0: DONE, 1: DONE, 2: DONE}, None, "no dump: rank 3. It ended before, or wrote elsewhere"),
-        (
-            dict.fromkeys(range(4), dump(call(7), ranks="[]")),
-            None,
-            "the dumps do not tell the size of the world. Pass --world-size",
-        ),
-        (dict.fromkeys(range(3), dump(call(7), ranks="[]")), 4, "no dump: rank 3. It ended before, or wrote elsewhere"),
-        (dict.fromkeys(range(4), dump()), None, "no collective is recorded"),
-        (
-            {**dict.fromkeys(range(3), DONE), 3: dump(call(6))},
-            None,
-            "group default_pg: rank 3 did not start collective 7: at 6 in its dump",
-        ),
-        (
-            {**dict.fromkeys(range(3), DONE), 3: dump(call(6), call(7), call(9, "recv 3<-2", "started", is_p2p=True))},
-            None,
-            "group default_pg: rank 3: recv 3<-2 did not finish, called at train.py:120",
-        ),
+        (all_but(DONE, 3), None, NO_DUMP),
+        (all_but(UNSIZED, 4, UNSIZED), None, "the dumps do not tell the size of the world. Pass --world-size"),
+        (all_but(UNSIZED, 3, UNSIZED), 4, NO_DUMP),
+        (all_but(dump(), 4, dump()), None, "no collective is recorded"),
+        (all_but(dump(call(6))), None, "group default_pg: rank 3 did not start collective 7: at 6 in its dump"),
+        (all_but(RECEIVING), None, "group default_pg: rank 3: recv 3<-2 did not finish, called at train.py:120"),
     ],
 )
 def test_a_verdict_needs_the_whole_world(report, dumps, world_size, line):
@@ -163,19 +146,10 @@ def test_rows_of_a_mesh_are_groups_of_their_own(report):
 
 def test_older_dumps_are_read(report):
     """Version 1 and 2.0, of torch 2.2 and 2.3: `seq_id`, groups by name, no status."""
-    old = [
-        {
-            "seq_id": 3,
-            "process_group": "0",
-            "pg_id": 0,
-            "profiling_name": "nccl:all_reduce",
-            "state": state,
-            "input_sizes": [[4]],
-            "time_created_ns": 5,
-        }
-        for state in ("completed", "scheduled")
-    ]
-    dumps = {0: {"version": "2.0", "entries": [old[1]]}, 1: {"version": "2.0", "entries": [{**old[0], "seq_id": 2}]}}
+    old = {"process_group": "0", "pg_id": 0, "profiling_name": "nccl:all_reduce", "input_sizes": [[4]]}
+    states = ({"seq_id": 3, "state": "scheduled"}, {"seq_id": 2, "state": "completed"})
+    entries = [{**old, "time_created_ns": 5, **state} for state in states]
+    dumps = {rank: {"version": "2.0", "entries": [entry]} for rank, entry in enumerate(entries)}
     lines = report(dumps, 2)[0].splitlines()
     assert lines[1:3] == ["group 0: collective 3, all_reduce of [[4]], did not finish", "    waiting: rank 0"]
     assert lines[3].startswith("    rank 1 did not start it: its last, all_reduce (2 of group 0), finished")

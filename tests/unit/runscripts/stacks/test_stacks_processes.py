@@ -31,11 +31,9 @@ def test_only_ranks_of_the_user_the_job_the_step_and_the_node_count(proc):
     assert sorted(found(root, "7")) == [(3, 10), (3, 11)]
     assert sorted(found(root, "7", "0", node="nid0002")) == [(0, 13), (3, 10)]
     assert found(root, uid=MINE + 1) == []
-
-
-def test_ranks_of_mpirun_may_have_the_name_of_another_node(proc):
-    root = proc(10, **RANK, SLURMD_NODENAME="nid0002", MPI_LOCALRANKID="0")
-    assert found(root, "7") == [(3, 10)]
+    # ranks of mpirun may have the name of another node
+    proc(14, **{**RANK, "SLURM_JOB_ID": "9", "SLURMD_NODENAME": "nid0002", "MPI_LOCALRANKID": "0"})
+    assert found(root, "9") == [(3, 14)]
 
 
 def test_children_of_a_rank_belong_to_it_and_later_programs_of_its_task_are_left_out(proc):
@@ -56,15 +54,12 @@ def test_a_process_that_has_ended_is_left_out(proc):
 # py-spy
 
 
-def test_the_main_thread_of_a_rank_comes_first(py_spy):
-    py_spy('echo "$threads"')
+def test_the_main_thread_of_a_rank_comes_first(py_spy, monkeypatch):
+    program = py_spy('echo "$threads"')
     threads = read_stacks(os.getpid(), {}, 120)
     assert threads[0] == {"name": "MainThread", "frames": [["f", "/t.py", 3]]}
     assert threads[1] == {"name": "pin", "frames": [["f", "/t.py", 9]]}
-
-
-def test_py_spy_of_the_rank_is_used_before_that_of_the_node(py_spy, tmp_path, monkeypatch):
-    program = py_spy('echo "$threads"')
+    # py-spy of the rank is used, too
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     assert read_stacks(os.getpid(), {"PATH": f"relative:{program.parent}"}, 120)
 
@@ -92,16 +87,19 @@ def test_the_kernels_refusal_is_named_with_its_setting(py_spy, monkeypatch, tmp_
         read_stacks(os.getpid(), {}, 120)
 
 
-def test_a_process_that_does_not_answer_is_given_up(py_spy):
-    py_spy("exec sleep 600")
-    with pytest.raises(SpyError, match="no stack within 0.2 s: try again with a larger --timeout"):
-        read_stacks(os.getpid(), {}, 0.2)
-
-
-def test_another_failure_of_py_spy_has_its_words(py_spy):
-    py_spy("echo 'Error: Failed to find python version' >&2; exit 1")
-    with pytest.raises(SpyError, match="py-spy: Error: Failed to find python version"):
-        read_stacks(os.getpid(), {}, 120)
+@pytest.mark.parametrize(
+    ("code", "seconds", "message"),
+    [
+        ("exec sleep 600", 0.2, "no stack within 0.2 s: try again with a larger --timeout"),
+        ("echo 'Error: no python version' >&2; exit 1", 120, "py-spy: Error: no python version"),
+    ],
+)
+def test_a_process_that_does_not_answer_is_given_up_and_another_failure_has_py_spys_words(
+    py_spy, code, seconds, message
+):
+    py_spy(code)
+    with pytest.raises(SpyError, match=message):
+        read_stacks(os.getpid(), {}, seconds)
 
 
 def test_processes_that_a_rank_started_are_among_its_threads(proc, py_spy):

@@ -4,6 +4,8 @@ import pytest
 from pytorch_stacks.report import as_text, find_place, group_ranks, in_words
 from stack_frames import DISTRIBUTED, IN_ALL_REDUCE, IN_NEXT_BATCH, SITE
 
+THREADING, MODULE = "/usr/lib/python3.11/threading.py", f"{SITE}/torch/nn/modules/module.py"
+
 
 @pytest.mark.parametrize(
     ("frames", "words"),
@@ -13,34 +15,30 @@ from stack_frames import DISTRIBUTED, IN_ALL_REDUCE, IN_NEXT_BATCH, SITE
         # a private function, a special one, and those that only call another one
         (
             [
-                ["wait", "/usr/lib/python3.11/threading.py", 359],
-                ["get", "/usr/lib/python3.11/queue.py", 171],
+                *(["wait", THREADING, 359], ["get", "/usr/lib/python3.11/queue.py", 171]),
                 ["_MultiProcessingDataLoaderIter._try_get_data", f"{SITE}/torch/utils/data/dataloader.py", 1243],
-                ["_BaseDataLoaderIter.__next__", f"{SITE}/torch/utils/data/dataloader.py", 701],
-                ["main", "/t.py", 8],
+                *(
+                    ["_BaseDataLoaderIter.__next__", f"{SITE}/torch/utils/data/dataloader.py", 701],
+                    ["main", "/t.py", 8],
+                ),
             ],
             "__next__ at t.py:8",
         ),
         (
             [
                 ["DistributedDataParallel.forward", f"{SITE}/torch/nn/parallel/distributed.py", 1600],
-                ["Module._call_impl", f"{SITE}/torch/nn/modules/module.py", 1],
-                ["Module.__call__", f"{SITE}/torch/nn/modules/module.py", 1],
-                ["main", "/t.py", 9],
+                *(["Module._call_impl", MODULE, 1], ["Module.__call__", MODULE, 1], ["main", "/t.py", 9]),
             ],
             "forward at t.py:9",
         ),
         # a collective that a library calls
         ([["barrier", DISTRIBUTED, 1], ["fit", f"{SITE}/lit/t.py", 3], ["main", "/t.py", 5]], "barrier at t.py:5"),
         ([["_wait", "/usr/lib64/python3.9/threading.py", 1], ["main", "/t.py", 5]], "_wait at t.py:5"),
-        ([["run", "/usr/lib/python3.11/threading.py", 982]], "run at threading.py:982"),
+        ([["run", THREADING, 982]], "run at threading.py:982"),
     ],
 )
 def test_a_place_is_the_function_that_runs_and_the_users_own_line(frames, words):
     assert in_words(find_place(frames)) == words
-
-
-def test_a_thread_without_python_code_has_no_place():
     assert find_place([]) is None
 
 
@@ -65,21 +63,18 @@ def test_ranks_without_a_process_or_a_stack_come_before_all_others(rank):
 
 
 def test_other_threads_are_shown_if_they_run_code_of_the_user(rank):
-    idle = {"name": "pin", "frames": [["run", "/usr/lib/python3.11/threading.py", 982]]}
-    holder = {"name": "writer", "frames": [["hold", "/home/u/log.py", 7]]}
-    text = as_text("job 7", group_ranks([{"node": "n", "ranks": [rank(0, threads=[idle, holder])]}]), [])
-    assert "    thread writer in hold at log.py:7\n" in text
-    assert "pin" not in text
-
-
-def test_a_worker_of_a_data_loader_is_shown_if_it_runs_code_of_the_user(rank):
+    threads = [
+        {"name": "pin", "frames": [["run", THREADING, 982]]},
+        {"name": "writer", "frames": [["hold", "/home/u/log.py", 7]]},
+    ]
+    # workers of a DataLoader
     forked = [["Process._bootstrap", "/usr/lib/python3.11/multiprocessing/process.py", 314], *IN_NEXT_BATCH]
     loop = ["_worker_loop", f"{SITE}/torch/utils/data/_utils/worker.py", 9]
-    idle = {"name": "of process 8", "frames": [loop, *forked]}
-    busy = {"name": "of process 9", "frames": [["Images.__getitem__", "/home/u/data.py", 7], loop, *forked]}
-    text = as_text("job 7", group_ranks([{"node": "n", "ranks": [rank(0, threads=[idle, busy])]}]), [])
-    assert "    thread of process 9 in Images.__getitem__ at data.py:7\n" in text
-    assert "process 8" not in text
+    threads.append({"name": "of process 8", "frames": [loop, *forked]})
+    threads.append({"name": "of process 9", "frames": [["Images.__getitem__", "/home/u/data.py", 7], loop, *forked]})
+    text = as_text("job 7", group_ranks([{"node": "n", "ranks": [rank(0, threads=threads)]}]), [])
+    assert "    thread writer in hold at log.py:7\n" in text and "pin" not in text
+    assert "    thread of process 9 in Images.__getitem__ at data.py:7\n" in text and "process 8" not in text
 
 
 def test_two_launches_of_a_job_are_reported_one_after_the_other(rank):
