@@ -81,14 +81,6 @@ srun -N2 -n2 stat -c %a "${PYTORCH_PACKED%/*}" """)
     assert re.search(r"venv\.squashfs \(0\.0\d GB\) copied to 2 nodes in [\d.]+ s: ", errors)
 
 
-def test_two_stagings_of_a_job_are_both_removed(job, disk):
-    output, _ = job("""source <(pytorch-stage); first=$PYTORCH_PACKED; source <(pytorch-stage)
-srun -N2 -n2 ls $first $PYTORCH_PACKED; srun -N2 -n4 conda-python-distributed probe.py""")
-    *files, _, _, _, _ = output.splitlines()
-    assert len(set(files)) == 2
-    assert len(files) == 4
-
-
 def test_a_printed_copy_is_removed_with_the_job(job, work, disk):
     (work / "a file").write_text("text")
     output, _ = job('copy=$(pytorch-stage --print "a file"); srun -N2 -n2 cat "$copy"; srun -N2 -n2 ls -d "$copy"')

@@ -14,16 +14,7 @@ from pathlib import Path
 
 import pytest
 from pytorch_stage import __main__ as command
-from pytorch_stage.__main__ import (
-    StageError,
-    flux_commands,
-    given,
-    loaded,
-    on_node,
-    stage,
-    starter,
-    unfit,
-)
+from pytorch_stage.__main__ import StageError, flux_commands, given, loaded, on_node, stage, starter, unfit
 
 #: Starts one process on each node of a job that has this node.
 LAUNCHER = ["env"]
@@ -34,41 +25,37 @@ JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}
 
 @pytest.fixture
 def root(tmp_path):
-    """An installation with a packed file of 5 bytes and its record."""
-    (tmp_path / "provenance").mkdir()
-    (tmp_path / "venv.squashfs").write_bytes(b"hsqs!")
-    (tmp_path / "provenance" / "packed.json").write_text(json.dumps({"sha256": SHA, "size": 5}))
+    """An installation with a packed file of 5 bytes and its record, and a site's copy of its image."""
+    for directory in ("provenance", "site"):
+        (tmp_path / directory).mkdir()
+    for kind, name, size in (("packed", "venv.squashfs", 5), ("image", "site/x.sif", 3)):
+        (tmp_path / name).write_bytes(bytes(size))
+        (tmp_path / "provenance" / f"{kind}.json").write_text(json.dumps({"sha256": SHA, "size": size}))
     return tmp_path
 
 
-def test_the_packed_file_of_the_module_is_staged_wherever_the_variable_leads(root):
-    env = {"CONTAINERROOT": str(root), "PYTORCH_PACKED": str(root / "copy")}
-    assert loaded(env) == ({str(root / "venv.squashfs"): SHA}, ["PYTORCH_PACKED"])
-
-
-def test_the_sites_copy_of_an_image_is_staged_if_the_installed_one_is_gone(root):
-    (root / "site").mkdir()
-    (root / "site" / "x.sif").write_bytes(b"SIF")
-    (root / "provenance" / "image.json").write_text(json.dumps({"sha256": SHA, "size": 3}))
-    files, variables = loaded({"CONTAINERROOT": str(root), "SIFPYTORCH": str(root / "site" / "x.sif")})
-    assert (files, variables) == ({str(root / "site" / "x.sif"): SHA}, ["SIF", "SIFPYTORCH"])
+@pytest.mark.parametrize(
+    ("variables", "file", "named"),
+    [
+        ({"PYTORCH_PACKED": "copy"}, "venv.squashfs", ["PYTORCH_PACKED"]),  # wherever the variable leads
+        ({"SIFPYTORCH": "site/x.sif"}, "site/x.sif", ["SIF", "SIFPYTORCH"]),  # the installed image is gone
+    ],
+)
+def test_the_file_of_the_module_is_staged(root, variables, file, named):
+    env = {"CONTAINERROOT": str(root), **{name: f"{root}/{value}" for name, value in variables.items()}}
+    assert loaded(env) == ({str(root / file): SHA}, named)
 
 
 @pytest.mark.parametrize(
-    ("file", "record", "env", "error"),
+    ("size", "record", "env", "error"),
     [
-        (
-            b"hsq",
-            {"sha256": SHA, "size": 5},
-            {"PYTORCH_PACKED": "x"},
-            "has not the size that its installation recorded",
-        ),
-        (b"hsqs!", {}, {"PYTORCH_PACKED": "x"}, "cannot read .*packed.json"),
-        (b"hsqs!", {}, {}, "no image or packed venv to stage"),
+        (3, {"sha256": SHA, "size": 5}, {"PYTORCH_PACKED": "x"}, "has not the size that its installation recorded"),
+        (5, {}, {"PYTORCH_PACKED": "x"}, "cannot read .*packed.json"),
+        (5, {}, {}, "no image or packed venv to stage"),
     ],
 )
-def test_a_file_of_another_size_or_without_a_record_is_not_staged(root, file, record, env, error):
-    (root / "venv.squashfs").write_bytes(file)
+def test_a_file_of_another_size_or_without_a_record_is_not_staged(root, size, record, env, error):
+    (root / "venv.squashfs").write_bytes(bytes(size))
     (root / "provenance" / "packed.json").write_text(json.dumps(record))
     with pytest.raises(StageError, match=error):
         loaded({"CONTAINERROOT": str(root), **env})
@@ -120,17 +107,10 @@ def shell(image, disk, runscripts, tmp_path):
     """A function that runs a script in a shell after loading the module of the image: output, message, status."""
 
     def run(script, program="bash", **variables):
-        env = {
-            "PATH": f"{runscripts}:{os.environ['PATH']}",
-            "CONTAINERROOT": str(image.parent),
-            "SIF": str(image),
-            "SIFPYTORCH": str(image),
-            "PYTORCH_LAUNCH_STAGE_DIR": str(disk),
-            **variables,
-        }
-        done = subprocess.run(
-            [program, "-c", script], env=env, capture_output=True, text=True, check=False, timeout=300, cwd=tmp_path
-        )
+        module = {"CONTAINERROOT": str(image.parent), "SIF": str(image), "SIFPYTORCH": str(image)}
+        places = {"PATH": f"{runscripts}:{os.environ['PATH']}", "PYTORCH_LAUNCH_STAGE_DIR": str(disk)}
+        options = {"capture_output": True, "text": True, "check": False, "timeout": 300, "cwd": tmp_path}
+        done = subprocess.run([program, "-c", script], env={**places, **module, **variables}, **options)
         return done.stdout.splitlines(), done.stderr, done.returncode
 
     return run
@@ -140,9 +120,8 @@ SOURCE = f"source <(pytorch-stage -- {' '.join(LAUNCHER)})"
 
 
 def test_the_copy_is_in_a_private_directory_until_the_shell_exits(shell, image, disk):
-    output, message, status = shell(
-        f'{SOURCE}; echo "$SIF"; cmp "$SIF" {image} && stat -c %a "${{SIF%/*}}"; echo $SIFPYTORCH'
-    )
+    lines = f'cmp "$SIF" {image} && stat -c %a "${{SIF%/*}}"; echo $SIFPYTORCH'
+    output, message, status = shell(f'{SOURCE}; echo "$SIF"; {lines}')
     assert re.fullmatch(rf"{disk}/pytorch-stage-[0-9a-f]{{32}}/x.sif", output[0]), message
     assert output[1:] == ["700", output[0]]
     assert re.search(r"x\.sif \(0\.00 GB\) copied to 1 node in [\d.]+ s: ", message)
@@ -176,15 +155,10 @@ def test_zsh_can_source_it(shell):
     assert (output[1:], status) == (["mine"], 0)
 
 
-def damage(image):
-    """Change a bit of a file."""
+def test_an_image_with_another_bit_is_not_used_and_the_variables_stay(shell, image, disk):
     with image.open("r+b") as file:
         byte = os.pread(file.fileno(), 1, 2_000_000)[0]
         os.pwrite(file.fileno(), bytes([byte ^ 1]), 2_000_000)
-
-
-def test_an_image_with_another_bit_is_not_used_and_the_variables_stay(shell, image, disk):
-    damage(image)
     output, message, _ = shell(f'{SOURCE} || echo "status $?"; echo $SIF; trap -p EXIT; ls -A "{disk}"')
     assert output == ["status 1", str(image)]
     assert re.search(r"x\.sif is damaged: its SHA-256 is not the recorded one\. Install it again$", message.strip())
@@ -222,10 +196,8 @@ eval "$(sed -n "s/.*to remove the copies: //p" message)" """)
 def test_any_files_are_staged_with_spaces_in_their_names(shell, tmp_path, disk):
     (tmp_path / "a file.tar").write_text("a")
     (tmp_path / "b").write_text("b")
-    output, message, _ = shell(
-        'source <(pytorch-stage "a file.tar" b b -- env); cd "$PYTORCH_STAGED"; for file in *; do echo "$file"; done; '
-        "echo $SIF"
-    )
+    script = 'source <(pytorch-stage "a file.tar" b b -- env); cd "$PYTORCH_STAGED"; printf "%s\\n" *; echo $SIF'
+    output, message, _ = shell(script)
     assert output[:2] == ["a file.tar", "b"], message
     assert output[2].endswith("/root/x.sif")
 
@@ -266,9 +238,8 @@ def test_a_directory_that_every_user_can_change_is_not_used(disk):
 
 def test_the_next_directory_is_used_if_the_first_one_is_not_suitable(shell, image, tmp_path):
     missing = tmp_path / "missing"
-    output, message, _ = shell(
-        SOURCE + "; echo $SIF", PYTORCH_LAUNCH_STAGE_DIR="", SLURM_TMPDIR=str(missing), TMPDIR="/proc"
-    )
+    variables = {"PYTORCH_LAUNCH_STAGE_DIR": "", "SLURM_TMPDIR": str(missing), "TMPDIR": "/proc"}
+    output, message, _ = shell(f"{SOURCE}; echo $SIF", **variables)
     assert output[0].startswith(("/tmp/pytorch-stage-", "/var/tmp/pytorch-stage-")), message  # noqa: S108
     assert not Path(output[0]).parent.exists()
     _, message, _ = shell(SOURCE, PYTORCH_LAUNCH_STAGE_DIR=str(missing))
@@ -293,26 +264,21 @@ def test_two_processes_on_one_node_are_an_error(shell, tmp_path):
     assert "is shared between nodes, or two processes run on this node" in message
 
 
-def test_a_name_that_another_user_has_made_first_is_an_error_that_names_the_user(image, disk, capsys):
-    if os.geteuid() != 0:
-        pytest.skip("only root can give a directory to another user")
-    foreign = disk / "pytorch-stage-1"
-    foreign.mkdir()
-    os.chown(foreign, 65534, 65534)
-    on_node(order(disk, files={str(image): SHA}), "make", "copy", "check")
-    assert f"user 65534 has made {foreign} first: try again" in capsys.readouterr().out
-    assert list(foreign.iterdir()) == []
-    foreign.rmdir()
-
-
-def test_a_name_that_another_user_has_made_first_is_tried_again_with_another(disk, shell, changed):
+def test_a_name_that_another_user_has_made_first_is_not_used_and_tried_again_with_another(
+    image, disk, shell, changed, capsys
+):
     if os.geteuid() != 0:
         pytest.skip("only root can give a directory to another user")
     names = "names = iter('abcde'); secrets.token_hex = lambda _: next(names)"
     program = changed("\nPROGRAM, ", f"\n{names}\nPROGRAM, ")
-    for name in "ab":
+    for name in "1ab":
         (disk / f"pytorch-stage-{name}").mkdir()
         os.chown(disk / f"pytorch-stage-{name}", 65534, 65534)
+    foreign = disk / "pytorch-stage-1"
+    on_node(order(disk, files={str(image): SHA}), "make", "copy", "check")
+    assert f"user 65534 has made {foreign} first: try again" in capsys.readouterr().out
+    assert list(foreign.iterdir()) == []
+    foreign.rmdir()
     output, message, _ = shell(f"source <({program} -- env) && echo $SIF || echo $?")  # root also removes theirs
     assert output == [f"{disk}/pytorch-stage-c/x.sif"]
     assert "has made" not in message
@@ -327,7 +293,7 @@ def test_the_name_is_not_in_the_arguments_that_other_users_can_read(monkeypatch)
 
     monkeypatch.setattr(subprocess, "Popen", record)
     monkeypatch.setattr(shutil, "which", lambda command: command)
-    for name, text in (("SLURM_JOB_ID", "7"), ("SLURM_JOB_NUM_NODES", "3"), ("PYTORCH_LAUNCH_STAGE_DIR", "/disk")):
+    for name, text in {**JOB, "PYTORCH_LAUNCH_STAGE_DIR": "/disk"}.items():
         monkeypatch.setenv(name, text)
     with pytest.raises(OSError), contextlib.ExitStack() as undo:
         stage({}, [], undo)
@@ -344,7 +310,7 @@ def test_steps_run_beside_those_of_the_job_and_take_none_of_their_options(step):
     assert own == {"SLURM_JOB_ID": "7", "SLURM_CONF": "/s.conf", "HOME": "/h"}
 
 
-@pytest.mark.parametrize("env", [{}, {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_HET_SIZE": "2"}])
+@pytest.mark.parametrize("env", [{}, {**JOB, "SLURM_HET_SIZE": "2"}])
 def test_without_a_job_that_is_known_the_message_has_the_command_to_type(env):
     with pytest.raises(StageError, match="process on each node: pytorch-stage -- mpirun --map-by ppr:1:node"):
         starter(env, [])
@@ -368,10 +334,8 @@ def slow(tmp_path):
 
 
 def test_a_shell_that_is_killed_during_the_copy_leaves_nothing(shell, slow, disk):
-    _, _, status = shell(
-        f"{{ until compgen -G '{disk}/*/x.sif' >/dev/null; do :; done; kill -KILL $$; }} & {SOURCE[:-4]} {slow})"
-    )
-    assert status == -signal.SIGKILL
+    killer = f"{{ until compgen -G '{disk}/*/x.sif' >/dev/null; do :; done; kill -KILL $$; }} &"
+    assert shell(f"{killer} {SOURCE[:-4]} {slow})")[2] == -signal.SIGKILL
     deadline = time.monotonic() + 60
     while list(disk.iterdir()) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -405,11 +369,9 @@ def test_processes_that_do_not_start_are_an_error_after_a_limit(shell, tmp_path,
 
 
 def test_the_command_without_a_module_fails_and_so_does_the_line_that_sources_it(runscripts):
-    command = runscripts / "pytorch-stage"
+    command, env = runscripts / "pytorch-stage", {"PATH": os.environ["PATH"]}
     line = f"source <({command}) && echo sourced; {command} --print --wrong; echo $?"
-    done = subprocess.run(
-        ["bash", "-c", line], env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(["bash", "-c", line], env=env, capture_output=True, text=True, check=False)
     assert done.stdout == "2\n"
     assert "no image or packed venv to stage. Load a PyTorch module" in done.stderr
     assert "unknown arguments '--print --wrong'. See --help" in done.stderr
