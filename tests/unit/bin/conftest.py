@@ -65,37 +65,22 @@ class Installation:
         path.write_text(text)
         path.chmod(0o755)
 
-    def run(self, *command, before=(), **variables):
+    def run(self, *command, **variables):
         """Run one of the commands with the module loaded, in a process group of its own."""
-        environ = {
-            "PATH": f"{self.failing}:{self.programs}",
-            "EBROOTPYTORCH": str(self.root),
-            "SIFPYTORCH": str(self.root / "image.sif"),
-            **variables,
-        }
-        return subprocess.run(
-            [*before, str(self.root / "bin" / command[0]), *command[1:]],
-            env=environ,
-            start_new_session=True,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        module = {"EBROOTPYTORCH": str(self.root), "SIFPYTORCH": str(self.root / "image.sif")}
+        env = {"PATH": f"{self.failing}:{self.programs}", **module, **variables}
+        options = {"start_new_session": True, "capture_output": True, "text": True, "timeout": 300, "check": False}
+        return subprocess.run([str(self.root / "bin" / command[0]), *command[1:]], env=env, **options)
 
     def in_use(self):
         """Files of what a module that is loaded now would mount: path -> content."""
         if self.packed.is_file() and not (self.directory / ".unpacked").is_file():
             with tarfile.open(self.packed) as archive:
                 members = [member for member in archive if not member.isdir() and member.name != "./.unpacked"]
-                return {
-                    os.path.normpath(member.name): archive.extractfile(member).read().decode() for member in members
-                }
-        return {
-            str(path.relative_to(self.directory)): path.read_text()
-            for path in self.directory.rglob("*")
-            if path.is_file() and path.name != ".unpacked"
-        }
+                texts = {member.name: archive.extractfile(member).read().decode() for member in members}
+                return {os.path.normpath(name): text for name, text in texts.items()}
+        paths = [path for path in self.directory.rglob("*") if path.is_file() and path.name != ".unpacked"]
+        return {str(path.relative_to(self.directory)): path.read_text() for path in paths}
 
     def left(self):
         """Names of what is in the store, but for the lock."""

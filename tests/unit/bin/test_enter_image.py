@@ -45,11 +45,8 @@ class Installed:
         )
         (self.runtime / "singularity").write_text(RUNTIME)
         (self.runtime / "singularity").chmod(0o755)
-        self.loaded = {
-            "CONTAINERROOT": str(self.root),
-            "SIFPYTORCH": str(self.image),
-            "APPTAINER_BINDPATH": "/x:/runscripts",
-        }
+        self.loaded = {"CONTAINERROOT": str(self.root), "SIFPYTORCH": str(self.image)}
+        self.loaded["APPTAINER_BINDPATH"] = "/x:/runscripts"
 
     def start(self, command, *arguments, cwd=None, path=None, **variables):
         """Start a command of the module's bin/; return the process."""
@@ -57,15 +54,8 @@ class Installed:
         if not link.is_symlink():
             link.symlink_to("../libexec/enter")
         env = {"PATH": path or f"{link.parent}:{self.runtime}:/usr/bin:/bin", "HOME": str(self.work), **variables}
-        return subprocess.Popen(
-            [link, *arguments],
-            env=env,
-            text=True,
-            cwd=cwd or self.work,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen([link, *arguments], env=env, text=True, cwd=cwd or self.work, **pipes)
 
     def environment(self, expected_errors="", **variables):
         """The variables of a command in the image, by their names."""
@@ -95,13 +85,12 @@ def test_a_rank_becomes_the_runtime_itself_under_any_launcher(installed, variabl
     assert given.items() >= variables.items()
 
 
-def test_the_exit_status_is_the_commands(installed):
-    rank = installed.start("bash", "-c", "exit 3", **installed.loaded)
-    rank.communicate()
-    assert rank.returncode == 3
-
-
-def test_a_signal_reaches_the_command(installed):
+def test_the_exit_status_is_the_commands_and_a_signal_reaches_it(installed):
+    in_step = {"SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_JOB_ID": "7"}
+    for command, status in ((["bash", "-c", "exit 3"], 3), (["no-such-command"], 127)):
+        rank = installed.start(*command, **in_step, **installed.loaded)
+        rank.communicate()
+        assert rank.returncode == status
     rank = installed.start("sleep", "1000", **installed.loaded)
     assert int(rank.stdout.readline()) == rank.pid
     os.kill(rank.pid, signal.SIGTERM)
@@ -109,32 +98,18 @@ def test_a_signal_reaches_the_command(installed):
     assert rank.returncode == -signal.SIGTERM
 
 
-def test_a_command_that_does_not_exist_is_an_error(installed):
-    rank = installed.start("no-such-command", SLURM_STEP_TASKS_PER_NODE="2", SLURM_JOB_ID="7", **installed.loaded)
-    rank.communicate()
-    assert rank.returncode == 127
-
-
-def test_a_working_directory_behind_a_link_is_entered_by_its_physical_path(installed, tmp_path):
+def test_a_working_directory_behind_a_link_is_entered_by_its_physical_path_and_one_that_is_gone_is_an_error(
+    installed, tmp_path
+):
     (tmp_path / "link").symlink_to(installed.work)
     rank = installed.start("pwd", cwd=tmp_path / "link", PWD=str(tmp_path / "link"), **installed.loaded)
     assert rank.communicate()[0].splitlines()[-1] == os.path.realpath(installed.work)
-
-
-def test_a_working_directory_that_is_gone_is_an_error(installed):
-    gone = installed.work / "gone"
+    gone, env = installed.work / "gone", {"PATH": "/usr/bin:/bin", **installed.loaded}
     gone.mkdir()
-    installed.start("env", **installed.loaded).communicate()
-    script = 'cd "$1" && rmdir "$1" && exec "$2"'
-    result = subprocess.run(
-        ["bash", "-c", script, "bash", gone, installed.root / "bin" / "env"],
-        env={"PATH": "/usr/bin:/bin", **installed.loaded},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["bash", "-c", 'cd "$1" && rmdir "$1" && exec "$2"', "bash", gone, installed.root / "bin" / "pwd"]
+    result = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout) == (2, "")
-    assert "env: the working directory is gone. Change to another one\n" in result.stderr
+    assert "pwd: the working directory is gone. Change to another one\n" in result.stderr
 
 
 @pytest.mark.parametrize("before", ["nothing", "another module", "submitted in the image"])
@@ -143,19 +118,12 @@ def test_without_the_module_a_command_has_what_the_module_sets(installed, before
     certificate.touch()
     variables = {"PIP_CERT": str(certificate), "HF_HOME": "/absent"}
     if before == "another module":
-        variables.update(
-            CONTAINERROOT="/other",
-            SIFPYTORCH="/other.sif",
-            APPTAINER_BINDPATH="/other:/runscripts",
-            APPTAINER_BIND="/mine",
-        )
-        variables["__PYTORCH_ADDED_TO_APPTAINER_BINDPATH"] = "/other:/runscripts"
+        variables.update(CONTAINERROOT="/other", SIFPYTORCH="/other.sif", APPTAINER_BIND="/mine")
+        names = ("APPTAINER_BINDPATH", "__PYTORCH_ADDED_TO_APPTAINER_BINDPATH")
+        variables.update(dict.fromkeys(names, "/other:/runscripts"))
     if before == "submitted in the image":
-        variables.update(
-            CONTAINERROOT=str(installed.root),
-            APPTAINER_CONTAINER=str(installed.image),
-            APPTAINER_BIND="/runscripts,/payload,/mine,/user-software",
-        )
+        variables.update(CONTAINERROOT=str(installed.root), APPTAINER_CONTAINER=str(installed.image))
+        variables["APPTAINER_BIND"] = "/runscripts,/payload,/mine,/user-software"
     given = installed.environment(**variables)
     root, store = installed.root, installed.user_software
     binds = f"{root}/runscripts:/runscripts,{root}/payload:/payload,/usr,{certificate},{store}:/user-software"
@@ -170,10 +138,8 @@ def test_without_the_module_a_command_has_what_the_module_sets(installed, before
 
 def test_packed_user_software_and_a_users_own_binds_are_mounted_without_the_module(installed):
     installed.user_software.with_name("1.0.squashfs").touch()
-    given = installed.environment(APPTAINER_BINDPATH="/mine")
-    assert given["APPTAINER_BINDPATH"].endswith(
-        f"{installed.user_software}.squashfs:/user-software:ro,image-src=.,/mine"
-    )
+    packed = f"{installed.user_software}.squashfs:/user-software:ro,image-src=.,/mine"
+    assert installed.environment(APPTAINER_BINDPATH="/mine")["APPTAINER_BINDPATH"].endswith(packed)
     (installed.user_software / ".unpacked").touch()
     assert installed.environment()["APPTAINER_BINDPATH"].endswith(f"{installed.user_software}:/user-software")
 
@@ -192,13 +158,11 @@ def test_another_pythons_packages_stay_out_and_the_users_own_code_stays(installe
     foreign = tmp_path / "lib/python3.9/site-packages"
     foreign.mkdir(parents=True)
     path = f"{foreign}:/my/code:/in/the/image/site-packages"
-    message = f"env: ignoring {foreign} of PYTHONPATH, which belongs to another Python. To keep it, export \
-PYTORCH_LAUNCH_KEEP_PATHS=1\n"
-    given = installed.environment(message, PYTHONHOME="/other", PYTHONPATH=path, **installed.loaded)
+    fault = f"env: ignoring {foreign} of PYTHONPATH, which belongs to another Python. To keep it, export"
+    env = {"PYTHONHOME": "/other", "PYTHONPATH": path, **installed.loaded}
+    given = installed.environment(f"{fault} PYTORCH_LAUNCH_KEEP_PATHS=1\n", **env)
     assert given["PYTHONPATH"] == "/my/code:/in/the/image/site-packages" and "PYTHONHOME" not in given
-    kept = installed.environment(
-        "", PYTHONHOME="/other", PYTHONPATH=path, PYTORCH_LAUNCH_KEEP_PATHS="1", **installed.loaded
-    )
+    kept = installed.environment("", PYTORCH_LAUNCH_KEEP_PATHS="1", **env)
     assert (kept["PYTHONHOME"], kept["PYTHONPATH"]) == ("/other", path)
 
 
