@@ -68,13 +68,8 @@ def test_the_launch_script_takes_the_variables_for_those_of_a_step(world, place)
     size = 8 * len(world[1])
     rank = int(place * (size - 1))
     step = counts.step_variables(*world, tasks_per_node=8, rank=rank)
-    output = subprocess.run(
-        [TREE / "runscripts" / "conda-python-distributed", "--dry-run"],
-        env={"PATH": os.environ["PATH"], **step},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    ).stdout
+    command = [TREE / "runscripts" / "conda-python-distributed", "--dry-run"]
+    output = subprocess.check_output(command, env={"PATH": os.environ["PATH"], **step}, text=True)
     printed = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
     expected = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank % 8, "LOCAL_WORLD_SIZE": 8}
     assert {name: int(printed[name]) for name in expected} == expected

@@ -3,22 +3,17 @@
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 from benchmarks.installs import PARTS, install_image
 from benchmarks.session import PROGRAMS
 from testbed.recipes import CONTAINER, module
 
 
-class Layout:
-    """The paths of a testbed that are needed here."""
-
-    easybuild = Path("/easybuild")
-
-
 class Site:
     """Replaces a Session: `eb` writes a script, and an image unless one is there; it keeps the latter."""
 
-    layout = Layout()
+    layout = SimpleNamespace(easybuild=Path("/easybuild"))
 
     def __init__(self, scratch):
         self.scratch = scratch
@@ -75,14 +70,10 @@ def test_a_base_system_is_bootstrapped_by_the_first_call_and_copied_by_others(tm
     real.write_text('#!/bin/sh\necho called >>"$CALLS"\necho "$1" >"$4"\n')
     real.chmod(0o755)
     stand_in.symlink_to(PROGRAMS / "bootstrap-once")
-    env = {
-        "PATH": f"{stand_in.parent}:{real.parent}:{os.environ['PATH']}",
-        "BASE_SYSTEM": str(tmp_path / "base.tar"),
-        "CALLS": str(tmp_path / "calls"),
-    }
+    env = {"BASE_SYSTEM": str(tmp_path / "base.tar"), "CALLS": str(tmp_path / "calls")}
+    env["PATH"] = f"{stand_in.parent}:{real.parent}:{os.environ['PATH']}"
     for name in ("one.tar", "two.tar"):
-        subprocess.run(
-            ["mmdebstrap", "--quiet", "--include=a", "bookworm", tmp_path / name, "sources"], env=env, check=True
-        )
+        command = ["mmdebstrap", "--quiet", "--include=a", "bookworm", tmp_path / name, "sources"]
+        subprocess.run(command, env=env, check=True)
         assert (tmp_path / name).read_text() == "--quiet\n"
     assert (tmp_path / "calls").read_text() == "called\n"

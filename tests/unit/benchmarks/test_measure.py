@@ -58,13 +58,10 @@ def test_the_first_round_only_warms_up(tmp_path, capsys, warm_up, pairs):
     assert sum("warm-up" in line for line in lines) == warm_up
 
 
-def test_a_round_can_have_pairs_of_several_rows(tmp_path):
+def test_a_round_can_have_pairs_of_several_rows_and_the_ratio_is_of_the_medians(tmp_path):
     experiment = Experiment(lambda _: (pair for pair in [[(1.0, 2.0), (3.0, 2.0)]] * 2), ("cpu", "save"), warm_up=False)
     ratios = run(tmp_path, experiment).ratios
     assert {name: (ratio.value, ratio.pairs) for name, ratio in ratios.items()} == {"cpu": (0.5, 2), "save": (1.5, 2)}
-
-
-def test_the_ratio_is_of_the_medians_and_forgets_a_disturbed_pair():
     assert Ratio.of([(1.0, 1.0), (30.0, 2.0), (3.0, 2.0)]) == Ratio(a=3.0, b=2.0, low=1.0, high=15.0, pairs=3)
 
 
@@ -93,12 +90,9 @@ def test_one_row_of_the_page_is_measured_again_and_the_others_stay(monkeypatch):
     monkeypatch.setattr(command.Results, "load", lambda _file: page)
     results = select(monkeypatch, "--page", "--only", "rebuild", "--only", "metadata")[1]
     assert results == Results({"import": "old", "rebuild": "new", "metadata": "new"}, {"cpu": "no"}, {})
-
-
-@pytest.mark.parametrize("option", ["--page", "--redraw"])
-def test_the_page_is_not_written_from_few_pairs(monkeypatch, option):
-    with pytest.raises(SystemExit):
-        select(monkeypatch, option, "--pairs", "1")
+    for option in ("--page", "--redraw"):  # not from few pairs
+        with pytest.raises(SystemExit):
+            select(monkeypatch, option, "--pairs", "1")
 
 
 def test_results_are_the_same_after_saving_and_loading(tmp_path):

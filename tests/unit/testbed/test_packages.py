@@ -6,19 +6,10 @@ import pytest
 
 from testbed import packages
 from testbed.layout import Layout
-from testbed.packages import (
-    CLUSTER_PACKAGES,
-    CONTAINER_PACKAGES,
-    OPTIONAL_FILES,
-    OPTIONAL_PACKAGES,
-    find_optional,
-    install_cluster,
-    install_optional,
-)
 
 OPENMPI_5 = "mpirun (Open MPI) 5.0.7\n\nReport bugs to https://www.open-mpi.org/community/help/\n"
 DEBIANS_OPENMPI_4 = "mpirun.openmpi (OpenRTE) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n"
-WANTED = [*OPTIONAL_PACKAGES, *OPTIONAL_FILES]
+WANTED = [*packages.OPTIONAL_PACKAGES, *packages.OPTIONAL_FILES]
 MPICH_4 = "HYDRA build details:\n    Version:                                 4.0.2\n"
 
 
@@ -76,27 +67,22 @@ def test_packages_that_apptainer_misses_are_installed_with_others(commands, requ
     monkeypatch.setattr(packages, "find_lmod", lambda: tmp_path)
     install_cluster(Layout(tmp_path))
     assert "gocryptfs" in requests[0]
-    for command in (*CLUSTER_PACKAGES, *CONTAINER_PACKAGES):
+    for command in (*packages.CLUSTER_PACKAGES, *packages.CONTAINER_PACKAGES):
         commands(command, "")
     install_cluster(Layout(tmp_path))  # no apt, which may have no network, for that alone
     assert len(requests) == 1
 
 
-def test_nothing_is_installed_if_nothing_is_missing(commands, requests, monkeypatch, tmp_path):
+def test_nothing_is_installed_if_nothing_is_missing_or_without_privilege(commands, requests, monkeypatch, tmp_path):
     monkeypatch.setattr(packages, "privilege", lambda: None)
-    for package, ((name, *_), mark) in OPTIONAL_PACKAGES.items():
+    assert f"apt-get install {' '.join(WANTED)}" in install_optional(Layout(tmp_path))
+    for package, ((name, *_), mark) in packages.OPTIONAL_PACKAGES.items():
         commands(name, f"{package} {mark}\n")
-    for pattern in OPTIONAL_FILES.values():
+    for pattern in packages.OPTIONAL_FILES.values():
         path = tmp_path / pattern.replace("*", "x86_64-linux-gnu")
         path.parent.mkdir(parents=True)
         path.touch()
     assert install_optional(Layout(tmp_path)) is None
-    assert requests == []
-
-
-def test_without_privilege_the_reason_names_the_packages_and_nothing_fails(commands, requests, monkeypatch, tmp_path):
-    monkeypatch.setattr(packages, "privilege", lambda: None)
-    assert f"apt-get install {' '.join(WANTED)}" in install_optional(Layout(tmp_path))
     assert requests == []
 
 
@@ -153,11 +139,8 @@ def install(tmp_path):
 def test_a_failure_is_reported_and_the_lists_of_packages_are_updated_again(apt, tmp_path, monkeypatch, failing):
     apt.failing = failing
     monkeypatch.setattr(packages, "install", lambda *_: install(tmp_path))
-    advice = {
-        "update": "Check that the package archive is reachable.",
-        "install": "Install them manually and try again.",
-    }
-    assert packages.try_install(None, ["strace"]) == advice[failing]
+    advice = {"update": "Check that the package archive is reachable", "install": "Install them manually and try again"}
+    assert packages.try_install(None, ["strace"]) == f"{advice[failing]}."
     del apt[:]
     apt.failing = None
     install(tmp_path)

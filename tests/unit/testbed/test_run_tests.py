@@ -19,11 +19,8 @@ def run_tests(tmp_path):
     commands.mkdir(parents=True)
     (tmp_path / "testbed").mkdir()
     shutil.copy(TREE / "run-tests", tmp_path)
-    for program in (
-        "testbed/host-python",
-        *(f"{commands}/{name}" for name in ("python", "ruff", "codespell", "shellcheck", "mypy", "git")),
-    ):
-        path = tmp_path / program
+    programs = [commands / name for name in ("python", "ruff", "codespell", "shellcheck", "mypy", "git")]
+    for path in (tmp_path / "testbed/host-python", *programs):
         path.write_text(f'#!/bin/sh\necho "${{0##*/}} $*" >>{tmp_path}/calls\n[ "$*" != "testbed status" ]\n')
         path.chmod(0o755)
 
@@ -39,14 +36,10 @@ def run_tests(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "end"),
-    [
-        (["--fast"], "--fast tests/unit"),
-        (["-k", "x", "--fast"], "-k x --fast tests/unit"),
-        (["--fast", "tests/unit/bin/test_enter.py"], "--fast tests/unit/bin/test_enter.py"),
-    ],
+    [("--fast", "--fast tests/unit"), ("-k x --fast", "-k x --fast tests/unit"), ("--fast tests/x", "--fast tests/x")],
 )
 def test_fast_needs_no_cluster(run_tests, options, end):
-    calls, _ = run_tests(*options)
+    calls, _ = run_tests(*options.split())
     assert [call for call in calls if call.startswith("host-python")] == ["host-python testbed tools"]
     assert calls[-1].endswith(f"--slowest=20 {end}")
 
@@ -54,27 +47,19 @@ def test_fast_needs_no_cluster(run_tests, options, end):
 @pytest.mark.parametrize(
     ("options", "end"),
     [
-        ([], "tests"),
-        (["--thorough"], "--thorough tests"),
-        (["--thorough", "-k", "x"], "--thorough -k x tests"),
-        (["tests/unit/bin/test_enter.py"], "tests/unit/bin/test_enter.py"),
+        ("", "tests"),
+        ("--thorough", "--thorough tests"),
+        ("--thorough -k x", "--thorough -k x tests"),
+        ("tests/unit/x.py", "tests/unit/x.py"),
     ],
 )
 def test_other_runs_start_the_cluster_and_stop_it(run_tests, options, end):
-    calls, _ = run_tests(*options)
+    calls, trace = run_tests(*options.split())
     assert {f"host-python testbed {verb}" for verb in ("tools", "up", "optional")} <= set(calls)
     assert any(call.endswith(f"--slowest=20 {end}") for call in calls)
     assert any("coverage report" in call for call in calls) is (end == "--thorough tests")
     assert calls[-1] == "host-python testbed stop"
-
-
-@pytest.mark.parametrize(("options", "does"), [([], True), (["--thorough"], True), (["-k", "x"], False)])
-def test_a_whole_run_installs_the_image_while_the_tools_are_installed(run_tests, options, does):
-    _, trace = run_tests(*options)
-    assert (f"testbed/{IMAGE}" in trace) is does
-
-
-def test_no_process_is_killed_after_the_tests(run_tests):
-    """The installer of the test tools has ended by then, and its number may be that of another process."""
-    _, trace = run_tests()
+    # a whole run installs the image while the tools are installed
+    assert (f"testbed/{IMAGE}" in trace) is (options in ("", "--thorough"))
+    # the installer of the tools has ended by then, and its number may be that of another process
     assert not re.search(r"^\++ kill \d", trace, re.MULTILINE)
