@@ -6,6 +6,7 @@ import pytest
 
 from testbed import packages
 from testbed.layout import Layout
+from testbed.packages import find_optional, install_cluster, install_optional
 
 OPENMPI_5 = "mpirun (Open MPI) 5.0.7\n\nReport bugs to https://www.open-mpi.org/community/help/\n"
 DEBIANS_OPENMPI_4 = "mpirun.openmpi (OpenRTE) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n"
