@@ -33,10 +33,10 @@ libc = ctypes.CDLL(None, use_errno=True)
 def main(*arguments):
     env = os.environ
     file, root = env["PYTORCH_PACKED"], env.get("CONTAINERROOT", "")
-    is_off, is_loud = env.get("PYTORCH_LAUNCH_PACKED") == "0", env.get("PYTORCH_LAUNCH_VERBOSE", "0") not in ("", "0")
+    switch, is_loud = env.get("PYTORCH_LAUNCH_PACKED") or "1", env.get("PYTORCH_LAUNCH_VERBOSE", "0") not in ("", "0")
     try:
-        if is_off:
-            raise NotMountedError("PYTORCH_LAUNCH_PACKED=0")
+        if switch != "1":
+            raise NotMountedError(f"PYTORCH_LAUNCH_PACKED={switch}")
         _signal.signal(_signal.SIGALRM, is_late)
         seconds = _signal.alarm(MOUNT_SECONDS)
         try:
@@ -47,7 +47,7 @@ def main(*arguments):
             print_message(arguments[0], f"packed venv: {file} mounted by {how}")
     except (NotMountedError, OSError) as error:
         del env["PYTORCH_PACKED"]  # programs that the command starts do not try again
-        if is_first() and (is_loud or not is_off):
+        if is_first() and (is_loud or switch != "0"):
             print_message(arguments[0], f"packed venv not mounted: {error}. Using the unpacked files in {root}")
     os.execv(arguments[0], arguments)  # noqa: S606
 

@@ -47,6 +47,14 @@ def is_number(text):
     return text.isdecimal() and len(text) <= MOST_DIGITS
 
 
+def is_on(env, name, default):
+    """Whether the switch `name`, 1 or 0, is on. Raises LaunchError for another value, such as `false`."""
+    value = env.get(name) or default
+    if value not in ("0", "1"):
+        raise LaunchError(f"{name}={value} is neither 0 nor 1", "Correct or unset it")
+    return value == "1"
+
+
 class Value:
     """An immutable record. Its fields are `__slots__`, passed by name; those in `DEFAULTS` can be left out."""
 

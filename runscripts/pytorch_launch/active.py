@@ -7,7 +7,7 @@ Every command asks here, on hosts and in images. Files decide: no second interpr
 import posix as os
 import sys
 
-from pytorch_launch import LaunchError, Problem, Value, exists, names, read
+from pytorch_launch import LaunchError, Problem, Value, exists, is_on, names, read
 
 #: 0 runs the module's Python whatever is active.
 ACTIVE = "PYTORCH_LAUNCH_ACTIVE"
@@ -39,7 +39,7 @@ def choose_python(env):
     """The Choice for a process with environment `env`. Raises LaunchError."""
     check_directory(env)
     image, root = image_devices(env), env.get("CONTAINERROOT") or env.get("EBROOTPYTORCH") or ""
-    is_asked = env.get(ACTIVE) != "0" and (root or image)
+    is_asked = is_on(env, ACTIVE, "1") and (root or image)
     prefix, variable = _active(env, image, root) if is_asked else (None, None)
     if prefix is None:
         return Choice()
@@ -184,7 +184,7 @@ def isolate(env):
     A container passes the host's PYTHONPATH on, a venv inherits all variables: a module that is loaded for another
     purpose may decide which torch, or which numpy, is imported. Directories of the user's own code stay.
     """
-    if env.get(KEEP, "0") not in ("", "0"):
+    if is_on(env, KEEP, "0"):
         return {}, []
     # Apptainer's image is the root; Shifter binds the directories of its image into one
     image = {device("/"), device(sys.prefix)} if in_container(env) else set()
@@ -214,7 +214,7 @@ def _is_foreign(entry, marks, image):
 def shadowing(env):
     """A list of Problems: the user's own torch that Python imports instead of the module's."""
     module = env.get("SIFPYTORCH") or env.get("EBROOTPYTORCH")
-    if not module or env.get(KEEP, "0") not in ("", "0"):
+    if not module or is_on(env, KEEP, "0"):
         return []
     bases = [USER_VENV]
     # the Python of a venv module puts its own packages first (keep_torch.py)

@@ -5,7 +5,7 @@ import _signal  # in place of `signal`, see `pytorch_launch`
 import posix as os
 import sys
 
-from pytorch_launch import NO_PYTHON, LaunchError, Problem, exists, read
+from pytorch_launch import NO_PYTHON, LaunchError, Problem, exists, is_on, read
 from pytorch_launch.active import bind_line, choose_python, in_container, isolate, shadowing
 from pytorch_launch.caches import SUBDIRECTORIES, in_namespace, make_caches, make_dumps, old_locks, plan_dumps
 from pytorch_launch.launchers import discover
@@ -270,7 +270,7 @@ def become_python(arguments, variables):
     # Python itself would start the same with the signals that this one ignores; a `python` that is a wrapper would not
     for signal in (_signal.SIGPIPE, _signal.SIGXFSZ):
         _signal.signal(signal, _signal.SIG_DFL)
-    if read(PTRACE_SCOPE) == ONLY_PARENTS and variables.get("PYTORCH_LAUNCH_TRACEABLE") != "0":
+    if is_on(variables, "PYTORCH_LAUNCH_TRACEABLE", "1") and read(PTRACE_SCOPE) == ONLY_PARENTS:
         allow_tracing()
     for python in ("python", "python3"):
         denied = None

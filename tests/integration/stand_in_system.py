@@ -1,6 +1,8 @@
 """A system of stand-ins, on which recipes are installed and their lines start ranks."""
 
+import tempfile
 from collections import Counter
+from pathlib import Path
 
 from meeting import PROBE, TORCH_PROBE, ranks
 
@@ -45,9 +47,25 @@ class System:
         assert sorted(Counter(node for _, node, _ in found).values()) == [tasks, tasks], output
 
     def check_environment(self, name, line, settings=""):
-        """Make an environment on top of an installed module, activate it, and start 4 ranks with the line."""
-        show = """-c "import os, sys; os.write(1, f'ran in {sys.prefix}\\n'.encode())" """
+        """Make an environment on top of an installed module, activate it, and start 4 ranks with the line.
+
+        With --thorough also what docs/systems.md lists of each engine: an environment that is active before the module
+        is loaded, a working directory that is a link, and a script that the image does not see.
+        """
+        show = """-c "import os, sys; os.write(1, f'ran in {sys.prefix} at {os.getcwd()}\\n'.encode())" """
         make = "rm -rf v; python -m venv --without-pip --system-site-packages v; source v/bin/activate"
         load = f"unset PYTORCH_LAUNCH_ACTIVE; {settings}\nmodule load {recipes.module(name)}"
+        found = f"ran in {self.directory}/v at {self.directory}"
         output = self.run(f"{load}\n{make}\n{line} {show}")
-        assert output.count(f"ran in {self.directory}/v\n") == 4, output
+        assert output.count(f"{found}\n") == 4, output
+        if self.tasks_per_node == 1:
+            return
+        output = self.run(f"source v/bin/activate\n{load}\n{line} {show}")
+        assert output.count(f"{found}\n") == 4, output
+        output = self.run(f"mkdir -p real; ln -sfn real link\n{load}\ncd link\n{line} {show}")
+        assert output.count(f" at {self.directory}/real\n") == 4, output
+        with tempfile.TemporaryDirectory(dir="/var/tmp") as unseen:
+            Path(unseen, "train.py").write_text("import os; os.write(1, b'ran\\n')")
+            output = self.run(f"{load}\n{line} {unseen}/train.py 2>&1 || true")
+        print(f"{name}: {unseen}/train.py: {output}")
+        assert output.count("ran\n") == 4 or f"{unseen}/train.py" in output, output

@@ -135,9 +135,12 @@ def test_the_ranks_of_a_node_share_one_mount_at_the_installations_own_path(shell
 def test_other_commands_of_the_module_run_from_the_packed_file_too(shell, installation):
     done = shell("""python probe.py; conda-python-simple probe.py; bash -c 'source <(ddp-env) && python probe.py'
 TMPDIR=/absent python probe.py  # without a lock
-PYTORCH_LAUNCH_PACKED=0 python probe.py""")
-    assert [line[1] for line in lines(done)] == ["True"] * 4 + ["False"]
-    assert "packed venv" not in done.stderr
+PYTORCH_LAUNCH_PACKED=0 python probe.py
+PYTORCH_LAUNCH_PACKED=no python probe.py""")
+    assert [line[1] for line in lines(done)] == ["True"] * 4 + ["False"] * 2
+    assert re.findall("packed venv .*: PYTORCH.*[.]", done.stderr) == [
+        "packed venv not mounted: PYTORCH_LAUNCH_PACKED=no."
+    ]
 
 
 def test_ranks_that_start_later_share_the_mount_while_one_of_its_processes_lives(shell):

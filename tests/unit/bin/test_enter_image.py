@@ -164,6 +164,9 @@ def test_another_pythons_packages_stay_out_and_the_users_own_code_stays(installe
     assert given["PYTHONPATH"] == "/my/code:/in/the/image/site-packages" and "PYTHONHOME" not in given
     kept = installed.environment("", PYTORCH_LAUNCH_KEEP_PATHS="1", **env)
     assert (kept["PYTHONHOME"], kept["PYTHONPATH"]) == ("/other", path)
+    rank = installed.start("true", PYTORCH_LAUNCH_KEEP_PATHS="false", **installed.loaded)
+    message = "true: PYTORCH_LAUNCH_KEEP_PATHS=false is neither 0 nor 1. Correct or unset it\n"
+    assert (rank.communicate()[1], rank.returncode) == (message, 2)
 
 
 def test_start_shell_does_not_read_the_hosts_bashrc(installed):

@@ -10,6 +10,15 @@ from variables import RANK_0
 # Messages
 
 
+@pytest.mark.parametrize("switch", ["ACTIVE", "KEEP_PATHS", "TRACEABLE"])
+@pytest.mark.parametrize("command", ["conda-python-distributed", "conda-python-simple"])
+def test_a_switch_is_0_or_1(run_unchecked, command, switch):
+    for value in ("false", "no", "2"):
+        done = run_unchecked(command, "-c", "print('ran')", env={f"PYTORCH_LAUNCH_{switch}": value})
+        fault = f"PYTORCH_LAUNCH_{switch}={value} is neither 0 nor 1. Correct or unset it\n"
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{command}: {fault}")
+
+
 def test_a_missing_script_is_one_line_of_the_first_rank_of_each_node(run_unchecked, step, home):
     step.update(SLURM_PROCID="2", SLURM_LOCALID="0")
     first = run_unchecked("conda-python-distributed", "-u", "trian.py", env=step)
