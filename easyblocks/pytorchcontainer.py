@@ -28,6 +28,7 @@ class EB_PyTorchContainer(SourcePackageSteps, images.InstalledImage, EB_PyTorchM
 
     ENGINE = 'apptainer'
     BRINGS_PYTHON = True
+    SITE_FILES = {**containerimage.ContainerImage.SITE_FILES, 'base_image': None}
     SOURCES_OF_IMAGES = "'image', a .sif, .def or .yml file in 'sources', or a container module in 'builddependencies'"
 
     PARAMETERS = {
@@ -58,12 +59,13 @@ class EB_PyTorchContainer(SourcePackageSteps, images.InstalledImage, EB_PyTorchM
 
     def kinds(self):
         """Kinds of images by the extension of their source, or what `image` names."""
-        return {'.sif': containerimage.SifSource, '.def': images.DefinitionFile, '.yml': images.Cotainr,
-                'registry': images.RegistryImage, 'site': containerimage.SiteFile}
+        return {**super().kinds(), '.def': images.DefinitionFile, '.yml': images.Cotainr}
 
     def named_kinds(self):
         """Also the image of a build dependency, on which a definition file can be built too."""
         kinds = super().named_kinds()
+        if '.yml' in kinds:
+            kinds.pop('.sif', None)  # its base
         if self.base_module and '.def' not in kinds:
             kinds[self.base_module] = images.PackagesOnTop
         building = {images.DefinitionFile, images.PackagesOnTop}

@@ -8,7 +8,7 @@ and logins, configure enroot: its variables and files are not changed here.
 import os
 import re
 
-from easybuild.easyblocks.generic.containerimage import DOCKER_HUB, registry_host
+from easybuild.easyblocks.generic.containerimage import DOCKER_HUB, Registry, registry_host
 from easybuild.easyblocks.pytorchimage import EB_PyTorchImage
 from easybuild.framework.easyconfig import CUSTOM
 from easybuild.tools.build_log import EasyBuildError
@@ -16,13 +16,13 @@ from easybuild.tools.filetools import mkdir, which
 from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
 
 from pytorch_install import interface, tree
-from pytorch_install.images import InstalledImage, RegistryImage, write_provenance
+from pytorch_install.images import InstalledImage, write_provenance
 
 # The first bytes of a squashfs file: https://docs.kernel.org/filesystems/squashfs.html
 MAGIC = b'hsqs'
 
 
-class EnrootImage(RegistryImage):
+class EnrootImage(Registry):
     """An image that `image` names with its digest, imported by enroot."""
 
     EXTENSION, KIND = '.sqsh', 'enroot'

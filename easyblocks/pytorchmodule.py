@@ -80,7 +80,9 @@ class EB_PyTorchModule(EasyBlock):
     ENGINE = ''
     BRINGS_PYTHON = False
 
+    SITE_FILES = {}
     records = ContainerImage.records
+    site_files = ContainerImage.site_files
     extract_step = ContainerImage.extract_step
     fetch_lock = LockedVenv.fetch_lock
 

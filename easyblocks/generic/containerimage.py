@@ -20,7 +20,7 @@ from easybuild.framework.easyblock import EasyBlock
 from easybuild.framework.easyconfig import CUSTOM, MANDATORY
 from easybuild.framework.easyconfig.easyconfig import letter_dir_for
 from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
-from easybuild.tools.config import build_option, source_paths
+from easybuild.tools.config import source_paths
 from easybuild.tools.filetools import (
     CHECKSUM_TYPE_SHA256,
     adjust_permissions,
@@ -98,6 +98,8 @@ class ContainerImage(EasyBlock):
     """Support for installing software as a container image with a module around it."""
 
     SOURCES_OF_IMAGES = "'image', or a .sif or .def file in 'sources'"
+    # Parameters that can name a file which the site provides, and those of its checksum.
+    SITE_FILES = {'image': 'image_checksum'}
 
     @staticmethod
     def extra_options(extra_vars=None):
@@ -127,8 +129,10 @@ class ContainerImage(EasyBlock):
                           self.builddir)
 
     def fetch_step(self, *args, **kwargs):
-        """Check the recipe first."""
+        """Check the recipe first; find the site's files as sources."""
         self.require_image()
+        for name, checksum in self.site_files().items():
+            self.fetch_sources([name], [checksum])
         super().fetch_step(*args, **kwargs)
 
     def require_image(self):
@@ -138,15 +142,20 @@ class ContainerImage(EasyBlock):
             raise EasyBuildError("%s must name one image source, %s; found: %s", self.cfg.path,
                                  self.SOURCES_OF_IMAGES, ', '.join(kinds) or 'none')
 
+    def site_files(self):
+        """Checksums of the files that the site provides, by their names; None where the recipe has none."""
+        return {self.cfg[name]: checksum and self.cfg[checksum] for name, checksum in self.SITE_FILES.items()
+                if '://' not in (self.cfg[name] or '://')}
+
     @property
     def records(self):
-        """EasyBuild's records of the sources; before the fetch step, their names."""
+        """EasyBuild's records of the sources and of the site's files; before the fetch step, their names."""
         return self.src or [{'name': entry['filename'] if isinstance(entry, dict) else entry}
-                            for entry in self.cfg['sources']]
+                            for entry in [*self.cfg['sources'], *self.site_files()]]
 
     def kinds(self):
         """Kinds of images by the extension of their source, or what `image` names."""
-        return {'.sif': SifSource, '.def': Definition, 'registry': Registry, 'site': SiteFile}
+        return {'.sif': SifSource, '.def': Definition, 'registry': Registry}
 
     def named_kinds(self):
         """Kinds of the images that the recipe names, by what names them."""
@@ -155,9 +164,7 @@ class ContainerImage(EasyBlock):
                  if extension[0] == '.' and any(source['name'].endswith(extension) for source in self.records)}
         if image.startswith(DOCKER):
             found[image] = kinds['registry']
-        elif image.endswith('.sif') and os.path.basename(image) == image:
-            found[image] = kinds['site']
-        elif image:
+        elif image and not re.fullmatch(r'[^/]+\.sif', image):
             raise EasyBuildError("image = '%s' is neither a reference that begins with docker:// nor a file name that "
                                  "ends in .sif. Download other images as such a file. The directory of a file belongs "
                                  "in 'central_images'", image)
@@ -178,17 +185,8 @@ class ContainerImage(EasyBlock):
         """Verify the sources, then fetch the image: all later steps work offline."""
         super().checksum_step()
         self.image.sources, self.image.patches = self.records, self.patches
-        wanted = self.image.wanted
-        if self.dry_run:
-            return
-        if wanted:
-            self.image.site_file = (wanted if os.path.dirname(wanted) else
-                                    self.obtain_file(wanted, no_download=True, warning_only=True))
-            if not self.image.site_file or not os.path.isfile(self.image.site_file):
-                raise EasyBuildError("Image not found: %s in central_images (%s) or on EasyBuild's source path (%s). "
-                                     "Put a copy there, or correct the recipe", wanted,
-                                     ', '.join(self.cfg['central_images']), ', '.join(source_paths()))
-        self.fetch_image()
+        if not self.dry_run:
+            self.fetch_image()
 
     def fetch_image(self):
         """Download and verify the image."""
@@ -270,13 +268,6 @@ def checksum_of(path):
     return compute_checksum(path, CHECKSUM_TYPE_SHA256)
 
 
-def require_checksum(path, found, expected):
-    """Stop unless a file has its SHA-256, or --ignore-checksums is set."""
-    if found != expected and not build_option('ignore_checksums'):
-        raise EasyBuildError("%s has SHA-256 %s, expected %s. Download it again, or correct the recipe",
-                             path, found, expected)
-
-
 def require_image_format(path, name=None):
     """
     Stop if a file is not a SIF image, is shorter than its header specifies, or is for another machine.
@@ -341,12 +332,11 @@ class Image:
     file: path of the finished image, which gets installed
     checksum: SHA-256 of the file, None while it is unknown
     digest: digest of the registry's manifest ('sha256:<hex>'), which identifies the image before it is fetched; or None
-    wanted: name or path of a file of the site that is the image or its base; `site_file` is where it was found
     is_kept: whether the installed image is the same
     """
 
     INGREDIENTS = ('debian_release', 'debian_packages', 'mksquashfs_args')
-    digest = wanted = site_file = checksum = None
+    digest = checksum = None
     is_kept = False
     patches = ()
 
@@ -390,13 +380,13 @@ class Image:
         """Copy the image to a path, and verify the copy."""
         copy_file(self.file, path)
         found = checksum_of(path)
-        if self.checksum:
-            require_checksum(path, found, self.checksum)
+        if self.checksum not in (None, found):
+            raise EasyBuildError("%s has SHA-256 %s, expected %s. Run the same `eb` again", path, found, self.checksum)
         self.checksum = found
 
 
 class SifSource(Image):
-    """An image that is an EasyBuild source; it keeps its name, which the site's copies have too."""
+    """An image that is an EasyBuild source, or that the site provides; it keeps its name."""
 
     def __init__(self, recipe, name, sources, builddir):
         super().__init__(recipe, name, sources, builddir)
@@ -412,27 +402,10 @@ class SifSource(Image):
         self.file, self.checksum = self.source('.sif')['path'], self.source('.sif').get(CHECKSUM_TYPE_SHA256)
         require_image_format(self.file)
 
-
-class SiteFile(Image):
-    """An image that the site provides under the file name in `image`; it keeps its name."""
-
-    def __init__(self, recipe, _, sources, builddir):
-        super().__init__(recipe, recipe['image'], sources, builddir)
-        self.file = self.wanted = self.name
-
-    reference = property(lambda self: self.name)
-    identity = property(lambda self: 'sha256:%s' % self.checksum)
-
-    def fetch(self):
-        """Compare the file with the recipe's checksum."""
-        self.file = self.site_file
-        require_image_format(self.file)  # before reading all of it
-        self.checksum = checksum_of(self.file)
-        if self.recipe['image_checksum']:
-            require_checksum(self.file, self.checksum, self.recipe['image_checksum'])
-
     def build(self):
-        """Start it: if its checksum is unknown, only the runtime detects damage."""
+        """Start it, if the recipe has no checksum: then only the runtime detects damage."""
+        if self.source('.sif').get('checksum'):
+            return
         result = run_command([self.runtime, 'exec', self.file, 'true'], fail_on_error=False, hidden=True)
         if result.exit_code != 0:
             raise EasyBuildError("%s does not start: %s. Download it again", self.file, last_line(result.output))
@@ -519,18 +492,11 @@ class Registry(Image):
         # before making a directory: a user without write permission can use it
         if not any(map(self.find, self.directories)):
             directory = next(filter(is_writable, self.directories), self.directories[0])
-            self.make_directory(directory)
+            mkdir(directory, parents=True)
             with locked(os.path.join(directory, '.lock')) as is_alone:
                 # another process may have completed its download while this one waited
                 if not self.find(directory):
                     self.download(directory, is_alone)
-
-    # Subclasses change who can write to a directory for downloads, and to a note in it, and have a reason why a note
-    # cannot be trusted; EasyBuild trusts its source path.
-    def make_directory(self, path):
-        mkdir(path, parents=True)
-
-    protect = reason_for_distrust = staticmethod(lambda *_: None)
 
     def find(self, directory):
         """Whether a directory has a download that is complete, packed with these options, and undamaged."""
@@ -538,21 +504,17 @@ class Registry(Image):
         try:
             with open(path + '.json') as file:
                 note = json.load(file)
-            identity, checksum = note['identity'], note['sha256']
-        except (OSError, ValueError, KeyError, TypeError):
+            if note['identity'] != self.identity:
+                return False
+            is_undamaged = note['sha256'] == checksum_of(path)
+        except (OSError, ValueError, KeyError, TypeError, EasyBuildError):
             return False
-        if not os.path.isfile(path) or identity != self.identity:
-            return False
-        problem = self.reason_for_distrust(directory, path + '.json')
-        if problem:
-            print_warning("ignoring %s, downloading again: %s", path, problem)
-        elif checksum != checksum_of(path):
-            problem = True
-            print_warning("%s is damaged: its SHA-256 has changed since the download. Downloading again", path)
-        else:
+        if is_undamaged:
             print_msg("image %s: found at %s" % (self.reference, path))
-            self.file, self.checksum = path, checksum
-        return not problem
+            self.file, self.checksum = path, note['sha256']
+        else:
+            print_warning("%s is damaged: its SHA-256 has changed since the download. Downloading again", path)
+        return is_undamaged
 
     def download(self, directory, is_alone=True):
         """Download to a directory; the note is written first, so that the image appears when it is complete."""
@@ -565,22 +527,21 @@ class Registry(Image):
                 remove(stale)
         # after a failure, it has complete layers for the next attempt; per user, because the runtime makes it private
         cache = '%s.%d.cache' % (path if is_alone else part, os.getuid())
+        is_kept = is_alone
         try:
             self.pull(part, cache)
             self.check_download(part)
-            with contextlib.suppress(EasyBuildError, OSError):
-                remove_dir(cache)
+            is_kept = False
             if not is_alone and self.find(directory):  # without locks, another process may have been faster
                 return
             self.checksum = checksum_of(part)
             note = {'reference': self.reference, 'identity': self.identity, 'sha256': self.checksum}
             write_file(path + '.json', json.dumps(note, indent=2) + '\n')
-            self.protect(path + '.json')
             os.replace(part, path)
             self.file = path
         finally:
             remove_file(part)
-            if not is_alone:
+            if not is_kept:
                 with contextlib.suppress(EasyBuildError, OSError):
                     remove_dir(cache)
 

@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """
-The images of PyTorch: those of the generic easyblock with trusted records, locked wheels and a base, those that cotainr
-makes, and those with packages on top of the image of an installed module; and their provenance, as files beside them.
+The images of PyTorch: those of the generic easyblock with locked wheels and a base, those that cotainr makes, and those
+with packages on top of the image of an installed module; and their provenance, as files beside them.
 """
 import datetime
 import json
 import os
-import stat
 from typing import NamedTuple
 
 from easybuild.easyblocks.generic.containerimage import (
     ContainerImage,
     Definition,
     Image,
-    Registry,
-    SiteFile,
     checksum_of,
     last_line,
     pinned,
@@ -24,9 +21,8 @@ from easybuild.easyblocks.generic.containerimage import (
 )
 from easybuild.easyblocks.generic.lockedvenv import PIN, read_lock
 from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
-from easybuild.tools.config import build_option, source_paths
+from easybuild.tools.config import build_option
 from easybuild.tools.filetools import mkdir, read_file, remove_file, which, write_file
-from easybuild.tools.utilities import shell_quote
 
 from pytorch_install.programs.hold_packages import canonical_name
 from pytorch_install.runtime import run_program
@@ -56,8 +52,8 @@ class InstalledImage:
         if not image.digest:  # a digest in the recipe identifies the image without a download
             image.fetch()
         record = read_json(os.path.join(directory_of(installed), RECORD))
-        if (isinstance(image, SiteFile) and not self.cfg['image_checksum'] and record.get('source') == image.reference
-                and record.get('sha256') != image.checksum):
+        if (self.cfg['image'] == image.name and not self.cfg['image_checksum']
+                and record.get('source') == image.reference and record.get('sha256') != image.checksum):
             raise EasyBuildError("%s has changed since its installation: it has SHA-256 %s; recorded: %s. Restore the "
                                  "earlier image, or accept this one with image_checksum = '%s' in the recipe",
                                  image.file, image.checksum, record.get('sha256'), image.checksum)
@@ -77,48 +73,6 @@ class InstalledImage:
         else:
             self.image.install(self.image_path)
         self.complete_runtime()
-
-
-class RegistryImage(Registry):
-    """An image of a registry; a note that other users could have written is not trusted."""
-
-    def make_directory(self, path):
-        """Make a directory that only trusted users can write to, with its parents."""
-        if not os.path.isdir(path):
-            super().make_directory(path)
-            self.protect(path)
-
-    def protect(self, path):
-        """Take write permission from others, whatever the umask; a group that installs keeps it."""
-        status = os.stat(path)
-        if not group_installs(status.st_gid):
-            os.chmod(path, stat.S_IMODE(status.st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
-
-    def reason_for_distrust(self, *paths):
-        """
-        Why files or directories cannot be trusted, and what to do; None if they can be, or do not exist.
-
-        Trusted owners are root, the user who installs and the owner of EasyBuild's source path, and, with
-        --group-writable-installdir, the members of a group that this user is in.
-        """
-        owners = {0, os.geteuid(), *(os.stat(path).st_uid for path in source_paths() if os.path.exists(path))}
-        for path in filter(os.path.exists, paths):
-            status = os.stat(path)
-            installs = group_installs(status.st_gid)
-            if status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and not installs):
-                return ("%s can write to %s. Remove its contents if they are not yours, then: chmod go-w %s; or, if a "
-                        "group installs software together, configure EasyBuild with --group-writable-installdir" % (
-                            'every user' if status.st_mode & stat.S_IWOTH else 'its group', path, shell_quote(path)))
-            if status.st_uid not in owners and not installs:
-                return ("%s belongs to another user (uid %d). Let that user install, or configure another --sourcepath"
-                        % (path, status.st_uid))
-        return None
-
-
-def group_installs(gid):
-    """Whether EasyBuild gives this group write permission on installations, and the user is in it."""
-    return bool(build_option('group_writable_installdir')) and (
-        os.geteuid() == 0 or gid in (os.getegid(), *os.getgroups()))
 
 
 class BuiltImage(Image):
@@ -197,32 +151,18 @@ class DefinitionFile(BuiltImage, Definition):
 class Cotainr(BuiltImage):
     """A conda environment file, put on top of `base_image`."""
 
-    base_checksum = ''
-
     def __init__(self, recipe, *args):
         super().__init__(recipe, *args)
-        base = recipe['base_image']
-        if not base:
+        if not recipe['base_image']:
             raise EasyBuildError("%s has a conda environment file in 'sources', which needs 'base_image'. Set it",
                                  os.path.basename(recipe.path))
-        if '://' in base:
-            pinned(base, 'base_image')
-        else:
-            self.wanted = base
+        if '://' in recipe['base_image']:
+            pinned(recipe['base_image'], 'base_image')
 
     @property
     def reference(self):
         """The environment file and the base image."""
-        return '%s on %s' % (super().reference, self.recipe['base_image'])
-
-    @property
-    def identity(self):
-        """Sources, parameters, and a base image that is a file."""
-        return ' '.join([super().identity, self.base_checksum])
-
-    def fetch(self):
-        """Identify a base image that is a file; cotainr downloads the packages when it builds."""
-        self.base_checksum = checksum_of(self.site_file) if self.wanted else ''
+        return '%s on %s' % (self.source('.yml')['name'], self.recipe['base_image'])
 
     def build(self):
         """Let cotainr build, then pack with the layout of all images that are built here."""
@@ -231,7 +171,8 @@ class Cotainr(BuiltImage):
         if not which('singularity'):
             raise EasyBuildError("singularity not found on PATH: cotainr runs it. Create a link of that name to "
                                  "apptainer on PATH")
-        base = self.site_file or 'docker://%s@%s' % pinned(self.recipe['base_image'], 'base_image')
+        base = next((source['path'] for source in self.sources if source['name'] == self.recipe['base_image']), None)
+        base = base or 'docker://%s@%s' % pinned(self.recipe['base_image'], 'base_image')
         result = run_command(['cotainr', 'build', self.file, '--base-image=' + base,
                               '--conda-env=' + self.source('.yml')['path'], '--accept-licenses'],
                              variables=runtime_variables(MKSQUASHFS_ARGS=self.recipe['mksquashfs_args']),

@@ -89,6 +89,7 @@ def test_a_lock_on_the_source_path_is_checked_before_wheels_are_fetched(made, mo
 def test_an_image_whose_header_names_no_machine_is_taken(made, tmp_path):
     path = sif(tmp_path / "central" / "x.sif", "unknown")
     app = made(f"image = 'x.sif'\ncentral_images = ['{path.parent}']")
+    app.fetch_step()
     app.checksum_step()
     assert app.image.file == str(path)
 

@@ -87,7 +87,7 @@ def test_the_base_is_loaded_to_find_its_image_and_unloaded_before_the_build(cont
     [
         (ON_TOP.replace("builddep", "dep"), "two PyTorch modules cannot be loaded together.*'builddependencies'"),
         (ON_TOP.replace("]", ", ('PyTorch', '2.13.0', '-other')]"), "-other, but only one module can be the base"),
-        (f"{ON_TOP}image = 'x.sif'", rf"must name one image source.*found: x\.sif, {MODULE}"),
+        (f"{ON_TOP}image = 'x.sif'", rf"must name one image source.*found: \.sif, {MODULE}"),
         (
             "sources = ['a.sif', 'b-1.0.tar.gz']\nsource_packages = [('b', {})]",
             "in the image of a definition file, or on top",
