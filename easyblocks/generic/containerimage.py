@@ -132,6 +132,10 @@ class ContainerImage(EasyBlock):
         """Check the recipe first; find the site's files as sources."""
         self.require_image()
         for name, checksum in self.site_files().items():
+            if not self.obtain_file(name, no_download=True, warning_only=True):
+                raise EasyBuildError("Image not found: %s in central_images (%s) or on EasyBuild's source path (%s). "
+                                     "Put a copy there, or correct the recipe", name,
+                                     ', '.join(self.cfg['central_images']), ', '.join(source_paths()))
             self.fetch_sources([name], [checksum])
         super().fetch_step(*args, **kwargs)
 

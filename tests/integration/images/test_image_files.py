@@ -81,7 +81,7 @@ def test_a_changed_image_is_refused_until_the_recipe_has_its_checksum(site, tiny
         ),
         pytest.param("empty", "image = 'tiny.sif'", "is not an image in SIF format", marks=pytest.mark.thorough),
         ("superblock", "image = 'tiny.sif'", "does not start"),
-        ("remove", "image = 'tiny.sif'", "Couldn't find file tiny.sif anywhere"),
+        ("remove", "image = 'tiny.sif'", "Image not found: tiny.sif in central_images"),
     ],
 )
 def test_a_damaged_image_is_refused_with_one_line_and_the_next_eb_installs_a_good_one(site, tiny, harm, lines, message):
