@@ -133,7 +133,7 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
         txt += interface.installed(generator, 'EBROOTPYTHON', 'venv')
         version = self.record_of_build()['python']['version']
         txt += interface.installed(generator, 'EBVERSIONPYTHON', version, relpath=False)
-        return txt + interface.template(generator, 'commands')
+        return txt + interface.users_commands(generator, 'bin', directories=['venv/bin', 'bin'])
 
     def make_module_dep(self, unload_info=None):  # noqa: ARG002 (EasyBuild's signature)
         """Load exactly the modules of the build, and check that its Python still exists."""

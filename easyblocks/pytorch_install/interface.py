@@ -193,7 +193,13 @@ def image_interface(generator, recipe, image, user_software):
              'caches': CACHES}
     return ''.join(installed(generator, flag, '1', relpath=False) for flag in flags) + template(
         generator, 'container', lists, image=image, easyconfig=os.path.basename(recipe.path), of_images=OF_IMAGES,
-        user_software=user_software, software=install_path('software'), data=install_path('data'))
+        user_software=user_software, software=install_path('software'), data=install_path('data')) + users_commands(
+            generator, 'commands', ':%s.commands' % user_software)  # links that libexec/enter makes
+
+
+def users_commands(generator, users, more='', directories=()):
+    """Statements for PATH: a directory in PYTHONUSERBASE, `more`, and before these some of the installation."""
+    return template(generator, 'commands', {'directories': directories}, users=users, more=more)
 
 
 def mounts_interface(generator, binds):

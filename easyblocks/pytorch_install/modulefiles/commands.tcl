@@ -1,12 +1,13 @@
 
-# Commands of packages that users install, after the module's own on PATH. Unloading removes what loading added.
+# Commands of packages that users install. Unloading removes what loading added.
 set commands [expr {[info exists env(__PYTORCH_USERS_COMMANDS)] ? $env(__PYTORCH_USERS_COMMANDS) : {}}]
 if {[module-info mode] ni {remove unload}} {
-    set commands [file join $userbase bin]
+    set commands "$userbase/%(users)s%(more)s"
 }
 if {$commands ne {}} {
     setenv __PYTORCH_USERS_COMMANDS $commands
     prepend-path PATH $commands
 }
-prepend-path PATH [file join $root venv bin]
-prepend-path PATH [file join $root bin]
+foreach directory [list %(directories)s] {
+    prepend-path PATH [file join $root $directory]
+}

@@ -120,13 +120,3 @@ add_to_both("_BINDPATH", ",", ours)
 -- The last but one is that of an environment that a user packs and mounts there.
 add_to_both("ENV_PREPEND_PATH", ":",
             { "/runscripts", environment .. "/bin", "/user-software/bin", pathJoin(userbase, "bin") })
-
--- Commands of packages that users install. Unloading removes what loading added.
-local commands = os.getenv("__PYTORCH_USERS_COMMANDS")
-if mode() ~= "unload" then
-    commands = pathJoin(userbase, "commands") .. ":%(user_software)s.commands" -- links that libexec/enter makes
-end
-if commands then
-    setenv("__PYTORCH_USERS_COMMANDS", commands)
-    prepend_path("PATH", commands)
-end

@@ -136,13 +136,3 @@ proc add_to_both {name separator entries} {
 add_to_both _BINDPATH , $entries
 # The last but one is that of an environment that a user packs and mounts there.
 add_to_both ENV_PREPEND_PATH : [list /runscripts $environment/bin /user-software/bin [file join $userbase bin]]
-
-# Commands of packages that users install. Unloading removes what loading added.
-set commands [expr {[info exists env(__PYTORCH_USERS_COMMANDS)] ? $env(__PYTORCH_USERS_COMMANDS) : {}}]
-if {[module-info mode] ni {remove unload}} {
-    set commands "[file join $userbase commands]:%(user_software)s.commands" ;# links that libexec/enter makes
-}
-if {$commands ne {}} {
-    setenv __PYTORCH_USERS_COMMANDS $commands
-    prepend-path PATH $commands
-}
