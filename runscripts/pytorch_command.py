@@ -1,9 +1,23 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the commands on the host share: output to a disk that may be full, and Slurm's commands with a time limit."""
+"""Starts a command on the host; and what these share: output to a full disk, programs with a time limit, numbers.
 
+Arguments: the name of the command, as `start-on-host` is called, and its arguments.
+"""
+
+import argparse
 import contextlib
 import os
 import subprocess
+import sys
+from importlib import import_module
+
+#: The modules whose `main` is the command.
+MODULES = {
+    "pytorch-doctor": "pytorch_doctor.doctor",
+    "pytorch-run": "pytorch_run.run",
+    "pytorch-stacks": "pytorch_stacks.command",
+    "pytorch-stage": "pytorch_stage",
+}
 
 #: Variables that describe a job or a step, or select rows: Slurm's commands would obey them.
 OF_SLURM = ("SLURM_", "SLURMD_", "SRUN_", "SQUEUE_", "SINFO_")
@@ -35,9 +49,26 @@ def outside_of_jobs(env):
     return {name: env[name] for name in env if name == "SLURM_CONF" or not name.startswith(OF_SLURM)}
 
 
-def call(command, seconds, stderr=subprocess.PIPE):
-    """Exit status, standard output and errors of a command of Slurm; 124 and what it wrote if it timed out."""
-    limited = ["timeout", "--foreground", "--kill-after=10", str(seconds), *command]  # srun ends its step
+def run(command, env, stderr=subprocess.PIPE):
+    """Exit status, standard output and errors of a command, which reads nothing. Raises OSError."""
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": stderr}
-    done = subprocess.run(limited, env=outside_of_jobs(os.environ), check=False, **pipes)
+    done = subprocess.run(command, env=env, check=False, **pipes)
     return done.returncode, done.stdout.decode(errors="replace"), (done.stderr or b"").decode(errors="replace")
+
+
+def call(command, seconds, stderr=subprocess.PIPE):
+    """The same of a command of Slurm; 124 and what it wrote if it timed out."""
+    limited = ["timeout", "--foreground", "--kill-after=10", str(seconds), *command]  # srun ends its step
+    return run(limited, outside_of_jobs(os.environ), stderr)
+
+
+def positive(text):
+    """A number from 1 to 999999, for argparse: more seconds overflow the kernel's clocks."""
+    if not text.isdecimal() or len(text) > 6 or int(text) == 0:
+        raise argparse.ArgumentTypeError(text[:20] + " is not a number from 1 to 999999")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, __file__.rpartition("/")[0])  # `python -I` leaves it out
+    sys.exit(import_module(MODULES[sys.argv[1]]).main(sys.argv[2:]))

@@ -9,7 +9,6 @@ Lists the Python packages that ranks import: name, version and origin, which is 
 
 import os
 import re
-import signal
 import site
 import sys
 from importlib import metadata
@@ -18,7 +17,10 @@ from pathlib import Path
 HERE = str(Path(__file__).resolve().parent)
 if HERE not in sys.path:  # with PYTHONSAFEPATH
     sys.path.insert(0, HERE)
-from pytorch_launch.active import USER_SOFTWARE, in_container  # noqa: E402  (from this directory)
+from pytorch_command import print_message, write_output  # noqa: E402  (from this directory)
+from pytorch_launch.active import USER_SOFTWARE, in_container  # noqa: E402
+
+PROGRAM = "list-packages"
 
 
 def origin(path):
@@ -43,7 +45,7 @@ def packages():
         for package in metadata.distributions(path=[path]):
             name = (package.metadata or {}).get("Name")
             if not name:  # left by a pip that was killed
-                print(f"list-packages: skipped {package._path}: its metadata has no name", file=sys.stderr)
+                print_message(PROGRAM, f"skipped {package._path}: its metadata has no name")
                 continue
             if "without its files" in package.metadata.get("Summary", ""):  # uv's, for the module's torch
                 continue
@@ -64,20 +66,14 @@ def main(arguments):
         found = packages()
         table = [("Package", "Version", "From"), *(found[name] for name in sorted(found))]
         widths = [max(map(len, column)) for column in zip(*table)]
-        for name, version, place in table:
-            print(f"{name.ljust(widths[0])}  {version.ljust(widths[1])}  {place}")
+        lines = [f"{name.ljust(widths[0])}  {version.ljust(widths[1])}  {place}\n" for name, version, place in table]
+        return int(write_output(PROGRAM, "".join(lines)) != 0)
     return 0
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `list-packages | head`
     try:
-        status = main(sys.argv[1:])
-        sys.stdout.flush()
+        sys.exit(main(sys.argv[1:]))
     except OSError as error:
-        print(
-            f"list-packages: {error.filename or 'standard output'}: {error.strerror}. Check its disk", file=sys.stderr
-        )
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing is written at the end
-        status = 1
-    sys.exit(status)
+        print_message(PROGRAM, f"{error.filename}: {error.strerror}. Check its disk")
+        sys.exit(1)

@@ -4,10 +4,10 @@
 import json
 import re
 import shutil
-import subprocess
 from collections import namedtuple
 from pathlib import Path
 
+from pytorch_command import run
 from pytorch_launch import names, read
 from pytorch_launch.active import ENGINE_IMAGE, in_container
 from pytorch_launch.world import in_job
@@ -96,12 +96,10 @@ class Context:
 
     def run(self, command, **variables):
         """Run a command to its end, within the deadline of the check. Status 127 if it cannot be started."""
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         try:
-            done = subprocess.run(command, env=dict(self.env, **variables), check=False, **pipes)
+            return Outcome(*run(command, dict(self.env, **variables)))
         except OSError as error:
             return Outcome(127, "", f"{command[0]}: {error.strerror}")
-        return Outcome(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 
     def read(self, path):
         """The text of a small file below `root`, without white space around it; None if it cannot be read."""

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 
-from pytorch_command import print_message, write_output
+from pytorch_command import positive, print_message, write_output
 from pytorch_launch.world import is_first_task_of_node, node_name
 
 from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN, Finding, fail
@@ -67,7 +67,7 @@ def parse(arguments):
     add("--json", action="store_true", help="print one line of JSON")
     add("--only", type=names, default=CHECKS, metavar="CHECK,...", help=f"of: {listed} (default: all)")
     text = "seconds for all checks, which run in parallel (default: %(default)s)"
-    add("--timeout", type=seconds, default=180, metavar="S", help=text)
+    add("--timeout", type=positive, default=180, metavar="S", help=text)
     return parser.parse_args(arguments)
 
 
@@ -76,12 +76,6 @@ def names(text):
     if unknown:
         raise argparse.ArgumentTypeError("unknown check " + ", ".join(unknown))
     return text.split(",")
-
-
-def seconds(text):
-    if not text.isdecimal() or len(text) > 6 or int(text) == 0:  # more overflow the kernel's clocks
-        raise argparse.ArgumentTypeError(text[:20] + " is not a number of seconds from 1 to 999999")
-    return int(text)
 
 
 def run_all(checks, here, seconds):

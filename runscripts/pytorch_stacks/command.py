@@ -13,7 +13,7 @@ import time
 import zlib
 from pathlib import Path
 
-from pytorch_command import call, print_message, write_output
+from pytorch_command import call, positive, print_message, write_output
 from pytorch_launch.nodelist import NodeListError, hosts
 
 from pytorch_stacks import StacksError
@@ -103,12 +103,6 @@ def job_and_step(text):
     if not found:
         raise argparse.ArgumentTypeError(f"{text[:40]} is not a job or step, such as 1234, 1234_5 or 1234.0")
     return found.groups()
-
-
-def positive(text):
-    if not text.isdecimal() or int(text[:9]) == 0:
-        raise argparse.ArgumentTypeError(f"{text[:20]} is not a number from 1")
-    return int(text[:9])
 
 
 def find_jobs(job, step, uid):

@@ -252,7 +252,7 @@ module unload PyTorch; echo "SIF=$SIF"
 KILLER = """
 killer() { sleep $1
   pids=()
-  for pid in $(pgrep -f "pytorch_stage/__main__.py|^(sbcast|srun) .*--jobid="); do
+  for pid in $(pgrep -f "pytorch_command.py pytorch-stage|^(sbcast|srun) .*--jobid="); do
     tr '\\0' '\\n' 2>/dev/null </proc/$pid/environ | grep -qx SLURM_JOB_ID=$SLURM_JOB_ID && pids+=($pid)
   done
   (( ${#pids[@]} )) && victim=${pids[$2 % ${#pids[@]}]} && kill -KILL $victim && echo "killed one of ${#pids[@]}"; }

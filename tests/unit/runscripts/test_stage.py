@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-from pytorch_stage import __main__ as command
-from pytorch_stage.__main__ import StageError, flux_commands, given, loaded, on_node, stage, starter, unfit
+import pytorch_stage
+from pytorch_stage import StageError, flux_commands, given, loaded, on_node, stage, starter, unfit
 
 #: Starts one process on each node of a job that has this node.
 LAUNCHER = ["env"]
@@ -87,8 +87,8 @@ def changed(tmp_path):
     """A function that copies the command with another text in place of one, and returns its path."""
 
     def change(old, new):
-        shutil.copytree(Path(command.__file__).parents[1], tmp_path / "runscripts")
-        path = tmp_path / "runscripts" / "pytorch_stage" / "__main__.py"
+        shutil.copytree(Path(pytorch_stage.__file__).parent, tmp_path / "runscripts")
+        path = tmp_path / "runscripts" / "pytorch_stage.py"
         assert old in path.read_text()
         path.write_text(path.read_text().replace(old, new, 1))
         return tmp_path / "runscripts" / "pytorch-stage"

@@ -81,29 +81,29 @@ def test_a_shell_gets_the_variables_of_a_rank(run, in_step):
 
 def test_the_doctor_runs_its_checks(run_unchecked, interpreter, runscripts, in_step):
     first = {**in_step, "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
-    program = str(runscripts / "pytorch_doctor" / "__main__.py")
-    done = run_unchecked(str(interpreter / "python3"), "-I", "-S", program, "--json", env=first)
+    program = [str(interpreter / "python3"), "-I", "-S", str(runscripts / "pytorch_command.py"), "pytorch-doctor"]
+    done = run_unchecked(*program, "--json", env=first)
     assert done.stderr == ""
     assert len(json.loads(done.stdout)["checks"]) > 3
 
 
-@pytest.mark.parametrize("part", sorted(path.parent.name for path in TREE.glob("runscripts/pytorch_*/__main__.py")))
-def test_every_command_with_a_package_starts(run_unchecked, interpreter, in_step, part):
-    arguments = ("get-master", "--help") if part == "pytorch_launch" else ("--help",)
-    program = str(TREE / "runscripts" / part / "__main__.py")
-    done = run_unchecked(str(interpreter / "python3"), "-I", "-S", program, *arguments, env=without_step(in_step))
+@pytest.mark.parametrize("command", ["get-master", "pytorch-doctor", "pytorch-run", "pytorch-stacks", "pytorch-stage"])
+def test_every_command_starts(run_unchecked, interpreter, in_step, command):
+    program = "pytorch_launch/__main__.py" if command == "get-master" else "pytorch_command.py"
+    start = [str(interpreter / "python3"), "-I", "-S", str(TREE / "runscripts" / program), command, "--help"]
+    done = run_unchecked(*start, env=without_step(in_step))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.lower().startswith("usage: ")
 
 
 def test_commands_of_a_job_name_what_is_missing_outside_one(run_unchecked, interpreter, runscripts, in_step):
     """Further than --help: they read their command line, the environment and the processes of the node."""
-    for part, arguments, message in (
-        ("pytorch_run", ["--", "hostname"], "pytorch-run: not in an allocation of Slurm"),
-        ("pytorch_stacks", ["--here", "--of", "99"], "pytorch-stacks: no rank found"),
+    program = [str(interpreter / "python3"), "-I", "-S", str(runscripts / "pytorch_command.py")]
+    for command, message in (
+        ("pytorch-run -- hostname", "pytorch-run: not in an allocation of Slurm"),
+        ("pytorch-stacks --here --of 99", "pytorch-stacks: no rank found"),
     ):
-        program = str(runscripts / part / "__main__.py")
-        done = run_unchecked(str(interpreter / "python3"), "-I", "-S", program, *arguments, env=without_step(in_step))
+        done = run_unchecked(*program, *command.split(), env=without_step(in_step))
         assert done.returncode == 2 and done.stderr.startswith(message) and done.stderr.count("\n") == 1
 
 

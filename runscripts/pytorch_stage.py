@@ -28,11 +28,10 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # `python -I` leaves it out
-
-from pytorch_command import outside_of_jobs, print_message, write_output  # noqa: E402  (from the directory above)
-from pytorch_launch.caches import unsuitable  # noqa: E402
-from pytorch_launch.report import statements  # noqa: E402
+import pytorch_command
+from pytorch_command import outside_of_jobs, print_message, write_output
+from pytorch_launch.caches import unsuitable
+from pytorch_launch.report import statements
 
 PROGRAM, DIRECTORY = "pytorch-stage", "PYTORCH_LAUNCH_STAGE_DIR"
 OTHERWISE = f"Set {DIRECTORY} to a directory on a disk of each node, or use the shared file"
@@ -45,7 +44,7 @@ SRUN = (
     *("srun", "--overlap", "--ntasks-per-node=1", "--cpu-bind=none", "--mpi=none", "--gres=none", "--quiet"),
     *("--kill-on-bad-exit=0", "--wait=0", "--job-name=pytorch-stage"),
 )
-SELF = (sys.executable, "-I", "-S", os.path.abspath(__file__))
+SELF = (sys.executable, "-I", "-S", os.path.abspath(pytorch_command.__file__), PROGRAM)
 #: For processes to start on all nodes.
 START_SECONDS = 120
 #: Between two looks for the directory, with which the step that stays ends.
@@ -78,8 +77,15 @@ class DamagedError(StageError):
 
 
 def main(arguments):
+    mode = arguments[:1]
+    if mode == ["--remove"]:
+        return remove(arguments[1], arguments[2:])
+    if mode == ["--node"] and ORDER in os.environ:
+        return on_node(json.loads(os.environ[ORDER]), *arguments[1:])
+    if mode == ["--node"]:
+        return f"{ORDER} is not set on {os.uname().nodename}. Pass it on: mpirun -x {ORDER}"
     end = [*arguments, "--"].index("--")
-    is_plain = arguments[:1] == ["--print"]
+    is_plain = mode == ["--print"]
     paths, launcher = arguments[is_plain:end], arguments[end + 1 :]
     if arguments == ["--help"]:
         print(__doc__, end="")
@@ -354,15 +360,3 @@ def sha256(path):
         for chunk in iter(lambda: file.read(4 << 20), b""):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-if __name__ == "__main__":
-    mode, *words = sys.argv[1:] or [""]
-    if mode == "--remove":
-        remove(words[0], words[1:])
-    elif mode != "--node":
-        sys.exit(main(sys.argv[1:]))
-    elif ORDER not in os.environ:
-        sys.exit(f"{ORDER} is not set on {os.uname().nodename}. Pass it on: mpirun -x {ORDER}")
-    else:
-        on_node(json.loads(os.environ[ORDER]), *words)
