@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import shutil
-import subprocess
 
 import pytest
 
@@ -27,9 +25,7 @@ def doctor(testbed):
 def assert_named(found, check, finding, remedy, verdict="FAIL"):
     """Assert that a check has this verdict, and that finding and remedy match these patterns."""
     row = found[check]
-    assert row["verdict"] == verdict, row
-    assert re.search(finding, row["finding"]), row
-    assert re.search(remedy, row["remedy"]), row
+    assert row["verdict"] == verdict and re.search(finding, row["finding"]) and re.search(remedy, row["remedy"]), row
 
 
 # No findings
@@ -61,15 +57,6 @@ def test_all_is_well_inside_the_image(testbed, container):
 # Planted faults
 
 
-def test_an_image_that_is_gone_or_cut_is_named(doctor, container, work):
-    status, found = doctor(container, "--only image", before="export SIFPYTORCH=$SIF.gone")
-    assert status == 1
-    assert_named(found, "image", r"image not found: SIFPYTORCH=.*\.sif\.gone", "eb --rebuild PyTorch-.*-singularity.eb")
-    cut = work / "cut.sif"
-    _, found = doctor(container, "--only image", before=f"head -c 9999999 $SIF > {cut}; export SIFPYTORCH={cut}")
-    assert_named(found, "image", r"cut\.sif has 9999999 bytes, expected \d+", "load the module again")
-
-
 def test_an_image_with_a_damaged_inside_does_not_start_and_the_runtime_reports_why(doctor, container, work):
     copy = work / "damaged.sif"
     # of the right size, with its header alone
@@ -94,52 +81,6 @@ def test_libraries_of_another_torch_are_named(doctor, venv, work):
     assert_named(found, "torch", r"does not import torch: .*libc10\.so", "^unset LD_LIBRARY_PATH;")
 
 
-def test_a_cache_directory_that_others_can_write_to_is_named(doctor, venv, work):
-    top = work / f"pytorch-{os.geteuid()}"
-    top.mkdir()
-    top.chmod(0o777)
-    status, found = doctor(venv, "--only caches", before=f"export TMPDIR={work}")
-    assert status == 0
-    assert_named(found, "caches", f"{top} is not private", "chmod 700", verdict="warn")
-
-
-def test_a_full_temporary_directory_is_named(doctor, venv, work):
-    unshare = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
-    if subprocess.run([*unshare, "true"], check=False, capture_output=True).returncode:
-        pytest.skip("no mount namespaces for this user")
-    mounted = f'{" ".join(unshare)} sh -c \'mount -t tmpfs -o size=64k none {work} && exec "$0" "$@"\' pytorch-doctor'
-    status, found = doctor(venv, "--only caches", before=f"export TMPDIR={work}", command=mounted)
-    assert status == 1
-    assert_named(found, "caches", f"{work}: No space left on device", "export TMPDIR=")
-
-
-def test_an_interface_that_is_not_there_is_named_on_the_node(doctor, venv):
-    before = "export NCCL_SOCKET_IFNAME=hsn"
-    status, found = doctor(venv, "--only interfaces", before=before, command="srun -n1 pytorch-doctor")
-    assert status == 1
-    assert_named(
-        found, "interfaces", "NCCL_SOCKET_IFNAME=hsn matches no interface: here are .*lo", "export NCCL_SOCKET"
-    )
-
-
-def test_a_module_for_gpus_on_a_node_without_is_named(testbed, doctor, venv, work):
-    """A copy of the module's directory with another recipe and a profile of a cluster with a fast network."""
-    root = testbed.run(f"module load {venv}\necho $EBROOTPYTORCH").strip()
-    for entry in os.listdir(root):
-        (work / entry).symlink_to(f"{root}/{entry}")
-    (work / "easybuild").unlink()
-    shutil.copytree(f"{root}/easybuild", work / "easybuild", ignore=shutil.ignore_patterns("*.log", "reprod"))
-    (recipe,) = (work / "easybuild").glob("*.eb")
-    recipe.write_text(recipe.read_text() + "gpu = 'cuda'\n")
-    before = f"export EBROOTPYTORCH={work} CONTAINERROOT={work} PYTORCH_FAST_NETWORK=cxi"
-    status, found = doctor(venv, "--only gpu,network", before=before, command="srun -n1 pytorch-doctor")
-    assert status == 1
-    assert_named(found, "gpu", "for NVIDIA GPUs, but there are none here", "srun --gpus-per-node")
-    assert_named(found, "network", "no card for cxi", "compare it with another")
-    status, found = doctor(venv, "--only gpu", before=before)
-    assert (status, found["gpu"]["verdict"]) == (0, "n.a.")
-
-
 def test_nodes_without_addresses_and_tasks_without_cores_are_named(doctor, venv):
     gone = "srun -n1 env SLURM_STEP_NODELIST=no-such-host.invalid pytorch-doctor"
     _, found = doctor(venv, "--only slurm", command=gone)
@@ -148,13 +89,3 @@ def test_nodes_without_addresses_and_tasks_without_cores_are_named(doctor, venv)
     status, found = doctor(venv, "--only slurm", command=f"srun -N1 -n{crowd} --overcommit pytorch-doctor")
     assert status == 0
     assert_named(found, "slurm", f"^{crowd} ranks share ", "request more cores for the job", verdict="warn")
-
-
-def test_without_a_module_it_reports_what_to_load(testbed, venv):
-    result = testbed.run_unchecked(
-        f"module load {venv}; doctor=$(type -P pytorch-doctor); module unload {venv}; $doctor"
-    )
-    assert result.returncode == 1
-    assert re.search(
-        r"^module +FAIL +no PyTorch module is loaded\n +-> module load PyTorch/", result.stdout, re.MULTILINE
-    )

@@ -1,6 +1,5 @@
 """The options of tests/conftest.py."""
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -30,18 +29,3 @@ def test_a_run_can_end_with_a_table_of_its_slowest_tests():
     header = lines.index("seconds  in fixtures  test")
     assert QUICK.removeprefix("tests/") in lines[header + 1]
     assert QUICK.removeprefix("tests/") not in lines[header + 2]
-
-
-def test_integration_tests_start_beside_unit_tests_and_end_before_them():
-    specification = importlib.util.spec_from_file_location("tests_conftest", TREE / "tests" / "conftest.py")
-    conftest = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(conftest)
-    waiting = [f"tests/integration/test_{n}.py" for n in range(4)]
-    computing = [f"tests/unit/test_{n}.py" for n in range(8)]
-    place = conftest.places([*waiting, *computing, *reversed(conftest.FIRST)])
-    order = sorted(place, key=place.get)
-    assert order[: len(conftest.FIRST)] == list(conftest.FIRST)
-    rest = order[len(conftest.FIRST) :]
-    assert {rest[0], rest[1]} == {waiting[0], computing[0]}
-    assert [name for name in rest if name in waiting] == waiting
-    assert rest[-2:] == computing[-2:]

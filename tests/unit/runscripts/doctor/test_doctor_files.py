@@ -12,9 +12,11 @@ def test_a_private_directory_is_fine_a_link_in_its_place_a_warning_and_none_at_a
     here = Context({"TMPDIR": str(tmp_path)})
     assert files.check_caches(here).verdict == OK
     assert list(tmp_path.iterdir()) == []
-    (tmp_path / f"pytorch-{os.geteuid()}").symlink_to(tmp_path)
-    found = files.check_caches(here)
-    assert found.verdict == WARN and "is not private" in found.finding
+    top = tmp_path / f"pytorch-{os.geteuid()}"
+    for in_the_way in (lambda: top.symlink_to(tmp_path), lambda: (top.unlink(), top.mkdir(), top.chmod(0o777))):
+        in_the_way()
+        found = files.check_caches(here)
+        assert found.verdict == WARN and f"{top} is not private" in found.finding and "chmod 700" in found.remedy
     found = files.check_caches(Context({"TMPDIR": str(tmp_path / "absent")}, root=str(tmp_path / "nowhere")))
     assert found.verdict == FAIL and "TMPDIR" in found.remedy
 
