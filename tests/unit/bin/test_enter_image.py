@@ -193,3 +193,39 @@ def test_after_pip_the_host_has_links_for_the_commands_of_users_packages(install
     assert list(commands.iterdir()) == []
     assert sorted(path.name for path in directory.iterdir()) == ["activate", "data", "pip", "python"]
     assert Path("/commands").exists() == of_root  # beside /bin, if PYTHONUSERBASE were taken as set
+
+
+@pytest.fixture
+def shifter(installed):
+    """The installation of an image of Shifter, which prints what it gets."""
+    (installed.root / "libexec" / "installation.bash").write_text("engine=shifter image=x:1\n")
+    (installed.root / "runscripts" / "get-master").unlink()
+    for path, line in {
+        installed.runtime / "shifter": 'printf "<%s>" shifter "$@"',
+        installed.runtime / "python": 'printf "<%s>" inside "$@"',
+        installed.root / "runscripts" / "get-master": 'echo runscript "$@"',
+    }.items():
+        path.write_text(f"#!/bin/bash\n{line}\n")
+        path.chmod(0o755)
+    return installed
+
+
+def test_commands_enter_shifters_image_and_runscripts_by_their_path_on_the_host(shifter):
+    calls = {
+        "python": "<python><-c><a b>",
+        "start-shell": "<bash><--norc><-c><a b>",
+        "get-master": f"<{shifter.root}/bin/../libexec/../runscripts/get-master><-c><a b>",
+    }
+    for name, called in calls.items():
+        for variables in ({"SHIFTER_IMAGE": "x:1"}, {}):  # with the module, and without it
+            output = shifter.start(name, "-c", "a b", **variables).communicate()[0]
+            assert output == f"<shifter><--image=x:1>{called}"
+    inside = {"SHIFTER_IMAGE": "x:1", "SHIFTER_IMAGEREQUEST": "x:1"}
+    assert shifter.start("python", "a b", **inside).communicate()[0] == "<inside><a b>"
+    assert shifter.start("get-master", "a", **inside).communicate()[0] == "runscript a\n"
+
+
+def test_the_help_of_start_shell_is_its_own_and_needs_no_image(tmp_path):
+    (tmp_path / "start-shell").symlink_to(TREE / "libexec" / "enter")
+    output = subprocess.run([tmp_path / "start-shell", "--help"], capture_output=True, text=True, check=True).stdout
+    assert output.startswith("Usage: start-shell [arguments of bash]\n\n")

@@ -43,33 +43,11 @@ def check(status, unless="-"):
     return f'{MAKE}; [ "$TASK $BIND" = "check {unless}" ] || [ "$TASK" = make ] || exit {status}'
 
 
-def test_an_environment_is_made_at_its_place_in_the_image_and_linked(software, install):
-    install()
-    made = software / "1.0" / "user-software" / "venv" / "pytorch" / "made"
-    assert made.read_text() == f"{software}/.user-software/.1.0.part:/user-software\n"
-    assert os.readlink(software / "1.0" / "user-software") == "../.user-software/1.0"
-    assert os.readlink(software / "1.0" / "user-software.squashfs") == "../.user-software/1.0.squashfs"
-    assert os.listdir(software / ".user-software") == ["1.0"]
-
-
 def test_an_environment_that_cannot_be_checked_is_kept_with_a_warning(software, install, capsys):
     install()
     install(script=f'{MAKE}; [ "$TASK" = make ] || {{ echo cannot start; exit 255; }}')
     assert "cannot be checked in the image (cannot start)" in capsys.readouterr().err
     assert os.listdir(software / ".user-software/1.0/venv") == ["pytorch"]
-
-
-def test_the_packed_file_and_the_directory_beside_it_are_both_set_aside(software, install, capsys):
-    install()
-    (software / ".user-software/1.0/venv/pytorch/mine").touch()
-    (software / ".user-software/1.0.squashfs").touch()
-    install(script=check(3))
-    assert len(list((software / ".user-software").glob("1.0.squashfs_*"))) == 1
-    assert not (software / ".user-software/1.0.squashfs").exists()
-    (kept,) = (software / ".user-software/1.0/venv").glob("pytorch_*")
-    assert (kept / "mine").exists()
-    assert (software / "1.0/user-software/venv/pytorch/made").exists()
-    assert capsys.readouterr().err.count("it is kept as") == 2
 
 
 @pytest.mark.parametrize("kept", [1, 2])
@@ -101,17 +79,6 @@ def test_a_pip_command_that_is_missing_or_of_an_earlier_version_is_written_again
         pip.write_text(before)
     install(script=f"{MAKE}; [ $TASK != make ] || echo new > $SOURCE/venv/pytorch/bin/pip")
     assert pip.read_text() == after
-
-
-def test_a_failure_is_an_error_that_changes_nothing_and_the_next_attempt_works(software, install):
-    from easybuild.tools.build_log import EasyBuildError
-
-    with pytest.raises(EasyBuildError, match="could not make a virtual environment .*: no space"):
-        install(script=f"{MAKE}; echo no space; exit 1")
-    assert os.listdir(software / ".user-software") == [".1.0.part"]
-    (software / ".user-software/.1.0.part/venv/pytorch/half").mkdir(parents=True)  # as after a kill
-    install()
-    assert sorted(os.listdir(software / ".user-software/1.0/venv/pytorch")) == ["bin", "made"]
 
 
 @pytest.mark.parametrize(
