@@ -2,10 +2,16 @@
 
 from pathlib import Path
 
+import pytest
+
 TREE = Path(__file__).resolve().parents[3]
 RECIPES = sorted(TREE.glob("easyconfigs/*/*/*.eb"))
 CONTAINER = "PyTorch-2.13.0-cpu-singularity.eb"
 VENV = "PyTorch-2.13.0-cpu-venv.eb"
+#: For tests of a module's text; tests/integration/module_systems always loads what is written in Tcl.
+both_syntaxes = pytest.mark.parametrize(
+    "prefix", ["Lua", pytest.param("Tcl", marks=pytest.mark.thorough)], indirect=True
+)
 
 
 def recipe(name):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tomllib
 from easybuild.tools.build_log import EasyBuildError
-from recipes import TREE
+from recipes import TREE, both_syntaxes
 
 from pytorch_install.parameters import containerimage
 
@@ -49,6 +49,7 @@ def module_text(app):
 PYXIS = "--container-image=$PYTORCH_IMAGE --container-mounts=$PYTORCH_MOUNTS,$PWD --container-workdir=$PWD $RUNSCRIPTS/"
 
 
+@both_syntaxes
 @pytest.mark.parametrize(
     ("recipe", "launch", "variables"),
     [

@@ -9,9 +9,6 @@ from easybuild.framework.easyconfig.easyconfig import EasyConfig, get_easyblock_
 from easybuild.tools.build_log import EasyBuildError
 from recipes import RECIPES, TREE
 
-# the module's syntax has no part in it
-pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
-
 #: One recipe for each easyblock.
 OF_EASYBLOCKS = {
     re.search("easyblock = '(EB_.*)'", path.read_text())[1]: path for path in RECIPES if "/PyTorch/" in str(path)

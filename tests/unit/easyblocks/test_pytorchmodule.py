@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from recipes import CONTAINER, TREE, VENV, recipe
+from recipes import CONTAINER, VENV, both_syntaxes, recipe
+
+pytestmark = both_syntaxes
 
 
 def module_text(app):
@@ -102,10 +104,3 @@ def test_only_where_python_does_not_change_pip_the_module_sets_its_variables(eas
 def test_compiler_and_linker_paths_stay_out_of_the_module(easyblock):
     for name, variables in [(CONTAINER, ["PATH"]), (VENV, [])]:  # the latter's PATH is in commands.lua and .tcl
         assert easyblock(recipe(name)).module_load_environment.vars == variables
-
-
-def test_easyblocks_hold_no_shell_script():
-    for path in TREE.glob("easyblocks/**/*.py"):
-        # the generic easyblock is one file, with the wrapper of an image's commands in it
-        allowed = ["#!/"] if path.name == "containerimage.py" else []
-        assert re.findall(r"#!/|<<\s*'?EOF", path.read_text()) == allowed, path.name

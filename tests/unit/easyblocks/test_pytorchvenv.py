@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from easybuild.tools.build_log import EasyBuildError
-from recipes import RECIPES, VENV, recipe
+from recipes import RECIPES, VENV, both_syntaxes, recipe
 
 HOROVOD = "PyTorch-2.13.0-cpu-horovod-0.28.1-venv.eb"
 CUDA_HOROVOD = "PyTorch-2.15.0-cuda-13.2-horovod-0.28.1-venv.eb"
@@ -141,6 +141,7 @@ def test_a_module_that_the_recipe_would_replace_is_refused_before_the_build(modu
         check_modules(found, {"LOADEDMODULES": "PrgEnv-gnu/8.6.0"})
 
 
+@both_syntaxes
 @pytest.mark.parametrize("path", VENVS, ids=lambda path: path.name)
 def test_the_module_of_every_venv_requires_the_python_of_its_build(easyblock, path, monkeypatch):
     app = easyblock(path)

@@ -66,7 +66,6 @@ def test_anything_else_is_refused_with_its_line(tmp_path, line):
         read(tmp_path, f"numpy==2.0 {HASH}\n{line}\nsympy==1.0 {HASH}\n")
 
 
-@pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
 def test_a_lock_is_refused_before_pip_starts(tmp_path, prefix, monkeypatch):
     monkeypatch.setattr(lockedvenv, "run", lambda *_, **__: pytest.fail("pip was started"))
     lock = tmp_path / "lock.txt"

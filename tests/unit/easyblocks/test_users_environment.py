@@ -5,8 +5,6 @@ import shutil
 
 import pytest
 
-pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)  # nothing here is about the module's syntax
-
 
 def image_python(script):
     """The command of an image's Python that runs `script`, with TASK and BIND."""

@@ -9,9 +9,6 @@ from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import update_build_option
 from wheel_files import write_wheel
 
-#: Wheels know nothing of modules.
-pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
-
 #: Never asked, as pip is told to use no index.
 INDEX = "https://wheels.invalid/"
 

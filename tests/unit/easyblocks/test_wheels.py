@@ -9,9 +9,6 @@ from easybuild.easyblocks.generic.lockedvenv import fetch_wheels, has_wheels, re
 from easybuild.tools.build_log import EasyBuildError
 from wheel_files import write_wheel
 
-#: Wheels know nothing of modules.
-ONE_SYNTAX = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
-
 
 @pytest.fixture
 def wheels(tmp_path):
@@ -35,7 +32,6 @@ def there(wheels, lock, python_version="3.11"):
     return has_wheels(read_lock(str(path)), str(wheels.directory), python_version)
 
 
-@ONE_SYNTAX
 def test_a_directory_with_every_wheel_of_the_lock_needs_no_pip(wheels, prefix, monkeypatch):
     first, second = wheels("torch-2.3.1+rocm6.0-cp311-cp311-linux_x86_64.whl", "Typing_Extensions-4.0-py3-none-any.whl")
     lock = (
@@ -46,7 +42,6 @@ def test_a_directory_with_every_wheel_of_the_lock_needs_no_pip(wheels, prefix, m
     fetch_wheels(str(wheels.directory.parent / "lock.txt"), [str(wheels.directory)], "3.11")
 
 
-@ONE_SYNTAX
 def test_a_read_only_directory_is_used_if_it_has_the_wheels_and_skipped_if_not(wheels, prefix):
     (first,) = wheels("numpy-2.0-py3-none-any.whl")
     lock = wheels.directory.parent / "lock.txt"
@@ -61,7 +56,6 @@ def test_a_read_only_directory_is_used_if_it_has_the_wheels_and_skipped_if_not(w
         fetch_wheels(str(lock), ["/proc/self/wheels"], "3.11")
 
 
-@ONE_SYNTAX
 def test_wheels_with_other_hashes_are_replaced(prefix, tmp_path, monkeypatch):
     """As a publisher leaves them who builds wheels again under their names; pip ends at the first that it meets."""
     hashes = {}

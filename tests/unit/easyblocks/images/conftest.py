@@ -8,9 +8,9 @@ from image_recipe import RECIPE
 def container(easyblock, tmp_path):
     """A function that makes the easyblock of a recipe with some lines."""
 
-    def make(lines):
+    def make(lines, kind="EB_PyTorchContainer"):
         recipe = tmp_path / "PyTorch-2.13.0-test.eb"
-        recipe.write_text(RECIPE.format(lines=lines))
+        recipe.write_text(RECIPE.format(lines=lines).replace("EB_PyTorchContainer", kind))
         return easyblock(recipe)
 
     return make

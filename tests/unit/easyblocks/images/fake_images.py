@@ -9,9 +9,9 @@ from pytorch_install.parameters import containerimage
 DIGEST = "sha256:" + "5d" * 32
 
 
-def sif(data, *, size=None):
-    """A SIF header and data; the header specifies the size of the data, or `size`."""
-    header = b"#!/usr/bin/env run-singularity\n\0" + b"SIF_MAGIC\0" + b"01\0" + b"02\0" + bytes(64)
+def sif(data, *, size=None, machine=b"02"):
+    """A SIF header and data; the header has the code of a machine, and the size of the data, or `size`."""
+    header = b"#!/usr/bin/env run-singularity\n\0" + b"SIF_MAGIC\0" + b"01\0" + machine + b"\0" + bytes(64)
     return header + struct.pack("<qq", 128, len(data) if size is None else size) + data
 
 

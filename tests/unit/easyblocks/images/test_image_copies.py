@@ -11,9 +11,6 @@ from fake_images import DIGEST, sif
 
 from pytorch_install.parameters import containerimage
 
-# what the module's syntax is does not matter here
-pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
-
 
 @pytest.mark.parametrize(
     ("content", "message"),

@@ -5,8 +5,6 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)  # nothing here is about the module's syntax
-
 NONE = '#!/bin/sh\necho "There is no runscript defined for this container\\n";\n'
 
 

@@ -6,13 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from pytorch_install import runtime
 from pytorch_install.images import python_packages
-
-# what the module's syntax is does not matter here
-pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
 
 
 def test_the_activation_of_the_conda_environment_can_have_quotation_marks(prefix):

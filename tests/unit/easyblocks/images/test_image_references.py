@@ -4,9 +4,6 @@ import pytest
 from easybuild.tools.build_log import EasyBuildError
 from fake_images import DIGEST
 
-# what the module's syntax is does not matter here
-pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
-
 
 @pytest.mark.parametrize(
     ("reference", "uri"),

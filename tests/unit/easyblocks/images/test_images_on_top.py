@@ -13,9 +13,6 @@ from fake_images import sif
 from pytorch_install import images, sandbox
 from pytorch_install.parameters import containerimage
 
-# what the module's syntax is does not matter here
-pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
-
 MODULE = "PyTorch/2.13.0-cpu-singularity"
 ON_TOP = "builddependencies = [('PyTorch', '2.13.0', '-cpu-singularity')]\n"
 HASH = "5d" * 32

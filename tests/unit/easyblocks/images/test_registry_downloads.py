@@ -13,9 +13,6 @@ from fake_images import DIGEST, download, downloaded, keep_commands, sif
 
 from pytorch_install.parameters import containerimage
 
-# what the module's syntax is does not matter here
-pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
-
 
 def test_compression_is_a_variable_that_runtimes_without_that_option_ignore(image_of, tmp_path, monkeypatch):
     lines, values = (

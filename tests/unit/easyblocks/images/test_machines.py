@@ -2,47 +2,23 @@
 
 import hashlib
 import platform
-import struct
 from pathlib import Path
 
 import pytest
 from easybuild.framework.easyblock import EasyBlock
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import source_paths, update_build_option
-from image_recipe import RECIPE
-
-from pytorch_install.parameters import containerimage
-
-# what the module's syntax is does not matter here
-pytestmark = pytest.mark.parametrize("prefix", ["Lua"], indirect=True)
+from fake_images import DIGEST, sif
 
 OTHER = "aarch64" if platform.machine() == "x86_64" else "x86_64"
 HERE = platform.machine()
-#: As SIF headers have them.
-CODES = {"x86_64": b"02", "aarch64": b"04", "unknown": b"00"}
-DIGEST = "sha256:" + "5d" * 32
 
 
 @pytest.fixture
-def made(easyblock, tmp_path, monkeypatch):
+def made(container, runtime, monkeypatch):
     """A function that makes the easyblock of a recipe with some lines; EasyBuild's part of post_init is left out."""
     monkeypatch.setattr(EasyBlock, "post_init", lambda _: None)
-    monkeypatch.setattr(containerimage, "find_runtime", lambda: "apptainer")
-
-    def make(lines, kind="EB_PyTorchContainer"):
-        recipe = tmp_path / "PyTorch-2.13.0-test.eb"
-        recipe.write_text(RECIPE.format(lines=lines).replace("EB_PyTorchContainer", kind))
-        return easyblock(recipe)
-
-    return make
-
-
-def sif(path, machine):
-    """Write the header of a SIF image for a machine, and no data; return its path."""
-    header = b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + b"01\0" + CODES[machine] + b"\0" + bytes(64)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(header + struct.pack("<qq", 128, 0))
-    return path
+    return container
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
@@ -87,8 +63,9 @@ def test_a_lock_on_the_source_path_is_checked_before_wheels_are_fetched(made, mo
 
 
 def test_an_image_whose_header_names_no_machine_is_taken(made, tmp_path):
-    path = sif(tmp_path / "central" / "x.sif", "unknown")
-    app = made(f"image = 'x.sif'\ncentral_images = ['{path.parent}']")
+    path = tmp_path / "x.sif"
+    path.write_bytes(sif(b"", machine=b"00"))
+    app = made(f"image = 'x.sif'\ncentral_images = ['{tmp_path}']")
     app.fetch_step()
     app.checksum_step()
     assert app.image.file == str(path)
@@ -103,7 +80,9 @@ def test_two_machines_that_share_a_source_path_have_a_download_each(made, monkey
 
 
 def test_a_recipe_names_one_file_for_each_machine_as_in_easybuild(made, tmp_path):
-    path = sif(tmp_path / "central" / f"x-{HERE}.sif", HERE)
+    path = tmp_path / "central" / f"x-{HERE}.sif"
+    path.parent.mkdir()
+    path.write_bytes(sif(b"", machine={"x86_64": b"02", "aarch64": b"04"}[HERE]))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     checksums = {f"x-{OTHER}.sif": "0" * 64, path.name: digest}
     app = made(f"sources = ['x-%(arch)s.sif']\nchecksums = [{checksums}]\ncentral_images = ['{path.parent}']")
