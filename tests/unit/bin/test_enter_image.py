@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import subprocess
 from pathlib import Path
 
@@ -83,19 +82,6 @@ def test_a_rank_becomes_the_runtime_itself_under_any_launcher(installed, variabl
     own = {"PWD", "SHLVL", "_", "OLDPWD", "HOME", "PATH", "APPTAINER_CONTAINER"}
     assert given.keys() - own == {*installed.loaded, *variables}
     assert given.items() >= variables.items()
-
-
-def test_the_exit_status_is_the_commands_and_a_signal_reaches_it(installed):
-    in_step = {"SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_JOB_ID": "7"}
-    for command, status in ((["bash", "-c", "exit 3"], 3), (["no-such-command"], 127)):
-        rank = installed.start(*command, **in_step, **installed.loaded)
-        rank.communicate()
-        assert rank.returncode == status
-    rank = installed.start("sleep", "1000", **installed.loaded)
-    assert int(rank.stdout.readline()) == rank.pid
-    os.kill(rank.pid, signal.SIGTERM)
-    rank.communicate()
-    assert rank.returncode == -signal.SIGTERM
 
 
 def test_a_working_directory_behind_a_link_is_entered_by_its_physical_path_and_one_that_is_gone_is_an_error(

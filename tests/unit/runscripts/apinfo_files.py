@@ -15,24 +15,7 @@ def apinfo_file(version, ranks, hosts):
     header_size = {1: 136, 5: 160}[version]
     places = [header_size, header_size + len(commands)]
     places += [places[1] + len(pes), places[1] + len(pes) + len(nodes)]
-    header = struct.pack(
-        "i4xNNNi4xNNi4xNNi4xNNi4xNNi4x".replace("N", "Q"),
-        version,
-        places[3],
-        48,
-        header_size,
-        0,
-        len(commands),
-        places[0],
-        1,
-        12,
-        places[1],
-        len(ranks),
-        68,
-        places[2],
-        len(hosts),
-        80,
-        places[3],
-        0,
-    )
+    numbers = [version, places[3], 48, header_size, 0, len(commands), places[0], 1, 12, places[1], len(ranks), 68]
+    numbers += [places[2], len(hosts), 80, places[3], 0]
+    header = struct.pack("i4xNNNi4xNNi4xNNi4xNNi4xNNi4x".replace("N", "Q"), *numbers)
     return header.ljust(header_size, b"\0") + commands + pes + nodes

@@ -4,6 +4,7 @@ from itertools import product
 
 import node_trees
 import pytest
+from pytorch_launch.report import device
 from slurm_gpus import choose_devices, numbers, own, slurm
 
 
@@ -13,6 +14,7 @@ def test_ranks_that_see_all_gpus_take_one_after_the_other(lumi):
         assert (devices.vendor, devices.count, devices.index, own(lumi, devices)) == ("amd", 8, rank, rank)
         assert numbers(lumi, devices.candidate_gpus) == list(range(8))
         assert (devices.warnings, devices.changes) == ([], {})
+        assert device(devices) == f"device {rank} of 8 amd ({devices.gpu.pci})"
     assert numbers(lumi, choose_devices({}, lumi, 1, 2).candidate_gpus) == [0, 1]
 
 

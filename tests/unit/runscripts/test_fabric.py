@@ -126,14 +126,6 @@ def agent(step, node, **changes):
     return make_agent_plan(plan({**step, **two}))
 
 
-def test_torchrun_gets_the_names_of_both_nodes_on_the_fast_network(step, names):
-    names["nid001003i"] = "127.0.0.3"  # seen from that node
-    made, options = agent(step, 1)
-    endpoint = f"nid001002i:{made.place['MASTER_PORT']}"
-    assert {"--local-addr=nid001003i", f"--rdzv-endpoint={endpoint}"} <= set(options)
-    assert warnings(made) == []
-
-
 def test_torchrun_gets_the_plain_name_of_a_node_without_another_and_one_sentence(step, names):
     del names["nid001003i"]
     for pattern, unknown in (("*i", "nid001003i"), ("*-ib", "nid001002-ib")):

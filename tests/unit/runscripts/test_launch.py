@@ -15,18 +15,11 @@ INTERPRETER = [sys.executable, "-I", "-S"]
 def launch(runscripts, tmp_path):
     """Run the launcher with exactly the given environment, in an empty directory."""
 
-    def run(*arguments, env, options=(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, runscripts=runscripts):
-        return subprocess.run(
-            [*INTERPRETER, *options, runscripts / "pytorch_launch" / "__main__.py", *arguments],
-            env={"TMPDIR": str(tmp_path), **env},
-            cwd=tmp_path,
-            stdout=stdout,
-            stderr=stderr,
-            text=True,
-            errors="surrogateescape",
-            timeout=300,
-            check=False,
-        )
+    def run(*arguments, env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, runscripts=runscripts):
+        command = [*INTERPRETER, runscripts / "pytorch_launch" / "__main__.py", *arguments]
+        texts = {"stdout": stdout, "stderr": stderr, "text": True, "errors": "surrogateescape"}
+        env = {"TMPDIR": str(tmp_path), **env}
+        return subprocess.run(command, env=env, cwd=tmp_path, timeout=300, check=False, **texts)
 
     return run
 

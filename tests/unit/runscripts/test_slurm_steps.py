@@ -39,13 +39,15 @@ def test_the_ranks_of_a_heterogeneous_step_meet_at_rank_0_and_know_their_node():
     assert places == [(0, 1, 0), (0, 2, 1), (1, 2, 1), (0, 1, 2)]
     # each component reserves ports for itself
     assert discover({**HETEROGENEOUS, "SLURM_STEP_RESV_PORTS": "12000-12003"}, "vm").reserved_port is None
-
-
-def test_a_step_on_some_components_has_the_first_of_these():
-    """`srun --het-group=1`."""
+    # `srun --het-group=1`
     env = {**HETEROGENEOUS, "SLURM_STEP_NODELIST": "nid[001001-001002]", "SLURM_STEP_NUM_TASKS": "3"}
     env.update(SLURM_NTASKS="3", SLURM_STEP_TASKS_PER_NODE="2,1", SLURM_NODEID="0", SLURM_PROCID="1", SLURM_GTIDS="0,1")
     assert discover(env, "vm").first_host == "nid001001"
+    # in the allocation, without a step
+    names = ("SLURM_JOB_ID", "SLURM_HET_SIZE", "SLURM_JOB_NODELIST_HET_GROUP_0", "SLURM_JOB_NODELIST_HET_GROUP_1")
+    env = {name: HETEROGENEOUS[name] for name in names}
+    assert master(env) == "nid001003"
+    assert discover(env, "login").allocation == (1, 2, "srun")
 
 
 def test_two_components_of_a_plain_job_leave_one_node_for_rank_0():
@@ -75,22 +77,15 @@ def test_several_components_that_are_not_named_leave_the_node_of_rank_0_unknown(
 @pytest.mark.parametrize(
     "changes",
     [
-        {"SLURM_NODEID": "2"},
-        {"SLURM_JOB_NODELIST_HET_GROUP_0": "nid[001001,001003]"},  # a node of two components
-        {"SLURM_JOB_NODELIST_HET_GROUP_1": "nid001001"},
-        {"SLURM_JOB_NODELIST_HET_GROUP_0": "nid001002", "SLURM_NODEID": "0"},  # and one of none
+        "SLURM_NODEID=2",
+        "SLURM_JOB_NODELIST_HET_GROUP_0=nid[001001,001003]",  # a node of two components
+        "SLURM_JOB_NODELIST_HET_GROUP_1=nid001001",
+        "SLURM_JOB_NODELIST_HET_GROUP_0=nid001002 SLURM_NODEID=0",  # and one of none
     ],
 )
 def test_components_that_do_not_give_the_number_of_a_node_are_an_error(changes):
     with pytest.raises(WorldError, match="of nid001001 does not follow from the components of the step"):
-        discover({**HETEROGENEOUS, **changes}, "vm")
-
-
-def test_in_an_allocation_of_components_the_first_node_is_that_of_the_first_component():
-    names = ("SLURM_JOB_ID", "SLURM_HET_SIZE", "SLURM_JOB_NODELIST_HET_GROUP_0", "SLURM_JOB_NODELIST_HET_GROUP_1")
-    env = {name: HETEROGENEOUS[name] for name in names}
-    assert master(env) == "nid001003"
-    assert discover(env, "login").allocation == (1, 2, "srun")
+        discover({**HETEROGENEOUS, **variables(changes)}, "vm")
 
 
 # Variables of another step or job
@@ -209,8 +204,10 @@ def test_the_ranks_of_a_launcher_inside_a_task_may_be_fewer_than_the_tasks(task,
 @pytest.mark.parametrize("number", ["4294967290", "-6"])  # up to Slurm 25.11, and after it
 def test_a_process_in_the_shell_of_salloc_is_alone_in_its_allocation(step, number):
     """Where salloc starts it as a step of one task on the first node (LaunchParameters=use_interactive_step)."""
-    shell = {"SLURM_STEP_ID": number, "SLURM_STEP_NODELIST": "nid001003", "SLURM_STEP_NUM_NODES": "1"}
-    task = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_GTIDS": "0", "SLURM_PTY_PORT": "1"}
-    one = {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_JOB_NUM_NODES": "2"}
-    world = discover({**step, **shell, **task, **one}, "vm")  # SLURM_NTASKS is that of the job, as seen with 22.05
+    shell = variables(
+        f"SLURM_STEP_ID={number} SLURM_STEP_NODELIST=nid001003 SLURM_STEP_NUM_NODES=1 SLURM_PROCID=0 SLURM_LOCALID=0 "
+        "SLURM_NODEID=0 SLURM_GTIDS=0 SLURM_PTY_PORT=1 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1 "
+        "SLURM_JOB_NUM_NODES=2"
+    )
+    world = discover({**step, **shell}, "vm")  # SLURM_NTASKS is that of the job, as seen with 22.05
     assert (world.size, world.step, world.allocation) == (1, 4294967290, (4, 2, "srun"))

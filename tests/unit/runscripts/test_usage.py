@@ -12,12 +12,9 @@ def test_every_command_has_a_help_text():
     assert [*USAGE, "torchrun", "list-packages"] == list(COMMANDS)  # these print their own
 
 
-def test_the_help_names_every_variable_of_torch_that_is_set():
+def test_the_help_names_every_variable_of_torch_that_is_set_and_the_one_that_keeps_paths():
     text = USAGE["conda-python-distributed"]
     plan = make_plan({}, Node("/nowhere"))
     for name in plan.changes.keys() - SUBDIRECTORIES.keys():
         assert name in text
-
-
-def test_the_help_names_the_variable_that_keeps_paths():
     assert all(KEEP in USAGE[f"conda-python-{name}"] for name in ("simple", "distributed"))

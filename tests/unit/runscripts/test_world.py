@@ -66,52 +66,39 @@ def shape(world):
     return f"{world.rank}/{world.size} {world.local_rank}/{world.local_size} {world.node_rank}"
 
 
-NODES = "SLURM_STEP_NODELIST=nid[001-004]"
+TASKS = (
+    "SLURM_STEP_NODELIST=nid[001-004] SLURM_STEP_TASKS_PER_NODE=2(x3),1 SLURM_STEP_NUM_TASKS=7 SLURM_NTASKS=7 "
+    "SLURM_LOCALID=0 SLURM_NODEID={} SLURMD_NODENAME=nid00{}"
+).format
 PORTS, MASKS = "SLURM_STEP_RESV_PORTS={}".format, "SLURM_CPU_BIND_TYPE={} SLURM_CPU_BIND_LIST={}".format
 ALL_HERE = "OMPI_COMM_WORLD_LOCAL_SIZE=4 MPI_LOCALNRANKS=4"
 OF_PALS = "PALS_RANKID={0} PALS_LOCAL_RANKID={1} PALS_NODEID={2} PALS_APINFO=FILES/apinfo PBS_NODEFILE=FILES/absent"
 
 WORLDS = [
     # Slurm
-    (
-        "step",
-        "",
-        "3/4 1/2 1",
-        {"job": 7, "step": 0, "source": "Slurm step 7.0", "node": "nid001003", "exported": False},
-    ),
+    ("step", "", "3/4 1/2 1", {"job": 7, "step": 0, "source": "Slurm step 7.0", "node": "nid001003"}),
+    ("step", "", "3/4 1/2 1", {"first_host": "nid001002", "exported": False}),
     ("step", "-SLURM_STEPID SLURM_STEP_ID=12", "3/4 1/2 1", {"step": 12}),
     ("step", "-SLURM_STEP_ID SLURM_STEPID=12", "3/4 1/2 1", {"step": 12}),
     ("step", "-SLURMD_NODENAME", "3/4 1/2 1", {"node": "nid001002"}),  # the host's name
     ("step", "RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 GROUP_RANK=", "3/4 1/2 1", {}),  # exports that agree
     ("step", "RANK=3 LOCAL_RANK=0 PYTORCH_LAUNCH_VIRTUAL_LOCAL_RANK=1", "3/4 1/2 1", {}),  # a launch inside a rank
     ("step", "PMI_RANK=3 PMI_SIZE=4 PMI_LOCAL_RANK=1", "3/4 1/2 1", {"source": "Slurm step 7.0"}),
-    *(
-        (
-            "step",
-            f"{NODES} SLURM_STEP_TASKS_PER_NODE={tasks} SLURM_STEP_NUM_TASKS={size} SLURM_NTASKS={size} "
-            f"SLURM_NODEID={node} SLURM_LOCALID=0 SLURMD_NODENAME=nid00{node + 1}",
-            f"3/{size} 0/{local} {node}",
-            {},
-        )
-        for tasks, node, size, local in (("2(x3),1", 0, 7, 2), ("2(x3),1", 2, 7, 2), ("2(x3),1", 3, 7, 1))
-    ),
+    ("step", TASKS(0, 1), "3/7 0/2 0", {}),
+    ("step", TASKS(2, 3), "3/7 0/2 2", {}),
+    ("step", TASKS(3, 4), "3/7 0/1 3", {}),
     ("step", "SLURM_CPUS_PER_TASK=4", "3/4 1/2 1", {"node_cpus": 8, "cpus_per_task": 4}),
     ("step", "-SLURM_CPUS_ON_NODE", "3/4 1/2 1", {"node_cpus": None, "cpus_per_task": None}),
     *(
         ("step", PORTS(ports), "3/4 1/2 1", {"reserved_port": first})
         for ports, first in (("12000-12003", 12000), ("12000,12005", 12000), ("1", 1), ("65535", 65535), ("", None))
     ),
-    *(
-        ("step", MASKS(kind, entries), "3/4 1/2 1", {"masks": masks})
-        for kind, entries, masks in (
-            ("map_cpu:", "0,0", [{0}, {0}]),
-            ("map_cpu:", "3", [{3}, {3}]),
-            ("mask_cpu:", "3,0x1", [{0, 1}, {0}]),
-            ("mask_cpu:", "0xF0", [{4, 5, 6, 7}] * 2),
-            ("none", "", None),
-            ("map_cpu:", "x", None),
-        )
-    ),
+    ("step", MASKS("map_cpu:", "0,0"), "3/4 1/2 1", {"masks": [{0}, {0}]}),
+    ("step", MASKS("map_cpu:", "3"), "3/4 1/2 1", {"masks": [{3}, {3}]}),
+    ("step", MASKS("mask_cpu:", "3,0x1"), "3/4 1/2 1", {"masks": [{0, 1}, {0}]}),
+    ("step", MASKS("mask_cpu:", "0xF0"), "3/4 1/2 1", {"masks": [{4, 5, 6, 7}] * 2}),
+    ("step", MASKS("none", ""), "3/4 1/2 1", {"masks": None}),
+    ("step", MASKS("map_cpu:", "x"), "3/4 1/2 1", {"masks": None}),
     # single processes; a step's number alone makes no step
     ("batch", "", "0/1 0/1 0", {"first_host": "127.0.0.1", "job": 7, "step": None, "node": "nid001001"}),
     ("batch", "SLURM_STEP_ID=4294967291 SLURM_STEP_NODELIST=nid001002", "0/1 0/1 0", {"source": "single process"}),
@@ -120,14 +107,14 @@ WORLDS = [
     ("", "PMI_RANK=0 PMI_SIZE=1", "0/1 0/1 0", {}),
     ("", "JSM_NAMESPACE_RANK=0 JSM_NAMESPACE_SIZE=1", "0/1 0/1 0", {}),
     ("", "MV2_COMM_WORLD_RANK=0 MV2_COMM_WORLD_SIZE=1", "0/1 0/1 0", {}),
+    # settings of MPI
+    ("", "PMI_NO_PREINITIALIZE=1 PMI_MMAP_SYNC_WAIT_TIME=3600 PMIX_MCA_gds=hash OMPI_MCA_btl=self", "0/1 0/1 0", {}),
     (
-        *(
-            "",
-            "PMI_NO_PREINITIALIZE=1 PMI_MMAP_SYNC_WAIT_TIME=3600 PMIX_MCA_gds=hash OMPI_MCA_btl=self MV2_USE_CUDA=1 ",
-        ),
-        *("0/1 0/1 0", {}),  # settings
+        "",
+        "MV2_USE_CUDA=1 HOROVOD_FUSION_THRESHOLD=0 PBS_NODENUM=0 PBS_TASKNUM=1 PALS_STARTUP_SIZE=none",
+        "0/1 0/1 0",
+        {},
     ),
-    ("", "HOROVOD_FUSION_THRESHOLD=0 PBS_NODENUM=0 PBS_TASKNUM=1 PALS_STARTUP_SIZE=none", "0/1 0/1 0", {}),
     # nodes of allocations
     ("", "PBS_JOBID=7.pbs PBS_NODEFILE=FILES/two", "0/1 0/1 0", {"allocation": (1, 2, "mpiexec")}),
     ("", "PBS_JOBID=7.pbs PBS_NODEFILE=FILES/one", "0/1 0/1 0", {"allocation": (1, 1, "mpiexec")}),
@@ -151,10 +138,7 @@ WORLDS = [
     # short and long names of a host are the same host
     ("mpi", "SLURM_JOB_NODELIST= PBS_NODEFILE=FILES/long OMPI_COMM_WORLD_RANK=0", "0/4 1/2 1", {}),
     # `salloc -N3 mpirun -np 2`: the daemons are a step of three tasks, and a node may have no rank
-    (
-        *("mpi", "SLURM_STEP_NUM_TASKS=3 SLURM_STEP_NUM_NODES=3 SLURM_STEP_TASKS_PER_NODE=1(x3)"),
-        *("3/4 1/2 1", {}),
-    ),
+    ("mpi", "SLURM_STEP_NUM_TASKS=3 SLURM_STEP_NUM_NODES=3 SLURM_STEP_TASKS_PER_NODE=1(x3)", "3/4 1/2 1", {}),
 ]
 
 
@@ -171,7 +155,8 @@ def test_the_nodes_of_a_job_of_lsf_are_counted():
         assert discover({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": hosts}, "a").allocation == (1, count, "mpirun")
 
 
-SIZES = "SLURM_STEP_NUM_TASKS=5 SLURM_NTASKS=5"
+SIZES, EIGHT = "SLURM_STEP_NUM_TASKS=5 SLURM_NTASKS=5", "SLURM_STEP_NUM_TASKS=8 SLURM_STEP_NUM_NODES=2"
+ALONE = "RANK=0 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1"
 FAULTS = [
     # both variables are named, with their values
     ("step", "SLURM_PROCID=4", "SLURM_PROCID=4 is outside 0 to 3...SLURM_STEP_NUM_TASKS=4"),
@@ -200,18 +185,9 @@ FAULTS = [
     ("step", "SLURM_STEP_NODELIST=nid[001000-001003]", "nid[001000-001003] has more nodes than SLURM_STEP_TASKS"),
     ("step", "SLURM_GTIDS=3", "SLURM_GTIDS=3 are not the 2 tasks of this node in SLURM_STEP_TASKS_PER_NODE="),
     # launchers with fewer ranks than the step has tasks were started outside of it
-    *(
-        (
-            "step torchrun",
-            f"RANK=0 WORLD_SIZE={size} LOCAL_RANK=0 LOCAL_WORLD_SIZE=1",
-            f"WORLD_SIZE={size}, but {fault}",
-        )
-        for size, fault in ((1, "SLURM_STEP_NUM_TASKS=4. Unset ...TORCHELASTIC"), (3, "SLURM_STEP_NUM_TASKS=4. Unset "))
-    ),
-    (
-        *("step mpi", "SLURM_STEP_NUM_TASKS=8 SLURM_STEP_NUM_NODES=2"),
-        "WORLD_SIZE=4, but SLURM_STEP_NUM_TASKS=8. Unset ...OMPI_COMM_WORLD_RANK",
-    ),
+    ("step torchrun", f"{ALONE} WORLD_SIZE=1", "WORLD_SIZE=1, but SLURM_STEP_NUM_TASKS=4. Unset ...TORCHELASTIC"),
+    ("step torchrun", f"{ALONE} WORLD_SIZE=3", "WORLD_SIZE=3, but SLURM_STEP_NUM_TASKS=4. Unset ...TORCHELASTIC"),
+    ("step mpi", EIGHT, "WORLD_SIZE=4, but SLURM_STEP_NUM_TASKS=8. Unset ...OMPI_COMM_WORLD_RANK"),
     # what is lost or missing: a rank does not train alone
     ("step", "-SLURM_STEP_NUM_TASKS", "SLURM_PROCID=3 ... missing"),
     ("step", "-SLURM_STEP_NODELIST", "SLURM_PROCID=3 ... missing"),

@@ -22,16 +22,9 @@ def run_unchecked(runscripts, home):
 
     def run(command, *arguments, env=None, **options):
         program = str(runscripts / command) if command in (*COMMANDS, "torchrun", "list-packages") else command
-        return subprocess.run(
-            [program, *arguments],
-            env={"PATH": PATH, "TMPDIR": str(home.parent / "tmp"), **(env or {})},
-            cwd=options.pop("cwd", home),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-            **options,
-        )
+        env = {"PATH": PATH, "TMPDIR": str(home.parent / "tmp"), **(env or {})}
+        options = {"cwd": home, "capture_output": True, "text": True, "timeout": 300, "check": False, **options}
+        return subprocess.run([program, *arguments], env=env, **options)
 
     return run
 
@@ -63,15 +56,11 @@ def worker():
     )
 
 
-# torchrun-distributed
-
-
 @pytest.fixture
 def agent(step, home):
     """A task that is alone on its node, and a python that shows how torchrun would be started."""
-    (home / "python").write_text(
-        f"#!{sys.executable}\nimport json, os, sys\nprint(json.dumps([sys.argv[1:], dict(os.environ)]))\n"
-    )
+    show = "import json, os, sys\nprint(json.dumps([sys.argv[1:], dict(os.environ)]))\n"
+    (home / "python").write_text(f"#!{sys.executable}\n{show}")
     (home / "python").chmod(0o755)
     alone = "SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS=2 SLURM_STEP_TASKS_PER_NODE=1(x2) SLURM_PROCID=1 SLURM_LOCALID=0"
     return {**step, **variables(alone), "PATH": f"{home}:{PATH}"}

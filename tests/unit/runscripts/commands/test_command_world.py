@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 
 import pytest
@@ -53,6 +54,17 @@ def test_a_mask_that_slurm_did_not_make_is_shared_even_if_slurm_counts_more_cpus
     own = int(dry_run(run, step)["OMP_NUM_THREADS"])
     shared = int(dry_run(run, {**step, "SLURM_CPU_BIND_TYPE": "none"})["OMP_NUM_THREADS"])
     assert shared == max(1, own // 2)
+
+
+def test_a_line_of_each_rank_has_what_was_decided_and_why(run_unchecked, step):
+    env = {**step, "PYTORCH_LAUNCH_VERBOSE": "1", "MASTER_PORT": "4000"}
+    done = run_unchecked("conda-python-distributed", "--dry-run", env=env)
+    world = "rank 3 of 4, local rank 1 of 2, node rank 1, master nid001002:4000, from Slurm step 7.0"
+    assert done.stderr.startswith(f"nid001003: {world}; ") and done.stderr.count("\n") == 1
+    others = (
+        r"; CPUs [\d,-]+.*, OMP_NUM_THREADS \d+; Python of the module; caches in \S+/7-nid001003; exported before: "
+    )
+    assert re.search(f"{others}MASTER_PORT\n$", done.stderr)
 
 
 # ddp-env

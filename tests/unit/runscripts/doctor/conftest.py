@@ -25,14 +25,9 @@ def installation(tmp_path):
         for part in ("runscripts", "payload", "bin", "easybuild", "provenance"):
             (root / part).mkdir(parents=True)
         (root / "easybuild" / "PyTorch-2.13.0.eb").write_text(RECIPE.format(gpu=gpu))
-        return {
-            "EBROOTPYTORCH": str(root),
-            "CONTAINERROOT": str(root),
-            "RUNSCRIPTS": str(root / "runscripts"),
-            "PAYLOAD": str(root / "payload"),
-            "PATH": f"{root}/bin:/usr/bin:/bin",
-            "LOADEDMODULES": "cluster/lumi:PyTorch/2.13.0-cpu",
-        }
+        places = {"RUNSCRIPTS": f"{root}/runscripts", "PAYLOAD": f"{root}/payload", "PATH": f"{root}/bin:/usr/bin:/bin"}
+        roots = dict.fromkeys(("EBROOTPYTORCH", "CONTAINERROOT"), str(root))
+        return {**roots, **places, "LOADEDMODULES": "cluster/lumi:PyTorch/2.13.0-cpu"}
 
     return make
 
@@ -47,9 +42,8 @@ def python(installation):
         known.update(FACTS, in_image=True, prefix=None, total=8.0, foreign=[])
         answer = json.dumps({**known, **facts}) if facts is not None else ""
         program = Path(env["EBROOTPYTORCH"], "bin", "conda-python-simple")
-        program.write_text(
-            f"#!/bin/sh\necho noise\ncat <<'E'\n{answer}\nE\necho '{error}' >&2\nexit {int(facts is None)}\n"
-        )
+        script = f"echo noise\ncat <<'E'\n{answer}\nE\necho '{error}' >&2\nexit {int(facts is None)}\n"
+        program.write_text(f"#!/bin/sh\n{script}")
         program.chmod(0o755)
         return Context({**env, **changes})
 
