@@ -16,7 +16,7 @@ from easybuild.tools.filetools import remove_file, which, write_file
 from easybuild.tools.module_naming_scheme.utilities import det_full_ec_version
 
 from pytorch_install import build_environment, interface
-from pytorch_install.runtime import install_site_files
+from pytorch_install.runtime import install_site_files, read_json, write_json
 from pytorch_install.source_packages import SourcePackageSteps
 
 # The packed file, the record of its SHA-256, which runscripts/pytorch_stage reads, and a file at the root of the packed
@@ -89,7 +89,7 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
         record = build_environment.record_build(self.host_python, self.modules_of_build())
         record['source_packages'] = {package.requirement: package.environment(os.environ)
                                      for package in self.source_packages}
-        build_environment.write_record(record, self.installdir)
+        write_json(os.path.join(self.installdir, build_environment.RECORD), record)
 
     def install_tree(self):
         """Record the module's variables, for commands that run by their path without them."""
@@ -114,7 +114,7 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
 
     def record_of_build(self):
         """The Python and the modules of the build: with --module-only, those of the installation."""
-        return (build_environment.read_record(self.installdir)
+        return (read_json(os.path.join(self.installdir, build_environment.RECORD))
                 or build_environment.record_build(self.host_python, self.modules_of_build()))
 
     def runtime_python(self):
@@ -161,4 +161,4 @@ def pack(installdir, mksquashfs_args, parallel):
     finally:
         if os.path.exists(part):
             remove_file(part)
-    build_environment.write_record(record, installdir, RECORD)
+    write_json(os.path.join(installdir, RECORD), record)

@@ -7,7 +7,6 @@ by its digest (`image = 'docker://...@sha256:...'`), or is a file that the site 
 """
 import contextlib
 import fcntl
-import glob
 import json
 import os
 import platform
@@ -28,7 +27,6 @@ from easybuild.tools.filetools import (
     copy_file,
     mkdir,
     read_file,
-    remove,
     remove_dir,
     remove_file,
     which,
@@ -523,12 +521,9 @@ class Registry(Image):
     def download(self, directory, is_alone=True):
         """Download to a directory; the note is written first, so that the image appears when it is complete."""
         path = os.path.join(directory, self.file_name)
-        this_host = '%s.%s.' % (path, socket.gethostname())
-        part = '%s%d.part' % (this_host, os.getpid())
-        # of processes of this host that were killed: the locks of some file systems are those of one host
-        for stale in glob.glob(glob.escape(this_host) + '*.part*'):
-            if not os.path.exists('/proc/' + stale[len(this_host):].split('.')[0]):
-                remove(stale)
+        # the next download removes that of a killed one; the locks of some file systems are those of one host
+        owner = 'uid-%d' % os.getuid() if is_alone else 'pid-%d' % os.getpid()
+        part = '%s.%s.%s.part' % (path, socket.gethostname(), owner)
         # after a failure, it has complete layers for the next attempt; per user, because the runtime makes it private
         cache = '%s.%d.cache' % (path if is_alone else part, os.getuid())
         is_kept = is_alone

@@ -3,13 +3,11 @@
 The record of a build: Python, modules and system, as a file in the installation.
 """
 import datetime
-import json
 import os
 import platform
 
 from easybuild.easyblocks.generic.containerimage import run_command
 from easybuild.tools.build_log import EasyBuildError
-from easybuild.tools.filetools import mkdir, read_file, write_file
 
 # The file, relative to the installation directory.
 RECORD = os.path.join('provenance', 'build.json')
@@ -68,16 +66,3 @@ def check_modules(modules, before):
             if '/' in module and os.path.dirname(other) == os.path.dirname(module) and other != module:
                 raise EasyBuildError("%s is loaded, and the recipe's dependencies need %s. Run `module unload %s`, "
                                      "then `eb` again", other, module, other)
-
-
-def write_record(record, installdir, path=RECORD):
-    """Write a record into the installation, as JSON."""
-    path = os.path.join(installdir, path)
-    mkdir(os.path.dirname(path), parents=True)
-    write_file(path, json.dumps(record, indent=2) + '\n')
-
-
-def read_record(installdir):
-    """The record of an installation; None if it has none."""
-    path = os.path.join(installdir, RECORD)
-    return json.loads(read_file(path)) if os.path.exists(path) else None

@@ -25,7 +25,7 @@ from easybuild.tools.config import build_option
 from easybuild.tools.filetools import mkdir, read_file, remove_file, which, write_file
 
 from pytorch_install.programs.hold_packages import canonical_name
-from pytorch_install.runtime import run_program
+from pytorch_install.runtime import read_json, run_program, write_json
 from pytorch_install.sandbox import FOREIGN, LAYOUT, Sandbox, inside, with_layout
 from pytorch_install.transaction import keep_file
 
@@ -295,16 +295,6 @@ def directory_of(path):
     return os.path.join(os.path.dirname(path), 'provenance')
 
 
-def read_json(path):
-    """The dictionary in a JSON file; empty if the file is missing or damaged."""
-    try:
-        with open(path) as file:
-            content = json.load(file)
-    except (OSError, ValueError):
-        content = None
-    return content if isinstance(content, dict) else {}
-
-
 def installed_checksum(image, path, record):
     """SHA-256 of an installed image, which need not exist, if it is the recipe's, and undamaged; else None."""
     checksum = record.get('sha256')
@@ -341,9 +331,8 @@ def write_provenance(image, path, python, version):
         record['sources'] = {source['name']: source['sha256'] for source in image.sources}
         record['base'] = {'module': base.module, **base.record}
     libraries = json.loads(run_program(python, 'list_libraries.py', split_stderr=True, hidden=True).output)
-    mkdir(directory_of(path), parents=True)
     for name, content in [(RECORD, record), ('packages.json', python_packages(python)), ('libraries.json', libraries)]:
-        write_file(os.path.join(directory_of(path), name), json.dumps(content, indent=2) + '\n')
+        write_json(os.path.join(directory_of(path), name), content)
 
 
 def python_packages(python):

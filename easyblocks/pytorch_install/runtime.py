@@ -4,18 +4,35 @@ Running programs/ with an installed runtime (image or environment), and which co
 
 A command is a list of words; no shell of the host interprets it.
 """
+import json
 import os
 import re
 
 from easybuild.easyblocks.generic.containerimage import run_command
 from easybuild.tools.build_log import print_warning
-from easybuild.tools.filetools import copy_file, read_file, write_file
+from easybuild.tools.filetools import copy_file, mkdir, read_file, write_file
 
 # Programs for the runtime's Python.
 PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'programs')
 
 # Directory of the installation with what keeps torch when users install packages.
 HELD = 'held'
+
+
+def read_json(path):
+    """The dictionary in a JSON file; empty if the file is missing or damaged."""
+    try:
+        with open(path) as file:
+            content = json.load(file)
+    except (OSError, ValueError):
+        content = None
+    return content if isinstance(content, dict) else {}
+
+
+def write_json(path, content):
+    """Write a JSON file, and its directory."""
+    mkdir(os.path.dirname(path), parents=True)
+    write_file(path, json.dumps(content, indent=2) + '\n')
 
 
 def run_program(python, name, *arguments, isolation='-I', **options):

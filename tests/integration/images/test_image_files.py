@@ -71,15 +71,7 @@ def test_a_changed_image_is_refused_until_the_recipe_has_its_checksum(site, tiny
 @pytest.mark.parametrize(
     ("harm", "lines", "message"),
     [
-        pytest.param("truncate", "image = 'tiny.sif'", "is truncated: ", marks=pytest.mark.thorough),
         ("flip", "image = 'tiny.sif'\nimage_checksum = '{checksum}'", "Checksum verification"),
-        pytest.param(
-            "truncate",
-            "sources = ['tiny.sif']\nchecksums = ['{checksum}']",
-            "Checksum verification",
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param("empty", "image = 'tiny.sif'", "is not an image in SIF format", marks=pytest.mark.thorough),
         ("superblock", "image = 'tiny.sif'", "does not start"),
         ("remove", "image = 'tiny.sif'", "Image not found: tiny.sif in central_images"),
     ],
@@ -88,15 +80,10 @@ def test_a_damaged_image_is_refused_with_one_line_and_the_next_eb_installs_a_goo
     image = site.central / "tiny.sif"
     image.write_bytes(tiny.read_bytes())
     lines = lines.format(checksum=sha256(image)) + f"\ncentral_images = ['{site.central}']"
-    size = image.stat().st_size
-    if harm == "truncate":
-        os.truncate(image, size - 100_000)
-    elif harm == "flip":
-        flip_a_bit(image, size - 100_000)
+    if harm == "flip":
+        flip_a_bit(image, image.stat().st_size - 100_000)
     elif harm == "superblock":
         flip_a_bit(image, image.read_bytes().index(b"hsqs"))
-    elif harm == "empty":
-        image.write_bytes(b"")
     else:
         image.unlink()
     error = site.refuse(lines)

@@ -62,16 +62,3 @@ def test_an_index_without_an_image_for_this_host_is_one_line(site, registry, oth
     digest = registry.push_index({other[0]: [foreign_layer]}, "tiny/others", "1")
     error = site.refuse(f"image = 'docker://{registry.address}/tiny/others:1@{digest}'", "--fetch")
     assert " has no image for " in error
-
-
-def test_a_file_for_another_machine_is_refused_and_apptainer_says_the_same(
-    site, testbed, other, foreign_layer, tmp_path
-):
-    with tarfile.open(foreign_layer) as archive:
-        archive.extractall(tmp_path / "root", filter="data")
-    (tmp_path / "x.def").write_text(f"Bootstrap: localimage\nFrom: {tmp_path}/root\n")
-    testbed.run(f"apptainer --silent build {site.central}/x.sif {tmp_path}/x.def")
-    error = site.refuse(f"image = 'x.sif'\ncentral_images = ['{site.central}']", "--fetch")
-    assert f"x.sif is an image for {other[1]}, and this host is " in error
-    result = testbed.run_unchecked(f"apptainer exec {site.central}/x.sif true")
-    assert f"the image's architecture ({other[0]}) could not run on the host's (" in result.stderr

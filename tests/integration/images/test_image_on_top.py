@@ -75,26 +75,3 @@ def test_packages_on_top_of_an_installed_image_run_on_four_ranks_and_are_kept_by
     output = site.install(lines, "--rebuild --skip-sanity-check")
     assert "the installed one is the same, it is kept" in output
     assert image.stat().st_ino == before
-
-
-def test_a_base_whose_image_has_changed_is_one_line_of_error(site, tiny, work):
-    """The base is a directory with the records of an installation, and a module that names it."""
-    (work / "base" / "provenance").mkdir(parents=True)
-    image = work / "base" / "tiny.sif"
-    image.write_bytes(tiny.read_bytes())
-    record = {
-        "image": image.name,
-        "digest": None,
-        "sha256": "0" * 64,
-        "easyconfig": "PyTorch-1.0-tiny.eb",
-        "python_version": "3.11.2",
-    }
-    (work / "base" / "provenance" / "image.json").write_text(json.dumps(record))
-    (work / "modules" / "PyTorch").mkdir(parents=True)
-    (work / "modules" / "PyTorch" / "1.0-tiny").write_text(
-        f"#%Module\nset root {work}/base\nsetenv EBROOTPYTORCH $root\nsetenv EBVERSIONPYTORCH 1.0\nsetenv SIF {image}\n"
-    )
-    error = site.refuse(lines_on(site, "PyTorch/1.0-tiny"), settings=f"module use {work}/modules")
-    assert f"{image}, the image of PyTorch/1.0-tiny, has changed since its installation" in error
-    assert f"it has SHA-256 {sha256(image)}, expected {'0' * 64}" in error
-    assert "Install it again with `eb --rebuild PyTorch-1.0-tiny.eb`" in error

@@ -153,6 +153,16 @@ def test_a_lock_that_does_not_fit_the_base_is_refused_before_the_build(source_of
             source.fetch()
 
 
+def test_a_base_whose_image_has_changed_is_refused(source_of, installation):
+    source = source_of()
+    (installation / "base.sif").write_bytes(sif(b"other"))
+    message = (
+        f"the image of {MODULE}, has changed since its installation: .* Install it again with `eb --rebuild PyTorch-2"
+    )
+    with pytest.raises(EasyBuildError, match=message):
+        source.build()
+
+
 def test_a_base_without_a_lock_is_refused(source_of):
     source = source_of()
     source.sources = []

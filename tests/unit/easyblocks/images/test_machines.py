@@ -5,6 +5,7 @@ import platform
 from pathlib import Path
 
 import pytest
+from easybuild.easyblocks.generic.containerimage import require_image_format
 from easybuild.framework.easyblock import EasyBlock
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import source_paths, update_build_option
@@ -12,6 +13,7 @@ from fake_images import DIGEST, sif
 
 OTHER = "aarch64" if platform.machine() == "x86_64" else "x86_64"
 HERE = platform.machine()
+CODES = {"x86_64": b"02", "aarch64": b"04"}
 
 
 @pytest.fixture
@@ -62,8 +64,11 @@ def test_a_lock_on_the_source_path_is_checked_before_wheels_are_fetched(made, mo
         app.checksum_step()
 
 
-def test_an_image_whose_header_names_no_machine_is_taken(made, tmp_path):
+def test_an_image_for_another_machine_is_refused_and_one_whose_header_names_none_is_taken(made, tmp_path):
     path = tmp_path / "x.sif"
+    path.write_bytes(sif(b"", machine=CODES[OTHER]))
+    with pytest.raises(EasyBuildError, match=f"x.sif is an image for {OTHER}, and this host is {HERE}. Get the image"):
+        require_image_format(str(path))
     path.write_bytes(sif(b"", machine=b"00"))
     app = made(f"image = 'x.sif'\ncentral_images = ['{tmp_path}']")
     app.fetch_step()
@@ -82,7 +87,7 @@ def test_two_machines_that_share_a_source_path_have_a_download_each(made, monkey
 def test_a_recipe_names_one_file_for_each_machine_as_in_easybuild(made, tmp_path):
     path = tmp_path / "central" / f"x-{HERE}.sif"
     path.parent.mkdir()
-    path.write_bytes(sif(b"", machine={"x86_64": b"02", "aarch64": b"04"}[HERE]))
+    path.write_bytes(sif(b"", machine=CODES[HERE]))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     checksums = {f"x-{OTHER}.sif": "0" * 64, path.name: digest}
     app = made(f"sources = ['x-%(arch)s.sif']\nchecksums = [{checksums}]\ncentral_images = ['{path.parent}']")
