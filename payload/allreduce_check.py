@@ -37,7 +37,7 @@ from training.options import OneLineParser, integer, number
 STEP = 4  # factor from one message size to the next
 PERIOD = 13  # of the numbers in a message, which makes exchanged pieces visible
 ROUNDS = 30  # per comparison; their mean evens out a rank that is slow for a moment
-EXCHANGED = 2**20  # bytes that neighbours exchange, and of the messages in groups
+EXCHANGED = 2**20  # bytes of the messages in groups
 
 
 def message_sizes(largest: int, thresholds: Sequence[Threshold]) -> list[int]:
@@ -117,39 +117,6 @@ def time_alone(ranks: Ranks) -> float:
     return statistics.mean(seconds[1:])  # the first one loads libraries
 
 
-def pairs_in_turn(count: int) -> list[list[tuple[int, int]]]:
-    """Return the pairs of neighbours on a ring of ``count`` places, in lists that use each place at most once."""
-    pairs = [(place, (place + 1) % count) for place in range(count if count > 2 else count - 1)]
-    even = len(pairs) - (count % 2)
-    return [turn for turn in (pairs[:even:2], pairs[1:even:2], pairs[even:]) if turn]
-
-
-def time_with_neighbours(ranks: Ranks) -> float | None:
-    """Return the mean seconds of an exchange with the faster of this rank's neighbours; None without neighbours.
-
-    On several nodes, the neighbours are on other nodes and have the same local index, so all paths are alike.
-    """
-    ring = ranks.ring
-    place = ring.index(ranks.rank)
-    outgoing = torch.zeros(EXCHANGED // SMALLEST, device=ranks.device)
-    incoming = torch.zeros_like(outgoing)
-    times = []
-    for turn in pairs_in_turn(len(ring)):
-        partner = next((ring[sum(pair) - place] for pair in turn if place in pair), None)
-        ranks.gather(None)
-        if partner is None:
-            continue
-        for round_number in range(ROUNDS):
-            if round_number == 1:  # the first round connects
-                start = time.perf_counter()
-            exchange = [dist.P2POp(dist.isend, outgoing, partner), dist.P2POp(dist.irecv, incoming, partner)]
-            for request in dist.batch_isend_irecv(exchange):
-                request.wait()
-            ranks.wait_for_device()
-        times.append((time.perf_counter() - start) / (ROUNDS - 1))
-    return min(times, default=None)
-
-
 def check_groups(ranks: Ranks, length: int) -> str:
     """Return the verdict on collectives in rows of ``length`` consecutive ranks, then in the columns across them.
 
@@ -199,9 +166,7 @@ def check(options: argparse.Namespace, ranks: Ranks) -> bool:
     )
     with ranks.watch_calls():
         bandwidths, wrong = measure_all(ranks, sizes, thresholds, report)
-        seconds = {"alone": ranks.gather(time_alone(ranks))}
-        if ranks.shape:
-            seconds[f"exchanging {show_size(EXCHANGED)}"] = ranks.gather(time_with_neighbours(ranks))
+        seconds = ranks.gather(time_alone(ranks))
         lines = [
             allreduce.check_sums(ranks, wrong, len(sizes)),
             allreduce.check_bandwidth(ranks, options.threshold, bandwidths),

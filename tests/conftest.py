@@ -67,7 +67,6 @@ SLOW = (
     "tests/unit/payload/test_inputs.py::test_the_longest",
     "tests/unit/payload/test_ladder.py",
     "tests/unit/payload/test_language_parts.py::test_the_sizes",
-    "tests/unit/payload/test_launch_names.py",
     "tests/unit/payload/test_lm_fsdp.py",
     "tests/unit/payload/test_mnist",
     "tests/unit/payload/test_not_finite.py",

@@ -75,11 +75,6 @@ class Ranks:
         counts = {self.hosts.count(node) for node in self.nodes}
         return (len(self.nodes), counts.pop()) if len(counts) == 1 else None
 
-    @property
-    def ring(self) -> list[int]:
-        """The ring of this rank: one rank per node, all with the same local index; on one node, all ranks."""
-        return self.peers(self.rank) if len(self.nodes) > 1 else list(range(self.size))
-
     def peers(self, rank: int) -> list[int]:
         """Return the ranks with the local index of ``rank``, one per node; every node must have one."""
         members = [[other for other, host in enumerate(self.hosts) if host == node] for node in self.nodes]
@@ -301,30 +296,26 @@ def check_bandwidth(ranks: Ranks, thresholds: Sequence[Threshold], measured: Map
     return f"bandwidth: at least {', '.join(reached)}, as expected"
 
 
-def slow_ones(seconds: Sequence[float | None], factor: float) -> list[int]:
+def slow_ones(seconds: Sequence[float], factor: float) -> list[int]:
     """Return the ranks that took at least ``factor`` times the median, of two the smaller one."""
-    known = sorted(value for value in seconds if value is not None)
-    least = factor * known[(len(known) - 1) // 2] if known else 0
-    return [rank for rank, value in enumerate(seconds) if value is not None and value >= least]
+    least = factor * sorted(seconds)[(len(seconds) - 1) // 2]
+    return [rank for rank, value in enumerate(seconds) if value >= least]
 
 
-def check_speed(ranks: Ranks, kinds: Mapping[str, Sequence[float | None]], factor: float) -> str:
-    """Return the verdict on slow ranks from the seconds that each rank took for each kind of work."""
-    faults, ranges = [], []
-    for kind, seconds in kinds.items():
-        slow = slow_ones(seconds, factor)
-        if ranks.shape and len(ranks.nodes) > 2:  # slow at one local index of every node: the nodes are so
-            slow = [rank for rank in slow if not set(ranks.peers(rank)) <= set(slow)]
-        times = {rank: 1e3 * value for rank, value in enumerate(seconds) if value is not None}
-        if slow:
-            others = [value for rank, value in times.items() if rank not in slow]
-            own = ", ".join(f"{times[rank]:.2f}" for rank in slow)
-            faults.append(f"{ranks.name(slow)}: {own} ms {kind}, others {min(others):.2f} to {max(others):.2f} ms")
-        if times:
-            ranges.append(f"{min(times.values()):.2f} to {max(times.values()):.2f} ms {kind}")
-    if faults:
-        return f"FAIL speed: {'; '.join(faults)}. Check other processes there, and clocks of CPU, GPU and network card"
-    return f"speed: no rank is slow: {', '.join(ranges)}"
+def check_speed(ranks: Ranks, seconds: Sequence[float], factor: float) -> str:
+    """Return the verdict on slow ranks from the seconds that each rank took alone."""
+    slow = slow_ones(seconds, factor)
+    if ranks.shape and len(ranks.nodes) > 2:  # slow at one local index of every node: the nodes are so
+        slow = [rank for rank in slow if not set(ranks.peers(rank)) <= set(slow)]
+    times = [1e3 * value for value in seconds]
+    if not slow:
+        return f"speed: no rank is slow: {min(times):.2f} to {max(times):.2f} ms alone"
+    others = [value for rank, value in enumerate(times) if rank not in slow]
+    own = ", ".join(f"{times[rank]:.2f}" for rank in slow)
+    return (
+        f"FAIL speed: {ranks.name(slow)}: {own} ms alone, others {min(others):.2f} to {max(others):.2f} ms. "
+        "Check other processes there, and clocks of CPU, GPU and network card"
+    )
 
 
 def check_network(ranks: Ranks, log: str, expected: str) -> str:

@@ -27,10 +27,6 @@ import torch.distributed.nn.functional
 from training import TrainingError
 from training.accelerator import BACKENDS, find_accelerator
 
-# The key under which rank 0 stores the name of its launch, and how long a connected rank waits for it.
-LAUNCH_KEY = "launch"
-LAUNCH_LIMIT = timedelta(seconds=20)
-
 # How often, every 10 ms, the end of a process group looks whether the threads of gloo are idle.
 IDLE_CHECKS = 200
 
@@ -72,7 +68,7 @@ def process_group(environment: Mapping[str, str], *, use_gpu: bool, timeout: flo
                 rank=rank,
                 world_size=size,
                 timeout=limit,
-                **rendezvous(environment, rank, size, limit),
+                **({"store": dist.HashStore()} if size == 1 else {"init_method": "env://"}),
             )
         if use_gpu:
             host_group = dist.new_group(backend="gloo", timeout=limit)
@@ -130,47 +126,6 @@ def wait_for_threads() -> None:
         # proc(5), "/proc/pid/stat": the state, S for one that waits, is the first field after the name in parentheses
         if all(stat.rpartition(")")[2].split()[0] == "S" for stat in stats if "(pt_gloo_runloop)" in stat):
             return
-
-
-def rendezvous(environment: Mapping[str, str], rank: int, size: int, limit: timedelta) -> dict:
-    """Return where the ranks meet, as arguments of ``init_process_group``.
-
-    Ranks that know the name of their launch compare it with that of rank 0 before they join, because two
-    launches may use the same port. Raises TrainingError if the names differ, RuntimeError if rank 0
-    cannot be reached within ``limit``.
-    """
-    if size == 1:
-        return {"store": dist.HashStore()}
-    launch = read_launch(environment)
-    # with TORCHELASTIC_USE_AGENT_STORE, torchrun hosts the store for the ranks that it started
-    if launch is None or environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        return {"init_method": "env://"}
-    host, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
-    store = dist.TCPStore(host, port, size, rank == 0, timeout=limit, wait_for_workers=False, multi_tenant=True)
-    if rank == 0:
-        store.set(LAUNCH_KEY, launch)
-    else:
-        # rank 0 stores it as soon as it listens
-        try:
-            store.wait([LAUNCH_KEY], min(limit, LAUNCH_LIMIT))
-            found = store.get(LAUNCH_KEY).decode()
-        except RuntimeError:  # torch 2.0 has no more specific error
-            found = "unknown"
-        if found != launch:
-            raise TrainingError(
-                f"{host}:{port} (MASTER_ADDR:MASTER_PORT) is the rendezvous of another launch: "
-                f"{found}, expected {launch}. Start again, or export another MASTER_PORT"
-            )
-    return {"store": dist.PrefixStore(launch, store)}
-
-
-def read_launch(environment: Mapping[str, str]) -> str | None:
-    """Return the name of the launch that started this rank, the same on all its ranks.
-
-    It is torchrun's run id, else ``PYTORCH_LAUNCH_ID`` of ``conda-python-distributed``; None with
-    another launcher. torchrun's restart count is not part of it: it may differ between nodes.
-    """
-    return environment.get("TORCHELASTIC_RUN_ID") or environment.get("PYTORCH_LAUNCH_ID") or None
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """training/distributed.py: who the ranks are, their process group, and how they part."""
 
+import socket
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -7,6 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from training import TrainingError
+from training.allreduce import Ranks
+from training.data import digits_set, fingerprint
 from training.distributed import process_group, read_ranks, select_device
 
 LAUNCHED = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "nid001001", "MASTER_PORT": "29400"}
@@ -134,6 +137,29 @@ def test_worlds_of_one_do_not_share_a_port(monkeypatch):
     monkeypatch.setattr(dist, "TCPStore", None)
     with process_group({**LAUNCHED, "RANK": "0", "WORLD_SIZE": "1"}, use_gpu=False, timeout=10) as world:
         assert world.size == 1
+
+
+def test_a_rank_0_whose_port_is_in_use_reports_it(monkeypatch):
+    with socket.socket() as other:
+        other.bind(("", 0))
+        other.listen()
+        environment = {**LAUNCHED, "RANK": "0", "MASTER_PORT": str(other.getsockname()[1])}
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(TrainingError, match="nid001001:.* is in use by another process. Start again"):  # noqa: SIM117
+            with process_group(environment, use_gpu=False, timeout=10):
+                pass
+
+
+def test_what_torch_2_0_lacks_is_not_used(monkeypatch):
+    for owner, name in ((dist.Store, "check"), (dist.TCPStore, "check"), (dist, "DistStoreError")):
+        monkeypatch.delattr(owner, name, raising=False)
+    for owner, name in ((torch.Tensor, "nbytes"), (torch._C.TensorBase, "nbytes")):
+        with suppress(TypeError, AttributeError):
+            monkeypatch.delattr(owner, name)
+    assert len(fingerprint(digits_set())) == 32
+    with process_group({}, use_gpu=False, timeout=10) as world:
+        assert Ranks(world, 1).missing(1) == []
 
 
 def test_ranks_that_do_not_come_are_missed_at_the_rendezvous(start_ranks):
