@@ -191,9 +191,9 @@ def train_steps(
     """Take the steps that are left, with a line every --interval steps; exit if the ranks agree to stop."""
     position, is_first = run.position, run.world.rank == 0
     steps = batches(options, run, text)
-    health = Health(run.world, report, every=options.health)
+    health = Health(run.world, report, enabled=options.health)
     health.watch(*run.network.blocks)
-    steps = health.batches("training", steps, first_step=position.step)
+    steps = health.batches(steps)
     run.start_clock()
     with Profile(options, run.world, report) as profile, Progress(
         "training", options.steps, first_step=position.step, enabled=is_first

@@ -237,14 +237,14 @@ def train_epochs(
     """Train the epochs that are left, with a checkpoint after each; exit if the ranks agree to stop."""
     position, world = run.position, run.world
     is_first = world.rank == 0
-    health = Health(world, report, every=options.health)
+    health = Health(world, report, enabled=options.health)
     health.watch(model)
     kind = "validation" if options.validation else "test"
     while position.epoch < options.epochs:
         name = f"epoch {position.epoch + 1}/{options.epochs}"
         sampler.epoch = position.epoch
         batches = device_batches(*images.training, islice(sampler, position.step, None))
-        batches = profile.batches(health.batches(name, batches, first_step=position.step))
+        batches = profile.batches(health.batches(batches))
         with Progress(name, len(sampler), first_step=position.step, enabled=is_first) as progress:
             train_epoch(model, run, batches, progress, stop, bf16=options.bf16)
         loss_sum = position.loss_sum

@@ -49,7 +49,7 @@ def cpu_of_empty_steps(health):
     start = time.process_time()
     for _ in range(EPOCHS):
         steps = range(EPOCH)
-        for step in health.batches("", steps) if health else steps:
+        for step in health.batches(steps) if health else steps:
             network(step)
         if health:
             health.end_epoch("")

@@ -7,7 +7,6 @@ import argparse
 import copy
 import fcntl
 import io
-import math
 import os
 import re
 import secrets
@@ -51,6 +50,13 @@ class Extent(NamedTuple):
     epochs: int
     steps: int
     samples: int
+
+    def holds(self, position: Mapping, steps_taken: int | None) -> bool:
+        """Return whether a saved position is within a training of this length, after ``steps_taken``, if known."""
+        epoch, step = position["epoch"], position["step"]
+        is_within = position["best_epoch"] <= epoch <= self.epochs and step < (self.steps if epoch < self.epochs else 1)
+        has_samples = step <= position["samples"] <= self.samples
+        return is_within and has_samples and steps_taken in (None, epoch * self.steps + step)
 
 
 @dataclass
@@ -152,33 +158,25 @@ class Run:
         shapes or types, or if a position is out of bounds.
         """
         check_identity(state, self.settings, self.data)
-        position = fit_position(state["position"], asdict(Position()))
-        schedule = fit(state["schedule"], self.schedule.state_dict(), "schedule", all_names=False)
-        if self.extent:
-            epochs, steps, samples = self.extent
-            last = steps - 1 if position["epoch"] != epochs else 0
-            most = {"epoch": epochs, "step": last, "samples": samples, "best_epoch": position["epoch"]}
-            for name in (name for name in most if position[name] > most[name]):
-                raise MismatchError(f"position[{name}] is {position[name]}, expected 0 to {most[name]}")
-            taken = position["epoch"] * steps + position["step"]
-            if position["samples"] < position["step"] or schedule.get("last_epoch", taken) != taken:
-                raise MismatchError(f"its samples, or its schedule, are not those of {taken} steps")
-        if not isinstance(state["random"], list):
-            raise MismatchError(f"random is {describe(state['random'])}, expected a list")
-        for one in state["random"]:
+        random, schedule = state["random"], self.schedule.state_dict()
+        if not isinstance(random, list):
+            raise MismatchError("its random states are no list")
+        for one in random:
             check_random_state(one, self.world.device)
-        model = fit(without_prefixes(state["model"]), self.network.state_dict(), "model")
-        if not are_finite(model.values()):
-            raise MismatchError(f"a weight {NOT_FINITE}")
-        return {
-            "model": model,
+        fitted = {
+            "model": fit(without_prefixes(state["model"]), self.network.state_dict(), "model"),
             "optimizer": fit_optimizer(state["optimizer"], self.optimizer),
-            "schedule": schedule,
-            "position": position,
+            "schedule": fit(with_names_of(schedule, state["schedule"]), schedule, "schedule"),
+            "position": fit_position(state["position"], asdict(Position())),
             # of other ranks they cannot be assigned: the ranks keep their seeds
-            "random": state["random"] if len(state["random"]) == self.world.size else [],
+            "random": random if len(random) == self.world.size else [],
             "file": state["file"],
         }
+        if self.extent and not self.extent.holds(fitted["position"], fitted["schedule"].get("last_epoch")):
+            raise MismatchError("its position is not one of this run")
+        if not are_finite(fitted["model"].values()):
+            raise MismatchError(f"a weight {NOT_FINITE}")
+        return fitted
 
 
 class Directory:
@@ -402,7 +400,7 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
 def check_random_state(state: Any, device: torch.device) -> None:
     """Raise MismatchError if a rank that computes on ``device`` cannot set a random state; its own is unchanged."""
     own = random_state(device)
-    fit(state, own, "random", all_names=False)
+    fit(with_names_of(own, state), own, "random state")
     try:
         set_random_state(state, device)
     except (RuntimeError, KeyError) as error:
@@ -428,7 +426,7 @@ def check_identity(state: Mapping, settings: Mapping, data: str | None) -> None:
         )
     saved = state["settings"] if isinstance(state["settings"], Mapping) else {}
     changed = [
-        f"{describe(name)} {describe(saved.get(name))} (now {settings.get(name)})"
+        f"{shorten(name)} {shorten(saved.get(name))} (now {settings.get(name)})"
         for name in [*settings, *(name for name in saved if name not in settings)][:100]
         if not is_equal(saved.get(name), settings.get(name))
     ]
@@ -441,31 +439,26 @@ def check_identity(state: Mapping, settings: Mapping, data: str | None) -> None:
 
 
 def fit_position(saved, own: Mapping) -> dict:
-    """Return a saved position in the form of ``own``, a fresh one; names of later versions keep their first values."""
-    if not isinstance(saved, Mapping) or not set(saved) <= set(own):
-        raise MismatchError("position has other names")
-    position = fit(saved, own, "position", all_names=False)
-    for name, value in position.items():
-        if isinstance(own[name], int) and not (type(value) is int and value >= 0):
-            raise MismatchError(f"position[{name}] is {describe(value)}, expected 0 or more")
-        if not math.isfinite(value):
-            raise MismatchError(f"position[{name}] is {describe(value)}")
+    """Return a saved position in the form of ``own``, a fresh one: numbers from 0."""
+    position = fit(with_names_of(own, saved), own, "position")
+    if not all(type(value) is type(own[name]) and 0 <= value < 2**63 for name, value in position.items()):
+        raise MismatchError("its position is not one of this run")
     return position
 
 
 def fit_optimizer(saved, optimizer: torch.optim.Optimizer) -> dict:
     """Return a saved state in the form of ``optimizer`` after a step: fused ones write beyond another shape."""
     groups = optimizer.state_dict()["param_groups"]
-    state = saved.get("state") if isinstance(saved, Mapping) else None
-    if not isinstance(state, Mapping) or not state.keys() <= {place for group in groups for place in group["params"]}:
-        raise MismatchError("optimizer has a state of other parameters")
-    fitted = fit(saved.get("param_groups"), without_own(groups), "optimizer[param_groups]", all_names=False)
-    if any(group["params"] != mine["params"] for group, mine in zip(fitted, groups)):
-        raise MismatchError("optimizer[param_groups] has other parameters")
+    own, places = without_own(groups), {place for group in groups for place in group["params"]}
+    try:
+        state, saved_groups = saved["state"], [*saved["param_groups"]]
+        if not (state.keys() <= places and [one["params"] for one in saved_groups] == [one["params"] for one in own]):
+            raise ValueError(places)
+    except (TypeError, KeyError, AttributeError, ValueError):
+        raise MismatchError("its optimizer has other parameters") from None
+    fitted = fit([*map(with_names_of, own, saved_groups)], own, "optimizer")
     fresh = state_after_a_step(optimizer)  # LBFGS and SparseAdam take no step without data: nothing to compare
-    fitted_state = {
-        place: fit(one, fresh.get(place, one), f"optimizer[state][{place}]") for place, one in state.items()
-    }
+    fitted_state = {place: fit(one, fresh.get(place, one), "optimizer") for place, one in state.items()}
     return {"state": fitted_state, "param_groups": with_own(fitted, groups)}
 
 
@@ -491,34 +484,32 @@ def state_after_a_step(optimizer: torch.optim.Optimizer) -> dict:
     return trial.state_dict()["state"]
 
 
-def fit(saved, own, where: str, *, all_names: bool = True) -> Any:
-    """Return ``saved`` in the form of ``own``, the run's value; only numbers may differ. Raises MismatchError.
+def with_names_of(own: Mapping, saved) -> Any:
+    """Return a saved mapping with the names of ``own``: another version of torch may have more or fewer."""
+    return {name: saved.get(name, value) for name, value in own.items()} if isinstance(saved, Mapping) else saved
 
-    Tensors must have the same shape, or one element, and the same type; they are copied to new memory with the strides
-    of ``own``. Mappings must have the same names; if not ``all_names``, missing ones keep the run's values.
+
+def fit(saved, own, part: str) -> Any:
+    """Return ``saved`` in the form of ``own``, the run's value; only numbers may differ.
+
+    Tensors must have the same type, and the same shape or one element; they are copied to new memory with the strides
+    of ``own``. Raises MismatchError, which names ``part``. What this costs is limited by ``own``.
     """
-    if isinstance(own, Tensor) and isinstance(saved, Tensor) and saved.layout == torch.strided:
-        if saved.numel() == own.numel() == 1:
-            saved = saved.reshape(own.shape)  # [1] or [], by the version of torch
-        if (saved.shape, saved.dtype, saved.device.type) == (own.shape, own.dtype, "cpu"):
-            return torch.empty_like(own, device="cpu", requires_grad=False).copy_(saved.detach())
-    elif isinstance(own, Mapping) and isinstance(saved, Mapping):
-        odd = [*(name for name in own if name not in saved), *(name for name in saved if name not in own)]
-        if odd and all_names:
-            raise MismatchError(f"{where} has other names: {', '.join(map(describe, odd[:3]))}")
-        return {
-            name: fit(saved[name], value, f"{where}[{name}]", all_names=all_names) if name in saved else value
-            for name, value in own.items()
-        }
-    elif isinstance(own, (list, tuple)) and isinstance(saved, (list, tuple)) and len(saved) == len(own):
-        pairs = enumerate(zip(saved, own))
-        return type(own)(fit(one, mine, f"{where}[{at}]", all_names=all_names) for at, (one, mine) in pairs)
-    elif is_number(own):
-        if is_number(saved):
-            return saved
-    elif not isinstance(own, Tensor) and type(saved) is type(own) and saved == own:
+    if isinstance(own, Tensor):
+        if isinstance(saved, Tensor) and saved.layout == torch.strided:
+            if saved.numel() == own.numel() == 1:
+                saved = saved.reshape(own.shape)  # [1] or [], by the version of torch
+            if (saved.shape, saved.dtype, saved.device.type) == (own.shape, own.dtype, "cpu"):
+                return torch.empty_like(own, device="cpu", requires_grad=False).copy_(saved.detach())
+    elif isinstance(own, Mapping):
+        if isinstance(saved, Mapping) and saved.keys() == own.keys():
+            return {name: fit(saved[name], value, part) for name, value in own.items()}
+    elif isinstance(own, (list, tuple)):
+        if isinstance(saved, (list, tuple)) and len(saved) == len(own):
+            return type(own)(fit(one, mine, part) for one, mine in zip(saved, own))
+    elif (is_number(own) and is_number(saved)) or (type(saved) is type(own) and saved == own):
         return saved
-    raise MismatchError(f"{where} is {describe(saved)}, expected {describe(own)}")
+    raise MismatchError(f"other names, shapes, types or values of its {part}")
 
 
 def is_number(value: object) -> bool:
@@ -527,7 +518,7 @@ def is_number(value: object) -> bool:
 
 
 def is_equal(saved, own) -> bool:
-    """Return whether a value in a file equals the run's own; its cost is limited by the run's own."""
+    """Return whether a value in a file equals the run's own; what this costs is limited by the run's own."""
     if isinstance(own, (list, tuple)):
         return isinstance(saved, (list, tuple)) and len(saved) == len(own) and all(map(is_equal, saved, own))
     if isinstance(own, Mapping):
@@ -536,13 +527,7 @@ def is_equal(saved, own) -> bool:
     return (saved is None or type(saved) in (bool, int, float, str)) and saved == own
 
 
-def describe(value: object) -> str:
-    """Return any ``value`` in a few words, for a message."""
-    if isinstance(value, Tensor):
-        return f"a tensor of {value.dtype} with the shape {list(value.shape)}"
-    if value is None or type(value) in (bool, int, float, str):
-        text = str(value) if not isinstance(value, int) or abs(value) < 2**63 else "a huge number"
-        text = text if len(text) <= 40 else f"{text[:40]}..."
-        return text if text.isprintable() else repr(text)
-    size = f" of {len(value)}" if isinstance(value, (list, tuple, Mapping)) else ""
-    return f"a {type(value).__name__}{size}"
+def shorten(value: object) -> str:
+    """Return a value of a file in a few characters, for a message: if it is a text or a number, itself."""
+    text = f"{value}" if type(value) in (str, bool, int, float, type(None)) else f"a {type(value).__name__}"
+    return text if len(text) <= 40 and text.isprintable() else f"{text[:40]!r}..."

@@ -151,14 +151,13 @@ def add_checkpoints(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the options about what a training writes; --health is None without it, 0 without a number of steps."""
+    """Add the options about what a training writes and reports."""
     add_checkpoints(parser)
     add = parser.add_argument
     add("--tensorboard", action="store_true", help="also write to DIR/tensorboard")
     add("--wandb", type=text, metavar="PROJECT", help="also report to Weights & Biases")
     add("--mlflow", action="store_true", help="also report to MLFLOW_TRACKING_URI, else to DIR/mlflow.db")
-    health = "report the slowest rank after each epoch, and after every STEPS steps"
-    add("--health", type=integer(0), nargs="?", const=0, metavar="STEPS", help=health)
+    add("--health", action="store_true", help="report the slowest rank after each epoch")
 
 
 def parse_arguments(arguments: list[str], description: str = "") -> argparse.Namespace:

@@ -52,7 +52,7 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     check_common(options, parser)
     if options.warmup is not None and options.warmup >= options.steps:
         parser.error(f"--warmup must be below --steps, found {options.warmup}")
-    if options.tensor > 1 and (options.compile or options.health is not None):
+    if options.tensor > 1 and (options.compile or options.health):
         parser.error("--tensor: not with --compile or --health, as ranks wait for each other within a block")
     options.warmup = options.steps // 10 if options.warmup is None else options.warmup
     options.interval = options.interval or max(1, options.steps // 10)

@@ -25,10 +25,10 @@ from training.checkpoint import (
     check_identity,
     check_random_state,
     delete,
-    describe,
     fit,
     fit_position,
     load_newest,
+    with_names_of,
 )
 from training.distributed import World, broadcast, fail_together, gather
 from training.files import remedy_for, sync_directory
@@ -254,18 +254,17 @@ def fit_manifest(manifest: Mapping, path: Path, own: Mapping[str, Tensor], value
     saved, tensors = manifest["values"], manifest["tensors"]
     # "model" and "random" are tensors
     check_identity({"model": None, "random": None, **saved, "file": path}, values["settings"], values["data"])
-    found, expected = ([name for name in names if not name.startswith("random.")] for names in (tensors, own))
-    fit(dict.fromkeys(found), dict.fromkeys(expected), "state")
-    for name, tensor in own.items():
-        dtype, shape, _ = tensors.get(name, ("", (), ()))
-        text = f"a tensor of torch.{describe(dtype)} with the shape {list(shape)}"
-        if name in tensors and text != describe(tensor):
-            raise MismatchError(f"{name} is {text}, expected {describe(tensor)}")
+    found = {name: (f"torch.{dtype}", shape) for name, (dtype, shape, _) in tensors.items()}
+    expected = {name: (str(tensor.dtype), tuple(tensor.shape)) for name, tensor in own.items()}
+    for name in found.keys() | expected.keys():
+        is_absent = name not in found or name not in expected
+        if found.get(name) != expected.get(name) and not (is_absent and name.startswith("random.")):  # of other ranks
+            raise MismatchError("other names, shapes or types of its tensors")
     position = fit_position(saved["position"], values["position"])
     if path.name != f"step-{position['step']:08}":
-        raise MismatchError(f"position[step] is {position['step']}, expected that of its name")
+        raise MismatchError("its position is not that of its name")
     return {
         "position": position,
-        "schedule": fit(saved["schedule"], values["schedule"], "schedule", all_names=False),
+        "schedule": fit(with_names_of(values["schedule"], saved["schedule"]), values["schedule"], "schedule"),
         "optimizer": fit(saved["optimizer"], values["optimizer"], "optimizer"),
     }

@@ -68,8 +68,6 @@ def test_ray_train_trains_on_the_nodes_of_a_step(user):
     printed = set(re.findall(rf"world 4, sum of ranks 6 on 2 Ray nodes, {LOSSES}, 1 thread", output))
     (losses,) = printed  # Ray prints a line once for each of its nodes on this machine
     assert falls(*losses)
-    (user.directory / "train.py").write_text("import ray\nray.init()\nassert ray.cluster_resources()['CPU'] == 4")
-    user.run(launch)  # all nodes are there when the script starts
 
 
 SUBMIT = """

@@ -26,7 +26,7 @@ PROGRAMS = (
 NEEDED = {"search.py": ["--study", "study", "--trials", "2"]}
 WRONG = ("-1", "nan", "inf", "-inf", "1e400", "99999999999999999999", "9" * 5000, "", "x")
 #: Options that may be 0.
-FROM_ZERO = ("--seed", "--health", "--warmup", "--profile-ranks")
+FROM_ZERO = ("--seed", "--warmup", "--profile-ranks")
 
 
 def parser_of(program, monkeypatch):

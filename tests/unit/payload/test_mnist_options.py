@@ -43,11 +43,6 @@ def test_an_option_that_makes_no_sense_is_one_line_and_status_2(run_alone, no_to
     assert rank.stderr == f"mnist_ddp.py: {complaint}. See --help\n"
 
 
-def test_health_is_off_after_each_epoch_or_also_after_some_steps():
-    lines = [[], ["--health"], ["--health", "100"]]
-    assert [mnist_ddp.parse_arguments(line).health for line in lines] == [None, 0, 100]
-
-
 def test_weights_have_the_channels_last_and_adam_is_one_kernel():
     run, _ = mnist_ddp.set_up(mnist_ddp.parse_arguments([]), 4000, World(0, 1, torch.device("cpu")))
     assert run.network[1].weight.is_contiguous(memory_format=torch.channels_last)

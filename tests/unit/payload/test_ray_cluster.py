@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import ray_cluster
@@ -21,9 +22,9 @@ RANK = {
 
 @pytest.fixture
 def head():
-    """A socket that listens in place of Ray's head, and the launch whose ranks look for it there."""
+    """A socket that listens in place of Ray's head, with its address and port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server, ray_cluster.Launch({**RANK, "RANK": "1", "MASTER_PORT": str(server.getsockname()[1])})
+        yield server, *server.getsockname()
 
 
 @pytest.fixture(autouse=True)
@@ -35,39 +36,42 @@ def sleeping(seconds):
     return subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({seconds})"])
 
 
-def test_options_before_the_script_are_those_of_ray_start():
-    options = ["--object-store-memory=1000000000", "--num-gpus=2"]
-    assert ray_cluster.split([*options, "train.py", "--lr", "1"]) == (options, ["train.py", "--lr", "1"])
+@pytest.fixture
+def started(monkeypatch):
+    """The commands that were started in place of Ray and of the script."""
+    commands = []
+
+    def start(command, env, **_):
+        commands.append((command, env))
+        return SimpleNamespace(wait=lambda *_: 7, poll=lambda: None, terminate=lambda: None)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    return commands
 
 
-def test_without_a_script_it_prints_its_usage(capsys):
-    with pytest.raises(SystemExit) as end:
-        ray_cluster.split(["--num-gpus=2"])
-    assert end.value.code == 2
-    assert capsys.readouterr().err.startswith("usage: ray_cluster.py ")
-
-
-def test_rank_0_starts_the_head_where_the_other_ranks_look_for_it():
-    command = ray_cluster.start_command(ray_cluster.Launch(RANK), "10.0.0.1", 8, "/scratch/ray", ["--num-gpus=4"])
-    assert command[3] == "start"
-    assert {"--head", "--node-ip-address=10.0.0.1", "--port=12345", "--num-cpus=8", "--num-gpus=4"} < set(command)
-    command = ray_cluster.start_command(ray_cluster.Launch({**RANK, "RANK": "1"}), "10.0.0.1", 8, "/scratch/ray", [])
-    assert {"--address=10.0.0.1:12345", "--num-cpus=8", "--temp-dir=/scratch/ray", "--block"} < set(command)
-    assert "--head" not in command
-    command = ray_cluster.start_command(ray_cluster.Launch({**RANK, "RANK": "1"}), "fd00::1", 8, "/scratch/ray", [])
-    assert "--address=[fd00::1]:12345" in command
-
-
-def test_rays_processes_do_not_inherit_the_rank():
-    given = {**RANK, "OMP_NUM_THREADS": "8", "GLOO_SOCKET_IFNAME": "hsn0"}
-    changed = ray_cluster.ray_environment(given, "/scratch/ray")
-    assert not set(changed) & {*RANK, "OMP_NUM_THREADS"}
-    assert changed["GLOO_SOCKET_IFNAME"] == "hsn0"
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_rank_0_starts_the_head_where_the_other_ranks_look_for_it_then_the_script(
+    monkeypatch, tmp_path, started, head, rank
+):
+    server, host, port = head
+    for name, value in {**RANK, "RANK": rank, "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "hsn0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(ray_cluster, "wait_for_end", lambda *_: None)
+    (tmp_path / "train.py").touch()
+    status = ray_cluster.main(["--num-gpus=4", str(tmp_path / "train.py"), "--lr", "1"])
+    ray, environment = started[0]
+    role = {"--head", f"--port={port}", f"--node-ip-address={host}"} if rank == "0" else {f"--address={host}:{port}"}
+    assert role < set(ray) and {"--num-gpus=4", "--block"} < set(ray)
+    assert not set(environment) & set(RANK) and environment["GLOO_SOCKET_IFNAME"] == "hsn0"
+    scripts = [command[2:] for command, _ in started[1:]]
+    expected = ([[str(tmp_path / "train.py"), "--lr", "1"]], 7) if rank == "0" else ([], 0)
+    assert (scripts, status) == expected
 
 
 @pytest.mark.parametrize(("exported", "visible"), [({}, "4,5"), ({"HIP_VISIBLE_DEVICES": "0"}, "0")])
 def test_the_gpus_that_slurm_gives_on_amd_are_those_that_ray_sees(exported, visible):
-    environment = ray_cluster.ray_environment({"ROCR_VISIBLE_DEVICES": "4,5", **exported}, "/scratch/ray")
+    environment = ray_cluster.ray_environment({"ROCR_VISIBLE_DEVICES": "4,5", **exported}, "/scratch/ray", "a:1")
     assert environment["HIP_VISIBLE_DEVICES"] == visible
     assert "ROCR_VISIBLE_DEVICES" not in environment
 
@@ -76,51 +80,35 @@ def test_the_gpus_that_slurm_gives_on_amd_are_those_that_ray_sees(exported, visi
     ("changes", "fault"),
     [
         ({"LOCAL_WORLD_SIZE": "4"}, "4 ranks on this node, but Ray needs one: srun -N2 -n2 on two nodes"),
-        (
-            {"RANK": ""},
-            "no rank of a launch (invalid literal for int() with base 10: ''). Start it with conda-python-distributed",
-        ),
+        ({"MASTER_PORT": ""}, "no rank of a launch .*. Start it with conda-python-distributed"),
+        ({}, "train.py: no such file in .*. Check the path"),
     ],
 )
-def test_a_launch_with_other_ranks_is_an_error_that_says_how_to_start_it(changes, fault):
-    with pytest.raises(TrainingError) as error:
-        ray_cluster.Launch({**RANK, **changes})
-    assert str(error.value) == fault
-
-
-def test_a_missing_script_is_an_error_before_ray_starts(monkeypatch, tmp_path):
-    for name, value in RANK.items():
+def test_a_wrong_launch_is_an_error_before_ray_starts(monkeypatch, tmp_path, changes, fault):
+    for name, value in {**RANK, **changes}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(TrainingError, match=rf"^train.py: no such file in {tmp_path}\. Check the path$"):
+    with pytest.raises(TrainingError, match=f"^{fault}$"):
         ray_cluster.main(["train.py"])
+    assert ray_cluster.main(["--num-gpus=2"]) == 2  # without a script
 
 
-def test_a_rank_waits_for_the_head_only_so_long(head, monkeypatch):
-    server, launch = head
-    ray_cluster.wait_for_head(launch)
+def test_a_rank_waits_for_the_head_only_so_long_and_ends_with_it(head, monkeypatch):
+    server, host, port = head
+    ray_cluster.wait_for_head(host, port)
+    with sleeping(0) as node, pytest.raises(TrainingError, match="^the Ray node of this rank ended with status 0$"):
+        ray_cluster.wait_for_end(host, port, node)
     server.close()
-    monkeypatch.setattr(ray_cluster, "START_SECONDS", 0.1)
-    with pytest.raises(TrainingError, match=r"^no Ray head at 127\.0\.0\.1:\d+ after 0\.1 s$"):
-        ray_cluster.wait_for_head(launch)
-
-
-def test_a_rank_ends_when_the_head_does(head):
-    server, launch = head
     with sleeping(600) as node:
-        server.close()
-        ray_cluster.wait_for_end(launch, node)
+        ray_cluster.wait_for_end(host, port, node)
         assert node.poll() is None
         node.kill()
+    monkeypatch.setattr(ray_cluster, "START_SECONDS", 0.1)
+    with pytest.raises(TrainingError, match=r"^no Ray head at 127\.0\.0\.1:\d+ after 0\.1 s"):
+        ray_cluster.wait_for_head(host, port)
 
 
-def test_a_ray_node_that_ends_before_the_head_is_an_error(head):
-    _, launch = head
-    with sleeping(0) as node, pytest.raises(TrainingError, match="^the Ray node of rank 1 ended with status 0$"):
-        ray_cluster.wait_for_end(launch, node)
-
-
-@pytest.mark.parametrize(("code", "status"), [("pass", 0), ("exit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)])
+@pytest.mark.parametrize(("code", "status"), [("exit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)])
 def test_the_status_of_the_script_is_that_of_the_rank(tmp_path, monkeypatch, code, status):
     monkeypatch.setattr("signal.signal", lambda *_: None)
     (tmp_path / "train.py").write_text(code)
