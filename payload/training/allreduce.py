@@ -296,15 +296,10 @@ def check_bandwidth(ranks: Ranks, thresholds: Sequence[Threshold], measured: Map
     return f"bandwidth: at least {', '.join(reached)}, as expected"
 
 
-def slow_ones(seconds: Sequence[float], factor: float) -> list[int]:
-    """Return the ranks that took at least ``factor`` times the median, of two the smaller one."""
-    least = factor * sorted(seconds)[(len(seconds) - 1) // 2]
-    return [rank for rank, value in enumerate(seconds) if value >= least]
-
-
 def check_speed(ranks: Ranks, seconds: Sequence[float], factor: float) -> str:
-    """Return the verdict on slow ranks from the seconds that each rank took alone."""
-    slow = slow_ones(seconds, factor)
+    """Return the verdict on slow ranks, of ``factor`` times the median, from the seconds that each took alone."""
+    least = factor * sorted(seconds)[(len(seconds) - 1) // 2]  # of two the smaller one
+    slow = [rank for rank, value in enumerate(seconds) if value >= least]
     if ranks.shape and len(ranks.nodes) > 2:  # slow at one local index of every node: the nodes are so
         slow = [rank for rank in slow if not set(ranks.peers(rank)) <= set(slow)]
     times = [1e3 * value for value in seconds]

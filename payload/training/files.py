@@ -67,15 +67,10 @@ def write_file(path: Path, content: bytes | memoryview) -> None:
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with temporary.open("x+b") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-            # Read it back from the disk, not from the page cache.
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            file.seek(0)
-            if file.read() != content:
-                raise OSError(errno.EIO, "the file on the disk differs from what was written")
         temporary.replace(path)
         sync_directory(path.parent)
     finally:

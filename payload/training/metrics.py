@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import math
 import os
@@ -127,30 +126,19 @@ def draw_curves(metrics_file: Path, picture: Path, form: Form = EPOCHS) -> bool:
     return write_picture(picture, draw, width=4 * len(form.panels))
 
 
-def imported(option: str, module: str, package: str):
-    """Return a module of a package that users install for an option; TrainingError if it is absent."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise absent(option, package, error) from None
-
-
-def absent(option: str, package: str, error: ImportError) -> TrainingError:
-    return TrainingError(f"{option} needs a package that is not installed ({error}). Run: pip install {package}")
-
-
 def identity_in(path: Path, is_new: bool) -> str:
     """Return the identity of a run that an earlier start wrote; the file may be empty after a kill."""
     return "" if is_new or not path.exists() else read_file(path, 100).decode(errors="replace")
 
 
 # Each opens one of the programs that show a training, and returns what logs values to it, and what closes it with an
-# exit status. A resumed training continues the run that it had.
+# exit status; ImportError if its package is absent. A resumed training continues the run that it had.
 
 
 def open_tensorboard(directory: Path, options: Mapping[str, object], first_epoch: int, _is_new: bool) -> Tracker:
-    board = imported("--tensorboard", "torch.utils.tensorboard", "tensorboard")
-    writer = board.SummaryWriter(directory / "tensorboard", purge_step=first_epoch + 1)  # hides what will be repeated
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(directory / "tensorboard", purge_step=first_epoch + 1)  # hides what will be repeated
     if first_epoch == 0:
         writer.add_text("options", "\n".join(f"    {name}: {options[name]}" for name in options))
 
@@ -163,7 +151,8 @@ def open_tensorboard(directory: Path, options: Mapping[str, object], first_epoch
 
 
 def open_wandb(directory: Path, options: Mapping[str, object], _first_epoch: int, is_new: bool) -> Tracker:
-    wandb = imported("--wandb", "wandb", "wandb")
+    import wandb
+
     path = directory / "wandb" / "id"
     path.parent.mkdir(exist_ok=True)
     identity = identity_in(path, is_new)
@@ -188,7 +177,8 @@ def open_wandb(directory: Path, options: Mapping[str, object], _first_epoch: int
 
 
 def open_mlflow(directory: Path, options: Mapping[str, object], _first_epoch: int, is_new: bool) -> Tracker:
-    mlflow = imported("--mlflow", "mlflow", "mlflow")
+    import mlflow
+
     path = directory / "mlflow.id"
     identity = identity_in(path, is_new)
     fault = mlflow.exceptions.MlflowException
@@ -208,8 +198,6 @@ def open_mlflow(directory: Path, options: Mapping[str, object], _first_epoch: in
         raise TrainingError(
             f"--mlflow: {reason(error)}. Check MLFLOW_TRACKING_URI, or unset it to use {path.parent}"
         ) from None
-    except ImportError as error:  # of mlflow-skinny
-        raise absent("--mlflow", "mlflow", error) from None
 
     def attempt(what: object, call: Callable, *arguments: object, **options: object) -> None:
         try:
@@ -238,10 +226,9 @@ class Metrics:
 
     ``metrics.jsonl`` holds one JSON object per epoch, or per what else the ``form`` names. ``first_epoch`` is the
     number of completed epochs: lines of later epochs are removed, so that a resumed training repeats none, and the
-    curves are drawn at once. Damaged lines are removed, and the previous file is kept as ``metrics.jsonl.damaged``. A
-    file without any line of this class belongs to another program and is refused. A ``with`` block draws the curves
-    again, unless an exception ends it. ``options`` are logged to the programs that they name: ``tensorboard``,
-    ``wandb`` (a project) and ``mlflow``. Raises TrainingError if a file cannot be written or a package is missing.
+    curves are drawn at once. A ``with`` block draws the curves again, unless an exception ends it. ``options`` are
+    logged to the programs that they name: ``tensorboard``, ``wandb`` (a project) and ``mlflow``. Raises TrainingError
+    if a file cannot be written or a package is missing.
     """
 
     def __init__(
@@ -260,7 +247,12 @@ class Metrics:
         except OSError as error:
             raise self.cannot_be_written(error) from error
         for name in filter(options.get, TRACKERS):
-            self.trackers.append(TRACKERS[name](directory, options, first_epoch, bool(own) and first_epoch == 0))
+            try:
+                self.trackers.append(TRACKERS[name](directory, options, first_epoch, bool(own) and first_epoch == 0))
+            except ImportError as error:
+                raise TrainingError(
+                    f"--{name} needs a package that is not installed ({error}). Run: pip install {name}"
+                ) from None
         if self.lines:
             self.draw()
 
@@ -292,26 +284,24 @@ class Metrics:
             log(values, number)
 
     def read_lines(self) -> list[bytes]:
-        """Return the lines of epochs; if there are others, keep the file aside; TrainingError if there are only others.
+        """Return the lines of epochs; if there are others, or one that a kill cut short, keep the file aside.
 
-        A last line without an end was cut short by a kill; if it is the only one, it may be of another program.
+        Raises TrainingError if the file belongs to another program.
         """
         if not self.path.is_symlink() and not self.path.exists():
             return []
         content = read_file(self.path, MOST_BYTES, follow_links=False)
-        *lines, rest = content.split(b"\n")
-        own = [line + b"\n" for line in lines if is_record(read_object(line), self.form)]
-        start = f'{{"{self.form.key}": '.encode()
-        is_cut_short = rest.startswith(start[: len(rest)])
-        if not own and (lines or not is_cut_short):
+        lines = content.splitlines(keepends=True)
+        own = [line for line in lines if line.endswith(b"\n") and is_record(read_object(line), self.form)]
+        if not own and b"\n" in content:
             raise TrainingError(
                 f"{self.path}: holds no line of a training: it belongs to another program. Move it, or choose "
                 "another directory with --modelpath"
             )
-        damaged = len(lines) - len(own) + (not is_cut_short or (rest != b"" and not own))
-        if damaged:
+        if len(own) < len(lines):
             aside = self.path.with_name(f"{METRICS_FILE}.damaged")
             write_file(aside, content)
+            damaged = len(lines) - len(own)
             print(f"{self.path}: {damaged} damaged lines are removed; the previous file is {aside}", flush=True)
         return own
 

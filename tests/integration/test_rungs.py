@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -188,20 +187,6 @@ def test_the_language_model_has_the_same_losses_on_two_nodes_as_alone(testbed, m
     assert sorted(path.name for path in (work / "run" / "checkpoints").iterdir()) == [
         f"step-000000{step}" for step in ("05", "10", "15", "20")
     ]
-
-
-@pytest.mark.thorough
-def test_the_language_model_resumes_in_worlds_of_four_two_one_and_four(testbed, module, enter, work):
-    load = f"module load {module}\nexport OMP_NUM_THREADS=1\n"
-    alone = losses(testbed.run(f"{load}{enter}conda-python-simple {LANGUAGE_MODEL}", cwd=work))
-    for done, tasks in ((0, "-N2 -n4"), (5, "-N2 -n2"), (10, "-N1 -n1"), (15, "-N2 -n4")):
-        for step in range(done + 5, 25, 5):  # as if it had been killed before
-            shutil.rmtree(work / "run" / "checkpoints" / f"step-{step:08d}", ignore_errors=True)
-        run = f"{load}srun {tasks} {enter}conda-python-distributed {LANGUAGE_MODEL} --modelpath run"
-        output = testbed.run(run, cwd=work)
-        assert f"resuming after {done} steps" in output or done == 0
-        after = {step: loss for step, loss in alone.items() if step > done}
-        assert losses(output) == pytest.approx(after, abs=0.001)
 
 
 @pytest.mark.parametrize("module", ["container", pytest.param("venv", marks=pytest.mark.thorough)], indirect=True)

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import io
 import json
 import math
 import os
 import re
 import stat
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
@@ -36,12 +33,11 @@ from torch.futures import Future
 
 from training import TrainingError
 from training.checkpoint import DamagedError, unpack, unreadable
-from training.files import read_file, sync_directory, write_file
+from training.files import read_file, write_file
 from training.sharded.state import copy_to_host, flat
 
 MANIFEST, FORMATS = "manifest.json", (1, 2)  # an older one also has a checksum of each file
 MOST_BYTES = 2**30  # of a manifest: a tensor has about 100 for each rank
-BLOCK = 2**22  # bytes that are read at once
 SHARD = re.compile(r"__\d{1,9}_\d{1,9}\.distcp")  # as torch names them
 
 
@@ -128,31 +124,11 @@ class ShardWriter(FileSystemWriter):
         return plan
 
     def write_data(self, plan, planner) -> Future:
-        """Write this rank's tensors to one file, flush it to the disk, and read it back from there."""
-        path = Path(self.path) / f"{plan.storage_data.prefix}0.distcp"
-        results, checksum = [], 0
-        if plan.items:
-            with path.open("x+b") as file:
-                for item in plan.items:
-                    content = io.BytesIO()  # torch.save to a full disk hides the reason: "unexpected pos"
-                    torch.save(own_copy(planner.resolve_data(item)), content)
-                    place = _StorageInfo(path.name, file.tell(), len(content.getbuffer()))
-                    file.write(content.getbuffer())
-                    checksum = zlib.crc32(content.getbuffer(), checksum)
-                    results.append(WriteResult(item.index, place.length, place))
-                file.flush()
-                os.fsync(file.fileno())
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-                file.seek(0)
-                found = 0
-                while block := file.read(BLOCK):
-                    found = zlib.crc32(block, found)
-                if found != checksum:
-                    raise OSError(errno.EIO, "the file on the disk differs from what was written")
-            sync_directory(path.parent)
-        future = Future()
-        future.set_result(results)
-        return future
+        """Write this rank's tensors to one file, and flush it to the disk."""
+        try:
+            return super().write_data(plan, planner)
+        except RuntimeError as error:  # torch.save hides the reason, such as a full disk: "unexpected pos"
+            raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Complete the checkpoint, after all ranks have written; only rank 0 calls it."""
@@ -174,12 +150,6 @@ class ShardWriter(FileSystemWriter):
         text = json.dumps({**about, "tensors": tensors}, separators=(",", ":"))
         write_file(path / MANIFEST, f'{{"sha256":"{digest(text)}","content":{text}}}\n'.encode())
         self.complete()
-
-
-def own_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in host memory without the rest of a larger storage, which torch.save would write too."""
-    tensor = tensor.detach().cpu()
-    return tensor if tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size() else tensor.clone()
 
 
 class ShardReader(FileSystemReader):

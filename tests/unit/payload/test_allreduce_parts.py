@@ -21,7 +21,6 @@ from training.allreduce import (
     read_size,
     read_thresholds,
     show_size,
-    slow_ones,
 )
 
 
@@ -139,53 +138,32 @@ def test_the_sum_of_the_contributions_is_exact_and_differs_for_every_rank_and_pl
     assert not torch.equal(parts[0][:50], parts[0][50:])
 
 
-def test_a_rank_is_slow_in_comparison_with_the_middle_one():
-    assert slow_ones([1.0, 1.1, 3.0, 0.9], 2) == [2]
-    assert slow_ones([1.0, 2.0], 2) == [1]
-    assert slow_ones([2.0, 1.9, 0.1], 2) == []
+def test_sizes_and_thresholds_are_read_and_shown():
+    sizes = {"4": 4, "64K": 65536, "64k": 65536, "128MiB": 2**27, "1GB": 2**30}
+    assert {text: read_size(text) for text in sizes} == sizes
+    shown = {4: "4 B", 1000: "1000 B", 1024: "1 KiB", 2**27: "128 MiB", 3 * 2**29: "1536 MiB"}
+    assert {size: show_size(size) for size in shown} == shown
+    expected = [Threshold(80.75, 2**27, (2, 8)), Threshold(10, 2**20, None)]
+    assert read_thresholds("80.75@128MiB@2x8 10@1M") == expected and read_thresholds("") == []
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("4", 4), ("64K", 65536), ("64k", 65536), ("128MiB", 2**27), ("1GB", 2**30)]
+    ("read", "texts", "words"),
+    [
+        (read_size, ("", "0", "-4", "4.5K", "K", "4T"), "is not a size"),
+        (read_thresholds, ("80", "80@", "@1M", "80@1M@2", "80@1M@2x", "fast@1M"), "such as 80.75@128MiB@2x8"),
+    ],
 )
-def test_a_size_is_read(text, size):
-    assert read_size(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "0", "-4", "4.5K", "K", "4T"])
-def test_what_is_no_size_is_refused(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="is not a size"):
-        read_size(text)
-
-
-def test_a_size_is_shown_in_the_largest_unit_that_divides_it():
-    assert [show_size(size) for size in (4, 1000, 1024, 2**27, 3 * 2**29)] == [
-        "4 B",
-        "1000 B",
-        "1 KiB",
-        "128 MiB",
-        "1536 MiB",
-    ]
+def test_what_is_no_size_and_no_threshold_is_refused_with_an_example(read, texts, words):
+    for text in texts:
+        with pytest.raises(argparse.ArgumentTypeError, match=words):
+            read(text)
 
 
 def test_sizes_go_up_by_four_and_hold_those_of_the_thresholds():
     assert message_sizes(1024, [Threshold(1, 128, None), Threshold(1, 4096, None)]) == [4, 16, 64, 128, 256, 1024]
     assert message_sizes(2**28, [])[-1] == 2**28
     assert message_sizes(1000, [])[-1] == 256
-
-
-def test_a_profiles_thresholds_are_read():
-    assert read_thresholds("80.75@128MiB@2x8 10@1M") == [
-        Threshold(80.75, 2**27, (2, 8)),
-        Threshold(10, 2**20, None),
-    ]
-    assert read_thresholds("") == []
-
-
-@pytest.mark.parametrize("text", ["80", "80@", "@1M", "80@1M@2", "80@1M@2x", "fast@1M"])
-def test_what_is_no_threshold_is_refused_with_an_example(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="such as 80.75@128MiB@2x8"):
-        read_thresholds(text)
 
 
 @pytest.mark.parametrize(
@@ -233,10 +211,7 @@ def test_nccls_log_is_kept_in_memory():
 )
 def test_the_bandwidth_is_compared_with_a_threshold_for_this_shape_alone(thresholds, measured, line):
     assert check_bandwidth(TWO_NODES, read_thresholds(thresholds), measured).startswith(line)
-
-
-def test_one_rank_alone_has_no_bandwidth_to_check():
-    assert check_bandwidth(FakeRanks(["n1"]), [Threshold(9, 4, None)], {4: 0.0}).endswith("not checked")
+    assert check_bandwidth(FakeRanks(["n1"]), read_thresholds(thresholds), measured).endswith("not checked")
 
 
 @pytest.mark.parametrize(
@@ -245,10 +220,13 @@ def test_one_rank_alone_has_no_bandwidth_to_check():
         ([1, 1, 9, 1, 1, 9, 1, 1, 9], "speed: no rank is slow: 1000.00 to 9000.00 ms alone"),
         ([1, 1, 9, 1, 1, 9, 1, 1, 1], "FAIL speed: ranks 2 (a), 5 (b): 9000.00, 9000.00 ms alone, "),
         ([1, 9, 9, 1, 1, 9, 1, 1, 9], "FAIL speed: rank 1 (a): 9000.00 ms alone, "),
+        ([1.0, 1.1, 3.0, 0.9], "FAIL speed: rank 2 (b): 3000.00 ms alone, "),
+        ([1.0, 2.0], "FAIL speed: rank 1 (a): 2000.00 ms alone, "),
+        ([2.0, 1.9, 0.1], "speed: no rank is slow"),
     ],
 )
-def test_what_is_slow_on_every_node_is_how_the_nodes_are_built(seconds, line):
-    ranks = FakeRanks([node for node in "abc" for _ in range(3)])
+def test_a_rank_is_slow_against_the_median_unless_all_nodes_have_one_there(seconds, line):
+    ranks = FakeRanks([node for node in "abc" for _ in range(3)] if len(seconds) == 9 else list("aabb")[: len(seconds)])
     assert check_speed(ranks, seconds, 2).startswith(line)
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from training import TrainingError
 from training.checkpoint import Checkpoints, make_directory
+from training.sharded.checkpoints import ShardedDirectory
 
 STATE = {"weight": torch.arange(6.0).view(2, 3)}
 
@@ -63,13 +64,17 @@ def test_what_comes_later_is_told_by_the_numbers_and_not_by_the_letters(checkpoi
         assert checkpoints.latest()["at"] == (epoch, step)
 
 
-def test_files_that_are_not_checkpoints_are_left_alone(checkpoints):
-    others = ["notes.txt", ".hidden", "epoch-3.pt", "epoch-0003-step-000000.pt.bak", ".notes.txt.0a1b2c3d"]
+@pytest.mark.parametrize(
+    ("kind", "own"), [(Checkpoints, "epoch-0001-step-000000.pt"), (ShardedDirectory, "step-00000007")]
+)
+def test_files_that_are_not_checkpoints_are_left_alone(tmp_path, kind, own):
+    others = ["notes.txt", ".hidden", "epoch-3.pt", f"{own}.bak", ".notes.txt.0a1b2c3d", ".step-mine", "step-7"]
+    checkpoints = kind(tmp_path / "run" / "checkpoints")
+    checkpoints.prepare()
     for name in others:
         (checkpoints.directory / name).write_text("mine")
         (checkpoints.directory.parent / name).write_text("mine")
-    for epoch in range(1, 6):
-        checkpoints.save(STATE, epoch=epoch, step=0)
+    (checkpoints.directory / own).touch()
     checkpoints.prepare(restart=True)
     assert names(checkpoints) == sorted(others)
     assert sorted(os.listdir(checkpoints.directory.parent)) == sorted([*others, "checkpoints"])
@@ -149,12 +154,3 @@ def test_a_file_that_may_not_grow_any_more_leaves_the_checkpoints_as_they_were(c
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert names(checkpoints) == before
     assert checkpoints.latest()["epoch"] == best(checkpoints)["epoch"] == 1
-
-
-def test_a_disk_that_gives_back_other_bytes_is_found_out_before_the_old_file_is_gone(checkpoints, monkeypatch):
-    checkpoints.save({"epoch": 1}, epoch=1, step=0)
-    monkeypatch.setattr(os, "posix_fadvise", lambda file, *_: os.pwrite(file, b"?", 500))
-    with pytest.raises(TrainingError, match="cannot be written .the file on the disk differs from what was written.. "):
-        checkpoints.save({"epoch": 1, "more": True}, epoch=1, step=0)
-    assert names(checkpoints) == ["epoch-0001-step-000000.pt"]
-    assert "more" not in checkpoints.latest()

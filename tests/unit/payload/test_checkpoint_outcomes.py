@@ -15,7 +15,7 @@ from launching import launch
 
 pytestmark = pytest.mark.usefixtures("zygote")
 
-BITS = 6  # that are flipped in each place
+BITS = 3  # that are flipped in each place
 
 
 def flip_bits(path, places):
@@ -154,11 +154,8 @@ lm_fsdp.main(parse_arguments(%s))
 """
 
 
-@pytest.mark.parametrize(
-    "shape", ["torch.zeros(3)", 'torch.cat([state["exp_avg"]] * 2)', 'state["exp_avg"].reshape(-1)']
-)
-def test_a_sharded_optimizer_state_of_another_shape_is_left_for_the_checkpoint_before(language_run, tmp_path, shape):
-    (rank,) = language_run[1](1, tmp_path / "run", shape)
+def test_a_sharded_optimizer_state_of_another_shape_is_left_for_the_checkpoint_before(language_run, tmp_path):
+    (rank,) = language_run[1](1, tmp_path / "run", 'torch.cat([state["exp_avg"]] * 2)')
     assert rank.status == 0, rank.stderr
     assert (tmp_path / "run/checkpoints/step-00000009").is_dir()
     assert model_resumed(language_run, tmp_path / "run") == "6"

@@ -138,7 +138,7 @@ def test_on_a_gpu_one_step_in_eight_has_events_which_are_waited_for_after_the_ep
     told = Health(gpu, lines.append)
     model = nn.Linear(2, 2)
     told.watch(model)
-    take_steps(told, model, 7)
+    take_steps(told, model, 6)
     told.end_epoch("epoch 1/2")
     take_steps(told, model, 11)
     assert Event.recorded == 8  # steps 8 and 16: before and after the batch and the forward pass

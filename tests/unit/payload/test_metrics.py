@@ -53,62 +53,50 @@ def test_every_epoch_is_one_json_object_with_all_values(tmp_path, undrawn):
     assert [json.loads(line) for line in lines] == [{"epoch": 1, **VALUES}, {"epoch": 2, **VALUES}]
 
 
-def test_a_line_is_in_the_file_before_the_next_epoch(tmp_path, undrawn):
-    with Metrics(tmp_path, options={}) as log:
-        log.epoch(1, **VALUES)
-        assert numbers(tmp_path) == [1]
-
-
-def test_a_resumed_training_repeats_no_epoch(tmp_path, undrawn):
+@pytest.mark.parametrize(("first_epoch", "again", "expected"), [(2, [3, 4], [1, 2, 3, 4]), (0, [1], [1])])
+def test_a_training_that_resumes_or_begins_anew_repeats_no_epoch(tmp_path, undrawn, first_epoch, again, expected):
     write_record(tmp_path, [1, 2, 3])
-    write_record(tmp_path, [3, 4], first_epoch=2)
-    assert numbers(tmp_path) == [1, 2, 3, 4]
+    write_record(tmp_path, again, first_epoch=first_epoch)
+    assert numbers(tmp_path) == expected
 
 
-def test_a_training_begun_anew_begins_a_new_record(tmp_path, undrawn):
-    write_record(tmp_path, [1, 2, 3])
-    write_record(tmp_path, [1])
-    assert numbers(tmp_path) == [1]
-
-
-@pytest.mark.parametrize("part", [b'{"epoch": 3, "loss": 0.1', b'{"epoch": 3}', b"{"])
-def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path, undrawn, part):
-    write_record(tmp_path, [1, 2])
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(path.read_bytes() + part)
-    assert numbers(tmp_path) == [1, 2]
-    write_record(tmp_path, [3], first_epoch=3)
-    assert numbers(tmp_path) == [1, 2, 3]
-    assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
+DAMAGED = (
+    b"{damaged\n",
+    b'{"epoch": null}\n',
+    b'{"epoch": 1e400}\n',
+    b"\xff\0\n",
+    b"[" * 100000 + b"\n",
+    b"1\n",
+    b"\n",
+)
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [b"{damaged\n", b'{"epoch": null}\n', b'{"epoch": 1e400}\n', b"\xff\0\n", b"[" * 100000 + b"\n", b"1\n", b"\n"],
+    ("before", "after"), [*((line, b"") for line in DAMAGED), (b"", b'{"epoch": 3, "loss": 0.1'), (b"", b"{")]
 )
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_damaged_line_costs_that_line_alone(tmp_path, undrawn, damage, capsys, killed, monkeypatch):
+def test_a_line_that_is_damaged_or_cut_short_by_a_kill_costs_that_line_alone(
+    tmp_path, undrawn, before, after, capsys, killed, monkeypatch
+):
     write_record(tmp_path, [1, 2])
     path = tmp_path / "metrics.jsonl"
-    before = damage + path.read_bytes()
-    path.write_bytes(before)
+    content = before + path.read_bytes() + after
+    path.write_bytes(content)
     assert numbers(tmp_path) == [1, 2]
     if killed:  # between the copy and the new file
         write = metrics.write_file
         monkeypatch.setattr(metrics, "write_file", lambda file, _: sys.exit() if file == path else write(file, _))
         with pytest.raises(SystemExit):
             Metrics(tmp_path, options={}, first_epoch=1)
-        assert path.read_bytes() == before
+        assert path.read_bytes() == content
         monkeypatch.setattr(metrics, "write_file", write)
     write_record(tmp_path, [3], first_epoch=2)
     assert numbers(tmp_path) == [1, 2, 3]
-    assert (tmp_path / "metrics.jsonl.damaged").read_bytes() == before
+    assert (tmp_path / "metrics.jsonl.damaged").read_bytes() == content
     assert f"{path}: 1 damaged lines are removed; the previous file is {path}.damaged\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "content", ["my own file\n", '{"epoch": 1, "val_loss": 0.5}\n', "\n", "my own file", '[{"epoch": 1']
-)
+@pytest.mark.parametrize("content", ["my own file\n", '{"epoch": 1, "val_loss": 0.5}\n', "\n"])
 @pytest.mark.parametrize("first_epoch", [0, 2])
 def test_a_file_of_another_program_is_left_as_it_is(tmp_path, content, first_epoch):
     path = tmp_path / "metrics.jsonl"
@@ -118,7 +106,7 @@ def test_a_file_of_another_program_is_left_as_it_is(tmp_path, content, first_epo
     assert path.read_text() == content
 
 
-@pytest.mark.parametrize("content", ['{"epoch": 1, "val_loss": 0.5}', '{"ep', ""])
+@pytest.mark.parametrize("content", ["my own file", '{"ep', ""])
 def test_one_line_without_an_end_may_be_anybodys_and_is_kept(tmp_path, undrawn, content):
     (tmp_path / "metrics.jsonl").write_text(content)
     write_record(tmp_path, [1])
@@ -126,14 +114,19 @@ def test_one_line_without_an_end_may_be_anybodys_and_is_kept(tmp_path, undrawn, 
     assert [path.read_text() for path in tmp_path.glob("*.damaged")] == [content] * bool(content)
 
 
-@pytest.mark.parametrize("target", ["mine", "absent"])
-def test_a_link_is_not_followed(tmp_path, target):
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: path.symlink_to("mine"), "a symbolic link, which is not followed. Remove it$"),
+        (lambda path: path.symlink_to("absent"), "a symbolic link, which is not followed. Remove it$"),
+        (os.mkfifo, "a FIFO, not a regular file. Remove it"),
+    ],
+)
+def test_a_link_is_not_followed_and_a_fifo_not_waited_for(tmp_path, make, words):
     (tmp_path / "mine").write_text("my own file\n")
-    (tmp_path / "run").mkdir()
-    path = tmp_path / "run" / "metrics.jsonl"
-    path.symlink_to(tmp_path / target)
-    with pytest.raises(TrainingError, match=f"^{path}: a symbolic link, which is not followed. Remove it$"):
-        Metrics(tmp_path / "run", options={})
+    make(tmp_path / "metrics.jsonl")
+    with pytest.raises(TrainingError, match=f"^{tmp_path}/metrics.jsonl: {words}"):
+        Metrics(tmp_path, options={})
     assert (tmp_path / "mine").read_text() == "my own file\n" and not (tmp_path / "absent").exists()
 
 
@@ -144,12 +137,6 @@ def test_a_link_that_appears_during_the_training_is_not_followed(tmp_path, undra
         (tmp_path / "metrics.jsonl").symlink_to(tmp_path / "mine")
         log.epoch(1, **VALUES)
     assert (tmp_path / "mine").read_text() == "my own file\n"
-
-
-def test_a_fifo_is_refused_and_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "metrics.jsonl")
-    with pytest.raises(TrainingError, match="metrics.jsonl: a FIFO, not a regular file. Remove it"):
-        Metrics(tmp_path, options={})
 
 
 def test_a_loss_that_is_no_number_stays_json_and_is_drawn_as_a_gap(tmp_path):

@@ -202,11 +202,7 @@ def test_a_run_with_another_network_or_other_options_is_refused_in_one_sentence(
         rewrite(damaged / "checkpoints" / name, lambda content: content["values"]["settings"].update(width=14))
     (rank,) = start(1, damaged, 30, "--width", 14).wait()
     assert rank.status == 1
-    assert re.search(
-        r"does not fit this run \(model.2.weight is a tensor of torch.float32 with the shape \[13, 3\], expected "
-        r"a tensor of torch.float32 with the shape \[14, 3\]\)",
-        rank.stderr,
-    )
+    assert "does not fit this run (other names, shapes or types of its tensors)" in rank.stderr
 
 
 def test_a_full_disk_is_one_line_and_nothing_half_done(damaged, start, monkeypatch):
