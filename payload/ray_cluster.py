@@ -26,7 +26,7 @@ from training import TrainingError
 #: Seconds for the head to listen, for a Ray node to end, and between two looks at the head.
 START_SECONDS, END_SECONDS, INTERVAL = 300, 20, 2
 #: The variables of this rank. Ray Train numbers its workers itself, and Ray sets OMP_NUM_THREADS for each worker.
-OWN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+OWN: tuple[str, ...] = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 OWN += ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
 
 

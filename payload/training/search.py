@@ -23,7 +23,6 @@ from training.metrics import METRICS_FILE, finite_number, read_objects
 from training.pictures import write_picture
 from training.signals import STOPPED, status_of
 
-WAIT_SECONDS = 1  # between two looks at the study
 KILLED_SECONDS = 5  # until this process is killed too, if it is the step that is killed and not the training alone
 FAILED_IN_A_ROW = 3  # trainings, after which this process exits
 DIVERGED = "diverged"  # an attribute of a trial whose loss, or metric, is not a finite number
@@ -83,14 +82,11 @@ def shorten(value: object) -> str:
     return f"{value:#.4g}" if isinstance(value, float) else str(value)
 
 
-def show_parameters(parameters: dict) -> str:
-    return ", ".join(f"{name} {shorten(value)}" for name, value in parameters.items())
-
-
-def table(rows: list[list[str]]) -> str:
-    """Return rows of text as lines with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return "\n".join("  ".join(map(str.rjust, row, widths)) for row in rows)
+def table(rows: list[list]) -> str:
+    """Return rows of values as lines with aligned columns."""
+    texts = [list(map(shorten, row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*texts)]
+    return "\n".join("  ".join(map(str.rjust, row, widths)) for row in texts)
 
 
 @contextmanager
@@ -112,6 +108,7 @@ class Search:
 
     study: Any
     trial_lock: IO
+    is_complete = False
 
     def __init__(self, options: argparse.Namespace):
         import optuna
@@ -136,13 +133,13 @@ class Search:
         with held(self.lock):
             self.study = self.open_study()
         failures = 0
-        while trial := self.next_trial():
+        while not self.stopped and (trial := self.next_trial()):
             failures = 0 if self.train(trial) else failures + 1  # a trial that diverged is a result
             if failures == (1 if self.options.one else FAILED_IN_A_ROW):
                 raise TrainingError(f"the training failed. Read {self.trial_directory(trial) / LOG}")
             if self.options.one:
                 return
-        if not self.stopped and not self.options.one:
+        if self.is_complete and not self.stopped and not self.options.one:
             self.report()
 
     def open_study(self) -> Any:
@@ -183,29 +180,22 @@ class Search:
         return study
 
     def next_trial(self) -> Any:
-        """Return a trial to train, None if the study is complete; wait while others train the last trials.
-
-        A process must wait, because one that trains a last trial may be killed.
-        """
+        """Return a trial to train; None if the study is complete, or if other processes train what is left."""
         states = self.states
-        while not self.stopped:
-            with held(self.lock):
-                for trial in self.study.get_trials(deepcopy=False, states=(states.RUNNING,)):
-                    name = trial.user_attrs.get(DIRECTORY)  # None: killed while its process held the study's lock
-                    if not name or not is_running(self.directory / name):
-                        print(f"{name or 'a trial'}: its process is gone; it will be resumed", flush=True)
-                        self.study.tell(trial.number, state=states.FAIL, skip_if_finished=True)
-                        if DIVERGED not in trial.user_attrs:
-                            self.study.enqueue_trial(trial.params, user_attrs=trial.user_attrs)  # in the same directory
-                trials = self.study.get_trials(deepcopy=False)
-                count = Counter(trial.state for trial in trials)
-                done = count[states.COMPLETE] + sum(DIVERGED in trial.user_attrs for trial in trials)
-                if done >= self.options.trials:
-                    return None
-                if count[states.WAITING] or done + count[states.RUNNING] < self.options.trials:
-                    return self.ask(len(trials))
-            time.sleep(WAIT_SECONDS)
-        return None
+        with held(self.lock):
+            for trial in self.study.get_trials(deepcopy=False, states=(states.RUNNING,)):
+                name = trial.user_attrs.get(DIRECTORY)  # None: killed while its process held the study's lock
+                if not name or not is_running(self.directory / name):
+                    print(f"{name or 'a trial'}: its process is gone; it will be resumed", flush=True)
+                    self.study.tell(trial.number, state=states.FAIL, skip_if_finished=True)
+                    if DIVERGED not in trial.user_attrs:
+                        self.study.enqueue_trial(trial.params, user_attrs=trial.user_attrs)  # in the same directory
+            trials = self.study.get_trials(deepcopy=False)
+            count = Counter(trial.state for trial in trials)
+            done = count[states.COMPLETE] + sum(DIVERGED in trial.user_attrs for trial in trials)
+            self.is_complete = done >= self.options.trials
+            is_free = count[states.WAITING] > 0 or done + count[states.RUNNING] < self.options.trials
+            return self.ask(len(trials)) if is_free and not self.is_complete else None
 
     def ask(self, count: int) -> Any:
         """Return a new trial after ``count`` others, or one that was given back, with its lock."""
@@ -238,7 +228,8 @@ class Search:
     def train(self, trial) -> bool:
         """Train ``trial`` and record its result in the study; return whether it has one, or diverged."""
         directory = self.trial_directory(trial)
-        print(f"{directory.name}: {show_parameters(trial.params)}", flush=True)
+        chosen = ", ".join(f"{name} {shorten(value)}" for name, value in trial.params.items())
+        print(f"{directory.name}: {chosen}", flush=True)
         self.child = start_training(self.options.command, directory, trial.params, self.trial_lock)
         if self.stopped:  # the signal came before there was a child
             self.child.terminate()
@@ -272,11 +263,11 @@ class Search:
             raise TrainingError(f"all {self.options.trials} trials diverged. Use another --space, and another --study")
         trials.sort(key=lambda trial: trial.value, reverse=not self.options.minimize)
         names = [parameter.name for parameter in self.options.space]
-        rows = [["", self.options.metric, *names, DIRECTORY]]
-        for number, trial in enumerate(trials, start=1):
-            values = [number, trial.value, *map(trial.params.get, names), trial.user_attrs[DIRECTORY]]
-            rows.append(list(map(shorten, values)))
-        print(table(rows), flush=True)
+        rows = [
+            [number, trial.value, *map(trial.params.get, names), trial.user_attrs[DIRECTORY]]
+            for number, trial in enumerate(trials, start=1)
+        ]
+        print(table([["", self.options.metric, *names, DIRECTORY], *rows]), flush=True)
         picture = self.directory / "search.png"
         if write_picture(picture, self.draw, width=4 * len(names)):
             print(f"picture written to {picture}", flush=True)

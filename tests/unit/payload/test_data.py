@@ -72,58 +72,44 @@ def test_the_real_mnist_is_read_as_published(mnist):
     assert content.hexdigest() == "6bbc9ace898e44ae57da46a324031adb"
 
 
-def cut_short(path):
-    path.write_bytes(path.read_bytes()[:-100])
+def rewrite(change):
+    """A function that changes the content of a file."""
+    return lambda path: path.write_bytes(change(path.read_bytes()))
 
 
 def cut_short_compressed(path):
     compress(path)
-    compressed = path.with_name(path.name + ".gz")
-    compressed.write_bytes(compressed.read_bytes()[:-100])
-
-
-def lengthen(path):
-    path.write_bytes(path.read_bytes() + b"\0")
-
-
-def empty(path):
-    path.write_bytes(b"")
+    rewrite(lambda content: content[:-100])(path.with_name(f"{path.name}.gz"))
 
 
 def no_gzip(path):
     path.rename(path.with_name(path.name + ".gz"))
 
 
-def replace_with_labels(path):
-    shutil.copy(path.with_name(TRAIN_LABELS), path)
+def copy_of(name):
+    return lambda path: shutil.copy(path.with_name(name), path)
 
 
-def halve_image_width(path):
-    content = bytearray(path.read_bytes())
-    content[4:16] = b"".join(n.to_bytes(4, "big") for n in (130, 56, 14))
-    path.write_bytes(content)
-
-
-def take_labels_of_the_test_set(path):
-    shutil.copy(path.with_name(TEST_LABELS), path)
-
-
-def label_ten(path):
-    path.write_bytes(path.read_bytes()[:-1] + b"\x0a")
+#: Of 130 images of 56 x 14 pixels.
+SIZES = b"".join(number.to_bytes(4, "big") for number in (130, 56, 14))
 
 
 @pytest.mark.parametrize(
     ("name", "damage", "expected_and_found"),
     [
-        (TRAIN_IMAGES, cut_short, ("expected 101936 bytes", "found 101836")),
+        (TRAIN_IMAGES, rewrite(lambda content: content[:-100]), ("expected 101936 bytes", "found 101836")),
         (TRAIN_IMAGES, cut_short_compressed, (f"{TRAIN_IMAGES}.gz", "cannot be read (Compressed file ended before")),
-        (TRAIN_IMAGES, lengthen, ("expected 101936 bytes", "found 101937")),
-        (TRAIN_IMAGES, empty, ("expected the magic number 0x00000803", "found 0x.")),
+        (TRAIN_IMAGES, rewrite(lambda content: content + b"\0"), ("expected 101936 bytes", "found 101937")),
+        (TRAIN_IMAGES, rewrite(lambda _: b""), ("expected the magic number 0x00000803", "found 0x.")),
         (TRAIN_IMAGES, no_gzip, (f"{TRAIN_IMAGES}.gz", "cannot be read (Not a gzipped file")),
-        (TRAIN_IMAGES, replace_with_labels, ("expected the magic number 0x00000803", "found 0x00000801")),
-        (TRAIN_IMAGES, halve_image_width, ("expected images of 28 x 28 pixels", "found [56, 14]")),
-        (TRAIN_LABELS, take_labels_of_the_test_set, ("expected 130 labels", "found 31")),
-        (TRAIN_LABELS, label_ten, ("expected labels from 0 to 9", "found 10")),
+        (TRAIN_IMAGES, copy_of(TRAIN_LABELS), ("expected the magic number 0x00000803", "found 0x00000801")),
+        (
+            TRAIN_IMAGES,
+            rewrite(lambda content: content[:4] + SIZES + content[16:]),
+            ("expected images of 28 x 28 pixels", "found [56, 14]"),
+        ),
+        (TRAIN_LABELS, copy_of(TEST_LABELS), ("expected 130 labels", "found 31")),
+        (TRAIN_LABELS, rewrite(lambda content: content[:-1] + b"\x0a"), ("expected labels from 0 to 9", "found 10")),
     ],
 )
 def test_a_damaged_file_is_named_with_what_was_expected_and_found(small_mnist, name, damage, expected_and_found):
