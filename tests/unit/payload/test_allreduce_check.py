@@ -207,7 +207,7 @@ def test_groups_that_do_not_divide_the_ranks_are_one_sentence(run_code):
 
 def test_a_group_that_hangs_is_named_with_its_operation_and_the_rank(run_code):
     ranks = run_code(
-        4, code("--max-size", "4", "--slow", "1000", "--timeout", "60", "--groups", change=ANSWERS + GROUPS)
+        4, code("--max-size", "4", "--slow", "1000", "--timeout", "25", "--groups", change=ANSWERS + GROUPS)
     )
     assert [ranks[number].status for number in (0, 1, 3)] == [1] * 3, ranks
     group = r"groups: all_gather in row 1 \(ranks 2 \(\S+\), 3 \(\S+\)\)"

@@ -93,13 +93,7 @@ def test_the_learning_rate_reaches_its_peak_once_and_falls_to_0(steps):
     assert factors.count(1) == 1 and factors[-1] == 0
     assert factors[: peak + 1] == sorted(factors[: peak + 1])
     assert factors[peak:] == sorted(factors[peak:], reverse=True)
-
-
-def test_a_warm_up_of_one_epoch_in_four_is_what_is_done_without_the_option():
-    assert [mnist_ddp.learning_rate_factor(step, 40, 10) for step in range(40)] == [
-        mnist_ddp.learning_rate_factor(step, 40) for step in range(40)
-    ]
-    assert mnist_ddp.learning_rate_factor(0, 40, 0) == 1
+    assert factors == [mnist_ddp.learning_rate_factor(step, steps, steps // 4) for step in range(steps + 1)]
     assert [mnist_ddp.learning_rate_factor(step, 40, 4) for step in range(5)] == [0.2, 0.4, 0.6, 0.8, 1]
 
 

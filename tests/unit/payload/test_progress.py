@@ -52,12 +52,14 @@ def test_a_terminal_shows_bar_loss_rate_and_time_left_in_one_line(clock):
     assert "\n" not in terminal.getvalue()
 
 
-def test_the_bar_is_gone_at_the_end_and_after_an_error(clock):
+def test_the_bar_is_gone_after_an_error_and_fits_a_narrow_terminal(clock, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
     terminal = Terminal()
-    with pytest.raises(ZeroDivisionError), Progress("epoch 1/3", 4, stream=terminal) as bar:
-        advance(bar, clock, steps=2, seconds_each=1)
+    with pytest.raises(ZeroDivisionError), Progress("epoch 1/3", 10, stream=terminal) as bar:
+        advance(bar, clock, steps=10, seconds_each=1)
         raise ZeroDivisionError
     assert terminal.getvalue().endswith(CLEAR_LINE)
+    assert max(map(len, terminal.getvalue().split(CLEAR_LINE))) == 39
 
 
 def test_the_loss_is_read_ten_times_a_second_at_most(clock):
@@ -72,13 +74,6 @@ def test_rate_and_time_left_are_of_the_steps_since_a_resume(clock):
     bar = Progress("epoch 1/3", 100, first_step=60, stream=terminal)
     advance(bar, clock, steps=80, seconds_each=1)
     assert re.search(r" 80 %  loss \S+  1 steps/s  0:00:20 left$", terminal.getvalue())
-
-
-def test_a_narrow_terminal_gets_a_line_that_fits(clock, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    terminal = Terminal()
-    advance(Progress("epoch 1/3", 10, stream=terminal), clock, steps=10, seconds_each=1)
-    assert max(map(len, terminal.getvalue().split(CLEAR_LINE))) == 39
 
 
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])

@@ -36,12 +36,14 @@ def test_a_signal_is_noted_and_then_agreed_on_by_its_name(group, number):
         assert stop.status == (130 if number == signal.SIGINT else 75)
 
 
-def test_after_the_decision_signals_are_ignored_to_the_end_of_the_process(group):
+@pytest.mark.parametrize("number", [None, signal.SIGUSR1])
+def test_after_a_decision_and_after_the_end_signals_change_nothing(group, number):
     with StopSignals(group) as stop:
-        os.kill(os.getpid(), signal.SIGUSR1)
-        assert stop.agreed(now=True)
-    for number in SIGNALS:
-        assert signal.getsignal(number) is signal.SIG_IGN
+        if number:
+            os.kill(os.getpid(), number)
+        assert stop.agreed(now=True) is (number is not None)
+    for each in SIGNALS:
+        os.kill(os.getpid(), each)
 
 
 def test_after_a_fault_signals_do_what_they_did_before(group, handlers):
@@ -49,13 +51,6 @@ def test_after_a_fault_signals_do_what_they_did_before(group, handlers):
         assert signal.getsignal(signal.SIGTERM) != handlers[signal.SIGTERM]
         raise ZeroDivisionError
     assert {number: signal.getsignal(number) for number in SIGNALS} == handlers
-
-
-def test_a_signal_after_the_end_changes_nothing(group):
-    with StopSignals(group):
-        pass
-    for number in SIGNALS:
-        os.kill(os.getpid(), number)
 
 
 def test_ctrl_c_is_noted_and_the_same_one_by_way_of_the_launcher_too(group, monkeypatch):
@@ -77,35 +72,13 @@ def test_where_nothing_can_be_saved_signals_do_what_they_always_do(handlers):
         assert not stop.agreed() and not stop.agreed(now=True)
 
 
-def test_a_signal_to_one_rank_stops_all_at_the_same_step_even_if_more_signals_follow(run_code):
+def test_a_signal_to_one_rank_stops_all_at_the_same_step_and_they_wait_for_what_rank_0_brings_to_an_end(
+    run_code, tmp_path
+):
     ranks = run_code(
         3,
-        """
-import os, signal, sys, time
-from training.distributed import process_group
-from training.stopping import STOPPED, StopSignals
-
-with process_group(os.environ, use_gpu=False, timeout=600) as world, StopSignals(world, interval=4) as stop:
-    for step in range(1, 1000):
-        if step == 6 and world.rank == 2:
-            os.kill(os.getpid(), signal.SIGUSR1)
-        if stop.agreed():
-            break
-    print(stop.name, step)
-    os.kill(os.getpid(), signal.SIGTERM)
-os.kill(os.getpid(), signal.SIGTERM)
-sys.exit(STOPPED)
-""",
-    )
-    assert [rank.stdout for rank in ranks] == ["SIGUSR1 8\n"] * 3
-    assert [rank.status for rank in ranks] == [75] * 3
-
-
-def test_a_rank_that_was_stopped_waits_for_what_rank_0_brings_to_an_end(run_code, tmp_path):
-    ranks = run_code(
-        2,
         f"""
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
 from training.distributed import process_group
 from training.stopping import STOPPED, StopSignals
@@ -113,7 +86,14 @@ from training.stopping import STOPPED, StopSignals
 report = Path({str(tmp_path / "report")!r})
 with process_group(os.environ, use_gpu=False, timeout=600) as world:
     try:
-        with StopSignals(world):
+        with StopSignals(world, interval=4) as stop:
+            for step in range(1, 1000):
+                if step == 6 and world.rank == 2:
+                    os.kill(os.getpid(), signal.SIGUSR1)
+                if stop.agreed():
+                    break
+            print(stop.name, step)
+            os.kill(os.getpid(), signal.SIGTERM)  # more signals follow
             try:
                 sys.exit(STOPPED)
             finally:
@@ -122,10 +102,11 @@ with process_group(os.environ, use_gpu=False, timeout=600) as world:
                     report.touch()
     finally:
         print(report.exists())
+        os.kill(os.getpid(), signal.SIGTERM)
 """,
     )
-    assert [rank.stdout for rank in ranks] == ["True\n"] * 2
-    assert [(rank.status, rank.stderr) for rank in ranks] == [(75, "")] * 2
+    assert [rank.stdout for rank in ranks] == ["SIGUSR1 8\nTrue\n"] * 3
+    assert [(rank.status, rank.stderr) for rank in ranks] == [(75, "")] * 3
 
 
 def test_a_rank_that_dies_while_others_wait_for_it_does_not_change_their_status(run_code):

@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -36,16 +37,14 @@ def test_the_model_is_on_the_disk_before_it_takes_the_place_of_the_old_one(tmp_p
     assert [content == b"old" for content in seen_at_sync] == [True, False]
 
 
-def test_a_file_system_that_brings_no_directory_to_the_disk_is_no_hindrance(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO])
+def test_a_file_system_that_brings_no_directory_to_the_disk_is_no_hindrance(tmp_path, monkeypatch, number):
     def fsync(descriptor, real=os.fsync):
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
             raise OSError(number, os.strerror(number))
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    number = errno.EINVAL
-    save_model(STATE, tmp_path / "model.pt")
-    assert (tmp_path / "model.pt").exists()
-    number = errno.EIO
-    with pytest.raises(TrainingError, match="cannot be written"):
+    with nullcontext() if number == errno.EINVAL else pytest.raises(TrainingError, match="cannot be written"):
         save_model(STATE, tmp_path / "model.pt")
+    assert (tmp_path / "model.pt").exists()
