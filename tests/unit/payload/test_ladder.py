@@ -288,8 +288,9 @@ def test_the_small_network_prints_its_loss_ten_times_and_its_accuracy(run_here):
 
 
 def test_the_small_network_honours_its_options_and_its_seed(run_here):
-    first = run_here("nn.py", "--epochs", "3")
-    assert first == run_here("nn.py", "--epochs", "3") and first[1].count("Epoch [") == 3
-    for option, value in {"--seed": "0", "--lr": "0.5", "--hidden": "3", "--samples": "10"}.items():
-        status, output, _ = run_here("nn.py", "--epochs", "3", option, value)
-        assert status == 0 and output.count("Epoch [") == 3 and output != first[1]
+    first, again, *others = (
+        run_here("nn.py", "--epochs", "3", *options)
+        for options in ((), (), ("--seed", "0"), ("--lr", "0.5"), ("--hidden", "3"), ("--samples", "10"))
+    )
+    assert first == again and [output.count("Epoch [") for _, output, _ in (first, *others)] == [3] * 5
+    assert all(status == 0 and output != first[1] for status, output, _ in others)
