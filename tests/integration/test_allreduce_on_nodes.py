@@ -35,20 +35,6 @@ check.main(check.parse_options())
 """
 
 
-@pytest.mark.thorough  # the job always runs
-def test_the_check_passes_on_two_nodes_in_container_and_venv(testbed, module, enter):
-    output = testbed.run(
-        f"module load {module}\n"
-        f"srun -N2 --ntasks-per-node=2 {enter}conda-python-distributed -u $PAYLOAD/allreduce_check.py "
-        "--max-size 256K --threshold 1e-9@64K --slow 1000"
-    )
-    lines = output.splitlines()
-    assert lines[0].startswith("all-reduce check: ranks 4, nodes 2, backend gloo, device cpu, ")
-    assert re.search(r"^ *64 KiB .* right, reaches 1e-09 GB/s$", output, re.MULTILINE)
-    assert "sums: right in all 9 sizes on all ranks" in lines
-    assert lines[-1] == "all-reduce check: ok"
-
-
 def test_ranks_with_wrong_sums_and_one_that_is_slow_are_named_with_their_nodes(testbed, venv, work):
     (work / "worse.py").write_text(WORSE)
     shutil.copy(Path(__file__).parents[1] / "shared_clock.py", work)

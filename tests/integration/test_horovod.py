@@ -54,13 +54,6 @@ def accuracy(output):
 MPIRUN = f"{find_optional('openmpi-bin')} -np 2 --bind-to none python"
 
 
-def test_mpirun_on_one_host_trains_to_the_accuracy_of_one_process(testbed, horovod, alone):
-    load = f"{SETTINGS}{horovod}\nexport OMP_NUM_THREADS=1"
-    output = testbed.run(f"{load}\n{MPIRUN} $PAYLOAD/ladder/mnist_horovod.py --epochs 1")
-    assert "world size 2, Horovod" in output
-    assert abs(accuracy(output) - alone) <= 1
-
-
 def test_the_job_on_two_nodes_trains_to_the_accuracy_of_one_process(testbed, horovod, alone, work):
     load = f"{SETTINGS}{horovod}\nexport MODULEPATH={work}"  # without the MNIST module
     testbed.run(f"{load}\n{submission('$PAYLOAD/jobs/infiniband/horovod_pytorch.job --epochs 1')}", cwd=work)

@@ -221,16 +221,6 @@ def test_the_job_of_a_launch_by_torchrun_takes_another_script_with_its_options(c
     assert line.endswith(" torchrun-distributed train.py --epochs 16")
 
 
-def test_of_an_array_only_the_element_that_stopped_is_requeued(command_lines, tmp_path):
-    job = TREE / "payload/jobs/slurm/train_requeue.job"
-    (tmp_path / "srun").write_text("#!/bin/sh\nexit 75\n")
-    copy = tmp_path / "copy"
-    copy.write_text(job.read_text().replace('exit "$status"', "exit 0"))
-    assert "scontrol requeue 1" in command_lines(copy, **LOADED)
-    element = {"SLURM_ARRAY_JOB_ID": "1", "SLURM_ARRAY_TASK_ID": "3"}  # the job ID of the last element is 1, too
-    assert "scontrol requeue 1_3" in command_lines(copy, **LOADED, **element)
-
-
 def test_a_requeued_job_does_not_start_from_scratch_again(command_lines):
     job = TREE / "payload/jobs/slurm/train_requeue.job"
     for count, words in (({}, "--restart --epochs 2"), ({"SLURM_RESTART_COUNT": "1"}, "--epochs 2")):

@@ -38,29 +38,22 @@ def interrupted(tmp_path_factory, write_mnist):
     return root, arguments, through, parts
 
 
-def test_ranks_that_are_asked_to_stop_end_with_status_75_and_a_line(interrupted):
+def test_ranks_that_are_asked_to_stop_end_with_75_and_the_next_start_continues_there(interrupted):
     root, _, _, parts = interrupted
     assert [[rank.status for rank in ranks] for ranks in parts] == [[75] * 4, [75] * 2, [0]]
     assert [rank.stderr for ranks in parts for rank in ranks] == [""] * 7
     # The ranks ask each other at each 16th step of a start, counting the end of an epoch as one.
-    for ranks, epochs, steps in zip(parts, (1, 3), (80 - 66, 144 - 52 - 66)):
-        assert ranks[0].stdout.splitlines()[-1] == (
-            f"SIGUSR1: stopped after {epochs} epochs and {steps} steps, saved in {root}/parts/checkpoints/"
-            f"epoch-000{epochs}-step-0000{steps}.pt. Run the same command again to resume"
-        )
-
-
-def test_the_next_start_continues_where_the_last_one_stopped(interrupted):
-    _, _, _, parts = interrupted
-    for before, after, size in zip(parts, parts[1:], (2, 1)):
-        place = re.search(r"after (.* steps), saved in (\S+)\. Run", before[0].stdout)
-        assert f"world size {size}," in after[0].stdout
-        assert f"resuming after {place[1]}, from {place[2]}\n" in after[0].stdout
+    for before, after, size, epochs, steps in zip(parts, parts[1:], (2, 1), (1, 3), (80 - 66, 144 - 52 - 66)):
+        file = f"{root}/parts/checkpoints/epoch-000{epochs}-step-0000{steps}.pt"
+        place = f"after {epochs} epochs and {steps} steps"
+        last = f"SIGUSR1: stopped {place}, saved in {file}. Run the same command again to resume"
+        assert before[0].stdout.splitlines()[-1] == last
+        assert f"world size {size}," in after[0].stdout and f"resuming {place}, from {file}\n" in after[0].stdout
     lines = [line for ranks in parts for line in ranks[0].stdout.splitlines() if "images/s" in line]
     assert [line.split()[1] for line in lines] == [f"{epoch}/6" for epoch in range(1, 7)]
 
 
-def test_four_then_two_then_one_rank_end_where_one_rank_ends_in_one_go(interrupted):
+def test_four_then_two_then_one_rank_end_where_one_rank_ends_in_one_go_and_record_each_epoch_once(interrupted):
     root, _, through, parts = interrupted
     for name, weight in weights(root / "through").items():
         # 1e-7 was seen; 1e-1 where the optimizer began anew.
@@ -70,10 +63,6 @@ def test_four_then_two_then_one_rank_end_where_one_rank_ends_in_one_go(interrupt
         for ranks in (through, [part[0] for part in parts])
     ]
     assert losses[1] == pytest.approx(losses[0], abs=0.001)
-
-
-def test_the_metrics_have_each_epoch_once_with_the_ranks_that_ended_it(interrupted):
-    root, _, _, _ = interrupted
     lines = [json.loads(line) for line in (root / "parts" / "metrics.jsonl").read_text().splitlines()]
     assert [(line["epoch"], line["world_size"]) for line in lines] == list(zip(range(1, 7), (4, 2, 2, 1, 1, 1)))
     best = torch.load(root / "parts" / "checkpoints" / "best.pt", weights_only=True)["position"]
@@ -110,7 +99,7 @@ def test_images_that_are_held_out_tell_which_epoch_is_best_and_the_test_comes_at
     assert "validation 0.2 (now None)" in other.stderr
 
 
-def test_a_resume_with_other_options_is_refused_in_one_sentence_by_one_rank(interrupted):
+def test_a_resume_with_other_options_or_data_is_refused_in_one_sentence_by_one_rank(interrupted, write_mnist, tmp_path):
     root, arguments, _, _ = interrupted
     ranks = forked_ranks.train(2, *arguments, root / "through", "--lr", 0.5, "--seed", 3)
     assert [rank.status for rank in ranks] == [1, 1] and ranks[1].stderr == ""
@@ -119,6 +108,13 @@ def test_a_resume_with_other_options_is_refused_in_one_sentence_by_one_rank(inte
         r"seed 0 \(now 3\)\. .*--restart\n",
         ranks[0].stderr,
     )
+    same, other = shutil.copytree(root / "mnist", tmp_path / "same"), write_mnist(tmp_path / "other", 130, 31)
+    path = other / "train-labels-idx1-ubyte"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x00")
+    for data, status in ((same, 0), (other, 1)):
+        (rank,) = forked_ranks.train(1, "--data", data, *arguments[2:], root / "through")
+        assert rank.status == status
+    assert re.fullmatch(r"rank 0: \S+.pt: written with other data. Use the same data .*--restart\n", rank.stderr)
 
 
 def test_ctrl_c_saves_and_ends_with_status_130_and_the_next_start_continues(interrupted, tmp_path):
@@ -128,17 +124,6 @@ def test_ctrl_c_saves_and_ends_with_status_130_and_the_next_start_continues(inte
     assert re.match(r"SIGINT: stopped after .* saved in .*\. Run the same command again", rank.stdout.splitlines()[-1])
     (rank,) = forked_ranks.train(1, *arguments, tmp_path)
     assert rank.status == 0 and "resuming after" in rank.stdout
-
-
-def test_a_resume_with_other_data_is_refused_and_the_same_in_another_place_is_not(interrupted, write_mnist, tmp_path):
-    root, arguments, _, _ = interrupted
-    same, other = shutil.copytree(root / "mnist", tmp_path / "same"), write_mnist(tmp_path / "other", 130, 31)
-    path = other / "train-labels-idx1-ubyte"
-    path.write_bytes(path.read_bytes()[:-1] + b"\x00")
-    for data, status in ((same, 0), (other, 1)):
-        (rank,) = forked_ranks.train(1, "--data", data, *arguments[2:], root / "through")
-        assert rank.status == status
-    assert re.fullmatch(r"rank 0: \S+.pt: written with other data. Use the same data .*--restart\n", rank.stderr)
 
 
 def test_restart_begins_anew(small_mnist, tmp_path):

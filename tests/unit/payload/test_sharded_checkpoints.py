@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from launching import launch
+from launching import PAYLOAD, launch
 from training.sharded.storage import digest
 
 SCRIPT = Path(__file__).with_name("sharded_training.py")
@@ -21,9 +21,9 @@ SCRIPT = Path(__file__).with_name("sharded_training.py")
 
 @pytest.fixture(scope="module")
 def start(zygote):
-    def start(size, *arguments):
-        environments = [{"PYTHONPATH": os.pathsep.join(map(str, (SCRIPT.parents[3] / "payload",)))}] * size
-        return launch(size, (SCRIPT, *arguments), environments=environments, start=zygote.start)
+    def start(size, *arguments, script=SCRIPT):
+        environments = [{"PYTHONPATH": str(PAYLOAD)}] * size
+        return launch(size, (script, *arguments), environments=environments, start=zygote.start)
 
     return start
 
@@ -79,19 +79,16 @@ def test_four_then_two_then_one_then_four_ranks_have_the_losses_of_one_in_one_go
         assert (one - other).norm() <= 1e-4 * one.norm()
 
 
-def test_the_newest_are_kept_and_nothing_else_is_there(resharded):
+def test_the_newest_are_kept_as_checkpoints_of_torch_that_other_programs_read(resharded, tmp_path):
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
     directory, _ = resharded
     assert names(directory) == ["step-00000020", "step-00000024"]
     shards = [f"__{rank}_0.distcp" for rank in range(4)]
     assert sorted(os.listdir(directory / "checkpoints" / "step-00000024")) == [".metadata", *shards, "manifest.json"]
-
-
-def test_other_programs_read_it_as_a_checkpoint_of_torch(resharded, tmp_path):
-    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-
-    dcp_to_torch_save(resharded[0] / "checkpoints" / "step-00000024", tmp_path / "weights.pt")
+    dcp_to_torch_save(directory / "checkpoints" / "step-00000024", tmp_path / "weights.pt")
     found = torch.load(tmp_path / "weights.pt", weights_only=True)
-    weights = torch.load(resharded[0] / "weights.pt", weights_only=True)
+    weights = torch.load(directory / "weights.pt", weights_only=True)
     assert all(torch.equal(one, other) for one, other in zip(found["model"].values(), weights))
 
 
@@ -205,22 +202,13 @@ def test_a_run_with_another_network_or_other_options_is_refused_in_one_sentence(
     assert "does not fit this run (other names, shapes or types of its tensors)" in rank.stderr
 
 
-def test_a_full_disk_is_one_line_and_nothing_half_done(damaged, start, monkeypatch):
+def test_a_full_disk_is_one_line_and_nothing_half_done(damaged, start):
     before = names(damaged)
-    script = SCRIPT.read_text().replace(
-        "def main():\n",
-        "def main():\n    import resource\n    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n",
-        1,
-    )
     limited = damaged / "limited.py"
-    limited.write_text(script)
+    limit = "    import resource\n    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
+    limited.write_text(SCRIPT.read_text().replace("def main():\n", f"def main():\n{limit}", 1))
     for kind in ((), ("--synchronous",)):
-        ranks = launch(
-            2,
-            (limited, damaged, 60, *kind),
-            start=start.__closure__[0].cell_contents.start,
-            environments=[{"PYTHONPATH": str(SCRIPT.parents[3] / "payload")}] * 2,
-        ).wait()
+        ranks = start(2, damaged, 60, *kind, script=limited).wait()
         assert [rank.status for rank in ranks] == [1, 1]
         errors = [line for rank in ranks for line in rank.stderr.splitlines() if line]
         assert len(errors) == 1
