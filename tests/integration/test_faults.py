@@ -1,93 +1,10 @@
 """Invalid input: one line of error, a non-zero exit status, and no files left."""
 
-import os
 import re
-import shutil
 
 import pytest
 
-from testbed.recipes import CONTAINER, LOCK, VENV
-
 pytestmark = pytest.mark.testbed
-
-
-@pytest.fixture
-def recipes(testbed, tmp_path):
-    """A function that copies a recipe with a change and returns the path of the copy."""
-
-    def edit(name, old, new):
-        directory = tmp_path / "recipes"
-        shutil.copytree(testbed.layout.repository / "easyconfigs" / "p" / "PyTorch", directory)
-        text = (directory / name).read_text()
-        assert old in text
-        (directory / name).write_text(text.replace(old, new))
-        return directory / name
-
-    return edit
-
-
-def eb(testbed, recipe, prefix, sources=""):
-    """Run ``eb`` with a recipe and a separate prefix; return the completed process and the files it left."""
-    result = testbed.run_unchecked(
-        f"module unuse {testbed.layout.modules}\n"
-        f"eb --installpath={prefix} --buildpath={prefix}/build --sourcepath={sources or prefix / 'sources'} "
-        f"--sourcepath-data={sources or prefix / 'sources'} {recipe}"
-    )
-    left = [path for part in ("software", "data", "modules") for path in (prefix / part).rglob("*")]
-    return result, [path for path in left if not path.is_dir()]
-
-
-def one_error(result):
-    """Return the only line of error of the process."""
-    assert result.returncode != 0, result.stdout
-    lines = [line for line in result.stderr.splitlines() if line.startswith("ERROR")]
-    assert len(lines) == 1, result.stderr
-    return lines[0]
-
-
-def test_a_missing_image_source_is_named(testbed, recipes, tmp_path):
-    recipe = recipes(
-        f"{CONTAINER}.eb",
-        "sources = ['%(name)s-%(version)s-cpu.def',",
-        "sources = ['absent.sif',",
-    )
-    result, left = eb(testbed, recipe, tmp_path / "prefix")
-    assert "Couldn't find file absent.sif" in one_error(result)
-    assert left == []
-
-
-def test_a_source_whose_checksum_does_not_match_is_refused(testbed, recipes, tmp_path):
-    recipe = recipes(f"{VENV}.eb", "cluster", "cluster")
-    lock = recipe.with_name(LOCK.name)
-    lock.write_text(lock.read_text() + "# another\n")
-    result, left = eb(testbed, recipe, tmp_path / "prefix")
-    assert "Checksum verification for" in one_error(result)
-    assert left == []
-
-
-def test_a_wheel_with_another_hash_is_refused(testbed, venv, recipes, tmp_path):
-    recipe = recipes(f"{VENV}.eb", "checksums", "# checksums")
-    lock = recipe.with_name(LOCK.name)
-    lock.write_text("filelock==4.2.11 --hash=sha256:" + 64 * "0" + "\n")
-    result, left = eb(testbed, recipe, tmp_path / "prefix")
-    assert "line 1: no wheel of filelock==4.2.11 for Python 3.11 on" in one_error(result)
-    assert left == []
-
-
-def test_a_truncated_data_file_is_refused(testbed, dataset, tmp_path):
-    given = next(
-        path
-        for path in testbed.run("echo $EASYBUILD_SOURCEPATH").strip().split(":")
-        if os.path.exists(f"{path}/train-images-idx3-ubyte.gz")  # noqa: PTH110
-    )
-    sources = tmp_path / "sources"
-    shutil.copytree(given, sources)
-    cut = sources / "t10k-images-idx3-ubyte.gz"
-    cut.write_bytes(cut.read_bytes()[:100_000])
-    result, left = eb(testbed, "MNIST-1998.eb", tmp_path / "prefix", sources)
-    assert "Checksum verification" in one_error(result)
-    assert "t10k-images-idx3-ubyte.gz" in one_error(result)
-    assert left == []
 
 
 @pytest.mark.parametrize("module", [pytest.param("container", marks=pytest.mark.thorough), "venv"], indirect=True)

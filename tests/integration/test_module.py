@@ -12,20 +12,12 @@ from testbed.recipes import module as module_of
 pytestmark = pytest.mark.testbed
 
 
-@pytest.mark.parametrize(
-    "own",
-    [
-        "export APPTAINER_BINDPATH=/a,/b SINGULARITY_BINDPATH=/a",
-        'export SINGULARITY_BINDPATH="$EASYBUILD_PREFIX/software,/p" APPTAINER_BINDPATH=/p',
-    ],
-    ids=["overlapping", "as-ours"],
-)
-def test_unloading_removes_the_modules_binds_alone(testbed, container, own, tmp_path):
+def test_unloading_removes_the_modules_binds_alone(testbed, container, tmp_path):
     """The whole environment, for all modules: module_systems/test_module_environment.py."""
     states = ["before", "loaded", "twice", "after"]
     before, loaded, twice, after = (tmp_path / state for state in states)
     testbed.run(
-        f"""{own}
+        f"""export SINGULARITY_BINDPATH="$EASYBUILD_PREFIX/software,/p" APPTAINER_BINDPATH=/p
 {SNAPSHOT.format(before)}
 module load {container}
 {SNAPSHOT.format(loaded)}
@@ -118,47 +110,7 @@ module load {module}
     assert "No module named 'extra_package'" in result.stderr
 
 
-def copied(testbed, container, directory):
-    """Return lines that load a copy of the container's module; installation in `directory`, user-software in `own`."""
-    text = (testbed.layout.modules / f"{container}.lua").read_text()
-    text = re.sub(r'local root = ".*"', f'local root = "{directory}"', text)
-    text = re.sub(r'local directory = ".*"', f'local directory = "{directory}/own"', text)
-    copy = directory / "modules" / f"{container}.lua"
-    copy.parent.mkdir(parents=True)
-    copy.write_text(text)
-    return f"""module unuse {testbed.layout.modules}
-module use {directory}/modules {testbed.layout.repository}/modulefiles
-module load {container}
-"""
-
-
-@pytest.fixture
-def with_user_software(testbed, container, work):
-    """Return lines that load the container's module with an empty user-software, `own` in `work`."""
-    installation = testbed.layout.easybuild / "software" / container
-    for path in [installation / "runscripts", installation / "payload", *installation.glob("*.sif")]:
-        (work / path.name).symlink_to(path)
-    (work / "own").mkdir()
-    load = copied(testbed, container, work)
-    testbed.run(
-        f"""{load}SINGULARITYENV_VIRTUAL_ENV= APPTAINERENV_VIRTUAL_ENV= singularity exec $SIF \
-/usr/bin/python3 -m venv --system-site-packages --without-pip /user-software/venv/pytorch"""
-    )
-    return load
-
-
-def test_the_user_softwares_python_comes_first_without_any_command(testbed, with_user_software):
-    output = testbed.run(
-        f"""{with_user_software}
-singularity exec $SIF which python conda-python-simple
-singularity exec $SIF sh -c 'echo $VIRTUAL_ENV'; echo host ${{VIRTUAL_ENV-none}}
-singularity exec $SIF conda-python-simple -c 'import sys; print(sys.prefix)'"""
-    )
-    venv = "/user-software/venv/pytorch"
-    assert output.split("\n") == [f"{venv}/bin/python", "/runscripts/conda-python-simple", venv, "host none", venv, ""]
-
-
-def test_it_comes_before_the_python_of_an_image_that_activates_conda(testbed, with_user_software, work):
+def test_the_users_environment_comes_before_the_python_of_an_image_that_activates_conda(testbed, container, work):
     (work / "conda/bin").mkdir(parents=True)
     (work / "conda/bin/python").symlink_to("/usr/bin/python3")
     (work / "conda/activate").write_text("export CONDA_PREFIX=/conda PATH=/conda/bin:$PATH\n")
@@ -166,7 +118,7 @@ def test_it_comes_before_the_python_of_an_image_that_activates_conda(testbed, wi
     run = f'singularity exec $SIF conda-python-simple -c "{show}"'
     output = testbed.run(
         f"""export SINGULARITY_BIND={work}/conda:/conda
-{with_user_software}
+module load {container}
 export WITH_CONDA='source /conda/activate'
 {run}
 WITH_VENV=true {run}"""
@@ -174,20 +126,9 @@ WITH_VENV=true {run}"""
     assert output == "/conda /user-software/venv/pytorch/bin/python\n/conda /conda/bin/python\n"
 
 
-def test_a_packed_file_replaces_the_directory_without_a_message(testbed, with_user_software, work):
-    result = testbed.run_unchecked(
-        f"""mksquashfs {work}/own {work}/own.squashfs -quiet -no-progress
-{with_user_software}
-singularity exec $SIF sh -c 'which python; touch /user-software/here' """
-    )
-    assert result.stdout.endswith("/user-software/venv/pytorch/bin/python\n")
-    assert "Read-only file system" in result.stderr
-    assert "WARNING" not in result.stderr
-
-
-def test_on_the_host_activation_does_nothing(testbed, with_user_software):
+def test_on_the_host_activation_does_nothing(testbed, container):
     output = testbed.run(
-        f"""{with_user_software}
+        f"""module load {container}
 export WITH_CONDA='source /conda/activate'
 $RUNSCRIPTS/conda-python-simple -c 'print("started")'"""
     )
