@@ -1,4 +1,4 @@
-"""Invalid input: one line of error, a non-zero exit status, and no files left."""
+"""Invalid input: one line of error, and a non-zero exit status."""
 
 import re
 
