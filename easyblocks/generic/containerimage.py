@@ -134,7 +134,7 @@ class ContainerImage(EasyBlock):
                 raise EasyBuildError("Image not found: %s in central_images (%s) or on EasyBuild's source path (%s). "
                                      "Put a copy there, or correct the recipe", name,
                                      ', '.join(self.cfg['central_images']), ', '.join(source_paths()))
-            self.fetch_sources([name], [checksum])
+            self.src.append(self.fetch_source(name, checksum))
         super().fetch_step(*args, **kwargs)
 
     def require_image(self):
