@@ -13,17 +13,14 @@ from training.sharded.checkpoints import ShardedDirectory
 STATE = {"weight": torch.arange(6.0).view(2, 3)}
 
 
-def test_a_directory_is_made_with_its_parents_or_taken_as_it_is(tmp_path):
-    make_directory(tmp_path / "runs" / "first")
-    assert os.listdir(tmp_path / "runs" / "first") == []
-    make_directory(tmp_path)
-    assert os.listdir(tmp_path) == ["runs"]
+def test_a_directory_is_made_with_its_parents_and_one_without_room_for_files_is_an_error(tmp_path, monkeypatch):
+    for path in (tmp_path / "runs" / "first", tmp_path):
+        make_directory(path)
+        assert os.listdir(path) == (["runs"] if path == tmp_path else [])
     (tmp_path / "model").write_text("a file")
     with pytest.raises(TrainingError, match="model: cannot be written .File exists.. Choose another directory"):
         make_directory(tmp_path / "model")
 
-
-def test_a_directory_without_room_for_files_is_an_error(tmp_path, monkeypatch):
     def read_only(**_arguments):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
@@ -50,18 +47,14 @@ def test_the_newest_state_is_found_again_with_the_file_that_it_was_in(checkpoint
     assert state == {"epoch": 1, "names": ["a", {"b": 0.5}], "file": str(path)}
 
 
-def test_the_last_three_and_the_best_are_kept(checkpoints):
-    for epoch in range(1, 6):
-        checkpoints.save({"epoch": epoch}, epoch=epoch, step=0, best=epoch == 2)
-    assert names(checkpoints) == ["best.pt", *(f"epoch-000{epoch}-step-000000.pt" for epoch in (3, 4, 5))]
-    assert checkpoints.latest()["epoch"] == 5
-    assert best(checkpoints)["epoch"] == 2
-
-
-def test_what_comes_later_is_told_by_the_numbers_and_not_by_the_letters(checkpoints):
-    for epoch, step in ((9999, 0), (9999, 1_000_000), (10_000, 0)):
-        checkpoints.save({"at": (epoch, step)}, epoch=epoch, step=step)
+def test_the_last_by_their_numbers_and_the_best_are_kept(checkpoints):
+    for epoch, step in ((2, 0), (3, 0), (9999, 0), (9999, 1_000_000), (10_000, 0)):
+        checkpoints.save({"at": (epoch, step)}, epoch=epoch, step=step, best=epoch == 2)
         assert checkpoints.latest()["at"] == (epoch, step)
+    kept = ["epoch-9999-step-000000.pt", "epoch-9999-step-1000000.pt", "epoch-10000-step-000000.pt"]
+    assert [path.name for path in checkpoints.paths()] == kept
+    assert names(checkpoints) == sorted(["best.pt", *kept])
+    assert best(checkpoints)["at"] == (2, 0)
 
 
 @pytest.mark.parametrize(
@@ -104,23 +97,16 @@ def test_where_all_are_damaged_the_run_does_not_begin_anew_by_itself(checkpoints
         checkpoints.latest()
 
 
-def test_a_damaged_checkpoint_is_replaced_by_the_run_that_went_on_without_it(checkpoints):
+def test_damaged_checkpoints_are_replaced_and_not_kept_in_place_of_a_good_one(checkpoints):
     checkpoints.save(STATE, epoch=4, step=0)
     for epoch in (5, 6):
         checkpoints.save(STATE, epoch=epoch, step=0).write_text(f"damaged {epoch}")
     assert checkpoints.latest()["file"].endswith("epoch-0004-step-000000.pt")
-    for epoch in (5, 6):
+    checkpoints.keep = 2
+    for epoch, kept in ((5, "456"), (7, "57")):  # the one after 6 epochs goes when a later one is complete
         path = checkpoints.save(STATE, epoch=epoch, step=0)
         assert checkpoints.latest()["file"] == str(path)
-
-
-def test_a_damaged_checkpoint_is_not_kept_in_place_of_a_good_one(checkpoints):
-    checkpoints.keep = 2
-    checkpoints.save({"epoch": 1}, epoch=1, step=0)
-    checkpoints.save(STATE, epoch=1, step=100).write_text("damaged")
-    assert checkpoints.latest()["epoch"] == 1
-    checkpoints.save(STATE, epoch=2, step=0)
-    assert names(checkpoints) == ["epoch-0001-step-000000.pt", "epoch-0002-step-000000.pt"]
+        assert "".join(path.name[9] for path in checkpoints.paths()) == kept
 
 
 def test_two_runs_in_one_directory_are_one_too_many(checkpoints):

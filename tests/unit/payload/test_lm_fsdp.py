@@ -136,12 +136,6 @@ print("limits", limits)
     assert rank.stdout.endswith("limits {77}\n")
 
 
-def test_replicas_that_do_not_divide_the_ranks_are_one_sentence(run_model, text):
-    ranks = run_model(2, "--data", text, *OPTIONS, "--replicas", 3)
-    assert [rank.status for rank in ranks] == [1, 1]
-    assert ranks[0].stderr == "rank 0: --replicas 3: 2 ranks are not a multiple. Use a divisor of the ranks\n"
-
-
 def test_a_checkpoint_of_divided_blocks_is_resumed_in_other_divisions(run_model, worlds, text, tmp_path, request):
     line = ("--data", text, *OPTIONS, "--every", 4, "--modelpath")
     ranks = run_model(4, *line, tmp_path / "run", "--tensor", 2)
@@ -155,12 +149,15 @@ def test_a_checkpoint_of_divided_blocks_is_resumed_in_other_divisions(run_model,
         assert losses(ranks) == pytest.approx(losses(worlds["alone"])[4:], abs=0.0003)
 
 
-def test_a_number_of_ranks_that_cannot_divide_a_block_is_one_sentence(run_model, text):
-    for size, words in (
-        (4, "--tensor 3: 4 ranks are not a multiple"),
-        (3, "--tensor 3: the 4 heads of this model are"),
-    ):
-        ranks = run_model(size, "--data", text, *OPTIONS, "--tensor", 3)
-        assert [rank.status for rank in ranks] == [1] * size
-        assert ranks[0].stderr.startswith(f"rank 0: {words}") and ranks[0].stderr.count("\n") == 1
-        assert [rank.stderr for rank in ranks[1:]] == [""] * (size - 1)
+@pytest.mark.parametrize(
+    ("size", "option", "words"),
+    [
+        (2, "--replicas", "--replicas 3: 2 ranks are not a multiple. Use a divisor of the ranks\n"),
+        (2, "--tensor", "--tensor 3: 2 ranks are not a multiple. Use a divisor of the ranks\n"),
+        (3, "--tensor", "--tensor 3: the 4 heads of this model are not a multiple. Use a divisor, or another --size\n"),
+    ],
+)
+def test_a_number_of_ranks_that_cannot_divide_a_model_is_one_sentence(run_model, text, size, option, words):
+    ranks = run_model(size, "--data", text, *OPTIONS, option, 3)
+    assert [rank.status for rank in ranks] == [1] * size
+    assert "".join(rank.stderr for rank in ranks) == f"rank 0: {words}"
