@@ -7,6 +7,7 @@ import argparse
 import copy
 import fcntl
 import io
+import math
 import os
 import re
 import secrets
@@ -439,10 +440,12 @@ def check_identity(state: Mapping, settings: Mapping, data: str | None) -> None:
 
 
 def fit_position(saved, own: Mapping) -> dict:
-    """Return a saved position in the form of ``own``, a fresh one: numbers from 0."""
+    """Return a saved position in the form of ``own``, a fresh one: counts are whole numbers from 0."""
     position = fit(with_names_of(own, saved), own, "position")
-    if not all(type(value) is type(own[name]) and 0 <= value < 2**63 for name, value in position.items()):
-        raise MismatchError("its position is not one of this run")
+    for name, value in position.items():
+        is_count = isinstance(own[name], int)
+        if not math.isfinite(value) or (is_count and not (type(value) is int and value >= 0)):
+            raise MismatchError("its position is not one of this run")
     return position
 
 
@@ -529,5 +532,6 @@ def is_equal(saved, own) -> bool:
 
 def shorten(value: object) -> str:
     """Return a value of a file in a few characters, for a message: if it is a text or a number, itself."""
-    text = f"{value}" if type(value) in (str, bool, int, float, type(None)) else f"a {type(value).__name__}"
+    is_short = is_number(value) or type(value) in (str, bool, type(None))
+    text = f"{value}" if is_short else f"a {type(value).__name__}"
     return text if len(text) <= 40 and text.isprintable() else f"{text[:40]!r}..."

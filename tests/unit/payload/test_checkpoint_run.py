@@ -52,6 +52,8 @@ def test_the_best_is_that_of_the_best_epoch(checkpoints, alone):
         take_steps(run, 1)
         run.save(checkpoints)  # in the middle of an epoch nothing was measured
         assert torch.load(checkpoints.directory / "best.pt")["position"]["epoch"] == best
+    again = small_run(alone)
+    assert again.resume(checkpoints) and again.position == run.position  # accuracies may be whole numbers
 
 
 def test_a_random_state_that_is_none_is_one_sentence(checkpoints, alone):

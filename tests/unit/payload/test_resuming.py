@@ -72,13 +72,18 @@ CHANGES = {
         lambda s: s["position"].update(step=10**9),
         lambda s: s["position"].update(epoch=10**9),
         lambda s: s["position"].update(epoch=-1),
+        lambda s: s["position"].update(epoch=0.0),
         lambda s: s["position"].update(best_epoch=1),
         lambda s: s["position"].update(samples=2),
         lambda s: s["position"].update(samples=161),
         lambda s: s["position"].update(seconds=float("nan")),
         lambda s: s["position"].update(seconds=float("inf")),
     ),
-    "of its position": (lambda s: s["position"].update(epoch="1"), lambda s: s.update(position=None)),
+    "of its position": (
+        lambda s: s["position"].update(epoch="1"),
+        lambda s: s["position"].update(step=2**64),
+        lambda s: s.update(position=None),
+    ),
     "of its schedule": (lambda s: s.update(schedule=[1]),),
     "its random states are no list": (lambda s: s.update(random=None),),
     "of its random state": (
@@ -91,6 +96,7 @@ CHANGES = {
         lambda s: s.update(model={1: torch.zeros(1)}),
     ),
     "written with epochs None": (lambda s: s.update(settings=[1]),),
+    "written with epochs a int": (lambda s: s["settings"].update(epochs=10**600),),
     "written with epochs a list": (lambda s: s["settings"].update(epochs=laughs()),),
     "written with epochs 'x{40}'... .now 3": (lambda s: s["settings"].update(epochs="x" * 10**6),),
 }
