@@ -266,6 +266,8 @@ def bind_line(env, directory):
     for name in ("APPTAINER", "SINGULARITY"):  # Apptainer sets the variables of Singularity too
         if env.get(f"{name}_CONTAINER"):
             return f"bind it: `export {name}_BIND=${name}_BIND,{directory}`"
+    if env.get("PYTORCH_MOUNTS"):  # of the modules for enroot and podman-hpc
+        return f"mount it: `export PYTORCH_MOUNTS=$PYTORCH_MOUNTS,{directory}:{directory}`"
     return f"mount {directory} in the image"
 
 
