@@ -136,5 +136,5 @@ def test_an_image_without_variables_of_its_own_is_recognized_by_its_runscripts(m
 
 
 def test_a_directory_that_an_image_does_not_see_is_told_the_line_of_its_engine():
-    lines = [active.bind_line(env, "/data") for env in ({"PYTORCH_MOUNTS": "/tmp:/tmp"}, {})]
+    lines = [active.bind_line(env, "/data") for env in ({"PYTORCH_MOUNTS": "/own:/own"}, {})]
     assert lines == ["mount it: `export PYTORCH_MOUNTS=$PYTORCH_MOUNTS,/data:/data`", "mount /data in the image"]
