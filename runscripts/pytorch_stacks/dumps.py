@@ -41,9 +41,6 @@ class Values(pickle.Unpickler):
     def find_class(self, module, name):
         raise DumpError(f"it would run {module}.{name}: not written by PyTorch")
 
-    def persistent_load(self, _):
-        raise DumpError("it refers to another object: not written by PyTorch")
-
 
 def report_dumps(place, world_size=None):
     """The text about the dumps at `place`, and the exit status: 0 if all collectives of all ranks finished.

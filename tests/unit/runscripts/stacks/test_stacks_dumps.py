@@ -186,7 +186,11 @@ def test_a_dump_that_would_run_something_is_rejected(report, tmp_path):
     assert "7.0-rank_0: it would run posix.mkdir: not written by PyTorch" in text
 
 
-@pytest.mark.parametrize("content", [b"", b"\x80", b"\x80\x02}", b"\x80\x02]q\x00.", b"{}", b"[1]", b"\xff\xfe"])
+#: The last one refers to an object outside the pickle.
+DAMAGED = [b"", b"\x80", b"\x80\x02}", b"\x80\x02]q\x00.", b"{}", b"[1]", b"\xff\xfe", b"P1\n."]
+
+
+@pytest.mark.parametrize("content", DAMAGED)
 def test_a_damaged_dump_is_named_and_the_others_are_read(report, tmp_path, content):
     (tmp_path / "7.0-rank_1").write_bytes(content)
     text, status = report({0: dump(call(7, state="started"), ranks="[0, 1]")})
