@@ -14,6 +14,7 @@ import math
 import os
 import re
 import stat
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -49,6 +50,9 @@ class Chunk(NamedTuple):
     file: str
     start: int
     length: int
+
+
+warnings.filterwarnings("ignore", "TypedStorage is deprecated")  # torch 2.6's own writer uses it
 
 
 def digest(text: str) -> str:
@@ -108,7 +112,9 @@ class ShardWriter(FileSystemWriter):
     """
 
     def __init__(self, path: Path, values: dict, size: int, copies: dict, complete: Callable):
-        super().__init__(path)
+        super().__init__(
+            path, per_thread_copy_ahead=0
+        )  # otherwise it waits for the GPU's queue, which has no part in it
         self.values, self.size, self.copies, self.complete = values, size, copies, complete
 
     def stage(self, state_dict: dict) -> dict:
