@@ -36,10 +36,5 @@ def binds(placements):
 
 def told(given, on_node=8):
     """The variables of Slurm for a rank to which it gives some of the GPUs that its step has on this node (22.05)."""
-    return {
-        "SLURM_STEP_ID": "0",
-        "SLURM_GPUS_ON_NODE": str(on_node),
-        "SLURM_STEP_GPUS": given,
-        "ROCR_VISIBLE_DEVICES": given,
-        "CUDA_VISIBLE_DEVICES": given,
-    }
+    lists = dict.fromkeys(("SLURM_STEP_GPUS", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"), given)
+    return {"SLURM_STEP_ID": "0", "SLURM_GPUS_ON_NODE": str(on_node), **lists}

@@ -57,13 +57,8 @@ def test_cuda_follows_hip(lumi):
 @pytest.mark.parametrize(
     ("value", "count", "warnings"),
     [
-        ("", 0, 0),
-        ("-1", 0, 0),
-        ("NoDevFiles", 0, 0),
-        ("99", 0, 1),
-        ("0,1,99,2", 2, 0),
-        ("0,2,-1,1", 2, 0),
-        (" 2, 1", 2, 0),
+        *(("", 0, 0), ("-1", 0, 0), ("NoDevFiles", 0, 0), ("99", 0, 1)),
+        *(("0,1,99,2", 2, 0), ("0,2,-1,1", 2, 0), (" 2, 1", 2, 0)),
     ],
 )
 @pytest.mark.parametrize("node", ["lumi", "dgx"])

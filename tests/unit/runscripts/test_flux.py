@@ -2,6 +2,7 @@
 
 import pytest
 from apinfo_files import apinfo_file
+from programs import program
 from pytorch_launch.launchers import MORE_CORES, ONE_PER_NODE, discover, launcher_option
 from pytorch_launch.launchers.mpi import read_layout
 from pytorch_launch.rendezvous import choose_rendezvous
@@ -36,11 +37,8 @@ def flux(tmp_path):
     """A function that makes a command `flux`, which prints a text and keeps its arguments; the environment with it."""
 
     def make(text, status=0):
-        command = tmp_path / "bin" / "flux"
-        command.parent.mkdir()
-        command.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/arguments\nprintf "{text}"\nexit {status}\n')
-        command.chmod(0o755)
-        return {"PATH": f"{command.parent}:/usr/bin:/bin"}
+        program(tmp_path / "bin" / "flux", f'echo "$@" >{tmp_path}/arguments\nprintf "{text}"\nexit {status}')
+        return {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
 
     return make
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from programs import program
 from variables import variables
 
 INTERPRETER = [sys.executable, "-I", "-S"]
@@ -29,12 +30,10 @@ def directory_of(tmp_path):
     """Make a directory for PATH with programs of the given names, each a shell script."""
 
     def make(name, **programs):
-        directory = tmp_path / name
-        directory.mkdir()
-        for program, body in programs.items():
-            (directory / program).write_text(f"#!/bin/sh\n{body}\n")
-            (directory / program).chmod(0o755)
-        return str(directory)
+        (tmp_path / name).mkdir()
+        for each, body in programs.items():
+            program(tmp_path / name / each, body)
+        return str(tmp_path / name)
 
     return make
 

@@ -147,45 +147,36 @@ def test_whatever_is_accepted_means_the_same_to_python_hostlist():
     assert refused > 500
 
 
+#: Malformed lists, and the position of the fault.
+FAULTS = {
+    "empty name": {"": 0, "n1,": 3, ",n1": 0, "n1,,b": 3},
+    "stray ' '": {"a b": 1},
+    r"stray '\n'": {"a\n": 1},
+    "stray ';'": {"n1;rm": 2},
+    "stray 'ø'": {"nød1": 1},
+    "unclosed bracket": {"n[1-2": 1, "n1,m[1],n[1,2": 9},
+    "unopened bracket": {"n1]": 2, "n[1]]": 4},
+    "'[' inside": {"n[[1]]": 2},
+    "'m' inside": {"n[1-2,m[3]": 6},
+    "empty range": {"n[]": 2, "n[1,]": 4, "n[1-]": 4, "n[-1]": 2},
+    "'-' inside": {"n[1-2-3]": 5},
+    "' ' inside": {"n[1, 2]": 4},
+    "'a' inside": {"n[1a]": 3},
+    "'x' inside": {"n[12-1x]": 6},
+    "'٣' inside": {"n[٣]": 2},
+    "reversed range 3-1": {"n[7,3-1]": 4},
+    "reversed range 2-1": {"n1,b[2-1]": 5},
+    "reversed range 4-2": {"n[1-3]m[4-2]": 8},
+    "number of 5000 digits": {"n[1-" + 5000 * "9" + "]": 4},
+}
+
+
 @pytest.mark.parametrize("function", [first_host, hosts, lambda text: first_and_index(text, "n1")[1]])
-@pytest.mark.parametrize(
-    ("text", "position", "fault"),
-    [
-        ("", 0, "empty name"),
-        ("n1,", 3, "empty name"),
-        (",n1", 0, "empty name"),
-        ("n1,,b", 3, "empty name"),
-        ("a b", 1, "stray ' '"),
-        ("a\n", 1, r"stray '\n'"),
-        ("n1;rm", 2, "stray ';'"),
-        ("nød1", 1, "stray 'ø'"),
-        ("n[1-2", 1, "unclosed bracket"),
-        ("n1,m[1],n[1,2", 9, "unclosed bracket"),
-        ("n1]", 2, "unopened bracket"),
-        ("n[1]]", 4, "unopened bracket"),
-        ("n[[1]]", 2, "'[' inside"),
-        ("n[1-2,m[3]", 6, "'m' inside"),
-        ("n[]", 2, "empty range"),
-        ("n[1,]", 4, "empty range"),
-        ("n[1-]", 4, "empty range"),
-        ("n[-1]", 2, "empty range"),
-        ("n[1-2-3]", 5, "'-' inside"),
-        ("n[1, 2]", 4, "' ' inside"),
-        ("n[1a]", 3, "'a' inside"),
-        ("n[12-1x]", 6, "'x' inside"),
-        ("n[٣]", 2, "'٣' inside"),
-        ("n[7,3-1]", 4, "reversed range 3-1"),
-        ("n1,b[2-1]", 5, "reversed range 2-1"),
-        ("n[1-3]m[4-2]", 8, "reversed range 4-2"),
-        ("n[1-" + 5000 * "9" + "]", 4, "number of 5000 digits"),
-    ],
-)
-def test_a_malformed_list_is_an_error_that_reports_the_position(function, text, position, fault):
-    with pytest.raises(NodeListError) as raised:
-        function(text)
-    assert raised.value.text == text
-    assert raised.value.position == position
-    assert fault in raised.value.fault
-    assert f"{text!r} has" in str(raised.value)
-    assert f"at character {position + 1}. " in str(raised.value)
-    assert "\n" not in str(raised.value)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_malformed_list_is_an_error_that_reports_the_position(function, fault):
+    for text, position in FAULTS[fault].items():
+        with pytest.raises(NodeListError) as raised:
+            function(text)
+        assert (raised.value.text, raised.value.position) == (text, position)
+        assert fault in raised.value.fault and f"{text!r} has" in str(raised.value)
+        assert f"at character {position + 1}. " in str(raised.value) and "\n" not in str(raised.value)

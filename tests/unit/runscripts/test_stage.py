@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import pytorch_stage
+from programs import program
 from pytorch_stage import StageError, flux_commands, given, loaded, on_node, stage, starter, unfit
 
 #: Starts one process on each node of a job that has this node.
@@ -94,12 +95,6 @@ def changed(tmp_path):
         return tmp_path / "runscripts" / "pytorch-stage"
 
     return change
-
-
-def write_program(path, text):
-    path.write_text(f"#!/bin/bash\n{text}\n")
-    path.chmod(0o755)
-    return path
 
 
 @pytest.fixture
@@ -258,7 +253,7 @@ def test_a_disk_that_is_full_is_named_with_its_node_and_file(disk, image, capsys
 
 
 def test_two_processes_on_one_node_are_an_error(shell, tmp_path):
-    twice = write_program(tmp_path / "twice", '"$@"; "$@"')
+    twice = program(tmp_path / "twice", '"$@"; "$@"')
     output, message, _ = shell(f"source <(pytorch-stage -- {twice}) || echo $?")
     assert output == ["1"]
     assert "is shared between nodes, or two processes run on this node" in message
@@ -330,7 +325,7 @@ def test_flux_archives_the_file_and_extracts_it_on_each_node(image):
 @pytest.fixture
 def slow(tmp_path):
     """A launcher whose processes take long after the copy."""
-    return write_program(tmp_path / "slow", '"$@"; [ "$1" = rm ] || sleep 2')
+    return program(tmp_path / "slow", '"$@"; [ "$1" = rm ] || sleep 2')
 
 
 def test_a_shell_that_is_killed_during_the_copy_leaves_nothing(shell, slow, disk):
@@ -359,10 +354,9 @@ def test_a_signal_during_the_copy_removes_it(image, disk, runscripts, slow, numb
     ("job", "message"), [({}, "no answer from the processes that"), (JOB, "no process on some node")]
 )
 def test_processes_that_do_not_start_are_an_error_after_a_limit(shell, tmp_path, changed, job, message):
-    (tmp_path / "bin").mkdir()
-    stuck = write_program(tmp_path / "bin" / "srun", "exec sleep 200")
-    program = changed("START_SECONDS = 120", "START_SECONDS = 1")
-    line = f"source <({program}) || echo $?" if job else f"source <({program} -- {stuck}) || echo $?"
+    stuck = program(tmp_path / "bin" / "srun", "exec sleep 200")
+    staging = changed("START_SECONDS = 120", "START_SECONDS = 1")
+    line = f"source <({staging}) || echo $?" if job else f"source <({staging} -- {stuck}) || echo $?"
     output, found, _ = shell(f"PATH={stuck.parent}:$PATH; {line}", **job)
     assert output == ["1"]
     assert message in found and "Set PYTORCH_LAUNCH_STAGE_DIR" in found

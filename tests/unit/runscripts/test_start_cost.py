@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from programs import program
 from variables import RANK_0
 
 from benchmarks.counts import CALL
@@ -32,10 +33,7 @@ OTHER_FILES = {"conda-python-distributed": 3, "launch.bash": 1, "pytorch_launch/
 @pytest.fixture
 def start(step, tmp_path):
     """Start rank 0 or 3 of a step; its Python ends at once."""
-    python = tmp_path / "bin" / "python"
-    python.parent.mkdir()
-    python.write_text("#!/bin/sh\n")
-    python.chmod(0o755)
+    python = program(tmp_path / "bin" / "python", "")
     (tmp_path / "bin" / "python3").symlink_to(sys.executable)
 
     def run(rank, *command):

@@ -109,12 +109,8 @@ WORLDS = [
     ("", "MV2_COMM_WORLD_RANK=0 MV2_COMM_WORLD_SIZE=1", "0/1 0/1 0", {}),
     # settings of MPI
     ("", "PMI_NO_PREINITIALIZE=1 PMI_MMAP_SYNC_WAIT_TIME=3600 PMIX_MCA_gds=hash OMPI_MCA_btl=self", "0/1 0/1 0", {}),
-    (
-        "",
-        "MV2_USE_CUDA=1 HOROVOD_FUSION_THRESHOLD=0 PBS_NODENUM=0 PBS_TASKNUM=1 PALS_STARTUP_SIZE=none",
-        "0/1 0/1 0",
-        {},
-    ),
+    ("", "MV2_USE_CUDA=1 HOROVOD_FUSION_THRESHOLD=0 PBS_NODENUM=0 PBS_TASKNUM=1", "0/1 0/1 0", {}),
+    ("", "PALS_STARTUP_SIZE=none", "0/1 0/1 0", {}),
     # nodes of allocations
     ("", "PBS_JOBID=7.pbs PBS_NODEFILE=FILES/two", "0/1 0/1 0", {"allocation": (1, 2, "mpiexec")}),
     ("", "PBS_JOBID=7.pbs PBS_NODEFILE=FILES/one", "0/1 0/1 0", {"allocation": (1, 1, "mpiexec")}),

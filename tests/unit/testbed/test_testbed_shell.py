@@ -16,12 +16,8 @@ def test_odd_names_and_values_are_never_executed(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{os.environ['PATH']}:{odd}")
     monkeypatch.setattr(shell, "find_lmod", lambda: "/dev/null")
     code = shell.environment_code(Layout(tmp_path / "testbed"))
-    result = subprocess.run(
-        ["bash", "-c", f'module() {{ :; }}\n{code}\n[ -z "$SLURM_JOB_ID" ] && echo "$PATH"'],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    script = f'module() {{ :; }}\n{code}\n[ -z "$SLURM_JOB_ID" ] && echo "$PATH"'
+    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert result.stderr == ""
     assert result.stdout.endswith(f":{odd}\n")
     assert not mark.exists()

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 from command_environment import COMMANDS, PATH
+from programs import program
 from variables import variables
 
 
@@ -60,7 +61,6 @@ def worker():
 def agent(step, home):
     """A task that is alone on its node, and a python that shows how torchrun would be started."""
     show = "import json, os, sys\nprint(json.dumps([sys.argv[1:], dict(os.environ)]))\n"
-    (home / "python").write_text(f"#!{sys.executable}\n{show}")
-    (home / "python").chmod(0o755)
+    program(home / "python", show, sys.executable)
     alone = "SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS=2 SLURM_STEP_TASKS_PER_NODE=1(x2) SLURM_PROCID=1 SLURM_LOCALID=0"
     return {**step, **variables(alone), "PATH": f"{home}:{PATH}"}

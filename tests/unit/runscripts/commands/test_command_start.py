@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from command_environment import COMMANDS, PATH
+from programs import program
 
 SHOW_ARGUMENTS = "import json, sys; print(json.dumps(sys.argv))"
 
@@ -73,9 +74,7 @@ def test_both_environments_are_activated_one_after_the_other(run, either, home):
 
 
 def test_the_activated_python_is_the_one_that_runs(run, either, home):
-    (home / "bin").mkdir()
-    (home / "bin" / "python").write_text("#!/bin/sh\necho activated\n")
-    (home / "bin" / "python").chmod(0o755)
+    program(home / "bin" / "python", "echo activated")
     (home / "activate").write_text(f"PATH={home}/bin:$PATH")
     assert run(either, "-c", "", env={"WITH_VENV": f"source {home}/activate"}) == "activated\n"
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from command_environment import CACHE_VARIABLES, PATH, SHOW_ENVIRONMENT
+from programs import program
 from variables import RANK_0, variables
 
 
@@ -24,8 +25,7 @@ def test_torchrun_gets_the_nodes_the_rendezvous_and_our_worker(run, agent, runsc
 
 
 def test_agents_of_mpirun_share_a_run_id_where_the_first_node_alone_knows_the_job(run, home):
-    (home / "python").write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
-    (home / "python").chmod(0o755)
+    program(home / "python", "printf '%s\\n' \"$@\"")
     mpirun = variables(
         f"PATH={home}:{PATH} MASTER_ADDR=nid001002 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0 "
         "OMPI_COMM_WORLD_LOCAL_SIZE=1 PMIX_NAMESPACE=1997275137"

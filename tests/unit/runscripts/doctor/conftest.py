@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from programs import program
 from pytorch_doctor.context import Context, Outcome
 
 RECIPE = """name = 'PyTorch'
@@ -41,10 +42,8 @@ def python(installation):
         known = {"python": "/usr/bin/python3", "version": "2.13.0+cpu", "directory": "/opt/torch"}
         known.update(FACTS, in_image=True, prefix=None, total=8.0, foreign=[])
         answer = json.dumps({**known, **facts}) if facts is not None else ""
-        program = Path(env["EBROOTPYTORCH"], "bin", "conda-python-simple")
-        script = f"echo noise\ncat <<'E'\n{answer}\nE\necho '{error}' >&2\nexit {int(facts is None)}\n"
-        program.write_text(f"#!/bin/sh\n{script}")
-        program.chmod(0o755)
+        script = f"echo noise\ncat <<'E'\n{answer}\nE\necho '{error}' >&2\nexit {int(facts is None)}"
+        program(Path(env["EBROOTPYTORCH"], "bin", "conda-python-simple"), script)
         return Context({**env, **changes})
 
     return make

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from programs import program
 from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN, Finding
 from pytorch_doctor.doctor import as_json, as_table
 
@@ -45,8 +46,7 @@ def test_it_works_through_the_link_in_the_modules_bin_with_a_python_that_is_not_
 ):
     env = installation()
     root = Path(env["EBROOTPYTORCH"])
-    (root / "bin" / "python3").write_text("#!/bin/sh\nexit 3\n")  # which may be broken
-    (root / "bin" / "python3").chmod(0o755)
+    program(root / "bin" / "python3", "exit 3")  # which may be broken
     shutil.rmtree(root / "runscripts")
     shutil.copytree(runscripts, root / "runscripts")
     (root / "bin" / "pytorch-doctor").symlink_to("../runscripts/pytorch-doctor")

@@ -1,6 +1,7 @@
 """The doctor's checks of GPUs and drivers, on nodes that are directories."""
 
 import pytest
+from programs import program
 from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN
 from pytorch_doctor.checks import gpu
 
@@ -9,6 +10,7 @@ PROPRIETARY = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Fri Feb 10 05
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (x)  Thu Sep 25 2025\n"
 JOBS = [{"SLURM_JOB_ID": "7"}, *({"APPTAINER_CONTAINER": "x.sif", name: "7"} for name in ("FLUX_URI", "PBS_JOBID"))]
 NONE_HERE = "the module is for NVIDIA GPUs, but there are none here"
+HALF = "6 of 12: Max 1550, and no variable ZE_AFFINITY_MASK hides the others"
 UNSET = "correct or unset ZE_AFFINITY_MASK=0.1"
 
 
@@ -51,13 +53,7 @@ def test_a_module_for_cpus_has_no_gpus_to_check(at, dgx):
         ("aurora", "xpu", tiles(12), {}, (OK, "12 of 12: Max 1550", "")),
         ("aurora", "xpu", tiles(6), {"ZE_FLAT_DEVICE_HIERARCHY": "COMPOSITE"}, (OK, "6 of 6: Max 1550", "")),
         ("aurora", "xpu", tiles(1), {"ZE_AFFINITY_MASK": "3"}, (OK, "1 of 12: Max 1550", "")),
-        (
-            "aurora",
-            "xpu",
-            tiles(6),
-            {},
-            (WARN, "6 of 12: Max 1550, and no variable ZE_AFFINITY_MASK hides the others", ""),
-        ),
+        ("aurora", "xpu", tiles(6), {}, (WARN, HALF, "")),
         ("aurora", "xpu", tiles(0), {"ZE_AFFINITY_MASK": "0.1"}, (FAIL, "torch sees none of the 12 GPUs here", UNSET)),
         ("lumi", "xpu", tiles(0), {}, (FAIL, "the module is for Intel GPUs, but those here are from AMD", "")),
     ],
@@ -70,8 +66,7 @@ def test_gpus_that_are_not_there_or_not_seen_are_named_with_what_to_do(at, reque
 @pytest.mark.parametrize("submit", ["sbatch", "qsub"])
 def test_no_gpu_on_a_workstation_is_a_failure_and_on_a_login_node_it_is_not(at, laptop, tmp_path, submit):
     assert gpu.check_gpu(at(laptop, "cuda", PATH=str(tmp_path))).verdict == FAIL
-    (tmp_path / submit).write_text("#!/bin/sh\n")
-    (tmp_path / submit).chmod(0o755)
+    program(tmp_path / submit, "")
     found = gpu.check_gpu(at(laptop, "cuda", PATH=str(tmp_path)))
     assert found.verdict == NOT_APPLICABLE and "srun pytorch-doctor" in found.finding
 

@@ -5,6 +5,7 @@ import platform
 from pathlib import Path
 
 import pytest
+from programs import program
 from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN
 from pytorch_doctor.checks import installation as checks
 from pytorch_doctor.context import Context, read_recipe
@@ -80,9 +81,7 @@ def test_an_installation_for_another_machine_is_a_failure(installation, record, 
 def test_a_python_before_the_modules_is_a_warning_unless_it_has_a_torch(installation, tmp_path):
     env, prefix = installation(), tmp_path / "env"
     for path in (prefix / "bin/python", Path(env["EBROOTPYTORCH"], "bin/python"), prefix / "conda-meta/x"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("#!/bin/sh\n")
-        path.chmod(0o755)
+        program(path, "")
     assert checks.check_module(Context(env)).verdict == OK
     here = Context({**env, "PATH": f"{prefix}/bin:{env['PATH']}"})
     found = checks.check_module(here)
@@ -108,8 +107,7 @@ def image(installation):
             (root / "PyTorch.sif").write_bytes(change(content))
         if record:
             (root / "provenance" / "image.json").write_text(json.dumps({"size": len(content)}))
-        (root / "bin" / "start-shell").write_text(f'#!/bin/sh\n[ "$*" = "-c true" ] || exit 9\n{start}\n')
-        (root / "bin" / "start-shell").chmod(0o755)
+        program(root / "bin" / "start-shell", f'[ "$*" = "-c true" ] || exit 9\n{start}')
         return checks.check_image(Context({**module, **named, **env}))
 
     return check
@@ -122,12 +120,7 @@ def image(installation):
         ({"change": lambda content: content[:-1]}, FAIL, " bytes, expected ", "eb --rebuild PyTorch-2.13.0.eb"),
         ({"change": lambda _: b""}, FAIL, "image not found: SIFPYTORCH=", "eb --rebuild PyTorch-2.13.0.eb"),
         ({"record": False}, WARN, "no record of the image", "install it again"),
-        (
-            {"code": CODES[OTHER]},
-            FAIL,
-            f"is an image for {OTHER}, and this node is {platform.machine()}",
-            "this node's",
-        ),
+        ({"code": CODES[OTHER]}, FAIL, f"is an image for {OTHER}, and this node is", "this node's"),
         ({"code": CODES[platform.machine()]}, OK, "starts", ""),
         ({"code": b"\xff\xff"}, OK, "starts", ""),
         ({"APPTAINER_CONTAINER": "x"}, NOT_APPLICABLE, "pytorch-doctor runs in it", ""),
@@ -149,11 +142,7 @@ SQUASHFUSE = "FATAL:   container creation failed: squashfuse_ll exited: "
             *("failed to open /dev/fuse: Permission denied", "chmod 0666 /dev/fuse"),
         ),
         ("FATAL:   fuse: device not found, try 'modprobe fuse' first", "device not found", "modprobe fuse; chmod"),
-        (
-            "FATAL:   Couldn't determine user: unknown userid 54321",
-            "unknown userid 54321",
-            "its name service must know you",
-        ),
+        ("FATAL:   user: unknown userid 54321", "unknown userid 54321", "its name service must know you"),
         (
             "\033[91mERROR  : Failed to create user namespace: not allowed\n\033[0mINFO   :   apptainer-suid",
             "does not start: ERROR  : Failed to create user namespace: not allowed",

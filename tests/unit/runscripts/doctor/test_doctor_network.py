@@ -1,6 +1,7 @@
 """The doctor's checks of interfaces and the fast network, on nodes that are directories."""
 
 import pytest
+from programs import program
 from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN
 from pytorch_doctor.checks import network
 from pytorch_doctor.checks.network import find_chosen
@@ -25,8 +26,7 @@ def test_interfaces_are_chosen_as_nccl_and_gloo_choose_them(variable, value, cho
 @pytest.fixture
 def login(tmp_path):
     """The variables of a login node of Slurm."""
-    (tmp_path / "sbatch").write_text("#!/bin/sh\n")
-    (tmp_path / "sbatch").chmod(0o755)
+    program(tmp_path / "sbatch", "")
     return {"PATH": str(tmp_path)}
 
 

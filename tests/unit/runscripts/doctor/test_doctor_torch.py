@@ -22,7 +22,7 @@ ENV, BASE = "/home/u/env", "/home/u/base"
         (None, {"in_image": False, "directory": "/home/u/torch"}, FAIL, "not the module's", ""),
         (
             None,
-            {"directory": "/user-software/venv/torch"},
+            {"directory": "/user-software/torch"},
             WARN,
             "your own, in user-software, hides the module's 2.13.0",
             "",
@@ -63,11 +63,7 @@ SAID = "/e is active, but its Python, /e/p, does not exist on this host"
     ("error", "finding", "remedy"),
     [
         ("ImportError: libx", "python does not import torch: ImportError: libx", "unset PYTHONPATH; "),
-        (
-            "FATAL: fuse: failed to open /dev/fuse: Permission denied",
-            "FATAL: fuse",
-            "Containers need /dev/fuse; ask an",
-        ),
+        ("FATAL: fuse: cannot open /dev/fuse: not permitted", "FATAL: fuse", "Containers need /dev/fuse; ask an"),
         (f"conda-python-simple: {SAID}. Deactivate it", SAID, "Deactivate it"),  # the launcher's words
     ],
 )

@@ -6,9 +6,10 @@ import subprocess
 import time
 
 import pytest
+from programs import program
 from variables import variables
 
-SRUN = """#!/bin/bash
+SRUN = """
 echo "$* tasks=${SLURM_NTASKS-none} bind=${SLURM_CPU_BIND-none}" >>calls
 case "$*" in
 *pytorch-doctor*)
@@ -26,10 +27,8 @@ class Cluster:
 
     def __init__(self, directory, command):
         self.directory, self.command = directory, command
-        programs = {"srun": SRUN, "squeue": "#!/bin/sh\ncat jobs\n", "sinfo": "#!/bin/sh\ncat nodes\n"}
-        for name, text in programs.items():
-            (directory / name).write_text(text)
-            (directory / name).chmod(0o755)
+        for name, text in {"srun": SRUN, "squeue": "cat jobs", "sinfo": "cat nodes"}.items():
+            program(directory / name, text, "/bin/bash")
         self.write(alive="n1 n2 n3", jobs="7|RUNNING|n[1-3]", nodes="n1|mixed|none")
 
     def write(self, **texts):

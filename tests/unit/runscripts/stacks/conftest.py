@@ -4,6 +4,7 @@ import json
 import os
 
 import pytest
+from programs import program
 from stack_frames import IN_ALL_REDUCE
 
 
@@ -28,12 +29,9 @@ def py_spy(tmp_path, monkeypatch):
     """A function that puts a py-spy on PATH which runs this shell code; its own process has the number of `pid`."""
 
     def make(code):
-        program = tmp_path / "bin" / "py-spy"
-        program.parent.mkdir(exist_ok=True)
-        program.write_text(f"#!/bin/bash\nread -r -d '' threads <<'E' || :\n{_threads()}\nE\n{code}\n")
-        program.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-        return program
+        monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+        script = f"read -r -d '' threads <<'E' || :\n{_threads()}\nE\n{code}"
+        return program(tmp_path / "bin" / "py-spy", script, "/bin/bash")
 
     return make
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from programs import program
 from pytorch_stacks import StacksError, command
 from pytorch_stacks.command import in_lines, read_lines
 
@@ -14,12 +15,9 @@ USER = f"{os.geteuid()}|me"
 @pytest.fixture
 def stacks(runscripts, tmp_path):
     """A function that runs the command; `rows` and `steps` are what squeue prints."""
-    (tmp_path / "bin").mkdir(exist_ok=True)
 
     def put(name, code):
-        program = tmp_path / "bin" / name
-        program.write_text("#!/bin/bash\n" + code)
-        program.chmod(0o755)
+        program(tmp_path / "bin" / name, code, "/bin/bash")
 
     def run(*arguments, rows=f"7|7|RUNNING|{USER}|nid000[1-2]", steps="7.0|nid000[1-2]", srun=None, **env):
         put("squeue", f"case $* in *--steps*) echo '{steps}' ;; *) echo '{rows}' ;; esac\n")
