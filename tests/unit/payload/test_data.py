@@ -2,7 +2,9 @@
 
 import gzip
 import hashlib
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -90,6 +92,11 @@ def copy_of(name):
     return lambda path: shutil.copy(path.with_name(name), path)
 
 
+def without_entries(path):
+    header = path.read_bytes()[: 16 if "images" in path.name else 8]
+    path.write_bytes(header[:4] + bytes(4) + header[8:])
+
+
 #: Of 130 images of 56 x 14 pixels.
 SIZES = b"".join(number.to_bytes(4, "big") for number in (130, 56, 14))
 
@@ -110,6 +117,8 @@ SIZES = b"".join(number.to_bytes(4, "big") for number in (130, 56, 14))
         ),
         (TRAIN_LABELS, copy_of(TEST_LABELS), ("expected 130 labels", "found 31")),
         (TRAIN_LABELS, rewrite(lambda content: content[:-1] + b"\x0a"), ("expected labels from 0 to 9", "found 10")),
+        (TRAIN_IMAGES, without_entries, ("expected at least one entry", "found the shape [0, 28, 28]")),
+        (TEST_LABELS, without_entries, ("expected at least one entry", "found the shape [0]")),
     ],
 )
 def test_a_damaged_file_is_named_with_what_was_expected_and_found(small_mnist, name, damage, expected_and_found):
@@ -128,9 +137,15 @@ def test_a_missing_file_is_named_with_the_places_looked_at(small_mnist):
         load_dataset(small_mnist)
 
 
-def test_a_directory_that_does_not_exist_is_an_error(tmp_path):
-    with pytest.raises(TrainingError, match="nowhere: no such directory. Set --data or MNIST_ROOT"):
-        load_dataset(tmp_path / "nowhere")
+def test_what_is_no_directory_is_called_what_it_is(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path, words in {
+        tmp_path / "nowhere": "no such directory",
+        tmp_path / "pipe": "a FIFO, not a directory",
+        Path("/dev/null"): "a device, not a directory",
+    }.items():
+        with pytest.raises(TrainingError, match=f"^{path}: {words}. Set --data or MNIST_ROOT"):
+            load_dataset(path)
 
 
 def test_what_is_held_out_is_the_same_for_a_seed_and_nothing_is_in_both_parts():

@@ -140,22 +140,6 @@ def test_a_directory_of_a_text_that_cannot_be_read_is_named(corpus, monkeypatch)
         source_files(corpus)
 
 
-def test_images_that_are_none_are_called_what_they_are(run_alone, small_mnist, tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    for data, words in {"/dev/null": "a device, not a directory", tmp_path / "pipe": "a FIFO, not a directory"}.items():
-        rank = run_alone("--data", data)
-        assert rank.status == 1 and re.fullmatch(rf"rank 0: {data}: {words}\. Set --data [^\n]+\n", rank.stderr)
-
-
-@pytest.mark.parametrize("name", ["train-images-idx3-ubyte", "t10k-labels-idx1-ubyte"])
-def test_a_file_of_no_images_is_one_sentence(run_ranks, small_mnist, name):
-    header = (small_mnist / name).read_bytes()[: 16 if "images" in name else 8]
-    (small_mnist / name).write_bytes(header[:4] + bytes(4) + header[8:])
-    (rank,) = run_ranks(1, "--data", small_mnist)
-    assert rank.status == 1
-    assert re.fullmatch(rf"rank 0: {small_mnist / name}: expected at least one entry, [^\n]+\n", rank.stderr)
-
-
 def test_lines_of_a_file_that_is_deleted_during_a_run_are_written_again(tmp_path, capsys):
     values = dict.fromkeys(("loss", "accuracy", "images_per_second", "learning_rate", "seconds"), 1.0)
     with Metrics(tmp_path, options={}) as metrics:

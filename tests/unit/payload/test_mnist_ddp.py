@@ -170,13 +170,6 @@ def test_a_rank_that_is_killed_takes_the_others_with_it(start_ranks, small_mnist
     assert ranks.wait()[0].stderr.splitlines()[-1].startswith("rank 0: RuntimeError: ")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is visible here")
-def test_gpu_without_a_gpu_is_one_sentence(run_alone):
-    rank = run_alone("--gpu")
-    assert rank.status == 1 and rank.stdout == ""
-    assert re.fullmatch(r"rank 0: --gpu: torch \S+ sees no GPU\. .*\n", rank.stderr)
-
-
 def test_a_network_that_cannot_be_compiled_is_one_sentence_before_the_training(small_mnist, monkeypatch, capsys):
     from torch._inductor.exc import InvalidCxxCompiler
 
