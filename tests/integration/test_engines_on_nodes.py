@@ -54,7 +54,7 @@ def mounted(system, version):
     ("name", "options"),
     [
         (ENROOT, "--container-image=$PYTORCH_IMAGE --container-mounts=$PYTORCH_MOUNTS,$PWD --container-workdir=$PWD"),
-        (ENGINE, "--environment=$PYTORCH_EDF"),
+        pytest.param(ENGINE, "--environment=$PYTORCH_EDF", marks=pytest.mark.thorough),
     ],
     ids=["enroot", "engine"],
 )

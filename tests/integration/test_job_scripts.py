@@ -74,6 +74,7 @@ def test_frontiers_ddp_job_starts_its_ranks_without_the_submitters_environment(j
     assert f"world size 4, on 2 nodes, options: --modelpath {work}/outputs/pytorch_ddp\n" in output
 
 
+@pytest.mark.thorough  # tests/unit/payload/test_ladder.py always runs nn.py
 def test_frontiers_nn_job_prints_its_loss_every_thousand_steps_and_ends_near_99_percent(job, testbed, venv, work):
     path, *losses, last = output_of_frontiers(job, "pytorch_nn_job.sl", testbed, venv, work).splitlines()
     assert path.startswith("Python Environment Path: /")

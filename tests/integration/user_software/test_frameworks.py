@@ -17,9 +17,9 @@ PROGRAMS = {
     "Trainer of transformers": "trainer_train.py",
     "Scripts for torchrun": "torchrun_train.py",
 }
-#: What runs always, with two ranks, and first with --thorough: the two most used frameworks, with the module whose pip
-#: reaches every package index that the host reaches. An image may lack the certificate of a mirror.
-ALWAYS = (("venv", "accelerate"), pytest.param("venv", "Lightning", marks=pytest.mark.thorough))
+#: What runs first: the two most used frameworks, with two ranks, and the module whose pip reaches every package index
+#: that the host reaches. An image may lack the certificate of a mirror.
+FIRST = (("venv", "accelerate"), ("venv", "Lightning"))
 
 
 def ranks(output):
@@ -34,7 +34,8 @@ def is_one_world(printed, size):
     return places == expected and len({weights for _, _, weights, _ in printed}) == 1
 
 
-@pytest.mark.parametrize(("module", "framework"), ALWAYS)
+@pytest.mark.thorough  # test_heavy_frameworks.py and test_active_environment.py always start ranks with users' packages
+@pytest.mark.parametrize(("module", "framework"), FIRST)
 def test_a_framework_trains_unchanged_on_two_nodes(request, module, framework):
     user = request.getfixturevalue(f"on_{module}")
     user.install(framework)
