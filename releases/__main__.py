@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from testbed.environments.python import FOREIGN, pip_indexes  # noqa: E402
 from testbed.layout import Layout, TestbedError  # noqa: E402
-from testbed.lifecycle import provide_release_tools  # noqa: E402
+from testbed.lifecycle import provide_environment  # noqa: E402
 from testbed.progress import exit_status, step  # noqa: E402
 
 #: The newest C library that wheels may need, as in easyblocks/generic/lockedvenv.py.
@@ -43,11 +43,11 @@ def main(arguments):
     if sys.version_info < (3, 11):
         raise TestbedError(f"Python 3.11 or newer is needed, and {sys.executable} is older. Put one first on PATH.")
     layout = Layout.from_environment(os.environ)
-    provide_release_tools(layout)
+    tools = provide_environment(layout, "release")
     files = {}
     for lock in newest_locks(layout.repository / "easyconfigs" / "p" / "PyTorch", options.version):
         try:
-            files |= successors(lock, options, layout.release_venv / "bin")
+            files |= successors(lock, options, tools / "bin")
         except NoWheelError as error:
             print(f"new-release: no successor of {lock.name}: {error}", file=sys.stderr)
     if not files:

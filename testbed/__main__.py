@@ -20,7 +20,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from testbed import shell  # noqa: E402
 from testbed.cluster import slurm  # noqa: E402
 from testbed.layout import Layout, TestbedError  # noqa: E402
-from testbed.lifecycle import down, provide_image, provide_optional, provide_tools, stop, up  # noqa: E402
+from testbed.lifecycle import down, provide_environment, provide_image, provide_optional, stop, up  # noqa: E402
 from testbed.progress import exit_status  # noqa: E402
 
 
@@ -37,7 +37,7 @@ def main(arguments):
     elif verb == "down":
         down(layout)
     elif verb == "tools":
-        provide_tools(layout)
+        provide_environment(layout, "test")
     elif verb == "optional":
         obstacle = provide_optional(layout)
         if obstacle:

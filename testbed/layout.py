@@ -42,8 +42,6 @@ class Layout:
         self.apptainer = self.root / "apptainer"
         self.eb_venv = self.root / "eb-venv"
         self.test_venv = self.root / "test-venv"
-        self.release_venv = self.root / "release-venv"
-        self.website_venv = self.root / "website-venv"
         self.easybuild = self.root / "easybuild"
         self.temporary = self.root / "tmp"
         self.modules = self.easybuild / "modules" / "all"

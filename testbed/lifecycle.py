@@ -35,28 +35,15 @@ def up(layout):
     return obstacle
 
 
-def provide_tools(layout):
-    """Install what the unit tests need: a virtual environment with pytest and torch."""
+def provide_environment(layout, name):
+    """Install an environment for development, `test`, `release` or `website`, and return its directory."""
     layout.claim()
-    with layout.locked("test-venv"):
+    venv = layout.root / f"{name}-venv"
+    title, requirements = python.ENVIRONMENTS[name]
+    with layout.locked(venv.name):
         packages.install_venv(layout)
-        python.provide_test_tools(layout)
-
-
-def provide_release_tools(layout):
-    """Install what ./new-release runs: uv."""
-    layout.claim()
-    with layout.locked("release-venv"):
-        packages.install_venv(layout)
-        python.provide_release_tools(layout)
-
-
-def provide_website_tools(layout):
-    """Install what website/build runs: MkDocs and its Material theme."""
-    layout.claim()
-    with layout.locked("website-venv"):
-        packages.install_venv(layout)
-        python.provide_website_tools(layout)
+        python.provide(layout, venv, requirements, title=title)
+    return venv
 
 
 def provide_optional(layout):

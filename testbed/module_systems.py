@@ -109,29 +109,30 @@ def unpack(layout, package, suite=None):
     directory = layout.root / (f"{package}-{suite}" if suite else package)
     with layout.locked(directory.name):
         if not (directory / "root").exists():
-            shutil.rmtree(directory, ignore_errors=True)  # what a killed process has left
-            fetch(directory, package, suite)
-            subprocess.run(["dpkg", "-x", next(directory.glob("*.deb")), directory / "new"], check=True)
+            (file,) = download(directory, suite, package)
+            subprocess.run(["dpkg", "-x", file, directory / "new"], check=True)
             (directory / "new").rename(directory / "root")
     return directory / "root"
 
 
-def fetch(directory, package, suite):
-    """Download a package of a suite of Debian, by default the machine's, to a new directory."""
+def download(directory, suite, *packages):
+    """Download packages of a suite of Debian, by default the machine's, to a new directory; return their files."""
+    shutil.rmtree(directory, ignore_errors=True)  # what a killed process has left
     if not (find_command("apt-get") and find_command("dpkg")):
-        raise TestbedError(f"{package} is not installed, and can be unpacked on Debian and Ubuntu only.")
+        raise TestbedError(f"{packages[0]} can be unpacked on Debian and Ubuntu only.")
     directory.mkdir()
     try:
         options = read_suite(directory, suite) if suite else []
-        run_apt(["apt-get", *options, "download", package], directory)
+        run_apt(["apt-get", *options, "download", *packages], directory)
     except TestbedError:
         shutil.rmtree(directory)
         raise
+    return sorted(directory.glob("*.deb"))
 
 
 def read_suite(directory, suite):
     """Read the index of another suite of Debian, from the machine's mirror; return the options of apt-get for it."""
-    mirrors = run_apt(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Origin: Debian", "Created-By: Packages"])
+    mirrors = run_apt(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Label: Debian", "Created-By: Packages"])
     if not mirrors.split():
         raise TestbedError(f"apt has no mirror of Debian to download packages of {suite} from.")
     (directory / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirrors.split()[0]} {suite} main\n")

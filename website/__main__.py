@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from testbed.layout import Layout, TestbedError  # noqa: E402
-from testbed.lifecycle import provide_website_tools  # noqa: E402
+from testbed.lifecycle import provide_environment  # noqa: E402
 from testbed.progress import exit_status  # noqa: E402
 
 #: The pages, and what they link to.
@@ -43,8 +43,8 @@ def main(arguments):
     )
     parser.add_argument("--url", default="", help="where the site will be: https://docs.example.org/pytorch/")
     options = parser.parse_args(arguments)
-    provide_website_tools(layout)
-    build(layout.website_venv / "bin" / "python", options.output.absolute(), options.url)
+    tools = provide_environment(layout, "website")
+    build(tools / "bin" / "python", options.output.absolute(), options.url)
     print(f"{options.output}/index.html\nTo look at it: python3 -m http.server -d {options.output}")
     return 0
 

@@ -10,12 +10,12 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "runscripts"))
 from pytorch_doctor.context import FUSE, NAMESPACES  # noqa: E402
 
 from testbed.layout import TestbedError
+from testbed.module_systems import download
 from testbed.packages import CONTAINER_PACKAGES, SYSTEM_PATH, apt_install, find_command, missing_packages, privilege
 from testbed.progress import run, step
 
 #: Debian has no Apptainer package before release 13; that of unstable needs this libc.
 UNPACKED_PACKAGES = ("apptainer", "libc6", "libseccomp2", "libsqlite3-0")
-KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 LIBRARIES = (
     "libc",
     "libpthread",
@@ -88,18 +88,25 @@ def install_runtime(layout):
     if missing:
         raise TestbedError(f"Unpacking Apptainer needs {', '.join(missing)}. Ask an administrator for them.")
     with step("unpacking Apptainer from Debian's unstable release"):
-        unpack_runtime(layout)
+        try:
+            packages = download(layout.root / "apt", "sid", *UNPACKED_PACKAGES)
+        except TestbedError as error:
+            raise TestbedError(
+                "apptainer and singularity not found on PATH or in this machine's package archive. Install one "
+                f"(https://apptainer.org/docs/admin/latest/installation.html). {error}"
+            ) from error
+        unpack_runtime(layout, packages)
     return unpacked
 
 
-def unpack_runtime(layout):
-    """Unpack Apptainer to `layout.apptainer`, with its own C library.
+def unpack_runtime(layout, packages):
+    """Unpack Apptainer's packages to `layout.apptainer`, with its own C library.
 
     Its binaries find the newer libc by RPATH and interpreter, and ``etc`` and ``var`` beside ``lib``.
     """
     new = layout.root / "apptainer.new"
     shutil.rmtree(new, ignore_errors=True)
-    for package in download_packages(layout.root / "apt"):
+    for package in packages:
         run(["dpkg-deb", "--extract", package, new])
     usr, library = new / "usr", new / "libc"
     library.mkdir()
@@ -122,43 +129,6 @@ def unpack_runtime(layout):
         configuration.write_text(text.replace("root default capabilities = full", "root default capabilities = no"))
     new.rename(layout.apptainer)
     shutil.rmtree(layout.root / "apt")
-
-
-def download_packages(directory):
-    """Download `UNPACKED_PACKAGES` from the unstable suite of the machine's archive; return their paths."""
-    for name in ("lists/partial", "cache/archives/partial", "sources", "packages"):
-        (directory / name).mkdir(parents=True, exist_ok=True)
-    (directory / "sources" / "unstable.sources").write_text(unstable_source())
-    configuration = directory / "apt.conf"
-    configuration.write_text(
-        f'Dir::Etc::sourcelist "/dev/null";\n'
-        f'Dir::Etc::sourceparts "{directory}/sources";\n'
-        f'Dir::State::lists "{directory}/lists";\n'
-        f'Dir::Cache "{directory}/cache";\n'
-        f'APT::Sandbox::User "root";\n'
-        f'Acquire::Languages "none";\n'
-    )
-    environment = {**os.environ, "APT_CONFIG": str(configuration)}
-    advice = "Apptainer cannot be downloaded from the machine's package archive."
-    run(["apt-get", "-q", "update"], env=environment, advice=advice)
-    run(["apt-get", "-q", "download", *UNPACKED_PACKAGES], env=environment, cwd=directory / "packages", advice=advice)
-    return sorted((directory / "packages").glob("*.deb"))
-
-
-def unstable_source():
-    """Return an apt source: the machine's own Debian archive with the suite `sid`."""
-    release = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
-    suites = {release.get("VERSION_CODENAME", ""), "stable", "oldstable"}
-    targets = run(
-        ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"]
-    )
-    for uri, suite, *component in (line.split() for line in targets.splitlines()):
-        if release.get("ID") == "debian" and suite in suites and component == ["main"]:
-            return f"Types: deb\nURIs: {uri}\nSuites: sid\nComponents: main\nSigned-By: {KEYRING}\n"
-    raise TestbedError(
-        "apptainer and singularity not found on PATH or in this machine's package archive. "
-        "Install one (https://apptainer.org/docs/admin/latest/installation.html)."
-    )
 
 
 def lacks_capability():

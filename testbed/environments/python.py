@@ -1,4 +1,4 @@
-"""Creates the testbed's virtual environments: of EasyBuild, and of the test tools."""
+"""Creates the testbed's virtual environments: of EasyBuild, and those for development."""
 
 import ast
 import functools
@@ -14,9 +14,14 @@ from testbed.recipes import LOCK
 
 WRAPPER = "testbed/environments/eb"
 EASYBUILD = "testbed/environments/requirements.txt"
-TEST_TOOLS = "tests/requirements.txt"
-RELEASE_TOOLS = "releases/requirements.txt"
-WEBSITE_TOOLS = "website/requirements.txt"
+RELEASE_TOOLS, WEBSITE_TOOLS = "releases/requirements.txt", "website/requirements.txt"
+#: Environments for development: title and requirements. That of ./run-tests has torch for the unit tests; uv, the first
+#: of its requirements, installs the rest.
+ENVIRONMENTS = {
+    "test": ("installing the test tools", [RELEASE_TOOLS, "tests/requirements.txt", WEBSITE_TOOLS, LOCK]),
+    "release": ("installing uv", [RELEASE_TOOLS]),
+    "website": ("installing MkDocs", [WEBSITE_TOOLS]),
+}
 #: A regular expression for parts of packages that hardly anything here imports; Python compiles those when it does.
 NOT_IMPORTED = (
     "site-packages/(backrefs|coverage|fontTools|fsspec|functorch|lxml|mypyc?|networkx|pip|playwright|polars"
@@ -40,23 +45,6 @@ def provide_easybuild(layout):
     new = layout.bin / f".eb.{os.getpid()}"
     shutil.copy(layout.repository / WRAPPER, new)
     new.replace(layout.bin / "eb")  # at once: another process may be starting it
-
-
-def provide_test_tools(layout):
-    """Create the environment of ``run-tests``, with torch for the unit tests; uv installs the rest."""
-    provide(
-        layout, layout.test_venv, [RELEASE_TOOLS, TEST_TOOLS, WEBSITE_TOOLS, LOCK], title="installing the test tools"
-    )
-
-
-def provide_release_tools(layout):
-    """Create the environment of ``new-release``."""
-    provide(layout, layout.release_venv, [RELEASE_TOOLS], title="installing uv")
-
-
-def provide_website_tools(layout):
-    """Create the environment of ``website/build``."""
-    provide(layout, layout.website_venv, [WEBSITE_TOOLS], title="installing MkDocs")
 
 
 def provide(layout, venv, requirements, *, title):

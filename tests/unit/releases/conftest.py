@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from testbed.layout import Layout
-from testbed.lifecycle import provide_release_tools
+from testbed.lifecycle import provide_environment
 
 
 @pytest.fixture
@@ -38,5 +38,5 @@ def testbed_root():
     layout = Layout(Path(sys.prefix).parent)
     if not layout.marker.exists():
         pytest.skip(f"{sys.prefix} does not belong to a testbed")
-    provide_release_tools(layout)
+    provide_environment(layout, "release")
     return layout.root
