@@ -32,7 +32,7 @@ def check_caches(here):
         return space
     if top.is_symlink() or top.exists():
         found = top.lstat()
-        if found.st_uid != uid or found.st_mode & 0o077 or top.is_symlink() or not top.is_dir():
+        if found.st_uid != uid or found.st_mode & 0o077 or not top.is_dir():
             mode = f"user {found.st_uid}, mode {found.st_mode & 0o7777:04o}"
             remedy = "chmod 700 it if it is yours, else ask its owner to remove it, or export another TMPDIR"
             return warn(f"{top} is not private ({mode}): each job makes another one, and compiles again", remedy)

@@ -112,18 +112,12 @@ def test_a_torch_that_the_user_installed_over_the_images_or_in_user_software_is_
     assert [*map(str, shadowing({"EBROOTPYTORCH": "/module", "PYTHONUSERBASE": "/nowhere"}))] == [message]
 
 
-@pytest.mark.parametrize(
-    "env",
-    [
-        {},
-        {"SIFPYTORCH": "/m", "PYTHONNOUSERSITE": "1"},
-        {"SIFPYTORCH": "/m", "PYTORCH_LAUNCH_KEEP_PATHS": "1"},
-        {"EBROOTPYTORCH": "/m"},
-    ],
-    ids=["no module", "no user site", "asked for", "a venv module puts its own first"],
-)
-def test_a_torch_that_is_not_imported_or_is_wanted_is_not_named(own_torch, env):
-    assert shadowing({**env, "PYTHONUSERBASE": own_torch[0]}) == []
+def test_a_torch_that_is_not_imported_or_is_wanted_is_not_named(own_torch):
+    for env in (
+        *({}, {"EBROOTPYTORCH": "/m"}),  # no module; a venv module, which puts its own first
+        *({"SIFPYTORCH": "/m", "PYTHONNOUSERSITE": "1"}, {"SIFPYTORCH": "/m", "PYTORCH_LAUNCH_KEEP_PATHS": "1"}),
+    ):
+        assert shadowing({**env, "PYTHONUSERBASE": own_torch[0]}) == []
 
 
 def test_an_image_without_variables_of_its_own_is_recognized_by_its_runscripts(monkeypatch):

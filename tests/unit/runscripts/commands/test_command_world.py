@@ -83,17 +83,16 @@ def test_ddp_env_gives_a_shell_what_python_would_get(run, step, runscripts):
     assert sourced == launched
 
 
-def test_a_failure_of_ddp_env_does_not_start_python(run_unchecked, step, runscripts):
-    step["SLURM_STEP_NODELIST"] = "nid[001002-"
-    done = run_unchecked("/bin/bash", "-c", f"{SOURCE.format(runscripts)} && echo started", env=step)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("ddp-env: SLURM_STEP_NODELIST: ")
-
-
 @pytest.mark.parametrize("command", ["source <({0}/ddp-env)", 'eval "$({0}/ddp-env)"'])
-def test_a_failure_before_any_python_does_not_start_python_either(run_unchecked, step, runscripts, home, command):
-    step["PATH"] = str(home)
+@pytest.mark.parametrize(
+    ("changes", "status", "message"),
+    [
+        ({"SLURM_STEP_NODELIST": "nid[001002-"}, 2, "ddp-env: SLURM_STEP_NODELIST: "),
+        ({"PATH": "/absent"}, 127, "ddp-env: python3 not found on PATH"),  # before any Python
+    ],
+)
+def test_a_failure_of_ddp_env_does_not_start_python(run_unchecked, step, runscripts, command, changes, status, message):
     code = f"{command.format(runscripts)} && echo started"
-    done = run_unchecked("/bin/bash", "-c", code, env=step)
-    assert (done.returncode, done.stdout) == (127, "")
-    assert done.stderr.startswith("ddp-env: python3 not found on PATH")
+    done = run_unchecked("/bin/bash", "-c", code, env={**step, **changes})
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr.startswith(message)

@@ -4,13 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from pytorch_doctor import FAIL, OK, context, ok
-from pytorch_doctor.checks import installation
-from pytorch_doctor.context import Context
+from pytorch_doctor import FAIL, OK, ok
 from pytorch_doctor.doctor import run_all
 
 from testbed.processes import is_running
@@ -97,10 +94,3 @@ def test_a_recipe_that_cannot_be_read_holds_up_nothing(installation, doctor):
     done = doctor("--timeout", "200", "--only", "module", **env)
     assert done.returncode == 0, done.stdout
     assert "(venv)" in done.stdout
-
-
-def test_the_installation_is_read_by_checks_alone(monkeypatch, tmp_path):
-    monkeypatch.setattr(context, "read_recipe", lambda _: time.sleep(1000))
-    here = Context({"EBROOTPYTORCH": str(tmp_path / "absent"), "SIFPYTORCH": "/x.sif"})
-    (found,) = run_all({"image": installation.check_image}, here, 1)
-    assert (found.verdict, found.finding) == (FAIL, "no answer within 1 s")
