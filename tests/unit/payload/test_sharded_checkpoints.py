@@ -1,11 +1,13 @@
 """training/sharded: all ranks write, any number of ranks resumes, and no kill leaves half a checkpoint."""
 
+import errno
 import io
 import json
 import os
 import pickle
 import random
 import re
+import resource
 import shutil
 import signal
 import time
@@ -13,8 +15,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from launching import PAYLOAD, launch
-from training.sharded.storage import digest
+from training.sharded.storage import ShardWriter, digest
 
 SCRIPT = Path(__file__).with_name("sharded_training.py")
 
@@ -214,6 +217,19 @@ def test_a_full_disk_is_one_line_and_nothing_half_done(damaged, start):
         assert len(errors) == 1
         assert "step-00000025: cannot be written (File too large). The files before" in errors[0]
         assert names(damaged) == before
+
+
+def test_the_reason_is_kept_where_torch_save_hides_it(tmp_path, alone):
+    """A write that is too large for Python's buffer fails, and torch.save fails anew when it ends its file."""
+    writer = ShardWriter(tmp_path / "step", {}, 1, {}, print)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+    try:
+        with pytest.raises(dcp.CheckpointException) as fault:
+            dcp.save({"weight": torch.ones(10_000)}, storage_writer=writer)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert fault.value.failures[0][0].errno == errno.EFBIG
 
 
 def test_a_stop_signal_saves_on_all_ranks_and_the_next_start_continues(start, tmp_path):
