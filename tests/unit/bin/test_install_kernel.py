@@ -165,17 +165,12 @@ def test_further_modules_are_loaded_with_it_under_a_name_of_ones_own(machine, tm
     assert os.listdir(machine.kernels) == []
 
 
-@pytest.mark.parametrize(
-    ("variables", "place"),
-    [
-        ({}, "home/.local/share/jupyter"),
-        ({"XDG_DATA_HOME": "{}/x d g"}, "x d g/jupyter"),
-        ({"XDG_DATA_HOME": "/nowhere", "JUPYTER_DATA_DIR": '{}/da"ta'}, 'da"ta'),
-    ],
-)
-def test_it_goes_where_jupyter_looks(machine, tmp_path, variables, place):
-    machine.run(**{name: value.format(tmp_path) for name, value in variables.items()})
-    assert (tmp_path / place / "kernels" / NAME / "kernel.json").is_file()
+def test_it_goes_where_jupyter_looks(machine, tmp_path):
+    other = {"XDG_DATA_HOME": "/nowhere", "JUPYTER_DATA_DIR": f'{tmp_path}/da"ta'}
+    places = {"home/.local/share/jupyter": {}, "x d g/jupyter": {"XDG_DATA_HOME": f"{tmp_path}/x d g"}, 'da"ta': other}
+    for place, variables in places.items():
+        machine.run(**variables)
+        assert (tmp_path / place / "kernels" / NAME / "kernel.json").is_file()
 
 
 def test_a_kernel_that_cannot_be_removed_stays_as_it_is_and_remove_takes_nothing_of_others(machine, tmp_path):

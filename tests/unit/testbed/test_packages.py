@@ -1,7 +1,5 @@
 """The distribution's packages: found, or installed if that is permitted."""
 
-import contextlib
-
 import pytest
 
 from testbed import packages
@@ -87,62 +85,48 @@ def test_nothing_is_installed_if_nothing_is_missing_or_without_privilege(command
     assert requests == []
 
 
-def test_apt_gets_the_packages_without_what_they_recommend(commands, monkeypatch, tmp_path):
-    log = tmp_path / "apt.log"
+APT = """#!/bin/sh
+cd "${0%/*}/.." && echo "$DEBIAN_FRONTEND $*" >>apt.log
+! tail -n 1 apt.log | grep -qe "$(cat failing 2>/dev/null || echo none)"
+"""
+
+
+@pytest.fixture
+def apt(commands, monkeypatch, tmp_path):
+    """The Layout of a testbed, and the lines of an apt-get; the file `failing` has the command that fails."""
     commands("apt-get", "")
-    (tmp_path / "bin" / "apt-get").write_text(f'#!/bin/sh\necho "$DEBIAN_FRONTEND $*" >> {log}\n')
-    policy = tmp_path / "policy-rc.d"
-    monkeypatch.setattr(packages, "POLICY", policy)
+    (tmp_path / "bin" / "apt-get").write_text(APT)
+    monkeypatch.setattr(packages, "POLICY", tmp_path / "policy-rc.d")
     monkeypatch.setattr(packages, "privilege", lambda: [])
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     layout = Layout(tmp_path / "testbed")
     layout.claim()
-    assert install_optional(layout) is None
-    assert log.read_text().splitlines() == [
-        "noninteractive -q -y update",
-        f"noninteractive -q -y install --no-install-recommends {' '.join(WANTED)}",
-    ]
-    assert install_optional(layout) is None  # a minute later, the lists are current
-    assert log.read_text().count(" update") == 1
-    assert log.read_text().count(" install ") == 2
-    assert not policy.exists()
+    return layout, lambda: (tmp_path / "apt.log").read_text().splitlines()
 
 
-@pytest.fixture
-def apt(tmp_path, monkeypatch):
-    """The commands of apt-get that ran; `failing` is the one that fails."""
-
-    class Apt(list):
-        failing = None
-
-    calls = Apt()
-
-    def run(command, *, log, advice):
-        verb = next(word for word in command if word in ("update", "install"))
-        calls.append(verb)
-        log.parent.mkdir(exist_ok=True)
-        log.write_text(verb)
-        if verb == calls.failing:
-            raise packages.TestbedError(advice)
-
-    monkeypatch.setattr(packages, "run", run)
-    monkeypatch.setattr(packages, "services_kept_off", lambda _prefix: contextlib.nullcontext())
-    return calls
+UPDATE, INSTALL = "noninteractive -q -y update", "noninteractive -q -y install --no-install-recommends strace"
 
 
-def install(tmp_path):
-    layout = Layout(tmp_path)
-    layout.claim()
-    packages.apt_install(layout, [], ["strace"])
+def test_apt_gets_the_packages_without_what_they_recommend(apt, tmp_path):
+    layout, lines = apt
+    for _ in range(2):  # a minute later, the lists are current
+        assert packages.try_install(layout, ["strace"]) is None
+    assert lines() == [UPDATE, INSTALL, INSTALL]
+    assert not (tmp_path / "policy-rc.d").exists()
 
 
-@pytest.mark.parametrize("failing", ["update", "install"])
-def test_a_failure_is_reported_and_the_lists_of_packages_are_updated_again(apt, tmp_path, monkeypatch, failing):
-    apt.failing = failing
-    monkeypatch.setattr(packages, "install", lambda *_: install(tmp_path))
-    advice = {"update": "Check that the package archive is reachable", "install": "Install them manually and try again"}
-    assert packages.try_install(None, ["strace"]) == f"{advice[failing]}."
-    del apt[:]
-    apt.failing = None
-    install(tmp_path)
-    assert apt == ["update", "install"]
+@pytest.mark.parametrize(
+    ("failing", "advice"),
+    [
+        ("-y update", "Check that the package archive is reachable"),
+        ("install", "Install them manually"),
+    ],
+)
+def test_a_failure_is_reported_and_the_lists_of_packages_are_updated_again(apt, tmp_path, failing, advice):
+    layout, lines = apt
+    (tmp_path / "failing").write_text(failing)
+    assert advice in packages.try_install(layout, ["strace"])
+    for name in ("failing", "apt.log"):
+        (tmp_path / name).unlink()
+    assert packages.try_install(layout, ["strace"]) is None
+    assert lines() == [UPDATE, INSTALL]
