@@ -1,4 +1,4 @@
-"""The edge between a rank's environment and its Python, without the shell in front of it."""
+"""The edge between the environment of a rank and its Python, without the shell in front; the permission to trace it."""
 
 import os
 import subprocess
@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 from programs import program
+from pytorch_launch import caches
+from pytorch_launch import launch as launcher
+from pytorch_launch.launch import script_path
 from variables import variables
 
 INTERPRETER = [sys.executable, "-I", "-S"]
@@ -138,3 +141,82 @@ def test_values_that_are_no_valid_text_survive(launch, directory_of, tmp_path):
     done = launch("conda-python-distributed", "-c", odd, env=env)
     assert done.stdout == f"{odd} {odd}\n"
     assert os.fsencode(f"cannot use {tmp_path}/{odd} for caches: ") in os.fsencode(done.stderr)
+
+
+#: The script, "-" for standard input, None for none; and lines of Python's arguments.
+LINES = {
+    "train.py": (
+        *("train.py --lr 0.1", "-u train.py -c 3", "-uB -O train.py", "-W ignore train.py", "-Wignore train.py"),
+        *("-uW ignore train.py", "-X dev -Ximporttime train.py", "-XX train.py"),
+        "--check-hash-based-pycs always train.py",
+    ),
+    "-odd-name.py": ("-- -odd-name.py",),
+    "/absolute/train.py": ("-I /absolute/train.py",),
+    None: (
+        *("-m package train.py", "-mpackage train.py", "-um package train.py", "-c pass train.py", "-cpass train.py"),
+        *("-uc pass train.py", "-W ignore -m package", "-V train.py", "-h train.py", "--version train.py"),
+    ),
+    "-": ("- train.py", "-u - train.py", "-- - train.py", "-W", "--", "-i", ""),
+}
+
+
+@pytest.mark.parametrize("path", LINES)
+def test_the_script_is_the_first_argument_that_is_no_option_and_no_value(path):
+    assert {line: script_path(line.split()) for line in LINES[path]} == dict.fromkeys(LINES[path], path)
+    assert script_path([""]) == ""  # an empty argument is a path
+
+
+#: What `prctl` gets: PR_SET_PTRACER and PR_SET_PTRACER_ANY, prctl(2).
+PERMISSION = (0x59616D61, -1, 0, 0, 0)
+
+
+@pytest.fixture
+def permissions(monkeypatch):
+    """A function that becomes Python on a node with this value of kernel.yama.ptrace_scope; what prctl got."""
+
+    def run(scope, uid_map="         0          0 4294967295\n", **variables):
+        given = []
+        fakes = {"dlopen": lambda *_: 1, "dlsym": lambda _, name: name}
+        fakes["call_function"] = lambda *call: given.append(call)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                launcher, "read", lambda path: scope if path == "/proc/sys/kernel/yama/ptrace_scope" else None
+            )
+            patch.setattr(caches, "read", {"/proc/self/uid_map": uid_map}.get)
+            patch.setattr(launcher.os, "execve", lambda *_: given.append("python"))
+            for name, fake in fakes.items():
+                patch.setattr(f"_ctypes.{name}", fake)
+            patch.setattr(launcher._signal, "signal", lambda *_: None)
+            with pytest.raises(launcher.LaunchError, match="not found on PATH"):
+                launcher.become_python([], {"PATH": "/bin", **variables})
+        return given[:-1]  # `execve` returns here, so python3 is tried too
+
+    return run
+
+
+def test_only_where_the_kernel_lets_parents_alone_trace_a_rank_gives_the_permission(permissions):
+    assert permissions("1") == [("prctl", PERMISSION), "python"]
+    for scope in (None, "0", "2", "3"):
+        assert permissions(scope) == ["python"]
+    # in a user namespace it is not needed, and a user can refuse it
+    for uid_map in ("      1000       1000          1\n", None):
+        assert permissions("1", uid_map=uid_map) == ["python"]
+    assert permissions("1", PYTORCH_LAUNCH_TRACEABLE="0") == ["python"]
+
+
+def test_a_python_without_ctypes_launches_all_the_same(monkeypatch):
+    monkeypatch.setattr(caches, "read", lambda _: "0 0 4294967295")
+    monkeypatch.setitem(sys.modules, "_ctypes", None)
+    assert launcher.allow_tracing() is None
+
+
+def test_the_call_reaches_the_kernel(runscripts, tmp_path):
+    """strace names the call, also where the kernel has no Yama and refuses it."""
+    code = f"import sys; sys.path.insert(0, {str(runscripts)!r}); from pytorch_launch import launch"
+    code += "; launch.allow_tracing()"
+    try:
+        command = ["strace", "-e", "trace=prctl", "-o", tmp_path / "calls", sys.executable, "-I", "-S", "-c", code]
+        subprocess.run(command, check=True, timeout=300, capture_output=True)
+    except (FileNotFoundError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"strace cannot trace here: {error}")
+    assert "prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY" in (tmp_path / "calls").read_text()

@@ -1,12 +1,16 @@
-"""Shell code that means what the values mean."""
+"""Shell code that means what the values mean; help texts do not drift from what the commands do."""
 
 import re
 import subprocess
 
 import pytest
 from pytorch_launch import NO_PYTHON, USER_ERROR
-from pytorch_launch.active import CONTAINERS
-from pytorch_launch.report import failure, statements
+from pytorch_launch.active import CONTAINERS, KEEP
+from pytorch_launch.caches import SUBDIRECTORIES
+from pytorch_launch.launch import COMMANDS
+from pytorch_launch.plan import make_plan
+from pytorch_launch.report import USAGE, failure, statements
+from pytorch_launch.topology import Node
 
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])
@@ -35,3 +39,15 @@ def test_shell_and_python_fail_source_with_the_same_line(runscripts, tmp_path):
     (tmp_path / "ddp-env").write_text(f'source {runscripts}/launch.bash\ndie 7 "fault. Remedy"\n')
     done = subprocess.run(["bash", tmp_path / "ddp-env"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (7, failure(7), "ddp-env: fault. Remedy\n")
+
+
+def test_every_command_has_a_help_text():
+    assert [*USAGE, "torchrun", "list-packages"] == list(COMMANDS)  # these print their own
+
+
+def test_the_help_names_every_variable_of_torch_that_is_set_and_the_one_that_keeps_paths():
+    text = USAGE["conda-python-distributed"]
+    plan = make_plan({}, Node("/nowhere"))
+    for name in plan.changes.keys() - SUBDIRECTORIES.keys():
+        assert name in text
+    assert all(KEEP in USAGE[f"conda-python-{name}"] for name in ("simple", "distributed"))
