@@ -49,16 +49,16 @@ def batch_script():
     return dict(BATCH_SCRIPT)
 
 
-def node_fixture(make):
+def node_fixture(name, make):
     """A fixture: the root of a node that `make` writes."""
-    return pytest.fixture(scope="session")(lambda tmp_path_factory: make(tmp_path_factory.mktemp(make.__name__)))
+    return pytest.fixture(scope="session", name=name)(lambda tmp_path_factory: make(tmp_path_factory.mktemp(name)))
 
 
-lumi = node_fixture(node_trees.lumi_g)
-frontier = node_fixture(node_trees.frontier)
-perlmutter = node_fixture(node_trees.perlmutter)
-aurora = node_fixture(node_trees.aurora)
-dgx = node_fixture(node_trees.dgx_a100)
-gh200 = node_fixture(node_trees.gh200)
-virtual_machine = node_fixture(node_trees.virtual_machine)
-laptop = node_fixture(node_trees.laptop)
+lumi = node_fixture("lumi", node_trees.lumi_g)
+frontier = node_fixture("frontier", node_trees.frontier)
+perlmutter = node_fixture("perlmutter", node_trees.perlmutter)
+aurora = node_fixture("aurora", node_trees.aurora)
+dgx = node_fixture("dgx", node_trees.dgx_a100)
+gh200 = node_fixture("gh200", node_trees.gh200)
+virtual_machine = node_fixture("virtual_machine", node_trees.virtual_machine)
+laptop = node_fixture("laptop", node_trees.laptop)

@@ -14,6 +14,8 @@ RZAdams     LLNL, https://github.com/LLNL/mpibind, tutorials/cug24/module4.md (P
             (partitions); https://github.com/amd/HPCTrainingExamples, rocprofv3 (nodes of the driver)
 """
 
+from functools import partial
+
 
 def gpus_at(buses, numa_nodes):
     """GPUs as PCI address to NUMA node, from the numbers of their buses and of their NUMA nodes."""
@@ -43,21 +45,6 @@ JOB_CORES = {core for core in range(64) if core % 8}
 JOB_THREADS = JOB_CORES | {core + 64 for core in JOB_CORES}
 
 
-def lumi_g(directory):
-    """One EPYC 7A53 with 64 cores in 4 NUMA nodes, 8 halves of MI250X, each a GPU."""
-    return node(directory, cores=64, numa_nodes=4, vendor="amd", gpus=LUMI_G)
-
-
-def frontier(directory):
-    """The same hardware as LUMI-G."""
-    return node(directory, cores=64, numa_nodes=4, vendor="amd", gpus=FRONTIER)
-
-
-def perlmutter(directory):
-    """One EPYC 7763 with 64 cores in 4 NUMA nodes, 4 A100."""
-    return node(directory, cores=64, numa_nodes=4, vendor="nvidia", gpus=PERLMUTTER)
-
-
 def aurora(directory):
     """Two Xeon Max with 52 cores and a NUMA node without CPUs each, 6 GPUs Max 1550, driver i915."""
     root = node(directory, cores=104, numa_nodes=2, sockets=2)
@@ -79,32 +66,6 @@ def write_intel_gpu(directory, pci, numa_node, driver, parts, pci_class="0x03800
     write(device / "class", pci_class)
     for part in parts:
         (device / part).mkdir(parents=True)
-
-
-def dgx_a100(directory):
-    """Two EPYC 7742 with 64 cores and 4 NUMA nodes each, 8 A100 on every other one."""
-    return node(directory, cores=128, numa_nodes=8, sockets=2, vendor="nvidia", gpus=DGX_A100)
-
-
-def gh200(directory):
-    """Four superchips of 72 cores and a GPU, whose memory is 8 NUMA nodes without CPUs."""
-    shape = {"cores": 288, "threads": 1, "numa_nodes": 4, "sockets": 4, "memory_nodes": 32}
-    return node(directory, **shape, vendor="nvidia", gpus=GH200)
-
-
-def mi300a(directory, partitions=1):
-    """Four APUs of 24 cores and a GPU, in mode SPX, TPX (3 partitions) or CPX (6)."""
-    return node(directory, cores=96, numa_nodes=4, sockets=4, vendor="amd", gpus=MI300A, partitions=partitions)
-
-
-def virtual_machine(directory):
-    """8 CPUs and a GPU whose location the hypervisor does not report."""
-    return node(directory, cores=8, threads=1, vendor="nvidia", gpus={"0000:00:05.0": -1, "0000:00:06.0": -1})
-
-
-def laptop(directory):
-    """4 cores and no GPU."""
-    return node(directory, cores=4)
 
 
 def node(directory, *, cores, threads=2, numa_nodes=1, sockets=1, memory_nodes=0, vendor=None, gpus=None, partitions=1):
@@ -183,3 +144,20 @@ def write(path, text):
     """Write a file with the newline that the kernel's have."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text + "\n")
+
+
+#: One EPYC 7A53 with 64 cores in 4 NUMA nodes, 8 halves of MI250X, each a GPU; Frontier has the same hardware.
+lumi_g = partial(node, cores=64, numa_nodes=4, vendor="amd", gpus=LUMI_G)
+frontier = partial(node, cores=64, numa_nodes=4, vendor="amd", gpus=FRONTIER)
+#: One EPYC 7763 with 64 cores in 4 NUMA nodes, 4 A100.
+perlmutter = partial(node, cores=64, numa_nodes=4, vendor="nvidia", gpus=PERLMUTTER)
+#: Two EPYC 7742 with 64 cores and 4 NUMA nodes each, 8 A100 on every other one.
+dgx_a100 = partial(node, cores=128, numa_nodes=8, sockets=2, vendor="nvidia", gpus=DGX_A100)
+#: Four superchips of 72 cores and a GPU, whose memory is 8 NUMA nodes without CPUs.
+gh200 = partial(node, cores=288, threads=1, numa_nodes=4, sockets=4, memory_nodes=32, vendor="nvidia", gpus=GH200)
+#: Four APUs of 24 cores and a GPU, with one, 3 or 6 `partitions` (SPX, TPX, CPX).
+mi300a = partial(node, cores=96, numa_nodes=4, sockets=4, vendor="amd", gpus=MI300A)
+#: 8 CPUs and two GPUs whose location the hypervisor does not report.
+virtual_machine = partial(node, cores=8, threads=1, vendor="nvidia", gpus={"0000:00:05.0": -1, "0000:00:06.0": -1})
+#: 4 cores and no GPU.
+laptop = partial(node, cores=4)

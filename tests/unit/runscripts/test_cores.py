@@ -58,7 +58,9 @@ def test_ranks_on_lumi_g_get_the_published_masks(request, name, env, allowed, jo
 @pytest.fixture(scope="module")
 def mi300a(tmp_path_factory):
     """A function that returns a node whose GPUs have that many partitions."""
-    return functools.cache(lambda partitions=1: node_trees.mi300a(tmp_path_factory.mktemp("mi300a"), partitions))
+    return functools.cache(
+        lambda partitions=1: node_trees.mi300a(tmp_path_factory.mktemp("mi300a"), partitions=partitions)
+    )
 
 
 #: CSCS, "Slurm", "Testing CPU affinity": `srun -n8 -N2 -c72`.
