@@ -155,13 +155,12 @@ def _import_cpu(session, env, prefix=()):
 def pack_venv(session, root):
     """Return a copy of the file that a recipe with `packed = True` adds to the module in `root`; the module is kept."""
     packed = root / "venv.squashfs"
-    records = (root / "provenance" / "packed.json", root / "runscripts" / "pytorch_stage" / "sources.json")
     env = {**os.environ, "PYTHONPATH": str(TREE / "easyblocks"), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         session.run([session.layout.eb_venv / "bin" / "python", "-c", PACK, root], env)
         return shutil.copy(packed, session.scratch)
     finally:
-        for file in (packed, *records):
+        for file in (packed, root / "provenance" / "packed.json"):
             file.unlink(missing_ok=True)
 
 
