@@ -300,7 +300,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("count", [5, pytest.param(50, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("count", [3, pytest.param(50, marks=pytest.mark.thorough)])
 def test_another_user_can_neither_enter_nor_delay(testbed, installation, disk, work, count):
     if os.geteuid() != 0:
         pytest.skip("only root can be two users")
