@@ -19,6 +19,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 FIRST = (
     "tests/integration/test_recipes_of_the_seeds.py",
     "tests/unit/payload/test_mnist",
+    "tests/unit/runscripts/test_stage.py",
     "tests/unit/easyblocks",
     "tests/integration/images",
     "tests/integration/test_engines_on_nodes.py",
