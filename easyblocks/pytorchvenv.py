@@ -19,8 +19,8 @@ from pytorch_install import build_environment, interface
 from pytorch_install.runtime import install_site_files, read_json, write_json
 from pytorch_install.source_packages import SourcePackageSteps
 
-# The packed file, the record of its SHA-256, which runscripts/pytorch_stage reads, and a file at the root of the packed
-# one, by which the commands recognize the mount (runscripts/packed.bash).
+# The packed file, the record of its SHA-256 for runscripts/pytorch_stage.py, and a file at the root of the packed one,
+# by which the commands recognize the mount (runscripts/packed.bash).
 PACKED = 'venv.squashfs'
 RECORD = os.path.join('provenance', 'packed.json')
 MARKER = '.packed'

@@ -64,6 +64,18 @@ def wait_for_head(host: str, port: int, node: subprocess.Popen | None = None) ->
         time.sleep(0.2)
 
 
+def wait_for_nodes(size: int, environment: dict[str, str]) -> None:
+    """Return when all Ray nodes have joined; TrainingError if they have not in time."""
+    code = (
+        "import sys, ray\nfrom time import sleep\nray.init(log_to_driver=False, logging_level='ERROR')\n"
+        "while sum(node['Alive'] for node in ray.nodes()) < int(sys.argv[1]): sleep(0.2)\n"
+    )
+    try:
+        subprocess.run([sys.executable, "-c", code, str(size)], env=environment, timeout=START_SECONDS, check=True)
+    except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
+        raise TrainingError(f"{size} Ray nodes have not joined: {error}") from None
+
+
 def wait_for_end(host: str, port: int, node: subprocess.Popen) -> None:
     """Return when the head has ended; TrainingError if the Ray node of this rank ends before."""
     while is_head_there(host, port) is not False:
@@ -90,7 +102,7 @@ def main(arguments: list[str]) -> int:
     options, script = arguments[:first], arguments[first:]
     try:
         is_head, per_node = os.environ["RANK"] == "0", int(os.environ["LOCAL_WORLD_SIZE"])
-        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        host, port, size = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), int(os.environ["WORLD_SIZE"])
     except (KeyError, ValueError) as error:
         raise TrainingError(f"no rank of a launch ({error}). Start it with conda-python-distributed") from None
     if per_node != 1:
@@ -120,6 +132,7 @@ def main(arguments: list[str]) -> int:
             wait_for_end(host, port, node)
             return 0
         wait_for_head(host, port, node)
+        wait_for_nodes(size, environment)
         return run_script(script, environment)
     finally:
         if node:

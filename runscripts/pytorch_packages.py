@@ -10,6 +10,7 @@ Lists the Python packages that ranks import: name, version and origin, which is 
 import os
 import re
 import site
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -58,10 +59,14 @@ def main(arguments):
         own = [path for path in sys.path[1:] if origin(path) in ("user-software", "PYTHONUSERBASE")]
         if own:
             options = [option for path in own for option in ("--path", path)]
-            os.execv(sys.executable, [sys.executable, "-m", "pip", "freeze", *options])  # noqa: S606
+            command = [sys.executable, "-m", "pip", "freeze", *options]
+            done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+            return done.returncode or int(write_output(PROGRAM, os.fsdecode(done.stdout)) != 0)
+    elif arguments == ["--help"]:
+        return int(write_output(PROGRAM, __doc__) != 0)
     elif arguments:
-        print(__doc__, file=sys.stderr if arguments != ["--help"] else sys.stdout, end="")
-        return 0 if arguments == ["--help"] else 2
+        print(__doc__, file=sys.stderr, end="")
+        return 2
     else:
         found = packages()
         table = [("Package", "Version", "From"), *(found[name] for name in sorted(found))]

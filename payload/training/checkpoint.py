@@ -404,7 +404,7 @@ def check_random_state(state: Any, device: torch.device) -> None:
     fit(with_names_of(own, state), own, "random state")
     try:
         set_random_state(state, device)
-    except (RuntimeError, KeyError) as error:
+    except (RuntimeError, KeyError, TypeError) as error:
         raise MismatchError(f"invalid random state: {str(error).splitlines()[0]}") from None
     finally:
         set_random_state(own, device)
@@ -441,6 +441,8 @@ def check_identity(state: Mapping, settings: Mapping, data: str | None) -> None:
 
 def fit_position(saved, own: Mapping) -> dict:
     """Return a saved position in the form of ``own``, a fresh one: counts are whole numbers from 0."""
+    if isinstance(saved, Mapping) and not {*saved} <= {*own}:  # names of earlier versions may be missing
+        raise MismatchError("other names of its position")
     position = fit(with_names_of(own, saved), own, "position")
     for name, value in position.items():
         is_count = isinstance(own[name], int)
@@ -453,16 +455,19 @@ def fit_optimizer(saved, optimizer: torch.optim.Optimizer) -> dict:
     """Return a saved state in the form of ``optimizer`` after a step: fused ones write beyond another shape."""
     groups = optimizer.state_dict()["param_groups"]
     own, places = without_own(groups), {place for group in groups for place in group["params"]}
-    try:
-        state, saved_groups = saved["state"], [*saved["param_groups"]]
-        if not (state.keys() <= places and [one["params"] for one in saved_groups] == [one["params"] for one in own]):
-            raise ValueError(places)
-    except (TypeError, KeyError, AttributeError, ValueError):
-        raise MismatchError("its optimizer has other parameters") from None
+    state, saved_groups = (saved.get("state"), saved.get("param_groups")) if type(saved) is dict else (None, None)
+    if not (isinstance(state, dict) and {*state} <= places and type(saved_groups) is list):
+        raise MismatchError("its optimizer has other parameters")
+    if len(saved_groups) != len(own) or not all(map(has_parameters_of, own, saved_groups)):
+        raise MismatchError("its optimizer has other parameters")
     fitted = fit([*map(with_names_of, own, saved_groups)], own, "optimizer")
     fresh = state_after_a_step(optimizer)  # LBFGS and SparseAdam take no step without data: nothing to compare
     fitted_state = {place: fit(one, fresh.get(place, one), "optimizer") for place, one in state.items()}
     return {"state": fitted_state, "param_groups": with_own(fitted, groups)}
+
+
+def has_parameters_of(own: dict, saved) -> bool:
+    return type(saved) is dict and is_equal(saved.get("params"), own["params"])
 
 
 def without_own(groups: list[dict]) -> list[dict]:
@@ -489,7 +494,10 @@ def state_after_a_step(optimizer: torch.optim.Optimizer) -> dict:
 
 def with_names_of(own: Mapping, saved) -> Any:
     """Return a saved mapping with the names of ``own``: another version of torch may have more or fewer."""
-    return {name: saved.get(name, value) for name, value in own.items()} if isinstance(saved, Mapping) else saved
+    if not isinstance(saved, Mapping):
+        return saved
+    names = {*saved}  # in place of the methods: a hostile mapping has attributes of their names
+    return {name: saved[name] if name in names else value for name, value in own.items()}
 
 
 def fit(saved, own, part: str) -> Any:
@@ -499,13 +507,13 @@ def fit(saved, own, part: str) -> Any:
     of ``own``. Raises MismatchError, which names ``part``. What this costs is limited by ``own``.
     """
     if isinstance(own, Tensor):
-        if isinstance(saved, Tensor) and saved.layout == torch.strided:
+        if isinstance(saved, Tensor) and saved.layout == torch.strided and not saved.is_nested:
             if saved.numel() == own.numel() == 1:
                 saved = saved.reshape(own.shape)  # [1] or [], by the version of torch
             if (saved.shape, saved.dtype, saved.device.type) == (own.shape, own.dtype, "cpu"):
                 return torch.empty_like(own, device="cpu", requires_grad=False).copy_(saved.detach())
     elif isinstance(own, Mapping):
-        if isinstance(saved, Mapping) and saved.keys() == own.keys():
+        if isinstance(saved, Mapping) and {*saved} == {*own}:
             return {name: fit(saved[name], value, part) for name, value in own.items()}
     elif isinstance(own, (list, tuple)):
         if isinstance(saved, (list, tuple)) and len(saved) == len(own):
@@ -525,7 +533,7 @@ def is_equal(saved, own) -> bool:
     if isinstance(own, (list, tuple)):
         return isinstance(saved, (list, tuple)) and len(saved) == len(own) and all(map(is_equal, saved, own))
     if isinstance(own, Mapping):
-        same = isinstance(saved, Mapping) and saved.keys() == own.keys()
+        same = isinstance(saved, Mapping) and {*saved} == {*own}
         return same and all(is_equal(saved[name], own[name]) for name in own)
     return (saved is None or type(saved) in (bool, int, float, str)) and saved == own
 

@@ -106,8 +106,11 @@ class Health:
 
 
 def describe_place(device: torch.device) -> str:
-    """Return this host, and the GPU with its PCI bus if torch knows it."""
+    """Return this host, and the GPU with its PCI address if torch knows it."""
     if device.type == "cpu":
         return platform.node()
-    bus = getattr(module_of(device).get_device_properties(device), "pci_bus_id", None)
-    return f"{platform.node()}, GPU {device.index}" + (f" at PCI bus {bus:02x}" if bus is not None else "")
+    properties = module_of(device).get_device_properties(device)
+    names = [name for name in ("pci_domain_id", "pci_bus_id", "pci_device_id") if hasattr(properties, name)]
+    address = [getattr(properties, name) for name in names]
+    where = " at {:04x}:{:02x}:{:02x}.0".format(*address) if len(address) == 3 else ""
+    return f"{platform.node()}, GPU {device.index}{where}"

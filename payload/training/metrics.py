@@ -293,7 +293,8 @@ class Metrics:
         content = read_file(self.path, MOST_BYTES, follow_links=False)
         lines = content.splitlines(keepends=True)
         own = [line for line in lines if line.endswith(b"\n") and is_record(read_object(line), self.form)]
-        if not own and b"\n" in content:
+        start = f'{{"{self.form.key}": '.encode()  # what a kill leaves of a first line begins like it
+        if not own and (b"\n" in content or content[: len(start)] != start[: len(content)]):
             raise TrainingError(
                 f"{self.path}: holds no line of a training: it belongs to another program. Move it, or choose "
                 "another directory with --modelpath"

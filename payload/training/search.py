@@ -139,8 +139,12 @@ class Search:
                 raise TrainingError(f"the training failed. Read {self.trial_directory(trial) / LOG}")
             if self.options.one:
                 return
-        if self.is_complete and not self.stopped and not self.options.one:
+        if self.stopped or self.options.one:
+            return
+        if self.is_complete:
             self.report()
+        else:
+            print("Other processes train the last trials. Start again if none of them prints the table", flush=True)
 
     def open_study(self) -> Any:
         """Return the study, new or continued; TrainingError if it was opened with other options."""

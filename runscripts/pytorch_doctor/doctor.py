@@ -11,6 +11,7 @@ import sys
 import time
 
 from pytorch_command import positive, print_message, write_output
+from pytorch_launch import LaunchError
 from pytorch_launch.world import is_first_task_of_node, node_name
 
 from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN, Finding, fail
@@ -123,6 +124,8 @@ def answer(checks, here, mask, pipe):
         for name, check in checks.items():
             try:
                 found = check(here)
+            except LaunchError as error:  # such as a switch that is neither 0 nor 1
+                found = fail(error.fault, error.remedy)
             except OSError as error:
                 found = fail(f"{error.filename}: {error.strerror}", "check that it exists and that you may read it")
             except Exception as error:

@@ -116,7 +116,7 @@ class Device:
 
     @staticmethod
     def get_device_properties(_device):
-        return SimpleNamespace(pci_bus_id=0x41)
+        return SimpleNamespace(pci_domain_id=0, pci_bus_id=0x41, pci_device_id=0)
 
 
 @pytest.fixture
@@ -146,9 +146,9 @@ def test_on_a_gpu_one_step_in_eight_has_events_which_are_waited_for_after_the_ep
     values = told.end_epoch("epoch 2/2")
     assert lines == [
         "epoch 1/2  slowest rank: unknown: too few steps to time one",
-        "epoch 2/2  slowest rank 0 (n1, GPU 1 at PCI bus 41): 4.00 ms alone per step, 1.00 times the median",
+        "epoch 2/2  slowest rank 0 (n1, GPU 1 at 0000:41:00.0): 4.00 ms alone per step, 1.00 times the median",
     ]
-    assert values["slowest_place"] == "n1, GPU 1 at PCI bus 41" and values["step_seconds_alone"] == 0.004
+    assert values["slowest_place"] == "n1, GPU 1 at 0000:41:00.0" and values["step_seconds_alone"] == 0.004
 
 
 def test_an_evaluation_and_the_first_two_steps_are_not_timed(monkeypatch, alone):

@@ -96,7 +96,7 @@ def test_a_line_that_is_damaged_or_cut_short_by_a_kill_costs_that_line_alone(
     assert f"{path}: 1 damaged lines are removed; the previous file is {path}.damaged\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("content", ["my own file\n", '{"epoch": 1, "val_loss": 0.5}\n', "\n"])
+@pytest.mark.parametrize("content", ["my own file\n", "my own file", '{"epoch": 1, "val_loss": 0.5}\n', "\n"])
 @pytest.mark.parametrize("first_epoch", [0, 2])
 def test_a_file_of_another_program_is_left_as_it_is(tmp_path, content, first_epoch):
     path = tmp_path / "metrics.jsonl"
@@ -106,8 +106,8 @@ def test_a_file_of_another_program_is_left_as_it_is(tmp_path, content, first_epo
     assert path.read_text() == content
 
 
-@pytest.mark.parametrize("content", ["my own file", '{"ep', ""])
-def test_one_line_without_an_end_may_be_anybodys_and_is_kept(tmp_path, undrawn, content):
+@pytest.mark.parametrize("content", ['{"epoch": 1, "lo', '{"ep', ""])
+def test_a_first_line_that_a_kill_cut_short_is_kept_aside(tmp_path, undrawn, content):
     (tmp_path / "metrics.jsonl").write_text(content)
     write_record(tmp_path, [1])
     assert numbers(tmp_path) == [1]

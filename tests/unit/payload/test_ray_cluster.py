@@ -58,6 +58,7 @@ def test_rank_0_starts_the_head_where_the_other_ranks_look_for_it_then_the_scrip
     for name, value in {**RANK, "RANK": rank, "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "hsn0"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(ray_cluster, "wait_for_end", lambda *_: None)
+    monkeypatch.setattr(ray_cluster, "wait_for_nodes", lambda *_: None)
     (tmp_path / "train.py").touch()
     status = ray_cluster.main(["--num-gpus=4", str(tmp_path / "train.py"), "--lr", "1"])
     ray, environment = started[0]

@@ -1,6 +1,7 @@
 """training/checkpoint.py: a checkpoint of another run is refused before any of it is used."""
 
 import re
+from collections import Counter
 
 import pytest
 import torch
@@ -66,6 +67,9 @@ CHANGES = {
         lambda s: group(s).update(params=[0]),
         lambda s: s["optimizer"].update(param_groups=[]),
         lambda s: s["optimizer"]["param_groups"].append(group(s)),
+        lambda s: s["optimizer"].update(param_groups=torch.zeros(1).expand(2**40)),
+        lambda s: s.update(optimizer=torch.zeros(2)),
+        lambda s: group(s).update(params=[torch.zeros(2)] * len(group(s)["params"])),
     ),
     "its position is not one of this run": (
         lambda s: s["schedule"].update(last_epoch=5),
@@ -82,10 +86,12 @@ CHANGES = {
     "of its position": (
         lambda s: s["position"].update(epoch="1"),
         lambda s: s["position"].update(step=2**64),
+        lambda s: s["position"].update(more=1),
         lambda s: s.update(position=None),
     ),
     "of its schedule": (lambda s: s.update(schedule=[1]),),
     "its random states are no list": (lambda s: s.update(random=None),),
+    "invalid random state": (lambda s: s["random"].append(Counter([1])),),
     "of its random state": (
         lambda s: s["random"][0].update(cpu=torch.zeros(3, dtype=torch.uint8)),
         lambda s: s["random"].append("x"),

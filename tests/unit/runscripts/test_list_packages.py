@@ -64,3 +64,16 @@ def test_nothing_is_the_users_where_nothing_was_installed_on_top_and_the_help(ar
     result = list_packages(argument)
     found = result.stdout[: len("Usage: list-packages")], result.stderr[: len("Usage: list-packages")]
     assert (result.returncode, *found) == (status, output, errors)
+
+
+def test_a_reader_that_has_gone_and_a_full_disk_are_no_traceback(tmp_path):
+    for number in range(3000):  # more than a pipe holds
+        info = tmp_path / "lib/python3.11/site-packages" / f"own{number}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: own{number}\nVersion: 1.0\n")
+    packages = str(tmp_path / "lib/python3.11/site-packages")
+    environment = {**os.environ, "PYTHONUSERBASE": str(tmp_path), "PYTHONPATH": packages}
+    for end in ("| head -1", ">/dev/full"):
+        command = ["bash", "-c", f'"$0" "$1" --user {end}', sys.executable, SCRIPT]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert "Traceback" not in done.stderr and done.stderr.count("\n") == (end != "| head -1"), done.stderr

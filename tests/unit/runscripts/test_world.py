@@ -74,6 +74,7 @@ PORTS, MASKS = "SLURM_STEP_RESV_PORTS={}".format, "SLURM_CPU_BIND_TYPE={} SLURM_
 ALL_HERE = "OMPI_COMM_WORLD_LOCAL_SIZE=4 MPI_LOCALNRANKS=4"
 OF_PALS = "PALS_RANKID={0} PALS_LOCAL_RANKID={1} PALS_NODEID={2} PALS_APINFO=FILES/apinfo PBS_NODEFILE=FILES/absent"
 
+DAEMONS = "SLURM_STEP_NUM_TASKS=3 SLURM_STEP_NUM_NODES=3 SLURM_STEP_TASKS_PER_NODE=1(x3)"
 WORLDS = [
     # Slurm
     ("step", "", "3/4 1/2 1", {"job": 7, "step": 0, "source": "Slurm step 7.0", "node": "nid001003"}),
@@ -134,7 +135,7 @@ WORLDS = [
     # short and long names of a host are the same host
     ("mpi", "SLURM_JOB_NODELIST= PBS_NODEFILE=FILES/long OMPI_COMM_WORLD_RANK=0", "0/4 1/2 1", {}),
     # `salloc -N3 mpirun -np 2`: the daemons are a step of three tasks, and a node may have no rank
-    ("mpi", "SLURM_STEP_NUM_TASKS=3 SLURM_STEP_NUM_NODES=3 SLURM_STEP_TASKS_PER_NODE=1(x3)", "3/4 1/2 1", {}),
+    ("mpi", f"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 {DAEMONS}", "1/2 1/2 0", {}),
 ]
 
 

@@ -46,6 +46,9 @@ def test_all_commands_are_there_and_no_torchrun_in_place_of_torchs(run, environm
     ]
     for name in ("conda-python-distributed", "ddp-env", "get-master", "list-packages", "pytorch-run", "pytorch-stacks"):
         assert run(str(environment / "bin" / name), "--help").lower().startswith("usage: ")
+    share = environment / "share/pytorch-runscripts/runscripts"
+    for name in ("pytorch-doctor", "pytorch-stacks"):  # which pytorch-run and pytorch-stacks start on the nodes
+        assert run(str(share / name), "--help").lower().startswith("usage: ")
 
 
 def test_the_workers_of_torchrun_are_started_by_the_wheels_own_command(run, environment, agent, worker):

@@ -6,11 +6,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from programs import program
-from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN, Finding, ok
+from pytorch_doctor import FAIL, NOT_APPLICABLE, OK, WARN, Finding, context, ok
+from pytorch_doctor.checks import installation as installation_checks
 from pytorch_doctor.doctor import as_json, as_table, run_all
 
 from testbed.processes import is_running
@@ -185,6 +187,18 @@ sys.exit("""
     started = [int(line) for line in process.communicate(timeout=300)[0].splitlines()]
     assert process.returncode == 143
     assert not [pid for pid in started if is_running(pid)]
+
+
+def test_the_installation_is_read_by_checks_alone(monkeypatch, tmp_path):
+    monkeypatch.setattr(context, "read_recipe", lambda _: time.sleep(1000))
+    here = context.Context({"EBROOTPYTORCH": str(tmp_path / "absent"), "SIFPYTORCH": "/x.sif"})
+    (found,) = run_all({"image": installation_checks.check_image}, here, 1)
+    assert (found.verdict, found.finding) == (FAIL, "no answer within 1 s")
+
+
+def test_a_switch_that_is_neither_0_nor_1_is_the_users(doctor, installation):
+    done = doctor("--only", "torch", PYTORCH_LAUNCH_KEEP_PATHS="false", **installation())
+    assert "PYTORCH_LAUNCH_KEEP_PATHS=false is neither 0 nor 1" in done.stdout and "bug" not in done.stdout
 
 
 def test_a_recipe_that_cannot_be_read_holds_up_nothing(installation, doctor):
