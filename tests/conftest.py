@@ -18,6 +18,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 #: files: at the end, one would leave the other processes idle.
 FIRST = (
     "tests/integration/test_recipes_of_the_seeds.py",
+    "tests/integration/test_staging.py",
     "tests/unit/payload/test_mnist",
     "tests/unit/runscripts/test_stage.py",
     "tests/unit/easyblocks",

@@ -73,6 +73,7 @@ def test_squashfs_image_that_srun_starts_on_enroot(system, registry, name, optio
     assert system.run(f"{module}\nPYTHONPATH={OF_IMAGE} conda-python-distributed {SHOW}").strip() == OF_IMAGE
 
 
+@pytest.mark.thorough  # tests/unit/bin/test_enter_engines.py always has its command
 def test_image_of_podman_hpc_beside_enroot(system, registry, short_directory):
     if os.geteuid() != 0 or not (find_optional("podman") and find_optional("runc")):
         pytest.skip("podman and runc are needed, and root: `python3 testbed optional` installs them")

@@ -197,10 +197,11 @@ def frontier(system):
 @pytest.mark.parametrize(
     ("name", "version"),
     [
-        pytest.param("PyTorch-2.3.1-rocm-6.0-venv", "2.3.1+rocm6.0", id="page", marks=pytest.mark.thorough),
+        pytest.param("PyTorch-2.3.1-rocm-6.0-venv", "2.3.1+rocm6.0", id="page"),
         pytest.param("PyTorch-2.10.0-rocm-7.1-venv", "2.10.0+rocm7.1", id="now"),
     ],
 )
+@pytest.mark.thorough  # test_venv_build.py always builds a package from source, test_packed.py packs
 def test_virtual_environments_of_frontier_with_mpi4py_from_source(frontier, name, version):
     settings = f"{frontier.index}\nexport CFLAGS=-O0"  # compiles mpi4py in seconds
     changes = [("c8fa625e0f92b082ef955bfb52f19fa6691d29273d7d71135d295aa143dee6cb", frontier.mpi4py)]
@@ -216,7 +217,7 @@ os.write(1, line.encode())  # in one write
     assert output == "rank 2 Open MPI\n" * 2
 
 
-@pytest.mark.thorough  # Frontier's is always installed from wheels, and test_job_scripts.py launches so
+@pytest.mark.thorough  # test_locked_venv.py always installs from a lock, and test_job_scripts.py launches so
 def test_virtual_environment_for_cuda_with_torchrun_under_mpirun(system):
     if not find_optional("openmpi-bin"):
         pytest.skip("Open MPI is not installed")
@@ -228,7 +229,7 @@ def test_virtual_environment_for_cuda_with_torchrun_under_mpirun(system):
     )
 
 
-@pytest.mark.thorough  # Frontier's is always installed, and test_worlds.py trains with ddp-env
+@pytest.mark.thorough  # test_locked_venv.py always installs from a lock, and test_active_environment.py has ddp-env
 def test_virtual_environment_of_perlmutter_with_exported_variables(system):
     stand_ins = system.stand_ins
     stand_ins.module("python/3.11-24.1.0", Path(shutil.which("python3.11")).parent)

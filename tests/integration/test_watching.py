@@ -74,6 +74,7 @@ def png_size(path):
     return struct.unpack(">II", content[16:24])
 
 
+@pytest.mark.thorough  # tests/unit/payload/test_metrics.py always writes and continues metrics and picture
 def test_a_resumed_training_continues_metrics_picture_tensorboard_wandb_mlflow(
     testbed, container, venv, load, few_images
 ):

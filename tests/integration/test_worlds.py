@@ -75,7 +75,7 @@ FEWER = {LINES[name]: 2 for name in ("Open MPI", "torchrun alone", "ddp-env")}
 #: Launchers that reach image or venv in the same way as another one, or that demo, job scripts and test_ends.py use.
 ALIKE = {
     "container": ("srun", "MPICH", "torchrun under srun", "torchrun under Open MPI", "torchrun alone", "ddp-env"),
-    "venv": ("srun", "Open MPI", "MPICH", "torchrun under srun", "torchrun under Open MPI"),
+    "venv": ("srun", "Open MPI", "MPICH", "torchrun under srun", "torchrun under Open MPI", "ddp-env"),
 }
 
 
