@@ -50,7 +50,7 @@ def test_ranks_with_wrong_sums_and_one_that_is_slow_are_named_with_their_nodes(t
     assert result.stdout.splitlines()[-1] == "all-reduce check: FAIL: sums, speed"
 
 
-@pytest.mark.thorough  # test_doctor_on_nodes.py and the next test always run the two parts
+@pytest.mark.thorough  # test_doctor_on_nodes.py and the other test here always run the two parts
 def test_the_job_asks_the_doctor_on_each_node_and_all_ranks(testbed, venv, dataset, work):
     job = submission("$PAYLOAD/jobs/slurm/check.job --max-size 1K --slow 1000")
     result = testbed.run_unchecked(f"module load {venv}\n{job}", cwd=work)
