@@ -64,8 +64,8 @@ class EB_PyTorchContainer(SourcePackageSteps, images.InstalledImage, EB_PyTorchM
     def named_kinds(self):
         """Also the image of a build dependency, on which a definition file can be built too."""
         kinds = super().named_kinds()
-        if '.yml' in kinds:
-            kinds.pop('.sif', None)  # its base
+        if all(record['name'] == self.cfg['base_image'] for record in self.records if record['name'].endswith('.sif')):
+            kinds.pop('.sif', None)  # the base of a conda environment is not the image
         if self.base_module and '.def' not in kinds:
             kinds[self.base_module] = images.PackagesOnTop
         building = {images.DefinitionFile, images.PackagesOnTop}

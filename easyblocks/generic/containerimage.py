@@ -7,6 +7,7 @@ by its digest (`image = 'docker://...@sha256:...'`), or is a file that the site 
 """
 import contextlib
 import fcntl
+import glob
 import json
 import os
 import platform
@@ -19,7 +20,7 @@ from easybuild.framework.easyblock import EasyBlock
 from easybuild.framework.easyconfig import CUSTOM, MANDATORY
 from easybuild.framework.easyconfig.easyconfig import letter_dir_for
 from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
-from easybuild.tools.config import source_paths
+from easybuild.tools.config import build_option, source_paths
 from easybuild.tools.filetools import (
     CHECKSUM_TYPE_SHA256,
     adjust_permissions,
@@ -27,6 +28,7 @@ from easybuild.tools.filetools import (
     copy_file,
     mkdir,
     read_file,
+    remove,
     remove_dir,
     remove_file,
     which,
@@ -126,16 +128,22 @@ class ContainerImage(EasyBlock):
         self.image = kind(self.cfg, '%s-%s.sif' % (self.name, det_full_ec_version(self.cfg)), self.records,
                           self.builddir)
 
-    def fetch_step(self, *args, **kwargs):
+    def fetch_step(self, skip_checksums=False):
         """Check the recipe first; find the site's files as sources."""
         self.require_image()
+        names = [record['name'] for record in self.records]
         for name, checksum in self.site_files().items():
-            if not self.obtain_file(name, no_download=True, warning_only=True):
+            if names.count(name) > 1:  # among the sources too, with a checksum
+                continue
+            path = self.obtain_file(name, no_download=True, warning_only=True)
+            if not path:
                 raise EasyBuildError("Image not found: %s in central_images (%s) or on EasyBuild's source path (%s). "
                                      "Put a copy there, or correct the recipe", name,
                                      ', '.join(self.cfg['central_images']), ', '.join(source_paths()))
-            self.src.append(self.fetch_source(name, checksum))
-        super().fetch_step(*args, **kwargs)
+            if not skip_checksums:  # --inject-checksums would write it as that of the recipe's first source
+                self.src.append({'name': name, 'path': path, 'cmd': None, 'checksum': checksum,
+                                 'finalpath': self.builddir})
+        super().fetch_step(skip_checksums=skip_checksums)
 
     def require_image(self):
         """Stop unless the recipe names one image."""
@@ -401,12 +409,14 @@ class SifSource(Image):
 
     def fetch(self):
         """Check the file's structure; EasyBuild has compared its checksum."""
-        self.file, self.checksum = self.source('.sif')['path'], self.source('.sif').get(CHECKSUM_TYPE_SHA256)
+        self.file, found = self.source('.sif')['path'], self.source('.sif').get(CHECKSUM_TYPE_SHA256)
+        # the copy is compared with the recipe's checksum: the file may change after it was verified
+        self.checksum = not build_option('ignore_checksums') and self.recipe['image_checksum'] or found
         require_image_format(self.file)
 
     def build(self):
         """Start it, if the recipe has no checksum: then only the runtime detects damage."""
-        if self.source('.sif').get('checksum'):
+        if self.source('.sif').get('checksum') and not build_option('ignore_checksums'):
             return
         result = run_command([self.runtime, 'exec', self.file, 'true'], fail_on_error=False, hidden=True)
         if result.exit_code != 0:
@@ -521,9 +531,12 @@ class Registry(Image):
     def download(self, directory, is_alone=True):
         """Download to a directory; the note is written first, so that the image appears when it is complete."""
         path = os.path.join(directory, self.file_name)
-        # the next download removes that of a killed one; the locks of some file systems are those of one host
-        owner = 'uid-%d' % os.getuid() if is_alone else 'pid-%d' % os.getpid()
-        part = '%s.%s.%s.part' % (path, socket.gethostname(), owner)
+        # of this process: the runtime of an `eb` that was killed may still write to its own
+        mine = '%s.%s.uid-%d.' % (path, socket.gethostname(), os.getuid())
+        part = '%s%d.part' % (mine, os.getpid())
+        for stale in glob.glob(glob.escape(mine) + '*.part*'):
+            if not os.path.exists('/proc/' + stale[len(mine):].split('.')[0]):
+                remove(stale)
         # after a failure, it has complete layers for the next attempt; per user, because the runtime makes it private
         cache = '%s.%d.cache' % (path if is_alone else part, os.getuid())
         is_kept = is_alone

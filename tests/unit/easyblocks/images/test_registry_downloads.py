@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -51,13 +52,16 @@ def test_a_download_of_another_source_path_is_used(image_of, monkeypatch, tmp_pa
     assert image.file == str(path)
 
 
-def test_a_part_of_a_download_that_was_killed_is_removed_by_the_next(image_of, monkeypatch):
-    image = image_of(f"image = 'docker://a/b@{DIGEST}'")
-    path = downloaded(image)
+def test_parts_of_processes_that_were_killed_are_removed_and_no_others(image_of, monkeypatch):
+    image, ended = image_of(f"image = 'docker://a/b@{DIGEST}'"), subprocess.Popen(["/bin/true"])
+    ended.wait()
+    path, mine = downloaded(image), f"{socket.gethostname()}.uid-{os.getuid()}."
     path.parent.mkdir(parents=True)
-    Path(f"{path}.{socket.gethostname()}.uid-{os.getuid()}.part").write_text("half")
+    others = {f"elsewhere.uid-{os.getuid()}.{ended.pid}.part", f"{mine}{os.getppid()}.part"}
+    for end in (f"{mine}{ended.pid}.part", *others):
+        Path(f"{path}.{end}").touch()
     download(image, monkeypatch)
-    assert not list(path.parent.glob("*.part"))
+    assert {file.name[len(path.name) + 1 :] for file in path.parent.glob("*.part")} == others
 
 
 def test_without_locks_the_download_that_ends_first_is_used_by_both(image_of, monkeypatch):
