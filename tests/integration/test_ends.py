@@ -56,7 +56,7 @@ time.sleep(0.1)  # docs/troubleshooting.md: with gloo, a process that ends at on
 #: The rank of the first argument fails after a collective, in the way of the second; the others wait for it. In a
 #: function: gloo's threads may abort an interpreter that ends with its module-level variables (torch 2.13).
 FAILING = """
-import os, signal, sys, torch, torch.distributed as dist
+import os, signal, sys, time, torch, torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 @record
 def main():
@@ -68,7 +68,10 @@ def main():
         if sys.argv[2] == 'KILL':
             os.kill(os.getpid(), signal.SIGKILL)
         raise ValueError('bad batch')
-    dist.all_reduce(total)
+    try:
+        dist.all_reduce(total)
+    finally:
+        time.sleep(1)  # otherwise it may end before the rank that it has lost
 main()
 """
 
