@@ -43,8 +43,7 @@ def main(arguments):
     )
     parser.add_argument("--url", default="", help="where the site will be: https://docs.example.org/pytorch/")
     options = parser.parse_args(arguments)
-    tools = provide_environment(layout, "website")
-    build(tools / "bin" / "python", options.output.absolute(), options.url)
+    build(provide_environment(layout, "website") / "bin" / "python", options.output.absolute(), options.url)
     print(f"{options.output}/index.html\nTo look at it: python3 -m http.server -d {options.output}")
     return 0
 
