@@ -19,13 +19,13 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import secrets
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 
 import pytorch_command
@@ -45,6 +45,8 @@ SRUN = (
     *("--kill-on-bad-exit=0", "--wait=0", "--job-name=pytorch-stage"),
 )
 SELF = (sys.executable, "-I", "-S", os.path.abspath(pytorch_command.__file__), PROGRAM)
+#: What srun prints for a process that did not end by itself; it goes on with the others.
+ENDED = re.compile(rb"^srun: error: .*tasks? [\d,-]+: |^srun: error: Node failure")
 #: For processes to start on all nodes.
 START_SECONDS = 120
 #: Between two looks for the directory, with which the step that stays ends.
@@ -201,15 +203,14 @@ def stage(files, launcher, undo):
     env[ORDER], copies = json.dumps(order), [copy_of(path, order) for path in files]
 
     def run(*command, seconds=0):
-        errors = undo.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
         stdin = subprocess.PIPE if "hold" in command else subprocess.DEVNULL
         if not shutil.which(command[0]):
             raise StageError(f"{command[0]} not found on PATH. Add it, or name another launcher after `--`")
         # in a session, so that Ctrl-C does not interrupt it; `timeout 0` sets no limit
-        pipes = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": errors, "start_new_session": True}
+        pipes = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "start_new_session": True}
         process = subprocess.Popen(["timeout", str(seconds), *command], 0, env=env, **pipes)
         undo.callback(end, process)
-        return process, errors, order
+        return process, order
 
     program = [*start, *SELF, "--node"]
     if is_slurm:
@@ -253,12 +254,15 @@ def flux_commands(start, order):
         yield [*archive, "remove", name]
 
 
-def read_answers(process, errors, order, count=None):
+def read_answers(process, order, count=None):
     """The next `count` answers of nodes, or all until the process ends. StageError for a problem, or if it failed."""
-    found, name = [], os.path.basename(order["directory"]).encode() + b"="
+    found, others, name = [], [], os.path.basename(order["directory"]).encode() + b"="
     for line in iter(process.stdout.readline, b""):
-        found += [json.loads(line.partition(name)[2].decode())] if name in line else []
-        if len(found) == count:
+        if name in line:
+            found.append(json.loads(line.partition(name)[2].decode()))
+        else:
+            others.append(line)
+        if len(found) == count or ENDED.search(line):
             break
     for problem in filter(None, found):
         for path, expected in order["files"].items():
@@ -266,10 +270,10 @@ def read_answers(process, errors, order, count=None):
                 raise DamagedError(f"{path} is damaged: its SHA-256 is not the recorded one. Install it again")
         raise (TakenError if problem.endswith(FIRST) else StageError)(f"{problem}. {OTHERWISE}")
     program, is_node = process.args[2], "--node" in process.args
-    if len(found) != count and (process.wait() or (is_node and not found)):
-        errors.seek(0)
+    has_ended = any(map(ENDED.search, others))
+    if len(found) != count and (has_ended or process.wait() or (is_node and not found)):
         # without those from other tasks
-        lines = [line for line in errors.read().decode(errors="replace").splitlines() if "xited with exit" not in line]
+        lines = [line.decode(errors="replace").strip() for line in others if b"xited with exit" not in line]
         text = [f"no answer from the processes that {program} was to start", *filter(None, lines)][-1].rstrip(".")
         # sbcast has one error for a full disk and others
         raise StageError(f"{text}{', or the disk is full' * (program == 'sbcast')}. {OTHERWISE}")

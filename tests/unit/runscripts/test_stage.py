@@ -351,11 +351,22 @@ def test_a_signal_during_the_copy_removes_it(image, disk, runscripts, slow, numb
 
 
 @pytest.mark.parametrize(
-    ("job", "message"), [({}, "no answer from the processes that"), (JOB, "no process on some node")]
+    ("job", "seconds", "text", "message"),
+    [
+        ({}, 1, "exec sleep 200", "no answer from the processes that"),
+        (JOB, 1, "exec sleep 200", "no process on some node"),
+        # of one that was killed at once
+        (
+            JOB,
+            120,
+            "echo 'srun: error: n2: task 1: Killed' >&2; exec sleep 200",
+            "srun: error: n2: task 1: Killed. Set",
+        ),
+    ],
 )
-def test_processes_that_do_not_start_are_an_error_after_a_limit(shell, tmp_path, changed, job, message):
-    stuck = program(tmp_path / "bin" / "srun", "exec sleep 200")
-    staging = changed("START_SECONDS = 120", "START_SECONDS = 1")
+def test_processes_that_do_not_start_or_are_killed_are_an_error(shell, tmp_path, changed, job, seconds, text, message):
+    stuck = program(tmp_path / "bin" / "srun", text)
+    staging = changed("START_SECONDS = 120", f"START_SECONDS = {seconds}")
     line = f"source <({staging}) || echo $?" if job else f"source <({staging} -- {stuck}) || echo $?"
     output, found, _ = shell(f"PATH={stuck.parent}:$PATH; {line}", **job)
     assert output == ["1"]
