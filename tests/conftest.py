@@ -41,7 +41,6 @@ FIRST = (
 SLOW = (
     "tests/unit/benchmarks/test_counts.py::test_a_program_counts",
     "tests/unit/benchmarks/test_counts.py::test_the_count",
-    "tests/unit/benchmarks/test_sides.py::test_a_part",
     "tests/unit/benchmarks/test_sides.py::test_the_textbooks",
     "tests/unit/bin/test_squashfs_commands.py",
     "tests/unit/easyblocks/test_host_libraries.py",
@@ -82,8 +81,6 @@ SLOW = (
     "tests/unit/runscripts/test_nodelist.py::test_random_lists",
     "tests/unit/runscripts/test_stage.py::test_a_shell_that_is_killed",
     "tests/unit/runscripts/test_stage.py::test_what_takes_longer",
-    "tests/unit/testbed/test_test_options.py",
-    "tests/unit/testbed/test_testbed_progress.py::test_lines_are_printed_when_they_arrive",
     "tests/unit/website/test_site.py",
 )
 

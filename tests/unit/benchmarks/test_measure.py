@@ -1,4 +1,4 @@
-"""A run of experiments: the order of the sides, what counts, what fails, and what a command line selects."""
+"""A run of experiments: the order of the sides, what counts, what fails, and one row that is measured again."""
 
 from itertools import count
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ import pytest
 from benchmarks import __main__ as command
 from benchmarks import measure
 from benchmarks.results import Ratio, Results
-from benchmarks.rows import EXPERIMENTS, Experiment
+from benchmarks.rows import Experiment
 from benchmarks.session import NotMeasurable
 from testbed.layout import TestbedError as Error  # pytest would take it for a class of tests
 
@@ -65,37 +65,14 @@ def test_a_round_can_have_pairs_of_several_rows_and_the_ratio_is_of_the_medians(
     assert Ratio.of([(1.0, 1.0), (30.0, 2.0), (3.0, 2.0)]) == Ratio(a=3.0, b=2.0, low=1.0, high=15.0, pairs=3)
 
 
-def select(monkeypatch, *arguments):
-    """The experiments, and the results, of a command line."""
-    selected = []
-
-    def record(_layout, experiments, _rounds):
-        selected.extend(experiments)
+def test_one_row_of_the_page_is_measured_again_and_the_others_stay(monkeypatch):
+    def measure_now(_layout, experiments, _rounds):
         return Results({name: "new" for each in experiments for name in each.names}, {}, {})
 
-    monkeypatch.setattr(command.sys, "argv", ["benchmarks/run", *arguments])
-    monkeypatch.setattr(command, "measure", record)
-    return selected, command.measure_selected(None, command.parse_arguments())
-
-
-def test_a_run_measures_all_rows_or_one(monkeypatch):
-    assert select(monkeypatch)[0] == list(EXPERIMENTS)
-    selected, results = select(monkeypatch, "--only", "rebuild", "--pairs", "1")
-    assert [each.names for each in selected] == [("install-image", "rebuild", "rebuild-bytes")]
-    assert results.ratios == {"rebuild": "new"}
-
-
-def test_one_row_of_the_page_is_measured_again_and_the_others_stay(monkeypatch):
     page = Results({"import": "old", "rebuild": "old"}, {"cpu": "no"}, {"metadata": "status 1"})
     monkeypatch.setattr(command.Results, "load", lambda _file: page)
-    results = select(monkeypatch, "--page", "--only", "rebuild", "--only", "metadata")[1]
+    monkeypatch.setattr(command, "measure", measure_now)
+    words = ["benchmarks/run", "--page", "--only", "rebuild", "--only", "metadata"]
+    monkeypatch.setattr(command.sys, "argv", words)
+    results = command.measure_selected(None, command.parse_arguments())
     assert results == Results({"import": "old", "rebuild": "new", "metadata": "new"}, {"cpu": "no"}, {})
-    for option in ("--page", "--redraw"):  # not from few pairs
-        with pytest.raises(SystemExit):
-            select(monkeypatch, option, "--pairs", "1")
-
-
-def test_results_are_the_same_after_saving_and_loading(tmp_path):
-    results = Results({"import": Ratio(1.0, 2.0, 0.5, 0.5, 1, "Run.")}, {"cpu": "no srun"}, {})
-    results.save(tmp_path / "results.json")
-    assert Results.load(tmp_path / "results.json") == results
