@@ -4,11 +4,9 @@ import pytest
 
 from testbed import packages
 from testbed.layout import Layout
-from testbed.packages import find_optional, install_cluster, install_optional
 
 OPENMPI_5 = "mpirun (Open MPI) 5.0.7\n\nReport bugs to https://www.open-mpi.org/community/help/\n"
 DEBIANS_OPENMPI_4 = "mpirun.openmpi (OpenRTE) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n"
-WANTED = [*packages.OPTIONAL_PACKAGES, *packages.OPTIONAL_FILES]
 MPICH_4 = "HYDRA build details:\n    Version:                                 4.0.2\n"
 
 
@@ -29,14 +27,6 @@ def commands(tmp_path, monkeypatch):
     return make
 
 
-@pytest.fixture
-def requests(monkeypatch):
-    """The lists of packages that apt is asked to install."""
-    asked = []
-    monkeypatch.setattr(packages, "apt_install", lambda _layout, _prefix, wanted: asked.append(wanted))
-    return asked
-
-
 @pytest.mark.parametrize(
     ("there", "openmpi", "mpich"),
     [
@@ -50,39 +40,20 @@ def requests(monkeypatch):
 def test_a_launcher_is_found_by_its_name_and_the_text_of_its_version(commands, tmp_path, there, openmpi, mpich):
     for name, text in there.items():
         commands(name, text)
-    found = [find_optional(package) for package in ("openmpi-bin", "mpich")]
+    found = [packages.find_optional(package) for package in ("openmpi-bin", "mpich")]
     assert found == [name and str(tmp_path / "bin" / name) for name in (openmpi, mpich)]
 
 
-def test_missing_packages_are_installed_if_that_is_permitted(commands, requests, monkeypatch, tmp_path):
-    monkeypatch.setattr(packages, "privilege", lambda: [])
+@pytest.mark.parametrize("permitted", [True, False])
+def test_what_is_missing_is_installed_if_that_is_permitted_else_named(commands, monkeypatch, tmp_path, permitted):
+    asked = []
+    monkeypatch.setattr(packages, "apt_install", lambda _layout, _prefix, wanted: asked.append(wanted))
+    monkeypatch.setattr(packages, "privilege", lambda: [] if permitted else None)
     commands("mpirun", OPENMPI_5)
-    assert install_optional(Layout(tmp_path)) is None
-    assert requests == [[package for package in WANTED if package != "openmpi-bin"]]
-
-
-def test_packages_that_apptainer_misses_are_installed_with_others(commands, requests, monkeypatch, tmp_path):
-    monkeypatch.setattr(packages, "privilege", lambda: [])
-    monkeypatch.setattr(packages, "find_lmod", lambda: tmp_path)
-    install_cluster(Layout(tmp_path))
-    assert "gocryptfs" in requests[0]
-    for command in (*packages.CLUSTER_PACKAGES, *packages.CONTAINER_PACKAGES):
-        commands(command, "")
-    install_cluster(Layout(tmp_path))  # no apt, which may have no network, for that alone
-    assert len(requests) == 1
-
-
-def test_nothing_is_installed_if_nothing_is_missing_or_without_privilege(commands, requests, monkeypatch, tmp_path):
-    monkeypatch.setattr(packages, "privilege", lambda: None)
-    assert f"apt-get install {' '.join(WANTED)}" in install_optional(Layout(tmp_path))
-    for package, ((name, *_), mark) in packages.OPTIONAL_PACKAGES.items():
-        commands(name, f"{package} {mark}\n")
-    for pattern in packages.OPTIONAL_FILES.values():
-        path = tmp_path / pattern.replace("*", "x86_64-linux-gnu")
-        path.parent.mkdir(parents=True)
-        path.touch()
-    assert install_optional(Layout(tmp_path)) is None
-    assert requests == []
+    wanted = [*packages.OPTIONAL_PACKAGES, *packages.OPTIONAL_FILES]
+    wanted.remove("openmpi-bin")
+    answer = packages.install_optional(Layout(tmp_path))
+    assert (answer, asked) == (None, [wanted]) if permitted else f"apt-get install {' '.join(wanted)}" in answer
 
 
 APT = """#!/bin/sh
