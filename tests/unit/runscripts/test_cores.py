@@ -330,29 +330,3 @@ def test_without_slurm_all_cpus_are_the_jobs_or_those_of_mpirun(laptop):
     for rank in range(2):
         own = without_slurm(laptop, {2 + rank}, rank, 2, launcher={2, 3})
         assert (own.bind, own.warnings) == (None, [])
-
-
-@pytest.mark.parametrize(
-    ("name", "allowed", "size", "most"),
-    [
-        # 12 nodes of the driver and their directory, 8 GPUs, 4 NUMA nodes and their list, smt/active, a thread list per
-        # core of one NUMA node
-        pytest.param("lumi", JOB_THREADS, 8, 13 + 8 + 5 + 1 + 15, id="LUMI-G"),
-        pytest.param("perlmutter", range(128), 4, 1 + 4 + 5 + 1 + 17, id="Perlmutter"),
-        # the directories of the GPUs and of their driver, 8 GPUs, 8 NUMA nodes and their list, 4 tables of distances,
-        # the cores of two NUMA nodes
-        pytest.param("dgx", range(256), 8, 2 + 8 + 9 + 4 + 1 + 33, id="DGX A100"),
-        pytest.param("lumi", range(1, 8), 8, 13 + 1 + 1 + 7, id="a mask of one's own"),
-        pytest.param("virtual_machine", range(8), 2, 1 + 1 + 2 + 1, id="no hardware threads"),
-    ],
-)
-def test_few_files_and_directories_are_read(request, monkeypatch, name, allowed, size, most):
-    root = request.getfixturevalue(name)
-    paths = []
-    read, names = topology.read, topology.names
-    monkeypatch.setattr(topology, "read", lambda path: paths.append(path) or read(path))
-    monkeypatch.setattr(topology, "names", lambda path: paths.append(path) or names(path))
-    job_cpus = 56 if name == "lumi" and len(allowed) == 7 else len(allowed)
-    node = topology.Node(root, allowed=set(allowed))
-    choose_cores(root, (), size - 1, size, job_cpus, None, choose_devices({}, node, size - 1, size), node=node)
-    assert len(paths) <= most

@@ -57,15 +57,6 @@ def test_steps_of_neighbouring_jobs_never_share_a_port():
                 assert owner.setdefault(port, (job, step)) == (job, step)
 
 
-def test_steps_further_apart_share_a_port_now_and_then():
-    """Of 16 tasks of an array, each at one of its first 200 steps, 0.085 pairs do in a draw, as in `step_number`."""
-    pairs = 0
-    for apart in range(1, 16):
-        share = sum(step_port(0, first) == step_port(apart, second) for first in range(200) for second in range(200))
-        pairs += (16 - apart) * share / 200**2
-    assert round(pairs, 3) == 0.085
-
-
 def test_every_port_is_used_and_none_of_them_belongs_to_others():
     ports = {step_port(job, 0) for job in range(SPAN)}
     assert ports == set(range(LOWEST_PORT, LOWEST_PORT + SPAN))

@@ -1,4 +1,7 @@
-"""Heterogeneous steps, and variables of another step or launch that a process inherited."""
+"""Variables of another step or launch that a process inherited.
+
+Heterogeneous steps, and jobs that ranks submit: tests/integration/test_worlds_of_steps.py.
+"""
 
 import os
 import subprocess
@@ -9,9 +12,7 @@ from pathlib import Path
 import pytest
 from pytorch_launch.launchers import discover
 from pytorch_launch.launchers.slurm import master
-from pytorch_launch.rendezvous import choose_rendezvous
-from pytorch_launch.topology import Node
-from pytorch_launch.world import RendezvousError, WorldError
+from pytorch_launch.world import WorldError
 from variables import variables
 
 #: Rank 2 of `salloc -w nid001003 -n1 : -w nid[001001-001002] -N2 -n3 srun --het-group=0,1`, Slurm 22.05: the lists of
@@ -22,56 +23,10 @@ HETEROGENEOUS = variables(
     "SLURM_STEP_NUM_TASKS=4 SLURM_STEP_TASKS_PER_NODE=2,1(x2) SLURM_PROCID=2 SLURM_LOCALID=1 SLURM_NODEID=1 "
     "SLURM_GTIDS=1,2 SLURMD_NODENAME=nid001001"
 )
-RANKS = [
-    variables("SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_GTIDS=0 SLURMD_NODENAME=nid001003"),
-    {"SLURM_PROCID": "1", "SLURM_LOCALID": "0"},
-    {},
-    variables("SLURM_PROCID=3 SLURM_LOCALID=0 SLURM_NODEID=2 SLURM_GTIDS=3 SLURMD_NODENAME=nid001002"),
-]
-IN_ONE_JOB = {name: value for name, value in HETEROGENEOUS.items() if "HET" not in name}
 
 
-def test_the_ranks_of_a_heterogeneous_step_meet_at_rank_0_and_know_their_node():
-    worlds = [discover({**HETEROGENEOUS, **rank}, "vm") for rank in RANKS]
-    assert [world.first_host for world in worlds] == ["nid001003"] * 4
-    assert [master({**HETEROGENEOUS, **rank}) for rank in RANKS] == ["nid001003"] * 4
-    places = [(world.local_rank, world.local_size, world.node_rank) for world in worlds]
-    assert places == [(0, 1, 0), (0, 2, 1), (1, 2, 1), (0, 1, 2)]
-    # each component reserves ports for itself
+def test_each_component_reserves_ports_for_itself():
     assert discover({**HETEROGENEOUS, "SLURM_STEP_RESV_PORTS": "12000-12003"}, "vm").reserved_port is None
-    # `srun --het-group=1`
-    env = {**HETEROGENEOUS, "SLURM_STEP_NODELIST": "nid[001001-001002]", "SLURM_STEP_NUM_TASKS": "3"}
-    env.update(SLURM_NTASKS="3", SLURM_STEP_TASKS_PER_NODE="2,1", SLURM_NODEID="0", SLURM_PROCID="1", SLURM_GTIDS="0,1")
-    assert discover(env, "vm").first_host == "nid001001"
-    # in the allocation, without a step
-    names = ("SLURM_JOB_ID", "SLURM_HET_SIZE", "SLURM_JOB_NODELIST_HET_GROUP_0", "SLURM_JOB_NODELIST_HET_GROUP_1")
-    env = {name: HETEROGENEOUS[name] for name in names}
-    assert master(env) == "nid001003"
-    assert discover(env, "login").allocation == (1, 2, "srun")
-
-
-def test_two_components_of_a_plain_job_leave_one_node_for_rank_0():
-    """`srun -w nid001003 -n1 : -w nid001001 -n2`, without variables of the components."""
-    two = {"SLURM_STEP_NODELIST": "nid[001001,001003]", "SLURM_STEP_TASKS_PER_NODE": "2,1", "SLURM_STEP_NUM_TASKS": "3"}
-    worlds = [discover({**IN_ONE_JOB, **two, "SLURM_NTASKS": "3", **rank}, "vm") for rank in RANKS[:3]]
-    assert [(world.first_host, world.local_size) for world in worlds] == [("nid001003", size) for size in (1, 2, 2)]
-    one = {**IN_ONE_JOB, **two, "SLURM_NTASKS": "3", "SLURM_STEP_NODELIST": "nid001001"}
-    assert discover(one, "vm").first_host is None
-
-
-@pytest.mark.parametrize("rank", RANKS)
-@pytest.mark.parametrize("more", [{}, {"SLURM_HET_SIZE": "2"}])
-def test_several_components_that_are_not_named_leave_the_node_of_rank_0_unknown(rank, more):
-    """In a plain job; and where srun itself made the job, in which the components have no variables."""
-    env = {**IN_ONE_JOB, **rank, **more}
-    with pytest.raises(WorldError, match="node of rank 0 of this step. Export MASTER_ADDR"):
-        master(env)
-    with pytest.raises(
-        RendezvousError, match=r"step 7\.0 does not report the node of rank 0. Export MASTER_ADDR=.*before"
-    ):
-        choose_rendezvous(env, discover(env, "vm"), Node())
-    exported = {**env, "MASTER_ADDR": "nid001003"}
-    assert choose_rendezvous(exported, discover(exported, "vm"), Node())[0]["MASTER_ADDR"] == "nid001003"
 
 
 @pytest.mark.parametrize(
@@ -137,16 +92,6 @@ def task():
     for process, child in processes:
         os.kill(child, 9)
         process.communicate(timeout=300)
-
-
-def test_a_batch_script_is_known_by_the_title_of_the_process_that_started_it(task, submitted):
-    """Where all numbers are those of the other step."""
-    submitted.update(SLURM_NTASKS="4", SLURMD_NODENAME="nid001002", SLURM_GTIDS="0,1", SLURM_TASKS_PER_NODE="2(x2)")
-    assert discover(task(submitted, "slurmstepd: [8.0]"), "vm").size == 4
-    world = discover(task(submitted, "slurmstepd: [8.batch]"), "vm")
-    assert (world.size, world.allocation[0]) == (1, 4)
-    submitted["SLURM_STEP_NUM_TASKS"] = "1"  # from a step of one task: nothing to report
-    assert discover(task(submitted, "slurmstepd: [8.batch]"), "vm").problem is None
 
 
 SIGNS = variables(

@@ -114,15 +114,6 @@ def shell(image, disk, runscripts, tmp_path):
 SOURCE = f"source <(pytorch-stage -- {' '.join(LAUNCHER)})"
 
 
-def test_the_copy_is_in_a_private_directory_until_the_shell_exits(shell, image, disk):
-    lines = f'cmp "$SIF" {image} && stat -c %a "${{SIF%/*}}"; echo $SIFPYTORCH'
-    output, message, status = shell(f'{SOURCE}; echo "$SIF"; {lines}')
-    assert re.fullmatch(rf"{disk}/pytorch-stage-[0-9a-f]{{32}}/x.sif", output[0]), message
-    assert output[1:] == ["700", output[0]]
-    assert re.search(r"x\.sif \(0\.00 GB\) copied to 1 node in [\d.]+ s: ", message)
-    assert status == 0
-
-
 @pytest.mark.parametrize("end", ["", "exit 3", "false", "kill -TERM $$", "kill -INT $$", "kill -HUP $$"])
 def test_the_users_own_exit_trap_runs_too_with_the_status_of_the_script(shell, end):
     output, message, status = shell(f"""set -euo pipefail

@@ -1,10 +1,6 @@
 """The hardware of a node, as its files tell it."""
 
-import os
-from pathlib import Path
-
 import node_trees
-import pytest
 from pytorch_launch import topology
 
 
@@ -22,19 +18,6 @@ def test_a_graphics_card_counts_before_the_graphics_of_the_processor(tmp_path):
     assert [gpu.vendor for gpu in topology.Node(root).gpus] == ["nvidia"]
 
 
-def test_numa_nodes_may_have_memory_only(tmp_path):
-    root = node_trees.node(tmp_path, cores=4, numa_nodes=2, threads=1)
-    nodes = tmp_path / "sys/devices/system/node"
-    node_trees.write(nodes / "node10/cpulist", "")
-    assert topology.Node(root).numa == {0: {0, 1}, 1: {2, 3}, 10: set()}
-
-
-def test_a_node_of_the_other_socket_is_farther(dgx, gh200):
-    assert topology.Node(dgx).distances(5) == {0: 32, 1: 32, 2: 32, 3: 32, 4: 12, 5: 10, 6: 12, 7: 12}
-    distances = topology.Node(gh200).distances(1)  # with nodes of memory alone behind those with CPUs
-    assert [distances[number] for number in range(4)] == [32, 10, 32, 32]
-
-
 def test_nodes_without_a_table_are_equally_far(tmp_path):
     root = node_trees.node(tmp_path, cores=4, numa_nodes=2)
     (tmp_path / "sys/devices/system/node/node0/distance").unlink()
@@ -49,22 +32,6 @@ def test_the_threads_of_a_core_are_found_under_both_names(tmp_path):
     assert topology.Node(root).cores({5, 1}) == [[1, 5]]
     (directory / "core_cpus_list").unlink()
     assert topology.Node(root).cores({5}) == [[5]]
-
-
-@pytest.mark.parametrize(
-    ("cpus", "text"),
-    [(set(), ""), ({0}, "0"), ([8, 2, 1, 0], "0-2,8"), ({1, 3, 5}, "1,3,5"), ({0, 1, 64, 65}, "0-1,64-65")],
-)
-def test_cpus_are_listed_as_the_kernel_lists_them(cpus, text):
-    assert topology.cpu_list(cpus) == text
-    assert topology.parse_cpu_list(text) == set(cpus)
-
-
-@pytest.mark.skipif(not Path("/sys/devices/system/cpu/online").exists(), reason="this kernel shows no /sys")
-def test_this_machine_runs_on_cpus_that_are_online():
-    node = topology.Node("")
-    assert os.sched_getaffinity(0) <= node.online
-    assert sorted(cpu for core in node.cores(node.online) for cpu in core) == sorted(node.online)
 
 
 def test_what_cannot_be_read_is_not_there(tmp_path):

@@ -17,20 +17,12 @@ SHOW_ARGUMENTS = "import json, sys; print(json.dumps(sys.argv))"
 
 
 @pytest.mark.parametrize(
-    "code",
-    ["print('two  spaces')", 'print("$HOME `id` \\"quoted\\" * \\\\")', "print('a\\nb')", ""],
-)
-def test_code_reaches_python_letter_by_letter(run, either, code):
-    expected = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run(either, "-c", code) == expected.stdout
-
-
-@pytest.mark.parametrize(
     ("options", "arguments"),
     [
         (["-u"], ["train.py", "--lr", "0.1", "", "a b", "*", "--dry-run", "--help", "-"]),
         (["-W", "ignore", "-X", "dev", "--check-hash-based-pycs", "never"], ["train.py"]),
         (["-m", "package"], ["--lr", "0.1"]),
+        (["-c", f'{SHOW_ARGUMENTS}\n# two  spaces, $HOME `id` "quoted" * \\'], ["train.py"]),
     ],
 )
 def test_arguments_reach_the_script_or_the_module_unchanged(run, either, home, options, arguments):
@@ -143,15 +135,6 @@ def on_top(home):
     return home / "v"
 
 
-@pytest.mark.parametrize("command", ["conda-python-simple", "conda-python-distributed"])
-@pytest.mark.parametrize("activation", ["PATH", "VIRTUAL_ENV"])
-def test_the_python_of_the_active_environment_runs(run_unchecked, command, activation, module, on_top):
-    path = {"PATH": f"{on_top}/bin:{module['PATH']}"} if activation == "PATH" else {"VIRTUAL_ENV": str(on_top)}
-    done = run_unchecked(command, "-c", "import sys; print(sys.prefix)", env={**module, **path})
-    assert (done.returncode, done.stdout) == (0, f"{on_top}\n")
-    assert f"{command}: {on_top} is active: using its torch" in done.stderr
-
-
 def test_the_activation_of_the_module_does_not_hide_it(run_unchecked, either, module, on_top, home):
     (home / "activate").write_text(f"export PATH={home}/module/venv/bin:$PATH VIRTUAL_ENV=")
     active = {"PATH": f"{on_top}/bin:{module['PATH']}", "VIRTUAL_ENV": str(on_top)}
@@ -191,29 +174,26 @@ def installed(runscripts, directory):
     return directory
 
 
-@pytest.mark.parametrize(
-    ("directory", "command"),
-    [
-        ("runscripts", "{0}"),
-        ("runscripts", "./{0}"),
-        ("runscripts", "bash {0}"),
-        ("bin", "./{0}"),
-        ("bin", "bash {0}"),
-        (".", "runscripts/{0}"),
-        (".", "bin/{0}"),
-        (".", "bash bin/{0}"),
-        (".", "PATH=$PWD/bin:$PATH {0}"),
-        (".", "PATH=$PWD/bin:$PATH bash {0}"),
-        (".", "PATH=bin:$PATH {0}"),
-        ("/", "{1}/bin/{0}"),
-    ],
-)
-def test_a_command_finds_its_files_however_it_is_called(run, runscripts, tmp_path, either, directory, command):
+#: Directory -> calls in it; the tree's path has a space.
+CALLS = {
+    "runscripts": ("./{0}", "bash {0}"),
+    "bin": ("./{0}", "bash {0}"),
+    ".": (
+        "runscripts/{0}",
+        "bash bin/{0}",
+        "PATH=$PWD/bin:$PATH {0}",
+        "PATH=$PWD/bin:$PATH bash {0}",
+        "PATH=bin:$PATH {0}",
+    ),
+    "/": ("'{1}/bin/{0}'",),
+}
+
+
+def test_a_command_finds_its_files_however_it_is_called(run, runscripts, tmp_path, either):
     tree = installed(runscripts, tmp_path / "install tree")
-    path = f"{tree}/runscripts:{PATH}" if command == "{0}" else PATH
-    call = command.replace("{1}", f"'{tree}'").format(either)
-    done = run("/bin/bash", "-c", f"{call} -c 'print(7)'", cwd=tree / directory, env={"PATH": path})
-    assert done == "7\n"
+    for directory, calls in CALLS.items():
+        lines = "\n".join(f"({call.format(either, tree)} -c 'print(7)')" for call in calls)
+        assert run("/bin/bash", "-c", lines, cwd=tree / directory) == "7\n" * len(calls)
 
 
 def test_modules_of_the_user_do_not_reach_the_launcher(run, run_unchecked, home, step):

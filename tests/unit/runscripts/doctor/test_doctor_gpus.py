@@ -22,9 +22,10 @@ def tiles(count):
 CUDA, SEVEN = {"cuda": "13.0"}, {"cuda": "13.0", "devices": ["A100"] * 7}
 
 
-def test_a_module_for_cpus_has_no_gpus_to_check(at, dgx):
+def test_a_module_for_cpus_has_no_gpus_to_check_and_a_login_node_no_driver(at, dgx, laptop):
     assert gpu.check_gpu(at(dgx, None)).verdict == NOT_APPLICABLE
-    assert gpu.check_driver(at(dgx, None)).verdict == NOT_APPLICABLE
+    for node, kind in ((dgx, None), (laptop, "cuda")):
+        assert gpu.check_driver(at(node, kind)).verdict == NOT_APPLICABLE
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,3 @@ def test_a_driver_is_judged_by_whether_torch_computes(
         node, kind, file = aurora, "xpu", "/sys/module/i915/version"
     found = gpu.check_driver(at(with_files({file: version}, node), kind, facts))
     assert found.verdict == verdict and finding in found.finding and remedy in found.remedy
-
-
-def test_a_login_node_without_a_driver_has_none_to_check(at, laptop):
-    assert gpu.check_driver(at(laptop, "cuda")).verdict == NOT_APPLICABLE

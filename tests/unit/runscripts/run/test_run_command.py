@@ -95,16 +95,6 @@ def test_tasks_that_differ_between_nodes_are_not_divided(plan):
         plan("--spare 1", 5)
 
 
-def test_a_node_that_failed_is_replaced_and_without_a_spare_there_is_a_sentence(plan, capfd):
-    found = plan("--spare 1")
-    found.leave_out({"n1": "Slurm reports down"})
-    assert chosen(found) == ["n2", "n3"] and found.shortage() is None
-    found.leave_out({"n3": "no answer"})
-    assert found.shortage().startswith("No spare node is left: 1 of the 2 nodes that it needs, as n1,n3 failed. ")
-    assert "--exclude=n1,n3" in found.shortage()
-    assert "pytorch-run: n1 failed: Slurm reports down\npytorch-run: n3 failed: no answer\n" in capfd.readouterr().err
-
-
 def test_a_world_that_may_shrink_continues_on_fewer_nodes(plan):
     found = plan("--min-nodes 1 -n6")
     found.leave_out({"n1": "no answer", "n2": "no answer"})
@@ -252,12 +242,6 @@ def test_a_preflight_without_any_answer_has_another_cause_than_the_nodes(cluster
     assert status == 2 and not cluster.steps
     assert "no node answers pytorch-doctor: n1: srun: Unable to create step for job 7: CPU count" in said
     assert "failed" not in said
-
-
-def test_the_element_of_an_array_that_has_its_number_is_found_among_the_others(cluster):
-    cluster.write(jobs="8|RUNNING|n4\n7|RUNNING|n[1-3]", step_1="exit 0")
-    assert cluster.run("-- train")[0] == 0
-    assert "--nodelist=n1,n2,n3" in cluster.steps[0]
 
 
 HETEROGENEOUS = variables(

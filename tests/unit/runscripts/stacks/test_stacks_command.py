@@ -44,15 +44,6 @@ def printed(task, lines):
     return "cat <<'E'\n" + "".join(f"{task}: {line}\n" for line in lines.splitlines()) + "E\n"
 
 
-def test_all_nodes_of_a_step_are_asked_in_a_step_beside_it(stacks, lines, tmp_path):
-    done = stacks("7.0", srun=lines("nid0001", 0, 1) + lines("nid0002", 2, 3), SLURM_NTASKS="9")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[0] == "job 7, step 0: 4 ranks on 2 nodes"
-    asked = (tmp_path / "srun").read_text().splitlines()
-    assert {"--jobid=7", "--overlap", "--nodelist=nid000[1-2]", "--nodes=2", "--ntasks=2", "--gres=none"} <= set(asked)
-    assert asked[asked.index("--of") + 1] == "7.0"
-
-
 def test_a_node_without_an_answer_and_its_ranks_are_named(stacks, lines):
     code = lines("nid0001", 0, 1) + "echo 'srun: error: nid0002: task 1: Exited with exit code 1' >&2\n"
     code += "echo 'srun: error: Node nid0002 is down' >&2; exit 1\n"
@@ -130,6 +121,7 @@ def test_an_array_its_elements_and_components_are_jobs(stacks, lines, tmp_path, 
     done = stacks(arguments, rows=rows, steps=steps, srun=code + lines("nid0001", 0, 1, 2, 3))
     assert done.stdout.startswith(f"{title}, step 0: 4 ranks"), done.stderr
     called = (tmp_path / "all").read_text().splitlines()
+    assert all({"--overlap", "--gres=none"} <= set(line.split()) for line in called)
     calls = [dict(word[2:].split("=") for word in line.split() if "=" in word) for line in called]
     assert [(call["jobid"], call.get("het-group"), call["nodelist"]) for call in calls] == asked
 
