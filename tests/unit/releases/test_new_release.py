@@ -76,17 +76,26 @@ def sha256(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_a_new_release_has_recipes_and_locks(new_release, release, tree):
-    before = files(tree)
-    process = new_release("9.9.9")
+def written(process):
+    """The files that a run that succeeds prints."""
     assert process.returncode == 0, process.stdout + process.stderr
+    return sorted(re.findall(r"^easyconfigs/p/PyTorch/(.*)$", process.stdout, re.MULTILINE))
+
+
+def test_a_new_release_has_recipes_and_locks_and_a_second_run_adds_what_was_missing(new_release, release, tree):
+    before, recipes = files(tree), tree / RECIPES
+    for wheel in release.glob("torch-9.9.9+cpu-*"):
+        wheel.rename(release.parent / wheel.name)
+    process = new_release("9.9.9")
+    assert written(process) == NEW_CUDA
+    assert "new-release: no successor of PyTorch-2.13.0-cpu.txt: x86_64: " in process.stderr
+    for wheel in release.parent.glob("torch-*.whl"):
+        wheel.rename(release / wheel.name)
+    assert written(new_release("9.9.9")) == NEW_CPU
     after = files(tree)
-    new = sorted(path.name for path in set(after) - set(before))
-    assert new == [*NEW_CPU, *NEW_CUDA]
-    assert sorted(re.findall(r"^easyconfigs/p/PyTorch/(.*)$", process.stdout, re.MULTILINE)) == new
+    assert sorted(path.name for path in set(after) - set(before)) == [*NEW_CPU, *NEW_CUDA]
     assert {path: after[path] for path in before} == before
 
-    recipes = tree / RECIPES
     lock = (recipes / "PyTorch-9.9.9-cpu.txt").read_text()
     torch = [sha256(release / f"torch-9.9.9+cpu-{tag}.whl") for tag in COMPILED]
     numpy = [sha256(release / f"numpy-3.0-{tag}.whl") for tag in COMPILED]
@@ -108,48 +117,30 @@ def test_a_new_release_has_recipes_and_locks(new_release, release, tree):
     new = (recipes / "PyTorch-9.9.9-cpu-venv.eb").read_text()
     assert len(set(new.splitlines()) - set(old.splitlines())) == 2  # version and checksum
 
-
-def test_a_second_run_adds_what_was_missing_and_a_third_is_refused(new_release, release, tree):
-    recipes = tree / RECIPES
-    for wheel in release.glob("torch-9.9.9+cpu-*"):
-        wheel.rename(release.parent / wheel.name)
-    process = new_release("9.9.9")
-    assert process.returncode == 0, process.stdout + process.stderr
-    assert "new-release: no successor of PyTorch-2.13.0-cpu.txt: x86_64: " in process.stderr
-    assert sorted(path.name for path in recipes.glob("PyTorch-9*")) == NEW_CUDA
-    for wheel in release.parent.glob("torch-*.whl"):
-        wheel.rename(release / wheel.name)
-    process = new_release("9.9.9")
-    assert process.returncode == 0, process.stdout + process.stderr
-    assert sorted(path.name for path in recipes.glob("PyTorch-9*")) == [*NEW_CPU, *NEW_CUDA]
-    before = files(tree)
     again = new_release("9.9.9")
     assert (again.returncode, again.stdout) == (1, "")
     assert "new-release: nothing was written: no index has PyTorch 9.9.9, or no recipe is older." in again.stderr
-    assert files(tree) == before
+    assert files(tree) == after
 
 
-def test_an_index_without_the_release_or_without_a_machine_leaves_the_tree_as_it_was(new_release, release, tree):
-    before = files(tree)
-    process = new_release("9.9.8")
-    assert (process.returncode, process.stdout) == (1, "")
-    assert "no successor of PyTorch-2.15.0-cuda-13.2.txt: x86_64: Because there is no" in process.stderr
-    for wheel in release.glob("py_spy*aarch64*"):
-        wheel.unlink()
-    process = new_release("9.9.9")
-    assert (process.returncode, process.stdout) == (1, "")
-    assert "no successor of PyTorch-2.13.0-cpu.txt: aarch64: " in process.stderr
-    assert files(tree) == before
-    process = new_release("9.9.9", "--machine", "x86_64")
-    assert process.returncode == 0, process.stdout + process.stderr
-    assert "\n# machines: x86_64\n" in (tree / RECIPES / "PyTorch-9.9.9-cpu.txt").read_text()
-
-
-def test_an_existing_file_is_kept(new_release, release, tree):
+def test_a_release_or_machine_that_the_index_lacks_and_a_file_of_ours_leave_the_tree_as_it_was(
+    new_release, release, tree
+):
     mine = tree / RECIPES / "PyTorch-9.9.9-cpu-venv.eb"
     mine.write_text("mine")
     before = files(tree)
-    process = new_release("9.9.9")
-    assert (process.returncode, process.stdout) == (1, "")
-    assert f"new-release: nothing was written: {mine}: file exists. Remove it." in process.stderr
-    assert files(tree) == before
+
+    def is_refused(version, message):
+        process = new_release(version)
+        assert (process.returncode, process.stdout, files(tree)) == (1, "", before)
+        assert message in process.stderr
+
+    is_refused("9.9.9", f"new-release: nothing was written: {mine}: file exists. Remove it.")
+    mine.unlink()
+    before = files(tree)
+    is_refused("9.9.8", "no successor of PyTorch-2.15.0-cuda-13.2.txt: x86_64: Because there is no")
+    for wheel in release.glob("py_spy*aarch64*"):
+        wheel.unlink()
+    is_refused("9.9.9", "no successor of PyTorch-2.13.0-cpu.txt: aarch64: ")
+    assert written(new_release("9.9.9", "--machine", "x86_64"))
+    assert "\n# machines: x86_64\n" in (tree / RECIPES / "PyTorch-9.9.9-cpu.txt").read_text()

@@ -6,7 +6,6 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from contrast import contrast
 
 TREE = Path(__file__).resolve().parents[3]
 # the launcher is a command, and no installed package; the nodes are those of its tests, which name their sources
@@ -30,6 +29,19 @@ def test_every_picture_is_on_a_page():
         for target in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
     }
     assert set(PICTURES) == shown
+
+
+def contrast(colour, background):
+    """The contrast of two colours: https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio."""
+    light, dark = sorted((luminance(colour), luminance(background)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(colour):
+    """The relative luminance of a colour: https://www.w3.org/TR/WCAG22/#dfn-relative-luminance."""
+    parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.stem)
@@ -73,22 +85,15 @@ def plan_of(root, allowed, local_rank, per_node, node=0):
     return make_plan(env, Node(root, host=hosts[node], launcher=4710, allowed=set(allowed), uid=1000))
 
 
+#: The masks that LUMI publishes, of GPUs 0 to 7; Frontier's nodes are the same.
+MASKS = dict(enumerate(["49-55", "57-63", "17-23", "25-31", "1-7", "9-15", "33-39", "41-47"]))
+
+
 @pytest.mark.parametrize(
     ("system", "write_node", "allowed", "masks"),
     [
-        # the masks that LUMI publishes, in the order of the cores
-        (
-            "lumi",
-            node_trees.lumi_g,
-            node_trees.JOB_CORES,
-            {0: "49-55", 1: "57-63", 2: "17-23", 3: "25-31", 4: "1-7", 5: "9-15", 6: "33-39", 7: "41-47"},
-        ),
-        (
-            "frontier",
-            node_trees.frontier,
-            node_trees.JOB_CORES,
-            {0: "49-55", 1: "57-63", 2: "17-23", 3: "25-31", 4: "1-7", 5: "9-15", 6: "33-39", 7: "41-47"},
-        ),
+        ("lumi", node_trees.lumi_g, node_trees.JOB_CORES, MASKS),
+        ("frontier", node_trees.frontier, node_trees.JOB_CORES, MASKS),
         ("perlmutter", node_trees.perlmutter, set(range(128)), {0: "48-63", 1: "32-47", 2: "16-31", 3: "0-15"}),
     ],
 )
