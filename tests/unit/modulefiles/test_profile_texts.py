@@ -92,12 +92,6 @@ def test_a_profile_is_data_apart_from_its_help_and_the_file_it_sources(profile):
         )
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-def test_no_profile_sets_a_variable_twice(profile):
-    names = [name for name, _ in own_settings(profile)]
-    assert len(names) == len(set(names))
-
-
 @pytest.mark.parametrize(
     ("profile", "name"),
     [(profile, name) for profile in PROFILES for name, _ in own_settings(profile)]
@@ -115,12 +109,6 @@ def test_every_setting_has_a_comment_with_its_source(profile, name):
 @pytest.mark.parametrize("profile", [name for name in PROFILES if "bind_directories {" in "".join(lines(name))])
 def test_the_directories_of_a_site_have_a_source(profile):
     assert cited(profile, comment_above(profile, "bind_directories"))
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-def test_every_source_that_a_profile_lists_is_one_that_its_comments_name(profile):
-    comments = " ".join(line.lstrip("# ") for line in lines(profile) if line.startswith("#"))
-    assert cited(profile, comments) == set(sources(profile))
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -146,13 +134,6 @@ def test_every_profile_sets_what_every_cluster_needs_before_its_own_lines(profil
     values = dict(settings(profile))
     assert values["SLURM_KILL_BAD_EXIT"] == "1"  # a dead rank ends the step
     assert values["PYTORCH_DISTRIBUTED_RES_OPTIONS"] == "timeout:1 attempts:1"
-
-
-def test_one_file_has_the_procedure_and_is_no_modulefile():
-    files = [path for path in (TREE / "modulefiles").rglob("*") if path.is_file()]
-    assert len(files) > len(PROFILES)
-    assert [path for path in files if "proc set_unless_set" in path.read_text()] == [CLUSTER / PROCEDURES]
-    assert not (CLUSTER / PROCEDURES).read_text().startswith("#%Module")
 
 
 def test_the_page_names_every_profile():
