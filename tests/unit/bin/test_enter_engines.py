@@ -1,4 +1,4 @@
-"""The commands in bin/ of modules around images of enroot, the Container Engine and podman-hpc."""
+"""The commands in bin/ of modules around images of enroot, the Container Engine, podman-hpc and Shifter."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 TREE = Path(__file__).resolve().parents[3]
-PROGRAMS = {"enroot": "enroot", "podman-hpc": "podman-hpc", "container-engine": "srun"}
+PROGRAMS = {"enroot": "enroot", "podman-hpc": "podman-hpc", "container-engine": "srun", "shifter": "shifter"}
 
 
 @pytest.fixture(params=PROGRAMS)
@@ -36,7 +36,7 @@ def enter(request, tmp_path):
 
     def run(name, *arguments, **environment):
         variables = {"PATH": f"{root}/bin:{site}:/usr/bin:/bin", "CALLS": str(tmp_path / "calls")}
-        variables.update(dict.fromkeys(("PYTORCH_IMAGE", "PYTORCH_EDF"), str(tmp_path / "image")))
+        variables.update(dict.fromkeys(("PYTORCH_IMAGE", "PYTORCH_EDF", "SHIFTER_IMAGE"), str(tmp_path / "image")))
         variables.update(CONTAINERROOT=str(root), PYTORCH_MOUNTS="/a:/b:ro,/c d:/c d")
         options = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "check": False}
         command = root / "bin" / name
@@ -59,6 +59,10 @@ def test_commands_enter_the_image_with_what_they_mount(enter, tmp_path):
     elif enter.kind == "podman-hpc":
         assert called.startswith("<run><--gpu><--nccl><--><--rm><-i>")
         assert "<--volume=/a:/b:ro><--volume=/c d:/c d>" in called
+    elif enter.kind == "shifter":
+        assert called == f"<--image={tmp_path}/image><python><-c><a b>"
+        (tmp_path / "site" / "python").symlink_to("/bin/echo")
+        assert enter("python", "a", SHIFTER_IMAGEREQUEST="x:1").stdout == "a\n"  # in the image
     else:
         assert called == f"<--nodes=1><--ntasks=1><--environment={tmp_path}/image><python><-c><a b>"
         for step in ("4294967290", "-6", "-5"):  # shells of salloc and sbatch, from which srun starts steps
@@ -72,8 +76,8 @@ def test_runscripts_are_called_by_their_path_on_the_host(enter):
 
 
 def test_the_image_has_the_hosts_variables_but_its_own_take_precedence(enter, tmp_path):
-    if enter.kind == "container-engine":
-        pytest.skip("pyxis passes the variables on")
+    if enter.kind in ("container-engine", "shifter"):
+        pytest.skip("pyxis and Shifter pass the variables on")
     show = 'printf "%s|" "$PWD" "$EDITOR" "$PATH" "$GREETING" "${PYTORCH_HOST-unset}"'
     result = enter("start-shell", "-c", show, EDITOR="host", GREETING="a\n\"b\" '$c'")
     assert result.stdout == f"{os.path.realpath(tmp_path)}|image|/usr/bin:/bin|a\n\"b\" '$c'|unset|", result.stderr
@@ -85,12 +89,12 @@ def test_the_image_has_the_hosts_variables_but_its_own_take_precedence(enter, tm
 
 
 def test_without_the_module_a_command_finds_its_image_and_its_directories(enter, tmp_path):
-    others = {"PYTORCH_IMAGE": "/other", "PYTORCH_EDF": "/other", "PYTORCH_MOUNTS": "/o:/o"}
+    others = {"PYTORCH_IMAGE": "/other", "PYTORCH_EDF": "/other", "PYTORCH_MOUNTS": "/o:/o", "SHIFTER_IMAGE": ""}
     result = enter("start-shell", "-c", "true", CONTAINERROOT="/elsewhere", **others)
     assert result.returncode == 0, result.stderr
     called, root = enter.called(), os.path.realpath(enter.root)
     assert f"{tmp_path}/image" in called and "/o:/o" not in called
-    if enter.kind != "container-engine":  # whose definition file has the mounts
+    if enter.kind in ("enroot", "podman-hpc"):  # the others' mounts are in a definition file, or the site's
         assert f"{root}/runscripts:/runscripts" in called and "/usr:/usr" in called and "/nowhere" not in called
 
 
@@ -103,10 +107,9 @@ def test_without_the_module_a_command_finds_its_image_and_its_directories(enter,
     ids=["missing", "in a step"],
 )
 def test_what_keeps_a_command_out_of_the_image_is_reported(enter, environment, message):
-    if (enter.kind == "podman-hpc" and "PYTORCH_EDF" in environment) or (
-        enter.kind != "container-engine" and "SLURM_STEP_ID" in environment
-    ):
-        pytest.skip("podman-hpc reports it itself, and only srun is not started by a task")
+    reports = {"enroot": ["PYTORCH_EDF"], "container-engine": ["PYTORCH_EDF", "SLURM_STEP_ID"]}.get(enter.kind, ())
+    if not any(name in environment for name in reports):
+        pytest.skip("podman-hpc and Shifter report it themselves, and only srun is not started by a task")
     result = enter("python", **environment)
     assert result.returncode in (1, 2)
     assert message.format("EDF" if enter.kind == "container-engine" else "IMAGE") in result.stderr

@@ -155,12 +155,6 @@ def test_another_pythons_packages_stay_out_and_the_users_own_code_stays(installe
     assert (rank.communicate()[1], rank.returncode) == (message, 2)
 
 
-def test_start_shell_does_not_read_the_hosts_bashrc(installed):
-    (installed.work / ".bashrc").write_text("echo of the host\n")
-    rank = installed.start("start-shell", "-i", "-c", "echo $-", **installed.loaded)
-    assert "of the host" not in rank.communicate()[0]
-
-
 def test_after_pip_the_host_has_links_for_the_commands_of_users_packages(installed):
     """In place of pip: a program that installs a command, or removes it."""
     of_root = Path("/commands").exists()
@@ -179,36 +173,6 @@ def test_after_pip_the_host_has_links_for_the_commands_of_users_packages(install
     assert list(commands.iterdir()) == []
     assert sorted(path.name for path in directory.iterdir()) == ["activate", "data", "pip", "python"]
     assert Path("/commands").exists() == of_root  # beside /bin, if PYTHONUSERBASE were taken as set
-
-
-@pytest.fixture
-def shifter(installed):
-    """The installation of an image of Shifter, which prints what it gets."""
-    (installed.root / "libexec" / "installation.bash").write_text("engine=shifter image=x:1\n")
-    (installed.root / "runscripts" / "get-master").unlink()
-    for path, line in {
-        installed.runtime / "shifter": 'printf "<%s>" shifter "$@"',
-        installed.runtime / "python": 'printf "<%s>" inside "$@"',
-        installed.root / "runscripts" / "get-master": 'echo runscript "$@"',
-    }.items():
-        path.write_text(f"#!/bin/bash\n{line}\n")
-        path.chmod(0o755)
-    return installed
-
-
-def test_commands_enter_shifters_image_and_runscripts_by_their_path_on_the_host(shifter):
-    calls = {
-        "python": "<python><-c><a b>",
-        "start-shell": "<bash><--norc><-c><a b>",
-        "get-master": f"<{shifter.root}/bin/../libexec/../runscripts/get-master><-c><a b>",
-    }
-    for name, called in calls.items():
-        for variables in ({"SHIFTER_IMAGE": "x:1"}, {}):  # with the module, and without it
-            output = shifter.start(name, "-c", "a b", **variables).communicate()[0]
-            assert output == f"<shifter><--image=x:1>{called}"
-    inside = {"SHIFTER_IMAGE": "x:1", "SHIFTER_IMAGEREQUEST": "x:1"}
-    assert shifter.start("python", "a b", **inside).communicate()[0] == "<inside><a b>"
-    assert shifter.start("get-master", "a", **inside).communicate()[0] == "runscript a\n"
 
 
 def test_the_help_of_start_shell_is_its_own_and_needs_no_image(tmp_path):

@@ -102,41 +102,28 @@ def failed(result):
     return line
 
 
-def test_one_command_makes_a_kernel_with_the_modules_name(machine):
+def test_one_command_makes_a_kernel_with_the_modules_environment_and_the_users_binds(machine, tmp_path):
     result = machine.run()
     assert (result.returncode, result.stderr) == (0, "")
-    assert NAME in result.stdout and str(machine.kernel.parent) in result.stdout
+    assert NAME in result.stdout and machine.left() == [machine.kernel]
     spec = json.loads(machine.kernel.read_text())
     expected = {"display_name": "PyTorch 1.0-cpu", "language": "python", "interrupt_mode": "message"}
     assert expected.items() <= spec.items()
-    assert spec["argv"][-4:] == ["-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    assert machine.left() == [machine.kernel]
     assert machine.kernel.stat().st_mode & 0o777 == 0o644
-
-
-def test_the_kernel_has_the_modules_environment_though_jupyter_has_none(machine, tmp_path):
-    machine.run()
     connection = tmp_path / "run time" / "kernel-1.json"
     connection.parent.mkdir()
     connection.touch()
-    process, output, errors = machine.start(connection)
-    assert process.returncode == 0, errors
+    process, output, errors = machine.start(connection, LOADEDMODULES="jupyter/5", APPTAINER_BIND="/mine")
+    assert (process.returncode, errors) == (0, "purged\n")
     kernel = json.loads(output)
+    environ = kernel["environment"]
     assert kernel["arguments"] == ["-f", str(connection)]
-    assert kernel["environment"]["EBROOTPYTORCH"] == str(machine.root)
-    assert "MNIST_ROOT" not in kernel["environment"]
+    assert environ["EBROOTPYTORCH"] == str(machine.root)
+    assert "MNIST_ROOT" not in environ
+    assert environ["APPTAINER_BIND"] == "/mine"
+    assert environ["APPTAINER_BINDPATH"] == environ["SINGULARITY_BINDPATH"] == f"/module,{connection.parent}"
     # signals of Jupyter's are for Python itself
     assert kernel["pid"] == process.pid
-
-
-def test_what_jupyter_has_loaded_is_unloaded_and_the_users_binds_stay(machine, tmp_path):
-    machine.run()
-    (tmp_path / "kernel.json").touch()
-    _, output, errors = machine.start(tmp_path / "kernel.json", LOADEDMODULES="jupyter/5", APPTAINER_BIND="/mine")
-    environ = json.loads(output)["environment"]
-    assert errors == "purged\n"
-    assert environ["APPTAINER_BIND"] == "/mine"
-    assert environ["APPTAINER_BINDPATH"] == environ["SINGULARITY_BINDPATH"] == f"/module,{tmp_path}"
 
 
 @pytest.mark.parametrize("program", ["singularity", "shifter", "podman-hpc", "enroot"])
@@ -173,28 +160,6 @@ def test_it_goes_where_jupyter_looks(machine, tmp_path):
         assert (tmp_path / place / "kernels" / NAME / "kernel.json").is_file()
 
 
-def test_a_kernel_that_cannot_be_removed_stays_as_it_is_and_remove_takes_nothing_of_others(machine, tmp_path):
-    machine.run()
-    logo = machine.kernel.parent / "logo-64x64.png"
-    logo.touch()
-    (tmp_path / "rm").write_text("#!/bin/sh\necho \"rm: cannot remove '$1'\" >&2\nexit 1\n")
-    (tmp_path / "rm").chmod(0o755)
-    before = machine.kernel.stat().st_ino, machine.kernel.read_text()
-    assert "cannot remove" in failed(machine.run("--remove", PATH=f"{tmp_path}:/usr/bin:/bin"))
-    assert (machine.kernel.stat().st_ino, machine.kernel.read_text()) == before
-    result = machine.run("--remove")
-    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
-    assert machine.left() == [logo]
-
-
-def test_a_module_system_whose_commands_return_an_error_though_they_work_is_no_hindrance(machine, tmp_path):
-    machine.init.write_text(INIT.replace("return 0;", "return 1;") + "false\n")
-    assert machine.run().returncode == 0
-    process, output, errors = machine.start(tmp_path)
-    assert process.returncode == 0, errors
-    assert json.loads(output)["environment"]["EBROOTPYTORCH"] == str(machine.root)
-
-
 def test_without_ipykernel_it_reports_what_to_install_and_leaves_what_was_there(machine):
     machine.run()
     before = machine.kernel.read_text()
@@ -204,12 +169,6 @@ def test_without_ipykernel_it_reports_what_to_install_and_leaves_what_was_there(
         assert "PyTorch 1.0-cpu cannot import ipykernel" in line and "`pip install --user ipykernel`" in line
     assert machine.kernel.read_text() == before
     assert os.listdir(machine.kernels) == [NAME] and machine.left() == [machine.kernel]
-    # what the runtime notes on each start is no reason
-    python = machine.root / "bin" / "conda-python-simple"
-    python.write_text("#!/bin/sh\necho 'INFO:    gocryptfs not found' >&2\necho 'FATAL:   no image' >&2\nexit 255\n")
-    line = failed(machine.run())
-    assert line.startswith("install-kernel: cannot create the kernel: ") and line.endswith(" FATAL: no image")
-    assert "gocryptfs" not in line
 
 
 def test_a_kernel_of_another_user_stays(machine):
