@@ -63,6 +63,8 @@ def measure_experiment(layout, experiment, rounds, results):
 def report_rounds(experiment, session, rounds):
     """Measure rounds and report each; the first one is number 0 if it only warms up."""
     first = 0 if experiment.warm_up else 1
+    for name in experiment.names:
+        print_progress(f"{name}. A: {ROWS[name].a}. B: {ROWS[name].b}.")
     with contextlib.closing(experiment.pairs(session)) as generator:
         for number, pairs in enumerate(islice(generator, rounds + 1 - first), first):
             count = f"pair {number} of {rounds}" if number else "warm-up"

@@ -12,7 +12,8 @@ HEADER = (
 )
 LEGEND = (
     "A and B are medians, measured in turn: A B A B ... A / B is the ratio of the medians, `single pairs` its smallest "
-    "and largest value in one pair, `elsewhere` the ratio of other software."
+    "and largest value in one pair and their number, `elsewhere` the ratio of other software. `benchmarks/rows.ini` "
+    "describes both sides of each row."
 )
 
 
@@ -32,7 +33,6 @@ def results_markdown(results):
     for run in sorted(set(runs), key=lambda run: (-runs.count(run), run)):
         names = ", ".join(f"`{row.name}`" for row, ratio in measured if ratio.run == run)
         lines.append(f"- {run}" if runs.count(run) == len(runs) else f"- {names}: {run}")
-    lines += [_sides(row, ratio) for row, ratio in measured]
     lines += [f"- `{name}` was not measured: {reason}." for name, reason in results.left_out.items()]
     lines += [f"- `{name}` failed: {reason}" for name, reason in results.failures.items()]
     return "\n".join(lines) + "\n"
@@ -82,13 +82,8 @@ def _row(row, ratio):
         quantity(ratio.a, row.unit),
         quantity(ratio.b, row.unit),
         f"**{decimals(ratio.value)}**",
-        f"{decimals(ratio.low)} to {decimals(ratio.high)}" if ratio.pairs > 1 else "–",
+        f"{decimals(ratio.low)} to {decimals(ratio.high)} of {ratio.pairs}" if ratio.pairs > 1 else "–",
         f"{target}, missed" if misses(row, ratio) else target,
         row.reference or "–",
     )
     return f"| {' | '.join(cells)} |"
-
-
-def _sides(row, ratio):
-    pairs = f"{ratio.pairs} pairs" if ratio.pairs > 1 else "1 pair"
-    return f"- `{row.name}`, {pairs}. A: {row.a}. B: {row.b}."

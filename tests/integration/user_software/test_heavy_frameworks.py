@@ -24,7 +24,7 @@ def falls(first, last):
 def test_deepspeed_trains_in_all_stages(user):
     user.install("DeepSpeed")
     user.program("deepspeed_train.py")
-    (launch,) = commands("DeepSpeed", "Launch")
+    launch, _by_torchrun = commands("DeepSpeed", "Launch")
     for stage in (1, 2, 3):
         output = user.run(f"{launch} {stage}")
         ranks = re.findall(rf"^rank (\d) of 4, sum of ranks 6, {LOSSES}$", output, re.MULTILINE)

@@ -54,8 +54,8 @@ def cells(monkeypatch, ratio, **words):
 def test_a_row_has_both_medians_their_ratio_and_its_spread_and_what_is_missing_has_the_reason(monkeypatch):
     text, row = cells(monkeypatch, RATIO)
     assert row[:4] == ["`tea`", "tea against water", "300 ms", "200 ms"]
-    assert row[4:] == ["**1.50**", "1.10 to 1.90", "≤ 1.2, missed", "coffee: 3"]
-    assert "- `tea`, 7 pairs. A: a cup. B: a glass.\n" in text and "\n- Measured on a laptop.\n" in text
+    assert row[4:] == ["**1.50**", "1.10 to 1.90 of 7", "≤ 1.2, missed", "coffee: 3"]
+    assert "\n- Measured on a laptop.\n" in text
     assert "- `milk` was not measured: no cow.\n- `juice` failed: `press` failed.\n" in text
 
 
