@@ -38,7 +38,7 @@ def test_the_readme_links_every_page():
     "page", [page for page in PAGES if "\n## Job script" in page.read_text()], ids=lambda page: page.stem
 )
 def test_a_page_with_a_job_script_has_the_line_that_resumes(page):
-    assert re.search(r"Submit it again to resume from `outputs/.*\n *`--restart` begins anew", page.read_text())
+    assert re.search(r"Submit it again to \[resume\]\(.*from `outputs/.*; `--restart` begins anew", page.read_text())
 
 
 def texts_of_the_tree():
