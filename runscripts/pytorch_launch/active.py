@@ -7,7 +7,9 @@ Every command asks here, on hosts and in images. Files decide: no second interpr
 import posix as os
 import sys
 
-from pytorch_launch import LaunchError, Problem, Value, exists, is_on, names, read
+from pytorch_launch import LaunchError, Problem, Value, ancestors, exists, is_on, names, read
+from pytorch_launch.topology import STARTERS
+from pytorch_launch.world import in_job
 
 #: 0 runs the module's Python whatever is active.
 ACTIVE = "PYTORCH_LAUNCH_ACTIVE"
@@ -272,10 +274,15 @@ def bind_line(env, directory):
 
 
 def check_cleaned(env):
-    """Raise LaunchError if the variables of the module, and so of srun, did not reach this container."""
+    """Raise LaunchError if the variables of the module, or those of the launcher, did not reach this container."""
+    fault = None
     if not env.get("RUNSCRIPTS") and exists(f"{RUNSCRIPTS}/launch.bash"):
-        fault = f"{RUNSCRIPTS} is bound, but RUNSCRIPTS, and so the variables of srun, are missing: --cleanenv, -e, "
-        fault += "--containall or APPTAINER_CLEANENV removed them"
+        fault = f"{RUNSCRIPTS} is bound, but RUNSCRIPTS, and so the variables of srun, are missing"
+    elif in_container(env) and not in_job(env):
+        launchers = (name for _, name in ancestors() if name in (*STARTERS, "slurmstepd", "flux-shell"))
+        fault = next((f"{name} started this image, but its variables are missing" for name in launchers), None)
+    if fault:
+        fault += ": --cleanenv, -e, --containall or APPTAINER_CLEANENV removed them"
         raise LaunchError(fault, "Start the image without it, or use conda-python-simple for one process")
 
 

@@ -3,6 +3,7 @@
 
 from pytorch_launch import Problem, exists, is_number
 from pytorch_launch.launchers import TO_ALL_RANKS, is_node_of_job, launcher_option
+from pytorch_launch.nodelist import NAME_CHARACTERS
 from pytorch_launch.world import RendezvousError
 
 # Above the registered services, below the kernel's ephemeral range (32768-60999, ip(7),
@@ -14,10 +15,21 @@ STEPS = 61
 
 THIS_HOST = "127.0.0.1"
 
-# Names of a node for itself (hosts(5)), besides 127.*.
+# What names and addresses are made of, `%` before the interface of an address of IPv6.
+ADDRESS_CHARACTERS = NAME_CHARACTERS + ":%"
+
+# Names and addresses of a node for itself up to the first dot (hosts(5)), such as 127.0.0.1 and localhost.localdomain.
 LOOPBACKS = (
-    *("localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"),
-    *("::1", "::", "0.0.0.0", "0"),  # noqa: S104  (nothing listens on it)
+    "localhost",
+    "localhost4",
+    "localhost6",
+    "ip6-localhost",
+    "ip6-loopback",
+    "127",
+    "0",
+    "::1",
+    "::",
+    "::ffff:127",
 )
 
 
@@ -48,13 +60,13 @@ def check_address(env, world, root):
     if not address:
         return []
     exported = f"MASTER_ADDR={address}"
-    if set(address) & set("/[], \t") or address.count(":") == 1:
-        fault, remedy = "is not one host's name or address", "export it without protocol, port and brackets"
+    if set(address) - set(ADDRESS_CHARACTERS) or address.count(":") == 1:
+        fault, remedy = "is not one host's name or address", "export it without protocol, port, brackets and quotes"
         raise RendezvousError(f"{exported} {fault}", remedy, rank=world.rank)
-    if world.spans_nodes and (address.lower() in LOOPBACKS or address.startswith("127.")):
+    if world.spans_nodes and address.lower().partition(".")[0] in LOOPBACKS:
         fault, remedy = "is on each node another host, and the ranks are on several nodes", "export the node of rank 0"
         raise RendezvousError(f"{exported} {fault}", f"unset MASTER_ADDR, or {remedy}", rank=world.rank)
-    if world.rank != 0 or world.size == 1:
+    if world.rank != 0:
         return []
     if exists(f"{root}/sys/class/net/{address}"):
         remedy = "export the node of rank 0; gloo takes GLOO_SOCKET_IFNAME"

@@ -73,6 +73,8 @@ MARKS = (
     *("JSM_NAMESPACE_", "ALPS_APP_PE", "HOROVOD_", "MPI_RANKID", "MPI_NRANKS", "MPIRUN_", "SMPI_"),
 )
 OF_RANK = ("RANK", "RANKS", "RANKID", "RANK_ID", "SIZE", "_PE", "LOCAL_ID", "PMI_ID")
+# The numbers of the tasks of pbsdsh and of LSF's blaunch, and that of the first, which looks like the job's script.
+TASK_NUMBERS = {"PBS_NODENUM": "0", "PBS_TASKNUM": "1", "LSF_PM_TASKID": "1"}
 
 OF_TORCHRUN = ("GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE")
 
@@ -85,10 +87,10 @@ def single(env, hostname, inherited=None):
     from pytorch_launch.launchers import slurm  # most launches need one launcher only
 
     check_cleaned(env)
-    if env.get("SLURM_PROCID", "0") != "0":
+    sign = next((name for name in ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID") if env.get(name, "0") != "0"), None)
+    if sign:
         raise WorldError(
-            f"SLURM_PROCID={env['SLURM_PROCID']} is a rank, but one of {', '.join(slurm.STEP_MARKS)} and "
-            "SLURM_STEP_ID is missing",
+            f"{sign}={env[sign]} is a rank, but one of {', '.join(slurm.STEP_MARKS)} and SLURM_STEP_ID is missing",
             "pass Slurm's variables on (a container without --cleanenv)",
         )
     marks = sorted(name for name in env if _is_of_rank(name, env))
@@ -121,11 +123,9 @@ def single(env, hostname, inherited=None):
 
 
 def _is_of_rank(name, env):
-    """Whether the variable `name` is one with which a launcher describes a rank; `pbsdsh` numbers its tasks."""
-    if name == "PBS_NODENUM":
-        return env[name] not in ("", "0")
-    if name == "PBS_TASKNUM":
-        return env[name] not in ("", "1")
+    """Whether the variable `name` is one with which a launcher describes a rank."""
+    if name in TASK_NUMBERS:
+        return env[name] not in ("", TASK_NUMBERS[name])
     return name.startswith(MARKS) and name.endswith(OF_RANK) and env[name].isdecimal()
 
 

@@ -94,7 +94,7 @@ def _world(env, hostname, names, source, launch, layout=None):
         first, index = _allocation(env, hostname)
         # If this host has another name in the allocation: assume nodes that are alike, with blocks of ranks, which is
         # the default of every launcher.
-        node_rank = (rank - local_rank) // max(1, local_size) if index is None else index
+        node_rank = max(0, rank - local_rank) // max(1, local_size) if index is None else index
     world = make_world(
         env,
         names,

@@ -157,12 +157,10 @@ def _nodes(env):
     Slurm sorts the list over all components of a heterogeneous step, while ranks and SLURM_NODEID are counted through
     the components. `srun A : B` in a plain job does not name them. Raises OtherStepError for variables of two steps.
     """
-    size, tasks = str(number(env, "SLURM_STEP_NUM_TASKS")), env.get("SLURM_GTIDS")
+    size = str(number(env, "SLURM_STEP_NUM_TASKS"))
     # the shell of salloc has the tasks of its job there
     if env.get("SLURM_NTASKS", size) not in ("", size) and env["SLURM_STEP_ID"] != INTERACTIVE:
         raise OtherStepError(f"SLURM_NTASKS={env['SLURM_NTASKS']} is not SLURM_STEP_NUM_TASKS={size}", SUBMIT)
-    if tasks and env["SLURM_PROCID"] not in tasks.split(","):
-        raise OtherStepError(f"SLURM_PROCID={env['SLURM_PROCID']} is not in SLURM_GTIDS={tasks}", SUBMIT)
     node_rank, node, nodes = number(env, "SLURM_NODEID"), env.get("SLURMD_NODENAME"), env["SLURM_STEP_NODELIST"]
     first, index = read_list(env, "SLURM_STEP_NODELIST", first_and_index, node or "")
     if not node:
@@ -210,10 +208,12 @@ def _local_size(env, index):
     if index >= len(counts):
         fault = f"SLURM_STEP_NODELIST={env['SLURM_STEP_NODELIST']} has more nodes than {TASKS}={env[TASKS]}"
         raise WorldError(fault, SUBMIT)
-    if env.get("SLURM_GTIDS") and counts[index] != env["SLURM_GTIDS"].count(",") + 1:
-        fault = (
-            f"SLURM_GTIDS={env['SLURM_GTIDS']} are not the {counts[index]} tasks of this node in {TASKS}={env[TASKS]}"
-        )
+    tasks, local_rank, rank = (env.get(f"SLURM_{name}") for name in ("GTIDS", "LOCALID", "PROCID"))
+    if tasks and counts[index] != tasks.count(",") + 1:
+        fault = f"SLURM_GTIDS={tasks} are not the {counts[index]} tasks of this node in {TASKS}={env[TASKS]}"
+        raise WorldError(fault, SUBMIT)
+    if tasks and tasks.split(",")[number(env, "SLURM_LOCALID") :][:1] != [rank]:
+        fault = f"SLURM_LOCALID={local_rank} is not the number of SLURM_PROCID={rank} in SLURM_GTIDS={tasks}"
         raise WorldError(fault, SUBMIT)
     return counts[index]
 

@@ -1,5 +1,6 @@
 """Which Python runs, that of the active environment or of the module; other installations stay out."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -245,6 +246,22 @@ def test_a_cleaned_environment_is_an_error_that_names_the_option(tmp_path, monke
     active.check_cleaned({"RUNSCRIPTS": "/module/runscripts"})
     with pytest.raises(LaunchError, match="--cleanenv, -e, --containall or APPTAINER_CLEANENV removed them"):
         active.check_cleaned({})
+
+
+@pytest.mark.parametrize("launcher", ["slurmstepd", "mpirun", "bash"])
+def test_so_is_one_of_an_image_that_brings_the_launcher(runscripts, tmp_path, launcher):
+    """Its wheel: no directory is bound. The processes above it show what started it."""
+    (tmp_path / launcher).symlink_to("/bin/bash")
+    program = (
+        f"{sys.executable} -I -S {runscripts}/pytorch_launch/__main__.py conda-python-distributed --dry-run; exit $?"
+    )
+    image = {"APPTAINER_CONTAINER": "/image.sif"}
+    for more, is_fault in (({}, False), ({**image, "SLURM_JOB_ID": "7"}, False), (image, launcher != "bash")):
+        env = {"TMPDIR": str(tmp_path), **more}
+        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+        done = subprocess.run([tmp_path / launcher, "-c", program], env=env, text=True, check=False, **pipes)
+        message = f"{launcher} started this image, but its variables are missing: --cleanenv"
+        assert (done.returncode, message in done.stderr) == (2 * is_fault, is_fault)
 
 
 @pytest.fixture

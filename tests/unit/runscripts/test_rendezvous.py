@@ -204,7 +204,10 @@ def test_several_hosts_of_which_the_first_is_not_known_are_an_error_and_never_lo
 
 @pytest.mark.parametrize(
     "address",
-    ["tcp://nid001002:29500", "nid001002:29500", "nid[001002-001003]", "a,b", "[::1]", "a b", "file:///tmp/x"],
+    [
+        *("tcp://nid001002:29500", "nid001002:29500", "nid[001002-001003]", "a,b", "[::1]", "a b", "file:///tmp/x"),
+        *('"nid001002"', "$(hostname)", "<node>", "user@nid001002", "nid001002\t"),
+    ],
 )
 def test_an_exported_address_that_is_no_host_is_an_error(step, address):
     for env in ({}, step):
@@ -213,7 +216,13 @@ def test_an_exported_address_that_is_no_host_is_an_error(step, address):
         assert f"MASTER_ADDR={address}" in str(raised.value)
 
 
-@pytest.mark.parametrize("address", ["localhost", "LocalHost", "127.0.0.1", "127.1.2.3", "::1", "0.0.0.0"])  # noqa: S104
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("localhost", "LocalHost", "127.0.0.1", "127.1.2.3", "::1", "0.0.0.0", "localhost."),  # noqa: S104
+        *("localhost6.localdomain6", "::ffff:127.0.0.1"),
+    ],
+)
 def test_the_loopback_is_no_place_for_ranks_on_several_nodes(step, address):
     exported = {"MASTER_ADDR": address}
     with pytest.raises(RendezvousError, match="the ranks are on several nodes. Unset MASTER_ADDR") as raised:
@@ -246,3 +255,11 @@ def test_an_unlikely_address_is_a_warning_of_rank_0_and_every_other_one_is_taken
     found = [str(problem) for problem in check_address(step, discover(step, "vm"), str(tmp_path))]
     assert len(found) == bool(warning)
     assert all(f"MASTER_ADDR={address} is" in problem and warning in problem for problem in found)
+
+
+def test_a_world_of_one_waits_at_another_node_as_well(step):
+    """In one of several steps of one node each, with a MASTER_ADDR of the script: torch connects to its own store."""
+    alone = variables("SLURM_NTASKS=1 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1 SLURM_STEP_NODELIST=nid001003")
+    env = {**step, **RANK_0, **alone, "SLURMD_NODENAME": "nid001003", "MASTER_ADDR": "nid001001"}
+    (problem,) = check_address(env, discover(env, "vm"), "")
+    assert problem.fault == "MASTER_ADDR=nid001001 is another node of this job than nid001003, where rank 0 runs"

@@ -110,7 +110,7 @@ WORLDS = [
     ("", "MV2_COMM_WORLD_RANK=0 MV2_COMM_WORLD_SIZE=1", "0/1 0/1 0", {}),
     # settings of MPI
     ("", "PMI_NO_PREINITIALIZE=1 PMI_MMAP_SYNC_WAIT_TIME=3600 PMIX_MCA_gds=hash OMPI_MCA_btl=self", "0/1 0/1 0", {}),
-    ("", "MV2_USE_CUDA=1 HOROVOD_FUSION_THRESHOLD=0 PBS_NODENUM=0 PBS_TASKNUM=1", "0/1 0/1 0", {}),
+    ("", "MV2_USE_CUDA=1 HOROVOD_FUSION_THRESHOLD=0 PBS_NODENUM=0 PBS_TASKNUM=1 LSF_PM_TASKID=1", "0/1 0/1 0", {}),
     ("", "PALS_STARTUP_SIZE=none", "0/1 0/1 0", {}),
     # nodes of allocations
     ("", "PBS_JOBID=7.pbs PBS_NODEFILE=FILES/two", "0/1 0/1 0", {"allocation": (1, 2, "mpiexec")}),
@@ -130,6 +130,7 @@ WORLDS = [
     ("pals", OF_PALS.format(1, 1, 0), "1/4 1/2 0", {"first_host": "x4407c6s2b0n0"}),
     ("pals", OF_PALS.format(2, 0, 1), "2/4 0/2 1", {"first_host": "x4407c6s2b0n0"}),
     ("mpi", "SLURM_JOB_NODELIST=n[1-2]", "3/4 1/2 1", {}),  # another name than the allocation's: counted in blocks
+    ("mpi", "SLURM_JOB_NODELIST=n[1-2] OMPI_COMM_WORLD_RANK=0", "0/4 1/2 0", {}),  # in whichever order its ranks are
     ("mpi", ALL_HERE, "3/4 1/4 0", {"first_host": "127.0.0.1"}),
     ("hydra", ALL_HERE, "3/4 1/4 0", {"first_host": "127.0.0.1"}),
     # short and long names of a host are the same host
@@ -178,7 +179,12 @@ FAULTS = [
     # variables of two steps
     ("step", "SLURM_NTASKS=2", "SLURM_NTASKS=2 is not SLURM_STEP_NUM_TASKS=4...Submit the job from a shell without"),
     ("step", "SLURMD_NODENAME=nid001001", "SLURMD_NODENAME=nid001001 is not in SLURM_STEP_NODELIST=nid[001002-"),
-    ("step", "SLURM_GTIDS=0", "SLURM_PROCID=3 is not in SLURM_GTIDS=0...Submit the job from a shell without"),
+    (
+        "step",
+        "SLURM_GTIDS=0,1",
+        "SLURM_LOCALID=1 is not the number of SLURM_PROCID=3 in SLURM_GTIDS=0,1...Submit the job",
+    ),
+    ("step", "SLURM_GTIDS=2,3 SLURM_LOCALID=0", "SLURM_LOCALID=0 is not the number of SLURM_PROCID=3"),
     ("step", "SLURM_STEP_NODELIST=nid[001000-001003]", "nid[001000-001003] has more nodes than SLURM_STEP_TASKS"),
     ("step", "SLURM_GTIDS=3", "SLURM_GTIDS=3 are not the 2 tasks of this node in SLURM_STEP_TASKS_PER_NODE="),
     # launchers with fewer ranks than the step has tasks were started outside of it
@@ -189,6 +195,8 @@ FAULTS = [
     ("step", "-SLURM_STEP_NUM_TASKS", "SLURM_PROCID=3 ... missing"),
     ("step", "-SLURM_STEP_NODELIST", "SLURM_PROCID=3 ... missing"),
     ("step", "-SLURM_STEP_ID -SLURM_STEPID", "SLURM_PROCID=3 ... missing"),
+    ("", "SLURM_LOCALID=1", "SLURM_LOCALID=1 is a rank, but ... missing"),
+    ("", "SLURM_NODEID=1 SLURM_PROCID=0", "SLURM_NODEID=1 is a rank, but ... missing"),
     ("step", "-SLURM_LOCALID", "SLURM_LOCALID is not set"),
     ("step", "-SLURM_NODEID", "SLURM_NODEID is not set"),
     ("step", "-SLURM_JOB_ID", "SLURM_JOB_ID is not set"),
@@ -245,6 +253,7 @@ def test_a_value_that_is_no_number_is_named(step, name, value):
         "MPI_RANKID=1 MPI_NRANKS=2",
         "PBS_NODENUM=1 PBS_JOBID=7.pbs",
         "PBS_NODENUM=0 PBS_TASKNUM=2 PBS_JOBID=7.pbs",
+        "LSF_PM_TASKID=2 LSB_JOBID=7",
     ],
 )
 def test_ranks_of_a_launcher_that_is_not_known_are_an_error_and_never_worlds_of_one(find, unknown):
