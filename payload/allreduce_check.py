@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Check the network between all ranks with all-reduces: sums, bandwidth, slow ranks, the network.
+"""Check the network between all ranks with all-reduces: sums, bandwidth, the network.
 
     srun -N2 --ntasks-per-node=2 conda-python-distributed -u $PAYLOAD/allreduce_check.py [--quick] [--gpu] [--groups]
 
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -36,7 +35,6 @@ from training.options import OneLineParser, integer, number
 
 STEP = 4  # factor from one message size to the next
 PERIOD = 13  # of the numbers in a message, which makes exchanged pieces visible
-ROUNDS = 30  # per comparison; their mean evens out a rank that is slow for a moment
 EXCHANGED = 2**20  # bytes of the messages in groups
 
 
@@ -97,26 +95,6 @@ def measure_all(
     return bandwidths, wrong
 
 
-def time_alone(ranks: Ranks) -> float:
-    """Return the mean seconds of work without other ranks: multiplying and copying.
-
-    All ranks start each round together, so that shared hardware slows them down as in a training.
-    """
-    side = 4096 if ranks.device.type != "cpu" else 256
-    matrix = torch.ones(side, side, device=ranks.device) / side
-    host = torch.zeros(side, side)
-    seconds = []
-    for _ in range(ROUNDS + 1):
-        ranks.gather(None)
-        start = time.perf_counter()
-        for _ in range(4):
-            matrix.copy_(matrix @ matrix)
-            host.copy_(matrix)
-        ranks.wait_for_device()
-        seconds.append(time.perf_counter() - start)
-    return statistics.mean(seconds[1:])  # the first one loads libraries
-
-
 def check_groups(ranks: Ranks, length: int) -> str:
     """Return the verdict on collectives in rows of ``length`` consecutive ranks, then in the columns across them.
 
@@ -166,11 +144,9 @@ def check(options: argparse.Namespace, ranks: Ranks) -> bool:
     )
     with ranks.watch_calls():
         bandwidths, wrong = measure_all(ranks, sizes, thresholds, report)
-        seconds = ranks.gather(time_alone(ranks))
         lines = [
             allreduce.check_sums(ranks, wrong, len(sizes)),
             allreduce.check_bandwidth(ranks, options.threshold, bandwidths),
-            allreduce.check_speed(ranks, seconds, options.slow),
             allreduce.check_network(ranks, ranks.read_log(), os.environ.get("PYTORCH_FAST_NETWORK", "")),
         ]
         for line in lines:
@@ -208,9 +184,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--gpu", action="store_true", help="use NCCL or XCCL between GPUs (default: gloo between CPUs)")
-    quick = (
-        "before a training, in seconds: --timeout 15, --max-size 64M with --gpu, else 1M, and --slow 10 between CPUs"
-    )
+    quick = "before a training, in seconds: --timeout 15, and --max-size 64M with --gpu, else 1M"
     add("--quick", action="store_true", help=quick)
     groups = "also test collectives in groups: rows of N consecutive ranks (default: 2), and the columns across them"
     add("--groups", type=integer(1), nargs="?", const=2, metavar="N", help=groups)
@@ -218,13 +192,10 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     least = "minimum bus bandwidth, such as 20@64M (default: $PYTORCH_ALLREDUCE_BUSBW)"
     given = os.environ.get("PYTORCH_ALLREDUCE_BUSBW", "")
     add("--threshold", type=allreduce.read_thresholds, metavar="GB/S@SIZE", default=given, help=least)
-    slow = "ranks that take FACTOR times the median are slow (default: 1.5 with --gpu, else 3: CPUs may be shared)"
-    add("--slow", type=number(1), metavar="FACTOR", help=slow)
     add("--timeout", type=number(), metavar="S", help="seconds to wait for other ranks (default: 120)")
     options = parser.parse_args(arguments)
     largest = ("64M", "1M") if options.quick else ("256M", "16M")
     options.max_size = options.max_size or read_size(largest[0] if options.gpu else largest[1])
-    options.slow = options.slow or (1.5 if options.gpu else 10 if options.quick else 3)  # CPUs may be shared
     options.timeout = options.timeout or (15 if options.quick else 120)
     if options.max_size < SMALLEST:
         parser.error(f"--max-size must be at least {SMALLEST}")

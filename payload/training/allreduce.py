@@ -75,12 +75,6 @@ class Ranks:
         counts = {self.hosts.count(node) for node in self.nodes}
         return (len(self.nodes), counts.pop()) if len(counts) == 1 else None
 
-    def peers(self, rank: int) -> list[int]:
-        """Return the ranks with the local index of ``rank``, one per node; every node must have one."""
-        members = [[other for other, host in enumerate(self.hosts) if host == node] for node in self.nodes]
-        own = next(ranks for ranks in members if rank in ranks)
-        return [ranks[own.index(rank)] for ranks in members]
-
     def name(self, ranks: Sequence[int]) -> str:
         """Return the names of ranks with their hosts, for a message."""
         return f"rank{'s' * (len(ranks) > 1)} {first_of([f'{rank} ({self.hosts[rank]})' for rank in ranks])}"
@@ -294,23 +288,6 @@ def check_bandwidth(ranks: Ranks, thresholds: Sequence[Threshold], measured: Map
     if not reached:
         return f"bandwidth: the threshold is for {show_size(applicable[0].size)}; not checked. Set --max-size"
     return f"bandwidth: at least {', '.join(reached)}, as expected"
-
-
-def check_speed(ranks: Ranks, seconds: Sequence[float], factor: float) -> str:
-    """Return the verdict on slow ranks, of ``factor`` times the median, from the seconds that each took alone."""
-    least = factor * sorted(seconds)[(len(seconds) - 1) // 2]  # of two the smaller one
-    slow = [rank for rank, value in enumerate(seconds) if value >= least]
-    if ranks.shape and len(ranks.nodes) > 2:  # slow at one local index of every node: the nodes are so
-        slow = [rank for rank in slow if not set(ranks.peers(rank)) <= set(slow)]
-    times = [1e3 * value for value in seconds]
-    if not slow:
-        return f"speed: no rank is slow: {min(times):.2f} to {max(times):.2f} ms alone"
-    others = [value for rank, value in enumerate(times) if rank not in slow]
-    own = ", ".join(f"{times[rank]:.2f}" for rank in slow)
-    return (
-        f"FAIL speed: {ranks.name(slow)}: {own} ms alone, others {min(others):.2f} to {max(others):.2f} ms. "
-        "Check other processes there, and clocks of CPU, GPU and network card"
-    )
 
 
 def check_network(ranks: Ranks, log: str, expected: str) -> str:

@@ -1,13 +1,8 @@
 """tests/reframe on the testbed, run like by support staff: `reframe -r` after ./demo --env."""
 
-import contextlib
 import json
-import os
 import re
-import signal
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -67,61 +62,3 @@ def test_a_reference_that_is_missed_fails_the_test(testbed, reframe, work):
     status, output = reframe("-n AllReduce%nodes=2 -p venv", site)
     assert status != 0
     assert "failed to meet reference(s): busbw_1MiB=" in output, output
-
-
-def ranks_on(node, script):
-    """Return the PIDs of Python processes that run `script` on a node of the testbed."""
-    pids = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            command = (entry / "cmdline").read_bytes().split(b"\0")
-            is_python = b"python" in command[0].rpartition(b"/")[2]
-            if is_python and any(word.endswith(script.encode()) for word in command[1:]):
-                environ = (entry / "environ").read_bytes().split(b"\0")
-                if f"SLURMD_NODENAME={node}".encode() in environ:
-                    pids.append(int(entry.name))
-    return pids
-
-
-@contextlib.contextmanager
-def slowed(node, script, has_begun):
-    """Let the ranks of a node run for 2 ms of 400, as soon as `has_begun()`."""
-    ended = threading.Event()
-
-    def send(number, pids):
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-    def slow_down():
-        while not has_begun() and not ended.wait(0.05):
-            pass
-        while not ended.is_set():
-            pids = ranks_on(node, script)
-            until = time.monotonic() + 2
-            while time.monotonic() < until and not ended.is_set():
-                send(signal.SIGSTOP, pids)
-                time.sleep(0.398)
-                send(signal.SIGCONT, pids)
-                time.sleep(0.002)
-
-    thread = threading.Thread(target=slow_down)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-@pytest.mark.thorough
-def test_a_slow_node_is_found_and_named(reframe, work):
-    def has_begun():  # one size is left; then the ranks are timed
-        return any("  4 MiB " in path.read_text() for path in work.glob("stage/**/rfm_job.out"))
-
-    with slowed("nid001003", "allreduce_check.py", has_begun):
-        status, output = reframe("-n AllReduce%nodes=many -p venv")
-    assert status != 0, output
-    (reason,) = re.findall(r"Reason: sanity error: (.*)", output)
-    assert "FAIL speed: " in reason and "nid001003" in reason, output
-    assert not re.search(r"nid00100[124]", reason), output

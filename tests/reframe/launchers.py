@@ -55,7 +55,7 @@ class Launcher(PyTorchJob):
             enter=extras.get("enter", ""),
             runscripts=extras.get("runscripts", ""),
             run=self.runscript(""),
-            script=f"$PAYLOAD/allreduce_check.py --max-size 64 --slow 100 {'--gpu' * self.has_gpus}",
+            script=f"$PAYLOAD/allreduce_check.py --max-size 64 {'--gpu' * self.has_gpus}",
             **site.get("mpirun", {}),
         )
         self.job.launcher = getlauncher("local")()

@@ -43,8 +43,6 @@ site_configuration = describe(
             "ranks_per_node": 2,
             "nodes": 4,
             "mpirun": MPIRUN,
-            # the ranks of all nodes share the machine's cores
-            "allreduce_options": ["--slow 8"],
             "references": REFERENCES,
         },
     ),

@@ -14,7 +14,6 @@ from training.allreduce import (
     Threshold,
     check_bandwidth,
     check_network,
-    check_speed,
     last_warning,
     log_nccl,
     read_nccl_log,
@@ -33,7 +32,6 @@ class FakeRanks:
         self.nodes = list(dict.fromkeys(hosts))
 
     shape = Ranks.shape
-    peers = Ranks.peers
     name = Ranks.name
     wait_for_device = Ranks.wait_for_device
     watch_calls = Ranks.watch_calls
@@ -212,22 +210,6 @@ def test_nccls_log_is_kept_in_memory():
 def test_the_bandwidth_is_compared_with_a_threshold_for_this_shape_alone(thresholds, measured, line):
     assert check_bandwidth(TWO_NODES, read_thresholds(thresholds), measured).startswith(line)
     assert check_bandwidth(FakeRanks(["n1"]), read_thresholds(thresholds), measured).endswith("not checked")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "line"),
-    [
-        ([1, 1, 9, 1, 1, 9, 1, 1, 9], "speed: no rank is slow: 1000.00 to 9000.00 ms alone"),
-        ([1, 1, 9, 1, 1, 9, 1, 1, 1], "FAIL speed: ranks 2 (a), 5 (b): 9000.00, 9000.00 ms alone, "),
-        ([1, 9, 9, 1, 1, 9, 1, 1, 9], "FAIL speed: rank 1 (a): 9000.00 ms alone, "),
-        ([1.0, 1.1, 3.0, 0.9], "FAIL speed: rank 2 (b): 3000.00 ms alone, "),
-        ([1.0, 2.0], "FAIL speed: rank 1 (a): 2000.00 ms alone, "),
-        ([2.0, 1.9, 0.1], "speed: no rank is slow"),
-    ],
-)
-def test_a_rank_is_slow_against_the_median_unless_all_nodes_have_one_there(seconds, line):
-    ranks = FakeRanks([node for node in "abc" for _ in range(3)] if len(seconds) == 9 else list("aabb")[: len(seconds)])
-    assert check_speed(ranks, seconds, 2).startswith(line)
 
 
 def network_of(hosts, logs, expected="cxi", device="cuda"):
