@@ -9,7 +9,7 @@ from pytorch_launch import NO_PYTHON, LaunchError, Problem, exists, is_on, read
 from pytorch_launch.active import bind_line, choose_python, in_container, isolate, shadowing
 from pytorch_launch.caches import SUBDIRECTORIES, in_namespace, make_caches, make_dumps, old_locks, plan_dumps
 from pytorch_launch.launchers import discover
-from pytorch_launch.nodelist import first_host
+from pytorch_launch.nodelist import hosts
 from pytorch_launch.plan import idle_allocation, make_plan, openmp_binding
 from pytorch_launch.topology import cpu_list
 
@@ -207,7 +207,7 @@ def print_master(_, arguments, env):
         raise LaunchError(f"{len(arguments)} arguments for one node list", "put it in quotes")
     if arguments and arguments[0].startswith("-"):
         raise LaunchError(f"{arguments[0]}: unknown option", "see --help")
-    return write_output((first_host(arguments[0]) if arguments else master(env)) + "\n")
+    return write_output((hosts(arguments[0])[0] if arguments else master(env)) + "\n")
 
 
 COMMANDS = {

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Reads Slurm's node lists.
 
-    >>> first_host("nid[0051-0053,0060],login1")
-    'nid0051'
-    >>> list(hosts("rack[1-2]n[09-10]"))
+    >>> hosts("nid[0051-0053,0060],login1")
+    ['nid0051', 'nid0052', 'nid0053', 'nid0060', 'login1']
+    >>> hosts("rack[1-2]n[09-10]")
     ['rack1n09', 'rack1n10', 'rack2n09', 'rack2n10']
-    >>> first_and_index("nid[0051-0053,0060],login1", "nid0060")
-    ('nid0051', 3)
 
 A list is names separated by commas; a name mixes text with brackets; a bracket holds numbers and ranges of numbers,
 zero-padded to the width of a range's first number (slurm.conf(5), "NODE CONFIGURATION"). Order and repetitions stay as
@@ -19,7 +17,7 @@ from pytorch_launch import MOST_DIGITS, LaunchError
 
 DIGITS = "0123456789"
 NAME_CHARACTERS = DIGITS + "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-"
-# Slurm rejects a longer range (MAX_RANGE in its hostlist.c); nothing is expanded beyond that.
+# Slurm rejects a longer range (MAX_RANGE in its hostlist.c).
 MOST_HOSTS = 65536
 
 
@@ -33,86 +31,25 @@ class NodeListError(LaunchError):
         self.position = position
 
 
-def first_host(text):
-    """The first host of a node list, in its order, without expanding it. Raises NodeListError."""
-    return first_and_index(text, "")[0]
-
-
 def hosts(text):
-    """All hosts of a node list, in the order of the list, as an iterator.
-
-    Raises NodeListError before the first of them, also if there are more than MOST_HOSTS.
-    """
-    names, total = _names(text), 0
-    for start, _, brackets in names:
-        total += _count(brackets)
+    """All hosts of a node list, in its order. Raises NodeListError, also if there are more than MOST_HOSTS."""
+    found, total = [], 0
+    for start, texts, brackets in _names(text):
+        count = 1
+        for bracket in brackets:
+            count *= sum([length for _, length, _ in bracket])
+        total += count
         if total > MOST_HOSTS:
             raise NodeListError(text, start, f"more than {MOST_HOSTS} hosts")
-    return (host for _, texts, brackets in names for host in _expanded(texts, brackets))
-
-
-def first_and_index(text, host):
-    """The first host of a node list, and the first position of `host` in it, from 0, or None if it is not in it.
-
-    It is computed from the ranges, without expanding them. Raises NodeListError.
-    """
-    names, before = _names(text), 0
-    _, texts, brackets = names[0]
-    first = _host(texts, [f"{low:0{width}}" for (low, _, width), *_ in brackets])
-    for _, texts, brackets in names:
-        positions = []
-        for offsets in _offsets(host, texts, brackets):
-            position = 0
-            for turn in _turns(brackets):
-                position = position * _count([brackets[turn]]) + offsets[turn]
-            positions.append(position)
-        if positions:
-            return first, before + min(positions)
-        before += _count(brackets)
-    return first, None
-
-
-def _turns(brackets):
-    """The numbers of the brackets, from the one that counts slowest to the fastest, in Slurm's order."""
-    return [*range(len(brackets) - 2, -1, -1), *range(len(brackets))[-1:]]
-
-
-def _count(brackets):
-    """The number of hosts that the brackets of a name stand for."""
-    total = 1
-    for bracket in brackets:
-        total *= sum([count for _, count, _ in bracket])
-    return total
-
-
-def _host(texts, numbers):
-    return texts[0] + "".join([number + text for number, text in zip(numbers, texts[1:])])
-
-
-def _expanded(texts, brackets):
-    from itertools import product  # ranks do not need it
-
-    written = [[f"{low + i:0{width}}" for low, count, width in bracket for i in range(count)] for bracket in brackets]
-    turns = _turns(brackets)
-    for numbers in product(*[written[turn] for turn in turns]):
-        yield _host(texts, [number for _, number in sorted(zip(turns, numbers))])
-
-
-def _offsets(host, texts, brackets):
-    """Every way to read `host` as a position in each bracket: with `n[1-20][1-20]`, n111 is 1 and 11, or 11 and 1."""
-    rest = host[len(texts[0]) :]
-    if not brackets or not host.startswith(texts[0]):
-        return [()] if host == texts[0] else []
-    ways = []
-    for end in range(1, min(len(rest), MOST_DIGITS) + 1):
-        before = 0
-        for low, count, width in brackets[0] if rest[:end].isdecimal() else ():
-            offset = int(rest[:end]) - low
-            if 0 <= offset < count and f"{low + offset:0{width}}" == rest[:end]:
-                ways += [(before + offset, *others) for others in _offsets(rest[end:], texts[1:], brackets[1:])]
-                break
-            before += count
-    return ways
+        names = [texts[0]]
+        for bracket, after in zip(brackets, texts[1:]):
+            numbers = [str(low + more).zfill(width) + after for low, length, width in bracket for more in range(length)]
+            if bracket is brackets[-1]:  # it counts fastest, then the first, the second, ...
+                names = [name + number for name in names for number in numbers]
+            else:
+                names = [name + number for number in numbers for name in names]
+        found += names
+    return found
 
 
 def _names(text):

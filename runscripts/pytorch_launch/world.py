@@ -2,6 +2,7 @@
 """The world of a launch: this process among the ranks that were started with it; and the variables that describe it."""
 
 from pytorch_launch import MOST_DIGITS, LaunchError, Value, is_number, read
+from pytorch_launch.nodelist import hosts
 
 # --virtual-local-rank sets it, for launches inside that one, where LOCAL_RANK=0 contradicts nothing.
 VIRTUAL = "PYTORCH_LAUNCH_VIRTUAL_LOCAL_RANK"
@@ -86,10 +87,10 @@ class World(Value):
         return {name: str(getattr(self, field)) for name, field in zip(OF_TORCH, NUMBERS)}
 
 
-def read_list(env, name, function, *arguments):
-    """What `function` of `nodelist` returns for the variable `name`. Raises WorldError."""
+def read_list(env, name):
+    """The hosts of the node list in the variable `name`. Raises WorldError."""
     try:
-        return function(env[name], *arguments)
+        return hosts(env[name])
     except LaunchError as error:
         raise WorldError(f"{name}: {error.fault}", error.remedy) from error
 

@@ -61,7 +61,7 @@ def job_state(job):
     squeue prints all elements of an array for the one that has the array's number.
     """
     rows = query("squeue", "--noheader", f"--jobs={job.number}", "--format=%A|%T|%N")
-    found = [(state, list(hosts(nodes)) if nodes else []) for number, state, nodes in rows if number == job.number]
+    found = [(state, hosts(nodes) if nodes else []) for number, state, nodes in rows if number == job.number]
     return (found or [(None, None)])[0]
 
 
@@ -96,7 +96,7 @@ def killed_nodes(lines):
     lost = [node for found in map(NODE_FAILURE.match, lines) if found for node in hosts(found.group(1))]
     if lost:
         return dict.fromkeys(lost, "srun: Node failure")
-    ends = [(list(hosts(found.group(1))), found.group(2)) for found in map(TASKS.match, lines) if found]
+    ends = [(hosts(found.group(1)), found.group(2)) for found in map(TASKS.match, lines) if found]
     by_node = {}
     for nodes, end in ends:
         for node in nodes:

@@ -139,7 +139,7 @@ def find_jobs(job, step, uid):
 def ask_nodes(job, group, nodes, step, seconds):
     """What `node.read_node` returned on each of `nodes`, and a list of (node, reason) for those without an answer."""
     try:
-        names = list(hosts(nodes))
+        names = hosts(nodes)
     except NodeListError as error:
         raise StacksError(f"{error.fault}. {error.remedy}") from error
     where = [f"--jobid={job}", f"--nodelist={nodes}", f"--nodes={len(names)}", f"--ntasks={len(names)}"]

@@ -24,7 +24,7 @@ def check_slurm(here):
         return ok("srun is on PATH; not in a job")
     try:
         lists = [here.env[name] for name in NODE_LISTS if here.env.get(name)]
-        nodes = list(hosts(lists[0])) if lists else []
+        nodes = hosts(lists[0]) if lists else []
         plan = make_plan(here.env)
     except NodeListError as error:
         return fail(error.fault, f"start the step again; unset {' '.join(NODE_LISTS)}, if you set it")

@@ -7,7 +7,7 @@ and returns a World, or None if it did not start this process.
 
 from pytorch_launch import LaunchError, Problem, read
 from pytorch_launch.active import check_cleaned
-from pytorch_launch.nodelist import NAME_CHARACTERS, first_and_index
+from pytorch_launch.nodelist import NAME_CHARACTERS, hosts
 from pytorch_launch.world import (
     LAUNCH_ID,
     NODE_LISTS,
@@ -145,7 +145,7 @@ def _allocation(env):
 def is_node_of_job(env, host):
     short = host.partition(".")[0]
     try:
-        return any(first_and_index(env[name], short)[1] is not None for name in NODE_LISTS if env.get(name))
+        return any(short in hosts(env[name]) for name in NODE_LISTS if env.get(name))
     except LaunchError:  # a list that cannot be parsed, and that this launch does not use
         return False
 

@@ -8,7 +8,6 @@ ranks out in another way, which rank 0 detects (`rendezvous`).
 import sys
 
 from pytorch_launch import read
-from pytorch_launch.nodelist import first_and_index
 from pytorch_launch.world import (
     OF_TORCH,
     WorldError,
@@ -112,13 +111,11 @@ def _world(env, hostname, names, source, launch, layout=None):
 
 def _allocation(env, host):
     """The first host of the job's allocation and the position of `host` in it, None where not known."""
-    short = host.partition(".")[0]
     if env.get("SLURM_JOB_NODELIST"):
-        first, index = read_list(env, "SLURM_JOB_NODELIST", first_and_index, host)
-        return (first, index) if index is not None else read_list(env, "SLURM_JOB_NODELIST", first_and_index, short)
-    # at some sites only the first node of the job has this file, and only containers that bind it
-    hosts = list(dict.fromkeys((read(env.get("PBS_NODEFILE") or "") or "").split()))
-    shorts = [name.partition(".")[0] for name in hosts]
+        hosts = read_list(env, "SLURM_JOB_NODELIST")
+    else:  # at some sites only the first node of the job has this file, and only containers that bind it
+        hosts = list(dict.fromkeys((read(env.get("PBS_NODEFILE") or "") or "").split()))
+    shorts, short = [name.partition(".")[0] for name in hosts], host.partition(".")[0]
     found = (names.index(name) for names, name in ((hosts, host), (shorts, host), (shorts, short)) if name in names)
     return next(iter(hosts), None), next(found, None)
 

@@ -2,7 +2,7 @@
 """The worlds of srun, and where they start."""
 
 from pytorch_launch import ancestors, is_number, process, read
-from pytorch_launch.nodelist import MOST_HOSTS, first_and_index, first_host, hosts
+from pytorch_launch.nodelist import MOST_HOSTS, hosts
 from pytorch_launch.world import (
     NODE_LISTS,
     STRAY_EXPORT,
@@ -16,16 +16,17 @@ from pytorch_launch.world import (
     read_list,
 )
 
+TASKS, STEP_NODES = "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NODELIST"
+
 # A batch script has SLURM_PROCID=0 and SLURM_NTASKS=8 as well, but it is not a step: a world of 8 would wait for
 # seven ranks that never start. Only srun sets all of these.
-STEP_MARKS = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST")
+STEP_MARKS = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", STEP_NODES)
 
 # The steps of a shell that salloc starts on the first node (LaunchParameters=use_interactive_step; slurm.h), and of a
 # batch script. Slurm 26.05 writes them as negative numbers.
 INTERACTIVE, BATCH_SCRIPT = "4294967290", "4294967291"
 SPECIAL_STEPS = {"-6": INTERACTIVE, "-5": BATCH_SCRIPT}
 
-TASKS = "SLURM_STEP_TASKS_PER_NODE"
 #: The variables of srun(1) with the values of OF_TORCH.
 OF_SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", TASKS, "SLURM_NODEID")
 
@@ -86,7 +87,7 @@ def master(env):
         lists = [env[name] for name in NODE_LISTS[_has_marks(env) :] if env.get(name)]
         if not lists:
             raise WorldError(f"none of {', '.join(NODE_LISTS)} is set", "run inside a job, or pass a list")
-        return first_host(lists[0])
+        return hosts(lists[0])[0]
     if position[0] is None:
         raise WorldError("Slurm does not report the node of rank 0 of this step", HETEROGENEOUS)
     return position[0]
@@ -161,17 +162,17 @@ def _nodes(env):
     # the shell of salloc has the tasks of its job there
     if env.get("SLURM_NTASKS", size) not in ("", size) and env["SLURM_STEP_ID"] != INTERACTIVE:
         raise OtherStepError(f"SLURM_NTASKS={env['SLURM_NTASKS']} is not SLURM_STEP_NUM_TASKS={size}", SUBMIT)
-    node_rank, node, nodes = number(env, "SLURM_NODEID"), env.get("SLURMD_NODENAME"), env["SLURM_STEP_NODELIST"]
-    first, index = read_list(env, "SLURM_STEP_NODELIST", first_and_index, node or "")
+    node_rank, node, nodes = number(env, "SLURM_NODEID"), env.get("SLURMD_NODENAME"), read_list(env, STEP_NODES)
     if not node:
-        return first, node_rank
-    if index is None:
-        raise OtherStepError(f"SLURMD_NODENAME={node} is not in SLURM_STEP_NODELIST={nodes}", SUBMIT)
+        return nodes[0], node_rank
+    if node not in nodes:
+        raise OtherStepError(f"SLURMD_NODENAME={node} is not in {STEP_NODES}={env[STEP_NODES]}", SUBMIT)
+    index = nodes.index(node)
     if env.get("SLURM_HET_SIZE"):
-        in_step = set(read_list(env, "SLURM_STEP_NODELIST", hosts))
+        in_step = set(nodes)
         size = min(number(env, "SLURM_HET_SIZE"), 128)  # MAX_HET_JOB_COMPS (slurm.h)
         names = [f"SLURM_JOB_NODELIST_HET_GROUP_{group}" for group in range(size)]
-        order = [host for name in names if env.get(name) for host in read_list(env, name, hosts) if host in in_step]
+        order = [host for name in names if env.get(name) for host in read_list(env, name) if host in in_step]
         if order and not (sorted(order) == sorted(in_step) and order.index(node) == node_rank):
             raise WorldError(
                 f"SLURM_NODEID={node_rank} of {node} does not follow from the components of the step, "
@@ -181,9 +182,9 @@ def _nodes(env):
         if order:
             return order[0], index
     if index == node_rank:
-        return first, index
+        return nodes[0], index
     if len(_tasks_per_node(env)) == 2:
-        return node if node_rank == 0 else next((host for host in hosts(nodes) if host != node), None), index
+        return node if node_rank == 0 else next((host for host in nodes if host != node), None), index
     return None, index
 
 
@@ -206,7 +207,7 @@ def _local_size(env, index):
         raise WorldError(fault, STRAY_EXPORT)
     check_inside(env, "SLURM_NODEID", TASKS, len(counts))
     if index >= len(counts):
-        fault = f"SLURM_STEP_NODELIST={env['SLURM_STEP_NODELIST']} has more nodes than {TASKS}={env[TASKS]}"
+        fault = f"{STEP_NODES}={env[STEP_NODES]} has more nodes than {TASKS}={env[TASKS]}"
         raise WorldError(fault, SUBMIT)
     tasks, local_rank, rank = (env.get(f"SLURM_{name}") for name in ("GTIDS", "LOCALID", "PROCID"))
     if tasks and counts[index] != tasks.count(",") + 1:
