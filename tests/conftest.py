@@ -47,7 +47,7 @@ SLOW = (
     "tests/unit/easyblocks/test_pytorchvenv.py::test_an_sdist_that_pip_cannot_fetch",
     "tests/unit/easyblocks/test_recipes.py::test_the_recipes_pass_easybuilds_own_check[--dry-run]",
     "tests/unit/easyblocks/test_users_pip.py",
-    "tests/unit/easyblocks/test_wheel_hashes.py",
+    "tests/unit/easyblocks/test_wheels.py::test_a_wheel_with",
     "tests/unit/easyblocks/test_wheels.py::test_wheels_with_other_hashes_are_replaced",
     "tests/unit/payload/test_allreduce",
     "tests/unit/payload/test_checkpoint_outcomes.py",

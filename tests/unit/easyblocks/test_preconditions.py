@@ -15,12 +15,9 @@ from pytorch_install.parameters import check_path
 
 @pytest.mark.parametrize("character", " ,:'\"$`\\\t")
 def test_a_path_with_characters_that_break_binds_or_scripts_is_refused(character):
+    check_path("/appl/local/csc-2.0/ai_software/Jos\u00e9/@sys/c++~/PyTorch/2.13.0-cpu=x%y")
     with pytest.raises(EasyBuildError, match=r"The path /srv/.*/software has '.' in it, .* --prefix or --installpath"):
         check_path(f"/srv/a{character}b/software")
-
-
-def test_a_usual_path_is_not_refused():
-    check_path("/appl/local/csc-2.0/ai_software/Jos\u00e9/@sys/c++~/PyTorch/2.13.0-cpu=x%y")
 
 
 def test_eb_refuses_such_a_path_before_fetching(easyblock, edited):

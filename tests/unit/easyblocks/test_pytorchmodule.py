@@ -46,13 +46,6 @@ def test_help_and_sanity_check_enter_the_image_with_the_runtime_of_this_host(
     assert all(command.startswith(f'{runtime} exec --bind "$TMPDIR" "$SIF" conda-') for command in commands)
 
 
-def test_a_recipes_own_help_and_whatis_take_precedence(easyblock, edited):
-    own = module_text(easyblock(edited(VENV, "cluster = 'local'", "usage = 'our words'\nwhatis = ['Name: ours']")))
-    assert "our words" in own
-    assert "Name: ours" in own
-    assert "Keywords" not in own
-
-
 @pytest.mark.parametrize(
     ("name", "runtime"),
     [
@@ -78,15 +71,6 @@ def test_modules_that_cannot_be_loaded_beside_it_are_those_of_the_recipe(easyblo
     assert not re.search(r"^conflict\W+pytorch\b", text, re.MULTILINE)
 
 
-def test_two_installations_of_a_version_have_different_directories_for_users_packages(easyblock):
-    identities = set()
-    for place in ("", "elsewhere"):
-        app = easyblock(recipe(VENV))
-        app.installdir = app.installdir.replace("/software/", f"/{place}/software/")
-        identities.update(re.findall(r"-([0-9a-f]{8})\b", module_text(app)))
-    assert len(identities) == 2
-
-
 def test_only_where_python_does_not_change_pip_the_module_sets_its_variables(easyblock, monkeypatch):
     pytest.importorskip("torch")  # what is held is what this Python has
     app = easyblock(recipe(VENV))
@@ -99,8 +83,3 @@ def test_only_where_python_does_not_change_pip_the_module_sets_its_variables(eas
         assert name in app.make_module_extra()
     (Path(app.installdir) / "held/hooked").touch()
     assert "PIP_" not in app.make_module_extra()
-
-
-def test_compiler_and_linker_paths_stay_out_of_the_module(easyblock):
-    for name, variables in [(CONTAINER, ["PATH"]), (VENV, [])]:  # the latter's PATH is in commands.lua and .tcl
-        assert easyblock(recipe(name)).module_load_environment.vars == variables

@@ -1,6 +1,5 @@
 """The easyblocks' steps: errors before and during an installation, and the files that it leaves."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -12,11 +11,6 @@ from recipes import CONTAINER, VENV, recipe
 
 #: The methods of EasyBuild's install step.
 INSTALL = [lambda app: app.make_installdir, lambda app: app.install_step]
-
-
-def test_a_container_without_an_image_source_is_refused(easyblock, edited):
-    with pytest.raises(EasyBuildError, match=r"must name one image source.*found: none"):
-        easyblock(edited(CONTAINER, "sources = ['%(name)s-%(version)s-cpu.def', ", "sources = ["))
 
 
 def test_without_a_container_runtime_the_error_reports_what_to_install(easyblock, monkeypatch):
@@ -56,20 +50,6 @@ def test_stop_after_the_install_step_restores_the_previous_module_or_keeps_a_fir
     assert (root / "old").exists() is installed
     assert (root / "payload").exists() is not installed
     assert ("is as it was before" in capsys.readouterr().out) is installed
-
-
-def test_the_sanity_checks_module_can_be_read_by_others_so_that_lmod_shows_it_to_root(easyblock, prefix):
-    app = easyblock(recipe(CONTAINER))
-    app.src = []
-    Path(app.installdir).mkdir(parents=True)
-    before = os.umask(0o027)
-    try:
-        modules = Path(app.make_module_step(fake=True))
-    finally:
-        os.umask(before)
-    files = [path for path in modules.rglob("*") if path.is_file()]
-    assert len(files) > 0
-    assert all(path.stat().st_mode & 0o004 for path in files)
 
 
 def test_the_payload_can_be_edited_after_cp_and_the_tree_has_no_bytecode_of_the_checkout(easyblock, monkeypatch):

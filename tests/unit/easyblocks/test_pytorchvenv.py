@@ -1,6 +1,5 @@
 """Virtual environments: source packages, and the modules and the Python of the build."""
 
-import json
 import os
 import re
 import subprocess
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from easybuild.tools.build_log import EasyBuildError
-from recipes import RECIPES, VENV, both_syntaxes, recipe
+from recipes import RECIPES, VENV, recipe
 
 HOROVOD = "PyTorch-2.13.0-cpu-horovod-0.28.1-venv.eb"
 CUDA_HOROVOD = "PyTorch-2.15.0-cuda-13.2-horovod-0.28.1-venv.eb"
@@ -139,26 +138,6 @@ def test_a_module_that_the_recipe_would_replace_is_refused_before_the_build(modu
     found = modules("PrgEnv-gnu/8.6.0", "PrgEnv-gnu/8.5.0", ["PrgEnv-gnu/8.5.0"])
     with pytest.raises(EasyBuildError, match=r"PrgEnv-gnu/8\.6\.0 is loaded, .*module unload PrgEnv-gnu/8\.6\.0"):
         check_modules(found, {"LOADEDMODULES": "PrgEnv-gnu/8.6.0"})
-
-
-@both_syntaxes
-@pytest.mark.parametrize("path", VENVS, ids=lambda path: path.name)
-def test_the_module_of_every_venv_requires_the_python_of_its_build(easyblock, path, monkeypatch):
-    app = easyblock(path)
-    app.make_installdir()
-    modules = {"required": ["PrgEnv-gnu/8.5.0", "rocm/6.0.0"], "brought": ["cray-mpich/8.1.28"]}
-    record = {"python": {"path": "/opt/python/bin/python3", "version": "3.11.7"}, "modules": modules}
-    directory = Path(app.installdir, "provenance")
-    directory.mkdir()
-    (directory / "build.json").write_text(json.dumps(record))
-    # another session's modules are not those of the build
-    monkeypatch.setitem(os.environ, "LOADEDMODULES", "another/1")
-    text = app.make_module_dep()
-    assert "/opt/python/bin/python3" in text
-    assert re.search(r'"PrgEnv-gnu/8\.5\.0",? "rocm/6\.0\.0"', text)
-    assert "cray-mpich/8.1.28" in text
-    assert "another" not in text
-    assert f"eb --force {path.name}" in text
 
 
 def test_the_variables_of_the_module_are_recorded_for_commands_without_it(easyblock, edited, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytorch_install.transaction import Installation, keep_file
+from pytorch_install.transaction import Installation
 
 
 class Killed(BaseException):
@@ -160,40 +160,3 @@ def test_a_module_in_the_other_syntax_is_withdrawn_and_restored(prefix, tmp_path
     other.roll_back()
     assert site.state() == ("old", "old")
     assert tcl.read_text() == "old tcl"
-
-
-@pytest.mark.parametrize("has_links", [True, False])
-def test_a_kept_file_survives_the_previous_installation_without_a_copy_if_possible(
-    prefix, tmp_path, monkeypatch, has_links
-):
-    if not has_links:
-        monkeypatch.setattr(os, "link", lambda *_: os.open("/nowhere", os.O_RDONLY))  # OSError
-    site = Site(tmp_path / "site")
-    site.install("old")
-    inode = (site.directory / "whole").stat().st_ino
-    installation = site.installation()
-    assert installation.before("whole") == str(site.directory / "whole")
-    installation.begin()
-    site.directory.mkdir()
-    keep_file(installation.before("whole"), str(site.directory / "whole"))
-    installation.finish()
-    installation.discard()
-    assert ((site.directory / "whole").stat().st_ino == inode) is has_links
-    assert (site.directory / "whole").read_text() == "old"
-
-
-def test_directories_that_running_containers_have_open_stay_until_the_next_rebuild(prefix, tmp_path):
-    site = Site(tmp_path / "site", keeps_replaced=True)
-    site.install("first")
-    assert [path.name for path in site.directory.parent.iterdir()] == ["1.0"]
-    running = os.open(site.directory, os.O_RDONLY)  # as a bind is: the directory, whatever its path is by now
-    try:
-        site.install("second")
-        site.installation().recover()  # an `eb` that does not reach its install step
-        assert sorted(os.listdir(running)) == ["half", "whole"]
-        assert site.state() == ("second", "second")
-        site.install("third")
-        assert os.listdir(running) == []
-    finally:
-        os.close(running)
-    assert (site.directory.parent / ".1.0.replaced" / "previous" / "whole").read_text() == "second"

@@ -88,7 +88,7 @@ def installation(tmp_path_factory):
 class Environment:
     """An environment and the commands that install into it."""
 
-    def __init__(self, directory, installation, **variables):
+    def __init__(self, directory, installation):
         self.directory, self.installation = directory, installation
         index = str(installation.parent / "index")
         self.env = {
@@ -99,7 +99,6 @@ class Environment:
             "PYTHONUSERBASE": str(directory.parent / "base"),
             "VIRTUAL_ENV": str(directory),
             "CONTAINERROOT": str(installation),
-            **variables,
         }
 
     def run(self, *command, **variables):
@@ -174,7 +173,6 @@ def test_into_a_directory_goes_the_latest_release_and_no_torch(environment, tmp_
         (["newer"], f"newer 2.0 requires torch>=2.14. {ADVICE}"),
         (["broken"], "broken 2.0 requires torch. Not installing 1.0, which does not"),
         (["timm"], f"Take 0.28.0+cpu from PyTorch's index: add --extra-index-url {INDEX}"),
-        (["--only-binary", ":all:", "timm"], f"Take 0.28.0+cpu from PyTorch's index: add --extra-index-url {INDEX}"),
         (["torchvision>=0.29"], ADVICE),
     ],
 )
@@ -241,23 +239,11 @@ def test_a_build_that_does_not_get_it_names_the_option_for_it(environment, tmp_p
     assert "pip install --no-build-isolation" in result.stdout
 
 
-@pytest.mark.parametrize("program", ["pip", "uv"])
-def test_an_environment_that_does_not_see_the_modules_torch_is_as_without_the_module(
-    with_uv, installation, tmp_path, program
-):
-    make_environment(tmp_path / "plain")
-    plain = Environment(tmp_path / "plain", installation)
-    result = plain.pip("install", "accelerate") if program == "pip" else plain.uv("pip", "install", "accelerate")
-    assert (result.returncode, plain.versions()) == (0, {"accelerate": "1.15.0", "torch": "2.15.0"}), result.stdout
-
-
-def test_the_modules_torch_and_pip_are_not_removed(environment):
+def test_the_torch_is_not_removed_and_another_pip_of_the_environment_keeps_it_too(environment, tmp_path):
     result = environment.pip("uninstall", "--yes", "torch")
     assert (result.returncode, "torch belongs to the PyTorch module" in result.stdout) == (1, True)
     assert environment.imports_modules_torch()
 
-
-def test_another_pip_of_the_environment_keeps_the_torch_too(environment, tmp_path):
     (packages,) = (tmp_path / "v").glob("lib/python*/site-packages")
     (packages / "pip").unlink()
     shutil.copytree(Path(pip_package.__file__).parent, packages / "pip")  # as an upgrade does
@@ -302,17 +288,12 @@ def test_the_users_own_packages_are_upgraded_and_removed_and_others_stay(install
     assert (tmp_path / "site/extra.py").exists()
 
 
-@pytest.mark.parametrize("arguments", [["pip", "install"], ["pip", "install", "--reinstall"]])
-def test_uv_installs_the_latest_release_that_fits_the_modules_torch(with_uv, arguments):
-    result = with_uv.uv(*arguments, "mine")
-    assert (result.returncode, with_uv.versions()["accelerate"]) == (0, "1.15.0"), result.stdout
-    assert with_uv.imports_modules_torch()
-
-
-def test_uv_fails_on_what_does_not_fit_the_modules_torch(with_uv):
-    assert with_uv.uv("pip", "install", "torch==2.12.0").returncode == 1
+def test_uv_installs_the_latest_release_that_fits_the_modules_torch_and_fails_on_what_does_not(with_uv):
     result = with_uv.uv("pip", "install", "timm")
     assert (result.returncode, f"--extra-index-url {INDEX}" in result.stdout, with_uv.versions()) == (1, True, {})
+    result = with_uv.uv("pip", "install", "--reinstall", "mine")
+    assert (result.returncode, with_uv.versions()["accelerate"]) == (0, "1.15.0"), result.stdout
+    assert with_uv.imports_modules_torch()
 
 
 def test_uv_takes_an_environment_by_its_option_before_the_active_one(with_uv, tmp_path):

@@ -1,78 +1,65 @@
-"""Checks, without pip, whether a directory has all wheels of a lock."""
+"""Wheels of a lock: those that are there without pip, those that are fetched, and those whose hash is not published."""
 
 import hashlib
 from pathlib import Path
 
 import pytest
 from easybuild.easyblocks.generic import lockedvenv
-from easybuild.easyblocks.generic.lockedvenv import fetch_wheels, has_wheels, read_lock
+from easybuild.easyblocks.generic.lockedvenv import has_wheels, read_lock
 from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.config import update_build_option
 from wheel_files import write_wheel
+
+#: Never asked, as pip is told to use no index.
+INDEX = "https://wheels.invalid/"
+HERE, OTHER = "x86_64", "aarch64"
 
 
 @pytest.fixture
-def wheels(tmp_path):
-    """A function that makes wheels as plain files in a directory; returns their hashes."""
-    directory = tmp_path / "wheels"
-    directory.mkdir()
-
-    def make(*names):
-        for name in names:
-            (directory / name).write_text(name)
-        return [hashlib.sha256(name.encode()).hexdigest() for name in names]
-
-    make.directory = directory
-    return make
+def directory(tmp_path):
+    """A directory for wheels."""
+    (tmp_path / "wheels").mkdir()
+    return tmp_path / "wheels"
 
 
-def there(wheels, lock, python_version="3.11"):
-    """The result of `has_wheels` for a lock's text."""
-    path = wheels.directory.parent / "lock.txt"
-    path.write_text(lock)
-    return has_wheels(read_lock(str(path)), str(wheels.directory), python_version)
-
-
-def test_a_directory_with_every_wheel_of_the_lock_needs_no_pip(wheels, prefix, monkeypatch):
-    first, second = wheels("torch-2.3.1+rocm6.0-cp311-cp311-linux_x86_64.whl", "Typing_Extensions-4.0-py3-none-any.whl")
-    lock = (
-        f"# torch\ntorch==2.3.1+rocm6.0 --hash=sha256:{first}\ntyping-extensions==4.0 \\\n --hash=sha256:{second} # x\n"
-    )
-    assert there(wheels, lock)
-    monkeypatch.setattr(lockedvenv, "run", lambda *_, **__: pytest.fail("pip was started"))
-    fetch_wheels(str(wheels.directory.parent / "lock.txt"), [str(wheels.directory)], "3.11")
-
-
-def test_a_read_only_directory_is_used_if_it_has_the_wheels_and_skipped_if_not(wheels, prefix):
-    (first,) = wheels("numpy-2.0-py3-none-any.whl")
-    lock = wheels.directory.parent / "lock.txt"
-    lock.write_text(f"numpy==2.0 --hash=sha256:{first}\n")
-    # no user, not even root, can write below a file or in /proc
-    for directories in (["/proc/self/wheels", wheels.directory], [wheels.directory, "/proc/self/wheels"]):
-        requirements, directory = fetch_wheels(str(lock), list(map(str, directories)), "3.11")
-        assert directory == str(wheels.directory)
-        assert Path(requirements).read_text() == lock.read_text()
-    (wheels.directory / "numpy-2.0-py3-none-any.whl").unlink()
-    with pytest.raises(EasyBuildError, match=r"No writable directory for the wheels of .*lock.txt: /proc/self"):
-        fetch_wheels(str(lock), ["/proc/self/wheels"], "3.11")
-
-
-def test_wheels_with_other_hashes_are_replaced(prefix, tmp_path, monkeypatch):
-    """As a publisher leaves them who builds wheels again under their names; pip ends at the first that it meets."""
-    hashes = {}
-    for place in ("fetched", "index"):
-        (tmp_path / place).mkdir()
-        for name in ("one", "two", "three"):
-            hashes[name] = write_wheel(tmp_path / place / f"{name}-1.0-py3-none-any.whl", content=f"# {place}")
-    lock = tmp_path / "lock.txt"
-    lock.write_text("".join(f"{name}==1.0 --hash=sha256:{digest}\n" for name, digest in hashes.items()))
+@pytest.fixture
+def index(tmp_path, monkeypatch):
+    """A directory that is all that pip finds wheels in."""
+    (tmp_path / "index").mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
-    fetch_wheels(str(lock), [str(tmp_path / "fetched")], "3.11")
-    for wheel in (tmp_path / "index").iterdir():
-        assert (tmp_path / "fetched" / wheel.name).read_bytes() == wheel.read_bytes()
+    return tmp_path / "index"
 
 
-HERE, OTHER = "x86_64", "aarch64"
+@pytest.fixture
+def fetch(prefix, tmp_path):
+    """A function that fetches the wheels of a lock's text."""
+
+    def fetch(text, *directories, index=INDEX):
+        (tmp_path / "lock.txt").write_text(text)
+        places = [str(path) for path in directories or [tmp_path / "wheels"]]
+        return lockedvenv.fetch_wheels(str(tmp_path / "lock.txt"), places, "3.10", index)
+
+    return fetch
+
+
+def make_file(directory, name):
+    """Make a file with the name of a wheel; return its hash."""
+    (directory / name).write_text(name)
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def wheel(directory, name):
+    return write_wheel(directory / f"{name}-1.0+rocm6.0-cp310-cp310-linux_x86_64.whl")
+
+
+def test_a_directory_with_every_wheel_of_the_lock_needs_no_pip(directory, fetch, monkeypatch):
+    first = make_file(directory, "torch-2.3.1+rocm6.0-cp310-cp310-linux_x86_64.whl")
+    second = make_file(directory, "Typing_Extensions-4.0-py3-none-any.whl")
+    monkeypatch.setattr(lockedvenv, "run", lambda *_, **__: pytest.fail("pip was started"))
+    fetch(
+        f"# torch\ntorch==2.3.1+rocm6.0 --hash=sha256:{first}\ntyping-extensions==4.0 \\\n --hash=sha256:{second} # x\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,13 +75,94 @@ HERE, OTHER = "x86_64", "aarch64"
         ("2.0", f"cp36-abi3-manylinux2014_{OTHER}", "both", False),
         ("2.0", f"cp310-abi3-manylinux_2_28_{HERE}", "both", True),
         ("2.0", f"cp312-abi3-manylinux_2_28_{HERE}", "both", False),
-        ("2.0", f"cp310-cp310-manylinux_2_28_{HERE}", "both", False),
     ],
 )
-def test_a_wheel_is_there_if_version_hash_machine_and_python_fit(wheels, monkeypatch, pinned, tags, locked, is_there):
+def test_a_wheel_is_there_if_version_hash_machine_and_python_fit(
+    directory, tmp_path, monkeypatch, pinned, tags, locked, is_there
+):
     monkeypatch.setattr("platform.machine", lambda: HERE)
-    (its,) = wheels(f"numpy-2.0-{tags}.whl")
+    its = make_file(directory, f"numpy-2.0-{tags}.whl")
     hashes = {"its hash": [its], "another": ["0" * 64], "both": [its, "0" * 64]}[locked]
-    lock = f"numpy=={pinned} " + " ".join(f"--hash=sha256:{digest}" for digest in hashes)
-    assert there(wheels, lock) is is_there
-    assert not there(wheels, f"{lock}\nsympy==1.0 --hash=sha256:{its}\n")
+    pin = f"numpy=={pinned} " + " ".join(f"--hash=sha256:{digest}" for digest in hashes)
+    for lock, expected in ((pin, is_there), (f"{pin}\nsympy==1.0 --hash=sha256:{its}\n", False)):
+        (tmp_path / "lock.txt").write_text(lock)
+        assert has_wheels(read_lock(str(tmp_path / "lock.txt")), str(directory), "3.11") is expected
+
+
+def test_a_read_only_directory_is_used_if_it_has_the_wheels_and_skipped_if_not(directory, fetch):
+    first = make_file(directory, "numpy-2.0-py3-none-any.whl")
+    lock = f"numpy==2.0 --hash=sha256:{first}\n"
+    # no user, not even root, can write below a file or in /proc
+    for directories in (["/proc/self/wheels", directory], [directory, "/proc/self/wheels"]):
+        requirements, used = fetch(lock, *directories)
+        assert (used, Path(requirements).read_text()) == (str(directory), lock)
+    (directory / "numpy-2.0-py3-none-any.whl").unlink()
+    with pytest.raises(EasyBuildError, match=r"No writable directory for the wheels of .*lock.txt: /proc/self"):
+        fetch(lock, "/proc/self/wheels")
+
+
+def test_wheels_with_other_hashes_are_replaced_whatever_constraints_a_loaded_module_has(
+    index, directory, fetch, tmp_path, monkeypatch
+):
+    """As a publisher leaves them who builds wheels again under their names; pip ends at the first that it meets."""
+    hashes = {}
+    for place in (directory, index):
+        for name in ("one", "two"):
+            hashes[name] = write_wheel(place / f"{name}-1.0-py3-none-any.whl", content=f"# {place}")
+    (tmp_path / "constraints.txt").write_text("one==9\n")
+    monkeypatch.setenv("PIP_CONSTRAINT", str(tmp_path / "constraints.txt"))
+    fetch("".join(f"{name}==1.0 --hash=sha256:{digest}\n" for name, digest in hashes.items()), index=None)
+    for path in index.iterdir():
+        assert (directory / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_wheel_without_a_hash_comes_from_the_recipes_index_and_a_warning_names_it(
+    fetch, index, tmp_path, capfd, monkeypatch
+):
+    first, second = wheel(index, "first"), wheel(index, "second")
+    lock = f"# a lock\nfirst==1.0+rocm6.0\nsecond==1.0+rocm6.0 --hash=sha256:{second}\n"
+    run, commands = lockedvenv.run, []
+
+    def note(words, *arguments, **options):
+        commands.append(words)
+        return run(words, *arguments, **options)
+
+    monkeypatch.setattr(lockedvenv, "run", note)
+    requirements, directory = fetch(lock)
+    warning = "lock.txt has no hash of first==1.0+rocm6.0: not verified"
+    assert warning in capfd.readouterr().err
+    # the install step gets what was fetched here
+    fetched = f"first==1.0+rocm6.0 --hash=sha256:{first}\nsecond==1.0+rocm6.0 --hash=sha256:{second}\n"
+    assert Path(requirements).read_text() == fetched
+    assert directory == str(tmp_path / "wheels")
+    assert sorted(path.name for path in Path(directory).iterdir()) == sorted(path.name for path in index.iterdir())
+    # only that index is asked for it
+    unverified = [words for words in commands if "--require-hashes" not in words]
+    assert [words[-2:] for words in unverified] == [["--index-url", INDEX]]
+    assert len(commands) > 1
+
+    for path in index.iterdir():
+        path.unlink()
+    assert Path(fetch(lock, index=None).requirements).read_text() == fetched
+    assert warning in capfd.readouterr().err
+    update_build_option("enforce_checksums", True)
+    with pytest.raises(EasyBuildError, match=r"Missing checksum for first==1\.0"):
+        fetch(lock)
+
+
+@pytest.mark.parametrize(
+    ("pin", "index_of_recipe", "message"),
+    [
+        (f"first==1.0+rocm6.0 --hash=sha256:{'0' * 64}", INDEX, r"no wheel of first==1\.0.*Got +\w{64}"),
+        ("first==1.0+rocm6.0", None, "no hash of first==1.0.*'wheel_index'"),
+        (f"first==2.99 --hash=sha256:{'0' * 64}", None, r"no wheel of first==2\.99 for Python 3\.10 .*1\.0\+rocm6\.0"),
+    ],
+    ids=["another hash", "no trusted index", "another version"],
+)
+def test_a_wheel_with_another_hash_or_version_or_without_a_trusted_index_is_refused_with_its_line(
+    fetch, index, tmp_path, pin, index_of_recipe, message
+):
+    wheel(index, "first")
+    with pytest.raises(EasyBuildError, match=rf"^{tmp_path}/lock\.txt: line 2: {message}"):
+        fetch(f"# a lock\n{pin}\n", index=index_of_recipe)
+    assert not list((tmp_path / "wheels").glob("*.whl"))

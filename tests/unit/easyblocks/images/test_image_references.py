@@ -29,10 +29,8 @@ def test_a_pinned_reference_is_given_to_the_runtime_without_its_tag(image_of, re
     ("lines", "message"),
     [
         ("image = 'docker://a/b'", r"is not pinned.*`skopeo inspect --raw docker://a/b \| sha256sum`"),
-        ("image = 'docker://host.org:5000/a/b:1'", r"is not pinned.*docker://host.org:5000/a/b:1 \| sha256sum"),
         ("image = 'docker://a/b@sha256:5d5d'", r"is not pinned.*append '@sha256:<digest>'"),
         ("image = '/appl/x.sif'", "is neither a reference .* nor a file name"),
-        ("image = 'x.img'", "is neither a reference .* nor a file name"),
         (f"image = 'oras://a/b@{DIGEST}'", "is neither a reference .* nor a file name"),
         ("sources = ['env.yml']", "needs 'base_image'"),
         ("sources = ['env.yml']\nbase_image = 'docker://debian:12'", "base_image = 'docker://debian:12' is not pinned"),
@@ -56,13 +54,11 @@ def test_the_identity_changes_with_the_content_only(image_of):
         fetched = [{"name": name, "sha256": checksum} for name, checksum in sources.items()]
         return image_of(lines, sources=fetched).identity
 
-    built = identity("sources = ['a.def']", a="1")
+    built, fetched = identity("sources = ['a.def']", a="1"), identity(f"image = 'docker://a/b@{DIGEST}'")
     assert built == identity("sources = ['a.def']\ngpu = 'cuda'", a="1")
     assert built != identity("sources = ['a.def']", a="2")
     assert built != identity("sources = ['a.def']\nmksquashfs_args = '-comp gzip'", a="1")
-    fetched = identity(f"image = 'docker://a/b@{DIGEST}'")
     assert fetched == identity(f"image = 'docker://a/b:tag@{DIGEST}'")
-    assert fetched != identity(f"image = 'docker://a/b@{DIGEST}'\nmksquashfs_args = '-comp gzip'")
 
 
 def test_cotainr_is_not_started_where_its_singularity_is_missing(image_of, monkeypatch):

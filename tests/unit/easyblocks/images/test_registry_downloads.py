@@ -2,13 +2,9 @@
 
 import errno
 import hashlib
-import os
-import socket
-import subprocess
 from pathlib import Path
 
 import pytest
-from easybuild.tools.build_log import EasyBuildError
 from fake_images import DIGEST, download, downloaded, keep_commands, sif
 
 from pytorch_install.parameters import containerimage
@@ -44,26 +40,6 @@ def test_an_existing_download_is_used_without_writing_to_its_directory(image_of,
         image.fetch()
 
 
-def test_a_download_of_another_source_path_is_used(image_of, monkeypatch, tmp_path):
-    image = image_of(f"image = 'docker://a/b@{DIGEST}'")
-    download(image, monkeypatch)
-    path = downloaded(image)
-    assert not image.find(str(tmp_path / "first")) and image.find(str(path.parent))
-    assert image.file == str(path)
-
-
-def test_parts_of_processes_that_were_killed_are_removed_and_no_others(image_of, monkeypatch):
-    image, ended = image_of(f"image = 'docker://a/b@{DIGEST}'"), subprocess.Popen(["/bin/true"])
-    ended.wait()
-    path, mine = downloaded(image), f"{socket.gethostname()}.uid-{os.getuid()}."
-    path.parent.mkdir(parents=True)
-    others = {f"elsewhere.uid-{os.getuid()}.{ended.pid}.part", f"{mine}{os.getppid()}.part"}
-    for end in (f"{mine}{ended.pid}.part", *others):
-        Path(f"{path}.{end}").touch()
-    download(image, monkeypatch)
-    assert {file.name[len(path.name) + 1 :] for file in path.parent.glob("*.part")} == others
-
-
 def test_without_locks_the_download_that_ends_first_is_used_by_both(image_of, monkeypatch):
     def no_locks(*_):
         raise OSError(errno.ENOLCK, "No locks available")
@@ -83,15 +59,3 @@ def test_without_locks_the_download_that_ends_first_is_used_by_both(image_of, mo
     assert first.checksum == second.checksum == hashlib.sha256(sif(b"second")).hexdigest()
     assert downloaded(first).read_bytes() == sif(b"second")
     assert [path.name for path in downloaded(first).parent.glob("*.cache")] == []
-
-
-def test_a_cache_that_cannot_be_removed_does_not_fail_the_installation(image_of, monkeypatch):
-    def busy(_):
-        raise EasyBuildError("busy")
-
-    monkeypatch.setattr(containerimage, "remove_dir", busy)
-    image = image_of(f"image = 'docker://a/b@{DIGEST}'")
-    download(image, monkeypatch)
-    assert image.find(image.directories[0])
-    caches = [path.name for path in downloaded(image).parent.glob("*.cache")]
-    assert caches == [f"{downloaded(image).name}.{os.getuid()}.cache"]
