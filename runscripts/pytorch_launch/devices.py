@@ -75,7 +75,7 @@ def choose_devices(env, node, local_rank, local_size):
             fault = f"{local_size} ranks on this node share {len(instances)} instances of GPUs (MIG)"
             warnings = [*warnings, Problem(fault, f"start at most {len(instances)} per node")]
     elif count and local_size > 1 and not _has_own_gpus(env, vendor, count, local_size):
-        shared, problem = _share(found, vendor, step_gpus(env).count, local_rank, local_size)
+        shared, problem = _share(found, vendor, step_gpus(env)[1], local_rank, local_size)
         fields.update(shared)
         warnings = [*warnings, *problem]
     elif None not in found:
@@ -85,30 +85,19 @@ def choose_devices(env, node, local_rank, local_size):
     return Devices(vendor=vendor, count=count, lists=lists, changes=changes, warnings=warnings, **fields)
 
 
-class StepGpus(Value):
-    """What Slurm reports about the GPUs of this task on this node.
-
-    `numbers`       on the node, whatever a device cgroup hides; None if not reported. A task to which
-                    --gpus-per-task or --gpu-bind gives fewer than the step has sees its own here.
-    `count`         number of GPUs of all tasks of the step here, None if not reported
-    `is_torchruns`  true if Slurm gave them to torchrun, whose workers share them
-
-    (srun(1), "OUTPUT ENVIRONMENT VARIABLES"; gres_common.c; seen with 22.05.) srun passes none of its options on.
-    """
-
-    __slots__ = ("count", "is_torchruns", "numbers")
-
-
 def step_gpus(env):
+    """What Slurm reports about GPUs on this node: the numbers of this task's, and how many all tasks of the step have.
+
+    None for what it does not report. A device cgroup does not change the numbers. srun passes none of its options on.
+    (srun(1), "OUTPUT ENVIRONMENT VARIABLES"; gres_common.c; seen with 22.05.)
+    """
     listed, count = env.get("SLURM_STEP_GPUS"), env.get("SLURM_GPUS_ON_NODE", "")
     if listed is None and env.get("SLURM_STEP_ID", "") in ("", "-5"):  # a batch script has -5 with Slurm 26.05
         listed = env.get("SLURM_JOB_GPUS")  # of the batch script's node, though all steps inherit it
     entries = (listed or "").split(",")
-    return StepGpus(
-        numbers=[int(entry) for entry in entries] if all(map(is_number, entries)) else None,
-        count=int(count) if is_number(count) else None,
-        is_torchruns=bool(env.get("TORCHELASTIC_RUN_ID")),
-    )
+    return [int(entry) for entry in entries] if all(map(is_number, entries)) else None, int(count) if is_number(
+        count
+    ) else None
 
 
 def _has_own_gpus(env, vendor, count, local_size):
@@ -117,12 +106,13 @@ def _has_own_gpus(env, vendor, count, local_size):
     A rank that sees a single GPU by a variable, as after a wrapper with ROCR_VISIBLE_DEVICES=$SLURM_LOCALID, is taken
     to have it for itself.
     """
-    step = step_gpus(env)
-    if step.count is not None and count * local_size > step.count:
+    numbers, of_step = step_gpus(env)
+    if of_step is not None and count * local_size > of_step:
         return False
     if count == 1:
-        return step.count is not None or any(name in env for name in LIMITS[vendor])
-    return None not in (step.count, step.numbers) and len(step.numbers) == count and not step.is_torchruns
+        return of_step is not None or any(name in env for name in LIMITS[vendor])
+    # those that Slurm gave to torchrun are shared by its workers
+    return of_step is not None and len(numbers or ()) == count and not env.get("TORCHELASTIC_RUN_ID")
 
 
 def _share(found, vendor, of_step, local_rank, local_size):
@@ -146,11 +136,11 @@ def _share(found, vendor, of_step, local_rank, local_size):
 
 def _candidates(env, node, present, held, local_size):
     """The GPUs that all ranks of the node may use, if each has as many for itself; None if not known."""
-    step = step_gpus(env)
-    total = step.count or len(held) * local_size
+    numbers, of_step = step_gpus(env)
+    total = of_step or len(held) * local_size
     candidates = present if len(present) == total else node.all_gpus
-    if step.numbers is not None and len(step.numbers) == total and max(step.numbers) < len(present):
-        candidates = [present[number] for number in step.numbers]
+    if len(numbers or ()) == total and max(numbers) < len(present):
+        candidates = [present[number] for number in numbers]
     return candidates if len(candidates) == total and all(gpu in candidates for gpu in held) else None
 
 
@@ -220,11 +210,11 @@ def _see_nvidia(env, present):
 
 def _numbered(env, value, present):
     """The GPUs of a list of numbers, all of them without a list; None for each if they are not known."""
-    step, total = step_gpus(env), len(present)
+    (of_task, of_step), total = step_gpus(env), len(present)
     if value is None:
-        listed = list(range(min(step.count or total, total) if step.numbers is None else len(step.numbers)))
+        listed = list(range(min(of_step or total, total) if of_task is None else len(of_task)))
         # otherwise it is not known whether a device cgroup hides the others
-        numbers = listed if listed == step.numbers or len(listed) == total else None
+        numbers = listed if listed == of_task or len(listed) == total else None
     else:
         listed = []
         for entry in map(str.strip, value.split(",")):
@@ -233,29 +223,29 @@ def _numbered(env, value, present):
             listed.append(int(entry))
         if len(set(listed)) < len(listed):
             return []  # as CUDA does with a GPU named twice (torch.cuda, _parse_visible_devices)
-        numbers = _numbers_on_node(listed, step, total)
+        if of_task is None:
+            numbers = listed if of_step is None or of_step >= total else None
+        else:
+            numbers = _numbers_on_node(listed, of_task)
     if numbers is None or max(numbers, default=0) >= total or env.get(CUDA_ORDER) not in (None, "", "PCI_BUS_ID"):
         return [None] * len(listed)
     return [present[number] for number in numbers]
 
 
-def _numbers_on_node(listed, step, total):
-    """The numbers on the node, of `total` GPUs, of those `listed`; None if they are ambiguous.
+def _numbers_on_node(listed, of_task):
+    """The numbers on the node of those `listed`, of a task that Slurm gave those `of_task`; None if ambiguous.
 
     In a device cgroup CUDA counts the GPUs of the step from 0, without one those of the node. The environment does
     not show which of both applies.
     """
-    if step.numbers is None:
-        return listed if step.count is None or step.count >= total else None
     # Slurm may have written the list for these: both ascend, in the same order
-    ascends = len(listed) == len(step.numbers) and listed == sorted(listed)
-    if ascends and all(local <= number for local, number in zip(listed, step.numbers)):
-        return step.numbers
-    in_cgroup = [step.numbers[number] for number in listed] if max(listed, default=0) < len(step.numbers) else None
-    without = listed if all(number in step.numbers for number in listed) else None
-    if None in (in_cgroup, without):
-        return in_cgroup or without
-    return without if in_cgroup == without else None
+    ascends = len(listed) == len(of_task) and listed == sorted(listed)
+    if ascends and all(local <= number for local, number in zip(listed, of_task)):
+        return of_task
+    in_cgroup = [of_task[number] for number in listed if number < len(of_task)]
+    without = [number for number in listed if number in of_task]
+    possible = [numbers for numbers in (in_cgroup, without) if len(numbers) == len(listed)]
+    return possible[0] if possible and possible[0] == possible[-1] else None
 
 
 def _see_intel(env, tiles):
@@ -269,26 +259,19 @@ def _see_intel(env, tiles):
     "Running Jobs on Aurora", "Binding MPI ranks to GPUs".)
     """
     mask, is_composite = env.get(MASK), env.get(HIERARCHY, "").upper() == "COMPOSITE"
-    changes = {} if env.get(INTEL_ORDER) else {INTEL_ORDER: "1"}
-    is_in_pci_order = changes or env[INTEL_ORDER] == "1"
-    asked = {entry.strip() for entry in mask.split(",")} if mask else None
-    present, found, entries, warnings = [], [], [], []
-    for first in tiles:
-        if is_composite and first.partition:
-            continue
-        parts = {str(len(present))}  # the names of the device in a mask
-        if is_composite:
-            parts.update(f"{len(present)}.{tile.partition}" for tile in tiles if tile.pci == first.pci)
-        named = {str(len(present))} if asked is None else asked & parts
-        present.append(first)
-        if named:
-            found.append(first if is_in_pci_order else None)
-            entries.append(",".join(sorted(named)))
+    changes, warnings, named = {} if env.get(INTEL_ORDER) else {INTEL_ORDER: "1"}, [], {}
+    present = [tile for tile in tiles if not (is_composite and tile.partition)]
+    for entry in map(str.strip, mask.split(",") if mask else map(str, range(len(present)))):
+        number, dot, _ = entry.partition(".")
+        if is_number(number) and int(number) < len(present) and (is_composite or not dot):
+            named.setdefault(int(number), []).append(entry)
+    # only in PCI order it is known which device is which
+    found = [present[number] if changes or env[INTEL_ORDER] == "1" else None for number in sorted(named)]
     if not found:
         form = "<GPU> or <GPU>.<tile>" if is_composite else "<tile>"
         fault = f"{MASK}={mask} matches none of the {len(tiles)} tiles here, so no GPU is visible"
         warnings.append(Problem(fault, f"correct or unset it; its entries are {form} ({HIERARCHY})"))
-    return present, found, {MASK: entries}, changes, warnings
+    return present, found, {MASK: [",".join(named[number]) for number in sorted(named)]}, changes, warnings
 
 
 def _listed(value, present):

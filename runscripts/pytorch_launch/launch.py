@@ -33,21 +33,13 @@ def main(arguments):
     env = {name.decode(*encoding): value.decode(*encoding) for name, value in os.environ.items()}
     try:
         if arguments[:1] == ["--help"] and program not in (TORCHRUN, LIST_PACKAGES):
-            return show_help(program, env)
+            from pytorch_launch.report import USAGE
+
+            return write_output(USAGE[program])
         return COMMANDS[program](program, arguments, env)
     except LaunchError as error:
         write_problem(program, error)
         return error.status
-
-
-def show_help(program, env):
-    from pytorch_launch.report import USAGE
-
-    try:
-        is_first = discover(env, "").rank == 0
-    except LaunchError:
-        is_first = True
-    return write_output(USAGE[program]) if is_first else 0
 
 
 def run_simple(program, arguments, env):

@@ -4,7 +4,6 @@ import subprocess
 import sys
 
 import pytest
-from command_environment import COMMANDS
 from variables import RANK_0
 
 # Messages
@@ -64,12 +63,6 @@ def test_a_warning_about_caches_comes_from_the_first_rank_of_a_node_only(run_unc
     assert others.stderr == ""
     assert first.stderr.startswith("conda-python-distributed: cannot use /does/not/exist for caches: ")
     assert first.returncode == others.returncode == 0
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize(("changes", "lines"), [(RANK_0, True), ({}, False), ({"SLURM_PROCID": "none"}, True)])
-def test_only_the_first_rank_of_a_step_prints_the_help(run, step, command, changes, lines):
-    assert bool(run(command, "--help", env={**step, **changes})) == lines
 
 
 # get-master
