@@ -71,11 +71,14 @@ def test_modules_that_cannot_be_loaded_beside_it_are_those_of_the_recipe(easyblo
     assert not re.search(r"^conflict\W+pytorch\b", text, re.MULTILINE)
 
 
-def test_only_where_python_does_not_change_pip_the_module_sets_its_variables(easyblock, monkeypatch):
-    pytest.importorskip("torch")  # what is held is what this Python has
+def test_only_where_python_does_not_change_pip_the_module_sets_its_variables(easyblock, monkeypatch, tmp_path):
+    metadata = tmp_path / "packages/torch-2.13.0.dist-info/METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0\n")
     app = easyblock(recipe(VENV))
     assert "PIP_CONSTRAINT" not in module_text(app)
-    monkeypatch.setattr(app, "runtime_python", lambda: [sys.executable])
+    python = ["env", f"PYTHONPATH={tmp_path}/packages", sys.executable, "-s", "-S"]
+    monkeypatch.setattr(app, "runtime_python", lambda: python)
     app.hold_packages()
     assert re.search("^torch==2", (Path(app.installdir) / "constraints.txt").read_text(), re.MULTILINE)
     assert (Path(app.installdir) / "held/users_pip.py").exists()
