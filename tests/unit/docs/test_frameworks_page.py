@@ -47,9 +47,3 @@ def test_a_test_reads_each_block_from_the_page_or_trains_a_program_with_its_line
         assert all(without_layout(call) in everything for call in calls)
     else:
         assert f'"{label.partition(",")[0]}"' in SOURCES or f'"{label}"' in SOURCES
-
-
-def test_the_table_lists_every_section_once():
-    anchors = re.findall(r"^\| \[[^\]]+\]\(#([\w-]+)\)", PAGE, re.MULTILINE)
-    headings = re.findall(r"^## (.*)$", PAGE, re.MULTILINE)
-    assert anchors == [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 from easybuild.tools.build_log import EasyBuildError
-from recipes import RECIPES, VENV, recipe
+from recipes import VENV, recipe
+
+from pytorch_install.build_environment import check_modules, modules_of_build
+from pytorch_install.source_packages import last_error
 
 HOROVOD = "PyTorch-2.13.0-cpu-horovod-0.28.1-venv.eb"
 CUDA_HOROVOD = "PyTorch-2.15.0-cuda-13.2-horovod-0.28.1-venv.eb"
 SOURCES = "sources = ['%(name)s-%(version)s-cpu.txt']"
-VENVS = [path for path in RECIPES if "EB_PyTorchVenv" in path.read_text()]
 
 
 def with_packages(edited, packages, *sdists):
@@ -84,24 +86,14 @@ def test_an_sdist_that_pip_cannot_fetch_is_named_with_the_place_to_put_it(easybl
     ],
     ids=["a compiler", "CMake", "pip quotes its code", "no line with an error", "nothing"],
 )
-def test_the_error_for_a_build_has_the_line_with_the_fault(easyblock, output, line):
-    easyblock(recipe(VENV))  # puts the easyblocks on the path
-    from pytorch_install.source_packages import last_error
-
+def test_the_error_for_a_build_has_the_line_with_the_fault(output, line):
     assert last_error(output) == line
 
 
-@pytest.fixture
-def modules(easyblock):
-    """The function that finds the modules of a build, by lists of what was loaded."""
-    easyblock(recipe(VENV))
-    from pytorch_install.build_environment import modules_of_build
-
-    def find(before, during, dependencies=(), build_dependencies=(), of_login=""):
-        environ = {"LOADEDMODULES": before, "LMOD_SYSTEM_DEFAULT_MODULES": of_login}
-        return modules_of_build("PyTorch", environ, {"LOADEDMODULES": during}, dependencies, build_dependencies)
-
-    return find
+def modules(before, during, dependencies=(), build_dependencies=(), of_login=""):
+    """The modules of a build, by lists of what was loaded."""
+    environ = {"LOADEDMODULES": before, "LMOD_SYSTEM_DEFAULT_MODULES": of_login}
+    return modules_of_build("PyTorch", environ, {"LOADEDMODULES": during}, dependencies, build_dependencies)
 
 
 OWN = "gcc/12:pytorch-easybuild:EasyBuild/5.4.1:cluster/local:PyTorch/2.0-x:openmpi/4.1"
@@ -127,14 +119,12 @@ CRAY = "gcc-native/13:cray-mpich/9.0.1:PrgEnv-gnu/8.7.0:rocm/7.1.1:cmake/3.31"
     ],
     ids=["the user's", "of every login", "of every login and the recipe", "the recipe's and what they load"],
 )
-def test_the_modules_of_a_build(modules, before, during, dependencies, of_login, required, brought):
+def test_the_modules_of_a_build(before, during, dependencies, of_login, required, brought):
     found = modules(before, during, dependencies, ["cmake/3.31"], of_login=of_login)
     assert found == {"required": required, "brought": brought}
 
 
-def test_a_module_that_the_recipe_would_replace_is_refused_before_the_build(modules):
-    from pytorch_install.build_environment import check_modules
-
+def test_a_module_that_the_recipe_would_replace_is_refused_before_the_build():
     found = modules("PrgEnv-gnu/8.6.0", "PrgEnv-gnu/8.5.0", ["PrgEnv-gnu/8.5.0"])
     with pytest.raises(EasyBuildError, match=r"PrgEnv-gnu/8\.6\.0 is loaded, .*module unload PrgEnv-gnu/8\.6\.0"):
         check_modules(found, {"LOADEDMODULES": "PrgEnv-gnu/8.6.0"})
@@ -146,15 +136,11 @@ def test_the_variables_of_the_module_are_recorded_for_commands_without_it(easybl
     app.make_installdir()
     app.install_tree()
     root = app.installdir
-    names = ("CONTAINERROOT", "EBROOTPYTORCH", "RUNSCRIPTS", "WITH_VENV", "PYTORCH_PACKED", "PYTHONUSERBASE")
+    names = "CONTAINERROOT EBROOTPYTORCH RUNSCRIPTS WITH_VENV PYTORCH_PACKED PYTHONUSERBASE"
 
     def seen():
-        code = f"set -eu; source {root}/module.bash; env"
-        done = subprocess.run(
-            ["bash", "-c", code], env={"HOME": str(tmp_path)}, capture_output=True, text=True, check=True
-        )
-        found = dict(line.split("=", 1) for line in done.stdout.splitlines())
-        return [found[name] for name in names]
+        command = ["bash", "-euc", f"source {root}/module.bash; printenv {names}"]
+        return subprocess.check_output(command, env={"HOME": str(tmp_path)}, text=True).splitlines()
 
     shared = f"{tmp_path}/.local/easybuild/PyTorch/2.13.0-cpu-venv"
     *values, base = seen()

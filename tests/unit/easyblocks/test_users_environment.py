@@ -5,6 +5,8 @@ import shutil
 
 import pytest
 
+from pytorch_install.user_software import UserSoftware
+
 
 def image_python(script):
     """The command of an image's Python that runs `script`, with TASK and BIND."""
@@ -23,7 +25,6 @@ def software(prefix, tmp_path):
 @pytest.fixture
 def install(software):
     """A function that makes the user-software of a version, as an installation does."""
-    from pytorch_install.user_software import UserSoftware
 
     def install(version="1.0", script=MAKE):
         installdir = software / version

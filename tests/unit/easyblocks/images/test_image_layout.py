@@ -5,13 +5,14 @@ import sys
 
 import pytest
 
+from pytorch_install.sandbox import HOOK_CODE, add_layout, with_layout
+
 NONE = '#!/bin/sh\necho "There is no runscript defined for this container\\n";\n'
 
 
 @pytest.fixture
 def sandbox(prefix, tmp_path):
     """A function that gives an unpacked image with some files the layout."""
-    from pytorch_install.sandbox import add_layout
 
     def make(files):
         for name, text in files.items():
@@ -52,8 +53,6 @@ def test_links_that_lead_out_of_the_image_are_not_followed(sandbox, tmp_path):
     ("definition", "own"), [("Bootstrap: a\n\n%post\n    true", False), ("Bootstrap: a\n%runscript\n    true", True)]
 )
 def test_a_definition_file_gets_what_it_lacks(prefix, definition, own):
-    from pytorch_install.sandbox import with_layout
-
     text = with_layout(definition)
     assert text.startswith(definition) and text.count("%runscript") == 1
     assert ('exec "${@:-python}"' in text) != own
@@ -62,8 +61,6 @@ def test_a_definition_file_gets_what_it_lacks(prefix, definition, own):
 
 @pytest.mark.parametrize("names", [["torch"], []])
 def test_the_directory_of_the_images_torch_gets_the_line_that_keeps_it(prefix, tmp_path, names):
-    from pytorch_install.sandbox import HOOK_CODE, with_layout
-
     assert "|| true" in with_layout("Bootstrap: a\n").split("%runscript")[0]
     for name in names:
         (tmp_path / name).mkdir()
