@@ -7,7 +7,7 @@ import pytest
 from easybuild.framework.easyconfig import MANDATORY
 from easybuild.framework.easyconfig.easyconfig import EasyConfig, get_easyblock_class
 from easybuild.tools.build_log import EasyBuildError
-from recipes import RECIPES, TREE
+from recipes import RECIPES
 
 #: One recipe for each easyblock.
 OF_EASYBLOCKS = {
@@ -40,12 +40,6 @@ RIGHT = {
     ),
 }
 NONE = {"base_image", "debian_release", "gpu", "image", "image_checksum", "wheel_index"}
-
-
-def test_every_easyblock_has_a_recipe_here(prefix):
-    assert {f"{path.stem}" for path in TREE.glob("easyblocks/pytorch*.py")} - {"pytorchmodule", "pytorchimage"} == {
-        name[3:].lower() for name in OF_EASYBLOCKS
-    }
 
 
 @pytest.mark.parametrize(

@@ -25,33 +25,24 @@ def test_eb_refuses_such_a_path_before_fetching(easyblock, edited):
         easyblock(edited(VENV, "versionsuffix = '", "versionsuffix = '-my,own"))
 
 
-@pytest.fixture
-def installed(easyblock, monkeypatch):
-    """The venv's easyblock, whose module exists; EasyBuild's part of post_init is left out."""
+@pytest.mark.parametrize("option", ["force", "module_only", "sanity_check_only", "fetch", "first"])
+def test_a_venv_that_jobs_may_use_is_rebuilt_by_force_alone_and_what_replaces_no_files_needs_none(
+    easyblock, monkeypatch, option
+):
     monkeypatch.setattr(EasyBlock, "post_init", lambda _: None)
     app = easyblock(recipe(VENV))
-    Path(app.mod_filepath).parent.mkdir(parents=True)
-    Path(app.mod_filepath).touch()
-    return app
-
-
-def test_a_venv_that_is_installed_is_not_rebuilt_under_running_jobs(installed):
+    module = Path(app.mod_filepath)
+    module.parent.mkdir(parents=True)
+    module.touch()
     with pytest.raises(EasyBuildError, match=rf"files that running jobs import\. .* run `eb --force {VENV}`"):
-        installed.post_init()
-
-
-@pytest.mark.parametrize("option", ["force", "module_only", "sanity_check_only"])
-def test_force_rebuilds_it_and_options_that_replace_no_files_need_no_force(installed, option):
-    update_build_option(option, True)
-    installed.post_init()
-
-
-def test_eb_fetch_and_a_first_installation_need_no_force(installed):
-    installed.cfg["stop"] = "fetch"
-    installed.post_init()
-    installed.cfg["stop"] = None
-    Path(installed.mod_filepath).unlink()
-    installed.post_init()
+        app.post_init()
+    if option == "fetch":
+        app.cfg["stop"] = "fetch"
+    elif option == "first":
+        module.unlink()
+    else:
+        update_build_option(option, True)
+    app.post_init()
 
 
 @pytest.mark.parametrize("version", ["4.9.4", "5.0.0"])

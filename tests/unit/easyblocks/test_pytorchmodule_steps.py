@@ -4,13 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from easybuild.framework.easyblock import StopException
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import update_build_option
 from recipes import CONTAINER, VENV, recipe
-
-#: The methods of EasyBuild's install step.
-INSTALL = [lambda app: app.make_installdir, lambda app: app.install_step]
 
 
 def test_without_a_container_runtime_the_error_reports_what_to_install(easyblock, monkeypatch):
@@ -29,27 +25,6 @@ def test_the_error_names_the_python_that_a_venv_lacks(easyblock, edited):
 def test_an_unknown_cluster_profile_is_named_with_those_that_exist_before_anything_is_fetched(easyblock, edited):
     with pytest.raises(EasyBuildError, match=r"profile not found: nowhere in .*one of: .*local"):
         easyblock(edited(VENV, "cluster = 'local'", "cluster = 'nowhere'"))
-
-
-@pytest.mark.parametrize("installed", [True, False])
-def test_stop_after_the_install_step_restores_the_previous_module_or_keeps_a_first_installation(
-    easyblock, monkeypatch, capsys, installed
-):
-    app = easyblock(recipe(VENV))
-    for method in ("install_runtime", "compile_bytecode", "hold_packages"):
-        monkeypatch.setattr(app, method, lambda: None)
-    app.cfg["stop"] = "install"
-    root, module = Path(app.installdir), Path(app.mod_filepath)
-    if installed:
-        for path in (root / "old", module):
-            path.parent.mkdir(parents=True)
-            path.touch()
-    with pytest.raises(StopException):
-        app.run_step("install", INSTALL)
-    assert module.exists() is installed
-    assert (root / "old").exists() is installed
-    assert (root / "payload").exists() is not installed
-    assert ("is as it was before" in capsys.readouterr().out) is installed
 
 
 def test_the_payload_can_be_edited_after_cp_and_the_tree_has_no_bytecode_of_the_checkout(easyblock, monkeypatch):
@@ -95,13 +70,3 @@ def test_commands_that_the_image_lacks_are_named_and_not_offered(easyblock, edit
     assert "the image does not have on its PATH: no-such, of-conda\n" in capsys.readouterr().err
     assert "no-such" not in app.cfg["usage"] and "start-shell" in app.cfg["usage"]
     assert version not in app.cfg["usage"].split("Commands on the host")[1]  # no more names than fit
-
-
-def test_a_dry_run_does_not_make_the_users_environment(easyblock, monkeypatch):
-    app = easyblock(recipe(CONTAINER))
-    for method in ("compile_bytecode", "check_commands"):
-        monkeypatch.setattr(app, method, lambda: None)
-    app.make_installdir()
-    app.dry_run = True
-    app.install_tree()  # without an image, which would have to run
-    assert not Path(app.user_software.store).exists()

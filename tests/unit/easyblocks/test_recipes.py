@@ -14,16 +14,11 @@ each_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.nam
 
 
 @each_recipe
-def test_a_recipe_is_at_most_forty_lines_of_data(path):
-    text = path.read_text()
+def test_a_recipe_is_at_most_forty_lines_of_data_where_easybuild_looks_for_it(path):
+    text, name = path.read_text(), path.name.split("-")[0]
+    assert path.parent == TREE / "easyconfigs" / name[0].lower() / name
     assert len(text.splitlines()) <= 40
     assert not re.search(r"<<|#!|postinstallcmds|^\s*(for|while|if|def)\b", text, re.MULTILINE)
-
-
-@each_recipe
-def test_a_recipe_lies_where_easybuild_looks_for_it(path):
-    name = path.name.split("-")[0]
-    assert path.parent == TREE / "easyconfigs" / name[0].lower() / name
 
 
 @each_recipe

@@ -2,13 +2,11 @@
 
 import hashlib
 import platform
-from pathlib import Path
 
 import pytest
 from easybuild.easyblocks.generic.containerimage import require_image_format
 from easybuild.framework.easyblock import EasyBlock
 from easybuild.tools.build_log import EasyBuildError
-from easybuild.tools.config import source_paths
 from fake_images import sif
 
 OTHER = "aarch64" if platform.machine() == "x86_64" else "x86_64"
@@ -40,17 +38,6 @@ def test_a_lock_without_wheels_for_this_host_is_one_sentence_at_once(made, tmp_p
     for line in (f"# machines: x86_64 {HERE}", "# for any"):
         (tmp_path / "a.txt").write_text(f"{line}\ntorch==2.13.0\n")
         made("sources = ['a.txt']", "EB_PyTorchVenv").post_init()
-
-
-def test_a_lock_on_the_source_path_is_checked_before_wheels_are_fetched(made, monkeypatch):
-    monkeypatch.setattr("easybuild.easyblocks.generic.lockedvenv.fetch_wheels", None)
-    path = Path(source_paths()[0]) / "p" / "PyTorch" / "a.txt"
-    path.parent.mkdir(parents=True)
-    path.write_text(f"# machines: {OTHER}\ntorch==2.13.0\n")
-    app = made("sources = ['a.txt']", "EB_PyTorchVenv")
-    app.fetch_sources()
-    with pytest.raises(EasyBuildError, match=f"a.txt is for {OTHER}"):
-        app.checksum_step()
 
 
 def test_an_image_for_another_machine_is_refused_and_one_whose_header_names_none_is_taken(made, tmp_path):
