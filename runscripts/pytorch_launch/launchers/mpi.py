@@ -7,7 +7,7 @@ ranks out in another way, which rank 0 detects (`rendezvous`).
 
 import sys
 
-from pytorch_launch import read
+from pytorch_launch import Problem, ancestors, read
 from pytorch_launch.world import (
     OF_TORCH,
     WorldError,
@@ -104,9 +104,24 @@ def _world(env, hostname, names, source, launch, layout=None):
         job=optional_number(env, "SLURM_JOB_ID"),
         launch=text_number(launch),
         node_cpus=optional_number(env, "SLURM_CPUS_ON_NODE"),
+        problem=_repeated(env, rank),
     )
     check_step(env, world, names[0])
     return world
+
+
+def _repeated(env, rank):
+    """A Problem of rank 0 if each of several tasks of a step runs mpirun, as in `srun -n2 mpirun -np 4`, or None."""
+    tasks = optional_number(env, "SLURM_STEP_NUM_TASKS") or 1
+    if rank != 0 or tasks == 1 or env.get("SLURM_PTY_PORT"):
+        return None
+    for _, name in ancestors():
+        if name in ("mpirun", "mpiexec", "mpiexec.hydra", "prterun"):
+            fault = f"each of the {tasks} tasks of this Slurm step starts a world of its own with {name}"
+            return Problem(fault, f"for one world, start {name} without srun")
+        if name == "slurmstepd":  # of a daemon of mpirun
+            break
+    return None
 
 
 def _allocation(env, host):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import socket
 
 import pytest
@@ -45,6 +46,23 @@ def test_a_launch_inside_a_virtual_local_rank_is_one_too(run, step, runscripts):
     code = f"import os; os.execv('{runscripts}/conda-python-distributed', ['x', '--dry-run'])"
     printed = run("conda-python-distributed", "--virtual-local-rank", "-c", code, env=step)
     assert "LOCAL_RANK" not in {line.split("=")[0] for line in printed.splitlines()}
+
+
+@pytest.mark.parametrize(
+    "chain", [["mpirun"], ["mpiexec.hydra", "hydra_pmi_proxy"], ["mpirun", "slurmstepd"], ["bash"]]
+)
+def test_mpirun_in_each_task_of_a_step_is_warned_of(run_unchecked, runscripts, first, home, chain):
+    """As with `srun -n4 mpirun -np 4`; mpirun's daemons are a step as well, which it is not in."""
+    first.update(OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_LOCAL_SIZE="4")
+    line = f"{runscripts}/conda-python-distributed --dry-run; true"
+    for name in reversed(chain):
+        (home / name).symlink_to("/bin/bash")
+        line = f"{home / name} -c {shlex.quote(line)}; true"
+    message = f"each of the 4 tasks of this Slurm step starts a world of its own with {chain[0]}. For one world, start"
+    for rank, is_warned in (("0", chain[-1] not in ("slurmstepd", "bash")), ("1", False)):
+        env = {**first, "OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank}
+        done = run_unchecked("/bin/bash", "-c", line, env=env)
+        assert (message in done.stderr, "WORLD_SIZE=4\n" in done.stdout) == (is_warned, True), done.stderr
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU leaves nothing to share")
