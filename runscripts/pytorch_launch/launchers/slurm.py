@@ -166,7 +166,7 @@ def _nodes(env):
     if not node:
         return nodes[0], node_rank
     if node not in nodes:
-        raise OtherStepError(f"SLURMD_NODENAME={node} is not in {STEP_NODES}={env[STEP_NODES]}", SUBMIT)
+        raise OtherStepError(f"SLURMD_NODENAME={node} is not in SLURM_STEP_NODELIST={env[STEP_NODES]}", SUBMIT)
     index = nodes.index(node)
     if env.get("SLURM_HET_SIZE"):
         in_step = set(nodes)
