@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import platform
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from statistics import fmean
 
@@ -18,6 +19,7 @@ from training.distributed import World, gather
 # second one, for which it waits for rank 0.
 UNTIMED = 2
 TIMED_ONE_IN = 8  # on a GPU: recording a pair of events takes some microseconds
+MOST_TIMED = 256  # the newest steps of an epoch: the events of a GPU are kept until its end
 
 
 class Health:
@@ -39,7 +41,7 @@ class Health:
         self.on_cpu = world.device.type == "cpu"
         self.begun = 0  # steps
         self.times: list | None = None  # of this step, if it is timed: starts and ends in turn
-        self.timed: list[list] = []  # of the steps of this epoch
+        self.timed: deque[list] = deque(maxlen=MOST_TIMED)  # of the steps of this epoch
 
     def watch(self, *modules: nn.Module) -> None:
         """Time the forward passes of ``modules``, inside of which no rank may wait for another.
@@ -60,7 +62,8 @@ class Health:
         for batch in batches:
             self.record()
             yield batch
-            self.timed += [self.times] if self.times else []
+            if self.times:
+                self.timed.append(self.times)
             self.begin_step()
 
     def begin_step(self) -> None:
@@ -90,7 +93,7 @@ class Health:
         if not self.enabled:
             return {}
         own = fmean(map(self.seconds, self.timed)) if self.timed else None
-        self.timed = []
+        self.timed.clear()
         ranks = gather((own, describe_place(self.world.device)), self.world) or []
         timed = sorted((seconds, rank, place) for rank, (seconds, place) in enumerate(ranks) if seconds is not None)
         if not timed:

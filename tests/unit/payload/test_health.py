@@ -149,6 +149,8 @@ def test_on_a_gpu_one_step_in_eight_has_events_which_are_waited_for_after_the_ep
         "epoch 2/2  slowest rank 0 (n1, GPU 1 at 0000:41:00.0): 4.00 ms alone per step, 1.00 times the median",
     ]
     assert values["slowest_place"] == "n1, GPU 1 at 0000:41:00.0" and values["step_seconds_alone"] == 0.004
+    take_steps(told, model, 8 * (health.MOST_TIMED + 9))
+    assert len(told.timed) == health.MOST_TIMED  # an epoch of any length keeps so many events
 
 
 def test_an_evaluation_and_the_first_two_steps_are_not_timed(monkeypatch, alone):
