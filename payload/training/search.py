@@ -25,7 +25,6 @@ from training.signals import STOPPED, status_of
 
 KILLED_SECONDS = 5  # until this process is killed too, if it is the step that is killed and not the training alone
 FAILED_IN_A_ROW = 3  # trainings, after which this process exits
-DIVERGED = "diverged"  # an attribute of a trial whose loss, or metric, is not a finite number
 DIRECTORY = "directory"  # the attribute of a trial with the name of its directory
 LOG = "log"  # a file in the directory of a trial
 
@@ -192,11 +191,10 @@ class Search:
                 if not name or not is_running(self.directory / name):
                     print(f"{name or 'a trial'}: its process is gone; it will be resumed", flush=True)
                     self.study.tell(trial.number, state=states.FAIL, skip_if_finished=True)
-                    if DIVERGED not in trial.user_attrs:
-                        self.study.enqueue_trial(trial.params, user_attrs=trial.user_attrs)  # in the same directory
+                    self.study.enqueue_trial(trial.params, user_attrs=trial.user_attrs)  # in the same directory
             trials = self.study.get_trials(deepcopy=False)
             count = Counter(trial.state for trial in trials)
-            done = count[states.COMPLETE] + sum(DIVERGED in trial.user_attrs for trial in trials)
+            done = count[states.COMPLETE] + count[states.PRUNED]
             self.is_complete = done >= self.options.trials
             is_free = count[states.WAITING] > 0 or done + count[states.RUNNING] < self.options.trials
             return self.ask(len(trials)) if is_free and not self.is_complete else None
@@ -230,7 +228,7 @@ class Search:
         return self.directory / trial.user_attrs[DIRECTORY]
 
     def train(self, trial) -> bool:
-        """Train ``trial`` and record its result in the study; return whether it has one, or diverged."""
+        """Train ``trial`` and record its result; return whether it has one: a metric, or PRUNED, as it diverged."""
         directory = self.trial_directory(trial)
         chosen = ", ".join(f"{name} {shorten(value)}" for name, value in trial.params.items())
         print(f"{directory.name}: {chosen}", flush=True)
@@ -243,22 +241,22 @@ class Search:
         if status == STOPPED or (self.stopped and status != 0):  # RUNNING without a process: the next start resumes it
             print(f"{directory.name}: stopped; it will be resumed", flush=True)
             sys.exit(status_of(self.stopped))
-        value, result, diverged = None, f"failed (status {status})", False
+        value, fault = None, f"status {status}"
         if status == 0:
             try:
                 value = last_value(directory / METRICS_FILE, self.options.metric)
-                result = f"{self.options.metric} {shorten(value)}"
             except (TrainingError, OSError) as error:
-                result, diverged = f"failed ({error})", NOT_FINITE in str(error)
+                fault = str(error)
         elif NOT_FINITE in (directory / LOG).read_text(errors="replace")[-4096:]:
-            result, diverged = "failed: it diverged", True
-        if diverged:
-            trial.set_user_attr(DIVERGED, True)
+            fault = f"its loss {NOT_FINITE}"
+        state = self.states.PRUNED if NOT_FINITE in fault else self.states.FAIL
+        result = f"failed ({fault})"
+        if value is not None:
+            state, result = self.states.COMPLETE, f"{self.options.metric} {shorten(value)}"
         with held(self.lock), self.trial_lock:  # closed at the end: a trial without a process has a result
-            state = self.states.FAIL if value is None else self.states.COMPLETE
             self.study.tell(trial, value, state=state, skip_if_finished=True)
         print(f"{directory.name}: {result}", flush=True)
-        return value is not None or diverged
+        return state != self.states.FAIL
 
     def report(self) -> None:
         """Print the trials, best first, and draw them."""

@@ -133,7 +133,7 @@ def search(run_alone, tmp_path, space, *options):
 def test_a_trial_that_diverges_fails_and_a_search_in_which_all_do_ends(run_alone, tmp_path, space, status):
     pytest.importorskip("optuna")
     rank = search(run_alone, tmp_path, space)
-    failed = rank.stdout.count(": failed: it diverged\n")
+    failed = rank.stdout.count(": failed (its loss is not a finite number)\n")
     assert failed >= 3 and rank.stdout.count(": accuracy 9") == 8 - failed
     end = "search.py: all 8 trials diverged. Use another --space, and another --study\n" if status else ""
     assert (rank.status, rank.stderr) == (status, end)
