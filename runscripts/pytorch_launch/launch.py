@@ -124,9 +124,6 @@ def script_path(arguments):
             return word
         if word == "--":
             return next(words, "-")
-        if word == "--check-hash-based-pycs":
-            next(words, None)
-            continue
         # the first option in the word that takes the rest of it: `-uXdev` is X and dev, `-um` is m, `-uB` has none
         start = next((at for at, letter in enumerate(word) if letter in NO_SCRIPT + TAKES_VALUE), None)
         if word.startswith("--") or (start is not None and word[start] in NO_SCRIPT):

@@ -10,7 +10,6 @@ import sys
 from pytorch_launch import Problem, ancestors, read
 from pytorch_launch.world import (
     OF_TORCH,
-    WorldError,
     check_step,
     make_world,
     node_name,
@@ -66,13 +65,6 @@ def pals(env, hostname):
     if layout is not None and env.get("PMI_SIZE") in (None, "", str(layout[1])):
         env = {**env, "PMI_SIZE": str(layout[1])}
         del names[4]  # that of the layout is counted from rank 0
-    elif not env.get("PMI_SIZE"):
-        if not env.get("WORLD_SIZE"):
-            raise WorldError(
-                "PALS_RANKID is set, but PMI_SIZE, the number of ranks, is not",
-                "export it as WORLD_SIZE, for example with `mpiexec -n 24 --env WORLD_SIZE=24`",
-            )
-        names[1] = "WORLD_SIZE"
     return _world(env, hostname, names, "PALS", env.get("PALS_APID"), layout)
 
 

@@ -148,7 +148,6 @@ LINES = {
     "train.py": (
         *("train.py --lr 0.1", "-u train.py -c 3", "-uB -O train.py", "-W ignore train.py", "-Wignore train.py"),
         *("-uW ignore train.py", "-X dev -Ximporttime train.py", "-XX train.py"),
-        "--check-hash-based-pycs always train.py",
     ),
     "-odd-name.py": ("-- -odd-name.py",),
     "/absolute/train.py": ("-I /absolute/train.py",),

@@ -123,7 +123,6 @@ WORLDS = [
     ("hydra", "", "3/4 1/2 1", {"first_host": "nid001001", "node": "nid001002", "job": 7, "source": "MPICH"}),
     ("pals pmi", "PBS_NODEFILE=FILES/nodes", "3/4 1/2 1", {"first_host": "nid001001", "source": "PALS"}),
     ("pmi", "PBS_NODEFILE=FILES/nodes", "3/4 1/2 1", {"first_host": "nid001001", "source": "PMI"}),
-    ("pals", "PBS_NODEFILE=FILES/nodes WORLD_SIZE=4", "3/4 1/2 1", {}),
     ("pals pmi", "PBS_NODEFILE=FILES/absent", "3/4 1/2 1", {"first_host": None}),
     # PALS names the node of rank 0 where the nodes do not have the job's list, as with `mpiexec --hosts`
     ("pals", OF_PALS.format(0, 0, 0), "0/4 0/2 0", {"first_host": "x4407c6s2b0n0"}),
@@ -201,7 +200,7 @@ FAULTS = [
     ("step", "-SLURM_NODEID", "SLURM_NODEID is not set"),
     ("step", "-SLURM_JOB_ID", "SLURM_JOB_ID is not set"),
     ("torchrun", "-RANK", "RANK is not set, but other variables of its launcher are"),
-    ("pals", "PBS_NODEFILE=FILES/nodes", "PALS_RANKID is set, but PMI_SIZE...WORLD_SIZE"),
+    ("pals", "PBS_NODEFILE=FILES/nodes", "PMI_SIZE is not set, but other variables of its launcher are"),
     ("batch", "WORLD_SIZE=8", "WORLD_SIZE=8 ... no srun, mpirun or torchrun"),  # it would wait
     # outside of Slurm's notation
     *(("step", PORTS(ports), "SLURM_STEP_RESV_PORTS=") for ports in ("(null)", "0-3", "65536", "-12000", ",")),

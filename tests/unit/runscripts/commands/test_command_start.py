@@ -20,7 +20,7 @@ SHOW_ARGUMENTS = "import json, sys; print(json.dumps(sys.argv))"
     ("options", "arguments"),
     [
         (["-u"], ["train.py", "--lr", "0.1", "", "a b", "*", "--dry-run", "--help", "-"]),
-        (["-W", "ignore", "-X", "dev", "--check-hash-based-pycs", "never"], ["train.py"]),
+        (["-W", "ignore", "-X", "dev"], ["train.py"]),
         (["-m", "package"], ["--lr", "0.1"]),
         (["-c", f'{SHOW_ARGUMENTS}\n# two  spaces, $HOME `id` "quoted" * \\'], ["train.py"]),
     ],
