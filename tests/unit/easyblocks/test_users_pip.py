@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pip as pip_package
 import pytest
-from wheel_files import write_wheel
+from distributions import write_wheel
 
 TREE = Path(__file__).resolve().parents[3]
 PROGRAMS = TREE / "easyblocks/pytorch_install/programs"
@@ -81,7 +81,7 @@ def installation(tmp_path_factory):
     (root.parent / "index").mkdir()
     for name, versions in RELEASES.items():
         for version, requirements in versions.items():
-            write_wheel(root.parent / "index" / f"{name}-{version}-py3-none-any.whl", *requirements)
+            write_wheel(root.parent / "index", name, version, requirements=requirements)
     return root
 
 
@@ -268,8 +268,8 @@ def test_the_users_own_packages_are_upgraded_and_removed_and_others_stay(install
     make_environment(tmp_path / "v", line, ["--system-site-packages"])
     environment = Environment(tmp_path / "v", installation)
     for version in ("1.0", "2.0"):
-        wheel = tmp_path / f"extra-{version}-py3-none-any.whl"
-        write_wheel(wheel)
+        files, commands = {"extra.py": "def main():\n    print('here')\n"}, "extra-command = extra:main"
+        wheel = write_wheel(tmp_path, "extra", version, files, commands=commands)
         assert environment.pip("install", "--user", wheel).returncode == 0
     records = [path.name for path in (tmp_path / "base").rglob("*.dist-info")]
     assert records == ["extra-2.0.dist-info"]

@@ -1,14 +1,13 @@
 """Wheels of a lock: those that are there without pip, those that are fetched, and those whose hash is not published."""
 
-import hashlib
 from pathlib import Path
 
 import pytest
+from distributions import sha256, write_wheel
 from easybuild.easyblocks.generic import lockedvenv
 from easybuild.easyblocks.generic.lockedvenv import has_wheels, read_lock
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import update_build_option
-from wheel_files import write_wheel
 
 #: Never asked, as pip is told to use no index.
 INDEX = "https://wheels.invalid/"
@@ -46,11 +45,11 @@ def fetch(prefix, tmp_path):
 def make_file(directory, name):
     """Make a file with the name of a wheel; return its hash."""
     (directory / name).write_text(name)
-    return hashlib.sha256(name.encode()).hexdigest()
+    return sha256(directory / name)
 
 
 def wheel(directory, name):
-    return write_wheel(directory / f"{name}-1.0+rocm6.0-cp310-cp310-linux_x86_64.whl")
+    return sha256(write_wheel(directory, name, "1.0+rocm6.0", tag="cp310-cp310-linux_x86_64"))
 
 
 def test_a_directory_with_every_wheel_of_the_lock_needs_no_pip(directory, fetch, monkeypatch):
@@ -108,7 +107,7 @@ def test_wheels_with_other_hashes_are_replaced_whatever_constraints_a_loaded_mod
     hashes = {}
     for place in (directory, index):
         for name in ("one", "two"):
-            hashes[name] = write_wheel(place / f"{name}-1.0-py3-none-any.whl", content=f"# {place}")
+            hashes[name] = sha256(write_wheel(place, name, "1.0", {f"{name}.py": f"# {place}"}))
     (tmp_path / "constraints.txt").write_text("one==9\n")
     monkeypatch.setenv("PIP_CONSTRAINT", str(tmp_path / "constraints.txt"))
     fetch("".join(f"{name}==1.0 --hash=sha256:{digest}\n" for name, digest in hashes.items()), index=None)

@@ -1,10 +1,10 @@
 """Makes wheels for a package index that is a directory."""
 
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
+from distributions import write_wheel
 
 from testbed.layout import Layout
 from testbed.lifecycle import provide_environment
@@ -20,13 +20,7 @@ def index(tmp_path, monkeypatch):
 
     def add(name, version, *tags, requires=()):
         for tag in tags:
-            info = f"{name}-{version}.dist-info"
-            metadata = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {other}" for other in requires)]
-            with zipfile.ZipFile(directory / f"{name}-{version}-{tag}.whl", "w") as archive:
-                archive.writestr(f"{name}.py", tag)
-                archive.writestr(f"{info}/METADATA", "\n".join(["Metadata-Version: 2.1", *metadata, ""]))
-                archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {tag}\n")
-                archive.writestr(f"{info}/RECORD", "")
+            write_wheel(directory, name, version, {f"{name}.py": tag}, requirements=requires, tag=tag)
 
     add.directory = directory
     return add

@@ -6,18 +6,18 @@ import tarfile
 import zipfile
 
 
-def write_wheel(directory, name, version, files=None, *, requirements=(), commands=""):
+def write_wheel(directory, name, version, files=None, *, requirements=(), commands="", tag="py3-none-any"):
     """Write a wheel with files and commands (PEP 427: a zip archive) to a directory; return its path."""
     stem = f"{name.replace('-', '_')}-{version}"
     lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
     lines += [f"Requires-Dist: {requirement}" for requirement in requirements]
     information = {
         "METADATA": "\n".join([*lines, ""]),
-        "WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n",
         "entry_points.txt": f"[console_scripts]\n{commands}\n",
         "RECORD": "",
     }
-    path = directory / f"{stem}-py3-none-any.whl"
+    path = directory / f"{stem}-{tag}.whl"
     with zipfile.ZipFile(path, "w") as archive:
         for file, text in (files or {}).items():
             archive.writestr(file, text)
