@@ -18,6 +18,8 @@ from pytorch_launch import read
 
 #: py-spy processes at a time; of the processes that a rank started, so many are read.
 WORKERS, CHILDREN = 8, 16
+#: What torchrun has by default in place of a name, and what `torchrun-distributed` gives it without one.
+NO_NAMES = ("", "none", "local")
 #: Variables of ranks that mpirun started.
 OF_MPI = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK")
 INSTALL = "Install it with the module's pip (`pip install py-spy`, with a venv module `pip install --user py-spy`)"
@@ -60,6 +62,8 @@ def read_node(host, env, uid, seconds, job=None, step=None, root=""):
             except (SpyError, IndexError):  # the permission to trace is not inherited
                 continue
         launch, rank = _key(variables)
+        if launch.startswith(("127.", "localhost:")):  # another world on each node
+            launch = f"{launch} on {node}"
         values = {"rank": rank, "size": int(variables["WORLD_SIZE"]), "launch": launch, "step": _step(variables)}
         return {**values, "node": node, "pid": pid, "threads": threads, "fault": fault}
 
@@ -120,8 +124,9 @@ def _step(env):
 
 def _key(env):
     """A name that all ranks of a launch share, and the rank."""
-    name = env.get("TORCHELASTIC_RUN_ID") or env.get("PYTORCH_LAUNCH_ID")
-    return name or "{}:{}".format(env.get("MASTER_ADDR", "?"), env.get("MASTER_PORT", "?")), int(env["RANK"])
+    names = (env.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "PYTORCH_LAUNCH_ID"))
+    place = "{}:{}".format(env.get("MASTER_ADDR", "?"), env.get("MASTER_PORT", "?"))
+    return next((name for name in names if name not in NO_NAMES), place), int(env["RANK"])
 
 
 def read_stacks(pid, env, seconds):

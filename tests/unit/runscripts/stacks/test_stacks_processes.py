@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from pytorch_stacks.node import SpyError, find_ranks, read_node, read_stacks
+from pytorch_stacks.report import group_ranks
 
 RANK = {"RANK": "3", "WORLD_SIZE": "4", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "PYTORCH_LAUNCH_ID": "7.0"}
 MINE = os.getuid()
@@ -49,6 +50,20 @@ def test_a_process_that_has_ended_is_left_out(proc):
     Path(root, "proc/10/stat").unlink()
     proc(11, **{**RANK, "RANK": "1"})
     assert found(root) == [(1, 11)]
+
+
+def test_the_worlds_that_a_plain_torchrun_starts_on_each_node_are_separate(proc):
+    """All of them have torchrun's default as their name, and its address and port."""
+    worker = {**RANK, "TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    del worker["PYTORCH_LAUNCH_ID"]
+    root = proc(10, **worker)
+    answers = [read_node(node, {}, MINE, 1, "7", "0", root) for node in ("nid0001", "nid0002")]
+    assert [len(launch.nodes) for launch in group_ranks(answers)] == [1, 1]
+    proc(11, **{**worker, "MASTER_ADDR": "nid0001", "RANK": "2"})
+    assert {rank["launch"] for rank in read_node("nid0001", {}, MINE, 1, "7", "0", root)["ranks"]} == {
+        "127.0.0.1:29500 on nid0001",
+        "nid0001:29500",
+    }
 
 
 # py-spy
