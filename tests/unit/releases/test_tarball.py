@@ -53,20 +53,3 @@ def test_the_line_of_the_page_finds_the_recipes_of_the_tarball(unpacked, tmp_pat
     done = subprocess.run(["bash", "-c", script], env=env, cwd="/", capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"* [ ] {unpacked}/easyconfigs/p/PyTorch/" in done.stdout
-
-
-@pytest.mark.thorough
-def test_commands_of_the_tarball_need_no_git(unpacked, tmp_path):
-    git = tmp_path / "bin" / "git"
-    git.parent.mkdir()
-    git.write_text(f"#!/bin/sh\ntouch {git}.called\nexit 127\n")
-    git.chmod(0o755)
-    for command in ("demo", "run-tests", "new-release", "website/build"):
-        done = subprocess.run(
-            [unpacked / command, "--help"],
-            env={"PATH": f"{git.parent}:/usr/bin:/bin"},
-            capture_output=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-    assert not git.with_suffix(".called").exists()
