@@ -34,8 +34,7 @@ def make_agent_plan(plan, arguments=()):
             f"{world.source} has {world.local_size} tasks on {world.node}, but torchrun starts the ranks of a node",
             f"start one task per node: {launcher_option(env, ONE_PER_NODE)} torchrun-distributed",
         )
-    if world.size > 1:
-        _check_options(arguments, env, world)
+    _check_options(arguments, env, world)
     # of this node, for workers on others, as torchrun makes any node the first
     own_address, problem = world.node if world.spans_nodes else address, None
     if world.spans_nodes and env.get(FABRIC_NAME):
@@ -50,18 +49,20 @@ def make_agent_plan(plan, arguments=()):
         warnings=[*plan.warnings, *([problem] if problem else [])],
     )
     endpoint = f"[{address}]" if ":" in address else address
-    return agent, [  # torchrun(1); later ones, of the user, take precedence
-        *("-m", "torch.distributed.run"),
-        f"--nnodes={world.size}",
-        f"--nproc-per-node={plan.devices.slots or max(1, plan.devices.count)}",
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={endpoint}:{plan.place['MASTER_PORT']}",
-        f"--rdzv-id={plan.launch or 'local'}",
+    options = {  # torchrun(1)
+        "nnodes": world.size,
+        "nproc-per-node": plan.devices.slots or max(1, plan.devices.count),
+        "rdzv-backend": "c10d",
+        "rdzv-endpoint": f"{endpoint}:{plan.place['MASTER_PORT']}",
+        "rdzv-id": plan.launch or "local",
         # otherwise torchrun compares host names, which may have several spellings (pytorch#73656)
-        f"--rdzv-conf=is_host={'true' if world.rank == 0 else 'false'}",
+        "rdzv-conf": f"is_host={'true' if world.rank == 0 else 'false'}",
         # otherwise the address is that of a reverse look-up of this host's name
-        f"--local-addr={own_address}",
-    ]
+        "local-addr": own_address,
+    }
+    # the user's take precedence: options as later ones, and torchrun's variables
+    ours = [(name, value) for name, value in options.items() if not env.get(f"PET_{name.replace('-', '_').upper()}")]
+    return agent, ["-m", "torch.distributed.run", *(f"--{name}={value}" for name, value in ours)]
 
 
 def meeting_options(arguments, env):
@@ -89,14 +90,14 @@ def _check_options(arguments, env, world):
     is_range = is_number(low) and is_number(high or low)
     if "rdzv_endpoint" in options:
         return
-    if "standalone" in options:
+    if "standalone" in options and world.size > 1:
         fault = "--standalone is for one node"
     elif is_range and not int(low) <= world.size <= int(high or low):
         fault = f"--nnodes={options['nnodes']}"
     else:
         return
     raise LaunchError(
-        f"{fault}, but {world.source} has {world.size} tasks, an agent each",
+        f"{fault}, but {world.source} has {world.size} task{'s' * (world.size > 1)}, an agent each",
         "omit the option: the number of nodes is known, or start as many tasks as it has nodes",
     )
 

@@ -52,6 +52,13 @@ def test_the_users_rendezvous_and_threads_win_in_torchrun_too(run, agent):
     assert not {"MASTER_ADDR", "MASTER_PORT", "PYTORCH_LAUNCH_AGENT_THREADS"} & set(env)
 
 
+def test_torchruns_own_variables_are_options_of_the_user(run, agent):
+    agent.update(PET_NPROC_PER_NODE="4", PET_NNODES="1:2", PET_RDZV_ID="")
+    arguments, _ = json.loads(run("torchrun-distributed", "train.py", env=agent))
+    assert {"--rdzv-backend=c10d", "--rdzv-id=7.0"} < set(arguments)
+    assert not [word for word in arguments if word.startswith(("--nproc-per-node", "--nnodes"))]
+
+
 def test_several_agents_on_a_node_and_one_inside_torchrun_are_refused(run_unchecked, step, worker):
     remedy = "torchrun starts the ranks of a node. Start one task per node: srun -N2 -n2 torchrun-distributed"
     for env, message in (
@@ -74,6 +81,15 @@ def test_options_of_torchrun_for_other_nodes_than_the_tasks_are_refused(run_unch
     assert options.split()[-1].partition("=")[2] in done.stderr
     done = run_unchecked("torchrun-distributed", "train.py", env={**agent, "PET_NNODES": "1"})  # torchrun's variable
     assert "--nnodes=1, but Slurm step 7.0 has 2 tasks" in done.stderr
+
+
+def test_one_agent_does_not_wait_for_more(run, run_unchecked, agent):
+    alone = {name: value for name, value in agent.items() if "SLURM" not in name}
+    done = run_unchecked("torchrun-distributed", "--nnodes=2", "train.py", env=alone)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--nnodes=2, but single process has 1 task, an agent each" in done.stderr
+    for options in ("--standalone", "--nnodes=1:4"):
+        assert run("torchrun-distributed", options, "train.py", env=alone)
 
 
 FITTING = ("--nnodes=1:4", "--nnodes=2", "--nnodes=1 --rdzv-endpoint=mine:1")
