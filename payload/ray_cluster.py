@@ -10,6 +10,7 @@ When the script ends, the Ray nodes end, and its exit status is that of rank 0.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -24,7 +25,7 @@ from pathlib import Path
 from training import TrainingError
 
 #: Seconds for the head to listen, for a Ray node to end, and between two looks at the head.
-START_SECONDS, END_SECONDS, INTERVAL = 300, 20, 2
+START_SECONDS, END_SECONDS, INTERVAL = 300, 20, 1
 #: The variables of this rank. Ray Train numbers its workers itself, and Ray sets OMP_NUM_THREADS for each worker.
 OWN: tuple[str, ...] = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 OWN += ("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
@@ -55,13 +56,17 @@ def is_head_there(host: str, port: int) -> bool | None:
     return True
 
 
-def wait_for_head(host: str, port: int, node: subprocess.Popen | None = None) -> None:
-    """Return when the head listens; TrainingError if it does not in time, or if its process ``node`` ends."""
-    deadline = time.monotonic() + START_SECONDS
-    while not is_head_there(host, port):
-        if (node and node.poll() is not None) or time.monotonic() > deadline:
-            raise TrainingError(f"no Ray head at {host}:{port} after {START_SECONDS} s, or its `ray start` failed")
-        time.sleep(0.2)
+def wait_for_head(
+    host: str, port: int, node: subprocess.Popen | None = None, *, there: bool = True, seconds: float = START_SECONDS
+) -> None:
+    """Return when the head listens, or if not ``there`` has ended; TrainingError after ``seconds``, or if ``node`` ends."""
+    deadline = time.monotonic() + seconds
+    while is_head_there(host, port) is not there:
+        if node and node.poll() is not None:
+            raise TrainingError(f"the Ray node of this rank ended with status {node.returncode}")
+        if time.monotonic() > deadline:
+            raise TrainingError(f"no Ray head at {host}:{port} after {seconds:g} s")
+        time.sleep(INTERVAL)
 
 
 def wait_for_nodes(size: int, environment: dict[str, str]) -> None:
@@ -74,14 +79,6 @@ def wait_for_nodes(size: int, environment: dict[str, str]) -> None:
         subprocess.run([sys.executable, "-c", code, str(size)], env=environment, timeout=START_SECONDS, check=True)
     except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
         raise TrainingError(f"{size} Ray nodes have not joined: {error}") from None
-
-
-def wait_for_end(host: str, port: int, node: subprocess.Popen) -> None:
-    """Return when the head has ended; TrainingError if the Ray node of this rank ends before."""
-    while is_head_there(host, port) is not False:
-        if node.poll() is not None:
-            raise TrainingError(f"the Ray node of this rank ended with status {node.returncode}")
-        time.sleep(INTERVAL)
 
 
 def run_script(command: list[str], environment: dict[str, str]) -> int:
@@ -129,7 +126,7 @@ def main(arguments: list[str]) -> int:
             wait_for_head(host, port)
         node = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
         if not is_head:
-            wait_for_end(host, port, node)
+            wait_for_head(host, port, node, there=False, seconds=math.inf)
             return 0
         wait_for_head(host, port, node)
         wait_for_nodes(size, environment)

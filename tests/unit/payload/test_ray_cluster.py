@@ -57,7 +57,7 @@ def test_rank_0_starts_the_head_where_the_other_ranks_look_for_it_then_the_scrip
     server, host, port = head
     for name, value in {**RANK, "RANK": rank, "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "hsn0"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(ray_cluster, "wait_for_end", lambda *_: None)
+    monkeypatch.setattr(ray_cluster, "wait_for_head", lambda *_, **__: None)
     monkeypatch.setattr(ray_cluster, "wait_for_nodes", lambda *_: None)
     (tmp_path / "train.py").touch()
     status = ray_cluster.main(["--num-gpus=4", str(tmp_path / "train.py"), "--lr", "1"])
@@ -94,19 +94,18 @@ def test_a_wrong_launch_is_an_error_before_ray_starts(monkeypatch, tmp_path, cha
     assert ray_cluster.main(["--num-gpus=2"]) == 2  # without a script
 
 
-def test_a_rank_waits_for_the_head_only_so_long_and_ends_with_it(head, monkeypatch):
+def test_a_rank_waits_for_the_head_only_so_long_and_ends_with_it(head):
     server, host, port = head
     ray_cluster.wait_for_head(host, port)
     with sleeping(0) as node, pytest.raises(TrainingError, match="^the Ray node of this rank ended with status 0$"):
-        ray_cluster.wait_for_end(host, port, node)
+        ray_cluster.wait_for_head(host, port, node, there=False)
     server.close()
     with sleeping(600) as node:
-        ray_cluster.wait_for_end(host, port, node)
+        ray_cluster.wait_for_head(host, port, node, there=False)
         assert node.poll() is None
         node.kill()
-    monkeypatch.setattr(ray_cluster, "START_SECONDS", 0.1)
-    with pytest.raises(TrainingError, match=r"^no Ray head at 127\.0\.0\.1:\d+ after 0\.1 s"):
-        ray_cluster.wait_for_head(host, port)
+    with pytest.raises(TrainingError, match=r"^no Ray head at 127\.0\.0\.1:\d+ after 0\.1 s$"):
+        ray_cluster.wait_for_head(host, port, seconds=0.1)
 
 
 @pytest.mark.parametrize(("code", "status"), [("exit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)])
