@@ -1,8 +1,7 @@
 """What a requirements lock may hold: pins with hashes, and nothing that makes pip look elsewhere or run code."""
 
 import pytest
-from easybuild.easyblocks.generic import lockedvenv
-from easybuild.easyblocks.generic.lockedvenv import fetch_wheels, read_lock, requirements
+from easybuild.easyblocks.generic.lockedvenv import read_lock, requirements
 from easybuild.tools.build_log import EasyBuildError
 
 from pytorch_install.parameters import machines_of
@@ -64,15 +63,6 @@ zope.interface==1!7.0
 def test_anything_else_is_refused_with_its_line(tmp_path, line):
     with pytest.raises(EasyBuildError, match=r"lock.txt: line [23]: `.*` is not one exact version"):
         read(tmp_path, f"numpy==2.0 {HASH}\n{line}\nsympy==1.0 {HASH}\n")
-
-
-def test_a_lock_is_refused_before_pip_starts(tmp_path, prefix, monkeypatch):
-    monkeypatch.setattr(lockedvenv, "run", lambda *_, **__: pytest.fail("pip was started"))
-    lock = tmp_path / "lock.txt"
-    lock.write_text(f"numpy==2.0 {HASH}\n--no-binary :all:\n")
-    with pytest.raises(EasyBuildError, match=rf"^{lock}: line 2: `--no-binary :all:` is not .*A lock has only"):
-        fetch_wheels(str(lock), [str(tmp_path / "wheels")], "3.11")
-    assert not (tmp_path / "wheels").exists()
 
 
 def test_a_package_is_pinned_once(tmp_path):
