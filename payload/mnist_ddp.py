@@ -132,7 +132,6 @@ def set_up(options: argparse.Namespace, samples: int, world: World) -> tuple[Run
     batch_size = options.batch_size
     if options.batch_per_rank:
         batch_size = options.batch_per_rank * world.size
-    lr = options.lr * (world.size if options.scale_lr else 1)
     # On a CPU, convolutions are a third faster with the channels last.
     network = build_model().to(world.device, memory_format=torch.channels_last)
     ranks = {"rank": world.rank, "world_size": world.size}
@@ -142,12 +141,12 @@ def set_up(options: argparse.Namespace, samples: int, world: World) -> tuple[Run
     if options.warmup is not None:
         rise = min(round(options.warmup * len(sampler)), steps - 1)  # the last step is on the way down
     fused = options.gpu or torch.__version__ >= "2.4"  # on CPUs since 2.4
-    optimizer = torch.optim.Adam(network.parameters(), lr=lr, fused=fused)
+    optimizer = torch.optim.Adam(network.parameters(), lr=options.lr, fused=fused)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, steps, rise))
     settings = {
         "epochs": options.epochs,
         "batch size": batch_size,
-        "learning rate": lr,
+        "learning rate": options.lr,
         "warm-up": options.warmup,
         "seed": options.seed,
         "bf16": options.bf16,

@@ -59,7 +59,7 @@ def is_head_there(host: str, port: int) -> bool | None:
 def wait_for_head(
     host: str, port: int, node: subprocess.Popen | None = None, *, there: bool = True, seconds: float = START_SECONDS
 ) -> None:
-    """Return when the head listens, or if not ``there`` has ended; TrainingError after ``seconds``, or if ``node`` ends."""
+    """Return when the head listens, or not if not ``there``; TrainingError after ``seconds``, or if ``node`` ends."""
     deadline = time.monotonic() + seconds
     while is_head_there(host, port) is not there:
         if node and node.poll() is not None:

@@ -143,7 +143,6 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     add_dataset(parser)
     add = parser.add_argument
     add("--batch-per-rank", type=integer(1), metavar="SAMPLES", help="per step on each rank; overrides --batch-size")
-    add("--scale-lr", action="store_true", help="multiply --lr by the number of ranks")
     warmup = "during which the learning rate rises to its peak (default: a quarter of all)"
     add("--warmup", type=float, metavar="EPOCHS", help=warmup)
     validation = "of the training images to hold out: epochs report their accuracy; the test runs at the end"

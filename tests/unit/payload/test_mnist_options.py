@@ -101,12 +101,12 @@ def test_the_learning_rate_reaches_its_peak_once_and_falls_to_0(steps):
     ("arguments", "batch_size", "lr", "first_lr"),
     [
         (["--batch-size", "40", "--lr", "0.02"], 40, 0.02, 0.02 / (75 + 1)),
-        (["--batch-per-rank", "10", "--lr", "0.02", "--scale-lr"], 40, 0.08, 0.08 / (75 + 1)),
+        (["--batch-per-rank", "10", "--lr", "0.02"], 40, 0.02, 0.02 / (75 + 1)),
         (["--batch-size", "40", "--lr", "0.02", "--warmup", "0.5"], 40, 0.02, 0.02 / (50 + 1)),
         (["--batch-size", "40", "--lr", "0.02", "--warmup", "0"], 40, 0.02, 0.02),
     ],
 )
-def test_the_batch_and_the_learning_rate_can_be_scaled_with_four_ranks(arguments, batch_size, lr, first_lr):
+def test_the_batch_is_given_whole_or_by_rank_and_the_learning_rate_rises(arguments, batch_size, lr, first_lr):
     options = mnist_ddp.parse_arguments(["--epochs", "3", *arguments])
     run, sampler = mnist_ddp.set_up(options, 4000, World(1, 4, torch.device("cpu")))
     assert sampler.batch_size == batch_size and len(sampler) == 100
