@@ -96,7 +96,7 @@ class EB_PyTorchModule(EasyBlock):
 
     def __init__(self, ec, *args, **kwargs):
         """Check the recipe, remove search paths of compilers and linkers from the module, and write its help."""
-        check_parameters(ec, self.extra_options(), EXPECTED)
+        check_parameters(ec, EXPECTED)
         super().__init__(ec, *args, **kwargs)
         for path in (self.installdir, self.mod_filepath):
             check_path(path)

@@ -12,12 +12,13 @@ import json
 import os
 import platform
 import re
+import shlex
 import socket
 import struct
 import time
 
 from easybuild.framework.easyblock import EasyBlock
-from easybuild.framework.easyconfig import CUSTOM, MANDATORY
+from easybuild.framework.easyconfig import CUSTOM
 from easybuild.framework.easyconfig.easyconfig import letter_dir_for
 from easybuild.tools.build_log import EasyBuildError, print_msg, print_warning
 from easybuild.tools.config import build_option, source_paths
@@ -69,25 +70,41 @@ def or_none(test):
     return lambda value: value is None or test(value)
 
 
+def is_sources(value):
+    """Whether a value is a list of file names, or of EasyBuild's dictionaries with one."""
+    return isinstance(value, (list, tuple)) and texts()([
+        entry.get('filename') if isinstance(entry, dict) else entry for entry in value])
+
+
+def is_options(value):
+    """Whether a value is a text that a shell can split into words."""
+    try:
+        return text('.*')(value) and shlex.split(value) is not None
+    except ValueError:
+        return False
+
+
 # For each parameter a test of its values, and what the message expects.
 EXPECTED = {
-    'binds': (texts(r'/[^,"\\]*'), "a list of absolute paths without commas, '\"' and '\\', such as ['/scratch']"),
+    'binds': (texts(r'/[^,:"\\]*(:/[^,:"\\]*(:[^,:"\\]+)?)?'),
+              "a list of absolute paths without commas, '\"' and '\\', such as ['/scratch']"),
     'central_images': (texts('/.*'), "a list of absolute paths, such as ['/appl/images']"),
-    'commands': (texts(r'[\w.+][\w.+-]*'), "a list of names of commands, such as ['python']"),
+    'commands': (texts(r'[\w+][\w.+-]*'), "a list of names of commands, such as ['python']"),
     'debian_packages': (texts(r'[a-z0-9][a-z0-9.+-]+'), "a list of names of Debian packages"),
     'debian_release': (or_none(text('[a-z]+')), "the name of a Debian release, such as 'bookworm', or None"),
     'gpu': (lambda value: value is None or value in ('cuda', 'rocm', 'xpu'), "'cuda', 'rocm', 'xpu' or None"),
     'image': (text(r'\S+'), "a text with the name of an image"),
     'image_checksum': (or_none(text('[0-9a-f]{64}')), "a SHA-256 (64 hexadecimal digits), or None"),
-    'mksquashfs_args': (text('.*'), "a text with options of mksquashfs"),
+    'mksquashfs_args': (is_options, "a text with options of mksquashfs"),
+    'sources': (is_sources, "a list of file names, or of dictionaries with a 'filename', such as ['tool.def']"),
 }
 
 
-def check_parameters(recipe, options, expected):
+def check_parameters(recipe, expected):
     """Stop if a parameter has a wrong type, or a value that is not allowed by a table like EXPECTED."""
     for name, (test, words) in expected.items():
-        if name in options:
-            if name == 'image' and options[name][2] != MANDATORY:
+        if name in recipe:
+            if name == 'image' and not recipe.is_mandatory_param(name):
                 test, words = or_none(test), words + ", or None"
             if not test(recipe[name]):
                 raise EasyBuildError("%s: %s = %r is wrong: expected %s. Correct the recipe",
@@ -122,7 +139,7 @@ class ContainerImage(EasyBlock):
 
     def __init__(self, ec, *args, **kwargs):
         """Check the recipe, and find the image that it names."""
-        check_parameters(ec, self.extra_options(), EXPECTED)
+        check_parameters(ec, EXPECTED)
         super().__init__(ec, *args, **kwargs)
         kind = next(iter(self.named_kinds().values()), Image)
         self.image = kind(self.cfg, '%s-%s.sif' % (self.name, det_full_ec_version(self.cfg)), self.records,
@@ -400,7 +417,7 @@ class SifSource(Image):
 
     def __init__(self, recipe, name, sources, builddir):
         super().__init__(recipe, name, sources, builddir)
-        self.name = self.source('.sif')['name']
+        self.name = os.path.basename(self.source('.sif')['name'])
 
     @property
     def identity(self):

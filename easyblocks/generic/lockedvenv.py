@@ -100,10 +100,11 @@ class LockedVenv(EasyBlock):
     def checksum_step(self):
         """Verify the sources, then fetch the wheels of their lock: all later steps work offline."""
         super().checksum_step()
-        lock = next((source['path'] for source in self.src if source['name'].endswith('.txt')), None)
-        if not lock:
-            raise EasyBuildError("%s names no requirements lock (*.txt) in 'sources'", self.cfg.path)
-        self.fetch_lock(lock)
+        locks = [source['path'] for source in self.src if source['name'].endswith('.txt')]
+        if len(locks) != 1:
+            raise EasyBuildError("%s must name one requirements lock (*.txt) in 'sources'; found: %s", self.cfg.path,
+                                 ', '.join(locks) or 'none')
+        self.fetch_lock(locks[0])
 
     def fetch_lock(self, path):
         """Fetch the wheels of a lock, unless they are on the source path."""

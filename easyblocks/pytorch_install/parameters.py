@@ -16,12 +16,15 @@ COMMANDS = {'commands': [['python', 'python3', 'pip', 'pip3', 'torchrun'],
 # Bare keys of TOML, joined by dots.
 NAME = r'[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*'
 
+# A text for Python's string.Template.
+TEMPLATE = r'([^$]|\$(\$|[A-Za-z_]|\{[A-Za-z_]\w*\}))*'
+
 
 def is_source_packages(value):
     """Whether a value is a list of names with texts by the names of environment variables."""
     return isinstance(value, (list, tuple)) and all(
         isinstance(package, (list, tuple)) and len(package) == 2 and text(r'[\w.-]+')(package[0])
-        and isinstance(package[1], dict) and texts(r'\w+')([*package[1]]) and texts('.*')([*package[1].values()])
+        and isinstance(package[1], dict) and texts(r'\w+')([*package[1]]) and texts(TEMPLATE)([*package[1].values()])
         for package in value)
 
 
@@ -37,7 +40,7 @@ def is_plain(value, nests=False):
 def is_edf(value):
     """Whether a value is entries of an environment definition file that the easyblock can write, and does not set."""
     return isinstance(value, dict) and all(
-        text(NAME)(name) and name not in ('image', 'mounts') and is_plain(item, nests=True)
+        text(NAME)(name) and name.partition('.')[0] not in ('image', 'mounts') and is_plain(item, nests=True)
         for name, item in value.items())
 
 
@@ -55,7 +58,8 @@ EXPECTED = {
     'podman_options': (texts(), "a list of options of podman-hpc, such as ['--gpu']"),
     'python_version': (text(r'\d+\.\d+'), "a text with two numbers, such as '3.11'"),
     'shifter_modules': (texts(r'[^\s,]+'), "a list of names of Shifter modules, such as ['gpu']"),
-    'source_packages': (is_source_packages, "a list of tuples, such as [('mpi4py', {'MPICC': 'mpicc'})]"),
+    'source_packages': (is_source_packages, "a list of tuples, such as [('mpi4py', {'MPICC': '$MPI/bin/mpicc'})], "
+                                             "with $$ for the character $"),
     'wheel_index': (or_none(text(r'\S+')), "a text with the address of a package index, or None"),
 }
 

@@ -107,6 +107,7 @@ def test_texts_reach_the_file_unchanged_and_a_path_is_not_expanded(prefix):
     ("old", "new"),
     [
         ("edf = {'annotations': {", "edf = {'image': 'x', 'annotations': {"),
+        ("edf = {'annotations': {", "edf = {'mounts.a': 'x', 'annotations': {"),
         ("edf = {'annotations': {", "edf = {'writable': None, 'annotations': {"),
         ("'com.hooks.aws_ofi_nccl.variant': 'cuda-dl'", "'com.hooks.aws_ofi_nccl.variant': {'a': 'cuda-dl'}"),
         ("'cuda-dl'", "'cuda\\ndl'"),

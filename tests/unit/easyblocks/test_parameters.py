@@ -56,14 +56,14 @@ def test_a_value_of_a_wrong_type_is_an_error_with_file_parameter_value_and_what_
     recipe = EasyConfig(str(OF_EASYBLOCKS[name]))
     options = get_easyblock_class(name).extra_options()
     assert set(options) <= set(parameters.EXPECTED)
-    parameters.check_parameters(recipe, options, parameters.EXPECTED)
+    parameters.check_parameters(recipe, parameters.EXPECTED)
     for parameter, (_, _, category) in options.items():
         accepts_none = parameter in NONE and category != MANDATORY
         right = RIGHT.get(parameter, []) + [None] * accepts_none
         for value in wrong:
             before, recipe[parameter] = recipe[parameter], value
             if any(value == allowed and type(value) is type(allowed) for allowed in right):
-                parameters.check_parameters(recipe, options, parameters.EXPECTED)
+                parameters.check_parameters(recipe, parameters.EXPECTED)
             else:
                 beginning = (
                     rf"^{re.escape(OF_EASYBLOCKS[name].name)}: {parameter} = {re.escape(repr(value))} is wrong: "
@@ -71,7 +71,7 @@ def test_a_value_of_a_wrong_type_is_an_error_with_file_parameter_value_and_what_
                 with pytest.raises(
                     EasyBuildError, match=beginning + r"expected (a|an|the|True|'cuda'|.*) .*Correct the"
                 ):
-                    parameters.check_parameters(recipe, options, parameters.EXPECTED)
+                    parameters.check_parameters(recipe, parameters.EXPECTED)
             recipe[parameter] = before
 
 
@@ -81,6 +81,13 @@ def test_a_value_of_a_wrong_type_is_an_error_with_file_parameter_value_and_what_
         ("ContainerImage", "binds = '/scratch'"),
         ("ContainerImage", "image = 5"),
         ("ContainerImage", "commands = ['/bin/jq']"),
+        ("ContainerImage", "commands = ['..']"),
+        ("ContainerImage", "binds = ['/a:b']"),
+        ("ContainerImage", "mksquashfs_args = '-comp \"lz4'"),
+        ("ContainerImage", "sources = 'a.sif'"),
+        ("ContainerImage", "sources = [('a.sif', 'cp %s')]"),
+        ("ContainerImage", "sources = [{'download_filename': 'a.sif'}]"),
+        ("ContainerImage", "sources = None"),
         ("ContainerImage", "debian_packages = 'jq'"),
         ("LockedVenv", "python_version = 3.11"),
         ("LockedVenv", "python_version = None"),
@@ -92,6 +99,8 @@ def test_a_value_of_a_wrong_type_is_an_error_with_file_parameter_value_and_what_
         ("EB_PyTorchContainer", "binds = ['/x,/y']"),  # which a module cannot hold
         ("EB_PyTorchContainer", "conflicts = ['a[exec]']"),
         ("EB_PyTorchVenv", "source_packages = ['mpi4py']"),
+        ("EB_PyTorchVenv", "source_packages = [('mpi4py', {'MPICC': '$(command -v cc)'})]"),
+        ("EB_PyTorchVenv", "sources = [5]"),
         ("EB_PyTorchVenv", "conflicts = 'pytorch'"),
         ("EB_PyTorchVenv", "packed = 'no'"),
     ],
@@ -105,4 +114,4 @@ def test_eb_ends_before_the_first_step_also_for_other_software(easyblock, tmp_pa
     with pytest.raises(EasyBuildError, match=rf"^a-1\.0\.eb: {re.escape(line)} is wrong: expected"):
         easyblock(recipe)
     generic = importlib.import_module("easybuild.easyblocks.generic.containerimage")
-    assert set(generic.ContainerImage.extra_options()) == set(generic.EXPECTED)
+    assert {*generic.ContainerImage.extra_options(), "sources"} == set(generic.EXPECTED)
