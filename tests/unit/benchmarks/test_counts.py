@@ -1,13 +1,11 @@
 """Counting instructions and calls, and ranks of worlds that never ran."""
 
 import os
-import subprocess
 
-import hostlist
 import pytest
 
 from benchmarks import counts
-from benchmarks.session import TREE, NotMeasurable, Session
+from benchmarks.session import NotMeasurable, Session
 from testbed.layout import TestbedError as Error  # pytest would take it for a class of tests
 from testbed.packages import find_optional
 
@@ -52,17 +50,3 @@ def test_without_its_program_a_row_is_not_measured(monkeypatch, tmp_path):
         counts.count_instructions(Session(None, tmp_path), {}, ["/bin/true"])
     with pytest.raises(NotMeasurable, match="the package strace is missing"):
         counts.count_file_calls(Session(None, tmp_path), {}, [], ["true"], below=["/"], ranks=1)
-
-
-@pytest.mark.parametrize(("nodes", "rank"), [(1, 7), (4096, 0), (4096, 16383)])
-def test_the_launch_script_takes_the_variables_for_those_of_a_step(nodes, rank):
-    node_list, names = counts.scattered(nodes)
-    assert hostlist.expand_hostlist(node_list) == names
-    step = counts.step_variables(node_list, names, tasks_per_node=8, rank=rank)
-    command = [TREE / "runscripts" / "conda-python-distributed", "--dry-run"]
-    output = subprocess.check_output(command, env={"PATH": os.environ["PATH"], **step}, text=True)
-    printed = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
-    expected = {"RANK": rank, "WORLD_SIZE": 8 * nodes, "LOCAL_RANK": rank % 8, "LOCAL_WORLD_SIZE": 8}
-    assert {name: int(printed[name]) for name in expected} == expected
-    assert printed["MASTER_ADDR"] == "nid000001"
-    assert names[rank // 8] == step["SLURMD_NODENAME"]

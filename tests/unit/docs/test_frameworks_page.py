@@ -33,11 +33,6 @@ def without_layout(code):
     return re.sub(r"\s", "", code).replace(",)", ")")
 
 
-def test_every_indented_line_is_in_a_block_with_a_label():
-    indented = [line.strip() for line in PAGE.partition("\n## ")[2].splitlines() if line.startswith("    ")]
-    assert [line for *_, lines in BLOCKS for line in lines] == indented
-
-
 @pytest.mark.parametrize(("heading", "label", "lines"), BLOCKS, ids=[" ".join(block[:2]) for block in BLOCKS])
 def test_a_test_reads_each_block_from_the_page_or_trains_a_program_with_its_lines(heading, label, lines):
     assert f'"{heading}"' in SOURCES

@@ -69,22 +69,14 @@ def test_an_sdist_that_pip_cannot_fetch_is_named_with_the_place_to_put_it(easybl
     ("output", "line"),
     [
         (
-            "x.c: In function 'f':\nx.c:3:1: error: unknown type name 'foo'\nx.c:9:1: note: each\n"
-            "make[2]: *** [x.o] Error 1\nerror: Command '['gcc']' returned non-zero exit status 1.\n"
-            "error: command '/usr/bin/gcc' failed with exit code 1\n"
-            "  error: subprocess-exited-with-error\n  ERROR: Failed building wheel for x\nERROR: Failed to build x\n",
-            "x.c:3:1: error: unknown type name 'foo'",
-        ),
-        (
             "CMake Error at cmake/FindMPI.cmake:230 (message):\n  Could NOT find MPI\n\nCall Stack:\n"
             "-- Configuring incomplete, errors occurred!\nsubprocess.CalledProcessError: Command cmake\n",
             "CMake Error at cmake/FindMPI.cmake:230 (message): Could NOT find MPI",
         ),
         ('error: no room\nerror: subprocess-exited\n  "ERROR: Can not execute `setup.py`"\n', "error: no room"),
         ("building\nKilled\n", "Killed"),
-        ("", "no output"),
     ],
-    ids=["a compiler", "CMake", "pip quotes its code", "no line with an error", "nothing"],
+    ids=["CMake", "pip quotes its code", "no line with an error"],
 )
 def test_the_error_for_a_build_has_the_line_with_the_fault(output, line):
     assert last_error(output) == line

@@ -128,16 +128,3 @@ def test_the_picture_of_a_rank_shows_what_the_launcher_decides(tmp_path):
     assert shown == {f"{name}={value}" for name, value in {**plan.changes, **caches}.items()}
     assert f"bound to CPUs {cpu_list(plan.placement.cpus)}" in words("rank")
     assert f"in {plan.caches}:" in words("rank")
-
-
-def test_the_picture_of_the_chain_shows_files_and_commands_of_the_tree():
-    shown = [word.strip(" \\") for word in words("chain")]
-    readme = " ".join((TREE / "README.md").read_text(encoding="utf-8").split())
-    paths = [word for word in shown if re.match("(easyconfigs|easyblocks|runscripts)/", word)]
-    assert len(paths) == 3
-    assert [path for path in paths if not (TREE / path).is_file()] == []
-    commands = [word for word in shown if re.match("(eb|module|srun|conda-python-distributed) ", word)]
-    assert len(commands) == 4
-    assert [command for command in commands if command not in readme] == []
-    recipe = next(path for path in paths if path.endswith(".eb"))
-    assert f"what to install: {len((TREE / recipe).read_text().splitlines())} lines of data" in shown

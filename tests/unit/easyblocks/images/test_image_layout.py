@@ -25,10 +25,6 @@ def sandbox(prefix, tmp_path):
     return make
 
 
-def test_the_runscript_of_an_image_stays(sandbox):
-    assert (sandbox({".singularity.d/runscript": "mine"}) / ".singularity.d/runscript").read_text() == "mine"
-
-
 def test_the_places_of_the_modules_binds_exist_and_run_and_shells_work(sandbox):
     image = sandbox(
         {".singularity.d/runscript": NONE, "payload/file": "", "etc/bash.bashrc": "", "etc/profile.d/a": ""}
@@ -37,6 +33,7 @@ def test_the_places_of_the_modules_binds_exist_and_run_and_shells_work(sandbox):
     assert (image / ".singularity.d/runscript").stat().st_mode & 0o777 == 0o755
     assert (image / "etc/bash.bashrc").read_text() == ". /etc/profile.d/zz-start-path.sh\n"
     assert (image / "etc/profile.d/zz-start-path.sh").exists()
+    assert (sandbox({".singularity.d/runscript": "mine"}) / ".singularity.d/runscript").read_text() == "mine"
 
 
 def test_links_that_lead_out_of_the_image_are_not_followed(sandbox, tmp_path):

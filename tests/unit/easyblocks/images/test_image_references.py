@@ -61,13 +61,6 @@ def test_the_identity_changes_with_the_content_only(image_of):
     assert fetched == identity(f"image = 'docker://a/b:tag@{DIGEST}'")
 
 
-def test_cotainr_is_not_started_where_its_singularity_is_missing(image_of, monkeypatch):
-    image = image_of("sources = ['env.yml']\nbase_image = 'x.sif'")
-    monkeypatch.setattr("pytorch_install.images.which", lambda name: name == "cotainr")
-    with pytest.raises(EasyBuildError, match="singularity not found on PATH"):
-        image.build()
-
-
 @pytest.mark.parametrize(
     "lines",
     [

@@ -1,6 +1,5 @@
 """Downloads of images: existing ones, several at once, what remains of failures."""
 
-import errno
 import hashlib
 from pathlib import Path
 
@@ -38,24 +37,3 @@ def test_an_existing_download_is_used_without_writing_to_its_directory(image_of,
     Path(f"{downloaded(image)}.json").write_text('{"identity": "cut o')
     with pytest.raises(TypeError):  # it would write
         image.fetch()
-
-
-def test_without_locks_the_download_that_ends_first_is_used_by_both(image_of, monkeypatch):
-    def no_locks(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    first, second = (image_of(f"image = 'docker://a/b@{DIGEST}'") for _ in range(2))
-    contents = [b"first", b"second"]  # the same image has other bytes each time that it is converted
-
-    def arrive(command):
-        content = contents.pop(0)
-        if contents:
-            second.fetch()
-        Path(next(word for word in command if word.endswith(".part"))).write_bytes(sif(content))
-
-    monkeypatch.setattr(containerimage.fcntl, "flock", no_locks)
-    keep_commands(monkeypatch, containerimage, meanwhile=arrive)
-    first.fetch()
-    assert first.checksum == second.checksum == hashlib.sha256(sif(b"second")).hexdigest()
-    assert downloaded(first).read_bytes() == sif(b"second")
-    assert [path.name for path in downloaded(first).parent.glob("*.cache")] == []
