@@ -88,12 +88,7 @@ class Node:
         return list(self._core_of.values()).count(self._core_of[cpu])
 
     def _siblings(self, cpu):
-        # the newer name of the two (Documentation/ABI/stable/sysfs-devices-system-cpu) came with kernel 5.3
-        for name in ("thread_siblings_list", "core_cpus_list"):
-            siblings = parse_cpu_list(read(f"{self.root}{CPUS}/cpu{cpu}/topology/{name}") or "")
-            if cpu in siblings:
-                return siblings
-        return {cpu}
+        return parse_cpu_list(read(f"{self.root}{CPUS}/cpu{cpu}/topology/thread_siblings_list") or str(cpu))
 
     def on_numa(self, cpus):
         """Those of `cpus` on each NUMA node that has any; all on node 0 if there are no such nodes."""
@@ -132,8 +127,7 @@ def cpu_list(cpus):
 
 def _numa(node):
     place = node.root + NUMA_NODES
-    numbers = [int(name[4:]) for name in names(place) if name.startswith("node") and name[4:].isdecimal()]
-    return {number: parse_cpu_list(read(f"{place}/node{number}/cpulist") or "") for number in sorted(numbers)}
+    return {number: parse_cpu_list(read(f"{place}/node{number}/cpulist") or "") for number in _numbers(place, "node")}
 
 
 def _all_gpus(node):
@@ -145,8 +139,7 @@ def _all_gpus(node):
     if vendor == "amd" and addresses:
         # With MI300A 1, 3 (mode TPX) or 6 (CPX) of each GPU, taken to be as many of all. The driver's topology has a
         # directory for each partition, also in another cgroup, and for each NUMA node with CPUs.
-        directories = list(filter(str.isdecimal, names(root + AMD_NODES)))
-        partitions = max(1, (len(directories) - sum(map(bool, node.numa.values()))) // len(addresses))
+        partitions = max(1, (len(_numbers(root + AMD_NODES)) - sum(map(bool, node.numa.values()))) // len(addresses))
     seen = {(gpu.pci, gpu.partition): gpu for gpu in node.gpus}
     locations = [(pci, number) for pci in addresses for number in range(partitions)]
     return [seen.get(location) or Gpu(root, vendor, *location) for location in locations]
@@ -168,7 +161,7 @@ def _amd_gpus(root):
     kfd_devcgroup_check_permission), and the runtime does not count it.
     """
     found = []
-    for node in sorted(map(int, filter(str.isdecimal, names(root + AMD_NODES)))):
+    for node in _numbers(root + AMD_NODES):
         lines = (read(f"{root}{AMD_NODES}/{node}/properties") or "").splitlines()
         properties = dict(line.partition(" ")[::2] for line in lines)
         if int(properties.get("simd_count", 0)) == 0:  # hidden, or a CPU
@@ -204,13 +197,14 @@ def _tiles(device):
     The driver xe has a directory for each (xe_tile_sysfs.c), i915 one for each below that of the card, named for the
     graphics part of a tile (sysfs-driver-intel-i915, gt<i>).
     """
-    card = next((name for name in sorted(names(f"{device}/drm")) if _has_number(name, "card")), None)
-    found = [name for name in names(device) if _has_number(name, "tile")]
-    return len(found) or max(1, sum(_has_number(name, "gt") for name in names(f"{device}/drm/{card}/gt")))
+    card = next(iter(_numbers(f"{device}/drm", "card")), None)
+    return len(_numbers(device, "tile")) or max(1, len(_numbers(f"{device}/drm/card{card}/gt", "gt")))
 
 
-def _has_number(name, prefix):
-    return name.startswith(prefix) and is_number(name[len(prefix) :])
+def _numbers(directory, prefix=""):
+    """The numbers in the names of a directory that are `prefix` and a number, in ascending order."""
+    found = (name[len(prefix) :] for name in names(directory) if name.startswith(prefix))
+    return sorted(map(int, filter(is_number, found)))
 
 
 def _launcher(_):

@@ -5,7 +5,7 @@ Only this folder knows the variables of launchers: a function for each, which ta
 and returns a World, or None if it did not start this process.
 """
 
-from pytorch_launch import LaunchError, Problem, read
+from pytorch_launch import Problem, read
 from pytorch_launch.active import check_cleaned
 from pytorch_launch.nodelist import NAME_CHARACTERS, hosts
 from pytorch_launch.world import (
@@ -144,10 +144,7 @@ def _allocation(env):
 
 def is_node_of_job(env, host):
     short = host.partition(".")[0]
-    try:
-        return any(short in hosts(env[name]) for name in NODE_LISTS if env.get(name))
-    except LaunchError:  # a list that cannot be parsed, and that this launch does not use
-        return False
+    return any(short in hosts(env[name]) for name in NODE_LISTS if env.get(name))
 
 
 #: For a variable of a launcher: what gives ranks more cores, the command that starts one task per node, and how to pass

@@ -24,13 +24,10 @@ def test_nodes_without_a_table_are_equally_far(tmp_path):
     assert topology.Node(root).distances(0) == {0: 0, 1: 0}
 
 
-def test_the_threads_of_a_core_are_found_under_both_names(tmp_path):
+def test_the_threads_of_a_core_are_one_core_and_a_cpu_without_a_list_is_its_own(tmp_path):
     root = node_trees.laptop(tmp_path)
-    assert topology.Node(root).cores({1, 5}) == [[1, 5]]
-    directory = tmp_path / "sys/devices/system/cpu/cpu5/topology"
-    (directory / "thread_siblings_list").rename(directory / "core_cpus_list")
     assert topology.Node(root).cores({5, 1}) == [[1, 5]]
-    (directory / "core_cpus_list").unlink()
+    (tmp_path / "sys/devices/system/cpu/cpu5/topology/thread_siblings_list").unlink()
     assert topology.Node(root).cores({5}) == [[5]]
 
 
