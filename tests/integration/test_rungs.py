@@ -1,6 +1,6 @@
 """The ladder on the testbed: the first rung alone, the next ones on two nodes, and the notebook in its kernel.
 
-tests/unit/payload/test_ladder.py compares the rungs in worlds of 1 to 4.
+tests/unit/payload/test_ladder.py compares the rungs in worlds of 1 to 3.
 """
 
 import functools

@@ -1,7 +1,9 @@
 """Starts ranks of the payload, and writes MNIST directories for its tests to train on."""
 
 import os
+import resource
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import forked_ranks
@@ -36,16 +38,6 @@ def payload():
 
 
 @pytest.fixture(scope="session")
-def start_ranks():
-    """Start ``mnist_ddp.py`` with the given arguments on each rank of a world."""
-
-    def start(size, *arguments, **settings):
-        return launch(size, (PAYLOAD / "mnist_ddp.py", *arguments), **settings)
-
-    return start
-
-
-@pytest.fixture(scope="session")
 def zygote():
     """A Python that has imported torch and forks."""
     settings = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
@@ -68,10 +60,10 @@ def run_ranks(zygote):
 @pytest.fixture(scope="session")
 def run_code(zygote):
     """Run a piece of Python, which can import the payload and modules of these tests, on each rank of a world."""
-    path = f"{PAYLOAD}:{REPOSITORY / 'tests'}"
+    environment = {"PYTHONPATH": f"{PAYLOAD}:{REPOSITORY / 'tests'}", "FREE_AT_END": "1"}
 
     def run(size, code):
-        return launch(size, ("-c", code), environments=[{"PYTHONPATH": path}] * size, start=zygote.start).wait()
+        return launch(size, ("-c", code), environments=[environment] * size, start=zygote.start).wait()
 
     return run
 
@@ -127,6 +119,22 @@ def mnist():
     if not directory.is_dir():
         pytest.skip(f"no MNIST files: MNIST_ROOT is not set and {directory} does not exist")
     return directory
+
+
+@pytest.fixture
+def limit_files():
+    """A context in which no file of this process may be larger than a number of bytes."""
+
+    @contextmanager
+    def limit(size):
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limit
 
 
 @pytest.fixture

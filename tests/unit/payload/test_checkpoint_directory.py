@@ -2,7 +2,6 @@
 
 import errno
 import os
-import resource
 
 import pytest
 import torch
@@ -128,15 +127,11 @@ def test_the_directory_is_free_again_when_the_run_is_gone_or_where_no_locks_are(
     Checkpoints(tmp_path / "run").prepare()
 
 
-def test_a_file_that_may_not_grow_any_more_leaves_the_checkpoints_as_they_were(checkpoints):
+def test_a_file_that_may_not_grow_any_more_leaves_the_checkpoints_as_they_were(checkpoints, limit_files):
     checkpoints.save({"epoch": 1}, epoch=1, step=0, best=True)
     before = names(checkpoints)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
-    try:
-        with pytest.raises(TrainingError, match="best.pt: cannot be written .File too large.. The files before it"):
-            checkpoints.save({"weights": torch.ones(2000)}, epoch=2, step=0, best=True)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    message = "best.pt: cannot be written .File too large.. The files before it"
+    with limit_files(4096), pytest.raises(TrainingError, match=message):
+        checkpoints.save({"weights": torch.ones(2000)}, epoch=2, step=0, best=True)
     assert names(checkpoints) == before
     assert checkpoints.latest()["epoch"] == best(checkpoints)["epoch"] == 1

@@ -18,14 +18,10 @@ pytestmark = pytest.mark.usefixtures("zygote")
 BITS = 3  # that are flipped in each place
 
 
-def flip_bits(path, places):
-    """Flip a bit of the file at each of ``places``, and yield after each; the last one is undone."""
-    content = path.read_bytes()
-    for place in places:
-        changed = bytearray(content)
-        changed[place] ^= 1 << place % 8
-        path.write_bytes(changed)
-        yield place
+def flip_bit(path, place):
+    """Flip a bit of the byte at a place in a file."""
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1 << place % 8
     path.write_bytes(content)
 
 
@@ -35,11 +31,12 @@ def place_of(tensor, path):
     return path.read_bytes().index(content) + len(content) // 2
 
 
-def change_shapes(state):
-    """Give the optimizer's moments shapes that its parameters do not have: flat, shorter, longer."""
-    yield "flat", {name: one.reshape(-1) for name, one in state.items() if one.dim() > 1}
-    yield "shorter", {name: one[:1].clone() for name, one in state.items() if one.dim()}
-    yield "longer", {name: torch.cat([one, one]) for name, one in state.items() if one.dim()}
+#: Shapes of the optimizer's moments that its parameters do not have.
+SHAPES = {
+    "flat": lambda one: one.reshape(-1),
+    "shorter": lambda one: one[:1].clone(),
+    "longer": lambda one: torch.cat([one, one]),
+}
 
 
 @pytest.fixture(scope="module")
@@ -68,28 +65,27 @@ def test_a_bit_that_is_flipped_in_a_checkpoint_never_changes_the_result(mnist_ru
     momentum = state["optimizer"]["state"][0]["exp_avg"]
     for tensor in (state["model"]["1.weight"], momentum, state["random"][0]["cpu"]):
         directory = shutil.copytree(mnist_run[0], tmp_path / "tensor", dirs_exist_ok=True)
-        place = place_of(tensor, directory / newest)
-        for _ in flip_bits(directory / newest, [place]):
-            assert resumed(mnist_run, directory) == "2"
+        flip_bit(directory / newest, place_of(tensor, directory / newest))
+        assert resumed(mnist_run, directory) == "2"
     size = (mnist_run[0] / newest).stat().st_size
     seed = random.SystemRandom().randrange(2**32)
     print(f"random.Random({seed})")  # pytest shows it where this fails
     for place in random.Random(seed).sample(range(size), BITS):  # noqa: S311
         directory = shutil.copytree(mnist_run[0], tmp_path / f"bit {place}")
-        for _ in flip_bits(directory / newest, [place]):
-            assert resumed(mnist_run, directory) in "23"  # some bits, such as those of a date, are never read
+        flip_bit(directory / newest, place)
+        assert resumed(mnist_run, directory) in "23"  # some bits, such as those of a date, are never read
 
 
-def test_an_optimizer_state_of_another_shape_is_left_for_the_checkpoint_before(mnist_run, tmp_path):
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_optimizer_state_of_another_shape_is_left_for_the_checkpoint_before(mnist_run, tmp_path, shape):
     """A fused Adam overwrites memory with it: the process aborts, or goes on with a wrong result."""
     newest = "checkpoints/epoch-0003-step-000000.pt"
     state = torch.load(mnist_run[0] / newest, weights_only=True)
-    kept = dict(state["optimizer"]["state"][2])
-    for name, changed in change_shapes(kept):
-        state["optimizer"]["state"][2] = {**kept, **changed}
-        directory = shutil.copytree(mnist_run[0], tmp_path / name)
-        torch.save(state, directory / newest)
-        assert resumed(mnist_run, directory) == "2"
+    moments = state["optimizer"]["state"][2]
+    moments.update({name: SHAPES[shape](one) for name, one in moments.items() if one.dim()})
+    directory = shutil.copytree(mnist_run[0], tmp_path / "run")
+    torch.save(state, directory / newest)
+    assert resumed(mnist_run, directory) == "2"
 
 
 LANGUAGE_MODEL = ("--size", "100K", "--steps", 9, "--interval", 3, "--every", 3, "--context", 32, "--batch-size", 4)
@@ -131,9 +127,8 @@ def test_a_bit_that_is_flipped_in_a_sharded_checkpoint_never_changes_the_result(
     for name in ("__0_0.distcp", "__1_0.distcp", "manifest.json"):
         directory = shutil.copytree(language_run[0], tmp_path / name)
         path = directory / "checkpoints" / "step-00000009" / name
-        size = path.stat().st_size
-        for _ in flip_bits(path, [draw.randrange(size)]):
-            assert model_resumed(language_run, directory) in ("6" if name.endswith("json") else "69")  # 9: padding
+        flip_bit(path, draw.randrange(path.stat().st_size))
+        assert model_resumed(language_run, directory) in ("6" if name.endswith("json") else "69")  # 9: padding
 
 
 ODD_SHAPES = """

@@ -8,14 +8,13 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 
 import forked_ranks
 import pytest
 import torch
 from forked_ranks import equal, weights
+from launching import Ranks
 from ports import port_of, reserve_port
 from training.checkpoint import Checkpoints, read
 
@@ -180,9 +179,7 @@ def test_kills_at_any_moment_lose_nothing(small_mnist, tmp_path, count):
     assert equal(weights(tmp_path / "killed"), weights(tmp_path / "through"))
     assert ends < count
     for directory in ("", "checkpoints"):
-        assert {*os.listdir(tmp_path / "killed" / directory)} - {"curves.png"} == {
-            *os.listdir(tmp_path / "through" / directory)
-        } - {"curves.png"}
+        assert {*os.listdir(tmp_path / "killed" / directory)} == {*os.listdir(tmp_path / "through" / directory)}
 
 
 def modified(directory):
@@ -198,28 +195,20 @@ def position(directory):
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGUSR1, 75), (signal.SIGINT, 130)])
-def test_a_signal_while_ranks_wait_for_each_other_ends_the_run_at_once(payload, tmp_path, number, status):
-    reserved = reserve_port()
-    port = port_of(reserved)
-    world = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    rank = subprocess.Popen(
-        [sys.executable, payload / "mnist_ddp.py", "--modelpath", tmp_path / "run", "--timeout", "3600"],
-        env={**os.environ, **world},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
+def test_a_signal_while_ranks_wait_for_each_other_ends_the_run_at_once(payload, tmp_path, zygote, number, status):
+    with reserve_port() as reserved:
+        port = port_of(reserved)
+        line = (payload / "mnist_ddp.py", "--modelpath", tmp_path / "run", "--timeout", "3600")
+        world = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        ranks = Ranks(line, [{name: str(value) for name, value in world.items()}], start=zygote.start)
         deadline = time.monotonic() + 300
         while True:  # until rank 0 listens
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
                 break
-            assert time.monotonic() < deadline and rank.poll() is None
+            assert time.monotonic() < deadline
             time.sleep(0.1)
         time.sleep(0.5)
-        rank.send_signal(number)
-        _, errors = rank.communicate(timeout=300)
-    finally:
-        rank.kill()
-        reserved.close()
-    assert rank.returncode == status
-    assert errors.endswith(f"mnist_ddp.py: {number.name}: stopped, nothing was saved\n")
+        os.kill(ranks.processes[0].pid, number)
+        (rank,) = ranks.wait()
+    assert rank.status == status
+    assert rank.stderr.endswith(f"mnist_ddp.py: {number.name}: stopped, nothing was saved\n")

@@ -7,7 +7,6 @@ import os
 import pickle
 import random
 import re
-import resource
 import shutil
 import signal
 import time
@@ -219,16 +218,11 @@ def test_a_full_disk_is_one_line_and_nothing_half_done(damaged, start):
         assert names(damaged) == before
 
 
-def test_the_reason_is_kept_where_torch_save_hides_it(tmp_path, alone):
+def test_the_reason_is_kept_where_torch_save_hides_it(tmp_path, alone, limit_files):
     """A write that is too large for Python's buffer fails, and torch.save fails anew when it ends its file."""
     writer = ShardWriter(tmp_path / "step", {}, 1, {}, print)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
-    try:
-        with pytest.raises(dcp.CheckpointException) as fault:
-            dcp.save({"weight": torch.ones(10_000)}, storage_writer=writer)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with limit_files(2000), pytest.raises(dcp.CheckpointException) as fault:
+        dcp.save({"weight": torch.ones(10_000)}, storage_writer=writer)
     assert fault.value.failures[0][0].errno == errno.EFBIG
 
 

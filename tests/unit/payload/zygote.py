@@ -1,8 +1,10 @@
 """A Python that has imported torch, and forks a process for each script: the import takes most of a short test's time.
 
-A forked process runs its script as `python` does, and ends as `python` does, with all that happens at exit.
+A forked process runs its script as `python` does, and ends with what happens at exit. It frees its objects only where
+the variable FREE_AT_END is set: these are torch's, and to free them copies the memory that is shared.
 """
 
+import atexit
 import contextlib
 import gc
 import json
@@ -15,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from pathlib import Path
 
@@ -136,6 +139,18 @@ def run(command, environment, cwd):
         runpy.run_path(command[0], run_name="__main__")
 
 
+def end(code):
+    """End with the status of `sys.exit(code)`, after threads and what is registered for the exit."""
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code or 0)
+
+
 if __name__ == "__main__":
     import torch._dynamo  # noqa: F401 (the first optimizer imports it)
     import torch.distributed.checkpoint.state_dict  # noqa: F401 (with what sharded trainings import)
@@ -144,17 +159,18 @@ if __name__ == "__main__":
     import torch.distributed.tensor  # noqa: F401
     import torch.nn.parallel  # noqa: F401
 
-    with contextlib.suppress(ImportError):
-        import matplotlib.backends.backend_agg
-        import matplotlib.figure  # noqa: F401 (the curves)
-
+    sys.modules["matplotlib"] = None  # the curves take longer than a short training; test_metrics.py draws them
     gc.freeze()  # a forked process need not look at what it shares, and copy it
     del sys.path[0]  # the directory of the tests
     job = serve(socket.socket(fileno=int(sys.argv[1])))
     if job is None:
         sys.exit()
+    code = None
     try:
         run(*job)
+    except SystemExit as ended:
+        code = ended.code
     except Exception:  # as Python itself prints it
         traceback.print_exc()
-        sys.exit(1)
+        code = 1
+    (sys.exit if "FREE_AT_END" in os.environ else end)(code)
