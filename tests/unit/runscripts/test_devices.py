@@ -32,23 +32,142 @@ def own(root, devices):
     return None if devices.gpu is None else numbers(root, [devices.gpu])[0]
 
 
-def test_ranks_that_see_all_gpus_take_one_after_the_other(lumi):
-    for rank in range(8):
-        devices = choose_devices({}, lumi, rank, 8)
-        assert (devices.vendor, devices.count, devices.index, own(lumi, devices)) == ("amd", 8, rank, rank)
-        assert numbers(lumi, devices.candidate_gpus) == list(range(8))
-        assert (devices.warnings, devices.changes) == ([], {})
-        assert device(devices) == f"device {rank} of 8 amd ({devices.gpu.pci})"
-    assert numbers(lumi, choose_devices({}, lumi, 1, 2).candidate_gpus) == [0, 1]
+def found(root, devices):
+    """What a rank has, with GPUs by their numbers on the node; `known` is the number of GPUs in play."""
+    gpus = {"own": own(root, devices), "held": numbers(root, devices.held)}
+    candidates = numbers(root, devices.candidate_gpus)
+    gpus.update(candidates=candidates, known=None if candidates is None else len(candidates))
+    names = ("vendor", "count", "index", "changes", "sharers", "share_index")
+    return {**gpus, **{name: getattr(devices, name) for name in names}}
 
 
-def test_slurms_generic_gres_gives_each_rank_its_gpu(lumi):
-    for rank in range(8):
-        number = str(rank)
-        env = slurm(number, 8, ROCR_VISIBLE_DEVICES=number, CUDA_VISIBLE_DEVICES=number)
-        devices = choose_devices(env, lumi, rank, 8)
-        assert (devices.count, devices.index, own(lumi, devices)) == (1, 0, rank)
-        assert devices.changes == ({} if rank == 0 else {"CUDA_VISIBLE_DEVICES": "0"})
+ROCR, HIP, CUDA = (f"{name}_VISIBLE_DEVICES" for name in ("ROCR", "HIP", "CUDA"))
+ALL, ALL_LISTED = [*range(8)], "0,1,2,3,4,5,6,7"
+BATCH_NODE = {"SLURM_JOB_GPUS": "2,3", "SLURM_GPUS_ON_NODE": "2", CUDA: "0,1"}
+WORKER = {"TORCHELASTIC_RUN_ID": "none"}
+#: What a task finds in its environment, seen with Slurm 22.05: only its own GPUs in SLURM_STEP_GPUS, all of the step in
+#: SLURM_GPUS_ON_NODE, and with --gpu-bind=none no list at all. Then rank and size, index, GPUs held and known.
+OF_TASKS = [
+    (ALL_LISTED, 8, 3, 8, 3, [3], 8),  # --gpus-per-node=8
+    ("3", 8, 3, 8, 0, [3], 8),  # --gpus-per-task=1
+    ("6,7", 8, 3, 4, 0, [6, 7], 8),  # --gpus-per-task=2
+    ("4", 8, 3, 8, 0, [4], 8),  # --gpu-bind=map_gpu:7,6,5,4,3,2,1,0
+    ("5", 8, 2, 4, 0, [5], 8),  # more GPUs than ranks
+    ("0,1", 4, 1, 4, 1, [1], None),  # --gpu-bind=mask_gpu:0x3,0x3,0xc,0xc
+    ("0,1,2,3", 4, 2, 4, 2, [2], 4),  # half of the node
+    ("2", 4, 2, 4, 0, [2], None),  # half of the node, one GPU each
+]
+#: Lists of users, and the GPUs that they mean.
+OF_USERS = [
+    *(({name: "7,2,5"}, [7, 2, 5]) for name in (ROCR, HIP, CUDA)),
+    ({ROCR: "4,5,6,7", HIP: "3,1"}, [7, 5]),  # HIP's counts what ROCR's leaves
+    *(({name: "GPU-DEADBEEF00000005,GPU-deadbeef00000001"}, [5, 1]) for name in (ROCR, HIP)),
+    ({ROCR: "2,1,1,3"}, [2, 1]),  # a GPU that is named twice ends an AMD list
+]
+#: Slurm's GPUs of a task and their number, a list, and what is held: numbers are translated if they have one meaning.
+IN_CGROUPS = [
+    ("4,5,6,7", 4, "4,5,6,7", [4, 5, 6, 7]),  # Slurm without cgroups
+    ("4,5,6,7", 4, "0,1,2,3", [4, 5, 6, 7]),  # with cgroups
+    *(("6", 4, listed, [6]) for listed in ("2", "0")),  # the third task with cgroups, or with one of its own
+    (ALL_LISTED, 8, "3,2,1,0", [3, 2, 1, 0]),  # a user's order, full node
+    ("4,5,6,7", 4, "7,4", [7, 4]),  # a user's choice, which cannot be in a cgroup
+    ("4,5,6,7", 4, "1,0", [5, 4]),  # which must be in a cgroup
+    ("4,5", 2, "1,0", [5, 4]),
+    ("1,2", 2, "1", []),  # which may be both
+    ("1,2", 2, "1,3", []),  # half of it of other GPUs
+    ("0,2", 2, "0", [0]),  # the same in both
+    ("1,2", 2, "5", []),  # neither
+]
+#: Node, environment, rank and size; what is found, and a part of the only warning.
+CHOICES = [
+    *(
+        ("lumi", {}, rank, 8, {"own": rank, "index": rank, "count": 8, "candidates": ALL, "changes": {}}, "")
+        for rank in ALL
+    ),
+    ("lumi", {}, 1, 2, {"vendor": "amd", "candidates": [0, 1]}, ""),
+    ("dgx", {}, 0, 1, {"vendor": "nvidia", "changes": {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}}, ""),
+    ("dgx", {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, 2, 8, {"changes": {}, "count": 8, "index": 2, "own": None}, ""),
+    *(
+        ("perlmutter", {}, rank, 6, {"index": rank % 4, "sharers": sharers, "share_index": rank // 4}, "share 4 GPUs")
+        for rank, sharers in enumerate((2, 2, 1, 1, 2, 2))
+    ),
+    *(
+        (node, slurm(given, on_node, **{name: given}), *rank, {"index": index, "held": held, "known": known}, None)
+        for node, name in (("lumi", ROCR), ("dgx", CUDA))
+        for given, on_node, *rank, index, held, known in OF_TASKS
+    ),
+    # Slurm's generic GRES
+    ("lumi", slurm("3", 8, **{ROCR: "3", CUDA: "3"}), 3, 8, {"own": 3, "changes": {CUDA: "0"}}, "is set to 0"),
+    ("lumi", slurm("0", 8, **{ROCR: "0", CUDA: "0"}), 0, 8, {"own": 0, "index": 0, "count": 1, "changes": {}}, ""),
+    # --gpu-bind=closest
+    ("lumi", slurm("2,3", 8, **{ROCR: "2,3"}), 3, 8, {"index": 1, "own": 3, "known": None}, "2 of the step's 8 GPUs"),
+    # wrappers: LUMI's select_gpu sets ROCR_VISIBLE_DEVICES=$SLURM_LOCALID, others do so under mpirun
+    ("dgx", slurm("4,5,6,7", 4, **{CUDA: "6"}), 2, 4, {"own": 6, "candidates": [4, 5, 6, 7]}, ""),
+    *(
+        ("lumi", {**env, ROCR: "5"}, 5, 8, {"own": 5, "index": 0, "count": 1, "candidates": ALL}, "")
+        for env in (slurm(ALL_LISTED, 8), {})
+    ),
+    # those of the batch node say nothing in a step
+    ("dgx", BATCH_NODE, 0, 2, {"own": 2}, None),
+    ("dgx", {**BATCH_NODE, "SLURM_STEP_ID": "1"}, 0, 2, {"own": None}, None),
+    # ranks share what Slurm did not make for each: it gave it to torchrun, a user narrowed it, its number is not known
+    *(
+        ("lumi", {"SLURM_STEP_ID": "0", **env}, rank, 2, {"index": rank}, None)
+        for env in (
+            slurm("2,3", 4, **{ROCR: "2,3"}, **WORKER),
+            slurm(ALL_LISTED, 8, **{ROCR: "0,1"}),
+            {"SLURM_STEP_GPUS": "0,1", ROCR: "0,1"},
+        )
+        for rank in (0, 1)
+    ),
+    # workers of torchrun with virtual local ranks, and two on one GPU
+    ("dgx", {**WORKER, CUDA: "5"}, 0, 8, {"index": 0, "own": 5, "known": 8}, ""),
+    ("dgx", slurm("0", 1, **{CUDA: "0"}, **WORKER), 0, 2, {}, "2 ranks on this node share 1 GPU"),
+    *(
+        ("lumi", env, 1, len(gpus), {"index": 1, "own": gpus[1], "candidates": gpus, "changes": {}}, "")
+        for env, gpus in OF_USERS
+    ),
+    ("lumi", {HIP: "GPU-deadbeef"}, 0, 1, {"count": 0, "known": None, "changes": {}}, None),  # any of eight
+    ("lumi", {HIP: "1,2", CUDA: "3"}, 0, 2, {"count": 2, "own": 1, "changes": {CUDA: "1,2"}}, "differ"),
+    *(
+        ("dgx", slurm(given, on_node, **{CUDA: listed}), 0, 1, {"held": held, "own": held[0] if held else None}, None)
+        for given, on_node, listed, held in IN_CGROUPS
+    ),
+    # without a list those of the step are visible, numbered alike with cgroups and without, or not; --gpu-bind=none
+    ("dgx", slurm(ALL_LISTED, 8), 0, 1, {"count": 8, "own": 0}, None),
+    ("dgx", slurm("0,1", 2), 0, 1, {"count": 2, "own": 0}, None),
+    ("dgx", slurm("2,3", 2), 0, 1, {"count": 2, "own": None}, None),
+    ("dgx", {"SLURM_STEP_ID": "0", "SLURM_GPUS_ON_NODE": "2"}, 0, 1, {"count": 2, "own": None}, None),
+    # the beginning of a UUID names a GPU, but once
+    ("dgx", {CUDA: "GPU-50000000-d72c-4106-c12f-20bd9faed9f6,GPU-3,GPU-"}, 1, 2, {"count": 2, "own": 3}, None),
+    ("dgx", {CUDA: "2,1,1,3"}, 0, 1, {"count": 0}, None),
+    # CUDA finds one instance of MIG, at an unknown place
+    *(
+        ("dgx", {CUDA: listed}, 1, 2, {"count": 1, "index": 0, "own": None, "known": None}, None)
+        for listed in ("MIG-3b2a9e0f-1c5d-5e6f-8a7b-0c1d2e3f4a5b", "MIG-GPU-3/1/0,MIG-GPU-3/2/0")
+    ),
+]
+
+
+@pytest.mark.parametrize(("node", "env", "rank", "size", "expected", "warning"), CHOICES)
+def test_a_rank_has_its_turn_of_the_visible_gpus_or_its_own(request, node, env, rank, size, expected, warning):
+    root = request.getfixturevalue(node)
+    devices = choose_devices(env, root, rank, size)
+    assert {name: value for name, value in found(root, devices).items() if name in expected} == expected
+    assert warning is None or len(devices.warnings) == bool(warning)
+    assert not warning or warning in str(devices.warnings[0])
+
+
+def test_an_index_is_always_valid(lumi, dgx):
+    lists = (None, "", "0", "3", "0,1,2", "7,6,5,4,3,2,1,0", "0,9", "GPU-3")
+    for root, listed, on_node, size in product((lumi, dgx), lists, (None, 1, 4, 8), (1, 3, 8, 20)):
+        env = {} if on_node is None else {"SLURM_GPUS_ON_NODE": str(on_node)}
+        if listed is not None:
+            env.update(ROCR_VISIBLE_DEVICES=listed, CUDA_VISIBLE_DEVICES=listed)
+        for rank in range(size):
+            devices = choose_devices(env, root, rank, size)
+            assert devices.index is None if devices.count == 0 else 0 <= devices.index < devices.count
+            assert all("\n" not in str(warning) for warning in devices.warnings or ())
 
 
 def test_gpus_that_a_cgroup_hides_are_not_counted_and_those_of_other_ranks_are_known(tmp_path):
@@ -78,124 +197,13 @@ def test_a_job_without_gpus_and_a_laptop_have_none(tmp_path, laptop):
         assert devices.changes == devices.narrowed() == {}
 
 
-# What a task finds in its environment, seen with Slurm 22.05: only its own GPUs in SLURM_STEP_GPUS, all of
-# the step in SLURM_GPUS_ON_NODE, and with --gpu-bind=none no list at all.
-@pytest.mark.parametrize("node", ["lumi", "dgx"])
-@pytest.mark.parametrize(
-    ("given", "on_node", "rank", "size", "expected"),
-    [
-        pytest.param("0,1,2,3,4,5,6,7", 8, 3, 8, (3, [3], 8), id="--gpus-per-node=8"),
-        pytest.param("3", 8, 3, 8, (0, [3], 8), id="--gpus-per-task=1"),
-        pytest.param("6,7", 8, 3, 4, (0, [6, 7], 8), id="--gpus-per-task=2"),
-        pytest.param("4", 8, 3, 8, (0, [4], 8), id="--gpu-bind=map_gpu:7,6,5,4,3,2,1,0"),
-        pytest.param("5", 8, 2, 4, (0, [5], 8), id="more GPUs than ranks"),
-        pytest.param("0,1", 4, 1, 4, (1, [1], None), id="--gpu-bind=mask_gpu:0x3,0x3,0xc,0xc"),
-        pytest.param("0,1,2,3", 4, 2, 4, (2, [2], 4), id="half of the node"),
-        pytest.param("2", 4, 2, 4, (0, [2], None), id="half of the node, one GPU each"),
-    ],
-)
-def test_a_rank_takes_the_first_of_its_own_gpus_or_its_turn_of_all(request, node, given, on_node, rank, size, expected):
-    root = request.getfixturevalue(node)
-    name = "ROCR_VISIBLE_DEVICES" if node == "lumi" else "CUDA_VISIBLE_DEVICES"
-    devices = choose_devices(slurm(given, on_node, **{name: given}), root, rank, size)
-    index, held, in_play = expected
-    assert (devices.index, numbers(root, devices.held)) == (index, held)
-    assert in_play == (None if devices.candidate_gpus is None else len(devices.candidate_gpus))
-    assert devices.candidate_gpus is None or set(devices.held) <= set(devices.candidate_gpus)
-
-
-def test_a_wrapper_may_give_each_rank_its_gpu(lumi, dgx):
-    """LUMI's select_gpu sets ROCR_VISIBLE_DEVICES=$SLURM_LOCALID, others do so under mpirun."""
-    devices = choose_devices(slurm("4,5,6,7", 4, CUDA_VISIBLE_DEVICES="6"), dgx, 2, 4)
-    assert (own(dgx, devices), numbers(dgx, devices.candidate_gpus)) == (6, [4, 5, 6, 7])
-    everything = slurm("0,1,2,3,4,5,6,7", 8)
-    for env in (everything, {}):
-        devices = choose_devices({**env, "ROCR_VISIBLE_DEVICES": "5"}, lumi, 5, 8)
-        assert (devices.count, devices.index, own(lumi, devices)) == (1, 0, 5)
-        assert numbers(lumi, devices.candidate_gpus) == list(range(8))
-        assert devices.warnings == []
-
-
-def test_the_batch_nodes_gpus_say_nothing_in_a_step(dgx):
-    env = {"SLURM_JOB_GPUS": "2,3", "SLURM_GPUS_ON_NODE": "2", "CUDA_VISIBLE_DEVICES": "0,1"}
-    assert own(dgx, choose_devices(env, dgx, 0, 2)) == 2
-    assert own(dgx, choose_devices({**env, "SLURM_STEP_ID": "1"}, dgx, 0, 2)) is None
-
-
-def test_ranks_share_a_list_that_slurm_did_not_make_for_each(lumi):
-    narrowed_by_user = slurm("0,1,2,3,4,5,6,7", 8, ROCR_VISIBLE_DEVICES="0,1")
-    number_not_known = {"SLURM_STEP_ID": "0", "SLURM_STEP_GPUS": "0,1", "ROCR_VISIBLE_DEVICES": "0,1"}
-    for env in (narrowed_by_user, number_not_known):
-        assert [choose_devices(env, lumi, rank, 2).index for rank in (0, 1)] == [0, 1]
-
-
-def test_workers_of_torchrun_share_what_slurm_gave_to_it_or_have_a_gpu_each(lumi, dgx):
-    env = slurm("2,3", 4, ROCR_VISIBLE_DEVICES="2,3", TORCHELASTIC_RUN_ID="none")
-    assert [choose_devices(env, lumi, rank, 2).index for rank in (0, 1)] == [0, 1]
-    # with virtual local ranks
-    devices = choose_devices({"TORCHELASTIC_RUN_ID": "none", "CUDA_VISIBLE_DEVICES": "5"}, dgx, 0, 8)
-    assert (devices.index, own(dgx, devices), len(devices.candidate_gpus)) == (0, 5, 8)
-    assert devices.warnings == []
-    env = slurm("0", 1, CUDA_VISIBLE_DEVICES="0", TORCHELASTIC_RUN_ID="none")
-    assert "2 ranks on this node share 1 GPU" in str(choose_devices(env, dgx, 0, 2).warnings[0])
-
-
-def test_more_ranks_than_gpus_take_turns_with_a_warning(perlmutter):
-    taken = [choose_devices({}, perlmutter, rank, 6) for rank in range(6)]
-    assert [devices.index for devices in taken] == [0, 1, 2, 3, 0, 1]
-    assert [devices.sharers for devices in taken] == [2, 2, 1, 1, 2, 2]
-    assert [devices.share_index for devices in taken] == [0, 0, 0, 0, 1, 1]
-    for devices in taken:
-        (warning,) = map(str, devices.warnings)
-        assert "6 ranks on this node share 4 GPUs" in warning and "at most 4" in warning
-
-
 def test_one_gpu_for_all_ranks_is_worth_a_warning(tmp_path):
     root = node_trees.node(tmp_path, cores=4, vendor="nvidia", gpus={"0000:01:00.0": 0})
-    assert "2 ranks on this node share 1 GPU," in str(choose_devices({}, root, 1, 2).warnings[0])
+    shared = choose_devices({}, root, 1, 2)
+    assert "2 ranks on this node share 1 GPU," in str(shared.warnings[0])
+    assert device(shared) == "device 0 of 1 nvidia (0000:01:00.0)"
     assert "share 1 GPU," in str(choose_devices(slurm("0", 1, CUDA_VISIBLE_DEVICES="0"), root, 1, 2).warnings[0])
     assert choose_devices({}, root, 0, 1).warnings == []
-
-
-def test_ranks_that_see_a_part_of_the_steps_gpus_are_told_so(lumi):
-    devices = choose_devices(slurm("2,3", 8, ROCR_VISIBLE_DEVICES="2,3"), lumi, 3, 8)  # --gpu-bind=closest
-    assert (devices.index, own(lumi, devices), devices.candidate_gpus) == (1, 3, None)
-    assert "sees 2 of the step's 8 GPUs" in str(devices.warnings[0])
-
-
-def test_an_index_is_always_valid(lumi, dgx):
-    lists = (None, "", "0", "3", "0,1,2", "7,6,5,4,3,2,1,0", "0,9", "GPU-3")
-    for root, listed, on_node, size in product((lumi, dgx), lists, (None, 1, 4, 8), (1, 3, 8, 20)):
-        env = {} if on_node is None else {"SLURM_GPUS_ON_NODE": str(on_node)}
-        if listed is not None:
-            env.update(ROCR_VISIBLE_DEVICES=listed, CUDA_VISIBLE_DEVICES=listed)
-        for rank in range(size):
-            devices = choose_devices(env, root, rank, size)
-            assert devices.index is None if devices.count == 0 else 0 <= devices.index < devices.count
-            assert all("\n" not in str(warning) for warning in devices.warnings or ())
-
-
-@pytest.mark.parametrize(
-    ("env", "gpus"),
-    [
-        *(
-            ({name: "7,2,5"}, [7, 2, 5])
-            for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-        ),
-        ({"ROCR_VISIBLE_DEVICES": "4,5,6,7", "HIP_VISIBLE_DEVICES": "3,1"}, [7, 5]),  # HIP's counts what ROCR's leaves
-        *(
-            ({name: "GPU-DEADBEEF00000005,GPU-deadbeef00000001"}, [5, 1])
-            for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-        ),
-        ({"HIP_VISIBLE_DEVICES": "GPU-deadbeef"}, []),  # any of eight
-        ({"ROCR_VISIBLE_DEVICES": "2,1,1,3"}, [2, 1]),  # a GPU that is named twice ends an AMD list
-    ],
-)
-def test_a_users_list_decides_which_and_in_which_order(lumi, env, gpus):
-    devices = choose_devices(env, lumi, 1, len(gpus) or 1)
-    assert (devices.count, devices.changes) == (len(gpus), {})
-    assert not gpus or (devices.index, own(lumi, devices), devices.warnings) == (1, gpus[1], [])
-    assert numbers(lumi, devices.candidate_gpus) == (gpus or None)
 
 
 @pytest.mark.parametrize(
@@ -217,13 +225,6 @@ def test_lists_that_contradict_rocr_are_counted_anew(lumi, rocr, names, value, c
     assert f"{names[0]}_VISIBLE_DEVICES={value} is set to {changed}" in warning
 
 
-def test_cuda_follows_hip(lumi):
-    devices = choose_devices({"HIP_VISIBLE_DEVICES": "1,2", "CUDA_VISIBLE_DEVICES": "3"}, lumi, 0, 2)
-    assert (devices.count, own(lumi, devices)) == (2, 1)
-    assert devices.changes == {"CUDA_VISIBLE_DEVICES": "1,2"}
-    assert "differ" in str(devices.warnings[0])
-
-
 @pytest.mark.parametrize("visible", ["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"])
 @pytest.mark.parametrize(
     ("value", "count", "warnings"),
@@ -241,58 +242,6 @@ def test_a_list_ends_at_the_first_entry_that_is_no_gpu(request, node, visible, v
     assert len(devices.warnings) == warnings
 
 
-@pytest.mark.parametrize(
-    ("given", "on_node", "listed", "held"),
-    [
-        pytest.param("4,5,6,7", 4, "4,5,6,7", [4, 5, 6, 7], id="Slurm without cgroups"),
-        pytest.param("4,5,6,7", 4, "0,1,2,3", [4, 5, 6, 7], id="Slurm with cgroups"),
-        pytest.param("6", 4, "2", [6], id="the third task with cgroups"),
-        pytest.param("6", 4, "0", [6], id="the third task with a cgroup of its own"),
-        pytest.param("0,1,2,3,4,5,6,7", 8, "3,2,1,0", [3, 2, 1, 0], id="a user's order, full node"),
-        pytest.param("4,5,6,7", 4, "7,4", [7, 4], id="a user's choice, which cannot be in a cgroup"),
-        pytest.param("4,5,6,7", 4, "1,0", [5, 4], id="a user's choice, which must be in a cgroup"),
-        pytest.param("4,5", 2, "1,0", [5, 4], id="a user's order in a cgroup"),
-        pytest.param("1,2", 2, "1", None, id="a user's choice, which may be both"),
-        pytest.param("1,2", 2, "1,3", None, id="a user's choice, half of it of other GPUs"),
-        pytest.param("0,2", 2, "0", [0], id="a user's choice, which is the same in both"),
-        pytest.param("1,2", 2, "5", None, id="a user's choice, which is neither"),
-    ],
-)
-def test_numbers_in_a_cgroup_are_translated_if_they_have_one_meaning(dgx, given, on_node, listed, held):
-    devices = choose_devices(slurm(given, on_node, CUDA_VISIBLE_DEVICES=listed), dgx, 0, 1)
-    assert devices.count == len(listed.split(","))
-    assert numbers(dgx, devices.held) == (held or [])
-    assert own(dgx, devices) == (held[0] if held else None)
-
-
-@pytest.mark.parametrize(
-    ("env", "count", "gpu"),
-    [
-        pytest.param(slurm("0,1,2,3,4,5,6,7", 8), 8, 0, id="all GPUs"),
-        pytest.param(slurm("0,1", 2), 2, 0, id="the first GPUs, numbered alike with cgroups and without"),
-        pytest.param(slurm("2,3", 2), 2, None, id="others, with cgroups or without"),
-        pytest.param({"SLURM_STEP_ID": "0", "SLURM_GPUS_ON_NODE": "2"}, 2, None, id="--gpu-bind=none"),
-    ],
-)
-def test_without_a_list_the_gpus_of_the_step_are_visible(dgx, env, count, gpu):
-    devices = choose_devices(env, dgx, 0, 1)
-    assert (devices.count, own(dgx, devices)) == (count, gpu)
-
-
-def test_an_nvidia_gpu_may_be_named_by_the_beginning_of_its_uuid_but_once(dgx):
-    listed = "GPU-50000000-d72c-4106-c12f-20bd9faed9f6,GPU-3,GPU-"
-    devices = choose_devices({"CUDA_VISIBLE_DEVICES": listed}, dgx, 1, 2)
-    assert (devices.count, devices.index, own(dgx, devices)) == (2, 1, 3)
-    assert numbers(dgx, devices.candidate_gpus) == [5, 3]
-    assert choose_devices({"CUDA_VISIBLE_DEVICES": "2,1,1,3"}, dgx, 0, 1).count == 0
-
-
-@pytest.mark.parametrize("listed", ["MIG-3b2a9e0f-1c5d-5e6f-8a7b-0c1d2e3f4a5b", "MIG-GPU-3/1/0,MIG-GPU-3/2/0"])
-def test_cuda_finds_one_mig_instance_at_an_unknown_place(dgx, listed):
-    devices = choose_devices({"CUDA_VISIBLE_DEVICES": listed}, dgx, 1, 2)
-    assert (devices.count, devices.index, devices.gpu, devices.candidate_gpus) == (1, 0, None, None)
-
-
 def test_each_rank_gets_a_mig_instance_of_its_own(dgx):
     """A process sees the first of a list alone, so two ranks would use the same."""
     env = {"CUDA_VISIBLE_DEVICES": "MIG-a, MIG-b"}
@@ -307,12 +256,6 @@ def test_each_rank_gets_a_mig_instance_of_its_own(dgx):
     # torchrun starts a worker for each
     assert choose_devices(env, dgx, 0, 1).slots == 2
     assert choose_devices({"CUDA_VISIBLE_DEVICES": "MIG-a"}, dgx, 0, 1).slots is None
-
-
-def test_cuda_counts_in_pci_order_unless_the_user_chooses_another_order(dgx):
-    assert choose_devices({}, dgx, 0, 1).changes == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    devices = choose_devices({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, dgx, 2, 8)
-    assert (devices.changes, devices.count, devices.index, devices.gpu) == ({}, 8, 2, None)
 
 
 BOTH = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from command_environment import CACHE_VARIABLES, PATH, SHOW_ENVIRONMENT
-from programs import program
 from variables import RANK_0, variables
 
 
@@ -22,26 +21,6 @@ def test_torchrun_gets_the_nodes_the_rendezvous_and_our_worker(run, agent, runsc
     assert not CACHE_VARIABLES & set(env)  # each worker makes its own
     arguments, _ = json.loads(run("torchrun-distributed", "train.py", env={**agent, **RANK_0}))
     assert "--rdzv-conf=is_host=true" in arguments  # on the first node
-
-
-def test_agents_of_mpirun_share_a_run_id_where_the_first_node_alone_knows_the_job(run, home):
-    program(home / "python", "printf '%s\\n' \"$@\"")
-    mpirun = variables(
-        f"PATH={home}:{PATH} MASTER_ADDR=nid001002 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0 "
-        "OMPI_COMM_WORLD_LOCAL_SIZE=1 PMIX_NAMESPACE=1997275137"
-    )
-    run_ids = set()
-    for rank, job in enumerate(({"SLURM_JOB_ID": "7"}, {})):
-        arguments = run("torchrun-distributed", "train.py", env={**mpirun, **job, "OMPI_COMM_WORLD_RANK": str(rank)})
-        run_ids.update(line for line in arguments.splitlines() if line.startswith("--rdzv-id="))
-    assert len(run_ids) == 1
-    assert run_ids.pop().startswith("--rdzv-id=mpi")
-
-
-def test_the_agents_line_has_the_rendezvous_of_its_options(run_unchecked, agent):
-    done = run_unchecked("torchrun-distributed", "train.py", env={**agent, "PYTORCH_LAUNCH_VERBOSE": "1"})
-    endpoint = next(word for word in json.loads(done.stdout)[0] if word.startswith("--rdzv-endpoint="))
-    assert f"master {endpoint.partition('=')[2]}, from Slurm step" in done.stderr
 
 
 def test_the_users_rendezvous_and_threads_win_in_torchrun_too(run, agent):
