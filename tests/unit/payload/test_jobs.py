@@ -160,21 +160,29 @@ def test_only_the_job_of_a_named_system_asks_for_its_hardware(job):
     assert named or not asks
 
 
-def test_ranks_on_alps_have_the_cores_of_their_superchip(command_lines):
-    job = TREE / "payload/jobs/alps/ddp_container_engine.sh"
-    for env, cores in (({}, "72"), ({"SLURM_CPUS_PER_TASK": "36"}, "36")):
-        *_, line = command_lines(job, data="", **LOADED, **env)
-        assert line.startswith(f"srun --cpus-per-task={cores} --environment=/image.toml ")
+#: Job, options, variables; the beginning and the end of the line that starts the training.
+LINES = [
+    # the cores of a superchip of Alps
+    ("alps/ddp_container_engine.sh", "", {}, "srun --cpus-per-task=72 --environment=/image.toml ", ""),
+    ("alps/ddp_container_engine.sh", "", {"SLURM_CPUS_PER_TASK": "36"}, "srun --cpus-per-task=36 ", ""),
+    # as many ranks on each node as the user asks for
+    ("pbs/train.pbs", "", {}, "mpiexec -n 4 --ppn 2 --cpu-bind none conda-python-distributed -u ", "/outputs/name"),
+    (
+        *("pbs/train.pbs", "", {"RANKS_PER_NODE": "12", "CPU_BIND": "list:1-8:9-16", "TRAINING": "--gpu --epochs 2"}),
+        *("mpiexec -n 24 --ppn 12 --cpu-bind list:1-8:9-16 conda-", "/outputs/name --gpu --epochs 2"),
+    ),
+    # another script with its options
+    ("infiniband/ddp_pytorch.job", "train.py --epochs 16", {}, "", " torchrun-distributed train.py --epochs 16"),
+    # a requeued job does not start from scratch again
+    ("slurm/train_requeue.job", "--restart --epochs 2", {}, "", "/outputs/name --restart --epochs 2"),
+    ("slurm/train_requeue.job", "--restart --epochs 2", {"SLURM_RESTART_COUNT": "1"}, "", "/outputs/name --epochs 2"),
+]
 
 
-def test_pals_starts_as_many_ranks_on_each_node_as_the_user_asks_for(command_lines, tmp_path):
-    job = TREE / "payload/jobs/pbs/train.pbs"
-    *_, line = command_lines(job, data="", **LOADED)
-    command = f"conda-python-distributed -u /payload/mnist_ddp.py --modelpath {tmp_path}/outputs/name"
-    assert line == f"mpiexec -n 4 --ppn 2 --cpu-bind none {command}"
-    asked = {"RANKS_PER_NODE": "12", "CPU_BIND": "list:1-8:9-16", "TRAINING": "--gpu --epochs 2"}
-    *_, line = command_lines(job, data="", **LOADED, **asked)
-    assert line == f"mpiexec -n 24 --ppn 12 --cpu-bind list:1-8:9-16 {command} --gpu --epochs 2"
+@pytest.mark.parametrize(("job", "options", "env", "start", "end"), LINES)
+def test_a_job_starts_its_training_with_what_the_user_asks_for(command_lines, job, options, env, start, end):
+    *_, line = command_lines(TREE / "payload" / "jobs" / job, options, **LOADED, **env)
+    assert line.startswith(start) and line.endswith(end)
 
 
 def test_flux_is_asked_once_for_the_node_of_rank_0(command_lines, tmp_path):
@@ -213,21 +221,6 @@ def test_a_job_that_is_submitted_again_has_the_directory_of_the_first(job, comma
     if job.parent.name != "flux":
         elements = [directory(SLURM_ARRAY_TASK_ID=number, PBS_ARRAY_INDEX=number)[0] for number in ("1", "2")]
         assert [path.rpartition("/outputs/name")[2] for path in elements] == ["/1", "/2"]
-
-
-def test_the_job_of_a_launch_by_torchrun_takes_another_script_with_its_options(command_lines):
-    job = TREE / "payload/jobs/infiniband/ddp_pytorch.job"
-    *_, line = command_lines(job, "train.py", "--epochs", "16", **LOADED)
-    assert line.endswith(" torchrun-distributed train.py --epochs 16")
-
-
-def test_a_requeued_job_does_not_start_from_scratch_again(command_lines):
-    job = TREE / "payload/jobs/slurm/train_requeue.job"
-    for count, words in (({}, "--restart --epochs 2"), ({"SLURM_RESTART_COUNT": "1"}, "--epochs 2")):
-        *_, line = (
-            line for line in command_lines(job, "--restart", "--epochs", "2", **LOADED, **count) if "srun" in line
-        )
-        assert line.endswith(f"/outputs/name {words}")
 
 
 @pytest.mark.parametrize("job", ALL_JOBS, ids=lambda job: job.name)
