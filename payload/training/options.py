@@ -146,7 +146,7 @@ def parse_arguments(arguments: list[str], description: str = "") -> argparse.Nam
     warmup = "during which the learning rate rises to its peak (default: a quarter of all)"
     add("--warmup", type=float, metavar="EPOCHS", help=warmup)
     validation = "of the training images to hold out: epochs report their accuracy; the test runs at the end"
-    add("--validation", type=float, metavar="SHARE", help=validation)
+    add("--validation", type=number(0, 0.99), metavar="SHARE", help=validation)
     add_speed(parser, "network")
     add_output(parser)
     options = parser.parse_args(arguments)
@@ -178,8 +178,6 @@ def check(options: argparse.Namespace, parser: OneLineParser) -> None:
     check_common(options, parser)
     if options.download and options.data is None:
         parser.error("--download needs --data or MNIST_ROOT")
-    warmup, validation = getattr(options, "warmup", None), getattr(options, "validation", None)
+    warmup = getattr(options, "warmup", None)
     if warmup is not None and not 0 <= warmup < options.epochs:
         parser.error(f"--warmup must be from 0 to below --epochs, found {warmup}")
-    if validation is not None and not 0 < validation < 1:
-        parser.error(f"--validation must be above 0 and below 1, found {validation}")

@@ -139,37 +139,28 @@ class Splits(NamedTuple):
     test: Samples
 
 
-def split(data: Dataset, device: torch.device, validation: float | None, seed: int) -> Splits:
-    """Normalise all images on ``device``, and hold out a share of ``validation`` of the training images.
-
-    Without one, the test images also select the best epoch. Raises TrainingError as ``hold_out`` does.
-    """
-    training = normalise(data.train_images, device), data.train_labels.to(device)
-    test = normalise(data.test_images, device), data.test_labels.to(device)
-    if not validation:
-        return Splits(training, test, test)
-    return Splits(*hold_out(*training, validation, seed), test)
-
-
 def normalise(images: Tensor, device: torch.device) -> Tensor:
     """Turn uint8 [n, 28, 28] into float32 [n, 1, 28, 28] on ``device``, with mean 0 and standard deviation 1."""
     pixels = images.to(device).unsqueeze(1).float()
     return pixels.div_(255).sub_(PIXEL_MEAN).div_(PIXEL_DEVIATION)
 
 
-def hold_out(images: Tensor, labels: Tensor, share: float, seed: int) -> tuple[Samples, Samples]:
-    """Split samples at random into those to train on and a ``share`` to select the best epoch by.
+def split(data: Dataset, device: torch.device, share: float | None, seed: int) -> Splits:
+    """Normalise all images on ``device``, and hold out a random ``share`` of the training images to select by.
 
-    ``images`` [N, ...] and ``labels`` [N] come back as two pairs, of N - n and of n samples, where n is
-    N times the share, rounded. The same ``seed`` gives the same split. Raises TrainingError if one
-    part would be empty.
+    Without one, the test images also select the best epoch. The same ``seed`` gives the same split. Raises
+    TrainingError if one part would be empty.
     """
+    images, labels = normalise(data.train_images, device), data.train_labels.to(device)
+    test = normalise(data.test_images, device), data.test_labels.to(device)
+    if not share:
+        return Splits((images, labels), test, test)
     count = round(share * len(labels))
     if not 0 < count < len(labels):
         raise TrainingError(f"--validation {share:g} of {len(labels)} training images is {count}. Use another share")
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).to(labels.device)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).to(device)
     held, kept = order[:count], order[count:]
-    return (images[kept], labels[kept]), (images[held], labels[held])
+    return Splits((images[kept], labels[kept]), (images[held], labels[held]), test)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from training import TrainingError, data
-from training.data import digits_set, fingerprint, hold_out, idx, load_dataset, normalise
+from training.data import Dataset, digits_set, fingerprint, idx, load_dataset, normalise, split
 from training.data.download import NAMES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS
 
 CPU = torch.device("cpu")
@@ -148,20 +148,24 @@ def test_what_is_no_directory_is_called_what_it_is(tmp_path):
             load_dataset(path)
 
 
+HUNDRED = torch.arange(100)
+DATA = Dataset(HUNDRED.to(torch.uint8).view(100, 1, 1), HUNDRED, torch.zeros(2, 1, 1), torch.zeros(2), "made here")
+
+
 def test_what_is_held_out_is_the_same_for_a_seed_and_nothing_is_in_both_parts():
-    images, labels = torch.arange(100).view(100, 1, 1), torch.arange(100)
-    (kept, of_kept), (held, of_held) = hold_out(images, labels, 0.1, seed=3)
+    (kept, of_kept), (held, of_held), _ = split(DATA, CPU, 0.1, seed=3)
     assert (len(kept), len(held)) == (90, 10)
     assert sorted([*of_kept.tolist(), *of_held.tolist()]) == list(range(100))
-    assert torch.equal(kept.flatten(), of_kept) and torch.equal(held.flatten(), of_held)
-    assert torch.equal(hold_out(images, labels, 0.1, seed=3)[1][1], of_held)
-    assert not torch.equal(hold_out(images, labels, 0.1, seed=4)[1][1], of_held)
+    for images, labels in ((kept, of_kept), (held, of_held)):
+        assert torch.equal(images, normalise(DATA.train_images[labels], CPU))
+    assert torch.equal(split(DATA, CPU, 0.1, seed=3).selection[1], of_held)
+    assert not torch.equal(split(DATA, CPU, 0.1, seed=4).selection[1], of_held)
 
 
 @pytest.mark.parametrize("share", [0.004, 0.996])
 def test_a_share_that_leaves_one_part_empty_is_an_error(share):
     with pytest.raises(TrainingError, match=f"--validation {share} of 100 training images is "):
-        hold_out(torch.zeros(100, 1, 1), torch.zeros(100), share, seed=0)
+        split(DATA, CPU, share, seed=0)
 
 
 def test_the_digits_set_is_the_same_bytes_everywhere():

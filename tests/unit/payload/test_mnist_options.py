@@ -27,7 +27,7 @@ def test_help_answers_without_waiting_for_torch(run_alone, no_torch):
     ("arguments", "complaint"),
     [
         (["--warmup", "3"], "--warmup must be from 0 to below --epochs, found 3.0"),
-        (["--validation", "1"], "--validation must be above 0 and below 1, found 1.0"),
+        (["--validation", "1"], "argument --validation: must be a number above 0 and up to 0.99, found 1"),
         (["--data", ""], "argument --data: is empty. Set the variable that names it"),
         (["--modelpath", ""], "argument --modelpath: is empty. Set the variable that names it"),
         (["--modelpath", "x", "--wandb", ""], "argument --wandb: is empty. Set the variable that names it"),
