@@ -378,6 +378,7 @@ def add_library(host, directory, library):
         for path in glob.glob(os.path.join(glob.escape(host['prefix']), 'lib', '*.so*')):
             os.symlink(path, os.path.join(directory, 'lib', os.path.basename(path)))
     headers = os.path.join(directory, 'include', os.path.basename(host['paths']['include']))
-    if not os.path.lexists(headers):
-        mkdir(os.path.dirname(headers), parents=True)
-        os.symlink(host['paths']['include'], headers)
+    mkdir(os.path.dirname(headers), parents=True)
+    if os.path.isdir(headers):
+        os.rmdir(headers)  # empty: since Python 3.11, `python -m venv` makes it
+    os.symlink(host['paths']['include'], headers)

@@ -12,6 +12,8 @@ from easybuild.tools.options import set_up_configuration
 #: One that loads libpython, and one that does not, on the machines of CI; others have one of both.
 PYTHONS = [sys._base_executable, "/usr/bin/python3"]
 
+HEADERS = "import sysconfig, os; print(os.path.realpath(sysconfig.get_path('include')))"
+
 
 @pytest.fixture(scope="module", params=PYTHONS)
 def base(request, tmp_path_factory):
@@ -31,6 +33,7 @@ def base(request, tmp_path_factory):
     (site_packages(root) / "torch" / "__init__.py").write_text("origin = 'module'\n")
     make_base(request.param, str(root))
     install_site_files(str(site_packages(root).parent))
+    root.with_name("headers").write_text(run(request.param, "-I", "-c", HEADERS))
     yield root
     os.environ.clear()
     os.environ.update(environment)
@@ -59,6 +62,10 @@ def test_an_update_of_the_hosts_python_reaches_interpreter_and_library_together_
     is_shared, library = run(base / "bin" / "python", "-I", "-c", code).split()
     assert library.startswith(f"{base}/") == (is_shared == "False")
     assert not (base / "bin" / (base / "bin" / "python").readlink()).is_symlink()
+
+
+def test_extensions_compile_with_the_hosts_headers(base):
+    assert run(base / "bin" / "python", "-I", "-c", HEADERS) == base.with_name("headers").read_text()
 
 
 def test_an_environment_on_top_inherits_torch_and_may_have_another(base, tmp_path):
