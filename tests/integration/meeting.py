@@ -26,22 +26,24 @@ else:
 """
 #: Prints in one write, as launchers mix the partial writes of ranks.
 PRINT = """
-(torch,) = importlib.util.find_spec('torch').submodule_search_locations
-version = runpy.run_path(torch + '/version.py')['__version__']
 address = os.environ['MASTER_ADDR']
 line = f"{os.environ.get('WHICH', 'world')} {found} of {size} {address} {port} on {socket.gethostname()} {version}\\n"
 os.write(1, line.encode())
 """
-PROBE = MEET + PRINT
+PROBE = f"""{MEET}
+(torch,) = importlib.util.find_spec('torch').submodule_search_locations
+version = runpy.run_path(torch + '/version.py')['__version__']
+{PRINT}"""
 #: The same with torch itself.
 TORCH_PROBE = f"""
-import importlib.util, os, runpy, socket, time, torch, torch.distributed as dist
+import os, socket, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 total = torch.ones(1)
 dist.all_reduce(total)
 dist.destroy_process_group()
 time.sleep(0.1)  # docs/troubleshooting.md: with gloo, a process that ends at once may abort
 found, size, port = int(total), int(os.environ["WORLD_SIZE"]), os.environ["MASTER_PORT"]
+version = torch.__version__
 {PRINT}"""
 #: Replaces mnist_ddp.py, whose trainings other tests run: rank 0 prints the world's size and the options.
 TRAINING = f"""{MEET}

@@ -183,7 +183,7 @@ def frontier(system):
         stand_ins.module(name)
     stand_ins.command("bin", "python3.12", python)  # of a conda environment
     sources = system.installed / "SOURCEPATH" / "p" / "PyTorch"
-    sources.mkdir(parents=True)
+    sources.mkdir(parents=True, exist_ok=True)  # those of other recipes are there too
     download = "python3 -m pip download --quiet --no-deps"
     system.run(f"{download} --dest {stand_ins.wheels} setuptools==80.10.2")
     if system.tasks_per_node == 1:

@@ -22,7 +22,8 @@ pytestmark = pytest.mark.testbed
 PROBE = """
 import os, sys
 mounts = [line.split()[0].partition('@')[0] for line in open('/proc/mounts') if ' fuse.squashfuse ' in line]
-print(os.environ['RANK'], os.path.exists(sys.prefix + '/../.packed'), *mounts)
+line = ' '.join([os.environ['RANK'], str(os.path.exists(sys.prefix + '/../.packed')), *mounts])
+os.write(1, line.encode() + b'\\n')  # in one write: launchers mix the partial writes of ranks
 """
 
 
