@@ -167,7 +167,9 @@ def _nodes(env):
         return nodes[0], node_rank
     if node not in nodes:
         raise OtherStepError(f"SLURMD_NODENAME={node} is not in SLURM_STEP_NODELIST={env[STEP_NODES]}", SUBMIT)
-    index = nodes.index(node)
+    index, count = nodes.index(node), len(_tasks_per_node(env))
+    if len(nodes) > count:
+        raise WorldError(f"{STEP_NODES}={env[STEP_NODES]} has more nodes than {TASKS}={env[TASKS]}", SUBMIT)
     if env.get("SLURM_HET_SIZE"):
         in_step = set(nodes)
         size = min(number(env, "SLURM_HET_SIZE"), 128)  # MAX_HET_JOB_COMPS (slurm.h)
@@ -183,7 +185,10 @@ def _nodes(env):
             return order[0], index
     if index == node_rank:
         return nodes[0], index
-    if len(_tasks_per_node(env)) == 2:
+    tasks = env.get("SLURM_GTIDS")
+    if tasks and (node_rank == 0) != ("0" in tasks.split(",")):
+        raise WorldError(f"SLURM_NODEID={node_rank} of {node} does not follow from SLURM_GTIDS={tasks}", STRAY_EXPORT)
+    if count == 2:
         return node if node_rank == 0 else next((host for host in nodes if host != node), None), index
     return None, index
 
@@ -206,9 +211,6 @@ def _local_size(env, index):
         fault = f"SLURM_STEP_NUM_TASKS={env['SLURM_STEP_NUM_TASKS']} is not the sum of {TASKS}={env[TASKS]}"
         raise WorldError(fault, STRAY_EXPORT)
     check_inside(env, "SLURM_NODEID", TASKS, len(counts))
-    if index >= len(counts):
-        fault = f"{STEP_NODES}={env[STEP_NODES]} has more nodes than {TASKS}={env[TASKS]}"
-        raise WorldError(fault, SUBMIT)
     tasks, local_rank, rank = (env.get(f"SLURM_{name}") for name in ("GTIDS", "LOCALID", "PROCID"))
     if tasks and counts[index] != tasks.count(",") + 1:
         fault = f"SLURM_GTIDS={tasks} are not the {counts[index]} tasks of this node in {TASKS}={env[TASKS]}"

@@ -184,6 +184,8 @@ FAULTS = [
         "SLURM_LOCALID=1 is not the number of SLURM_PROCID=3 in SLURM_GTIDS=0,1...Submit the job",
     ),
     ("step", "SLURM_GTIDS=2,3 SLURM_LOCALID=0", "SLURM_LOCALID=0 is not the number of SLURM_PROCID=3"),
+    ("step", "SLURM_STEP_NODELIST=nid[001002-001004]", "nid[001002-001004] has more nodes than SLURM_STEP_TASKS"),
+    ("step", "SLURM_NODEID=0 SLURM_GTIDS=2,3", "SLURM_NODEID=0 of nid001003 does not follow from SLURM_GTIDS=2,3"),
     ("step", "SLURM_STEP_NODELIST=nid[001000-001003]", "nid[001000-001003] has more nodes than SLURM_STEP_TASKS"),
     ("step", "SLURM_GTIDS=3", "SLURM_GTIDS=3 are not the 2 tasks of this node in SLURM_STEP_TASKS_PER_NODE="),
     # launchers with fewer ranks than the step has tasks were started outside of it
