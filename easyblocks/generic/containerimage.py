@@ -234,6 +234,9 @@ class ContainerImage(EasyBlock):
 
     def install_step(self):
         """Install the image, and its commands in bin/."""
+        if self.dry_run:
+            self.dry_run_msg("  copied image %s to %s", self.image.reference, self.image_path)
+            return
         self.image.install(self.image_path)
         for name in self.cfg['commands']:
             path = os.path.join(self.installdir, 'bin', name)

@@ -9,6 +9,9 @@ An installation as a transaction: complete, or as it was before, wherever `eb` e
     .<version>.discarded/               to be removed, if need be by the next `eb`
     .<version>.replaced/previous/       the previous installation, for containers that still run: they bind /runscripts
                                         and /payload from it; kept until the next rebuild
+
+EasyBuild's cleanupoldinstall = False does not serve: since 5.4 it copies the directory and empties the one that running
+containers bind, it restores nothing, and it keeps a copy of each rebuild. (5.1 moves it: one of the lines of `begin`.)
 """
 import contextlib
 import os

@@ -165,3 +165,16 @@ def test_a_wheel_with_another_hash_or_version_or_without_a_trusted_index_is_refu
     with pytest.raises(EasyBuildError, match=rf"^{tmp_path}/lock\.txt: line 2: {message}"):
         fetch(f"# a lock\n{pin}\n", index=index_of_recipe)
     assert not list((tmp_path / "wheels").glob("*.whl"))
+
+
+@pytest.mark.parametrize(("locks", "found"), [([], "none"), (["/a.txt", "/b.txt"], "/a.txt, /b.txt")])
+def test_a_recipe_names_one_lock(easyblock, tmp_path, locks, found):
+    recipe = tmp_path / "a-1.0.eb"
+    recipe.write_text(
+        "easyblock = 'LockedVenv'\nname = 'a'\nversion = '1.0'\nhomepage = 'https://example.org'\n"
+        "description = 'Test.'\ntoolchain = SYSTEM\nmoduleclass = 'tools'\n"
+    )
+    app = easyblock(recipe)
+    app.src, app.dry_run = [{"name": path, "path": path, "checksum": None} for path in locks], True
+    with pytest.raises(EasyBuildError, match=f"must name one requirements lock .* found: {found}$"):
+        app.checksum_step()

@@ -57,3 +57,10 @@ def test_an_image_is_kept_unless_eb_is_forced_or_its_record_is_unusable(containe
     assert not kept(lambda record: json.dumps(record)[:-9])
     update_build_option("force", True)
     assert not kept(json.dumps)
+
+
+def test_a_dry_run_copies_nothing_and_reports_no_error(container, runtime):
+    app = container(f"image = 'docker://a/b@{DIGEST}'\ncommands = ['sh']", "ContainerImage")
+    app.dry_run = True
+    app.install_step()
+    assert not Path(app.installdir).exists()
