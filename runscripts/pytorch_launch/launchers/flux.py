@@ -53,7 +53,8 @@ def _layout(env, rank, size, local_rank, nodes):
     job = env.get("FLUX_JOB_ID", "")
     text = flux(env, "job", "taskmap", "--to=hosts", job)
     if text is None:
-        raise WorldError(f"the nodes of Flux job {job} are not known: `flux job taskmap` failed", EXPORT)
+        remedy = f"with {size} tasks on {nodes} nodes put `flux` on PATH" if env.get("MASTER_ADDR") else EXPORT
+        raise WorldError(f"the nodes of Flux job {job} are not known: `flux job taskmap` failed", remedy)
     lines = [line.partition(": ") for line in text.splitlines() if line.strip()]
     layouts = [(host.strip(), _idset(ranks)) for host, _, ranks in lines]
     node_of = {number: node for node, (_, ranks) in enumerate(layouts) for number in ranks}

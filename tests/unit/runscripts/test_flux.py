@@ -125,6 +125,12 @@ def test_variables_of_flux_that_contradict_each_other_or_do_not_tell_are_named(c
         discover({**FLUX, "MASTER_ADDR": "n1", **variables(changes)}, "n2")
 
 
+def test_an_address_that_is_exported_already_is_no_advice(tmp_path):
+    """With another number of tasks on each node it does not tell the tasks of this node."""
+    with pytest.raises(WorldError, match="failed. With 4 tasks on 3 nodes put `flux` on PATH"):
+        discover({**FLUX, "FLUX_JOB_NNODES": "3", "MASTER_ADDR": "n1", "PATH": str(tmp_path)}, "n2")
+
+
 def test_all_tasks_of_a_job_meet_at_one_port_and_another_job_at_another(written):
     path = written(apinfo_file(5, [0, 0, 1, 1], ["a", "b"]))
     places = []
