@@ -282,7 +282,7 @@ def test_the_users_own_packages_are_upgraded_and_removed_and_others_stay(install
     assert [path for path in (tmp_path / "base").rglob("*") if path.is_file()] == []
 
     # one that is neither the environment's nor the user's
-    environment.pip("install", "--target", "site", wheel)
+    shutil.unpack_archive(wheel, tmp_path / "site", "zip")
     result = environment.pip("uninstall", "--yes", "extra", PYTHONPATH=str(tmp_path / "site"))
     assert "outside environment" in result.stdout
     assert (tmp_path / "site/extra.py").exists()
