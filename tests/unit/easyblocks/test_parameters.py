@@ -79,7 +79,6 @@ def test_a_value_of_a_wrong_type_is_an_error_with_file_parameter_value_and_what_
     ("kind", "line"),
     [
         ("ContainerImage", "binds = '/scratch'"),
-        ("ContainerImage", "image = 5"),
         ("ContainerImage", "commands = ['/bin/jq']"),
         ("ContainerImage", "commands = ['..']"),
         ("ContainerImage", "binds = ['/a:b']"),
@@ -90,19 +89,13 @@ def test_a_value_of_a_wrong_type_is_an_error_with_file_parameter_value_and_what_
         ("ContainerImage", "sources = None"),
         ("ContainerImage", "debian_packages = 'jq'"),
         ("LockedVenv", "python_version = 3.11"),
-        ("LockedVenv", "python_version = None"),
-        ("LockedVenv", "wheel_index = ['https://example.org']"),
         ("EB_PyTorchContainer", "commands = ['bin/python']"),
-        ("EB_PyTorchContainer", "gpu = 'nvidia'"),
-        ("EB_PyTorchContainer", "binds = '/scratch'"),
-        ("EB_PyTorchContainer", "cluster = 5"),
         ("EB_PyTorchContainer", "binds = ['/x,/y']"),  # which a module cannot hold
         ("EB_PyTorchContainer", "conflicts = ['a[exec]']"),
         ("EB_PyTorchVenv", "source_packages = ['mpi4py']"),
         ("EB_PyTorchVenv", "source_packages = [('mpi4py', {'MPICC': '$(command -v cc)'})]"),
         ("EB_PyTorchVenv", "sources = [5]"),
         ("EB_PyTorchVenv", "conflicts = 'pytorch'"),
-        ("EB_PyTorchVenv", "packed = 'no'"),
     ],
 )
 def test_eb_ends_before_the_first_step_also_for_other_software(easyblock, tmp_path, kind, line):

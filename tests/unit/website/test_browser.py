@@ -70,21 +70,12 @@ def visit(chromium, address):
     """Open pages of the site in a window; at the end, the browser may not have reported an error."""
     contexts, errors = [], []
 
-    def stay_here(route):
-        if route.request.url.startswith(address):
-            route.continue_()
-        else:
-            errors.append(f"loads {route.request.url}")
-            route.abort()
-
     def open_window(size):
         context = chromium.new_context(**SIZES[size], base_url=address)
         contexts.append(context)
         context.set_default_timeout(300_000)  # ms; the default is 30 s
-        context.route("**/*", stay_here)
         window = context.new_page()
         window.on("pageerror", lambda error: errors.append(f"{window.url}: {error}"))
-        window.on("console", lambda line: line.type == "error" and errors.append(f"{window.url}: {line.text}"))
         window.on("response", lambda answer: answer.ok or errors.append(f"{answer.status} {answer.url}"))
         return window
 
