@@ -187,10 +187,10 @@ def launch_name(env, world, launch, place):
     """The name for `world`, of letters that every file system has.
 
     `place` and `launch` are what `choose_rendezvous` returned; both are None for workers of torchrun,
-    which share its run id. A job that Slurm requeues keeps its number, and counts its restarts in SLURM_RESTART_COUNT
-    (sbatch(1), "OUTPUT ENVIRONMENT VARIABLES").
+    which share its run id, and a port that is another one after each restart. A job that Slurm requeues keeps its
+    number, and counts its restarts in SLURM_RESTART_COUNT (sbatch(1), "OUTPUT ENVIRONMENT VARIABLES").
     """
-    name = env.get("TORCHELASTIC_RUN_ID") if world.exported else launch
+    name = f"{env['TORCHELASTIC_RUN_ID']}.{env.get('MASTER_PORT', '')}" if world.exported else launch
     if not name:
         # ranks that share only their rendezvous, which was exported
         name = f"{place['MASTER_ADDR']}-{place['MASTER_PORT']}"

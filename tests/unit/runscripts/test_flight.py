@@ -64,8 +64,9 @@ def test_ranks_with_gpus_write_dumps_to_a_private_directory_by_job_and_step(plan
     ("variables", "name"),
     [
         ({"SLURM_RESTART_COUNT": "2"}, "7.0-restart2"),
-        ({"TORCHELASTIC_RUN_ID": "../7.0 x", **EXPORTED}, "_7.0_x"),
-        ({"TORCHELASTIC_RUN_ID": "none", **EXPORTED}, "7.nid001002.none"),
+        # after a restart of torchrun, a rank that dies without a dump has none of the same name
+        ({"TORCHELASTIC_RUN_ID": "../7.0 x", **EXPORTED}, "_7.0_x.40001"),
+        ({"TORCHELASTIC_RUN_ID": "none", **EXPORTED, "MASTER_PORT": "40002"}, "7.nid001002.40002"),
     ],
 )
 def test_dumps_have_the_name_of_their_launch(plan, tmp_path, variables, name):
