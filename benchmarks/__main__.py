@@ -69,10 +69,9 @@ def positive(text):
 
 
 def measure_selected(layout, options):
-    """The Results of what the command line selects. Raises TestbedError."""
-    names = options.only or list(ROWS)
-    selected = [each for each in EXPERIMENTS if set(each.names) & set(names)]
-    results = measure(layout, selected, options.pairs).keep(names)
+    """The Results of what the command line selects, with the rows that are measured with it. Raises TestbedError."""
+    selected = [each for each in EXPERIMENTS if set(each.names) & set(options.only or ROWS)]
+    results = measure(layout, selected, options.pairs)
     return Results.load(RESULTS).replace(results) if options.page else results
 
 

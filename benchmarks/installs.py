@@ -48,12 +48,12 @@ class Site:
         shutil.copy(self.prefix / "modules" / "all" / f"{module(self.recipe)}.lua", self.modulefile)
         return seconds
 
-    def by_hand(self, script, *sources):
-        """Seconds of a script that installs the same where nothing is installed."""
+    def by_hand(self, *sources):
+        """Seconds of the script that installs the same where nothing is installed."""
         self.clear()
         wheels = self.session.layout.easybuild / "sources" / "p" / "PyTorch" / "wheels"
         arguments = [TREE, self.prefix, module(self.recipe), self.modulefile, wheels, *sources]
-        return self.session.time([PROGRAMS / script, *arguments], self.env)
+        return self.session.time([PROGRAMS / "install-by-hand", *arguments], self.env)
 
     def sizes(self):
         """The size of every installed file by its inode: an image that is kept is the same inode afterwards.
@@ -67,7 +67,7 @@ def install_venv(session):
     """Seconds of `eb` for the venv module, and of the script."""
     site = Site(session, VENV, session.environment())
     while True:
-        yield [(site.eb_from_scratch(), site.by_hand("install-by-hand", LOCK))]
+        yield [(site.eb_from_scratch(), site.by_hand(LOCK))]
 
 
 def install_image(session):
@@ -86,7 +86,7 @@ def install_image(session):
             file.write("# changed\n")
         again = site.eb()
         new_bytes = sum(size for inode, size in site.sizes().items() if inode not in before)
-        by_hand = site.by_hand("install-image-by-hand", LOCK.with_suffix(".def"), LOCK)
+        by_hand = site.by_hand(LOCK, LOCK.with_suffix(".def"))
         yield (from_scratch, by_hand), (again, from_scratch), (new_bytes, sum(before.values()))
 
 

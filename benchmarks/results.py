@@ -58,10 +58,6 @@ class Results(NamedTuple):
         kept = ({name: row for name, row in rows.items() if name not in names} for rows in self)
         return Results(*({**old, **new} for old, new in zip(kept, newer)))
 
-    def keep(self, names):
-        """The results of some rows."""
-        return Results(*({name: rows[name] for name in rows if name in names} for rows in self))
-
     def save(self, file):
         """Write the results to a JSON file."""
         fields = self._asdict()

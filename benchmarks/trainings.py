@@ -57,21 +57,12 @@ def two_ranks(session):
         yield [(together, seconds_per_epoch("conda-python-simple", 2))]
 
 
-def health(session):
-    """The CPU time of a step with --health, and without it."""
+def by_program(session, *, program):
+    """Both sides of a row, as a program prints them in its lines `A: ...` and `B: ...`."""
     env = session.load(DATASET, VENV)
     while True:
-        output = session.run(["python", PROGRAMS / "health_cost.py"], env)
-        yield [tuple(number_after(f"CPU seconds {side} --health: ", output) for side in ("with", "without"))]
-
-
-def save(session):
-    """Seconds that steps lose to an asynchronous checkpoint, and to a synchronous one."""
-    env = session.load(VENV)
-    while True:
-        output = session.run(["python", PROGRAMS / "save_cost.py", session.scratch / "save" / "checkpoints"], env)
-        kinds = ("an asynchronous", "a synchronous")
-        yield [tuple(number_after(f"seconds lost to {kind} checkpoint: ", output) for kind in kinds)]
+        output = session.run(["python", PROGRAMS / program, session.scratch / "checkpoints"], env)
+        yield [(number_after("A: ", output), number_after("B: ", output))]
 
 
 def number_after(label, output):

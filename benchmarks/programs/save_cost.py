@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Prints the seconds that steps of lm_fsdp.py lose to an asynchronous and to a synchronous checkpoint.
+"""Prints the seconds that steps of lm_fsdp.py lose to an asynchronous checkpoint (A) and to a synchronous one (B).
 
-save_cost.py DIRECTORY: both sides of the row `save`. One rank computes with one thread, so a second core is free.
+save_cost.py DIRECTORY, the row `save`. One rank computes with one thread, so a second core is free.
 """
 
 import sys
@@ -19,7 +19,6 @@ from training.language.options import parse_arguments  # noqa: E402
 from training.language.text import Text  # noqa: E402
 from training.sharded import ShardedCheckpoints  # noqa: E402
 
-ASYNCHRONOUS, SYNCHRONOUS = "seconds lost to an asynchronous checkpoint: ", "seconds lost to a synchronous checkpoint: "
 #: 10 million parameters: a checkpoint of 119 MB with the state of the optimizer. The steps are short.
 OPTIONS = ("--size", "10M", "--context", "32", "--batch-size", "1", "--steps", "100000")
 STEPS = 10  # without a checkpoint, whose median is the usual time of a step
@@ -66,8 +65,8 @@ def main():
             measure = partial(lost_seconds, checkpoints, run, step)
             measure(asynchronous=True)  # loads libraries, and allocates the copies
             pairs = [(measure(asynchronous=True), measure(asynchronous=False)) for _ in range(CHECKPOINTS)]
-    for name, seconds in zip((ASYNCHRONOUS, SYNCHRONOUS), zip(*pairs)):
-        print(f"{name}{median(seconds):.4f}")
+    for side, seconds in zip("AB", zip(*pairs)):
+        print(f"{side}: {median(seconds):.4f}")
 
 
 if __name__ == "__main__":
