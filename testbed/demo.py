@@ -21,7 +21,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from testbed import recipes, shell  # noqa: E402
 from testbed.layout import Layout, TestbedError  # noqa: E402
 from testbed.lifecycle import down, up  # noqa: E402
-from testbed.progress import exit_status, relay, step  # noqa: E402
+from testbed.progress import exit_status, step  # noqa: E402
 from testbed.recipes import CONTAINER, DATASET, VENV  # noqa: E402
 
 LAUNCH = "srun -N2 --ntasks-per-node=2 {enter}conda-python-distributed -u $PAYLOAD/mnist_ddp.py"
@@ -124,11 +124,16 @@ def run_shown(layout, *commands):
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
         cwd=layout.root,
         # `eb` prints each step when it begins; without this, Python prints to a pipe at its end, errors first
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
-    output = relay(process.stdout)
+    output = ""
+    for line in process.stdout:
+        print(f"  {line}", end="", flush=True)
+        output += line
     if process.wait() != 0:
         raise TestbedError(f"`{commands[-1]}` failed with status {process.returncode}. See the output above.")
     return output

@@ -1,8 +1,6 @@
 """Reports progress on a terminal and in a log, and runs commands."""
 
 import contextlib
-import os
-import select
 import signal
 import subprocess
 import sys
@@ -60,35 +58,6 @@ def step(title):
         lead = f"\r  {title} ..." if out.isatty() else ""
         out.write(f"{lead} {verdict} ({time.monotonic() - start:.0f} s)\n")
         out.flush()
-
-
-def relay(pipe):
-    """Print each line of a process's output when it arrives, indented; return all output.
-
-    On a terminal, also count the seconds since the last line.
-    """
-    out, text, rest, start = sys.stdout, "", b"", time.monotonic()
-    clear, counting = "\r\033[K" if out.isatty() else "", False
-    while True:
-        if not select.select([pipe], [], [], 1)[0]:
-            if clear:
-                out.write(f"{clear}  ... {time.monotonic() - start:.0f} s")
-                out.flush()
-                counting = True
-            continue
-        chunk = os.read(pipe.fileno(), 65536)
-        *lines, rest = (rest + chunk).split(b"\n") if chunk else (rest, b"")
-        for line in lines:
-            if line or chunk:
-                text += line.decode(errors="replace") + "\n"
-                out.write(f"{clear}  {line.decode(errors='replace')}\n")
-                counting = False
-        if not chunk and counting:
-            out.write(clear)
-        out.flush()
-        if not chunk:
-            return text
-        start = time.monotonic()
 
 
 def run(command, *, log=None, advice="", **options):

@@ -107,7 +107,7 @@ def live_jobs(layout):
 
 def write_configuration(layout):
     """Write slurm.conf and the nodes' hosts file; create the directories that they name."""
-    for name in ("etc", "log", "run", "state", "spool", "disk", *(f"disks/{node}" for node in NODES)):
+    for name in ("etc", "log", "run", "state", "spool", "disk", "small-disk", *(f"disks/{node}" for node in NODES)):
         (layout.cluster / name).mkdir(parents=True, exist_ok=True)
     first = free_ports(layout.identity, 1 + len(NODES))
     node_ports = (first + 1, first + len(NODES))

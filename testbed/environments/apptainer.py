@@ -16,19 +16,6 @@ from testbed.progress import run, step
 
 #: Debian has no Apptainer package before release 13; that of unstable needs this libc.
 UNPACKED_PACKAGES = ("apptainer", "libc6", "libseccomp2", "libsqlite3-0")
-LIBRARIES = (
-    "libc",
-    "libpthread",
-    "libdl",
-    "libm",
-    "librt",
-    "libresolv",
-    "libutil",
-    "libnss_files",
-    "libnss_dns",
-    "libseccomp",
-    "libsqlite3",
-)
 
 
 def provide(layout):
@@ -111,11 +98,9 @@ def unpack_runtime(layout, packages):
     usr, library = new / "usr", new / "libc"
     library.mkdir()
     triplet = next(path.parent for path in (usr / "lib").glob("*/libc.so.6"))
-    for name in LIBRARIES:
-        for file in triplet.glob(f"{name}.so*"):
-            shutil.copy2(file, library, follow_symlinks=False)
-    loader = next(triplet.glob("ld-linux*.so.*"))
-    shutil.copy2(loader, library)
+    for file in triplet.glob("*.so*"):
+        shutil.copy2(file, library, follow_symlinks=False)
+    loader = next(library.glob("ld-linux*.so.*"))
     (new / "etc").rename(usr / "etc")
     (usr / "var/lib/apptainer/mnt/session").mkdir(parents=True)
     (usr / "lib" / "etc").symlink_to("../etc")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from testbed.layout import Layout
 from testbed.packages import find_command
-from testbed.stand_ins.small_image import NOT_FOR_RANKS
+from testbed.stand_ins.small_image import write_files
 
 #: The environment of a client: the registry has plain HTTP.
 ENVIRONMENT = {"APPTAINER_NOHTTPS": "1", "SINGULARITY_NOHTTPS": "1"}
@@ -23,23 +23,8 @@ INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
-#: Files that the runtime adds to a running image, or binds from the host.
-NOT_IN_LAYERS = (
-    "./proc/*",
-    "./sys/*",
-    "./dev/*",
-    "./tmp/*",
-    "./var/tmp/*",
-    "./root/*",
-    "./home/*",
-    "./.singularity.d",
-    "./singularity",
-    "./.run",
-    "./.exec",
-    "./.shell",
-    "./.test",
-    "./environment",
-)
+#: Files that Apptainer adds to an image.
+OF_APPTAINER = ("./.singularity.d", "./singularity", "./.run", "./.exec", "./.shell", "./.test", "./environment")
 START_SECONDS = 120
 
 
@@ -158,12 +143,10 @@ class Registry:
 
     def push_sif(self, sif, repository, tag, *, without=()):
         """Push the files of a SIF that ranks need, except some paths, as one layer; return the manifest's digest."""
-        enter = ["apptainer", "exec", "--cleanenv", "--contain", sif]
-        path = run([*enter, "printenv", "PATH"]).strip()
-        excluded = [f"--exclude={name}" for name in (*NOT_IN_LAYERS, *NOT_FOR_RANKS, *without)]
+        apptainer = Layout.from_environment(os.environ).bin / "apptainer"
+        path = run([apptainer, "exec", "--cleanenv", "--contain", sif, "printenv", "PATH"]).strip()
         layer = self.directory / "layer.tar"
-        with layer.open("wb") as file:
-            run([*enter, "tar", "--create", "--directory=/", *excluded, "."], stdout=file)
+        write_files(apptainer, sif, layer, without=(*OF_APPTAINER, *without))
         return self.push_layers([layer], repository, tag, environment=[f"PATH={path}"])
 
 

@@ -52,12 +52,17 @@ def make(apptainer, source, image):
     root, new = image.parent / "root", image.with_suffix(".new")
     root.mkdir(parents=True)
     archive = image.with_suffix(".tar")
-    excluded = [f"--exclude={name}" for name in (*MOUNTED, *NOT_FOR_RANKS, *PACKAGES)]
-    with archive.open("wb") as file:
-        enter = [apptainer, "exec", "--cleanenv", "--contain", source]
-        subprocess.run([*enter, "tar", "--create", "--directory=/", *excluded, "."], stdout=file, check=True)
+    write_files(apptainer, source, archive, without=PACKAGES)
     run(["tar", "--extract", "--no-same-owner", "--file", archive, "--directory", root])
     archive.unlink()
     run([apptainer, "--silent", "build", "--mksquashfs-args=-comp lz4 -no-fragments", new, root])
     shutil.rmtree(root)
     new.rename(image)
+
+
+def write_files(apptainer, source, archive, *, without):
+    """Write the files of an image that start ranks, except some paths, into a tar file."""
+    excluded = [f"--exclude={name}" for name in (*MOUNTED, *NOT_FOR_RANKS, *without)]
+    enter = [apptainer, "exec", "--cleanenv", "--contain", source]
+    with archive.open("wb") as file:
+        subprocess.run([*enter, "tar", "--create", "--directory=/", *excluded, "."], stdout=file, check=True)

@@ -1,6 +1,5 @@
 """Packed venvs and staging on the nodes of a cluster, each with a disk of its own; the installations have no torch."""
 
-import contextlib
 import os
 import random
 import re
@@ -12,7 +11,6 @@ import time
 import pytest
 from small_installation import SmallInstallation
 
-from testbed.cluster import node_mounts
 from testbed.layout import NODES
 from testbed.packages import find_optional
 
@@ -151,30 +149,15 @@ head -c 200M /dev/zero > $PYTORCH_LAUNCH_STAGE_DIR/other
 """
 
 
-@pytest.fixture
-def small_disk(testbed, disk):
-    """A directory that is a disk of 200 MB on each node."""
-    directory = disk / "small"
-    pids = [node_mounts.node_pid(testbed.layout, node) for node in NODES]
-    with contextlib.ExitStack() as stack:
-        for node, pid in zip(NODES, pids, strict=True):
-            own = testbed.layout.cluster / "disks" / node / directory.name
-            own.mkdir()
-            stack.callback(own.rmdir)
-            mount = ["mount", "-t", "tmpfs", "-o", "size=200m", "none", directory]
-            assert node_mounts.start_in_namespace(pid, mount).wait() == 0
-            stack.callback(lambda pid=pid: node_mounts.start_in_namespace(pid, ["umount", "--lazy", directory]).wait())
-        yield directory
-
-
 def test_a_disk_that_is_full_during_the_copy_is_reported_and_nothing_of_the_copy_stays(
-    job, installation, small_disk, work
+    job, installation, testbed, work
 ):
+    small_disk = testbed.layout.cluster / "small-disk"
     (work / "filler.sh").write_text(FILLER)
     output, errors = job(f"""export PYTORCH_LAUNCH_STAGE_DIR={small_disk}
 srun --overlap -n2 -N2 bash filler.sh & sleep 1
 source <(pytorch-stage) || echo "status $?"
-wait; srun -n2 -N2 ls {small_disk}; echo $PYTORCH_PACKED""")
+wait; srun -n2 -N2 bash -c 'ls {small_disk}; rm {small_disk}/other'; echo $PYTORCH_PACKED""")
     assert output.splitlines() == ["status 1", "other", "other", str(installation.file)]
     assert re.search(r"pytorch-stage: sbcast: error: .*nid00100\d.*, or the disk is full\. Set PYTORCH_LAUNCH", errors)
 

@@ -139,10 +139,10 @@ def test_a_step_on_another_node_than_the_jobs_first_has_that_node_as_master(meet
     assert [rank[:4] for rank in found] == [["2", "of", "2", "nid001002"]] * 2
 
 
-@pytest.mark.parametrize("line", ["flux run", "mpiexec-of-pals"])
-def test_tasks_of_flux_and_of_pals_meet_by_their_own_variables(meet, line):
+@pytest.mark.parametrize("launcher", ["flux", "pals"])
+def test_tasks_of_flux_and_of_pals_meet_by_their_own_variables(meet, launcher):
     """The stand-ins start tasks with the documented variables of these launchers, and none of Slurm's."""
     options = "-N2 --ntasks-per-node=2 -w nid001001,nid001002"
-    found = meet(f"export PATH={STAND_INS}:$PATH\n{line} {options} -- conda-python-distributed probe.py")
+    found = meet(f"PATH={STAND_INS}:$PATH srun {options} task-of {launcher} conda-python-distributed probe.py")
     assert [rank[:4] for rank in found] == [["4", "of", "4", "nid001001"]] * 4
     assert len({rank[4] for rank in found}) == 1
