@@ -15,6 +15,7 @@ from pathlib import Path
 
 from testbed.layout import Layout
 from testbed.packages import find_command
+from testbed.progress import run
 from testbed.stand_ins.small_image import write_files
 
 #: The environment of a client: the registry has plain HTTP.
@@ -144,7 +145,8 @@ class Registry:
     def push_sif(self, sif, repository, tag, *, without=()):
         """Push the files of a SIF that ranks need, except some paths, as one layer; return the manifest's digest."""
         apptainer = Layout.from_environment(os.environ).bin / "apptainer"
-        path = run([apptainer, "exec", "--cleanenv", "--contain", sif, "printenv", "PATH"]).strip()
+        show = [apptainer, "exec", "--cleanenv", "--contain", sif, "printenv", "PATH"]
+        path = subprocess.run(show, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
         layer = self.directory / "layer.tar"
         write_files(apptainer, sif, layer, without=(*OF_APPTAINER, *without))
         return self.push_layers([layer], repository, tag, environment=[f"PATH={path}"])
@@ -262,19 +264,3 @@ def store(blobs, media_type, write):
     size = new.stat().st_size
     new.rename(blobs / digest)
     return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": size}
-
-
-def run(command, *, env=None, stdout=subprocess.PIPE):
-    """Run a command with the testbed's runtime on PATH; return its standard output. Raises RuntimeError if it fails."""
-    path = os.pathsep.join([str(Layout.from_environment(os.environ).bin), os.environ["PATH"]])
-    result = subprocess.run(
-        [str(word) for word in command],
-        env={**os.environ, "PATH": path, **(env or {})},
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        check=False,
-    )
-    if result.returncode:
-        raise RuntimeError(f"{' '.join(map(str, command))}: {os.fsdecode(result.stderr)}")
-    return os.fsdecode(result.stdout or b"")
