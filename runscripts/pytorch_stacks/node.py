@@ -64,7 +64,12 @@ def read_node(host, env, uid, seconds, job=None, step=None, root=""):
         launch, rank = _key(variables)
         if launch.startswith(("127.", "localhost:")):  # another world on each node
             launch = f"{launch} on {node}"
-        values = {"rank": rank, "size": int(variables["WORLD_SIZE"]), "launch": launch, "step": _step(variables)}
+        values = {
+            "rank": rank,
+            "size": int(variables["WORLD_SIZE"]),
+            "launch": launch,
+            "step": variables.get("SLURM_STEP_ID"),
+        }
         return {**values, "node": node, "pid": pid, "threads": threads, "fault": fault}
 
     with ThreadPoolExecutor(WORKERS) as pool:
@@ -115,11 +120,7 @@ def _fields(stat):
 def _is_of(env, node, job, step):
     # several nodes of a testbed share one host; MPI's ranks may have the node of their mpirun
     is_here = env.get("SLURMD_NODENAME", node) == node or any(env.get(name) for name in OF_MPI)
-    return is_here and job in (None, env.get("SLURM_JOB_ID")) and step in (None, _step(env))
-
-
-def _step(env):
-    return env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID")
+    return is_here and job in (None, env.get("SLURM_JOB_ID")) and step in (None, env.get("SLURM_STEP_ID"))
 
 
 def _key(env):

@@ -7,7 +7,7 @@ and returns a World, or None if it did not start this process.
 
 from pytorch_launch import Problem, read
 from pytorch_launch.active import check_cleaned
-from pytorch_launch.nodelist import NAME_CHARACTERS, hosts
+from pytorch_launch.nodelist import NAME_CHARACTERS
 from pytorch_launch.world import (
     LAUNCH_ID,
     NODE_LISTS,
@@ -20,6 +20,7 @@ from pytorch_launch.world import (
     is_inherited,
     node_name,
     optional_number,
+    read_list,
 )
 
 # A variable that only this launcher sets, then its module and function. The first match takes precedence:
@@ -144,7 +145,7 @@ def _allocation(env):
 
 def is_node_of_job(env, host):
     short = host.partition(".")[0]
-    return any(short in hosts(env[name]) for name in NODE_LISTS if env.get(name))
+    return any(short in read_list(env, name) for name in NODE_LISTS if env.get(name))
 
 
 #: For a variable of a launcher: what gives ranks more cores, the command that starts one task per node, and how to pass

@@ -109,7 +109,7 @@ def job_allocation(env):
 
 def _with_number(env):
     """`env` with the number of its step as SLURM_STEP_ID alone, "" outside a step."""
-    step = env.get("SLURM_STEP_ID") or env.get("SLURM_STEPID") or ""
+    step = env.get("SLURM_STEP_ID") or ""
     return {**env, "SLURM_STEP_ID": SPECIAL_STEPS.get(step, step)}
 
 

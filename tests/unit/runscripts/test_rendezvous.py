@@ -9,7 +9,7 @@ from pytorch_launch.claim import hold_port
 from pytorch_launch.launchers import discover
 from pytorch_launch.rendezvous import LOWEST_PORT, SPAN, STEPS, check_address, free_port, identify, step_number
 from pytorch_launch.topology import Node
-from pytorch_launch.world import RendezvousError
+from pytorch_launch.world import RendezvousError, WorldError
 from variables import RANK_0, variables
 
 EPHEMERAL = range(32768, 61000)
@@ -255,6 +255,12 @@ def test_an_unlikely_address_is_a_warning_of_rank_0_and_every_other_one_is_taken
     found = [str(problem) for problem in check_address(step, discover(step, "vm"), str(tmp_path))]
     assert len(found) == bool(warning)
     assert all(f"MASTER_ADDR={address} is" in problem and warning in problem for problem in found)
+
+
+def test_a_node_list_that_cannot_be_read_is_named_where_an_address_is_compared_with_it(step):
+    env = {**step, **RANK_0, "SLURM_JOB_NODELIST": "nid[001", "MASTER_ADDR": "nid001001"}
+    with pytest.raises(WorldError, match="SLURM_JOB_NODELIST: node list .* has an unclosed bracket"):
+        check_address(env, discover(env, "vm"), "")
 
 
 def test_a_world_of_one_waits_at_another_node_as_well(step):

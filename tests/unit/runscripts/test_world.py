@@ -79,8 +79,7 @@ WORLDS = [
     # Slurm
     ("step", "", "3/4 1/2 1", {"job": 7, "step": 0, "source": "Slurm step 7.0", "node": "nid001003"}),
     ("step", "", "3/4 1/2 1", {"first_host": "nid001002", "exported": False}),
-    ("step", "-SLURM_STEPID SLURM_STEP_ID=12", "3/4 1/2 1", {"step": 12}),
-    ("step", "-SLURM_STEP_ID SLURM_STEPID=12", "3/4 1/2 1", {"step": 12}),
+    ("step", "SLURM_STEP_ID=12", "3/4 1/2 1", {"step": 12}),
     ("step", "-SLURMD_NODENAME", "3/4 1/2 1", {"node": "nid001002"}),  # the host's name
     ("step", "RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 GROUP_RANK=", "3/4 1/2 1", {}),  # exports that agree
     ("step", "RANK=3 LOCAL_RANK=0 PYTORCH_LAUNCH_VIRTUAL_LOCAL_RANK=1", "3/4 1/2 1", {}),  # a launch inside a rank
@@ -195,7 +194,7 @@ FAULTS = [
     # what is lost or missing: a rank does not train alone
     ("step", "-SLURM_STEP_NUM_TASKS", "SLURM_PROCID=3 ... missing"),
     ("step", "-SLURM_STEP_NODELIST", "SLURM_PROCID=3 ... missing"),
-    ("step", "-SLURM_STEP_ID -SLURM_STEPID", "SLURM_PROCID=3 ... missing"),
+    ("step", "-SLURM_STEP_ID", "SLURM_PROCID=3 ... missing"),
     ("", "SLURM_LOCALID=1", "SLURM_LOCALID=1 is a rank, but ... missing"),
     ("", "SLURM_NODEID=1 SLURM_PROCID=0", "SLURM_NODEID=1 is a rank, but ... missing"),
     ("step", "-SLURM_LOCALID", "SLURM_LOCALID is not set"),
