@@ -70,12 +70,21 @@ def visit(chromium, address):
     """Open pages of the site in a window; at the end, the browser may not have reported an error."""
     contexts, errors = [], []
 
+    def stay_here(route):
+        if route.request.url.startswith(address):
+            route.continue_()
+        else:
+            errors.append(f"loads {route.request.url}")
+            route.abort()
+
     def open_window(size):
         context = chromium.new_context(**SIZES[size], base_url=address)
         contexts.append(context)
         context.set_default_timeout(300_000)  # ms; the default is 30 s
+        context.route("**/*", stay_here)
         window = context.new_page()
         window.on("pageerror", lambda error: errors.append(f"{window.url}: {error}"))
+        window.on("console", lambda line: line.type == "error" and errors.append(f"{window.url}: {line.text}"))
         window.on("response", lambda answer: answer.ok or errors.append(f"{answer.status} {answer.url}"))
         return window
 
@@ -101,7 +110,7 @@ def test_every_page_fits_its_window_and_shows_its_pictures(visit, site, size):
 @pytest.mark.parametrize(
     ("words", "page", "shown"),
     [
-        ("MASTER_ADDR", "launch.html", "MASTER_ADDR"),
+        ("MASTER_ADDR", "rank-variables.html", "MASTER_ADDR"),
         ("--max-restarts", "launch.html", "--max-restarts"),
         ("hyper parameters", "watching.html", "hyper-parameters"),
         ("the working directory is gone", "troubleshooting.html", "gone"),
@@ -116,4 +125,4 @@ def test_the_search_finds_variables_options_and_messages(visit, words, page, sho
     results = window.locator(".md-search-result__item")
     results.first.wait_for()
     best = [(each.locator("a").first.get_attribute("href"), each.text_content()) for each in results.all()[:3]]
-    assert any(page in link.partition("?")[0] and shown in text for link, text in best)
+    assert any(page in link.partition("?")[0] and shown in text for link, text in best), best
