@@ -6,7 +6,7 @@ easyblocks have in common.
 The image sees the installation under the host's path. Its own variables, PATH among them, take precedence over those
 of the host: therefore runscripts are called by their paths.
 """
-from typing import Dict, NamedTuple
+from typing import NamedTuple, Tuple
 
 from easybuild.easyblocks.generic.containerimage import last_line, run_command
 from easybuild.easyblocks.pytorchmodule import EB_PyTorchModule
@@ -17,9 +17,7 @@ from easybuild.tools.filetools import which
 from pytorch_install.interface import Runtime
 from pytorch_install.parameters import COMMANDS
 
-MOUNTS = {'$PYTORCH_IMAGE': 'the image',
-          '$PYTORCH_MOUNTS': 'directories that the image sees; append yours: '
-                             'export PYTORCH_MOUNTS=$PYTORCH_MOUNTS,/data:/data'}
+MOUNTS = 'More directories in the image: export PYTORCH_MOUNTS=$PYTORCH_MOUNTS,/data:/data'
 
 
 class Engine(NamedTuple):
@@ -27,15 +25,14 @@ class Engine(NamedTuple):
     A program that starts images.
 
     product: its name in messages
-    name, launch, variables: those of its Runtime
+    launch, notes: those of its Runtime, notes besides that on packages
     no_start: advice if an image does not start, in which %s is the image
     missing: advice if the host lacks the program, also with %s
     """
 
     product: str
-    name: str
     launch: str
-    variables: Dict[str, str]
+    notes: Tuple[str, ...]
     no_start: str
     missing: str = ''
 
@@ -43,24 +40,19 @@ class Engine(NamedTuple):
 # By their commands; the Container Engine is a part of Slurm.
 ENGINES = {
     'shifter': Engine(
-        'Shifter', "image at the site's Shifter gateway", 'shifter --image=$SHIFTER_IMAGE $RUNSCRIPTS/',
-        {'$SHIFTER_IMAGE': 'the image'},
+        'Shifter', 'shifter --image=$SHIFTER_IMAGE $RUNSCRIPTS/', (),
         no_start="Try `shifterimg pull %s`", missing="%s stays with its gateway. Run `eb` on a host with Shifter"),
     # bin/ has the runscripts under their names, which enter the image
     'podman-hpc': Engine(
-        'podman-hpc', 'image of podman-hpc', '', MOUNTS,
+        'podman-hpc', '', (MOUNTS,),
         no_start="Try `podman-hpc pull %s`", missing="it starts %s. Run `eb` on a host with podman-hpc"),
     # pyxis starts the image in its own working directory
     'enroot': Engine(
-        'enroot', 'squashfs image for enroot and pyxis',
-        '--container-image=$PYTORCH_IMAGE --container-mounts=$PYTORCH_MOUNTS,$PWD --container-workdir=$PWD '
-        '$RUNSCRIPTS/', MOUNTS,
+        'enroot', '--container-image=$PYTORCH_IMAGE --container-mounts=$PYTORCH_MOUNTS,$PWD --container-workdir=$PWD '
+                  '$RUNSCRIPTS/', (MOUNTS,),
         no_start="Try `enroot start` with the image by hand"),
     'container-engine': Engine(
-        'The Container Engine', 'squashfs image for the Container Engine of CSCS',
-        '--environment=$PYTORCH_EDF $RUNSCRIPTS/',
-        {'$PYTORCH_EDF': 'the environment definition file, which names the image and its mounts',
-         '$PYTORCH_IMAGE': 'the image'},
+        'The Container Engine', '--environment=$PYTORCH_EDF $RUNSCRIPTS/', (),
         no_start="Run `eb` on a system of CSCS, in a job or with SLURM_ACCOUNT set"),
 }
 
@@ -75,9 +67,7 @@ class EB_PyTorchImage(EB_PyTorchModule):
 
     def runtime_help(self):
         engine = ENGINES[self.ENGINE]
-        return Runtime(engine.name, {
-            'pip install --user <name>': 'into $PYTHONUSERBASE, its commands into $PYTHONUSERBASE/bin',
-            'pip uninstall <name>': 'removes it'}, engine.launch, engine.variables)
+        return Runtime(engine.launch, (*engine.notes, *Runtime().notes))
 
     def configure_step(self):
         """Check that the program exists, and starts the image."""

@@ -101,28 +101,18 @@ class EB_PyTorchModule(EasyBlock):
         for path in (self.installdir, self.mod_filepath):
             check_path(path)
         self.installation = Installation(self.installdir, self.mod_filepath)
-        for variable in list(self.module_load_environment):
-            self.module_load_environment.remove(variable)
-        self.module_load_environment.PATH = ['bin']
+        self.module_load_environment.replace({'PATH': ['bin']})
         self.wheels = None
         profiles = sorted(name for name in os.listdir(tree.PROFILES) if name[0] != '.')
         if self.cfg['cluster'] not in profiles:
             raise EasyBuildError("Cluster profile not found: %s in %s. Set the easyconfig parameter 'cluster' to one "
                                  "of: %s", self.cfg['cluster'], tree.PROFILES, ', '.join(profiles))
-        self.writes_usage = not self.cfg['usage']
-        self.write_usage()
-        self.cfg['whatis'] = self.cfg['whatis'] or interface.whatis(self.cfg, self.runtime_help())
+        self.cfg['usage'] = self.cfg['usage'] or interface.usage(
+            '%s/%s' % (self.name, det_full_ec_version(self.cfg)), self.runtime_help(), self.cfg['gpu'],
+            self.cfg['wheel_index'])
 
     def runtime_help(self):
-        return interface.VENV
-
-    def write_usage(self):
-        """Write the help's section on usage, unless the recipe has one."""
-        if self.writes_usage:
-            module = '%s/%s' % (self.name, det_full_ec_version(self.cfg))
-            commands = tree.user_commands(self.ENGINE, self.image_commands)
-            self.cfg['usage'] = interface.usage(module, self.runtime_help(), commands, self.cfg['gpu'],
-                                                self.cfg['wheel_index'])
+        return interface.Runtime()
 
     @property
     def lock(self):
@@ -245,7 +235,6 @@ class EB_PyTorchModule(EasyBlock):
         """Keep only those of the recipe's commands that the image has."""
         self.cfg['commands'] = offered_commands(self.enter_image(), self.runtime_python(), self.cfg['commands'],
                                                 self.BRINGS_PYTHON)
-        self.write_usage()
 
     def hold_packages(self):
         hold_packages(self.runtime_python(), self.installdir, self.cfg['wheel_index'])

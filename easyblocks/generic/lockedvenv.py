@@ -83,9 +83,7 @@ class LockedVenv(EasyBlock):
                 raise EasyBuildError("%s: %s = %r is wrong: expected %s. Correct the recipe",
                                      os.path.basename(ec.path), name, ec[name], expected)
         super().__init__(ec, *args, **kwargs)
-        for variable in list(self.module_load_environment):
-            self.module_load_environment.remove(variable)
-        self.module_load_environment.PATH = ['bin']
+        self.module_load_environment.replace({'PATH': ['bin']})
         self.wheels = None
 
     @property

@@ -6,8 +6,7 @@ import hashlib
 import os
 import re
 import shlex
-import textwrap
-from typing import Dict, NamedTuple
+from typing import NamedTuple, Tuple
 
 from easybuild.tools.config import install_path
 from easybuild.tools.filetools import read_file
@@ -41,20 +40,12 @@ class Runtime(NamedTuple):
     """
     A kind of runtime, for the module's help.
 
-    name: its description
-    packages: commands that install packages, with the place they install to
     launch: prefix of a command to run it with this module's Python
-    variables: variables of the image, with their meanings; empty without an image
+    notes: lines on its use
     """
 
-    name: str
-    packages: Dict[str, str]
     launch: str = ''
-    variables: Dict[str, str] = {}
-
-
-VENV = Runtime('Python virtual environment', {'pip install --user <name>': 'into $PYTHONUSERBASE',
-                                              'pip uninstall <name>': 'removes it'})
+    notes: Tuple[str, ...] = ('`pip install --user <name>` installs into $PYTHONUSERBASE',)
 
 
 def container(runtime, binds, is_built):
@@ -64,31 +55,20 @@ def container(runtime, binds, is_built):
     :param binds: variable that it reads binds from: Apptainer has its own, even if its command is singularity
     :param is_built: whether the image was built by the recipe, and not by others
     """
-    return Runtime(
-        name='image for Apptainer or Singularity',
-        packages={'pip install <name>': 'into $CONTAINERROOT/user-software, /user-software in the image',
-                  'pip install --user <name>': 'into $PYTHONUSERBASE, if you cannot write there',
-                  'pip uninstall <name>': 'removes it from either'},
-        launch=runtime + ' exec $SIF ',
-        variables={'$SIF': 'the image; `%s run` starts %s' % (
+    return Runtime(runtime + ' exec $SIF ', (
+        '`%s run $SIF` starts %s' % (
             runtime, 'a command, or Python without one' if is_built else 'its own entrypoint, if it has one'),
-                   binds: 'directories that the image sees besides the module\'s: export %s=/data' % binds})
+        'More directories in the image: export %s=/data' % binds,
+        '`pip install <name>` installs into $CONTAINERROOT/user-software; with --user, if you cannot write there, into '
+        '$PYTHONUSERBASE'))
 
 
-def usage(module, runtime, commands, gpu=None, wheel_index=None):
+def usage(module, runtime, gpu=None, wheel_index=None):
     """Text of the help's section on usage, with the three lines that a user copies to launch."""
     run = 'srun -N2 --ntasks-per-node=2 %sconda-python-distributed -u ' % runtime.launch
-    variables = {
-        **runtime.variables,
-        '$RUNSCRIPTS': 'directory of the runscripts',
-        '$PAYLOAD': 'directory of the example training',
-        '$CONTAINERROOT': 'the installation directory',
-        '$PYTHONUSERBASE': 'your directory for this module, instead of ~/.local',
-        '$WITH_CONDA, $WITH_VENV': 'commands that activate the environment; the runscripts run them',
-    }
-    packages = dict(runtime.packages)
+    notes = list(runtime.notes)
     if wheel_index:
-        packages['pip install --extra-index-url %s torchvision' % wheel_index] = 'built for this torch'
+        notes.append('`pip install --extra-index-url %s torchvision` installs one for this torch' % wheel_index)
     return '\n'.join([
         'module load ' + module,
         run + 'train.py',
@@ -96,39 +76,9 @@ def usage(module, runtime, commands, gpu=None, wheel_index=None):
         '',
         'GPU: ' + GPUS[gpu],
         'Variables of a rank: conda-python-distributed --dry-run',
-        '',
-        'Variables:',
-        *rows(variables),
-        '',
-        'Your own packages:',
-        *rows(packages),
-        '',
-        'Commands on the host%s:' % (', without entering the image' if runtime.variables else ''),
-        *textwrap.wrap(', '.join(commands), 100, initial_indent='    ', subsequent_indent='    ',
-                       break_on_hyphens=False),
+        'Commands: ls $CONTAINERROOT/bin',
+        *notes,
     ])
-
-
-def rows(table):
-    """Lines of a table with two columns, from a dictionary."""
-    width = max(map(len, table))
-    return ['    %s    %s' % (name.ljust(width), meaning) for name, meaning in table.items()]
-
-
-def whatis(recipe, runtime):
-    """Lines for `module whatis`, `module keyword` and `module spider`, which searches them."""
-    return [
-        'Name: ' + recipe['name'],
-        'Version: ' + recipe['version'],
-        'Category: machine learning',
-        'Description: ' + ' '.join(recipe['description'].split()),
-        'Homepage: ' + recipe['homepage'],
-        'URL: ' + recipe['homepage'],
-        'Runtime: ' + runtime.name,
-        'GPU: ' + GPUS[recipe['gpu']],
-        'Cluster profile: ' + recipe['cluster'],
-        'Keywords: PyTorch, torch, machine learning, deep learning, distributed training, DDP',
-    ]
 
 
 def shared_interface(generator, name, version, installdir, activation, cluster):

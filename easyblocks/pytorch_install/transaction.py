@@ -10,8 +10,8 @@ An installation as a transaction: complete, or as it was before, wherever `eb` e
     .<version>.replaced/previous/       the previous installation, for containers that still run: they bind /runscripts
                                         and /payload from it; kept until the next rebuild
 
-EasyBuild's cleanupoldinstall = False does not serve: since 5.4 it copies the directory and empties the one that running
-containers bind, it restores nothing, and it keeps a copy of each rebuild. (5.1 moves it: one of the lines of `begin`.)
+EasyBuild's cleanupoldinstall = False does not serve: 5.1 moves the directory, which is one line of `begin`; 5.4 copies
+it and empties the one that running containers bind. It restores nothing, and keeps a copy of each rebuild.
 """
 import contextlib
 import os

@@ -43,12 +43,6 @@ def bin_links(engine, of_image=()):
     return links
 
 
-def user_commands(engine, of_image=()):
-    """Commands for users: names in bin/ without a version or a file name extension."""
-    return sorted(name for name in [*bin_links(engine, of_image), *ON_HOST.get(engine, ON_HOST[''])]
-                  if '.' not in name)
-
-
 def install_parts(installdir):
     """Install runscripts and payload, without bytecode of this checkout's Python."""
     for part in PARTS:

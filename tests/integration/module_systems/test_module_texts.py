@@ -1,14 +1,13 @@
-"""The documented variables of a module, and its help, whatis, search and show."""
+"""The documented variables of a module, and its help, search and show."""
 
 import os
 import re
 from pathlib import Path
 
 import pytest
-from written_modules import ENTER, SHIFTER
+from written_modules import ENTER
 
 from testbed.module_systems import SNAPSHOT, values
-from testbed.recipes import CONTAINER, VENV
 
 pytestmark = pytest.mark.testbed
 
@@ -44,7 +43,7 @@ def test_the_module_sets_the_documented_variables_and_nothing_else(site, tmp_pat
     assert unexplained == {"MODULEPATH"}
 
 
-def test_help_has_the_three_lines_the_variables_the_commands_and_where_packages_go(site):
+def test_help_has_the_three_lines_and_where_packages_go_and_keyword_finds_the_module(site):
     result = site.run_unchecked(f"module help {site.name}")
     lines = [line.strip() for line in result.stderr.splitlines()]
     enter = ENTER[site.recipe]
@@ -56,37 +55,11 @@ def test_help_has_the_three_lines_the_variables_the_commands_and_where_packages_
     text = " ".join(lines)
     named = " ".join(f"${{{name}:?}}" for name in re.findall(r"\$([A-Z]\w+)", text))
     assert site.run(f"module load {site.name}; echo {named}")
-    if site.recipe != SHIFTER:  # its commands are those of a host with shifter
-        listed = text.split("Commands on the host")[1].split(":", 1)[1].split("More information")[0].strip(" =")
-        commands = [path for path in (site.installation / "bin").iterdir() if not path.suffix]
-        behind = {path.readlink().name for path in commands if path.is_symlink() and path.readlink().parent == Path()}
-        behind.discard("make-squashfs")  # unmake-squashfs is a link to it
-        assert set(listed.split(", ")) == {path.name for path in commands} - behind
-    assert "pip install --user <name> into $PYTHONUSERBASE" in re.sub(" +", " ", text)
-
-
-def test_whatis_and_keyword_describe_the_module(site):
-    result = site.run_unchecked(f"module whatis {site.name}; module keyword distributed")
-    text = " ".join(result.stderr.split())
-    runtime = {
-        CONTAINER: "image for Apptainer or Singularity",
-        VENV: "Python virtual environment",
-        SHIFTER: "image at the site's Shifter gateway",
-    }[site.recipe]
-    for line in (
-        "Name: PyTorch",
-        f"Version: {site.recipe.split('-')[1]}",
-        "Category: machine learning",
-        "URL: https://",
-        f"Runtime: {runtime}",
-    ):
-        assert line in text
     recipe = (site.root / f"{site.recipe}.eb").read_text()
     assert ("GPU: NVIDIA (CUDA)" if "gpu = 'cuda'" in recipe else "GPU: none") in text
-    assert f"Cluster profile: {'perlmutter' if site.recipe == SHIFTER else 'local'}" in text
-    assert "Keywords: PyTorch, torch, machine learning" in text
-    # `module keyword` found it as well
-    assert len(re.findall(re.escape(site.name), text)) >= 2
+    assert "$PYTHONUSERBASE" in text
+    assert site.name in site.run_unchecked("module keyword PyTorch").stderr
+    assert "Description: PyTorch for" in " ".join(site.run_unchecked(f"module whatis {site.name}").stderr.split())
 
 
 def test_spider_finds_the_module_and_shows_how_to_load_it(site):

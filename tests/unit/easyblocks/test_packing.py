@@ -75,4 +75,3 @@ def test_the_commands_of_a_packed_venv_are_in_bin(packed):
         assert os.path.realpath(bin_ / name) == os.path.realpath(Path(packed.installdir, "libexec", "enter"))
     for name in ("conda-python-distributed", "torchrun"):  # which choose the active environment
         assert os.readlink(bin_ / name) == f"../runscripts/{name}" == tree.bin_links("")[name]
-    assert "torchrun" in packed.cfg["usage"]
