@@ -166,11 +166,6 @@ def openmp_warnings(env, cpus):
     return [Problem(fault, f"Unset {' and '.join(binding)}")]
 
 
-def is_name(text):
-    """Whether a shell can have a variable of this name; env(1) also sets others."""
-    return text.isidentifier() and len(text.encode()) == len(text)  # str.isascii came with Python 3.7
-
-
 def conditional(env, world):
     """The module's variables for worlds like this one, without those that the user has exported."""
     prefixes = [DISTRIBUTED] if world.size > 1 else []
@@ -179,4 +174,6 @@ def conditional(env, world):
     elif world.allocation[1] == 1:  # otherwise it may launch ranks on all nodes, which inherit its environment
         prefixes.insert(0, ONE_NODE)
     found = [(name[len(each) :], env[name]) for each in prefixes for name in env if name.startswith(each)]
-    return {name: value for name, value in found if is_name(name) and name not in env}
+    # a shell can have no variable of another name, which env(1) can; str.isascii came with Python 3.7
+    names = {name for name, _ in found if name.isidentifier() and len(name.encode()) == len(name)}
+    return {name: value for name, value in found if name in names.difference(env)}

@@ -20,16 +20,8 @@ ADDRESS_CHARACTERS = NAME_CHARACTERS + ":%"
 
 # Names and addresses of a node for itself up to the first dot (hosts(5)), such as 127.0.0.1 and localhost.localdomain.
 LOOPBACKS = (
-    "localhost",
-    "localhost4",
-    "localhost6",
-    "ip6-localhost",
-    "ip6-loopback",
-    "127",
-    "0",
-    "::1",
-    "::",
-    "::ffff:127",
+    *("localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"),
+    *("127", "0", "::1", "::", "::ffff:127"),
 )
 
 
