@@ -21,6 +21,8 @@ SUBDIRECTORIES = {
     "CUDA_CACHE_PATH": "cuda",
     "AITER_JIT_DIR": "aiter",
 }
+#: ENOSPC and EDQUOT; `errno` would be one more module.
+FULL = (28, 122)
 #: Age of a lock that no compilation holds any more.
 OLD_LOCK_SECONDS = 1800
 
@@ -191,6 +193,8 @@ def make_dumps(plan):
             makedirs(plan.dumps, mode=0o700, exist_ok=True)
         if not _not_private(plan.dumps):
             return plan
-    except OSError:
-        pass
+    except OSError as error:
+        if error.errno in FULL:
+            fault = f"cannot make {plan.dumps} for dumps of a collective that hangs: {error.strerror}"
+            plan = plan.replace(warnings=[*plan.warnings, Problem(fault, f"free space, or export {FILE[0]}")])
     return plan.replace(changes={name: value for name, value in plan.changes.items() if name not in FILE})

@@ -1,5 +1,7 @@
 """PyTorch's flight recorder: where the launcher lets it write, and under which names."""
 
+import os
+
 import node_trees
 import pytest
 from pytorch_launch.caches import make_dumps, plan_dumps
@@ -124,3 +126,15 @@ def test_a_directory_that_others_can_read_or_that_cannot_be_made_is_not_used(pla
     made = plan(HOME="/proc", **FIRST)
     assert set(settings(make_dumps(made))) == {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}
     assert "TORCH_FR_DUMP_TEMP_FILE" not in settings(plan(HOME=""))
+
+
+@pytest.mark.parametrize(("error", "count"), [(28, 1), (122, 1), (30, 0)])
+def test_a_full_home_directory_is_named_and_a_read_only_one_is_usual(plan, tmp_path, monkeypatch, error, count):
+    def fill(*_, **__):
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "makedirs", fill)
+    made = make_dumps(plan(**FIRST))
+    fault = f"cannot make {tmp_path}/home/.cache/pytorch-dumps for dumps of a collective that hangs: "
+    assert sum(str(problem).startswith(fault + os.strerror(error)) for problem in made.warnings) == count
+    assert "TORCH_FR_DUMP_TEMP_FILE" not in settings(made)
