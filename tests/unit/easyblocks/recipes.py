@@ -16,3 +16,11 @@ both_syntaxes = pytest.mark.parametrize(
 
 def recipe(name):
     return next(path for path in RECIPES if path.name == name)
+
+
+def module_text(app):
+    """The module file as EasyBuild would write it, without the sections that need an installation."""
+    app.src = []
+    app.make_installdir()
+    app.module_generator.start_module_creation()
+    return app.module_generator.get_description() + app.make_module_extra()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tomllib
 from easybuild.tools.build_log import EasyBuildError
-from recipes import TREE, both_syntaxes
+from recipes import TREE, both_syntaxes, module_text
 
 from pytorch_install.parameters import containerimage
 
@@ -36,14 +36,6 @@ def site(tmp_path, monkeypatch):
     """A directory for commands of the site, first on PATH."""
     monkeypatch.setenv("PATH", f"{tmp_path}/site:{os.environ['PATH']}")
     return tmp_path / "site"
-
-
-def module_text(app):
-    """The module's description and interface."""
-    app.src = []
-    app.make_installdir()
-    app.module_generator.start_module_creation()
-    return app.module_generator.get_description() + app.make_module_extra()
 
 
 PYXIS = "--container-image=$PYTORCH_IMAGE --container-mounts=$PYTORCH_MOUNTS,$PWD --container-workdir=$PWD $RUNSCRIPTS/"

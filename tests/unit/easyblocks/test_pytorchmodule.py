@@ -1,21 +1,13 @@
-"""The easyblocks in the manner of EasyBuild's own tests: constructors, options, generated modules."""
+"""PyTorch's easyblocks: generated modules, errors before and during an installation, and the files that it leaves."""
 
 import re
 import sys
 from pathlib import Path
 
 import pytest
-from recipes import CONTAINER, VENV, both_syntaxes, recipe
-
-pytestmark = both_syntaxes
-
-
-def module_text(app):
-    """The module file as EasyBuild would write it, without the sections that need an installation."""
-    app.src = []
-    app.make_installdir()
-    app.module_generator.start_module_creation()
-    return app.module_generator.get_description() + app.make_module_extra()
+from easybuild.tools.build_log import EasyBuildError
+from easybuild.tools.config import update_build_option
+from recipes import CONTAINER, VENV, both_syntaxes, module_text, recipe
 
 
 @pytest.mark.parametrize(
@@ -46,6 +38,7 @@ def test_help_and_sanity_check_enter_the_image_with_the_runtime_of_this_host(
     assert all(command.startswith(f'{runtime} exec --bind "$TMPDIR" "$SIF" conda-') for command in commands)
 
 
+@both_syntaxes
 @pytest.mark.parametrize(
     ("name", "runtime"),
     [
@@ -64,6 +57,7 @@ def test_the_profile_is_told_cuda_or_rocm_before_it_is_loaded(easyblock, name, r
     assert "__PYTORCH_RUNTIME" not in text[text.index("cluster/") :]
 
 
+@both_syntaxes
 def test_modules_that_cannot_be_loaded_beside_it_are_those_of_the_recipe(easyblock, edited):
     assert re.search(r"^conflict\W+pytorch\b", module_text(easyblock(recipe(VENV))), re.MULTILINE)
     text = module_text(easyblock(edited(VENV, "cluster = 'local'", "conflicts = ['singularity-AI-bindings']")))
@@ -71,6 +65,7 @@ def test_modules_that_cannot_be_loaded_beside_it_are_those_of_the_recipe(easyblo
     assert not re.search(r"^conflict\W+pytorch\b", text, re.MULTILINE)
 
 
+@both_syntaxes
 def test_only_where_python_does_not_change_pip_the_module_sets_its_variables(easyblock, monkeypatch, tmp_path):
     metadata = tmp_path / "packages/torch-2.13.0.dist-info/METADATA"
     metadata.parent.mkdir(parents=True)
@@ -86,3 +81,63 @@ def test_only_where_python_does_not_change_pip_the_module_sets_its_variables(eas
         assert name in app.make_module_extra()
     (Path(app.installdir) / "held/hooked").touch()
     assert "PIP_" not in app.make_module_extra()
+
+
+def test_without_a_container_runtime_the_error_reports_what_to_install(easyblock, monkeypatch):
+    monkeypatch.setattr("pytorch_install.parameters.containerimage.which", lambda _: None)
+    with pytest.raises(EasyBuildError, match="Install Apptainer or load its module"):
+        easyblock(recipe(CONTAINER)).configure_step()
+
+
+def test_the_error_names_the_python_that_a_venv_lacks(easyblock, edited):
+    app = easyblock(edited(VENV, "python_version = '3.11'", "python_version = '2.99'"))
+    app.src = [{"name": "lock.txt", "path": "/lock.txt"}]
+    with pytest.raises(EasyBuildError, match=r"python2\.99 not found on PATH"):
+        app.configure_step()
+
+
+def test_an_unknown_cluster_profile_is_named_with_those_that_exist_before_anything_is_fetched(easyblock, edited):
+    with pytest.raises(EasyBuildError, match=r"profile not found: nowhere in .*one of: .*local"):
+        easyblock(edited(VENV, "cluster = 'local'", "cluster = 'nowhere'"))
+
+
+def test_the_payload_can_be_edited_after_cp_and_the_tree_has_no_bytecode_of_the_checkout(easyblock, monkeypatch):
+    app = easyblock(recipe(VENV))
+    monkeypatch.setattr(app, "compile_bytecode", lambda: None)
+    app.make_installdir()
+    app.install_scripts()
+    app.install_tree()
+    update_build_option("read_only_installdir", True)
+    app.permissions_step()
+    modes = {path: path.stat().st_mode & 0o222 for path in Path(app.installdir).rglob("*") if not path.is_symlink()}
+    payload = Path(app.installdir, "payload")
+    assert not list(Path(app.installdir).rglob("*.pyc"))
+    assert {mode for path, mode in modes.items() if payload in (path, *path.parents)} == {0o200}
+    assert {mode for path, mode in modes.items() if payload not in (path, *path.parents)} == {0}
+    Path(app.installdir).chmod(0o755)  # for the removal
+
+
+def test_commands_that_the_image_lacks_are_named_and_not_offered(easyblock, edited, monkeypatch, capsys, tmp_path):
+    commands = "toolchain = SYSTEM\ncommands = ['pip', 'python', 'sh', 'no-such', 'of-conda']"
+    app = easyblock(edited(CONTAINER, "toolchain = SYSTEM", commands))
+    runtime = tmp_path / "runtime"
+    runtime.write_text('#!/bin/sh\nshift 2\necho "of a profile"\nexec "$@"\n')
+    runtime.chmod(0o755)
+    monkeypatch.setattr("pytorch_install.parameters.containerimage.find_runtime", lambda: str(runtime))
+    (tmp_path / "conda").mkdir()
+    (tmp_path / "conda" / "of-conda").touch(mode=0o755)  # bin/ does not activate the image's environment
+    monkeypatch.setattr(app, "runtime_python", lambda: ["env", f"PATH={tmp_path}/conda:/bin", sys.executable])
+    monkeypatch.setattr(app.user_software, "prepare", lambda _: None)
+    app.make_installdir()
+    app.install_scripts()
+    app.install_tree()
+    links = {path.name: str(path.readlink()) for path in (Path(app.installdir) / "bin").iterdir() if path.is_symlink()}
+    version = ".".join(map(str, sys.version_info[:2]))
+    offered = ["pip", "python", f"pip{version}", f"python{version}", "sh", "start-shell"]
+    assert {name: links.get(name) for name in [*offered, "pip3", "no-such", "of-conda"]} == {
+        **dict.fromkeys(offered, "../libexec/enter"),
+        "pip3": None,
+        "no-such": None,
+        "of-conda": None,
+    }
+    assert "the image does not have on its PATH: no-such, of-conda\n" in capsys.readouterr().err
