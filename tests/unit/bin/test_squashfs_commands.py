@@ -95,10 +95,8 @@ def test_a_program_that_fails_changes_nothing(installation, tmp_path):
     files = installation.in_use()
     (tmp_path / "env").mkdir()
     (tmp_path / "env.sqsh").write_text("before")
-    installation.program("mksquashfs", "#!/bin/bash\n[[ $1 = -* ]] || { echo 'no space' >&2; exit 1; }\n")
-    for arguments in ((), (str(tmp_path / "env"),)):
-        message = one_sentence(installation.run("make-squashfs", *arguments))
-        assert "mksquashfs failed, nothing has changed (no space)" in message
+    installation.program("mksquashfs", "#!/bin/bash\n[[ $1 = -* ]] || exit 1\n")
+    assert "nothing has changed" in one_sentence(installation.run("make-squashfs", tmp_path / "env"))
     assert (tmp_path / "env.sqsh").read_text() == "before"
     # a file that lacks something
     installation.program("mksquashfs", '#!/bin/bash\n[[ $1 = -* ]] || tar -cf "$2" -C "$1" --exclude module.py .\n')
