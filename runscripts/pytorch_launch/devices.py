@@ -95,9 +95,8 @@ def step_gpus(env):
     if listed is None and env.get("SLURM_STEP_ID", "") in ("", "-5"):  # a batch script has -5 with Slurm 26.05
         listed = env.get("SLURM_JOB_GPUS")  # of the batch script's node, though all steps inherit it
     entries = (listed or "").split(",")
-    return [int(entry) for entry in entries] if all(map(is_number, entries)) else None, int(count) if is_number(
-        count
-    ) else None
+    numbers = [int(entry) for entry in entries] if all(map(is_number, entries)) else None
+    return numbers, int(count) if is_number(count) else None
 
 
 def _has_own_gpus(env, vendor, count, local_size):

@@ -64,13 +64,8 @@ def read_node(host, env, uid, seconds, job=None, step=None, root=""):
         launch, rank = _key(variables)
         if launch.startswith(("127.", "localhost:")):  # another world on each node
             launch = f"{launch} on {node}"
-        values = {
-            "rank": rank,
-            "size": int(variables["WORLD_SIZE"]),
-            "launch": launch,
-            "step": variables.get("SLURM_STEP_ID"),
-        }
-        return {**values, "node": node, "pid": pid, "threads": threads, "fault": fault}
+        values = {"rank": rank, "size": int(variables["WORLD_SIZE"]), "launch": launch, "node": node, "pid": pid}
+        return {**values, "step": variables.get("SLURM_STEP_ID"), "threads": threads, "fault": fault}
 
     with ThreadPoolExecutor(WORKERS) as pool:
         return {"node": node, "ranks": list(pool.map(describe, find_ranks(root, uid, node, job, step)))}

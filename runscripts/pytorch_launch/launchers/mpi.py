@@ -107,6 +107,10 @@ def _repeated(env, rank):
     tasks = optional_number(env, "SLURM_STEP_NUM_TASKS") or 1
     if rank != 0 or tasks == 1 or env.get("SLURM_PTY_PORT"):
         return None
+    from pytorch_launch.launchers.slurm import is_batch_script  # which may have the variables of a step around its job
+
+    if is_batch_script(env):
+        return None
     for _, name in ancestors():
         if name in ("mpirun", "mpiexec", "mpiexec.hydra", "prterun"):
             fault = f"each of the {tasks} tasks of this Slurm step starts a world of its own with {name}"

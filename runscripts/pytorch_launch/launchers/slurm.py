@@ -126,7 +126,7 @@ def _position(env):
     if not _has_marks(env) or env["SLURM_STEP_ID"] == BATCH_SCRIPT:
         return None
     may_be_script = all(env.get(name, "0") == "0" for name in ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"))
-    if may_be_script and _is_batch_script(env):
+    if may_be_script and is_batch_script(env):
         return None
     try:
         return _nodes(env)
@@ -136,7 +136,7 @@ def _position(env):
         raise
 
 
-def _is_batch_script(env):
+def is_batch_script(env):
     """Whether slurmstepd started this task as a batch script; false where a container hides it."""
     parent = process(env["SLURM_TASK_PID"])[2] if env.get("SLURM_TASK_PID") else ""
     title = read(f"/proc/{parent}/cmdline") if parent else None
