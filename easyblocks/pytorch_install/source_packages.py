@@ -11,7 +11,7 @@ import string
 import sys
 import tempfile
 
-from easybuild.easyblocks.generic.containerimage import run_command
+from easybuild.easyblocks.generic.containerimage import last_line, run_command
 from easybuild.easyblocks.generic.lockedvenv import FOREIGN, OFFLINE, is_writable
 from easybuild.framework.easyconfig import CUSTOM
 from easybuild.framework.easyconfig.easyconfig import letter_dir_for
@@ -23,10 +23,6 @@ from pytorch_install.programs.hold_packages import canonical_name
 
 # File name of an sdist (PEP 625, and the older form with dashes in the name).
 SDIST = re.compile(r'(?P<name>.+)-(?P<version>\d[^-]*)\.(tar\.gz|zip)')
-
-# A line with an error, and lines that pip, make and setuptools add after it; pip quotes its own code.
-ERROR = re.compile(r'error(:| at )', re.IGNORECASE)
-ECHO = re.compile(r'^"|subprocess|Failed (building|to build)|exit (code|status)|\*\*\*')
 
 
 class SourcePackage:
@@ -68,7 +64,7 @@ class SourcePackage:
                              fail_on_error=False, hidden=True)
         if result.exit_code:
             raise EasyBuildError("Fetching %s with pip failed: %s. Try again, or put the file into %s",
-                                 self.sdist, last_error(result.output), directory)
+                                 self.sdist, last_line(result.output), directory)
 
     def variables_of_build(self, parallel):
         """Environment variables of its build with a number of parallel compilers."""
@@ -84,28 +80,13 @@ class SourcePackage:
 
     def build(self, directory, python, wheels, variables):
         """Build a wheel of the unpacked and patched sdist; `variables` include those of `variables_of_build`."""
-        result = run_command([*python, '-m', 'pip', '--isolated', 'wheel', '--verbose', '--no-deps', '--no-index',
-                              '--no-build-isolation', '--wheel-dir', wheels, directory], variables,
-                             work_dir=directory, fail_on_error=False)
-        if result.exit_code:
-            raise EasyBuildError("Building %s failed: %s. The full output is in %s", self.sdist,
-                                 last_error(result.output), result.out_file)
+        run_command([*python, '-m', 'pip', '--isolated', 'wheel', '--verbose', '--no-deps', '--no-index',
+                     '--no-build-isolation', '--wheel-dir', wheels, directory], variables, work_dir=directory)
 
     def install(self, python, wheels):
         """Install the wheel into the environment of a Python."""
         run_command([python, '-m', 'pip', '--isolated', 'install', '--quiet', '--no-deps', '--ignore-installed',
                      '--no-index', '--find-links', wheels, self.requirement], OFFLINE)
-
-
-def last_error(output):
-    """The last line with an error in a build's output."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [index for index, line in enumerate(lines) if ERROR.search(line) and not ECHO.search(line)]
-    if not errors:
-        return lines[-1] if lines else 'no output'
-    # CMake prints the place in one line and the error in the next
-    last = errors[-1]
-    return ' '.join(lines[last:last + 2]) if lines[last].startswith('CMake Error at') else lines[last]
 
 
 class SourcePackageSteps:

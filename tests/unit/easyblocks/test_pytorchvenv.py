@@ -10,7 +10,6 @@ from easybuild.tools.build_log import EasyBuildError
 from recipes import VENV, recipe
 
 from pytorch_install.build_environment import check_modules, modules_of_build
-from pytorch_install.source_packages import last_error
 
 HOROVOD = "PyTorch-2.13.0-cpu-horovod-0.28.1-venv.eb"
 CUDA_HOROVOD = "PyTorch-2.15.0-cuda-13.2-horovod-0.28.1-venv.eb"
@@ -63,23 +62,6 @@ def test_an_sdist_that_pip_cannot_fetch_is_named_with_the_place_to_put_it(easybl
         rf"distribution .*put the file into {tmp_path}/here",
     ):
         package.fetch(str(tmp_path / "here"))
-
-
-@pytest.mark.parametrize(
-    ("output", "line"),
-    [
-        (
-            "CMake Error at cmake/FindMPI.cmake:230 (message):\n  Could NOT find MPI\n\nCall Stack:\n"
-            "-- Configuring incomplete, errors occurred!\nsubprocess.CalledProcessError: Command cmake\n",
-            "CMake Error at cmake/FindMPI.cmake:230 (message): Could NOT find MPI",
-        ),
-        ('error: no room\nerror: subprocess-exited\n  "ERROR: Can not execute `setup.py`"\n', "error: no room"),
-        ("building\nKilled\n", "Killed"),
-    ],
-    ids=["CMake", "pip quotes its code", "no line with an error"],
-)
-def test_the_error_for_a_build_has_the_line_with_the_fault(output, line):
-    assert last_error(output) == line
 
 
 def modules(before, during, dependencies=(), build_dependencies=(), of_login=""):
