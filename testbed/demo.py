@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
-from testbed import recipes, shell  # noqa: E402
+from testbed import installation, recipes, shell  # noqa: E402
 from testbed.layout import Layout, TestbedError  # noqa: E402
 from testbed.lifecycle import down, up  # noqa: E402
 from testbed.progress import exit_status, step  # noqa: E402
@@ -34,8 +34,7 @@ def demonstrate(layout):
     obstacle = up(layout)
 
     print("\n2. Install (a few minutes the first time)", flush=True)
-    with layout.locked(DATASET):
-        with_dataset = install_dataset(layout)
+    with_dataset = install_dataset(layout)
     recipe = install_pytorch(layout, obstacle)
 
     print("\n3. Load and launch: 4 ranks on 2 nodes", flush=True)
@@ -64,23 +63,15 @@ Next steps
 
 def install_dataset(layout):
     """Install MNIST from the source path or the network; return whether it is installed."""
-    command = recipes.install_command(layout, DATASET)
-    print(f"\n$ {command}", flush=True)
-    with step("looking for the MNIST files"):
-        result = subprocess.run(
-            ["bash", "-c", f"{shell.environment_code(layout)}\n{command}"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            cwd=layout.root,
-            check=False,
-        )
-    if result.returncode == 0:
-        recipes.note_installed(layout, DATASET)
-        return True
-    reason = next((line for line in result.stderr.splitlines() if line.startswith("ERROR")), "no reason given")
-    print(f"  {reason[:200]} ...\n  No MNIST data: the training below uses generated digits.")
-    return False
+    print(f"\n$ {recipes.install_command(layout, DATASET)}", flush=True)
+    try:
+        with step("looking for the MNIST files"):
+            installation.install(layout, DATASET)
+    except TestbedError as error:
+        reason = next((line.strip() for line in str(error).splitlines() if "ERROR" in line), "no reason given")
+        print(f"  {reason[:200]} ...\n  No MNIST data: the training below uses generated digits.")
+        return False
+    return True
 
 
 def install_pytorch(layout, obstacle):
