@@ -242,7 +242,8 @@ class EB_PyTorchModule(EasyBlock):
     def permissions_step(self):
         """Adjust permissions; the payload stays writable for its owner, as `cp -r` of users keeps modes."""
         super().permissions_step()
-        adjust_permissions(os.path.join(self.installdir, 'payload'), stat.S_IWUSR, ignore_errors=True)
+        if not self.dry_run:
+            adjust_permissions(os.path.join(self.installdir, 'payload'), stat.S_IWUSR, ignore_errors=True)
 
     def make_module_extra(self, *args, **kwargs):
         """Add the interface that all runtimes share; unloading restores the user's own values."""

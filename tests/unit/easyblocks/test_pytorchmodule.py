@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from easybuild.framework.easyblock import EasyBlock
 from easybuild.tools.build_log import EasyBuildError
 from easybuild.tools.config import update_build_option
 from recipes import CONTAINER, VENV, both_syntaxes, module_text, recipe
@@ -115,6 +116,13 @@ def test_the_payload_can_be_edited_after_cp_and_the_tree_has_no_bytecode_of_the_
     assert {mode for path, mode in modes.items() if payload in (path, *path.parents)} == {0o200}
     assert {mode for path, mode in modes.items() if payload not in (path, *path.parents)} == {0}
     Path(app.installdir).chmod(0o755)  # for the removal
+
+
+def test_a_dry_run_has_no_files_whose_permissions_it_changes(easyblock, monkeypatch):
+    monkeypatch.setattr(EasyBlock, "permissions_step", lambda _: None)
+    app = easyblock(recipe(VENV))
+    app.dry_run = True
+    app.permissions_step()
 
 
 def test_commands_that_the_image_lacks_are_named_and_not_offered(easyblock, edited, monkeypatch, capsys, tmp_path):
