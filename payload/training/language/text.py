@@ -8,7 +8,7 @@ import os
 import platform
 import sysconfig
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -49,7 +49,7 @@ def open_text(data: Path | None, modelpath: Path | None, context: int, world: Wo
         if data and is_file:
             tokens = map_file(data)
         elif world.rank == 0:
-            tokens = join_files(source_files(data, modelpath)[1])
+            tokens = join_files(source_files(data, modelpath))
     size, is_sent = broadcast((len(tokens), not is_file), world)
     if is_sent and world.size > 1:
         tokens = tokens if world.rank == 0 else torch.empty(size, dtype=torch.uint8)
@@ -68,8 +68,8 @@ def open_text(data: Path | None, modelpath: Path | None, context: int, world: Wo
     return Text(name, tokens[:start], tokens[start:], mark)
 
 
-def source_files(data: Path | None, modelpath: Path | None = None) -> tuple[Path, list[Path]]:
-    """Return the directory of the text and its regular files, sorted; hidden ones, and the run's own, are left out.
+def source_files(data: Path | None, modelpath: Path | None = None) -> list[Path]:
+    """Return the regular files of the text, sorted; hidden ones, and the run's own, are left out.
 
     Without ``data`` they are the modules of Python's standard library, without its tests. Raises TrainingError, also
     for a directory or a file that cannot be read: no part of a text is left out in silence.
@@ -93,7 +93,7 @@ def source_files(data: Path | None, modelpath: Path | None = None) -> tuple[Path
     if not found:
         what = "Python's source is not installed there" if data is None else "no files"
         raise TrainingError(f"{root}: {what}. Name a text with --data FILE")
-    return root, sorted(found, key=lambda path: path.relative_to(root).as_posix())
+    return sorted(found, key=lambda path: path.relative_to(root).as_posix())
 
 
 def is_text(path: Path, data: Path | None) -> bool:
@@ -104,12 +104,8 @@ def is_text(path: Path, data: Path | None) -> bool:
     return not path.name.startswith(".") and not is_run  # another training that wrote below the text
 
 
-def raise_unreadable(error: OSError) -> None:
-    raise unreadable(error)
-
-
-def unreadable(error: OSError) -> TrainingError:
-    return TrainingError(f"{error.filename}: cannot be read ({error.strerror}). Check its permissions, or remove it")
+def raise_unreadable(error: OSError) -> NoReturn:
+    raise TrainingError(f"{error.filename}: cannot be read ({error.strerror}). Check its permissions, or remove it")
 
 
 def what_it_is(path: Path) -> str:
@@ -126,7 +122,7 @@ def join_files(files: list[Path]) -> Tensor:
     try:
         joined = bytearray().join(path.read_bytes() + b"\0" for path in files)
     except OSError as error:
-        raise unreadable(error) from None
+        raise_unreadable(error)
     return torch.frombuffer(joined, dtype=torch.uint8)
 
 
