@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 from training import TrainingError, data
-from training.data import Dataset, digits_set, fingerprint, idx, load_dataset, normalise, split
+from training.data import (
+    Dataset,
+    GlobalBatchSampler,
+    digits_set,
+    fingerprint,
+    idx,
+    load_dataset,
+    normalise,
+    split,
+)
 from training.data.download import NAMES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS
 
 CPU = torch.device("cpu")
@@ -166,6 +175,17 @@ def test_what_is_held_out_is_the_same_for_a_seed_and_nothing_is_in_both_parts():
 def test_a_share_that_leaves_one_part_empty_is_an_error(share):
     with pytest.raises(TrainingError, match=f"--validation {share} of 100 training images is "):
         split(DATA, CPU, share, seed=0)
+
+
+def test_each_epoch_of_each_seed_has_an_order_of_its_own_and_always_the_same():
+    def draw(seed, epoch):
+        sampler = GlobalBatchSampler(130, 32, rank=0, world_size=1, seed=seed, device=CPU)
+        sampler.epoch = epoch
+        return tuple(torch.cat([indices for indices, _ in sampler]).tolist())
+
+    orders = {draw(seed, epoch) for seed in range(4) for epoch in range(4)}
+    assert len(orders) == 16 and draw(3, 3) in orders
+    assert all(sorted(order) == list(range(130)) for order in orders)
 
 
 def test_the_digits_set_is_the_same_bytes_everywhere():

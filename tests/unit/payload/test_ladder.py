@@ -9,7 +9,6 @@ import sys
 
 import pytest
 import torch
-from training import model
 
 LINES = re.compile(
     r"""(?P<first>.*device \w+, torch \S+, data .*)
@@ -215,16 +214,6 @@ with process_group(os.environ, use_gpu=False, timeout=600) as world:
     assert together[1] == alone[1] > 5
     for name, weight in alone[2].items():
         torch.testing.assert_close(together[2][name], weight, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("count", [3, 0])
-def test_the_network_takes_any_number_of_images_and_none(count):
-    images = torch.rand(count, 1, 28, 28)
-    if count:
-        assert torch.equal(model.Unshuffle()(images), torch.nn.functional.pixel_unshuffle(images, 2))
-    scores = model.build_model()(images)
-    assert scores.shape == (count, 10)
-    scores.sum().backward()
 
 
 def test_a_fault_is_one_line_and_ends_all_ranks(run_here, run_rung, tmp_path):

@@ -11,9 +11,7 @@ from training.language.model import GPT, SHAPES, Attention, Shape, count_paramet
 from training.language.options import SIZES
 from training.language.text import (
     Text,
-    load_windows,
     open_text,
-    own_share,
     permute,
     source_files,
     unigram_loss,
@@ -27,13 +25,6 @@ def test_a_pass_takes_each_window_once_in_an_order_of_its_own(count):
     assert all(sorted(order) == list(range(count)) for order in passes)
     assert count < 16 or (passes[0] != passes[1] != list(range(count)))
     assert permute(0, 2**40, b"key") < 2**40
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
-def test_the_shares_of_the_ranks_are_the_batch_and_equally_long(size):
-    shares = [own_share(20, 4, rank, size) for rank in range(size)]
-    assert len({len(share) for share in shares}) == 1
-    assert sorted(place for share in shares for place in share if place is not None) == [20, 21, 22, 23]
 
 
 def test_the_sizes_have_about_as_many_parameters_as_their_names_tell():
@@ -71,11 +62,6 @@ def test_the_unigram_loss_is_the_entropy_of_the_bytes():
     assert unigram_loss(Text("", tokens, tokens[:100], "")) == pytest.approx(
         math.log(2), abs=0.03
     )  # each byte counts once more
-
-
-def test_a_window_that_does_not_count_has_labels_that_the_loss_leaves_out():
-    inputs, labels = load_windows(torch.arange(9, dtype=torch.uint8), [1, None], 4, torch.device("cpu"))
-    assert (inputs[0].tolist(), labels.tolist()) == ([4, 5, 6, 7], [[5, 6, 7, 8], [-100] * 4])
 
 
 def test_a_directory_is_joined_in_order_on_all_ranks(tmp_path, run_code):

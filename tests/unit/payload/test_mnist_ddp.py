@@ -12,10 +12,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from forked_ranks import equal, weights
-from training.checkpoint import Checkpoints, Position
 from training.data import GlobalBatchSampler, digits_set, load_dataset, normalise
 from training.distributed import process_group
-from training.metrics import read_epochs
 from training.stopping import StopSignals
 
 pytestmark = pytest.mark.usefixtures("zygote")
@@ -191,30 +189,6 @@ def alone():
     """A world of one, and signals that do what they always do."""
     with process_group({}, use_gpu=False, timeout=10) as world:
         yield world, StopSignals(world, enabled=False)
-
-
-def test_the_speed_of_an_epoch_that_was_interrupted_is_that_of_all_its_steps(monkeypatch, small_mnist, tmp_path, alone):
-    """The first steps after a start are slow, and there may be few of them."""
-    line = ["--data", str(small_mnist), "--epochs", "1", "--batch-size", "32", "--modelpath", str(tmp_path)]
-    options = mnist_ddp.parse_arguments(line)
-    run, _ = mnist_ddp.set_up(options, 130, alone[0])
-    for _ in range(3):
-        run.optimizer.step()
-        run.schedule.step()
-    run.position = Position(step=3, samples=96, seconds=3.0, epoch_seconds=3.0)
-    checkpoints = Checkpoints(tmp_path / "checkpoints")
-    checkpoints.prepare()
-    run.save(checkpoints)
-    del checkpoints  # and its lock
-
-    def go_on(_model, run, *_, **_options):
-        for name, value in {"step": 5, "samples": 130, "seconds": 13.0, "epoch_seconds": 13.0}.items():
-            setattr(run.position, name, value)
-
-    monkeypatch.setattr(mnist_ddp, "train_epoch", go_on)
-    mnist_ddp.train(options, *alone)
-    (line,) = read_epochs(tmp_path / "metrics.jsonl")
-    assert (line["seconds"], line["images_per_second"]) == (13, 10)
 
 
 def test_a_long_epoch_reports_how_far_it_is(monkeypatch, capsys, alone):

@@ -1,7 +1,6 @@
 """mnist_ddp.py: its command line, and what its options do to batches and learning rate."""
 
 import signal
-from contextlib import nullcontext
 from pathlib import Path
 
 import mnist_ddp
@@ -47,18 +46,6 @@ def test_weights_have_the_channels_last_and_adam_is_one_kernel():
     run, _ = mnist_ddp.set_up(mnist_ddp.parse_arguments([]), 4000, World(0, 1, torch.device("cpu")))
     assert run.network[1].weight.is_contiguous(memory_format=torch.channels_last)
     assert run.optimizer.param_groups[0]["fused"] == (torch.__version__ >= "2.4")
-
-
-def test_a_step_without_effect_comes_before_the_clock_of_a_run_that_resumes(monkeypatch):
-    taken = []
-    monkeypatch.setattr(mnist_ddp, "warm_up", lambda *_: taken.append(True))
-    monkeypatch.setattr(mnist_ddp, "fail_together", lambda _world: nullcontext())
-    options = mnist_ddp.parse_arguments([])
-    run, _ = mnist_ddp.set_up(options, 4000, World(0, 1, torch.device("cpu")))
-    mnist_ddp.compile_and_warm_up(options, run, (None, None), resumed=False)
-    assert not taken
-    mnist_ddp.compile_and_warm_up(options, run, (None, None), resumed=True)
-    assert taken
 
 
 def test_mnist_root_names_the_data_and_the_option_comes_before_it(monkeypatch):

@@ -64,6 +64,10 @@ def test_four_then_two_then_one_rank_end_where_one_rank_ends_in_one_go_and_recor
     assert losses[1] == pytest.approx(losses[0], abs=0.001)
     lines = [json.loads(line) for line in (root / "parts" / "metrics.jsonl").read_text().splitlines()]
     assert [(line["epoch"], line["world_size"]) for line in lines] == list(zip(range(1, 7), (4, 2, 2, 1, 1, 1)))
+    # the time of an epoch that was interrupted is that of all its steps
+    assert [line["images_per_second"] * line["seconds"] for line in lines] == pytest.approx([130] * 6, rel=0.05)
+    total = re.search(r"^training time: (\S+) s$", parts[-1][0].stdout, re.MULTILINE)[1]
+    assert sum(line["seconds"] for line in lines) == pytest.approx(float(total), abs=0.06)
     best = torch.load(root / "parts" / "checkpoints" / "best.pt", weights_only=True)["position"]
     assert best["accuracy"] == max(line["accuracy"] for line in lines)
 

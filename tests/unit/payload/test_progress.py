@@ -62,13 +62,6 @@ def test_the_bar_is_gone_after_an_error_and_fits_a_narrow_terminal(clock, monkey
     assert max(map(len, terminal.getvalue().split(CLEAR_LINE))) == 39
 
 
-def test_the_loss_is_read_ten_times_a_second_at_most(clock):
-    reads = []
-    bar = Progress("epoch 1/3", 1000, stream=Terminal())
-    advance(bar, clock, steps=1000, seconds_each=1 / 256, read=lambda: reads.append(1) or 0.0)
-    assert 30 < len(reads) <= 40  # in four seconds
-
-
 def test_rate_and_time_left_are_of_the_steps_since_a_resume(clock):
     terminal = Terminal()
     bar = Progress("epoch 1/3", 100, first_step=60, stream=terminal)
