@@ -53,6 +53,9 @@ print(json.dumps({'executable': os.path.realpath(sys._base_executable), 'prefix'
 # Entries of the standard library's directory that do not belong to it, or that nobody imports.
 NOT_COPIED = ['site-packages', 'dist-packages', 'EXTERNALLY-MANAGED', 'test']
 
+# Commands of Python itself, which the environment's own replace; packages have some that begin so too.
+PYTHON = re.compile(r'python[0-9.]*|activate(\.\w+)?', re.IGNORECASE)
+
 ACTIVATE = """# Puts the commands of this Python on PATH, unless they are there: source activate
 case ":$PATH:" in *":%(bin)s:"*) ;; *) export PATH="%(bin)s:$PATH" ;; esac
 type deactivate >/dev/null 2>&1 || deactivate() { unset -f deactivate; }
@@ -135,7 +138,7 @@ class LockedVenv(EasyBlock):
         mkdir(os.path.join(self.installdir, 'bin'))
         for path in glob.glob(os.path.join(glob.escape(self.environment), 'bin', '*')):
             name = os.path.basename(path)
-            if not name.startswith(('python', 'pip', 'activate')):
+            if not (PYTHON.fullmatch(name) or re.fullmatch('pip[0-9.]*', name)):
                 os.symlink(os.path.join(os.pardir, 'venv', 'bin', name), os.path.join(self.installdir, 'bin', name))
 
     def sanity_check_step(self, custom_paths=None, custom_commands=None, **kwargs):
@@ -340,9 +343,8 @@ def make_base(python, directory):
     version, commands = os.path.basename(host['paths']['stdlib']), os.path.join(directory, 'bin')
     packages = os.path.join(directory, 'lib', version, 'site-packages')
     os.remove(os.path.join(directory, 'pyvenv.cfg'))
-    for pattern in ('[aA]ctivate*', 'python*'):
-        for path in glob.glob(os.path.join(glob.escape(commands), pattern)):
-            os.remove(path)
+    for name in filter(PYTHON.fullmatch, os.listdir(commands)):
+        os.remove(os.path.join(commands, name))
     write_file(os.path.join(commands, 'activate'), ACTIVATE % {'bin': commands})
     shutil.copy2(host['executable'], os.path.join(commands, version))
     for name in ('python', 'python3'):

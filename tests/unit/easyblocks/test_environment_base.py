@@ -31,6 +31,8 @@ def base(request, tmp_path_factory):
     subprocess.run([request.param, "-I", "-m", "venv", "--without-pip", root], check=True)
     (site_packages(root) / "torch").mkdir()
     (site_packages(root) / "torch" / "__init__.py").write_text("origin = 'module'\n")
+    for name in ("python-argcomplete", "activate-global"):  # of a package
+        (root / "bin" / name).touch()
     make_base(request.param, str(root))
     install_site_files(str(site_packages(root).parent))
     root.with_name("headers").write_text(run(request.param, "-I", "-c", HEADERS))
@@ -54,7 +56,8 @@ def test_it_is_no_virtual_environment_and_has_none_of_the_hosts_packages(base):
     is_base, *path = run(base / "bin" / "python", "-s", "-c", code, PYTHONSAFEPATH="1").split()
     assert is_base == "True"
     assert all(entry.startswith(f"{base}/") for entry in path)
-    assert not list((base / "bin").glob("[aA]ctivate?*"))
+    commands = {path.name for path in (base / "bin").iterdir() if "python3" not in path.name}
+    assert commands == {"activate", "activate-global", "python", "python-argcomplete"}
 
 
 def test_an_update_of_the_hosts_python_reaches_interpreter_and_library_together_or_not_at_all(base):
