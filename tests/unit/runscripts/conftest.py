@@ -19,16 +19,22 @@ def runscripts():
     return RUNSCRIPTS
 
 
-@pytest.fixture
-def packed(runscripts, tmp_path_factory):
-    """The runscripts of an installation that has compiled them for this Python."""
-    root = tmp_path_factory.mktemp("packed")
-    shutil.copytree(runscripts, root / "runscripts", ignore=shutil.ignore_patterns("__pycache__"))
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory):
+    """An installation that has compiled its runscripts for this Python."""
+    root = tmp_path_factory.mktemp("compiled")
+    shutil.copytree(RUNSCRIPTS, root / "runscripts", ignore=shutil.ignore_patterns("__pycache__"))
     (root / "payload" / "training").mkdir(parents=True)
-    program = runscripts.parent / "easyblocks" / "pytorch_install" / "programs" / "compile_tree.py"
+    program = RUNSCRIPTS.parent / "easyblocks" / "pytorch_install" / "programs" / "compile_tree.py"
     with program.open() as program:
         subprocess.run([sys.executable, "-I", "-", root], stdin=program, check=True, timeout=300)
-    return root / "runscripts"
+    return root
+
+
+@pytest.fixture
+def packed(compiled, tmp_path):
+    """The runscripts of that installation, for tests that change them."""
+    return shutil.copytree(compiled, tmp_path / "packed", symlinks=True) / "runscripts"
 
 
 @pytest.fixture

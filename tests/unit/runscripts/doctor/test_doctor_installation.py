@@ -114,62 +114,49 @@ def image(installation):
     return check
 
 
-@pytest.mark.parametrize(
-    ("damage", "verdict", "finding", "remedy"),
-    [
-        ({}, OK, "PyTorch.sif starts", ""),
-        ({"change": lambda content: content[:-1]}, FAIL, " bytes, expected ", "eb --rebuild PyTorch-2.13.0.eb"),
-        ({"change": lambda _: b""}, FAIL, "image not found: SIFPYTORCH=", "eb --rebuild PyTorch-2.13.0.eb"),
-        ({"record": False}, WARN, "no record of the image", "install it again"),
-        ({"code": CODES[OTHER]}, FAIL, f"is an image for {OTHER}, and this node is", "this node's"),
-        ({"code": CODES[platform.machine()]}, OK, "starts", ""),
-        ({"code": b"\xff\xff"}, OK, "starts", ""),
-        ({"APPTAINER_CONTAINER": "x"}, NOT_APPLICABLE, "pytorch-doctor runs in it", ""),
-    ],
-)
-def test_an_image_is_as_it_was_installed_or_named(image, damage, verdict, finding, remedy):
-    found = image(**damage)
+REBUILD, SQUASHFUSE = "eb --rebuild PyTorch-2.13.0.eb", "FATAL:   container creation failed: squashfuse_ll exited: "
+#: Standard errors of a start that fails, then finding and remedy: a node that denies containers is no installation.
+DENIED = [
+    (
+        f"INFO:    gocryptfs not found\n{SQUASHFUSE}fuse: failed to open /dev/fuse: Permission denied",
+        *("failed to open /dev/fuse: Permission denied", "chmod 0666 /dev/fuse"),
+    ),
+    ("FATAL:   fuse: device not found, try 'modprobe fuse' first", "device not found", "modprobe fuse; chmod"),
+    ("FATAL:   user: unknown userid 54321", "unknown userid 54321", "its name service must know you"),
+    (
+        "\033[91mERROR  : Failed to create user namespace: not allowed\n\033[0mINFO   :   apptainer-suid",
+        "does not start: ERROR  : Failed to create user namespace: not allowed",
+        "user namespaces, which this machine denies",
+    ),
+    ("FATAL: no such format", "does not start: FATAL: no such format", REBUILD),
+]
+#: Image, verdict, finding, remedy.
+IMAGES = [
+    ({}, OK, "PyTorch.sif starts", ""),
+    ({"change": lambda content: content[:-1]}, FAIL, " bytes, expected ", REBUILD),
+    ({"change": lambda _: b""}, FAIL, "image not found: SIFPYTORCH=", REBUILD),
+    ({"record": False}, WARN, "no record of the image", "install it again"),
+    ({"code": CODES[OTHER]}, FAIL, f"is an image for {OTHER}, and this node is", "this node's"),
+    *(({"code": code}, OK, "starts", "") for code in (CODES[platform.machine()], b"\xff\xff")),
+    ({"APPTAINER_CONTAINER": "x"}, NOT_APPLICABLE, "pytorch-doctor runs in it", ""),
+    *(({"start": f"printf '%b\n' \"{text}\" >&2; exit 255"}, FAIL, *rest) for text, *rest in DENIED),
+    # those of other programs are started by the module's command
+    *(
+        ({"start": "echo no such image >&2; exit 1", variable: name}, FAIL, f"{name} does not start: no such i", remedy)
+        for variable, name, remedy in (
+            ("SHIFTER_IMAGE", "site/image:1", "`shifterimg pull site/image:1`"),
+            ("PYTORCH_IMAGE", "site/image:1", "`podman-hpc pull site/image:1`"),
+            ("PYTORCH_IMAGE", "/image.sqsh", REBUILD),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "verdict", "finding", "remedy"), IMAGES)
+def test_an_image_is_as_it_was_installed_and_starts_or_what_to_do_is_named(image, options, verdict, finding, remedy):
+    found = image(**options)
     assert found.verdict == verdict and finding in found.finding and remedy in found.remedy
-
-
-SQUASHFUSE = "FATAL:   container creation failed: squashfuse_ll exited: "
-
-
-@pytest.mark.parametrize(
-    ("output", "message", "remedy"),
-    [
-        (
-            f"INFO:    gocryptfs not found\n{SQUASHFUSE}fuse: failed to open /dev/fuse: Permission denied",
-            *("failed to open /dev/fuse: Permission denied", "chmod 0666 /dev/fuse"),
-        ),
-        ("FATAL:   fuse: device not found, try 'modprobe fuse' first", "device not found", "modprobe fuse; chmod"),
-        ("FATAL:   user: unknown userid 54321", "unknown userid 54321", "its name service must know you"),
-        (
-            "\033[91mERROR  : Failed to create user namespace: not allowed\n\033[0mINFO   :   apptainer-suid",
-            "does not start: ERROR  : Failed to create user namespace: not allowed",
-            "user namespaces, which this machine denies",
-        ),
-        ("FATAL: no such format", "does not start: FATAL: no such format", "`eb --rebuild PyTorch-2.13.0.eb`"),
-    ],
-)
-def test_a_node_that_denies_containers_is_named_and_no_installation(image, output, message, remedy):
-    found = image(f"printf '%b\n' \"{output}\" >&2; exit 255")
-    assert found.verdict == FAIL and message in found.finding and remedy in found.remedy
-    assert ("eb --rebuild" in found.remedy) == ("eb --rebuild" in remedy)
-
-
-@pytest.mark.parametrize(
-    ("variable", "name", "remedy"),
-    [
-        ("SHIFTER_IMAGE", "site/image:1", "`shifterimg pull site/image:1`"),
-        ("PYTORCH_IMAGE", "site/image:1", "`podman-hpc pull site/image:1`"),
-        ("PYTORCH_IMAGE", "/image.sqsh", "`eb --rebuild PyTorch-2.13.0.eb`"),
-    ],
-)
-def test_an_image_of_another_program_is_started_by_the_modules_command(image, variable, name, remedy):
-    found = image("echo no such image >&2; exit 1", **{variable: name})
-    assert (found.verdict, found.finding) == (FAIL, f"{name} does not start: no such image")
-    assert remedy in found.remedy
+    assert ("eb --rebuild" in found.remedy) == (remedy == REBUILD)
 
 
 LAIF = "lumi-multitorch-full-u24r70f21m50t210-{}.sif"
