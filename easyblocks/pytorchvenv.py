@@ -133,7 +133,8 @@ class EB_PyTorchVenv(SourcePackageSteps, EB_PyTorchModule, LockedVenv):
         txt += interface.installed(generator, 'EBROOTPYTHON', 'venv')
         version = self.record_of_build()['python']['version']
         txt += interface.installed(generator, 'EBVERSIONPYTHON', version, relpath=False)
-        return txt + interface.users_commands(generator, 'bin', directories=['venv/bin', 'bin'])
+        lists = {'directories': ['venv/bin', 'bin']}
+        return txt + interface.template(generator, 'commands', lists, users='bin', more='')
 
     def make_module_dep(self, unload_info=None):  # noqa: ARG002 (EasyBuild's signature)
         """Load exactly the modules of the build, and check that its Python still exists."""

@@ -48,21 +48,6 @@ class Runtime(NamedTuple):
     notes: Tuple[str, ...] = ('`pip install --user <name>` installs into $PYTHONUSERBASE',)
 
 
-def container(runtime, binds, is_built):
-    """
-    The Runtime of an image for Apptainer or Singularity.
-
-    :param binds: variable that it reads binds from: Apptainer has its own, even if its command is singularity
-    :param is_built: whether the image was built by the recipe, and not by others
-    """
-    return Runtime(runtime + ' exec $SIF ', (
-        '`%s run $SIF` starts %s' % (
-            runtime, 'a command, or Python without one' if is_built else 'its own entrypoint, if it has one'),
-        'More directories in the image: export %s=/data' % binds,
-        '`pip install <name>` installs into $CONTAINERROOT/user-software; with --user, if you cannot write there, into '
-        '$PYTHONUSERBASE'))
-
-
 def usage(module, runtime, gpu=None, wheel_index=None):
     """Text of the help's section on usage, with the three lines that a user copies to launch."""
     run = 'srun -N2 --ntasks-per-node=2 %sconda-python-distributed -u ' % runtime.launch
@@ -143,13 +128,9 @@ def image_interface(generator, recipe, image, user_software):
              'caches': CACHES}
     return ''.join(installed(generator, flag, '1', relpath=False) for flag in flags) + template(
         generator, 'container', lists, image=image, easyconfig=os.path.basename(recipe.path), of_images=OF_IMAGES,
-        user_software=user_software, software=install_path('software'), data=install_path('data')) + users_commands(
-            generator, 'commands', ':%s.commands' % user_software)  # links that libexec/enter makes
-
-
-def users_commands(generator, users, more='', directories=()):
-    """Statements for PATH: a directory in PYTHONUSERBASE, `more`, and before these some of the installation."""
-    return template(generator, 'commands', {'directories': directories}, users=users, more=more)
+        user_software=user_software, software=install_path('software'), data=install_path('data')) + template(
+            generator, 'commands', {'directories': []}, users='commands',
+            more=':%s.commands' % user_software)  # links that libexec/enter makes
 
 
 def mounts_interface(generator, binds):
