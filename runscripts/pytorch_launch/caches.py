@@ -36,10 +36,15 @@ RECORDER = {("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"): "2000", ("
 def choose_caches(env, uid, key, default="/tmp"):  # noqa: S108  (what it warns of is what this module prevents)
     """The directory for caches below `TMPDIR`, else `default`; the variables that lead there; Problems.
 
-    `key` is a name for job and node. What the user has placed is left out. If neither is suitable, the directory is
-    None: training continues with torch's defaults. Nothing is written.
+    `key` is a name for job and node. What the user has placed is left out, not what another launch has, whose rank
+    submitted this job: on this node its names may be anyone's. If neither is suitable, the directory is None: training
+    continues with torch's defaults. Nothing is written.
     """
-    unset, warnings = [name for name in SUBDIRECTORIES if not env.get(name)], []
+    unset, warnings = [], []
+    for name, last in SUBDIRECTORIES.items():
+        parts = env.get(name, "").split("/")
+        is_of_a_launch = parts[-1] == last and "".join(parts[-3:-2]).startswith(f"pytorch-{uid}")
+        unset += [name] * (parts == [""] or is_of_a_launch)
     for base in filter(None, (env.get("TMPDIR"), default) if unset else ()):
         fault = unsuitable(base, uid)
         if fault is None:
@@ -163,13 +168,16 @@ def old_locks(env):
 def plan_dumps(plan):
     """The Plan `plan` with the settings of the flight recorder, which NCCL and RCCL have. Nothing is written.
 
-    What is exported under either name takes precedence. All dumps are in one directory, with the launch in their names.
+    What is exported under either name takes precedence, but the file of a launch whose rank submitted this job. All
+    dumps are in one directory, with the launch in their names.
     """
     env = plan.env
     if plan.world.size == 1 or plan.devices.vendor not in ("nvidia", "amd"):
         return plan
     cache = env.get("XDG_CACHE_HOME") or (f"{env['HOME']}/.cache" if env.get("HOME") else "")
-    dumps = f"{cache}/pytorch-dumps" if cache.startswith("/") and not any(map(env.get, FILE)) else None
+    dumps = f"{cache}/pytorch-dumps"
+    env = {name: value for name, value in env.items() if name not in FILE or not value.startswith(f"{dumps}/")}
+    dumps = dumps if cache.startswith("/") and not any(map(env.get, FILE)) else None
     settings = dict(RECORDER)
     if dumps:
         settings[FILE] = f"{dumps}/{launch_name(env, plan.world, plan.launch, plan.place)}-rank_"

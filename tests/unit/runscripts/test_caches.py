@@ -113,6 +113,16 @@ def test_a_cache_that_the_user_placed_stays_and_gets_no_directory(tmp_path):
     assert (usual(tmp_path) / "cuda").is_dir()
 
 
+def test_caches_of_a_launch_whose_rank_submitted_this_job_are_not_the_users(tmp_path):
+    """They are of another job, and another user may have made them on this node first."""
+    others = {name: f"/local/pytorch-{UID}-x1/6-nid1/{sub}" for name, sub in SUBDIRECTORIES.items()}
+    env = {"TMPDIR": str(tmp_path), **others, "TRITON_CACHE_DIR": f"/local/pytorch-{UID}/6-nid1/mine"}
+    _, variables, _ = place(env, UID, KEY, create=False)
+    assert variables == {
+        name: f"{usual(tmp_path)}/{sub}" for name, sub in SUBDIRECTORIES.items() if name != "TRITON_CACHE_DIR"
+    }
+
+
 def test_where_the_user_placed_all_caches_nothing_is_created_or_said(tmp_path):
     env = dict.fromkeys(SUBDIRECTORIES, "/mine")
     env["TMPDIR"] = "/does/not/exist"

@@ -110,6 +110,13 @@ def test_exported_settings_take_precedence_under_either_name(plan, exported, nam
     assert (made.dumps is None) == (exported.endswith("FILE"))
 
 
+def test_the_file_of_a_launch_whose_rank_submitted_this_job_is_not_written(plan, tmp_path):
+    inherited = f"{tmp_path}/home/.cache/pytorch-dumps/6.0-rank_"
+    for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"):
+        made = settings(plan(**{name: inherited}))
+        assert made["TORCH_FR_DUMP_TEMP_FILE"] == inherited.replace("6.0", "7.0")
+
+
 def test_without_gpus_and_for_one_process_nothing_is_set(plan, tmp_path):
     one = variables("SLURM_STEP_NUM_TASKS=1 SLURM_NTASKS=1 SLURM_STEP_TASKS_PER_NODE=1 SLURM_STEP_NUM_NODES=1")
     alone = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_STEP_NODELIST": "nid001003"}
