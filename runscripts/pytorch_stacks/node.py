@@ -9,6 +9,7 @@ statically, so one that only an image has runs on the host as well.
 import json
 import os
 import re
+import shutil
 import subprocess
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
@@ -133,18 +134,13 @@ def read_stacks(pid, env, seconds):
     # the directories of PATH as the rank sees them, then those of this process
     places = [f"/proc/{pid}/root{place}" for place in env.get("PATH", "").split(":") if place.startswith("/")]
     places += [place for place in os.environ.get("PATH", "").split(":") if place]
-    errors = []
-    for program in (f"{place}/py-spy" for place in places):
-        try:
-            if os.access(program, os.X_OK):
-                found = _dump(program, pid, seconds)
-                break
-        except OSError as error:
-            errors.append(f"{program}: {error.strerror}")
-    else:
-        if errors:
-            raise SpyError(f"py-spy cannot be started: {'; '.join(errors)}. Make it executable")
+    program = shutil.which("py-spy", path=":".join(places))
+    if program is None:
         raise SpyError(f"py-spy not found on the PATH of the rank or of its node. {INSTALL}")
+    try:
+        found = _dump(program, pid, seconds)
+    except OSError as error:
+        raise SpyError(f"py-spy cannot be started: {program}: {error.strerror}") from error
     threads = []
     for thread in sorted(found, key=lambda thread: thread.get("os_thread_id") != pid):
         frames = [[frame["name"], frame["filename"], frame["line"]] for frame in thread["frames"]]
