@@ -3,7 +3,7 @@
 import pytest
 from apinfo_files import apinfo_file
 from programs import program
-from pytorch_launch.launchers import MORE_CORES, ONE_PER_NODE, discover, launcher_option
+from pytorch_launch.launchers import discover
 from pytorch_launch.launchers.mpi import read_layout
 from pytorch_launch.rendezvous import choose_rendezvous
 from pytorch_launch.topology import Node
@@ -151,12 +151,6 @@ def test_of_launchers_in_each_other_the_inner_one_has_the_rank():
         "SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 MASTER_ADDR=n1"
     )
     assert discover({**FLUX, **step}, "n2").variables() == RANK_3_OF_4
-
-
-def test_hints_are_in_the_words_of_flux():
-    env = {**FLUX, **CRAY_PALS}
-    assert "flux run with -o cpu-affinity=off" in launcher_option(env, MORE_CORES)
-    assert launcher_option(env, ONE_PER_NODE) == "flux run --tasks-per-node=1 -o cpu-affinity=off"
 
 
 @pytest.mark.parametrize(("text", "nodes"), [("2\\n", 2), ("1\\n", 1), ("", 1)])

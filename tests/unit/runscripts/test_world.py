@@ -284,17 +284,18 @@ def test_without_a_job_mpich_gives_its_ranks_no_number():
 
 
 @pytest.mark.parametrize(
-    ("sign", "unbound", "per_node"),
+    ("signs", "unbound", "per_node"),
     [
-        ("OMPI_COMM_WORLD_RANK", "mpirun with --bind-to none", "mpirun --map-by ppr:1:node --bind-to none"),
-        ("MPI_LOCALRANKID", "mpirun with -bind-to none", "mpirun -ppn 1 -bind-to none"),
-        ("PALS_RANKID", "mpiexec with --cpu-bind none", "mpiexec --ppn 1 --cpu-bind none"),
-        ("SLURM_STEP_ID", "srun -c <cores>, or all of the job's with --cpu-bind=none", "srun -N2 -n2"),
+        ("OMPI_COMM_WORLD_RANK=0", "mpirun with --bind-to none", "mpirun --map-by ppr:1:node --bind-to none"),
+        ("MPI_LOCALRANKID=0", "mpirun with -bind-to none", "mpirun -ppn 1 -bind-to none"),
+        ("PALS_RANKID=0", "mpiexec with --cpu-bind none", "mpiexec --ppn 1 --cpu-bind none"),
+        ("FLUX_TASK_RANK=0 PALS_RANKID=0", "flux run with -o cpu", "flux run --tasks-per-node=1 -o cpu-affinity=off"),
+        ("SLURM_STEP_ID=0", "srun -c <cores>, or all of the job's with --cpu-bind=none", "srun -N2 -n2"),
     ],
 )
-def test_hints_are_in_the_words_of_the_launcher(sign, unbound, per_node):
+def test_hints_are_in_the_words_of_the_launcher(signs, unbound, per_node):
     """mpirun's ranks in a job have the step of their daemon, torchrun's workers the variables of their agent."""
-    env = {sign: "0", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "2", "TORCHELASTIC_RUN_ID": "7.0"}
+    env = variables(f"SLURM_STEP_ID=0 SLURM_STEP_NUM_NODES=2 TORCHELASTIC_RUN_ID=7.0 {signs}")
     assert unbound in launcher_option(env, MORE_CORES)
     assert launcher_option(env, ONE_PER_NODE) == per_node
     assert "srun" not in "".join(launcher_option({}, which) for which in (MORE_CORES, ONE_PER_NODE))
