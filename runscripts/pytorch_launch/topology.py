@@ -214,15 +214,12 @@ def _launcher(_):
     return int(launcher) if launcher else None
 
 
-#: How far up the program that started a rank is searched; a container adds one or two.
-NEAR_ANCESTORS = 8
-
 #: Programs of Open MPI, MPICH, Intel MPI and PALS that start ranks, as the kernel shortens their names.
 STARTERS = ("mpirun", "mpiexec", "orted", "prterun", "prted", "prte", "hydra_pmi_proxy", "mpiexec.hydra", "palsd")
 
 
 def _launcher_cpus(node):
-    for _, (pid, name) in zip(range(NEAR_ANCESTORS), () if node.root else ancestors()):
+    for pid, name in () if node.root else ancestors():
         if name in STARTERS:
             try:
                 return os.sched_getaffinity(int(pid))
